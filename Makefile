@@ -1,0 +1,37 @@
+# Every target does its own set-up: a virtual environment in .venv, filled once per change of the pins.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: help setup test lint demo bench catalogue clean
+help:            ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+setup: $(READY)  ## make the virtual environment
+
+test: $(READY) lint  ## lint, types and the whole test suite
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+lint: $(READY)   ## ruff and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+demo: $(READY)   ## design, certify and plot a mechanism
+	$(BIN)/quietbit demo --out demo-output
+
+bench: $(READY)  ## run every benchmark and print its table
+	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+catalogue: $(READY)  ## solve the shipped designs anew
+	$(BIN)/python -m quietbit.design.catalogue
+
+clean:           ## remove the virtual environment and what was made
+	rm -rf $(VENV) demo-output dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""quietbit: one private bit per parameter."""

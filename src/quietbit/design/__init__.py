@@ -1,0 +1,1 @@
+"""Designs: numbers to a probability table, offline, in double precision."""

@@ -1,0 +1,102 @@
+"""What a design is asked for: four numbers and a kind of privacy.
+
+Symbols  n = B_in input levels x_i = (i-1) h, h = 1/(n-1); B = B_out = 2**output_bits symbols.
+Source   Guo et al. (ICML 2023), section "MVU mechanism"; Chaudhuri et al. (2022).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, cast, final, get_args
+
+import numpy as np
+
+from quietbit._typing import FloatVector
+from quietbit._validate import finite_real, require, whole_number
+
+__all__ = ["MAX_BITS", "MAX_LEVELS", "Bias", "DesignSpec", "Privacy"]
+
+Privacy: TypeAlias = Literal["metric-l1", "metric-l2", "strict"]
+Bias: TypeAlias = float | Literal["exact"]
+
+MAX_BITS = 8
+MAX_LEVELS = 4096
+MAX_CELLS = 2**17  # levels x symbols: beyond it a solve takes hours and says nothing new
+MAX_EPSILON = 40.0  # the rarest symbol then has probability about e^-40: doubles still hold the ratios
+MIN_EPSILON = 1e-6
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DesignSpec:
+    """The request that `solve` answers.
+
+    ``privacy`` bounds the ratio of two rows' probabilities of any one symbol: by ``e^(epsilon |x-x'|)``
+    for ``metric-l1``, ``e^(epsilon (x-x')^2)`` for ``metric-l2`` and ``e^epsilon`` for ``strict``.
+    ``bias`` is ``"exact"`` (the mean of every row is its level) or a penalty lambda: then the objective is
+    the mean squared error plus lambda times the mean squared bias.
+
+    >>> DesignSpec(8, 3, 5.0).outputs
+    8
+    """
+
+    input_levels: int
+    output_bits: int
+    epsilon: float
+    privacy: Privacy = "metric-l1"
+    bias: Bias = "exact"
+
+    def __post_init__(self) -> None:
+        """Refuse what no design can meet, and keep plain Python numbers."""
+        put = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
+        put("input_levels", whole_number(self.input_levels, "input_levels", 2, MAX_LEVELS))
+        put("output_bits", whole_number(self.output_bits, "output_bits", 1, MAX_BITS))
+        cells = self.input_levels * self.outputs
+        require(cells <= MAX_CELLS, "input_levels x 2^output_bits", cells, f"at most {MAX_CELLS}")
+        put("epsilon", finite_real(self.epsilon, "epsilon", at_most=MAX_EPSILON))
+        require(self.epsilon >= MIN_EPSILON, "epsilon", self.epsilon, f"at least {MIN_EPSILON:g}")
+        choices = get_args(Privacy)
+        known = isinstance(self.privacy, str) and self.privacy in choices
+        require(known, "privacy", self.privacy, "one of " + ", ".join(choices))
+        put("bias", _bias(self.bias))
+        step = self.log_ratio_step
+        require(
+            step >= 1e-9,
+            "epsilon between neighbouring levels",
+            step,
+            "at least 1e-9 (fewer levels or a larger epsilon make the spec feasible in double precision)",
+        )
+
+    @property
+    def outputs(self) -> int:
+        """B, the number of output symbols."""
+        return 2**self.output_bits
+
+    @property
+    def spacing(self) -> float:
+        """h, the distance between neighbouring levels."""
+        return 1.0 / (self.input_levels - 1)
+
+    @property
+    def levels(self) -> FloatVector:
+        """The input grid x_1 = 0, ..., x_n = 1."""
+        return np.linspace(0.0, 1.0, self.input_levels)
+
+    @property
+    def log_ratio_step(self) -> float:
+        """The log-ratio allowed between neighbouring rows; for strict privacy, between any two."""
+        power = {"metric-l1": 1, "metric-l2": 2, "strict": 0}[self.privacy]
+        return self.epsilon * self.spacing**power
+
+    @property
+    def penalty(self) -> float:
+        """Lambda of the bias penalty; infinite when the bias must be zero."""
+        return math.inf if self.bias == "exact" else float(self.bias)
+
+
+def _bias(value: Any) -> Bias:
+    if isinstance(value, str):
+        require(value == "exact", "bias", value, "'exact' or a positive penalty")
+        return "exact"
+    return cast(Bias, finite_real(value, "bias", at_most=1e9))
