@@ -1,0 +1,192 @@
+"""The best alphabet: descent on the value of the inner problem, from several starts.
+
+Idea     The inner optimum at barrier weight mu, seen as a function of the alphabet, is smooth, and its
+         gradient comes with the multipliers (envelope theorem). Following it while mu shrinks steps over the
+         kinks that stop a descent on the linear program itself. Large grids inherit the alphabet of a coarse
+         one, so that only a few fine solves remain.
+Symbols  a symmetric alphabet is 1/2 - z_k, 1/2 + z_k; z_unit is the smallest outermost z that can be unbiased.
+         With nu_i the multiplier of row i's mean, dV/da_j = sum_i P[i,j] (2 (a_j - x_i)/n - nu_i).
+Source   Chaudhuri et al. (2022) state the problem; the method is this library's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from scipy.optimize import minimize
+
+from quietbit._typing import FloatMatrix, FloatVector
+from quietbit.design.closed_form import unbiased_half_width
+from quietbit.design.interior_point import CentralPath, Infeasible, Optimum
+from quietbit.design.spec import DesignSpec
+
+__all__ = ["Progress", "search", "symmetric"]
+
+Progress = Callable[[float, str], None]
+
+DIRECT_LEVELS = 33  # up to this many levels the search runs on the spec itself,
+COARSE_LEVELS = 17  # beyond it on this many first
+FIRST_GAP = 0.1  # duality gap of the first descent, in units of the alphabet's squared width
+SHRINK = 10.0  # and by how much each later descent narrows it
+EXPLORE = 1e-4  # every start is followed until the gap is this part of the objective,
+REFINE = 1e-8  # the best few until it is this
+ACCEPT = 1e-5  # a final gap above this part of the objective sends the search to a wider margin
+FINALISTS = 3
+RANDOM_STARTS = 4
+MARGINS = (
+    1e-6,
+    1e-5,
+    1e-4,
+    1e-3,
+    1e-2,
+)  # by how much an exactly unbiased alphabet exceeds the smallest width
+WALL = 1e6  # what an infeasible alphabet costs in the line search
+
+
+def symmetric(z: FloatVector) -> FloatVector:
+    """The increasing alphabet 1/2 -+ z, mirrored exactly: a_j = 1 - a_{B+1-j} holds for the doubles."""
+    upper = 0.5 + np.sort(np.abs(z))
+    return np.concatenate([1.0 - upper[::-1], upper])
+
+
+def search(spec: DesignSpec, progress: Progress | None = None) -> tuple[FloatMatrix, FloatVector]:
+    """Return the best table and alphabet found; deterministic for a given spec."""
+    report = progress or (lambda _fraction, _message: None)
+    # The unbiased optimum often sits at the smallest feasible width, where the private tables have no
+    # interior; stay as close to it as rounding allows.
+    fallback: tuple[Optimum, FloatVector] | None = None
+    for margin in MARGINS:
+        try:
+            found, alphabet = _search(spec, margin, report)
+        except Infeasible:
+            continue
+        if found.gap <= ACCEPT * found.objective:
+            return found.table, alphabet
+        if fallback is None or found.objective < fallback[0].objective:
+            fallback = found, alphabet
+    if fallback is None or fallback[0].gap > 0.05 * fallback[0].objective:
+        raise Infeasible("no alphabet led to a table close to optimal")
+    return fallback[0].table, fallback[1]
+
+
+def _search(spec: DesignSpec, margin: float, report: Progress) -> tuple[Optimum, FloatVector]:
+    direct = spec.input_levels <= DIRECT_LEVELS
+    coarse = spec if direct else dataclasses.replace(spec, input_levels=COARSE_LEVELS)
+    descent = _Descent(coarse, margin)
+    starts = list(_starts(spec.outputs // 2))
+    explored: list[tuple[Optimum, FloatVector]] = []
+    for k, start in enumerate(starts):
+        report(0.5 * k / len(starts), f"start {k + 1} of {len(starts)}")
+        with contextlib.suppress(Infeasible):
+            explored.append(descent.follow(start, FIRST_GAP, EXPLORE))
+    explored.sort(key=lambda found: found[0].objective)
+    refined: list[tuple[Optimum, FloatVector]] = []
+    for k, (_, shape) in enumerate(_distinct(explored)[:FINALISTS]):
+        report(0.5 + 0.2 * k / FINALISTS, f"refining {k + 1} of {FINALISTS}")
+        refined.append(descent.follow(shape, 1e-3 * FIRST_GAP, REFINE))
+    if not refined:
+        raise Infeasible("no start led to a table")
+    best, shape = min(refined, key=lambda found: found[0].objective)
+    if coarse != spec:
+        report(0.7, f"all {spec.input_levels} levels")
+        descent = _Descent(spec, margin)
+        best, shape = descent.follow(shape, 1e-3 * FIRST_GAP, REFINE)
+    report(1.0, "done")
+    return best, symmetric(shape * descent.unit)
+
+
+class _Descent:
+    """Quasi-Newton descent on the half-widths z of one spec, in units of the smallest unbiased one."""
+
+    def __init__(self, spec: DesignSpec, margin: float) -> None:
+        self.unit = unbiased_half_width(spec)
+        self.path = CentralPath(spec)
+        self.half = spec.outputs // 2
+        outermost = 1 + margin * (1 - 0.5 / self.unit) if spec.bias == "exact" else 1e-3
+        self.bounds = [(0.0, None)] * (self.half - 1) + [(outermost, None)]
+
+    def follow(self, shape: FloatVector, gap: float, accuracy: float) -> tuple[Optimum, FloatVector]:
+        """Descend at ever smaller duality gaps, down to ``accuracy`` times the objective, or to rounding."""
+        self.path.reset()
+        best: Optimum | None = None
+        while best is None or (best.gap > accuracy * best.objective and gap > 1e-15):
+            found = minimize(
+                self._value,
+                np.maximum(shape, [low for low, _ in self.bounds]),
+                args=(gap,),
+                jac=True,
+                method="L-BFGS-B",
+                bounds=self.bounds,
+                options={"maxiter": 60, "ftol": max(1e-13, 1e-5 * accuracy), "gtol": 1e-10},
+            )
+            candidate = np.sort(found.x)
+            try:
+                best = self._solve(symmetric(candidate * self.unit), gap)
+            except Infeasible:  # rounding stops the path here: the last gap's answer stands
+                break
+            shape = candidate
+            gap /= SHRINK
+        if best is None:
+            raise Infeasible("no table was found from this start")
+        return self._tighten(best, symmetric(shape * self.unit), gap), shape
+
+    def _tighten(self, best: Optimum, alphabet: FloatVector, gap: float) -> Optimum:
+        """Close the gap further for the final alphabet, as far as rounding lets through."""
+        for _ in range(2):
+            try:
+                found = self.path.solve(alphabet, gap)
+            except Infeasible:
+                break
+            if found.objective < best.objective:
+                best = found
+            gap /= SHRINK
+        return best
+
+    def _value(self, shape: FloatVector, gap: float) -> tuple[float, FloatVector]:
+        # A step that breaks down is a wall for the line search, not an answer.
+        try:
+            found = self._solve(symmetric(shape * self.unit), gap)
+        except Infeasible:
+            return WALL, np.zeros(self.half)
+        gradient = found.alphabet_gradient
+        folded = gradient[self.half :] - gradient[: self.half][::-1]
+        order = np.argsort(np.argsort(shape))  # ``symmetric`` sorts; the gradient follows each entry home
+        return found.barrier_objective / self.unit**2, folded[order] / self.unit
+
+    def _solve(self, alphabet: FloatVector, gap: float) -> Optimum:
+        try:
+            return self.path.solve(alphabet, gap)
+        except Infeasible:  # the warm start was too close to the boundary: once more from the middle
+            self.path.reset()
+        try:
+            return self.path.solve(alphabet, gap)
+        except Infeasible:
+            self.path.reset()
+            raise
+
+
+def _starts(half: int) -> Iterator[FloatVector]:
+    """Shapes the optima are known to take: spread out, crowded at the ends, and a few at random."""
+    even = np.arange(1, half + 1) / half
+    yield 1.1 * even
+    if half == 1:
+        return
+    for power in (2.0, 0.5):
+        yield 1.1 * even**power
+    crowd = np.linspace(0.8, 1.25, half)
+    yield crowd
+    yield np.append(0.0, crowd[1:])
+    rng = np.random.default_rng(half)
+    for _ in range(RANDOM_STARTS):
+        yield np.append(np.sort(rng.uniform(0.0, 1.2, half - 1)), 1.0 + 0.5 * rng.uniform())
+
+
+def _distinct(found: list[tuple[Optimum, FloatVector]]) -> list[tuple[Optimum, FloatVector]]:
+    kept: list[tuple[Optimum, FloatVector]] = []
+    for optimum, shape in found:
+        if all(np.abs(shape - other).max() > 1e-3 for _, other in kept):
+            kept.append((optimum, shape))
+    return kept

@@ -1,0 +1,58 @@
+"""Designs that need no search: two input levels, and one bit without bias.
+
+Idea     With two levels every useful symbol has the extreme ratio e^c, and by Cauchy-Schwarz all |z_j| are equal:
+         the optimum has two distinct values, whatever the number of symbols; further symbols repeat them.
+         With one bit and no bias, P[i, 2] must be linear in x_i, so only the half-width z is free, and the mean
+         squared error grows with z: the smallest feasible z is the answer.
+Symbols  t = tanh(c/2), c the log-ratio allowed between the two levels; alphabet 1/2 -+ z; lambda the penalty.
+         Two levels: J(z) = z^2 + 1/4 - z t + lambda (z t - 1/2)^2, so z = t (1 + lambda) / (2 (1 + lambda t^2)).
+         One bit:    z = 1/2 + h / (e^c - 1) for metric privacy, (1/2) coth(c/2) for strict.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from quietbit._typing import FloatMatrix, FloatVector
+from quietbit.design.spec import DesignSpec
+
+__all__ = ["closed_form", "unbiased_half_width"]
+
+
+def unbiased_half_width(spec: DesignSpec) -> float:
+    """The smallest outermost z for which an exactly unbiased design exists, for any number of symbols.
+
+    Rounding every symbol at random to the two outermost ones keeps the means and the privacy, so what two
+    symbols cannot reach no alphabet of that width can.
+    """
+    step = spec.log_ratio_step
+    if spec.privacy == "strict":
+        return 0.5 / math.tanh(step / 2)
+    return 0.5 + spec.spacing / math.expm1(step)
+
+
+def closed_form(spec: DesignSpec) -> tuple[FloatMatrix, FloatVector] | None:
+    """The optimal table and alphabet where a formula gives them, else ``None``."""
+    if spec.input_levels == 2:
+        tanh = math.tanh(spec.log_ratio_step / 2)
+        if math.isinf(spec.penalty):
+            z = 0.5 / tanh
+        else:
+            z = tanh * (1 + spec.penalty) / (2 * (1 + spec.penalty * tanh**2))
+        rare = 1.0 / (1.0 + math.exp(spec.log_ratio_step))
+        return _table(np.array([rare, 1.0 - rare]), z, spec.outputs)
+    if spec.output_bits == 1 and spec.bias == "exact":
+        z = unbiased_half_width(spec)
+        return _table(0.5 + (spec.levels - 0.5) / (2 * z), z, 2)
+    return None
+
+
+def _table(upper: FloatVector, z: float, symbols: int) -> tuple[FloatMatrix, FloatVector]:
+    """Spread P(upper value | level) evenly over the repeated symbols of either side."""
+    half = symbols // 2
+    lower = upper[::-1]  # the mirror image, free of the cancellation in 1 - upper
+    table = np.repeat(np.stack([lower, upper], axis=1) / half, half, axis=1)
+    top = 0.5 + z
+    return table, np.repeat([1.0 - top, top], half)

@@ -1,0 +1,49 @@
+"""From what a solver returns to the doubles that are stored: rows that sum to one exactly.
+
+Idea     Sorted by size, the partial sums of a row are snapped to the spacing of the next larger entry. Then every
+         partial sum, and so the last entry one minus the rest, is a double: in rational arithmetic the row sums
+         to exactly one, while each entry moves by at most an ulp of its larger neighbour.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quietbit._typing import FloatMatrix, FloatVector
+
+__all__ = ["exact_rows"]
+
+
+def exact_rows(table: FloatMatrix) -> FloatMatrix:
+    """The table made mirror-symmetric, with rows that sum to one exactly.
+
+    Averaging with the reflection of levels and symbols loses nothing for a symmetric alphabet, by convexity.
+    """
+    mirrored = (table + table[::-1, ::-1]) / 2
+    levels, symbols = table.shape
+    rows = [_exact(row) for row in mirrored[: levels // 2]]
+    middle = [_palindrome(mirrored[levels // 2, : symbols // 2])] if levels % 2 else []
+    return np.stack(rows + middle + [row[::-1] for row in reversed(rows)])
+
+
+def _palindrome(half: FloatVector) -> FloatVector:
+    side = _exact(half) / 2
+    return np.concatenate([side, side[::-1]])
+
+
+def _exact(row: FloatVector) -> FloatVector:
+    order = np.argsort(row, kind="stable")
+    ascending = row[order] / row.sum()
+    out = np.empty_like(ascending)
+    total = 0.0
+    for k in range(len(row) - 1):
+        partial = total + ascending[k]
+        # Twice the neighbour: it may itself move past a power of two and must stay on this grid.
+        grid = np.spacing(max(2 * ascending[k + 1], partial))
+        snapped = float(np.round(partial / grid) * grid)
+        out[k] = snapped - total
+        total = snapped
+    out[-1] = 1.0 - total
+    result = np.empty_like(out)
+    result[order] = out
+    return result

@@ -1,0 +1,63 @@
+"""From a spec to a design: the catalogue, the cache, a formula, or a search.
+
+Idea     Whatever path leads to a table, it ends in the same three steps: rows made to sum to one exactly, privacy
+         measured from the stored doubles, and a refusal if the measurement exceeds the request.
+"""
+
+from __future__ import annotations
+
+from quietbit._validate import InvalidParameter, QuietbitError
+from quietbit.design.alphabet import Progress, search
+from quietbit.design.catalogue import shipped
+from quietbit.design.certify import certify
+from quietbit.design.closed_form import closed_form
+from quietbit.design.interior_point import Infeasible
+from quietbit.design.rounding import exact_rows
+from quietbit.design.spec import DesignSpec
+from quietbit.design.store import cached, remember
+from quietbit.design.table import Design
+
+__all__ = ["solve", "solve_anew"]
+
+
+def solve(spec: DesignSpec, progress: Progress | None = None) -> Design:
+    """The design for a spec: shipped or cached if it was solved before, else solved now and cached.
+
+    ``progress(fraction, message)`` is called during long solves. Deterministic: the same spec gives the same
+    design on the same kind of machine.
+
+    >>> solve(DesignSpec(2, 1, 1.0)).alphabet.round(4).tolist()
+    [-0.582, 1.582]
+    """
+    if not isinstance(spec, DesignSpec):
+        raise InvalidParameter(f"spec must be a DesignSpec, got {spec!r}.")
+    known = shipped(spec) or cached(spec)
+    if known is not None:
+        return known
+    design = solve_anew(spec, progress)
+    remember(design)
+    return design
+
+
+def solve_anew(spec: DesignSpec, progress: Progress | None = None) -> Design:
+    """Solve without looking at the catalogue or the cache."""
+    formula = closed_form(spec)
+    try:
+        table, alphabet = formula if formula is not None else search(spec, progress)
+    except Infeasible as error:
+        raise InvalidParameter(
+            f"No design was found for {spec}: with log-ratios of {spec.log_ratio_step:.1e} between neighbouring "
+            "levels the spec is infeasible in double precision; use fewer levels or a larger epsilon."
+        ) from error
+    design = Design(spec, exact_rows(table), alphabet)
+    measured = certify(design)
+    if not (measured.meets_spec and measured.rows_sum_to_one and _unbiased(spec, measured.bias_upper)):
+        raise QuietbitError(
+            f"The design solved for {spec} measured epsilon {measured.epsilon_upper!r} and bias "
+            f"{measured.bias_upper:.1e}, which the spec does not allow; nothing was kept."
+        )
+    return design
+
+
+def _unbiased(spec: DesignSpec, bias_upper: float) -> bool:
+    return spec.bias != "exact" or bias_upper <= 1e-9
