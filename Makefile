@@ -17,7 +17,7 @@ $(READY): pyproject.toml constraints.txt
 setup: $(READY)  ## make the virtual environment
 
 test: $(READY) lint  ## lint, types and the whole test suite
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 lint: $(READY)   ## ruff and mypy --strict
 	$(BIN)/ruff check .

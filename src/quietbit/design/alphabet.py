@@ -20,7 +20,7 @@ from scipy.optimize import minimize
 
 from quietbit._typing import FloatMatrix, FloatVector
 from quietbit.design.closed_form import unbiased_half_width
-from quietbit.design.interior_point import CentralPath, Infeasible, Optimum
+from quietbit.design.interior_point import CentralPath, Infeasible, Optimum, one_thread
 from quietbit.design.spec import DesignSpec
 
 __all__ = ["Progress", "search", "symmetric"]
@@ -52,6 +52,7 @@ def symmetric(z: FloatVector) -> FloatVector:
     return np.concatenate([1.0 - upper[::-1], upper])
 
 
+@one_thread()
 def search(spec: DesignSpec, progress: Progress | None = None) -> tuple[FloatMatrix, FloatVector]:
     """Return the best table and alphabet found; deterministic for a given spec."""
     report = progress or (lambda _fraction, _message: None)

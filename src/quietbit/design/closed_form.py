@@ -5,7 +5,7 @@ Idea     With two levels every useful symbol has the extreme ratio e^c, and by C
          With one bit and no bias, P[i, 2] must be linear in x_i, so only the half-width z is free, and the mean
          squared error grows with z: the smallest feasible z is the answer.
 Symbols  t = tanh(c/2), c the log-ratio allowed between the two levels; alphabet 1/2 -+ z; lambda the penalty.
-         Two levels: J(z) = z^2 + 1/4 - z t + lambda (z t - 1/2)^2, so z = t (1 + lambda) / (2 (1 + lambda t^2)).
+         Two levels: J(z) = z^2 + 1/4 - z t + lambda (z t - 1/2)^2, so z = t (1/lambda + 1) / (2 (1/lambda + t^2)).
          One bit:    z = 1/2 + h / (e^c - 1) for metric privacy, (1/2) coth(c/2) for strict.
 """
 
@@ -37,10 +37,8 @@ def closed_form(spec: DesignSpec) -> tuple[FloatMatrix, FloatVector] | None:
     """The optimal table and alphabet where a formula gives them, else ``None``."""
     if spec.input_levels == 2:
         tanh = math.tanh(spec.log_ratio_step / 2)
-        if math.isinf(spec.penalty):
-            z = 0.5 / tanh
-        else:
-            z = tanh * (1 + spec.penalty) / (2 * (1 + spec.penalty * tanh**2))
+        share = 1 / spec.penalty  # zero when the bias must be
+        z = tanh * (share + 1) / (2 * (share + tanh**2))
         rare = 1.0 / (1.0 + math.exp(spec.log_ratio_step))
         return _table(np.array([rare, 1.0 - rare]), z, spec.outputs)
     if spec.output_bits == 1 and spec.bias == "exact":

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from quietbit._typing import FloatMatrix, FloatVector
 from quietbit.design.closed_form import unbiased_half_width
-from quietbit.design.interior_point import CentralPath, Infeasible
+from quietbit.design.interior_point import CentralPath, Infeasible, one_thread
 from quietbit.design.spec import DesignSpec
 
 __all__ = ["objective_lower_bound"]
@@ -34,6 +34,7 @@ SPLITS = 6  # rounds in which the cells that decide the bound are split further
 TARGET = 1e-5  # relative accuracy of the verification
 
 
+@one_thread()
 def objective_lower_bound(spec: DesignSpec, hint: tuple[float, ...] = ()) -> float:
     """A number no design for this spec can beat, whatever its alphabet; 0 where nothing better is certified.
 
@@ -77,9 +78,7 @@ def _multipliers(spec: DesignSpec, alphabet: FloatVector) -> tuple[FloatVector, 
     return best
 
 
-def _violation(
-    spec: DesignSpec, sums: FloatVector, means: FloatVector, tolerance: float
-) -> tuple[float, FloatVector]:
+def _violation(spec: DesignSpec, sums: FloatVector, means: FloatVector, tolerance: float) -> tuple[float, FloatVector]:
     """How far the multipliers are from feasible over every real output value, and the worst such values.
 
     The first number is an upper bound on -min V; the values are the local minima of V below zero.
@@ -90,9 +89,7 @@ def _violation(
     roots = np.sqrt(np.maximum(centre**2 - constant, 0.0))
     edges = np.linspace((centre - roots).min() - 1e-9, (centre + roots).max() + 1e-9, CELLS + 1)
     values = _worst_columns(spec, sums, means, edges)
-    lowest = (
-        np.flatnonzero((values[1:-1] <= values[:-2]) & (values[1:-1] < values[2:]) & (values[1:-1] < 0)) + 1
-    )
+    lowest = np.flatnonzero((values[1:-1] <= values[:-2]) & (values[1:-1] < values[2:]) & (values[1:-1] < 0)) + 1
     offenders = _refined_minima(spec, sums, means, edges, lowest)
     ends, heights = np.stack([edges[:-1], edges[1:]]), np.stack([values[:-1], values[1:]])
     settled = 0.0
@@ -124,12 +121,11 @@ def _refined_minima(
         k = np.clip(values.argmin(axis=0), 1, 15)
         columns = np.arange(len(lowest))
         left, right = inside[k - 1, columns], inside[k + 1, columns]
-    return (left + right) / 2
+    middle: FloatVector = (left + right) / 2
+    return middle
 
 
-def _worst_columns(
-    spec: DesignSpec, sums: FloatVector, means: FloatVector, outputs: FloatVector
-) -> FloatVector:
+def _worst_columns(spec: DesignSpec, sums: FloatVector, means: FloatVector, outputs: FloatVector) -> FloatVector:
     """V at each output value, from below, by Dinkelbach's iteration on the ratio sum p c / sum p."""
     n, ratio = spec.input_levels, math.exp(spec.log_ratio_step * (1 + 1e-12))
     cost = (outputs[None, :] - spec.levels[:, None]) ** 2 / n - sums[:, None] - means[:, None] * outputs
@@ -142,7 +138,8 @@ def _worst_columns(
         value = improved
         if done:
             break
-    return value - 1e-12 * np.abs(cost).max(axis=0)
+    lower: FloatVector = value - 1e-12 * np.abs(cost).max(axis=0)
+    return lower
 
 
 def _chain_column(cost: FloatMatrix, value: FloatVector, ratio: float) -> tuple[FloatVector, FloatVector]:

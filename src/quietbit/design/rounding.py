@@ -34,7 +34,7 @@ def _palindrome(half: FloatVector) -> FloatVector:
 def _exact(row: FloatVector) -> FloatVector:
     order = np.argsort(row, kind="stable")
     ascending = row[order] / row.sum()
-    out = np.empty_like(ascending)
+    out: FloatVector = np.empty_like(ascending)
     total = 0.0
     for k in range(len(row) - 1):
         partial = total + ascending[k]
@@ -44,6 +44,6 @@ def _exact(row: FloatVector) -> FloatVector:
         out[k] = snapped - total
         total = snapped
     out[-1] = 1.0 - total
-    result = np.empty_like(out)
+    result: FloatVector = np.empty_like(out)
     result[order] = out
     return result

@@ -25,6 +25,7 @@ MAX_LEVELS = 4096
 MAX_CELLS = 2**17  # levels x symbols: beyond it a solve takes hours and says nothing new
 MAX_EPSILON = 40.0  # the rarest symbol then has probability about e^-40: doubles still hold the ratios
 MIN_EPSILON = 1e-6
+MIN_STEP = 1e-6  # flatter tables lose their privacy constraints to rounding
 
 
 @final
@@ -49,29 +50,28 @@ class DesignSpec:
 
     def __post_init__(self) -> None:
         """Refuse what no design can meet, and keep plain Python numbers."""
-        put = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
-        put("input_levels", whole_number(self.input_levels, "input_levels", 2, MAX_LEVELS))
-        put("output_bits", whole_number(self.output_bits, "output_bits", 1, MAX_BITS))
+        object.__setattr__(self, "input_levels", whole_number(self.input_levels, "input_levels", 2, MAX_LEVELS))
+        object.__setattr__(self, "output_bits", whole_number(self.output_bits, "output_bits", 1, MAX_BITS))
         cells = self.input_levels * self.outputs
         require(cells <= MAX_CELLS, "input_levels x 2^output_bits", cells, f"at most {MAX_CELLS}")
-        put("epsilon", finite_real(self.epsilon, "epsilon", at_most=MAX_EPSILON))
+        object.__setattr__(self, "epsilon", finite_real(self.epsilon, "epsilon", at_most=MAX_EPSILON))
         require(self.epsilon >= MIN_EPSILON, "epsilon", self.epsilon, f"at least {MIN_EPSILON:g}")
         choices = get_args(Privacy)
         known = isinstance(self.privacy, str) and self.privacy in choices
         require(known, "privacy", self.privacy, "one of " + ", ".join(choices))
-        put("bias", _bias(self.bias))
+        object.__setattr__(self, "bias", _bias(self.bias))
         step = self.log_ratio_step
         require(
-            step >= 1e-9,
+            step >= MIN_STEP,
             "epsilon between neighbouring levels",
             step,
-            "at least 1e-9 (fewer levels or a larger epsilon make the spec feasible in double precision)",
+            f"at least {MIN_STEP:g} (fewer levels or a larger epsilon make the spec feasible in double precision)",
         )
 
     @property
     def outputs(self) -> int:
         """B, the number of output symbols."""
-        return 2**self.output_bits
+        return 1 << self.output_bits
 
     @property
     def spacing(self) -> float:

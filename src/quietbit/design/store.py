@@ -89,9 +89,7 @@ def _object(text: str, origin: str) -> dict[str, Any]:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise InvalidDesignFile(f"{origin} is not a design: it does not say format {FORMAT!r}.")
     if content.get("version") != VERSION:
-        raise InvalidDesignFile(
-            f"{origin} has version {content.get('version')!r}, and this library reads {VERSION}."
-        )
+        raise InvalidDesignFile(f"{origin} has version {content.get('version')!r}, and this library reads {VERSION}.")
     return content
 
 

@@ -26,15 +26,13 @@ def specs() -> Iterator[DesignSpec]:
         for levels in LEVELS:
             for bits in BITS:
                 for epsilon in EPSILONS:
-                    yield DesignSpec(levels, bits, epsilon, "metric-l1", bias)  # type: ignore[arg-type]
+                    yield DesignSpec(levels, bits, epsilon, "metric-l1", bias)
 
 
 def file_name(spec: DesignSpec) -> str:
     """The file that holds the shipped design for a spec."""
     bias = spec.bias if spec.bias == "exact" else f"penalty-{spec.bias:g}"
-    return (
-        f"{spec.privacy}_levels-{spec.input_levels}_bits-{spec.output_bits}_eps-{spec.epsilon:g}_{bias}.json"
-    )
+    return f"{spec.privacy}_levels-{spec.input_levels}_bits-{spec.output_bits}_eps-{spec.epsilon:g}_{bias}.json"
 
 
 def shipped(spec: DesignSpec) -> Design | None:
@@ -43,8 +41,7 @@ def shipped(spec: DesignSpec) -> Design | None:
     if not listed or spec.input_levels not in LEVELS or spec.output_bits not in BITS:
         return None
     source = files(__name__) / file_name(spec)
-    design = parse_design(source.read_text(encoding="ascii"), source.name)
-    return design
+    return parse_design(source.read_text(encoding="ascii"), source.name)
 
 
 def catalogue() -> Iterator[Design]:

@@ -1,0 +1,78 @@
+"""An update as one flat vector that is never copied whole.
+
+Idea     kernels walk through chunks; a chunk inside one contiguous float32 or float64 array is a view of it,
+         any other (half precisions, strided arrays, chunks that span several small arrays) is copied, one
+         chunk at a time.
+Symbols  bfloat16 comes as uint16 bit patterns, the upper half of a float32's.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quietbit._validate import require
+
+__all__ = ["Flat", "widen"]
+
+ACCEPTED = {np.dtype(kind) for kind in (np.float16, np.float32, np.float64, np.uint16)}
+RULE = "float16, float32, float64, or uint16 for the bits of bfloat16"
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Flat:
+    """Arrays one after the other: ``starts[i]`` is the flat position where ``parts[i]`` begins."""
+
+    parts: tuple[NDArray[Any], ...]
+    starts: tuple[int, ...]
+    size: int
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, update: Any) -> Flat:
+        """Look at an array, or a list or tuple of arrays; nothing is copied."""
+        several = isinstance(update, list | tuple) and all(hasattr(part, "__array__") for part in update)
+        parts = tuple(np.asarray(part) for part in (update if several else (update,)))
+        starts, size = [], 0
+        for part in parts:
+            require(part.dtype.newbyteorder("=") in ACCEPTED, "type of the update", str(part.dtype), RULE)
+            starts.append(size)
+            size += part.size
+        return cls(parts, tuple(starts), size, (size,) if several else parts[0].shape)
+
+    def piece(self, start: int, stop: int) -> NDArray[Any]:
+        """Coordinates ``start .. stop - 1`` as contiguous float32 or float64, a view where possible."""
+        if start >= stop:
+            return np.empty(0, dtype=np.float32)
+        index = bisect_right(self.starts, start) - 1
+        found = []
+        while start < stop:
+            part, begin = self.parts[index], start - self.starts[index]
+            end = min(part.size, stop - self.starts[index])
+            if end > begin:
+                found.append(widen(_slice(part, begin, end)))
+                start += end - begin
+            index += 1
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+def _slice(part: NDArray[Any], begin: int, end: int) -> NDArray[Any]:
+    if part.flags.c_contiguous:
+        return part.reshape(-1)[begin:end]
+    copied: NDArray[Any] = part.flat[begin:end]
+    return copied
+
+
+def widen(values: NDArray[Any]) -> NDArray[Any]:
+    """Half precisions as float32, the others as they are in this machine's byte order; always exact."""
+    native = values.dtype.newbyteorder("=")
+    if native == np.float16:
+        return values.astype(np.float32)
+    if native == np.uint16:
+        return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return np.ascontiguousarray(values, dtype=native)

@@ -1,0 +1,91 @@
+"""Norms that are the same number on every device, and the clip factor that keeps a norm below a radius.
+
+Idea     an update is cut into blocks of 4,096 values, 16 rows of 256 lanes; rows are added one after the
+         other, the lanes by halving, and the blocks' sums by `math.fsum`, which rounds once. The order is
+         fixed, so threads and devices agree to the last bit.
+Symbols  u = 2^-53; N the exact norm, N' the computed one.
+
+Error. Terms are non-negative. A square rounds once (u), a block's sum is 15 + 8 additions deep, `fsum`
+rounds once: 25 u relatively, so |N' - N| <= 25 u N for the L1 norm and, after the square root, 14 u N for
+the L2 norm. Float64 values whose sum leaves 2^-500 .. 2^500 are first scaled by a power of two that brings
+the largest into [1, 2): exact, and what then underflows is below d 2^-1022. Hence |N' - N| < NORM_ERROR * N
+with NORM_ERROR = 32 u = 2^-48; a norm above 0 and below 2^-1020 is reported as 2^-1020, which clips no less.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quietbit._validate import InvalidParameter, finite_real, require
+from quietbit.kernel.chunks import Flat
+
+__all__ = ["BLOCK", "LANES", "NORM_ERROR", "ROWS", "clip_factor", "joint_norm"]
+
+NORM_ERROR = 2.0**-48
+ROWS, LANES = 16, 256
+BLOCK = ROWS * LANES
+SMALLEST = 2.0**-1020
+SAFE_LOW, SAFE_HIGH = 2.0**-500, 2.0**500
+
+BlockSums = Callable[[Flat, int, float], NDArray[np.float64]]
+
+
+def joint_norm(flat: Flat, order: int, block_sums: BlockSums, largest: Callable[[Flat], float]) -> float:
+    """The norm of all parts together, from a kernel's block sums of ``|scale * value|^order``.
+
+    Refuses an update with a NaN or infinite entry, and one whose norm is beyond the largest double.
+    """
+    require(order in (1, 2), "order of the norm", order, "1 or 2")
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        total = _total(block_sums(flat, order, 1.0))
+        scale = 1.0
+        if not (SAFE_LOW < total < SAFE_HIGH):
+            peak = largest(flat)
+            if not math.isfinite(peak):
+                raise InvalidParameter("update must be finite everywhere, got a NaN or infinite entry.")
+            if peak == 0.0:
+                return 0.0
+            scale = 2.0 ** max(-1000, min(1000, 1 - math.frexp(peak)[1]))
+            total = _total(block_sums(flat, order, scale))
+    result = (math.sqrt(total) if order == 2 else total) / scale
+    require(math.isfinite(result), "norm of the update", result, "below the largest double")
+    return max(result, SMALLEST)
+
+
+def _total(sums: NDArray[np.float64]) -> float:
+    try:
+        return math.fsum(sums.tolist())
+    except (OverflowError, ValueError):  # an overflow of the sum, or infinities of both signs
+        return math.inf
+
+
+def clip_factor(norm: float, radius: float) -> float:
+    """The factor, at most 1, that brings a vector of computed norm ``norm`` into the ball of ``radius``.
+
+    Rounded down so that factor * vector, as a vector of real numbers, has a norm of at most the radius
+    whatever the error that NORM_ERROR allows.
+
+    >>> clip_factor(0.5, 1.0), clip_factor(4.0, 1.0) <= 0.25
+    (1.0, True)
+    """
+    bound = Fraction(finite_real(radius, "radius"))
+    require(0 <= norm < math.inf, "norm", norm, "finite and not negative")
+    upper = Fraction(norm) / (1 - Fraction(NORM_ERROR))
+    if upper <= bound:
+        return 1.0
+    factor = float(bound / upper)
+    return factor if Fraction(factor) * upper <= bound else math.nextafter(factor, 0.0)
+
+
+def padded_blocks(values: NDArray[Any], scale: float) -> NDArray[np.float64]:
+    """Values as (blocks, ROWS, LANES) doubles times the scale; zeros fill the last block."""
+    blocks = -(-values.size // BLOCK)
+    out = np.zeros(blocks * BLOCK, dtype=np.float64)
+    np.multiply(values, scale, out=out[: values.size], dtype=np.float64)
+    return out.reshape(blocks, ROWS, LANES)

@@ -1,0 +1,285 @@
+"""Laws of kernels: whatever the device, the codes, bytes, norms and counts of the reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quietbit._validate import InvalidParameter
+from quietbit.kernel import cpu
+from quietbit.kernel.base import packed_size
+from quietbit.kernel.reference import ReferenceKernel, thresholds
+from quietbit.kernel.select import select
+from quietbit.kernel.words import seeded_words
+from unit.kernel.makers import GivenWords, make_sampler
+
+REFERENCE = ReferenceKernel()
+NAMES = ["reference", "cpu", "cpu with three threads", "torch"]
+SAMPLERS = [
+    make_sampler(levels, bits, epsilon, scale, low, high)
+    for bits in range(1, 9)
+    for levels, epsilon, scale, low, high in ((2, 1.0, 0.5, 0.0, 1.0), (5, 6.0, 0.8, -0.3, 1.3))
+]
+SAMPLERS += [
+    make_sampler(2, 1, 5.0, 0.25, 0.25, 0.75),  # a polynomial of high degree
+    make_sampler(2, 1, 30.0, 0.5, 0.0, 1.0),  # too steep for a polynomial
+    make_sampler(2, 1, 0.01, 0.5, 0.0, 1.0),
+    make_sampler(40, 2, 20.0, 0.5, 0.0, 1.0),
+    make_sampler(3, 2, 2.0, 3.0, -2000.0, 3000.0),  # a clamp beyond what the table covers
+    make_sampler(2, 1, 1.0, 0.5, 0.5, 0.5),  # a clamp to one point
+]
+
+
+@pytest.fixture(params=NAMES)
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    if request.param == "cpu with three threads":
+        monkeypatch.setattr(cpu, "FEW", 64)
+        return select("cpu", threads=3)
+    return select(request.param)
+
+
+def update(size: int, seed: int, kind: Any = np.float32) -> Any:
+    """Mostly small values, some at and beyond the clamps, zeros and subnormals."""
+    rng = np.random.default_rng(seed)
+    values = rng.normal(size=size) * 10.0 ** rng.uniform(-4, 0.5, size=size)
+    values[::17] = 0.0
+    values[5::31] = np.finfo(np.float32).smallest_subnormal
+    values[7::29] = 1.0
+    values[11::37] = -1.0
+    return values.astype(kind)
+
+
+@pytest.mark.parametrize("index", range(len(SAMPLERS)))
+def test_codes_are_those_of_the_reference(kernel: Any, index: int) -> None:
+    sampler = SAMPLERS[index]
+    inputs = update(5003, index)
+    for factor in (1.0, 0.37):
+        expected = REFERENCE.sample(sampler, inputs, seeded_words(index), factor=factor)
+        found = kernel.sample(sampler, inputs, seeded_words(index), factor=factor)
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("index", [0, 1, 2, 3, 7, 16, 17, 19, 20])
+def test_words_at_the_thresholds(kernel: Any, index: int) -> None:
+    """Every coordinate's word within one unit, of 2^-16 or of 2^-64, of one of its thresholds."""
+    sampler = SAMPLERS[index]
+    inputs = update(3001, 100 + index)
+    rng = np.random.default_rng(index)
+    upper, lower = thresholds(sampler, inputs, 0.9)
+    rows = np.arange(inputs.size)
+    which = rng.integers(0, upper.shape[1], size=inputs.size)
+    whole = [int(u) * 2**48 + int(v) for u, v in zip(upper[rows, which], lower[rows, which], strict=True)]
+    steps = rng.choice([-(2**48), -1, 0, 1, 2**48], size=inputs.size)
+    aimed = [min(2**64 - 1, max(0, value + int(step))) for value, step in zip(whole, steps, strict=True)]
+    words = GivenWords([value >> 48 for value in aimed], [value & (2**48 - 1) for value in aimed])
+    full = [[int(u) * 2**48 + int(v) for u, v in zip(a, b, strict=True)] for a, b in zip(upper, lower, strict=True)]
+    expected = [sum(value >= edge for edge in row) for value, row in zip(aimed, full, strict=True)]
+    np.testing.assert_array_equal(kernel.sample(sampler, inputs, words, factor=0.9), expected)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, ">f4", "bfloat16"])
+@pytest.mark.parametrize("index", [0, 3, 5])
+def test_types_of_the_update(kernel: Any, kind: Any, index: int) -> None:
+    values = update(1003, index, np.float64)
+    if kind == "bfloat16":
+        bits = values.astype(np.float32).view(np.uint32) >> np.uint32(16)
+        inputs, same = bits.astype(np.uint16), (bits << np.uint32(16)).view(np.float32).astype(np.float64)
+    else:
+        inputs = values.astype(kind)
+        same = inputs.astype(np.float64)
+    expected = REFERENCE.sample(SAMPLERS[index], same, seeded_words(1), factor=0.5)
+    np.testing.assert_array_equal(kernel.sample(SAMPLERS[index], inputs, seeded_words(1), factor=0.5), expected)
+    assert kernel.norm(inputs, 2) == REFERENCE.norm(same, 2)
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 63, 64, 65, 2047, 2048, 2049, 4099])
+@pytest.mark.parametrize("index", [0, 2, 4, 6])
+def test_widths(kernel: Any, size: int, index: int) -> None:
+    sampler = SAMPLERS[index]
+    inputs = update(size, size)
+    expected = REFERENCE.sample(sampler, inputs, seeded_words(2))
+    out = np.full(packed_size(sampler.bits, size), 0xAA, np.uint8)
+    kernel.sample_packed(sampler, inputs, seeded_words(2), out)
+    assert out.tobytes() == REFERENCE.pack(expected, sampler.bits)
+    np.testing.assert_array_equal(kernel.sample(sampler, inputs, seeded_words(2)), expected)
+
+
+def test_shapes_layouts_and_lists(kernel: Any) -> None:
+    sampler = SAMPLERS[4]
+    whole = update(6000, 3).reshape(50, 120)
+    for view in (whole[:, ::3], whole.T, whole[::-1], whole[0, 0]):
+        expected = REFERENCE.sample(sampler, view.copy(), seeded_words(4))
+        found = kernel.sample(sampler, view, seeded_words(4))
+        assert found.shape == view.shape
+        np.testing.assert_array_equal(found, expected)
+        assert kernel.norm(view, 1) == kernel.norm(np.ascontiguousarray(view), 1)
+    parts = [whole[:, ::3], whole[0].astype(np.float64), whole[0, :0], whole[3].astype(np.float16)]
+    flat = np.concatenate([part.reshape(-1).astype(np.float64) for part in parts])
+    expected = REFERENCE.sample(sampler, flat, seeded_words(5))
+    np.testing.assert_array_equal(kernel.sample(sampler, parts, seeded_words(5)), expected)
+    assert kernel.norm(parts, 2) == REFERENCE.norm(parts, 2)
+
+
+@pytest.mark.parametrize(
+    ("magnitude", "scale", "factor"), [(1e300, 0.5, 3e-301), (1e-38, 1e38, 1.0), (1e-300, 1e-9, 1.0)]
+)
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("bits", [1, 2])
+def test_extreme_magnitudes(kernel: Any, magnitude: float, scale: float, factor: float, kind: Any, bits: int) -> None:
+    sampler = make_sampler(2, bits, 2.0, scale)
+    with np.errstate(over="ignore", under="ignore"):
+        inputs = (update(2001, 9, np.float64) * magnitude).astype(kind)
+    inputs = np.where(np.isfinite(inputs), inputs, kind(0))
+    expected = REFERENCE.sample(sampler, inputs, seeded_words(6), factor=factor)
+    np.testing.assert_array_equal(kernel.sample(sampler, inputs, seeded_words(6), factor=factor), expected)
+
+
+def test_a_gain_no_double_can_hold(kernel: Any) -> None:
+    sampler = make_sampler(2, 1, 2.0, 1e-140)
+    inputs = update(501, 1, np.float64) * 1e300
+    expected = REFERENCE.sample(sampler, inputs, seeded_words(6), factor=1e-170)
+    np.testing.assert_array_equal(kernel.sample(sampler, inputs, seeded_words(6), factor=1e-170), expected)
+    nothing = kernel.sample(sampler, inputs, seeded_words(6), factor=0.0)
+    np.testing.assert_array_equal(nothing, REFERENCE.sample(sampler, 0 * inputs, seeded_words(6)))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("at", [0, 4500, -1])
+def test_nan_and_infinity_are_refused_before_a_word_is_drawn(kernel: Any, bad: float, kind: Any, at: int) -> None:
+    inputs = np.ones(9001, kind)
+    inputs[at] = bad
+    words = GivenWords(np.zeros(9001), np.zeros(9001))
+    with pytest.raises(InvalidParameter, match="finite everywhere"):
+        kernel.sample(SAMPLERS[0], inputs, words)
+    with pytest.raises(InvalidParameter, match="finite everywhere"):
+        kernel.sample_packed(SAMPLERS[2], inputs, words, np.empty(packed_size(2, 9001), np.uint8))
+    for order in (1, 2):
+        with pytest.raises(InvalidParameter, match="finite everywhere"):
+            kernel.norm(inputs, order)
+    assert words.draws == []
+
+
+def test_a_nan_that_slips_through_is_still_randomised(kernel: Any) -> None:
+    """``verified=True`` is a promise; broken, it yields the low end's law and no undefined behaviour."""
+    inputs = np.full(4001, np.nan, np.float32)
+    for sampler in (SAMPLERS[0], SAMPLERS[3], SAMPLERS[4]):
+        low = np.full(4001, -1e3)
+        expected = REFERENCE.sample(sampler, low, seeded_words(8))
+        np.testing.assert_array_equal(kernel.sample(sampler, inputs, seeded_words(8), verified=True), expected)
+
+
+def test_other_types_and_buffers_are_refused(kernel: Any) -> None:
+    words = GivenWords(np.zeros(8), np.zeros(8))
+    for inputs in (np.ones(8, np.int32), np.ones(8, np.complex64), np.ones(8, np.longdouble)):
+        with pytest.raises(InvalidParameter, match="type of the update"):
+            kernel.sample(SAMPLERS[0], inputs, words)
+    with pytest.raises(InvalidParameter, match="buffer"):
+        kernel.sample_packed(SAMPLERS[0], np.ones(8), words, np.empty(2, np.uint8))
+    for factor in (-0.1, 1.0000001, np.nan):
+        with pytest.raises(InvalidParameter, match="factor"):
+            kernel.sample(SAMPLERS[0], np.ones(8), words, factor=factor)
+    with pytest.raises(InvalidParameter, match="order"):
+        kernel.norm(np.ones(3), 3)
+    assert words.draws == []
+
+
+@pytest.mark.parametrize("bits", range(1, 17))
+def test_packing(kernel: Any, bits: int) -> None:
+    rng = np.random.default_rng(bits)
+    for size in (0, 1, 5, 8, 13, 64, 1001):
+        codes = rng.integers(0, 2**bits, size=size).astype(np.uint16)
+        packed = kernel.pack(codes, bits)
+        whole = sum(int(code) << (bits * k) for k, code in enumerate(codes))
+        assert packed == whole.to_bytes(packed_size(bits, size), "little")
+        np.testing.assert_array_equal(kernel.unpack(packed, bits, size), codes)
+        np.testing.assert_array_equal(kernel.unpack(bytearray(packed), bits, size), codes)
+
+
+def test_packing_refuses_what_does_not_fit(kernel: Any) -> None:
+    with pytest.raises(InvalidParameter, match="largest code"):
+        kernel.pack(np.array([0, 4]), 2)
+    with pytest.raises(InvalidParameter, match="smallest code"):
+        kernel.pack(np.array([0, -1]), 2)
+    for bits in (0, 17):
+        with pytest.raises(InvalidParameter, match="bits"):
+            kernel.pack(np.zeros(3, np.uint8), bits)
+    with pytest.raises(InvalidParameter, match="length"):
+        kernel.unpack(b"\x00\x00", 1, 8)
+    with pytest.raises(InvalidParameter, match="padding bits"):
+        kernel.unpack(b"\x80", 1, 7)
+    with pytest.raises(InvalidParameter, match="dimension"):
+        kernel.unpack(b"", 1, 2**60)
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+@pytest.mark.parametrize("name", ["cpu", "torch"])
+def test_any_codes_pack_like_the_reference(name: str, data: st.DataObject) -> None:
+    bits = data.draw(st.integers(1, 16))
+    codes = np.array(data.draw(st.lists(st.integers(0, 2**bits - 1), max_size=200)), dtype=np.uint16)
+    assert select(name).pack(codes, bits) == REFERENCE.pack(codes, bits)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    values=st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=30),
+    single=st.booleans(),
+    index=st.integers(0, len(SAMPLERS) - 1),
+    factor=st.floats(1e-300, 1.0),
+    seed=st.integers(0, 2**40),
+)
+@pytest.mark.parametrize("name", ["cpu", "torch"])
+def test_any_update_is_sampled_like_the_reference(
+    name: str, values: list[float], single: bool, index: int, factor: float, seed: int
+) -> None:
+    inputs = np.array(values)
+    if single:
+        inputs = np.clip(inputs, -3e38, 3e38).astype(np.float32)
+    expected = REFERENCE.sample(SAMPLERS[index], inputs, seeded_words(seed), factor=factor)
+    np.testing.assert_array_equal(
+        select(name).sample(SAMPLERS[index], inputs, seeded_words(seed), factor=factor), expected
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    values=st.lists(st.floats(-1e150, 1e150), max_size=50),
+    repeat=st.integers(1, 300),
+    order=st.sampled_from([1, 2]),
+)
+@pytest.mark.parametrize("name", ["cpu", "torch"])
+def test_norms_agree_to_the_last_bit(name: str, values: list[float], repeat: int, order: Any) -> None:
+    inputs = np.array(values * repeat)
+    assert select(name).norm(inputs, order) == REFERENCE.norm(inputs, order)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3, 4, 5, 8, 9, 16])
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+@pytest.mark.parametrize("size", [1, 13, 64, 1001, 4133])
+def test_counting(kernel: Any, bits: int, kind: Any, size: int) -> None:
+    rng = np.random.default_rng(size)
+    codes = rng.integers(0, 2**bits, size=(17, size))
+    table = rng.integers(-5000, 5000, size=2**bits)
+    payloads = [REFERENCE.pack(row, bits) for row in codes]
+    total = np.full(size, 7, kind)
+    assert kernel.accumulate(iter(payloads), bits, table, total) == 17
+    np.testing.assert_array_equal(total, 7 + table[codes].sum(axis=0))
+
+
+def test_counting_refuses_bad_payloads_and_totals(kernel: Any) -> None:
+    table, total = np.array([0, 1]), np.zeros(9, np.int64)
+    with pytest.raises(InvalidParameter, match="length"):
+        kernel.accumulate([b"\x00"], 1, table, total)
+    with pytest.raises(InvalidParameter, match="padding"):
+        kernel.accumulate([b"\x00\x02"], 1, table, total)
+    with pytest.raises(InvalidParameter, match="table"):
+        kernel.accumulate([], 2, table, total)
+    with pytest.raises(InvalidParameter, match="total"):
+        kernel.accumulate([], 1, table, np.zeros(9))
+    assert kernel.accumulate([], 1, table, total) == 0
+    assert not total.any()

@@ -1,0 +1,82 @@
+"""The CPU kernel's own promises: no full-size temporaries, a warm second process, independent threads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from quietbit._validate import InvalidParameter
+from quietbit.kernel import cpu
+from quietbit.kernel.cpu import CpuKernel
+from quietbit.kernel.reference import ReferenceKernel
+from quietbit.kernel.words import secure_words, seeded_words
+from unit.kernel.makers import make_sampler
+
+
+@pytest.mark.parametrize("bits", [1, 3])
+def test_memory_does_not_grow_with_the_update(bits: int) -> None:
+    sampler, kernel = make_sampler(2, bits, 1.0), CpuKernel()
+    inputs = np.zeros(1 << 23, np.float32)
+    out = np.empty(inputs.size * bits // 8, np.uint8)
+    kernel.sample(sampler, inputs[:1000], secure_words())  # compile and make tables outside the measurement
+    kernel.norm(inputs[:1000], 2)
+    tracemalloc.start()
+    kernel.sample_packed(sampler, inputs, secure_words(), out)
+    kernel.norm(inputs, 2)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 6_000_000 < inputs.nbytes / 5
+
+
+@pytest.mark.parametrize("bits", [1, 2])
+def test_many_chunks_and_threads_agree_with_one(bits: int) -> None:
+    sampler = make_sampler(2, bits, 2.0)
+    inputs = np.random.default_rng(0).normal(size=cpu.FILL + 3 * cpu.CHUNK + 12_345).astype(np.float32)
+    sampled = [CpuKernel(threads).sample(sampler, inputs, seeded_words(1)) for threads in (1, 2, 5)]
+    np.testing.assert_array_equal(sampled[0], sampled[1])
+    np.testing.assert_array_equal(sampled[0], sampled[2])
+    assert len({CpuKernel(threads).norm(inputs, 2) for threads in (1, 2, 5)}) == 1
+    few = slice(cpu.FILL - 500, cpu.FILL + 500)
+    block = seeded_words(1).draw(inputs.size)
+    from quietbit.kernel.reference import exact_codes
+
+    index = np.arange(few.start, few.stop)
+    expected = exact_codes(sampler, inputs[few], 1.0, block.primary(few.start, 1000), block.ties(index))
+    np.testing.assert_array_equal(sampled[0][few], expected)
+
+
+def test_counting_over_several_pieces() -> None:
+    rng = np.random.default_rng(2)
+    size = 8 * (cpu.CHUNK // 4) + 77
+    rows = rng.integers(0, 2, size=(18, size)).astype(np.uint8)
+    payloads = [ReferenceKernel().pack(row, 1) for row in rows]
+    for threads in (1, 2):
+        total = np.zeros(size, np.int32)
+        CpuKernel(threads).accumulate(payloads, 1, np.array([-1, 1]), total)
+        np.testing.assert_array_equal(total, 2 * rows.sum(axis=0, dtype=np.int32) - 18)
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2"])
+def test_threads_are_a_whole_number(threads: object) -> None:
+    with pytest.raises(InvalidParameter, match="threads"):
+        CpuKernel(threads)  # type: ignore[arg-type]
+
+
+def test_the_second_process_finds_compiled_code(tmp_path: Path) -> None:
+    code = (
+        "import numpy as np; from quietbit.kernel import compiled_bits as c\n"
+        "c.pack_flags(np.zeros(8, np.uint64), np.zeros(8, np.uint8), np.zeros(8, np.uint8))\n"
+        "s = c.pack_flags.stats; print(sum(s.cache_hits.values()), sum(s.cache_misses.values()))"
+    )
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    runs = [
+        subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
+        for _ in range(2)
+    ]
+    assert [run.stdout.split() for run in runs] == [["0", "1"], ["1", "0"]]

@@ -1,0 +1,87 @@
+"""The float32 stand-ins stay within the margins they claim."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from quietbit.kernel.reference import cumulative
+from quietbit.kernel.sampler import Sampler
+from quietbit.kernel.tables import UNDECIDED, cell_table, odd_polynomial
+from unit.kernel.makers import make_sampler
+
+SAMPLERS = [
+    make_sampler(2, 1, 1.0),
+    make_sampler(2, 1, 5.0),
+    make_sampler(2, 1, 0.1, 0.5, 0.3, 0.9),
+    make_sampler(2, 3, 6.0, 0.5, -0.5, 1.5),
+    make_sampler(7, 2, 8.0),
+    make_sampler(100, 1, 10.0),
+]
+
+
+def points(sampler: Sampler) -> np.ndarray:
+    low, high = sampler.t_range
+    return np.sort(np.random.default_rng(0).uniform(low, high, 20_000))
+
+
+@pytest.mark.parametrize("index", range(len(SAMPLERS)))
+def test_lines_miss_by_less_than_the_margin(index: int) -> None:
+    sampler = SAMPLERS[index]
+    table, t = cell_table(sampler), points(sampler)
+    exact = 65536 * cumulative(sampler, t, np.zeros_like(t))
+    place = t * table.inverse + table.offset
+    cell = place.astype(np.int64)
+    assert cell.min() >= 0
+    assert cell.max() < len(table.start)
+    part = (place - cell).astype(np.float32)[:, None]
+    line = table.start[cell] + table.step[cell] * part
+    assert np.abs(line + 0.5 - exact).max() <= table.half - 0.5
+
+
+@pytest.mark.parametrize("index", range(len(SAMPLERS)))
+def test_the_look_up_answers_only_when_every_word_agrees(index: int) -> None:
+    sampler = SAMPLERS[index]
+    table, t = cell_table(sampler), points(sampler)
+    scaled = 65536 * cumulative(sampler, t, np.zeros_like(t))
+    cell = (t * table.inverse + table.offset).astype(np.int64)
+    rng = np.random.default_rng(1)
+    words = rng.integers(0, 65536, t.size)
+    least = (words[:, None] >= scaled).sum(axis=1)
+    most = (words[:, None] + 1 > scaled).sum(axis=1)
+    column = words >> 8
+    said = table.code[cell, column]
+    sure = said != UNDECIDED
+    assert np.mean(sure) > 0.5
+    np.testing.assert_array_equal(said[sure], least[sure])
+    np.testing.assert_array_equal(said[sure], most[sure])
+    assert np.all(table.lowest[cell, column] <= least)
+    assert np.all(table.highest[cell, column] >= most)
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_the_polynomial_brackets_the_law(index: int) -> None:
+    sampler = SAMPLERS[index]
+    plan, t = odd_polynomial(sampler), points(sampler)
+    assert plan is not None
+    exact = 65536 * cumulative(sampler, t, np.zeros_like(t))[:, 0]
+    z = np.clip(t.astype(np.float32) + np.float32(plan.shift), np.float32(plan.low), np.float32(plan.high))
+    constant, *rest = plan.coefficients
+    q = np.full_like(z, rest[0])
+    for coefficient in rest[1:]:
+        q = q * (z * z) + coefficient
+    low = q * z + constant
+    assert low.dtype == np.float32
+    assert np.all(low <= exact)
+    assert np.all(exact <= low + plan.width - 1)
+    assert np.all((low >= 0) & (low < 65535))
+
+
+def test_polynomials_are_for_one_bit_with_moderate_slopes() -> None:
+    assert odd_polynomial(make_sampler(2, 2, 1.0)) is None
+    assert odd_polynomial(make_sampler(2, 1, 30.0)) is None
+    assert odd_polynomial(make_sampler(2, 1, 1.0, 0.5, 0.5, 0.5)) is None
+    small, large = odd_polynomial(make_sampler(2, 1, 0.1)), odd_polynomial(make_sampler(2, 1, 5.0))
+    assert small is not None
+    assert large is not None
+    assert len(small.coefficients) < len(large.coefficients)
