@@ -1,0 +1,70 @@
+"""What a release costs: constants of the mechanisms, curves, ledgers and guarantees."""
+
+from quietbit.privacy.conversion import epsilon_from_linear, epsilon_from_rdp
+from quietbit.privacy.curve import (
+    ComposedCurve,
+    FunctionCurve,
+    GaussianCurve,
+    LinearCurve,
+    PrivacyCurve,
+    PureCurve,
+    SlackCurve,
+    sampling_slack_upper,
+    total,
+    with_slack,
+)
+from quietbit.privacy.dithered import dithered_l1_curve, dithered_l2_curve, reference_row
+from quietbit.privacy.divergence import (
+    lipschitz_upper,
+    max_divergence,
+    paper_constant_upper,
+    smallest_probability_lower,
+    zero_out_constant_upper,
+)
+from quietbit.privacy.dp_events import dp_event
+from quietbit.privacy.fisher import fisher_information, fisher_supremum_upper
+from quietbit.privacy.gaussian import gaussian_epsilon_upper
+from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit, sensitivity
+from quietbit.privacy.interpolated import interpolated_l1_curve, interpolated_l2_curve
+from quietbit.privacy.ledger import Ledger
+from quietbit.privacy.renyi import RenyiConstant, kappa_upper
+from quietbit.privacy.skellam import skellam_curve, skellam_rdp_upper
+
+__all__ = [
+    "Adjacency",
+    "ComposedCurve",
+    "FunctionCurve",
+    "GaussianCurve",
+    "Guarantee",
+    "Ledger",
+    "LinearCurve",
+    "PrivacyCurve",
+    "PureCurve",
+    "RenyiConstant",
+    "SlackCurve",
+    "Trust",
+    "Unit",
+    "dithered_l1_curve",
+    "dithered_l2_curve",
+    "dp_event",
+    "epsilon_from_linear",
+    "epsilon_from_rdp",
+    "fisher_information",
+    "fisher_supremum_upper",
+    "gaussian_epsilon_upper",
+    "interpolated_l1_curve",
+    "interpolated_l2_curve",
+    "kappa_upper",
+    "lipschitz_upper",
+    "max_divergence",
+    "paper_constant_upper",
+    "reference_row",
+    "sampling_slack_upper",
+    "sensitivity",
+    "skellam_curve",
+    "skellam_rdp_upper",
+    "smallest_probability_lower",
+    "total",
+    "with_slack",
+    "zero_out_constant_upper",
+]

@@ -1,0 +1,134 @@
+"""From Rényi divergences to epsilon at a delta.
+
+Idea     every order alpha gives a valid epsilon; report the smallest found, evaluated at its own order, so a
+         poor search can only cost tightness, never truth.
+Symbols  z = alpha - 1; ell = log(1/delta); rho(alpha) an upper bound on the Rényi divergence of order alpha.
+Source   Guo et al. (ICML 2023), equation (rdp_conversion); Balle et al. (2020), Canonne et al. (2020).
+
+The bound is rho + log(z/(1+z)) + (ell - log(1+z))/z. Its derivative in z, times z^2, is
+rho' z^2 + log(1+z) - ell, which increases because z rho is convex: one minimum. For rho = a alpha the minimum
+solves a z^2 + log(1+z) = ell.
+Besides, TV <= sqrt(1 - exp(-KL)) and KL <= rho(alpha): when delta^2 >= 1 - exp(-rho), epsilon is 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+from quietbit._validate import require
+from quietbit.privacy.guarantee import check_delta
+
+__all__ = ["ROUNDING_MARGIN", "epsilon_from_linear", "epsilon_from_rdp", "round_up"]
+
+ROUNDING_MARGIN = 1e-12
+_SMALLEST_STEP = 1e-5  # alpha - 1: below it the term ell/z alone exceeds any epsilon worth reporting
+_LARGEST_STEP = 1e9
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+def round_up(value: float, margin: float = ROUNDING_MARGIN) -> float:
+    """``value`` enlarged by a relative margin, for bounds computed in floating point; zero stays zero."""
+    return value + abs(value) * margin
+
+
+def epsilon_from_rdp(rdp: Callable[[float], float], delta: float, orders: Iterable[float] | None = None) -> float:
+    """The smallest epsilon that the Rényi bound ``rdp(alpha)`` proves at ``delta``.
+
+    Args:
+        rdp: an upper bound on the Rényi divergence for every real order above 1; may be infinite.
+        delta: in [0, 1); at 0 a Rényi bound proves nothing unless it is zero everywhere.
+        orders: minimise over these orders only; by default over all real orders above 1.
+    """
+    delta = check_delta(delta)
+    if delta == 0:
+        return 0.0 if rdp(1e12) == 0 else math.inf
+    ell = -math.log(delta)
+    seen: dict[float, float] = {}
+
+    def bound(log_step: float) -> float:
+        if log_step not in seen:
+            step = math.exp(log_step)
+            seen[log_step] = _at(rdp(1.0 + step), step, ell, delta)
+        return seen[log_step]
+
+    if orders is not None:
+        chosen = [float(order) for order in orders]
+        require(chosen and all(order > 1 for order in chosen), "orders", chosen, "numbers above 1")
+        return max(0.0, min(_at(rdp(order), order - 1.0, ell, delta) for order in chosen))
+    if bound(math.log(_SMALLEST_STEP)) == 0:
+        return 0.0
+    low, high = _bracket(bound, 0.5 * math.log(max(ell, 1e-3)))
+    return max(0.0, _golden(bound, low, high))
+
+
+def epsilon_from_linear(slope: float, delta: float) -> float:
+    """`epsilon_from_rdp` for ``rdp(alpha) = slope * alpha``, the Gaussian's curve, in closed form.
+
+    Newton's method finds the order; the reported number is the bound at that order whatever its accuracy.
+    """
+    delta = check_delta(delta)
+    require(slope >= 0, "slope", slope, "a number of at least 0")
+    if slope == 0:
+        return 0.0
+    if delta == 0 or math.isinf(slope):
+        return math.inf
+    ell = -math.log(delta)
+    # Both terms of a z^2 + log(1+z) are increasing; either alone gives a start above the root.
+    step = min(math.sqrt(ell / slope), math.expm1(min(ell, 700.0)))
+    if step <= 0 or 1 - delta < 1e-12:
+        return 0.0 if _vanishes(slope, delta) else round_up(slope * (1 + _SMALLEST_STEP) + ell / _SMALLEST_STEP)
+    for _ in range(60):
+        value = slope * step * step + math.log1p(step) - ell
+        change = value / (2 * slope * step + 1 / (1 + step))
+        new = step - change if change < step else step / 2
+        if abs(new - step) <= 1e-14 * step:
+            break
+        step = new
+    if _vanishes(slope, delta):
+        return 0.0
+    return max(0.0, _at(slope * (1 + step), step, ell, delta))
+
+
+def _vanishes(divergence: float, delta: float) -> bool:
+    return delta * delta * (1 - 1e-12) > -math.expm1(-divergence)
+
+
+def _at(divergence: float, step: float, ell: float, delta: float) -> float:
+    """Equation (rdp_conversion) at alpha = 1 + step, each term rounded towards privacy."""
+    if not divergence < math.inf:
+        return math.inf
+    if _vanishes(divergence, delta):
+        return 0.0
+    terms = (divergence, -math.log1p(1 / step), (ell - math.log1p(step)) / step)
+    return math.fsum(terms) + ROUNDING_MARGIN * sum(abs(term) for term in terms)
+
+
+def _bracket(bound: Callable[[float], float], start: float) -> tuple[float, float]:
+    """Two log-steps around the minimum, by walking downhill with growing strides."""
+    floor, ceiling = math.log(_SMALLEST_STEP), math.log(_LARGEST_STEP)
+    middle = min(max(start, floor + 1), ceiling - 1)
+    stride = 0.7
+    direction = 1.0 if bound(middle + stride) < bound(middle) else -1.0
+    here, behind = middle, middle - direction * stride
+    while True:
+        ahead = min(max(here + direction * stride, floor), ceiling)
+        if ahead == here or bound(ahead) > bound(here):
+            return min(behind, ahead), max(behind, ahead)
+        behind, here = here, ahead
+        stride *= 1.5
+
+
+def _golden(bound: Callable[[float], float], low: float, high: float) -> float:
+    """Golden section on [low, high]; the bound is flat at its minimum, so 1e-5 in log z is plenty."""
+    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+    best = min(bound(left), bound(right))
+    while high - low > 1e-5:
+        if bound(left) <= bound(right):
+            high, right = right, left
+            left = high - _GOLDEN * (high - low)
+        else:
+            low, left = left, right
+            right = low + _GOLDEN * (high - low)
+        best = min(best, bound(left), bound(right))
+    return best

@@ -1,0 +1,165 @@
+"""Pure differential privacy of the interpolated mechanism: how fast its log-probabilities can move.
+
+Idea     D_inf(x || x') <= L |x - x'|, so d independent coordinates are (L ||x - x'||_1)-DP. Three constants,
+         from tightest to the paper's: zero-out <= L <= eps + eps'.
+Symbols  m_i(x) = sigma(eta(x)) . slope_i; g_j(t) = log P(j | 1/2 + t) - log P(j | 1/2).
+Source   Guo et al. (ICML 2023), Lemma 1 and Theorem 1; the sharper constants follow here.
+
+L. Inside segment i, d/dx log P(j|x) = slope_i[j] - m_i(x), and m_i' is a variance, so m_i is non-decreasing
+and the extremes over the segment are at its ends: no search is needed. The paper states Lemma 1 on [0, 1];
+here the segments cover the whole range of inputs, beta > 1 included.
+
+Zero-out. sup over t of max_j |g_j(t)| / |t|. In a segment g_j is linear minus convex, hence concave. On the
+piece next to the centre, where g_j(0) = 0, g/t is largest at 0+ (the slope there) and -g/t at the far end. On
+a piece [a, b], 0 < a: -g/t is quasi-convex, so largest at an end; g/t is quasi-concave, and with
+psi = g - t g' (non-decreasing) it is largest at a if psi(a) >= 0, at b if psi(b) <= 0, else where psi
+vanishes. Bisection leaves psi(l) <= 0 <= psi(r), and the tangent at l bounds g/t on [l, r] by
+(g(l) + g'(l) (r - l)) / r from above. All of it is exact up to rounding, which is added.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+
+from quietbit._typing import FloatMatrix, FloatVector
+from quietbit._validate import require
+from quietbit.design.table import Design
+from quietbit.privacy.segments import CENTRE, Segments, check_range, log_softmax, mean_and_law
+
+__all__ = [
+    "lipschitz_upper",
+    "max_divergence",
+    "paper_constant_upper",
+    "smallest_probability_lower",
+    "zero_out_constant_upper",
+]
+
+_BISECTIONS = 50
+_Index: TypeAlias = np.ndarray[tuple[int], np.dtype[np.intp]]
+
+
+def lipschitz_upper(design: Design, low: float = 0.0, high: float = 1.0) -> float:
+    """L: the exact Lipschitz constant of every log-probability over inputs in [low, high], rounded up."""
+    segments = Segments.over(design, low, high)
+    return min(_lipschitz(segments), _paper(segments))
+
+
+def paper_constant_upper(design: Design, low: float = 0.0, high: float = 1.0) -> float:
+    """The eps + eps' of Lemma 1, measured on the stored table and over [low, high], rounded up."""
+    return _paper(Segments.over(design, low, high, merge=False))
+
+
+def zero_out_constant_upper(design: Design, low: float = 0.0, high: float = 1.0) -> float:
+    """The least c with |log P(j|x) - log P(j|1/2)| <= c |x - 1/2| for all j and x in the range, rounded up.
+
+    The range must contain the centre 1/2.
+    """
+    low, high = check_range(low, high)
+    require(low <= CENTRE <= high, "input range", (low, high), "around 1/2 for zero-out adjacency")
+    # From the centre upwards, then downwards: the same piece of code on the mirrored lines.
+    upwards = _one_sided(Segments.over(design, CENTRE, high), False) if high > CENTRE else 0.0
+    downwards = _one_sided(Segments.over(design, low, CENTRE), True) if low < CENTRE else 0.0
+    return min(max(upwards, downwards), lipschitz_upper(design, low, high))
+
+
+def max_divergence(design: Design, x: float, other: float) -> float:
+    """max_j |log P(j|x) - log P(j|x')|: the two-sided max-divergence of two inputs (not rounded)."""
+    return float(np.abs(_log_law(design, x) - _log_law(design, other)).max())
+
+
+def smallest_probability_lower(design: Design, low: float = 0.0, high: float = 1.0) -> float:
+    """The least probability of any symbol over the range, rounded down.
+
+    log P(j|x) is concave in each segment, so its minimum is at an end of one.
+    """
+    segments = Segments.over(design, low, high, merge=False)
+    ends = segments.start + segments.slope * (segments.right - segments.left)[:, None]
+    least = min(float(log_softmax(segments.start).min()), float(log_softmax(ends).min()))
+    return math.exp(least) * (1 - 4 * segments.noise)
+
+
+def _log_law(design: Design, x: float) -> FloatVector:
+    """The vector log P(. | x), continued along the end segments outside [0, 1]."""
+    cells = design.spec.input_levels - 1
+    index = min(max(math.floor(x * cells), 0), cells - 1)
+    eta = np.log(design.probabilities)
+    return np.asarray(log_softmax(eta[index] + (eta[index + 1] - eta[index]) * (x * cells - index)))
+
+
+def _slope_range(segments: Segments) -> tuple[FloatVector, FloatVector]:
+    """m_i at the left and at the right end of every segment."""
+    ends = segments.start + segments.slope * (segments.right - segments.left)[:, None]
+    return mean_and_law(segments.start, segments.slope)[0], mean_and_law(ends, segments.slope)[0]
+
+
+def _lipschitz(segments: Segments) -> float:
+    at_left, at_right = _slope_range(segments)
+    up = segments.slope.max(axis=1) - at_left
+    down = at_right - segments.slope.min(axis=1)
+    return float(np.maximum(up, down).max() + 4 * segments.noise * segments.span.max()) + 2 * segments.slope_error
+
+
+def _paper(segments: Segments) -> float:
+    at_left, at_right = _slope_range(segments)
+    drift = max(float(np.abs(at_left).max()), float(np.abs(at_right).max()))
+    metric = float(np.abs(segments.slope).max())
+    return (metric + drift) * (1 + 8 * segments.noise) + 2 * segments.slope_error
+
+
+def _one_sided(segments: Segments, mirrored: bool) -> float:
+    """The zero-out constant of the segments on one side of the centre, as lines in t = |x - 1/2|."""
+    start, slope = segments.start, segments.slope
+    near, far = segments.left - CENTRE, segments.right - CENTRE
+    if mirrored:
+        start = (start + slope * (far - near)[:, None])[::-1]
+        slope = -slope[::-1]
+        near, far = -far[::-1], -near[::-1]
+    centre = log_softmax(start[0])
+    error = 8 * segments.noise
+
+    def gain(rows: _Index, t: FloatVector) -> tuple[FloatMatrix, FloatMatrix]:
+        """g_j(t) and g_j'(t) of all symbols, on the lines of the given segments."""
+        eta = start[rows] + slope[rows] * (t - near[rows])[:, None]
+        return log_softmax(eta) - centre, slope[rows] - mean_and_law(eta, slope[rows])[0][:, None]
+
+    every = np.arange(len(near))
+    at_near, slope_near = gain(every, near)
+    at_far, slope_far = gain(every, far)
+    # Next to the centre: slopes at 0+, and the far end (at most its slope, which survives tiny pieces).
+    best = float(slope_near[0].max())
+    best = max(best, float(np.minimum((error - at_far[0]) / far[0], -slope_far[0]).max()))
+    if len(near) > 1:
+        best = max(best, float(((np.abs(at_near[1:]) + error) / near[1:, None]).max()))
+        best = max(best, float(((np.abs(at_far[1:]) + error) / far[1:, None]).max()))
+        # psi changes sign inside, and the tangent at the near end does not already rule the symbol out.
+        inside = (at_near < near[:, None] * slope_near) & (at_far > far[:, None] * slope_far)
+        inside &= at_near + slope_near * (far - near)[:, None] + error > best * far[:, None]
+        inside[0] = False
+        rows, symbols = np.nonzero(inside)
+        if len(rows):
+            best = max(best, _interior(gain, rows, symbols, near[rows], far[rows], error))
+    return best + error * float(segments.span.max()) + 2 * segments.slope_error
+
+
+def _interior(
+    gain: Callable[[_Index, FloatVector], tuple[FloatMatrix, FloatMatrix]],
+    rows: _Index,
+    symbols: _Index,
+    low: FloatVector,
+    high: FloatVector,
+    error: float,
+) -> float:
+    """The largest certified g/t strictly inside a piece away from the centre, by bisecting on psi."""
+    own = np.arange(len(rows))
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (low + high)
+        value, rate = gain(rows, middle)
+        before = value[own, symbols] < middle * rate[own, symbols]
+        low, high = np.where(before, middle, low), np.where(before, high, middle)
+    value, rate = gain(rows, low)
+    tangent = value[own, symbols] + rate[own, symbols] * (high - low)
+    return float(((tangent + error) / high).max())

@@ -1,0 +1,65 @@
+"""The exact (epsilon, delta) of the Gaussian mechanism.
+
+Idea     the Gaussian's privacy profile is known in closed form; invert it, so that a Rényi account is never
+         compared with a tight one unknowingly.
+Symbols  mu = sensitivity / standard deviation; a Rényi curve alpha mu^2/2 has slope mu^2/2.
+         a = mu/2 - epsilon/mu, b = -mu/2 - epsilon/mu; Phi, phi: normal distribution and density.
+Source   Balle and Wang (ICML 2018), Theorem 8: delta(epsilon) = Phi(a) - e^epsilon Phi(b). T independent
+         Gaussian releases are one with mu^2 the sum of theirs.
+"""
+
+from __future__ import annotations
+
+import math
+
+from scipy.special import erfcx, log_ndtr
+
+from quietbit._validate import require
+from quietbit.privacy.guarantee import check_delta
+
+__all__ = ["gaussian_epsilon_upper", "gaussian_log_delta"]
+
+_LOG_SQRT_TAU = 0.5 * math.log(2 * math.pi)
+_SAFETY = 1e-10  # error of log delta: target a slightly smaller delta, so that rounding stays private
+
+
+def gaussian_log_delta(epsilon: float, mu: float) -> float:
+    """Log of the least delta at which a Gaussian of sensitivity ``mu`` standard deviations is epsilon-DP.
+
+    phi(a) = e^epsilon phi(b), so delta = phi(a) (m(-a) - m(-b)) with m the Mills ratio: no cancellation of
+    large numbers where epsilon is large.
+    """
+    top, bottom = epsilon / mu - mu / 2, epsilon / mu + mu / 2
+    if top > -5.0:
+        mills = math.sqrt(math.pi / 2) * (erfcx(top / math.sqrt(2)) - erfcx(bottom / math.sqrt(2)))
+        return -0.5 * top * top - _LOG_SQRT_TAU + (math.log(mills) if mills > 0 else -math.inf)
+    first = float(log_ndtr(-top))
+    return first + math.log1p(-math.exp(min(0.0, epsilon + float(log_ndtr(-bottom)) - first)))
+
+
+def gaussian_epsilon_upper(slope: float, delta: float) -> float:
+    """The exact epsilon at ``delta`` of Gaussian noise with Rényi curve ``slope * alpha``, rounded up.
+
+    Bisection keeps ``delta(high) <= delta`` throughout, and ``high`` is returned.
+    """
+    delta = check_delta(delta)
+    require(slope >= 0, "slope", slope, "a number of at least 0")
+    if slope == 0:
+        return 0.0
+    if delta == 0 or math.isinf(slope):
+        return math.inf
+    mu = math.sqrt(2 * slope)
+    target = math.log(delta) - _SAFETY
+    if gaussian_log_delta(0.0, mu) <= target:
+        return 0.0
+    # delta(epsilon) <= Phi(mu/2 - epsilon/mu) <= exp(-t^2/2): a certain upper end.
+    low, high = 0.0, mu * (mu / 2 + math.sqrt(-2 * target) + 1)
+    while high - low > 1e-13 * high:
+        middle = 0.5 * (low + high)
+        if not low < middle < high:
+            break
+        if gaussian_log_delta(middle, mu) <= target:
+            high = middle
+        else:
+            low = middle
+    return high

@@ -1,0 +1,115 @@
+"""What an epsilon means: the words without which the number says nothing.
+
+Idea     a guarantee is (epsilon, delta) together with whose data it protects (unit), what the neighbouring
+         world is (adjacency) and who may look (trust); none of the three has a default.
+Symbols  epsilon_upper, delta: P(O) <= e^epsilon P'(O) + delta for every set of outputs O, both ways round.
+Source   Guo et al. (ICML 2023), section "Differential Privacy"; their "leave-one-out" is zero-out here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context, Decimal
+from enum import Enum
+from typing import final
+
+from quietbit._validate import finite_real, require
+
+__all__ = ["Adjacency", "Guarantee", "Trust", "Unit", "check_delta", "sensitivity"]
+
+
+class Adjacency(Enum):
+    """Which two worlds must look alike.
+
+    ``ZERO_OUT``: one party's update against the zero vector. ``REPLACE_ONE``: one party's update against any
+    other in the same ball: twice the distance, four times the Rényi divergence.
+    """
+
+    ZERO_OUT = "zero-out"
+    REPLACE_ONE = "replace-one"
+
+
+class Unit(Enum):
+    """Whose data is protected: all of a client's, or a single sample of it."""
+
+    CLIENT = "client"
+    SAMPLE = "sample"
+
+
+class Trust(Enum):
+    """Who may see what without the guarantee being void."""
+
+    LOCAL = "local"
+    CENTRAL = "central"
+    SECURE_AGGREGATION = "secure-aggregation"
+
+
+_NEIGHBOUR = {
+    Adjacency.ZERO_OUT: "the neighbour's {what} is the zero vector",
+    Adjacency.REPLACE_ONE: "the neighbour's {what} is any other in the same ball",
+}
+_WHAT = {Unit.CLIENT: "update", Unit.SAMPLE: "contribution"}
+_TRUST = {
+    Trust.LOCAL: "local trust: the server sees every payload",
+    Trust.CENTRAL: "central trust: the server is trusted and what it publishes is covered",
+    Trust.SECURE_AGGREGATION: "secure-aggregation trust: the server sees only the sum of the payloads",
+}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    """(epsilon_upper, delta) with all the words that give it a meaning.
+
+    >>> print(Guarantee(3.6151, 1e-5, Unit.CLIENT, Adjacency.ZERO_OUT, Trust.LOCAL).sentence())
+    epsilon <= 3.616 at delta = 1e-05 for one client (zero-out adjacency: the neighbour's update is the \
+zero vector), local trust: the server sees every payload.
+    """
+
+    epsilon_upper: float
+    delta: float
+    unit: Unit
+    adjacency: Adjacency
+    trust: Trust
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that are no guarantee and words that are not ours."""
+        require(self.epsilon_upper >= 0, "epsilon_upper", self.epsilon_upper, "a number of at least 0")
+        check_delta(self.delta)
+        require(isinstance(self.unit, Unit), "unit", self.unit, "a Unit")
+        require(isinstance(self.adjacency, Adjacency), "adjacency", self.adjacency, "an Adjacency")
+        require(isinstance(self.trust, Trust), "trust", self.trust, "a Trust")
+
+    def sentence(self) -> str:
+        """The guarantee in plain English; epsilon is shown rounded up, to four digits."""
+        epsilon = "infinity (no guarantee)"
+        if math.isfinite(self.epsilon_upper):
+            shown = Context(prec=4, rounding=ROUND_CEILING).create_decimal(Decimal(self.epsilon_upper))
+            epsilon = f"{shown.normalize():f}" if shown > Decimal("1e-4") or not shown else f"{shown:e}"
+        neighbour = _NEIGHBOUR[self.adjacency].format(what=_WHAT[self.unit])
+        return (
+            f"epsilon <= {epsilon} at delta = {self.delta:g} for one {self.unit.value} "
+            f"({self.adjacency.value} adjacency: {neighbour}), {_TRUST[self.trust]}."
+        )
+
+
+def check_delta(delta: float) -> float:
+    """Return ``delta`` as a float in [0, 1); anything else is refused."""
+    if isinstance(delta, int | float) and delta == 0 and not isinstance(delta, bool):
+        return 0.0
+    number = finite_real(delta, "delta", at_most=1.0)
+    require(number < 1, "delta", delta, "at least 0 and below 1")
+    return number
+
+
+def sensitivity(adjacency: Adjacency, beta: float) -> float:
+    """How far apart two neighbours' inputs can be, in x-space, in the norm of the ball.
+
+    An update ``u`` of norm at most C becomes ``x = 1/2 + beta u/(2C)``, so ``x`` is within ``beta/2`` of
+    the centre: zero-out neighbours are ``beta/2`` apart, replace-one neighbours ``beta``. Clamping ``x`` to
+    [0, 1] is a contraction that fixes the centre, so both hold for the clamped variant too.
+    """
+    require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
+    beta = finite_real(beta, "beta")
+    return beta / 2 if adjacency is Adjacency.ZERO_OUT else beta

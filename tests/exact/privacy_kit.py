@@ -1,0 +1,109 @@
+"""Designs made by hand and a 60-digit oracle that shares no code with the package."""
+
+from __future__ import annotations
+
+import itertools
+
+import mpmath as mp
+import numpy as np
+
+from quietbit.design.spec import DesignSpec
+from quietbit.design.table import Design
+
+DIGITS = 60
+ORDERS = (1.01, 1.25, 2.0, 3.7, 16.0, 128.0, 1000.0)
+
+
+def one_bit(epsilon: float, levels: int = 2) -> Design:
+    """The closed form of one bit, metric-L1: P(2|x) linear in x at the levels, alphabet 1/2 -+ z."""
+    x = np.linspace(0, 1, levels)
+    h = 1 / (levels - 1)
+    z = 0.5 + h / np.expm1(epsilon * h)
+    one = 0.5 + (x - 0.5) / (2 * z)
+    table = np.stack((1 - one, one), axis=1)
+    return Design(DesignSpec(levels, 1, epsilon), table, np.array([0.5 - z, 0.5 + z]))
+
+
+def sigmoid_bit(epsilon: float) -> Design:
+    """P(2|x) = sigmoid(epsilon (2x - 1)): the two-level, one-bit mechanism."""
+    high, low = 1 / (1 + np.exp(-epsilon)), 1 / (1 + np.exp(epsilon))
+    table = np.array([[high, low], [low, high]])
+    return Design(DesignSpec(2, 1, epsilon), table, np.array([0.0, 1.0]))
+
+
+def rough(levels: int, bits: int, strength: float, seed: int) -> Design:
+    """A random positive table: a peak that follows the level, plus noise, so that every kink is real."""
+    rng = np.random.default_rng(seed)
+    symbols = 2**bits
+    place = np.linspace(-0.2, 1.2, symbols)
+    x = np.linspace(0, 1, levels)
+    eta = -strength * np.abs(place - x[:, None]) + 0.4 * strength / levels * rng.normal(
+        size=(levels, symbols)
+    )
+    table = np.exp(eta)
+    return Design(DesignSpec(levels, bits, 5.0), table / table.sum(axis=1, keepdims=True), place)
+
+
+def flat(levels: int, bits: int) -> Design:
+    """Rows that do not depend on the level: nothing is revealed."""
+    table = np.full((levels, 2**bits), 0.5**bits)
+    return Design(DesignSpec(levels, bits, 1.0), table, np.arange(2.0**bits))
+
+
+def law(design: Design, x: float) -> list[mp.mpf]:
+    """P(. | x) to 60 digits, straight from the definition of the interpolation."""
+    with mp.workdps(DIGITS):
+        cells = design.spec.input_levels - 1
+        t = mp.mpf(x) * cells
+        index = min(max(int(mp.floor(t)), 0), cells - 1)
+        part = t - index
+        rows = [[mp.mpf(float(p)) for p in design.probabilities[index + k]] for k in (0, 1)]
+        weights = [mp.power(a, 1 - part) * mp.power(b, part) for a, b in zip(*rows, strict=True)]
+        mass = mp.fsum(weights)
+        return [w / mass for w in weights]
+
+
+def renyi(left: list[mp.mpf], right: list[mp.mpf], alpha: float) -> mp.mpf:
+    """D_alpha(left || right) to 60 digits."""
+    with mp.workdps(DIGITS):
+        a = mp.mpf(alpha)
+        return mp.log(
+            mp.fsum(mp.power(p, a) * mp.power(q, 1 - a) for p, q in zip(left, right, strict=True))
+        ) / (a - 1)
+
+
+def max_ratio(left: list[mp.mpf], right: list[mp.mpf]) -> mp.mpf:
+    """max |log(left/right)| to 60 digits."""
+    with mp.workdps(DIGITS):
+        return max(abs(mp.log(p / q)) for p, q in zip(left, right, strict=True))
+
+
+def renyi_grid(design: Design, points: np.ndarray, others: np.ndarray, alpha: float) -> np.ndarray:
+    """D_alpha(x || x') for all pairs, in doubles: only for pairs far enough apart."""
+    left, right = (
+        np.array([[float(mp.log(p)) for p in law(design, x)] for x in xs]) for xs in (points, others)
+    )
+    z = alpha * left[:, None, :] + (1 - alpha) * right[None, :, :]
+    top = z.max(axis=2)
+    return (top + np.log(np.exp(z - top[:, :, None]).sum(axis=2))) / (alpha - 1)
+
+
+def probing_pairs(low: float, high: float, levels: int, count: int, seed: int) -> list[tuple[float, float]]:
+    """Random pairs, close pairs, pairs across a kink at every scale, and the ends of the range."""
+    rng = np.random.default_rng(seed)
+    pairs = [(low, high), (high, low)]
+    kinks = [k / (levels - 1) for k in range(levels)] + [0.5, low, high]
+    for _ in range(count):
+        x = rng.uniform(low, high)
+        g = kinks[rng.integers(len(kinks))]
+        scale = 10 ** rng.uniform(-4, 0)
+        near = (g + scale * rng.uniform(-1, 1), g + scale * rng.uniform(-1, 1))
+        pairs += [(x, rng.uniform(low, high)), (x, x + scale * rng.uniform(-1, 1)), near]
+    inside = [(min(max(a, low), high), min(max(b, low), high)) for a, b in pairs]
+    return [(a, b) for a, b in inside if abs(a - b) > 1e-6]
+
+
+def product_law(laws: list[list[mp.mpf]]) -> list[mp.mpf]:
+    """The joint law of independent symbols, all outcomes enumerated."""
+    with mp.workdps(DIGITS):
+        return [mp.fprod(choice) for choice in itertools.product(*laws)]
