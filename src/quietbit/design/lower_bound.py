@@ -31,7 +31,8 @@ ROUNDS = 6
 GAPS = tuple(10.0**-k for k in range(1, 15))
 CELLS = 2000  # intervals on which feasibility is first verified for every real output value
 SPLITS = 6  # rounds in which the cells that decide the bound are split further
-TARGET = 1e-5  # relative accuracy of the verification
+FINE_LEVELS = 64
+TARGETS = (1e-5, 1e-3)  # relative accuracy wanted, up to so many levels and beyond
 
 
 @one_thread()
@@ -44,26 +45,27 @@ def objective_lower_bound(spec: DesignSpec, hint: tuple[float, ...] = ()) -> flo
     outermost = 1.3 * unbiased_half_width(spec)
     z = np.concatenate([np.linspace(0.0, 0.5, CANDIDATES), np.linspace(0.5, outermost, CANDIDATES // 2)])
     z = np.unique(np.round(np.concatenate([z, np.abs(np.asarray(hint) - 0.5)]), 13))
+    target = TARGETS[spec.input_levels > FINE_LEVELS]
     best = 0.0
     for _ in range(ROUNDS):
-        multipliers = _multipliers(spec, 0.5 + np.concatenate([-z[z > 0][::-1], z]))
+        multipliers = _multipliers(spec, 0.5 + np.concatenate([-z[z > 0][::-1], z]), target / 10)
         if multipliers is None:
             break
         sums, means = multipliers
         dual = float(sums.sum() + means @ spec.levels)
         if math.isfinite(spec.penalty):
             dual -= spec.input_levels / (4 * spec.penalty) * float(means @ means)
-        tolerance = TARGET * abs(dual) / spec.input_levels
+        tolerance = target * abs(dual) / spec.input_levels
         violation, offenders = _violation(spec, sums, means, tolerance)
-        best = max(best, dual - spec.input_levels * violation)
-        if violation <= 2 * tolerance:
+        previous, best = best, max(best, dual - spec.input_levels * violation)
+        if violation <= 2 * tolerance or 0 < best < previous * (1 + 10 * target):
             break
         # The exchange step for semi-infinite programs: the worst offenders become candidates.
         z = np.unique(np.concatenate([z, np.abs(offenders - 0.5)]))
     return best
 
 
-def _multipliers(spec: DesignSpec, alphabet: FloatVector) -> tuple[FloatVector, FloatVector] | None:
+def _multipliers(spec: DesignSpec, alphabet: FloatVector, accuracy: float) -> tuple[FloatVector, FloatVector] | None:
     """Near-optimal multipliers for the problem restricted to these output values."""
     path = CentralPath(spec, len(alphabet))
     best: tuple[FloatVector, FloatVector] | None = None
@@ -73,7 +75,7 @@ def _multipliers(spec: DesignSpec, alphabet: FloatVector) -> tuple[FloatVector, 
         except Infeasible:
             break
         best = found.sum_multipliers, found.mean_multipliers
-        if found.gap <= TARGET / 10 * found.objective:
+        if found.gap <= accuracy * found.objective:
             break
     return best
 

@@ -1,0 +1,182 @@
+"""The Skellam mechanism: rotate, scale, round within bounds, add Skellam noise, wrap into b bits.
+
+Idea     a random rotation, known to all, spreads the update evenly over the coordinates; whole numbers with
+         discrete noise then wrap modulo 2^b with next to no harm, because values that large hardly ever
+         occur.
+Symbols  C = radius; D = dimension padded to a power of two; s = `scale`; v = (noise_multiplier C s)^2 the
+         noise's variance; D1, D2: largest L1 and L2 length of the rounded vector.
+Source   Agarwal, Kairouz, Liu (NeurIPS 2021), Algorithm 1 and Theorem 3.5; Kairouz, Liu, Steinke (ICML
+         2021) for the rotation and the conditional rounding.
+
+Integers. Rounding keeps D2^2 <= `length_upper` for certain; whole numbers satisfy |z| <= z^2, so D1 <=
+min(D2^2, sqrt(D) D2). The zero vector is rounded to itself: zero-out neighbours are D1 and D2 apart,
+replace-one neighbours twice that. The rotation and all floating-point work come before the rounding, so
+nothing in the account depends on their accuracy.
+Scale. The largest s at which a rotated coordinate (sub-Gaussian with variance proxy (s C)^2/D), the
+rounding and the noise (Chernoff's bound, with its Poisson tails) leave 2^(b-1) with probability at most
+``wrap_probability`` per release. Wrapping costs accuracy, never privacy.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import final
+
+import numpy as np
+
+from quietbit._typing import Codes, FloatArray, FloatVector
+from quietbit._validate import finite_real, require, whole_number
+from quietbit.kernel.words import RandomWords
+from quietbit.mechanism.base import (
+    check_adjacency,
+    check_codes,
+    check_inside,
+    check_value,
+    check_words,
+    code_type,
+)
+from quietbit.mechanism.clipping import Ball, Norm
+from quietbit.mechanism.poisson import skellam_noise, words_needed
+from quietbit.mechanism.rotation import rotate, rotate_back
+from quietbit.mechanism.rounding import conditional_rounding, length_upper
+from quietbit.privacy.conversion import round_up
+from quietbit.privacy.curve import PrivacyCurve, with_slack
+from quietbit.privacy.guarantee import Adjacency
+from quietbit.privacy.skellam import skellam_curve
+
+__all__ = ["Skellam"]
+
+SLACK = 2.0**-62  # what `words_needed` promises
+MIN_DEVIATION = 0.5  # of the noise, in units of the integers: below it the bound says nothing
+MIN_MULTIPLIER, MAX_MULTIPLIER = 0.02, 1e7
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Skellam:
+    """Skellam noise on an update in an L2 ball, in codes of 2 to 16 bits.
+
+    ``noise_multiplier`` is the noise's standard deviation in units of the radius, before rounding costs are
+    added. ``rotation_seed`` is public and shared by clients and server. A release has ``code_count`` codes:
+    the dimension padded to a power of two.
+    """
+
+    ball: Ball
+    noise_multiplier: float
+    bits: int = 16
+    rotation_seed: int = 0
+    wrap_probability: float = 1e-6
+
+    def __post_init__(self) -> None:
+        """Refuse another norm, numbers out of range, and bits too few for any noise."""
+        require(isinstance(self.ball, Ball), "ball", self.ball, "a Ball")
+        require(self.ball.norm is Norm.L2, "norm of the ball", self.ball.norm.value, "l2 for Skellam noise")
+        put = object.__setattr__
+        put(
+            self,
+            "noise_multiplier",
+            finite_real(self.noise_multiplier, "noise_multiplier", at_most=MAX_MULTIPLIER),
+        )
+        low = MIN_MULTIPLIER
+        require(self.noise_multiplier >= low, "noise_multiplier", self.noise_multiplier, f"at least {low:g}")
+        put(self, "bits", whole_number(self.bits, "bits", 2, 16))
+        put(self, "rotation_seed", whole_number(self.rotation_seed, "rotation_seed", 0))
+        put(self, "wrap_probability", finite_real(self.wrap_probability, "wrap_probability", at_most=0.5))
+        deviation = math.sqrt(self.noise_variance)
+        rule = f"at least {MIN_DEVIATION:g} (more bits make room for it)"
+        require(deviation >= MIN_DEVIATION, "standard deviation of the integer noise", deviation, rule)
+
+    @property
+    def domain(self) -> Ball:
+        """Where updates must lie."""
+        return self.ball
+
+    @property
+    def code_count(self) -> int:
+        """The dimension, padded to a power of two by the rotation."""
+        return 1 << (self.ball.dimension - 1).bit_length()
+
+    @property
+    def scale(self) -> float:
+        """s: integers per unit of the update."""
+        given = (self.noise_multiplier, self.bits, self.code_count, self.wrap_probability)
+        return _relative_scale(*given) / self.ball.radius
+
+    @property
+    def noise_variance(self) -> float:
+        """v: the variance of the integer noise, (noise_multiplier * radius * scale)^2."""
+        return (self.noise_multiplier * self.ball.radius * self.scale) ** 2
+
+    @property
+    def squared_length(self) -> float:
+        """What the sum of squares of a rounded vector never exceeds; at least 1, as for any but zero."""
+        return max(1.0, length_upper(Norm.L2, self.scale * self.ball.radius, self.code_count))
+
+    def sensitivities(self, adjacency: Adjacency) -> tuple[float, float]:
+        """(D1, D2): how far apart two neighbours' rounded vectors can be, in L1 and L2, rounded up."""
+        check_adjacency(adjacency)
+        l2 = math.sqrt(self.squared_length)
+        l1 = min(self.squared_length, math.sqrt(self.code_count) * l2)
+        times = 1 if adjacency is Adjacency.ZERO_OUT else 2
+        return round_up(times * l1, 1e-15), round_up(times * l2, 1e-15)
+
+    def encode(self, update: FloatArray, words: RandomWords) -> Codes:
+        """``code_count`` codes in a row: the noisy integers modulo 2^bits."""
+        array = check_inside(self.ball, update)
+        check_words(words)
+        rotated = rotate(array.reshape(-1).astype(np.float64), self.rotation_seed) * self.scale
+        block = words.draw(rotated.size)
+        integers = conditional_rounding(rotated, Norm.L2, self.squared_length, block) // 2
+        noise = skellam_noise(self.noise_variance, self._words, block, rotated.size)
+        return np.asarray((integers + noise) & (2**self.bits - 1)).astype(code_type(self.bits))
+
+    def decode(self, codes: Codes) -> FloatArray:
+        """The estimate of the update, flat, as float64: what `encode` did, undone; padding is dropped."""
+        whole = check_codes(codes, self.bits, self.code_count).reshape(-1).astype(np.int64)
+        half = 2 ** (self.bits - 1)
+        centred: FloatVector = ((whole + half) % (2 * half) - half) / self.scale
+        return rotate_back(centred, self.rotation_seed)[: self.ball.dimension]
+
+    def privacy(self, adjacency: Adjacency) -> PrivacyCurve:
+        """Theorem 3.5 of Agarwal et al. for the integer sensitivities, sampling slack included."""
+        l1, l2 = self.sensitivities(adjacency)
+        return with_slack(skellam_curve(l1, l2, self.noise_variance), SLACK)
+
+    def expectation(self, value: float) -> float:
+        """The value itself, as far as rounding within bounds and wrapping leave it unbiased."""
+        return check_value(self.ball, value)
+
+    def variance(self, value: float) -> float:
+        """(v + 1/6)/s^2: rounding adds between 0 (zero vector) and 1/4, 1/6 on average over fractions."""
+        check_value(self.ball, value)
+        return (self.noise_variance + 1 / 6) / self.scale**2
+
+    @property
+    def _words(self) -> int:
+        return words_needed(self.noise_variance, 2 ** (self.bits - 1), self.code_count)
+
+
+@lru_cache(maxsize=256)
+def _relative_scale(multiplier: float, bits: int, size: int, wrap: float) -> float:
+    """The largest s C that meets the wrapping rule, by bisection from below."""
+    low, high = 0.0, 2.0**bits * (1 + 1 / multiplier)
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _fits(middle, multiplier, bits, size, wrap) else (low, middle)
+    return low
+
+
+def _fits(reach: float, multiplier: float, bits: int, size: int, wrap: float) -> bool:
+    """Whether coordinates stay inside the modulus, at s C = ``reach``."""
+    # Two events per coordinate, two sides each: rotated value too large, noise too large.
+    doubt = math.log(4 * size / wrap)
+    signal = min(1.0, math.sqrt(2 * doubt / size)) * reach + 1
+    room = 2.0 ** (bits - 1) - 1 - signal
+    variance = (multiplier * reach) ** 2
+    if room <= 0 or variance == 0:
+        return room > 0
+    # Chernoff: P(noise >= t) <= exp(sqrt(v^2 + t^2) - v - t asinh(t/v)).
+    root = math.hypot(variance, room)
+    return room * math.asinh(room / variance) - room * room / (root + variance) >= doubt

@@ -1,0 +1,186 @@
+"""Laws of mechanisms: whatever the noise, what a client sends and what is claimed for it hang together."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quietbit._validate import InvalidParameter
+from quietbit.kernel.words import secure_words, seeded_words
+from quietbit.mechanism import Mechanism
+from quietbit.privacy.guarantee import Adjacency
+from unit.mechanism.makers import MECHANISMS, WIDTH, CountingWords, update
+
+ORDERS = (1.01, 1.5, 2.0, 7.3, 64.0, 900.0)
+
+
+@pytest.fixture(params=MECHANISMS.values(), ids=MECHANISMS.keys())
+def mechanism(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def test_it_is_a_mechanism(mechanism: Any) -> None:
+    assert isinstance(mechanism, Mechanism)
+    assert mechanism.domain.dimension == WIDTH
+    assert 1 <= mechanism.bits <= 32
+
+
+def test_the_same_seed_gives_the_same_codes_and_another_does_not(mechanism: Any) -> None:
+    vector = update(mechanism.domain)
+    first, again, other = (mechanism.encode(vector, seeded_words(seed)) for seed in (3, 3, 4))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_two_secure_encodings_differ(mechanism: Any) -> None:
+    vector = update(mechanism.domain)
+    assert not np.array_equal(mechanism.encode(vector, secure_words()), mechanism.encode(vector, secure_words()))
+
+
+def test_codes_are_unsigned_and_fit_their_bits(mechanism: Any) -> None:
+    codes = mechanism.encode(update(mechanism.domain), seeded_words(1))
+    assert codes.dtype.kind == "u"
+    assert codes.size == mechanism.code_count
+    assert int(codes.max()) < 2**mechanism.bits
+
+
+def test_the_update_is_not_changed(mechanism: Any) -> None:
+    vector = update(mechanism.domain)
+    kept = vector.copy()
+    vector.setflags(write=False)
+    mechanism.encode(vector, seeded_words(1))
+    assert np.array_equal(vector, kept)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_every_float_type_and_layout_is_taken(mechanism: Any, kind: Any) -> None:
+    vector = update(mechanism.domain).astype(kind)
+    spread = np.zeros(3 * WIDTH, dtype=kind)
+    spread[::3] = vector
+    plain = mechanism.encode(vector, seeded_words(1)).reshape(-1)
+    assert np.array_equal(plain, mechanism.encode(spread[::3], seeded_words(1)).reshape(-1))
+    shaped = vector.reshape(1, WIDTH, 1)
+    codes = mechanism.encode(shaped, seeded_words(1))
+    assert np.array_equal(plain, codes.reshape(-1))
+    assert codes.shape == (shaped.shape if codes.size == WIDTH else (mechanism.code_count,))
+
+
+def test_decoding_needs_nothing_but_codes(mechanism: Any) -> None:
+    codes = mechanism.encode(update(mechanism.domain), seeded_words(1))
+    copied = np.frombuffer(codes.tobytes(), dtype=codes.dtype)
+    decoded = mechanism.decode(copied)
+    assert decoded.shape == (WIDTH,)
+    assert np.all(np.isfinite(decoded))
+    assert np.array_equal(decoded, mechanism.decode(codes.astype(np.int64)))
+
+
+def test_decoding_refuses_what_are_not_its_codes(mechanism: Any) -> None:
+    codes = mechanism.encode(update(mechanism.domain), seeded_words(1)).astype(np.int64)
+    wrong = [codes[:-1], codes.astype(np.float64), np.where(np.arange(codes.size) == 5, -1, codes)]
+    wrong.append(np.where(np.arange(codes.size) == 5, 2**mechanism.bits, codes))
+    for bad in wrong:
+        with pytest.raises(InvalidParameter):
+            mechanism.decode(bad)
+
+
+def longer(ball: Any) -> Any:
+    vector = update(ball, share=1.0)
+    return vector * 1.0001
+
+
+REFUSED = {
+    "NaN": lambda ball: np.where(np.arange(WIDTH) == WIDTH - 1, np.nan, update(ball)),
+    "infinity": lambda ball: np.where(np.arange(WIDTH) == 0, np.inf, update(ball)),
+    "minus infinity": lambda ball: np.where(np.arange(WIDTH) == 9, -np.inf, update(ball)),
+    "one entry too few": lambda ball: update(ball)[:-1],
+    "one entry too many": lambda ball: np.append(update(ball), 0.0),
+    "integers": lambda ball: np.zeros(WIDTH, dtype=np.int64),
+    "complex numbers": lambda ball: np.zeros(WIDTH, dtype=np.complex128),
+    "long doubles": lambda ball: np.zeros(WIDTH, dtype=np.longdouble),
+    "bit patterns": lambda ball: np.zeros(WIDTH, dtype=np.uint16),
+    "objects": lambda ball: np.full(WIDTH, None),
+    "0-d": lambda ball: np.array(0.0),
+    "empty": lambda ball: np.empty((0,)),
+    "a norm above the ball": longer,
+    "one coordinate above the ball": lambda ball: np.eye(1, WIDTH)[0] * np.nextafter(ball.radius, 2.0),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_refusal_is_one_sentence_and_draws_no_word(mechanism: Any, case: str) -> None:
+    words = CountingWords()
+    with pytest.raises(InvalidParameter) as refusal:
+        mechanism.encode(REFUSED[case](mechanism.domain), words)
+    assert words.draws == 0
+    sentence = str(refusal.value)
+    assert sentence.endswith(".")
+    assert "\n" not in sentence
+    assert len(sentence) < 200
+
+
+def test_a_seed_is_not_random_words(mechanism: Any) -> None:
+    with pytest.raises(InvalidParameter, match="words must be random words"):
+        mechanism.encode(update(mechanism.domain), 7)
+
+
+def test_the_boundary_itself_is_inside(mechanism: Any) -> None:
+    ball = mechanism.domain
+    for sign in (1.0, -1.0):
+        mechanism.encode(sign * ball.radius * np.eye(1, WIDTH)[0], seeded_words(1))
+    mechanism.encode(ball.clip(100 * update(ball)), seeded_words(1))
+    mechanism.encode(np.zeros(WIDTH), seeded_words(1))
+
+
+def test_replacing_costs_at_least_as_much_as_zeroing(mechanism: Any) -> None:
+    zero, replace = (mechanism.privacy(adjacency) for adjacency in (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE))
+    for alpha in ORDERS:
+        assert 0 < zero.rdp(alpha) <= replace.rdp(alpha)
+    assert zero.pure_epsilon_upper() <= replace.pure_epsilon_upper()
+    assert zero.epsilon_upper(1e-5) <= replace.epsilon_upper(1e-5)
+
+
+def test_divergences_grow_with_the_order(mechanism: Any) -> None:
+    """Of the certified law: sampling slack is dearer at orders near 1, where nothing is decided."""
+    curve = mechanism.privacy(Adjacency.REPLACE_ONE)
+    inner = getattr(curve, "inner", curve)
+    values = [inner.rdp(alpha) for alpha in ORDERS]
+    assert all(a <= b * (1 + 1e-9) for a, b in pairwise(values))
+
+
+@pytest.mark.parametrize("adjacency", Adjacency)
+def test_repeating_is_composing(mechanism: Any, adjacency: Adjacency) -> None:
+    once = mechanism.privacy(adjacency)
+    composed = once
+    for _ in range(4):
+        composed = composed.compose(mechanism.privacy(adjacency))
+    repeated = once.repeat(5)
+    for alpha in ORDERS:
+        assert repeated.rdp(alpha) == pytest.approx(composed.rdp(alpha), rel=1e-12)
+        assert repeated.rdp(alpha) == pytest.approx(5 * once.rdp(alpha), rel=1e-12)
+    assert repeated.epsilon_upper(1e-6) == pytest.approx(composed.epsilon_upper(1e-6), rel=1e-9)
+
+
+def test_an_adjacency_must_be_named(mechanism: Any) -> None:
+    with pytest.raises(InvalidParameter, match="adjacency must be an Adjacency"):
+        mechanism.privacy("zero-out")
+
+
+def test_moments_are_those_of_a_coordinate_in_the_ball(mechanism: Any) -> None:
+    radius = mechanism.domain.radius
+    means = [mechanism.expectation(value) for value in np.linspace(-radius, radius, 9)]
+    assert means[0] < means[-1]  # flat where a clamp cuts
+    assert all(a <= b for a, b in pairwise(means))
+    assert mechanism.variance(0.3 * radius) > 0
+    for value in (1.01 * radius, float("nan")):
+        with pytest.raises(InvalidParameter, match="value of a coordinate"):
+            mechanism.expectation(value)
+
+
+def test_a_repr_shows_public_choices_only(mechanism: Any) -> None:
+    before = repr(mechanism)
+    mechanism.encode(update(mechanism.domain), seeded_words(1))
+    assert repr(mechanism) == before
+    assert "radius=0.7" in before

@@ -1,0 +1,150 @@
+"""Whole releases against the law, mean and variance that mechanisms state; false alarms at 1e-9 per test."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from quietbit.kernel.words import secure_words, seeded_words
+from quietbit.mechanism.poisson import skellam_noise
+from statistical.kit import FALSE_ALARM, StatisticalFailure, assert_binomial, assert_frequencies, assert_mean, seed
+from unit.mechanism.makers import MECHANISMS, WIDTH, update
+
+TRIALS = 1500
+TABLES = [name for name in MECHANISMS if name.startswith(("imvu", "mvu"))]
+SIGNS = [name for name in MECHANISMS if name.startswith("sign")]
+FLOATS = ["gaussian", "laplace"]
+SKELLAMS = [name for name in MECHANISMS if name.startswith("skellam")]
+
+
+def vector(name: str) -> Any:
+    """A short update for MVU: its rejections (which the stated law leaves out) are then below 1e-6."""
+    return update(MECHANISMS[name].domain, share=0.2 if name.startswith("mvu") else 0.9)
+
+
+@cache
+def releases(name: str) -> Any:
+    """Codes of many releases of one update, one call of ``encode`` each."""
+    mechanism, words = MECHANISMS[name], seeded_words(seed(1000 + len(name)))
+    given = vector(name)
+    return np.stack([mechanism.encode(given, words) for _ in range(TRIALS)])
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_coordinate_follows_the_stated_law(name: str) -> None:
+    mechanism, codes = MECHANISMS[name], releases(name).copy()
+    law = np.stack([mechanism.law(float(value)) for value in vector(name)])
+    assert_frequencies(codes, law)
+    codes[:, -1] = 0
+    with pytest.raises(StatisticalFailure):
+        assert_frequencies(codes, law)
+
+
+@pytest.mark.parametrize("name", TABLES + SIGNS)
+def test_decoded_means_and_variances_are_the_stated_ones(name: str) -> None:
+    mechanism, codes = MECHANISMS[name], releases(name)
+    decoded = np.stack([mechanism.decode(row) for row in codes])
+    means = np.array([mechanism.expectation(float(value)) for value in vector(name)])
+    low, high = decoded.min(), decoded.max()
+    values = getattr(mechanism, "values", np.array([-1.0, 1.0]))
+    assert_mean(decoded, means, float(values.min()), float(values.max()))
+    squares = np.square(decoded - means)
+    variances = np.array([mechanism.variance(float(value)) for value in vector(name)])
+    largest = float(max(np.square(values.min() - means).max(), np.square(values.max() - means).max()))
+    assert_mean(squares, variances, 0.0, largest)
+    with pytest.raises(StatisticalFailure):
+        assert_mean(decoded, means + 0.3 * (high - low), float(values.min()), float(values.max()))
+
+
+@pytest.mark.parametrize("name", SIGNS)
+def test_every_sign_is_random_with_the_stated_mean(name: str) -> None:
+    mechanism, codes = MECHANISMS[name], releases(name).copy()
+    ups = np.array([(1 + mechanism.expectation(float(value))) / 2 for value in vector(name)])
+    assert_binomial(codes.sum(axis=0, dtype=int), TRIALS, ups)
+    codes[:, -1] = 1
+    with pytest.raises(StatisticalFailure):
+        assert_binomial(codes.sum(axis=0, dtype=int), TRIALS, ups)
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_every_float_carries_noise_of_the_stated_law(name: str) -> None:
+    mechanism = MECHANISMS[name]
+    decoded = np.stack([mechanism.decode(row) for row in releases(name)]).astype(np.float64)
+    deviation = math.sqrt(mechanism.variance(0.0))
+    law = stats.norm(scale=deviation) if name == "gaussian" else stats.laplace(scale=deviation / math.sqrt(2))
+    noise = decoded - vector(name)
+    for probability in (0.001, 0.1, 0.5, 0.8, 0.99):
+        counts = (noise <= law.ppf(probability)).sum(axis=0)
+        assert_binomial(counts, TRIALS, probability, FALSE_ALARM / 5)
+    noise[:, -1] = 0.0
+    with pytest.raises(StatisticalFailure):
+        assert_binomial((noise <= law.ppf(0.1)).sum(axis=0), TRIALS, 0.1)
+    with pytest.raises(StatisticalFailure):  # twice the variance would be seen
+        assert_binomial((np.sqrt(2) * noise <= law.ppf(0.1)).sum(), noise.size, 0.1)
+
+
+@pytest.mark.parametrize("name", SKELLAMS)
+def test_every_skellam_code_is_random(name: str) -> None:
+    """A zero update: a code is below 2^(b-1) exactly when the noise is not negative, wrapping aside."""
+    mechanism, words = MECHANISMS[name], seeded_words(seed(31))
+    codes = np.stack([mechanism.encode(np.zeros(WIDTH), words) for _ in range(TRIALS)])
+    mean = mechanism.noise_variance / 2
+    below = float(stats.skellam.sf(-1, mean, mean))
+    counts = (codes < 2 ** (mechanism.bits - 1)).sum(axis=0)
+    assert_binomial(counts, TRIALS, below)
+    codes[:, -1] = 0
+    with pytest.raises(StatisticalFailure):
+        assert_binomial((codes < 2 ** (mechanism.bits - 1)).sum(axis=0), TRIALS, below)
+
+
+@pytest.mark.parametrize("name", SKELLAMS)
+def test_skellam_decodes_to_the_stated_mean_and_variance(name: str) -> None:
+    """Means by Chernoff: sums of Skellam noise are sub-Gaussian here up to 1 %, rounding adds at most 1/4."""
+    mechanism = MECHANISMS[name]
+    decoded = np.stack([mechanism.decode(row) for row in releases(name)])
+    proxy = 1.01 * (mechanism.noise_variance + 0.25) / mechanism.scale**2
+    reach = math.sqrt(2 * proxy * math.log(2 * WIDTH / FALSE_ALARM) / TRIALS)
+    off = decoded.mean(axis=0) - vector(name)
+    assert np.abs(off).max() <= reach
+    assert reach < 7.5 * math.sqrt(mechanism.variance(0.0) / TRIALS)  # and would see eight standard errors
+    # Their spread over all coordinates: 100,000 draws, so 6 % are more than ten standard deviations.
+    spread = float(np.square(decoded - vector(name)).mean())
+    assert spread == pytest.approx(mechanism.variance(0.0), rel=0.06)
+
+
+@pytest.mark.parametrize("variance", [0.3, 7.0, 900.0, 2e7])
+@pytest.mark.parametrize("words", [seeded_words(seed(77)), secure_words()], ids=["seeded", "secure"])
+def test_skellam_noise_follows_its_law_and_not_one_of_twice_the_variance(variance: float, words: Any) -> None:
+    count, mean = 100_000, variance / 2
+    noise = skellam_noise(variance, 3, words.draw(count), count)
+    # scipy's distribution function of Skellam is slow and rough for large means; normal quantiles are not,
+    # so there the exact one is summed from its mass (a Bessel function) near the centre.
+    reach = int(8 * math.sqrt(variance)) + 30
+    mass = np.exp(_log_mass(np.arange(-reach, reach + 1), mean))
+    cumulative = np.cumsum(mass)
+    assert cumulative[-1] == pytest.approx(1.0, abs=1e-9)
+    marks = np.unique([round(q * math.sqrt(variance)) for q in (-3, -1, 0, 0.5, 2)])
+    expected = cumulative[marks + reach]
+    assert_binomial((noise[:, None] <= marks).sum(axis=0), count, expected)
+    doubled = skellam_noise(2 * variance, 3, words.draw(count), count)
+    with pytest.raises(StatisticalFailure):
+        assert_binomial((doubled[:, None] <= marks).sum(axis=0), count, expected)
+
+
+def _log_mass(values: Any, mean: float) -> Any:
+    """log P(noise = value) from scipy's scaled Bessel function, or for large means its normal expansion."""
+    from scipy.special import ive
+
+    if mean < 1e5:
+        with np.errstate(divide="ignore"):
+            return np.log(ive(np.abs(values), 2 * mean))
+    variance = 2 * mean
+    # Edgeworth: skewness 0, excess kurtosis 1/variance: right to 1e-9 here.
+    z = values / math.sqrt(variance)
+    correction = (z**4 - 6 * z**2 + 3) / (24 * variance)
+    return -0.5 * z**2 - 0.5 * math.log(2 * math.pi * variance) + np.log1p(correction)

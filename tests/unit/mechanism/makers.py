@@ -1,0 +1,74 @@
+"""One of every mechanism, at a dimension that is no multiple of eight; words that count their draws."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from quietbit.design.solve import solve_anew
+from quietbit.design.spec import DesignSpec
+from quietbit.design.table import Design
+from quietbit.kernel.words import seeded_words
+from quietbit.mechanism import Ball, DitheredMVU, Gaussian, InterpolatedMVU, Laplace, Norm, Sign, Skellam
+
+WIDTH = 67
+RADIUS = 0.7
+ROUND = Ball(Norm.L2, RADIUS, WIDTH)
+POINTED = Ball(Norm.L1, RADIUS, WIDTH)
+
+
+@cache
+def design(levels: int = 2, bits: int = 1, epsilon: float = 1.0) -> Design:
+    """An optimal design where a formula gives one."""
+    return solve_anew(DesignSpec(levels, bits, epsilon))
+
+
+@cache
+def table(levels: int, bits: int, epsilon: float, seed: int = 0) -> Design:
+    """Any positive table whose log-ratios are about epsilon, with kinks and without symmetry."""
+    rng = np.random.default_rng(seed)
+    symbols = 2**bits
+    x = np.linspace(0.0, 1.0, levels)
+    logs = epsilon * (x[:, None] - 0.5) * np.linspace(-1.0, 1.0, symbols) + 0.1 * rng.normal(size=symbols)
+    logs = logs + 0.05 * epsilon * rng.normal(size=(levels, symbols))
+    rows = np.exp(logs)
+    alphabet = np.sort(0.5 + 1.5 * rng.normal(size=symbols))
+    return Design(DesignSpec(levels, bits, epsilon), rows / rows.sum(axis=1, keepdims=True), alphabet)
+
+
+MECHANISMS: dict[str, Any] = {
+    "imvu one bit l2": InterpolatedMVU(design(), ROUND),
+    "imvu one bit l1 beta 8": InterpolatedMVU(design(), POINTED, beta=8.0),
+    "imvu clamped unbiased": InterpolatedMVU(
+        design(2, 1, 3.0), ROUND, beta=4.0, clamp=True, decoder="unbiased-at-zero"
+    ),
+    "imvu three bits five levels": InterpolatedMVU(table(5, 3, 2.0), ROUND, beta=1.5),
+    "mvu nine levels l2": DitheredMVU(design(9, 1, 2.0), ROUND),
+    "mvu four levels l1": DitheredMVU(table(4, 2, 2.0), POINTED),
+    "gaussian": Gaussian(ROUND, 1.3),
+    "laplace": Laplace(POINTED, 1.3),
+    "sign of gaussian": Sign(Gaussian(ROUND, 0.8)),
+    "sign of laplace": Sign(Laplace(POINTED, 0.8)),
+    "skellam 16 bits": Skellam(ROUND, 1.1),
+    "skellam 8 bits": Skellam(ROUND, 1.1, bits=8, rotation_seed=5),
+}
+
+
+class CountingWords:
+    """Seeded words that say how often they were drawn from."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.inner, self.draws = seeded_words(seed), 0
+
+    def draw(self, count: int) -> Any:
+        self.draws += 1
+        return self.inner.draw(count)
+
+
+def update(ball: Ball, seed: int = 0, share: float = 0.9) -> Any:
+    """A vector of ``share`` times the radius, with entries of all sizes."""
+    rng = np.random.default_rng(seed)
+    values = rng.normal(size=ball.dimension) * 10.0 ** rng.uniform(-2, 0, size=ball.dimension)
+    return values * (share * ball.radius / np.linalg.norm(values, ord=ball.norm.order))

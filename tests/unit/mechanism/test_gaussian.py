@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quietbit._validate import InvalidParameter
+from quietbit.kernel.words import seeded_words
+from quietbit.mechanism import Ball, Gaussian, Norm
+from quietbit.privacy.guarantee import Adjacency
+
+BALL = Ball(Norm.L2, 2.0, 5)
+
+
+def test_the_curve_is_the_textbook_one() -> None:
+    mechanism = Gaussian(BALL, 1.5)
+    zero, replace = mechanism.privacy(Adjacency.ZERO_OUT), mechanism.privacy(Adjacency.REPLACE_ONE)
+    assert zero.rdp(3.0) == pytest.approx(3.0 * 2.0**2 / (2 * mechanism.sigma**2), rel=1e-12)
+    assert replace.rdp(3.0) == pytest.approx(4 * zero.rdp(3.0), rel=1e-12)
+    assert zero.slope >= 1 / (2 * 1.5**2)
+    assert math.isinf(zero.epsilon_upper(0.0))
+    assert zero.analytic_epsilon_upper(1e-5) < zero.epsilon_upper(1e-5)
+
+
+def test_codes_are_the_bits_of_floats() -> None:
+    mechanism = Gaussian(BALL, 1.0)
+    assert mechanism.bits == 32
+    codes = mechanism.encode(np.zeros((5, 1), dtype=np.float32), seeded_words(1))
+    assert codes.dtype == np.uint32
+    assert codes.shape == (5, 1)
+    decoded = mechanism.decode(codes)
+    assert decoded.dtype == np.float32
+    assert np.array_equal(decoded.view(np.uint32), codes)
+    decoded[:] = 0  # a copy: codes are not changed through it
+    assert np.any(codes != 0)
+
+
+def test_patterns_of_no_number_are_refused() -> None:
+    codes = np.zeros(5, dtype=np.uint32)
+    for pattern in (0x7F800000, 0xFF800000, 0x7FC00000):
+        codes[2] = pattern
+        with pytest.raises(InvalidParameter, match="finite floats"):
+            Gaussian(BALL, 1.0).decode(codes)
+
+
+def test_noise_is_added_to_the_update_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    mechanism, update = Gaussian(BALL, 1.0), np.array([0.1, -0.2, 0.3, 0.0, 1.0])
+    whole = mechanism.decode(mechanism.encode(update, seeded_words(2)))
+    zero = mechanism.decode(mechanism.encode(np.zeros(5), seeded_words(2)))
+    assert np.allclose(whole - zero, update, atol=1e-6)
+    monkeypatch.setattr("quietbit.mechanism.gaussian.CHUNK", 2)
+    assert np.array_equal(whole, mechanism.decode(mechanism.encode(update, seeded_words(2))))
+
+
+@pytest.mark.parametrize("multiplier", [0.0, -1.0, math.nan, math.inf, 1e-7, 1e8, "1", True])
+def test_multipliers_out_of_range_are_refused(multiplier: Any) -> None:
+    with pytest.raises(InvalidParameter, match="noise_multiplier"):
+        Gaussian(BALL, multiplier)
+
+
+def test_another_norm_is_refused() -> None:
+    with pytest.raises(InvalidParameter, match="l2 for Gaussian"):
+        Gaussian(Ball(Norm.L1, 1.0, 5), 1.0)
+    with pytest.raises(InvalidParameter, match="ball must be a Ball"):
+        Gaussian(3.0, 1.0)  # type: ignore[arg-type]

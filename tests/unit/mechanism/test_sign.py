@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from quietbit._validate import InvalidParameter
+from quietbit.kernel.words import seeded_words
+from quietbit.mechanism import Ball, Gaussian, Laplace, Norm, Sign
+from quietbit.privacy.guarantee import Adjacency
+
+GAUSSIAN = Gaussian(Ball(Norm.L2, 1.0, 9), 1.0)
+LAPLACE = Laplace(Ball(Norm.L1, 1.0, 9), 1.0)
+
+
+@pytest.mark.parametrize("inner", [GAUSSIAN, LAPLACE])
+def test_it_is_the_sign_of_the_inner_release_with_its_account(inner: Gaussian | Laplace) -> None:
+    mechanism = Sign(inner)
+    update = np.linspace(-0.1, 0.1, 9)
+    noisy = inner.decode(inner.encode(update, seeded_words(4)))
+    codes = mechanism.encode(update, seeded_words(4))
+    assert np.array_equal(codes, noisy >= 0)
+    assert np.array_equal(mechanism.decode(codes), np.where(noisy >= 0, 1.0, -1.0))
+    assert mechanism.bits == 1
+    for adjacency in Adjacency:
+        assert mechanism.privacy(adjacency) == inner.privacy(adjacency)
+
+
+@pytest.mark.parametrize("inner", [GAUSSIAN, LAPLACE])
+def test_the_slope_at_zero_is_the_derivative(inner: Gaussian | Laplace) -> None:
+    mechanism = Sign(inner)
+    step = 1e-6
+    slope = (mechanism.expectation(step) - mechanism.expectation(-step)) / (2 * step)
+    assert mechanism.slope_at_zero == pytest.approx(slope, rel=1e-5)
+    assert mechanism.expectation(0.4) == -mechanism.expectation(-0.4)
+    assert mechanism.variance(0.0) == 1.0
+
+
+def test_moments_in_closed_form() -> None:
+    assert Sign(GAUSSIAN).expectation(1.0) == pytest.approx(math.erf(1 / math.sqrt(2)))
+    assert Sign(LAPLACE).expectation(1.0) == pytest.approx(1 - math.exp(-1))
+
+
+def test_only_a_noisy_inner_mechanism_is_taken() -> None:
+    with pytest.raises(InvalidParameter, match="a Gaussian or a Laplace"):
+        Sign(Sign(GAUSSIAN))  # type: ignore[arg-type]

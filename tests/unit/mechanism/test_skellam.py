@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from quietbit._validate import InvalidParameter
+from quietbit.kernel.words import seeded_words
+from quietbit.mechanism import Ball, Gaussian, Norm, Skellam
+from quietbit.mechanism.poisson import skellam_noise
+from quietbit.mechanism.rotation import rotate
+from quietbit.mechanism.rounding import conditional_rounding
+from quietbit.privacy.guarantee import Adjacency
+from unit.mechanism.makers import update
+
+BALL = Ball(Norm.L2, 2.0, 100)
+
+
+def test_the_noise_has_the_variance_it_says_and_not_twice_that() -> None:
+    mechanism = Skellam(BALL, 1.5)
+    assert math.sqrt(mechanism.noise_variance) == pytest.approx(1.5 * 2.0 * mechanism.scale)
+    assert mechanism.variance(0.0) == pytest.approx((1.5 * 2.0) ** 2, rel=1e-3)
+
+
+def test_codes_wrap_modulo_a_power_of_two_exactly() -> None:
+    """Adding the codes of a noise-free part shifts by exactly that part, modulo 2^b."""
+    mechanism = Skellam(BALL, 1.0, bits=8)
+    vector = update(BALL)
+    zero = mechanism.encode(np.zeros(100), seeded_words(5)).astype(int)
+    moved = mechanism.encode(vector, seeded_words(5)).astype(int)
+    integers = ((moved - zero + 128) % 256) - 128
+    rotated = rotate(vector, 0) * mechanism.scale
+    assert np.all(np.abs(integers - rotated) < 1)
+    assert float(integers @ integers) <= mechanism.squared_length
+
+
+def test_the_release_covers_the_padded_length() -> None:
+    mechanism = Skellam(BALL, 1.0)
+    assert mechanism.code_count == 128
+    codes = mechanism.encode(np.zeros((4, 25)), seeded_words(1))
+    assert codes.shape == (128,)
+    assert codes.dtype == np.uint16
+    assert mechanism.decode(codes).shape == (100,)
+
+
+@pytest.mark.parametrize("bits", [6, 8, 12, 16])
+@pytest.mark.parametrize("multiplier", [0.2, 1.0, 20.0])
+def test_the_scale_leaves_room_for_signal_and_noise(bits: int, multiplier: float) -> None:
+    try:
+        mechanism = Skellam(BALL, multiplier, bits=bits)
+    except InvalidParameter as refusal:
+        assert bits == 6
+        assert "more bits" in str(refusal)  # noqa: PT017
+        return
+    half, mean = 2 ** (bits - 1), mechanism.noise_variance / 2
+    signal = min(1.0, math.sqrt(2 * math.log(4 * 128 / 1e-6) / 128)) * 2.0 * mechanism.scale + 1
+    room = half - 1 - signal
+    assert 128 * 2 * stats.skellam.sf(math.floor(room), mean, mean) <= 0.5e-6
+    bolder = Skellam(BALL, multiplier, bits=bits, wrap_probability=0.1)
+    assert bolder.scale > mechanism.scale
+
+
+def test_wrapping_is_as_rare_as_promised() -> None:
+    """The same words, followed by hand: how often a release leaves the modulus, and that codes are its rest."""
+    mechanism = Skellam(Ball(Norm.L2, 1.0, 64), 0.5, bits=8, wrap_probability=0.1)
+    vector, words, again = update(mechanism.domain), seeded_words(3), seeded_words(3)
+    wrapped = 0
+    for _ in range(400):
+        codes, block = mechanism.encode(vector, words), again.draw(64)
+        scaled = rotate(vector, 0) * mechanism.scale
+        whole = conditional_rounding(scaled, Norm.L2, mechanism.squared_length, block) // 2
+        whole = whole + skellam_noise(mechanism.noise_variance, mechanism._words, block, 64)
+        assert np.array_equal(codes, whole % 256)
+        wrapped += bool(np.any((whole < -128) | (whole >= 128)))
+    assert wrapped <= 400 * 0.1 + 6 * math.sqrt(400 * 0.09)
+
+
+def test_sensitivities_double_when_replacing() -> None:
+    mechanism = Skellam(BALL, 1.0)
+    (l1, l2), (l1_twice, l2_twice) = (mechanism.sensitivities(a) for a in (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE))
+    assert (l1_twice, l2_twice) == pytest.approx((2 * l1, 2 * l2))
+    assert l2 <= l1 <= l2**2
+    assert l1 <= math.sqrt(128) * l2 * (1 + 1e-12)
+    reach = 2.0 * mechanism.scale
+    assert reach <= l2 <= reach + math.sqrt(128)
+
+
+def test_with_many_bits_the_account_comes_near_the_gaussians() -> None:
+    for adjacency in Adjacency:
+        ours = Skellam(BALL, 2.0).privacy(adjacency).repeat(20).epsilon_upper(1e-5)
+        theirs = Gaussian(BALL, 2.0).privacy(adjacency).repeat(20).epsilon_upper(1e-5)
+        assert theirs < ours < 1.02 * theirs
+
+
+def test_few_bits_cost_privacy_for_rounding() -> None:
+    fine = Skellam(BALL, 1.0).privacy(Adjacency.ZERO_OUT).epsilon_upper(1e-5)
+    coarse = Skellam(BALL, 1.0, bits=8).privacy(Adjacency.ZERO_OUT).epsilon_upper(1e-5)
+    assert coarse > fine
+
+
+def test_seeds_of_the_rotation_change_codes_not_the_account() -> None:
+    one, other = Skellam(BALL, 1.0), Skellam(BALL, 1.0, rotation_seed=9)
+    vector = update(BALL)
+    assert not np.array_equal(one.encode(vector, seeded_words(1)), other.encode(vector, seeded_words(1)))
+    assert one.privacy(Adjacency.ZERO_OUT) == other.privacy(Adjacency.ZERO_OUT)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"ball": Ball(Norm.L1, 1.0, 5)},
+        {"noise_multiplier": 0.0},
+        {"noise_multiplier": math.nan},
+        {"bits": 1},
+        {"bits": 17},
+        {"bits": 2},
+        {"rotation_seed": -1},
+        {"wrap_probability": 0.0},
+        {"wrap_probability": 0.9},
+    ],
+)
+def test_wrong_fields_are_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParameter):
+        Skellam(**({"ball": BALL, "noise_multiplier": 1.0} | arguments))
