@@ -6,7 +6,7 @@ Idea     With two levels every useful symbol has the extreme ratio e^c, and by C
          squared error grows with z: the smallest feasible z is the answer.
 Symbols  t = tanh(c/2), c the log-ratio allowed between the two levels; alphabet 1/2 -+ z; lambda the penalty.
          Two levels: J(z) = z^2 + 1/4 - z t + lambda (z t - 1/2)^2, so z = t (1/lambda + 1) / (2 (1/lambda + t^2)).
-         One bit:    z = 1/2 + h / (e^c - 1) for metric privacy, (1/2) coth(c/2) for strict.
+         One bit:    z = 1/2 + h / (e^c - 1) for metric privacy, 1/2 + 1 / (e^c - 1) = (1/2) coth(c/2) for strict.
 """
 
 from __future__ import annotations
@@ -27,10 +27,13 @@ def unbiased_half_width(spec: DesignSpec) -> float:
     Rounding every symbol at random to the two outermost ones keeps the means and the privacy, so what two
     symbols cannot reach no alphabet of that width can.
     """
-    step = spec.log_ratio_step
-    if spec.privacy == "strict":
-        return 0.5 / math.tanh(step / 2)
-    return 0.5 + spec.spacing / math.expm1(step)
+    return 0.5 + _excess(spec)
+
+
+def _excess(spec: DesignSpec) -> float:
+    """The smallest unbiased z less 1/2, on its own so that nothing cancels where it is tiny."""
+    reach = 1.0 if spec.privacy == "strict" else spec.spacing
+    return reach / math.expm1(spec.log_ratio_step)
 
 
 def closed_form(spec: DesignSpec) -> tuple[FloatMatrix, FloatVector] | None:
@@ -39,18 +42,23 @@ def closed_form(spec: DesignSpec) -> tuple[FloatMatrix, FloatVector] | None:
         tanh = math.tanh(spec.log_ratio_step / 2)
         share = 1 / spec.penalty  # zero when the bias must be
         z = tanh * (share + 1) / (2 * (share + tanh**2))
-        rare = 1.0 / (1.0 + math.exp(spec.log_ratio_step))
-        return _table(np.array([rare, 1.0 - rare]), z, spec.outputs)
+        return _table(np.array([1.0 / (1.0 + math.exp(spec.log_ratio_step))]), z, spec)
     if spec.output_bits == 1 and spec.bias == "exact":
         z = unbiased_half_width(spec)
-        return _table(0.5 + (spec.levels - 0.5) / (2 * z), z, 2)
+        return _table((_excess(spec) + spec.levels[: spec.input_levels // 2]) / (2 * z), z, spec)
     return None
 
 
-def _table(upper: FloatVector, z: float, symbols: int) -> tuple[FloatMatrix, FloatVector]:
-    """Spread P(upper value | level) evenly over the repeated symbols of either side."""
-    half = symbols // 2
-    lower = upper[::-1]  # the mirror image, free of the cancellation in 1 - upper
-    table = np.repeat(np.stack([lower, upper], axis=1) / half, half, axis=1)
+def _table(rare: FloatVector, z: float, spec: DesignSpec) -> tuple[FloatMatrix, FloatVector]:
+    """The table from P(upper value | level) at the levels below 1/2, spread evenly over repeated symbols.
+
+    Rounded up, so that no stored ratio exceeds the one asked for, to a grid on which a row sums to one.
+    """
+    half = spec.outputs // 2
+    grid = 2.0**-52 * half
+    rare = np.ceil(rare / grid) * grid
+    middle = [0.5] if spec.input_levels % 2 else []
+    upper = np.concatenate([rare, middle, 1.0 - rare[::-1]])
+    table = np.repeat(np.stack([upper[::-1], upper], axis=1) / half, half, axis=1)
     top = 0.5 + z
     return table, np.repeat([1.0 - top, top], half)

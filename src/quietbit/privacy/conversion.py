@@ -58,8 +58,10 @@ def epsilon_from_rdp(rdp: Callable[[float], float], delta: float, orders: Iterab
         return max(0.0, min(_at(rdp(order), order - 1.0, ell, delta) for order in chosen))
     if bound(math.log(_SMALLEST_STEP)) == 0:
         return 0.0
-    low, high = _bracket(bound, 0.5 * math.log(max(ell, 1e-3)))
-    return max(0.0, _golden(bound, low, high))
+    # One valley for one kind of release; a bound that is the smaller of two can have one for each.
+    start = 0.5 * math.log(max(ell, 1e-3))
+    valleys = {_bracket(bound, start + offset) for offset in (-4.0, 0.0, 6.0)}
+    return max(0.0, min(_golden(bound, low, high) for low, high in valleys))
 
 
 def epsilon_from_linear(slope: float, delta: float) -> float:
