@@ -63,9 +63,7 @@ def whole_number(value: Any, name: str, low: int, high: int | None = None) -> in
 def finite_real(value: Any, name: str, *, above: float = 0.0, at_most: float = float("inf")) -> float:
     """Return ``value`` as a finite float strictly above ``above`` and at most ``at_most``."""
     bound = (
-        f"a finite number above {above:g}"
-        if at_most == float("inf")
-        else f"above {above:g} and at most {at_most:g}"
+        f"a finite number above {above:g}" if at_most == float("inf") else f"above {above:g} and at most {at_most:g}"
     )
     try:
         number = float(value) if not isinstance(value, bool | str) else float("nan")

@@ -1,0 +1,1 @@
+"""The command ``quietbit``: one file per command; what a command knows, the library told it."""

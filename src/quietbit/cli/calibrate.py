@@ -1,0 +1,155 @@
+"""``quietbit calibrate``: the least noise that meets a target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+import quietbit
+from quietbit._validate import require
+from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded
+from quietbit.cli.files import check_outputs
+from quietbit.cli.options import (
+    AdjacencyOption,
+    BetaOption,
+    ClampOption,
+    DeltaOption,
+    DimensionOption,
+    NormOption,
+    RadiusOption,
+    ReleasesOption,
+    TrustOption,
+    UnitOption,
+    adjacency_of,
+    find_design,
+    norm_of,
+    refuse_delta_zero,
+    trust_of,
+    unit_of,
+)
+
+if TYPE_CHECKING:
+    from quietbit import Design, Mechanism
+
+__all__ = ["calibrate"]
+
+
+def calibrate(
+    mechanism: Annotated[str, typer.Option(metavar="NAME", help="One of imvu, mvu, gaussian, laplace, sign, skellam.")],
+    epsilon: Annotated[float, typer.Option(help="Target for all releases of one party together.")],
+    delta: DeltaOption,
+    adjacency: AdjacencyOption,
+    releases: ReleasesOption = 1,
+    bits: Annotated[int | None, typer.Option(help="Bits per code: 1 unless said, 16 for skellam.")] = None,
+    levels: Annotated[int | None, typer.Option(help="Levels of the design (imvu, mvu).")] = None,
+    norm: NormOption = "l2",
+    radius: RadiusOption = 1.0,
+    dimension: DimensionOption = 1000,
+    beta: BetaOption = 1.0,
+    clamp: ClampOption = False,
+    decoder: Annotated[str, typer.Option(metavar="NAME", help="Of imvu: alphabet or unbiased-at-zero.")] = "alphabet",
+    design: Annotated[str | None, typer.Option(help="Keep this design and calibrate beta instead (imvu).")] = None,
+    unit: UnitOption = "client",
+    trust: TrustOption = "local",
+    out: Annotated[Path | None, typer.Option(help="Save the design found, as JSON (imvu, mvu).")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Find the most accurate mechanism of its kind within a privacy target.
+
+    Example: quietbit calibrate --mechanism imvu --bits 1 --epsilon 3 --delta 1e-5 --releases 50
+    --adjacency replace-one
+    """
+    kept = out is None or mechanism in ("imvu", "mvu")
+    require(kept, "out", str(out), f"left out for {mechanism}, which has no design to save")
+    ball = quietbit.Ball(norm_of(norm), radius, dimension)
+    refuse_delta_zero(delta, ball.norm)
+    check_outputs(out)
+    with progress_bar("Calibrating", quiet=json):
+        found = quietbit.calibrate(
+            cast(Any, mechanism),
+            ball=ball,
+            epsilon=epsilon,
+            delta=delta,
+            adjacency=adjacency_of(adjacency),
+            releases=releases,
+            bits=bits,
+            levels=levels,
+            beta=beta,
+            clamp=clamp,
+            decoder=cast(Any, decoder),
+            design=find_design(design) if design is not None else None,
+            unit=unit_of(unit),
+            trust=trust_of(trust),
+        )
+    chosen, guarantee = found.mechanism, found.guarantee
+    per_parameter = chosen.bits * chosen.code_count / dimension
+    ratio = found.squared_error / found.gaussian_squared_error
+    rows = [
+        Row("mechanism", "mechanism", mechanism),
+        *_setting(chosen),
+        Row("bits_per_parameter", "bits per parameter", per_parameter, rounded(per_parameter, 4)),
+        Row("squared_error", "squared error at zero", found.squared_error, rounded(found.squared_error)),
+        Row(
+            "gaussian_squared_error",
+            "Gaussian noise's",
+            found.gaussian_squared_error,
+            f"{rounded(found.gaussian_squared_error)} for the same target; ours is {rounded(ratio, 4)} times that",
+        ),
+        Row("releases", "releases", found.releases),
+        Row("epsilon_upper", "epsilon of all releases", guarantee.epsilon_upper),
+        Row(
+            "saturated",
+            "stays below the target",
+            found.saturated,
+            "yes: it cannot reveal more" if found.saturated else "no",
+        ),
+        Row("delta", "delta", guarantee.delta),
+        Row("adjacency", "adjacency", guarantee.adjacency.value),
+        Row("unit", "unit", guarantee.unit.value),
+        Row("trust", "trust", guarantee.trust.value),
+        Row("guarantee", "guarantee", guarantee.sentence()),
+    ]
+    table = _design(chosen)
+    if out is not None and table is not None:
+        rows.append(Row("saved", "saved as", str(table.save(out))))
+    record(f"{mechanism} on an {norm} ball of radius {radius:g}, dimension {dimension}", rows, json)
+
+
+def _design(mechanism: Mechanism) -> Design | None:
+    return mechanism.design if isinstance(mechanism, quietbit.InterpolatedMVU | quietbit.DitheredMVU) else None
+
+
+def _setting(mechanism: Mechanism) -> list[Row]:
+    """The number that was calibrated, and what it belongs to."""
+    if isinstance(mechanism, quietbit.Sign):
+        return _setting(mechanism.inner)
+    if isinstance(mechanism, quietbit.Laplace):
+        return [Row("scale_multiplier", "scale / radius", mechanism.scale_multiplier)]
+    if isinstance(mechanism, quietbit.Gaussian | quietbit.Skellam):
+        return [Row("noise_multiplier", "noise / radius", mechanism.noise_multiplier)]
+    table = _design(mechanism)
+    if table is None:
+        return []
+    spec = table.spec
+    shown = (
+        f"{spec.input_levels} levels, {spec.output_bits}-bit symbols, {spec.privacy} epsilon {rounded(spec.epsilon)}"
+    )
+    rows = [
+        Row(
+            "design",
+            "design",
+            {
+                "input_levels": spec.input_levels,
+                "output_bits": spec.output_bits,
+                "epsilon": spec.epsilon,
+                "privacy": spec.privacy,
+            },
+            shown,
+        ),
+        Row("identity", "identity", table.identity()),
+    ]
+    if isinstance(mechanism, quietbit.InterpolatedMVU):
+        rows.append(Row("beta", "beta", mechanism.beta))
+    return rows

@@ -1,0 +1,119 @@
+"""What commands print: a table for people or JSON for machines, and progress on stderr.
+
+Idea     a command makes rows once; both forms come from them. Progress never mixes with the answer.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context, Decimal
+from typing import Annotated, Any, TypeAlias, final
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["JsonOption", "Row", "column_table", "progress_bar", "record", "rounded", "rounded_up", "show_json"]
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table (infinity becomes null).")]
+Report: TypeAlias = Callable[[float, str], None]
+PIPE_WIDTH = 110  # columns when the output is no terminal
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One fact: its name for machines, its label for people, the value, and how it is shown."""
+
+    key: str
+    label: str
+    value: Any
+    shown: str = ""
+
+
+def record(title: str, rows: Sequence[Row], as_json: bool) -> None:
+    """Print rows as a two-column table, or as one JSON object."""
+    if as_json:
+        show_json({row.key: row.value for row in rows})
+        return
+    table = Table(box=SIMPLE_HEAD, show_header=False)
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(row.label, Text(row.shown or str(row.value)))
+    _print(title, table)
+
+
+def column_table(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    """Print a table with a column per head; the first is text, the others numbers."""
+    table = Table(box=SIMPLE_HEAD)
+    for place, head in enumerate(heads):
+        table.add_column(head, justify="right" if place else "left", no_wrap=place == 0, overflow="fold")
+    for line in lines:
+        table.add_row(*(Text(cell) for cell in line))
+    _print(title, table)
+
+
+def show_json(value: Any) -> None:
+    """Print strict JSON: numbers that are not finite become null."""
+    print(json.dumps(_plain(value), indent=2, allow_nan=False))
+
+
+@contextmanager
+def progress_bar(what: str, quiet: bool = False, lines: bool = False) -> Iterator[Report]:
+    """A bar on stderr, shown on terminals only; gives ``report(fraction, message)``.
+
+    With ``lines`` a stderr that is no terminal gets a line per message instead.
+    """
+    console = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    hidden = quiet or not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
+        task = progress.add_task(what, total=1.0)
+        furthest = 0.0
+
+        def report(fraction: float, message: str) -> None:
+            nonlocal furthest
+            furthest = max(furthest, fraction)  # a search that starts over does not move the bar back
+            progress.update(task, completed=furthest, description=f"{what}: {message}")
+            if lines and not quiet and not console.is_terminal:
+                print(f"{what}: {message}", file=sys.stderr, flush=True)
+
+        yield report
+
+
+def rounded(value: float, digits: int = 6) -> str:
+    """A number for people, to the nearest."""
+    return f"{value:.{digits}g}"
+
+
+def rounded_up(value: float, digits: int = 6) -> str:
+    """A bound for people: never below the value."""
+    if not math.isfinite(value):
+        return "infinite" if value > 0 else str(value)
+    up = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(value)).normalize()
+    return f"{up:f}" if up == 0 or Decimal("1e-4") <= abs(up) < Decimal("1e9") else f"{up:e}"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _print(title: str, table: Table) -> None:
+    # A pipe has no width of its own; rich would fold tables at 80 columns.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    console.print(Text(title, style="bold"), table, sep="\n")

@@ -1,0 +1,73 @@
+"""``quietbit design``: from four numbers to a table of probabilities with its certificate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+import quietbit
+from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded, rounded_up
+from quietbit.cli.files import check_outputs
+from quietbit.cli.options import bias_of
+
+if TYPE_CHECKING:
+    from quietbit import Certificate, Design
+
+__all__ = ["certificate_rows", "design"]
+
+
+def design(
+    levels: Annotated[int, typer.Option(help="Input levels, 2 or more.")],
+    bits: Annotated[int, typer.Option(help="Bits per output symbol, 1 to 8.")],
+    epsilon: Annotated[float, typer.Option(help="Epsilon of the privacy chosen below.")],
+    privacy: Annotated[
+        str, typer.Option(metavar="KIND", help="What epsilon bounds: metric-l1, metric-l2 or strict.")
+    ] = "metric-l1",
+    bias: Annotated[str, typer.Option(metavar="exact|PENALTY", help="No bias, or a penalty on its square.")] = "exact",
+    out: Annotated[Path | None, typer.Option(help="Save the design as JSON.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw it, as .png, .svg or .pdf.")] = None,
+    bound: Annotated[
+        bool, typer.Option("--bound/--no-bound", help="Compute how good any design could be (slow for many levels).")
+    ] = True,
+    json: JsonOption = False,
+) -> None:
+    """Solve for the most accurate private table, and certify it.
+
+    Example: quietbit design --levels 8 --bits 3 --epsilon 5 --out table.json --plot table.png
+    """
+    spec = quietbit.DesignSpec(levels, bits, epsilon, cast(Any, privacy), cast(Any, bias_of(bias)))
+    check_outputs(out, figures=(plot,))
+    with progress_bar("Solving", quiet=json) as report:
+        found = quietbit.solve(spec, report)
+    picture = quietbit.plot_design(found) if plot is not None else None
+    rows = certificate_rows(found, quietbit.certify(found), bound=bound, quiet=json)
+    if out is not None:
+        rows.append(Row("saved", "saved as", str(found.save(out))))
+    if plot is not None:
+        rows.append(Row("plot", "drawn as", str(quietbit.save_figure(picture, plot))))
+    record(f"{levels} levels, {bits} bits, {privacy} epsilon {epsilon:g}, bias {bias}", rows, json)
+
+
+def certificate_rows(found: Design, certificate: Certificate, *, bound: bool, quiet: bool) -> list[Row]:
+    """What a certificate says, in rows."""
+    asked = found.spec.epsilon
+    rows = [
+        Row("epsilon", "epsilon asked for", asked),
+        Row("epsilon_upper", "epsilon measured", certificate.epsilon_upper, rounded_up(certificate.epsilon_upper, 12)),
+        Row("meets_spec", "meets its spec", certificate.meets_spec, "yes" if certificate.meets_spec else "NO"),
+        Row("bias_upper", "largest bias", certificate.bias_upper, rounded_up(certificate.bias_upper, 3)),
+        Row("mean_squared_error", "mean squared error", certificate.mean_squared_error),
+        Row("objective", "objective", certificate.objective),
+    ]
+    if bound:
+        with progress_bar("Bounding every possible alphabet from below", quiet=quiet):
+            lowest = certificate.lower_bound
+        rows += [
+            Row("lower_bound", "no alphabet beats", lowest, rounded(lowest, 8)),
+            Row("gap", "gap to that bound", certificate.gap, f"{100 * certificate.gap:.3g} %"),
+        ]
+    values = found.alphabet.tolist()
+    shown = ", ".join(rounded(value, 5) for value in values[:16]) + (", ..." if len(values) > 16 else "")
+    return [*rows, Row("identity", "identity", found.identity()), Row("alphabet", "alphabet", values, shown)]

@@ -1,0 +1,82 @@
+"""The command line assembled, and the one place where failures become sentences and exit codes.
+
+Idea     0: done. 1: done, and the answer is no. 2: bad input, one sentence on stderr. 130: interrupted.
+         A traceback means a bug of ours, never a mistake of the user's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+import quietbit
+from quietbit.cli.audit import audit
+from quietbit.cli.calibrate import calibrate
+from quietbit.cli.catalogue import catalogue
+from quietbit.cli.certify import certify
+from quietbit.cli.demo import demo
+from quietbit.cli.design import design
+from quietbit.cli.figure import figure
+from quietbit.cli.privacy import privacy
+
+__all__ = ["app", "main"]
+
+OK, BAD_INPUT, INTERRUPTED = 0, 2, 130
+# What typer raises for a wrong option or argument; where it is defined differs between its versions.
+WrongUsage: type[Exception] = typer.BadParameter.__mro__[2]
+
+app = typer.Typer(
+    name="quietbit",
+    help="Federated learning updates that leave the device private and packed to about one bit per parameter.",
+    epilog="Every command takes --json. Start with: quietbit demo --out demo-output",
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+for command in (design, certify, catalogue, privacy, calibrate, audit, figure, demo):
+    app.command()(command)
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+) -> None:
+    if version:
+        typer.echo(quietbit.__version__)
+        raise typer.Exit(OK)
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    chosen = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        result = app(chosen, prog_name="quietbit", standalone_mode=False)
+        sys.stdout.flush()
+    except quietbit.QuietbitError as error:
+        return _refuse(str(error), BAD_INPUT)
+    except WrongUsage as error:
+        return _refuse(error.format_message(), BAD_INPUT)  # type: ignore[attr-defined]
+    except (KeyboardInterrupt, typer.Abort):
+        result = INTERRUPTED
+    except (
+        BrokenPipeError,
+        SystemExit,
+    ):  # whoever read our output has seen enough; typer exits for that, and only that
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
+        return OK
+    if result == INTERRUPTED:
+        return _refuse("Interrupted: the command stopped before it was done.", INTERRUPTED)
+    return result if isinstance(result, int) else OK
+
+
+def _refuse(message: str, code: int) -> int:
+    sentence = " ".join(message.split())
+    print(sentence if sentence.endswith((".", "!", "?")) else sentence + ".", file=sys.stderr)
+    return code

@@ -1,0 +1,122 @@
+"""Options that several commands share, and how their words become the library's values."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+import quietbit
+from quietbit._validate import require
+
+if TYPE_CHECKING:
+    from quietbit import Adjacency, Design, Norm, Trust, Unit
+
+__all__ = [
+    "AdjacencyOption",
+    "BetaOption",
+    "ClampOption",
+    "DeltaOption",
+    "DesignArgument",
+    "DimensionOption",
+    "NormOption",
+    "RadiusOption",
+    "ReleasesOption",
+    "TrustOption",
+    "UnitOption",
+    "adjacency_of",
+    "bias_of",
+    "catalogue_name",
+    "find_design",
+    "norm_of",
+    "refuse_delta_zero",
+    "trust_of",
+    "unit_of",
+]
+
+DesignArgument = Annotated[
+    str, typer.Argument(metavar="DESIGN", help="A design file, or a name that `quietbit catalogue` lists.")
+]
+NormOption = Annotated[str, typer.Option(metavar="l1|l2", help="Norm of the ball that updates are clipped to.")]
+RadiusOption = Annotated[float, typer.Option(help="Radius of that ball.")]
+DimensionOption = Annotated[int, typer.Option(help="Parameters in an update.")]
+BetaOption = Annotated[float, typer.Option(help="Stretches small coordinates over the design's range.")]
+ClampOption = Annotated[bool, typer.Option("--clamp", help="Cut inputs to [0, 1], as the published code does.")]
+AdjacencyOption = Annotated[
+    str,
+    typer.Option(
+        metavar="WORD",
+        help="The neighbouring world: zero-out (the update is zero) or replace-one (any other in the ball).",
+    ),
+]
+ReleasesOption = Annotated[int, typer.Option(help="How often the same party sends an update.")]
+DeltaOption = Annotated[float, typer.Option(help="Delta of the guarantee.")]
+UnitOption = Annotated[str, typer.Option(metavar="client|sample", help="Whose data the guarantee protects.")]
+TrustOption = Annotated[str, typer.Option(metavar="WORD", help="Who may look: local, central or secure-aggregation.")]
+
+Word = TypeVar("Word", bound=Enum)
+
+
+def norm_of(text: str) -> Norm:
+    """The norm a word stands for."""
+    return _word(quietbit.Norm, text, "norm")
+
+
+def adjacency_of(text: str) -> Adjacency:
+    """The adjacency a word stands for."""
+    return _word(quietbit.Adjacency, text, "adjacency")
+
+
+def unit_of(text: str) -> Unit:
+    """The unit a word stands for."""
+    return _word(quietbit.Unit, text, "unit")
+
+
+def trust_of(text: str) -> Trust:
+    """The trust model a word stands for."""
+    return _word(quietbit.Trust, text, "trust")
+
+
+def bias_of(text: str) -> float | str:
+    """A penalty where the text is a number, else the word itself, which the library judges."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def catalogue_name(design: Design) -> str:
+    """The name under which a shipped design is listed."""
+    from quietbit.design.catalogue import file_name  # imported here, so that --help need not wait for numpy
+
+    return file_name(design.spec).removesuffix(".json")
+
+
+def find_design(text: str) -> Design:
+    """The design in a file, or the shipped one of this name."""
+    from quietbit.design.catalogue import file_name, shipped, specs
+
+    path = Path(text)
+    if not path.exists():
+        wanted = path.name if path.suffix == ".json" else path.name + ".json"
+        spec = next((spec for spec in specs() if path.parent == Path() and file_name(spec) == wanted), None)
+        found = shipped(spec) if spec is not None else None
+        if found is not None:
+            return found
+        if not path.suffix:
+            raise quietbit.InvalidDesignFile(f"{text} is neither a file nor a name in the catalogue.")
+    return quietbit.Design.load(path)
+
+
+def refuse_delta_zero(delta: float, norm: Norm) -> None:
+    """Delta 0 is a question about pure privacy, which no mechanism here gives on an L2 ball."""
+    answerable = delta != 0 or norm is quietbit.Norm.L1
+    require(answerable, "delta", delta, "above 0 for an l2 ball (pure privacy needs --norm l1)")
+
+
+def _word(family: type[Word], text: str, name: str) -> Word:
+    known = {member.value: member for member in family}
+    require(text in known, name, text, "one of " + ", ".join(known))
+    return known[text]

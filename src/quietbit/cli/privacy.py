@@ -1,0 +1,86 @@
+"""``quietbit privacy``: every constant of an interpolated mechanism, and the guarantee in words."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import quietbit
+from quietbit._validate import whole_number
+from quietbit.cli.console import JsonOption, Row, record, rounded, rounded_up
+from quietbit.cli.options import (
+    AdjacencyOption,
+    BetaOption,
+    ClampOption,
+    DeltaOption,
+    DesignArgument,
+    DimensionOption,
+    NormOption,
+    RadiusOption,
+    ReleasesOption,
+    TrustOption,
+    UnitOption,
+    adjacency_of,
+    find_design,
+    norm_of,
+    refuse_delta_zero,
+    trust_of,
+    unit_of,
+)
+
+__all__ = ["privacy"]
+
+
+def privacy(
+    design: DesignArgument,
+    adjacency: AdjacencyOption,
+    norm: NormOption = "l2",
+    beta: BetaOption = 1.0,
+    clamp: ClampOption = False,
+    radius: RadiusOption = 1.0,
+    dimension: DimensionOption = 1000,
+    releases: ReleasesOption = 1,
+    delta: DeltaOption = 1e-5,
+    order: Annotated[float, typer.Option(help="Rényi order at which kappa is shown (more than two levels).")] = 2.0,
+    unit: UnitOption = "client",
+    trust: TrustOption = "local",
+    json: JsonOption = False,
+) -> None:
+    """Say what a design costs when updates in a ball are sent with it (I-MVU).
+
+    Example: quietbit privacy metric-l1_levels-2_bits-1_eps-1_exact --norm l2 --beta 1 --adjacency zero-out
+    --releases 50 --delta 1e-5
+    """
+    found, which, ball_norm = find_design(design), adjacency_of(adjacency), norm_of(norm)
+    refuse_delta_zero(delta, ball_norm)
+    whole_number(releases, "releases", 1)
+    mechanism = quietbit.InterpolatedMVU(found, quietbit.Ball(ball_norm, radius, dimension), beta, clamp)
+    curve = mechanism.privacy(which)
+    guarantee = quietbit.Ledger(unit_of(unit), which, trust_of(trust)).record(curve, releases).guarantee(delta)
+    low, high = mechanism.scaling.certified_range
+    constants = {
+        "zero_out_constant_upper": ("zero-out constant", quietbit.zero_out_constant_upper(found, low, high)),
+        "lipschitz_upper": ("L, exact Lipschitz constant", quietbit.lipschitz_upper(found, low, high)),
+        "paper_constant_upper": ("epsilon + epsilon' of the paper", quietbit.paper_constant_upper(found, low, high)),
+    }
+    if found.spec.input_levels == 2:
+        constants["fisher_supremum_upper"] = ("M, Fisher information", quietbit.fisher_supremum_upper(found))
+    else:
+        kappa = quietbit.kappa_upper(found, order, which, low, high)
+        constants["kappa_upper"] = (f"kappa at order {order:g}", kappa)
+    distance = mechanism.scaling.distance(which, mechanism.ball)
+    rows = [
+        Row("identity", "design", found.identity()),
+        Row("input_range", "inputs x lie in", [mechanism.scaling.low, mechanism.scaling.high]),
+        Row("distance", f"{norm} distance of neighbours", distance, rounded(distance)),
+        *(Row(key, label, value, rounded_up(value, 8)) for key, (label, value) in constants.items()),
+        Row("releases", "releases", releases),
+        Row("epsilon_upper", "epsilon of all releases", guarantee.epsilon_upper, rounded_up(guarantee.epsilon_upper)),
+        Row("delta", "delta", delta),
+        Row("adjacency", "adjacency", which.value),
+        Row("unit", "unit", guarantee.unit.value),
+        Row("trust", "trust", guarantee.trust.value),
+        Row("guarantee", "guarantee", guarantee.sentence()),
+    ]
+    record(f"I-MVU on an {norm} ball of radius {radius:g}, beta {beta:g}", rows, json)

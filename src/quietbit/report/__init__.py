@@ -1,0 +1,1 @@
+"""Plots of designs and mechanisms: functions that return matplotlib figures, and one that saves them."""

@@ -1,0 +1,37 @@
+import pytest
+
+import quietbit
+from unit.cli.kit import ONE_BIT, assert_refused, shell
+
+WORDS = ("audit", ONE_BIT, "--norm", "l1", "--dimension", 2, "--samples", 400, "--delta", 0)
+
+
+def test_the_shipped_sampler_passes(capsys):
+    result = shell(capsys, *WORDS, "--adjacency", "replace-one", "--seed", 1)
+    assert (result.code, result.err) == (0, "")
+    assert "consistent with the claim" in result.out
+    facts = shell(capsys, *WORDS, "--adjacency", "zero-out", "--json").json
+    assert facts["passed"] is True
+    assert 0 <= facts["epsilon_lower"] <= facts["epsilon_upper"]
+
+
+def test_a_caught_sampler_exits_1(capsys, monkeypatch):
+    found = quietbit.Audit(2.0, 1.0, 0.0, quietbit.Adjacency.ZERO_OUT, 0.99, 400)
+    monkeypatch.setattr("quietbit.audit", lambda *_, **__: found)
+    result = shell(capsys, *WORDS, "--adjacency", "zero-out")
+    assert result.code == 1
+    assert "REVEALS MORE" in result.out
+
+
+@pytest.mark.parametrize(
+    ("words", "mention"),
+    [
+        (("--samples", "3"), "samples"),
+        (("--confidence", "1"), "confidence"),
+        (("--seed", "-1"), "seed"),
+        (("--delta", "1"), "delta"),
+        (("--norm", "l0"), "l0"),
+    ],
+)
+def test_bad_input_is_one_sentence(capsys, words, mention):
+    assert_refused(shell(capsys, *WORDS, "--adjacency", "zero-out", *words), mention)

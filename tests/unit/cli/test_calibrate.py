@@ -1,0 +1,72 @@
+import pytest
+
+import quietbit
+from unit.cli.kit import EIGHT_LEVELS, assert_refused, shell
+
+TARGET = ("--epsilon", 3, "--delta", 1e-5, "--adjacency", "replace-one")
+
+
+def test_the_issue_example(capsys, tmp_path):
+    out = tmp_path / "d.json"
+    words = ("calibrate", "--mechanism", "imvu", "--bits", 1, *TARGET, "--releases", 50)
+    result = shell(capsys, *words, "--out", out)
+    assert (result.code, result.err) == (0, "")
+    text = " ".join(result.out.split())
+    for word in ("replace-one adjacency", "bits per parameter", "Gaussian noise's", "beta", "local trust"):
+        assert word in text
+    facts = shell(capsys, *words, "--json").json
+    assert 3 * (1 - 1e-4) <= facts["epsilon_upper"] <= 3
+    assert facts["bits_per_parameter"] == 1
+    assert quietbit.Design.load(out).identity() == facts["identity"]
+
+
+@pytest.mark.parametrize("name", ["mvu", "gaussian", "sign", "skellam"])
+def test_other_mechanisms_on_l2(capsys, name):
+    words = ("calibrate", "--mechanism", name, "--epsilon", 10, "--delta", 1e-5, "--adjacency", "zero-out")
+    facts = shell(capsys, *words, "--dimension", 64, "--json").json
+    assert 10 * (1 - 1e-4) <= facts["epsilon_upper"] <= 10
+    assert facts["squared_error"] > 0
+
+
+def test_laplace_at_delta_zero_has_no_gaussian_beside_it(capsys):
+    words = ("calibrate", "--mechanism", "laplace", "--norm", "l1", "--epsilon", 1, "--delta", 0)
+    facts = shell(capsys, *words, "--adjacency", "zero-out", "--json").json
+    assert facts["scale_multiplier"] == pytest.approx(1, rel=1e-4)
+    assert facts["gaussian_squared_error"] is None
+    assert shell(capsys, *words, "--adjacency", "zero-out").code == 0
+
+
+def test_beta_is_calibrated_for_a_given_design(capsys):
+    facts = shell(capsys, "calibrate", "--mechanism", "imvu", "--design", EIGHT_LEVELS, *TARGET, "--json").json
+    assert facts["beta"] != 1.0
+    assert facts["design"]["input_levels"] == 8
+
+
+@pytest.mark.parametrize(
+    ("words", "mention"),
+    [
+        (("--mechanism", "magic", *TARGET), "magic"),
+        (("--mechanism", "imvu", *TARGET, "--releases", "0"), "releases"),
+        (("--mechanism", "imvu", *TARGET, "--delta", "0"), "delta"),
+        (("--mechanism", "imvu", *TARGET, "--delta", "1"), "delta"),
+        (("--mechanism", "imvu", *TARGET, "--epsilon", "nan"), "nan"),
+        (("--mechanism", "imvu", *TARGET, "--epsilon", "-2"), "-2"),
+        (("--mechanism", "imvu", *TARGET, "--adjacency", "none"), "none"),
+        (("--mechanism", "imvu", *TARGET, "--bits", "20"), "20"),
+        (("--mechanism", "imvu", *TARGET, "--levels", "1"), "levels"),
+        (("--mechanism", "imvu", *TARGET, "--decoder", "magic"), "magic"),
+        (("--mechanism", "imvu", *TARGET, "--design", "nowhere"), "nowhere"),
+        (("--mechanism", "laplace", *TARGET), "l1"),
+        (("--mechanism", "gaussian", *TARGET, "--design", EIGHT_LEVELS), "design"),
+    ],
+)
+def test_bad_input_is_one_sentence(capsys, words, mention):
+    assert_refused(shell(capsys, "calibrate", *words), mention)
+
+
+def test_only_designs_can_be_saved(capsys, tmp_path):
+    words = ("calibrate", "--mechanism", "gaussian", *TARGET, "--out", tmp_path / "d.json")
+    assert_refused(shell(capsys, *words), "out")
+    words = ("calibrate", "--mechanism", "imvu", *TARGET, "--out", tmp_path / "no" / "d.json")
+    assert_refused(shell(capsys, *words), "Cannot write")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,26 @@
+import quietbit
+from unit.cli.kit import assert_refused, shell
+
+
+def test_leaves_certified_designs_and_pictures(capsys, tmp_path):
+    result = shell(capsys, "demo", "--out", tmp_path / "out")
+    assert result.code == 0
+    assert "replace-one adjacency" in result.out
+    designs = sorted((tmp_path / "out").glob("*.json"))
+    assert len(designs) == 3
+    for path in designs:
+        assert quietbit.certify(quietbit.Design.load(path)).meets_spec
+        assert str(path) in result.out
+        assert path.with_suffix(".png").exists()
+    assert (tmp_path / "out" / "bias-variance.png").exists()
+    assert "Designs: " in result.err  # progress, as lines where stderr is no terminal
+    facts = shell(capsys, "demo", "--out", tmp_path / "out", "--json")
+    assert facts.err == ""
+    assert len(facts.json["saved"]) == 7
+    assert facts.json["calibrated"]["epsilon_upper"] <= 3
+    assert facts.json["calibrated"]["payload_bytes"] == 100_000 // 8 + 64  # one bit each, and a header
+
+
+def test_an_unwritable_folder_is_refused(capsys, tmp_path):
+    (tmp_path / "file").write_text("x")
+    assert_refused(shell(capsys, "demo", "--out", tmp_path / "file" / "out"), "Cannot write")

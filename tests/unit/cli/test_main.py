@@ -1,0 +1,125 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import typer
+
+from quietbit.cli import main as module
+from quietbit.cli.main import app, main
+from unit.cli.kit import assert_refused, shell
+
+COMMANDS = ("design", "certify", "catalogue", "privacy", "calibrate", "audit", "figure", "demo")
+
+
+def test_version(capsys):
+    result = shell(capsys, "--version")
+    assert (result.code, result.out) == (0, version("quietbit") + "\n")
+
+
+def test_no_command_prints_the_help(capsys):
+    result = shell(capsys)
+    assert result.code == 0
+    for name in COMMANDS:
+        assert name in result.out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_teaches_by_an_example_and_offers_json(capsys, name):
+    result = shell(capsys, name, "--help")
+    assert result.code == 0
+    assert f"Example: quietbit {name}" in " ".join(result.out.split())
+    assert "--json" in result.out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("unknown",),
+        ("--unknown",),
+        ("design",),
+        ("design", "--levels", "two", "--bits", "1", "--epsilon", "1"),
+        ("design", "--levels", "2", "--bits", "1", "--epsilon", "1", "--colour", "red"),
+        ("certify",),
+        ("catalogue", "--bits", "1.5"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(capsys, words):
+    assert_refused(shell(capsys, *words))
+
+
+def test_an_interrupt_exits_130_with_a_sentence(capsys, monkeypatch):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("quietbit.catalogue", interrupted)
+    result = shell(capsys, "catalogue")
+    assert (result.code, result.out) == (130, "")
+    assert result.err == "Interrupted: the command stopped before it was done.\n"
+
+
+def test_older_versions_of_typer_abort_instead(capsys, monkeypatch):
+    def aborted(*_: object, **__: object) -> None:
+        raise typer.Abort
+
+    monkeypatch.setattr(module, "app", aborted)
+    assert main(["catalogue"]) == 130
+    assert capsys.readouterr().err.startswith("Interrupted")
+
+
+def test_a_bug_is_not_hidden(monkeypatch):
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("quietbit.catalogue", broken)
+    with pytest.raises(ZeroDivisionError):
+        main(["catalogue"])
+
+
+def test_control_c_in_a_real_process(tmp_path):
+    words = ("design", "--levels", "300", "--bits", "5", "--epsilon", "4", "--out", str(tmp_path / "d.json"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "quietbit.cli", *words],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "QUIETBIT_CACHE": str(tmp_path / "cache")},
+    )
+    status = Path(f"/proc/{process.pid}/maps")
+    if not status.exists():
+        process.kill()
+        process.communicate()
+        pytest.skip("needs /proc to see when the solve has begun")
+    while "_openblas" not in status.read_text() and process.poll() is None:  # numpy is loaded: past the argument parser
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == ""
+    assert err.strip().splitlines()[-1] == "Interrupted: the command stopped before it was done."
+    assert not (tmp_path / "d.json").exists()
+
+
+@pytest.mark.parametrize("words", [("catalogue", "--json"), ("--version",)])  # more than a buffer, and less
+def test_a_reader_who_has_seen_enough_is_no_error(words):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "quietbit.cli", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    process.stdout.close()
+    err = process.stderr.read()
+    process.stderr.close()
+    assert (process.wait(timeout=60), err) == (0, "")
+
+
+def test_help_does_not_wait_for_numpy():
+    code = "import sys, quietbit.cli.main; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_every_command_is_registered():
+    assert {command.callback.__name__ for command in app.registered_commands} == set(COMMANDS)
