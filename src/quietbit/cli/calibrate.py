@@ -101,9 +101,11 @@ def calibrate(
         Row("epsilon_upper", "epsilon of all releases", guarantee.epsilon_upper),
         Row(
             "saturated",
-            "stays below the target",
+            "target",
             found.saturated,
-            "yes: it cannot reveal more" if found.saturated else "no",
+            f"{epsilon:g}, out of reach: this mechanism cannot be certified to reveal more"
+            if found.saturated
+            else f"{epsilon:g}, met from below to 1 part in 10,000",
         ),
         Row("delta", "delta", guarantee.delta),
         Row("adjacency", "adjacency", guarantee.adjacency.value),
