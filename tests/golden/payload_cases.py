@@ -1,0 +1,70 @@
+"""The mechanisms and updates behind the golden payloads; run once to write files that are missing.
+
+Files of a released version are never written again: a change of any byte is a new version of the format.
+
+    PYTHONPATH=tests python tests/golden/payload_cases.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quietbit.design.spec import DesignSpec
+from quietbit.design.table import Design
+from quietbit.kernel.words import seeded_words
+from quietbit.mechanism.clipping import Ball, Norm
+from quietbit.mechanism.dithered import DitheredMVU
+from quietbit.mechanism.gaussian import Gaussian
+from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.mechanism.laplace import Laplace
+from quietbit.mechanism.sign import Sign
+from quietbit.mechanism.skellam import Skellam
+from quietbit.transport.uplink import Uplink
+
+FOLDER = Path(__file__).parent / "payloads"
+DIMENSION = 21
+ROUND, POINTED = Ball(Norm.L2, 1.5, DIMENSION), Ball(Norm.L1, 1.5, DIMENSION)
+UPDATE = np.linspace(-1.0, 2.0, DIMENSION).astype(np.float32)  # outside both balls: it is clipped
+
+
+def design(bits: int) -> Design:
+    """A row of multiples of 2^-8 and its mirror image, with evenly spaced outputs."""
+    weights = np.arange(1, 2**bits + 1, dtype=np.float64)
+    row = weights * 2.0**-8
+    row[-1] += 1 - row.sum()
+    return Design(DesignSpec(2, bits, 4.0), np.stack([row[::-1], row]), np.arange(2**bits) / (2**bits - 1))
+
+
+CASES: dict[str, Any] = {
+    "v1_imvu_1bit": InterpolatedMVU(design(1), ROUND, beta=2.0),
+    "v1_imvu_2bit_l1": InterpolatedMVU(design(2), POINTED),
+    "v1_imvu_3bit_clamped": InterpolatedMVU(design(3), ROUND, beta=3.0, clamp=True, decoder="unbiased-at-zero"),
+    "v1_imvu_4bit": InterpolatedMVU(design(4), ROUND),
+    "v1_mvu_2bit": DitheredMVU(design(2), ROUND),
+    "v1_sign_gaussian": Sign(Gaussian(ROUND, 0.5)),
+    "v1_gaussian": Gaussian(ROUND, 0.5),
+    "v1_laplace": Laplace(POINTED, 0.5),
+    "v1_skellam_8bit": Skellam(ROUND, 0.5, bits=8, rotation_seed=3),
+    "v1_skellam_16bit": Skellam(ROUND, 0.5),
+}
+
+
+def payload(name: str) -> bytes:
+    """What the case sends, with words seeded by its place in the list."""
+    return Uplink(CASES[name]).send(UPDATE, seeded_words([*CASES].index(name)))
+
+
+def main() -> None:
+    """Write the files that do not exist yet."""
+    FOLDER.mkdir(exist_ok=True)
+    for name in CASES:
+        path = FOLDER / f"{name}.bin"
+        if not path.exists():
+            path.write_bytes(payload(name))
+
+
+if __name__ == "__main__":
+    main()
