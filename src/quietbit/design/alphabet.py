@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import numpy as np
 from scipy.optimize import minimize
@@ -26,6 +27,7 @@ from quietbit.design.spec import DesignSpec
 __all__ = ["Progress", "search", "symmetric"]
 
 Progress = Callable[[float, str], None]
+Found: TypeAlias = tuple[Optimum, FloatVector]  # a table with its facts, and the shape of its alphabet
 
 DIRECT_LEVELS = 33  # up to this many levels the search runs on the spec itself,
 COARSE_LEVELS = 17  # beyond it on this many first
@@ -33,7 +35,7 @@ FIRST_GAP = 0.1  # duality gap of the first descent, in units of the alphabet's 
 SHRINK = 10.0  # and by how much each later descent narrows it
 EXPLORE = 1e-4  # every start is followed until the gap is this part of the objective,
 REFINE = 1e-8  # the best few until it is this
-ACCEPT = 1e-5  # a final gap above this part of the objective sends the search to a wider margin
+ACCEPT = 1e-4  # a final gap above this part of the objective sends the search to a wider margin
 FINALISTS = 3
 RANDOM_STARTS = 4
 MARGINS = (
@@ -56,14 +58,32 @@ def symmetric(z: FloatVector) -> FloatVector:
 def search(spec: DesignSpec, progress: Progress | None = None) -> tuple[FloatMatrix, FloatVector]:
     """Return the best table and alphabet found; deterministic for a given spec."""
     report = progress or (lambda _fraction, _message: None)
-    # The unbiased optimum often sits at the smallest feasible width, where the private tables have no
-    # interior; stay as close to it as rounding allows.
-    fallback: tuple[Optimum, FloatVector] | None = None
+    if spec.input_levels <= DIRECT_LEVELS:
+        return _widening(spec, lambda descent: _explore(descent, EXPLORE, report))
+    # A coarse grid finds the alphabet, all levels then polish it.
+    coarse = dataclasses.replace(spec, input_levels=COARSE_LEVELS)
+    _, alphabet = _widening(coarse, lambda descent: _explore(descent, 10 * EXPLORE, report))
+    shape = (alphabet[spec.outputs // 2 :] - 0.5) / unbiased_half_width(coarse)
+    report(0.7, f"all {spec.input_levels} levels")
+    found = _widening(spec, lambda descent: descent.follow(shape, 1e-3 * FIRST_GAP, REFINE))
+    report(1.0, "done")
+    return found
+
+
+def _widening(spec: DesignSpec, attempt: Callable[[_Descent], Found]) -> tuple[FloatMatrix, FloatVector]:
+    """Try ever wider margins until the attempt comes close to optimal.
+
+    The unbiased optimum often sits at the smallest feasible width, where the private tables have no interior;
+    this stays as close to it as rounding allows.
+    """
+    fallback: Found | None = None
     for margin in MARGINS:
+        descent = _Descent(spec, margin)
         try:
-            found, alphabet = _search(spec, margin, report)
+            found, shape = attempt(descent)
         except Infeasible:
             continue
+        alphabet = symmetric(shape * descent.unit)
         if found.gap <= ACCEPT * found.objective:
             return found.table, alphabet
         if fallback is None or found.objective < fallback[0].objective:
@@ -73,30 +93,22 @@ def search(spec: DesignSpec, progress: Progress | None = None) -> tuple[FloatMat
     return fallback[0].table, fallback[1]
 
 
-def _search(spec: DesignSpec, margin: float, report: Progress) -> tuple[Optimum, FloatVector]:
-    direct = spec.input_levels <= DIRECT_LEVELS
-    coarse = spec if direct else dataclasses.replace(spec, input_levels=COARSE_LEVELS)
-    descent = _Descent(coarse, margin)
-    starts = list(_starts(spec.outputs // 2))
-    explored: list[tuple[Optimum, FloatVector]] = []
+def _explore(descent: _Descent, accuracy: float, report: Progress) -> Found:
+    """Follow every start a little way, and the best few to the end."""
+    starts = list(_starts(descent.half))
+    found: list[Found] = []
     for k, start in enumerate(starts):
         report(0.5 * k / len(starts), f"start {k + 1} of {len(starts)}")
         with contextlib.suppress(Infeasible):
-            explored.append(descent.follow(start, FIRST_GAP, EXPLORE))
-    explored.sort(key=lambda found: found[0].objective)
-    refined: list[tuple[Optimum, FloatVector]] = []
-    for k, (_, shape) in enumerate(_distinct(explored)[:FINALISTS]):
-        report(0.5 + 0.2 * k / FINALISTS, f"refining {k + 1} of {FINALISTS}")
-        refined.append(descent.follow(shape, 1e-3 * FIRST_GAP, REFINE))
-    if not refined:
+            found.append(descent.follow(start, FIRST_GAP, accuracy))
+    if not found:
         raise Infeasible("no start led to a table")
-    best, shape = min(refined, key=lambda found: found[0].objective)
-    if coarse != spec:
-        report(0.7, f"all {spec.input_levels} levels")
-        descent = _Descent(spec, margin)
-        best, shape = descent.follow(shape, 1e-3 * FIRST_GAP, REFINE)
-    report(1.0, "done")
-    return best, symmetric(shape * descent.unit)
+    for k, (_, shape) in enumerate(_best_few(found)):
+        report(0.5 + 0.2 * k / FINALISTS, f"refining {k + 1} of {FINALISTS}")
+        with contextlib.suppress(Infeasible):
+            found.append(descent.follow(shape, 1e-3 * FIRST_GAP, REFINE))
+    report(0.7, "refined")
+    return min(found, key=_objective)
 
 
 class _Descent:
@@ -109,7 +121,7 @@ class _Descent:
         outermost = 1 + margin * (1 - 0.5 / self.unit) if spec.bias == "exact" else 1e-3
         self.bounds = [(0.0, None)] * (self.half - 1) + [(outermost, None)]
 
-    def follow(self, shape: FloatVector, gap: float, accuracy: float) -> tuple[Optimum, FloatVector]:
+    def follow(self, shape: FloatVector, gap: float, accuracy: float) -> Found:
         """Descend at ever smaller duality gaps, down to ``accuracy`` times the objective, or to rounding."""
         self.path.reset()
         best: Optimum | None = None
@@ -185,9 +197,14 @@ def _starts(half: int) -> Iterator[FloatVector]:
         yield np.append(np.sort(rng.uniform(0.0, 1.2, half - 1)), 1.0 + 0.5 * rng.uniform())
 
 
-def _distinct(found: list[tuple[Optimum, FloatVector]]) -> list[tuple[Optimum, FloatVector]]:
-    kept: list[tuple[Optimum, FloatVector]] = []
-    for optimum, shape in found:
+def _objective(found: Found) -> float:
+    return found[0].objective
+
+
+def _best_few(found: list[Found]) -> list[Found]:
+    """The best finds that are not the same alphabet."""
+    kept: list[Found] = []
+    for optimum, shape in sorted(found, key=_objective):
         if all(np.abs(shape - other).max() > 1e-3 for _, other in kept):
             kept.append((optimum, shape))
-    return kept
+    return kept[:FINALISTS]

@@ -173,7 +173,7 @@ class CentralPath:
         self.nu = np.zeros(self.n)
         self.eta = np.zeros(self.n)
 
-    def solve(self, alphabet: FloatVector, gap: float, patience: int = 12, limit: int = 120) -> Optimum:
+    def solve(self, alphabet: FloatVector, gap: float, patience: int = 12, limit: int = 60) -> Optimum:
         """Go to the point whose duality gap is ``gap``, in units of the alphabet's squared width.
 
         Raises ``Infeasible`` when the steps stall, which is how an alphabet too narrow to be unbiased shows.
