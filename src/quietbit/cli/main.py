@@ -18,10 +18,13 @@ from quietbit.cli.audit import audit
 from quietbit.cli.calibrate import calibrate
 from quietbit.cli.catalogue import catalogue
 from quietbit.cli.certify import certify
+from quietbit.cli.data import data
 from quietbit.cli.demo import demo
 from quietbit.cli.design import design
 from quietbit.cli.figure import figure
 from quietbit.cli.privacy import privacy
+from quietbit.cli.sweep import sweep
+from quietbit.cli.train import train
 
 __all__ = ["app", "main"]
 
@@ -37,7 +40,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-for command in (design, certify, catalogue, privacy, calibrate, audit, figure, demo):
+for command in (design, certify, catalogue, privacy, calibrate, audit, train, sweep, data, figure, demo):
     app.command()(command)
 
 

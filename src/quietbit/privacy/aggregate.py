@@ -6,9 +6,6 @@ Idea     the server sees, per coordinate, how many of n clients sent a one. Othe
 Symbols  q: law of the others' sum, delta(s) = q(s-1) - q(s), P_p(s) = q(s) + p delta(s) with the client's own bit;
          Qbar = (sum P^alpha P'^(1-alpha) - 1)/((p - p')^2 alpha (alpha - 1)/2); kappa_alpha: sup of D_alpha/(x-x')^2.
 Source   docs/theory/secure-aggregation.md has the proofs; Guo et al. (ICML 2023) leave it open (limitation 1).
-
-Rounding. A law that is off by a factor within e^(+-eta) moves sqrt(Q) by the factor e^((alpha+1) eta) and by
-2 eta sqrt(sum (q_0+q_1)^2 phi); both are added, as are the rounding of the moments and everything outside the window.
 """
 
 from __future__ import annotations
@@ -23,23 +20,24 @@ import numpy as np
 from quietbit._typing import FloatMatrix, FloatVector
 from quietbit._validate import finite_real, require, whole_number
 from quietbit.design.table import Design
-from quietbit.privacy.binomial_sum import MOST_REACH, BitSum, bit_sum
+from quietbit.privacy.binomial_sum import MOST_REACH, bit_sum
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.curve import FunctionCurve
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.pair_search import pair_supremum_upper
 from quietbit.privacy.segments import CENTRE, Segments, check_range
+from quietbit.privacy.sum_moment import SumMoments
 
 __all__ = ["MOST_CLIENTS", "AggregateConstant", "aggregate_curve", "aggregate_kappa_upper"]
 
 MOST_CLIENTS = 100_000
 OTHERS_ERROR = 2.0**-44  # others' probabilities may leave the range by a sampler's error, and by more
-_BLOCK = 0.002  # share of the clients whose ends are treated together
-_LEAST_STEP, _KNOTS_PER_DOUBLING = 2.0**-4, 8
+_BLOCK = 0.004  # share of the clients whose ends are treated together
+_TAIL = 40.0  # what lies outside a window weighs at most about e^-40
+_LEAST_STEP, _KNOTS_PER_DOUBLING = 2.0**-4, 4
 _REACHES = (150.0, 300.0, MOST_REACH - 40)
-_FEWEST_NODES, _MOST_NODES = 5, 257
-_CHUNK = 64
-_UNIT = 2.0**-53
+_FEW = 64  # clients: so few that nodes are cheap and expansions in 1/n say little
+_NODES, _MOST_NODES, _MOST_NUMBERS = (5, 9, 17, 33, 65, 129, 257), 257, 1 << 16
 
 
 @final
@@ -81,10 +79,11 @@ class AggregateConstant:
         else:
             self._middle = (self._range[0] + self._range[1]) / 2
         least, most = self._range
-        require(0 < least and most < 1, "input range", (low, high), "one where both symbols can occur in floating point")
+        require(
+            least > 0 and most < 1, "input range", (low, high), "one where both symbols can occur in floating point"
+        )
         self._loss = max(math.log(most / least), math.log1p(-least) - math.log1p(-most)) * (1 + 1e-12)
-        self._nodes = _FEWEST_NODES
-        self._sums: dict[float, list[BitSum]] = {}
+        self._stacks: dict[float, SumMoments] = {}
         self._known: dict[float, float] = {}
         self._tables: dict[tuple[float, int], FloatMatrix] = {}
 
@@ -96,7 +95,7 @@ class AggregateConstant:
             found = alone
             # Orders next to 1 borrow from the next larger: divergences grow with the order.
             order = max(alpha, 1 + _LEAST_STEP)
-            if order * self._loss + 60 <= _REACHES[-1]:
+            if order * self._loss + _TAIL <= _REACHES[-1]:
                 found = self._slope**2 * self._quotient(order) * (1 + 1e-9)
             self._known[alpha] = min(found, alone) * (1 + 1e-12)
         return self._known[alpha]
@@ -115,17 +114,21 @@ class AggregateConstant:
         return min(moment / (alpha - 1), alpha * self._slope**2 / 8) * (1 + 1e-12)
 
     def _quotient(self, alpha: float) -> float:
-        """sup D_alpha/(u - u')^2, with tables twice as fine until that hardly matters."""
-        count = max(_FEWEST_NODES, self._nodes // 2 + 1)
+        """The supremum of D_alpha/(u - u')^2 from above, with tables as fine as the order asks for."""
+        # Between nodes d apart the interpolated table is too large by about (d alpha)^2/4n times its value.
+        reach = (self._range[1] - self._range[0]) * alpha
+        fewest = reach / math.sqrt(4 * self._clients * self._range[0] * (1 - self._range[0]) * 5e-3)
+        values = self._laws(alpha).q_0.shape[1]
+        most = max(9, min(_MOST_NODES, _MOST_NUMBERS // values))
+        count = next((nodes for nodes in _NODES if nodes >= min(2 * fewest, most)), _NODES[-1])
         value = self._with_nodes(alpha, count)
-        while count < _MOST_NODES:
+        while self._clients < _FEW and 2 * count - 1 <= most:
             count = 2 * count - 1
             finer = self._with_nodes(alpha, count)
             done = finer > value * (1 - 2e-3)
             value = min(value, finer)
             if done:
                 break
-        self._nodes = count
         return value
 
     def _with_nodes(self, alpha: float, count: int) -> float:
@@ -133,41 +136,41 @@ class AggregateConstant:
         least, most = self._range
         left, right = np.linspace(least, self._middle, half), np.linspace(self._middle, most, half)
         nodes = np.concatenate((left, right[1:]))
-        if 2 < alpha < 3:  # Qbar is convex in the order, and in p at orders 2 and 3
-            table = (3 - alpha) * self._table(2.0, nodes) + (alpha - 2) * self._table(3.0, nodes)
-        else:
-            table = self._table(alpha, nodes)
-        table = table * (alpha * (alpha - 1) / 2)
-        return pair_supremum_upper(nodes, table, half - 1 if self._zero_out else None) / (alpha - 1)
+        # Qbar is log-convex in the order; between orders 2 and 3 it need not be convex in p.
+        parts = [(2.0, 3 - alpha), (3.0, alpha - 2)] if 2 < alpha < 3 else [(alpha, 1.0)]
+        tables = [(self._table(order, nodes) * (alpha * (alpha - 1) / 2), power) for order, power in parts]
+        return pair_supremum_upper(nodes, tables, half - 1 if self._zero_out else None) / (alpha - 1)
 
     def _table(self, alpha: float, nodes: FloatVector) -> FloatMatrix:
-        """The largest Qbar over all k, at every pair of nodes."""
+        """The largest Qbar over all k, at the pairs of nodes that adjacency asks for."""
         key = (alpha, len(nodes))
         if key in self._tables:
             return self._tables[key]
-        reach = next(reach for reach in _REACHES if alpha * self._loss + 60 <= reach)
-        if reach not in self._sums:
-            self._sums[reach] = self._all_sums(reach)
-        table = np.zeros((len(nodes), len(nodes)))
-        for law in self._sums[reach]:
-            found = _qbar_upper(law, alpha, nodes, self._loss)
-            np.maximum(table, found, out=table)
-            if self._symmetric:  # k others at the other end: the mirror image
-                np.maximum(table, found[::-1, ::-1], out=table)
+        laws = self._laws(alpha)
+        if self._zero_out:
+            table = laws.cross(alpha, nodes, len(nodes) // 2, self._loss)
+        else:
+            table = laws.table(alpha, nodes, self._loss)
+        if self._symmetric:  # as many others at the other end: the mirror image
+            table = np.maximum(table, table[:, ::-1] if self._zero_out else table[::-1, ::-1])
         if alpha in (2.0, 3.0):
             self._tables[key] = table
         return table
 
-    def _all_sums(self, reach: float) -> list[BitSum]:
-        """Others' laws that together dominate every k: a block of k loses its width of clients."""
-        least, most = self._range[0] - OTHERS_ERROR, self._range[1] + OTHERS_ERROR
-        width = math.floor(_BLOCK * self._clients)
-        corners = set()
-        for first in range(0, self._clients, width + 1):
-            last = min(first + width, self._clients - 1)
-            ends = (first, self._clients - 1 - last)
-            corners.add((min(ends), max(ends)) if self._symmetric else ends)
-        return [bit_sum(high, most, low, least, reach) for high, low in sorted(corners)]
+    def _laws(self, alpha: float) -> SumMoments:
+        """Others' laws that together dominate every k: a block of k is treated as if its width stayed away.
+
+        Leaving an independent bit out of a sum can only add to a divergence (data processing).
+        """
+        reach = next(reach for reach in _REACHES if alpha * self._loss + _TAIL <= reach)
+        if reach not in self._stacks:
+            least, most = self._range[0] - OTHERS_ERROR, self._range[1] + OTHERS_ERROR
+            width, end = math.floor(_BLOCK * self._clients), self._clients - 1
+            stop = end // 2 if self._symmetric else end
+            blocks = [(first, min(first + width, stop)) for first in range(0, stop + 1, width + 1)]
+            sums = [bit_sum(first, most, end - last, least, reach) for first, last in blocks]
+            self._stacks[reach] = SumMoments.of(sums)
+        return self._stacks[reach]
 
 
 def aggregate_kappa_upper(
@@ -205,47 +208,6 @@ class _Scaled:
 @lru_cache(maxsize=32)
 def _constant(design: Design, low: float, high: float, clients: int, adjacency: Adjacency) -> AggregateConstant:
     return AggregateConstant(design, low, high, clients, adjacency)
-
-
-def _qbar_upper(sums: BitSum, alpha: float, nodes: FloatVector, loss: float) -> FloatMatrix:
-    """Qbar at every pair of nodes for one law of the others, from above."""
-    half = alpha * (alpha - 1) / 2
-    q_0, q_1 = np.append(sums.law, 0.0), np.concatenate(([0.0], sums.law))
-    edges = 0.0
-    if sums.first > 0:  # the value before the window is not known
-        edges, q_0, q_1 = edges + float(q_0[0]), q_0[1:], q_1[1:]
-    if sums.last < sums.size:
-        edges, q_0, q_1 = edges + float(q_1[-1]), q_0[:-1], q_1[:-1]
-    delta = q_1 - q_0
-    middle = float(nodes[len(nodes) // 2])
-    base = q_0 + middle * delta
-    logs = np.log1p(np.outer(nodes - middle, delta / base))
-    moment = _products(base * np.exp(alpha * logs), np.exp((1 - alpha) * logs))
-    # Rounding: a chunked sum of positive terms, two exponentials, and the logarithms times the order.
-    units = 3 * _CHUNK + len(base) / _CHUNK + 60 + 8 * alpha * loss
-    rounding = units * _UNIT * (1 + moment) + (3 + alpha) * edges + 1e-60
-    h = np.subtract.outer(nodes, nodes)
-    np.fill_diagonal(h, 1.0)
-    table = (moment - math.fsum(q_0) + rounding) / (h * h) / half
-    with np.errstate(under="ignore"):
-        local = (delta * delta) @ (1 / (base[:, None] * np.exp(logs.T))) * (1 + len(base) * _UNIT + 1e-13)
-    np.fill_diagonal(table, local)
-    # Off by e^(+-eta): see the module's docstring; and what lies outside the window.
-    spread = 1 / min(float(nodes[0]), 1 - float(nodes[-1]))
-    eta = sums.error
-    shift = 2 * eta * spread * np.sqrt(3 + moment)
-    table = (np.sqrt(np.maximum(table, 0.0)) * math.exp((alpha + 1) * eta) + shift) ** 2
-    outside = spread**2 * math.exp(alpha * loss + math.log(sums.tail + edges + 1e-300))
-    return np.asarray(table + outside)
-
-
-def _products(left: FloatMatrix, right: FloatMatrix) -> FloatMatrix:
-    """left @ right.T, added up in short chunks so that rounding stays small."""
-    count, length = left.shape
-    room = -length % _CHUNK
-    shape = (count, -1, _CHUNK)
-    pieces = [np.pad(part, ((0, 0), (0, room))).reshape(shape).transpose(1, 0, 2) for part in (left, right)]
-    return np.asarray((pieces[0] @ pieces[1].transpose(0, 2, 1)).sum(axis=0))
 
 
 def _sigmoid(value: float) -> float:

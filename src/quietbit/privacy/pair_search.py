@@ -9,6 +9,7 @@ Symbols  u = log(p/(1-p)); h = p - p'; the moment is 1 + h^2 Q; c, t = (u + u')/
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -23,16 +24,20 @@ _MOST_CELLS = 400_000
 _MOST_ROUNDS = 60
 
 
-def pair_supremum_upper(nodes: FloatVector, table: FloatMatrix, centre: int | None) -> float:
-    """sup of log(1 + h^2 Q)/(u - u')^2 over p, p' in the nodes' range, from above.
+def pair_supremum_upper(nodes: FloatVector, tables: Sequence[tuple[FloatMatrix, float]], centre: int | None) -> float:
+    """The supremum of log(1 + h^2 Q)/(u - u')^2 over p, p' in the nodes' range, from above.
 
-    ``table[i, j]`` bounds Q(nodes[i], nodes[j]) from above. With a ``centre``, one of the two is that node.
+    ``tables`` are (table, power) pairs: Q is at most the product of convex functions to these powers, each bounded at
+    (nodes[i], nodes[j]) by table[i, j]; usually there is one, with power 1. With a ``centre``, one of p and p' is
+    that node, and a table has two rows: (nodes[i], centre) and (centre, nodes[i]).
     """
+    if centre is not None:
+        tables = [(_spread(table, centre), power) for table, power in tables]
     cells = _first(len(nodes), centre, nodes)
     best = settled = 0.0
     budget = _MOST_CELLS
     for _ in range(_MOST_ROUNDS):
-        value, upper = cells.bounds(nodes, table)
+        value, upper = cells.bounds(nodes, tables)
         budget -= len(upper)
         best = max(best, float(value.max()))
         hopeful = upper > best * (1 + _ACCURACY)
@@ -42,7 +47,7 @@ def pair_supremum_upper(nodes: FloatVector, table: FloatMatrix, centre: int | No
             break
         cells = cells.take(hopeful).halves()
     else:
-        settled = max(settled, float(cells.bounds(nodes, table)[1].max()))
+        settled = max(settled, float(cells.bounds(nodes, tables)[1].max()))
     return max(settled, best) * (1 + 1e-12)
 
 
@@ -70,15 +75,19 @@ class _Cells:
         sides = (np.concatenate(pair) for pair in zip(lower, upper, strict=True))
         return _Cells(np.tile(self.row, 2), np.tile(self.column, 2), *sides)
 
-    def bounds(self, nodes: FloatVector, table: FloatMatrix) -> tuple[FloatVector, FloatVector]:
-        """The quotient at the middles with the interpolated table, and an upper bound over each cell."""
+    def bounds(
+        self, nodes: FloatVector, tables: Sequence[tuple[FloatMatrix, float]]
+    ) -> tuple[FloatVector, FloatVector]:
+        """The quotient at the middles with the interpolated tables, and an upper bound over each cell."""
         a, b, c, d = self.a, self.b, self.c, self.d
-        corners = [_bilinear(nodes, table, self.row, self.column, x, y) for x in (a, b) for y in (c, d)]
-        most = np.maximum.reduce(corners)
+        x, y = (a + b) / 2, (c + d) / 2
+        most, middle = np.ones(len(a)), np.ones(len(a))
+        for table, power in tables:
+            corners = [_bilinear(nodes, table, self.row, self.column, p, r) for p in (a, b) for r in (c, d)]
+            most *= np.maximum.reduce(corners) ** power
+            middle *= _bilinear(nodes, table, self.row, self.column, x, y) ** power
         near = np.maximum(np.maximum(a - d, c - b), 0.0)
         upper = _secant_upper(a, b, c, d) ** 2 * _moment_quotient(near, most)
-        x, y = (a + b) / 2, (c + d) / 2
-        middle = _bilinear(nodes, table, self.row, self.column, x, y)
         value = _secant_upper(x, x, y, y) ** 2 * _moment_quotient(np.abs(x - y), middle)
         return value, upper
 
@@ -95,6 +104,13 @@ def _first(count: int, centre: int | None, nodes: FloatVector) -> _Cells:
     first, second = (*along, at, at), (at, at, *along)
     sides = (np.concatenate(pair) for pair in zip(first, second, strict=True))
     return _Cells(np.concatenate((index, fixed)), np.concatenate((fixed, index)), *sides)
+
+
+def _spread(rows: FloatMatrix, centre: int) -> FloatMatrix:
+    """Two rows through the centre as a table; the rest of it is never looked at."""
+    table = np.zeros((rows.shape[1], rows.shape[1]))
+    table[:, centre], table[centre, :] = rows
+    return table
 
 
 def _bilinear(nodes: FloatVector, table: FloatMatrix, row: Any, column: Any, x: FloatVector, y: FloatVector) -> Any:

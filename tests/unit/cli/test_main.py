@@ -13,7 +13,10 @@ from quietbit.cli import main as module
 from quietbit.cli.main import app, main
 from unit.cli.kit import assert_refused, shell
 
-COMMANDS = ("design", "certify", "catalogue", "privacy", "calibrate", "audit", "figure", "demo")
+COMMANDS = (
+    *("design", "certify", "catalogue", "privacy", "calibrate", "audit"),
+    *("train", "sweep", "data", "figure", "demo"),
+)
 
 
 def test_version(capsys):

@@ -18,7 +18,7 @@ MECHANISM = MECHANISMS["imvu one bit l2"]
 UPLINK = Uplink(MECHANISM)
 WORDS = seeded_words(3)
 GOOD = [UPLINK.send(update(MECHANISM.domain, seed), WORDS) for seed in range(40)]
-OTHER = Uplink(MECHANISMS["imvu one bit l1 beta 8"]).send(update(MECHANISMS["imvu one bit l1 beta 8"].domain))
+OTHER = Uplink(MECHANISMS["imvu one bit l1 beta 8"]).send(update(MECHANISMS["imvu one bit l1 beta 8"].domain), WORDS)
 
 
 def flipped(data: bytes, place: int) -> bytes:
@@ -37,7 +37,7 @@ def test_bad_payloads_are_skipped_counted_and_leave_no_trace() -> None:
     assert np.array_equal(found.mean, UPLINK.receive(GOOD))
 
 
-@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("bad", BAD, ids=range(len(BAD)))
 def test_a_bad_payload_is_fatal_unless_the_caller_says_otherwise(bad: bytes) -> None:
     with pytest.raises(InvalidPayload, match="Payload 2 of the stream is not valid: "):
         UPLINK.receive([GOOD[0], GOOD[1], bad, GOOD[2]])
