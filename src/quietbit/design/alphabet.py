@@ -45,6 +45,7 @@ MARGINS = (
     1e-3,
     1e-2,
 )  # by how much an exactly unbiased alphabet exceeds the smallest width
+FLATTEST = 1e-6  # log-ratios between neighbours below this leave Newton's method no digits
 WALL = 1e6  # what an infeasible alphabet costs in the line search
 
 
@@ -58,6 +59,8 @@ def symmetric(z: FloatVector) -> FloatVector:
 def search(spec: DesignSpec, progress: Progress | None = None) -> tuple[FloatMatrix, FloatVector]:
     """Return the best table and alphabet found; deterministic for a given spec."""
     report = progress or (lambda _fraction, _message: None)
+    if spec.log_ratio_step < FLATTEST:
+        raise Infeasible("the table is too flat for Newton steps in double precision")
     if spec.input_levels <= DIRECT_LEVELS:
         return _widening(spec, lambda descent: _explore(descent, EXPLORE, report))
     # A coarse grid finds the alphabet, all levels then polish it.

@@ -25,7 +25,7 @@ MAX_LEVELS = 4096
 MAX_CELLS = 2**17  # levels x symbols: beyond it a solve takes hours and says nothing new
 MAX_EPSILON = 40.0  # the rarest symbol then has probability about e^-40: doubles still hold the ratios
 MIN_EPSILON = 1e-6
-MIN_STEP = 1e-6  # flatter tables lose their privacy constraints to rounding
+MIN_STEP = 1e-8  # the ratios of flatter tables are lost to the rounding of doubles
 
 
 @final

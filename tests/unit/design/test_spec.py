@@ -29,7 +29,7 @@ GOOD = {"input_levels": 8, "output_bits": 3, "epsilon": 5.0}
         ({"bias": "none"}, "'exact' or a positive penalty, got 'none'"),
         ({"bias": 0}, "bias must be above 0"),
         ({"bias": math.nan}, "got nan"),
-        ({"input_levels": 4096, "output_bits": 1, "epsilon": 0.01, "privacy": "metric-l2"}, "at least 1e-06"),
+        ({"input_levels": 4096, "output_bits": 1, "epsilon": 0.01, "privacy": "metric-l2"}, "at least 1e-08"),
     ],
 )
 def test_bad_values_are_named_in_one_sentence(changes, named):
