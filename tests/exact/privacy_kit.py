@@ -37,9 +37,7 @@ def rough(levels: int, bits: int, strength: float, seed: int) -> Design:
     symbols = 2**bits
     place = np.linspace(-0.2, 1.2, symbols)
     x = np.linspace(0, 1, levels)
-    eta = -strength * np.abs(place - x[:, None]) + 0.4 * strength / levels * rng.normal(
-        size=(levels, symbols)
-    )
+    eta = -strength * np.abs(place - x[:, None]) + 0.4 * strength / levels * rng.normal(size=(levels, symbols))
     table = np.exp(eta)
     return Design(DesignSpec(levels, bits, 5.0), table / table.sum(axis=1, keepdims=True), place)
 
@@ -67,9 +65,7 @@ def renyi(left: list[mp.mpf], right: list[mp.mpf], alpha: float) -> mp.mpf:
     """D_alpha(left || right) to 60 digits."""
     with mp.workdps(DIGITS):
         a = mp.mpf(alpha)
-        return mp.log(
-            mp.fsum(mp.power(p, a) * mp.power(q, 1 - a) for p, q in zip(left, right, strict=True))
-        ) / (a - 1)
+        return mp.log(mp.fsum(mp.power(p, a) * mp.power(q, 1 - a) for p, q in zip(left, right, strict=True))) / (a - 1)
 
 
 def max_ratio(left: list[mp.mpf], right: list[mp.mpf]) -> mp.mpf:
@@ -80,9 +76,7 @@ def max_ratio(left: list[mp.mpf], right: list[mp.mpf]) -> mp.mpf:
 
 def renyi_grid(design: Design, points: np.ndarray, others: np.ndarray, alpha: float) -> np.ndarray:
     """D_alpha(x || x') for all pairs, in doubles: only for pairs far enough apart."""
-    left, right = (
-        np.array([[float(mp.log(p)) for p in law(design, x)] for x in xs]) for xs in (points, others)
-    )
+    left, right = (np.array([[float(mp.log(p)) for p in law(design, x)] for x in xs]) for xs in (points, others))
     z = alpha * left[:, None, :] + (1 - alpha) * right[None, :, :]
     top = z.max(axis=2)
     return (top + np.log(np.exp(z - top[:, :, None]).sum(axis=2))) / (alpha - 1)

@@ -49,9 +49,7 @@ def test_exact_mixtures_stay_below_the_account(design, norm):
     laws = [law for law in laws if law is not None]
     zero = dithered_law(design, (0.5, 0.5), norm, radius)
     q = reference_row(design)
-    assert np.allclose(
-        zero, np.multiply.outer(q, q).ravel(), rtol=1e-12
-    )  # the reference is what a zero update sends
+    assert np.allclose(zero, np.multiply.outer(q, q).ravel(), rtol=1e-12)  # the reference is what a zero update sends
     for adjacency in Adjacency:
         others = [zero] if adjacency is Adjacency.ZERO_OUT else laws
         if norm == 1:

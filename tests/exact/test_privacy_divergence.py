@@ -34,9 +34,7 @@ def log_laws(design, points):
 @pytest.mark.parametrize("design", DESIGNS, ids=range(len(DESIGNS)))
 @pytest.mark.parametrize(("low", "high"), RANGES)
 def test_brute_force_never_exceeds_the_constants_and_comes_close(design, low, high):
-    points = np.unique(
-        np.concatenate((np.linspace(low, high, 241), [0.5 + 1e-7, 0.5 - 1e-7, low + 1e-7, high - 1e-7]))
-    )
+    points = np.unique(np.concatenate((np.linspace(low, high, 241), [0.5 + 1e-7, 0.5 - 1e-7, low + 1e-7, high - 1e-7])))
     logs = log_laws(design, points)
     ratio = np.abs(logs[:, None] - logs[None]).max(axis=2)
     apart = np.abs(points[:, None] - points[None])

@@ -33,6 +33,7 @@ from quietbit.mechanism.base import (
 )
 from quietbit.mechanism.clipping import Ball, Norm, usual_kernel
 from quietbit.mechanism.scaling import Scaling
+from quietbit.privacy.aggregate import aggregate_curve
 from quietbit.privacy.curve import PrivacyCurve, with_slack
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.interpolated import interpolated_l1_curve, interpolated_l2_curve
@@ -128,13 +129,26 @@ class InterpolatedMVU:
         with two levels, a certified kappa_alpha with more.
         """
         check_adjacency(adjacency)
+        return with_slack(self._exact_curve(adjacency), self.scaling.slack_upper(self.design, self.ball))
+
+    def aggregate_privacy(self, clients: int, adjacency: Adjacency) -> PrivacyCurve:
+        """The curve of one secure sum of ``clients`` releases, for one of the clients; one-bit designs only.
+
+        ``clients``, from 2 to 100,000, counts the honest clients that answer and do not collude with the server;
+        it sees the sum of their codes and nothing else (`Trust.SECURE_AGGREGATION`).
+        """
+        check_adjacency(adjacency)
         distance, (low, high) = self.scaling.distance(adjacency, self.ball), self.scaling.certified_range
-        curve: PrivacyCurve
-        if self.ball.norm is Norm.L1:
-            curve = interpolated_l1_curve(self.design, distance, adjacency, low, high, with_renyi=True)
-        else:
-            curve = interpolated_l2_curve(self.design, distance, adjacency, low, high)
+        alone = self._exact_curve(adjacency)
+        curve = aggregate_curve(self.design, distance, clients, adjacency, low, high, alone=alone)
         return with_slack(curve, self.scaling.slack_upper(self.design, self.ball))
+
+    def _exact_curve(self, adjacency: Adjacency) -> PrivacyCurve:
+        """The curve of one release of an exact sampler."""
+        distance, (low, high) = self.scaling.distance(adjacency, self.ball), self.scaling.certified_range
+        if self.ball.norm is Norm.L1:
+            return interpolated_l1_curve(self.design, distance, adjacency, low, high, with_renyi=True)
+        return interpolated_l2_curve(self.design, distance, adjacency, low, high)
 
 
 def _law(design: Design, offset: float) -> FloatVector:

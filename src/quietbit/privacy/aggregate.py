@@ -22,7 +22,7 @@ from quietbit._validate import finite_real, require, whole_number
 from quietbit.design.table import Design
 from quietbit.privacy.binomial_sum import MOST_REACH, bit_sum
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.curve import FunctionCurve
+from quietbit.privacy.curve import FunctionCurve, PrivacyCurve
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.pair_search import pair_supremum_upper
 from quietbit.privacy.segments import CENTRE, Segments, check_range
@@ -33,11 +33,12 @@ __all__ = ["MOST_CLIENTS", "AggregateConstant", "aggregate_curve", "aggregate_ka
 MOST_CLIENTS = 100_000
 OTHERS_ERROR = 2.0**-44  # others' probabilities may leave the range by a sampler's error, and by more
 _BLOCK = 0.004  # share of the clients whose ends are treated together
+_GRAIN = 2.0**36
 _TAIL = 40.0  # what lies outside a window weighs at most about e^-40
 _LEAST_STEP, _KNOTS_PER_DOUBLING = 2.0**-4, 4
 _REACHES = (150.0, 300.0, MOST_REACH - 40)
 _FEW = 64  # clients: so few that nodes are cheap and expansions in 1/n say little
-_NODES, _MOST_NODES, _MOST_NUMBERS = (5, 9, 17, 33, 65, 129, 257), 257, 1 << 16
+_NODES, _MOST_NODES, _MOST_NUMBERS = (5, 9, 17, 33, 65, 129, 257), 257, 1 << 14
 
 
 @final
@@ -134,12 +135,17 @@ class AggregateConstant:
     def _with_nodes(self, alpha: float, count: int) -> float:
         half = count // 2 + 1
         least, most = self._range
-        left, right = np.linspace(least, self._middle, half), np.linspace(self._middle, most, half)
-        nodes = np.concatenate((left, right[1:]))
+        # Evenly spaced in the log-odds, with the ends and the middle exact: Q varies fastest near the ends.
+        ends = [math.log(p) - math.log1p(-p) for p in (least, self._middle, most)]
+        odds = np.concatenate((np.linspace(ends[0], ends[1], half), np.linspace(ends[1], ends[2], half)[1:]))
+        nodes = 1 / (1 + np.exp(-odds))
+        nodes[[0, half - 1, -1]] = least, self._middle, most
         # Qbar is log-convex in the order; between orders 2 and 3 it need not be convex in p.
         parts = [(2.0, 3 - alpha), (3.0, alpha - 2)] if 2 < alpha < 3 else [(alpha, 1.0)]
         tables = [(self._table(order, nodes) * (alpha * (alpha - 1) / 2), power) for order, power in parts]
-        return pair_supremum_upper(nodes, tables, half - 1 if self._zero_out else None) / (alpha - 1)
+        cells = 400_000 if self._clients < _FEW else 100_000
+        centre = half - 1 if self._zero_out else None
+        return pair_supremum_upper(nodes, tables, alpha, centre, cells) / (alpha - 1)
 
     def _table(self, alpha: float, nodes: FloatVector) -> FloatMatrix:
         """The largest Qbar over all k, at the pairs of nodes that adjacency asks for."""
@@ -181,31 +187,46 @@ def aggregate_kappa_upper(
 
 
 def aggregate_curve(
-    design: Design, distance: float, clients: int, adjacency: Adjacency, low: float = 0.0, high: float = 1.0
+    design: Design,
+    distance: float,
+    clients: int,
+    adjacency: Adjacency,
+    low: float = 0.0,
+    high: float = 1.0,
+    *,
+    alone: PrivacyCurve | None = None,
 ) -> FunctionCurve:
     """The curve of one secure sum for neighbours within L2 ``distance`` in x-space.
 
     Holds where the server, and any clients that collude with it, see nothing but the sum, which contains the bits
     of at least ``clients`` honest clients, the protected one among them. Who answers must not depend on their bits.
+    ``alone`` is the curve of the protected client's own release, of which the sum is post-processing: where it is
+    smaller, and at delta = 0, it stands.
     """
     distance = finite_real(distance, "distance")
-    constant = _constant(design, float(low), float(high), clients, adjacency)
-    return FunctionCurve(_Scaled(constant, distance), f"sum of {clients} one-bit releases, {adjacency.value}")
+    # Rounded outwards, so that ranges which differ in their last bits share their work.
+    low, high = math.floor(low * _GRAIN) / _GRAIN, math.ceil(high * _GRAIN) / _GRAIN
+    constant = _constant(design, low, high, clients, adjacency)
+    label = f"sum of {clients} one-bit releases, {adjacency.value}"
+    pure = math.inf if alone is None else alone.pure_epsilon_upper()
+    return FunctionCurve(_Scaled(constant, distance, alone), label, pure)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Scaled:
-    """kappa_alpha distance^2."""
+    """kappa_alpha distance^2, or what the client alone reveals."""
 
     constant: AggregateConstant = field(repr=False)
     distance: float
+    alone: PrivacyCurve | None
 
     def __call__(self, alpha: float) -> float:
-        return round_up(self.constant.chord_upper(alpha) * self.distance * self.distance, 1e-15)
+        bound = round_up(self.constant.chord_upper(alpha) * self.distance * self.distance, 1e-15)
+        return bound if self.alone is None else min(bound, self.alone.rdp(alpha))
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
 def _constant(design: Design, low: float, high: float, clients: int, adjacency: Adjacency) -> AggregateConstant:
     return AggregateConstant(design, low, high, clients, adjacency)
 

@@ -3,12 +3,14 @@
 Idea     the chi-square-like quantity Q(p, p') is convex in p and in p' (docs/theory/secure-aggregation.md), so
          between the nodes of a table it is at most the bilinear interpolation; the rest of the quotient is
          explicit, and branch and bound finds its supremum from above.
+         Where moments are large, chords of their powers are sharper and are used as well.
 Symbols  u = log(p/(1-p)); h = p - p'; the moment is 1 + h^2 Q; c, t = (u + u')/2, (u - u')/2, and
          (p - p')/(u - u') = (sinh t / t) / (2 (cosh t + cosh c)).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -19,25 +21,33 @@ from quietbit._typing import FloatMatrix, FloatVector
 
 __all__ = ["pair_supremum_upper"]
 
-_ACCURACY = 2e-4
-_MOST_CELLS = 400_000
+_ACCURACY = 1e-3
 _MOST_ROUNDS = 60
 
 
-def pair_supremum_upper(nodes: FloatVector, tables: Sequence[tuple[FloatMatrix, float]], centre: int | None) -> float:
+def pair_supremum_upper(
+    nodes: FloatVector,
+    tables: Sequence[tuple[FloatMatrix, float]],
+    alpha: float,
+    centre: int | None,
+    most_cells: int = 400_000,
+) -> float:
     """The supremum of log(1 + h^2 Q)/(u - u')^2 over p, p' in the nodes' range, from above.
 
     ``tables`` are (table, power) pairs: Q is at most the product of convex functions to these powers, each bounded at
     (nodes[i], nodes[j]) by table[i, j]; usually there is one, with power 1. With a ``centre``, one of p and p' is
-    that node, and a table has two rows: (nodes[i], centre) and (centre, nodes[i]).
+    that node, and a table has two rows: (nodes[i], centre) and (centre, nodes[i]). A single table has order ``alpha``.
+    After ``most_cells`` cells the answer is what has been proved by then: a bound all the same.
     """
     if centre is not None:
         tables = [(_spread(table, centre), power) for table, power in tables]
+    order = alpha if len(tables) == 1 else math.inf
+    surfaces = [(_Surface.of(nodes, table, order), power) for table, power in tables]
     cells = _first(len(nodes), centre, nodes)
     best = settled = 0.0
-    budget = _MOST_CELLS
+    budget = most_cells
     for _ in range(_MOST_ROUNDS):
-        value, upper = cells.bounds(nodes, tables)
+        value, upper = cells.bounds(surfaces)
         budget -= len(upper)
         best = max(best, float(value.max()))
         hopeful = upper > best * (1 + _ACCURACY)
@@ -47,7 +57,7 @@ def pair_supremum_upper(nodes: FloatVector, tables: Sequence[tuple[FloatMatrix, 
             break
         cells = cells.take(hopeful).halves()
     else:
-        settled = max(settled, float(cells.bounds(nodes, tables)[1].max()))
+        settled = max(settled, float(cells.bounds(surfaces)[1].max()))
     return max(settled, best) * (1 + 1e-12)
 
 
@@ -75,17 +85,15 @@ class _Cells:
         sides = (np.concatenate(pair) for pair in zip(lower, upper, strict=True))
         return _Cells(np.tile(self.row, 2), np.tile(self.column, 2), *sides)
 
-    def bounds(
-        self, nodes: FloatVector, tables: Sequence[tuple[FloatMatrix, float]]
-    ) -> tuple[FloatVector, FloatVector]:
+    def bounds(self, surfaces: Sequence[tuple[_Surface, float]]) -> tuple[FloatVector, FloatVector]:
         """The quotient at the middles with the interpolated tables, and an upper bound over each cell."""
         a, b, c, d = self.a, self.b, self.c, self.d
         x, y = (a + b) / 2, (c + d) / 2
         most, middle = np.ones(len(a)), np.ones(len(a))
-        for table, power in tables:
-            corners = [_bilinear(nodes, table, self.row, self.column, p, r) for p in (a, b) for r in (c, d)]
+        for surface, power in surfaces:
+            corners = [surface.upper(self.row, self.column, p, r) for p in (a, b) for r in (c, d)]
             most *= np.maximum.reduce(corners) ** power
-            middle *= _bilinear(nodes, table, self.row, self.column, x, y) ** power
+            middle *= surface.upper(self.row, self.column, x, y) ** power
         near = np.maximum(np.maximum(a - d, c - b), 0.0)
         upper = _secant_upper(a, b, c, d) ** 2 * _moment_quotient(near, most)
         value = _secant_upper(x, x, y, y) ** 2 * _moment_quotient(np.abs(x - y), middle)
@@ -113,12 +121,49 @@ def _spread(rows: FloatMatrix, centre: int) -> FloatMatrix:
     return table
 
 
-def _bilinear(nodes: FloatVector, table: FloatMatrix, row: Any, column: Any, x: FloatVector, y: FloatVector) -> Any:
-    right = (x - nodes[row]) / (nodes[row + 1] - nodes[row])
-    up = (y - nodes[column]) / (nodes[column + 1] - nodes[column])
-    below = (1 - right) * table[row, column] + right * table[row + 1, column]
-    above = (1 - right) * table[row, column + 1] + right * table[row + 1, column + 1]
-    return (1 - up) * below + up * above
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Surface:
+    """Q between the nodes, from above: bilinear, or by chords of powers of the moment m = 1 + h^2 Q.
+
+    m^(1/alpha) is a norm of something affine in p, hence convex in p; m^(-1/(alpha-1)) is concave in p' (Minkowski's
+    inequality, and its reverse for negative exponents).
+    """
+
+    nodes: FloatVector
+    table: FloatMatrix
+    moment: FloatMatrix  # logarithms
+    alpha: float  # infinite: bilinear only
+
+    @classmethod
+    def of(cls, nodes: FloatVector, table: FloatMatrix, alpha: float) -> _Surface:
+        moment = np.log1p(np.subtract.outer(nodes, nodes) ** 2 * table) * (1 + 1e-15)
+        return cls(nodes, table, moment, alpha)
+
+    def upper(self, row: Any, column: Any, x: FloatVector, y: FloatVector) -> Any:
+        """A bound on Q at points (x, y) of the table's cells."""
+        nodes, table = self.nodes, self.table
+        right = (x - nodes[row]) / (nodes[row + 1] - nodes[row])
+        up = (y - nodes[column]) / (nodes[column + 1] - nodes[column])
+        below = (1 - right) * table[row, column] + right * table[row + 1, column]
+        above = (1 - right) * table[row, column + 1] + right * table[row + 1, column + 1]
+        bilinear = (1 - up) * below + up * above
+        if math.isinf(self.alpha):
+            return bilinear
+        square = (x - y) ** 2
+        large = (square * bilinear > 0.1) & (np.abs(x - y) > 1e-9)
+        if not large.any():
+            return bilinear
+        row, column, right, up = row[large], column[large], right[large], up[large]
+        sides = []
+        for beside in (column, column + 1):
+            left, other = self.moment[row, beside] / self.alpha, self.moment[row + 1, beside] / self.alpha
+            norm = np.log((1 - right) * np.exp(left) + right * np.exp(other))
+            sides.append(np.exp(-norm * self.alpha / (self.alpha - 1)))
+        logarithm = -(self.alpha - 1) * np.log((1 - up) * sides[0] + up * sides[1])
+        logarithm += 1e-14 * (self.alpha + np.abs(logarithm))
+        bilinear[large] = np.minimum(bilinear[large], np.expm1(logarithm) / square[large])
+        return bilinear
 
 
 def _moment_quotient(distance: FloatVector, table: Any) -> Any:

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from quietbit._validate import InvalidParameter
+from quietbit.secure.client import SumClient
+from quietbit.secure.plan import ProtocolError, SumPlan
+from quietbit.secure.server import SumServer, masked_sum
+from quietbit.secure.shamir import SHARE_SIZE
+
+DIMENSION = 11
+
+
+def bits(clients: int, dimension: int = DIMENSION) -> dict[int, np.ndarray]:
+    rng = np.random.default_rng(5)
+    return {i: rng.integers(0, 2, dimension, dtype=np.uint32) for i in range(1, clients + 1)}
+
+
+@pytest.mark.parametrize(("clients", "threshold"), [(2, 2), (3, 2), (4, 3)])
+def test_exact_for_every_dropout_pattern_or_closed(clients: int, threshold: int) -> None:
+    """Each client leaves before sharing, masking or unmasking, or stays: all 4^n patterns."""
+    plan, codes = SumPlan(clients, threshold, DIMENSION, b"round"), bits(clients)
+    done = 0
+    for pattern in product(range(4), repeat=clients):
+        gone = [[i + 1 for i, stage in enumerate(pattern) if stage == s] for s in range(3)]
+        sent = [i + 1 for i, stage in enumerate(pattern) if stage >= 2]
+        stayed = sum(stage == 3 for stage in pattern)
+        arguments = {"gone_before_sharing": gone[0], "gone_before_masking": gone[1], "gone_before_unmasking": gone[2]}
+        if stayed >= threshold:
+            found = masked_sum(plan, codes, **arguments)
+            assert found.clients == tuple(sent)
+            assert (found.total == sum(codes[i] for i in sent)).all()
+            done += 1
+        else:
+            with pytest.raises(ProtocolError, match="threshold"):
+                masked_sum(plan, codes, **arguments)
+    assert done > 0
+
+
+def test_twelve_clients_all_ones_fill_the_modulus() -> None:
+    plan = SumPlan(15, 9, 40, b"round")  # the sum 15 is the largest of 4 bits
+    codes = {i: np.ones(40, dtype=np.uint32) for i in range(1, 16)}
+    assert (masked_sum(plan, codes).total == 15).all()
+    found = masked_sum(plan, codes, gone_before_masking=[1, 7, 15], gone_before_unmasking=[2, 3, 9])
+    assert (found.total == 12).all()
+
+
+def test_a_client_gives_up_one_secret_of_each_and_answers_once() -> None:
+    plan, codes = SumPlan(4, 3, DIMENSION, b"round"), bits(4)
+    clients = {i: SumClient(plan, i) for i in codes}
+    server = SumServer(plan)
+    published = server.keys({i: client.advertise() for i, client in clients.items()})
+    inboxes = server.shares_for({i: client.share(published) for i, client in clients.items()})
+    for i in (1, 2, 3):
+        server.receive(i, clients[i].mask(codes[i], inboxes[i]))
+    answer = clients[1].unmask(server.arrived())
+    assert set(answer.seeds) == {1, 2, 3}
+    assert set(answer.pair_keys) == {4}
+    assert not set(answer.seeds) & set(answer.pair_keys)
+    assert all(len(part) == SHARE_SIZE for part in (*answer.seeds.values(), *answer.pair_keys.values()))
+    with pytest.raises(ProtocolError, match="once and in order"):
+        clients[1].unmask({1, 2, 3, 4})
+    with pytest.raises(ProtocolError, match="threshold"):
+        clients[2].unmask({1, 2})
+    with pytest.raises(ProtocolError, match="lacks this one"):
+        clients[3].unmask({1, 2, 4})
+    with pytest.raises(ProtocolError, match="threshold"):
+        server.finish({1: answer})
+    with pytest.raises(InvalidParameter, match="not arrived yet"):
+        server.receive(1, b"")
+    assert repr(clients[1]) == "SumClient(1)"
+
+
+def test_changed_messages_are_refused() -> None:
+    plan, codes = SumPlan(3, 2, DIMENSION, b"round"), bits(3)
+    clients = {i: SumClient(plan, i) for i in codes}
+    server = SumServer(plan)
+    published = server.keys({i: client.advertise() for i, client in clients.items()})
+    inboxes = server.shares_for({i: client.share(published) for i, client in clients.items()})
+    swapped = {2: inboxes[1][3], 3: inboxes[1][2]}
+    with pytest.raises(InvalidParameter, match="authentication"):
+        clients[1].mask(codes[1], swapped)
+    with pytest.raises(InvalidParameter, match="bits, 0 or 1"):
+        clients[2].mask(codes[2] + 1, inboxes[2])
+    other = SumClient(plan, 1)
+    other.advertise()
+    with pytest.raises(ProtocolError, match="own"):
+        other.share(published)
