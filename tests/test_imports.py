@@ -11,7 +11,7 @@ import quietbit
 
 ROOT = Path(quietbit.__file__).parent
 LAYERS = (
-    "cli", "report", "task", "federation", "transport", "payload", "mechanism", "privacy", "kernel", "design",
+    "cli", "report", "task", "federation", "transport", "secure", "payload", "mechanism", "privacy", "kernel", "design",
 )  # fmt: skip
 GROUND = {"_validate", "_typing"}
 OPTIONAL = ("numba", "torch", "cryptography", "matplotlib", "typer", "rich", "dp_accounting", "flwr", "mpmath")

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from quietbit.report.bias_variance import plot_bias_variance
     from quietbit.report.design_plot import plot_design
     from quietbit.report.figure import save_figure
+    from quietbit.report.training import plot_training
     from quietbit.transport.aggregate import Aggregator, Received
     from quietbit.transport.uplink import Uplink
 
@@ -80,6 +81,7 @@ _HOMES = {
     "report.bias_variance": ("plot_bias_variance",),
     "report.design_plot": ("plot_design",),
     "report.figure": ("save_figure",),
+    "report.training": ("plot_training",),
     "transport.aggregate": ("Aggregator", "Received"),
     "transport.uplink": ("Uplink",),
 }
@@ -131,6 +133,7 @@ __all__ = [
     "paper_constant_upper",
     "plot_bias_variance",
     "plot_design",
+    "plot_training",
     "save_figure",
     "secure_words",
     "seeded_words",

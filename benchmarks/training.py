@@ -1,0 +1,165 @@
+"""How fast a private training goes, and where its time goes.
+
+Idea     a round on MNIST's ScatterNet dimensions (39,700 parameters, 600 clients of one example, random
+         features: the arithmetic does not look at them) is timed whole and in parts, beside the kernel on
+         its own, and beside the published way of doing the same round: materialise every gradient, softmax
+         over natural parameters, torch.bernoulli, 64-bit codes, decode, mean.
+
+    python benchmarks/training.py [--rounds 5] [--cohort 600] [--threads 1]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import torch
+from threadpoolctl import threadpool_limits
+
+from quietbit.federation.client_words import secure_client_words
+from quietbit.federation.cohort import PrivateCollector, release_bodies
+from quietbit.federation.problem import LocalPlan
+from quietbit.kernel.base import packed_size
+from quietbit.kernel.select import select
+from quietbit.kernel.words import secure_words
+from quietbit.mechanism.clipping import Ball, Norm
+from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.task.dataset import Dataset, Examples, Partition
+from quietbit.task.linear import LinearSoftmax
+from quietbit.transport.accumulator import accumulator_for
+
+FEATURES, CLASSES, EXAMPLES, CLIP, EPSILON = 3969, 10, 3000, 8.0, 1.0
+ROWS = 45
+
+
+@final
+@dataclass(frozen=True)
+class Bench:
+    """One problem with its mechanism."""
+
+    problem: LinearSoftmax
+    mechanism: InterpolatedMVU
+    plan: LocalPlan
+
+
+def setup() -> Bench:
+    from quietbit.design.solve import solve
+    from quietbit.design.spec import DesignSpec
+
+    rng = np.random.default_rng(0)
+    inputs = rng.standard_normal((EXAMPLES, FEATURES), dtype=np.float32)
+    labels = rng.integers(0, CLASSES, EXAMPLES)
+    examples = Examples(inputs, labels)
+    problem = LinearSoftmax(Dataset("random", CLASSES, examples, examples), Partition.one_each(EXAMPLES))
+    ball = Ball(Norm.L2, CLIP, problem.dimension)
+    return Bench(problem, InterpolatedMVU(solve(DesignSpec(2, 1, EPSILON)), ball), LocalPlan(Norm.L2, CLIP))
+
+
+def whole_rounds(bench: Bench, rounds: int, cohort: int, threads: int) -> float:
+    collector = PrivateCollector(bench.problem, bench.plan, bench.mechanism, secure_client_words(), threads)
+    parameters, best = np.zeros(bench.problem.dimension, dtype=np.float32), float("inf")
+    for number in range(rounds + 1):
+        clients = np.random.default_rng(number).permutation(EXAMPLES)[:cohort].astype(np.int64)
+        began = time.perf_counter()
+        collector.mean(parameters, clients, number)
+        best = min(best, time.perf_counter() - began) if number else best
+    return best
+
+
+def parts(bench: Bench, rounds: int) -> dict[str, float]:
+    """Seconds per client of each part, on one thread."""
+    collector = PrivateCollector(bench.problem, bench.plan, bench.mechanism, secure_client_words())
+    size = bench.problem.dimension
+    rows = np.zeros((ROWS, -(-size // 8) * 8), dtype=np.float32)
+    parameters = np.zeros(size, dtype=np.float32)
+    best = {"gradients and clipping": float("inf"), "words and sampling kernel": float("inf"), "adding": float("inf")}
+    for number in range(4 * rounds):
+        clients = np.random.default_rng(number).permutation(EXAMPLES)[:ROWS].astype(np.int64)
+        times = [time.perf_counter()]
+        bench.problem.updates(parameters, clients, bench.plan, rows[:, :size])
+        times.append(time.perf_counter())
+        bodies = release_bodies(
+            bench.mechanism, rows, clients, number, collector.words, collector.kernel, collector.header
+        )
+        times.append(time.perf_counter())
+        accumulator_for(bench.mechanism, collector.kernel, ROWS).add(bodies)
+        times.append(time.perf_counter())
+        for name, seconds in zip(best, np.diff(times).tolist(), strict=True):
+            best[name] = min(best[name], seconds / ROWS)
+    return best
+
+
+def kernel_alone(bench: Bench, rounds: int) -> float:
+    """Seconds per client of the kernel on one long update."""
+    count = ROWS * bench.problem.dimension
+    x = np.random.default_rng(1).standard_normal(count, dtype=np.float32) / np.float32(np.sqrt(count))
+    out, kernel, best = np.empty(packed_size(1, count), dtype=np.uint8), select("cpu"), float("inf")
+    for _ in range(4 * rounds):
+        began = time.perf_counter()
+        kernel.sample_packed(bench.mechanism.sampler, x, secure_words(), out, verified=True)
+        best = min(best, (time.perf_counter() - began) / ROWS)
+    return best
+
+
+def published_round(bench: Bench, rounds: int, cohort: int) -> float:
+    """Seconds of one round as the published code does it, in torch."""
+    design = bench.mechanism.design
+    natural = torch.log(torch.tensor(design.probabilities, dtype=torch.float32))
+    alphabet = torch.tensor(design.alphabet, dtype=torch.float32)
+    inputs = torch.from_numpy(bench.problem.dataset.train.inputs[:cohort])
+    labels = torch.from_numpy(bench.problem.dataset.train.labels[:cohort])
+    weight, best = torch.zeros(CLASSES, FEATURES), float("inf")
+
+    def once() -> Any:
+        errors = torch.softmax(inputs @ weight.T, dim=1) - torch.nn.functional.one_hot(labels, CLASSES)
+        gradients = torch.einsum("nc,nf->ncf", errors, inputs).reshape(cohort, -1)
+        lengths = gradients.norm(dim=1, keepdim=True)
+        gradients = gradients * torch.clamp(CLIP / lengths, max=1.0)
+        total = torch.zeros(gradients.shape[1])
+        for row in gradients:  # all at once needs cohort x parameters x 2 probabilities
+            place = (0.5 + row / (2 * CLIP)).unsqueeze(-1)
+            probabilities = torch.softmax((1 - place) * natural[0] + place * natural[1], dim=-1)
+            codes = torch.bernoulli(probabilities[..., 1]).long()
+            total += (2 * alphabet[codes] - 1) * CLIP
+        return total / cohort
+
+    for _ in range(rounds):
+        began = time.perf_counter()
+        once()
+        best = min(best, time.perf_counter() - began)
+    return best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--cohort", type=int, default=600)
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    bench = setup()
+    size = bench.problem.dimension
+    with threadpool_limits(limits=1):
+        torch.set_num_threads(arguments.threads)
+        whole = whole_rounds(bench, arguments.rounds, arguments.cohort, arguments.threads)
+        shares, alone = parts(bench, arguments.rounds), kernel_alone(bench, arguments.rounds)
+        published = published_round(bench, max(1, arguments.rounds // 2), arguments.cohort)
+    print(f"{arguments.cohort} clients x {size:,} parameters, one bit, threads = {arguments.threads}; best of several")
+    print(f"{'':34} {'us per client':>14} {'G coordinates/s':>16} {'share':>7}")
+    one = sum(shares.values())
+    for name, seconds in shares.items():
+        print(f"{name:34} {1e6 * seconds:14.1f} {size / seconds / 1e9:16.3f} {seconds / one:7.0%}")
+    per_client = whole / arguments.cohort
+    for name, seconds in (
+        ("whole round", per_client),
+        ("the kernel alone", alone),
+        ("published way, whole round", published / arguments.cohort),
+    ):
+        print(f"{name:34} {1e6 * seconds:14.1f} {size / seconds / 1e9:16.3f}")
+    print(f"An MNIST epoch (60,000 clients) takes {60000 * per_client:.1f} s; published way {100 * published:.0f} s.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""Accuracy as a run goes on, one line per run: what a training looked like.
+
+Idea     the lines end in their own names and numbers, so that nobody has to match colours with a legend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from quietbit._validate import require
+from quietbit.report.figure import INK, Figure, blank_figure, plain_axes
+
+__all__ = ["plot_training"]
+
+COLOURS = ("#1f6fb2", "#e0a100", "#c8361e", "#7a7f8c", "#3d8f52", "#7a4fa3")
+
+
+def plot_training(curves: Mapping[str, Sequence[tuple[int, float]]], title: str) -> Figure:
+    """Test accuracy over rounds; ``curves`` maps a run's label to its (round, accuracy) points."""
+    require(curves and all(curves.values()), "curves", list(curves), "at least one run, each with a point")
+    figure = blank_figure(7.2, 4.4)
+    axes = plain_axes(figure.subplots(), title, x="round", y="test accuracy, %")
+    last = max(points[-1][0] for points in curves.values())
+    heights: list[float] = []
+    for place, (label, points) in enumerate(sorted(curves.items(), key=lambda item: item[1][-1][1])):
+        colour = COLOURS[place % len(COLOURS)]
+        axes.plot([r for r, _ in points], [100 * a for _, a in points], color=colour, linewidth=1.8)
+        # Labels keep a line's height from the one below.
+        height = max(100 * points[-1][1], heights[-1] + 4.5 if heights else 0.0)
+        heights.append(height)
+        axes.text(last * 1.02, height, f"{label}  {100 * points[-1][1]:.1f} %", color=INK, fontsize=9, va="center")
+        axes.plot([points[-1][0]], [100 * points[-1][1]], "o", color=colour, markersize=4)
+    axes.set_xlim(0, last * 1.45)
+    axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= last])
+    axes.set_ylim(0, 100)
+    return figure
