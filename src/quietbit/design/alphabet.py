@@ -46,6 +46,7 @@ MARGINS = (
     1e-2,
 )  # by how much an exactly unbiased alphabet exceeds the smallest width
 FLATTEST = 1e-6  # log-ratios between neighbours below this leave Newton's method no digits
+RETRY = 1e-6  # at larger gaps a failed solve is tried again from a cold start
 WALL = 1e6  # what an infeasible alphabet costs in the line search
 
 
@@ -121,6 +122,8 @@ class _Descent:
         self.unit = unbiased_half_width(spec)
         self.path = CentralPath(spec)
         self.half = spec.outputs // 2
+        # A grid that inherits its alphabet from a coarse one only polishes it.
+        self.steps = 60 if spec.input_levels <= DIRECT_LEVELS else 10
         outermost = 1 + margin * (1 - 0.5 / self.unit) if spec.bias == "exact" else 1e-3
         self.bounds = [(0.0, None)] * (self.half - 1) + [(outermost, None)]
 
@@ -136,7 +139,7 @@ class _Descent:
                 jac=True,
                 method="L-BFGS-B",
                 bounds=self.bounds,
-                options={"maxiter": 60, "ftol": max(1e-13, 1e-5 * accuracy), "gtol": 1e-10},
+                options={"maxiter": self.steps, "ftol": max(1e-13, 1e-5 * accuracy), "gtol": 1e-10},
             )
             candidate = np.sort(found.x)
             try:
@@ -175,8 +178,11 @@ class _Descent:
     def _solve(self, alphabet: FloatVector, gap: float) -> Optimum:
         try:
             return self.path.solve(alphabet, gap)
-        except Infeasible:  # the warm start was too close to the boundary: once more from the middle
+        except Infeasible:
             self.path.reset()
+            if gap < RETRY:  # rounding, not the start, is what failed
+                raise
+        # The warm start was too close to the boundary: once more from the middle.
         try:
             return self.path.solve(alphabet, gap)
         except Infeasible:
