@@ -13,7 +13,7 @@ ROOT = Path(quietbit.__file__).parent
 LAYERS = (
     "cli", "report", "task", "federation", "transport", "secure", "payload", "mechanism", "privacy", "kernel", "design",
 )  # fmt: skip
-GROUND = {"_validate", "_typing"}
+GROUND = {"_threads", "_typing", "_validate"}
 OPTIONAL = ("numba", "torch", "cryptography", "matplotlib", "typer", "rich", "dp_accounting", "flwr", "mpmath")
 FILES = sorted(ROOT.rglob("*.py"))
 

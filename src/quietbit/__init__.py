@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from quietbit.design.solve import solve
     from quietbit.design.spec import DesignSpec
     from quietbit.design.table import Design
+    from quietbit.federation.settings import Settings
+    from quietbit.federation.simulate import simulate
     from quietbit.kernel.words import RandomWords, secure_words, seeded_words
     from quietbit.mechanism.audit import Audit, audit
     from quietbit.mechanism.base import Mechanism
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from quietbit.report.design_plot import plot_design
     from quietbit.report.figure import save_figure
     from quietbit.report.training import plot_training
+    from quietbit.task.registry import TaskSpec, build_task
     from quietbit.transport.aggregate import Aggregator, Received
     from quietbit.transport.uplink import Uplink
 
@@ -59,6 +62,8 @@ _HOMES = {
     "design.solve": ("solve",),
     "design.spec": ("DesignSpec",),
     "design.table": ("Design",),
+    "federation.settings": ("Settings",),
+    "federation.simulate": ("simulate",),
     "kernel.words": ("RandomWords", "secure_words", "seeded_words"),
     "mechanism.audit": ("Audit", "audit"),
     "mechanism.base": ("Mechanism",),
@@ -82,6 +87,7 @@ _HOMES = {
     "report.design_plot": ("plot_design",),
     "report.figure": ("save_figure",),
     "report.training": ("plot_training",),
+    "task.registry": ("TaskSpec", "build_task"),
     "transport.aggregate": ("Aggregator", "Received"),
     "transport.uplink": ("Uplink",),
 }
@@ -116,13 +122,16 @@ __all__ = [
     "QuietbitError",
     "RandomWords",
     "Received",
+    "Settings",
     "Sign",
     "Skellam",
+    "TaskSpec",
     "Trust",
     "Unit",
     "Uplink",
     "__version__",
     "audit",
+    "build_task",
     "calibrate",
     "catalogue",
     "certify",
@@ -137,6 +146,7 @@ __all__ = [
     "save_figure",
     "secure_words",
     "seeded_words",
+    "simulate",
     "solve",
     "zero_out_constant_upper",
 ]

@@ -9,7 +9,7 @@ import typer
 
 import quietbit
 from quietbit.cli.console import JsonOption, column_table, progress_bar, rounded, rounded_up, show_json
-from quietbit.cli.demo_training import COHORT, ROUNDS, Trained, curves, train_all
+from quietbit.cli.demo_training import COHORT, ROUNDS, TARGET, Trained, curves, train_all
 from quietbit.cli.files import check_folder
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def demo(
         size = len(quietbit.Uplink(found.mechanism).send(_update()))
     with progress_bar("Training", quiet=json, lines=True) as report:
         trained = train_all(report)
-    title = f"scikit-learn's digits, {ROUNDS} rounds of {COHORT} clients, every client epsilon <= 20 at delta = 1e-5 (zero-out)"
+    title = f"digits, {ROUNDS} rounds of {COHORT} clients, each epsilon <= {TARGET:g} at delta = {DELTA:g} (zero-out)"
     pictures["training.png"] = quietbit.plot_training(curves(trained), title)
     saved = [design.save(out / f"{_name(design)}.json") for design, _ in certified]
     saved += [quietbit.save_figure(picture, out / name) for name, picture in pictures.items()]

@@ -19,9 +19,10 @@ from typing import TypeAlias
 import numpy as np
 from scipy.optimize import minimize
 
+from quietbit._threads import one_thread
 from quietbit._typing import FloatMatrix, FloatVector
 from quietbit.design.closed_form import unbiased_half_width
-from quietbit.design.interior_point import CentralPath, Infeasible, Optimum, one_thread
+from quietbit.design.interior_point import CentralPath, Infeasible, Optimum
 from quietbit.design.spec import DesignSpec
 
 __all__ = ["Progress", "search", "symmetric"]

@@ -14,9 +14,7 @@ Source   Chaudhuri et al. (2022) for the problem; Wright, "Primal-Dual Interior-
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, final
 
@@ -27,7 +25,7 @@ from scipy.linalg import solve_banded
 from quietbit._typing import FloatMatrix, FloatVector
 from quietbit.design.spec import DesignSpec
 
-__all__ = ["CentralPath", "Infeasible", "Optimum", "one_thread"]
+__all__ = ["CentralPath", "Infeasible", "Optimum"]
 
 
 class Infeasible(ArithmeticError):
@@ -46,18 +44,6 @@ class Optimum:
     gap: float  # the duality gap: how far the objective may be from the best for this alphabet
     barrier_objective: float  # smooth in the alphabet, with the envelope gradient below
     alphabet_gradient: FloatVector
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Keep the linear algebra on one thread: its systems are small, and waiting for helpers costs more than they do."""
-    try:
-        from threadpoolctl import threadpool_limits
-    except ImportError:  # slower on a busy machine, otherwise the same
-        yield
-        return
-    with threadpool_limits(1, user_api="blas"):
-        yield
 
 
 class _Privacy(Protocol):

@@ -19,9 +19,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from quietbit._threads import one_thread
 from quietbit._typing import FloatMatrix, FloatVector
 from quietbit.design.closed_form import unbiased_half_width
-from quietbit.design.interior_point import CentralPath, Infeasible, one_thread
+from quietbit.design.interior_point import CentralPath, Infeasible
 from quietbit.design.spec import DesignSpec
 
 __all__ = ["objective_lower_bound"]

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TypeAlias, final
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from quietbit._threads import one_thread
 from quietbit._validate import QuietbitError
 from quietbit.federation.account import Account
 from quietbit.federation.choose import choose_mechanism
@@ -93,7 +93,7 @@ def simulate(
     run = Run(settings, mechanism, account, [], FINISHED, "", 0, w, collector.bytes_per_client, 0.0)
     try:
         # One thread per library call: the cohort is what is spread over threads.
-        with threadpool_limits(limits=1):
+        with one_thread():
             for number in range(settings.rounds):
                 clients = schedule.cohort(number)
                 if account is not None:
