@@ -14,20 +14,23 @@ from quietbit._validate import require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.reference import ReferenceKernel
 
-__all__ = ["KERNELS", "default_kernel", "select"]
+__all__ = ["GPU_KERNELS", "KERNELS", "default_kernel", "select"]
 
 KERNELS = ("cpu", "reference", "torch")
+GPU_KERNELS = ("triton",)  # these refuse a machine without a GPU
 
 
 def select(name: str, *, threads: int = 1) -> Kernel:
-    """The kernel of that name: ``cpu`` (needs numba), ``torch`` (needs torch) or ``reference``.
+    """The kernel of that name: ``cpu`` (needs numba), ``torch`` (needs torch), ``triton`` or ``reference``.
+
+    ``triton`` needs torch, triton and an NVIDIA GPU.
 
     ``threads`` is how many threads the cpu kernel may use; the others take it as 1 only.
 
     >>> select("reference").name
     'reference'
     """
-    require(name in KERNELS, "kernel", name, "one of " + ", ".join(KERNELS))
+    require(name in KERNELS + GPU_KERNELS, "kernel", name, "one of " + ", ".join(KERNELS + GPU_KERNELS))
     if name == "cpu":
         from quietbit.kernel.cpu import CpuKernel
 
@@ -37,6 +40,10 @@ def select(name: str, *, threads: int = 1) -> Kernel:
         from quietbit.kernel.torch import TorchKernel
 
         return TorchKernel()
+    if name == "triton":
+        from quietbit.kernel.triton import TritonKernel
+
+        return TritonKernel()
     return ReferenceKernel()
 
 

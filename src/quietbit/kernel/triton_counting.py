@@ -1,0 +1,123 @@
+"""Norms and sums of payloads on the GPU, without unpacking anything into memory.
+
+Idea     one-bit payloads are added as bit planes: a carry-save adder takes four payloads at a time and 32
+         coordinates per word, 18 operations for 128 bits; the planes are spelled out once per 255 payloads. Wider
+         codes are cut from their bytes in registers and looked up. Norms follow the fixed order of `norm.py`;
+         their block sums are added exactly, as whole numbers. Importing this module needs triton.
+Symbols  plane p holds bit p of every coordinate's count; a limb is 20 bits of a block's sum.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+__all__ = ["LIMBS", "LIMB_BITS", "MAX_GROUP", "add_codes", "add_limbs", "block_sums", "count_ones"]
+
+MAX_GROUP = 252  # payloads per launch of `count_ones`: eight planes, four at a time
+LIMBS = 8
+LIMB_BITS = 20
+
+
+@triton.jit
+def _full_adder(a, b, c):
+    """Sum and carry of three bits, 32 times."""
+    return a ^ b ^ c, (a & b) | (c & (a ^ b))
+
+
+@triton.jit
+def count_ones(payloads, stride, how_many, total, words, dimension, table, LANES: tl.constexpr):
+    """Add ``table[0] * zeros + table[1] * ones`` to each coordinate's total; payloads are rows of 32-bit words."""
+    word = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
+    here = word < words
+    zero = (word & 0).to(tl.uint32)
+    nothing = (word & 0).to(tl.int32)
+    p0, p1, p2, p3, p4, p5, p6, p7 = zero, zero, zero, zero, zero, zero, zero, zero
+    k = how_many * 0
+    while k < how_many:
+        at = payloads + word + k * stride
+        a = tl.load(at, mask=here, other=0).to(tl.uint32)
+        b = tl.load(at + stride, mask=here & (nothing + (k + 1) < how_many), other=0).to(tl.uint32)
+        c = tl.load(at + 2 * stride, mask=here & (nothing + (k + 2) < how_many), other=0).to(tl.uint32)
+        d = tl.load(at + 3 * stride, mask=here & (nothing + (k + 3) < how_many), other=0).to(tl.uint32)
+        p0, ab = _full_adder(p0, a, b)
+        p0, cd = _full_adder(p0, c, d)
+        p1, carry = _full_adder(p1, ab, cd)
+        p2, carry = p2 ^ carry, p2 & carry
+        p3, carry = p3 ^ carry, p3 & carry
+        p4, carry = p4 ^ carry, p4 & carry
+        p5, carry = p5 ^ carry, p5 & carry
+        p6, carry = p6 ^ carry, p6 & carry
+        p7 = p7 ^ carry
+        k += 4
+    bit = tl.arange(0, 32)[None, :].to(tl.uint32)
+    ones = (p0[:, None] >> bit) & 1
+    ones += ((p1[:, None] >> bit) & 1) << 1
+    ones += ((p2[:, None] >> bit) & 1) << 2
+    ones += ((p3[:, None] >> bit) & 1) << 3
+    ones += ((p4[:, None] >> bit) & 1) << 4
+    ones += ((p5[:, None] >> bit) & 1) << 5
+    ones += ((p6[:, None] >> bit) & 1) << 6
+    ones += ((p7[:, None] >> bit) & 1) << 7
+    index = word[:, None] * 32 + tl.arange(0, 32)[None, :]
+    inside = index < dimension
+    before = tl.load(total + index, mask=inside, other=0)
+    zero_adds, one_adds = tl.load(table), tl.load(table + 1)
+    added = zero_adds * how_many + (one_adds - zero_adds) * ones.to(tl.int64)
+    tl.store(total + index, before + added.to(before.dtype), mask=inside)
+
+
+@triton.jit
+def add_codes(payloads, stride, how_many, total, size, dimension, table, BITS: tl.constexpr, SIZE: tl.constexpr):
+    """Add ``table[code]`` of every payload; payloads are rows of ``size`` bytes, ``stride`` apart."""
+    index = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    inside = index < dimension
+    at = index * BITS
+    byte, place = at // 8, (at % 8).to(tl.int32)
+    sums = tl.load(total + index, mask=inside, other=0)
+    k = how_many * 0
+    while k < how_many:
+        here = payloads + byte + k * stride
+        window = tl.load(here, mask=inside, other=0).to(tl.int32)
+        if 8 % BITS != 0:
+            window |= tl.load(here + 1, mask=inside & (byte + 1 < size), other=0).to(tl.int32) << 8
+        if BITS > 8:
+            window |= tl.load(here + 2, mask=inside & (byte + 2 < size), other=0).to(tl.int32) << 16
+        sums += tl.load(table + ((window >> place) & (2**BITS - 1)), mask=inside, other=0).to(sums.dtype)
+        k += 1
+    tl.store(total + index, sums, mask=inside)
+
+
+@triton.jit
+def block_sums(x, sums, size, blocks, scale, ORDER: tl.constexpr, BLOCKS: tl.constexpr):
+    """The sums of blocks of 16 rows of 256 terms: rows one after the other, lanes by halving."""
+    block = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
+    lane = tl.arange(0, 256)
+    power = tl.load(scale)
+    lanes = (block[:, None] * 0 + lane[None, :] * 0).to(tl.float64)
+    for row in tl.static_range(16):
+        index = block[:, None] * 4096 + (row * 256 + lane)[None, :]
+        value = tl.load(x + index, mask=index < size, other=0.0).to(tl.float64) * power
+        lanes = lanes + (value * value if ORDER == 2 else tl.abs(value))
+    for level in tl.static_range(8):
+        # The left and right halves as two columns.
+        halves = tl.permute(tl.reshape(lanes, (BLOCKS, 2, 128 // 2**level)), (0, 2, 1))
+        left, right = tl.split(halves)
+        lanes = left + right
+    tl.store(sums + block, tl.reshape(lanes, (BLOCKS,)), mask=block < blocks)
+
+
+@triton.jit
+def add_limbs(sums, size, peak, limbs, SIZE: tl.constexpr, LIMBS: tl.constexpr, LIMB_BITS: tl.constexpr):
+    """Cut the block sums into limbs below the power of two above their peak; counts what does not fit in the last."""
+    index = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    rest = tl.load(sums + index, mask=index < size, other=0.0)
+    exponent = (tl.load(peak).to(tl.int64, bitcast=True) >> 52) - 1022  # the peak is below 2^exponent
+    for k in tl.static_range(LIMBS):
+        shift = (k + 1) * LIMB_BITS - exponent
+        limb = tl.floor(rest * ((shift + 1023) << 52).to(tl.float64, bitcast=True))
+        rest = rest - limb * ((1023 - shift) << 52).to(tl.float64, bitcast=True)
+        tl.atomic_add(limbs + k, tl.sum(limb.to(tl.int64), axis=0))
+    tl.atomic_add(limbs + LIMBS, tl.sum((rest != 0).to(tl.int64), axis=0))

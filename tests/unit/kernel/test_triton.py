@@ -1,0 +1,261 @@
+"""The triton kernel in Triton's interpreter, or on a GPU where there is one: the reference's codes, norms, counts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+if find_spec("triton") is None or find_spec("torch") is None:
+    pytest.skip("the triton kernel needs the packages triton and torch", allow_module_level=True)
+
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
+
+from quietbit._validate import InvalidParameter
+from quietbit.kernel import triton as host
+from quietbit.kernel.base import packed_size
+from quietbit.kernel.device_words import GENERATORS, DeviceBlock
+from quietbit.kernel.reference import ReferenceKernel, thresholds
+from quietbit.kernel.select import select
+from quietbit.kernel.words import seeded_words
+from unit.kernel.makers import GivenWords, make_sampler
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's own arithmetic wraps around
+REFERENCE = ReferenceKernel()
+SAMPLERS = {
+    "one bit": make_sampler(2, 1, 1.0),
+    "one bit, centred": make_sampler(2, 1, 3.0, 0.8, -0.1, 1.1),
+    "one bit, cells": make_sampler(2, 1, 30.0),
+    "one bit, five levels": make_sampler(5, 1, 6.0, 0.8, -0.3, 1.3),
+    "two bits": make_sampler(2, 2, 1.0),
+    "three bits": make_sampler(2, 3, 3.0),
+    "four bits": make_sampler(2, 4, 1.0),
+    "four bits, five levels": make_sampler(5, 4, 6.0, 0.8, -0.3, 1.3),
+    "five bits": make_sampler(2, 5, 1.0),
+    "eight bits": make_sampler(2, 8, 1.0),
+    "a clamp beyond the cells": make_sampler(3, 2, 2.0, 3.0, -2000.0, 3000.0),
+    "a clamp to one point": make_sampler(2, 1, 1.0, 0.5, 0.5, 0.5),
+}
+
+
+class FixedKey:
+    def __init__(self, generator):
+        self.generator = generator
+
+    def draw(self, count):
+        return DeviceBlock(count, self.generator, tuple(0x9E3779B9 * (k + 1) & 0xFFFFFFFF for k in range(8)))
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    return select("triton")
+
+
+def update(size, seed, kind=np.float32):
+    rng = np.random.default_rng(seed)
+    values = rng.normal(size=size) * 10.0 ** rng.uniform(-4, 0.5, size=size)
+    values[::17], values[5::31], values[7::29], values[11::37] = 0.0, 1e-45, 1.0, -1.0
+    return values.astype(kind)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_codes_are_those_of_the_reference(kernel, name):
+    inputs = update(2003 if SAMPLERS[name].bits < 8 else 203, 1)
+    for factor in (1.0, 0.37):
+        expected = REFERENCE.sample(SAMPLERS[name], inputs, seeded_words(3), factor=factor)
+        found = kernel.sample(SAMPLERS[name], inputs, seeded_words(3), factor=factor)
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("generator", GENERATORS)
+@pytest.mark.parametrize("name", ["one bit", "one bit, cells", "two bits", "four bits", "three bits"])
+def test_words_made_in_the_kernel_are_the_generators(kernel, generator, name):
+    """Same key, same codes as the reference with the words numpy makes: more than one program, an odd end."""
+    inputs = update(9001, 2)
+    expected = REFERENCE.sample(SAMPLERS[name], inputs, FixedKey(generator), factor=0.5)
+    np.testing.assert_array_equal(kernel.sample(SAMPLERS[name], inputs, FixedKey(generator), factor=0.5), expected)
+
+
+@pytest.mark.parametrize("name", ["one bit", "one bit, five levels", "two bits", "four bits"])
+def test_words_at_the_thresholds(kernel, name):
+    """Every coordinate's word within one unit, of 2^-16 or of 2^-64, of one of its thresholds."""
+    sampler, inputs = SAMPLERS[name], update(1501, 100)
+    rng = np.random.default_rng(5)
+    upper, lower = thresholds(sampler, inputs, 0.9)
+    rows, which = np.arange(inputs.size), rng.integers(0, upper.shape[1], size=inputs.size)
+    whole = [int(u) * 2**48 + int(v) for u, v in zip(upper[rows, which], lower[rows, which], strict=True)]
+    steps = rng.choice([-(2**48), -1, 0, 1, 2**48], size=inputs.size)
+    aimed = [min(2**64 - 1, max(0, value + int(step))) for value, step in zip(whole, steps, strict=True)]
+    words = GivenWords([value >> 48 for value in aimed], [value & (2**48 - 1) for value in aimed])
+    full = [[int(u) * 2**48 + int(v) for u, v in zip(a, b, strict=True)] for a, b in zip(upper, lower, strict=True)]
+    expected = [sum(value >= edge for edge in row) for value, row in zip(aimed, full, strict=True)]
+    np.testing.assert_array_equal(kernel.sample(sampler, inputs, words, factor=0.9), expected)
+
+
+@pytest.mark.parametrize("generator", [None, "philox"])
+def test_a_list_that_overflows_means_everything_is_done_again(kernel, monkeypatch, generator):
+    monkeypatch.setattr(host, "ROOM", 3)
+    words = FixedKey(generator) if generator else seeded_words(8)
+    steep = make_sampler(3, 2, 2.0, 3.0, -2000.0, 3000.0)  # outside the cells nothing is decided
+    inputs = 300.0 * update(1003, 4)
+    expected = REFERENCE.sample(steep, inputs, FixedKey(generator) if generator else seeded_words(8))
+    np.testing.assert_array_equal(kernel.sample(steep, inputs, words), expected)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ["one bit", "two bits"])
+def test_tensors_of_every_type(kernel, kind, name):
+    inputs = torch.tensor(update(1003, 6, np.float64)).to(kind)
+    same = inputs.double().numpy()
+    found = kernel.sample(SAMPLERS[name], inputs, seeded_words(1), factor=0.5)
+    assert isinstance(found, torch.Tensor)
+    expected = REFERENCE.sample(SAMPLERS[name], same, seeded_words(1), factor=0.5)
+    np.testing.assert_array_equal(found.cpu().numpy(), expected)
+    for order in (1, 2):
+        assert kernel.norm(inputs, order) == REFERENCE.norm(same, order)
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 1024, 2048, 2051])
+@pytest.mark.parametrize("name", ["one bit", "two bits", "three bits"])
+def test_widths_and_buffers(kernel, size, name):
+    sampler, inputs = SAMPLERS[name], update(size, size)
+    expected = REFERENCE.pack(REFERENCE.sample(sampler, inputs, seeded_words(2)), sampler.bits)
+    out = np.full(packed_size(sampler.bits, size), 0xAA, np.uint8)
+    kernel.sample_packed(sampler, inputs, seeded_words(2), out)
+    assert out.tobytes() == expected
+    larger = torch.full((out.size + 1,), 0xAA, dtype=torch.uint8)
+    kernel.sample_packed(sampler, torch.tensor(inputs), seeded_words(2), larger[1:])
+    assert larger.numpy().tobytes() == b"\xaa" + expected
+
+
+@pytest.mark.parametrize(
+    ("magnitude", "scale", "factor"),
+    [(1e300, 0.5, 3e-301), (1e-38, 1e38, 1.0), (1e-300, 1e-9, 1.0), (1e300, 1e-140, 1e-170), (1.0, 0.5, 0.0)],
+)
+@pytest.mark.parametrize("bits", [1, 2])
+def test_extreme_magnitudes(kernel, magnitude, scale, factor, bits):
+    sampler = make_sampler(2, bits, 2.0, scale)
+    inputs = update(501, 9, np.float64) * magnitude
+    expected = REFERENCE.sample(sampler, inputs, seeded_words(6), factor=factor)
+    np.testing.assert_array_equal(kernel.sample(sampler, inputs, seeded_words(6), factor=factor), expected)
+
+
+def test_shapes_layouts_lists_and_bfloat16_patterns(kernel):
+    sampler, whole = SAMPLERS["three bits"], update(1200, 3).reshape(10, 120)
+    for view in (whole[:, ::3], whole.T, whole[::-1], whole[0, 0]):
+        expected = REFERENCE.sample(sampler, view.copy(), seeded_words(4))
+        found = kernel.sample(sampler, view, seeded_words(4))
+        assert found.shape == view.shape
+        np.testing.assert_array_equal(found, expected)
+    parts = [whole[:, ::3], whole[0].astype(np.float64), whole[0, :0], whole[3].astype(np.float16)]
+    expected = REFERENCE.sample(sampler, parts, seeded_words(5))
+    np.testing.assert_array_equal(kernel.sample(sampler, parts, seeded_words(5)), expected)
+    assert kernel.norm(parts, 2) == REFERENCE.norm(parts, 2)
+    tensors = [torch.tensor(np.ascontiguousarray(part)) for part in parts]
+    np.testing.assert_array_equal(kernel.sample(sampler, tensors, seeded_words(5)).cpu().numpy(), expected)
+    bits = (whole.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+    expected = REFERENCE.sample(sampler, bits, seeded_words(5))
+    np.testing.assert_array_equal(kernel.sample(sampler, bits, seeded_words(5)), expected)
+
+
+def test_norms_of_many_blocks_are_exact(kernel):
+    """More than 64 blocks go through limbs; spread too wide, they come back whole."""
+    inputs = update(66 * 4096 + 5, 11)
+    assert kernel.norm(inputs, 2) == REFERENCE.norm(inputs, 2)
+    wide = inputs.astype(np.float64)
+    wide[:4096] = 1e-200
+    wide[4096:8192] = 1e60
+    assert kernel.norm(wide, 1) == REFERENCE.norm(wide, 1)
+    assert kernel.norm(wide * 1e200, 2) == REFERENCE.norm(wide * 1e200, 2)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_refusals_before_a_word_is_drawn(kernel, bad):
+    words, inputs = GivenWords(np.zeros(5001), np.zeros(5001)), np.ones(5001, np.float32)
+    inputs[4500] = bad
+    with pytest.raises(InvalidParameter, match="finite everywhere"):
+        kernel.sample(SAMPLERS["one bit"], inputs, words)
+    with pytest.raises(InvalidParameter, match="finite everywhere"):
+        kernel.norm(inputs, 2)
+    with pytest.raises(InvalidParameter, match="type of the update"):
+        kernel.sample(SAMPLERS["one bit"], np.ones(8, np.int32), words)
+    with pytest.raises(InvalidParameter, match="type of the update"):
+        kernel.sample(SAMPLERS["one bit"], torch.ones(8, dtype=torch.int32), words)
+    with pytest.raises(InvalidParameter, match="buffer"):
+        kernel.sample_packed(SAMPLERS["one bit"], np.ones(8), words, np.empty(2, np.uint8))
+    with pytest.raises(InvalidParameter, match="factor"):
+        kernel.sample(SAMPLERS["one bit"], np.ones(8), words, factor=1.5)
+    assert words.draws == []
+
+
+def test_a_nan_that_slips_through_is_still_randomised(kernel):
+    for name in ("one bit", "one bit, five levels", "two bits"):
+        expected = REFERENCE.sample(SAMPLERS[name], np.full(505, -1e3), seeded_words(8))
+        nothing = np.full(505, np.nan, np.float32)
+        np.testing.assert_array_equal(kernel.sample(SAMPLERS[name], nothing, seeded_words(8), verified=True), expected)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3, 4, 5, 8, 9, 16])
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+@pytest.mark.parametrize("size", [1, 13, 1001])
+def test_counting(kernel, bits, kind, size):
+    rng = np.random.default_rng(size)
+    codes, table = rng.integers(0, 2**bits, size=(17, size)), rng.integers(-5000, 5000, size=2**bits)
+    payloads = [REFERENCE.pack(row, bits) for row in codes]
+    total = np.full(size, 7, kind)
+    assert kernel.accumulate(iter(payloads), bits, table, total) == 17
+    np.testing.assert_array_equal(total, 7 + table[codes].sum(axis=0))
+    rows = torch.tensor(np.stack([np.frombuffer(data, np.uint8) for data in payloads]))
+    sums = torch.full((size,), 7, dtype=torch.int32 if kind is np.int32 else torch.int64)
+    assert kernel.accumulate(rows, bits, table, sums) == 17
+    np.testing.assert_array_equal(sums.numpy(), total)
+    np.testing.assert_array_equal(kernel.unpack(rows[3], bits, size).numpy().astype(np.int64), codes[3])
+
+
+def test_counting_more_payloads_than_planes_hold(kernel):
+    rows = np.full((300, 5), 0xFF, np.uint8)
+    total = np.zeros(40, np.int32)
+    assert kernel.accumulate(torch.tensor(rows), 1, np.array([0, 1]), total) == 300
+    assert (total == 300).all()
+
+
+def test_counting_refuses_bad_payloads_and_totals(kernel):
+    table, total = np.array([0, 1]), np.zeros(9, np.int64)
+    with pytest.raises(InvalidParameter, match="length"):
+        kernel.accumulate([b"\x00"], 1, table, total)
+    with pytest.raises(InvalidParameter, match="padding"):
+        kernel.accumulate([b"\x00\x02"], 1, table, total)
+    with pytest.raises(InvalidParameter, match="padding"):
+        kernel.accumulate(torch.tensor([[0, 2]], dtype=torch.uint8), 1, table, total)
+    with pytest.raises(InvalidParameter, match="length"):
+        kernel.accumulate(torch.zeros((1, 3), dtype=torch.uint8), 1, table, total)
+    with pytest.raises(InvalidParameter, match="total"):
+        kernel.accumulate([], 1, table, torch.zeros(9))
+    assert kernel.accumulate([], 1, table, total) == 0
+    assert not total.any()
+
+
+def test_packing_and_the_name(kernel):
+    codes = np.arange(13) % 8
+    assert kernel.pack(codes, 3) == REFERENCE.pack(codes, 3)
+    np.testing.assert_array_equal(kernel.unpack(REFERENCE.pack(codes, 3), 3, 13), codes)
+    assert kernel.name == "triton"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_missing_gpu_is_one_sentence():
+    code = (
+        "from quietbit._validate import MissingDependency\n"
+        "from quietbit.kernel.select import select\n"
+        "try:\n    select('triton')\nexcept MissingDependency as error:\n    print(error)"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)
+    assert run.stdout == "The triton kernel needs an NVIDIA GPU, and torch sees none here.\n"
