@@ -7,6 +7,8 @@ Idea     Sorted by size, the partial sums of a row are snapped to the spacing of
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 
 from quietbit._typing import FloatMatrix, FloatVector
@@ -33,17 +35,20 @@ def _palindrome(half: FloatVector) -> FloatVector:
 
 def _exact(row: FloatVector) -> FloatVector:
     order = np.argsort(row, kind="stable")
-    ascending = row[order] / row.sum()
-    out: FloatVector = np.empty_like(ascending)
-    total = 0.0
-    for k in range(len(row) - 1):
-        partial = total + ascending[k]
+    ascending = [Fraction(value) for value in row[order].tolist()]
+    whole = sum(ascending)
+    out: FloatVector = np.empty(len(row))
+    before, exact = 0.0, Fraction(0)
+    for k, value in enumerate(ascending[:-1]):
+        # Snap the exact partial sum, not the snapped one plus the next entry: errors do not add up.
+        exact += value
+        partial = float(exact / whole)
         # Twice the neighbour: it may itself move past a power of two and must stay on this grid.
-        grid = np.spacing(max(2 * ascending[k + 1], partial))
+        grid = np.spacing(max(2 * float(ascending[k + 1] / whole), partial))
         snapped = float(np.round(partial / grid) * grid)
-        out[k] = snapped - total
-        total = snapped
-    out[-1] = 1.0 - total
+        out[k] = snapped - before
+        before = snapped
+    out[-1] = 1.0 - before
     result: FloatVector = np.empty_like(out)
     result[order] = out
     return result
