@@ -1,4 +1,4 @@
-"""One thread for linear algebra: where systems are small, waiting for helpers costs more than they do.
+"""One thread for linear algebra: where systems are small, waiting for other threads costs more than they save.
 
 Idea     libraries start a thread per core for every product; on a busy machine that made small solves twenty times
          slower. Work is spread over threads where it is large, by the code that knows it is.
