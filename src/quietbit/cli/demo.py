@@ -151,6 +151,7 @@ def _close(
     columns = ("digits, local differential privacy", "test accuracy", "epsilon", "bytes per client and round")
     column_table("Private federated training", columns, results)
     print(f"  {facts[-1]['guarantee']}")
+    print("  One run each, with fresh randomness: repeat it and accuracies move by several points.")
     print("\nLook at:")
     for path in saved:
         print(f"  {path}")
