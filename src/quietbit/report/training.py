@@ -22,8 +22,10 @@ def plot_training(curves: Mapping[str, Sequence[tuple[int, float]]], title: str)
     axes = plain_axes(figure.subplots(), title, x="round", y="test accuracy, %")
     last = max(points[-1][0] for points in curves.values())
     heights: list[float] = []
-    for place, (label, points) in enumerate(sorted(curves.items(), key=lambda item: item[1][-1][1])):
-        colour = COLOURS[place % len(COLOURS)]
+    # A run keeps its colour whatever its rank, so that two pictures of the same runs can be compared.
+    colours = {label: COLOURS[place % len(COLOURS)] for place, label in enumerate(curves)}
+    for label, points in sorted(curves.items(), key=lambda item: item[1][-1][1]):
+        colour = colours[label]
         axes.plot([r for r, _ in points], [100 * a for _, a in points], color=colour, linewidth=1.8)
         # Labels keep a line's height from the one below.
         height = max(100 * points[-1][1], heights[-1] + 4.5 if heights else 0.0)
