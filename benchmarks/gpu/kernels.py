@@ -31,7 +31,7 @@ from quietbit.design.table import Design
 from quietbit.kernel import triton as kernels
 from quietbit.kernel.base import packed_size
 from quietbit.kernel.device_tables import thresholds_on_device
-from quietbit.kernel.device_words import DeviceBlock, device_words
+from quietbit.kernel.device_words import GENERATORS, DeviceBlock, device_words
 from quietbit.kernel.norm import clip_factor
 from quietbit.kernel.reference import ReferenceKernel, thresholds
 from quietbit.kernel.sampler import Sampler
@@ -96,7 +96,8 @@ def check_sampling() -> None:
         for kind in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
             x = spread(size if kind == torch.float32 else size // 4, kind, bits)
             host = x.double().cpu().numpy()
-            for label, words in (("given", None), ("philox", FixedKey("philox")), ("chacha12", FixedKey("chacha12"))):
+            for label in ("given", *GENERATORS):
+                words = None if label == "given" else FixedKey(label)
                 if kind != torch.float32 and (label != "given" or (bits, epsilon, levels) not in cases[:5:4]):
                     continue
                 found = kernel.sample(sampler, x, words or seeded_words(bits), factor=0.7).cpu().numpy()
@@ -123,7 +124,7 @@ def check_sampling() -> None:
 def check_frequencies() -> None:
     """2^27 equal coordinates, fresh keys: the number of each code within 7 standard deviations."""
     kernel, size = TritonKernel(), 1 << 27
-    for generator in ("chacha12", "philox"):
+    for generator in GENERATORS:
         for bits in (1, 2, 4):
             sampler = make_sampler(bits, 1.5)
             x = torch.full((size,), 0.37, device="cuda")
@@ -206,7 +207,7 @@ def time_one_bit(sizes: list[int]) -> None:
     for size in sizes:
         for kind in KINDS if size == 1 << 28 else ("float32", "bfloat16"):
             x = (torch.randn(size, device="cuda") * 0.05).to(KINDS[kind])
-            for generator in ("philox", "chacha12"):
+            for generator in GENERATORS:
                 for epsilon in (1.0, 3.0) if size == 1 << 28 and kind == "float32" else (1.0,):
                     task = sampling(1, x, generator, epsilon)
                     report(f"sample 1 bit {kind} {generator} eps={epsilon:g}", size, task)

@@ -37,7 +37,8 @@ from quietbit.kernel.words import RandomWords, WordBlock
 
 __all__ = ["TritonKernel"]
 
-GIVEN, PHILOX, CHACHA = 0, 1, 2
+GIVEN, CHACHA = 0, 2
+DRAWN = {"philox": 1, "chacha12": CHACHA, "philox7": 3}
 REFUSED = "update must be finite everywhere, got a NaN or infinite entry."
 ROOM = 1024  # rows the list holds beyond twice as many as are expected
 SETTLERS = 1056  # programs of the second pass: eight per multiprocessor of an H200
@@ -193,7 +194,7 @@ def _sample_rows(sampler: Sampler, gain: Gain, x: Any, block: WordBlock, out: An
     given = not isinstance(block, DeviceBlock)
     words = _primary_words(block, size, x.device) if given else count
     keys = [0] * 8 if given else [word - (word >> 31 << 32) for word in block.key]  # type: ignore[attr-defined]
-    generator = GIVEN if given else {"philox": PHILOX, "chacha12": CHACHA}[block.generator]  # type: ignore[attr-defined]
+    generator = GIVEN if given else DRAWN[block.generator]  # type: ignore[attr-defined]
     single = x.dtype != torch.float64 and (rate == 0.0 or 2.0**-100 < rate * plan.rate < 2.0**100)
     scalars = (rate * plan.rate, plan.offset) if single else (0.0, 0.0)
     searched = (plan.lowest, plan.highest, tables.coefficients, plan.half)

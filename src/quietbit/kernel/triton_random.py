@@ -111,8 +111,8 @@ def primary_words(row, words, key, GENERATOR: tl.constexpr):
     if GENERATOR == 0:
         at = words + row * 4
         return tl.load(at), tl.load(at + 1), tl.load(at + 2), tl.load(at + 3)
-    elif GENERATOR == 1:
-        return philox_words(row, 0, key, 10)
+    elif GENERATOR != 2:
+        return philox_words(row, 0, key, 7 if GENERATOR == 3 else 10)
     else:
         found = chacha_words((row // 512) * 128 + row % 128, 0, key, 12)
         at = (row % 512) // 128
@@ -127,11 +127,12 @@ def primary_words(row, words, key, GENERATOR: tl.constexpr):
 @triton.jit
 def tie_words(row, key, GENERATOR: tl.constexpr):
     """Sixteen 32-bit words: lower and upper word of the ties of the eight coordinates of each row."""
-    if GENERATOR == 1:
-        w0, w1, w2, w3 = philox_words(row * 4, 1, key, 10)
-        w4, w5, w6, w7 = philox_words(row * 4 + 1, 1, key, 10)
-        w8, w9, wa, wb = philox_words(row * 4 + 2, 1, key, 10)
-        wc, wd, we, wf = philox_words(row * 4 + 3, 1, key, 10)
+    if GENERATOR != 2:
+        ROUNDS: tl.constexpr = 7 if GENERATOR == 3 else 10
+        w0, w1, w2, w3 = philox_words(row * 4, 1, key, ROUNDS)
+        w4, w5, w6, w7 = philox_words(row * 4 + 1, 1, key, ROUNDS)
+        w8, w9, wa, wb = philox_words(row * 4 + 2, 1, key, ROUNDS)
+        wc, wd, we, wf = philox_words(row * 4 + 3, 1, key, ROUNDS)
         return w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, wa, wb, wc, wd, we, wf
     else:
         return chacha_words(row, 1, key, 12)

@@ -165,8 +165,8 @@ def sample_one_bit(
         row = row_0 + group * LANES
         if GENERATOR == 0:
             w = _load_words(words, row, rows, LANES, EVEN)
-        elif GENERATOR == 1:
-            w = philox_words(row, 0, key, 10)
+        elif GENERATOR != 2:
+            w = philox_words(row, 0, key, 7 if GENERATOR == 3 else 10)
         else:
             w = (f[4 * group], f[4 * group + 1], f[4 * group + 2], f[4 * group + 3])
         if group == 0:
@@ -225,8 +225,8 @@ def sample_thresholds(
         row_0 = (program * GROUPS + group) * LANES
         if GENERATOR == 0:
             w = _load_words(words, row_0 + lane, rows, LANES, EVEN)
-        elif GENERATOR == 1:
-            w = philox_words(row_0 + lane, 0, key, 10)
+        elif GENERATOR != 2:
+            w = philox_words(row_0 + lane, 0, key, 7 if GENERATOR == 3 else 10)
         else:
             w = (f[4 * group], f[4 * group + 1], f[4 * group + 2], f[4 * group + 3])
         _thresholds_rows(x, w, row_0, rows, out, listed, count, capacity, double_rate, double_offset, rate, offset,
