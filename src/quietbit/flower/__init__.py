@@ -1,0 +1,62 @@
+"""Flower: private updates through an engine; a client mod, a strategy wrapper, a ledger that the node holds.
+
+Idea     two lines change in a Flower app. The mod (`PrivateUplink`) turns the difference a client has learnt into
+         one packed release and lets nothing else out; the wrapper (`PrivateStrategy`) turns releases into a mean
+         and hands it to any strategy. Both read their settings from the run config (`settings.py` has the table).
+
+Names are imported when they are first used: this package imports without Flower, and says what is missing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from quietbit._validate import require_module
+
+if TYPE_CHECKING:
+    from quietbit.flower.client import PrivateUplink
+    from quietbit.flower.node_ledger import NodeLedger, read_ledger
+    from quietbit.flower.plaintext import PlaintextWarning
+    from quietbit.flower.report import Report
+    from quietbit.flower.settings import RunSettings
+    from quietbit.flower.strategy import PrivateStrategy
+    from quietbit.flower.words import SeededWordsWarning
+
+__all__ = [
+    "NodeLedger",
+    "PlaintextWarning",
+    "PrivateStrategy",
+    "PrivateUplink",
+    "Report",
+    "RunSettings",
+    "SeededWordsWarning",
+    "read_ledger",
+]
+
+_HOMES = {
+    "client": ("PrivateUplink",),
+    "node_ledger": ("NodeLedger", "read_ledger"),
+    "plaintext": ("PlaintextWarning",),
+    "report": ("Report",),
+    "settings": ("RunSettings",),
+    "strategy": ("PrivateStrategy",),
+    "words": ("SeededWordsWarning",),
+}
+_ENGINE = ("client", "plaintext", "strategy")  # the files that cannot be imported without Flower
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        home = next((home for home, names in _HOMES.items() if name in names), None)
+        if home is None:
+            raise AttributeError(f"module 'quietbit.flower' has no attribute {name!r}")
+        if home in _ENGINE:
+            require_module("flwr", "flower")
+        value = getattr(importlib.import_module(f"quietbit.flower.{home}"), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

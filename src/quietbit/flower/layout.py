@@ -1,0 +1,91 @@
+"""Flower's named arrays as one vector, and back: the server's order, at both ends.
+
+Idea     a model is a dict of arrays; those that are learnt, in the order in which the server sent them, are one
+         vector. The update is ``received - trained``, as a gradient points: the server *subtracts* its mean. It is
+         taken in double precision, whatever the arrays' type. Arrays that are kept (`quietbit.keep`) are never
+         read on the client, and the server's stay as they are.
+
+Refused: arrays of anything but floats that are not kept (counters, masks), a reply with other names or shapes, a
+model without a learnt entry. Names and shapes are public; no value is ever put into a refusal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from quietbit._typing import FloatVector
+from quietbit._validate import InvalidParameter, require
+from quietbit.flower.settings import RunSettings
+
+__all__ = ["Layout"]
+
+FLOATS = ("float16", "float32", "float64")
+STYPE = "numpy.ndarray"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The learnt arrays of a model: their names, shapes and types, in order; and the names that are kept."""
+
+    learnt: tuple[tuple[str, tuple[int, ...], str], ...]
+    kept: tuple[str, ...]
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Any], settings: RunSettings) -> Layout:
+        """The layout of an ArrayRecord; only descriptions are looked at."""
+        learnt, kept = [], []
+        for name, array in arrays.items():
+            if settings.keeps(name):
+                kept.append(name)
+                continue
+            rule = ", ".join(FLOATS) + f", or {name!r} listed in quietbit.keep"
+            require(array.dtype in FLOATS and array.stype == STYPE, f"type of array {name!r}", array.dtype, rule)
+            learnt.append((name, tuple(array.shape), array.dtype))
+        layout = cls(tuple(learnt), tuple(kept))
+        require(layout.dimension > 0, "number of learnt parameters", layout.dimension, "at least 1")
+        return layout
+
+    @property
+    def dimension(self) -> int:
+        """Entries of all learnt arrays together."""
+        return sum(_size(shape) for _, shape, _ in self.learnt)
+
+    def difference(self, received: Mapping[str, Any], trained: Mapping[str, Any]) -> list[FloatVector]:
+        """``received - trained`` of every learnt array, in order; a reply of another shape is refused."""
+        names = {name for name, _, _ in self.learnt} | set(self.kept)
+        if set(trained) != names:
+            odd = sorted(set(trained) ^ names)[0]
+            raise InvalidParameter(
+                f"The trained arrays must have the names of the received ones, got {odd!r} on one side."
+            )
+        return [
+            _flat(received[name], name, shape) - _flat(trained[name], name, shape) for name, shape, _ in self.learnt
+        ]
+
+    def stepped(self, arrays: Mapping[str, Any], mean: FloatVector) -> dict[str, Any]:
+        """The learnt arrays less the mean, in their own types."""
+        found, start = {}, 0
+        for name, shape, kind in self.learnt:
+            stop = start + _size(shape)
+            moved = _flat(arrays[name], name, shape) - mean[start:stop]
+            found[name], start = moved.astype(kind).reshape(shape), stop
+        return found
+
+
+def _flat(array: Any, name: str, shape: tuple[int, ...]) -> FloatVector:
+    try:
+        values = array.numpy()
+    except (TypeError, ValueError, EOFError, OSError) as error:
+        raise InvalidParameter(f"array {name!r} must be readable, got {type(error).__name__}.") from error
+    fits = values.shape == shape and values.dtype.name in FLOATS
+    require(fits, f"array {name!r}", f"{values.dtype} {values.shape}", f"floats of shape {shape}")
+    return np.asarray(values, dtype=np.float64).reshape(-1)
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape, dtype=np.int64))

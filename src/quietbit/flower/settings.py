@@ -1,0 +1,142 @@
+"""The settings of a private run: one table of run-config keys, read by client and server alike.
+
+Idea     Flower hands every node and the server the same run config, so both ends build the mechanism from the same
+         words, and a payload of any other mechanism is refused. `TABLE` is the one place where keys are listed.
+Symbols  keys are written ``quietbit.<name>`` in a flat config, or in a table ``[tool.flwr.app.config.quietbit]``.
+
+| key | meaning | default |
+|---|---|---|
+| `quietbit.mechanism` | `imvu`, `mvu`, `gaussian`, `laplace`, `sign` or `skellam` | required |
+| `quietbit.clip` | radius of the ball that the difference of parameters is clipped to | required |
+| `quietbit.epsilon` | what all releases of one client together may cost | required |
+| `quietbit.adjacency` | `zero-out` or `replace-one` | required |
+| `quietbit.delta` | the delta of that epsilon | 1e-5 |
+| `quietbit.norm` | `l2` or `l1` | `l2` |
+| `quietbit.releases` | how often a client may answer: the mechanism is calibrated to it | required if calibrated |
+| `quietbit.design-epsilon` | the design's epsilon (imvu, mvu), instead of calibrating | calibrated |
+| `quietbit.noise` | noise in units of the sensitivity (the others), instead of calibrating | calibrated |
+| `quietbit.bits`, `levels`, `beta`, `clamp`, `decoder` | as in `quietbit.Settings` | as there |
+| `quietbit.keep` | arrays that are never sent: names with commas between them, `*` allowed | none |
+| `quietbit.words` | `secure`, or `seeded` for tests and simulations | `secure` |
+| `quietbit.seed` | the seed of seeded words | 0 |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any, final
+
+import numpy as np
+
+from quietbit._validate import InvalidParameter, finite_real, require, whole_number
+from quietbit.federation.choose import choose_mechanism
+from quietbit.federation.settings import Settings
+from quietbit.flower.budget import Budget, read_adjacency
+from quietbit.mechanism.base import Mechanism
+from quietbit.privacy.guarantee import Adjacency, check_delta
+
+__all__ = ["PREFIX", "RunSettings"]
+
+PREFIX = "quietbit."
+REQUIRED = ("mechanism", "clip", "epsilon", "adjacency")
+MOST_RELEASES = 10**9
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """What the table above says, checked.
+
+    Refused: an unknown key, a missing one, a number without a meaning, and a number that plays no part (releases
+    beside a strength given by hand).
+    """
+
+    mechanism: str
+    clip: float
+    epsilon: float
+    adjacency: str
+    delta: float = 1e-5
+    norm: str = "l2"
+    releases: int | None = None
+    design_epsilon: float | None = None
+    noise: float | None = None
+    bits: int | None = None
+    levels: int | None = None
+    beta: float = 1.0
+    clamp: bool = False
+    decoder: str = "alphabet"
+    keep: str = ""
+    words: str = "secure"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what `Settings` refuses, and a calibration without a number of releases."""
+        put = object.__setattr__
+        require(self.mechanism != "none", "quietbit.mechanism", self.mechanism, "a private mechanism")
+        put(self, "epsilon", finite_real(self.epsilon, "quietbit.epsilon"))
+        put(self, "delta", check_delta(self.delta))
+        put(self, "seed", whole_number(self.seed, "quietbit.seed", 0))
+        read_adjacency(self.adjacency, "quietbit.adjacency")
+        calibrated = self._plan().calibrated
+        if self.releases is not None:
+            require(calibrated, "quietbit.releases", self.releases, "left out when the strength is given by hand")
+            put(self, "releases", whole_number(self.releases, "quietbit.releases", 1, MOST_RELEASES))
+        elif calibrated:
+            raise InvalidParameter(
+                "quietbit.releases must be given (how often a client may answer), or the strength by hand as "
+                "quietbit.design-epsilon or quietbit.noise."
+            )
+
+    @classmethod
+    def from_run_config(cls, config: Mapping[str, Any]) -> RunSettings:
+        """Read the keys that begin with ``quietbit.``; what else the config holds is the app's."""
+        ours = {key.removeprefix(PREFIX): value for key, value in config.items() if key.startswith(PREFIX)}
+        known = [field.name.replace("_", "-") for field in fields(cls)]
+        for key in ours:
+            require(key in known, "run-config key", PREFIX + key, "one of " + ", ".join(PREFIX + k for k in known))
+        for key in REQUIRED:
+            if key not in ours:
+                raise InvalidParameter(f"run config must have the key {PREFIX}{key}, which is missing.")
+        return cls(**{key.replace("-", "_"): value for key, value in ours.items()})
+
+    def to_run_config(self) -> dict[str, bool | float | int | str]:
+        """The flat config these settings are read from; what is None is left out."""
+        values = {PREFIX + key.replace("_", "-"): value for key, value in asdict(self).items()}
+        return {key: value for key, value in values.items() if value is not None}
+
+    @property
+    def budget(self) -> Budget:
+        """What the run lets a client spend."""
+        return Budget(self.epsilon, self.delta, self.privacy_adjacency, "the run")
+
+    @property
+    def privacy_adjacency(self) -> Adjacency:
+        """Which worlds must look alike."""
+        return read_adjacency(self.adjacency, "quietbit.adjacency")
+
+    def keeps(self, name: str) -> bool:
+        """Whether an array of this name is never sent."""
+        patterns = [pattern.strip() for pattern in self.keep.split(",")]
+        return any(fnmatchcase(name, pattern) for pattern in patterns if pattern)
+
+    def mechanism_for(self, dimension: int) -> Mechanism:
+        """The mechanism for updates of this dimension: built as told, or calibrated; the same at both ends."""
+        return _mechanism(self, dimension)
+
+    def _plan(self) -> Settings:
+        """The same choices in the words of the engine-free simulator, whose checks and calibration are used."""
+        return Settings(
+            mechanism=self.mechanism, lr=1.0, rounds=1, cohort=1, clip=self.clip, norm=self.norm,
+            epsilon=self.design_epsilon, noise=self.noise, bits=self.bits, levels=self.levels, beta=self.beta,
+            clamp=self.clamp, decoder=self.decoder, adjacency=self.adjacency, delta=self.delta,
+            target_epsilon=self.epsilon, words=self.words, seed=self.seed,
+        )  # fmt: skip
+
+
+@lru_cache(maxsize=8)
+def _mechanism(settings: RunSettings, dimension: int) -> Mechanism:
+    one_client = np.ones(1, dtype=np.int64)
+    return choose_mechanism(settings._plan(), dimension, one_client, settings.releases or 1)

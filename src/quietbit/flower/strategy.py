@@ -1,0 +1,205 @@
+"""The server's half: any Flower strategy, fed with the private mean instead of clients' weights.
+
+Idea     the wrapper asks as the inner strategy would, with quietbit's settings beside the model; it turns the releases
+         that come back into their plain mean, and hands the inner strategy one synthetic reply, *old arrays minus
+         mean*. So FedAvg sets the model to it, FedAvgM and FedAdam take its difference as their gradient, and none of
+         them sees a client. Everything else is the inner strategy's.
+
+A round without a valid release is skipped: the model stays, and the inner strategy is not called. Strategies that
+compare or reweight single clients (medians, Krum, q-FedAvg, trees, other privacy wrappers) are refused: there is one
+reply for them to see.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from logging import INFO, WARNING
+from typing import Any, final
+
+import numpy as np
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    MessageType,
+    MetricRecord,
+    MetricRecordValues,
+    RecordDict,
+)
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+from flwr.supercore import log
+
+from quietbit._validate import QuietbitError, require
+from quietbit.flower.account import Account
+from quietbit.flower.collect import OpenRound
+from quietbit.flower.layout import Layout
+from quietbit.flower.release import RECORD
+from quietbit.flower.report import NodeReport, Report, RoundReport
+from quietbit.flower.request import Request
+from quietbit.flower.settings import RunSettings
+from quietbit.flower.words import warn_if_seeded
+from quietbit.mechanism.base import Mechanism
+from quietbit.payload.identity import mechanism_identity
+from quietbit.privacy.curve import ComposedCurve, PrivacyCurve
+
+__all__ = ["PrivateStrategy"]
+
+SINGLE = (
+    "Bulyan", "DifferentialPrivacyClientSideAdaptiveClipping", "DifferentialPrivacyClientSideFixedClipping",
+    "DifferentialPrivacyServerSideAdaptiveClipping", "DifferentialPrivacyServerSideFixedClipping", "FedMedian",
+    "FedTrimmedAvg", "FedXgbBagging", "FedXgbCyclic", "Krum", "MultiKrum", "QFedAvg",
+)  # fmt: skip
+
+
+@final
+class PrivateStrategy(Strategy):
+    """``PrivateStrategy(FedAvg(...), context.run_config)``: use it as the strategy it wraps.
+
+    The settings come from the run config (`quietbit.flower.settings` has the keys). `report` says what happened.
+    """
+
+    def __init__(self, inner: Strategy, run_config: Mapping[str, Any]) -> None:
+        """Read the settings; refuse what is no strategy, and those that need single clients' replies."""
+        require(isinstance(inner, Strategy), "inner strategy", type(inner).__name__, "a Flower strategy")
+        kinds = {kind.__name__ for kind in type(inner).__mro__}
+        found = sorted(kinds & set(SINGLE))
+        require(not found, "inner strategy", type(inner).__name__, "one that works on the mean of clients alone")
+        self.inner, self.settings = inner, RunSettings.from_run_config(run_config)
+        self._account = Account(self.settings.privacy_adjacency, self.settings.delta)
+        self._open: OpenRound | None = None
+        self._rounds: list[RoundReport] = []
+        self._mechanism: Mechanism | None = None
+        self._curve: PrivacyCurve = ComposedCurve(())
+        self._run = 0
+        warn_if_seeded(self.settings)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The inner strategy's questions, with quietbit's settings beside the model."""
+        layout = Layout.of(arrays, self.settings)
+        mechanism = self.settings.mechanism_for(layout.dimension)
+        if self._mechanism is not None:
+            known = self._mechanism.domain.dimension
+            require(
+                layout.dimension == known, "number of parameters", layout.dimension, f"{known}, as in earlier rounds"
+            )
+        else:
+            self._curve = mechanism.privacy(self.settings.privacy_adjacency)
+        self._mechanism, self._run = mechanism, grid.run.run_id
+        request = ConfigRecord(dict(Request.of(server_round, mechanism).to_record()))
+        messages = list(self.inner.configure_train(server_round, arrays, config, grid))
+        for content in {id(message.content): message.content for message in messages}.values():
+            content[RECORD] = request
+        self._open = OpenRound(self._run, server_round, dict(arrays), layout, mechanism, self._account)
+        self._open.ask(messages)
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The inner strategy's step on the private mean, and its metrics with ours beside them."""
+        current, self._open = self._open, None
+        if current is None or current.number != server_round:
+            raise QuietbitError(f"Round {server_round} was not opened by configure_train, or is closed already.")
+        for reply in replies:
+            current.take(reply)
+        outcome = current.report()
+        self._rounds.append(outcome)
+        for reason in outcome.reasons:
+            log(WARNING, "quietbit: round %s: %s", server_round, reason)
+        mean = current.mean()
+        if mean is None:
+            log(WARNING, "quietbit: round %s is skipped: there is no valid release.", server_round)
+            return None, MetricRecord(self._numbers(outcome))
+        stepped = {
+            name: Array(np.asarray(value)) for name, value in current.layout.stepped(current.arrays, mean).items()
+        }
+        arrays = ArrayRecord({name: stepped.get(name, old) for name, old in current.arrays.items()})
+        reply = self._synthetic(arrays, current.metrics())
+        found, metrics = self.inner.aggregate_train(server_round, [reply])
+        numbers = MetricRecord({**(metrics or {}), **self._numbers(outcome)})
+        return None if found is None else _as_before(found, current), numbers
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The inner strategy's."""
+        return self.inner.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """The inner strategy's, on the metrics that nodes let through; without any there is nothing to aggregate.
+
+        A node that let no weight through counts as one. Where nodes disagree on which metrics they send, the largest
+        group is taken.
+        """
+        weight = getattr(self.inner, "weighted_by_key", "num-examples")
+        ready = [reply for reply in replies if reply.has_content() and len(reply.content.metric_records) == 1]
+        named = []
+        for reply in ready:
+            ((name, record),) = reply.content.metric_records.items()
+            reply.content = RecordDict({name: MetricRecord({weight: 1.0, **record})})
+            named.append(((name, *sorted({weight, *record})), reply))
+        if not named:
+            return None
+        usual = Counter(names for names, _ in named).most_common(1)[0][0]
+        return self.inner.aggregate_evaluate(server_round, [reply for names, reply in named if names == usual])
+
+    def summary(self) -> None:
+        """Log the settings, then the inner strategy's summary."""
+        log(INFO, "\t├──> quietbit: %s", ", ".join(f"{k}={v}" for k, v in self.settings.to_run_config().items()))
+        self.inner.summary()
+
+    def report(self) -> Report:
+        """Rounds, nodes, bytes and the guarantee of the worst client so far."""
+        mechanism = self._mechanism
+        cost: dict[int, float] = {}
+        nodes = []
+        for node, counts in sorted(self._account.nodes.items()):
+            if counts.releases not in cost:
+                cost[counts.releases] = self._account.guarantee(self._curve, counts.releases).epsilon_upper
+            numbers = counts.asked, counts.answered, counts.declined, counts.refused, counts.releases
+            nodes.append(NodeReport(node, *numbers, cost[counts.releases]))
+        return Report(
+            settings=self.settings,
+            run=self._run,
+            identity=mechanism_identity(mechanism).hex() if mechanism is not None else "",
+            dimension=mechanism.domain.dimension if mechanism is not None else 0,
+            rounds=tuple(self._rounds),
+            nodes=tuple(nodes),
+            guarantee=self._account.worst(self._curve) if mechanism is not None else None,
+        )
+
+    def _numbers(self, outcome: RoundReport) -> dict[str, MetricRecordValues]:
+        """Our own metrics of a round, for Flower's result."""
+        worst = self._account.worst(self._curve)
+        return {
+            "quietbit-asked": outcome.asked,
+            "quietbit-answered": outcome.answered,
+            "quietbit-refused": outcome.refused,
+            "quietbit-uplink-bytes": outcome.uplink,
+            "quietbit-downlink-bytes": outcome.downlink,
+            "quietbit-epsilon": worst.epsilon_upper,
+        }
+
+    def _synthetic(self, arrays: ArrayRecord, metrics: dict[str, float]) -> Message:
+        """One reply that stands for the round; its weight is 1."""
+        weight = getattr(self.inner, "weighted_by_key", "num-examples")
+        key = getattr(self.inner, "arrayrecord_key", "arrays")
+        record = MetricRecord({**metrics, weight: 1.0})
+        return Message(RecordDict({key: arrays, "metrics": record}), dst_node_id=0, message_type=MessageType.TRAIN)
+
+
+def _as_before(found: ArrayRecord, current: OpenRound) -> ArrayRecord:
+    """The inner strategy's arrays in the types they had; kept arrays untouched, whatever the strategy made of them."""
+    kept, kinds = set(current.layout.kept), {name: kind for name, _, kind in current.layout.learnt}
+    require(set(found) == set(current.arrays), "arrays of the inner strategy", sorted(found), "those of the model")
+    return ArrayRecord(
+        {
+            name: current.arrays[name] if name in kept else Array(found[name].numpy().astype(kinds[name], copy=False))
+            for name in current.arrays
+        }
+    )

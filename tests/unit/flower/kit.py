@@ -1,0 +1,87 @@
+"""Messages, contexts and a grid for tests of the Flower layer, without an engine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs the flower extra")
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+RUN = 2**63 + 5  # Flower's ids use all 64 bits
+CONFIG = {
+    "quietbit.mechanism": "imvu",
+    "quietbit.clip": 1.0,
+    "quietbit.epsilon": 20.0,
+    "quietbit.adjacency": "replace-one",
+    "quietbit.releases": 4,
+    "quietbit.words": "seeded",
+    "quietbit.seed": 7,
+    "num-server-rounds": 3,
+}
+SHAPES = {"weight": (5, 7), "bias": (7,)}
+DIMENSION = 42
+
+
+def be_the_server(run: int = RUN) -> None:
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run, 1
+
+
+def model(seed: int = 0) -> ArrayRecord:
+    rng = np.random.default_rng(seed)
+    return ArrayRecord({k: Array(rng.normal(size=v).astype(np.float32)) for k, v in SHAPES.items()})
+
+
+class HandGrid(Grid):
+    """A grid whose nodes are a list; messages are carried by the test."""
+
+    def __init__(self, nodes, run=RUN):
+        self.nodes, self._run = list(nodes), Run.create_empty(run_id=run)
+
+    def set_run(self, run):
+        self._run = run
+
+    @property
+    def run(self):
+        return self._run
+
+    def create_message(self, *args, **kwargs):
+        raise AssertionError
+
+    def get_node_ids(self):
+        return list(self.nodes)
+
+    def push_messages(self, messages):
+        raise AssertionError
+
+    def pull_messages(self, message_ids):
+        raise AssertionError
+
+    def send_and_receive(self, messages, *, timeout=None):
+        raise AssertionError
+
+
+def context(node: int, partition: int = 0, config=None, run: int = RUN, **node_config) -> Context:
+    """A node's context; keywords of the node config are written with _ for the dot."""
+    own = {"partition-id": partition} | {key.replace("_", ".", 1): value for key, value in node_config.items()}
+    return Context(run, node, own, RecordDict(), dict(CONFIG if config is None else config))
+
+
+def trained(message: Message, shift, metrics=None) -> Message:
+    """What an ordinary app replies: arrays moved by ``-shift`` (so that the update is ``shift``), and plaintext."""
+    record = next(iter(message.content.array_records.values()))
+    moved, start = {}, 0
+    for name, array in record.items():
+        old = array.numpy()
+        piece = np.asarray(shift)[start : start + old.size].reshape(old.shape)
+        moved[name], start = Array(np.asarray(old.astype(np.float64) - piece)), start + old.size
+    plain = MetricRecord({"num-examples": 31, "train_loss": 0.25} if metrics is None else metrics)
+    content = RecordDict({"arrays": ArrayRecord(moved), "metrics": plain, "notes": ConfigRecord({"who": "Ada"})})
+    return Message(content, reply_to=message)
+
+
+def app(shift, metrics=None):
+    return lambda message, _: trained(message, shift, metrics)

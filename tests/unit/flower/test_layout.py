@@ -1,0 +1,90 @@
+"""Arrays in the server's order: differences, steps, kept arrays, refusals."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs the flower extra")
+from flwr.app import Array
+
+from quietbit._validate import InvalidParameter
+from quietbit.flower.layout import Layout
+from quietbit.flower.settings import RunSettings
+
+SETTINGS = RunSettings("imvu", 1.0, 3.0, "zero-out", releases=1, keep="*.count")
+
+
+def arrays(**values):
+    return {name.replace("__", "."): Array(np.asarray(value)) for name, value in values.items()}
+
+
+OLD = arrays(
+    b=np.array([[1, 2], [3, 4]], dtype=np.float32),
+    a=np.array(5.0),
+    bn__count=np.array(7),
+    half=np.array([1.5], dtype=np.float16),
+)
+
+
+def test_the_order_is_the_servers():
+    layout = Layout.of(OLD, SETTINGS)
+    assert [name for name, _, _ in layout.learnt] == ["b", "a", "half"]
+    assert layout.kept == ("bn.count",)
+    assert layout.dimension == 6
+
+
+def test_the_difference_is_received_minus_trained_in_double_precision():
+    new = arrays(
+        half=np.array([1.0], dtype=np.float16),
+        bn__count=np.array(9),
+        a=np.array(4.0),
+        b=np.array([[1, 2], [3, 3.5]], dtype=np.float32),
+    )
+    parts = Layout.of(OLD, SETTINGS).difference(OLD, new)
+    assert np.concatenate(parts).tolist() == [0, 0, 0, 0.5, 1.0, 0.5]
+    assert {part.dtype for part in parts} == {np.dtype(np.float64)}
+    small = arrays(x=np.array([1.0], dtype=np.float32)), arrays(x=np.array([1.0 - 2.0**-40]))
+    assert Layout.of(small[0], SETTINGS).difference(*small)[0].tolist() == [2.0**-40]
+
+
+def test_a_step_subtracts_the_mean_and_keeps_types():
+    moved = Layout.of(OLD, SETTINGS).stepped(OLD, np.array([1, 0, 0, 0, 0.5, 0.25]))
+    assert list(moved) == ["b", "a", "half"]
+    assert moved["b"].tolist() == [[0, 2], [3, 4]]
+    assert moved["a"].tolist() == 4.5
+    assert moved["half"].dtype == np.float16
+
+
+@pytest.mark.parametrize(
+    ("new", "says"),
+    [
+        ({"a": np.array(1.0)}, "'b' on one side"),
+        ({"extra": np.array(1.0)}, "'extra' on one side"),
+        ({"b": np.zeros(4, dtype=np.float32)}, "array 'b' must be floats of shape"),
+        ({"a": np.array(3)}, "array 'a' must be floats"),
+    ],
+)
+def test_another_shape_is_refused(new, says):
+    reply = arrays(**new) if set(new) == {"a"} and new["a"].dtype.kind == "f" else OLD | arrays(**new)
+    with pytest.raises(InvalidParameter, match=says):
+        Layout.of(OLD, SETTINGS).difference(OLD, reply)
+
+
+def test_counters_are_refused_unless_they_are_kept():
+    with pytest.raises(
+        InvalidParameter, match=r"type of array 'steps' must be .* listed in quietbit.keep, got 'int64'"
+    ):
+        Layout.of(arrays(steps=np.array([1])), SETTINGS)
+    with pytest.raises(InvalidParameter, match="number of learnt parameters"):
+        Layout.of(arrays(x__count=np.array([1])), SETTINGS)
+
+
+@pytest.mark.parametrize("data", [b"", b"....", b"\x93NUMPY\x01\x00"])
+def test_arrays_that_cannot_be_read_are_refused_without_their_bytes(data):
+    old = arrays(x=np.array([1.0]))
+    with pytest.raises(InvalidParameter, match=r"array 'x' must be readable, got \w+\."):
+        Layout.of(old, SETTINGS).difference(old, {"x": Array("float64", (1,), "numpy.ndarray", data)})
+
+
+def test_an_array_of_another_serialisation_is_refused():
+    with pytest.raises(InvalidParameter, match="type of array 'x'"):
+        Layout.of({"x": Array("float32", (1,), "pickle", b"....")}, SETTINGS)

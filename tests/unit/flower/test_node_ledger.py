@@ -1,0 +1,90 @@
+"""A node's ledger: composition over mechanisms and runs, budgets, rounds, and a text that cannot be changed."""
+
+import json
+
+import pytest
+
+from quietbit._validate import InvalidParameter
+from quietbit.design.solve import solve
+from quietbit.design.spec import DesignSpec
+from quietbit.flower.budget import Budget
+from quietbit.flower.node_ledger import BudgetSpent, NodeLedger, UnreadableLedger, read_ledger
+from quietbit.mechanism.clipping import Ball, Norm
+from quietbit.mechanism.gaussian import Gaussian
+from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.privacy.guarantee import Adjacency, Trust, Unit
+from quietbit.privacy.ledger import Ledger
+
+BALL = Ball(Norm.L2, 1.0, 20)
+FIRST, SECOND = InterpolatedMVU(solve(DesignSpec(2, 1, 2.0)), BALL), Gaussian(BALL, 2.0)
+ADJACENCY = Adjacency.REPLACE_ONE
+
+
+def example() -> NodeLedger:
+    return NodeLedger().record(FIRST, 1, 1).record(FIRST, 1, 2).record(SECOND, 2, 1)
+
+
+def test_it_composes_over_mechanisms_and_runs():
+    ledger = Ledger(Unit.CLIENT, ADJACENCY, Trust.LOCAL)
+    expected = ledger.record(FIRST.privacy(ADJACENCY), 2).record(SECOND.privacy(ADJACENCY), 1).guarantee(1e-5)
+    assert example().guarantee(1e-5, ADJACENCY) == expected
+    assert example().releases == 3
+
+
+def test_an_empty_ledger_has_spent_nothing():
+    assert NodeLedger().guarantee(1e-5, ADJACENCY).epsilon_upper == 0.0
+
+
+def test_a_round_is_answered_once_and_in_order():
+    with pytest.raises(
+        InvalidParameter, match=r"round asked for in run 1 must be above 2, the last one answered, got 2"
+    ):
+        example().record(FIRST, 1, 2)
+    with pytest.raises(InvalidParameter, match="got 1"):
+        example().record(SECOND, 1, 1)
+    assert example().record(FIRST, 3, 1).releases == 4
+
+
+def test_a_budget_is_held_against_everything():
+    spent = example().guarantee(1e-5, ADJACENCY).epsilon_upper
+    example().check_budget(Budget(spent, 1e-5, ADJACENCY, "the run"))
+    with pytest.raises(BudgetSpent, match=r"The budget of this node, .*replace-one\), is spent: .* release number 3"):
+        example().check_budget(Budget(spent * (1 - 1e-12), 1e-5, ADJACENCY, "this node"))
+
+
+def test_the_text_is_read_as_it_was_written():
+    text = example().to_text()
+    assert NodeLedger.from_text(text, "it") == example()
+    assert NodeLedger.from_text(NodeLedger().to_text(), "it") == NodeLedger()
+    assert text.isascii()
+
+
+@pytest.mark.parametrize("change", ["releases", "rounds", "digest", "format", "cut", "empty", "list", "more"])
+def test_a_text_that_was_changed_is_refused(change):
+    content = json.loads(example().to_text())
+    if change == "releases":
+        content["spent"][0][1] = 1
+    elif change == "rounds":
+        content["last_rounds"] = {}
+    elif change == "digest":
+        del content["digest"]
+    elif change == "format":
+        content["format"] = "quietbit-design"
+    elif change == "more":
+        content["note"] = ""
+    text = {"cut": example().to_text()[:-9], "empty": "", "list": "[]"}.get(change, json.dumps(content))
+    with pytest.raises(UnreadableLedger, match="it "):
+        NodeLedger.from_text(text, "it")
+
+
+def test_files(tmp_path):
+    path = tmp_path / "ledger.json"
+    path.write_text(example().to_text())
+    assert read_ledger(path) == example()
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(UnreadableLedger, match="Cannot read the ledger"):
+        read_ledger(path)
+    with pytest.raises(UnreadableLedger, match="Cannot read the ledger"):
+        read_ledger(tmp_path)
+    with pytest.raises(UnreadableLedger, match="Cannot read the ledger"):
+        read_ledger(tmp_path / "none.json")

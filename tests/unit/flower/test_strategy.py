@@ -1,0 +1,386 @@
+"""The wrapper with real strategies inside: the plain mean, faults that change nothing, and unaware strategies."""
+
+import logging
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs the flower extra")
+import flwr.serverapp.strategy as strategies
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.serverapp.exception import InconsistentMessageReplies
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
+
+from quietbit._validate import InvalidParameter, QuietbitError
+from quietbit.flower import NodeLedger, PrivateStrategy, PrivateUplink, RunSettings, SeededWordsWarning
+from quietbit.flower.strategy import SINGLE
+from quietbit.transport.uplink import Uplink
+from unit.flower.kit import CONFIG, DIMENSION, RUN, HandGrid, app, be_the_server, context, model
+
+NODES = (11, 12, 13, 2**64 - 1)
+SETTINGS = RunSettings.from_run_config(CONFIG)
+MECHANISM = SETTINGS.mechanism_for(DIMENSION)
+pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededWordsWarning")
+
+
+def shift(node):
+    return np.random.default_rng(node % 1000).normal(size=DIMENSION) * 0.05
+
+
+class Federation:
+    """Nodes with their contexts; `ask` opens a round and gives the replies."""
+
+    def __init__(self, inner=None, config=CONFIG, nodes=NODES, mod=None):
+        be_the_server()
+        self.strategy = PrivateStrategy(inner or FedAvg(), config)
+        self.mod = mod or PrivateUplink()
+        self.grid = HandGrid(nodes)
+        self.contexts = {node: context(node, place, config) for place, node in enumerate(nodes)}
+
+    def ask(self, number, arrays, metrics=None):
+        messages = self.strategy.configure_train(number, arrays, ConfigRecord(), self.grid)
+        return [self.answer(message, metrics) for message in messages]
+
+    def answer(self, message, metrics=None):
+        node = message.metadata.dst_node_id
+        return self.mod(message, self.contexts[node], app(shift(node), metrics))
+
+
+def vector(arrays):
+    return np.concatenate([array.numpy().reshape(-1) for array in arrays.values()]).astype(np.float64)
+
+
+def payload(reply):
+    return reply.content["quietbit"]["release"][32:]
+
+
+def numbers(strategy):
+    last = strategy.report().rounds[-1]
+    return last.asked, last.answered, last.declined, last.refused
+
+
+def test_fedavg_moves_by_the_plain_mean():
+    federation, old = Federation(), model()
+    replies = federation.ask(1, old)
+    mean = Uplink(MECHANISM).receive([payload(reply) for reply in replies])
+    found, metrics = federation.strategy.aggregate_train(1, replies)
+    expected = (vector(old) - mean).astype(np.float32)
+    assert np.array_equal(vector(found), expected.astype(np.float64))
+    assert list(found) == list(old)
+    assert {array.dtype for array in found.values()} == {"float32"}
+    assert metrics["quietbit-answered"] == 4
+    assert "train_loss" not in metrics
+    assert "num-examples" not in metrics
+
+
+def test_counts_of_examples_are_no_weights():
+    results = []
+    for counts in ([1, 1, 1, 1], [1, 10**6, 5, 3]):
+        federation = Federation()
+        messages = list(federation.strategy.configure_train(1, model(), ConfigRecord(), federation.grid))
+        replies = []
+        for count, message in zip(counts, sorted(messages, key=lambda m: m.metadata.dst_node_id), strict=True):
+            replies.append(federation.answer(message, {"num-examples": count}))
+        results.append(vector(federation.strategy.aggregate_train(1, replies)[0]))
+    assert np.array_equal(*results)
+
+
+def test_fedavgm_is_momentum_on_the_private_mean():
+    federation = Federation(FedAvgM(server_learning_rate=0.5, server_momentum=0.9))
+    arrays, w, v = model(), vector(model()), 0.0
+    for number in (1, 2, 3):
+        replies = federation.ask(number, arrays)
+        mean = Uplink(MECHANISM).receive([payload(reply) for reply in replies])
+        arrays, _ = federation.strategy.aggregate_train(number, replies)
+        v = 0.9 * v + mean
+        w = w - 0.5 * v
+        assert np.allclose(vector(arrays), w, rtol=0, atol=1e-5)
+
+
+def test_fedadam_takes_the_mean_as_its_gradient():
+    federation = Federation(FedAdam(eta=0.1, beta_1=0.9, beta_2=0.99, tau=1e-3))
+    arrays, w, m, s = model(), vector(model()), 0.0, 0.0
+    for number in (1, 2, 3):
+        replies = federation.ask(number, arrays)
+        mean = -Uplink(MECHANISM).receive([payload(reply) for reply in replies])
+        arrays, _ = federation.strategy.aggregate_train(number, replies)
+        m, s = 0.9 * m + 0.1 * mean, 0.99 * s + 0.01 * mean**2
+        rate = 0.1 * np.sqrt(1 - 0.99 ** (number + 1)) / (1 - 0.9 ** (number + 1))
+        w = w + rate * m / (np.sqrt(s) + 1e-3)
+        assert np.allclose(vector(arrays), w, rtol=0, atol=1e-4)
+        assert {array.dtype for array in arrays.values()} == {"float32"}
+
+
+def test_an_unaware_strategy_fails_and_averages_nothing():
+    federation = Federation()
+    replies = federation.ask(1, model())
+    for unaware in (FedAvg(), FedAvgM(server_momentum=0.5), FedAdam()):
+        with pytest.raises(InconsistentMessageReplies):
+            unaware.aggregate_train(1, replies)
+    with pytest.warns(UserWarning, match="num-examples"):
+        mod = PrivateUplink(allow=("num-examples",))
+    with pytest.raises(InconsistentMessageReplies, match="exactly one ArrayRecord"):
+        FedAvg().aggregate_train(1, Federation(mod=mod).ask(1, model()))
+
+
+def garbage(reply, kind):
+    """A reply with one thing wrong."""
+    release = bytearray(reply.content["quietbit"]["release"])
+    if kind == "flipped bit":
+        release[-1] ^= 1
+    elif kind == "another round":
+        release[16] ^= 2
+    elif kind == "another run":
+        release[8] ^= 1
+    elif kind == "another node":
+        release[24] ^= 1
+    elif kind == "cut":
+        release = release[:-1]
+    elif kind == "noise":
+        release = bytearray(np.random.default_rng(3).bytes(len(release)))
+    content = {"quietbit": ConfigRecord({"release": bytes(release)})}
+    if kind == "weights":
+        content = {"arrays": model(9), "metrics": MetricRecord({"num-examples": 1})}
+    elif kind == "two records":
+        content = {"quietbit": ConfigRecord({"release": bytes(release), "more": 1})}
+    elif kind == "nothing":
+        content = {}
+    elif kind == "an array":
+        content = {"quietbit": ArrayRecord({"release": Array(np.zeros(3))})}
+    reply.content = RecordDict(content)
+    return reply
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["flipped bit", "another round", "another run", "another node", "cut", "noise", "weights", "two records",
+     "nothing", "an array"],
+)  # fmt: skip
+def test_a_bad_reply_is_refused_with_a_reason_and_the_round_goes_on(kind):
+    federation, old = Federation(), model()
+    replies = sorted(federation.ask(1, old), key=lambda reply: reply.metadata.src_node_id)
+    mean = Uplink(MECHANISM).receive([payload(reply) for reply in replies[1:]])
+    replies[0] = garbage(replies[0], kind)
+    found, _ = federation.strategy.aggregate_train(1, replies)
+    assert np.array_equal(vector(found), (vector(old) - mean).astype(np.float32))
+    report = federation.strategy.report()
+    assert numbers(federation.strategy) == (4, 3, 0, 1)
+    assert len(report.rounds[0].reasons) == 1
+    assert report.rounds[0].reasons[0].startswith("node 11 was refused: ")
+    node = report.nodes[0]
+    assert (node.node, node.asked, node.answered, node.refused, node.releases) == (11, 1, 0, 1, 1)
+
+
+def test_another_design_is_refused():
+    federation, theirs = Federation(), CONFIG | {"quietbit.releases": 5}
+    replies = federation.ask(1, model())
+    other = Federation(config=theirs).ask(1, model())
+    stranger = next(reply for reply in other if reply.metadata.src_node_id == 12)
+    mixed = [reply for reply in replies if reply.metadata.src_node_id != 12] + [stranger]
+    federation.strategy.aggregate_train(1, mixed)
+    assert "mechanism identity of the payload" in federation.strategy.report().rounds[0].reasons[0]
+
+
+def test_replays_duplicates_and_strangers_are_refused():
+    federation, arrays = Federation(), model()
+    first = federation.ask(1, arrays)
+    arrays, _ = federation.strategy.aggregate_train(1, first)
+    second = federation.ask(2, arrays)
+    mean = Uplink(MECHANISM).receive([payload(reply) for reply in second])
+    stranger = Federation(nodes=(77, 78)).ask(2, arrays)[0]
+    found, _ = federation.strategy.aggregate_train(2, [*second, second[0], *first, stranger])
+    assert np.array_equal(vector(found), (vector(arrays) - mean).astype(np.float32))
+    assert numbers(federation.strategy) == (4, 4, 0, 6)
+    text = " ".join(federation.strategy.report().rounds[1].reasons)
+    assert "it has answered in this round already" in text
+    assert "it was not asked in this round" in text
+    # Last round's release instead of this round's, by its own node:
+    third = federation.ask(3, arrays)
+    third[0].content = next(old.content for old in second if old.metadata.src_node_id == third[0].metadata.src_node_id)
+    federation.strategy.aggregate_train(3, third)
+    assert "round of the release must be 3, got 2" in federation.strategy.report().rounds[2].reasons[0]
+
+
+def test_a_round_without_a_release_is_skipped():
+    inner = FedAvgM(server_momentum=0.9)
+    federation, arrays = Federation(inner), model()
+    arrays, _ = federation.strategy.aggregate_train(1, federation.ask(1, arrays))
+    momentum = [part.copy() for part in inner.momentum_vector]
+    federation.ask(2, arrays)
+    found, metrics = federation.strategy.aggregate_train(2, [])
+    assert found is None
+    assert metrics["quietbit-answered"] == 0
+    assert all(np.array_equal(*pair) for pair in zip(momentum, inner.momentum_vector, strict=True))
+    report = federation.strategy.report()
+    assert [entry.skipped for entry in report.rounds] == [False, True]
+    # What was asked for and did not arrive may have left the nodes: it is counted.
+    assert {node.releases for node in report.nodes} == {2}
+    assert "skipped" in str(report)
+
+
+def test_an_empty_cohort_is_skipped():
+    federation = Federation(FedAvg(fraction_train=0.0))
+    assert federation.ask(1, model()) == []
+    assert federation.strategy.aggregate_train(1, [])[0] is None
+    assert federation.strategy.report().guarantee.epsilon_upper == 0.0
+
+
+def test_lost_releases_count_and_declined_ones_do_not():
+    federation, arrays = Federation(), model()
+    for number in range(1, 7):  # the budget is for four
+        replies = federation.ask(number, arrays)
+        if number == 2:  # the engine lost one; the release had left
+            replies[0] = Message(Error(4, "Reply message unavailable"), reply_to=replies[0])
+            replies[0].metadata.__dict__["_src_node_id"] = replies[0].metadata.dst_node_id
+        federation.strategy.aggregate_train(number, replies)
+    report = federation.strategy.report()
+    assert {node.releases for node in report.nodes} == {4}
+    assert {node.declined for node in report.nodes} == {2}
+    assert sum(node.answered for node in report.nodes) == 15
+    assert [entry.declined for entry in report.rounds] == [0, 0, 0, 0, 4, 4]
+    assert report.guarantee.epsilon_upper <= SETTINGS.epsilon
+
+
+def test_server_and_nodes_agree_on_the_account():
+    federation, arrays = Federation(), model()
+    for number in (1, 2):
+        arrays, _ = federation.strategy.aggregate_train(number, federation.ask(number, arrays))
+    federation.grid.nodes = NODES[:2]  # half of them are gone in the third round
+    arrays, _ = federation.strategy.aggregate_train(3, federation.ask(3, arrays))
+    report = federation.strategy.report()
+    for node in report.nodes:
+        own = NodeLedger.from_text(federation.contexts[node.node].state["quietbit"]["ledger"], "it")
+        assert own.releases == node.releases == (3 if node.node in NODES[:2] else 2)
+        assert own.guarantee(1e-5, SETTINGS.privacy_adjacency).epsilon_upper == node.epsilon_upper
+    assert report.guarantee.epsilon_upper == max(node.epsilon_upper for node in report.nodes)
+
+
+def test_kept_arrays_stay_as_they_are():
+    arrays = model()
+    arrays["bn.steps"] = Array(np.array([5], dtype=np.int64))
+    with pytest.raises(InvalidParameter, match=r"'bn.steps' listed in quietbit.keep"):
+        Federation().ask(1, arrays)
+    federation = Federation(FedAdam(), CONFIG | {"quietbit.keep": "bn.*"})
+
+    def counts(message, _):
+        reply = app(np.zeros(DIMENSION + 1))(message, _)
+        reply.content["arrays"]["bn.steps"] = Array(np.array([99], dtype=np.int64))
+        return reply
+
+    messages = federation.strategy.configure_train(1, arrays, ConfigRecord(), federation.grid)
+    replies = [federation.mod(m, federation.contexts[m.metadata.dst_node_id], counts) for m in messages]
+    found, _ = federation.strategy.aggregate_train(1, replies)
+    assert found["bn.steps"].numpy().tolist() == [5]
+    assert found["bn.steps"].dtype == "int64"
+    assert list(found) == list(arrays)
+
+
+def test_allowed_metrics_are_averaged_plainly():
+    with pytest.warns(UserWarning, match="train_loss"):
+        mod = PrivateUplink(allow=("train_loss",))
+    federation = Federation(mod=mod)
+    replies = federation.ask(1, model(), {"train_loss": 0.5, "num-examples": 7})
+    replies[1].content["metrics"] = MetricRecord({"train_loss": 1.5})
+    replies[2].content["metrics"] = MetricRecord({"train_loss": float("nan")})
+    _, metrics = federation.strategy.aggregate_train(1, replies)
+    assert metrics["train_loss"] == pytest.approx((0.5 + 1.5 + 0.5) / 3)
+
+
+def evaluated(federation, number, contents):
+    federation.strategy.configure_train(number, model(), ConfigRecord(), federation.grid)
+    messages = list(federation.strategy.configure_evaluate(number, model(), ConfigRecord(), federation.grid))
+    replies = [Message(RecordDict(dict(c)), reply_to=m) for c, m in zip(contents, messages, strict=True)]
+    return federation.strategy.aggregate_evaluate(number, replies)
+
+
+def test_evaluation_without_metrics_is_no_error():
+    assert evaluated(Federation(), 1, [{}] * 4) is None
+
+
+def test_evaluation_with_metrics_is_the_inner_strategys():
+    loss = [{"metrics": MetricRecord({"loss": value})} for value in (1.0, 2.0, 3.0)]
+    odd = {"metrics": MetricRecord({"loss": 9.0, "more": 1.0})}
+    assert dict(evaluated(Federation(), 1, [*loss, odd])) == {"loss": 2.0}
+    weighted = [
+        {"metrics": MetricRecord({"loss": v, "num-examples": n})} for v, n in ((1.0, 3), (2.0, 1), (0.0, 0), (0.0, 0))
+    ]
+    assert dict(evaluated(Federation(), 1, weighted)) == {"loss": 1.25}
+
+
+def test_what_it_refuses():
+    be_the_server()
+    for name in SINGLE:
+        assert hasattr(strategies, name), name
+    for inner in (strategies.FedMedian(), strategies.Krum(), strategies.QFedAvg(0.1)):
+        with pytest.raises(InvalidParameter, match="works on the mean of clients alone"):
+            PrivateStrategy(inner, CONFIG)
+    with pytest.raises(InvalidParameter, match="a Flower strategy"):
+        PrivateStrategy(None, CONFIG)
+    with pytest.raises(InvalidParameter, match=r"quietbit\.mechanism, which is missing"):
+        PrivateStrategy(FedAvg(), {})
+    federation = Federation()
+    with pytest.raises(QuietbitError, match="Round 1 was not opened"):
+        federation.strategy.aggregate_train(1, [])
+    federation.ask(1, model())
+    federation.strategy.aggregate_train(1, [])
+    with pytest.raises(InvalidParameter, match="as in earlier rounds"):
+        federation.ask(2, ArrayRecord({"w": Array(np.zeros(3))}))
+
+
+def test_the_wrapper_says_that_seeded_words_protect_nobody():
+    with pytest.warns(SeededWordsWarning):
+        PrivateStrategy(FedAvg(), CONFIG)
+
+
+def test_the_summary_names_the_settings(caplog):
+    caplog.set_level(logging.INFO, logger="flwr")
+    logging.getLogger("flwr").addHandler(caplog.handler)
+    try:
+        PrivateStrategy(FedAvg(), CONFIG).summary()
+    finally:
+        logging.getLogger("flwr").removeHandler(caplog.handler)
+    assert "quietbit.mechanism=imvu" in caplog.text
+    assert "Weighted by" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["mvu", "gaussian", "laplace", "sign", "skellam"])
+def test_every_mechanism_goes_through(name):
+    config = CONFIG | {"quietbit.mechanism": name, "quietbit.norm": "l1" if name == "laplace" else "l2"}
+    if name == "skellam":
+        config |= {"quietbit.bits": 16}
+    federation, old = Federation(config=config), model()
+    found, metrics = federation.strategy.aggregate_train(1, federation.ask(1, old))
+    assert metrics["quietbit-answered"] == 4
+    assert np.isfinite(vector(found)).all()
+    assert federation.strategy.report().run == RUN
+
+
+def test_a_nodes_words_are_cut_to_one_line():
+    federation = Federation()
+    replies = federation.ask(1, model())
+    node = replies[0].metadata.src_node_id
+    replies[0] = Message(Error(2, "boom\n" * 1000), reply_to=replies[0])
+    replies[0].metadata.__dict__["_src_node_id"] = node
+    federation.strategy.aggregate_train(1, replies)
+    (reason,) = federation.strategy.report().rounds[0].reasons
+    assert reason.startswith(f"node {node} did not answer: boom boom")
+    assert "\n" not in reason
+    assert len(reason) < 500
+    # An error of the engine may hide a release: it counts as one.
+    assert {entry.releases for entry in federation.strategy.report().nodes} == {1}
+
+
+def test_no_single_flipped_bit_of_a_release_gets_in():
+    federation, old = Federation(nodes=(11, 12)), model()
+    good, other = sorted(federation.ask(1, old), key=lambda reply: reply.metadata.src_node_id)
+    whole, damaged = good.content["quietbit"]["release"], []
+    for bit in range(8 * len(whole)):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        reply = Message(RecordDict({"quietbit": ConfigRecord({"release": bytes(flipped)})}), reply_to=good)
+        reply.metadata.__dict__["_src_node_id"] = 11
+        damaged.append(reply)
+    mean = Uplink(MECHANISM).receive([payload(good), payload(other)])
+    found, _ = federation.strategy.aggregate_train(1, [*damaged, good, other])
+    assert numbers(federation.strategy) == (2, 2, 0, len(damaged))
+    assert np.array_equal(vector(found), (vector(old) - mean).astype(np.float32))
