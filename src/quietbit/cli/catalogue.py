@@ -20,7 +20,7 @@ def catalogue(
     bits: Annotated[int | None, typer.Option(help="Only designs with this many bits.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Only designs with this epsilon.")] = None,
     bias: Annotated[str | None, typer.Option(metavar="exact|PENALTY", help="Only designs with this bias.")] = None,
-    export: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Copy the listed designs there.")] = None,
+    export: Annotated[Path | None, typer.Option(metavar="DIR", help="Copy the listed designs there.")] = None,
     json: JsonOption = False,
 ) -> None:
     """List the designs that ship with the package; their names serve wherever a design file does.

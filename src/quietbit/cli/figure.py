@@ -1,83 +1,121 @@
-"""``quietbit figure``: figures of the paper, drawn anew from the library's own designs and runs."""
+"""``quietbit figure``: pictures as .png, .svg or .pdf, from the library's own designs and from runs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import quietbit
-from quietbit._validate import require
+from quietbit._validate import finite_real, require
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded_up
 from quietbit.cli.files import check_outputs
 
 if TYPE_CHECKING:
     from quietbit.federation.frontier import Summary
+    from quietbit.report.runs import PlacedRun
 
 __all__ = ["figure"]
 
-FIGURES = ("bias-variance",)
+DESIGNED, OF_RUNS = "bias-variance", ("frontier", "bytes", "training")
 
 
 def figure(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="bias-variance, or with --runs a sweep such as fig2-mnist.")
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="bias-variance; or with --runs frontier, bytes, training, or a sweep by name such as fig2-mnist.",
+        ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Where to draw it, as .png, .svg or .pdf; for runs NAME.png unless said.")
+        Path | None, typer.Option(help="Where to draw it, as .png, .svg or .pdf; NAME.png unless said.")
     ] = None,
-    runs: Annotated[Path | None, typer.Option(metavar="DIR", help="Results of a sweep: accuracy over epsilon.")] = None,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="RUNS", help="Records of trainings, or folders of a sweep's results; may be repeated."),
+    ] = None,
+    target_epsilon: Annotated[
+        float | None, typer.Option(help="For bytes and training: only settings whose epsilon is at most this.")
+    ] = None,
     levels: Annotated[list[int], typer.Option(help="Input levels, a column each; may be repeated.")] = [2, 4, 8],  # noqa: B006 - typer reads it, nobody changes it
     bits: Annotated[int, typer.Option(help="Bits per symbol.")] = 3,
     epsilon: Annotated[float, typer.Option(help="L1-metric epsilon of the designs and of Laplace.")] = 5.0,
     json: JsonOption = False,
 ) -> None:
-    """Draw a figure of the paper: bias-variance is its Figure 1; the results of a sweep its Figures 2 to 6.
+    """Draw the paper's Figure 1 (bias-variance), or runs: accuracy over epsilon, bytes or rounds.
 
-    Example: quietbit figure bias-variance --out bias-variance.png
+    Example: quietbit figure frontier --runs runs/digits --out frontier.svg
     """
-    if runs is not None:
-        _frontier(name, runs, out if out is not None else Path(f"{name}.png"), json)
+    path = out if out is not None else Path(f"{Path(name).name}.png")
+    if name == DESIGNED:
+        require(not runs, "runs", [str(run) for run in runs or ()], f"left out for {DESIGNED}")
+        require(target_epsilon is None, "target_epsilon", target_epsilon, f"left out for {DESIGNED}")
+        _bias_variance(levels, bits, epsilon, path, json)
         return
-    require(name in FIGURES, "figure", name, "one of " + ", ".join(FIGURES) + " (others need --runs)")
-    if out is None:
-        raise quietbit.InvalidParameter("out must be given: where to draw the figure, as .png, .svg or .pdf.")
+    known = ", ".join((DESIGNED, *OF_RUNS))
+    require(runs, "figure", name, f"one of {known}, or a sweep's name, and all but {DESIGNED} need --runs")
+    target = None if target_epsilon is None else finite_real(target_epsilon, "target_epsilon")
+    _of_runs(name, runs or [], target, path, json)
+
+
+def _bias_variance(levels: Sequence[int], bits: int, epsilon: float, out: Path, as_json: bool) -> None:
     specs = [quietbit.DesignSpec(count, bits, epsilon) for count in levels]
     check_outputs(figures=(out,))
     designs = []
     for spec in specs:
-        with progress_bar(f"Solving {spec.input_levels} levels", quiet=json) as report:
+        with progress_bar(f"Solving {spec.input_levels} levels", quiet=as_json) as report:
             designs.append(quietbit.solve(spec, report))
     path = quietbit.save_figure(quietbit.plot_bias_variance(designs), out)
+    identities = [design.identity() for design in designs]
     rows = [
-        Row("figure", "figure", name),
-        Row(
-            "identities",
-            "designs",
-            [design.identity() for design in designs],
-            ", ".join(design.identity()[:12] for design in designs),
-        ),
+        Row("figure", "figure", DESIGNED),
+        Row("identities", "designs", identities, ", ".join(identity[:12] for identity in identities)),
         Row("saved", "drawn as", str(path)),
     ]
-    record("Figure 1 of the paper, drawn from this library's designs", rows, json)
+    record("Figure 1 of the paper, drawn from this library's designs", rows, as_json)
 
 
-def _frontier(name: str, runs: Path, out: Path, as_json: bool) -> None:
-    """Accuracy over epsilon from the results of a sweep, with the best of every mechanism in a table."""
-    from quietbit.federation.frontier import frontier, summarise
-    from quietbit.report.frontier import plot_frontier, read_runs
+def _of_runs(name: str, paths: Sequence[Path], target: float | None, out: Path, as_json: bool) -> None:
+    """Accuracy over epsilon, bytes or rounds, with the best of every mechanism in a table."""
+    from quietbit.federation.frontier import frontier
+    from quietbit.report.choice import comparable, settings_within
+    from quietbit.report.runs import read_placed_runs
 
     check_outputs(figures=(out,))
-    results = [line for line in read_runs(runs) if line.get("sweep", name) == name]
-    require(results, "figure", name, f"the name of a sweep whose results are in {runs}")
-    path = quietbit.save_figure(plot_frontier(results, name), out)
-    lines = frontier(summarise(results))
+    found = read_placed_runs(paths)
+    if name not in OF_RUNS:
+        found = [run for run in found if run.sweep == name]
+        where = ", ".join(str(path) for path in paths)
+        require(found, "figure", name, f"{', '.join(OF_RUNS)}, or the name of a sweep whose results are in {where}")
+    runs = comparable(found)
+    within = settings_within(runs, target)
+    require(within, "target_epsilon", target, "at least the epsilon of one setting")
+    path = quietbit.save_figure(_drawn(name, runs, within, target), out)
     rows = [
         Row(label, label, [(p.epsilon_upper, p.accuracy, p.deviation, p.seeds) for p in line], _best(line))
-        for label, line in sorted(lines.items())
+        for label, line in sorted(frontier(point for point, _ in within).items())
     ]
-    record(f"{name}: {len(results):,} runs", [*rows, Row("saved", "drawn as", str(path))], as_json)
+    record(f"{name}: {len(runs):,} runs", [*rows, Row("saved", "drawn as", str(path))], as_json)
+
+
+def _drawn(name: str, runs: list[PlacedRun], within: list[tuple[Summary, PlacedRun]], target: float | None) -> Any:
+    from quietbit.report.choice import best_curves
+    from quietbit.report.frontier import plot_frontier, shared_words
+    from quietbit.report.uplink import plot_uplink
+
+    task = str(runs[0].record["task"].get("name", name))
+    if name not in ("bytes", "training"):
+        return plot_frontier([run.plain(whole=False) for run in runs], name if name not in OF_RUNS else task)
+    meant = shared_words([point for point, _ in within])
+    limit = f"{task}, epsilon <= {rounded_up(target, 4)} of {meant}" if target is not None else task
+    if name == "bytes":
+        sizes = [(point, run.record.get("bytes_per_client")) for point, run in within]
+        return plot_uplink([(point, int(size)) for point, size in sizes if size], limit)
+    mechanisms = {run.label: run.mechanism for run in runs}
+    return quietbit.plot_training(best_curves(runs, target), limit, mechanisms)
 
 
 def _best(line: list[Summary]) -> str:

@@ -21,8 +21,11 @@ from quietbit.cli.certify import certify
 from quietbit.cli.data import data
 from quietbit.cli.demo import demo
 from quietbit.cli.design import design
+from quietbit.cli.doctor import doctor
 from quietbit.cli.figure import figure
 from quietbit.cli.privacy import privacy
+from quietbit.cli.refusal import of_library, of_usage
+from quietbit.cli.report import report
 from quietbit.cli.sweep import sweep
 from quietbit.cli.train import train
 
@@ -38,9 +41,12 @@ app = typer.Typer(
     epilog="Every command takes --json. Start with: quietbit demo --out demo-output",
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
-for command in (design, certify, catalogue, privacy, calibrate, audit, train, sweep, data, figure, demo):
+COMMANDS = (
+    *(demo, train, sweep, report, figure, data),
+    *(design, certify, catalogue, privacy, calibrate, audit, doctor),
+)
+for command in COMMANDS:
     app.command()(command)
 
 
@@ -59,19 +65,20 @@ def _options(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     chosen = sys.argv[1:] if arguments is None else list(arguments)
+    command = {command.__name__: command for command in COMMANDS}.get(chosen[0]) if chosen else None
     try:
         result = app(chosen, prog_name="quietbit", standalone_mode=False)
         sys.stdout.flush()
     except quietbit.QuietbitError as error:
-        return _refuse(str(error), BAD_INPUT)
+        return _refuse(of_library(str(error), command), BAD_INPUT)
     except WrongUsage as error:
-        return _refuse(error.format_message(), BAD_INPUT)  # type: ignore[attr-defined]
+        return _refuse(of_usage(error, command), BAD_INPUT)
     except (KeyboardInterrupt, typer.Abort):
         result = INTERRUPTED
-    except (
-        BrokenPipeError,
-        SystemExit,
-    ):  # whoever read our output has seen enough; typer exits for that, and only that
+    except (BrokenPipeError, SystemExit) as error:
+        if isinstance(error, SystemExit) and not error.code:  # typer exits so when it has written a completion
+            return OK
+        # Whoever read our output has seen enough; typer exits with 1 for that.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
         return OK
     if result == INTERRUPTED:

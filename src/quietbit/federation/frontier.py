@@ -37,16 +37,23 @@ class Summary:
 
 
 def summarise(results: Iterable[Mapping[str, Any]]) -> list[Summary]:
-    """A summary per label, setting and number of rounds; runs that did not finish are left out."""
+    """A summary per label, setting and number of rounds; runs that did not finish are left out.
+
+    Points of a run that was dropped for being far behind count, but where a setting has fewer points than runs
+    there is none: the seeds that went on are the luckier ones.
+    """
     groups: dict[str, list[tuple[float, float]]] = {}
+    runs: dict[str, int] = {}
     kept: dict[str, tuple[str, int, Mapping[str, Any]]] = {}
     for result in results:
         record = result["record"]
-        if record["status"] != "finished":
+        if record["status"] not in ("finished", "dropped"):
             continue
         settings: Mapping[str, Any] = {
             k: v for k, v in record["settings"].items() if k not in ("seed", "rounds", "evaluate_at")
         }
+        whole = json.dumps([result["label"], settings], sort_keys=True)
+        runs[whole] = runs.get(whole, 0) + 1
         for point in record["points"]:
             key = json.dumps([result["label"], settings, point["round"]], sort_keys=True)
             epsilon = point["epsilon_upper"]
@@ -55,6 +62,8 @@ def summarise(results: Iterable[Mapping[str, Any]]) -> list[Summary]:
     found = []
     for key, pairs in groups.items():
         label, rounds, chosen = kept[key]
+        if len(pairs) < runs[json.dumps([label, chosen], sort_keys=True)]:
+            continue
         accuracies = [accuracy for _, accuracy in pairs]
         mean = math.fsum(accuracies) / len(accuracies)
         spread = math.fsum((a - mean) ** 2 for a in accuracies) / max(1, len(accuracies) - 1)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from quietbit._validate import QuietbitError, require, require_module
+from quietbit.report.palette import MECHANISMS
 
 __all__ = [
     "FORMATS",
@@ -38,9 +39,14 @@ FORMATS = ("png", "svg", "pdf")
 PAPER, INK, FAINT = "#ffffff", "#1f2430", "#d9dce3"
 # MVU is a broad line under I-MVU's narrow one, so that both show where they agree.
 LOOKS: dict[str, dict[str, Any]] = {
-    "laplace": {"color": "#7a7f8c", "linewidth": 1.8, "linestyle": (0, (5, 2)), "label": "Laplace noise (32 bits)"},
-    "mvu": {"color": "#8fb8e8", "linewidth": 4.2, "label": "MVU (dithered to levels)", "solid_capstyle": "butt"},
-    "imvu": {"color": "#c8361e", "linewidth": 1.6, "label": "I-MVU (interpolated)"},
+    "laplace": {
+        "color": MECHANISMS["laplace"].light,
+        "linewidth": 1.8,
+        "linestyle": (0, (5, 2)),
+        "label": "Laplace noise (32 bits)",
+    },
+    "mvu": {"color": MECHANISMS["mvu"].light, "alpha": 0.5, "linewidth": 4.2, "label": "MVU (dithered to levels)"},
+    "imvu": {"color": MECHANISMS["imvu"].light, "linewidth": 1.6, "label": "I-MVU (interpolated)"},
     "levels": {"color": INK, "s": 20, "zorder": 4, "linewidths": 0, "label": "the design's levels"},
 }
 DOTS_PER_INCH = 160
@@ -79,7 +85,8 @@ def unit_ticks(axes: Axes) -> None:
 def shared_legend(figure: Figure, axes: Axes, place: str) -> None:
     """One legend for all axes, outside of them, made from what one of them holds."""
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc=place, ncols=len(labels), frameon=False, fontsize=9, labelcolor=INK)
+    columns = len(labels) if figure.get_figwidth() > 8 else 2
+    figure.legend(handles, labels, loc=place, ncols=columns, frameon=False, fontsize=9, labelcolor=INK)
 
 
 def render_figure(figure: Figure, form: str) -> bytes:

@@ -42,8 +42,8 @@ def test_the_bound_can_be_skipped(capsys):
 @pytest.mark.parametrize(
     ("given", "mention"),
     [
-        ({"levels": 1}, "input_levels"),
-        ({"bits": 0}, "output_bits"),
+        ({"levels": 1}, "--levels"),
+        ({"bits": 0}, "--bits"),
         ({"bits": 20}, "20"),
         ({"epsilon": 0}, "epsilon"),
         ({"epsilon": -1}, "-1"),

@@ -15,7 +15,7 @@ from unit.cli.kit import assert_refused, shell
 
 COMMANDS = (
     *("design", "certify", "catalogue", "privacy", "calibrate", "audit"),
-    *("train", "sweep", "data", "figure", "demo"),
+    *("train", "sweep", "data", "figure", "report", "demo", "doctor"),
 )
 
 
@@ -122,6 +122,31 @@ def test_a_reader_who_has_seen_enough_is_no_error(words):
 def test_help_does_not_wait_for_numpy():
     code = "import sys, quietbit.cli.main; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("shell_name", ["bash", "zsh", "fish"])
+def test_shells_complete_commands_and_options(shell_name):
+    def ask(**extra: str) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-m", "quietbit.cli"]
+        return subprocess.run(words, env={**os.environ, **extra}, capture_output=True, text=True, timeout=60)
+
+    script = ask(_QUIETBIT_COMPLETE=f"source_{shell_name}")
+    assert (script.returncode, script.stderr) == (0, "")
+    assert "_QUIETBIT_COMPLETE=complete_" in script.stdout
+    typed = {"COMP_WORDS": "quietbit ca", "COMP_CWORD": "1"}
+    typed |= {"_TYPER_COMPLETE_ARGS": "quietbit ca", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    offered = ask(_QUIETBIT_COMPLETE=f"complete_{shell_name}", **typed)
+    assert offered.returncode == 0
+    assert "catalogue" in offered.stdout
+    assert "calibrate" in offered.stdout
+
+
+def test_show_completion_names_the_shell(monkeypatch):
+    words = [sys.executable, "-m", "quietbit.cli", "--show-completion", "bash"]
+    env = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    result = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "complete -o default -F _quietbit_completion quietbit" in result.stdout
 
 
 def test_every_command_is_registered():

@@ -40,3 +40,14 @@ def test_the_frontier_has_no_point_that_another_beats():
     assert [(s.epsilon_upper, s.accuracy) for s in lines["I"]] == [(1.0, 0.6), (4.0, 0.9)]
     assert len(lines["G"]) == 1
     assert math.isinf(lines["N"][0].epsilon_upper)
+
+
+def test_where_a_seed_was_dropped_the_lucky_ones_do_not_count():
+    found = summarise(
+        [
+            result("I", 1, [(5, 1.0, 0.1)], "dropped"),
+            result("I", 2, [(5, 1.0, 0.3), (9, 2.0, 0.9)]),
+            result("I", 1, [(5, 1.0, 0.1), (9, 2.0, 0.2)], lr=2),
+        ]
+    )
+    assert [(s.rounds, s.seeds, s.accuracy) for s in found] == [(5, 2, 0.2), (5, 1, 0.1), (9, 1, 0.2)]

@@ -2,7 +2,7 @@ import pytest
 
 import quietbit
 from quietbit.report.figure import render_figure
-from quietbit.report.frontier import plot_frontier, read_runs
+from quietbit.report.frontier import plot_frontier
 
 
 def result(label, epsilon, accuracy, seed=1, **settings):
@@ -23,10 +23,13 @@ def test_a_line_per_mechanism_with_its_words():
     assert render_figure(figure, "pdf").startswith(b"%PDF")
 
 
-def test_nothing_to_draw_is_one_sentence(tmp_path):
+def test_nothing_to_draw_is_one_sentence():
     with pytest.raises(quietbit.InvalidParameter, match="finished"):
         plot_frontier([], "fig2-mnist")
-    with pytest.raises(quietbit.QuietbitError, match="no finished runs"):
-        read_runs(tmp_path)
-    with pytest.raises(quietbit.QuietbitError, match="There is no folder"):
-        read_runs(tmp_path / "none")
+
+
+def test_epsilons_of_different_meaning_are_refused():
+    with pytest.raises(quietbit.InvalidParameter, match="the same for all"):
+        plot_frontier([result("a", 1.0, 0.5), result("b", 1.0, 0.5, adjacency="replace-one")], "t")
+    figure = plot_frontier([result("a", 1.0, 0.5), result("exact", None, 0.5, delta=0.0)], "t")
+    assert "1e-05" in figure.axes[0].get_xlabel()  # a run without privacy has no delta to disagree

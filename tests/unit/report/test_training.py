@@ -1,6 +1,7 @@
 import pytest
 
 from quietbit._validate import InvalidParameter
+from quietbit.report.palette import MECHANISMS
 from quietbit.report.training import plot_training
 
 
@@ -18,3 +19,9 @@ def test_every_run_is_named_with_its_last_accuracy():
 def test_nothing_to_draw_is_refused(curves):
     with pytest.raises(InvalidParameter, match="at least one run"):
         plot_training(curves, "title")
+
+
+def test_a_mechanism_keeps_its_colour():
+    figure = plot_training({"a": [(1, 0.5)], "b": [(1, 0.9)]}, "title", {"a": "imvu", "b": "gaussian"})
+    colours = {line.get_color() for line in figure.axes[0].lines}
+    assert colours == {MECHANISMS["imvu"].light, MECHANISMS["gaussian"].light}

@@ -1,0 +1,115 @@
+"""The words of a report: what each part of a guarantee means, and what each setting is called.
+
+Idea     an epsilon is read together with its unit, its adjacency, its delta and who is trusted, in sentences that
+         need no glossary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import ROUND_CEILING, Context, Decimal
+from typing import Any
+
+from quietbit._validate import InvalidParameter
+from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
+
+__all__ = ["guarantee_template", "rounded_up", "setting_words", "spelt_out", "task_words"]
+
+UNITS = {
+    Unit.CLIENT: "One client: everything a client contributes over the whole training is protected together.",
+    Unit.SAMPLE: "One sample: a single example of a client's data is protected, not all that the client holds.",
+}
+ADJACENCIES = {
+    Adjacency.ZERO_OUT: "Zero-out: two worlds must look alike that differ in one {who}, whose {what} is the zero "
+    "vector in one of them.",
+    Adjacency.REPLACE_ONE: "Replace-one: two worlds must look alike that differ in one {who}, whose {what} may be "
+    "any other in the same ball.",
+}
+TRUSTS = {
+    Trust.LOCAL: "Local: nobody is trusted. The server, and whoever reads the wire, may see every payload.",
+    Trust.CENTRAL: "Central: the server is trusted with every update; what it publishes is covered.",
+    Trust.SECURE_AGGREGATION: "Secure aggregation: the server sees the sum of the payloads and no single one.",
+}
+DELTA = "No set of outcomes is more than e^epsilon times as likely in one world as in the other, plus {delta:g}."
+PLACE = "{epsilon}"
+
+SETTINGS = {
+    "lr": "step size",
+    "cohort": "clients per round",
+    "clip": "clip",
+    "norm": "norm",
+    "epsilon": "design epsilon",
+    "noise": "noise",
+    "bits": "bits",
+    "levels": "levels",
+    "beta": "beta",
+    "clamp": "clamped",
+    "decoder": "decoder",
+    "momentum": "momentum",
+    "target_epsilon": "target epsilon",
+    "participation": "participation",
+    "local_steps": "local steps",
+    "local_rate": "local rate",
+    "words": "random words",
+    "honest": "honest clients",
+}
+SILENT = ("seed", "rounds", "evaluate_at", "evaluate_every", "mechanism", "unit", "adjacency", "delta", "trust")
+OF_IMVU, OF_DESIGNS = {"beta": 1.0, "clamp": False, "decoder": "alphabet"}, ("levels",)  # with what is usual
+
+
+def spelt_out(unit: str, adjacency: str, delta: float) -> list[tuple[str, str]]:
+    """(term, sentence) pairs for what all epsilons of a comparison share."""
+    whose, world = Unit(unit), Adjacency(adjacency)
+    what = "update" if whose is Unit.CLIENT else "contribution"
+    return [
+        ("Whose data (unit)", UNITS[whose]),
+        ("Which worlds (adjacency)", ADJACENCIES[world].format(who=whose.value, what=what)),
+        (f"Delta = {delta:g}", DELTA.format(delta=delta)),
+    ]
+
+
+def trust_words(trust: str) -> str:
+    """Who may look, in a sentence."""
+    return TRUSTS[Trust(trust)]
+
+
+def guarantee_template(unit: str, adjacency: str, trust: str, delta: float) -> str:
+    """``Guarantee.sentence()`` with a place for epsilon, so that thousands of runs share one sentence."""
+    sentence = Guarantee(1.0, delta, Unit(unit), Adjacency(adjacency), Trust(trust)).sentence()
+    start = "epsilon <= 1 at "
+    if not sentence.startswith(start):
+        raise InvalidParameter(f"sentence of a guarantee must begin with {start!r}, got {sentence!r}.")
+    return f"epsilon <= {PLACE} at " + sentence.removeprefix(start)
+
+
+def rounded_up(value: float, digits: int = 4) -> float:
+    """A bound to a few digits, never below the value, not even by the last bit of a double."""
+    shown = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(value))
+    return float(shown)
+
+
+def setting_words(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that played a part, by the names that people read; what the page says elsewhere is left out."""
+    mechanism = settings.get("mechanism")
+    idle = set(SILENT)
+    idle |= {name for name, usual in OF_IMVU.items() if mechanism != "imvu" or settings.get(name) == usual}
+    idle |= set(OF_DESIGNS) if mechanism not in ("imvu", "mvu") else set()
+    idle |= {"local_rate"} if settings.get("local_steps") == 1 else set()
+    return {
+        SETTINGS.get(name, name.replace("_", " ")): value
+        for name, value in settings.items()
+        if name not in idle and value is not None
+    }
+
+
+def task_words(task: Mapping[str, Any]) -> str:
+    """A task in a few words: data set, model, and what a client is."""
+    name, parts = str(task.get("name", "a task")), []
+    if task.get("model"):
+        parts.append(f"{task['model']} model")
+    samples = task.get("samples", 1)
+    if task.get("clients") == "examples":
+        parts.append("every client one example" if samples == 1 else f"every client {samples} examples")
+    elif task.get("clients"):
+        parts.append(f"clients are {task['clients']}")
+    return f"{name} ({', '.join(parts)})" if parts else name

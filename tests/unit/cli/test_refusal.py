@@ -1,0 +1,48 @@
+import pytest
+
+from quietbit.cli.refusal import of_library, of_usage
+from unit.cli.kit import assert_refused, shell
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("unknown",), "There is no command unknown: see quietbit --help."),
+        (("--unknown",), "There is no option --unknown: see quietbit --help."),
+        (("design", "--level", "2"), "There is no option --level: did you mean --levels?"),
+        (("design",), "--levels must be given: see quietbit design --help."),
+        (("design", "--levels", "two"), "--levels must be a whole number, got 'two'."),
+        (("design", "--levels"), "--levels must be given a value: see quietbit design --help."),
+        (("catalogue", "--epsilon", "x"), "--epsilon must be a number, got 'x'."),
+        (("certify",), "FILE must be given: see quietbit certify --help."),
+        (("report",), "RUNS must be given: see quietbit report --help."),
+        (("demo", "more"), "There is no place for 'more': see quietbit demo --help."),
+        (("design", "--levels", "1", "--bits", "1", "--epsilon", "1"), "--levels must be a whole number from 2"),
+        (("train", "--mechanism", "gaussian"), "--noise must be given for gaussian, or a --target-epsilon to"),
+        (("train", "--target-epsilon", "-1", "--mechanism", "sign"), "--target-epsilon must be a finite number"),
+    ],
+)  # fmt: skip
+def test_every_refusal_has_one_voice(capsys, words, sentence):
+    result = shell(capsys, *words)
+    assert_refused(result)
+    assert result.err.startswith(sentence)
+
+
+def test_only_options_of_the_command_are_renamed():
+    def command(levels: int, target_epsilon: float) -> None: ...
+
+    assert of_library("mechanism must be good.", command) == "mechanism must be good."
+    assert of_library("input_levels must be 2.", command) == "--levels must be 2."
+    assert of_library("input_levels must be 2.", None) == "input_levels must be 2."
+    assert of_library("Cannot read target_epsilon.json.", command) == "Cannot read target_epsilon.json."
+    assert of_library("a and target_epsilon differ.", command) == "a and --target-epsilon differ."
+
+
+def test_a_refusal_of_no_known_kind_is_passed_on():
+    class Strange(Exception):
+        message = "Something else."
+
+        def format_message(self) -> str:
+            return self.message
+
+    assert of_usage(Strange()) == "Something else."
