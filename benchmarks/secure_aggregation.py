@@ -1,7 +1,8 @@
 """Secure aggregation of one-bit updates: tightness and time of the account, the comparison, and a masked round.
 
 Idea     prints tables of (1) n kappa(n)/kappa(1) over orders 2 to 64, (2) seconds for a whole curve, conversion to
-         epsilon included, (3) bits, epsilon and error against the alternatives, (4) time and bytes of a masked round.
+         epsilon included, (3) bits, epsilon and error against the alternatives, (4) codes of more bits, (5) secret
+         cohorts, (6) time and bytes of masked rounds.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import numpy as np
 
 from quietbit.design.solve import solve_anew
 from quietbit.design.spec import DesignSpec
-from quietbit.mechanism.central_sum import compare_sums
+from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.mechanism.clipping import Ball, Norm
+from quietbit.mechanism.sum_comparison import compare_sums
 from quietbit.privacy.aggregate import AggregateConstant, aggregate_curve
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.secure.client import SumClient
-from quietbit.secure.plan import SumPlan
+from quietbit.secure.plan import SumPlan, neighbours_for
 from quietbit.secure.server import SumServer
 
 ORDERS = (2.0, 2.5, 3.0, 4.0, 8.0, 16.0, 32.0, 64.0)
@@ -59,33 +61,77 @@ def comparison() -> None:
             print(f"| {clients} | {releases} | {row.name} | {numbers} |")
 
 
-def masked_round(count: int = 30, dimension: int = 100_000) -> None:
-    plan = SumPlan(count, 2 * count // 3, dimension, b"benchmark")
+def more_bits() -> None:
+    print("\n| clients | bits of a code | bits on the wire | squared error of the mean | clamped at |")
+    print("|---|---|---|---|---|")
+    ball = Ball(Norm.L2, 1.0, 100_000)
+    for bits in (1, 2, 3, 4):
+        found = calibrate_sum(
+            ball=ball, epsilon=1.0, delta=1e-5, adjacency=Adjacency.ZERO_OUT, clients=1000, releases=10, bits=bits
+        )
+        print(f"| 1000 | {bits} | {found.wire_bits} | {found.squared_error:.3e} | {found.clamped_at:.3f} |")
+
+
+def secret_cohorts() -> None:
+    print("\n| clients of a sum | drawn from | sums | adjacency | squared error of the mean |\n|---|---|---|---|---|")
+    ball = Ball(Norm.L2, 1.0, 100_000)
+    for adjacency in Adjacency:
+        for population in (None, 10_000, 100_000):
+            found = calibrate_sum(
+                ball=ball,
+                epsilon=1.0,
+                delta=1e-5,
+                adjacency=adjacency,
+                clients=1000,
+                releases=100,
+                population=population,
+            )
+            drawn = "not secret" if population is None else f"{population}"
+            print(f"| 1000 | {drawn} | 100 | {adjacency.value} | {found.squared_error:.3e} |")
+
+
+def masked_round(count: int, dimension: int, near: tuple[int, int] | None) -> None:
+    plan = SumPlan(count, 17 * count // 20, dimension, b"benchmark", 1, *(near or (None, None)))
     rng = np.random.default_rng(0)
     codes = {i: rng.integers(0, 2, dimension, dtype=np.uint32) for i in range(1, count + 1)}
     clients = {i: SumClient(plan, i) for i in codes}
     server = SumServer(plan)
     published = server.keys({i: client.advertise() for i, client in clients.items()})
-    start = time.perf_counter()
+    start = time.process_time()
     inboxes = server.shares_for({i: client.share(published) for i, client in clients.items()})
-    sharing = (time.perf_counter() - start) / count
-    gone = set(range(1, 1 + count // 6))
-    start = time.perf_counter()
-    for i in sorted(set(codes) - gone):
-        server.receive(i, clients[i].mask(codes[i], inboxes[i]))
-    masking = (time.perf_counter() - start) / (count - len(gone))
+    sharing = (time.process_time() - start) / count
+    gone = set(rng.choice(np.arange(1, count + 1), count // 20, replace=False).tolist())
+    start = time.process_time()
+    vectors = {i: clients[i].mask(codes[i], inboxes[i]) for i in sorted(set(codes) - gone)}
+    masking = (time.process_time() - start) / len(vectors)
+    start = time.process_time()
+    for i, data in vectors.items():
+        server.receive(i, data)
     arrived = server.arrived()
-    start = time.perf_counter()
-    found = server.finish({i: clients[i].unmask(arrived) for i in sorted(arrived)})
-    unmasking = time.perf_counter() - start
+    late = set(sorted(arrived)[:: max(1, len(arrived) // (count // 100 + 1))])
+    found = server.finish({i: clients[i].unmask(arrived) for i in sorted(arrived - late)})
+    adding = time.process_time() - start
     assert (found.total == sum(codes[i] for i in found.clients)).all()
-    print(f"\nmasked round, {count} clients, {len(gone)} gone, {dimension} coordinates of {plan.bits} bits:")
-    print(f"{plan.payload_size} bytes a client; share {sharing:.3f} s and mask {masking:.3f} s a client, ", end="")
-    print(f"unmask {unmasking:.2f} s at the server")
+    pairs = "all pairs" if near is None else f"{near[0]} neighbours"
+    print(
+        f"| {count} | {pairs} | {len(gone)} + {len(late)} | {dimension} x {plan.bits} bits | {plan.uplink_size} |",
+        end="",
+    )
+    print(f" {1000 * sharing:.1f} | {1000 * masking:.1f} | {adding:.2f} |")
+
+
+def masked_rounds() -> None:
+    print("\n| clients | masks | gone + late | vector | bytes a client | share, ms | mask, ms | server, s |")
+    print("|---|---|---|---|---|---|---|---|")
+    masked_round(30, 100_000, None)
+    masked_round(100, 39_700, None)
+    masked_round(1000, 39_700, neighbours_for(1000, 50, 60))
 
 
 if __name__ == "__main__":
     tightness()
     curves()
     comparison()
-    masked_round()
+    more_bits()
+    secret_cohorts()
+    masked_rounds()

@@ -37,10 +37,16 @@ __all__ = ["calibrate"]
 
 
 def calibrate(
-    mechanism: Annotated[str, typer.Option(metavar="NAME", help="One of imvu, mvu, gaussian, laplace, sign, skellam.")],
     epsilon: Annotated[float, typer.Option(help="Target for all releases of one party together.")],
     delta: DeltaOption,
     adjacency: AdjacencyOption,
+    mechanism: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="One of imvu, mvu, gaussian, laplace, sign, skellam; may be left out for secure aggregation.",
+        ),
+    ] = None,
     releases: ReleasesOption = 1,
     bits: Annotated[int | None, typer.Option(help="Bits per code: 1 unless said, 16 for skellam.")] = None,
     levels: Annotated[int | None, typer.Option(help="Levels of the design (imvu, mvu).")] = None,
@@ -53,14 +59,67 @@ def calibrate(
     design: Annotated[str | None, typer.Option(help="Keep this design and calibrate beta instead (imvu).")] = None,
     unit: UnitOption = "client",
     trust: TrustOption = "local",
+    clients: Annotated[
+        int | None, typer.Option(help="Codes in a sum (secure-aggregation): others' bits are part of the noise.")
+    ] = None,
+    honest: Annotated[
+        int | None,
+        typer.Option(help="How many of them at least answer and do not collude with the server (all unless said)."),
+    ] = None,
+    sampling_rate: Annotated[
+        float | None, typer.Option(help="Chance that a client is in a cohort; needs --secret-cohort.")
+    ] = None,
+    secret_cohort: Annotated[
+        bool, typer.Option("--secret-cohort", help="Nobody, the server included, learns who took part.")
+    ] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw error and bits over the number of clients (secure-aggregation).")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Save the design found, as JSON (imvu, mvu).")] = None,
     json: JsonOption = False,
 ) -> None:
     """Find the most accurate mechanism of its kind within a privacy target.
 
+    With --trust secure-aggregation the server sees sums of codes alone: their account meets the target,
+    releases are the sums a client takes part in, and the answer is compared with the alternatives.
+
     Example: quietbit calibrate --mechanism imvu --bits 1 --epsilon 3 --delta 1e-5 --releases 50
     --adjacency replace-one
+
+    Example: quietbit calibrate --trust secure-aggregation --clients 1000 --epsilon 1 --delta 1e-5 --releases 10
+    --adjacency zero-out --dimension 100000 --plot sums.png
     """
+    if trust_of(trust) is quietbit.Trust.SECURE_AGGREGATION:
+        from quietbit.cli.calibrate_sum import calibrate_secure_sum
+
+        unused = {"levels": levels, "beta": beta, "clamp": clamp, "design": design, "decoder": decoder}
+        calibrate_secure_sum(
+            ball=quietbit.Ball(norm_of(norm), radius, dimension),
+            mechanism=mechanism,
+            epsilon=epsilon,
+            delta=delta,
+            adjacency=adjacency_of(adjacency),
+            unit=unit_of(unit),
+            releases=releases,
+            bits=bits,
+            clients=clients,
+            honest=honest,
+            sampling_rate=sampling_rate,
+            secret_cohort=secret_cohort,
+            unused=unused,
+            plot=plot,
+            out=out,
+            as_json=json,
+        )
+        return
+    _refuse_sums(trust, clients=clients, honest=honest, plot=plot)
+    if sampling_rate is not None or secret_cohort:
+        raise quietbit.InvalidParameter(
+            "Subsampling amplifies nothing where the server sees who sent what: leave --sampling-rate and "
+            "--secret-cohort out, or say --trust secure-aggregation if only sums are seen and nobody learns the cohort."
+        )
+    if mechanism is None:
+        raise quietbit.InvalidParameter("mechanism must be given: one of imvu, mvu, gaussian, laplace, sign, skellam.")
     kept = out is None or mechanism in ("imvu", "mvu")
     require(kept, "out", str(out), f"left out for {mechanism}, which has no design to save")
     ball = quietbit.Ball(norm_of(norm), radius, dimension)
@@ -117,6 +176,11 @@ def calibrate(
     if out is not None and table is not None:
         rows.append(Row("saved", "saved as", str(table.save(out))))
     record(f"{mechanism} on an {norm} ball of radius {radius:g}, dimension {dimension}", rows, json)
+
+
+def _refuse_sums(trust: str, **given: Any) -> None:
+    for name, value in given.items():
+        require(value is None, name, str(value), f"left out for {trust} trust (it is for secure-aggregation)")
 
 
 def _design(mechanism: Mechanism) -> Design | None:

@@ -4,12 +4,15 @@ Idea     what composes is a client's own releases. Clients of the same size with
          have equal ledgers, so counts are enough to rebuild any of them; the guarantee of the run is the
          largest over all clients, computed from their ledgers and from nothing else.
 Source   Guo et al. (ICML 2023), section "Rényi DP and composition".
+
+Under secure aggregation a release is one masked sum, and the others' bits are part of its noise: it costs what
+`aggregate_privacy` says at the number of honest clients that every sum is known to contain.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import final
+from typing import cast, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +20,7 @@ from numpy.typing import NDArray
 from quietbit._validate import require
 from quietbit.federation.sample_level import sample_curve
 from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.privacy.curve import PrivacyCurve
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
 from quietbit.privacy.ledger import Ledger
@@ -32,7 +36,8 @@ class Account:
     """Releases of every client so far; ``sizes`` are the samples of each.
 
     Under client-level privacy all clients are of one kind; under sample-level privacy a client's size is
-    its kind, and the smallest clients are the most exposed.
+    its kind, and the smallest clients are the most exposed. ``honest`` belongs to secure aggregation: how many
+    clients at least answer in every sum and do not collude with the server, the protected one included.
     """
 
     mechanism: Mechanism
@@ -40,6 +45,7 @@ class Account:
     unit: Unit
     adjacency: Adjacency
     trust: Trust = Trust.LOCAL
+    honest: int | None = None
     counts: NDArray[np.int64] = field(init=False)
     _curves: dict[int, PrivacyCurve] = field(init=False, default_factory=dict, repr=False)
     _answers: dict[tuple[Pair, float], Guarantee] = field(init=False, default_factory=dict, repr=False)
@@ -48,6 +54,10 @@ class Account:
         """Start with no releases; a mechanism that has no account is refused at once."""
         self.counts = np.zeros(self.sizes.size, dtype=np.int64)
         require(self.sizes.size > 0 and int(self.sizes.min()) > 0, "sizes of the clients", self.sizes, "all positive")
+        secure = self.trust is Trust.SECURE_AGGREGATION
+        require(
+            secure == (self.honest is not None), "honest", self.honest, "given for secure aggregation, and only there"
+        )
         self._curve(int(self._kinds().min()))
 
     def record(self, clients: NDArray[np.int64]) -> None:
@@ -82,12 +92,19 @@ class Account:
 
     def _curve(self, kind: int) -> PrivacyCurve:
         if kind not in self._curves:
-            sample = self.unit is Unit.SAMPLE
-            one = (
-                sample_curve(self.mechanism, kind, self.adjacency) if sample else self.mechanism.privacy(self.adjacency)
-            )
-            self._curves[kind] = one
+            self._curves[kind] = self._release(kind)
         return self._curves[kind]
+
+    def _release(self, kind: int) -> PrivacyCurve:
+        """What one release costs a client of this kind."""
+        if self.honest is not None:
+            require(self.unit is Unit.CLIENT, "unit", self.unit.value, "client under secure aggregation")
+            fits = isinstance(self.mechanism, InterpolatedMVU)
+            require(fits, "mechanism", type(self.mechanism).__name__, "InterpolatedMVU under secure aggregation")
+            return cast(InterpolatedMVU, self.mechanism).aggregate_privacy(self.honest, self.adjacency)
+        if self.unit is Unit.SAMPLE:
+            return sample_curve(self.mechanism, kind, self.adjacency)
+        return self.mechanism.privacy(self.adjacency)
 
 
 def _exposed(kinds: NDArray[np.int64], counts: NDArray[np.int64]) -> list[Pair]:

@@ -12,9 +12,11 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, final
 
 from quietbit._validate import InvalidParameter, finite_real, require, whole_number
+from quietbit.design.binomial import MOST_BINOMIAL_BITS
 from quietbit.federation.problem import LocalPlan
 from quietbit.mechanism.clipping import Norm
-from quietbit.privacy.guarantee import Adjacency, Unit, check_delta
+from quietbit.privacy.aggregate import MOST_CLIENTS
+from quietbit.privacy.guarantee import Adjacency, Trust, Unit, check_delta
 
 __all__ = ["MECHANISMS", "Settings"]
 
@@ -33,6 +35,11 @@ class Settings:
     together meet ``target_epsilon``; given, a target stops the run before it would be exceeded. ``lr`` is
     the server's step on the mean of the decoded updates, after momentum. ``seed`` fixes the starting
     point and who takes part when; with ``words`` seeded it fixes the randomisation too.
+
+    ``trust`` says who may look. ``local``: the server sees every payload. ``secure-aggregation`` (imvu): it sees
+    sums of codes over a cohort, of which ``honest`` clients, the whole cohort unless said, answer in every round
+    and do not collude; a target is then met by solving for beta, with inputs clamped. ``central`` (gaussian): the
+    server is trusted with clipped updates and adds the noise once, to their sum.
     """
 
     mechanism: str
@@ -60,6 +67,8 @@ class Settings:
     evaluate_at: tuple[int, ...] = ()
     seed: int = 0
     words: str = "secure"
+    trust: str = "local"
+    honest: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse words that are none of ours, and numbers without a meaning."""
@@ -80,6 +89,28 @@ class Settings:
         _word(Adjacency, self.adjacency, "adjacency")
         self.plan  # noqa: B018 - refuses clip, steps and rate that make no plan
         self._check_strength()
+        self._check_trust()
+
+    def _check_trust(self) -> None:
+        """Only what has an account under the trust model, and the clients that it counts on."""
+        trust = self.privacy_trust
+        secure = trust is Trust.SECURE_AGGREGATION
+        require(secure or self.honest is None, "honest", self.honest, "left out unless trust is secure-aggregation")
+        if trust is Trust.LOCAL:
+            return
+        name = "imvu" if secure else "gaussian"
+        require(self.mechanism == name, "mechanism", self.mechanism, f"{name} under {trust.value} trust")
+        require(self.privacy_unit is Unit.CLIENT, "unit", self.unit, f"client under {trust.value} trust")
+        if secure:
+            whole_number(self.cohort, "cohort", 2, MOST_CLIENTS)
+            known = self.cohort if self.honest is None else self.honest
+            object.__setattr__(self, "honest", whole_number(known, "honest", 2, self.cohort))
+            width = whole_number(self.bits or 1, "bits", 1, MOST_BINOMIAL_BITS)
+            even = width == 1 or self.levels in (None, 2)
+            require(even, "levels", self.levels, "left out for sums of codes of several bits")
+            free = not self.calibrated or (self.beta == 1.0 and not self.clamp)
+            rule = "left out: for a target under secure aggregation they are chosen"
+            require(free, "beta and clamp", (self.beta, self.clamp), rule)
 
     def _check_strength(self) -> None:
         """Exactly the number that belongs to the mechanism, or a target to find it for."""
@@ -122,6 +153,12 @@ class Settings:
         """Which worlds must look alike."""
         adjacency: Adjacency = _word(Adjacency, self.adjacency, "adjacency")
         return adjacency
+
+    @property
+    def privacy_trust(self) -> Trust:
+        """Who may look."""
+        trust: Trust = _word(Trust, self.trust, "trust")
+        return trust
 
     def evaluated(self, number: int) -> bool:
         """Whether the model is scored after ``number`` rounds: at the end, and where asked for."""

@@ -11,13 +11,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias, final
+from typing import TypeAlias, cast, final
 
 import numpy as np
 
 from quietbit._threads import one_thread
 from quietbit._validate import QuietbitError
 from quietbit.federation.account import Account
+from quietbit.federation.central import CentralCollector
 from quietbit.federation.choose import choose_mechanism
 from quietbit.federation.client_words import secure_client_words, seeded_client_words
 from quietbit.federation.cohort import Collector, PlainCollector, PrivateCollector
@@ -25,7 +26,8 @@ from quietbit.federation.participation import participation, releases_per_client
 from quietbit.federation.problem import Problem, Rows, Score
 from quietbit.federation.settings import Settings
 from quietbit.mechanism.base import Mechanism
-from quietbit.privacy.guarantee import Guarantee
+from quietbit.mechanism.gaussian import Gaussian
+from quietbit.privacy.guarantee import Guarantee, Trust
 
 __all__ = ["Diverged", "Point", "Progress", "Run", "simulate"]
 
@@ -132,11 +134,18 @@ def _collector(
     if settings.mechanism == "none":
         return PlainCollector(problem, settings.plan, threads), None, None
     schedule = participation(settings.participation, problem.sizes.size, settings.cohort, settings.seed)
-    busiest = int(releases_per_client(schedule, settings.rounds).max()) if settings.calibrated else 1
-    mechanism = choose_mechanism(settings, problem.dimension, problem.sizes, busiest)
-    account = Account(mechanism, problem.sizes, settings.privacy_unit, settings.privacy_adjacency)
+    rounds = settings.rounds if settings.calibrated else 0
+    releases = releases_per_client(schedule, rounds)
+    mechanism = choose_mechanism(settings, problem.dimension, problem.sizes, releases)
+    trust = settings.privacy_trust
+    adjacency = settings.privacy_adjacency
+    account = Account(mechanism, problem.sizes, settings.privacy_unit, adjacency, trust, settings.honest)
     words = seeded_client_words(settings.seed) if settings.words == "seeded" else secure_client_words()
-    return PrivateCollector(problem, settings.plan, mechanism, words, threads), mechanism, account
+    if trust is Trust.CENTRAL:
+        plain = PlainCollector(problem, settings.plan, threads)
+        return CentralCollector(plain, cast(Gaussian, mechanism), words), mechanism, account
+    masked = settings.cohort if trust is Trust.SECURE_AGGREGATION else None
+    return PrivateCollector(problem, settings.plan, mechanism, words, threads, masked), mechanism, account
 
 
 def _exceeds(account: Account, settings: Settings, clients: np.ndarray[tuple[int], np.dtype[np.int64]]) -> bool:

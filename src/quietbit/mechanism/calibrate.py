@@ -37,6 +37,7 @@ __all__ = ["Calibration", "MechanismName", "calibrate"]
 
 MechanismName: TypeAlias = Literal["imvu", "mvu", "gaussian", "laplace", "sign", "skellam"]
 Family: TypeAlias = Callable[[float], Mechanism]
+Account: TypeAlias = Callable[[Mechanism], float]
 
 ACCURACY = 2e-5
 MAX_RELEASES = 10**9
@@ -81,6 +82,7 @@ def calibrate(
     design: Design | None = None,
     unit: Unit = Unit.CLIENT,
     trust: Trust = Trust.LOCAL,
+    account: Account | None = None,
 ) -> Calibration:
     """The most accurate mechanism of its kind whose releases together stay within (epsilon, delta).
 
@@ -100,6 +102,8 @@ def calibrate(
         design: calibrate beta for this design (``imvu`` only).
         unit: whose data the guarantee is about.
         trust: who may look.
+        account: the epsilon at this delta that a mechanism costs the most exposed party, where that is not
+            ``releases`` times its own curve (samples of clients of several sizes, say).
 
     A target too small for the mechanism is refused.
     """
@@ -117,17 +121,17 @@ def calibrate(
     else:
         family, low, high = _family(mechanism, ball, bits, levels, beta, clamp, decoder)
 
-    def account(loss: float) -> float:
-        return _epsilon(family(loss), adjacency, times, delta)
+    def measured(found: Mechanism) -> float:
+        return _epsilon(found, adjacency, times, delta) if account is None else account(found)
 
-    found = family(_largest_private(account, low, high, target, mechanism))
-    reached = _epsilon(found, adjacency, times, delta)
+    found = family(_largest_private(lambda loss: measured(family(loss)), low, high, target, mechanism))
+    reached = measured(found)
     return Calibration(
         mechanism=found,
         guarantee=Guarantee(reached, delta, unit, adjacency, trust),
         releases=times,
         squared_error=_error(found),
-        gaussian_squared_error=_gaussian_error(ball, target, delta, adjacency, times),
+        gaussian_squared_error=_gaussian_error(ball, target, delta, measured),
         saturated=reached < target * (1 - 1e-4),
     )
 
@@ -244,7 +248,7 @@ def _error(mechanism: Mechanism) -> float:
     return mechanism.variance(0.0) + mechanism.expectation(0.0) ** 2
 
 
-def _gaussian_error(ball: Ball, target: float, delta: float, adjacency: Adjacency, releases: int) -> float:
+def _gaussian_error(ball: Ball, target: float, delta: float, measured: Account) -> float:
     """The Gaussian's error at the same target; infinite at delta = 0, where none exists."""
     if delta == 0:
         return math.inf
@@ -252,6 +256,6 @@ def _gaussian_error(ball: Ball, target: float, delta: float, adjacency: Adjacenc
     round_ball = Ball(Norm.L2, ball.radius, ball.dimension)
 
     def account(loss: float) -> float:
-        return _epsilon(Gaussian(round_ball, 1 / loss), adjacency, releases, delta)
+        return measured(Gaussian(round_ball, 1 / loss))
 
     return Gaussian(round_ball, 1 / _largest_private(account, low, high, target, "gaussian")).variance(0.0)

@@ -34,6 +34,8 @@ from quietbit.mechanism.base import (
 from quietbit.mechanism.clipping import Ball, Norm, usual_kernel
 from quietbit.mechanism.scaling import Scaling
 from quietbit.privacy.aggregate import aggregate_curve
+from quietbit.privacy.aggregate_codes import aggregate_codes_curve, codes_deviation_upper
+from quietbit.privacy.conversion import round_up
 from quietbit.privacy.curve import PrivacyCurve, with_slack
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.interpolated import interpolated_l1_curve, interpolated_l2_curve
@@ -132,16 +134,22 @@ class InterpolatedMVU:
         return with_slack(self._exact_curve(adjacency), self.scaling.slack_upper(self.design, self.ball))
 
     def aggregate_privacy(self, clients: int, adjacency: Adjacency) -> PrivacyCurve:
-        """The curve of one secure sum of ``clients`` releases, for one of the clients; one-bit designs only.
+        """The curve of one secure sum of ``clients`` releases, for one of the clients.
 
         ``clients``, from 2 to 100,000, counts the honest clients that answer and do not collude with the server;
-        it sees the sum of their codes and nothing else (`Trust.SECURE_AGGREGATION`).
+        it sees the sum of their codes and nothing else (`Trust.SECURE_AGGREGATION`). One-bit designs, and with more
+        bits those whose codes are sums of equal bits (`binomial_design`); others are refused.
         """
         check_adjacency(adjacency)
         distance, (low, high) = self.scaling.distance(adjacency, self.ball), self.scaling.certified_range
         alone = self._exact_curve(adjacency)
-        curve = aggregate_curve(self.design, distance, clients, adjacency, low, high, alone=alone)
-        return with_slack(curve, self.scaling.slack_upper(self.design, self.ball))
+        slack = self.scaling.slack_upper(self.design, self.ball)
+        if self.bits == 1:
+            curve = aggregate_curve(self.design, distance, clients, adjacency, low, high, alone=alone)
+            return with_slack(curve, slack)
+        curve = aggregate_codes_curve(self.design, distance, clients, adjacency, low, high, alone=alone)
+        deviation = codes_deviation_upper(self.design, low, high)
+        return with_slack(curve, round_up(slack + self.ball.dimension * deviation))
 
     def _exact_curve(self, adjacency: Adjacency) -> PrivacyCurve:
         """The curve of one release of an exact sampler."""

@@ -33,7 +33,7 @@ __all__ = ["MOST_CLIENTS", "AggregateConstant", "aggregate_curve", "aggregate_ka
 MOST_CLIENTS = 100_000
 OTHERS_ERROR = 2.0**-44  # others' probabilities may leave the range by a sampler's error, and by more
 _BLOCK = 0.004  # share of the clients whose ends are treated together
-_GRAIN = 2.0**36
+GRAIN = 2.0**36  # ranges are rounded outwards to multiples of 1/GRAIN
 _TAIL = 40.0  # what lies outside a window weighs at most about e^-40
 _LEAST_STEP, _KNOTS_PER_DOUBLING = 2.0**-4, 4
 _REACHES = (150.0, 300.0, MOST_REACH - 40)
@@ -53,7 +53,7 @@ class AggregateConstant:
     def __init__(self, design: Design, low: float, high: float, clients: int, adjacency: Adjacency) -> None:
         """Refuse designs of more than one bit, too few or too many clients, and ranges without a centre."""
         bits = design.spec.output_bits
-        require(bits == 1, "output bits of the design", bits, "1 for the account of a sum")
+        require(bits == 1, "output bits of the design", bits, "1 here (binomial designs: aggregate_codes_curve)")
         require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
         self._clients = whole_number(clients, "clients", 2, MOST_CLIENTS)
         low, high = check_range(low, high)
@@ -143,7 +143,7 @@ class AggregateConstant:
         # Qbar is log-convex in the order; between orders 2 and 3 it need not be convex in p.
         parts = [(2.0, 3 - alpha), (3.0, alpha - 2)] if 2 < alpha < 3 else [(alpha, 1.0)]
         tables = [(self._table(order, nodes) * (alpha * (alpha - 1) / 2), power) for order, power in parts]
-        cells = 400_000 if self._clients < _FEW else 100_000
+        cells = 1_500_000 if self._clients < _FEW else 100_000
         centre = half - 1 if self._zero_out else None
         return pair_supremum_upper(nodes, tables, alpha, centre, cells) / (alpha - 1)
 
@@ -205,7 +205,7 @@ def aggregate_curve(
     """
     distance = finite_real(distance, "distance")
     # Rounded outwards, so that ranges which differ in their last bits share their work.
-    low, high = math.floor(low * _GRAIN) / _GRAIN, math.ceil(high * _GRAIN) / _GRAIN
+    low, high = math.floor(low * GRAIN) / GRAIN, math.ceil(high * GRAIN) / GRAIN
     constant = _constant(design, low, high, clients, adjacency)
     label = f"sum of {clients} one-bit releases, {adjacency.value}"
     pure = math.inf if alone is None else alone.pure_epsilon_upper()

@@ -2,14 +2,22 @@
 
 Idea     a secret cohort of m among N clients, all cohorts equally likely, contains a given client with probability m/N;
          who sees only the result learns less about it. Where the server learns who took part there is no gain.
-Symbols  g = m/N; eps(j): the cohort's Rényi curve at order j; eps(inf): its max-divergence; replace-one adjacency.
-Source   Wang, Balle, Kasiviswanathan (AISTATS 2019), Theorem 9: for whole orders alpha >= 2, (alpha - 1) eps'(alpha) <=
-         log(1 + g^2 C(alpha, 2) min(4 (e^eps(2) - 1), e^eps(2) min(2, (e^eps(inf) - 1)^2))
-               + sum_{j=3}^alpha g^j C(alpha, j) e^((j-1) eps(j)) min(2, (e^eps(inf) - 1)^j)).
+Symbols  g = m/N; near(j): the cohort's Rényi curve at order j under the adjacency asked about, near(inf) its
+         max-divergence; far(j): the same curve under replace-one (equal to near for that adjacency).
+Source   Wang, Balle, Kasiviswanathan (AISTATS 2019), Theorem 9, here for both adjacencies: for whole alpha >= 2
+         (alpha - 1) eps'(alpha) <= log(1 + sum_{j=2}^alpha g^j C(alpha, j) z_j), where z_j is the least of
+         e^((j-1) near(j)) (e^near(inf) - 1)^j,  e^((j-1) far(j)) + e^((j-1) near(j)),  and for j = 2 also
+         (sqrt(e^far(2) - 1) + sqrt(e^near(2) - 1))^2. With near = far it is their theorem.
+
+Proof. Couple a cohort S + x that holds the client with S + y, another in its place: p = law(S + x), q = law(S + x'),
+r = law(S + y). Expand E_Q[(1 + g (p - q)/Q)^alpha], Q = g q + (1-g) r: the first-order term is 0; |a|^j / b^(j-1) is
+jointly convex, so the j-th term is at most the larger of int |p-q|^j/q^(j-1) and int |p-q|^j/r^(j-1). p and q are
+neighbours; q and r too (for zero-out x' is zero); p and r are replace-one neighbours. |p-q| <= q (e^near(inf) - 1),
+|p-q|^j <= p^j + q^j, and Minkowski's inequality in L2(r) give the three terms; with p and q exchanged likewise.
 
 Two more bounds hold at every real order, by joint convexity of the moment: the cohort is the same in both worlds, and
-differs in content only when the client is in it, so the moment is at most 1 + g (e^((alpha-1) eps(alpha)) - 1), and the
-divergence at most eps(alpha). Between whole orders (alpha - 1) eps' is bounded by its chord, being convex.
+differs in content only when the client is in it, so the moment is at most 1 + g (e^((alpha-1) near(alpha)) - 1); the
+divergence is at most near(alpha). Between whole orders (alpha - 1) eps' is bounded by its chord, being convex.
 """
 
 from __future__ import annotations
@@ -29,28 +37,41 @@ MOST_ORDER = 512  # larger whole orders use the two simple bounds
 
 
 def secret_cohort_curve(
-    curve: PrivacyCurve, cohort: int, population: int, adjacency: Adjacency, *, server_learns_cohort: bool
+    curve: PrivacyCurve,
+    cohort: int,
+    population: int,
+    adjacency: Adjacency,
+    *,
+    server_learns_cohort: bool,
+    replace_one: PrivacyCurve | None = None,
 ) -> FunctionCurve:
     """The curve of one release by a uniformly random cohort that stays secret.
 
     ``curve`` is that of the release for a given cohort, for instance `aggregate_privacy(cohort, adjacency)`.
 
     Args:
-        curve: the account when it is known who took part.
-        cohort: how many clients take part, exactly.
+        curve: the account when it is known who took part, under ``adjacency``.
+        cohort: how many clients take part, exactly. A random number that becomes public, as with Poisson sampling and a
+            published count, is covered at the largest rate and the fewest clients it allows.
         population: how many could have.
-        adjacency: replace-one; the theorem says nothing about zero-out, where a client is swapped with nobody.
+        adjacency: what the neighbouring world is.
         server_learns_cohort: whether whoever sees the result also learns who took part. Then there is no amplification,
             and this is refused: pairwise masks, as in `quietbit.secure`, need the server to know who takes part.
+        replace_one: for zero-out, the same release's replace-one curve: a client that sits out is replaced by another.
     """
     if server_learns_cohort:
         raise InvalidParameter(
             "Subsampling amplifies nothing when the server learns who took part: account each client's own releases."
         )
-    require(adjacency is Adjacency.REPLACE_ONE, "adjacency", adjacency, "replace-one for a cohort of fixed size")
+    require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
+    if adjacency is Adjacency.ZERO_OUT and replace_one is None:
+        raise InvalidParameter(
+            "replace_one must be given for zero-out: another client takes the place of one left out."
+        )
     total = whole_number(population, "population", 1)
     chosen = whole_number(cohort, "cohort", 1, total)
-    bound = _Amplified(curve, chosen / total * (1 + 1e-15))
+    far = curve if adjacency is Adjacency.REPLACE_ONE or replace_one is None else replace_one
+    bound = _Amplified(curve, far, chosen / total * (1 + 1e-15))
     label = f"secret cohort of {chosen} among {total}"
     return FunctionCurve(bound, label, _pure(curve.pure_epsilon_upper(), bound.rate))
 
@@ -71,6 +92,7 @@ def _log_mix(exponent: float, rate: float) -> float:
 @dataclass(frozen=True, slots=True)
 class _Amplified:
     curve: PrivacyCurve = field(repr=False)
+    far: PrivacyCurve = field(repr=False)
     rate: float
 
     def __call__(self, alpha: float) -> float:
@@ -90,15 +112,15 @@ class _Amplified:
             return 0.0
         pure = self.curve.pure_epsilon_upper()
         # log(e^pure - 1), or infinity where there is no pure guarantee
-        grow = math.inf if math.isinf(pure) else pure + math.log(-math.expm1(-pure)) if pure > 0 else -math.inf
-        second = self.curve.rdp(2.0)
-        if not second < math.inf:
-            return math.inf
-        gap = math.log(4) + second + math.log(-math.expm1(-second)) if second > 0 else -math.inf
-        small = min(gap, second + min(math.log(2), 2 * grow))
-        terms = [2 * math.log(self.rate) + _log_choose(alpha, 2) + small]
-        for j in range(3, alpha + 1):
-            size = (j - 1) * self.curve.rdp(float(j)) + min(math.log(2), j * grow)
+        grow = math.inf if math.isinf(pure) else _log_expm1(pure)
+        terms = []
+        for j in range(2, alpha + 1):
+            near, far = ((j - 1) * curve.rdp(float(j)) for curve in (self.curve, self.far))
+            if not max(near, far) < math.inf:
+                return math.inf
+            size = min(_log_add(far, near), near + j * grow)
+            if j == 2:
+                size = min(size, 2 * _log_add(_log_expm1(far) / 2, _log_expm1(near) / 2))
             terms.append(j * math.log(self.rate) + _log_choose(alpha, j) + size)
         top = max(0.0, *terms)
         if not top < math.inf:
@@ -110,3 +132,14 @@ class _Amplified:
 def _log_choose(above: int, below: int) -> float:
     value = math.lgamma(above + 1) - math.lgamma(below + 1) - math.lgamma(above - below + 1)
     return value + 1e-12 * (1 + value)
+
+
+def _log_expm1(value: float) -> float:
+    """log(e^x - 1) for x >= 0."""
+    return value + math.log(-math.expm1(-value)) if value > 0 else -math.inf
+
+
+def _log_add(left: float, right: float) -> float:
+    """log(e^x + e^y)."""
+    high, low = max(left, right), min(left, right)
+    return high + math.log1p(math.exp(low - high)) if high > -math.inf else high

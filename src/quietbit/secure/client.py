@@ -3,7 +3,8 @@
 Idea     every pair of clients shares a mask that one adds and the other subtracts; each adds one of its own, too.
          Shares of both secrets are spread among all; of each other client exactly one secret is ever given up: the
          pair key of those who left, the own mask's seed of those who stayed.
-Symbols  U1: clients whose shares went round; U2: those whose masked vector arrived; b: seed of the own mask.
+Symbols  U1: clients whose shares went round (with neighbours: those near this one); U2: those whose masked vector
+         arrived; b: seed of the own mask.
 Source   Bonawitz et al. (CCS 2017), Figure 4, honest-but-curious server.
 
 Without b, a server that gets a vector late, after asking for the pair key, could remove all pair masks and see it.
@@ -11,6 +12,7 @@ Without b, a server that gets a vector late, after asking for the pair key, coul
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -82,10 +84,11 @@ class SumClient:
         if len(set(every)) != len(every):
             raise ProtocolError("The list of public keys contains one twice.")
         self._enough(len(published), "published keys")
-        self._keys = dict(published)
-        holders = sorted(published)
-        key_shares = shamir.share(self._masking, holders, plan.threshold)
-        seed_shares = shamir.share(self._seed, holders, plan.threshold)
+        holders = plan.holders(self._number, published)
+        self._near(len(holders), "published keys")
+        self._keys = {holder: published[holder] for holder in holders}
+        key_shares = shamir.share(self._masking, holders, plan.shares_needed)
+        seed_shares = shamir.share(self._seed, holders, plan.shares_needed)
         self._received[self._number] = key_shares[self._number] + seed_shares[self._number]
         return {
             other: keys.seal(
@@ -100,17 +103,21 @@ class SumClient:
     def mask(self, codes: Any, sealed: Mapping[int, bytes]) -> bytes:
         """Step 3: the packed masked vector; ``sealed`` are the others' shares for this client.
 
-        ``codes`` are the client's bits, ``dimension`` of them, each 0 or 1. Only clients whose shares arrived count.
+        ``codes`` are the client's, ``dimension`` of them, none above the plan's largest. Only clients whose shares
+        arrived count.
         """
         array = np.asarray(codes)
         require(array.dtype.kind in "iu", "type of the codes", str(array.dtype), "whole numbers")
         require(array.size == self._plan.dimension, "number of codes", array.size, f"{self._plan.dimension}")
-        require(int(array.min()) >= 0 and int(array.max()) <= 1, "codes", "numbers", "bits, 0 or 1")
+        most = self._plan.largest_code
+        require(
+            int(array.min()) >= 0 and int(array.max()) <= most, "codes", "numbers", f"whole numbers from 0 to {most}"
+        )
         self._enter("mask")
         u1 = frozenset(sealed) | {self._number}
         if self._number in sealed or not u1 <= set(self._keys):
             raise ProtocolError("Shares arrived from clients that published no keys.")
-        self._enough(len(u1), "shared their secrets")
+        self._near(len(u1), "shared their secrets")
         for other, data in sealed.items():
             key = self._sealing_key(other, self._number)
             self._received[other] = keys.open_sealed(key, data, _direction(other, self._number))
@@ -134,17 +141,46 @@ class SumClient:
         """
         self._enter("unmask")
         u2 = frozenset(arrived)
-        if not u2 <= self._u1 or self._number not in u2:
+        near = u2 if self._plan.neighbours is None else u2 & set(self._keys)
+        if not near <= self._u1 or self._number not in u2 or not all(1 <= i <= self._plan.clients for i in u2):
             raise ProtocolError("The list of arrived vectors has unknown clients or lacks this one.")
         self._enough(len(u2), "sent their masked vectors")
         cut = shamir.SHARE_SIZE
         result = Unmasking(
-            pair_keys={other: self._received[other][:cut] for other in sorted(self._u1 - u2)},
-            seeds={other: self._received[other][cut:] for other in sorted(u2)},
+            pair_keys={other: self._received[other][:cut] for other in sorted(self._u1 - near)},
+            seeds={other: self._received[other][cut:] for other in sorted(near)},
         )
         self._received.clear()
         self._seed = self._sealing = self._masking = b""
         return result
+
+    def to_bytes(self) -> bytes:
+        """All secrets and the step, for engines that end the process between messages; never to leave the client."""
+        return json.dumps(
+            {
+                "number": self._number,
+                "step": self._step,
+                "secrets": [part.hex() for part in (self._sealing, self._masking, self._seed)],
+                "keys": {str(i): [pair.sealing.hex(), pair.masking.hex()] for i, pair in self._keys.items()},
+                "received": {str(i): part.hex() for i, part in self._received.items()},
+                "u1": sorted(self._u1),
+            }
+        ).encode()
+
+    @classmethod
+    def from_bytes(cls, plan: SumPlan, data: bytes) -> SumClient:
+        """The client that `to_bytes` was called on, for the same plan; its next step is the one that was next."""
+        try:
+            kept = json.loads(data)
+            client = cls(plan, kept["number"])
+            client._step = whole_number(kept["step"], "step", 0, len(_STEPS))
+            client._sealing, client._masking, client._seed = (bytes.fromhex(part) for part in kept["secrets"])
+            client._keys = {int(i): PublicKeys(*map(bytes.fromhex, pair)) for i, pair in kept["keys"].items()}
+            client._received = {int(i): bytes.fromhex(part) for i, part in kept["received"].items()}
+            client._u1 = frozenset(kept["u1"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise ProtocolError("What was kept of this client's secrets cannot be read: it leaves the sum.") from error
+        return client
 
     def _enter(self, step: str) -> None:
         if self._step >= len(_STEPS) or _STEPS[self._step] != step:
@@ -154,6 +190,12 @@ class SumClient:
     def _enough(self, count: int, what: str) -> None:
         if count < self._plan.threshold:
             raise ProtocolError(f"Only {count} clients {what}; the threshold is {self._plan.threshold}.")
+
+    def _near(self, count: int, what: str) -> None:
+        """Refuse to go on with fewer neighbours, itself among them, than can recover a secret."""
+        needed = self._plan.shares_needed
+        if count < needed:
+            raise ProtocolError(f"Only {count} clients near this one {what}; the threshold is {needed}.")
 
     def _sealing_key(self, sender: int, receiver: int) -> bytes:
         other = receiver if sender == self._number else sender

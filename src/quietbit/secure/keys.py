@@ -17,11 +17,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._validate import InvalidParameter, require_module
+from quietbit.secure.shamir import SHARE_SIZE
 
-__all__ = ["Mask", "agree", "derive", "expand", "new_private_key", "open_sealed", "public_key", "seal"]
+__all__ = [
+    "KEYS_SIZE",
+    "SEALED_SIZE",
+    "Mask",
+    "agree",
+    "derive",
+    "expand",
+    "new_private_key",
+    "open_sealed",
+    "public_key",
+    "seal",
+]
 
 Mask: TypeAlias = NDArray[np.uint32]
 
+KEYS_SIZE = 64  # both public keys of a client
+SEALED_SIZE = 2 * SHARE_SIZE + 16  # shares of both secrets and the seal
 _NONCE = bytes(12)
 
 

@@ -56,9 +56,16 @@ class SumServer:
         """What to forward to each client of U1, from what each sent; refused below the threshold."""
         self._enough(len(sealed), "shared their secrets")
         require(set(sealed) <= set(self._keys), "clients that shared", sorted(sealed), "among those with keys")
+        for sender, parts in sealed.items():
+            known = set(self._plan.holders(sender, self._keys)) - {sender}
+            require(set(parts) == known, f"receivers of client {sender}'s shares", len(parts), f"those {len(known)}")
         self._sealed = {sender: dict(parts) for sender, parts in sealed.items()}
         return {
-            receiver: {sender: parts[receiver] for sender, parts in self._sealed.items() if sender != receiver}
+            receiver: {
+                sender: self._sealed[sender][receiver]
+                for sender in self._plan.holders(receiver, self._sealed)
+                if sender != receiver
+            }
             for receiver in self._sealed
         }
 
@@ -88,7 +95,7 @@ class SumServer:
             private = self._recover({i: answer.pair_keys for i, answer in answers.items()}, gone)
             if keys.public_key(private) != self._keys[gone].masking:
                 raise ProtocolError(f"The recovered key of client {gone} is not the one it published.")
-            for client in u2:
+            for client in plan.holders(gone, u2):
                 key = pair_mask_key(plan, gone, client, keys.agree(private, self._keys[client].masking))
                 # The client added this mask if its number is the smaller one, and subtracted it otherwise.
                 if client < gone:
@@ -99,8 +106,12 @@ class SumServer:
 
     def _recover(self, shares: Mapping[int, Mapping[int, bytes]], client: int) -> bytes:
         found = {holder: parts[client] for holder, parts in shares.items() if client in parts}
-        self._enough(len(found), f"gave a share of client {client}'s secret")
-        return shamir.recover(found, self._plan.threshold)
+        needed = self._plan.shares_needed
+        if len(found) < needed:
+            raise ProtocolError(
+                f"Only {len(found)} clients gave a share of client {client}'s secret, of {needed} needed."
+            )
+        return shamir.recover(found, needed)
 
     def _enough(self, count: int, what: str) -> None:
         if count < self._plan.threshold:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from functools import lru_cache
 
 from quietbit._validate import require, whole_number
 
@@ -31,13 +32,21 @@ def share(secret: bytes, holders: list[int], threshold: int) -> dict[int, bytes]
 
 
 def recover(shares: Mapping[int, bytes], threshold: int) -> bytes:
-    """The secret from at least ``threshold`` shares; refused with fewer, and where shares contradict each other."""
+    """The secret from at least ``threshold`` shares; refused with fewer, and where shares contradict each other.
+
+    Shares beyond the threshold are checked all at once: the values of a polynomial of degree below t are orthogonal
+    to w_i r(i) for every polynomial r of degree below h - t, where h is their number and w_i = 1/prod_{j != i} (i - j);
+    others are orthogonal to it for a random r with a chance of 1 in 2^256.
+    """
     require(len(shares) >= threshold, "number of shares", len(shares), f"at least the threshold {threshold}")
-    points = [(holder, int.from_bytes(data, "big")) for holder, data in shares.items()]
-    basis, rest = points[:threshold], points[threshold:]
-    for holder, value in rest:
-        require(_interpolate(basis, holder) == value, "share", f"of holder {holder}", "one of the same polynomial")
-    secret = _interpolate(basis, 0)
+    holders = tuple(sorted(shares))
+    values = [int.from_bytes(shares[holder], "big") for holder in holders]
+    weights, at_zero = _weights(holders)
+    check = [secrets.randbelow(PRIME) for _ in range(len(holders) - threshold)]
+    if check:
+        parts = (w * v * _value(check, holder) for w, v, holder in zip(weights, values, holders, strict=True))
+        require(sum(parts) % PRIME == 0, "shares", "some that contradict each other", "of the same polynomial")
+    secret = sum(w * v for w, v in zip(at_zero, values, strict=True)) % PRIME
     require(secret < 2 ** (8 * SECRET_SIZE), "recovered secret", "a number", "one of 32 bytes (shares are not genuine)")
     return secret.to_bytes(SECRET_SIZE, "big")
 
@@ -49,13 +58,16 @@ def _value(polynomial: list[int], place: int) -> int:
     return total
 
 
-def _interpolate(points: list[tuple[int, int]], place: int) -> int:
-    """Lagrange's formula at ``place``."""
-    total = 0
-    for i, value in points:
+@lru_cache(maxsize=64)
+def _weights(holders: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """1/prod_{j != i} (i - j) for every holder i, and Lagrange's coefficients at 0: the same for many secrets."""
+    weights, at_zero = [], []
+    for i in holders:
         above, below = 1, 1
-        for j, _ in points:
+        for j in holders:
             if j != i:
-                above, below = above * (place - j) % PRIME, below * (i - j) % PRIME
-        total = (total + value * above * pow(below, -1, PRIME)) % PRIME
-    return total
+                above, below = above * -j % PRIME, below * (i - j) % PRIME
+        inverse = pow(below, -1, PRIME)
+        weights.append(inverse)
+        at_zero.append(above * inverse % PRIME)
+    return tuple(weights), tuple(at_zero)

@@ -3,7 +3,7 @@ import pytest
 
 import quietbit
 from quietbit.federation.account import Account
-from quietbit.federation.sample_level import sample_curve
+from quietbit.federation.sample_level import ROUNDING, sample_curve
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.ledger import Ledger
 from unit.federation.makers import mechanisms
@@ -51,8 +51,9 @@ def test_one_sample_of_one_is_the_client_and_more_samples_cost_less(kind):
 def test_gaussian_sample_account_is_the_formula():
     mechanism = mechanisms(39)["gaussian"]
     curve = sample_curve(mechanism, 10, ZERO)
-    assert curve.rdp(3.0) == pytest.approx(3.0 * (0.1 / 2.0) ** 2 / 2, rel=1e-12)
-    assert curve.rdp(3.0) >= 3.0 * (0.1 / 2.0) ** 2 / 2
+    moved = 0.1 + ROUNDING
+    assert curve.rdp(3.0) == pytest.approx(3.0 * (moved / 2.0) ** 2 / 2, rel=1e-12)
+    assert curve.rdp(3.0) >= 3.0 * (moved / 2.0) ** 2 / 2
 
 
 def test_interpolated_sample_account_is_theorem_two():
@@ -65,3 +66,32 @@ def test_interpolated_sample_account_is_theorem_two():
 def test_random_rounding_has_no_sample_account(kind):
     with pytest.raises(quietbit.InvalidParameter, match="sample-level"):
         Account(mechanisms(39)[kind], np.array([5]), Unit.SAMPLE, ZERO)
+
+
+def test_under_secure_aggregation_a_release_is_a_sum():
+    mechanism = mechanisms(39)["imvu-1"]
+    account = Account(mechanism, np.ones(8, dtype=np.int64), Unit.CLIENT, ZERO, Trust.SECURE_AGGREGATION, 6)
+    account.record(np.arange(8))
+    account.record(np.array([2]))
+    found = account.worst(1e-5)
+    assert found.trust is Trust.SECURE_AGGREGATION
+    assert found.epsilon_upper == mechanism.aggregate_privacy(6, ZERO).repeat(2).epsilon_upper(1e-5)
+    assert found.epsilon_upper < mechanism.privacy(ZERO).repeat(2).epsilon_upper(1e-5)
+    fewer = Account(mechanism, np.ones(8, dtype=np.int64), Unit.CLIENT, ZERO, Trust.SECURE_AGGREGATION, 3)
+    fewer.record(np.array([2]))
+    assert fewer.worst(1e-5).epsilon_upper > account.ledger(0).guarantee(1e-5).epsilon_upper
+
+
+@pytest.mark.parametrize(
+    ("kind", "unit", "trust", "honest", "mention"),
+    [
+        ("imvu-1", Unit.CLIENT, Trust.SECURE_AGGREGATION, None, "honest"),
+        ("imvu-1", Unit.CLIENT, Trust.LOCAL, 5, "honest"),
+        ("imvu-1", Unit.SAMPLE, Trust.SECURE_AGGREGATION, 5, "unit"),
+        ("gaussian", Unit.CLIENT, Trust.SECURE_AGGREGATION, 5, "mechanism"),
+        ("imvu-3", Unit.CLIENT, Trust.SECURE_AGGREGATION, 5, "evenly spaced"),
+    ],
+)
+def test_sums_without_an_account_are_refused(kind, unit, trust, honest, mention):
+    with pytest.raises(quietbit.InvalidParameter, match=mention):
+        Account(mechanisms(39)[kind], np.ones(8, dtype=np.int64), unit, ZERO, trust, honest)

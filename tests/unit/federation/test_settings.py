@@ -38,6 +38,15 @@ def test_scores_come_where_asked_and_at_the_end():
         ({"evaluate_at": (11,)}, "evaluate_at"),
         ({"seed": -1}, "seed"),
         ({"unit": "sample", "local_steps": 2}, "local steps"),
+        ({"trust": "nobody"}, "trust"),
+        ({"trust": "central"}, "mechanism must be gaussian under central trust"),
+        ({"honest": 3}, "honest must be left out"),
+        ({"trust": "secure-aggregation", "honest": 6}, "honest"),
+        ({"trust": "secure-aggregation", "cohort": 1}, "cohort"),
+        ({"trust": "secure-aggregation", "bits": 5}, "bits"),
+        ({"trust": "secure-aggregation", "unit": "sample"}, "unit must be client"),
+        ({"trust": "secure-aggregation", "mechanism": "mvu"}, "mechanism must be imvu"),
+        ({"trust": "secure-aggregation", "epsilon": None, "target_epsilon": 1.0, "beta": 2.0}, "beta and clamp"),
     ],
 )
 def test_refusals(given, mention):
@@ -50,3 +59,9 @@ def test_unknown_and_missing_names_are_refused():
         Settings.from_json({**USUAL, "momentun": 0.5})
     with pytest.raises(quietbit.InvalidParameter, match="not complete"):
         Settings.from_json({"mechanism": "none"})
+
+
+def test_secure_aggregation_states_whom_it_counts_on():
+    assert Settings(**USUAL, trust="secure-aggregation").honest == 5
+    assert Settings(**USUAL, trust="secure-aggregation", honest=4).to_json()["honest"] == 4
+    assert Settings(**USUAL).honest is None

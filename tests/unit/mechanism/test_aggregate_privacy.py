@@ -30,7 +30,7 @@ def test_a_sum_is_never_worse_than_one_client(norm: Norm, clamp: bool) -> None:
 
 def test_wide_codes_are_refused() -> None:
     mechanism = InterpolatedMVU(solve_anew(DesignSpec(2, 2, 1.0)), Ball(Norm.L2, 1.0, 3))
-    with pytest.raises(InvalidParameter, match="output bits"):
+    with pytest.raises(InvalidParameter, match="evenly spaced"):
         mechanism.aggregate_privacy(10, Adjacency.ZERO_OUT)
 
 

@@ -2,11 +2,17 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from quietbit._validate import InvalidParameter
-from quietbit.mechanism.central_sum import calibrate_sum, compare_sums
+from quietbit.design.binomial import binomial_design
+from quietbit.design.solve import solve
+from quietbit.design.spec import DesignSpec
+from quietbit.kernel.words import seeded_words
+from quietbit.mechanism.central_sum import calibrate_sum, mean_from_sum
 from quietbit.mechanism.clipping import Ball, Norm
+from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.privacy.guarantee import Adjacency, Trust
 
 BALL = Ball(Norm.L2, 2.0, 5000)
@@ -25,16 +31,51 @@ def test_meets_the_target_from_below(adjacency: Adjacency) -> None:
     assert not found.saturated
 
 
-def test_one_bit_is_next_to_the_ideal_and_far_from_local() -> None:
-    one, ideal, skellam, local = compare_sums(
-        ball=BALL, epsilon=1.0, delta=1e-5, adjacency=Adjacency.ZERO_OUT, clients=1000, releases=10
+def test_fewer_honest_clients_cost_accuracy_and_no_bits() -> None:
+    given = {"ball": BALL, "epsilon": 1.0, "delta": 1e-5, "adjacency": Adjacency.ZERO_OUT, "clients": 300}
+    all_of_them, half = calibrate_sum(**given), calibrate_sum(**given, honest=150)
+    assert half.wire_bits == all_of_them.wire_bits == 9
+    assert half.honest == 150
+    assert 1.8 < half.squared_error / all_of_them.squared_error < 2.2
+    again = half.mechanism.aggregate_privacy(150, Adjacency.ZERO_OUT).epsilon_upper(1e-5)
+    assert again == half.guarantee.epsilon_upper
+
+
+def test_more_bits_widen_the_range_at_the_same_error() -> None:
+    given = {"ball": BALL, "epsilon": 1.0, "delta": 1e-5, "adjacency": Adjacency.ZERO_OUT, "clients": 300}
+    one, two = calibrate_sum(**given, releases=20), calibrate_sum(**given, releases=20, bits=2)
+    assert two.wire_bits == math.ceil(math.log2(3 * 300 + 1)) == 10
+    assert two.squared_error == pytest.approx(one.squared_error, rel=0.02)
+    assert two.clamped_at == pytest.approx(math.sqrt(3) * one.clamped_at, rel=0.02)
+
+
+def test_a_low_dimension_does_not_end_in_bare_signs() -> None:
+    small = Ball(Norm.L2, 1.0, 30)
+    found = calibrate_sum(ball=small, epsilon=1.0, delta=1e-5, adjacency=Adjacency.ZERO_OUT, clients=100)
+    assert found.mechanism.beta <= math.sqrt(30) / 2
+    assert found.guarantee.epsilon_upper <= 1.0
+
+
+def test_a_secret_cohort_helps() -> None:
+    given = {"ball": BALL, "epsilon": 1.0, "delta": 1e-5, "adjacency": Adjacency.ZERO_OUT, "clients": 100}
+    known = calibrate_sum(**given, releases=40)
+    secret = calibrate_sum(**given, releases=40, population=1000)
+    assert secret.population == 1000
+    assert secret.guarantee.epsilon_upper <= 1.0
+    assert secret.squared_error < 0.5 * known.squared_error
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_a_sum_of_codes_gives_the_mean_of_what_they_stand_for(bits: int) -> None:
+    ball = Ball(Norm.L2, 1.0, 50)
+    mechanism = InterpolatedMVU(binomial_design(bits, 2.0), ball, 2.0, True, "unbiased-at-zero")
+    codes = [mechanism.encode(ball.clip(np.linspace(-1, 1, 50)), seeded_words(k)) for k in range(7)]
+    found = mean_from_sum(mechanism, np.sum([code.astype(np.int64) for code in codes], axis=0), 7)
+    np.testing.assert_allclose(
+        found, np.mean([mechanism.decode(code) for code in codes], axis=0), rtol=1e-9, atol=1e-12
     )
-    assert (one.bits, ideal.bits, skellam.bits, local.bits) == (10, 32, 16, 1)
-    assert all(0.999 <= row.epsilon_upper <= 1.0 for row in (one, ideal, skellam, local))
-    assert ideal.squared_error < one.squared_error < 1.09 * ideal.squared_error
-    assert ideal.squared_error < skellam.squared_error
-    assert 900 < local.squared_error / ideal.squared_error < 1100  # one n
-    assert local.trust is Trust.LOCAL
+    with pytest.raises(InvalidParameter, match="sums must be from 0"):
+        mean_from_sum(mechanism, np.full(50, 1 + 7 * (2**bits - 1)), 7)
 
 
 def test_refusals() -> None:
@@ -43,5 +84,12 @@ def test_refusals() -> None:
         calibrate_sum(epsilon=1.0, delta=0.0, **given)
     with pytest.raises(InvalidParameter, match="epsilon"):
         calibrate_sum(epsilon=0.0, delta=1e-5, **given)
-    with pytest.raises(InvalidParameter, match="L2 ball"):
-        compare_sums(ball=Ball(Norm.L1, 1.0, 4), epsilon=1.0, delta=1e-5, adjacency=Adjacency.ZERO_OUT, clients=10)
+    with pytest.raises(InvalidParameter, match="honest"):
+        calibrate_sum(epsilon=1.0, delta=1e-5, honest=11, **given)
+    with pytest.raises(InvalidParameter, match="population"):
+        calibrate_sum(epsilon=1.0, delta=1e-5, population=9, **given)
+    with pytest.raises(InvalidParameter, match="honest must be left out with a secret cohort"):
+        calibrate_sum(epsilon=1.0, delta=1e-5, population=100, honest=9, **given)
+    uneven = InterpolatedMVU(solve(DesignSpec(8, 3, 5.0)), BALL)
+    with pytest.raises(InvalidParameter, match="evenly spaced"):
+        mean_from_sum(uneven, np.zeros(5000), 2)

@@ -83,7 +83,60 @@ def test_never_worse_than_knowing_the_cohort_and_equal_for_all() -> None:
 def test_refused_where_the_server_learns_who_took_part() -> None:
     with pytest.raises(InvalidParameter, match="learns who took part"):
         secret_cohort_curve(PureCurve(1.0), 1, 2, REPLACE, server_learns_cohort=True)
-    with pytest.raises(InvalidParameter, match="replace-one"):
+    with pytest.raises(InvalidParameter, match="replace_one must be given"):
         secret_cohort_curve(PureCurve(1.0), 1, 2, Adjacency.ZERO_OUT, server_learns_cohort=False)
     with pytest.raises(InvalidParameter, match="cohort"):
         secret_cohort_curve(PureCurve(1.0), 3, 2, REPLACE, server_learns_cohort=False)
+
+
+@pytest.mark.parametrize(("cohort", "population"), [(1, 2), (2, 5), (3, 4), (3, 6)])
+def test_zero_out_dominates_all_cohorts_of_vectors(cohort: int, population: int) -> None:
+    """Two coordinates, so that they share who takes part; the own curves are exact over a grid of contents."""
+    levels, orders = (0.25, 0.5, 0.75), (1.5, 2.0, 2.5, 3.0, 4.0, 7.0)
+
+    def joint(contents) -> np.ndarray:
+        """The law of both sums, for clients with (probability, probability)."""
+        return np.outer(law([a for a, _ in contents]), law([b for _, b in contents])).ravel()
+
+    def divergence(p: np.ndarray, q: np.ndarray, alpha: float) -> float:
+        return float(np.log((p**alpha * q ** (1 - alpha)).sum()) / (alpha - 1))
+
+    inputs = [(a, b) for a in levels for b in levels]
+    zero = (0.5, 0.5)
+
+    def exact(alpha: float, pairs) -> float:
+        # Others at the ends are the worst; coordinates are independent given the contents.
+        best = 0.0
+        for rest in combinations([(a, b) for a in (0.25, 0.75) for b in (0.25, 0.75)] * (cohort - 1), cohort - 1):
+            worlds = {x: joint([*rest, x]) for x in inputs}
+            best = max(best, *(divergence(worlds[x], worlds[y], alpha) for x, y in pairs))
+        return best
+
+    near_pairs = [(x, zero) for x in inputs if x != zero] + [(zero, x) for x in inputs if x != zero]
+    far_pairs = [(x, y) for x in inputs for y in inputs if x != y]
+    known = {a: (exact(a, near_pairs), exact(a, far_pairs)) for a in {*orders, *map(float, range(2, 9))}}
+    pure = 2 * math.log(2)  # both coordinates' largest ratio, 0.5/0.25
+    near = FunctionCurve(lambda alpha: known[alpha][0], "near", pure)
+    far = FunctionCurve(lambda alpha: known[alpha][1], "far", 2 * math.log(3))
+    curve = secret_cohort_curve(
+        near, cohort, population, Adjacency.ZERO_OUT, server_learns_cohort=False, replace_one=far
+    )
+    rng = np.random.default_rng(7)
+    for _ in range(12):
+        rest = [inputs[k] for k in rng.integers(0, len(inputs), population - 1)]
+        own = inputs[int(rng.integers(len(inputs)))]
+        with_own, with_zero = (
+            np.mean([joint(c) for c in combinations([x, *rest], cohort)], axis=0) for x in (own, zero)
+        )
+        for alpha in orders:
+            for p, q in ((with_own, with_zero), (with_zero, with_own)):
+                assert divergence(p, q, alpha) <= curve.rdp(alpha) * (1 + 1e-12)
+
+
+def test_zero_out_gains_as_the_square_of_the_rate_and_is_below_replace_one() -> None:
+    near, far = GaussianCurve(0.01), GaussianCurve(0.04)
+    zero = secret_cohort_curve(near, 10, 1000, Adjacency.ZERO_OUT, server_learns_cohort=False, replace_one=far)
+    one = secret_cohort_curve(far, 10, 1000, REPLACE, server_learns_cohort=False)
+    for alpha in (2.0, 5.0, 20.0):
+        assert zero.rdp(alpha) < one.rdp(alpha) < far.rdp(alpha)
+        assert zero.rdp(alpha) < 20 * 0.01**2 * near.rdp(alpha)

@@ -48,6 +48,17 @@ def test_twelve_clients_all_ones_fill_the_modulus() -> None:
     assert (found.total == 12).all()
 
 
+def test_codes_of_two_bits_are_summed_exactly() -> None:
+    plan = SumPlan(5, 3, DIMENSION, b"round", largest_code=3)  # sums up to 15: 4 bits
+    rng = np.random.default_rng(6)
+    codes = {i: rng.integers(0, 4, DIMENSION, dtype=np.uint32) for i in range(1, 6)}
+    codes[1][:] = codes[2][:] = 3
+    found = masked_sum(plan, codes, gone_before_masking=[4], gone_before_unmasking=[1])
+    assert (found.total == sum(codes[i] for i in (1, 2, 3, 5))).all()
+    with pytest.raises(InvalidParameter, match="whole numbers from 0 to 3"):
+        masked_sum(plan, {**codes, 3: codes[3] + 4})
+
+
 def test_a_client_gives_up_one_secret_of_each_and_answers_once() -> None:
     plan, codes = SumPlan(4, 3, DIMENSION, b"round"), bits(4)
     clients = {i: SumClient(plan, i) for i in codes}
@@ -74,6 +85,31 @@ def test_a_client_gives_up_one_secret_of_each_and_answers_once() -> None:
     assert repr(clients[1]) == "SumClient(1)"
 
 
+def test_a_client_that_is_put_away_between_steps_goes_on_where_it_was() -> None:
+    plan, codes = SumPlan(3, 2, DIMENSION, b"round"), bits(3)
+    server = SumServer(plan)
+
+    def again(client: SumClient) -> SumClient:
+        return SumClient.from_bytes(plan, client.to_bytes())
+
+    clients = {i: SumClient(plan, i) for i in codes}
+    published = server.keys({i: client.advertise() for i, client in clients.items()})
+    clients = {i: again(client) for i, client in clients.items()}
+    inboxes = server.shares_for({i: client.share(published) for i, client in clients.items()})
+    clients = {i: again(client) for i, client in clients.items()}
+    with pytest.raises(ProtocolError, match="once and in order"):
+        again(clients[1]).share(published)
+    for i in (1, 2):
+        server.receive(i, clients[i].mask(codes[i], inboxes[i]))
+    clients = {i: again(client) for i, client in clients.items()}
+    found = server.finish({i: clients[i].unmask(server.arrived()) for i in (1, 2)})
+    assert (found.total == codes[1] + codes[2]).all()
+    assert clients[1].to_bytes().count(b'""') == 3  # the secrets are gone
+    for bad in (b"", b"{}", b"[]", clients[1].to_bytes().replace(b'"step": 4', b'"step": 9')):
+        with pytest.raises(ProtocolError, match="leaves the sum"):
+            SumClient.from_bytes(plan, bad)
+
+
 def test_changed_messages_are_refused() -> None:
     plan, codes = SumPlan(3, 2, DIMENSION, b"round"), bits(3)
     clients = {i: SumClient(plan, i) for i in codes}
@@ -83,7 +119,7 @@ def test_changed_messages_are_refused() -> None:
     swapped = {2: inboxes[1][3], 3: inboxes[1][2]}
     with pytest.raises(InvalidParameter, match="authentication"):
         clients[1].mask(codes[1], swapped)
-    with pytest.raises(InvalidParameter, match="bits, 0 or 1"):
+    with pytest.raises(InvalidParameter, match="whole numbers from 0 to 1"):
         clients[2].mask(codes[2] + 1, inboxes[2])
     other = SumClient(plan, 1)
     other.advertise()

@@ -1,0 +1,182 @@
+"""``quietbit calibrate --trust secure-aggregation``: codes whose sums meet a target, beside the alternatives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import quietbit
+from quietbit._validate import InvalidParameter, finite_real, require
+from quietbit.cli.console import Row, column_table, progress_bar, record, rounded, rounded_up
+from quietbit.cli.files import check_outputs
+
+if TYPE_CHECKING:
+    from quietbit import Adjacency, Ball, Unit
+    from quietbit.mechanism.central_sum import SumCalibration
+    from quietbit.mechanism.sum_comparison import SumRow
+
+__all__ = ["calibrate_secure_sum"]
+
+USUAL = {"levels": (None, 2), "beta": (1.0,), "clamp": (False,), "design": (None,), "decoder": ("alphabet",)}
+
+SEEN = {"secure-aggregation": "sums", "local": "each payload"}
+
+
+def calibrate_secure_sum(
+    *,
+    ball: Ball,
+    mechanism: str | None,
+    epsilon: float,
+    delta: float,
+    adjacency: Adjacency,
+    unit: Unit,
+    releases: int,
+    bits: int | None,
+    clients: int | None,
+    honest: int | None,
+    sampling_rate: float | None,
+    secret_cohort: bool,
+    unused: Mapping[str, Any],
+    plot: Path | None,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Calibrate, compare, and draw where asked; what a sum does not use is refused."""
+    from quietbit.mechanism.central_sum import calibrate_sum
+    from quietbit.mechanism.sum_comparison import compare_calibration
+
+    require(mechanism in (None, "imvu"), "mechanism", mechanism, "imvu, or left out, for secure aggregation")
+    require(ball.norm is quietbit.Norm.L2, "norm", ball.norm.value, "l2 for secure aggregation")
+    require(unit is quietbit.Unit.CLIENT, "unit", unit.value, "client for secure aggregation")
+    for name, value in unused.items():
+        require(value in USUAL[name], name, value, "left out: secure aggregation chooses it")
+    if clients is None:
+        raise InvalidParameter("clients must be given: how many codes a sum is over.")
+    population = _population(clients, sampling_rate, secret_cohort)
+    check_outputs(out, figures=() if plot is None else (plot,))
+    with progress_bar("Calibrating", quiet=as_json):
+        found = calibrate_sum(
+            ball=ball,
+            epsilon=epsilon,
+            delta=delta,
+            adjacency=adjacency,
+            clients=clients,
+            honest=honest,
+            releases=releases,
+            bits=1 if bits is None else bits,
+            unit=unit,
+            population=population,
+        )
+        lines = compare_calibration(found, epsilon)
+    rows = _rows(found, epsilon)
+    if out is not None:
+        rows.append(Row("saved", "saved as", str(found.mechanism.design.save(out))))
+    if plot is not None:
+        rows.append(Row("plot", "drawn as", str(_draw(found, epsilon, plot, as_json))))
+    if as_json:
+        rows.append(Row("comparison", "comparison", [_plain(line) for line in lines]))
+    record(f"secure sums of {found.clients:,} clients, {ball.dimension:,} parameters", rows, as_json)
+    if not as_json:
+        _compare(lines)
+
+
+def _population(clients: int, rate: float | None, secret: bool) -> int | None:
+    """The number of clients that a cohort is drawn from, rounded towards privacy."""
+    if rate is None:
+        if secret:
+            raise InvalidParameter("sampling_rate must be given with --secret-cohort: how likely a client takes part.")
+        return None
+    if not secret:
+        raise InvalidParameter(
+            "Subsampling amplifies nothing when the server learns who took part, as it does with pairwise masks: say "
+            "--secret-cohort only if nobody learns it."
+        )
+    return max(clients, math.floor(clients / finite_real(rate, "sampling_rate", at_most=1.0) * (1 + 1e-12)))
+
+
+def _rows(found: SumCalibration, epsilon: float) -> list[Row]:
+    mechanism, guarantee = found.mechanism, found.guarantee
+    spec, radius = mechanism.design.spec, mechanism.ball.radius
+    rows = [
+        Row(
+            "design",
+            "design",
+            {"input_levels": spec.input_levels, "output_bits": spec.output_bits, "epsilon": spec.epsilon},
+            f"2 levels, {spec.output_bits}-bit symbols, epsilon {rounded(spec.epsilon)}"
+            + ("" if spec.output_bits == 1 else f": sums of {spec.outputs - 1} equal bits"),
+        ),
+        Row("identity", "identity", mechanism.design.identity()),
+        Row("beta", "beta", mechanism.beta),
+        Row("clamp", "inputs", True, f"clamped: coordinates beyond {rounded(found.clamped_at, 3)} are cut to it"),
+        Row("clamped_at", "clamped at", found.clamped_at, f"{rounded(found.clamped_at / radius, 3)} of the radius"),
+        Row("wire_bits", "bits per parameter", found.wire_bits, f"{found.wire_bits}, the modulus of the masks"),
+        Row(
+            "squared_error", "squared error at zero", found.squared_error, f"{rounded(found.squared_error)} of the mean"
+        ),
+        Row("clients", "clients in a sum", found.clients),
+        Row("honest", "counted on", found.honest, f"{found.honest:,} that answer and do not collude with the server"),
+        Row("releases", "sums per client", found.releases),
+    ]
+    if found.population is not None:
+        text = f"drawn from {found.population:,}, secret: the guarantee is void if anybody learns it"
+        rows.append(Row("population", "cohort", found.population, text))
+    reach = "met from below" if not found.saturated else "out of reach: the largest beta spends less"
+    return [
+        *rows,
+        Row("epsilon_upper", "epsilon of all sums", guarantee.epsilon_upper),
+        Row("saturated", "target", found.saturated, f"{epsilon:g}, {reach}"),
+        Row("delta", "delta", guarantee.delta),
+        Row("adjacency", "adjacency", guarantee.adjacency.value),
+        Row("unit", "unit", guarantee.unit.value),
+        Row("trust", "trust", guarantee.trust.value),
+        Row("guarantee", "guarantee", guarantee.sentence()),
+    ]
+
+
+def _compare(lines: Sequence[SumRow]) -> None:
+    ideal = lines[1].squared_error
+    column_table(
+        "The same target by other means",
+        ("", "bits per parameter", "epsilon", "squared error", "/ ideal", "the server sees"),
+        [
+            (
+                line.name,
+                str(line.bits),
+                rounded_up(line.epsilon_upper, 4),
+                f"{line.squared_error:.3g}",
+                f"{line.squared_error / ideal:.3g}" if math.isfinite(line.squared_error) else "out of reach",
+                SEEN[line.trust.value],
+            )
+            for line in lines
+        ],
+    )
+
+
+def _plain(line: SumRow) -> dict[str, Any]:
+    return {
+        "name": line.name,
+        "bits": line.bits,
+        "epsilon_upper": line.epsilon_upper,
+        "squared_error": line.squared_error,
+        "trust": line.trust.value,
+    }
+
+
+def _draw(found: SumCalibration, epsilon: float, path: Path, quiet: bool) -> Path:
+    from quietbit.report.secure_aggregation import compare_cohorts, plot_secure_aggregation
+
+    guarantee = found.guarantee
+    given: dict[str, Any] = {
+        "ball": found.mechanism.ball,
+        "epsilon": epsilon,
+        "delta": guarantee.delta,
+        "adjacency": guarantee.adjacency,
+        "releases": found.releases,
+        "bits": found.mechanism.bits,
+        "share": found.honest / found.clients,
+    }
+    with progress_bar("Drawing", quiet=quiet) as report:
+        rows = compare_cohorts(**given, report=report)
+    return quietbit.save_figure(plot_secure_aggregation(rows, **given), path)

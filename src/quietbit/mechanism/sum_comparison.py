@@ -1,0 +1,166 @@
+"""What central privacy costs without secure one-bit sums: the alternatives at the same target.
+
+Idea     every row is calibrated to the same epsilon and says what a client sends per parameter, masking modulus
+         included, and how far the decoded mean is off.
+Symbols  error: expected squared error of a coordinate of the mean of n clients whose coordinate is 0.
+Source   docs/theory/secure-aggregation.md; Agarwal, Kairouz, Liu (NeurIPS 2021) for Skellam noise over clients.
+
+Skellam. Each client adds noise of variance v/n to its rounded vector, so the sum carries v, and k/n of it comes from
+k honest clients; the sum must fit into the modulus 2^b: rotated coordinates of n clients (all alike at worst), n
+roundings (Hoeffding) and the noise (Chernoff).
+The ideal distributed Gaussian is a yardstick: real numbers have no modulus, and 32 bits are counted. With every client
+honest its error is that of central DP-SGD, where a trusted server adds the noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+from quietbit._validate import require
+from quietbit.mechanism.calibrate import calibrate
+from quietbit.mechanism.central_sum import SumCalibration, calibrate_sum, root
+from quietbit.mechanism.clipping import Ball, Norm
+from quietbit.mechanism.rounding import length_upper
+from quietbit.privacy.curve import FunctionCurve, GaussianCurve
+from quietbit.privacy.guarantee import Adjacency, Trust
+from quietbit.privacy.skellam import skellam_curve
+
+__all__ = ["SumRow", "compare_calibration", "compare_sums"]
+
+SKELLAM_BITS = 16
+WRAP = 1e-6
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SumRow:
+    """One line of the comparison; an infinite error says that the target is out of reach."""
+
+    name: str
+    bits: int
+    epsilon_upper: float
+    squared_error: float
+    trust: Trust
+
+
+def compare_sums(
+    *,
+    ball: Ball,
+    epsilon: float,
+    delta: float,
+    adjacency: Adjacency,
+    clients: int,
+    honest: int | None = None,
+    releases: int = 1,
+    bits: int = 1,
+) -> tuple[SumRow, ...]:
+    """Codes behind masks, the ideal Gaussian, Skellam with 16 bits, and one bit without masks, at the same target.
+
+    The ball must be an L2 ball. See `compare_calibration` for the rows.
+    """
+    require(isinstance(ball, Ball) and ball.norm is Norm.L2, "ball", ball, "an L2 ball for the comparison")
+    found = calibrate_sum(
+        ball=ball,
+        epsilon=epsilon,
+        delta=delta,
+        adjacency=adjacency,
+        clients=clients,
+        honest=honest,
+        releases=releases,
+        bits=bits,
+    )
+    return compare_calibration(found, epsilon)
+
+
+def compare_calibration(found: SumCalibration, epsilon: float) -> tuple[SumRow, ...]:
+    """The alternatives to a calibrated sum on an L2 ball at the target ``epsilon``, after the sum itself.
+
+    Two rows need no secure aggregation: the same codes seen one by one, whose epsilon is the local one, and one bit
+    calibrated to the target for a server that sees every payload. Where 16 bits are too few for Skellam noise, its
+    row has the least epsilon they reach and an infinite error. No row but the first knows of secret cohorts.
+    """
+    mechanism, guarantee = found.mechanism, found.guarantee
+    ball, adjacency, delta, releases = mechanism.ball, guarantee.adjacency, guarantee.delta, found.releases
+    require(ball.norm is Norm.L2, "ball", ball, "an L2 ball for the comparison")
+    count, share = found.clients, found.honest / found.clients
+    away = 1.0 if adjacency is Adjacency.ZERO_OUT else 2.0
+
+    def gaussian(loss: float) -> float:
+        return GaussianCurve(releases * (away * loss) ** 2 / 2).epsilon_upper(delta)
+
+    def skellam(loss: float) -> float:
+        return _skellam(ball, 1 / loss, count, share, adjacency)[0].repeat(releases).epsilon_upper(delta)
+
+    noise = root(gaussian, 1e-7, 1e4, epsilon)
+    grains = _first_within(skellam, epsilon)
+    grainy = _skellam(ball, 1 / grains, count, share, adjacency)[1] if skellam(grains) <= epsilon else math.inf
+    local = calibrate(
+        "imvu",
+        ball=ball,
+        epsilon=epsilon,
+        delta=delta,
+        adjacency=adjacency,
+        releases=releases,
+        decoder="unbiased-at-zero",
+    )
+    secure, width = Trust.SECURE_AGGREGATION, mechanism.bits
+    many = "one bit" if width == 1 else f"{width} bits"
+    seen = mechanism.privacy(adjacency).repeat(releases).epsilon_upper(delta)
+    ideal = (ball.radius / noise / count) ** 2 / share
+    return (
+        SumRow(f"{many}, secure sum", found.wire_bits, guarantee.epsilon_upper, found.squared_error, secure),
+        SumRow("ideal distributed Gaussian", 32, gaussian(noise), ideal, secure),
+        SumRow("Skellam, secure sum", SKELLAM_BITS, skellam(grains), grainy, secure),
+        SumRow("the same codes, seen one by one", width, seen, found.squared_error, Trust.LOCAL),
+        SumRow("one bit, local", 1, local.guarantee.epsilon_upper, local.squared_error / count, Trust.LOCAL),
+    )
+
+
+def _first_within(account: Callable[[float], float], target: float) -> float:
+    """The largest loss on a fine ladder that meets the target, else the one that comes nearest.
+
+    With few bits more noise also means coarser integers, so the account need not be monotone.
+    """
+    ladder = [10 ** (2 - step / 40) for step in range(201)]
+    values = [account(loss) for loss in ladder]
+    for place, value in enumerate(values):
+        if value <= target:
+            return root(account, ladder[place], ladder[max(place - 1, 0)], target) if place else ladder[0]
+    return ladder[values.index(min(values))]
+
+
+def _skellam(
+    ball: Ball, multiplier: float, clients: int, share: float, adjacency: Adjacency
+) -> tuple[FunctionCurve, float]:
+    """The curve of a sum whose honest noise is ``multiplier`` times the radius, and the squared error of the mean."""
+    size = 1 << (ball.dimension - 1).bit_length()
+    whole = multiplier / math.sqrt(share)
+    reach = _skellam_reach(whole, clients, size)  # radius in units of the integers
+    variance = (multiplier * reach) ** 2
+    length = max(1.0, length_upper(Norm.L2, reach, size))
+    l1, l2 = min(length, math.sqrt(size * length)), math.sqrt(length)
+    times = 1 if adjacency is Adjacency.ZERO_OUT else 2
+    error = (variance / share + clients / 6) * (ball.radius / reach / clients) ** 2
+    return skellam_curve(times * l1, times * l2, variance), error
+
+
+def _skellam_reach(multiplier: float, clients: int, size: int) -> float:
+    """The finest scale at which a sum leaves the modulus with probability at most WRAP, by bisection."""
+    doubt = math.log(6 * size / WRAP)
+
+    def fits(reach: float) -> bool:
+        signal = clients * reach * min(1.0, math.sqrt(2 * doubt / size)) + math.sqrt(clients * doubt / 2)
+        room, variance = 2.0 ** (SKELLAM_BITS - 1) - 1 - signal, (multiplier * reach) ** 2
+        if room <= 0:
+            return False
+        root = math.hypot(variance, room)
+        return room * math.asinh(room / variance) - room * room / (root + variance) >= doubt
+
+    low, high = 1e-9, 2.0**SKELLAM_BITS * (1 + 1 / multiplier)
+    for _ in range(80):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+
+from quietbit._validate import InvalidParameter
+from quietbit.mechanism.clipping import Ball, Norm
+from quietbit.mechanism.sum_comparison import compare_sums
+from quietbit.privacy.guarantee import Adjacency, Trust
+
+BALL = Ball(Norm.L2, 2.0, 5000)
+TARGET = {"epsilon": 1.0, "delta": 1e-5, "adjacency": Adjacency.ZERO_OUT}
+
+
+def test_one_bit_is_next_to_the_ideal_and_far_from_local() -> None:
+    one, ideal, skellam, seen, local = compare_sums(ball=BALL, clients=1000, releases=10, **TARGET)
+    assert (one.bits, ideal.bits, skellam.bits, seen.bits, local.bits) == (10, 32, 16, 1, 1)
+    assert all(0.999 <= row.epsilon_upper <= 1.0 for row in (one, ideal, skellam, local))
+    assert ideal.squared_error < one.squared_error < 1.09 * ideal.squared_error
+    assert ideal.squared_error < skellam.squared_error
+    assert 900 < local.squared_error / ideal.squared_error < 1100  # one n
+    assert local.trust is seen.trust is Trust.LOCAL
+    assert seen.squared_error == one.squared_error
+    assert seen.epsilon_upper > 30  # what the same codes reveal to a server that sees them
+
+
+def test_distributed_noise_counts_on_the_honest_too() -> None:
+    whole = compare_sums(ball=BALL, clients=200, releases=10, **TARGET)
+    half = compare_sums(ball=BALL, clients=200, honest=100, releases=10, **TARGET)
+    for name in ("one bit, secure sum", "ideal distributed Gaussian", "Skellam, secure sum"):
+        a, b = (next(row for row in rows if row.name == name) for rows in (whole, half))
+        assert 1.8 < b.squared_error / a.squared_error < 2.4
+        assert a.bits == b.bits
+
+
+def test_only_an_l2_ball_is_compared() -> None:
+    with pytest.raises(InvalidParameter, match="L2 ball"):
+        compare_sums(ball=Ball(Norm.L1, 1.0, 4), clients=10, **TARGET)
