@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 
 from quietbit.mechanism import Ball, InterpolatedMVU, Norm
-from quietbit.privacy.divergence import lipschitz_upper, paper_constant_upper, zero_out_constant_upper
+from quietbit.privacy.divergence import (
+    lipschitz_upper,
+    paper_constant_upper,
+    through_centre_constant_upper,
+    zero_out_constant_upper,
+)
 from quietbit.privacy.guarantee import Adjacency
 from unit.mechanism.makers import design, table
 
@@ -60,6 +65,32 @@ def test_max_divergence_never_exceeds_the_l1_claim(name: str, beta: float, clamp
     assert np.all(apart[centre] <= zero_out_constant_upper(DESIGNS[name], low, high) * distance[centre] + 1e-12)
     assert zero_out_constant_upper(DESIGNS[name], low, high) <= constant
     assert constant <= paper_constant_upper(DESIGNS[name], low, high)
+
+
+@pytest.mark.parametrize(("beta", "clamp"), VARIANTS)
+@pytest.mark.parametrize("name", DESIGNS)
+def test_two_vectors_of_an_l1_ball_stay_within_the_constant_through_the_centre(
+    name: str, beta: float, clamp: bool
+) -> None:
+    """Mass spread over many coordinates against mass in few, where the losses of both add up."""
+    mechanism = InterpolatedMVU(DESIGNS[name], Ball(Norm.L1, 1.0, 4000), beta, clamp)
+    claim = mechanism.privacy(Adjacency.REPLACE_ONE).epsilon_upper(0.0)
+    assert claim <= 2 * mechanism.privacy(Adjacency.ZERO_OUT).epsilon_upper(0.0) + 1e-9
+    centre = logs(mechanism, [0.0])[0]
+    parts = [(many, sign / many) for many in (1, 2, 3, 5, 10, 100, 1999) for sign in (-1.0, 1.0)]
+    away = {part: logs(mechanism, [part[1]])[0] - centre for part in parts}
+    # The supports are disjoint, so the worst loss of a pair is a sum over the coordinates of either.
+    gain = max(many * float(away[many, value].max()) for many, value in parts)
+    loss = max(many * float(-away[many, value].min()) for many, value in parts)
+    assert gain + loss <= claim
+    if name.startswith("one bit") and beta == 1.0:
+        assert gain + loss >= 0.999 * claim  # attained
+        low, high = mechanism.scaling.certified_range
+        both = (
+            through_centre_constant_upper(DESIGNS[name], low, high),
+            zero_out_constant_upper(DESIGNS[name], low, high),
+        )
+        assert both[0] < 0.95 * both[1]
 
 
 @pytest.mark.parametrize("norm", Norm)

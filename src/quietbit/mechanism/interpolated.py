@@ -126,7 +126,7 @@ class InterpolatedMVU:
     def privacy(self, adjacency: Adjacency) -> PrivacyCurve:
         """The curve of one release, sampling slack included.
 
-        L1 ball: pure (Theorem 1, with the exact Lipschitz constant, or the zero-out constant), and at finite
+        L1 ball: pure (Theorem 1, with the constant of the path through the centre, or the zero-out one), and at finite
         orders the smaller of that and the L2 account, which holds for the same inputs. L2 ball: Theorem 2
         with two levels, a certified kappa_alpha with more.
         """
@@ -155,7 +155,7 @@ class InterpolatedMVU:
         """The curve of one release of an exact sampler."""
         distance, (low, high) = self.scaling.distance(adjacency, self.ball), self.scaling.certified_range
         if self.ball.norm is Norm.L1:
-            return interpolated_l1_curve(self.design, distance, adjacency, low, high, with_renyi=True)
+            return interpolated_l1_curve(self.design, distance, adjacency, low, high, with_renyi=True, in_ball=True)
         return interpolated_l2_curve(self.design, distance, adjacency, low, high)
 
 

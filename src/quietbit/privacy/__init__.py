@@ -19,6 +19,7 @@ from quietbit.privacy.divergence import (
     max_divergence,
     paper_constant_upper,
     smallest_probability_lower,
+    through_centre_constant_upper,
     zero_out_constant_upper,
 )
 from quietbit.privacy.dp_events import dp_event
@@ -64,6 +65,7 @@ __all__ = [
     "skellam_curve",
     "skellam_rdp_upper",
     "smallest_probability_lower",
+    "through_centre_constant_upper",
     "total",
     "with_slack",
     "zero_out_constant_upper",

@@ -1,7 +1,7 @@
 """Pure differential privacy of the interpolated mechanism: how fast its log-probabilities can move.
 
-Idea     D_inf(x || x') <= L |x - x'|, so d independent coordinates are (L ||x - x'||_1)-DP. Three constants,
-         from tightest to the paper's: zero-out <= L <= eps + eps'.
+Idea     D_inf(x || x') <= L |x - x'|, so d independent coordinates are (L ||x - x'||_1)-DP. Constants from
+         tightest to the paper's: through the centre <= zero-out <= L <= eps + eps'.
 Symbols  m_i(x) = sigma(eta(x)) . slope_i; g_j(t) = log P(j | 1/2 + t) - log P(j | 1/2).
 Source   Guo et al. (ICML 2023), Lemma 1 and Theorem 1; the sharper constants follow here.
 
@@ -15,6 +15,11 @@ a piece [a, b], 0 < a: -g/t is quasi-convex, so largest at an end; g/t is quasi-
 psi = g - t g' (non-decreasing) it is largest at a if psi(a) >= 0, at b if psi(b) <= 0, else where psi
 vanishes. Bisection leaves psi(l) <= 0 <= psi(r), and the tangent at l bounds g/t on [l, r] by
 (g(l) + g'(l) (r - l)) / r from above. All of it is exact up to rounding, which is added.
+
+Through the centre. Let c_up be the least constant with g_j(t) <= c_up |t|, and c_down that with -g_j(t) <= c_down |t|;
+the zero-out constant is the larger. For two vectors in the same L1 ball of radius r around the centre,
+log P(y|x) - log P(y|x') = (log P(y|x) - log P(y|1/2)) + (log P(y|1/2) - log P(y|x')) <= (c_up + c_down) r: the
+constant of replace-one in a ball is (c_up + c_down) / 2 on its diameter 2 r.
 """
 
 from __future__ import annotations
@@ -35,6 +40,7 @@ __all__ = [
     "max_divergence",
     "paper_constant_upper",
     "smallest_probability_lower",
+    "through_centre_constant_upper",
     "zero_out_constant_upper",
 ]
 
@@ -58,12 +64,26 @@ def zero_out_constant_upper(design: Design, low: float = 0.0, high: float = 1.0)
 
     The range must contain the centre 1/2.
     """
+    return min(max(_gain_and_loss(design, low, high)), lipschitz_upper(design, low, high))
+
+
+def through_centre_constant_upper(design: Design, low: float = 0.0, high: float = 1.0) -> float:
+    """(c_up + c_down) / 2: times the diameter of an L1 ball around 1/2 it bounds D_inf of any two points of it.
+
+    It holds for pairs inside one ball, not for any two inputs that are close; never above the zero-out constant.
+    """
+    gain, loss = _gain_and_loss(design, low, high)
+    return min((gain + loss) / 2 * (1 + 2.0**-52), lipschitz_upper(design, low, high))
+
+
+def _gain_and_loss(design: Design, low: float, high: float) -> tuple[float, float]:
+    """c_up and c_down over the range, rounded up."""
     low, high = check_range(low, high)
     require(low <= CENTRE <= high, "input range", (low, high), "around 1/2 for zero-out adjacency")
     # From the centre upwards, then downwards: the same piece of code on the mirrored lines.
-    upwards = _one_sided(Segments.over(design, CENTRE, high), False) if high > CENTRE else 0.0
-    downwards = _one_sided(Segments.over(design, low, CENTRE), True) if low < CENTRE else 0.0
-    return min(max(upwards, downwards), lipschitz_upper(design, low, high))
+    above = _one_sided(Segments.over(design, CENTRE, high), False) if high > CENTRE else (0.0, 0.0)
+    below = _one_sided(Segments.over(design, low, CENTRE), True) if low < CENTRE else (0.0, 0.0)
+    return max(above[0], below[0]), max(above[1], below[1])
 
 
 def max_divergence(design: Design, x: float, other: float) -> float:
@@ -110,8 +130,8 @@ def _paper(segments: Segments) -> float:
     return (metric + drift) * (1 + 8 * segments.noise) + 2 * segments.slope_error
 
 
-def _one_sided(segments: Segments, mirrored: bool) -> float:
-    """The zero-out constant of the segments on one side of the centre, as lines in t = |x - 1/2|."""
+def _one_sided(segments: Segments, mirrored: bool) -> tuple[float, float]:
+    """c_up and c_down of the segments on one side of the centre, as lines in t = |x - 1/2|."""
     start, slope = segments.start, segments.slope
     near, far = segments.left - CENTRE, segments.right - CENTRE
     if mirrored:
@@ -130,19 +150,21 @@ def _one_sided(segments: Segments, mirrored: bool) -> float:
     at_near, slope_near = gain(every, near)
     at_far, slope_far = gain(every, far)
     # Next to the centre: slopes at 0+, and the far end (at most its slope, which survives tiny pieces).
-    best = float(slope_near[0].max())
-    best = max(best, float(np.minimum((error - at_far[0]) / far[0], -slope_far[0]).max()))
+    up = float(slope_near[0].max())
+    down = float(np.minimum((error - at_far[0]) / far[0], -slope_far[0]).max())
     if len(near) > 1:
-        best = max(best, float(((np.abs(at_near[1:]) + error) / near[1:, None]).max()))
-        best = max(best, float(((np.abs(at_far[1:]) + error) / far[1:, None]).max()))
+        ends = ((at_near[1:], near[1:, None]), (at_far[1:], far[1:, None]))
+        up = max(up, *(float(((value + error) / t).max()) for value, t in ends))
+        down = max(down, *(float(((error - value) / t).max()) for value, t in ends))
         # psi changes sign inside, and the tangent at the near end does not already rule the symbol out.
         inside = (at_near < near[:, None] * slope_near) & (at_far > far[:, None] * slope_far)
-        inside &= at_near + slope_near * (far - near)[:, None] + error > best * far[:, None]
+        inside &= at_near + slope_near * (far - near)[:, None] + error > up * far[:, None]
         inside[0] = False
         rows, symbols = np.nonzero(inside)
         if len(rows):
-            best = max(best, _interior(gain, rows, symbols, near[rows], far[rows], error))
-    return best + error * float(segments.span.max()) + 2 * segments.slope_error
+            up = max(up, _interior(gain, rows, symbols, near[rows], far[rows], error))
+    rounding = error * float(segments.span.max()) + 2 * segments.slope_error
+    return up + rounding, down + rounding
 
 
 def _interior(

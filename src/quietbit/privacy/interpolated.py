@@ -17,7 +17,7 @@ from quietbit._validate import finite_real
 from quietbit.design.table import Design
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.curve import FunctionCurve, LinearCurve, PureCurve
-from quietbit.privacy.divergence import lipschitz_upper, zero_out_constant_upper
+from quietbit.privacy.divergence import lipschitz_upper, through_centre_constant_upper, zero_out_constant_upper
 from quietbit.privacy.fisher import fisher_supremum_upper
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.renyi import RenyiConstant
@@ -33,15 +33,19 @@ def interpolated_l1_curve(
     high: float = 1.0,
     *,
     with_renyi: bool = False,
+    in_ball: bool = False,
 ) -> PureCurve | FunctionCurve:
     """Theorem 1: (constant x distance)-DP for inputs within L1 ``distance``.
 
-    The constant is L for replace-one and the zero-out constant for zero-out. ``with_renyi`` adds what the L2
+    The constant is L for replace-one and the zero-out constant for zero-out. With ``in_ball`` the inputs are any two of
+    an L1 ball around the centre with ``distance`` as its diameter (replace-one), and the path through the centre
+    gives the smaller constant. ``with_renyi`` adds what the L2
     account says about the same inputs (an L1 distance bounds the L2 one): the same epsilon at delta = 0, and
     often a much smaller one at delta > 0 after many releases.
     """
     distance = finite_real(distance, "distance")
-    constant = zero_out_constant_upper if adjacency is Adjacency.ZERO_OUT else lipschitz_upper
+    replace_one = through_centre_constant_upper if in_ball else lipschitz_upper
+    constant = zero_out_constant_upper if adjacency is Adjacency.ZERO_OUT else replace_one
     pure = PureCurve(round_up(constant(design, low, high) * distance, 1e-15))
     if not with_renyi:
         return pure
