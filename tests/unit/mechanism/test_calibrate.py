@@ -53,7 +53,7 @@ def test_the_account_is_met_from_the_private_side(
     assert found.saturated == (reached < epsilon * (1 - 1e-4))
     if found.saturated:  # no sampler of 2^-48 accuracy can be certified for one release this revealing
         assert (name in ("imvu", "mvu"), releases, epsilon) == (True, 1, 50.0)
-        assert adjacency is Adjacency.ZERO_OUT or name == "mvu"
+        assert adjacency is Adjacency.ZERO_OUT or name == "mvu" or ball.norm is Norm.L1
     assert found.squared_error > 0
     assert found.releases == releases
     assert (found.guarantee.delta, found.guarantee.adjacency) == (1e-5, adjacency)
