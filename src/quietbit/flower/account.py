@@ -41,9 +41,9 @@ class Participation:
 class Account:
     """Participation of all nodes of a run, priced."""
 
-    def __init__(self, adjacency: Adjacency, delta: float) -> None:
-        """Start with nobody."""
-        self._adjacency, self._delta = adjacency, delta
+    def __init__(self, adjacency: Adjacency, delta: float, trust: Trust = Trust.LOCAL) -> None:
+        """Start with nobody; ``trust`` is the one that curves are about."""
+        self._adjacency, self._delta, self._trust = adjacency, delta, trust
         self.nodes: dict[int, Participation] = {}
 
     def node(self, number: int) -> Participation:
@@ -52,7 +52,7 @@ class Account:
 
     def guarantee(self, curve: PrivacyCurve, releases: int) -> Guarantee:
         """What so many releases of one client cost."""
-        ledger = Ledger(Unit.CLIENT, self._adjacency, Trust.LOCAL).record(curve, releases, self._adjacency)
+        ledger = Ledger(Unit.CLIENT, self._adjacency, self._trust).record(curve, releases, self._adjacency)
         return ledger.guarantee(self._delta)
 
     def worst(self, curve: PrivacyCurve) -> Guarantee:

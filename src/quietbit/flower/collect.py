@@ -18,7 +18,7 @@ from quietbit._typing import FloatVector
 from quietbit._validate import QuietbitError
 from quietbit.flower.account import Account
 from quietbit.flower.layout import Layout
-from quietbit.flower.plaintext import DECLINED
+from quietbit.flower.plaintext import DECLINED, one_line
 from quietbit.flower.release import Release, join_pieces
 from quietbit.flower.report import RoundReport
 from quietbit.flower.wire import WireSizes
@@ -28,8 +28,6 @@ from quietbit.transport.aggregate import Aggregator
 from quietbit.transport.uplink import Uplink
 
 __all__ = ["OpenRound"]
-
-MOST_LETTERS = 400
 
 
 @final
@@ -58,21 +56,22 @@ class OpenRound:
         """Start an empty mean."""
         self._aggregator = Uplink(self.mechanism).aggregator()
 
-    def ask(self, messages: Iterable[Message]) -> None:
+    def ask(self, messages: Iterable[Message]) -> list[Message]:
         """Note the questions before they are sent."""
-        sizes = WireSizes()
-        for message in messages:
+        sizes, asked = WireSizes(), list(messages)
+        for message in asked:
             node = message.metadata.dst_node_id
             self.asked.add(node)
             self.account.node(node).asked += 1
             self.downlink += sizes.of(message)
+        return asked
 
     def take(self, reply: Message) -> None:
         """Take one reply in, or note why not."""
         node = reply.metadata.src_node_id
         self.uplink += WireSizes().of(reply)
         if reply.has_error():
-            self._note_error(node, _line(reply.error.reason or f"error {reply.error.code}"))
+            self._note_error(node, one_line(reply.error.reason or f"error {reply.error.code}"))
             return
         try:
             self._add(node, reply)
@@ -131,9 +130,3 @@ class OpenRound:
             for name, value in record.items():
                 if isinstance(value, int | float) and math.isfinite(value):
                     self._metrics.setdefault(name, []).append(float(value))
-
-
-def _line(reason: str) -> str:
-    """A node's words on one line, of a length that a report can bear."""
-    text = " ".join(reason.split())
-    return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}..."

@@ -12,9 +12,9 @@ import json
 from collections.abc import Mapping
 from enum import Enum
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
-from quietbit._validate import QuietbitError
+from quietbit._validate import QuietbitError, require
 from quietbit.design.store import parse_design
 from quietbit.design.table import Design
 from quietbit.mechanism.base import Mechanism
@@ -42,8 +42,11 @@ def describe(mechanism: Mechanism) -> str:
 
 
 @lru_cache(maxsize=256)
-def curve_of(text: str, identity: str, adjacency: Adjacency) -> PrivacyCurve:
-    """The curve of one release of the described mechanism; ``identity`` is hexadecimal and must be its own."""
+def curve_of(text: str, identity: str, adjacency: Adjacency, honest: int = 0) -> PrivacyCurve:
+    """The curve of one release of the described mechanism; ``identity`` is hexadecimal and must be its own.
+
+    Where ``honest`` is above 0 it is the curve of a secure sum that counts on so many honest clients.
+    """
     try:
         found = _built(json.loads(text))
         same = mechanism_identity(found).hex() == identity
@@ -51,6 +54,10 @@ def curve_of(text: str, identity: str, adjacency: Adjacency) -> PrivacyCurve:
         raise QuietbitError(f"A mechanism of the ledger cannot be rebuilt: {str(error).rstrip('.')}.") from error
     if not same:
         raise QuietbitError(f"A mechanism of the ledger is not the one it was noted as ({identity[:16]}...).")
+    if honest:
+        summed = isinstance(found, InterpolatedMVU)
+        require(summed, "mechanism of a sum in the ledger", type(found).__name__, "InterpolatedMVU")
+        return cast(InterpolatedMVU, found).aggregate_privacy(honest, adjacency)
     curve: PrivacyCurve = found.privacy(adjacency)
     return curve
 

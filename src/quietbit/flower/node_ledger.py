@@ -2,7 +2,9 @@
 
 Idea     a node does not believe what it is told was spent. It notes every release, before the release leaves, with
          enough to rebuild its privacy curve; a budget is held against the composition of all of them, whatever
-         run, server or mechanism they were for. Only the last round of each run is noted beside, so that a round is
+         run, server or mechanism they were for. A release that went into a masked sum is noted with how many honest
+         clients its sum counts on (k): under secure-aggregation trust it costs what a sum over k costs, under local
+         trust what its codes alone would. Only the last round of each run is noted beside, so that a round is
          answered once.
 """
 
@@ -41,11 +43,15 @@ class BudgetSpent(QuietbitError):
 @final
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Releases of one mechanism: its identity (hexadecimal), its description, and how many."""
+    """Releases of one mechanism: its identity (hexadecimal), its description, and how many.
+
+    ``honest`` is 0 for releases that the server saw, else the honest clients that their sums count on.
+    """
 
     identity: str
     description: str
     releases: int
+    honest: int = 0
 
 
 @final
@@ -61,13 +67,21 @@ class NodeLedger:
         """How many releases were noted."""
         return sum(entry.releases for entry in self.spent)
 
-    def record(self, mechanism: Mechanism, run: int, number: int) -> NodeLedger:
-        """A ledger with one more release, for round ``number`` of a run; a round answered before is refused."""
+    @property
+    def honest(self) -> int:
+        """The most honest clients that any of its sums counts on; 0 without sums."""
+        return max((entry.honest for entry in self.spent), default=0)
+
+    def record(self, mechanism: Mechanism, run: int, number: int, honest: int = 0) -> NodeLedger:
+        """A ledger with one more release, for round ``number`` of a run; a round answered before is refused.
+
+        ``honest`` is 0 unless the release goes into a masked sum.
+        """
         self.check_round(run, number)
         identity = mechanism_identity(mechanism).hex()
-        entries = {entry.identity: entry for entry in self.spent}
-        old = entries.get(identity) or Spent(identity, describe(mechanism), 0)
-        entries[identity] = replace(old, releases=old.releases + 1)
+        entries = {(entry.identity, entry.honest): entry for entry in self.spent}
+        old = entries.get((identity, honest)) or Spent(identity, describe(mechanism), 0, honest)
+        entries[identity, honest] = replace(old, releases=old.releases + 1)
         rounds = dict(self.last_rounds) | {run: number}
         return NodeLedger(tuple(entries.values()), tuple(rounds.items()))
 
@@ -76,22 +90,31 @@ class NodeLedger:
         last = dict(self.last_rounds).get(run, 0)
         require(number > last, f"round asked for in run {run}", number, f"above {last}, the last one answered")
 
-    def account(self, adjacency: Adjacency) -> Ledger:
-        """The same releases as a privacy ledger, local trust, client as unit."""
-        ledger = Ledger(Unit.CLIENT, adjacency, Trust.LOCAL)
+    def account(self, adjacency: Adjacency, trust: Trust = Trust.LOCAL) -> Ledger:
+        """The same releases as a privacy ledger, client as unit.
+
+        Under local trust sums are priced as if the masks had failed. Under secure aggregation they are priced as sums
+        over the ``honest`` clients noted with them; what the server saw costs the same either way.
+        """
+        require(trust is not Trust.CENTRAL, "trust of a node's ledger", trust.value, "local or secure-aggregation")
+        ledger = Ledger(Unit.CLIENT, adjacency, trust)
         for entry in self.spent:
-            ledger = ledger.record(curve_of(entry.description, entry.identity, adjacency), entry.releases)
+            honest = entry.honest if trust is Trust.SECURE_AGGREGATION else 0
+            ledger = ledger.record(curve_of(entry.description, entry.identity, adjacency, honest), entry.releases)
         return ledger
 
-    def guarantee(self, delta: float, adjacency: Adjacency) -> Guarantee:
+    def guarantee(self, delta: float, adjacency: Adjacency, trust: Trust = Trust.LOCAL) -> Guarantee:
         """What has been spent so far."""
-        return self.account(adjacency).guarantee(delta)
+        return self.account(adjacency, trust).guarantee(delta)
 
     def check_budget(self, budget: Budget) -> None:
         """Refuse a ledger beyond the budget; ask it of the ledger *with* the next release."""
-        reached = self.guarantee(budget.delta, budget.adjacency).epsilon_upper
+        reached = self.guarantee(budget.delta, budget.adjacency, budget.trust).epsilon_upper
         if not reached <= budget.epsilon:
-            limit = f"epsilon {budget.epsilon:g} at delta {budget.delta:g} ({budget.adjacency.value})"
+            words = budget.adjacency.value
+            if budget.trust is Trust.SECURE_AGGREGATION:
+                words += f", secure-aggregation with {self.honest} honest clients"
+            limit = f"epsilon {budget.epsilon:g} at delta {budget.delta:g} ({words})"
             raise BudgetSpent(
                 f"The budget of {budget.owner}, {limit}, is spent: this node's release number {self.releases} would "
                 f"bring it to {reached:.4g}."
@@ -102,7 +125,7 @@ class NodeLedger:
         content = {
             "format": FORMAT,
             "last_rounds": {str(run): number for run, number in self.last_rounds},
-            "spent": [[entry.identity, entry.releases, json.loads(entry.description)] for entry in self.spent],
+            "spent": [_plain(entry) for entry in self.spent],
             "version": VERSION,
         }
         return _canonical(content | {"digest": _digest(content)}) + "\n"
@@ -135,9 +158,19 @@ def read_ledger(path: str | os.PathLike[str]) -> NodeLedger:
     return NodeLedger.from_text(text, str(place))
 
 
-def _entry(identity: Any, releases: Any, description: Any) -> Spent:
+def _plain(entry: Spent) -> list[Any]:
+    """Three values; a fourth, the trust with its honest clients, where the releases went into sums."""
+    values = [entry.identity, entry.releases, json.loads(entry.description)]
+    return [*values, {"trust": Trust.SECURE_AGGREGATION.value, "honest": entry.honest}] if entry.honest else values
+
+
+def _entry(identity: Any, releases: Any, description: Any, sums: Any = None) -> Spent:
     require(isinstance(identity, str), "identity", identity, "a word")
-    return Spent(identity, _canonical(description), whole_number(releases, "releases", 1))
+    honest = 0
+    if sums is not None:
+        require(sums["trust"] == Trust.SECURE_AGGREGATION.value, "trust of a sum", sums["trust"], "secure-aggregation")
+        honest = whole_number(sums["honest"], "honest", 2)
+    return Spent(identity, _canonical(description), whole_number(releases, "releases", 1), honest)
 
 
 def _canonical(content: Any) -> str:

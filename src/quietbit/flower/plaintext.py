@@ -18,8 +18,9 @@ from flwr.supercore import log
 
 from quietbit._validate import require
 
-__all__ = ["DECLINED", "PlaintextWarning", "allowed_metrics", "check_allowed", "decline", "failed"]
+__all__ = ["DECLINED", "PlaintextWarning", "allowed_metrics", "check_allowed", "decline", "failed", "one_line"]
 
+MOST_LETTERS = 400
 DECLINED = "quietbit: "  # how the reason of an error reply begins when nothing was released
 
 
@@ -65,3 +66,9 @@ def failed(message: Message) -> Message:
     """An error reply for an app that failed; what went wrong stays in the node's log."""
     reason = f"{DECLINED}the app failed on the node; the node's log says why."
     return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+
+
+def one_line(reason: str) -> str:
+    """A node's words on one line, of a length that a report can bear."""
+    text = " ".join(reason.split())
+    return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}..."

@@ -26,7 +26,8 @@ class RoundReport:
     """One round: how many were asked, answered, said no and were refused (with reasons), and the bytes sent.
 
     ``uplink_payload`` counts payloads alone, ``uplink`` and ``downlink`` whole messages as Flower serialises them.
-    A round without a valid release is ``skipped``: the model and the inner strategy stay as they were.
+    A round without a valid release is ``skipped``: the model and the inner strategy stay as they were. Of a masked
+    sum, ``steps`` says how many sent keys, shares, their vector, and shares for unmasking.
     """
 
     round: int
@@ -39,6 +40,7 @@ class RoundReport:
     uplink: int
     downlink: int
     reasons: tuple[str, ...]
+    steps: tuple[int, ...] = ()
 
 
 @final
@@ -81,7 +83,9 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """Plain values; ids of runs and nodes are words, being too long for JSON's numbers."""
         values: dict[str, Any] = asdict(self)
-        values["rounds"] = [{**asdict(entry), "reasons": list(entry.reasons)} for entry in self.rounds]
+        values["rounds"] = [
+            {**asdict(entry), "reasons": list(entry.reasons), "steps": list(entry.steps)} for entry in self.rounds
+        ]
         values["run"] = str(self.run)
         values["settings"] = self.settings.to_run_config()
         values["nodes"] = [{**asdict(entry), "node": str(entry.node)} for entry in self.nodes]
@@ -94,6 +98,7 @@ class Report:
                 "unit": held.unit.value,
                 "adjacency": held.adjacency.value,
                 "trust": held.trust.value,
+                "honest": self.settings.honest,
                 "sentence": held.sentence(),
             }
         return values | {"uplink": self.uplink, "downlink": self.downlink}
@@ -108,7 +113,8 @@ class Report:
         head = "round  asked  answered  declined  refused      uplink    downlink"
         lines = [f"quietbit: run {self.run}, {self.dimension:,} parameters, mechanism {self.identity[:16]}", head]
         for entry in self.rounds:
-            note = "  skipped" if entry.skipped else ""
+            note = f"  {' > '.join(map(str, entry.steps))}" if entry.steps else ""
+            note += "  skipped" if entry.skipped else ""
             lines.append(
                 f"{entry.round:5}  {entry.asked:5}  {entry.answered:8}  {entry.declined:8}  {entry.refused:7}"
                 f"  {entry.uplink:10,}  {entry.downlink:10,}{note}"
@@ -124,5 +130,8 @@ class Report:
         reasons = [f"round {entry.round}: {reason}" for entry in self.rounds for reason in entry.reasons]
         lines += reasons[:SHOWN] + ([f"... and {len(reasons) - SHOWN} more"] if len(reasons) > SHOWN else [])
         if self.guarantee is not None:
-            lines.append(f"The worst client: {self.guarantee.sentence()}")
+            counted = (
+                f" It counts on {self.settings.honest} honest clients in every sum." if self.settings.honest else ""
+            )
+            lines.append(f"The worst client: {self.guarantee.sentence()}{counted}")
         return "\n".join(lines)

@@ -19,6 +19,10 @@ Symbols  keys are written ``quietbit.<name>`` in a flat config, or in a table ``
 | `quietbit.keep` | arrays that are never sent: names with commas between them, `*` allowed | none |
 | `quietbit.words` | `secure`, or `seeded` for tests and simulations | `secure` |
 | `quietbit.seed` | the seed of seeded words | 0 |
+| `quietbit.trust` | `local`, or `secure-aggregation`: the server sees sums over clients alone (imvu) | `local` |
+| `quietbit.threshold` | t: clients that must stay in a sum of at most 2 t - 1, or it is not made | for sums |
+| `quietbit.honest` | k: how many of them do not collude with the server: privacy is accounted at k | the threshold |
+| `quietbit.timeout` | seconds that keys, shares and unmasking wait for nodes, each | 600 |
 """
 
 from __future__ import annotations
@@ -27,22 +31,26 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 
 from quietbit._validate import InvalidParameter, finite_real, require, whole_number
 from quietbit.federation.choose import choose_mechanism
 from quietbit.federation.settings import Settings
-from quietbit.flower.budget import Budget, read_adjacency
+from quietbit.flower.budget import Budget, read_adjacency, read_trust
 from quietbit.mechanism.base import Mechanism
-from quietbit.privacy.guarantee import Adjacency, check_delta
+from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.privacy.aggregate import MOST_CLIENTS
+from quietbit.privacy.curve import PrivacyCurve
+from quietbit.privacy.guarantee import Adjacency, Trust, check_delta
 
 __all__ = ["PREFIX", "RunSettings"]
 
 PREFIX = "quietbit."
 REQUIRED = ("mechanism", "clip", "epsilon", "adjacency")
 MOST_RELEASES = 10**9
+TIMEOUT = 600.0
 
 
 @final
@@ -51,7 +59,7 @@ class RunSettings:
     """What the table above says, checked.
 
     Refused: an unknown key, a missing one, a number without a meaning, and a number that plays no part (releases
-    beside a strength given by hand).
+    beside a strength given by hand, whom sums count on where there are no sums).
     """
 
     mechanism: str
@@ -71,6 +79,10 @@ class RunSettings:
     keep: str = ""
     words: str = "secure"
     seed: int = 0
+    trust: str = "local"
+    threshold: int | None = None
+    honest: int | None = None
+    timeout: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what `Settings` refuses, and a calibration without a number of releases."""
@@ -80,6 +92,7 @@ class RunSettings:
         put(self, "delta", check_delta(self.delta))
         put(self, "seed", whole_number(self.seed, "quietbit.seed", 0))
         read_adjacency(self.adjacency, "quietbit.adjacency")
+        self._check_trust()
         calibrated = self._plan().calibrated
         if self.releases is not None:
             require(calibrated, "quietbit.releases", self.releases, "left out when the strength is given by hand")
@@ -89,6 +102,25 @@ class RunSettings:
                 "quietbit.releases must be given (how often a client may answer), or the strength by hand as "
                 "quietbit.design-epsilon or quietbit.noise."
             )
+
+    def _check_trust(self) -> None:
+        """Whom sums count on: named where there are sums, and nowhere else."""
+        put = object.__setattr__
+        read_trust(self.trust, "quietbit.trust")
+        if not self.secure:
+            for name in ("threshold", "honest", "timeout"):
+                rule = "left out unless quietbit.trust is secure-aggregation"
+                require(getattr(self, name) is None, f"quietbit.{name}", getattr(self, name), rule)
+            return
+        if self.threshold is None:
+            raise InvalidParameter(
+                "quietbit.threshold must be given for secure aggregation: the fewest clients that a sum is made of."
+            )
+        threshold = whole_number(self.threshold, "quietbit.threshold", 2, MOST_CLIENTS)
+        put(self, "threshold", threshold)
+        known = threshold if self.honest is None else self.honest
+        put(self, "honest", whole_number(known, "quietbit.honest", 2, threshold))
+        put(self, "timeout", finite_real(TIMEOUT if self.timeout is None else self.timeout, "quietbit.timeout"))
 
     @classmethod
     def from_run_config(cls, config: Mapping[str, Any]) -> RunSettings:
@@ -110,12 +142,22 @@ class RunSettings:
     @property
     def budget(self) -> Budget:
         """What the run lets a client spend."""
-        return Budget(self.epsilon, self.delta, self.privacy_adjacency, "the run")
+        return Budget(self.epsilon, self.delta, self.privacy_adjacency, "the run", self.privacy_trust)
 
     @property
     def privacy_adjacency(self) -> Adjacency:
         """Which worlds must look alike."""
         return read_adjacency(self.adjacency, "quietbit.adjacency")
+
+    @property
+    def privacy_trust(self) -> Trust:
+        """Who may look."""
+        return read_trust(self.trust, "quietbit.trust")
+
+    @property
+    def secure(self) -> bool:
+        """Whether the server sees sums alone."""
+        return self.privacy_trust is Trust.SECURE_AGGREGATION
 
     def keeps(self, name: str) -> bool:
         """Whether an array of this name is never sent."""
@@ -126,13 +168,19 @@ class RunSettings:
         """The mechanism for updates of this dimension: built as told, or calibrated; the same at both ends."""
         return _mechanism(self, dimension)
 
+    def curve(self, mechanism: Mechanism) -> PrivacyCurve:
+        """What one release of the mechanism costs under the run's trust."""
+        if self.honest is None:
+            return mechanism.privacy(self.privacy_adjacency)
+        return cast(InterpolatedMVU, mechanism).aggregate_privacy(self.honest, self.privacy_adjacency)
+
     def _plan(self) -> Settings:
         """The same choices in the words of the engine-free simulator, whose checks and calibration are used."""
         return Settings(
-            mechanism=self.mechanism, lr=1.0, rounds=1, cohort=1, clip=self.clip, norm=self.norm,
+            mechanism=self.mechanism, lr=1.0, rounds=1, cohort=self.threshold or 1, clip=self.clip, norm=self.norm,
             epsilon=self.design_epsilon, noise=self.noise, bits=self.bits, levels=self.levels, beta=self.beta,
             clamp=self.clamp, decoder=self.decoder, adjacency=self.adjacency, delta=self.delta,
-            target_epsilon=self.epsilon, words=self.words, seed=self.seed,
+            target_epsilon=self.epsilon, words=self.words, seed=self.seed, trust=self.trust, honest=self.honest,
         )  # fmt: skip
 
 

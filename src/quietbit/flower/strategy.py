@@ -5,9 +5,11 @@ Idea     the wrapper asks as the inner strategy would, with quietbit's settings 
          mean*. So FedAvg sets the model to it, FedAvgM and FedAdam take its difference as their gradient, and none of
          them sees a client. Everything else is the inner strategy's.
 
-A round without a valid release is skipped: the model stays, and the inner strategy is not called. Strategies that
-compare or reweight single clients (medians, Krum, q-FedAvg, trees, other privacy wrappers) are refused: there is one
-reply for them to see.
+Under secure aggregation the mean is that of a masked sum (`secure_sum.py`): three more messages go to every node.
+
+A round without a valid release, or without a sum, is skipped: the model stays, and the inner strategy is not called.
+Strategies that compare or reweight single clients (medians, Krum, q-FedAvg, trees, other privacy wrappers) are refused:
+there is one reply for them to see.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from quietbit.flower.layout import Layout
 from quietbit.flower.release import RECORD
 from quietbit.flower.report import NodeReport, Report, RoundReport
 from quietbit.flower.request import Request
+from quietbit.flower.secure_sum import SecureRound
 from quietbit.flower.settings import RunSettings
 from quietbit.flower.words import warn_if_seeded
 from quietbit.mechanism.base import Mechanism
@@ -68,8 +71,8 @@ class PrivateStrategy(Strategy):
         found = sorted(kinds & set(SINGLE))
         require(not found, "inner strategy", type(inner).__name__, "one that works on the mean of clients alone")
         self.inner, self.settings = inner, RunSettings.from_run_config(run_config)
-        self._account = Account(self.settings.privacy_adjacency, self.settings.delta)
-        self._open: OpenRound | None = None
+        self._account = Account(self.settings.privacy_adjacency, self.settings.delta, self.settings.privacy_trust)
+        self._open: OpenRound | SecureRound | None = None
         self._rounds: list[RoundReport] = []
         self._mechanism: Mechanism | None = None
         self._curve: PrivacyCurve = ComposedCurve(())
@@ -88,15 +91,15 @@ class PrivateStrategy(Strategy):
                 layout.dimension == known, "number of parameters", layout.dimension, f"{known}, as in earlier rounds"
             )
         else:
-            self._curve = mechanism.privacy(self.settings.privacy_adjacency)
+            self._curve = self.settings.curve(mechanism)
         self._mechanism, self._run = mechanism, grid.run.run_id
         request = ConfigRecord(dict(Request.of(server_round, mechanism).to_record()))
         messages = list(self.inner.configure_train(server_round, arrays, config, grid))
         for content in {id(message.content): message.content for message in messages}.values():
             content[RECORD] = request
-        self._open = OpenRound(self._run, server_round, dict(arrays), layout, mechanism, self._account)
-        self._open.ask(messages)
-        return messages
+        common = self._run, server_round, dict(arrays), layout, mechanism, self._account
+        self._open = SecureRound(*common, self.settings, grid) if self.settings.secure else OpenRound(*common)
+        return self._open.ask(messages)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -107,13 +110,13 @@ class PrivateStrategy(Strategy):
             raise QuietbitError(f"Round {server_round} was not opened by configure_train, or is closed already.")
         for reply in replies:
             current.take(reply)
+        mean = current.mean()
         outcome = current.report()
         self._rounds.append(outcome)
         for reason in outcome.reasons:
             log(WARNING, "quietbit: round %s: %s", server_round, reason)
-        mean = current.mean()
         if mean is None:
-            log(WARNING, "quietbit: round %s is skipped: there is no valid release.", server_round)
+            log(WARNING, "quietbit: round %s is skipped: there is no mean.", server_round)
             return None, MetricRecord(self._numbers(outcome))
         stepped = {
             name: Array(np.asarray(value)) for name, value in current.layout.stepped(current.arrays, mean).items()
@@ -193,7 +196,7 @@ class PrivateStrategy(Strategy):
         return Message(RecordDict({key: arrays, "metrics": record}), dst_node_id=0, message_type=MessageType.TRAIN)
 
 
-def _as_before(found: ArrayRecord, current: OpenRound) -> ArrayRecord:
+def _as_before(found: ArrayRecord, current: OpenRound | SecureRound) -> ArrayRecord:
     """The inner strategy's arrays in the types they had; kept arrays untouched, whatever the strategy made of them."""
     kept, kinds = set(current.layout.kept), {name: kind for name, _, kind in current.layout.learnt}
     require(set(found) == set(current.arrays), "arrays of the inner strategy", sorted(found), "those of the model")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from quietbit._validate import InvalidParameter
+from quietbit._validate import InvalidParameter, QuietbitError
 from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.flower.budget import Budget
@@ -57,6 +57,32 @@ def test_the_text_is_read_as_it_was_written():
     assert NodeLedger.from_text(text, "it") == example()
     assert NodeLedger.from_text(NodeLedger().to_text(), "it") == NodeLedger()
     assert text.isascii()
+
+
+def test_sums_are_priced_as_sums_or_as_if_the_masks_had_failed():
+    mixed = example().record(FIRST, 3, 1, honest=4).record(FIRST, 3, 2, honest=4).record(FIRST, 3, 3, honest=9)
+    assert (mixed.releases, mixed.honest, len(mixed.spent)) == (6, 9, 4)
+    near = Adjacency.ZERO_OUT
+    own, far = FIRST.privacy(near), SECOND.privacy(near)
+    ledger = Ledger(Unit.CLIENT, near, Trust.LOCAL)
+    alone = ledger.record(own, 2).record(far, 1).record(own, 2).record(own, 1).guarantee(1e-5)
+    assert mixed.guarantee(1e-5, near) == alone
+    ledger = Ledger(Unit.CLIENT, near, Trust.SECURE_AGGREGATION).record(own, 2).record(far, 1)
+    four, nine = (FIRST.aggregate_privacy(count, near) for count in (4, 9))
+    together = ledger.record(four, 2).record(nine, 1).guarantee(1e-5)
+    assert mixed.guarantee(1e-5, near, Trust.SECURE_AGGREGATION) == together
+    assert together.epsilon_upper < alone.epsilon_upper
+    assert NodeLedger.from_text(mixed.to_text(), "it") == mixed
+    budget = Budget(together.epsilon_upper, 1e-5, near, "the run", Trust.SECURE_AGGREGATION)
+    mixed.check_budget(budget)
+    with pytest.raises(BudgetSpent, match=r"secure-aggregation with 9 honest clients\), is spent"):
+        mixed.record(FIRST, 3, 4, honest=9).check_budget(budget)
+    with pytest.raises(BudgetSpent, match=r"zero-out\), is spent"):
+        mixed.check_budget(Budget(together.epsilon_upper, 1e-5, near, "this node"))
+    with pytest.raises(InvalidParameter, match="local or secure-aggregation"):
+        mixed.guarantee(1e-5, near, Trust.CENTRAL)
+    with pytest.raises(QuietbitError, match="InterpolatedMVU"):
+        NodeLedger().record(SECOND, 1, 1, honest=4).guarantee(1e-5, near, Trust.SECURE_AGGREGATION)
 
 
 @pytest.mark.parametrize("change", ["releases", "rounds", "digest", "format", "cut", "empty", "list", "more"])

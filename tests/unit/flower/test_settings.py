@@ -12,7 +12,7 @@ from quietbit.flower.budget import node_budget
 from quietbit.flower.settings import RunSettings
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.payload.identity import mechanism_identity
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.privacy.guarantee import Adjacency, Trust
 
 CONFIG = {
     "quietbit.mechanism": "imvu",
@@ -70,6 +70,17 @@ def test_the_table_in_the_docstring_has_every_key():
         ({"words": "lucky"}, "words must be one of secure, seeded"),
         ({"seed": -1}, "seed must be"),
         ({"epsilonn": 3.0}, "run-config key must be one of"),
+        ({"trust": "central"}, "quietbit.trust must be one of local, secure-aggregation"),
+        ({"threshold": 5}, "quietbit.threshold must be left out unless"),
+        ({"honest": 5}, "quietbit.honest must be left out unless"),
+        ({"timeout": 5.0}, "quietbit.timeout must be left out unless"),
+        ({"trust": "secure-aggregation"}, "quietbit.threshold must be given for secure aggregation"),
+        ({"trust": "secure-aggregation", "threshold": 1}, "quietbit.threshold must be"),
+        ({"trust": "secure-aggregation", "threshold": 5, "honest": 6}, "quietbit.honest must be"),
+        ({"trust": "secure-aggregation", "threshold": 5, "honest": 1}, "quietbit.honest must be"),
+        ({"trust": "secure-aggregation", "threshold": 5, "timeout": 0.0}, "quietbit.timeout must be"),
+        ({"trust": "secure-aggregation", "threshold": 5, "mechanism": "gaussian"}, "imvu under secure-aggregation"),
+        ({"trust": "secure-aggregation", "threshold": 5, "beta": 2.0}, "beta and clamp"),
     ],
 )
 def test_refusals_are_one_sentence(changes, says):
@@ -84,6 +95,17 @@ def test_the_calibrated_mechanism_meets_the_budget_with_its_releases_and_not_wit
     curve = mechanism.privacy(found.privacy_adjacency)
     assert curve.repeat(10).epsilon_upper(1e-5) <= 3.0 < curve.repeat(11).epsilon_upper(1e-5)
     assert found.mechanism_for(100) is mechanism
+
+
+def test_under_secure_aggregation_the_sum_over_the_honest_meets_the_budget():
+    found = read(trust="secure-aggregation", threshold=20, honest=15)
+    curve = found.mechanism_for(100).aggregate_privacy(15, found.privacy_adjacency)
+    assert curve.repeat(10).epsilon_upper(1e-5) <= 3.0 < curve.repeat(11).epsilon_upper(1e-5)
+    assert found.curve(found.mechanism_for(100)).epsilon_upper(1e-5) == curve.epsilon_upper(1e-5)
+    assert found.budget.trust is Trust.SECURE_AGGREGATION
+    assert read(trust="secure-aggregation", threshold=20).honest == 20
+    assert read().budget.trust is Trust.LOCAL
+    assert RunSettings.from_run_config(found.to_run_config()) == found
 
 
 def test_a_strength_given_by_hand_is_used():
@@ -112,6 +134,11 @@ def test_the_node_names_its_cap_in_full_and_with_a_file():
     cap = {"quietbit.epsilon": 1.0, "quietbit.delta": 1e-6, "quietbit.adjacency": "replace-one"}
     assert node_budget({"partition-id": 3}) is None
     assert node_budget(cap | {"quietbit.ledger": "x"}).epsilon == 1.0
+    assert node_budget(cap | {"quietbit.ledger": "x"}).trust is Trust.LOCAL
+    sums = {"quietbit.ledger": "x", "quietbit.trust": "secure-aggregation"}
+    assert node_budget(cap | sums).trust is Trust.SECURE_AGGREGATION
+    with pytest.raises(InvalidParameter, match=r"quietbit\.trust of the node must be one of"):
+        node_budget(cap | sums | {"quietbit.trust": "blind"})
     with pytest.raises(InvalidParameter, match=r"quietbit\.ledger beside quietbit\.epsilon"):
         node_budget(cap)
     with pytest.raises(InvalidParameter, match=r"quietbit\.delta beside quietbit\.epsilon"):

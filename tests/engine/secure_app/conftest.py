@@ -1,0 +1,3 @@
+"""The app is run by Flower, never collected."""
+
+collect_ignore_glob = ["*"]

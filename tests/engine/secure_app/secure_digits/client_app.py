@@ -1,0 +1,47 @@
+"""The client: one clipped step; the outermost mod loses questions and answers, and notes what leaves the node."""
+
+import json
+from pathlib import Path
+
+from flwr.app import Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+
+from quietbit.flower import PrivateUplink
+from secure_digits.task import LOST, UNHEARD, to_arrays, to_vector, update
+
+
+def watch(message, context, call_next):
+    """What a step brought and took, and what the node keeps of it."""
+    asked, partition = message.content["quietbit-sum"], context.node_config["partition-id"]
+    key = asked["round"], asked["step"]
+    if partition in LOST.get(key, ()):
+        return Message(Error(1, "the question was lost"), reply_to=message)
+    reply = call_next(message, context)
+    answered, ledger = not reply.has_error(), context.state.get("quietbit")
+    note = {
+        "round": asked["round"],
+        "step": asked["step"],
+        "partition": partition,
+        "error": "" if answered else reply.error.reason,
+        "records": {name: sorted(record) for name, record in reply.content.items()} if answered else {},
+        "serialised": sum(len(part.deflate()) for part in get_all_nested_objects(reply).values()),
+        "state": sorted(context.state),
+        "ledger": "" if ledger is None else ledger["ledger"],
+    }
+    with (Path(context.run_config["results"]) / f"node-{partition}.jsonl").open("a") as file:
+        file.write(json.dumps(note) + "\n")
+    if partition in UNHEARD.get(key, ()):
+        return Message(Error(1, "the answer was lost"), reply_to=message)
+    return reply
+
+
+app = ClientApp(mods=[watch, PrivateUplink()])
+
+
+@app.train()
+def train(message, context):
+    received = to_vector(message.content["arrays"])
+    after = received.astype("float64") - update(received, context.node_config["partition-id"])
+    metrics = MetricRecord({"num-examples": 1, "train_loss": 0.5})
+    return Message(RecordDict({"arrays": to_arrays(after), "metrics": metrics}), reply_to=message)

@@ -1,0 +1,121 @@
+"""Masked sums through Flower's simulation runtime: ten nodes learn digits, some leave, and once too many do."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs the flower extra: pip install 'quietbit[flower]'")
+pytest.importorskip("ray", reason="needs the flower extra: pip install 'quietbit[flower]'")
+pytest.importorskip("sklearn", reason="needs the tasks extra: pip install 'quietbit[tasks]'")
+pytest.importorskip("cryptography", reason="needs the all extra: pip install 'quietbit[all]'")
+
+from engine.simulation import simulate_app
+from quietbit import Adjacency
+from quietbit.federation.client_words import seeded_client_words
+from quietbit.flower import NodeLedger, RunSettings
+from quietbit.flower.secure_question import GUARD
+from quietbit.mechanism.central_sum import mean_from_sum
+from quietbit.payload.payload import Payload
+from quietbit.privacy.guarantee import Trust
+from quietbit.secure.plan import masked_size
+from quietbit.transport.uplink import Uplink
+
+pytestmark = pytest.mark.slow
+APP = Path(__file__).parent / "secure_app"
+sys.path.insert(0, str(APP))
+from secure_digits.task import CLIP, DIMENSION, LOST, UNHEARD, problem, update  # noqa: E402
+
+SETTINGS = RunSettings(
+    mechanism="imvu", clip=CLIP, epsilon=30.0, adjacency="zero-out", releases=4, words="seeded", seed=3,
+    trust="secure-aggregation", threshold=7, honest=6, timeout=120.0,
+)  # fmt: skip
+MECHANISM = SETTINGS.mechanism_for(DIMENSION)
+ROUNDS, FAILED, NODES = 4, 3, range(10)
+
+
+def missing(number, *steps):
+    return {p for gone in (LOST, UNHEARD) for step in steps for p in gone.get((number, step), ())}
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory):
+    """One simulation for all tests: what the server and the nodes left behind."""
+    folder = tmp_path_factory.mktemp("secure")
+    results = folder / "results"
+    results.mkdir()
+    simulate_app(APP, folder, nodes=10, config={"results": json.dumps(str(results))})
+    files = sorted(results.glob("node-*.jsonl"))
+    return {
+        "models": np.load(results / "models.npy"),
+        "report": json.loads((results / "report.json").read_text()),
+        "notes": [json.loads(line) for path in files for line in path.read_text().splitlines()],
+    }
+
+
+def test_every_masked_sum_is_the_plain_sum_of_those_who_stayed_bit_for_bit(outcome):
+    """Codes are drawn again here from the same words and added in the open."""
+    words, model = seeded_client_words(SETTINGS.seed), problem().initial(0)
+    assert np.array_equal(outcome["models"][0], model)
+    for number in range(1, ROUNDS + 1):
+        stayed = [p for p in NODES if p not in missing(number, "keys", "shares", "vector")]
+        entry = outcome["report"]["rounds"][number - 1]
+        assert entry["answered"] == len(stayed)
+        if number != FAILED:
+            wide, total = model.astype(np.float64), np.zeros(DIMENSION, dtype=np.int64)
+            for partition in stayed:
+                learnt = wide - (wide - update(model, partition))
+                payload = Uplink(MECHANISM).send(learnt, words(number - 1, partition))
+                total += Payload.from_bytes(payload).codes()
+            model = (wide - mean_from_sum(MECHANISM, total, len(stayed))).astype(np.float32)
+        assert np.array_equal(outcome["models"][number], model)
+    assert problem().evaluate(model).accuracy > 0.5  # three sums; a guess is right one time in ten
+
+
+def test_too_many_dropouts_fail_closed(outcome):
+    entries = outcome["report"]["rounds"]
+    assert [entry["skipped"] for entry in entries] == [number == FAILED for number in range(1, ROUNDS + 1)]
+    assert [entry["steps"] for entry in entries] == [
+        [9, 9, 8, 7], [10, 9, 7, 7], [10, 10, 6, 0], [10, 10, 10, 7],
+    ]  # fmt: skip
+    assert any(
+        "Only 6 clients sent their masked vectors; the threshold is 7" in r for r in entries[FAILED - 1]["reasons"]
+    )
+    assert not [note for note in outcome["notes"] if note["round"] == FAILED and note["step"] == "unmask"]
+
+
+def test_bytes_and_records_that_leave_a_node(outcome):
+    answered = [note for note in outcome["notes"] if not note["error"]]
+    assert len(answered) == len(outcome["notes"])
+    vectors = [note for note in answered if note["step"] == "vector"]
+    assert all(note["records"] == {"quietbit": ["release"]} for note in vectors)
+    assert all(n["records"] == {"quietbit-sum": ["answer", "step"]} for n in answered if n["step"] != "vector")
+    size = masked_size(10, DIMENSION + GUARD)
+    assert size == 24 + 4 * (DIMENSION + 32) // 8  # sums of ten ones: 4 bits
+    assert all(size < note["serialised"] <= size + 1024 for note in vectors)
+    assert all(entry["uplink_payload"] == entry["answered"] * size for entry in outcome["report"]["rounds"])
+    most = {"keys": 64, "shares": 9 * 86, "unmask": 4 + 10 * 37}
+    assert all(note["serialised"] <= most[note["step"]] + 1024 for note in answered if note["step"] != "vector")
+
+
+def test_ledgers_and_report_name_the_trust_and_the_honest_clients(outcome):
+    last = {n["partition"]: NodeLedger.from_text(n["ledger"], "it") for n in outcome["notes"] if n["ledger"]}
+    lost = {p: [key for key, gone in LOST.items() if p in gone and key[1] != "unmask"] for p in NODES}
+    # An answer that was lost on the way is in the node's ledger; a question that never came is not.
+    assert {p: ledger.releases for p, ledger in last.items()} == {p: ROUNDS - len(lost[p]) for p in NODES}
+    assert all(ledger.honest == 6 for ledger in last.values())
+    report, curve = outcome["report"], MECHANISM.aggregate_privacy(6, Adjacency.ZERO_OUT)
+    held = report["guarantee"]
+    assert (held["trust"], held["honest"], report["settings"]["quietbit.threshold"]) == ("secure-aggregation", 6, 7)
+    assert held["epsilon_upper"] == curve.repeat(ROUNDS).epsilon_upper(1e-5) <= 30.0
+    spent = last[6].guarantee(1e-5, Adjacency.ZERO_OUT, Trust.SECURE_AGGREGATION)
+    assert spent.epsilon_upper == held["epsilon_upper"]
+    assert last[6].guarantee(1e-5, Adjacency.ZERO_OUT).epsilon_upper > spent.epsilon_upper  # had the masks failed
+
+
+def test_secrets_are_forgotten_with_the_last_step(outcome):
+    done = [note for note in outcome["notes"] if note["step"] == "unmask"]
+    assert len(done) == 7 + 7 + 10
+    assert all("quietbit-sum" not in note["state"] for note in done)

@@ -1,0 +1,114 @@
+"""A room of nodes that answer masked sums in this process, for tests without an engine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs the flower extra")
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp.strategy import FedAvg
+
+from quietbit.federation.client_words import seeded_client_words
+from quietbit.flower import PrivateStrategy, PrivateUplink, RunSettings
+from quietbit.mechanism.central_sum import mean_from_sum
+from quietbit.payload.payload import Payload
+from quietbit.transport.uplink import Uplink
+from unit.flower.kit import DIMENSION, HandGrid, app, be_the_server, context, model
+
+SUM = "quietbit-sum"
+CONFIG = {
+    "quietbit.mechanism": "imvu",
+    "quietbit.clip": 1.0,
+    "quietbit.epsilon": 4.0,
+    "quietbit.adjacency": "zero-out",
+    "quietbit.releases": 2,
+    "quietbit.words": "seeded",
+    "quietbit.seed": 7,
+    "quietbit.trust": "secure-aggregation",
+    "quietbit.threshold": 4,
+    "quietbit.honest": 3,
+}
+NODES = list(range(101, 107))
+SETTINGS = RunSettings.from_run_config(CONFIG)
+MECHANISM = SETTINGS.mechanism_for(DIMENSION)
+
+
+def shift(node: int) -> np.ndarray:
+    """A node's update; some are longer than the clip."""
+    return np.random.default_rng(node).normal(size=DIMENSION) * 0.05 * (node - 99)
+
+
+class Room(HandGrid):
+    """Nodes in this process; ``gone`` are the (step, node) that are never answered; ``alter`` may change a reply."""
+
+    def __init__(self, gone=(), config=CONFIG, nodes=NODES, alter=None, **node_config):
+        super().__init__(nodes)
+        self.gone, self.alter = set(gone), alter
+        self.seen: list[tuple[str, int, Message]] = []
+        self.contexts = {n: context(n, place, config, **node_config) for place, n in enumerate(nodes)}
+
+    def send_and_receive(self, messages, *, timeout=None):
+        assert timeout is None or timeout == SETTINGS.timeout
+        return [reply for message in messages if (reply := self.carry(message)) is not None]
+
+    def carry(self, message, app_of=None):
+        node, step = message.metadata.dst_node_id, message.content[SUM]["step"]
+        if (step, node) in self.gone:
+            return None
+        reply = PrivateUplink()(message, self.contexts[node], app_of or app(shift(node)))
+        if self.alter is not None and not reply.has_error():
+            reply = self.alter(step, node, reply)
+        self.seen.append((step, node, reply))
+        reply.metadata._src_node_id = node
+        return reply
+
+    def steps(self):
+        return [step for step, _, reply in self.seen if not reply.has_error()]
+
+
+def strategy_of(config=CONFIG, nodes=6):
+    be_the_server()
+    return PrivateStrategy(FedAvg(min_train_nodes=nodes, min_available_nodes=nodes), config)
+
+
+def run(room, rounds=1, config=CONFIG):
+    """The strategy after some rounds, and the model after each (None: skipped)."""
+    strategy, arrays, history = strategy_of(config, len(room.nodes)), model(), [model()]
+    for number in range(1, rounds + 1):
+        replies = room.send_and_receive(strategy.configure_train(number, arrays, ConfigRecord({}), room))
+        found, _ = strategy.aggregate_train(number, replies)
+        arrays = found if found is not None else arrays
+        history.append(found)
+    return strategy, history
+
+
+def questions(room, number=1):
+    """The messages that ask for vectors, keys and shares being done."""
+    strategy = strategy_of(nodes=len(room.nodes))
+    return strategy, list(strategy.configure_train(number, model(), ConfigRecord({}), room))
+
+
+def asking(message, **changes):
+    """The same question with other values."""
+    content = RecordDict({**message.content, SUM: ConfigRecord(dict(message.content[SUM]) | changes)})
+    return Message(content, message.metadata.dst_node_id, "train")
+
+
+def flat(arrays) -> np.ndarray:
+    return np.concatenate([array.numpy().reshape(-1) for array in arrays.values()])
+
+
+def codes_of(node, number=1, nodes=NODES, arrays=None) -> np.ndarray:
+    """The codes that a node draws, from the words it draws them with."""
+    old = flat(model() if arrays is None else arrays).astype(np.float64)
+    update = old - (old - shift(node))
+    words = seeded_client_words(7)(number - 1, nodes.index(node))
+    return Payload.from_bytes(Uplink(MECHANISM).send(update, words)).codes().astype(np.int64)
+
+
+def stepped(arrays, stayed, number=1, nodes=NODES) -> np.ndarray:
+    """The model after a round in which these nodes' codes were added up in the open."""
+    total = sum(codes_of(node, number, nodes, arrays) for node in stayed)
+    mean = mean_from_sum(MECHANISM, total, len(stayed))
+    return (flat(arrays).astype(np.float64) - mean).astype(np.float32)

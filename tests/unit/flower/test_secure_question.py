@@ -1,0 +1,73 @@
+"""Questions and tables of masked sums: read as they were written, anything else refused."""
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs the flower extra")
+from quietbit._validate import InvalidParameter
+from quietbit.flower.secure_question import (
+    GUARD,
+    Question,
+    answer_of,
+    pack,
+    pack_keys,
+    pack_unmasking,
+    sum_plan,
+    unpack,
+    unpack_keys,
+    unpack_unmasking,
+)
+from quietbit.secure.client import PublicKeys, Unmasking
+from unit.flower.secure_kit import SETTINGS
+
+ASKED = Question("shares", 3, 6, 2, 42, b"abc")
+
+
+def test_a_question_survives_its_record():
+    assert Question.from_record(ASKED.to_record()) == ASKED
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"step": "five"}, {"round": 0}, {"clients": 1}, {"number": 0}, {"number": 7}, {"dimension": 0},
+        {"dimension": True}, {"table": 3}, {"version": 0}, {"more": 1},
+    ],
+)  # fmt: skip
+def test_other_questions_are_refused(changes):
+    with pytest.raises(InvalidParameter):
+        Question.from_record(ASKED.to_record() | changes)
+
+
+def test_tables():
+    table = {1: b"ab", 7: b"cd"}
+    assert unpack(pack(table), 2, "it") == table
+    assert unpack(b"", 2, "it") == {}
+    assert pack({2: b""}) == b"\2\0\0\0"
+    for data in (b"\1", b"\0\0\0\0ab", b"\2\0\0\0ab\2\0\0\0cd", b"\2\0\0\0ab\1\0\0\0cd", b"\xff\xff\xff\xffab"):
+        with pytest.raises(InvalidParameter, match="table of it"):
+            unpack(data, 2, "it")
+    keys = {1: PublicKeys(b"s" * 32, b"m" * 32), 2: PublicKeys(b"t" * 32, b"n" * 32)}
+    assert unpack_keys(pack_keys(keys)) == keys
+    shares = Unmasking({1: b"p" * 33}, {2: b"q" * 33, 3: b"r" * 33})
+    assert unpack_unmasking(pack_unmasking(shares)) == shares
+    for data in (b"", b"\1\0\0", b"\4\0\0\0", b"\1\0\0\0a", pack_unmasking(shares)[:-1]):
+        with pytest.raises(InvalidParameter):
+            unpack_unmasking(data)
+
+
+def test_answers():
+    assert answer_of({"step": "keys", "answer": b"x"}, "keys") == b"x"
+    for record in (None, {}, {"step": "keys"}, {"step": "shares", "answer": b"x"}, {"step": "keys", "answer": "x"}):
+        with pytest.raises(InvalidParameter):
+            answer_of(record, "keys")
+
+
+def test_a_plan_is_of_its_run_round_and_size():
+    plan = sum_plan(SETTINGS, 2**63 + 5, 3, 6, 42)
+    assert (plan.clients, plan.threshold, plan.dimension, plan.largest_code, plan.bits) == (6, 4, 42 + GUARD, 1, 3)
+    others = [(1, 3, 6, 42), (2**63 + 5, 4, 6, 42), (2**63 + 5, 3, 7, 42), (2**63 + 5, 3, 6, 43)]
+    assert plan.context not in [sum_plan(SETTINGS, *other).context for other in others]
+    assert plan.most_colluders == 1
+    for clients in (3, 8):
+        with pytest.raises(InvalidParameter, match="from the threshold, 4, to 7"):
+            sum_plan(SETTINGS, 1, 1, clients, 42)
