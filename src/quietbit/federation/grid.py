@@ -56,7 +56,7 @@ def read_sweep(path: Path, *, reduced: bool = False) -> Sweep:
 
     ``[common]`` holds for all grids; ``[[grid]]`` has a ``label`` and settings, lists of which are axes;
     ``rounds`` is a list of rounds to score at; ``seeds`` repeats everything. ``[reduced]`` replaces settings
-    of ``[common]``, and a grid's own ``reduced`` table those of the grid.
+    of ``[common]``, and a grid's own ``reduced`` table those of the grid; an empty list leaves a setting out.
     """
     content = _read(path)
     for name in content:
@@ -81,7 +81,7 @@ def _expand(choices: Mapping[str, Any], task: Mapping[str, Any], label: str) -> 
     rounds = sorted(_listed(values.pop("rounds", [])))
     require(rounds, "rounds", rounds, "a list of rounds to score at")
     seeds = _listed(values.pop("seeds", [0]))
-    axes = {name: _listed(value) for name, value in values.items()}
+    axes = {name: _listed(value) for name, value in values.items() if value != []}
     jobs = []
     for chosen in product(*axes.values()):
         for seed in seeds:

@@ -1,7 +1,8 @@
 """FEMNIST by writer: handwritten digits and letters, 62 classes, every writer a client.
 
 Idea     90 % of the writers train and 10 % test, chosen at random once and for all. What is read is the part of
-         LEAF's FEMNIST that could be had: 1,372 writers where the paper has 3,500, with fewer letters.
+         LEAF's FEMNIST that could be had: 1,372 writers where the paper has 3,500, with fewer letters. LEAF's
+         images are black on white; they are turned over, so that paper is 0 as in MNIST.
 Source   Caldas et al. (2018), LEAF; Guo et al. (ICML 2023), section "Sample-level DP".
 """
 
@@ -42,6 +43,5 @@ def load_femnist(folder: Path, least: int = 1) -> Dataset:
     chosen = np.zeros(WRITERS, dtype=bool)
     chosen[kept] = True
     train, test = chosen[writer] & ~testing[writer], testing[writer]
-    return Dataset(
-        "femnist", CLASSES, Examples(images[train], labels[train]), Examples(images[test], labels[test]), writer[train]
-    )
+    halves = [Examples(np.invert(images[half]), labels[half]) for half in (train, test)]  # 255 - pixel
+    return Dataset("femnist", CLASSES, halves[0], halves[1], writer[train])

@@ -64,6 +64,10 @@ class LinearSoftmax:
         """Examples of every client."""
         return self.partition.sizes
 
+    def feature_norms(self, norm: Norm) -> FloatVector:
+        """Norms of (f, 1) of every training example, in double precision."""
+        return self._norms[norm]
+
     def initial(self, seed: int) -> Rows:
         """Zero: the problem is convex, and no seed is needed."""
         return np.zeros(self.dimension, dtype=np.float32)
@@ -108,7 +112,7 @@ class LinearSoftmax:
         inputs = _flat(self.dataset.train.inputs[examples])
         if plan.unit is Unit.SAMPLE:
             errors = self._clipped_errors(parameters, inputs, examples, plan)
-            self._mean(errors, inputs, row)
+            self._mean(errors.astype(np.float64), inputs, row)  # the sum's own roundings would be the sensitivity's
             clip_rows(row[None], plan.norm, plan.clip)  # the mean is shorter already, roundings aside
             return
         here, start = parameters, parameters
@@ -119,9 +123,9 @@ class LinearSoftmax:
         if plan.steps > 1:
             row[:] = (start - here) / np.float32(plan.rate)
 
-    def _mean(self, errors: NDArray[np.float32], inputs: NDArray[np.float32], row: Rows) -> None:
+    def _mean(self, errors: NDArray[Any], inputs: NDArray[np.float32], row: Rows) -> None:
         classes, size = self.dataset.classes, self.features
-        share = errors / np.float32(errors.shape[0])
+        share = errors / errors.shape[0]
         np.matmul(share.T, inputs, out=row[: classes * size].reshape(classes, size))
         row[classes * size :] = share.sum(axis=0)
 

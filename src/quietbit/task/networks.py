@@ -33,11 +33,22 @@ def mnist_network() -> Any:
 
 
 def femnist_network() -> Any:
-    """Four convolutions of 32 channels and one dense layer: 45,982 parameters, 28 x 28 to 62 classes."""
+    """Four convolutions of 32 channels and one dense layer: 45,982 parameters, 28 x 28 to 62 classes.
+
+    Weights start with the variance of He et al. (2015), which keeps signals alive through the rectifiers:
+    from torch's own start nothing was learnt in 160 rounds.
+    """
     nn = require_module("torch", "tasks").nn
     layers: list[Any] = []
     for place, channels in enumerate((1, 32, 32, 32)):
-        layers += [nn.Conv2d(channels, 32, 3, padding=1), nn.ReLU()]
+        layers.append(nn.Conv2d(channels, 32, 3, padding=1))
         if place < 3:
             layers.append(nn.MaxPool2d(2))
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(32 * 3 * 3, 62))
+        layers.append(nn.ReLU())  # after pooling: the same function, on a quarter of the values
+    layers += [nn.Flatten(), nn.Linear(32 * 3 * 3, 62)]
+    for layer in layers:
+        if hasattr(layer, "weight"):
+            rectified = "relu" if layer.weight.ndim == 4 else "linear"
+            nn.init.kaiming_normal_(layer.weight, nonlinearity=rectified)
+            nn.init.zeros_(layer.bias)
+    return nn.Sequential(*layers)

@@ -78,8 +78,11 @@ class TaskSpec:
 def build_task(
     spec: TaskSpec, *, data: Path | None = None, seed: int = 0, device: str = "cpu", report: Report | None = None
 ) -> Problem:
-    """The problem that a spec describes; ``seed`` groups examples into clients of several."""
-    dataset = load_dataset(spec, data, report)
+    """The problem that a spec describes; ``seed`` groups examples into clients of several.
+
+    ``device`` is where torch computes features, and the gradients of networks.
+    """
+    dataset = load_dataset(spec, data, report, device)
     partition = _partition(spec, dataset, seed)
     if spec.model == "cnn":
         from quietbit.task.module import ModuleProblem
@@ -92,13 +95,15 @@ def build_task(
     return LinearSoftmax(dataset, partition)
 
 
-def load_dataset(spec: TaskSpec, data: Path | None = None, report: Report | None = None) -> Dataset:
-    """The data set with the inputs that the model of the spec takes."""
+def load_dataset(
+    spec: TaskSpec, data: Path | None = None, report: Report | None = None, device: str = "cpu"
+) -> Dataset:
+    """The data set with the inputs that the model of the spec takes; ``device`` computes features."""
     dataset = _raw(spec, data)
     if spec.model == "scatter":
         from quietbit.task.scatter import scattered
 
-        return scattered(dataset, report)
+        return scattered(dataset, report, device=device)
     return _pixels(dataset) if spec.model == "linear" else dataset
 
 
@@ -122,7 +127,7 @@ def _raw(spec: TaskSpec, data: Path | None) -> Dataset:
 
 
 def _pixels(dataset: Dataset) -> Dataset:
-    """Images as float32 vectors in [-1/2, 1/2]; what is float32 already stays."""
+    """Images as float32 vectors in [0, 1]; what is float32 already stays."""
     import numpy as np
 
     from quietbit.task.dataset import Examples
@@ -132,7 +137,7 @@ def _pixels(dataset: Dataset) -> Dataset:
         if inputs.dtype == np.float32:
             return examples
         flat = inputs.reshape(inputs.shape[0], -1).astype(np.float32)
-        return Examples(flat / np.float32(255) - np.float32(0.5), examples.labels)
+        return Examples(flat / np.float32(255), examples.labels)
 
     return Dataset(dataset.name, dataset.classes, ready(dataset.train), ready(dataset.test), dataset.writers)
 

@@ -74,7 +74,86 @@ def test_sample_gradients_are_those_of_one_sample_at_a_time(make, classes):
     parameters = problem.initial(1)
     each = problem.sample_gradients(parameters, np.arange(3))
     for k in range(3):
-        np.testing.assert_allclose(each[k], problem._gradient(parameters, np.array([k])), atol=1e-5)
+        model, start = make(), 0
+        for part in model.parameters():
+            part.data = torch.from_numpy(parameters[start : start + part.numel()].reshape(part.shape).copy())
+            start += part.numel()
+        image = torch.from_numpy(problem.dataset.train.inputs[k].astype(np.float32) / 255)
+        torch.nn.functional.cross_entropy(model(image[None, None]), torch.tensor([k])).backward()
+        alone = torch.cat([part.grad.reshape(-1) for part in model.parameters()]).numpy()
+        np.testing.assert_allclose(each[k], alone, atol=1e-5 * np.abs(alone).max())
+
+
+@pytest.mark.parametrize("norm", list(Norm))
+def test_no_sample_moves_an_update_by_more_than_its_share(norm):
+    """Every sample's gradient is far longer than the clip; without one of them the sum moves by the clip at most."""
+    dataset, clip = images(12, 62), 0.5
+    problem = ModuleProblem(dataset, Partition.groups(12, 12, 0), femnist_network)
+    parameters, plan = problem.initial(2), LocalPlan(norm, clip, Unit.SAMPLE)
+    each = problem.sample_gradients(parameters, problem.partition.of(0)).astype(np.float64)
+    lengths = np.abs(each).sum(axis=1) if norm is Norm.L1 else np.linalg.norm(each, axis=1)
+    assert (lengths > 2 * clip).all()
+    row = np.zeros((1, problem.dimension), dtype=np.float32)
+    problem.updates(parameters, np.array([0]), plan, row)
+    shares = each * (clip / lengths)[:, None] / 12
+    np.testing.assert_allclose(row[0], shares.sum(axis=0), atol=2e-5 * np.abs(row).max())
+    for share in shares:
+        moved = np.abs(share).sum() if norm is Norm.L1 else np.linalg.norm(share)
+        assert moved <= clip / 12 * (1 + 1e-12)
+    assert Ball(norm, clip, problem.dimension).contains(row[0])
+
+
+def test_clients_of_one_sample_go_through_together():
+    problem = ModuleProblem(images(9, 10), Partition.one_each(9), mnist_network)
+    parameters, plan = problem.initial(1), LocalPlan(Norm.L2, 0.3)
+    together, alone = (np.zeros((9, problem.dimension), dtype=np.float32) for _ in range(2))
+    problem.updates(parameters, np.arange(9), plan, together)
+    for k in range(9):
+        problem.updates(parameters, np.array([k]), plan, alone[k : k + 1])
+    np.testing.assert_allclose(together, alone, atol=1e-6)
+
+
+def test_pieces_that_cross_clients_change_nothing(monkeypatch):
+    """What a GPU does: all samples of a cohort in a few pieces, which cut through clients."""
+    problem = ModuleProblem(images(23, 10), Partition.groups(23, 5, 0), mnist_network)
+    parameters, plan = problem.initial(1), LocalPlan(Norm.L2, 0.3, Unit.SAMPLE)
+    rows = np.zeros((2, 4, problem.dimension), dtype=np.float32)
+    clients = np.array([3, 0, 2, 1])
+    problem.updates(parameters, clients, plan, rows[0])
+
+    def crossing(self, clients):
+        examples = np.concatenate([self.partition.of(int(c)) for c in clients])
+        owners = np.repeat(np.arange(clients.size), self.sizes[clients])
+        for start in range(0, examples.size, 7):
+            yield examples[start : start + 7], owners[start : start + 7]
+
+    monkeypatch.setattr(ModuleProblem, "_pieces", crossing)
+    problem.updates(parameters, clients, plan, rows[1])
+    np.testing.assert_allclose(rows[1], rows[0], atol=1e-6)
+
+
+def test_a_gradient_that_is_not_finite_is_refused():
+    problem = ModuleProblem(images(4, 10), Partition.groups(4, 4, 0), mnist_network)
+    parameters = problem.initial(1)
+    parameters[0] = np.nan
+    row = np.zeros((1, problem.dimension), dtype=np.float32)
+    with pytest.raises(quietbit.InvalidParameter, match="finite"):
+        problem.updates(parameters, np.array([0]), LocalPlan(Norm.L2, 1.0, Unit.SAMPLE), row)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_missing_gpu_is_one_sentence():
+    with pytest.raises(quietbit.InvalidParameter, match="device must be cpu on a machine without an NVIDIA GPU"):
+        ModuleProblem(images(4, 10), Partition.one_each(4), mnist_network, device="cuda")
+
+
+def test_inputs_of_the_users_own_making():
+    dataset = images(6, 10)
+    flipped = lambda inputs: 1 - inputs[:, None].astype(np.float32) / 255  # noqa: E731
+    problem = ModuleProblem(dataset, Partition.groups(6, 3, 0), mnist_network, prepare=flipped)
+    plain = ModuleProblem(dataset, Partition.groups(6, 3, 0), mnist_network)
+    parameters = problem.initial(1)
+    assert problem.evaluate(parameters).loss != plain.evaluate(parameters).loss
 
 
 def test_a_user_module_trains_at_sample_level():
