@@ -1,0 +1,1 @@
+"""Handwritten digits over Flower, with private one-bit updates."""

@@ -1,0 +1,1 @@
+"""An app whose nodes may misbehave."""

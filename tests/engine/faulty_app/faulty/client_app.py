@@ -1,0 +1,72 @@
+"""A train function with the private mod, and before that mod another one that misbehaves on some nodes.
+
+The node config says how, as ``behaviour``; ``disk`` is the node's folder.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from faulty.lesson import trained
+from quietbit.flower import PrivateUplink, RunSettings
+from quietbit.flower.release import Release
+from quietbit.transport.uplink import Uplink
+
+
+def misbehave(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    """Let the honest reply be made, then send something else."""
+    reply = call_next(message, context)
+    behaviour, disk = str(context.node_config["behaviour"]), Path(str(context.node_config["disk"]))
+    if reply.has_error() or behaviour == "honest":
+        return reply
+    honest = bytes(reply.content["quietbit"]["release"])
+    sent = replayed(honest, disk) if behaviour == "replay" else lie(honest, disk, message, context)
+    return Message(RecordDict({"quietbit": ConfigRecord({"release": sent})}), reply_to=message)
+
+
+def replayed(honest: bytes, disk: Path) -> bytes:
+    """The first release this node ever made, for ever after."""
+    kept = disk / "kept"
+    if not kept.exists():
+        kept.write_bytes(honest)
+    return kept.read_bytes()
+
+
+def lie(honest: bytes, disk: Path, message: Message, context: Context) -> bytes:
+    """Nothing, a release by another design, noise, one flipped bit: a lie for each time the node is asked."""
+    told = len(list(disk.glob("lie-*")))
+    (disk / f"lie-{told}").touch()
+    if told == 0:
+        return b""
+    if told == 1:
+        settings, dimension = RunSettings.from_run_config(context.run_config), int(context.run_config["dimension"])
+        other = Uplink(replace(settings, epsilon=settings.epsilon / 2).mechanism_for(dimension))
+        number = int(message.content["quietbit"]["round"])
+        return Release(context.run_id, number, context.node_id, other.send(np.zeros(dimension))).to_bytes()
+    if told == 2:
+        return secrets.token_bytes(len(honest))
+    return honest[:-1] + bytes([honest[-1] ^ 1])
+
+
+app = ClientApp(mods=[misbehave, PrivateUplink()])
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Learn the lesson of this node and round."""
+    partition = int(context.node_config["partition-id"])
+    if partition == context.run_config["slow"]:
+        (Path(str(context.node_config["disk"])) / "training").touch()
+        time.sleep(60)
+    received = message.content["arrays"]["model"].numpy()
+    model = trained(received, partition, int(message.content["config"]["server-round"]))
+    content = {"arrays": ArrayRecord({"model": Array(model)}), "metrics": MetricRecord({"num-examples": 1})}
+    return Message(RecordDict(content), reply_to=message)

@@ -1,0 +1,278 @@
+"""The engine as it is deployed: a SuperLink and SuperNodes as processes of their own, with HTTP between them.
+
+The words are seeded, so that what the server holds after every round is known to the last bit: the private mean of
+exactly those releases that are valid.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.superlink import EngineFailure, Network, Node
+from engine.wire import PUSHES, Request, replies, total
+from quietbit.federation.client_words import seeded_client_words
+from quietbit.federation.problem import LocalPlan, Score, clip_rows
+from quietbit.federation.settings import Settings
+from quietbit.federation.simulate import simulate
+from quietbit.flower import RunSettings, read_ledger
+from quietbit.privacy.guarantee import Adjacency
+from quietbit.transport.uplink import Uplink
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("flwr") is None, reason="needs flwr: install quietbit[flower]"),
+    pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: its processes are found through /proc"),
+]
+
+ROOT = Path(__file__).parent.parent.parent
+DIGITS, FAULTY = ROOT / "examples" / "flower-digits", Path(__file__).parent / "faulty_app"
+DIMENSION, RELEASES = 200_003, 4  # no multiple of eight; how often a node may answer in all
+BEHAVIOURS = ("honest", "honest", "honest", "liar", "replay")
+KILLED, CUT, STEADY, LIAR, REPLAY = range(5)
+ENVELOPE = 5 * 1024  # what Flower 1.41 needs to send an empty reply: four requests, most of it their heads
+
+
+def module(path: Path) -> ModuleType:
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    found = module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+def settings_of(app: Path, **changed: Any) -> RunSettings:
+    config = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]["quietbit"]
+    return RunSettings.from_run_config({f"quietbit.{key}": value for key, value in {**config, **changed}.items()})
+
+
+# --- the example app, against the same plan without an engine
+
+
+@dataclass
+class DigitsWithoutEngine:
+    """The example's own functions as a problem of the simulator."""
+
+    task: ModuleType
+    nodes: int
+    name: str = "digits"
+    dimension: int = 650
+
+    @property
+    def sizes(self) -> Any:
+        return np.full(self.nodes, 1437 // self.nodes, dtype=np.int64)
+
+    def initial(self, seed: int) -> Any:
+        return np.zeros(self.dimension, dtype=np.float32)
+
+    def model(self, parameters: Any) -> dict[str, Any]:
+        return {"weight": parameters[:640].reshape(10, 64), "bias": parameters[640:]}
+
+    def updates(self, parameters: Any, clients: Any, plan: LocalPlan, out: Any) -> None:
+        for row, client in zip(out, clients.tolist(), strict=True):
+            own = self.task.own_examples(client, self.nodes)
+            trained = self.task.train(self.model(parameters), own, plan.steps, plan.rate)
+            row[:] = parameters - np.concatenate([trained["weight"].reshape(-1), trained["bias"]])
+        clip_rows(out, plan.norm, plan.clip)
+
+    def evaluate(self, parameters: Any) -> Score:
+        _, test = self.task.load()
+        return Score(self.task.accuracy(self.model(parameters), test), 0.0)
+
+
+def test_the_example_trains_as_the_simulator_does(tmp_path):
+    """Three nodes, the example as it is: the model of the engine is that of `simulate`, and so is its accuracy."""
+    nodes, rounds, epsilon = 3, 3, 150.0
+    config = {"nodes": nodes, "num-server-rounds": rounds, "output": str(tmp_path)}
+    private = {"epsilon": epsilon, "releases": rounds, "words": "seeded", "seed": 7}
+    with Network(tmp_path) as network:
+        for partition in range(nodes):
+            name = f"node-{partition}"
+            own = {"quietbit.ledger": str(tmp_path / name / "ledger.json"), "quietbit.words": "seeded"}
+            network.start_node(name, {"partition-id": partition, "num-partitions": nodes, **own})
+        network.run(DIGITS, {**config, **{f"quietbit.{key}": value for key, value in private.items()}})
+        network.until((tmp_path / "outcome.json").exists, "the example finishes")
+        assert [releases(network, partition) for partition in range(nodes)] == [rounds] * nodes
+    outcome = json.loads((tmp_path / "outcome.json").read_text())
+    with np.load(tmp_path / "model.npz") as found:
+        model = np.concatenate([found["weight"].reshape(-1), found["bias"]])
+
+    ours = settings_of(DIGITS, **private)
+    problem = DigitsWithoutEngine(module(DIGITS / "flower_digits" / "task.py"), nodes)
+    plan = Settings(
+        "imvu", lr=1.0, rounds=rounds, cohort=nodes, clip=ours.clip, target_epsilon=epsilon, momentum=0.0,
+        local_steps=10, local_rate=0.5, evaluate_every=1, seed=7, words="seeded",
+    )  # fmt: skip
+    run = simulate(problem, plan)
+    # The simulator rounds updates to float32 before it clips, the mod does not: no code differs here, and the server
+    # adds the same numbers, so that models agree to a rounding of float32.
+    np.testing.assert_allclose(model, run.parameters, rtol=0, atol=1e-6)
+    assert outcome["accuracy"][1:] == [point.score.accuracy for point in run.points]
+    assert outcome["accuracy"][-1] > 0.5
+    assert run.guarantee is not None
+    assert outcome["report"]["guarantee"]["epsilon_upper"] == pytest.approx(run.guarantee.epsilon_upper, rel=1e-9)
+    assert [entry["answered"] for entry in outcome["report"]["rounds"]] == [nodes] * rounds
+
+
+# --- five nodes, three runs, everything that goes wrong
+
+
+def start(network: Network, partition: int) -> Node:
+    home = network.folder / f"node-{partition}"
+    return network.start_node(
+        home.name,
+        {
+            "partition-id": partition,
+            "num-partitions": len(BEHAVIOURS),
+            "behaviour": BEHAVIOURS[partition],
+            "disk": str(home),
+            "quietbit.ledger": str(home / "ledger.json"),
+            "quietbit.words": "seeded",
+        },
+    )
+
+
+def releases(network: Network, partition: int) -> int:
+    """What the node itself says it has released."""
+    path = network.folder / f"node-{partition}" / "ledger.json"
+    return read_ledger(path).releases if path.exists() else 0
+
+
+def models(settings: RunSettings, rounds: Iterable[Sequence[int]]) -> list[Any]:
+    """The model after every round, when exactly these partitions' releases are in the mean."""
+    lesson, uplink = module(FAULTY / "faulty" / "lesson.py"), Uplink(settings.mechanism_for(DIMENSION))
+    words, model, found = seeded_client_words(settings.seed), np.zeros(DIMENSION, np.float32), []
+    for number, partitions in enumerate(rounds, 1):
+        if partitions:
+            payloads = []
+            for partition in partitions:
+                update = model.astype(np.float64) - lesson.trained(model, partition, number)
+                payloads.append(uplink.send(update, words(number - 1, partition)))
+            model = (model - uplink.receive(payloads)).astype(np.float32)
+        found.append(model)
+    return found
+
+
+def assert_models(folder: Path, settings: RunSettings, rounds: Sequence[Sequence[int]]) -> None:
+    for number, model in enumerate(models(settings, rounds), 1):
+        np.testing.assert_array_equal(np.load(folder / f"round-{number}.npy"), model)
+
+
+def test_faults_spoil_neither_the_mean_nor_the_ledgers(tmp_path):
+    settings, config = settings_of(FAULTY), {"dimension": DIMENSION, "nodes": len(BEHAVIOURS)}
+    with Network(tmp_path) as network:
+        for partition in range(len(BEHAVIOURS)):
+            start(network, partition)
+
+        # A liar and a node that repeats itself: their lies are refused, the others' mean is exact.
+        first = tmp_path / "first"
+        network.run(FAULTY, {**config, "output": str(first)})
+        network.until((first / "report.json").exists, "the first run finishes")
+        assert_models(first, settings, [[KILLED, CUT, STEADY, REPLAY], [KILLED, CUT, STEADY]])
+        report = json.loads((first / "report.json").read_text())
+        assert [(entry["answered"], entry["refused"]) for entry in report["rounds"]] == [(4, 1), (3, 2)]
+        reasons = " ".join(reason for entry in report["rounds"] for reason in entry["reasons"])
+        assert "length of the release must be at least 32 bytes, got 0." in reasons
+        assert "mechanism identity of the payload" in reasons
+        assert "round of the release must be 2, got 1." in reasons
+        assert [releases(network, partition) for partition in range(5)] == [2] * 5
+        check_bytes(network, report)
+
+        # One node is killed while it trains, one while it sends; then the SuperLink is, too.
+        second, slowest = tmp_path / "second", slowest_round(first)
+        network.nodes["node-1"].wire.lose = frozenset(PUSHES)
+        before = len(network.nodes["node-1"].wire.seen(PUSHES))
+        run = network.run(
+            FAULTY,
+            {**config, "output": str(second), "slow": KILLED, "round-timeout": 20 + 2 * slowest, "nodes": 5},
+        )
+        network.until((tmp_path / "node-0" / "training").exists, "a node trains")
+        network.kill_node("node-0")
+        network.until(lambda: len(network.nodes["node-1"].wire.seen(PUSHES)) > before, "a node sends")
+        network.kill_node("node-1")
+        network.until((second / "round-1.npy").exists, "the round finishes without them")
+        assert_models(second, settings, [[STEADY]])
+        assert releases(network, KILLED) == 2  # it was killed before it released anything
+        assert releases(network, CUT) == 3  # its release left, and nobody has it
+        network.kill_superlink()
+        network.start_superlink()
+        # Nobody runs this run any more. The SuperLink finds out by itself after a while; by hand it is quicker.
+        with contextlib.suppress(EngineFailure):
+            network.flwr("stop", run, "here")
+        assert network.status(run) in ("finished:stopped", "finished:failed")
+        network.until(lambda: not network.training(), "nodes finish what they were asked")
+
+        # Nodes and SuperLink are back: the ledgers go on where they were, until nobody may answer.
+        gone = [network.nodes[name].identity for name in ("node-0", "node-1")]
+        network.nodes["node-1"].wire.lose = frozenset()
+        for identity in gone:
+            network.flwr("supernode", "unregister", str(identity), "here")
+        start(network, KILLED)
+        start(network, CUT)
+        network.until(lambda: all(network.nodes[n].identity not in gone for n in ("node-0", "node-1")), "nodes return")
+        left = {partition: RELEASES - releases(network, partition) for partition in (KILLED, CUT, STEADY)}
+        assert left[KILLED] == 2
+        assert left[CUT] == 1
+        assert left[STEADY] in (0, 1)  # the SuperLink died in the second round: it may have answered already
+        third, before = tmp_path / "third", [releases(network, partition) for partition in range(5)]
+        network.run(FAULTY, {**config, "output": str(third), "num-server-rounds": 3})
+        network.until((third / "report.json").exists, "the third run finishes")
+        answers = [[partition for partition, rest in left.items() if rest >= number] for number in (1, 2, 3)]
+        assert answers[2] == []
+        assert_models(third, settings, answers)
+        report = json.loads((third / "report.json").read_text())
+        assert [entry["answered"] for entry in report["rounds"]] == [len(partitions) for partitions in answers]
+        assert [entry["skipped"] for entry in report["rounds"]] == [False, False, True]
+        assert "is spent" in " ".join(report["rounds"][2]["reasons"])
+        # Nothing was lost in this run, so that the server's count of every node's releases is the node's own.
+        counted = {node["node"]: node["releases"] for node in report["nodes"]}
+        for partition in range(len(BEHAVIOURS)):
+            node = network.nodes[f"node-{partition}"]
+            assert counted[str(node.identity)] == releases(network, partition) - before[partition]
+            ledger = read_ledger(tmp_path / f"node-{partition}" / "ledger.json")
+            assert ledger.releases == RELEASES
+            assert ledger.guarantee(settings.delta, Adjacency.ZERO_OUT).epsilon_upper <= settings.epsilon
+
+
+def slowest_round(folder: Path) -> float:
+    """Seconds of the longest round of a run that is over, from the times of its files."""
+    times = [(folder / f"round-{number}.npy").stat().st_mtime for number in range(3)]
+    return max(late - early for early, late in pairwise(times))
+
+
+def check_bytes(network: Network, report: dict[str, Any]) -> None:
+    """What the proxies saw of the first run, against ceil(d / 8) + 1 KiB for each client and round."""
+    bound = -(-DIMENSION // 8) + 1024
+    sent = {partition: replies(network.nodes[f"node-{partition}"].wire.seen()) for partition in range(5)}
+    assert [len(found) for found in sent.values()] == [2] * 5
+    empty = sent[LIAR][0]  # a reply with nothing in it: Flower's own share of the wire
+    assert total(empty) < ENVELOPE
+    for partition in (KILLED, CUT, STEADY):
+        for reply in sent[partition]:
+            assert content(reply) <= bound
+            assert total(reply) - total(empty) <= bound
+            assert -(-DIMENSION // 8) < total(reply) <= bound + ENVELOPE
+    # The server's report says what the sockets say, of the objects of all replies together.
+    seen = sum(content(found[number]) for found in sent.values() for number in range(2))
+    assert seen == report["uplink"]
+
+
+def content(requests: Iterable[Request]) -> int:
+    """Bytes of the objects that a reply consists of, as they are in the requests' bodies."""
+    from flwr.proto.message_pb2 import PushObjectRequest
+
+    pushed = [PushObjectRequest.FromString(request.content) for request in requests if request.path == PUSHES[1]]
+    return sum(len(one.object_content) for one in pushed)
