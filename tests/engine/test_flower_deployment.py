@@ -197,7 +197,7 @@ def test_faults_spoil_neither_the_mean_nor_the_ledgers(tmp_path):
         before = len(network.nodes["node-1"].wire.seen(PUSHES))
         run = network.run(
             FAULTY,
-            {**config, "output": str(second), "slow": KILLED, "round-timeout": 20 + 2 * slowest, "nodes": 5},
+            {**config, "output": str(second), "slow": KILLED, "round-timeout": 40 + 2 * slowest, "nodes": 5},
         )
         network.until((tmp_path / "node-0" / "training").exists, "a node trains")
         network.kill_node("node-0")
