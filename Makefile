@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help setup test lint demo bench catalogue clean
+.PHONY: help setup test lint demo docs package bench catalogue clean
 help:            ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
 
@@ -19,13 +19,22 @@ setup: $(READY)  ## make the virtual environment
 test: $(READY) lint  ## lint, types and the whole test suite
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-lint: $(READY)   ## ruff and mypy --strict
+lint: $(READY)   ## ruff and mypy --strict, over the package, its examples and its benchmarks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-demo: $(READY)   ## design, certify and plot a mechanism
+demo: $(READY)   ## train privately on digits with three mechanisms, and write a report
 	$(BIN)/quietbit demo --out demo-output
+
+docs: $(READY)   ## build the documentation into site/; warnings are errors
+	$(BIN)/python docs/hooks/command_line.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
+package: $(READY)  ## build wheel and sdist into dist/, and try them in an empty environment
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/python -m pytest -q tests/packaging
 
 bench: $(READY)  ## run every benchmark and print its table
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
@@ -34,4 +43,4 @@ catalogue: $(READY)  ## solve the shipped designs anew
 	$(BIN)/python -m quietbit.design.catalogue
 
 clean:           ## remove the virtual environment and what was made
-	rm -rf $(VENV) demo-output dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo-output dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,20 +1,30 @@
-"""What the documentation says is run: Python and shell examples, links, and every row of the table of claims."""
+"""What the documentation says is run: Python and shell examples, links, types, and every row of the table of claims."""
 
 from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
+import os
 import re
 import shlex
 import struct
+import subprocess
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
+import quietbit
+import quietbit.flower
 from quietbit.cli.main import main
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+EVERYWHERE = sorted(
+    {*PAGES, *(page for folder in ("experiments", "benchmarks", "examples") for page in (ROOT / folder).rglob("*.md"))}
+)
 CLAIMS = ROOT / "docs" / "theory" / "claims.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ROW = re.compile(r"^\| (.+) \| `(quietbit\.[\w.]+)` \| `(tests/[\w/]+\.py)::(\w+)` \|$")
@@ -40,8 +50,10 @@ def commands(block: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_examples_run(page, tmp_path, monkeypatch):
-    """In the order of the page, in one folder and one namespace."""
+    """In the order of the page, in one folder that has the checkout's examples and experiments, and one namespace."""
     monkeypatch.chdir(tmp_path)
+    for folder in ("experiments", "examples"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
     names: dict[str, object] = dict(GIVEN.get(name(page), {}))
     for language, block in BLOCK.findall(page.read_text(encoding="utf-8")):
         if language == "python":
@@ -54,16 +66,120 @@ def test_examples_run(page, tmp_path, monkeypatch):
 def test_the_first_pages_have_examples():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     languages = [language for language, _ in BLOCK.findall(text)]
-    assert languages.count("python") == 1
+    assert languages.count("python") >= 1
     assert "make demo" in text[:1200]
     assert "make test" in text[:1200]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+def slug(heading: str) -> str:
+    """A heading's anchor, as GitHub and MkDocs both make it."""
+    plain = re.sub(r"[^\w\- ]", "", heading.replace("`", "").strip().lower())
+    return plain.replace(" ", "-")
+
+
+def dead_links(page: Path) -> list[str]:
+    found = []
+    text = re.sub(BLOCK, "", page.read_text(encoding="utf-8"))
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", text):
+        if target.startswith("http"):
+            continue
+        aim = page.parent / target if target else page
+        headings = (
+            re.findall(r"^#+ (.+)$", aim.read_text(encoding="utf-8"), re.MULTILINE) if aim.suffix == ".md" else []
+        )
+        if not aim.exists() or (anchor and anchor not in map(slug, headings)):
+            found.append(f"{target}#{anchor}")
+    pictures = re.findall(r'(?:src|srcset)="([^"]+)"', text)
+    return found + [picture for picture in pictures if not (page.parent / picture).exists()]
+
+
+@pytest.mark.parametrize("page", EVERYWHERE, ids=name)
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
-        if not target.startswith("http"):
-            assert (page.parent / target).exists(), target
+    assert dead_links(page) == []
+
+
+def test_a_dead_link_is_noticed(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text('# A heading\n[here](#a-heading) [there](nowhere.png) [no](#no-heading) <img src="none.svg">')
+    assert dead_links(page) == ["nowhere.png#", "#no-heading", "none.svg"]
+
+
+def hook(file: str) -> ModuleType:
+    """A file of docs/hooks, which is no package."""
+    spec = importlib.util.spec_from_file_location(file, ROOT / "docs" / "hooks" / f"{file}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_of_the_command_line_is_what_the_commands_say():
+    module = hook("command_line")
+    text = module.PAGE.read_text(encoding="utf-8")
+    assert text == module.page(), "the page is stale: run `make docs`"
+    assert "## quietbit doctor" in text
+
+
+def test_the_reference_lists_every_public_name():
+    paths = [path for paths in hook("reference").public_names().values() for path in paths]
+    names = {path.rsplit(".", 1)[1] for path in paths if not path.startswith("quietbit.flower.")}
+    assert names | {"__version__"} == set(quietbit.__all__)
+    assert {path.rsplit(".", 1)[1] for path in paths} - names == set(quietbit.flower.__all__)
+
+
+def test_links_that_leave_the_documentation_become_paths():
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="how-to/page.md"))
+    text = (
+        "[all](../../examples/a/README.md#top), [here](calibrate.md), [there](../theory/claims.md), [web](https://x.y)"
+    )
+    settled = hook("reference").on_page_markdown(text, page=page)
+    assert settled == text.replace("[all](../../examples/a/README.md#top)", "all (`examples/a/README.md`)")
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path):
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert built.returncode == 0, built.stdout + built.stderr
+    assert "WARNING" not in built.stdout + built.stderr
+    reference = (tmp_path / "site" / "reference" / "api.html").read_text(encoding="utf-8")
+    for paths in hook("reference").public_names().values():
+        for path in paths:
+            assert f'id="{path}"' in reference, path
+    assert 'id="quietbit.transport.uplink.Uplink.send"' in reference
+    for page in (tmp_path / "site").rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        fetched = re.findall(
+            r'<(?:script|img|iframe)[^>]*src="(?:https?:)?//[^"]*"|<link[^>]*href="(?:https?:)?//[^"]*"', text
+        )
+        assert fetched == [], page
+
+
+@pytest.mark.slow
+def test_examples_are_typed(tmp_path):
+    """`mypy --strict` as a user runs it: the package by its py.typed, every example of the pages, every project."""
+    for page in PAGES:
+        blocks = [block for language, block in BLOCK.findall(page.read_text(encoding="utf-8")) if language == "python"]
+        if blocks and name(page) not in GIVEN:
+            file = tmp_path / (re.sub(r"\W", "_", name(page)) + ".py")
+            file.write_text("\n".join(blocks), encoding="utf-8")
+    files = [str(file) for file in sorted(tmp_path.glob("*.py"))]
+    assert len(files) >= 8
+    missing = "[mypy]\nstrict = true\n[mypy-flwr.*,torch.*,sklearn.*,scipy.*]\nignore_missing_imports = true\n"
+    (tmp_path / "mypy.ini").write_text(missing)
+    (tmp_path / "wrong.py").write_text("from quietbit import Ball\nball: int = Ball.nothing\n")
+    words = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--cache-dir", "cache"]
+    checked = subprocess.run([*words, *files], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert checked.returncode == 0, checked.stdout
+    for project in sorted((ROOT / "examples").glob("*/pyproject.toml")):
+        environment = {**os.environ, "MYPYPATH": str(project.parent)}
+        project_words = [*words, *map(str, sorted(project.parent.rglob("*.py")))]
+        checked = subprocess.run(
+            project_words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert checked.returncode == 0, checked.stdout
+    wrong = subprocess.run([*words, "wrong.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert "has no attribute" in wrong.stdout  # the package's types are seen
 
 
 def claims() -> list[tuple[str, str, str, str]]:

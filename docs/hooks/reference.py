@@ -1,0 +1,68 @@
+"""What MkDocs does with pages before it renders them: the API reference, and links that leave the documentation.
+
+Idea     ``reference/api.md`` holds one line, ``<!-- public names -->``; MkDocs calls this hook, which puts a directive
+         of mkdocstrings per public name in its place, grouped by the folder the name lives in. A name that is
+         exported is documented; there is no second list to keep. A link to a file outside of docs/, which works in
+         the repository and not on the site, becomes the file's path in words.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from typing import Any
+
+import quietbit
+import quietbit.flower
+
+__all__ = ["on_page_markdown", "public_names"]
+
+MARKER = "<!-- public names -->"
+LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(?:#[^)\s]+)?\)")
+# Folders in the order a reader meets them, with what they hold; a folder that is not listed comes last.
+FOLDERS = {
+    "design": "Designs",
+    "mechanism": "Mechanisms",
+    "privacy": "Privacy accounts",
+    "transport": "Sending and receiving",
+    "payload": "Payloads",
+    "kernel": "Random words",
+    "secure": "Secure aggregation",
+    "federation": "Training",
+    "task": "Tasks",
+    "flower": "Flower",
+    "report": "Plots and reports",
+    "_validate": "Errors",
+}
+
+
+def public_names() -> dict[str, list[str]]:
+    """The full path of every public name but the version, by heading."""
+    flower = {f"flower.{home}": names for home, names in quietbit.flower._HOMES.items()}
+    found: dict[str, list[str]] = {}
+    for home, names in {**quietbit._HOMES, **flower}.items():
+        folder = home.split(".")[0]
+        found.setdefault(folder, []).extend(f"quietbit.{home}.{name}" for name in names)
+    order = [*FOLDERS, *sorted(set(found) - set(FOLDERS))]
+    return {FOLDERS.get(folder, folder): found[folder] for folder in order if folder in found}
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Called by MkDocs for every page."""
+    folder = posixpath.dirname(page.file.src_uri)
+
+    def settle(link: re.Match[str]) -> str:
+        path = posixpath.normpath(posixpath.join("docs", folder, link[2]))
+        outside = not path.startswith("docs/") and not re.match(r"[a-z]+:", link[2])
+        return f"{link[1]} (`{path}`)" if outside else link[0]
+
+    settled = LINK.sub(settle, markdown)
+    return settled.replace(MARKER, _directives()) if MARKER in settled else settled
+
+
+def _directives() -> str:
+    lines: list[str] = []
+    for heading, paths in public_names().items():
+        lines.append(f"## {heading}\n")
+        lines.extend(f"::: {path}\n    options:\n      heading_level: 3\n" for path in paths)
+    return "\n".join(lines)

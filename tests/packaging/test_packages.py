@@ -1,0 +1,217 @@
+"""Wheel and sdist as a stranger gets them: built, installed into an empty environment, and tried there.
+
+The environment is filled in two steps: numpy and scipy alone, with which the library must import and work; then the
+rest of what the wheel asks for, with which the command must work. Only the pinned versions are installed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from email import message_from_bytes
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+CONSTRAINTS = ROOT / "constraints.txt"
+pytestmark = pytest.mark.slow
+
+
+def run(*words: object, cwd: Path, ok: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
+    """A program in a clean environment of variables: nothing of this checkout is on its path."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "COV_", "QUIETBIT"))}
+    command = [str(word) for word in words]
+    result = subprocess.run(command, cwd=cwd, env=kept | extra, capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0 or not ok, result.stdout + result.stderr
+    return result
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the sources as they are now: other tests write caches beside them while this one reads."""
+    copy = tmp_path_factory.mktemp("checkout") / "quietbit"
+    left = (".venv", ".git", "__pycache__", ".*_cache", ".hypothesis", "site", "dist", "build", "demo-output", "runs*")
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*left))
+    (copy / "site").mkdir()
+    (copy / "site" / "index.html").write_text("made by mkdocs: not to be packed")
+    return copy
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory, checkout: Path) -> Path:
+    """The sdist, and the wheel built from it."""
+    folder = tmp_path_factory.mktemp("dist")
+    build(checkout, folder)
+    return folder
+
+
+def build(tree: Path, out: Path, *options: str) -> None:
+    run(sys.executable, "-m", "build", "--no-isolation", *options, "--outdir", out, tree, cwd=tree.parent)
+
+
+@pytest.fixture(scope="module")
+def wheel(dist: Path) -> Path:
+    (found,) = dist.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def sdist(dist: Path) -> Path:
+    (found,) = dist.glob("*.tar.gz")
+    return found
+
+
+class Environment:
+    """An empty virtual environment."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.bin = folder, folder / "venv" / "bin"
+        run(sys.executable, "-m", "venv", folder / "venv", cwd=folder)
+
+    def pip(self, *words: object, ok: bool = True) -> subprocess.CompletedProcess[str]:
+        given = ("--quiet", "--disable-pip-version-check", "--constraint", CONSTRAINTS)
+        return run(self.bin / "python", "-m", "pip", "install", *given, *words, cwd=self.folder, ok=ok)
+
+    def python(self, code: str) -> str:
+        return run(self.bin / "python", "-W", "error", "-c", code, cwd=self.folder).stdout
+
+    def quietbit(self, *words: object, ok: bool = True) -> subprocess.CompletedProcess[str]:
+        cache = str(self.folder / "cache")
+        return run(self.bin / "quietbit", *words, cwd=self.folder, ok=ok, QUIETBIT_CACHE=cache, TERM="dumb")
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Environment:
+    """The wheel beside numpy and scipy, and nothing else."""
+    made = Environment(tmp_path_factory.mktemp("bare"))
+    reached = made.pip("threadpoolctl", "--target", made.folder / "probe", ok=False)
+    if reached.returncode != 0:
+        pytest.skip("needs a package index that pip can reach: threadpoolctl could not be fetched from any")
+    made.pip("numpy", "scipy")
+    made.pip("--no-deps", wheel)
+    return made
+
+
+NUMPY_AND_SCIPY_ALONE = """
+import importlib.util, numpy, quietbit
+for absent in ("typer", "rich", "cryptography", "numba", "torch", "matplotlib", "threadpoolctl"):
+    assert importlib.util.find_spec(absent) is None, absent
+for name in quietbit.__all__:
+    getattr(quietbit, name)
+design = quietbit.solve(quietbit.DesignSpec(6, 2, 3.0, privacy="strict"))
+assert quietbit.certify(design).meets_spec
+assert sum(1 for _ in quietbit.catalogue()) == 208
+uplink = quietbit.Uplink(quietbit.InterpolatedMVU(design, quietbit.Ball(quietbit.Norm.L1, 1.0, 21)))
+update = numpy.linspace(-1, 1, 21)
+data = uplink.send(update, quietbit.seeded_words(1))
+assert uplink.receive([data]).shape == (21,)
+try:
+    uplink.send(update)
+except quietbit.MissingDependency as error:
+    print(error)
+"""
+
+
+# One test that goes from step to step: the environment takes half a minute to make, and tests may run in any order.
+def test_a_stranger_installs_and_tries_the_wheel(bare: Environment, wheel: Path) -> None:
+    refusal = bare.python(NUMPY_AND_SCIPY_ALONE)
+    assert refusal == "This needs the package cryptography, which is not installed: pip install 'quietbit[all]'.\n"
+
+    bare.pip(wheel)  # now with what it depends on
+    listed = run(bare.bin / "python", "-m", "pip", "check", "--disable-pip-version-check", cwd=bare.folder)
+    assert "No broken requirements" in listed.stdout
+    code = "import quietbit, pathlib; print(pathlib.Path(quietbit.__file__).parent)"
+    package = Path(bare.python(code).strip())
+    assert package.is_relative_to(bare.folder)
+    assert (package / "py.typed").is_file()
+
+    assert bare.quietbit("--version").stdout.strip() in wheel.name
+    doctor = json.loads(bare.quietbit("doctor", "--json").stdout)
+    assert doctor["passed"] is True
+    assert doctor["default_kernel"] == "reference"
+    assert doctor["versions"]["numba"] is None
+    assert doctor["missing"]["flwr"] == "pip install 'quietbit[flower]'"
+    bare.quietbit("design", "--levels", 8, "--bits", 2, "--epsilon", 3, "--out", "table.json")
+    bare.quietbit("certify", "table.json", "--no-bound")
+    wanted = ("--mechanism", "imvu", "--epsilon", 3, "--delta", 1e-5, "--adjacency", "replace-one")
+    assert json.loads(bare.quietbit("calibrate", *wanted, "--json").stdout)["epsilon_upper"] <= 3
+    refused = bare.quietbit("figure", "bias-variance", "--out", "figure.png", ok=False)
+    assert refused.returncode == 2
+    assert "quietbit[plot]" in refused.stderr
+    completion = run(bare.bin / "quietbit", cwd=bare.folder, _QUIETBIT_COMPLETE="source_bash").stdout
+    assert "complete -o default -F _quietbit_completion quietbit" in completion
+
+    (bare.folder / "right.py").write_text(
+        "from quietbit import Adjacency, Ball, Norm, calibrate\n"
+        "ball = Ball(Norm.L2, radius=1.0, dimension=10)\n"
+        "found = calibrate('imvu', ball=ball, epsilon=1.0, delta=1e-5, adjacency=Adjacency.ZERO_OUT)\n"
+        "epsilon: float = found.guarantee.epsilon_upper\n"
+    )
+    (bare.folder / "wrong.py").write_text("from quietbit import Ball\nball = Ball('no norm', 1.0, 'many')\n")
+    strict = ("-m", "mypy", "--strict", "--python-executable", bare.bin / "python", "--cache-dir", bare.folder / "mypy")
+    run(sys.executable, *strict, "right.py", cwd=bare.folder)
+    seen = run(sys.executable, *strict, "wrong.py", cwd=bare.folder, ok=False)
+    assert seen.returncode == 1
+    assert 'has incompatible type "str"' in seen.stdout
+
+
+def test_the_wheel_holds_the_package_and_its_data(wheel: Path, checkout: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        info = next(name for name in names if name.endswith(".dist-info/METADATA"))
+        metadata = message_from_bytes(archive.read(info))
+        script = archive.read(info.replace("METADATA", "entry_points.txt")).decode()
+    assert "quietbit/py.typed" in names
+    assert sum(name.startswith("quietbit/design/catalogue/") and name.endswith(".json") for name in names) == 208
+    assert {Path(name).suffix for name in names if "/page_parts/" in name} >= {".css", ".html", ".js"}
+    sources = checkout / "src"
+    kept = {str(path.relative_to(sources)) for path in (sources / "quietbit").rglob("*") if path.is_file()}
+    assert kept == {name for name in names if ".dist-info/" not in name}
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert "quietbit = quietbit.cli.main:main" in script
+    assert metadata["Requires-Python"] == ">=3.11"
+    always = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
+    assert sorted(line.split(">=")[0] for line in always) == [
+        *("cryptography", "numpy", "rich", "scipy", "threadpoolctl", "typer"),
+    ]
+    assert set(metadata.get_all("Provides-Extra")) >= {"cpu", "plot", "torch", "gpu", "tasks", "flower", "all", "dev"}
+
+
+def test_the_sdist_holds_all_that_is_needed_to_build_and_test(sdist: Path, wheel: Path, tmp_path: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (tree,) = tmp_path.iterdir()
+    for name in (
+        "README.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "LICENSE",
+        "Makefile",
+        "constraints.txt",
+        "mkdocs.yml",
+    ):
+        assert (tree / name).is_file(), name
+    for name in ("src/quietbit", "tests/golden/payloads", "docs", "benchmarks", "experiments", "examples"):
+        assert any((tree / name).rglob("*")), name
+    leaked = [name for name in (".venv", ".git", "demo-output", "site", "dist") if (tree / name).exists()]
+    assert leaked == []
+    again = tmp_path / "again"
+    build(tree, again, "--wheel")
+    (rebuilt,) = again.iterdir()
+    assert rebuilt.name == wheel.name
+    assert rebuilt.read_bytes() == wheel.read_bytes()
+
+
+def test_the_checkout_builds_the_wheel_of_its_sdist(wheel: Path, checkout: Path, tmp_path: Path) -> None:
+    build(checkout, tmp_path, "--wheel")
+    (direct,) = tmp_path.iterdir()
+    with zipfile.ZipFile(wheel) as first, zipfile.ZipFile(direct) as second:
+        assert {name: first.read(name) for name in first.namelist()} == {
+            name: second.read(name) for name in second.namelist()
+        }
