@@ -3,9 +3,11 @@
 Idea     a round on MNIST's ScatterNet dimensions (39,700 parameters, 600 clients of one example, random
          features: the arithmetic does not look at them) is timed whole and in parts, beside the kernel on
          its own, and beside the published way of doing the same round: materialise every gradient, softmax
-         over natural parameters, torch.bernoulli, 64-bit codes, decode, mean.
+         over natural parameters, torch.bernoulli, 64-bit codes, decode, mean. With a device, many trainings at once
+         are timed instead, mechanism by mechanism.
 
     python benchmarks/training.py [--rounds 5] [--cohort 600] [--threads 1]
+    python benchmarks/training.py --device cuda [--runs 36]
 """
 
 from __future__ import annotations
@@ -133,12 +135,57 @@ def published_round(bench: Bench, rounds: int, cohort: int) -> float:
     return best
 
 
+TOGETHER: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("no privacy", {"mechanism": "none"}),
+    ("Gaussian", {"mechanism": "gaussian", "noise": 2.0}),
+    ("Skellam, 16 bits", {"mechanism": "skellam", "noise": 2.0}),
+    ("I-MVU, 1 bit, epsilon 0.25", {"mechanism": "imvu", "epsilon": 0.25}),
+    ("I-MVU, 1 bit, epsilon 5", {"mechanism": "imvu", "epsilon": 5.0}),
+    ("I-MVU, 3 bits, 8 levels", {"mechanism": "imvu", "epsilon": 5.0, "bits": 3, "levels": 8}),
+    ("SignSGD, noise 0.5", {"mechanism": "sign", "noise": 0.5}),
+    ("SignSGD, noise 5", {"mechanism": "sign", "noise": 5.0}),
+    ("MVU, 1 bit", {"mechanism": "mvu", "epsilon": 1.0, "bits": 1}),
+)
+
+
+def together(device: str, runs: int, rounds: int, cohort: int) -> None:
+    """Seconds per training and round when many are trained side by side."""
+    from quietbit.federation.settings import Settings
+    from quietbit.task.linear_batch import Batch
+    from quietbit.task.linear_device import DeviceProblem, open_device
+
+    data = DeviceProblem(setup().problem, open_device(device))
+
+    def wait() -> None:
+        if device.startswith("cuda"):
+            torch.cuda.synchronize()
+
+    common: dict[str, Any] = {"rounds": 100 * rounds, "cohort": cohort, "clip": CLIP, "seed": 1, "words": "seeded"}
+    print(f"{cohort} clients x {data.problem.dimension:,} parameters on {device}, {runs} trainings at once")
+    print(f"{'':34} {'us per round':>14} {'G coordinates/s':>16}")
+    for name, given in TOGETHER:
+        count = runs if given["mechanism"] != "mvu" else max(1, runs // 9)
+        batch = Batch(data, [Settings(lr=1e-4 * (k + 1), **given, **common) for k in range(count)])
+        batch.advance(1)
+        wait()
+        began = time.perf_counter()
+        batch.advance(rounds)
+        wait()
+        seconds = (time.perf_counter() - began) / (rounds * count)
+        print(f"{name:34} {1e6 * seconds:14.1f} {cohort * data.problem.dimension / seconds / 1e9:16.2f}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cohort", type=int, default=600)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", help="time many trainings at once on cpu or cuda")
+    parser.add_argument("--runs", type=int, default=36, help="how many, with --device")
     arguments = parser.parse_args()
+    if arguments.device is not None:
+        together(arguments.device, arguments.runs, arguments.rounds, arguments.cohort)
+        return
     bench = setup()
     size = bench.problem.dimension
     with threadpool_limits(limits=1):

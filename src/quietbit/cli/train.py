@@ -11,7 +11,7 @@ import typer
 from quietbit._validate import QuietbitError
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded_up, show_json
 from quietbit.cli.files import check_outputs
-from quietbit.cli.options import AdjacencyOption, BetaOption, ClampOption, NormOption, UnitOption
+from quietbit.cli.options import AdjacencyOption, BetaOption, ClampOption, NormOption, TrustOption, UnitOption
 
 if TYPE_CHECKING:
     from quietbit.federation.settings import Settings
@@ -44,6 +44,11 @@ def train(
     delta: Annotated[float, typer.Option(help="Delta of the guarantee.")] = 1e-5,
     adjacency: AdjacencyOption = "zero-out",
     unit: UnitOption = "client",
+    trust: TrustOption = "local",
+    honest: Annotated[
+        int | None,
+        typer.Option(help="Clients of a cohort that answer and do not collude (secure-aggregation); all of them."),
+    ] = None,
     bits: Annotated[int | None, typer.Option(help="Bits per parameter.")] = None,
     levels: Annotated[int | None, typer.Option(help="Levels of the design (imvu, mvu).")] = None,
     beta: BetaOption = 1.0,
@@ -70,7 +75,12 @@ def train(
         int | None, typer.Option(help="Reproducible words (not private); without it they are the operating system's.")
     ] = None,
     data: DataOption = None,
-    device: Annotated[str, typer.Option(help="Where torch works, such as cpu or cuda (cnn).")] = "cpu",
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="cpu|cuda", help="Where torch works; a linear model's cohorts are then drawn as a whole, same law."
+        ),
+    ] = None,
     threads: ThreadsOption = 1,
     repeat: Annotated[Path | None, typer.Option(metavar="RECORD", help="Take all settings from this record.")] = None,
     out: Annotated[Path | None, typer.Option(help="Save the record of the run, as JSON.")] = None,
@@ -107,6 +117,8 @@ def train(
             clamp=clamp,
             momentum=momentum,
             unit=unit,
+            trust=trust,
+            honest=honest,
             adjacency=adjacency,
             delta=delta,
             target_epsilon=target_epsilon,
@@ -122,14 +134,25 @@ def train(
 
 
 def _train(
-    spec: TaskSpec, settings: Settings, data: Path | None, device: str, threads: int, out: Path | None, json: bool
+    spec: TaskSpec,
+    settings: Settings,
+    data: Path | None,
+    device: str | None,
+    threads: int,
+    out: Path | None,
+    json: bool,
 ) -> None:
     from quietbit.federation.record import run_record, save_record
     from quietbit.federation.simulate import INTERRUPTED, TARGET, simulate
     from quietbit.task.registry import build_task
 
+    if device is not None:
+        from quietbit.task.linear_device import open_device
+
+        open_device(device)
     with progress_bar("Reading data", quiet=json, lines=True) as report:
-        problem = build_task(spec, data=data, seed=settings.seed, device=device, report=_every_tenth(report))
+        told = _every_tenth(report)
+        problem = build_task(spec, data=data, seed=settings.seed, device=device or "cpu", report=told)
     with progress_bar("Training", quiet=json) as report:
         last = ""
 
@@ -138,21 +161,47 @@ def _train(
             last = _shown(point) if point is not None else last
             report(number / settings.rounds, f"round {number:,} of {settings.rounds:,}{last}")
 
-        run = simulate(problem, settings, threads=threads, progress=show)
-    kept = run_record(run, spec.to_json())
+        if device is not None and spec.model != "cnn":
+            run, kept = _as_a_whole(problem, settings, spec, device, show)
+        else:
+            run = simulate(problem, settings, threads=threads, progress=show)
+            kept = run_record(run, spec.to_json(), device=device or "cpu")
     if out is not None:
         save_record(out, kept)
     if json:
         show_json(kept)
     elif run.points:
         record(
-            f"{spec.name}, {settings.mechanism}, {run.rounds:,} rounds of {settings.cohort:,}", _rows(run, out), False
+            f"{spec.name}, {settings.mechanism}, {run.rounds:,} rounds of {settings.cohort:,}",
+            _rows(run, kept["draws"], out),
+            False,
         )
     if run.status == INTERRUPTED:
         raise KeyboardInterrupt
     if run.reason and run.status != TARGET:
         saved = f" What was finished is in {out}." if out is not None else ""
         raise QuietbitError(run.reason + saved)
+
+
+def _as_a_whole(problem: Any, settings: Settings, spec: TaskSpec, device: str, show: Any) -> tuple[Run, dict[str, Any]]:
+    """A linear model on a device: a batch of one."""
+    from quietbit.federation.simulate import INTERRUPTED
+    from quietbit.task.linear_batch import Batch
+    from quietbit.task.linear_device import DeviceProblem, open_device
+    from quietbit.task.linear_sweep import batch_records
+
+    batch = Batch(DeviceProblem(problem, open_device(device)), [settings])
+
+    def watch(number: int, points: Any) -> bool:
+        show(number, points[0])
+        return True
+
+    try:
+        batch.advance(settings.rounds, watch)
+    except KeyboardInterrupt:
+        batch.end_all(INTERRUPTED, f"Interrupted in round {batch.number + 1}.")
+    runs = batch.runs()
+    return runs[0], batch_records(batch, runs, spec.to_json())[0]
 
 
 def _every_tenth(report: Any) -> Any:
@@ -175,7 +224,7 @@ def _shown(point: Point) -> str:
     return found + f", {bytes_shown(point.uplink_bytes)} sent"
 
 
-def _rows(run: Run, out: Path | None) -> list[Row]:
+def _rows(run: Run, draws: str, out: Path | None) -> list[Row]:
     last, guarantee = run.points[-1], run.guarantee
     rows = [
         Row(
@@ -192,6 +241,7 @@ def _rows(run: Run, out: Path | None) -> list[Row]:
     ]
     words = "seeded: reproducible, NOT private" if run.settings.words == "seeded" else "the operating system's"
     rows.append(Row("words", "random words", run.settings.words, words))
+    rows.append(Row("draws", "drawn at random", draws))
     if out is not None:
         rows.append(Row("saved", "saved as", str(out)))
     return rows

@@ -11,6 +11,8 @@ import math
 import platform
 import shutil
 import subprocess
+from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -20,14 +22,26 @@ from quietbit.federation.files import write_json
 from quietbit.federation.simulate import Point, Run
 from quietbit.privacy.guarantee import Guarantee
 
-__all__ = ["FORMAT", "commit_of", "read_record", "run_record", "save_record", "versions"]
+__all__ = ["EVERY_CLIENT", "FORMAT", "commit_of", "read_record", "run_record", "save_record", "versions"]
 
 FORMAT, VERSION = "quietbit run", 1
+EVERY_CLIENT = "every client"
 PACKAGES = ("quietbit", "numpy", "scipy", "numba", "torch", "kymatio", "scikit-learn", "cryptography")
 
 
-def run_record(run: Run, task: dict[str, Any]) -> dict[str, Any]:
-    """The record of a run of this task, as plain values; an infinite epsilon becomes null."""
+def run_record(
+    run: Run,
+    task: dict[str, Any],
+    *,
+    device: str = "cpu",
+    draws: str = EVERY_CLIENT,
+    batch: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The record of a run of this task, as plain values; an infinite epsilon becomes null.
+
+    ``draws`` says what was drawn at random: every client's codes, or the cohort's sum from its own law. A run that
+    was trained together with others names the ``batch``, whose seconds are those of all its runs.
+    """
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -43,6 +57,9 @@ def run_record(run: Run, task: dict[str, Any]) -> dict[str, Any]:
         "bytes_per_client": run.bytes_per_client,
         "uplink_bytes": run.rounds * run.settings.cohort * run.bytes_per_client,
         "seconds": run.seconds,
+        "device": device,
+        "draws": draws,
+        "batch": dict(batch) if batch is not None else None,
         "seeds": {"run": run.settings.seed, "words": run.settings.seed if run.settings.words == "seeded" else None},
         "versions": versions(),
         "machine": {
@@ -92,6 +109,7 @@ def describe(mechanism: Any) -> dict[str, Any] | None:
     return found
 
 
+@cache
 def versions() -> dict[str, str]:
     """Versions of the packages that numbers depend on."""
     found = {}
@@ -103,6 +121,7 @@ def versions() -> dict[str, str]:
     return found
 
 
+@cache
 def commit_of(folder: Path) -> str | None:
     """The commit of a checkout, with a + where files differ from it; nothing outside a checkout."""
     git = shutil.which("git")

@@ -12,20 +12,21 @@ import ctypes
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from quietbit._validate import QuietbitError, whole_number
+from quietbit._validate import QuietbitError, finite_real, whole_number
 from quietbit.federation.files import append_line, only_writer, read_lines
 from quietbit.federation.grid import Job, Sweep
 from quietbit.federation.problem import Problem
 from quietbit.federation.record import run_record
 from quietbit.federation.simulate import INTERRUPTED, simulate
 
-__all__ = ["RESULTS", "finished", "run_sweep"]
+__all__ = ["RESULTS", "Told", "append_result", "finished", "pending", "run_job", "run_sweep"]
 
 RESULTS = "results.jsonl"
 MakeProblem: TypeAlias = Callable[[Mapping[str, Any], int], Problem]  # (task, seed) -> problem; must be picklable
@@ -51,25 +52,41 @@ def run_sweep(
     *,
     workers: int = 1,
     resume: bool = False,
+    minutes: float | None = None,
     told: Told | None = None,
 ) -> int:
     """Run every job that has no result yet; returns how many were run.
 
-    A folder with results is refused unless ``resume`` says that they are to be continued.
+    A folder with results is refused unless ``resume`` says that they are to be continued. After ``minutes`` no
+    further result is waited for.
     """
     count = whole_number(workers, "workers", 1, 1024)
+    until = None if minutes is None else time.monotonic() + 60 * finite_real(minutes, "minutes")
     with only_writer(folder):
-        done = {line["job"] for line in finished(folder)}
-        if done and not resume:
-            raise QuietbitError(f"{folder} holds {len(done)} results already: say --resume, or name another folder.")
-        todo = [job for job in sweep.jobs if job.identity not in done]
+        todo = pending(sweep, folder, resume)
         ran, all_of_them = 0, len(sweep.jobs)
-        for result in _results(todo, make_problem, count):
-            append_line(folder / RESULTS, {"sweep": sweep.name, **result})
-            ran += 1
-            if told is not None:
-                told(all_of_them - len(todo) + ran, all_of_them, result)
+        with contextlib.closing(_results(todo, make_problem, count)) as results:
+            for result in results:
+                append_result(sweep, folder, result)
+                ran += 1
+                if told is not None:
+                    told(all_of_them - len(todo) + ran, all_of_them, result)
+                if until is not None and time.monotonic() >= until:
+                    break
         return ran
+
+
+def pending(sweep: Sweep, folder: Path, resume: bool) -> list[Job]:
+    """The jobs without a result; a folder that holds results is refused unless they are to be continued."""
+    done = {line["job"] for line in finished(folder)}
+    if done and not resume:
+        raise QuietbitError(f"{folder} holds {len(done)} results already: say --resume, or name another folder.")
+    return [job for job in sweep.jobs if job.identity not in done]
+
+
+def append_result(sweep: Sweep, folder: Path, result: dict[str, Any]) -> None:
+    """One more line of results, on disk when this returns."""
+    append_line(folder / RESULTS, {"sweep": sweep.name, **result})
 
 
 def run_job(job: Job, make_problem: MakeProblem) -> dict[str, Any]:
@@ -83,7 +100,7 @@ def run_job(job: Job, make_problem: MakeProblem) -> dict[str, Any]:
     return {"job": job.identity, "label": job.label, "record": run_record(run, dict(job.task))}
 
 
-def _results(todo: list[Job], make_problem: MakeProblem, workers: int) -> Iterator[dict[str, Any]]:
+def _results(todo: list[Job], make_problem: MakeProblem, workers: int) -> Generator[dict[str, Any]]:
     if workers == 1 or len(todo) <= 1:
         for job in todo:
             yield run_job(job, make_problem)
