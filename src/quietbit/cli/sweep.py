@@ -31,16 +31,18 @@ def sweep(
     device: Annotated[
         str | None,
         typer.Option(
-            metavar="cpu|cuda", help="Train linear models on it together; without it one by one, bit for bit."
+            metavar="cpu|cuda", help="Train linear models together on this device; without it one by one, bit for bit."
         ),
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Stop after so many; --resume continues in mid-training.")
+        float | None,
+        typer.Option(help="Stop after this many; --resume continues (with --device in mid-training)."),
     ] = None,
     drop_behind: Annotated[
         float | None,
         typer.Option(
-            metavar="POINTS", help="With --device: drop runs so many points behind the best of their privacy."
+            metavar="POINTS",
+            help="With --device: drop runs this many points behind the best at their epsilon.",
         ),
     ] = None,
     data: DataOption = None,

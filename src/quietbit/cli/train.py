@@ -47,7 +47,7 @@ def train(
     trust: TrustOption = "local",
     honest: Annotated[
         int | None,
-        typer.Option(help="Clients of a cohort that answer and do not collude (secure-aggregation); all of them."),
+        typer.Option(help="Clients of a cohort that answer and do not collude (secure-aggregation); all unless said."),
     ] = None,
     bits: Annotated[int | None, typer.Option(help="Bits per parameter.")] = None,
     levels: Annotated[int | None, typer.Option(help="Levels of the design (imvu, mvu).")] = None,
@@ -78,7 +78,8 @@ def train(
     device: Annotated[
         str | None,
         typer.Option(
-            metavar="cpu|cuda", help="Where torch works; a linear model's cohorts are then drawn as a whole, same law."
+            metavar="cpu|cuda",
+            help="Where torch works; a linear model's cohort is drawn as one sum, by the same law.",
         ),
     ] = None,
     threads: ThreadsOption = 1,

@@ -96,10 +96,11 @@ zero vector), local trust: the server sees every payload.
 
 def check_delta(delta: float) -> float:
     """Return ``delta`` as a float in [0, 1); anything else is refused."""
-    if isinstance(delta, int | float) and delta == 0 and not isinstance(delta, bool):
-        return 0.0
-    number = finite_real(delta, "delta", at_most=1.0)
-    require(number < 1, "delta", delta, "at least 0 and below 1")
+    try:
+        number = math.nan if isinstance(delta, bool | str) else float(delta)
+    except (TypeError, ValueError):
+        number = math.nan
+    require(0 <= number < 1, "delta", delta, "at least 0 and below 1")
     return number
 
 
