@@ -15,7 +15,6 @@ import argparse
 import hashlib
 import json
 import os
-import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -28,6 +27,7 @@ import numpy as np
 import torch
 import triton
 from cohort_rounds import KEY, Round, make_sampler, plain_counts
+from timing import Task, seconds
 
 from quietbit.kernel import triton_cohort_host as host
 from quietbit.kernel.cohort import BitLaw, count_ones, reference_counts
@@ -40,7 +40,6 @@ MNIST, CIFAR = (600, 10, 3970), (500, 10, 15553)
 DIGESTS = {"logistic": "fd7942a0d03e822a", "normal": "9c22639620538d54", "laplace": "9a4a63903e1101b6"}
 RESULTS: dict[str, Any] = {"checks": {}, "times": {}}
 LINES: list[str] = []
-Task = Callable[[], Any]
 
 
 def note(line: str) -> None:
@@ -122,34 +121,6 @@ def check_law(law: BitLaw, generator: str) -> None:
 
 def _phi(t: float) -> float:
     return float(torch.special.ndtr(torch.tensor(t, dtype=torch.float64)))
-
-
-def seconds(task: Task, graph: bool = True, budget: float = 0.05) -> float:
-    """The median over repeats of the mean time of a few replays."""
-    task()
-    torch.cuda.synchronize()
-    replay: Task = task
-    if graph:
-        try:
-            captured = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(captured):
-                task()
-            replay = captured.replay
-        except RuntimeError as error:
-            print("no graph:", str(error).splitlines()[0], flush=True)
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-
-    def timed(times: int) -> float:
-        begin.record()
-        for _ in range(times):
-            replay()
-        end.record()
-        end.synchronize()
-        return float(begin.elapsed_time(end)) / 1e3 / times
-
-    once = timed(2)
-    times = max(2, min(200, int(budget / 7 / max(once, 1e-7))))
-    return statistics.median(timed(times) for _ in range(7))
 
 
 def report(label: str, bits: float, task: Task, graph: bool = True) -> float:

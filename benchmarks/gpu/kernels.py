@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import time
 from collections.abc import Callable
 from functools import partial
@@ -25,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 import triton
+from timing import Task, seconds
 
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
@@ -41,7 +41,6 @@ from quietbit.kernel.words import seeded_words
 KINDS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 RESULTS: dict[str, Any] = {}
 LINES: list[str] = []
-Task = Callable[[], Any]
 
 
 def make_sampler(bits: int, epsilon: float = 1.0, levels: int = 2) -> Sampler:
@@ -146,34 +145,6 @@ def check_counting() -> None:
         total = torch.full((size,), 7, dtype=torch.int32, device="cuda")
         kernel.accumulate(torch.tensor(rows, device="cuda"), bits, table, total)
         check(f"counting bits={bits}", np.array_equal(total.cpu().numpy(), 7 + table[codes].sum(axis=0)))
-
-
-def seconds(task: Task, graph: bool = True, budget: float = 0.06) -> float:
-    """The median over repeats of the mean time of a few replays."""
-    task()
-    torch.cuda.synchronize()
-    replay: Task = task
-    if graph:
-        try:
-            captured = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(captured):
-                task()
-            replay = captured.replay
-        except RuntimeError as error:
-            print("no graph:", str(error).splitlines()[0], flush=True)
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-
-    def timed(times: int) -> float:
-        begin.record()
-        for _ in range(times):
-            replay()
-        end.record()
-        end.synchronize()
-        return float(begin.elapsed_time(end)) / 1e3 / times
-
-    once = timed(2)
-    times = max(2, min(200, int(budget / 7 / max(once, 1e-7))))
-    return statistics.median(timed(times) for _ in range(7))
 
 
 def report(label: str, size: int, task: Task, graph: bool = True, count: float | None = None) -> float:
