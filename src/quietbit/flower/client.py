@@ -70,16 +70,16 @@ class PrivateUplink:
             job = Job.prepare(message, context, settings, books)
             if step is not None:
                 step.check_vector(job.request.round)
-        except QuietbitError as error:
-            return decline(message, error)
+        except Exception as error:
+            return _declined(message, error)
         reply = self._run(message, context, call_next)
         if reply.has_error():
             return reply
         try:
             content, update = allowed_metrics(reply.content, self.allow), job.update(reply.content)
             job.note()
-        except QuietbitError as error:
-            return decline(message, error)
+        except Exception as error:
+            return _declined(message, error)
         try:
             payload = job.encode(update)
             pieces = job.pieces(payload if step is None else step.mask(payload))
@@ -110,3 +110,11 @@ class PrivateUplink:
     @staticmethod
     def _reply(message: Message, content: RecordDict) -> Message:
         return Message(content, reply_to=message)
+
+
+def _declined(message: Message, error: Exception) -> Message:
+    """A refusal in its own words; anything else, as from arrays of the server's that are none, without its text."""
+    if isinstance(error, QuietbitError):
+        return decline(message, error)
+    log(ERROR, "quietbit: the message cannot be answered, and the server is not told why", exc_info=error)
+    return failed(message)

@@ -10,6 +10,7 @@ Idea     a release is noted before it leaves. Flower keeps ``context.state`` in 
 | the next round of a run | kept | kept |
 | the app fails, or the node declines | kept | kept |
 | the client app is killed, before or after its reply was handed over | lost | kept |
+| two messages at once: Flower starts a process for each, from the same state | one of two notes is lost | kept |
 | the SuperNode restarts (it then has another node id) | lost | kept |
 | the SuperLink restarts | kept, for the same run | kept |
 | a new run | begins empty, unless it is of the same series | kept |

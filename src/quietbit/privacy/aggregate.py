@@ -84,6 +84,8 @@ class AggregateConstant:
             least > 0 and most < 1, "input range", (low, high), "one where both symbols can occur in floating point"
         )
         self._loss = max(math.log(most / least), math.log1p(-least) - math.log1p(-most)) * (1 + 1e-12)
+        # Others whose rarer symbol a sampler may never draw add no noise that could be counted on.
+        self._noisy = min(least, 1 - most) > 2 * OTHERS_ERROR
         self._stacks: dict[float, SumMoments] = {}
         self._known: dict[float, float] = {}
         self._tables: dict[tuple[float, int], FloatMatrix] = {}
@@ -96,7 +98,7 @@ class AggregateConstant:
             found = alone
             # Orders next to 1 borrow from the next larger: divergences grow with the order.
             order = max(alpha, 1 + _LEAST_STEP)
-            if order * self._loss + _TAIL <= _REACHES[-1]:
+            if self._noisy and order * self._loss + _TAIL <= _REACHES[-1]:
                 found = self._slope**2 * self._quotient(order) * (1 + 1e-9)
             self._known[alpha] = min(found, alone) * (1 + 1e-12)
         return self._known[alpha]

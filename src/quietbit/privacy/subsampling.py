@@ -18,6 +18,10 @@ neighbours; q and r too (for zero-out x' is zero); p and r are replace-one neigh
 Two more bounds hold at every real order, by joint convexity of the moment: the cohort is the same in both worlds, and
 differs in content only when the client is in it, so the moment is at most 1 + g (e^((alpha-1) near(alpha)) - 1); the
 divergence is at most near(alpha). Between whole orders (alpha - 1) eps' is bounded by its chord, being convex.
+
+At delta = 0, P/Q = 1 + g (p - q)/(g q + (1-g) r). With p <= e^E q and p <= e^E r it is at most 1 + g (e^E - 1): E is
+far(inf), since p and r are far. From p <= e^N q and r >= e^-N q, N = near(inf), it is at most
+1 + g (e^N - 1)/(g + (1-g) e^-N). The least of these and N counts.
 """
 
 from __future__ import annotations
@@ -73,12 +77,19 @@ def secret_cohort_curve(
     far = curve if adjacency is Adjacency.REPLACE_ONE or replace_one is None else replace_one
     bound = _Amplified(curve, far, chosen / total * (1 + 1e-15))
     label = f"secret cohort of {chosen} among {total}"
-    return FunctionCurve(bound, label, _pure(curve.pure_epsilon_upper(), bound.rate))
+    pure = _pure(curve.pure_epsilon_upper(), far.pure_epsilon_upper(), bound.rate)
+    return FunctionCurve(bound, label, pure)
 
 
-def _pure(epsilon: float, rate: float) -> float:
-    """The max-divergence log(1 + g (e^eps - 1)), by the same convexity."""
-    return math.inf if math.isinf(epsilon) else min(epsilon, round_up(_log_mix(epsilon, rate)))
+def _pure(near: float, far: float, rate: float) -> float:
+    """The max-divergence: near's own, or amplified as the module says."""
+    bounds = [near]
+    if far < math.inf:
+        bounds.append(round_up(_log_mix(far, rate)))
+    if near < math.inf:
+        rest = max(1 - rate, 0.0) * math.exp(-near)
+        bounds.append(round_up(_log_mix(near, rate / (rate + rest) * (1 + 1e-15))))
+    return min(bounds)
 
 
 def _log_mix(exponent: float, rate: float) -> float:

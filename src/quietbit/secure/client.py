@@ -131,6 +131,8 @@ class SumClient:
                 total += keys.expand(key, plan.dimension)
             else:
                 total -= keys.expand(key, plan.dimension)
+        # Nothing needs them from here on, and whoever found them beside the masked vector could unmask it.
+        self._seed = self._sealing = self._masking = b""
         return plan.pack(self._number, plan.reduce(total))
 
     def unmask(self, arrived: Collection[int]) -> Unmasking:
@@ -151,7 +153,6 @@ class SumClient:
             seeds={other: self._received[other][cut:] for other in sorted(near)},
         )
         self._received.clear()
-        self._seed = self._sealing = self._masking = b""
         return result
 
     def to_bytes(self) -> bytes:

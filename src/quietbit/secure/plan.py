@@ -208,9 +208,11 @@ def neighbours_for(
         for needed in range(near // 2 + 1, near + 2):
             plan = SumPlan(count, count // 2 + 1, 1, b"sizes", 1, near, needed)
             if plan.exposure_upper(colluders, missing) <= risk:
-                # Of a client's near + 1 holders, itself among them, at least ``needed`` must stay.
-                ways = _tail(count - 1, min(missing, count - 1), near, near + 2 - needed)
-                if count * ways <= failures:
+                # Of a client's near + 1 holders, itself among them, at least ``needed`` must stay; one that has left
+                # holds its own share no more, and its pair key is needed all the same.
+                stay = (count - missing) * _tail(count - 1, min(missing, count - 1), near, near + 2 - needed)
+                left = missing * _tail(count - 1, max(missing - 1, 0), near, near + 1 - needed)
+                if stay + left <= failures:
                     return near, needed
                 break  # a larger threshold only makes failures likelier
     return None

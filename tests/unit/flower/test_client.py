@@ -260,3 +260,19 @@ def test_it_works_as_a_mod_of_a_client_app_and_travels():
     reply = client(question(kind="train"), place)
     assert reply.content == PrivateUplink()(question(), context(11), app(SHIFT)).content
     assert dict(client(question(kind="evaluate"), place).content) == {}
+
+
+@pytest.mark.parametrize("data", [b"PK\x03\x04 is no archive", b"\x93NUMPY\x01\x00\x02\x00{("])
+def test_arrays_that_numpy_chokes_on_are_an_error_reply_and_nothing_is_raised(data):
+    """Flower would send an exception's text to the server, and its simulation would forget the state."""
+    arrays = dict(model())
+    old = arrays["weight"]
+    arrays["weight"] = Array(dtype=old.dtype, shape=old.shape, stype=old.stype, data=data)
+    place = context(11)
+    reply = PrivateUplink()(
+        question(arrays=ArrayRecord(arrays)),
+        place,
+        lambda message, _: Message(RecordDict({"arrays": model()}), reply_to=message),
+    )
+    assert "log says why" in reason(reply)
+    assert "quietbit" not in place.state

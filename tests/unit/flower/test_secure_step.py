@@ -265,8 +265,9 @@ def test_secrets_are_forgotten_with_the_next_message_of_another_kind():
 
 def test_what_is_kept_is_nothing_a_server_ever_sees():
     room, _, messages = ready()
-    reply = room.carry(messages[0])
     kept = room.contexts[101].state[SUM]["client"]
+    reply = room.carry(messages[0])
+    assert json.loads(room.contexts[101].state[SUM]["client"])["secrets"] == ["", "", ""]  # needed no more
     sent = [r.content for s, n, r in room.seen if n == 101 and s != "vector"]
     secrets = [bytes.fromhex(part) for part in json.loads(kept)["secrets"]]
     assert [len(secret) for secret in secrets] == [32, 32, 32]

@@ -42,3 +42,12 @@ def test_an_asymmetric_range_is_covered_without_the_mirror() -> None:
     one_sided = AggregateConstant(DESIGN, 0.4, 1.0, 20, Adjacency.REPLACE_ONE).upper(4.0)
     both = AggregateConstant(DESIGN, 0.0, 1.0, 20, Adjacency.REPLACE_ONE).upper(4.0)
     assert one_sided <= both * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+@pytest.mark.parametrize("reach", [15.25, 16.0, 17.0])
+def test_symbols_rarer_than_a_samplers_error_hide_nobody(reach: float, adjacency: Adjacency) -> None:
+    """Log-odds of +-31 and beyond: the bound is one client's own, never less."""
+    constant = AggregateConstant(DESIGN, 0.5 - reach, 0.5 + reach, 50, adjacency)
+    for alpha in (1.1, 2.0, 4.0):
+        assert constant.upper(alpha) == pytest.approx(alpha / 2)

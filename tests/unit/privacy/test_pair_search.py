@@ -31,3 +31,9 @@ def _local(nodes: np.ndarray, q: float) -> float:
     """The limit of equal inputs: Q (p (1 - p))^2 where that is largest."""
     p = min(max(0.5, nodes[0]), nodes[-1])
     return float(q * (p * (1 - p)) ** 2)
+
+
+def test_a_table_with_holes_bounds_nothing() -> None:
+    table = np.full((9, 9), 1.0)
+    table[3, 4] = math.nan
+    assert pair_supremum_upper(np.linspace(0.3, 0.7, 9), [(table, 1.0)], math.inf, None, 2000) == math.inf

@@ -140,3 +140,25 @@ def test_zero_out_gains_as_the_square_of_the_rate_and_is_below_replace_one() -> 
     for alpha in (2.0, 5.0, 20.0):
         assert zero.rdp(alpha) < one.rdp(alpha) < far.rdp(alpha)
         assert zero.rdp(alpha) < 20 * 0.01**2 * near.rdp(alpha)
+
+
+@pytest.mark.parametrize("population", [2, 3, 10, 100])
+def test_zero_out_at_delta_zero_dominates_a_client_replaced_by_its_opposite(population: int) -> None:
+    """Many small coordinates: p/q and q/r are both near e^near, so that who sits out matters most."""
+    laws = [law([1 / (1 + math.exp(-odds))] * 8) for odds in (-0.25, 0.0, 0.25)]
+    low, zero, high = laws
+
+    def largest(one: np.ndarray, other: np.ndarray) -> float:
+        return float(np.abs(np.log(one / other)).max())
+
+    near = FunctionCurve(lambda alpha: largest(low, zero), "near", largest(low, zero))
+    far = FunctionCurve(lambda alpha: largest(low, high), "far", largest(low, high))
+    curve = secret_cohort_curve(near, 1, population, Adjacency.ZERO_OUT, server_learns_cohort=False, replace_one=far)
+    rate = 1 / population
+    true = max(
+        largest(rate * own + (1 - rate) * other, rate * zero + (1 - rate) * other)
+        for own in (low, high)
+        for other in laws
+    )
+    assert true <= curve.pure_epsilon_upper() <= near.pure_epsilon_upper()
+    assert curve.pure_epsilon_upper() < 1.25 * true

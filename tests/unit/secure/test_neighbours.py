@@ -6,6 +6,7 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
+from scipy.stats import hypergeom
 
 from quietbit._validate import InvalidParameter
 from quietbit.secure.client import SumClient
@@ -129,3 +130,14 @@ def test_refusals() -> None:
     for given in ((3, 2), (2, None), (None, 2), (6, 7), (4, 2), (4, 6)):
         with pytest.raises(InvalidParameter, match=r"neighbours|share_threshold"):
             SumPlan(6, 4, 1, b"r", 1, *given)
+
+
+@pytest.mark.parametrize(("clients", "colluders", "gone"), [(200, 10, 20), (500, 20, 100)])
+def test_failures_count_those_who_left_and_hold_no_share_of_their_own(clients: int, colluders: int, gone: int) -> None:
+    """By scipy's hypergeometric law; a client that left has only its neighbours to recover its pair key from."""
+    found = neighbours_for(clients, colluders, gone)
+    assert found is not None
+    neighbours, needed = found
+    stay = hypergeom.sf(neighbours + 1 - needed, clients - 1, gone, neighbours)
+    left = hypergeom.sf(neighbours - needed, clients - 1, gone - 1, neighbours)
+    assert (clients - gone) * stay + gone * left <= 1e-3

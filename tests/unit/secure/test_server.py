@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from itertools import product
 
 import numpy as np
@@ -125,3 +126,19 @@ def test_changed_messages_are_refused() -> None:
     other.advertise()
     with pytest.raises(ProtocolError, match="own"):
         other.share(published)
+
+
+def test_a_client_that_has_sent_its_vector_keeps_no_secret_that_opens_it() -> None:
+    """What is put away between the third step and the last must not unmask what the third step sent."""
+    plan, codes = SumPlan(3, 2, DIMENSION, b"round"), bits(3)
+    clients, server = {i: SumClient(plan, i) for i in codes}, SumServer(plan)
+    published = server.keys({i: client.advertise() for i, client in clients.items()})
+    inboxes = server.shares_for({i: client.share(published) for i, client in clients.items()})
+    for i, client in clients.items():
+        secrets = json.loads(client.to_bytes())["secrets"]
+        server.receive(i, client.mask(codes[i], inboxes[i]))
+        kept = client.to_bytes().decode()
+        assert all(len(secret) == 64 and secret not in kept for secret in secrets)
+    restored = {i: SumClient.from_bytes(plan, client.to_bytes()) for i, client in clients.items()}
+    found = server.finish({i: client.unmask(server.arrived()) for i, client in restored.items()})
+    assert (found.total == sum(codes.values())).all()
