@@ -20,7 +20,8 @@ from flwr.supercore import log
 
 from quietbit._validate import QuietbitError
 from quietbit.flower.job import Books, Job
-from quietbit.flower.plaintext import allowed_metrics, check_allowed, decline, failed
+from quietbit.flower.node_ledger import AnsweredBefore
+from quietbit.flower.plaintext import ANSWERED, DECLINED, allowed_metrics, check_allowed, decline, failed
 from quietbit.flower.secure_question import SUM
 from quietbit.flower.secure_step import SumStep, forget
 from quietbit.flower.settings import RunSettings
@@ -115,6 +116,7 @@ class PrivateUplink:
 def _declined(message: Message, error: Exception) -> Message:
     """A refusal in its own words; anything else, as from arrays of the server's that are none, without its text."""
     if isinstance(error, QuietbitError):
-        return decline(message, error)
+        # The server must go on counting a release that was made and whose reply may be lost.
+        return decline(message, error, ANSWERED if isinstance(error, AnsweredBefore) else DECLINED)
     log(ERROR, "quietbit: the message cannot be answered, and the server is not told why", exc_info=error)
     return failed(message)

@@ -109,7 +109,8 @@ class OpenRound:
 
     def _note_error(self, node: int, reason: str) -> None:
         self.reasons.append(f"node {node} did not answer: {reason.removeprefix(DECLINED)}")
-        # Only a node's own word means that nothing was released; other errors are the engine's, and may hide a release.
+        # Only a node's own word means that nothing was released: an engine's error may hide a release, and a node that
+        # has answered before (`plaintext.ANSWERED`) has made one.
         fresh = node in self.asked and node not in self._answered and node not in self._declined
         if reason.startswith(DECLINED) and fresh:
             self._declined.add(node)

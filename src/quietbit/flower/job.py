@@ -7,9 +7,12 @@ Idea     everything that can be refused is refused before the app trains: the se
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from logging import WARNING
 from typing import final
 
 from flwr.app import Array, ConfigRecord, Context, Message, RecordDict
+from flwr.supercore import log
 
 from quietbit._typing import FloatVector
 from quietbit._validate import require
@@ -20,7 +23,7 @@ from quietbit.flower.release import RECORD, Release, split_pieces
 from quietbit.flower.request import Request
 from quietbit.flower.secure_terms import honest_for
 from quietbit.flower.settings import RunSettings
-from quietbit.flower.store import LedgerStore, store_for
+from quietbit.flower.store import LedgerStore, StateStore, store_for
 from quietbit.flower.words import words_for
 from quietbit.kernel.words import RandomWords
 from quietbit.mechanism.base import Mechanism
@@ -91,6 +94,8 @@ class Job:
 
     def note(self) -> None:
         """Write the release into the ledger; refused where a budget does not allow it any more."""
+        if isinstance(self.books.store, StateStore):
+            _warn_without_file()
         self.books.store.update(self._following)
 
     def encode(self, update: list[FloatVector]) -> bytes:
@@ -103,3 +108,12 @@ class Job:
 
     def _following(self, ledger: NodeLedger) -> NodeLedger:
         return self.books.following(ledger, self.mechanism, self.request.round)
+
+
+@cache  # once per process
+def _warn_without_file() -> None:
+    log(
+        WARNING,
+        "quietbit: this node's ledger is in Flower's memory alone: a restart, a new run or two messages at once "
+        "lose it. In production its node config must have quietbit.ledger, the absolute path of a file.",
+    )

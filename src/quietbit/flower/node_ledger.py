@@ -5,7 +5,7 @@ Idea     a node does not believe what it is told was spent. It notes every relea
          run, server or mechanism they were for. A release that went into a masked sum is noted with how many honest
          clients its sum counts on (k): under secure-aggregation trust it costs what a sum over k costs, under local
          trust what its codes alone would. Only the last round of each run is noted beside, so that a round is
-         answered once.
+         answered once, and of sums the last step that hands out shares, so that such a step is, too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
-from quietbit._validate import QuietbitError, require, whole_number
+from quietbit._validate import InvalidParameter, QuietbitError, require, whole_number
 from quietbit.flower.budget import Budget
 from quietbit.flower.description import curve_of, describe
 from quietbit.mechanism.base import Mechanism
@@ -25,7 +25,7 @@ from quietbit.payload.identity import mechanism_identity
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
 from quietbit.privacy.ledger import Ledger
 
-__all__ = ["BudgetSpent", "NodeLedger", "Spent", "UnreadableLedger", "read_ledger"]
+__all__ = ["AnsweredBefore", "BudgetSpent", "NodeLedger", "Spent", "UnreadableLedger", "read_ledger"]
 
 FORMAT = "quietbit-node-ledger"
 VERSION = 1
@@ -34,6 +34,10 @@ MOST_BYTES = 256 * 2**20
 
 class UnreadableLedger(QuietbitError):
     """A ledger that is there and cannot be read: nobody knows what was spent, so nothing more is."""
+
+
+class AnsweredBefore(InvalidParameter):
+    """A question that is answered once, and was, or may have been: what it asks for has left this node."""
 
 
 class BudgetSpent(QuietbitError):
@@ -57,10 +61,14 @@ class Spent:
 @final
 @dataclass(frozen=True, slots=True)
 class NodeLedger:
-    """All releases of a node; immutable, recording returns a new one."""
+    """All releases of a node; immutable, recording returns a new one.
+
+    ``last_steps`` holds, for each run with masked sums, the round and the step of the last shares that were handed out.
+    """
 
     spent: tuple[Spent, ...] = ()
     last_rounds: tuple[tuple[int, int], ...] = ()
+    last_steps: tuple[tuple[int, tuple[int, int]], ...] = ()
 
     @property
     def releases(self) -> int:
@@ -83,12 +91,31 @@ class NodeLedger:
         old = entries.get((identity, honest)) or Spent(identity, describe(mechanism), 0, honest)
         entries[identity, honest] = replace(old, releases=old.releases + 1)
         rounds = dict(self.last_rounds) | {run: number}
-        return NodeLedger(tuple(entries.values()), tuple(rounds.items()))
+        return replace(self, spent=tuple(entries.values()), last_rounds=tuple(rounds.items()))
+
+    def record_step(self, run: int, number: int, step: int) -> NodeLedger:
+        """A ledger in which this step of the sum of a round is answered; one that is not later than all is refused."""
+        last = dict(self.last_steps).get(run, (0, 0))
+        if not (number, step) > last:
+            raise AnsweredBefore(
+                f"step {step} of the sum of round {number} in run {run} must come after step {last[1]} of round "
+                f"{last[0]}, the last one answered."
+            )
+        return replace(self, last_steps=tuple((dict(self.last_steps) | {run: (number, step)}).items()))
+
+    def is_behind(self, other: NodeLedger) -> bool:
+        """Whether this is an earlier state than the other: fewer releases, or fewer steps of sums."""
+        steps = dict(self.last_steps)
+        late = any(steps.get(run, (0, 0)) < last for run, last in other.last_steps)
+        return late or self.releases < other.releases
 
     def check_round(self, run: int, number: int) -> None:
         """Refuse a round that is not later than all that were answered in this run."""
         last = dict(self.last_rounds).get(run, 0)
-        require(number > last, f"round asked for in run {run}", number, f"above {last}, the last one answered")
+        if not number > last:
+            raise AnsweredBefore(
+                f"round asked for in run {run} must be above {last}, the last one answered, got {number}."
+            )
 
     def account(self, adjacency: Adjacency, trust: Trust = Trust.LOCAL) -> Ledger:
         """The same releases as a privacy ledger, client as unit.
@@ -128,6 +155,8 @@ class NodeLedger:
             "spent": [_plain(entry) for entry in self.spent],
             "version": VERSION,
         }
+        if self.last_steps:  # left out where there is none: ledgers without sums are written as they always were
+            content["last_steps"] = {str(run): list(last) for run, last in self.last_steps}
         return _canonical(content | {"digest": _digest(content)}) + "\n"
 
     @classmethod
@@ -138,12 +167,13 @@ class NodeLedger:
             digest = content.pop("digest")
             whole = content["format"] == FORMAT and content["version"] == VERSION and digest == _digest(content)
             rounds = tuple((int(run), whole_number(last, "round", 0)) for run, last in content["last_rounds"].items())
+            steps = tuple((int(run), _step(*last)) for run, last in content.get("last_steps", {}).items())
             spent = tuple(_entry(*entry) for entry in content["spent"])
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise UnreadableLedger(f"{origin} is not a ledger of a node ({type(error).__name__}).") from error
         if not whole:
             raise UnreadableLedger(f"{origin} was changed: its content does not have the digest it says.")
-        return cls(spent, rounds)
+        return cls(spent, rounds, steps)
 
 
 def read_ledger(path: str | os.PathLike[str]) -> NodeLedger:
@@ -171,6 +201,10 @@ def _entry(identity: Any, releases: Any, description: Any, sums: Any = None) -> 
         require(sums["trust"] == Trust.SECURE_AGGREGATION.value, "trust of a sum", sums["trust"], "secure-aggregation")
         honest = whole_number(sums["honest"], "honest", 2)
     return Spent(identity, _canonical(description), whole_number(releases, "releases", 1), honest)
+
+
+def _step(number: Any, step: Any) -> tuple[int, int]:
+    return whole_number(number, "round of a sum", 1), whole_number(step, "step of a sum", 1)
 
 
 def _canonical(content: Any) -> str:

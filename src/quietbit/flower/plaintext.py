@@ -18,10 +18,20 @@ from flwr.supercore import log
 
 from quietbit._validate import require
 
-__all__ = ["DECLINED", "PlaintextWarning", "allowed_metrics", "check_allowed", "decline", "failed", "one_line"]
+__all__ = [
+    "ANSWERED",
+    "DECLINED",
+    "PlaintextWarning",
+    "allowed_metrics",
+    "check_allowed",
+    "decline",
+    "failed",
+    "one_line",
+]
 
 MOST_LETTERS = 400
 DECLINED = "quietbit: "  # how the reason of an error reply begins when nothing was released
+ANSWERED = "quietbit, answered before: "  # and when this round's release may have left in an earlier reply
 
 
 class PlaintextWarning(UserWarning):
@@ -57,9 +67,9 @@ def allowed_metrics(content: RecordDict, allow: tuple[str, ...]) -> RecordDict:
     return kept
 
 
-def decline(message: Message, reason: object) -> Message:
+def decline(message: Message, reason: object, kind: str = DECLINED) -> Message:
     """An error reply that says why this node does not answer, in one sentence."""
-    return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, f"{DECLINED}{reason}"), reply_to=message)
+    return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, f"{kind}{reason}"), reply_to=message)
 
 
 def failed(message: Message) -> Message:

@@ -9,7 +9,10 @@ Source   Bonawitz et al. (CCS 2017), Figure 4, honest-but-curious server; `quiet
 What a node checks without believing the server: the threshold is its own reading of the run config (and at least its
 own, `secure_terms`); n < 2 t; at least t distinct pairs of keys, its own among them; t members in U1 and in U2, U2
 within U1 and the node within both; shares that were sealed for it in this round; one vector in a round, noted in
-its ledger before it leaves; one answer to the last step, so that of no client both secrets are given up.
+its ledger before it leaves; one answer to the last step, so that of no client both secrets are given up. Both steps
+that hand out shares are noted in the ledger before they are answered: two processes of a node that were started from
+the same state cannot both seal shares with the same keys, or both unmask. That needs a ledger file
+(`quietbit.ledger`); **without one a node is protected only as long as its messages are handled one at a time.**
 
 The state stays in the node's memory (the SuperNode's, in a deployment) and is never sent to the server. It is
 forgotten with the last step, with a refusal, and with the next message that belongs to no sum.
@@ -32,6 +35,7 @@ from quietbit.flower.secure_question import (
     KEYS,
     SEALED_SIZE,
     SHARES,
+    STEPS,
     SUM,
     VECTOR,
     Question,
@@ -82,9 +86,11 @@ class SumStep:
         client = self._restored()
         if asked.step == SHARES:
             answer = pack(client.share(unpack_keys(asked.table)))
+            self._note(books)
             self._keep(client)
             return answer
         found = client.unmask(unpack(asked.table, 0, "vectors that arrived"))
+        self._note(books)
         forget(self.context)
         return pack_unmasking(found)
 
@@ -115,6 +121,11 @@ class SumStep:
         request.expect(mechanism)
         require(request.round == self.asked.round, "round of the sum", self.asked.round, f"{request.round}")
         books.following(books.store.read(), mechanism, self.asked.round)
+
+    def _note(self, books: Books) -> None:
+        """Write into the ledger that this step is answered; refused where another process has answered it."""
+        place = STEPS.index(self.asked.step) + 1
+        books.store.update(lambda ledger: ledger.record_step(books.run, self.asked.round, place))
 
     def _inbox(self) -> dict[int, bytes]:
         return unpack(self.asked.table, SEALED_SIZE, "sealed shares")

@@ -5,6 +5,11 @@ Idea     a release is noted before it leaves. Flower keeps ``context.state`` in 
          beside its place, forced to disk, renamed, and its folder forced to disk, all under a lock, before anything
          is encoded. What cannot be read or written is an error, and the node declines.
 
+**A node without a file is protected only as long as its messages are handled one at a time.** Flower 1.41 may start
+several app processes of one node at once, each from the same copy of ``context.state``: each then answers as if the
+others did not exist. A release is then missing from the ledger; of a masked sum, the same step is answered twice, which
+can give up both secrets of a client. Nodes in production must have ``quietbit.ledger`` in their node config.
+
 | what happens | context.state | file |
 |---|---|---|
 | the next round of a run | kept | kept |
@@ -99,7 +104,8 @@ class FileStore:
 
     def __init__(self, path: Path, copy: StateStore) -> None:
         """Name the file; its folder must exist when it is used."""
-        self._path, self._copy = path, copy
+        # Links are followed once: two names of one file must share a lock, and renaming would replace a link.
+        self._path, self._copy = Path(os.path.realpath(path)), copy
 
     def read(self) -> NodeLedger:
         """The ledger of the file; one that does not exist yet has released nothing."""
@@ -119,13 +125,13 @@ class FileStore:
     def _read(self) -> NodeLedger:
         known = self._copy.read()
         if not self._path.exists():
-            if known.releases:
+            if NodeLedger().is_behind(known):
                 raise UnreadableLedger(
                     f"The ledger {self._path} is gone, and this run has noted {known.releases} releases."
                 )
             return NodeLedger()
         found = read_ledger(self._path)
-        if found.releases < known.releases:
+        if found.is_behind(known):
             raise UnreadableLedger(
                 f"The ledger {self._path} is behind what this run has noted ({known.releases} releases)."
             )

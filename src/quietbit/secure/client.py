@@ -159,6 +159,7 @@ class SumClient:
         """All secrets and the step, for engines that end the process between messages; never to leave the client."""
         return json.dumps(
             {
+                "plan": self._plan.context.hex(),
                 "number": self._number,
                 "step": self._step,
                 "secrets": [part.hex() for part in (self._sealing, self._masking, self._seed)],
@@ -170,9 +171,11 @@ class SumClient:
 
     @classmethod
     def from_bytes(cls, plan: SumPlan, data: bytes) -> SumClient:
-        """The client that `to_bytes` was called on, for the same plan; its next step is the one that was next."""
+        """The client that `to_bytes` was called on; its next step is the one that was next, another plan is refused."""
         try:
             kept = json.loads(data)
+            if kept["plan"] != plan.context.hex():
+                raise ProtocolError("What was kept of this client's secrets belongs to another plan.")
             client = cls(plan, kept["number"])
             client._step = whole_number(kept["step"], "step", 0, len(_STEPS))
             client._sealing, client._masking, client._seed = (bytes.fromhex(part) for part in kept["secrets"])

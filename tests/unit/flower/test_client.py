@@ -1,5 +1,6 @@
 """The mod: one release per answer and nothing beside it; a ledger that is written first; reasons to decline."""
 
+import logging
 import pickle
 import warnings
 
@@ -12,6 +13,7 @@ from flwr.clientapp import ClientApp
 
 from quietbit.federation.client_words import seeded_client_words
 from quietbit.flower import NodeLedger, PlaintextWarning, PrivateUplink, RunSettings, SeededWordsWarning, read_ledger
+from quietbit.flower.job import _warn_without_file
 from quietbit.flower.release import Release
 from quietbit.flower.request import Request
 from quietbit.transport.uplink import Uplink
@@ -37,10 +39,10 @@ def ledger(place):
     return NodeLedger.from_text(text, "the state")
 
 
-def reason(reply):
+def reason(reply, begins="quietbit: "):
     assert reply.has_error()
     assert not reply.has_content()
-    assert reply.error.reason.startswith("quietbit: ")
+    assert reply.error.reason.startswith(begins)
     assert "\n" not in reply.error.reason
     return reply.error.reason
 
@@ -159,8 +161,20 @@ def test_a_ledger_that_cannot_be_written_stops_the_release(tmp_path):
 def test_a_round_is_answered_once():
     place, mod = context(11), PrivateUplink()
     assert mod(question(2), place, app(SHIFT)).has_content()
-    assert "must be above 2" in reason(mod(question(2), place, never))
-    assert "must be above 2" in reason(mod(question(1), place, never))
+    for number in (2, 1):  # not the words of a node that released nothing: it did, and the reply may be lost
+        assert "must be above 2" in reason(mod(question(number), place, never), "quietbit, answered before: ")
+
+
+def test_a_node_without_a_ledger_file_warns_once_in_a_process(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    _warn_without_file.cache_clear()
+    own = {"quietbit_ledger": str(tmp_path / "ledger.json"), "quietbit_words": "seeded"}
+    PrivateUplink()(question(), context(11, **own), app(SHIFT))
+    assert "must have quietbit.ledger" not in caplog.text
+    for number in (1, 2):
+        PrivateUplink()(question(number), context(11), app(SHIFT))
+    found = [record for record in caplog.records if "must have quietbit.ledger" in record.getMessage()]
+    assert [record.levelno for record in found] == [logging.WARNING]
 
 
 def test_a_server_with_other_settings_is_declined_before_training():

@@ -8,7 +8,7 @@ from quietbit._validate import InvalidParameter, QuietbitError
 from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.flower.budget import Budget
-from quietbit.flower.node_ledger import BudgetSpent, NodeLedger, UnreadableLedger, read_ledger
+from quietbit.flower.node_ledger import AnsweredBefore, BudgetSpent, NodeLedger, UnreadableLedger, read_ledger
 from quietbit.mechanism.clipping import Ball, Norm
 from quietbit.mechanism.gaussian import Gaussian
 from quietbit.mechanism.interpolated import InterpolatedMVU
@@ -40,7 +40,7 @@ def test_a_round_is_answered_once_and_in_order():
         InvalidParameter, match=r"round asked for in run 1 must be above 2, the last one answered, got 2"
     ):
         example().record(FIRST, 1, 2)
-    with pytest.raises(InvalidParameter, match="got 1"):
+    with pytest.raises(AnsweredBefore, match="got 1"):
         example().record(SECOND, 1, 1)
     assert example().record(FIRST, 3, 1).releases == 4
 
@@ -57,6 +57,22 @@ def test_the_text_is_read_as_it_was_written():
     assert NodeLedger.from_text(text, "it") == example()
     assert NodeLedger.from_text(NodeLedger().to_text(), "it") == NodeLedger()
     assert text.isascii()
+
+
+def test_a_step_that_hands_out_shares_is_answered_once_and_in_order():
+    noted = example().record_step(1, 3, 2).record_step(1, 3, 4).record_step(2, 1, 2)
+    for number, step in ((3, 4), (3, 2), (2, 4)):
+        with pytest.raises(AnsweredBefore, match="must come after step 4 of round 3, the last one answered"):
+            noted.record_step(1, number, step)
+    assert noted.record_step(1, 4, 2).record(FIRST, 1, 4).last_steps == ((1, (4, 2)), (2, (1, 2)))
+    assert NodeLedger.from_text(noted.to_text(), "it") == noted
+    assert "last_steps" not in example().to_text()  # as ledgers were written before there were steps
+    assert example().is_behind(noted)
+    assert not noted.is_behind(example())
+    content = json.loads(noted.to_text())
+    del content["last_steps"]
+    with pytest.raises(UnreadableLedger, match="was changed"):
+        NodeLedger.from_text(json.dumps(content), "it")
 
 
 def test_sums_are_priced_as_sums_or_as_if_the_masks_had_failed():

@@ -5,7 +5,7 @@ import json
 import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
 from quietbit.flower import NodeLedger, PrivateUplink, read_ledger
@@ -66,6 +66,38 @@ def test_a_server_that_asks_to_unmask_both_ways_is_refused():
     second = room.carry(unmask(messages[0], [1, 2, 3, 4, 5, 6]))
     assert "not part of the sum" in reason(second)
     assert SUM not in room.contexts[101].state
+
+
+def twin(place):
+    """Another process of the same node, started from the same copy of the state."""
+    state = RecordDict({name: ConfigRecord(dict(record)) for name, record in place.state.items()})
+    return Context(place.run_id, place.node_id, place.node_config, state, place.run_config)
+
+
+def test_two_processes_of_a_node_do_not_both_unmask_or_share(tmp_path):
+    """Flower starts a process for each message, from the same state: the file knows what the other one answered."""
+    path = tmp_path / "ledger.json"
+    room = Listening({("shares", 101)})
+    own = {"quietbit_ledger": str(path), "quietbit_words": "seeded", "quietbit_trust": "secure-aggregation"}
+    room.contexts[101] = Room(**own).contexts[101]
+    questions(room)
+    before = twin(room.contexts[101])
+    assert not PrivateUplink()(room.asked["shares", 101], room.contexts[101], never).has_error()
+    second = PrivateUplink()(room.asked["shares", 101], before, never)
+    assert "step 2 of the sum of round 1" in reason(second)  # the same keys would have sealed other shares
+
+    room = Room()
+    path.unlink()
+    room.contexts[101] = Room(**own).contexts[101]
+    _, messages = questions(room)
+    for message in messages:
+        assert not room.carry(message).has_error()
+    before = twin(room.contexts[101])
+    found = unpack_unmasking(room.carry(unmask(messages[0], [1, 2, 3, 4, 5])).content[SUM]["answer"])
+    assert set(found.pair_keys) == {6}
+    second = PrivateUplink()(unmask(messages[0], [1, 2, 3, 4, 5, 6]), before, never)
+    assert "must come after step 4 of round 1" in reason(second)
+    assert read_ledger(path).releases == 1
 
 
 @pytest.mark.parametrize(
@@ -188,7 +220,8 @@ def test_a_sum_that_changes_midway_is_another(changes, says):
     room, _, messages = ready()
     assert says in reason(room.carry(asking(messages[0], **changes), never))
     assert SUM not in room.contexts[101].state
-    assert "quietbit" not in room.contexts[101].state  # nothing was spent
+    kept = room.contexts[101].state["quietbit"]["ledger"]
+    assert NodeLedger.from_text(kept, "it").releases == 0  # nothing was spent
 
 
 def test_a_mechanism_of_the_server_s_own_is_refused_before_keys_are_sent():

@@ -88,8 +88,8 @@ def test_codes_that_left_for_a_sum_that_was_not_made_are_counted():
     strategy, _ = run(room)
     counts = {node.node: node.releases for node in strategy.report().nodes}
     assert counts == dict.fromkeys(NODES, 1)  # the server cannot know who did not send and whose vector was lost
-    noted = {node: "quietbit" in place.state for node, place in room.contexts.items()}
-    assert noted == {node: node not in NODES[:3] for node in NODES}
+    ledgers = {n: NodeLedger.from_text(p.state["quietbit"]["ledger"], "it") for n, p in room.contexts.items()}
+    assert {n: found.releases for n, found in ledgers.items()} == {n: int(n not in NODES[:3]) for n in NODES}
 
 
 def test_what_leaves_a_node_is_masked_and_as_wide_as_the_largest_sum():

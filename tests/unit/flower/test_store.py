@@ -71,6 +71,29 @@ def test_a_file_that_is_damaged_gone_or_put_back_is_refused(tmp_path):
         store.update(partial(release, 3))
 
 
+def test_a_file_that_has_lost_a_step_of_a_sum_is_refused(tmp_path):
+    path = tmp_path / "ledger.json"
+    store = store_for({"quietbit.ledger": str(path)}, {}, dict)
+    store.update(partial(release, 1))
+    old = path.read_text()
+    store.update(lambda ledger: ledger.record_step(5, 1, 4))
+    path.write_text(old)
+    with pytest.raises(UnreadableLedger, match="behind what this run has noted"):
+        store.read()
+
+
+def test_a_link_is_followed_and_stays_a_link(tmp_path):
+    for name in ("there", "here"):
+        (tmp_path / name).mkdir()
+    path, link = tmp_path / "there" / "ledger.json", tmp_path / "here" / "link.json"
+    link.symlink_to(path)
+    for number, place in ((1, path), (2, link), (3, path)):
+        store_for({"quietbit.ledger": str(place)}, {}, dict).update(partial(release, number))
+    assert link.is_symlink()
+    assert read_ledger(path).releases == 3
+    assert [entry.name for entry in link.parent.iterdir()] == ["link.json"]  # one lock, beside the file itself
+
+
 def test_a_place_that_cannot_be_written_is_an_error(tmp_path):
     with pytest.raises(UnreadableLedger, match="Cannot lock the ledger"):
         store_for({"quietbit.ledger": str(tmp_path / "none" / "ledger.json")}, {}, dict).read()

@@ -241,6 +241,20 @@ def test_lost_releases_count_and_declined_ones_do_not():
     assert report.guarantee.epsilon_upper <= SETTINGS.epsilon
 
 
+def test_a_node_that_says_it_has_answered_before_is_counted():
+    """The first reply was lost, or is late: the question came twice, and the second reply says so."""
+    federation = Federation()
+    messages = list(federation.strategy.configure_train(1, model(), ConfigRecord(), federation.grid))
+    first = [federation.answer(message) for message in messages]
+    again = [federation.answer(message) for message in messages]
+    assert all(reply.has_error() for reply in again)
+    federation.strategy.aggregate_train(1, [*again, *first[1:]])
+    report = federation.strategy.report()
+    assert {node.releases for node in report.nodes} == {1}
+    assert numbers(federation.strategy) == (4, 3, 0, 0)
+    assert "the last one answered" in report.rounds[0].reasons[0]
+
+
 def test_server_and_nodes_agree_on_the_account():
     federation, arrays = Federation(), model()
     for number in (1, 2):

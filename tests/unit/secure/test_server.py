@@ -109,6 +109,9 @@ def test_a_client_that_is_put_away_between_steps_goes_on_where_it_was() -> None:
     for bad in (b"", b"{}", b"[]", clients[1].to_bytes().replace(b'"step": 4', b'"step": 9')):
         with pytest.raises(ProtocolError, match="leaves the sum"):
             SumClient.from_bytes(plan, bad)
+    for other in (SumPlan(3, 2, DIMENSION, b"next round"), SumPlan(3, 3, DIMENSION, b"round")):
+        with pytest.raises(ProtocolError, match="belongs to another plan"):
+            SumClient.from_bytes(other, clients[1].to_bytes())
 
 
 def test_changed_messages_are_refused() -> None:
