@@ -36,7 +36,7 @@ def run(*words: object, cwd: Path, ok: bool = True, **extra: str) -> subprocess.
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the sources as they are now: other tests write caches beside them while this one reads."""
     copy = tmp_path_factory.mktemp("checkout") / "quietbit"
-    left = (".venv", ".git", "__pycache__", ".*_cache", ".hypothesis", "site", "dist", "build", "demo-output", "runs*")
+    left = (".venv", ".git", "__pycache__", ".*_cache", ".hypothesis", "site", "dist", "build", "demo-output", "runs")
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*left))
     (copy / "site").mkdir()
     (copy / "site" / "index.html").write_text("made by mkdocs: not to be packed")
