@@ -7,7 +7,6 @@ Idea     a reply is taken in only if it is the first of a node that was asked, m
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import final
@@ -18,7 +17,7 @@ from quietbit._typing import FloatVector
 from quietbit._validate import QuietbitError
 from quietbit.flower.account import Account
 from quietbit.flower.layout import Layout
-from quietbit.flower.plaintext import DECLINED, one_line
+from quietbit.flower.plaintext import DECLINED, note_metrics, one_line
 from quietbit.flower.release import Release, join_pieces
 from quietbit.flower.report import RoundReport
 from quietbit.flower.wire import WireSizes
@@ -127,7 +126,4 @@ class OpenRound:
         self._answered.add(node)
         self.account.node(node).answered += 1
         self.payloads += len(release.payload)
-        for record in reply.content.metric_records.values():
-            for name, value in record.items():
-                if isinstance(value, int | float) and math.isfinite(value):
-                    self._metrics.setdefault(name, []).append(float(value))
+        note_metrics(reply.content, self._metrics)

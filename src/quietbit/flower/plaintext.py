@@ -7,6 +7,7 @@ Idea     a loss, a count of examples or an exception's text tells about the data
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable
 from logging import INFO
@@ -26,6 +27,7 @@ __all__ = [
     "check_allowed",
     "decline",
     "failed",
+    "note_metrics",
     "one_line",
 ]
 
@@ -82,3 +84,11 @@ def one_line(reason: str) -> str:
     """A node's words on one line, of a length that a report can bear."""
     text = " ".join(reason.split())
     return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}..."
+
+
+def note_metrics(content: RecordDict, into: dict[str, list[float]]) -> None:
+    """Add the finite numbers that a node let through to those of the round."""
+    for record in content.metric_records.values():
+        for name, value in record.items():
+            if isinstance(value, int | float) and math.isfinite(value):
+                into.setdefault(name, []).append(float(value))

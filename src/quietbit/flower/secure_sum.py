@@ -12,7 +12,6 @@ Every node that was asked for its vector and did not say no is counted as having
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast, final
@@ -24,7 +23,7 @@ from quietbit._typing import FloatVector
 from quietbit._validate import QuietbitError, require
 from quietbit.flower.account import Account
 from quietbit.flower.layout import Layout
-from quietbit.flower.plaintext import DECLINED, one_line
+from quietbit.flower.plaintext import DECLINED, note_metrics, one_line
 from quietbit.flower.release import RECORD, Release, join_pieces
 from quietbit.flower.report import RoundReport
 from quietbit.flower.secure_question import (
@@ -180,10 +179,7 @@ class SecureRound:
         cast(SumServer, self._server).receive(self._numbers[node], bytes(release.payload))
         self.account.node(node).answered += 1
         self.payloads += len(release.payload)
-        for record in reply.content.metric_records.values():
-            for name, value in record.items():
-                if isinstance(value, int | float) and math.isfinite(value):
-                    self._metrics.setdefault(name, []).append(float(value))
+        note_metrics(reply.content, self._metrics)
 
     @staticmethod
     def _unmasking(reply: Message, node: int) -> Any:

@@ -12,6 +12,7 @@ Simulation only: the sums of bits are what an honest cohort would have made; no 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from importlib.util import find_spec
@@ -24,7 +25,16 @@ from quietbit.kernel.cohort_law import BitLaw, exact_bits, tail_table
 from quietbit.kernel.cohort_plan import bit_plan
 from quietbit.kernel.cohort_words import MAX_STREAM, check_generator, key_numbers, words_of
 
-__all__ = ["MAX_REACH", "BitLaw", "check_factors", "count_ones", "device_key", "reference_counts", "stream_numbers"]
+__all__ = [
+    "MAX_REACH",
+    "BitLaw",
+    "check_factors",
+    "count_ones",
+    "device_key",
+    "each_class",
+    "reference_counts",
+    "stream_numbers",
+]
 
 MAX_REACH = 1024.0
 WORKING_SET = 1 << 18  # coordinates the reference holds at once
@@ -123,14 +133,19 @@ def _compiled_counts(
         column = np.ascontiguousarray(left[g, :, k])
         count_class(column, right, words, chacha, streams[g], k, compiled_plan, exact, counts[g, k])
 
+    each_class(work, groups, classes, threads if counts.size * right.shape[0] >= FEW else 1)
+    return counts
+
+
+def each_class(work: Callable[[tuple[int, int]], None], groups: int, classes: int, threads: int) -> None:
+    """Call ``work`` for every configuration and class; with one thread nothing is started."""
     pairs = [(g, k) for g in range(groups) for k in range(classes)]
-    if threads == 1 or counts.size * right.shape[0] < FEW:
+    if threads == 1:
         for pair in pairs:
             work(pair)
-        return counts
+        return
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(work, pairs))
-    return counts
 
 
 def check_factors(torch: Any, left: Any, right: Any) -> None:

@@ -10,7 +10,6 @@ Symbols  as in `cohort.py` and `sampler.py`: x = 1/2 + scale left right. Codes a
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from typing import Any
 
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._validate import require, require_module
-from quietbit.kernel.cohort import FEW, WORKING_SET, check_factors, device_key, stream_numbers
+from quietbit.kernel.cohort import FEW, WORKING_SET, check_factors, device_key, each_class, stream_numbers
 from quietbit.kernel.cohort_words import words_of
 from quietbit.kernel.law import Gain
 from quietbit.kernel.reference import exact_codes
@@ -104,11 +103,5 @@ def _compiled_sums(
         column = np.ascontiguousarray(left[g, :, k])
         sum_class(column, right, words, streams[g], k, plan, lines, cells.code, exact, table, sums[g, k])
 
-    pairs = [(g, k) for g in range(groups) for k in range(classes)]
-    if threads == 1 or sums.size * right.shape[0] < FEW:
-        for pair in pairs:
-            work(pair)
-        return sums
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(work, pairs))
+    each_class(work, groups, classes, threads if sums.size * right.shape[0] >= FEW else 1)
     return sums
