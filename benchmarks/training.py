@@ -21,17 +21,17 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from quietbit.federation.client_words import secure_client_words
-from quietbit.federation.cohort import PrivateCollector, release_bodies
-from quietbit.federation.problem import LocalPlan
 from quietbit.kernel.base import packed_size
 from quietbit.kernel.select import select
 from quietbit.kernel.words import secure_words
 from quietbit.mechanism.clipping import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.task.dataset import Dataset, Examples, Partition
-from quietbit.task.linear import LinearSoftmax
-from quietbit.transport.accumulator import accumulator_for
+from quietbit.plan.problem import LocalPlan
+from quietbit.simulate.client_words import secure_client_words
+from quietbit.simulate.cohort import PrivateCollector, release_bodies
+from quietbit.wire.accumulator import accumulator_for
+from quietbit_lab.task.dataset import Dataset, Examples, Partition
+from quietbit_lab.task.linear import LinearSoftmax
 
 FEATURES, CLASSES, EXAMPLES, CLIP, EPSILON = 3969, 10, 3000, 8.0, 1.0
 ROWS = 45
@@ -150,9 +150,9 @@ TOGETHER: tuple[tuple[str, dict[str, Any]], ...] = (
 
 def together(device: str, runs: int, rounds: int, cohort: int) -> None:
     """Seconds per training and round when many are trained side by side."""
-    from quietbit.federation.settings import Settings
-    from quietbit.task.linear_batch import Batch
-    from quietbit.task.linear_device import DeviceProblem, open_device
+    from quietbit.plan.settings import Settings
+    from quietbit_lab.task.linear_batch import Batch
+    from quietbit_lab.task.linear_device import DeviceProblem, open_device
 
     data = DeviceProblem(setup().problem, open_device(device))
 

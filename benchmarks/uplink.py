@@ -31,7 +31,7 @@ from quietbit.design.spec import DesignSpec
 from quietbit.kernel.words import secure_words
 from quietbit.mechanism.clipping import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.transport.uplink import Uplink
+from quietbit.wire.uplink import Uplink
 
 EPSILON = 1.0
 SLICE = 1 << 20  # coordinates of the published way with several bits: it is that slow

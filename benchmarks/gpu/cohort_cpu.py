@@ -18,11 +18,11 @@ import torch
 from cohort_rounds import KEY, make_sampler
 
 from quietbit.kernel.base import packed_size
-from quietbit.kernel.cohort import BitLaw, count_ones
-from quietbit.kernel.cohort_codes import sum_codes
 from quietbit.kernel.cpu import CpuKernel
 from quietbit.kernel.sampler import Sampler
 from quietbit.kernel.words import RandomWords, secure_words, seeded_words
+from quietbit_lab.cohort.codes import sum_codes
+from quietbit_lab.cohort.sums import BitLaw, count_ones
 
 CLIENTS, CLASSES, FEATURES, ROWS = 600, 10, 3970, 45
 SIZE = CLASSES * FEATURES

@@ -16,23 +16,12 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 from numpy.typing import NDArray
 
-from quietbit import (
-    Adjacency,
-    Ball,
-    InterpolatedMVU,
-    Norm,
-    Settings,
-    Sign,
-    TaskSpec,
-    Uplink,
-    build_task,
-    calibrate,
-    save_figure,
-    seeded_words,
-)
+from quietbit import Adjacency, Ball, InterpolatedMVU, Norm, Sign, Uplink, calibrate, seeded_words
 from quietbit.mechanism.calibrate import MechanismName
-from quietbit.report.figure import blank_figure
-from quietbit.report.palette import MATPLOTLIB, MECHANISMS
+from quietbit.plan.settings import Settings
+from quietbit.plot.figure import blank_figure, save_figure
+from quietbit.plot.palette import MATPLOTLIB, MECHANISMS
+from quietbit_lab.task.registry import TaskSpec, build_task
 
 FOLDER = Path(__file__).parent.parent / "images"
 INKS = {"light": ("#1f2430", "#d9dce3"), "dark": ("#e8ebf2", "#4a5060")}

@@ -23,13 +23,13 @@ import pytest
 
 from engine.superlink import EngineFailure, Network, Node
 from engine.wire import PUSHES, Request, replies, total
-from quietbit.federation.client_words import seeded_client_words
-from quietbit.federation.problem import LocalPlan, Score, clip_rows
-from quietbit.federation.settings import Settings
-from quietbit.federation.simulate import simulate
 from quietbit.flower import RunSettings, read_ledger
+from quietbit.plan.problem import LocalPlan, Score, clip_rows
+from quietbit.plan.settings import Settings
 from quietbit.privacy.guarantee import Adjacency
-from quietbit.transport.uplink import Uplink
+from quietbit.simulate.client_words import seeded_client_words
+from quietbit.simulate.loop import simulate
+from quietbit.wire.uplink import Uplink
 
 pytestmark = [
     pytest.mark.slow,

@@ -27,7 +27,7 @@ def main() -> None:
     """Fuzz for as long as the arguments say."""
     import atheris  # type: ignore[import-not-found,unused-ignore]
 
-    with atheris.instrument_imports(include=["quietbit.payload", "quietbit.transport"]):
+    with atheris.instrument_imports(include=["quietbit.wire"]):
         import numpy as np
 
         from quietbit.design.spec import DesignSpec
@@ -36,9 +36,9 @@ def main() -> None:
         from quietbit.mechanism.clipping import Ball, Norm
         from quietbit.mechanism.gaussian import Gaussian
         from quietbit.mechanism.interpolated import InterpolatedMVU
-        from quietbit.payload.header import InvalidPayload
-        from quietbit.payload.payload import Payload
-        from quietbit.transport.uplink import Uplink
+        from quietbit.wire.header import InvalidPayload
+        from quietbit.wire.payload import Payload
+        from quietbit.wire.uplink import Uplink
 
     bit = Design(DesignSpec(2, 1, 1.0), np.array([[0.75, 0.25], [0.25, 0.75]]), np.array([0.0, 1.0]))
     rows = np.array([[0.5, 0.25, 0.125, 0.125], [0.125, 0.125, 0.25, 0.5]])

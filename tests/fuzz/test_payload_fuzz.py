@@ -12,9 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from quietbit.kernel.words import seeded_words
-from quietbit.payload.header import HEADER_SIZE, Header, InvalidPayload
-from quietbit.payload.payload import Payload
-from quietbit.transport.uplink import Uplink
+from quietbit.wire.header import HEADER_SIZE, Header, InvalidPayload
+from quietbit.wire.payload import Payload
+from quietbit.wire.uplink import Uplink
 from unit.mechanism.makers import MECHANISMS, update
 
 NAMES = ("imvu one bit l2", "imvu three bits five levels", "gaussian", "skellam 8 bits")

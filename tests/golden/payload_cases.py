@@ -22,7 +22,7 @@ from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.laplace import Laplace
 from quietbit.mechanism.sign import Sign
 from quietbit.mechanism.skellam import Skellam
-from quietbit.transport.uplink import Uplink
+from quietbit.wire.uplink import Uplink
 
 FOLDER = Path(__file__).parent / "payloads"
 DIMENSION = 21

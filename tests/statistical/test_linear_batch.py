@@ -15,13 +15,13 @@ import torch
 from scipy import stats
 
 import quietbit
-from quietbit.federation.client_words import seeded_client_words
-from quietbit.federation.cohort import PrivateCollector
-from quietbit.federation.problem import LocalPlan
 from quietbit.mechanism.clipping import Ball, Norm
-from quietbit.task.linear_device import DeviceProblem, open_device
-from quietbit.task.linear_sums import DrawKey, bit_meaning, cohort_mean, kind_of
-from quietbit.task.registry import TaskSpec, build_task
+from quietbit.plan.problem import LocalPlan
+from quietbit.simulate.client_words import seeded_client_words
+from quietbit.simulate.cohort import PrivateCollector
+from quietbit_lab.task.linear_device import DeviceProblem, open_device
+from quietbit_lab.task.linear_sums import DrawKey, bit_meaning, cohort_mean, kind_of
+from quietbit_lab.task.registry import TaskSpec, build_task
 from statistical.kit import FALSE_ALARM, StatisticalFailure, assert_binomial, seed
 
 DRAWS, COHORT, CLIP = 48, 40, 0.5

@@ -11,6 +11,7 @@ import quietbit
 from quietbit._validate import InvalidParameter, finite_real, require
 from quietbit.cli.console import Row, column_table, progress_bar, record, rounded, rounded_up
 from quietbit.cli.files import check_outputs
+from quietbit.plot.figure import save_figure
 
 if TYPE_CHECKING:
     from quietbit import Adjacency, Ball, Unit
@@ -165,7 +166,7 @@ def _plain(line: SumRow) -> dict[str, Any]:
 
 
 def _draw(found: SumCalibration, epsilon: float, path: Path, quiet: bool) -> Path:
-    from quietbit.report.secure_aggregation import compare_cohorts, plot_secure_aggregation
+    from quietbit.plot.secure_sums import compare_cohorts, plot_secure_aggregation
 
     guarantee = found.guarantee
     given: dict[str, Any] = {
@@ -179,4 +180,4 @@ def _draw(found: SumCalibration, epsilon: float, path: Path, quiet: bool) -> Pat
     }
     with progress_bar("Drawing", quiet=quiet) as report:
         rows = compare_cohorts(**given, report=report)
-    return quietbit.save_figure(plot_secure_aggregation(rows, **given), path)
+    return save_figure(plot_secure_aggregation(rows, **given), path)

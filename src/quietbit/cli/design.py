@@ -11,6 +11,8 @@ import quietbit
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded, rounded_up
 from quietbit.cli.files import check_outputs
 from quietbit.cli.options import bias_of
+from quietbit.plot.design import plot_design
+from quietbit.plot.figure import save_figure
 
 if TYPE_CHECKING:
     from quietbit import Certificate, Design
@@ -41,12 +43,12 @@ def design(
     check_outputs(out, figures=(plot,))
     with progress_bar("Solving", quiet=json) as report:
         found = quietbit.solve(spec, report)
-    picture = quietbit.plot_design(found) if plot is not None else None
+    picture = plot_design(found) if plot is not None else None
     rows = certificate_rows(found, quietbit.certify(found), bound=bound, quiet=json)
     if out is not None:
         rows.append(Row("saved", "saved as", str(found.save(out))))
     if plot is not None:
-        rows.append(Row("plot", "drawn as", str(quietbit.save_figure(picture, plot))))
+        rows.append(Row("plot", "drawn as", str(save_figure(picture, plot))))
     record(f"{levels} levels, {bits} bits, {privacy} epsilon {epsilon:g}, bias {bias}", rows, json)
 
 

@@ -28,6 +28,9 @@ from quietbit.cli.options import (
     trust_of,
     unit_of,
 )
+from quietbit.privacy.divergence import lipschitz_upper, paper_constant_upper, zero_out_constant_upper
+from quietbit.privacy.fisher import fisher_supremum_upper
+from quietbit.privacy.renyi import kappa_upper
 
 __all__ = ["privacy"]
 
@@ -60,14 +63,14 @@ def privacy(
     guarantee = quietbit.Ledger(unit_of(unit), which, trust_of(trust)).record(curve, releases).guarantee(delta)
     low, high = mechanism.scaling.certified_range
     constants = {
-        "zero_out_constant_upper": ("zero-out constant", quietbit.zero_out_constant_upper(found, low, high)),
-        "lipschitz_upper": ("L, exact Lipschitz constant", quietbit.lipschitz_upper(found, low, high)),
-        "paper_constant_upper": ("epsilon + epsilon' of the paper", quietbit.paper_constant_upper(found, low, high)),
+        "zero_out_constant_upper": ("zero-out constant", zero_out_constant_upper(found, low, high)),
+        "lipschitz_upper": ("L, exact Lipschitz constant", lipschitz_upper(found, low, high)),
+        "paper_constant_upper": ("epsilon + epsilon' of the paper", paper_constant_upper(found, low, high)),
     }
     if found.spec.input_levels == 2:
-        constants["fisher_supremum_upper"] = ("M, Fisher information", quietbit.fisher_supremum_upper(found))
+        constants["fisher_supremum_upper"] = ("M, Fisher information", fisher_supremum_upper(found))
     else:
-        kappa = quietbit.kappa_upper(found, order, which, low, high)
+        kappa = kappa_upper(found, order, which, low, high)
         constants["kappa_upper"] = (f"kappa at order {order:g}", kappa)
     distance = mechanism.scaling.distance(which, mechanism.ball)
     rows = [

@@ -27,7 +27,7 @@ from quietbit.flower.store import LedgerStore, StateStore, store_for
 from quietbit.flower.words import words_for
 from quietbit.kernel.words import RandomWords
 from quietbit.mechanism.base import Mechanism
-from quietbit.transport.uplink import Uplink
+from quietbit.wire.uplink import Uplink
 
 __all__ = ["Books", "Job"]
 

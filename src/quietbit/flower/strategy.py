@@ -45,7 +45,7 @@ from quietbit.flower.secure_sum import SecureRound
 from quietbit.flower.settings import RunSettings
 from quietbit.flower.words import warn_if_seeded
 from quietbit.mechanism.base import Mechanism
-from quietbit.payload.identity import mechanism_identity
+from quietbit.mechanism.description import mechanism_identity
 from quietbit.privacy.curve import ComposedCurve, PrivacyCurve
 
 __all__ = ["PrivateStrategy"]

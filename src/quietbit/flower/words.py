@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from quietbit._validate import InvalidParameter, require, whole_number
-from quietbit.federation.client_words import CLIENT_BITS, seeded_client_words
 from quietbit.flower.settings import PREFIX, RunSettings
 from quietbit.kernel.words import RandomWords, secure_words
+from quietbit.simulate.client_words import CLIENT_BITS, seeded_client_words
 
 __all__ = ["SeededWordsWarning", "warn_if_seeded", "words_for"]
 

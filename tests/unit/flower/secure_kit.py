@@ -9,11 +9,11 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from quietbit.federation.client_words import seeded_client_words
 from quietbit.flower import PrivateStrategy, PrivateUplink, RunSettings
 from quietbit.mechanism.central_sum import mean_from_sum
-from quietbit.payload.payload import Payload
-from quietbit.transport.uplink import Uplink
+from quietbit.simulate.client_words import seeded_client_words
+from quietbit.wire.payload import Payload
+from quietbit.wire.uplink import Uplink
 from unit.flower.kit import DIMENSION, HandGrid, app, be_the_server, context, model
 
 SUM = "quietbit-sum"

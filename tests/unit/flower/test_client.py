@@ -11,12 +11,12 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from quietbit.federation.client_words import seeded_client_words
 from quietbit.flower import NodeLedger, PlaintextWarning, PrivateUplink, RunSettings, SeededWordsWarning, read_ledger
 from quietbit.flower.job import _warn_without_file
 from quietbit.flower.release import Release
 from quietbit.flower.request import Request
-from quietbit.transport.uplink import Uplink
+from quietbit.simulate.client_words import seeded_client_words
+from quietbit.wire.uplink import Uplink
 from unit.flower.kit import CONFIG, DIMENSION, RUN, app, be_the_server, context, model, trained
 
 SETTINGS = RunSettings.from_run_config(CONFIG)

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from quietbit._validate import InvalidParameter
-from quietbit.federation.client_words import seeded_client_words
 from quietbit.flower.settings import RunSettings
 from quietbit.flower.words import SeededWordsWarning, words_for
+from quietbit.simulate.client_words import seeded_client_words
 
 SECURE = RunSettings("imvu", 1.0, 3.0, "zero-out", releases=1)
 SEEDED = replace(SECURE, words="seeded", seed=5)

@@ -10,8 +10,8 @@ from quietbit.kernel.words import seeded_words
 from quietbit.mechanism.clipping import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.privacy.guarantee import Adjacency
-from quietbit.secure.plan import SumPlan
-from quietbit.secure.server import masked_sum
+from quietbit.secagg.plan import SumPlan
+from quietbit.secagg.server import masked_sum
 
 DESIGN = solve_anew(DesignSpec(2, 1, 0.5))
 
