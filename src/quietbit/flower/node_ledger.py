@@ -21,7 +21,7 @@ from quietbit._validate import InvalidParameter, QuietbitError, require, whole_n
 from quietbit.flower.budget import Budget
 from quietbit.flower.description import curve_of, describe
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.description import mechanism_identity
+from quietbit.mechanism.registry import identity_of
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
 from quietbit.privacy.ledger import Ledger
 
@@ -86,7 +86,7 @@ class NodeLedger:
         ``honest`` is 0 unless the release goes into a masked sum.
         """
         self.check_round(run, number)
-        identity = mechanism_identity(mechanism).hex()
+        identity = identity_of(mechanism).hex()
         entries = {(entry.identity, entry.honest): entry for entry in self.spent}
         old = entries.get((identity, honest)) or Spent(identity, describe(mechanism), 0, honest)
         entries[identity, honest] = replace(old, releases=old.releases + 1)

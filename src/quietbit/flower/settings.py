@@ -172,7 +172,7 @@ class RunSettings:
         """What one release of the mechanism costs under the run's trust."""
         if self.honest is None:
             return mechanism.privacy(self.privacy_adjacency)
-        return cast(InterpolatedMVU, mechanism).aggregate_privacy(self.honest, self.privacy_adjacency)
+        return cast(InterpolatedMVU, mechanism).sum_privacy(self.honest, self.privacy_adjacency)
 
     def _plan(self) -> Settings:
         """The same choices in the words of the engine-free simulator, whose checks and calibration are used."""

@@ -9,8 +9,8 @@ from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.flower.budget import Budget
 from quietbit.flower.node_ledger import AnsweredBefore, BudgetSpent, NodeLedger, UnreadableLedger, read_ledger
-from quietbit.mechanism.clipping import Ball, Norm
-from quietbit.mechanism.gaussian import Gaussian
+from quietbit.mechanism.additive import Gaussian
+from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.ledger import Ledger
@@ -84,7 +84,7 @@ def test_sums_are_priced_as_sums_or_as_if_the_masks_had_failed():
     alone = ledger.record(own, 2).record(far, 1).record(own, 2).record(own, 1).guarantee(1e-5)
     assert mixed.guarantee(1e-5, near) == alone
     ledger = Ledger(Unit.CLIENT, near, Trust.SECURE_AGGREGATION).record(own, 2).record(far, 1)
-    four, nine = (FIRST.aggregate_privacy(count, near) for count in (4, 9))
+    four, nine = (FIRST.sum_privacy(count, near) for count in (4, 9))
     together = ledger.record(four, 2).record(nine, 1).guarantee(1e-5)
     assert mixed.guarantee(1e-5, near, Trust.SECURE_AGGREGATION) == together
     assert together.epsilon_upper < alone.epsilon_upper
