@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from quietbit.privacy.curve import PrivacyCurve
     from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
     from quietbit.privacy.ledger import Ledger
+    from quietbit.privacy.release import Release
     from quietbit.secagg.plan import ProtocolError, SumPlan
     from quietbit.secagg.server import MaskedSum, masked_sum
     from quietbit.wire.aggregate import Aggregator, Received
@@ -91,6 +92,7 @@ _HOMES = {
         "Unit",
     ),
     "privacy.ledger": ("Ledger",),
+    "privacy.release": ("Release",),
     "secagg.plan": (
         "ProtocolError",
         "SumPlan",
@@ -134,6 +136,7 @@ __all__ = [
     "QuietbitError",
     "RandomBits",
     "Received",
+    "Release",
     "Sign",
     "Skellam",
     "SumCalibration",

@@ -54,6 +54,7 @@ def privacy(
     """
     from quietbit.privacy.divergence import lipschitz_upper, paper_constant_upper, zero_out_constant_upper
     from quietbit.privacy.fisher import fisher_supremum_upper
+    from quietbit.privacy.release import Release
     from quietbit.privacy.renyi import kappa_upper
 
     found, which, ball_norm = find_design(design), adjacency_of(adjacency), norm_of(norm)
@@ -61,7 +62,7 @@ def privacy(
     whole_number(releases, "releases", 1)
     mechanism = quietbit.InterpolatedMVU(found, quietbit.Ball(ball_norm, radius, dimension), beta, clamp)
     curve = mechanism.privacy(which)
-    guarantee = quietbit.Ledger(unit_of(unit), which, trust_of(trust)).record(curve, releases).guarantee(delta)
+    guarantee = Release(curve, which, unit_of(unit), trust_of(trust)).repeat(releases).guarantee(delta)
     low, high = mechanism.scaling.certified_range
     constants = {
         "zero_out_constant_upper": ("zero-out constant", zero_out_constant_upper(found, low, high)),

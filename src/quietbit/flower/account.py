@@ -16,7 +16,7 @@ from typing import final
 
 from quietbit.privacy.curve import PrivacyCurve
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
-from quietbit.privacy.ledger import Ledger
+from quietbit.privacy.release import Release
 
 __all__ = ["Account", "Participation"]
 
@@ -52,8 +52,8 @@ class Account:
 
     def guarantee(self, curve: PrivacyCurve, releases: int) -> Guarantee:
         """What so many releases of one client cost."""
-        ledger = Ledger(Unit.CLIENT, self._adjacency, self._trust).record(curve, releases, self._adjacency)
-        return ledger.guarantee(self._delta)
+        release = Release(curve, self._adjacency, Unit.CLIENT, self._trust)
+        return release.repeat(releases).guarantee(self._delta)  # the run's one mechanism, fixed before it began
 
     def worst(self, curve: PrivacyCurve) -> Guarantee:
         """What holds for every client: that of the node with the most releases."""

@@ -24,6 +24,7 @@ from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.description import mechanism_identity
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
 from quietbit.privacy.ledger import Ledger
+from quietbit.privacy.release import Release
 
 __all__ = ["AnsweredBefore", "BudgetSpent", "NodeLedger", "Spent", "UnreadableLedger", "read_ledger"]
 
@@ -127,7 +128,8 @@ class NodeLedger:
         ledger = Ledger(Unit.CLIENT, adjacency, trust)
         for entry in self.spent:
             honest = entry.honest if trust is Trust.SECURE_AGGREGATION else 0
-            ledger = ledger.record(curve_of(entry.description, entry.identity, adjacency, honest), entry.releases)
+            curve = curve_of(entry.description, entry.identity, adjacency, honest)
+            ledger = ledger.record(Release(curve, adjacency, Unit.CLIENT, trust), entry.releases)
         return ledger
 
     def guarantee(self, delta: float, adjacency: Adjacency, trust: Trust = Trust.LOCAL) -> Guarantee:

@@ -24,6 +24,7 @@ from quietbit.plan.sample_level import sample_curve
 from quietbit.privacy.curve import PrivacyCurve
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
 from quietbit.privacy.ledger import Ledger
+from quietbit.privacy.release import Release
 
 __all__ = ["Account"]
 
@@ -83,12 +84,14 @@ class Account:
     def _answer(self, pair: Pair, delta: float) -> Guarantee:
         key = (pair, delta)
         if key not in self._answers:
-            self._answers[key] = self._ledger(pair).guarantee(delta)
+            self._answers[key] = self._ledger(pair).guarantee(delta, adaptive=False)  # one mechanism, fixed in the plan
         return self._answers[key]
 
     def _ledger(self, pair: Pair) -> Ledger:
         kind, times = pair
-        return Ledger(self.unit, self.adjacency, self.trust).record(self._curve(kind), times, self.adjacency)
+        samples = kind if self.unit is Unit.SAMPLE else None
+        release = Release(self._curve(kind), self.adjacency, self.unit, self.trust, samples)
+        return Ledger(self.unit, self.adjacency, self.trust).record(release, times)
 
     def _curve(self, kind: int) -> PrivacyCurve:
         if kind not in self._curves:

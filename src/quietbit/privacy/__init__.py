@@ -26,12 +26,14 @@ from quietbit.privacy.divergence import (
 )
 from quietbit.privacy.dominating import DominatingCurve
 from quietbit.privacy.dp_events import dp_event
+from quietbit.privacy.filter import filter_epsilon_upper
 from quietbit.privacy.fisher import fisher_information, fisher_supremum_upper
 from quietbit.privacy.gaussian import gaussian_epsilon_upper
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit, sensitivity
 from quietbit.privacy.interpolated import interpolated_l1_curve, interpolated_l2_curve
 from quietbit.privacy.ledger import Ledger
 from quietbit.privacy.loss import LossDistribution
+from quietbit.privacy.release import Release
 from quietbit.privacy.renyi import RenyiConstant, kappa_upper
 from quietbit.privacy.skellam import skellam_curve, skellam_rdp_upper
 
@@ -48,6 +50,7 @@ __all__ = [
     "LossDistribution",
     "PrivacyCurve",
     "PureCurve",
+    "Release",
     "RenyiConstant",
     "SlackCurve",
     "Trust",
@@ -57,6 +60,7 @@ __all__ = [
     "dp_event",
     "epsilon_from_linear",
     "epsilon_from_rdp",
+    "filter_epsilon_upper",
     "fisher_information",
     "fisher_supremum_upper",
     "gaussian_epsilon_upper",

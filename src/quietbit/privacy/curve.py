@@ -432,6 +432,9 @@ def _flat(
     for curve, times in releases:
         times = whole_number(times, "times", 0)
         require(isinstance(curve, PrivacyCurve), "curve", curve, "a PrivacyCurve")
+        require(
+            not hasattr(curve, "adjacency"), "curve", curve, "a curve without words: releases compose by themselves"
+        )
         if times == 0:
             continue
         if isinstance(curve, ComposedCurve):

@@ -32,6 +32,7 @@ from quietbit.mechanism.clipping import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.ledger import Ledger
+from quietbit.privacy.release import Release
 from quietbit.wire.header import HEADER_SIZE, InvalidPayload
 from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink
@@ -215,10 +216,12 @@ def account_holds() -> str:
     """The ledger agrees with two closed forms of the one-bit mechanism, from the private side."""
     design = _shipped(DesignSpec(2, 1, 1.0))
     renyi = InterpolatedMVU(design, Ball(Norm.L2, 1.0, 1000)).privacy(Adjacency.ZERO_OUT)
-    ledger = Ledger(Unit.CLIENT, Adjacency.ZERO_OUT, Trust.LOCAL).record(renyi, times=50)
-    _near("50 releases on an L2 ball, zero-out", ledger.guarantee(1e-5).epsilon_upper, FIFTY_ONE_BIT_RELEASES)
+    words = (Adjacency.ZERO_OUT, Unit.CLIENT, Trust.LOCAL)
+    ledger = Ledger(Unit.CLIENT, Adjacency.ZERO_OUT, Trust.LOCAL).record(Release(renyi, *words), times=50)
+    fifty = ledger.guarantee(1e-5, adaptive=False).epsilon_upper
+    _near("50 releases on an L2 ball, zero-out", fifty, FIFTY_ONE_BIT_RELEASES)
     pure = InterpolatedMVU(design, Ball(Norm.L1, 1.0, 1000)).privacy(Adjacency.ZERO_OUT)
-    once = Ledger(Unit.CLIENT, Adjacency.ZERO_OUT, Trust.LOCAL).record(pure)
+    once = Ledger(Unit.CLIENT, Adjacency.ZERO_OUT, Trust.LOCAL).record(Release(pure, *words))
     _near("one release on an L1 ball, zero-out", once.guarantee(0.0).epsilon_upper, PURE_ONE_BIT)
     return (
         f"epsilon {FIFTY_ONE_BIT_RELEASES:.6f} (50 releases, delta 1e-5) and {PURE_ONE_BIT:.6f} (pure) met from above"
