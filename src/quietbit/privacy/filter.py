@@ -21,7 +21,7 @@ from collections.abc import Iterable
 
 from quietbit._validate import require
 from quietbit.privacy.conversion import ROUNDING_MARGIN
-from quietbit.privacy.curve import GaussianCurve, PrivacyCurve, split_delta
+from quietbit.privacy.curve import DominatedCurve, PrivacyCurve, split_delta
 from quietbit.privacy.gaussian import gaussian_epsilon_upper
 from quietbit.privacy.guarantee import check_delta
 
@@ -49,8 +49,9 @@ def filter_epsilon_upper(curve: PrivacyCurve, delta: float, orders: Iterable[flo
     found = [certified.pure_epsilon_upper()]
     share = delta * (1 - LOST_SHARE) / (len(chosen) + 1) * (1 - 1e-15)
     if share > 0:
-        if isinstance(certified, GaussianCurve):
-            found.append(gaussian_epsilon_upper(certified.slope, share))
+        losses = certified.losses() if isinstance(certified, DominatedCurve) else None
+        if losses is not None and not any(one.parts for one in losses):  # Gaussian pairs and nothing else
+            found.append(gaussian_epsilon_upper(max(one.squared_mu for one in losses) / 2, share))
         found += [_converted(certified.rdp(order), order, share) for order in chosen]
     return min(found)
 
