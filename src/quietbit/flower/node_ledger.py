@@ -127,7 +127,8 @@ class NodeLedger:
         ledger = Ledger(Unit.CLIENT, adjacency, trust)
         for entry in self.spent:
             honest = entry.honest if trust is Trust.SECURE_AGGREGATION else 0
-            ledger = ledger.record(curve_of(entry.description, entry.identity, adjacency, honest), entry.releases)
+            release = curve_of(entry.description, entry.identity, adjacency, honest)
+            ledger = ledger.record(release, entry.releases)
         return ledger
 
     def guarantee(self, delta: float, adjacency: Adjacency, trust: Trust = Trust.LOCAL) -> Guarantee:

@@ -162,7 +162,7 @@ class InterpolatedMVU:
             curve = interpolated_l1_curve(*given, between, low, high, with_renyi=True)
         else:
             curve = interpolated_l2_curve(*given, between, low, high)
-        return Release(with_slack(curve, slack), which, Unit.SAMPLE, Trust.LOCAL)
+        return Release(with_slack(curve, slack), which, Unit.SAMPLE, Trust.LOCAL, samples)
 
     def sum_privacy(self, clients: int, adjacency: Adjacency) -> Release:
         """What one secure sum of ``clients`` releases costs one of the clients.

@@ -106,7 +106,7 @@ def test_every_kernel_gives_the_same_codes(name: str) -> None:
 
 def test_an_unknown_kernel_is_refused_before_a_word_is_drawn() -> None:
     with pytest.raises(InvalidParameter, match="kernel must be one of"):
-        InterpolatedMVU(design(), BALL).encode(np.zeros(3), seeded_rng(1), kernel="quantum")
+        encode(InterpolatedMVU(design(), BALL), np.zeros(3), seeded_rng(1), kernel="quantum")
 
 
 def test_the_l1_curve_is_pure_and_no_worse_than_the_l2_curve_of_the_same_inputs() -> None:

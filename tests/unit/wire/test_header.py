@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
+from quietbit._validate import InvalidParameter, InvalidPayload
 from quietbit.mechanism.base import Layout
-from quietbit._validate import InvalidParameter
-from quietbit._validate import InvalidPayload
 from quietbit.wire.header import HEADER_SIZE, Header
 from unit.mechanism.makers import MECHANISMS
 
@@ -107,7 +106,10 @@ def test_each_wrong_field_has_its_sentence_even_with_a_right_checksum(place: int
     [
         (Header(Layout.codes(2, 11), IDENTITY), "bits of the payload must be 3, got 2."),
         (Header(Layout.codes(3, 12), IDENTITY), "dimension of the payload must be 11, got 12."),
-        (Header(Layout.codes(3, 11), bytes(32)), "mechanism identity of the payload must be 0001020304050607..., got 000000"),
+        (
+            Header(Layout.codes(3, 11), bytes(32)),
+            "mechanism identity of the payload must be 0001020304050607..., got 000000",
+        ),
     ],
 )
 def test_another_mechanisms_header_is_refused(other: Header, sentence: str) -> None:
