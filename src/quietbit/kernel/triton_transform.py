@@ -33,7 +33,10 @@ def _stage(x, N: tl.constexpr, HALF: tl.constexpr):
 def _stages_kernel(
     x, half, scale, N: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr, END: tl.constexpr
 ):  # fmt: skip
-    """END 0: more stages follow; 1: multiply by the scale; 2: divide by it, correctly rounded."""
+    """END 0: more stages follow; 1: multiply by the scale; 2: divide by it, correctly rounded.
+
+    The scale is read from memory: as an argument it would be rounded to float32.
+    """
     place = tl.arange(0, N)
     column = tl.program_id(0).to(tl.int64) * COLUMNS
     start = (column // half) * (half * (N // COLUMNS)) + column % half
@@ -42,9 +45,13 @@ def _stages_kernel(
     for s in tl.static_range(STAGES):
         v = _stage(v, N, COLUMNS * 2**s)
     if END == 1:
-        v = v * scale.to(v.dtype)
+        v = v * tl.load(scale)
     elif END == 2:
-        v = tl.div_rn(v, (tl.zeros_like(v) + scale.to(v.dtype))) if v.dtype == tl.float32 else v / scale
+        divisor = tl.zeros_like(v) + tl.load(scale)
+        if v.dtype == tl.float32:
+            v = tl.div_rn(v, divisor)  # the plain quotient of float32 is off by up to two units in the last place
+        else:
+            v = v / divisor
     tl.store(at, v)
 
 
@@ -52,6 +59,7 @@ def hadamard_stages(values: Any, scale: float, exact_scale: bool) -> None:
     """All stages on a flat CUDA tensor of a power of two of entries, then the scale (see the kernel)."""
     bits, done = values.numel().bit_length() - 1, 0
     end = 1 if exact_scale else 2
+    factor = values.new_full((1,), scale)
     while done < bits:
         stages = min(TILE_BITS if done == 0 else LATE_BITS, bits - done)
         # The first stages take whole tiles of neighbours; later ones share a tile between rows and columns.
@@ -59,6 +67,6 @@ def hadamard_stages(values: Any, scale: float, exact_scale: bool) -> None:
         size = columns << stages
         final = end if done + stages == bits else 0
         _stages_kernel[(values.numel() // size,)](
-            values, 1 << done, scale, N=size, COLUMNS=columns, STAGES=stages, END=final, num_warps=8, enable_fp_fusion=False
+            values, 1 << done, factor, N=size, COLUMNS=columns, STAGES=stages, END=final, num_warps=8, enable_fp_fusion=False
         )
         done += stages
