@@ -35,6 +35,7 @@ __all__ = [
     "acceptance_limits",
     "accumulate",
     "chacha20_blocks",
+    "check_payloads",
     "finest_shift",
     "inner",
     "inner_error_upper",
@@ -42,6 +43,7 @@ __all__ = [
     "rows",
     "search",
     "start_state",
+    "strata",
     "stream_words",
     "tries_upper",
     "unit",
@@ -133,7 +135,7 @@ def rows(nonce: bytes, count: int, size: int) -> NDArray[np.int64]:
     >>> bool(np.all(np.diff(rows(bytes(8), 5, 64)) > 0))
     True
     """
-    starts = _strata(count, size)
+    starts = strata(count, size)
     words = stream_words(start_state(ROWS_KEY, nonce), starts.size - 1)
     return _row_numbers(words, starts)
 
@@ -280,10 +282,10 @@ def accumulate(
     ``nonces`` is (payloads, 8) and ``seeds`` (payloads, 16); a weight of -1 takes a payload out again, exactly. Whether sums
     fit is the caller's to see to (`finest_shift`).
     """
-    payloads = _check_payloads(nonces, seeds, weights)
+    payloads = check_payloads(nonces, seeds, weights)
     require(total.ndim == 1 and total.dtype == np.int64, "total", str(total.dtype), "a flat array of int64")
     require(total.flags.c_contiguous and total.flags.writeable, "total", "another", "writable and in a row")
-    starts, scale = _strata(count, total.size), math.ldexp(1.0, whole_number(shift, "shift", 0, 48))
+    starts, scale = strata(count, total.size), math.ldexp(1.0, whole_number(shift, "shift", 0, 48))
     each = np.ones(payloads, np.int64) if weights is None else np.ascontiguousarray(weights, dtype=np.int64)
     keys = np.ascontiguousarray(seeds).view("<u4")
     tails = np.ascontiguousarray(nonces).view("<u4")
@@ -321,7 +323,7 @@ def _words_numpy(state: NDArray[np.uint32], size: int) -> NDArray[np.uint64]:
 
 
 @lru_cache(maxsize=64)
-def _strata(count: int, size: int) -> NDArray[np.int64]:
+def strata(count: int, size: int) -> NDArray[np.int64]:
     """Where strata begin, and the end."""
     length = whole_number(size, "size", 1, 2**40)
     number = whole_number(count, "count", 1, min(MAX_COUNT, length))
@@ -348,7 +350,8 @@ def _first_accepted(
     return -1
 
 
-def _check_payloads(nonces: Any, seeds: Any, weights: Any) -> int:
+def check_payloads(nonces: Any, seeds: Any, weights: Any) -> int:
+    """How many payloads there are; arrays or tensors of other shapes or types are refused."""
     count = int(seeds.shape[0]) if seeds.ndim == 2 else -1
     fine = seeds.ndim == 2 and seeds.shape[1] == 16 and nonces.shape == (count, 8)
     require(fine, "seeds and nonces", (tuple(seeds.shape), tuple(nonces.shape)), "(payloads, 16) and (payloads, 8)")

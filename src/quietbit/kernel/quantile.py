@@ -41,6 +41,7 @@ __all__ = [
     "normals_of_words",
     "normals_of_words_torch",
     "quantile_table",
+    "quantile_table_torch",
 ]
 
 PARTS = 16  # rows to an octave
@@ -93,7 +94,7 @@ def normals_of_words(words: NDArray[np.uint64]) -> FloatVector:
 def normals_of_words_torch(words: Any) -> Any:
     """One normal per word, for an int64 tensor that holds the words' bits, on its device."""
     torch = require_module("torch", "torch")
-    table = _table_on(str(words.device))
+    table = quantile_table_torch(str(words.device))
     bits = ((words & LOW) | 1).to(torch.float64).view(torch.int64)
     rows = table[(bits >> INDEX_SHIFT) - FIRST_INDEX]
     t = 2.0 * (((bits & REST) << 4) | ONE_BITS).view(torch.float64) - 3.0
@@ -105,6 +106,7 @@ def normals_of_words_torch(words: Any) -> Any:
 
 
 @lru_cache(maxsize=16)
-def _table_on(device: str) -> Any:
+def quantile_table_torch(device: str) -> Any:
+    """The table as a tensor on a device; copied there once."""
     torch = require_module("torch", "torch")
     return torch.from_numpy(quantile_table().copy()).to(device)
