@@ -1,8 +1,8 @@
 """Compiled expansion: ChaCha20 tiles, normals, rows, the search for a seed, and sums of many payloads.
 
-Idea     a tile is sixteen blocks of ChaCha20 side by side: each of the 320 quarter rounds is a loop over sixteen lanes, one
-         vector instruction per operation. The passes that follow are plain loops over contiguous arrays. Arithmetic is that
-         of `expand.py`, operation for operation. Importing this module needs numba.
+Idea     a tile is sixteen blocks of ChaCha20 side by side: each of the 320 quarter rounds is a loop over sixteen
+         lanes, one vector instruction per operation. The passes that follow are plain loops over contiguous arrays.
+         Arithmetic is that of `expand.py`, operation for operation. Importing this module needs numba.
 Symbols  see `expand.py` and `quantile.py`.
 """
 
@@ -193,7 +193,15 @@ def _add_tile(words: Any, z: Any, starts: Any, scale: float, weight: int, total:
 
 @compiled
 def add_payloads(
-    nonces: Any, seeds: Any, weights: Any, row_state: Any, seed_state: Any, starts: Any, scale: float, table: Any, total: Any
+    nonces: Any,
+    seeds: Any,
+    weights: Any,
+    row_state: Any,
+    seed_state: Any,
+    starts: Any,
+    scale: float,
+    table: Any,
+    total: Any,
 ) -> None:
     """Expand and add all payloads, tile by tile, so that the part of the total a tile falls into stays in the cache."""
     raw = np.empty((16, BLOCKS), np.uint32)

@@ -1,4 +1,4 @@
-"""Compiled Walsh-Hadamard stages: sums and differences in the reference's order, twelve stages per visit of a cache line.
+"""Compiled Walsh-Hadamard stages: sums and differences in the reference's order, few visits of memory.
 
 Idea     stage s pairs entries 2^s apart. The first twelve run inside blocks of 4,096 entries as passes of constant
          geometry: every pass reads groups of four neighbours and writes one result to each quarter of a second buffer,
@@ -17,7 +17,7 @@ import numpy as np
 
 from quietbit.kernel.jit import compiled
 
-__all__ = ["BLOCK", "LARGEST", "SPAN", "divide", "multiply", "early_stages", "late_stages", "signed_copy"]
+__all__ = ["BLOCK", "LARGEST", "SPAN", "divide", "early_stages", "late_stages", "multiply", "signed_copy"]
 
 BLOCK = 1 << 12  # entries of the first twelve stages, and of a chunk
 SPAN = 1 << 18  # entries transformed before the next are touched: 1 MB of float32
@@ -118,7 +118,7 @@ def _row(x: Any, start: int) -> Any:
 
 @compiled
 def late_stages(x: Any, half: int, rows: int, first: int, last: int) -> None:
-    """The stages that join ``rows`` (2, 4 or 8) rows of ``half`` entries, for chunks ``first .. last - 1`` of columns."""
+    """Join ``rows`` (2, 4 or 8) rows of ``half`` entries, for chunks ``first .. last - 1`` of columns."""
     for chunk in range(first, last):
         column = chunk * BLOCK
         s = (column // half) * rows * half + column % half

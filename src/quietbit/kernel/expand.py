@@ -1,14 +1,14 @@
 """A seed of 16 bytes as a normal vector: expansion, rows, the search for a seed, sums of many payloads.
 
-Idea     the vector mechanism sends the key of a stream cipher; whoever has it expands it to the same standard normals, bit
-         for bit. A public nonce of 8 bytes expands to the rows a client kept. A server adds expanded payloads as whole
-         numbers into one rotated vector, so neither order nor device changes a sum.
-Symbols  k = count, normals of a payload; p = size, the length of the rotated vector; u = direction, a unit vector of length k;
-         z the normals of a seed; t = <u, z>.
-Cipher   ChaCha20 with 64-bit block number and 64-bit nonce; keys of 128 bits are repeated and marked by the constants of
-         Bernstein's variant. Sixteen blocks are a tile of 128 words: word 128 g + 16 j + i of a stream is words 2 j (lower
-         half) and 2 j + 1 of block 16 g + i. Normals are read from the stream of (seed, nonce 0), rows from that of
-         (a fixed key, nonce).
+Idea     the vector mechanism sends the key of a stream cipher; whoever has it expands it to the same standard
+         normals, bit for bit. A public nonce of 8 bytes expands to the rows a client kept. A server adds expanded
+         payloads as whole numbers into one rotated vector, so neither order nor device changes a sum.
+Symbols  k = count, normals of a payload; p = size, the length of the rotated vector; u = direction, a unit vector of
+         length k; z the normals of a seed; t = <u, z>.
+Cipher   ChaCha20 with 64-bit block number and 64-bit nonce; keys of 128 bits are repeated and marked by the constants
+         of Bernstein's variant. Sixteen blocks are a tile of 128 words: word 128 g + 16 j + i of a stream is words 2
+         j (lower half) and 2 j + 1 of block 16 g + i. Normals are read from the stream of (seed, nonce 0), rows from
+         that of (a fixed key, nonce).
 Source   Bernstein, "ChaCha, a variant of Salsa20" (2008); RFC 8439; Feldman and Talwar (ICML 2021) for sending a seed;
          Higham, "Accuracy and stability of numerical algorithms" (2002), chapters 3 and 4, for sums.
 """
@@ -126,11 +126,11 @@ def normals(seed: bytes, count: int) -> FloatVector:
 
 
 def rows(nonce: bytes, count: int, size: int) -> NDArray[np.int64]:
-    """One row from each of ``count`` strata of ``0 .. size - 1``, in order; stratum j is floor(j p/k) .. floor((j+1) p/k) - 1.
+    """One row from each of ``count`` strata of ``0 .. size - 1``, in order.
 
-    A row of a stratum of width s <= 2^24 is chosen with probability 1/s up to 2^-64, a relative bias below 2^-40. All strata
-    have the same width exactly when k divides p; otherwise widths differ by one, and a row's chance by a factor of at most
-    1 + k/p.
+    Stratum j is floor(j p/k) .. floor((j+1) p/k) - 1. A row of a stratum of width s <= 2^24 is chosen with
+    probability 1/s up to 2^-64, a relative bias below 2^-40. All strata have the same width exactly when k divides p;
+    otherwise widths differ by one, and a row's chance by a factor of at most 1 + k/p.
 
     >>> bool(np.all(np.diff(rows(bytes(8), 5, 64)) > 0))
     True
@@ -147,7 +147,9 @@ def unit(vector: FloatVector) -> tuple[FloatVector, float]:
     relatively.
     """
     given = np.ascontiguousarray(vector, dtype=np.float64)
-    require(given.ndim == 1 and 0 < given.size <= MAX_COUNT, "vector", given.shape, f"flat, of 1 to {MAX_COUNT} numbers")
+    require(
+        given.ndim == 1 and 0 < given.size <= MAX_COUNT, "vector", given.shape, f"flat, of 1 to {MAX_COUNT} numbers"
+    )
     largest = float(np.max(np.abs(given)))
     if not math.isfinite(largest):
         raise InvalidParameter("update must be finite everywhere, got a NaN or infinite entry.")
@@ -179,8 +181,8 @@ def inner_error_upper(count: int) -> float:
 
     z* are the exact quantiles. With n = ceil(k/64) + 7 roundings between a product and the sum, |z| <= LARGEST and
     sum |u_i| <= sqrt(k) |u|: the sum's own error is at most gamma_n |u|_1 LARGEST; the direction's entries are off by
-    gamma_{n+3} relatively (half of a sum of squares' error, its root, a quotient; entries that underflow are covered by the
-    last digit given away); normals by EXPANSION_ERROR.
+    gamma_{n+3} relatively (half of a sum of squares' error, its root, a quotient; entries that underflow are covered
+    by the last digit given away); normals by EXPANSION_ERROR.
     """
     size = whole_number(count, "count", 1, MAX_COUNT)
     depth = -(-size // SUMS) + 7
@@ -225,18 +227,21 @@ def search(
     """The first of the candidate seeds that is accepted, and how many were looked at.
 
     Candidate i is words 2 i and 2 i + 1 of the first stream; it is accepted if word i of the second stream is below
-    ``limits[s]``, s = the number of ``edges`` at most t. Given the words the answer is a function of the arguments alone.
+    ``limits[s]``, s = the number of ``edges`` at most t. Given the words the answer is a function of the arguments
+    alone.
 
-    ``acceptance_lower`` bounds the chance of one candidate from below, for every direction. After `tries_upper` of it the next
-    candidate is returned unseen, which is the law of a zero update: nothing about the update is told by that, and the event
-    has probability at most FAILURE_UPPER, which belongs into delta. The number of candidates follows the same geometric
-    law for every update, so the time taken tells nothing either.
+    ``acceptance_lower`` bounds the chance of one candidate from below, for every direction. After `tries_upper` of it
+    the next candidate is returned unseen, which is the law of a zero update: nothing about the update is told by
+    that, and the event has probability at most FAILURE_UPPER, which belongs into delta. The number of candidates
+    follows the same geometric law for every update, so the time taken tells nothing either.
     """
     size = direction.size
     fine = direction.ndim == 1 and 0 < size <= MAX_COUNT and bool(np.all(np.isfinite(direction)))
     require(fine, "direction", direction.shape, f"flat and finite, of 1 to {MAX_COUNT} numbers")
     require(limits.shape == (edges.size + 1,), "limits", limits.shape, f"one more than the {edges.size} edges")
-    require(limits.dtype == np.uint64 and edges.dtype == np.float64, "limits", str(limits.dtype), "uint64, edges float64")
+    require(
+        limits.dtype == np.uint64 and edges.dtype == np.float64, "limits", str(limits.dtype), "uint64, edges float64"
+    )
     require(bool(np.all(edges[1:] > edges[:-1])), "edges", "another order", "increasing")
     cap, code = tries_upper(acceptance_lower), _machine_code()
     padded = np.zeros(_whole_tiles(size))
@@ -257,8 +262,9 @@ def search(
 
 
 def finest_shift(most: int) -> int:
-    """The finest fixed point whose sums of ``most`` payloads (weights counted) fit 63 bits: numbers are z 2^shift, rounded.
+    """The finest fixed point whose sums of ``most`` payloads (weights counted) fit 63 bits.
 
+    Numbers are round(2^shift z).
     Each normal is then off by at most 2^-(shift + 1) in the sum: with shift = 44, for up to 10,000 payloads, 3e-14.
 
     >>> finest_shift(1), finest_shift(10_000), finest_shift(10**9)
@@ -279,8 +285,8 @@ def accumulate(
 ) -> None:
     """Add ``weight * round(2^shift z)`` of every payload to the rows of its nonce; whole numbers, so order is nothing.
 
-    ``nonces`` is (payloads, 8) and ``seeds`` (payloads, 16); a weight of -1 takes a payload out again, exactly. Whether sums
-    fit is the caller's to see to (`finest_shift`).
+    ``nonces`` is (payloads, 8) and ``seeds`` (payloads, 16); a weight of -1 takes a payload out again, exactly.
+    Whether sums fit is the caller's to see to (`finest_shift`).
     """
     payloads = check_payloads(nonces, seeds, weights)
     require(total.ndim == 1 and total.dtype == np.int64, "total", str(total.dtype), "a flat array of int64")

@@ -1,22 +1,23 @@
 """From 64-bit words to standard normals: a piecewise polynomial for the normal quantile, the same bits everywhere.
 
-Idea     the top bit of a word is the sign; the other 63, made odd, are w, and |z| is the normal quantile of 1 - w / 2^64.
-         As a double, w has its octave in the exponent and its place inside the octave in the mantissa: exponent and four
-         bits choose one of 1,009 polynomials of degree 7, the other 48 bits are its argument. Only integer operations
-         and double-precision products and sums in a fixed order are used, none of them fused, so numpy, numba, torch and
-         Triton agree bit for bit on every machine with IEEE arithmetic.
+Idea     the top bit of a word is the sign; the other 63, made odd, are w, and |z| is the normal quantile of 1 - w /
+         2^64. As a double, w has its octave in the exponent and its place inside the octave in the mantissa: exponent
+         and four bits choose one of 1,009 polynomials of degree 7, the other 48 bits are its argument. Only integer
+         operations and double-precision products and sums in a fixed order are used, none of them fused, so numpy,
+         numba, torch and Triton agree bit for bit on every machine with IEEE arithmetic.
 Symbols  w odd, 1 .. 2^63 - 1; q = w / 2^64; z* the exact quantile; t from -1 to 1; c_0 .. c_7 a row of the table.
-Source   the table is made, and its error proved, by `tests/unit/kernel/quantile_maker.py`; Wichura (1988) for the idea of
-         piecewise approximations to this function.
+Source   the table is made, and its error proved, by `tests/unit/kernel/quantile_maker.py`; Wichura (1988) for the
+         idea of piecewise approximations to this function.
 
 What an account may use.
 
 - |z - z*| <= EXPANSION_ERROR for every word, and |z| <= LARGEST. The law of z is symmetric, exactly.
 - z* is N(0,1) rounded to the middle (in probability) of one of 2^63 equally likely cells, so for every x
   |P(z* <= x) - Phi(x)| <= 2^-64, and P(z* in I) is within 2^-63 of the normal probability of any interval I.
-- For z* of k words and any vectors u, v: P(<u, z*> <= x and <v, z*> <= y) is within `law_error_upper(k)` = k 2^-63 of what it is
-  for k independent normals. Proof: replace one coordinate at a time. Given the others, the event is that the coordinate lies in
-  an interval, whose probability changes by at most 2^-63. One half-space is the case v = 0, y >= 0.
+- For z* of k words and any vectors u, v: P(<u, z*> <= x and <v, z*> <= y) is within `law_error_upper(k)` = k 2^-63 of
+  what it is for k independent normals. Proof: replace one coordinate at a time. Given the others, the event is that
+  the coordinate lies in an interval, whose probability changes by at most 2^-63. One half-space is the case v = 0, y
+  >= 0.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
 """Normals in a few bits: the best alphabets for N(0, 1), with a decoder that keeps small means.
 
-Idea     a private vector whose entries are nearly standard normal may be rounded to 2^b levels after the fact: that is
-         post-processing and costs no privacy, only a little variance. The levels with the least squared error are
-         Lloyd and Max's: every level is the mean of its cell, every threshold the middle between two levels. Decoded as they
-         are they shrink a small mean s to g s, g = E[x Q(x)]; so they are divided by g.
+Idea     a private vector whose entries are nearly standard normal may be rounded to 2^b levels after the fact: that
+         is post-processing and costs no privacy, only a little variance. The levels with the least squared error are
+         Lloyd and Max's: every level is the mean of its cell, every threshold the middle between two levels. Decoded
+         as they are they shrink a small mean s to g s, g = E[x Q(x)]; so they are divided by g.
 Symbols  Q = the rounding, D = E (x - Q)^2, g = E[x Q(x)] = 1 - D; b = bits.
-Source   Max (1960), Lloyd (1982): conditions for the levels. Stein's identity E f(x + s) = s E[x f(x)] + O(s^3) for odd f.
+Source   Max (1960), Lloyd (1982): conditions for the levels. Stein's identity E f(x + s) = s E[x f(x)] + O(s^3) for
+         odd f.
 
-The decoder Q/g has E[Q(x + s)/g] = s (1 + O(s^2)), x ~ N(0,1), and variance 1/g at s = 0: the cost of b bits is 1/g - 1, which is
-57 % for one bit (pi/2), 13.3 % for two, 3.6 % for three, 0.96 % for four, 0.25, 0.064, 0.016 and 0.004 % for five to eight.
+The decoder Q/g has E[Q(x + s)/g] = s (1 + O(s^2)), x ~ N(0,1), and variance 1/g at s = 0: the cost of b bits is 1/g -
+1, which is 57 % for one bit (pi/2), 13.3 % for two, 3.6 % for three, 0.96 % for four, 0.25, 0.064, 0.016 and 0.004 %
+for five to eight.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """The fast Walsh-Hadamard transform and the public random rotation made of it.
 
-Idea     flip signs at random, then mix all coordinates with a Hadamard matrix: whatever the update, no rotated coordinate
-         is likely to be large, and a few of them tell as much as any others. The seed is public; rotating hides nothing
-         and costs no privacy. The transform works in place, in n log2 n additions, and every implementation performs the
-         same additions in the same order: numpy, numba, torch and Triton agree bit for bit.
+Idea     flip signs at random, then mix all coordinates with a Hadamard matrix: whatever the update, no rotated
+         coordinate is likely to be large, and a few of them tell as much as any others. The seed is public; rotating
+         hides nothing and costs no privacy. The transform works in place, in n log2 n additions, and every
+         implementation performs the same additions in the same order: numpy, numba, torch and Triton agree bit for
+         bit.
 Symbols  n = a power of two; H_n / sqrt(n) is orthogonal, symmetric and its own inverse; D = signs.
 Source   Ailon and Chazelle (2006); Suresh et al. (ICML 2017) for distributed means; Pease (1968) for passes of constant
          geometry (`compiled_transform.py`).
 
-Rounding. An entry of the result is a sum of n numbers formed in log2 n additions and one scaling, so its error is at most
-(log2 n + 1) u sqrt(sum x^2) to first order, u = 2^-24 in float32 and 2^-53 in float64 (Higham, section 4.2, and
+Rounding. An entry of the result is a sum of n numbers formed in log2 n additions and one scaling, so its error is at
+most (log2 n + 1) u sqrt(sum x^2) to first order, u = 2^-24 in float32 and 2^-53 in float64 (Higham, section 4.2, and
 Cauchy-Schwarz): 2^-19 of the norm for n = 2^27 in float32, far below any noise worth adding.
 """
 

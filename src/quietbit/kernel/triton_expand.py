@@ -146,5 +146,16 @@ def add_payloads(
     row_key = torch.from_numpy(row_state[4:8].view("<i4").copy()).to(total.device)
     factor = torch.full((1,), scale, dtype=torch.float64, device=total.device)
     _add_kernel[grid](
-        tails, keys, weights, starts, factor, table, total, row_key, count, LANES=LANES, num_warps=4, enable_fp_fusion=False
+        tails,
+        keys,
+        weights,
+        starts,
+        factor,
+        table,
+        total,
+        row_key,
+        count,
+        LANES=LANES,
+        num_warps=4,
+        enable_fp_fusion=False,
     )

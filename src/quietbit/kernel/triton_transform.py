@@ -48,7 +48,7 @@ def _stages_kernel(
         v = v * tl.load(scale)
     elif END == 2:
         divisor = tl.zeros_like(v) + tl.load(scale)
-        if v.dtype == tl.float32:
+        if v.dtype == tl.float32:  # noqa: SIM108 (decided when compiled)
             v = tl.div_rn(v, divisor)  # the plain quotient of float32 is off by up to two units in the last place
         else:
             v = v / divisor
@@ -67,6 +67,14 @@ def hadamard_stages(values: Any, scale: float, exact_scale: bool) -> None:
         size = columns << stages
         final = end if done + stages == bits else 0
         _stages_kernel[(values.numel() // size,)](
-            values, 1 << done, factor, N=size, COLUMNS=columns, STAGES=stages, END=final, num_warps=8, enable_fp_fusion=False
+            values,
+            1 << done,
+            factor,
+            N=size,
+            COLUMNS=columns,
+            STAGES=stages,
+            END=final,
+            num_warps=8,
+            enable_fp_fusion=False,
         )
         done += stages

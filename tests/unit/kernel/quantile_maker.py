@@ -3,14 +3,15 @@
     PYTHONPATH=src:tests python -m unit.kernel.quantile_maker     writes the table into the package
 
 With w an odd whole number below 2^63 the tail probability is q = w / 2^64 and f(q) the normal quantile of 1 - q. Row
-16 e + s covers w from 2^e (1 + s/16) to 2^e (1 + (s+1)/16); its polynomial in t from -1 to 1 interpolates f at the eight
-Chebyshev points, and its coefficients are rounded to doubles. The last row, w = 2^63, is zero.
+16 e + s covers w from 2^e (1 + s/16) to 2^e (1 + (s+1)/16); its polynomial in t from -1 to 1 interpolates f at the
+eight Chebyshev points, and its coefficients are rounded to doubles. The last row, w = 2^63, is zero.
 
-Proof of `row_error_upper`. f' = -1/phi(f), and with P_1 = 1, P_{n+1} = P_n' + n f P_n one has f^(n) = (-1)^n P_n(f) / phi(f)^n:
-differentiate once more and use phi' = -f phi. All coefficients of P_n are non-negative and f >= 0, so |f^(n)| decreases in q, and
-its largest value on a row is at the row's left end. The interpolation error is at most |f^(8)| h^8 / (2^7 8!), h = half the row's
-width. To it are added the rounding of coefficients (u |c_k| each, u = 2^-53), of Horner's scheme (at most (2 k + 1) u |c_k| per
-term, |t| <= 1, with 1 + 2^-40 for higher orders) and of w to a double (relative 2^-53 of q, so |f'| q 2^-53).
+Proof of `row_error_upper`. f' = -1/phi(f), and with P_1 = 1, P_{n+1} = P_n' + n f P_n one has f^(n) = (-1)^n P_n(f) /
+phi(f)^n: differentiate once more and use phi' = -f phi. All coefficients of P_n are non-negative and f >= 0, so
+|f^(n)| decreases in q, and its largest value on a row is at the row's left end. The interpolation error is at most
+|f^(8)| h^8 / (2^7 8!), h = half the row's width. To it are added the rounding of coefficients (u |c_k| each, u =
+2^-53), of Horner's scheme (at most (2 k + 1) u |c_k| per term, |t| <= 1, with 1 + 2^-40 for higher orders) and of w
+to a double (relative 2^-53 of q, so |f'| q 2^-53).
 """
 
 from __future__ import annotations
