@@ -130,7 +130,7 @@ def rows(nonce: bytes, count: int, size: int) -> NDArray[np.int64]:
 
     Stratum j is floor(j p/k) .. floor((j+1) p/k) - 1. A row of a stratum of width s <= 2^24 is chosen with
     probability 1/s up to 2^-64, a relative bias below 2^-40. All strata have the same width exactly when k divides p;
-    otherwise widths differ by one, and a row's chance by a factor of at most 1 + k/p.
+    otherwise widths differ by one, and a row's chance from k/p by a factor of at most 1/(1 - k/p).
 
     >>> bool(np.all(np.diff(rows(bytes(8), 5, 64)) > 0))
     True
