@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from quietbit.kernel.expand import acceptance_limits, accumulate, finest_shift, normals, rows, search, unit
+from quietbit.kernel.rng import secure_rng
 from quietbit.kernel.transform import hadamard_, rotate_back_, rotate_update
-from quietbit.kernel.words import secure_words
 
 K, SIZE, DIMENSION, PAYLOADS = 1024, 1 << 20, 1_000_000, 10_000
 Timed = dict[str, Callable[[], Any]]
@@ -59,7 +59,7 @@ def transforms(size: int, repeats: int) -> None:
 
 def client(repeats: int) -> None:
     update = np.random.default_rng(1).standard_normal(DIMENSION, dtype=np.float32)
-    tensor, buffer, words = torch.from_numpy(update), np.empty(SIZE, np.float32), secure_words()
+    tensor, buffer, words = torch.from_numpy(update), np.empty(SIZE, np.float32), secure_rng()
     edges, limits = np.array([1.2816]), acceptance_limits([1e-3, 1.0])  # the upper tenth, nearly always
     direction = unit(rotate_update(update, 3)[rows(bytes(8), K, SIZE)].astype(np.float64))[0]
     tasks: Timed = {

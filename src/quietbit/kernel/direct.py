@@ -27,7 +27,7 @@ from quietbit._typing import FloatVector
 from quietbit._validate import finite_real, require, whole_number
 from quietbit.kernel.expand import inner, inner_error_upper, normals
 from quietbit.kernel.quantile import EXPANSION_ERROR, LARGEST, normals_of_words
-from quietbit.kernel.words import WordBlock
+from quietbit.kernel.rng import WordBlock
 
 __all__ = ["DIRECT_STREAMS", "draw_across", "draw_along", "rounding_mass_upper", "step_cells", "step_limits"]
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit._validate import InvalidParameter, MissingDependency, finite_real, require, require_module, whole_number
 from quietbit.kernel.quantile import EXPANSION_ERROR, LARGEST, normals_of_words, quantile_table
-from quietbit.kernel.words import WordBlock
+from quietbit.kernel.rng import WordBlock
 
 __all__ = [
     "FAILURE_UPPER",
@@ -41,6 +41,7 @@ __all__ = [
     "inner_error_upper",
     "normals",
     "rows",
+    "scatter",
     "search",
     "start_state",
     "strata",
@@ -306,6 +307,14 @@ def accumulate(
         words = _words_numpy(start_state(ROWS_KEY, tails[i].tobytes()), size)[:count]
         # Strata are disjoint, so no row appears twice in a payload.
         total[_row_numbers(words, starts)] += np.rint(z * scale).astype(np.int64) * each[i]
+
+
+def scatter(nonce: bytes, numbers: NDArray[np.int64], total: NDArray[np.int64]) -> None:
+    """Add whole numbers to the rows of a nonce: what `accumulate` does, for a payload that carries codes."""
+    fine = numbers.ndim == 1 and numbers.dtype == np.int64
+    require(fine, "numbers", str(numbers.dtype), "a flat array of int64")
+    require(total.ndim == 1 and total.dtype == np.int64, "total", str(total.dtype), "a flat array of int64")
+    total[rows(nonce, numbers.size, total.size)] += numbers
 
 
 def _shape_of(value: Any) -> str:

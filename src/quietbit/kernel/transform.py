@@ -37,6 +37,7 @@ __all__ = [
     "rotate",
     "rotate_back",
     "rotate_back_",
+    "rotate_tensor",
     "rotate_update",
     "signs",
 ]
@@ -44,6 +45,7 @@ __all__ = [
 CHUNK = 1 << 17  # entries of an update handled at once
 LARGEST = 2.0**96  # an entry up to this keeps every sum of 2^31 of them finite in float32
 MAX_SIZE = 2**40
+REFUSED = "update must be finite everywhere and at most 2^96 once scaled, got another entry."
 
 
 def padded_size(dimension: int) -> int:
@@ -108,10 +110,13 @@ def rotate_back(vector: FloatVector, seed: int) -> FloatVector:
     return np.asarray(rotate_back_(np.array(vector, dtype=np.float64), seed))
 
 
-def rotate_back_(values: NDArray[Any], seed: int, threads: int = 1) -> NDArray[Any]:
-    """The inverse rotation in place, of float32 or float64, padding included: what a server does once per mean."""
+def rotate_back_(values: Any, seed: int, threads: int = 1) -> Any:
+    """The inverse rotation in place, of an array or tensor, padding included: what a server does once per mean."""
     hadamard_(values, threads)
-    _signed(values, 1.0, _sign_words(values.size, seed), values)
+    if hasattr(values, "is_cuda"):
+        values.mul_(_sign_tensor(values, seed))
+    else:
+        _signed(values, 1.0, _sign_words(values.size, seed), values)
     return values
 
 
@@ -141,10 +146,24 @@ def rotate_update(
         piece, part = flat.piece(start, stop), words[start // 32 : -(-stop // 32)]
         if not _signed(piece, float(factor), part, buffer[start:stop]):
             buffer[:] = 0.0
-            raise InvalidParameter("update must be finite everywhere and at most 2^96 once scaled, got another entry.")
+            raise InvalidParameter(REFUSED)
     buffer[flat.size :] = 0.0
     hadamard_(buffer, threads)
     return buffer
+
+
+def rotate_tensor(update: Any, seed: int, *, factor: float = 1.0) -> Any:
+    """`rotate_update` of one torch tensor, on its device: a new float32 tensor of the padded length, the same bits."""
+    torch = require_module("torch", "torch")
+    kinds = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    require(update.dtype in kinds, "type of the update", str(update.dtype), "float16, bfloat16, float32 or float64")
+    require(0.0 <= factor <= 1.0, "factor", factor, "from 0 to 1")
+    scaled = update.detach().reshape(-1).to(torch.float64) * float(factor)
+    if not bool((scaled.abs() <= LARGEST).all()):
+        raise InvalidParameter(REFUSED)
+    buffer = torch.zeros(padded_size(scaled.numel()), dtype=torch.float32, device=update.device)
+    buffer[: scaled.numel()] = scaled
+    return hadamard_(buffer.mul_(_sign_tensor(buffer, seed)))
 
 
 def _check_flat(values: Any) -> NDArray[Any]:
@@ -255,6 +274,15 @@ def _sign_words(size: int, seed: int) -> NDArray[np.uint32]:
     key = np.random.SeedSequence(number, spawn_key=(size,)).generate_state(2, np.uint64)
     words = np.random.Philox(key=key).random_raw(-(-size // 64))
     return words.astype("<u8").view("<u4")
+
+
+def _sign_tensor(like: Any, seed: int) -> Any:
+    """Signs as a tensor of another's length, type and device."""
+    torch, size = require_module("torch", "torch"), like.numel()
+    words = torch.from_numpy(_sign_words(size, seed).view("<i4").copy()).to(like.device)
+    places = torch.arange(32, dtype=torch.int32, device=like.device)
+    minus = ((words[:, None] >> places) & 1).reshape(-1)[:size]
+    return (1 - 2 * minus).to(like.dtype)
 
 
 def _signed(x: NDArray[Any], factor: float, words: NDArray[np.uint32], out: NDArray[Any]) -> bool:

@@ -12,7 +12,7 @@ from quietbit._validate import InvalidParameter
 from quietbit.kernel.direct import draw_across, draw_along, rounding_mass_upper, step_cells, step_limits
 from quietbit.kernel.expand import inner, normals, unit
 from quietbit.kernel.quantiser import normal_quantiser
-from quietbit.kernel.words import seeded_words
+from quietbit.kernel.rng import seeded_rng
 from statistical.kit import assert_binomial, seed
 
 EDGES, LEVELS = [-1.0, 0.0, 2.0], [0.1, 0.5, 1.0, 8.0]
@@ -68,9 +68,9 @@ def test_words_choose_step_and_cell():
 
 def test_t_follows_the_profile():
     """False alarms: 1e-9."""
-    cells, words = step_cells(EDGES), seeded_words(seed(2))
+    cells, rng = step_cells(EDGES), seeded_rng(seed(2))
     limits = step_limits(cells, LEVELS)
-    t = np.array([draw_along(cells, limits, words.draw(1)) for _ in range(5000)])
+    t = np.array([draw_along(cells, limits, rng.draw(1)) for _ in range(5000)])
     fine = np.array([-np.inf, -2.0, -1.0, -0.5, 0.0, 1.0, 2.0, 2.3, np.inf])
     weight = np.diff(stats.norm.cdf(fine)) * np.repeat(LEVELS, 2)
     counts = np.bincount(np.searchsorted(fine, t) - 1, minlength=8)
@@ -81,12 +81,12 @@ def test_t_follows_the_profile():
 
 def test_noise_across_is_plain_and_the_inner_product_is_t():
     """False alarms: 1e-9."""
-    rng = np.random.default_rng(1)
-    direction = unit(rng.normal(size=33))[0]
-    other = rng.normal(size=33)
+    plain = np.random.default_rng(1)
+    direction = unit(plain.normal(size=33))[0]
+    other = plain.normal(size=33)
     other = unit(other - (other @ direction) * direction)[0]
-    words = seeded_words(seed(3))
-    drawn = np.array([draw_across(direction, 1.25, words.draw(1)) for _ in range(4000)])
+    rng = seeded_rng(seed(3))
+    drawn = np.array([draw_across(direction, 1.25, rng.draw(1)) for _ in range(4000)])
     np.testing.assert_allclose(drawn @ direction, 1.25, atol=1e-12)
     across = drawn @ other
     edges = np.array([-2.0, -0.5, 0.0, 1.0])
@@ -105,8 +105,8 @@ def test_noise_across_is_plain_and_the_inner_product_is_t():
 
 def test_quantised_draws_are_unbiased_to_first_order():
     """Means of 2,000 decoded vectors along the direction; false alarms: 1e-9 (6.2 standard deviations)."""
-    direction, words, quantiser = unit(np.ones(256))[0], seeded_words(seed(4)), normal_quantiser(3)
-    drawn = [draw_across(direction, 2.0, words.draw(1)) for _ in range(2000)]
+    direction, rng, quantiser = unit(np.ones(256))[0], seeded_rng(seed(4)), normal_quantiser(3)
+    drawn = [draw_across(direction, 2.0, rng.draw(1)) for _ in range(2000)]
     along = np.array([quantiser.decode(quantiser.encode(z)) @ direction for z in drawn])
     spread = math.sqrt(quantiser.cost / along.size)  # all of z that varies along u is the rounding
     assert abs(along.mean() - 2.0) < 6.2 * spread
@@ -125,12 +125,11 @@ def test_entries_are_within_the_error_that_bound_assumes():
     """z recomputed with 200 bits from the same t and normals."""
     from quietbit.kernel.expand import inner_error_upper
 
-    rng = np.random.default_rng(7)
-    y = rng.normal(size=200)
+    y = np.random.default_rng(7).normal(size=200)
     direction = unit(y)[0]
-    words = seeded_words(9)
-    found = draw_across(direction, 3.3, words.draw(1))
-    key = seeded_words(9).draw(1).uniform64(1, 0, 2).astype("<u8").tobytes()
+    rng = seeded_rng(9)
+    found = draw_across(direction, 3.3, rng.draw(1))
+    key = seeded_rng(9).draw(1).uniform64(1, 0, 2).astype("<u8").tobytes()
     with mpmath.workprec(200):
         g = [mpmath.mpf(float(value)) for value in normals(key, 200)]
         norm = mpmath.sqrt(mpmath.fsum(mpmath.mpf(float(v)) ** 2 for v in y))

@@ -21,13 +21,14 @@ from quietbit.kernel.expand import (
     inner_error_upper,
     normals,
     rows,
+    scatter,
     search,
     start_state,
     stream_words,
     tries_upper,
     unit,
 )
-from quietbit.kernel.words import seeded_words
+from quietbit.kernel.rng import seeded_rng
 from statistical.kit import assert_binomial, seed
 from unit.kernel import quantile_maker as maker
 
@@ -215,8 +216,8 @@ def test_the_first_accepted_seed_is_found(either):
     direction = unit(np.random.default_rng(1).normal(size=150))[0]
     limits = acceptance_limits(CHANCES)
     for start in range(8):
-        block = seeded_words(start).draw(1)
-        found, tries = search(direction, EDGES, limits, seeded_words(start).draw(1), acceptance_lower=0.1)
+        block = seeded_rng(start).draw(1)
+        found, tries = search(direction, EDGES, limits, seeded_rng(start).draw(1), acceptance_lower=0.1)
         for candidate in range(tries):
             key = block.uniform64(0, 2 * candidate, 2).astype("<u8").tobytes()
             step = int(np.searchsorted(EDGES, inner(direction, normals(key, 150)), side="right"))
@@ -228,8 +229,8 @@ def test_the_first_accepted_seed_is_found(either):
 def test_accepted_seeds_follow_the_profile():
     """False alarms: 1e-9."""
     direction = unit(np.random.default_rng(1).normal(size=130))[0]
-    limits, words = acceptance_limits(CHANCES), seeded_words(seed(6))
-    keys = [search(direction, EDGES, limits, words.draw(1), acceptance_lower=0.1)[0] for _ in range(3000)]
+    limits, rng = acceptance_limits(CHANCES), seeded_rng(seed(6))
+    keys = [search(direction, EDGES, limits, rng.draw(1), acceptance_lower=0.1)[0] for _ in range(3000)]
     t = np.array([inner(direction, normals(key, 130)) for key in keys])
     weight = np.diff(stats.norm.cdf([-np.inf, *EDGES, np.inf])) * CHANCES
     counts = np.bincount(np.searchsorted(EDGES, t, side="right"), minlength=4)
@@ -242,9 +243,9 @@ def test_after_the_cap_a_fresh_candidate_is_released(either):
     """A profile that accepts nothing shows it: the answer is the candidate after the last one."""
     limits = acceptance_limits([0.0])
     for direction in (np.eye(1, 9)[0], -np.eye(1, 9)[0]):
-        found, tries = search(direction, np.empty(0), limits, seeded_words(1).draw(1), acceptance_lower=0.5)
+        found, tries = search(direction, np.empty(0), limits, seeded_rng(1).draw(1), acceptance_lower=0.5)
         assert tries == tries_upper(0.5) + 1
-        assert found == seeded_words(1).draw(1).uniform64(0, 2 * (tries - 1), 2).astype("<u8").tobytes()
+        assert found == seeded_rng(1).draw(1).uniform64(0, 2 * (tries - 1), 2).astype("<u8").tobytes()
 
 
 def test_payloads_add_up_in_any_order(monkeypatch):
@@ -267,6 +268,19 @@ def test_payloads_add_up_in_any_order(monkeypatch):
         assert found.tolist() == expected
     accumulate(nonces, seeds, plain, count=count, shift=shift, weights=np.full(20, -1))
     assert not np.any(plain)
+
+
+def test_numbers_are_added_to_the_rows_of_a_nonce():
+    total = np.zeros(64, np.int64)
+    scatter(bytes(8), np.arange(1, 6), total)
+    scatter(bytes(8), np.arange(1, 6), total)
+    expected = np.zeros(64, np.int64)
+    expected[rows(bytes(8), 5, 64)] = 2 * np.arange(1, 6)
+    np.testing.assert_array_equal(total, expected)
+    with pytest.raises(InvalidParameter, match="numbers"):
+        scatter(bytes(8), np.ones(5), total)
+    with pytest.raises(InvalidParameter, match="total"):
+        scatter(bytes(8), np.arange(5), np.zeros(64))
 
 
 def test_sums_fit():
@@ -300,7 +314,7 @@ def test_refusals():
         accumulate(*good, count=4, shift=40, weights=np.ones(3, np.int64))
     with pytest.raises(InvalidParameter, match="shift"):
         accumulate(*good, count=4, shift=60)
-    block, one = seeded_words(0).draw(1), np.ones(1)
+    block, one = seeded_rng(0).draw(1), np.ones(1)
     with pytest.raises(InvalidParameter, match="direction"):
         search(np.array([np.nan]), np.empty(0), acceptance_limits([1.0]), block, acceptance_lower=1.0)
     with pytest.raises(InvalidParameter, match="limits"):
@@ -316,15 +330,16 @@ def test_tensors_expand_to_the_same_bits():
     from quietbit.kernel.device_expand import accumulate_tensors, normals_tensor
 
     rng = np.random.default_rng(5)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     seeds, nonces = rng.integers(0, 256, (5, 16), dtype=np.uint8), rng.integers(0, 256, (5, 8), dtype=np.uint8)
     expected = np.stack([normals(key.tobytes(), 300) for key in seeds])
-    assert normals_tensor(torch.from_numpy(seeds), 300).numpy().tobytes() == expected.tobytes()
+    assert normals_tensor(torch.from_numpy(seeds).to(device), 300).cpu().numpy().tobytes() == expected.tobytes()
     weights = np.array([1, -2, 3, 1, 1])
-    total, tensor = np.zeros(1 << 11, np.int64), torch.zeros(1 << 11, dtype=torch.int64)
+    total, tensor = np.zeros(1 << 11, np.int64), torch.zeros(1 << 11, dtype=torch.int64, device=device)
     accumulate(nonces, seeds, total, count=300, shift=44, weights=weights)
-    given = (torch.from_numpy(nonces), torch.from_numpy(seeds), tensor)
-    accumulate_tensors(*given, count=300, shift=44, weights=torch.from_numpy(weights))
-    np.testing.assert_array_equal(tensor.numpy(), total)
+    given = (torch.from_numpy(nonces).to(device), torch.from_numpy(seeds).to(device), tensor)
+    accumulate_tensors(*given, count=300, shift=44, weights=torch.from_numpy(weights).to(device))
+    np.testing.assert_array_equal(tensor.cpu().numpy(), total)
     with pytest.raises(InvalidParameter, match="total"):
         accumulate_tensors(*given[:2], torch.zeros(64), count=4, shift=40)
     with pytest.raises(InvalidParameter, match="seeds"):

@@ -18,6 +18,7 @@ from quietbit.kernel.transform import (
     rotate,
     rotate_back,
     rotate_back_,
+    rotate_tensor,
     rotate_update,
     signs,
 )
@@ -183,6 +184,25 @@ def test_tensors_are_transformed_where_they_live(power):
         hadamard_(torch.zeros(8)[::2])
     with pytest.raises(InvalidParameter, match="power of two"):
         hadamard_(torch.zeros(12))
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+@pytest.mark.parametrize("size", [1, 33, 1000])
+def test_a_tensor_is_rotated_like_an_array(size):
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    for kind in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        tensor = torch.from_numpy(random(size, np.float64)).to(kind)
+        array = tensor.view(torch.uint16).numpy() if kind == torch.bfloat16 else tensor.numpy()
+        found = rotate_tensor(tensor.to(device), 5, factor=0.3)
+        assert found.cpu().numpy().tobytes() == rotate_update(array, 5, factor=0.3).tobytes()
+    back = rotate_back_(found.clone(), 5)
+    assert back.cpu().numpy().tobytes() == rotate_back_(found.cpu().numpy(), 5).tobytes()
+    with pytest.raises(InvalidParameter, match="finite everywhere"):
+        rotate_tensor(torch.tensor([0.0, float("nan")]), 0)
+    with pytest.raises(InvalidParameter, match="type of the update"):
+        rotate_tensor(torch.zeros(2, dtype=torch.int32), 0)
 
 
 @pytest.mark.skipif(find_spec("triton") is None or find_spec("torch") is None, reason="triton is not installed")
