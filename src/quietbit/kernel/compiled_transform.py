@@ -141,17 +141,10 @@ def late_stages(x: Any, half: int, rows: int, first: int, last: int) -> None:
 
 @compiled
 def early_stages(x: Any) -> None:
-    """All stages inside each of the spans that ``x`` is made of; a shorter ``x`` is one span."""
+    """All stages inside each of the blocks that ``x`` is made of; a shorter ``x`` is one block."""
     other = np.empty(min(BLOCK, x.size), x.dtype)
-    for start in range(0, x.size, SPAN):
-        span = x[start : start + SPAN]
-        for at in range(0, span.size, BLOCK):
-            _block(span[at : at + BLOCK], other)
-        half = BLOCK
-        while half < span.size:
-            rows = min(8, span.size // half)
-            late_stages(span, half, rows, 0, span.size // rows // BLOCK)
-            half *= rows
+    for at in range(0, x.size, BLOCK):
+        _block(x[at : at + BLOCK], other)
 
 
 @compiled

@@ -197,13 +197,26 @@ def _hadamard_compiled(code: ModuleType, x: NDArray[Any], threads: int) -> None:
         with ThreadPoolExecutor(workers) as pool:
             list(pool.map(task, edges[:-1], edges[1:]))
 
+    def late(values: NDArray[Any], half: int, one_by_one: bool) -> None:
+        """All stages from ``half`` on."""
+        while half < values.size:
+            rows = min(8, values.size // half)
+            chunks = values.size // rows // code.BLOCK
+            if one_by_one:
+                code.late_stages(values, half, rows, 0, chunks)
+            else:
+                spread(lambda a, b, h=half, r=rows: code.late_stages(values, h, r, a, b), chunks)  # type: ignore[misc]
+            half *= rows
+
     span = code.SPAN
-    spread(lambda first, last: code.early_stages(x[first * span : last * span]), -(-x.size // span))
-    half = span
-    while half < x.size:
-        rows = min(8, x.size // half)
-        spread(lambda a, b, h=half, r=rows: code.late_stages(x, h, r, a, b), x.size // rows // code.BLOCK)  # type: ignore[misc]
-        half *= rows
+
+    def inside_spans(first: int, last: int) -> None:
+        for part in (x[at * span : (at + 1) * span] for at in range(first, last)):
+            code.early_stages(part)
+            late(part, code.BLOCK, one_by_one=True)
+
+    spread(inside_spans, -(-x.size // span))
+    late(x, span, one_by_one=False)
     scale, exact = _scale(x.size)
     kind = x.dtype.type
     pieces = -(-x.size // span)

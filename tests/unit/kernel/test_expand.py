@@ -172,6 +172,21 @@ def test_the_inner_product_keeps_its_promise():
     assert inner_error_upper(1024) < 2e-12
 
 
+@pytest.mark.skipif(find_spec("numba") is None, reason="numba is not installed")
+@pytest.mark.parametrize("count", [1, 64, 100, 1024])
+def test_compiled_inner_products_add_in_the_same_order(count):
+    from quietbit.kernel.compiled_expand import _inner
+
+    rng = np.random.default_rng(count)
+    left, right = rng.normal(size=(2, count))
+    padded = np.zeros((2, 1024))
+    padded[:, :count] = left, right
+    assert _inner(padded[0], padded[1], np.empty(64)) == inner(left, right)
+    assert (
+        count < 100 or float(np.dot(left, right)) != inner(left, right) or math.fsum(left * right) != inner(left, right)
+    )
+
+
 def test_extreme_vectors_have_directions():
     tiny, huge = np.full(10, 1e-300), np.full(10, 1e300)
     for vector in (tiny, huge, np.full(10, 5e-324)):
