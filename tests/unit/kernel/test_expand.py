@@ -182,9 +182,6 @@ def test_compiled_inner_products_add_in_the_same_order(count):
     padded = np.zeros((2, 1024))
     padded[:, :count] = left, right
     assert _inner(padded[0], padded[1], np.empty(64)) == inner(left, right)
-    assert (
-        count < 100 or float(np.dot(left, right)) != inner(left, right) or math.fsum(left * right) != inner(left, right)
-    )
 
 
 def test_extreme_vectors_have_directions():
