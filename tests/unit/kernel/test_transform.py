@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import sys
@@ -107,6 +108,8 @@ def test_seeds_and_sizes_have_their_own_signs():
     assert not np.array_equal(signs(256, 1), signs(256, 2))
     assert not np.array_equal(signs(256, 1), signs(512, 1)[:256])
     assert set(signs(256, 1).tolist()) == {1.0, -1.0}
+    packed = np.packbits(signs(1024, 7) < 0).tobytes()  # payloads are decoded with these for ever
+    assert hashlib.sha256(packed).hexdigest() == "b8719629e62392f92a55d41329bb22700a7b5ae2b16e784e983821dee50e9a06"
     assert np.abs(rotate(np.eye(1, 1000)[0], 0)).max() == pytest.approx(1 / 32)
 
 
