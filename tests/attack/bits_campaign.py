@@ -14,9 +14,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from exact.bits_kit import exact_excess, gaussian_excess, group_atoms, probing_epsilons, random_case  # noqa: E402
-
-from quietbit.privacy.bits import dominating_square_upper  # noqa: E402
+from exact.bits_kit import exact_excess, gaussian_excess, group_atoms, probing_epsilons, random_case
+from quietbit.privacy.bits import dominating_square_upper
 
 ROUNDING = 1e-10  # of the enumeration in doubles: logarithms of binomials of up to 400, exponents of up to 700
 
@@ -30,7 +29,7 @@ def campaign(cases: int, seed: int, *, share: float = 1.0, epsilons: int = 12, m
     violations, closest = 0, np.inf
     for _ in range(cases):
         counts, upper, lower, budget, largest = random_case(rng, most)
-        square = budget + share * (dominating_square_upper(budget, largest) - budget)
+        square = budget + share * (dominating_square_upper(budget, largest, one_bit=True) - budget)
         mass, loss = group_atoms(counts, upper, lower)
         epsilon = probing_epsilons(rng, square, loss, epsilons)
         exact, bound = exact_excess(mass, loss, epsilon), gaussian_excess(epsilon, square)

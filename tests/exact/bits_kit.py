@@ -40,7 +40,7 @@ def group_atoms(counts: list[int], upper: FloatVector, lower: FloatVector) -> tu
 
 
 def exact_excess(mass: FloatVector, loss: FloatVector, epsilon: FloatVector) -> FloatVector:
-    """delta(epsilon) less max(0, 1 - e^epsilon), which every pair has: sum of (p - e^epsilon q)_+, or of its negative part.
+    """delta(epsilon) less max(0, 1 - e^epsilon), which every pair has: the sum of (p - e^epsilon q)_+ or of (...)_-.
 
     A sum of positive terms, so that its relative error is that of the masses also far out in either tail.
     """
@@ -71,8 +71,9 @@ def gaussian_excess(epsilon: FloatVector, square: float) -> FloatVector:
 def random_case(rng: np.random.Generator, most: int) -> tuple[list[int], FloatVector, FloatVector, float, float]:
     """Counts, log-odds in both worlds, budget and largest half difference of a random product of bits.
 
-    Half of the cases have a few groups of many equal bits, half up to ``most`` bits of their own. The spreads are equal,
-    one large coordinate among small ones, or anything between; worlds are zero-out either way round, or replace-one.
+    Half of the cases have a few groups of many equal bits, half up to ``most`` bits of their own. The spreads are
+    equal, one large coordinate among small ones, or anything between; worlds are zero-out either way round, or
+    replace-one.
     """
     largest = 10 ** rng.uniform(-2.5, 0) if rng.random() < 0.9 else 1.0
     if rng.random() < 0.5:

@@ -11,7 +11,7 @@ from exact.bits_kit import exact_excess, gaussian_excess, group_atoms, product_a
 from exact.privacy_kit import one_bit, rough, sigmoid_bit
 from quietbit._validate import InvalidParameter
 from quietbit.kernel.sampler import SAMPLING_ERROR
-from quietbit.privacy.bits import bits_l2_curve, dominating_square_upper
+from quietbit.privacy.bits import dominated_l2_curve, dominating_square_upper
 from quietbit.privacy.curve import (
     FunctionCurve,
     GaussianCurve,
@@ -21,6 +21,7 @@ from quietbit.privacy.curve import (
     total,
     with_slack,
 )
+from quietbit.privacy.fisher import fisher_information, fisher_supremum_upper
 from quietbit.privacy.gaussian import gaussian_epsilon_upper
 
 
@@ -61,7 +62,8 @@ def test_sixty_digits_stay_below_for_random_spreads(dimension):
             half = rng.random(dimension) ** 2 * 10 ** rng.uniform(-1.5, 0)
             middle = rng.choice([-half, half, rng.normal(size=dimension)])
             upper, lower = middle + half, middle - half
-            square = dominating_square_upper(float(half @ half) * (1 + 1e-15), float(half.max()) * (1 + 1e-15))
+            budget, largest = float(half @ half) * (1 + 1e-15), float(half.max()) * (1 + 1e-15)
+            square = dominating_square_upper(budget, largest, one_bit=True)
             for place in (-1.0, 0.0, 0.3, 1.0, 2.0, 4.0):
                 epsilon = mp.mpf(place * math.sqrt(square))
                 assert sixty_digit_delta(upper, lower, float(epsilon)) < gaussian_delta(epsilon, mp.mpf(square))
@@ -86,11 +88,65 @@ def test_the_step_of_the_proof_to_fifty_digits():
     assert 0 < least < 1e-3  # never below, and the constant 1/6 is nearly needed
 
 
+def code_laws(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, float, float]:
+    """Two laws of a random two-level code of two or three bits, and M (x - x')^2 from above and from below."""
+    design = rough(2, int(rng.integers(2, 4)), float(rng.choice([0.3, 1.0, 3.0])), int(rng.integers(1 << 30)))
+    eta = np.log(design.probabilities)
+    here, there = rng.random(2)
+    weights = np.exp(eta[0] + np.array([[here], [there]]) * (eta[1] - eta[0]))
+    laws = weights / weights.sum(axis=1, keepdims=True)
+    least = max(fisher_information(design, x) for x in np.linspace(-5, 6, 23)) * (here - there) ** 2
+    return laws[0], laws[1], fisher_supremum_upper(design) * (here - there) ** 2, least
+
+
+@pytest.mark.parametrize(("share", "expected"), [(1.0, 0), (0.7, 20)])
+def test_the_step_of_the_proof_for_codes(share, expected):
+    """A code and a Gaussian of square v are dominated by one of v^2/(v - s^2); not so with much less than s^2."""
+    rng = np.random.default_rng(8)
+    violated = 0
+    for _ in range(300):
+        upper, lower, largest, least = code_laws(rng)
+        assert least <= largest
+        square = largest * (1 + 10 ** rng.uniform(-1.5, 2.5))
+        more = square**2 / (square - largest)
+        more = square + share * (more - square)
+        epsilon = np.concatenate((np.linspace(-3, 5, 33) * math.sqrt(more), [0.0]))
+        loss = np.log(upper / lower)
+        both = np.zeros(len(epsilon))
+        for mass, value in zip(upper, loss, strict=True):  # H(epsilon) is a mixture of the Gaussian's
+            both += mass * hockey(epsilon - value, square)
+        violated += bool((both > hockey(epsilon, more) * (1 + 1e-9) + 1e-15).any())
+    assert (violated == 0) if expected == 0 else (violated >= expected)
+
+
+def hockey(epsilon: np.ndarray, square: float) -> np.ndarray:
+    """delta(epsilon) of the Gaussian pair at any epsilon, negative ones too."""
+    return gaussian_excess(epsilon, square) + np.maximum(-np.expm1(epsilon), 0.0)
+
+
+def test_products_of_codes_stay_below():
+    rng = np.random.default_rng(2)
+    for _ in range(60):
+        design = rough(2, 2, float(rng.choice([0.3, 1.0, 3.0])), int(rng.integers(1 << 30)))
+        eta = np.log(design.probabilities)
+        worlds = rng.random((2, 5))
+        distance, single = np.linalg.norm(worlds[0] - worlds[1]), np.abs(worlds[0] - worlds[1]).max()
+        curve = dominated_l2_curve(design, float(distance), float(single), 0.0, 1.0)
+        laws = np.exp(eta[0] + worlds[..., None] * (eta[1] - eta[0]))
+        laws /= laws.sum(axis=2, keepdims=True)
+        mass, loss = np.ones(1), np.zeros(1)
+        for upper, lower in zip(*laws, strict=True):
+            mass = np.multiply.outer(mass, upper).ravel()
+            loss = np.add.outer(loss, np.log(upper / lower)).ravel()
+        epsilon = np.linspace(-1, 3, 41)
+        assert (exact_excess(mass, loss, epsilon) <= gaussian_excess(epsilon, 2 * curve.pair_slope)).all()
+
+
 def test_equal_bits_in_many_dimensions_come_close_to_the_fisher_budget():
     """At a share of a twentieth the pair is 0.53 % above the budget, and exact lattices stay below it."""
     for count in (399, 400, 1_600, 6_400):
         half = 1 / math.sqrt(count)
-        square = dominating_square_upper(1.0, 1 / 20)
+        square = dominating_square_upper(1.0, 1 / 20, one_bit=True)
         assert 1 < square < 1.0053
         for middle in (0.0, half, -half):
             atoms = group_atoms([count], np.array([middle + half]), np.array([middle - half]))
@@ -109,7 +165,7 @@ def test_squared_error_is_within_three_percent_of_the_exact_gaussian(releases, t
     def account(strength: float) -> float:
         design = sigmoid_bit(strength)
         reach = 0.5 * share  # of inputs from the centre
-        curve = bits_l2_curve(design, 0.5 * adjacency, reach * adjacency, 0.5 - reach, 0.5 + reach)
+        curve = dominated_l2_curve(design, 0.5 * adjacency, reach * adjacency, 0.5 - reach, 0.5 + reach)
         slack = sampling_slack_upper(dimension, 0.25, SAMPLING_ERROR)
         return with_slack(curve, slack).repeat(releases).epsilon_upper(delta)
 
@@ -132,7 +188,7 @@ def test_the_curve_of_a_design_covers_its_bits():
         eta = np.log(design.probabilities)
         grid = np.linspace(0, 1, len(eta))
         reach, dimension = 0.25, 8
-        curve = bits_l2_curve(design, 2 * reach, 2 * reach * 0.6, 0.5 - reach, 0.5 + reach)
+        curve = dominated_l2_curve(design, 2 * reach, 2 * reach * 0.6, 0.5 - reach, 0.5 + reach)
         for _ in range(40):
             worlds = rng.normal(size=(2, dimension))
             worlds *= reach / np.linalg.norm(worlds, axis=1, keepdims=True)
@@ -145,7 +201,7 @@ def test_the_curve_of_a_design_covers_its_bits():
 
 def test_two_levels_have_the_fisher_budget():
     """reach^2 M with M = epsilon^2 for the sigmoid: Theorem 2's slope, now with a pair beside it."""
-    curve = bits_l2_curve(sigmoid_bit(2.0), 0.5, 0.05, 0.45, 0.55)
+    curve = dominated_l2_curve(sigmoid_bit(2.0), 0.5, 0.05, 0.45, 0.55)
     assert curve.slope == pytest.approx(0.5, rel=1e-9)
     assert curve.slope >= 0.5
     assert curve.pair_slope == pytest.approx(0.5 * 1.018839, rel=1e-5)
@@ -154,12 +210,12 @@ def test_two_levels_have_the_fisher_budget():
 
 
 def test_without_a_clamp_renyi_answers():
-    curve = bits_l2_curve(sigmoid_bit(2.0), 0.5, 0.5, 0.0, 1.0)
+    curve = dominated_l2_curve(sigmoid_bit(2.0), 0.5, 0.5, 0.0, 1.0)
     assert curve.answered_by(1e-5) == "Rényi"
     assert curve.epsilon_upper(1e-5) == LinearCurve(curve.slope).epsilon_upper(1e-5)
-    wild = bits_l2_curve(sigmoid_bit(8.0), 0.5, 0.5, 0.0, 1.0)
-    assert wild.pair_slope == math.inf
-    assert wild.epsilon_upper(1e-5) < math.inf
+    wild = dominated_l2_curve(sigmoid_bit(8.0), 0.5, 0.5, 0.0, 1.0)
+    assert wild.answered_by(1e-5) == "Rényi"
+    assert GaussianPairCurve(0.5, math.inf).repeat(3).epsilon_upper(1e-5) == LinearCurve(1.5).epsilon_upper(1e-5)
 
 
 def test_pairs_add_up_with_themselves_and_with_gaussians():
@@ -185,28 +241,31 @@ def test_beside_a_curve_that_knows_only_renyi_the_account_is_renyi():
 
 
 def test_what_a_square_is_at_its_ends():
-    assert dominating_square_upper(0.0, 0.5) == 0
-    assert dominating_square_upper(0.5, 0.0) == 0
-    assert dominating_square_upper(4.0, 1.1) == math.inf
-    assert dominating_square_upper(math.inf, 0.1) == math.inf
-    assert dominating_square_upper(1e-3, 7.0) == pytest.approx(1e-3 * (2 + math.log(3) / 6), rel=1e-9)
-    assert 1 <= dominating_square_upper(1.0, 1e-200) < 1 + 1e-12
-    assert dominating_square_upper(1e-320, 1.0) > 0
-    squares = [dominating_square_upper(0.7, largest) for largest in np.linspace(1e-3, 0.8, 50)]
+    assert dominating_square_upper(0.0, 0.5, one_bit=True) == 0
+    assert dominating_square_upper(0.5, 0.0, one_bit=True) == 0
+    wide = 4.0 + 1.21 * (2.5 + math.log(1 + 4 / 1.21))  # outside the theorem for bits that for codes answers
+    assert dominating_square_upper(4.0, 1.1, one_bit=True) == pytest.approx(wide, rel=1e-12)
+    assert dominating_square_upper(4.0, 1.1, one_bit=False) == pytest.approx(wide, rel=1e-12)
+    assert dominating_square_upper(4.0, 0.1, one_bit=True) < dominating_square_upper(4.0, 0.1, one_bit=False)
+    assert dominating_square_upper(math.inf, 0.1, one_bit=True) == math.inf
+    assert dominating_square_upper(1e-3, 7.0, one_bit=True) == pytest.approx(1e-3 * (2 + math.log(3) / 6), rel=1e-9)
+    assert 1 <= dominating_square_upper(1.0, 1e-200, one_bit=True) < 1 + 1e-12
+    assert dominating_square_upper(1e-320, 1.0, one_bit=True) > 0
+    squares = [dominating_square_upper(0.7, largest, one_bit=True) for largest in np.linspace(1e-3, 0.8, 50)]
     assert squares == sorted(squares)
 
 
 @pytest.mark.parametrize(("budget", "largest"), [(-1.0, 0.1), (math.nan, 0.1), (1.0, math.nan), (1.0, -0.1)])
 def test_numbers_that_are_none_are_refused(budget, largest):
     with pytest.raises(InvalidParameter, match="at least 0"):
-        dominating_square_upper(budget, largest)
+        dominating_square_upper(budget, largest, one_bit=True)
 
 
-def test_more_bits_and_wrong_distances_are_refused():
-    with pytest.raises(InvalidParameter, match="output_bits must be 1"):
-        bits_l2_curve(rough(2, 2, 1.0, 1), 0.5, 0.1, 0.4, 0.6)
+def test_more_levels_and_wrong_distances_are_refused():
+    with pytest.raises(InvalidParameter, match="input_levels must be 2 where"):
+        dominated_l2_curve(rough(3, 2, 1.0, 1), 0.5, 0.1, 0.4, 0.6)
     for distance, largest in ((math.nan, 0.1), (0.5, math.nan), (0.0, 0.1), (0.5, -1.0)):
         with pytest.raises(InvalidParameter):
-            bits_l2_curve(sigmoid_bit(1.0), distance, largest, 0.4, 0.6)
+            dominated_l2_curve(sigmoid_bit(1.0), distance, largest, 0.4, 0.6)
     with pytest.raises(InvalidParameter, match="pair_slope"):
         GaussianPairCurve(0.1, math.nan)

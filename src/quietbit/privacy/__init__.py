@@ -1,10 +1,12 @@
 """What a release costs: constants of the mechanisms, curves, ledgers and guarantees."""
 
+from quietbit.privacy.bits import dominated_l2_curve, dominating_square_upper
 from quietbit.privacy.conversion import epsilon_from_linear, epsilon_from_rdp
 from quietbit.privacy.curve import (
     ComposedCurve,
     FunctionCurve,
     GaussianCurve,
+    GaussianPairCurve,
     LinearCurve,
     PrivacyCurve,
     PureCurve,
@@ -36,6 +38,7 @@ __all__ = [
     "ComposedCurve",
     "FunctionCurve",
     "GaussianCurve",
+    "GaussianPairCurve",
     "Guarantee",
     "Ledger",
     "LinearCurve",
@@ -47,6 +50,8 @@ __all__ = [
     "Unit",
     "dithered_l1_curve",
     "dithered_l2_curve",
+    "dominated_l2_curve",
+    "dominating_square_upper",
     "dp_event",
     "epsilon_from_linear",
     "epsilon_from_rdp",
