@@ -4,6 +4,7 @@ from quietbit.privacy.bits import dominated_l2_curve, dominating_square_upper
 from quietbit.privacy.conversion import epsilon_from_linear, epsilon_from_rdp
 from quietbit.privacy.curve import (
     ComposedCurve,
+    DeltaCurve,
     FunctionCurve,
     GaussianCurve,
     GaussianPairCurve,
@@ -13,6 +14,7 @@ from quietbit.privacy.curve import (
     SlackCurve,
     sampling_slack_upper,
     total,
+    with_delta,
     with_slack,
 )
 from quietbit.privacy.dithered import dithered_l1_curve, dithered_l2_curve, reference_row
@@ -24,24 +26,29 @@ from quietbit.privacy.divergence import (
     through_centre_constant_upper,
     zero_out_constant_upper,
 )
+from quietbit.privacy.dominating import DominatingCurve
 from quietbit.privacy.dp_events import dp_event
 from quietbit.privacy.fisher import fisher_information, fisher_supremum_upper
 from quietbit.privacy.gaussian import gaussian_epsilon_upper
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit, sensitivity
 from quietbit.privacy.interpolated import interpolated_l1_curve, interpolated_l2_curve
 from quietbit.privacy.ledger import Ledger
+from quietbit.privacy.loss import LossDistribution
 from quietbit.privacy.renyi import RenyiConstant, kappa_upper
 from quietbit.privacy.skellam import skellam_curve, skellam_rdp_upper
 
 __all__ = [
     "Adjacency",
     "ComposedCurve",
+    "DeltaCurve",
+    "DominatingCurve",
     "FunctionCurve",
     "GaussianCurve",
     "GaussianPairCurve",
     "Guarantee",
     "Ledger",
     "LinearCurve",
+    "LossDistribution",
     "PrivacyCurve",
     "PureCurve",
     "RenyiConstant",
@@ -72,6 +79,7 @@ __all__ = [
     "smallest_probability_lower",
     "through_centre_constant_upper",
     "total",
+    "with_delta",
     "with_slack",
     "zero_out_constant_upper",
 ]

@@ -9,6 +9,7 @@ import pytest
 from quietbit._validate import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism import Ball, Gaussian, Norm
+from quietbit.privacy.curve import LinearCurve
 from quietbit.privacy.guarantee import Adjacency
 
 BALL = Ball(Norm.L2, 2.0, 5)
@@ -21,7 +22,7 @@ def test_the_curve_is_the_textbook_one() -> None:
     assert replace.rdp(3.0) == pytest.approx(4 * zero.rdp(3.0), rel=1e-12)
     assert zero.slope >= 1 / (2 * 1.5**2)
     assert math.isinf(zero.epsilon_upper(0.0))
-    assert zero.analytic_epsilon_upper(1e-5) < zero.epsilon_upper(1e-5)
+    assert zero.epsilon_upper(1e-5) < LinearCurve(zero.slope).epsilon_upper(1e-5)
 
 
 def test_codes_are_the_bits_of_floats() -> None:
