@@ -6,7 +6,7 @@ Idea     many small independent codes are almost a Gaussian. This file says how 
 Symbols  s_i^2: the largest variance of coordinate i's privacy loss under any exponential tilt of its law; for a bit
          s_i is half the distance of its two log-odds. budget >= sum s_i^2; largest >= s_i for every i.
          mu^2: what `dominating_square_upper` returns.
-Source   docs/theory/exact-accounts.md has statements and proofs; composition: Dong, Roth, Su (2022), Corollary 2.
+Source   docs/theory/exact-accounts.md has statements and proofs; composition: Dong, Roth, Su (2022).
 
     one bit:  mu^2 = budget + largest^2 (1 + log(1 + 2 budget / largest^2) / 6),      largest <= 1;
     any code: mu^2 = budget + largest^2 (5/2 + log(1 + budget / largest^2)).

@@ -252,7 +252,7 @@ class GaussianPairCurve(_Curve):
 
     Its Rényi divergences may be known to be smaller than that Gaussian's: at most ``slope`` times the order. The pair
     composes exactly, with itself and with Gaussians, also when inputs depend on what was released before (Dong, Roth,
-    Su 2022, Corollary 2); it is infinite where none is known.
+    Su 2022); it is infinite where none is known.
     """
 
     slope: float
