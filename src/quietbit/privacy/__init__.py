@@ -1,11 +1,13 @@
 """What a release costs: constants of the mechanisms, curves, ledgers and guarantees."""
 
+from quietbit.privacy.bits import dominated_l2_curve, dominating_square_upper
 from quietbit.privacy.conversion import epsilon_from_linear, epsilon_from_rdp
 from quietbit.privacy.curve import (
     ComposedCurve,
     DeltaCurve,
     FunctionCurve,
     GaussianCurve,
+    GaussianPairCurve,
     LinearCurve,
     PrivacyCurve,
     PureCurve,
@@ -44,6 +46,7 @@ __all__ = [
     "DominatingCurve",
     "FunctionCurve",
     "GaussianCurve",
+    "GaussianPairCurve",
     "Guarantee",
     "Ledger",
     "LinearCurve",
@@ -57,6 +60,8 @@ __all__ = [
     "Unit",
     "dithered_l1_curve",
     "dithered_l2_curve",
+    "dominated_l2_curve",
+    "dominating_square_upper",
     "dp_event",
     "epsilon_from_linear",
     "epsilon_from_rdp",
