@@ -1,8 +1,8 @@
 """The normal distribution to ninety digits, in decimal arithmetic: what directed rounding of profiles rests on.
 
-Idea     Phi(x) = 1/2 + phi(x) S(x) with S(x) = x + x^3/3 + x^5/(3 5) + ...: for x >= 0 every term is positive, so nothing
-         cancels inside the series and the remainder is a geometric tail. Python's decimal arithmetic rounds each
-         operation, and its exponential, correctly; 130 digits leave far more than the error stated here.
+Idea     Phi(x) = 1/2 + phi(x) S(x) with S(x) = x + x^3/3 + x^5/(3 5) + ...: for x >= 0 every term is positive, so
+         nothing cancels inside the series and the remainder is a geometric tail. Python's decimal arithmetic rounds
+         each operation, and its exponential, correctly; 130 digits leave far more than the error stated here.
 Symbols  Phi, phi: distribution and density of N(0, 1). ERROR: bound on the absolute error of everything returned.
 Source   Abramowitz and Stegun (1964), 26.2.11.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from functools import lru_cache
+from itertools import pairwise
 
 from quietbit._validate import require
 
@@ -42,7 +43,8 @@ def distribution(x: float) -> Decimal:
     square = _DIGITS.multiply(size, size)
     term = total = size
     n = 1
-    while term > 0 and not (term < Decimal("1e-125") and square < n):
+    enough = int(2 * square) + 1
+    while term > 0 and not (term < Decimal("1e-125") and n > enough):
         n += 2
         term = _DIGITS.divide(_DIGITS.multiply(term, square), Decimal(n))
         total = _DIGITS.add(total, term)
@@ -57,7 +59,7 @@ def cell_masses(edges: list[float]) -> list[Decimal]:
     [0.5, 0.5]
     """
     tails = [Decimal(0), *(distribution(edge) for edge in edges), Decimal(1)]
-    return [_DIGITS.subtract(right, left) for left, right in zip(tails[:-1], tails[1:], strict=True)]
+    return [_DIGITS.subtract(right, left) for left, right in pairwise(tails)]
 
 
 def float_upper(value: Decimal, error: Decimal = ERROR) -> float:

@@ -7,11 +7,11 @@ Symbols  t_1 < ... < t_{m-1}: edges. w_0 <= ... <= w_{m-1}: levels; h(t) = w_j /
          Z = E w(t), t ~ N(0,1). gain = E[t h(t)] = sum_j (w_j - w_{j-1}) phi(t_j) / Z, by parts.
 Source   docs/theory/vector-mechanism.md. A step with two levels is PrivUnitG (Asi, Feldman, Talwar 2022).
 
-Normalisation. E h = 1 cannot hold in doubles, and it need not: h is *defined* as w / Z with the real number Z, and that is
-what a sampler that accepts with probability proportional to w draws from, exactly. The constructor keeps Z within 2^-40
-of one, so levels may be read as values of h. An update of norm r < 1 is sent with weights 1 - r + r w: after normalisation
-a mixture of N(0, I) and h with weight r Z / (1 - r + r Z), which lies in [0, 1] whatever Z is; the account covers all of
-those, so an inexact Z costs no privacy, only a relative bias of |Z - 1|.
+Normalisation. E h = 1 cannot hold in doubles, and it need not: h is *defined* as w / Z with the real number Z, and that
+is what a sampler that accepts with probability proportional to w draws from, exactly. The constructor keeps Z within
+2^-40 of one, so levels may be read as values of h. An update of norm r < 1 is sent with weights 1 - r + r w: after
+normalisation a mixture of N(0, I) and h with weight r Z / (1 - r + r Z), which lies in [0, 1] whatever Z is; the account
+covers all of those, so an inexact Z costs no privacy, only a relative bias of |Z - 1|.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import json
 import math
 from dataclasses import dataclass, field
 from decimal import Context, Decimal
+from itertools import pairwise
 from typing import Any, final
 
 import numpy as np
@@ -37,7 +38,7 @@ MOST_LEVELS = 1024
 MASS_ERROR = 2.0**-40
 ADJACENCIES = ("replace-one", "zero-out")  # the words of quietbit.privacy.guarantee.Adjacency
 _DIGITS = Context(prec=130)
-# A sum of at most 1,024 products of a level (below 1e60) and a mass or density (within 2e-90), all rounded to 130 digits.
+# A sum of at most 1,024 products of a level (below 1e60) and a mass or density (within 2e-90), each to 130 digits.
 _SUM_ERROR = Decimal("1e-26")
 
 
@@ -64,7 +65,9 @@ class Profile:
         """Check order, signs and mass, then freeze the arrays."""
         edges, levels = _frozen(self.edges, "edges"), _frozen(self.levels, "levels")
         require(1 <= edges.size < MOST_LEVELS, "number of edges", edges.size, f"from 1 to {MOST_LEVELS - 1}")
-        require(levels.size == edges.size + 1, "number of levels", levels.size, f"{edges.size + 1}, one above the edges")
+        require(
+            levels.size == edges.size + 1, "number of levels", levels.size, f"{edges.size + 1}, one above the edges"
+        )
         inside = bool(np.all(np.abs(edges) <= LARGEST))
         require(inside, "edges", edges.tolist(), f"finite and within {LARGEST:g} of zero")
         require(bool(np.all(np.diff(edges) > 0)), "edges", edges.tolist(), "strictly increasing")
@@ -76,7 +79,7 @@ class Profile:
         object.__setattr__(self, "_masses", tuple(cell_masses(edges.tolist())))
         mass = _weighted(levels.tolist(), self._masses)
         require(abs(mass - 1) <= Decimal(MASS_ERROR), "mean of the levels", float(mass), "within 2^-40 of one")
-        jumps = [_DIGITS.subtract(Decimal(b), Decimal(a)) for a, b in zip(levels[:-1], levels[1:], strict=True)]
+        jumps = [_DIGITS.subtract(Decimal(b), Decimal(a)) for a, b in pairwise(levels.tolist())]
         gain = _DIGITS.divide(_weighted(jumps, [density(edge) for edge in edges.tolist()]), mass)
         object.__setattr__(self, "_mass", mass)
         object.__setattr__(self, "_gain", gain)
@@ -182,7 +185,7 @@ class Profile:
     def _rounded(self, index: list[int], masses: list[Decimal]) -> tuple[FloatVector, FloatVector]:
         """Masses times h of the levels at ``index``: rounded up, and rounded down."""
         levels = [Decimal(level) for level in self.levels.tolist()]
-        # Z is known within 1e-26 and a mass within 2e-90: relative 1e-25 and an absolute 1e-29 hold for levels up to 1e60.
+        # Z is known within 1e-26, a mass within 2e-90: a relative 1e-25 plus 1e-89 times the level covers both.
         exact = [
             _DIGITS.divide(_DIGITS.multiply(levels[j], mass), self._mass) for j, mass in zip(index, masses, strict=True)
         ]
