@@ -10,8 +10,8 @@ Source   docs/theory/vector-mechanism.md. A step with two levels is PrivUnitG (A
 Normalisation. E h = 1 cannot hold in doubles, and it need not: h is *defined* as w / Z with the real number Z, and that
 is what a sampler that accepts with probability proportional to w draws from, exactly. The constructor keeps Z within
 2^-40 of one, so levels may be read as values of h. An update of norm r < 1 is sent with weights 1 - r + r w: after
-normalisation a mixture of N(0, I) and h with weight r Z / (1 - r + r Z), which lies in [0, 1] whatever Z is; the account
-covers all of those, so an inexact Z costs no privacy, only a relative bias of |Z - 1|.
+normalisation a mixture of N(0, I) and h with weight r Z / (1 - r + r Z), which lies in [0, 1] whatever Z is; the
+account covers all of those, so an inexact Z costs no privacy, only a relative bias of |Z - 1|.
 """
 
 from __future__ import annotations

@@ -131,7 +131,8 @@ def _simplex(account: _Account, shape: FloatVector, start: tuple[float, float], 
 
     def edges(y: FloatVector) -> FloatVector:
         bent = x + y[2] * x**2 + y[3] * x**3
-        return np.clip(y[0], -4.0, 8.0) + half * math.exp(min(max(y[1], NARROWEST), WIDEST)) * bent
+        moved: FloatVector = min(max(y[0], -4.0), 8.0) + half * math.exp(min(max(y[1], NARROWEST), WIDEST)) * bent
+        return moved
 
     def cost(y: FloatVector) -> float:
         proposed = edges(y)
@@ -247,8 +248,9 @@ class _Account:
         height = np.exp(step * np.arange(cells.edges.size + 1.0))
         total = float(np.sum(cells.mass * height[cells.level]))
         if self.mirrored:
-            mass = np.bincount(cells.place, cells.mass * height[cells.level] / total, 2 * cells.edges.size + 1)
-            return [(mass, -step * cells.edges.size, 1)]
+            p = np.zeros(2 * cells.edges.size + 1)
+            np.add.at(p, cells.place, cells.mass * height[cells.level] / total)
+            return [(p, -step * cells.edges.size, 1)]
         least = -math.log(total)
         return [
             (cells.mass * height / total, least, 1),
