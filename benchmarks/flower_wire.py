@@ -26,17 +26,17 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from quietbit.federation.problem import MAX_CLIP, LocalPlan
 from quietbit.flower import PrivateStrategy, PrivateUplink, RunSettings
 from quietbit.flower.wire import WireSizes
 from quietbit.mechanism.calibrate import calibrate
 from quietbit.mechanism.clipping import Ball, Norm
 from quietbit.mechanism.gaussian import Gaussian
+from quietbit.plan.problem import MAX_CLIP, LocalPlan
 from quietbit.privacy.curve import GaussianCurve
 from quietbit.privacy.guarantee import Adjacency
-from quietbit.task.dataset import Partition
-from quietbit.task.digits import load_digits
-from quietbit.task.linear import LinearSoftmax
+from quietbit_lab.task.dataset import Partition
+from quietbit_lab.task.digits import load_digits
+from quietbit_lab.task.linear import LinearSoftmax
 
 NODES, ROUNDS, CLIP, EPSILON, DELTA = 50, 20, 0.5, 20.0, 1e-5
 STEPS, RATE, RUN = 10, 0.5, 1

@@ -18,9 +18,9 @@ from quietbit.mechanism.clipping import Ball, Norm
 from quietbit.mechanism.sum_comparison import compare_sums
 from quietbit.privacy.aggregate import AggregateConstant, aggregate_curve
 from quietbit.privacy.guarantee import Adjacency
-from quietbit.secure.client import SumClient
-from quietbit.secure.plan import SumPlan, neighbours_for
-from quietbit.secure.server import SumServer
+from quietbit.secagg.client import SumClient
+from quietbit.secagg.plan import SumPlan, neighbours_for
+from quietbit.secagg.server import SumServer
 
 ORDERS = (2.0, 2.5, 3.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 

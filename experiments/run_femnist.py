@@ -26,12 +26,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from quietbit.federation.files import append_line
-from quietbit.federation.grid import Job, Sweep, read_sweep
-from quietbit.federation.problem import Problem
-from quietbit.federation.settings import Settings
-from quietbit.federation.sweep import RESULTS, finished, run_sweep
-from quietbit.task.registry import TaskSpec, build_task
+from quietbit.plan.problem import Problem
+from quietbit.plan.settings import Settings
+from quietbit_lab.experiment.files import append_line
+from quietbit_lab.experiment.grid import Job, Sweep, read_sweep
+from quietbit_lab.experiment.sweep import RESULTS, finished, run_sweep
+from quietbit_lab.task.registry import TaskSpec, build_task
 
 HERE = Path(__file__).parent
 SEEDS = (1, 2, 3)

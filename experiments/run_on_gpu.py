@@ -20,13 +20,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from quietbit.federation.batched import run_batches
-from quietbit.federation.grid import Job, Sweep, read_sweep
-from quietbit.federation.problem import Problem
-from quietbit.federation.settings import Settings
-from quietbit.federation.sweep import finished
-from quietbit.task.linear_sweep import LinearTogether
-from quietbit.task.registry import TaskSpec, build_task
+from quietbit.plan.problem import Problem
+from quietbit.plan.settings import Settings
+from quietbit_lab.experiment.batched import run_batches
+from quietbit_lab.experiment.grid import Job, Sweep, read_sweep
+from quietbit_lab.experiment.sweep import finished
+from quietbit_lab.task.linear_sweep import LinearTogether
+from quietbit_lab.task.registry import TaskSpec, build_task
 
 BEGAN = time.monotonic()
 LINES_EVERY = 10.0  # seconds between lines of progress

@@ -20,9 +20,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import quietbit
-from quietbit.federation.frontier import Summary, summarise
-from quietbit.report.frontier import plot_frontier
+from quietbit.plot.figure import save_figure
+from quietbit_lab.experiment.frontier import Summary, summarise
+from quietbit_lab.report.frontier import plot_frontier
 
 Result = Mapping[str, Any]
 
@@ -41,7 +41,7 @@ def main() -> None:
     if given.pack is not None:
         pack(results, given.pack)
     elif given.figure is not None:
-        quietbit.save_figure(plot_frontier(results, given.title), given.figure)
+        save_figure(plot_frontier(results, given.title), given.figure)
     elif given.select:
         print_selected(results, given.select)
     else:

@@ -146,7 +146,7 @@ def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path):
     for paths in hook("reference").public_names().values():
         for path in paths:
             assert f'id="{path}"' in reference, path
-    assert 'id="quietbit.transport.uplink.Uplink.send"' in reference
+    assert 'id="quietbit.wire.uplink.Uplink.send"' in reference
     for page in (tmp_path / "site").rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         fetched = re.findall(

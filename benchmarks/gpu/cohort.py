@@ -29,12 +29,12 @@ import triton
 from cohort_rounds import KEY, Round, make_sampler, plain_counts
 from timing import Task, seconds
 
-from quietbit.kernel import triton_cohort_host as host
-from quietbit.kernel.cohort import BitLaw, count_ones, reference_counts
-from quietbit.kernel.cohort_codes import reference_sums, sum_codes
-from quietbit.kernel.cohort_plan import bit_plan
-from quietbit.kernel.cohort_words import key_numbers
 from quietbit.kernel.device_tables import thresholds_on_device
+from quietbit_lab.cohort import triton_host as host
+from quietbit_lab.cohort.codes import reference_sums, sum_codes
+from quietbit_lab.cohort.plan import bit_plan
+from quietbit_lab.cohort.sums import BitLaw, count_ones, reference_counts
+from quietbit_lab.cohort.words import key_numbers
 
 MNIST, CIFAR = (600, 10, 3970), (500, 10, 15553)
 DIGESTS = {"logistic": "fd7942a0d03e822a", "normal": "9c22639620538d54", "laplace": "9a4a63903e1101b6"}

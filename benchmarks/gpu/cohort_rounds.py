@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from quietbit.kernel.cohort import BitLaw, count_ones
-from quietbit.kernel.cohort_codes import sum_codes
 from quietbit.kernel.sampler import Sampler
+from quietbit_lab.cohort.codes import sum_codes
+from quietbit_lab.cohort.sums import BitLaw, count_ones
 
 KEY = bytes(range(100, 132))
 

@@ -10,8 +10,8 @@ import shutil
 
 import pytest
 
-from quietbit.report.page import render_page, save_page
-from unit.report.makers import EVIL, changed, runs, sweep
+from lab.report.makers import EVIL, changed, runs, sweep
+from quietbit_lab.report.page import render_page, save_page
 
 selenium = pytest.importorskip("selenium", reason="needs the package selenium")
 from selenium import webdriver  # noqa: E402

@@ -8,11 +8,14 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra: pip install 'quietbit[flower]'")
 pytest.importorskip("ray", reason="needs the flower extra: pip install 'quietbit[flower]'")
-pytest.importorskip("sklearn", reason="needs the tasks extra: pip install 'quietbit[tasks]'")
+pytest.importorskip("sklearn", reason="needs the lab extra: pip install 'quietbit[lab]'")
 
 from engine.simulation import simulate_app
-from quietbit import Adjacency, Settings, TaskSpec, build_task, simulate
+from quietbit import Adjacency
 from quietbit.flower import NodeLedger
+from quietbit.plan.settings import Settings
+from quietbit.simulate.loop import simulate
+from quietbit_lab.task.registry import TaskSpec, build_task
 
 pytestmark = pytest.mark.slow
 APP = Path(__file__).parent / "simulation_app"

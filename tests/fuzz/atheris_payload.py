@@ -27,25 +27,25 @@ def main() -> None:
     """Fuzz for as long as the arguments say."""
     import atheris  # type: ignore[import-not-found,unused-ignore]
 
-    with atheris.instrument_imports(include=["quietbit.payload", "quietbit.transport"]):
+    with atheris.instrument_imports(include=["quietbit.wire"]):
         import numpy as np
 
         from quietbit.design.spec import DesignSpec
         from quietbit.design.table import Design
-        from quietbit.kernel.words import seeded_words
+        from quietbit.kernel.rng import seeded_rng
         from quietbit.mechanism.clipping import Ball, Norm
         from quietbit.mechanism.gaussian import Gaussian
         from quietbit.mechanism.interpolated import InterpolatedMVU
-        from quietbit.payload.header import InvalidPayload
-        from quietbit.payload.payload import Payload
-        from quietbit.transport.uplink import Uplink
+        from quietbit.wire.header import InvalidPayload
+        from quietbit.wire.payload import Payload
+        from quietbit.wire.uplink import Uplink
 
     bit = Design(DesignSpec(2, 1, 1.0), np.array([[0.75, 0.25], [0.25, 0.75]]), np.array([0.0, 1.0]))
     rows = np.array([[0.5, 0.25, 0.125, 0.125], [0.125, 0.125, 0.25, 0.5]])
     two = Design(DesignSpec(2, 2, 2.0), rows, np.array([0.0, 0.25, 0.75, 1.0]))
     ball = Ball(Norm.L2, 1.0, 13)
     uplinks = [Uplink(found) for found in (InterpolatedMVU(bit, ball), InterpolatedMVU(two, ball), Gaussian(ball, 1.0))]
-    good = [uplink.send(np.linspace(-1, 1, 13), seeded_words(0)) for uplink in uplinks]
+    good = [uplink.send(np.linspace(-1, 1, 13), seeded_rng(0)) for uplink in uplinks]
     means = [uplink.receive([data]) for uplink, data in zip(uplinks, good, strict=True)]
 
     def judge(data: bytes) -> None:

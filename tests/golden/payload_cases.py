@@ -14,7 +14,7 @@ import numpy as np
 
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
-from quietbit.kernel.words import seeded_words
+from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.clipping import Ball, Norm
 from quietbit.mechanism.dithered import DitheredMVU
 from quietbit.mechanism.gaussian import Gaussian
@@ -22,7 +22,7 @@ from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.laplace import Laplace
 from quietbit.mechanism.sign import Sign
 from quietbit.mechanism.skellam import Skellam
-from quietbit.transport.uplink import Uplink
+from quietbit.wire.uplink import Uplink
 
 FOLDER = Path(__file__).parent / "payloads"
 DIMENSION = 21
@@ -54,7 +54,7 @@ CASES: dict[str, Any] = {
 
 def payload(name: str) -> bytes:
     """What the case sends, with words seeded by its place in the list."""
-    return Uplink(CASES[name]).send(UPDATE, seeded_words([*CASES].index(name)))
+    return Uplink(CASES[name]).send(UPDATE, seeded_rng([*CASES].index(name)))
 
 
 def main() -> None:

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from golden.payload_cases import CASES, DIMENSION, FOLDER, payload
-from quietbit.payload.header import Header
-from quietbit.transport.uplink import Uplink
+from quietbit.wire.header import Header
+from quietbit.wire.uplink import Uplink
 
 PINNED = tomllib.loads((Path(__file__).parent / "payloads.toml").read_text())
 

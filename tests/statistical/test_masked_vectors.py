@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from quietbit.secure.client import SumClient
-from quietbit.secure.plan import SumPlan
-from quietbit.secure.server import SumServer
+from quietbit.secagg.client import SumClient
+from quietbit.secagg.plan import SumPlan
+from quietbit.secagg.server import SumServer
 
 FALSE_ALARM = 1e-9
 DIMENSION = 60_000

@@ -165,7 +165,8 @@ def _plain(line: SumRow) -> dict[str, Any]:
 
 
 def _draw(found: SumCalibration, epsilon: float, path: Path, quiet: bool) -> Path:
-    from quietbit.report.secure_aggregation import compare_cohorts, plot_secure_aggregation
+    from quietbit.plot.figure import save_figure
+    from quietbit.plot.secure_sums import compare_cohorts, plot_secure_aggregation
 
     guarantee = found.guarantee
     given: dict[str, Any] = {
@@ -179,4 +180,4 @@ def _draw(found: SumCalibration, epsilon: float, path: Path, quiet: bool) -> Pat
     }
     with progress_bar("Drawing", quiet=quiet) as report:
         rows = compare_cohorts(**given, report=report)
-    return quietbit.save_figure(plot_secure_aggregation(rows, **given), path)
+    return save_figure(plot_secure_aggregation(rows, **given), path)

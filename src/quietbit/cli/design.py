@@ -37,16 +37,19 @@ def design(
 
     Example: quietbit design --levels 8 --bits 3 --epsilon 5 --out table.json --plot table.png
     """
+    from quietbit.plot.design import plot_design
+    from quietbit.plot.figure import save_figure
+
     spec = quietbit.DesignSpec(levels, bits, epsilon, cast(Any, privacy), cast(Any, bias_of(bias)))
     check_outputs(out, figures=(plot,))
     with progress_bar("Solving", quiet=json) as report:
         found = quietbit.solve(spec, report)
-    picture = quietbit.plot_design(found) if plot is not None else None
+    picture = plot_design(found) if plot is not None else None
     rows = certificate_rows(found, quietbit.certify(found), bound=bound, quiet=json)
     if out is not None:
         rows.append(Row("saved", "saved as", str(found.save(out))))
     if plot is not None:
-        rows.append(Row("plot", "drawn as", str(quietbit.save_figure(picture, plot))))
+        rows.append(Row("plot", "drawn as", str(save_figure(picture, plot))))
     record(f"{levels} levels, {bits} bits, {privacy} epsilon {epsilon:g}, bias {bias}", rows, json)
 
 

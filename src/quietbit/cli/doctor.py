@@ -13,7 +13,7 @@ from quietbit.cli.console import JsonOption, Row, progress_bar, record, show_jso
 
 if TYPE_CHECKING:
     from quietbit.kernel.support import Gpu, KernelSupport
-    from quietbit.transport.self_test import Outcome
+    from quietbit.wire.self_test import Outcome
 
 __all__ = ["doctor"]
 
@@ -27,8 +27,8 @@ PACKAGES = (
     ("triton", "gpu"),
     ("matplotlib", "plot"),
     ("dp-accounting", "accounting"),
-    ("scikit-learn", "tasks"),
-    ("kymatio", "tasks"),
+    ("scikit-learn", "lab"),
+    ("kymatio", "lab"),
     ("flwr", "flower"),
 )
 
@@ -41,7 +41,7 @@ def doctor(json: JsonOption = False) -> None:
     # Imported here, so that --help need not wait for numpy.
     from quietbit.kernel.select import default_kernel
     from quietbit.kernel.support import aes_gigabytes_per_second, aes_instructions, gpu_support, kernel_support
-    from quietbit.transport.self_test import self_test
+    from quietbit.wire.self_test import self_test
 
     versions = _versions()
     with progress_bar("Looking around", quiet=json) as report:
@@ -112,8 +112,8 @@ def _outcome_rows(outcomes: list[Outcome]) -> list[Row]:
 
 def _folders() -> dict[str, str]:
     from quietbit.design.store import cache_folder as designs
-    from quietbit.task.source import cache_folder as features
-    from quietbit.task.source import data_folder
+    from quietbit_lab.task.source import cache_folder as features
+    from quietbit_lab.task.source import data_folder
 
     return {"designs": str(designs()), "features": str(features()), "data": str(data_folder())}
 

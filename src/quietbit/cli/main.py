@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
+from typing import Annotated, Any
 
 import typer
 
@@ -18,16 +19,10 @@ from quietbit.cli.audit import audit
 from quietbit.cli.calibrate import calibrate
 from quietbit.cli.catalogue import catalogue
 from quietbit.cli.certify import certify
-from quietbit.cli.data import data
-from quietbit.cli.demo import demo
 from quietbit.cli.design import design
 from quietbit.cli.doctor import doctor
-from quietbit.cli.figure import figure
 from quietbit.cli.privacy import privacy
 from quietbit.cli.refusal import of_library, of_usage
-from quietbit.cli.report import report
-from quietbit.cli.sweep import sweep
-from quietbit.cli.train import train
 
 __all__ = ["app", "main"]
 
@@ -42,10 +37,15 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-COMMANDS = (
-    *(demo, train, sweep, report, figure, data),
-    *(design, certify, catalogue, privacy, calibrate, audit, doctor),
-)
+OWN = (design, certify, catalogue, privacy, calibrate, audit, doctor)
+
+
+def _added() -> list[Callable[..., Any]]:
+    """Commands of other installed packages, the laboratory's among them."""
+    return [entry.load() for entry in sorted(entry_points(group="quietbit.commands"), key=lambda entry: entry.name)]
+
+
+COMMANDS: tuple[Callable[..., Any], ...] = (*_added(), *OWN)
 for command in COMMANDS:
     app.command()(command)
 

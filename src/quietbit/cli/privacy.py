@@ -52,6 +52,10 @@ def privacy(
     Example: quietbit privacy metric-l1_levels-2_bits-1_eps-1_exact --norm l2 --beta 1 --adjacency zero-out
     --releases 50 --delta 1e-5
     """
+    from quietbit.privacy.divergence import lipschitz_upper, paper_constant_upper, zero_out_constant_upper
+    from quietbit.privacy.fisher import fisher_supremum_upper
+    from quietbit.privacy.renyi import kappa_upper
+
     found, which, ball_norm = find_design(design), adjacency_of(adjacency), norm_of(norm)
     refuse_delta_zero(delta, ball_norm)
     whole_number(releases, "releases", 1)
@@ -60,14 +64,14 @@ def privacy(
     guarantee = quietbit.Ledger(unit_of(unit), which, trust_of(trust)).record(curve, releases).guarantee(delta)
     low, high = mechanism.scaling.certified_range
     constants = {
-        "zero_out_constant_upper": ("zero-out constant", quietbit.zero_out_constant_upper(found, low, high)),
-        "lipschitz_upper": ("L, exact Lipschitz constant", quietbit.lipschitz_upper(found, low, high)),
-        "paper_constant_upper": ("epsilon + epsilon' of the paper", quietbit.paper_constant_upper(found, low, high)),
+        "zero_out_constant_upper": ("zero-out constant", zero_out_constant_upper(found, low, high)),
+        "lipschitz_upper": ("L, exact Lipschitz constant", lipschitz_upper(found, low, high)),
+        "paper_constant_upper": ("epsilon + epsilon' of the paper", paper_constant_upper(found, low, high)),
     }
     if found.spec.input_levels == 2:
-        constants["fisher_supremum_upper"] = ("M, Fisher information", quietbit.fisher_supremum_upper(found))
+        constants["fisher_supremum_upper"] = ("M, Fisher information", fisher_supremum_upper(found))
     else:
-        kappa = quietbit.kappa_upper(found, order, which, low, high)
+        kappa = kappa_upper(found, order, which, low, high)
         constants["kappa_upper"] = (f"kappa at order {order:g}", kappa)
     distance = mechanism.scaling.distance(which, mechanism.ball)
     rows = [

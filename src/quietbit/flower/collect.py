@@ -22,9 +22,9 @@ from quietbit.flower.release import Release, join_pieces
 from quietbit.flower.report import RoundReport
 from quietbit.flower.wire import WireSizes
 from quietbit.mechanism.base import Mechanism
-from quietbit.payload.header import InvalidPayload
-from quietbit.transport.aggregate import Aggregator
-from quietbit.transport.uplink import Uplink
+from quietbit.wire.aggregate import Aggregator
+from quietbit.wire.header import InvalidPayload
+from quietbit.wire.uplink import Uplink
 
 __all__ = ["OpenRound"]
 

@@ -19,13 +19,13 @@ from quietbit.design.store import parse_design
 from quietbit.design.table import Design
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.clipping import Ball
+from quietbit.mechanism.description import mechanism_identity
 from quietbit.mechanism.dithered import DitheredMVU
 from quietbit.mechanism.gaussian import Gaussian
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.laplace import Laplace
 from quietbit.mechanism.sign import Sign
 from quietbit.mechanism.skellam import Skellam
-from quietbit.payload.identity import mechanism_identity
 from quietbit.privacy.curve import PrivacyCurve
 from quietbit.privacy.guarantee import Adjacency
 

@@ -21,7 +21,7 @@ from quietbit._validate import InvalidParameter, QuietbitError, require, whole_n
 from quietbit.flower.budget import Budget
 from quietbit.flower.description import curve_of, describe
 from quietbit.mechanism.base import Mechanism
-from quietbit.payload.identity import mechanism_identity
+from quietbit.mechanism.description import mechanism_identity
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
 from quietbit.privacy.ledger import Ledger
 

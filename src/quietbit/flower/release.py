@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
-from quietbit.payload.header import InvalidPayload, refuse
+from quietbit.wire.header import InvalidPayload, refuse
 
 __all__ = ["RECORD", "Release", "join_pieces", "split_pieces"]
 

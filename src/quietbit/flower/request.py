@@ -13,7 +13,7 @@ from typing import Any, final
 from quietbit._validate import InvalidParameter, finite_real, require, whole_number
 from quietbit.kernel.base import MAX_DIMENSION
 from quietbit.mechanism.base import Mechanism
-from quietbit.payload.identity import mechanism_identity
+from quietbit.mechanism.description import mechanism_identity
 
 __all__ = ["Request"]
 

@@ -8,7 +8,7 @@ Symbols  n: clients of the sum, numbered from 1; t: threshold.
          GUARD: coordinates beyond the model's that every client sends as 0. A sum in which one of them is not 0 was
          unmasked with a share that is not genuine, or holds a vector of another sum: it is thrown away. At least two
          bits each, so that garbage passes with a chance of at most 2^-64.
-Source   the steps are those of `quietbit.secure.client` (Bonawitz et al., CCS 2017, Figure 4).
+Source   the steps are those of `quietbit.secagg.client` (Bonawitz et al., CCS 2017, Figure 4).
 
 All four are messages of the type that the inner strategy trains with, because Flower calls a mod only where the app has
 a function of the message's type; the app itself sees the third, which brings the model.
@@ -24,9 +24,9 @@ from quietbit._validate import InvalidParameter, require, whole_number
 from quietbit.flower.settings import RunSettings
 from quietbit.kernel.base import MAX_DIMENSION
 from quietbit.privacy.aggregate import MOST_CLIENTS
-from quietbit.secure.client import PublicKeys, Unmasking
-from quietbit.secure.plan import SumPlan
-from quietbit.secure.shamir import SHARE_SIZE
+from quietbit.secagg.client import PublicKeys, Unmasking
+from quietbit.secagg.plan import SumPlan
+from quietbit.secagg.shamir import SHARE_SIZE
 
 __all__ = [
     "GUARD", "KEYS", "KEY_SIZE", "SEALED_SIZE", "SHARES", "STEPS", "SUM", "UNMASK", "VECTOR", "Question", "answer_of",

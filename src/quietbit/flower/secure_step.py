@@ -1,10 +1,10 @@
 """The client's half of a masked sum: one step at a time, from secrets that wait in the node's state.
 
-Idea     Flower ends the client's process after every message, so the client of `quietbit.secure` is written into the
+Idea     Flower ends the client's process after every message, so the client of `quietbit.secagg` is written into the
          node's state between steps, and restored for the plan that it was made for and no other. A node answers a
          step once and in order; one that refuses a step forgets its secrets and has left the sum.
 Symbols  U1: clients whose shares went round; U2: those whose vector arrived; t: threshold.
-Source   Bonawitz et al. (CCS 2017), Figure 4, honest-but-curious server; `quietbit.secure.client`.
+Source   Bonawitz et al. (CCS 2017), Figure 4, honest-but-curious server; `quietbit.secagg.client`.
 
 What a node checks without believing the server: the threshold is its own reading of the run config (and at least its
 own, `secure_terms`); n < 2 t; at least t distinct pairs of keys, its own among them; t members in U1 and in U2, U2
@@ -46,9 +46,9 @@ from quietbit.flower.secure_question import (
     unpack_keys,
 )
 from quietbit.flower.settings import RunSettings
-from quietbit.payload.payload import Payload
-from quietbit.secure.client import SumClient
-from quietbit.secure.plan import ProtocolError, SumPlan
+from quietbit.secagg.client import SumClient
+from quietbit.secagg.plan import ProtocolError, SumPlan
+from quietbit.wire.payload import Payload
 
 __all__ = ["SumStep", "forget"]
 

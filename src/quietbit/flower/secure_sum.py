@@ -5,7 +5,7 @@ Idea     keys and shares are asked for while a round is configured, masked vecto
          whole, and notes who is gone and why. Below the threshold the round fails closed: no further step is asked,
          nothing is unmasked, and there is no mean.
 Symbols  U1: clients whose shares went round; U2: those whose vector arrived; t: threshold.
-Source   Bonawitz et al. (CCS 2017), Figure 4; `quietbit.secure.server`.
+Source   Bonawitz et al. (CCS 2017), Figure 4; `quietbit.secagg.server`.
 
 Every node that was asked for its vector and did not say no is counted as having released, sum or no sum.
 """
@@ -48,9 +48,9 @@ from quietbit.flower.wire import WireSizes
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.central_sum import mean_from_sum
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.secure import keys
-from quietbit.secure.client import PublicKeys
-from quietbit.secure.server import SumServer
+from quietbit.secagg import keys
+from quietbit.secagg.client import PublicKeys
+from quietbit.secagg.server import SumServer
 
 __all__ = ["SecureRound"]
 

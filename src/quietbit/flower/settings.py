@@ -15,7 +15,7 @@ Symbols  keys are written ``quietbit.<name>`` in a flat config, or in a table ``
 | `quietbit.releases` | how often a client may answer: the mechanism is calibrated to it | required if calibrated |
 | `quietbit.design-epsilon` | the design's epsilon (imvu, mvu), instead of calibrating | calibrated |
 | `quietbit.noise` | noise in units of the sensitivity (the others), instead of calibrating | calibrated |
-| `quietbit.bits`, `levels`, `beta`, `clamp`, `decoder` | as in `quietbit.Settings` | as there |
+| `quietbit.bits`, `levels`, `beta`, `clamp`, `decoder` | as in `quietbit.plan.settings.Settings` | as there |
 | `quietbit.keep` | arrays that are never sent: names with commas between them, `*` allowed | none |
 | `quietbit.words` | `secure`, or `seeded` for tests and simulations | `secure` |
 | `quietbit.seed` | the seed of seeded words | 0 |
@@ -36,11 +36,11 @@ from typing import Any, cast, final
 import numpy as np
 
 from quietbit._validate import InvalidParameter, finite_real, require, whole_number
-from quietbit.federation.choose import choose_mechanism
-from quietbit.federation.settings import Settings
 from quietbit.flower.budget import Budget, read_adjacency, read_trust
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.plan.choose import choose_mechanism
+from quietbit.plan.settings import Settings
 from quietbit.privacy.aggregate import MOST_CLIENTS
 from quietbit.privacy.curve import PrivacyCurve
 from quietbit.privacy.guarantee import Adjacency, Trust, check_delta

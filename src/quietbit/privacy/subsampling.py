@@ -60,7 +60,7 @@ def secret_cohort_curve(
         population: how many could have.
         adjacency: what the neighbouring world is.
         server_learns_cohort: whether whoever sees the result also learns who took part. Then there is no amplification,
-            and this is refused: pairwise masks, as in `quietbit.secure`, need the server to know who takes part.
+            and this is refused: pairwise masks, as in `quietbit.secagg`, need the server to know who takes part.
         replace_one: for zero-out, the same release's replace-one curve: a client that sits out is replaced by another.
     """
     if server_learns_cohort:

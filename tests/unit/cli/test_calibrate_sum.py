@@ -36,7 +36,7 @@ def test_honest_clients_bits_and_secret_cohorts(capsys):
 
 def test_a_plot(capsys, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
-    monkeypatch.setattr("quietbit.report.secure_aggregation.COHORTS", (20, 100))
+    monkeypatch.setattr("quietbit.plot.secure_sums.COHORTS", (20, 100))
     result = shell(capsys, *SECURE, "--clients", 100, "--plot", tmp_path / "sums.svg")
     assert result.code == 0
     assert "<svg" in (tmp_path / "sums.svg").read_text(encoding="utf-8")[:500]

@@ -9,13 +9,13 @@ from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.flower.description import curve_of, describe
 from quietbit.mechanism.clipping import Ball, Norm
+from quietbit.mechanism.description import mechanism_identity
 from quietbit.mechanism.dithered import DitheredMVU
 from quietbit.mechanism.gaussian import Gaussian
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.laplace import Laplace
 from quietbit.mechanism.sign import Sign
 from quietbit.mechanism.skellam import Skellam
-from quietbit.payload.identity import mechanism_identity
 from quietbit.privacy.guarantee import Adjacency
 
 L2, L1 = Ball(Norm.L2, 0.3, 12), Ball(Norm.L1, 0.3, 12)

@@ -4,7 +4,7 @@ import pytest
 
 from quietbit.flower import release as module
 from quietbit.flower.release import Release, join_pieces, split_pieces
-from quietbit.payload.header import InvalidPayload
+from quietbit.wire.header import InvalidPayload
 
 SAMPLE = Release(2**64 - 1, 3, 2**63, b"payload")
 

@@ -16,7 +16,7 @@ from quietbit.flower.secure_question import (
     unpack_keys,
     unpack_unmasking,
 )
-from quietbit.secure.client import PublicKeys, Unmasking
+from quietbit.secagg.client import PublicKeys, Unmasking
 from unit.flower.secure_kit import SETTINGS
 
 ASKED = Question("shares", 3, 6, 2, 42, b"abc")

@@ -15,7 +15,7 @@ from quietbit.flower import NodeLedger, PrivateStrategy
 from quietbit.flower.release import Release
 from quietbit.flower.secure_question import GUARD
 from quietbit.privacy.guarantee import Adjacency, Trust
-from quietbit.secure.plan import masked_size
+from quietbit.secagg.plan import masked_size
 from unit.flower.kit import CONFIG as LOCAL
 from unit.flower.kit import DIMENSION, RUN, app, model
 from unit.flower.secure_kit import (

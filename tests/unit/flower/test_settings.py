@@ -10,8 +10,8 @@ from quietbit._validate import InvalidParameter
 from quietbit.flower import settings
 from quietbit.flower.budget import node_budget
 from quietbit.flower.settings import RunSettings
+from quietbit.mechanism.description import mechanism_identity
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.payload.identity import mechanism_identity
 from quietbit.privacy.guarantee import Adjacency, Trust
 
 CONFIG = {

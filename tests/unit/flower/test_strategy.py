@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
 from quietbit._validate import InvalidParameter, QuietbitError
 from quietbit.flower import NodeLedger, PrivateStrategy, PrivateUplink, RunSettings, SeededWordsWarning
 from quietbit.flower.strategy import SINGLE
-from quietbit.transport.uplink import Uplink
+from quietbit.wire.uplink import Uplink
 from unit.flower.kit import CONFIG, DIMENSION, RUN, HandGrid, app, be_the_server, context, model
 
 NODES = (11, 12, 13, 2**64 - 1)

@@ -18,7 +18,7 @@ from flwr.clientapp import ClientApp
 from faulty.lesson import trained
 from quietbit.flower import PrivateUplink, RunSettings
 from quietbit.flower.release import Release
-from quietbit.transport.uplink import Uplink
+from quietbit.wire.uplink import Uplink
 
 
 def misbehave(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:

@@ -5,9 +5,9 @@ from functools import lru_cache
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-from quietbit import TaskSpec, build_task
-from quietbit.federation.problem import LocalPlan
 from quietbit.mechanism.clipping import Norm
+from quietbit.plan.problem import LocalPlan
+from quietbit_lab.task.registry import TaskSpec, build_task
 
 CLASSES, FEATURES, DIMENSION, CLIP = 10, 64, 650, 0.3
 # Round, step: partitions that are not there. A question that is LOST never reaches the node; an answer that is UNHEARD

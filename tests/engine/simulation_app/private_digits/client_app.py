@@ -11,9 +11,9 @@ from flwr.clientapp.mod import message_size_mod
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from private_digits.task import problem, to_vector
-from quietbit.federation.problem import LocalPlan
 from quietbit.flower import PrivateUplink
 from quietbit.mechanism.clipping import Norm
+from quietbit.plan.problem import LocalPlan
 
 
 class Listener(logging.Handler):

@@ -5,7 +5,7 @@ from functools import lru_cache
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-from quietbit import TaskSpec, build_task
+from quietbit_lab.task.registry import TaskSpec, build_task
 
 CLASSES, FEATURES = 10, 64
 

@@ -1,1 +1,0 @@
-"""Who trains with whom: cohorts, the round loop, the account of every client, records and sweeps of runs."""

@@ -1,0 +1,247 @@
+"""Random words: the operating system's in production, a seed's in simulations.
+
+Idea     a release of d coordinates draws one block of words and reads it by coordinate number, so that
+         chunks, threads and devices see the same words. Coordinate k owns 16 primary bits, 48 tie bits that
+         are looked at only when the primary ones leave the code undecided, and as many 64-bit words as a
+         mechanism asks for in numbered streams.
+Secure   a draw takes a fresh 16-byte key from the operating system and expands it with AES-128 in counter
+         mode; the stream's number is the upper half of the counter and the position the lower half, so no
+         two words of a draw share a counter and no two draws share a key. Nothing is kept between draws: a
+         process that forks cannot repeat its parent's words. AES-256 was measured at 8.4 GB/s and AES-128 at
+         9.5 on one core; a key that lives for one draw gains nothing from the longer one.
+Source   NIST SP 800-38A (counter mode); Salmon et al., "Parallel random numbers" (SC 2011) for Philox;
+         Steele, Lea, Flood (OOPSLA 2014) for the mixing function of the seeded tie words.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quietbit._validate import require, require_module, whole_number
+
+__all__ = ["RandomBits", "WordBlock", "WordReader", "secure_rng", "seeded_rng"]
+
+Words16: TypeAlias = NDArray[np.uint16]
+Words64: TypeAlias = NDArray[np.uint64]
+Indices: TypeAlias = NDArray[np.int64]
+
+PRIMARY, TIES, OTHER = 0, 1, 2  # stream numbers: mechanisms' own streams start at OTHER
+ZEROS = bytes(1 << 18)  # encrypted to obtain keystream; short enough to stay in the cache
+MAX_COUNT = 2**60
+
+
+class WordReader(Protocol):
+    """Primary words in order, written into the caller's buffer: no copies, one reader per thread."""
+
+    def fill(self, out: Words16) -> None:
+        """Fill ``out`` with the next ``out.size`` primary words."""
+        ...
+
+
+class WordBlock(Protocol):
+    """The words of one release, addressed by coordinate; reading twice gives the same words."""
+
+    def primary(self, start: int, count: int) -> Words16:
+        """The 16 primary bits of coordinates ``start .. start + count - 1``."""
+        ...
+
+    def reader(self, start: int) -> WordReader:
+        """A reader of primary words from coordinate ``start`` on."""
+        ...
+
+    def ties(self, indices: Indices) -> Words64:
+        """The tie words of the given coordinates; only their low 48 bits are used."""
+        ...
+
+    def uniform64(self, stream: int, start: int, count: int) -> Words64:
+        """Full words ``start .. start + count - 1`` of stream 0, 1, 2, ..., independent of all others."""
+        ...
+
+
+class RandomBits(Protocol):
+    """A source of words; two draws never share any."""
+
+    def draw(self, count: int) -> WordBlock:
+        """A block for ``count`` coordinates."""
+        ...
+
+
+def secure_rng() -> RandomBits:
+    """Words nobody can predict: a fresh key of the operating system for every draw, expanded with AES."""
+    require_module("cryptography", "all")
+    return _SecureRng()
+
+
+def seeded_rng(seed: int) -> RandomBits:
+    """Reproducible words for tests and simulations; they protect nobody.
+
+    Draw k is a function of the seed and k alone. Any whole number from 0 on is a seed.
+
+    >>> seeded_rng(7).draw(3).primary(0, 3).tolist() == seeded_rng(7).draw(3).primary(0, 3).tolist()
+    True
+    >>> seeded_rng(7)
+    seeded_rng(7)  # reproducible, NOT private
+    """
+    return _SeededRng(whole_number(seed, "seed", 0))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _SecureRng:
+    def draw(self, count: int) -> WordBlock:
+        size = whole_number(count, "count", 0, MAX_COUNT)
+        return _SecureBlock(size, os.urandom(16))
+
+    def __repr__(self) -> str:
+        return "secure_rng()"
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _SecureBlock:
+    count: int
+    _key: bytes = field(repr=False)
+
+    def primary(self, start: int, count: int) -> Words16:
+        _inside(start, count, self.count)
+        out = np.empty(count, dtype="<u2")
+        self.reader(start).fill(out)
+        return out
+
+    def reader(self, start: int) -> WordReader:
+        _inside(start, 0, self.count)
+        return _SecureReader(self._keystream(PRIMARY, 2 * start), self.count - start)
+
+    def ties(self, indices: Indices) -> Words64:
+        chosen = np.asarray(indices, dtype=np.int64)
+        if chosen.size == 0:
+            return np.empty(0, dtype=np.uint64)
+        _inside(int(chosen.min()), 0, self.count)
+        _inside(int(chosen.max()), 1, self.count)
+        counters = np.empty((chosen.size, 2), dtype=">u8")
+        counters[:, 0] = TIES
+        counters[:, 1] = chosen >> 1
+        # The block cipher on counters is counter mode with random access. A new context each time: threads
+        # share this block, and a context serves one caller at a time.
+        ciphers = require_module("cryptography.hazmat.primitives.ciphers", "all")
+        encryptor = ciphers.Cipher(ciphers.algorithms.AES(self._key), ciphers.modes.ECB()).encryptor()
+        blocks = np.frombuffer(encryptor.update(counters.tobytes()), dtype="<u8")
+        return blocks[2 * np.arange(chosen.size) + (chosen & 1)].astype(np.uint64, copy=False)
+
+    def uniform64(self, stream: int, start: int, count: int) -> Words64:
+        number = whole_number(stream, "stream", 0, 2**32)
+        first = whole_number(start, "start", 0, MAX_COUNT)
+        size = whole_number(count, "count", 0, MAX_COUNT)
+        out = np.empty(size, dtype="<u8")
+        _expand(self._keystream(OTHER + number, 8 * first), out.view(np.uint8))
+        return out
+
+    def _keystream(self, stream: int, offset: int) -> Any:
+        """An encryptor of counter mode placed ``offset`` bytes into a stream."""
+        ciphers = require_module("cryptography.hazmat.primitives.ciphers", "all")
+        counter = ((stream << 64) | (offset // 16)).to_bytes(16, "big")
+        encryptor = ciphers.Cipher(ciphers.algorithms.AES(self._key), ciphers.modes.CTR(counter)).encryptor()
+        if offset % 16:
+            encryptor.update(ZEROS[: offset % 16])
+        return encryptor
+
+
+@final
+@dataclass(slots=True, eq=False)
+class _SecureReader:
+    _encryptor: Any
+    _left: int
+
+    def fill(self, out: Words16) -> None:
+        require(out.size <= self._left, "words asked for", out.size, f"at most the {self._left} left in the draw")
+        self._left -= out.size
+        _expand(self._encryptor, out.view(np.uint8))
+
+
+def _expand(encryptor: Any, out: NDArray[np.uint8]) -> None:
+    """Overwrite ``out`` with keystream, a cache-sized piece at a time, without a copy."""
+    for start in range(0, out.size, len(ZEROS)):
+        piece = out[start : start + len(ZEROS)]
+        encryptor.update_into(memoryview(ZEROS)[: piece.size], piece)
+
+
+@final
+@dataclass(slots=True, eq=False)
+class _SeededRng:
+    seed: int
+    _draws: int = 0
+
+    def draw(self, count: int) -> WordBlock:
+        size = whole_number(count, "count", 0, MAX_COUNT)
+        number, self._draws = self._draws, self._draws + 1
+        return _SeededBlock(size, self.seed, number)
+
+    def __repr__(self) -> str:
+        return f"seeded_rng({self.seed})  # reproducible, NOT private"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _SeededBlock:
+    count: int
+    seed: int
+    number: int
+
+    def primary(self, start: int, count: int) -> Words16:
+        _inside(start, count, self.count)
+        first = start // 4  # four primary words to a 64-bit one
+        full = self._philox(PRIMARY, first, (start + count + 3) // 4 - first)
+        return full.astype("<u8", copy=False).view("<u2")[start - 4 * first :][:count]
+
+    def reader(self, start: int) -> WordReader:
+        _inside(start, 0, self.count)
+        return _SeededReader(self, start)
+
+    def ties(self, indices: Indices) -> Words64:
+        chosen = np.asarray(indices, dtype=np.int64)
+        if chosen.size:
+            _inside(int(chosen.min()), 0, self.count)
+            _inside(int(chosen.max()), 1, self.count)
+        key = self._key(TIES)
+        state = (chosen.astype(np.uint64) ^ key[0]) * np.uint64(0x9E3779B97F4A7C15) + key[1]
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed: Words64 = state ^ (state >> np.uint64(31))
+        return mixed
+
+    def uniform64(self, stream: int, start: int, count: int) -> Words64:
+        number = whole_number(stream, "stream", 0, 2**32)
+        first = whole_number(start, "start", 0, MAX_COUNT)
+        return self._philox(OTHER + number, first, whole_number(count, "count", 0, MAX_COUNT))
+
+    def _key(self, stream: int) -> Words64:
+        sequence = np.random.SeedSequence(self.seed, spawn_key=(self.number, stream))
+        return sequence.generate_state(2, np.uint64).astype(np.uint64)
+
+    def _philox(self, stream: int, start: int, count: int) -> Words64:
+        """Words ``start ..`` of a stream: Philox makes four words per step of its counter."""
+        generator = np.random.Philox(key=self._key(stream))
+        generator.advance(start // 4)
+        words: Words64 = generator.random_raw(start % 4 + count)[start % 4 :]
+        return words
+
+
+@final
+@dataclass(slots=True, eq=False)
+class _SeededReader:
+    _block: _SeededBlock
+    _position: int
+
+    def fill(self, out: Words16) -> None:
+        out[:] = self._block.primary(self._position, out.size)
+        self._position += out.size
+
+
+def _inside(start: int, count: int, size: int) -> None:
+    fits = start >= 0 and count >= 0 and start + count <= size
+    require(fits, "coordinates asked for", (start, start + count), f"inside the draw's 0 .. {size}")

@@ -1,0 +1,1 @@
+"""All choices of a run in one place, fixed before data is seen: mechanism, participation, releases, trust."""

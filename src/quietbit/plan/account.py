@@ -1,0 +1,116 @@
+"""The ledgers of a run: one per client, kept as counts, answered for the worst client.
+
+Idea     what composes is a client's own releases. Clients of the same size with the same number of releases
+         have equal ledgers, so counts are enough to rebuild any of them; the guarantee of the run is the
+         largest over all clients, computed from their ledgers and from nothing else.
+Source   Guo et al. (ICML 2023), section "Rényi DP and composition".
+
+Under secure aggregation a release is one masked sum, and the others' bits are part of its noise: it costs what
+`aggregate_privacy` says at the number of honest clients that every sum is known to contain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import cast, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quietbit._validate import require
+from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.plan.sample_level import sample_curve
+from quietbit.privacy.curve import PrivacyCurve
+from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
+from quietbit.privacy.ledger import Ledger
+
+__all__ = ["Account"]
+
+Pair = tuple[int, int]  # (kind of client, releases)
+
+
+@final
+@dataclass(slots=True, eq=False)
+class Account:
+    """Releases of every client so far; ``sizes`` are the samples of each.
+
+    Under client-level privacy all clients are of one kind; under sample-level privacy a client's size is
+    its kind, and the smallest clients are the most exposed. ``honest`` belongs to secure aggregation: how many
+    clients at least answer in every sum and do not collude with the server, the protected one included.
+    """
+
+    mechanism: Mechanism
+    sizes: NDArray[np.int64]
+    unit: Unit
+    adjacency: Adjacency
+    trust: Trust = Trust.LOCAL
+    honest: int | None = None
+    counts: NDArray[np.int64] = field(init=False)
+    _curves: dict[int, PrivacyCurve] = field(init=False, default_factory=dict, repr=False)
+    _answers: dict[tuple[Pair, float], Guarantee] = field(init=False, default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        """Start with no releases; a mechanism that has no account is refused at once."""
+        self.counts = np.zeros(self.sizes.size, dtype=np.int64)
+        require(self.sizes.size > 0 and int(self.sizes.min()) > 0, "sizes of the clients", self.sizes, "all positive")
+        secure = self.trust is Trust.SECURE_AGGREGATION
+        require(
+            secure == (self.honest is not None), "honest", self.honest, "given for secure aggregation, and only there"
+        )
+        self._curve(int(self._kinds().min()))
+
+    def record(self, clients: NDArray[np.int64]) -> None:
+        """Every one of these clients makes one more release."""
+        self.counts[clients] += 1
+
+    def ledger(self, client: int) -> Ledger:
+        """The ledger of one client."""
+        return self._ledger((int(self._kinds()[client]), int(self.counts[client])))
+
+    def worst(self, delta: float, after: NDArray[np.int64] | None = None) -> Guarantee:
+        """The guarantee that holds for every client, now or once the clients of ``after`` have sent."""
+        counts = self.counts
+        if after is not None:
+            counts = counts.copy()
+            counts[after] += 1
+        answers = [self._answer(pair, delta) for pair in _exposed(self._kinds(), counts)]
+        return max(answers, key=lambda guarantee: guarantee.epsilon_upper)
+
+    def _kinds(self) -> NDArray[np.int64]:
+        return self.sizes if self.unit is Unit.SAMPLE else np.ones_like(self.sizes)
+
+    def _answer(self, pair: Pair, delta: float) -> Guarantee:
+        key = (pair, delta)
+        if key not in self._answers:
+            self._answers[key] = self._ledger(pair).guarantee(delta)
+        return self._answers[key]
+
+    def _ledger(self, pair: Pair) -> Ledger:
+        kind, times = pair
+        return Ledger(self.unit, self.adjacency, self.trust).record(self._curve(kind), times, self.adjacency)
+
+    def _curve(self, kind: int) -> PrivacyCurve:
+        if kind not in self._curves:
+            self._curves[kind] = self._release(kind)
+        return self._curves[kind]
+
+    def _release(self, kind: int) -> PrivacyCurve:
+        """What one release costs a client of this kind."""
+        if self.honest is not None:
+            require(self.unit is Unit.CLIENT, "unit", self.unit.value, "client under secure aggregation")
+            fits = isinstance(self.mechanism, InterpolatedMVU)
+            require(fits, "mechanism", type(self.mechanism).__name__, "InterpolatedMVU under secure aggregation")
+            return cast(InterpolatedMVU, self.mechanism).aggregate_privacy(self.honest, self.adjacency)
+        if self.unit is Unit.SAMPLE:
+            return sample_curve(self.mechanism, kind, self.adjacency)
+        return self.mechanism.privacy(self.adjacency)
+
+
+def _exposed(kinds: NDArray[np.int64], counts: NDArray[np.int64]) -> list[Pair]:
+    """For each number of releases the smallest kind: no other client of that number is worse off."""
+    found: list[Pair] = []
+    for times in np.unique(counts).tolist():
+        found.append((int(kinds[counts == times].min()), int(times)))
+    # A client with fewer releases and more samples than another has the smaller epsilon: leave it out.
+    return [pair for pair in found if not any(o[0] <= pair[0] and o[1] > pair[1] for o in found)]

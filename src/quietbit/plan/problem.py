@@ -1,0 +1,120 @@
+"""What the simulator asks of a task: clients' clipped updates, a starting point, and a score.
+
+Idea     the simulator knows vectors only. A task writes the clipped updates of a few clients into rows that
+         the simulator owns, so memory is a chunk of rows however many clients a cohort has.
+Symbols  d = number of parameters; N = number of clients; n_c = samples of client c; C = clip.
+Source   Guo et al. (ICML 2023), section "Experiments": client-level and sample-level privacy.
+
+Margin. Rows are float32, and clipping a float32 vector rounds every entry. Rows are therefore brought
+within C (1 - MARGIN): the roundings of the scaled entries (2^-24 each, twice for outer products) and of
+the norms (float64, below d 2^-52) stay inside the margin, so every row lies in the ball as real numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, final, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quietbit._typing import FloatVector
+from quietbit._validate import InvalidParameter, finite_real, require, whole_number
+from quietbit.mechanism.clipping import Norm
+from quietbit.privacy.guarantee import Unit
+
+__all__ = ["MARGIN", "LocalPlan", "Problem", "Rows", "Score", "clip_factors", "clip_rows"]
+
+Rows = NDArray[np.float32]
+MARGIN = 2.0**-20
+MIN_CLIP, MAX_CLIP = 1e-20, 1e20  # far from the ends of float32, where its roundings are relative
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LocalPlan:
+    """What a client does with its data before anything is randomised.
+
+    With the client as ``unit`` the whole update is clipped to ``clip``; with the sample, every sample's
+    gradient is, and the update is their mean: one sample then moves it by at most clip / n_c. Several
+    ``steps`` of size ``rate`` give the update (start - end) / rate, which for one step is the gradient.
+    """
+
+    norm: Norm
+    clip: float
+    unit: Unit = Unit.CLIENT
+    steps: int = 1
+    rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that make no step, and several steps under sample-level privacy."""
+        require(isinstance(self.norm, Norm), "norm", self.norm, "a Norm")
+        require(isinstance(self.unit, Unit), "unit", self.unit, "a Unit")
+        clip = finite_real(self.clip, "clip", at_most=MAX_CLIP)
+        require(clip >= MIN_CLIP, "clip", clip, f"at least {MIN_CLIP:g}")
+        steps = whole_number(self.steps, "local steps", 1)
+        rule = "1 for sample-level privacy (a sample would move every later step too)"
+        require(steps == 1 or self.unit is Unit.CLIENT, "local steps", steps, rule)
+        object.__setattr__(self, "clip", clip)
+        object.__setattr__(self, "steps", steps)
+        object.__setattr__(self, "rate", finite_real(self.rate, "local rate"))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How a model does on test data: the share it gets right, and its mean loss."""
+
+    accuracy: float
+    loss: float
+
+
+@runtime_checkable
+class Problem(Protocol):
+    """Private data behind four questions; see `quietbit_lab.task` for the ones that are shipped."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in records."""
+        ...
+
+    @property
+    def dimension(self) -> int:
+        """Parameters of the model."""
+        ...
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Samples of every client; their number is public, as in the paper."""
+        ...
+
+    def initial(self, seed: int) -> Rows:
+        """The starting parameters, flat."""
+        ...
+
+    def updates(self, parameters: Rows, clients: NDArray[np.int64], plan: LocalPlan, out: Rows) -> None:
+        """Write the clipped update of ``clients[k]`` into row k of ``out``; called from several threads."""
+        ...
+
+    def evaluate(self, parameters: Rows) -> Score:
+        """The score on test data."""
+        ...
+
+
+def clip_factors(norms: Any, clip: float) -> FloatVector:
+    """The factor, at most 1, for each norm; a norm that is not a finite number is refused."""
+    lengths = np.asarray(norms, dtype=np.float64)
+    if not np.isfinite(lengths).all():
+        raise InvalidParameter("gradient must be finite, got a NaN or an infinity (try a smaller step size).")
+    bound = clip * (1 - MARGIN)
+    return np.asarray(np.minimum(1.0, bound / np.maximum(lengths, bound)))
+
+
+def clip_rows(rows: Rows, norm: Norm, clip: float) -> None:
+    """Scale, in place, every row that is longer than the clip; NaN and infinite entries are refused."""
+    for row in rows:
+        wide = row.astype(np.float64)
+        length = float(np.abs(wide).sum()) if norm is Norm.L1 else float(np.sqrt(wide @ wide))
+        factor = float(clip_factors(length, clip))
+        if factor < 1.0:
+            np.multiply(wide, factor, out=row, casting="same_kind")

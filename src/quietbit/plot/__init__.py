@@ -1,0 +1,1 @@
+"""Pictures of the library's own objects: designs, biases, secure sums."""

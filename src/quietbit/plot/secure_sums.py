@@ -1,0 +1,113 @@
+"""What secure aggregation buys: error and bits per parameter against the number of clients.
+
+Idea     one target, a growing cohort. Left, how far the decoded mean is off; right, what a client sends per parameter.
+         Codes behind masks follow the ideal distributed Gaussian within a few percent, at the bits that a sum needs.
+Source   `quietbit.mechanism.sum_comparison`; docs/theory/secure-aggregation.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from quietbit.mechanism.clipping import Ball
+from quietbit.mechanism.sum_comparison import SumRow, compare_sums
+from quietbit.plot.figure import INK, Figure, blank_figure, plain_axes, shared_legend
+from quietbit.privacy.guarantee import Adjacency
+from quietbit.secagg.plan import bits_for
+
+__all__ = ["COHORTS", "compare_cohorts", "plot_secure_aggregation"]
+
+COHORTS = (10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
+# By the place of the row; the fourth, the same codes seen one by one, has the first one's error and is left out.
+LOOKS: dict[int, dict[str, Any]] = {
+    4: {"color": "#e0a100", "linewidth": 1.6, "marker": "s"},
+    2: {"color": "#1f6fb2", "linewidth": 1.6, "marker": "^"},
+    1: {"color": "#8b909d", "linewidth": 4.2, "solid_capstyle": "butt"},
+    0: {"color": "#c8361e", "linewidth": 1.6, "marker": "o"},
+}
+
+
+def compare_cohorts(
+    *,
+    ball: Ball,
+    epsilon: float,
+    delta: float,
+    adjacency: Adjacency,
+    releases: int = 1,
+    bits: int = 1,
+    share: float = 1.0,
+    cohorts: Sequence[int] | None = None,
+    report: Callable[[float, str], None] | None = None,
+) -> dict[int, tuple[SumRow, ...]]:
+    """The comparison for every size of cohort, ten to 100,000 unless said; ``report(fraction, message)`` is told.
+
+    ``share`` of the clients of each are counted on: honest, answering, and not colluding.
+    """
+    found = {}
+    sizes = COHORTS if cohorts is None else cohorts
+    for done, clients in enumerate(sizes):
+        if report is not None:
+            report(done / len(sizes), f"{clients:,} clients")
+        found[clients] = compare_sums(
+            ball=ball,
+            epsilon=epsilon,
+            delta=delta,
+            adjacency=adjacency,
+            clients=clients,
+            honest=max(2, math.floor(clients * share * (1 + 1e-12))),
+            releases=releases,
+            bits=bits,
+        )
+    return found
+
+
+def plot_secure_aggregation(
+    rows: dict[int, tuple[SumRow, ...]],
+    *,
+    ball: Ball,
+    epsilon: float,
+    delta: float,
+    adjacency: Adjacency,
+    releases: int = 1,
+    bits: int = 1,
+    share: float = 1.0,
+) -> Figure:
+    """Error and bits over the number of clients, from `compare_cohorts`."""
+    figure = blank_figure(9.6, 4.6)
+    left, right = figure.subplots(1, 2, width_ratios=[1.25, 1])
+    sums = "one sum" if releases == 1 else f"{releases:,} sums"
+    figure.suptitle(
+        f"Epsilon {epsilon:g} at delta = {delta:g} for all of a client's {sums} "
+        f"({adjacency.value} adjacency), {ball.dimension:,} parameters",
+        x=0.01,
+        ha="left",
+        fontsize=11,
+        color=INK,
+    )
+    below = "clients in a sum" + ("" if share == 1 else f", {100 * share:.3g} % of them counted on")
+    plain_axes(left, "Error of the mean", x=below, y="root-mean-square error of a coordinate / clip")
+    plain_axes(right, "What a client sends", x=below, y="bits per parameter, masks included")
+    clients = sorted(rows)
+    grid = [round(clients[0] * (clients[-1] / clients[0]) ** (k / 300)) for k in range(301)]
+    for place, look in LOOKS.items():
+        name = rows[clients[0]][place].name
+        errors = [math.sqrt(rows[n][place].squared_error) / ball.radius for n in clients]
+        shown = [(n, error) for n, error in zip(clients, errors, strict=True) if math.isfinite(error)]
+        usual = {"markersize": 4, "label": name, **look}
+        left.plot(*zip(*shown, strict=True), **usual)
+        sent = [rows[n][place].bits for n in clients]
+        if place == 0:  # one more bit at every doubling: points where it was computed, steps between
+            right.step(grid, [bits_for(n, 2**bits - 1) for n in grid], **{**usual, "marker": None, "where": "post"})
+            right.plot(clients, sent, **{**usual, "linestyle": "none"})
+        else:
+            right.plot(clients, sent, **{**usual, "marker": None, "linewidth": 2.0})
+    for axes in (left, right):
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+    left.set_yscale("log")
+    right.set_ylim(0, 34)
+    right.set_yticks([1, 4, 8, 12, 16, 24, 32])
+    shared_legend(figure, left, "outside lower center")
+    return figure

@@ -1,1 +1,0 @@
-"""An update leaves a client as bytes and arrives, with all the others, as a mean."""

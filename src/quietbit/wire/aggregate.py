@@ -1,0 +1,118 @@
+"""The streaming mean: payloads in, one at a time; one whole number per coordinate kept.
+
+Idea     a payload is checked to its last bit before anything is added, and then counts as one, whatever it
+         says: nothing a client sends is a weight. One-bit payloads wait until fifteen can be added at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, final, get_args
+
+from quietbit._validate import require, whole_number
+from quietbit.kernel.base import Kernel
+from quietbit.mechanism.base import Mechanism
+from quietbit.wire.accumulator import Accumulator, accumulator_for
+from quietbit.wire.header import Header, InvalidPayload
+from quietbit.wire.payload import Body
+from quietbit.wire.source import read_body
+from quietbit.wire.tree import Structure, restore
+
+__all__ = ["MOST_PAYLOADS", "Aggregator", "OnError", "Received"]
+
+OnError: TypeAlias = Literal["raise", "skip"]
+MOST_PAYLOADS = 2**24
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Received:
+    """A mean, over how many payloads it was taken, and how many were refused."""
+
+    mean: Any
+    count: int
+    refused: int
+
+
+@final
+class Aggregator:
+    """A mean that grows: `add` payloads as they arrive, ask for `mean` when enough have.
+
+    ``most`` bounds how many payloads it will take, which fixes the resolution of sums of more than one bit.
+    Memory is one integer per coordinate (32 bits for one-bit mechanisms, else 64) and up to fifteen waiting
+    one-bit payloads. Payloads carry neither a client's name nor a round: keeping one payload per client is
+    the caller's task. Not for use from several threads at once.
+    """
+
+    __slots__ = ("_accumulator", "_count", "_header", "_most", "_refused", "_structure", "_threads", "_waiting")
+
+    def __init__(
+        self,
+        mechanism: Mechanism,
+        structure: Structure,
+        kernel: Kernel,
+        *,
+        threads: int = 1,
+        most: int = MOST_PAYLOADS,
+    ) -> None:
+        """Start from nothing; `Uplink.aggregator` has the arguments ready."""
+        self._header, self._structure, self._threads = Header.of(mechanism), structure, threads
+        self._most = whole_number(most, "most payloads", 1, 2**31 - 1)
+        self._accumulator: Accumulator = accumulator_for(mechanism, kernel, self._most)
+        self._waiting: list[Body] = []
+        self._count = self._refused = 0
+
+    @property
+    def count(self) -> int:
+        """Payloads in the mean."""
+        return self._count
+
+    @property
+    def refused(self) -> int:
+        """Payloads that were not valid."""
+        return self._refused
+
+    def add(self, payload: Any) -> None:
+        """Check one payload and take it in; a bad one raises `InvalidPayload` and leaves the mean alone.
+
+        ``payload`` is bytes, a buffer, a path, or a file open for reading bytes.
+        """
+        require(self._count < self._most, "number of payloads", self._count + 1, f"at most {self._most}")
+        try:
+            body = read_body(payload, self._header, self._threads)
+            self._accumulator.check(body)
+        except InvalidPayload:
+            self._refused += 1
+            raise
+        self._waiting.append(body)
+        self._count += 1
+        if len(self._waiting) >= self._accumulator.group:
+            self._settle()
+
+    def add_all(self, payloads: Iterable[Any], on_error: OnError = "raise") -> None:
+        """Take in a stream; a bad payload is skipped and counted, or ends it, as ``on_error`` says."""
+        choices = get_args(OnError)
+        require(on_error in choices, "on_error", on_error, "one of " + ", ".join(choices))
+        for place, payload in enumerate(payloads):
+            try:
+                self.add(payload)
+            except InvalidPayload as error:
+                if on_error == "raise":
+                    raise InvalidPayload(f"Payload {place} of the stream is not valid: {error}") from error
+
+    def mean(self) -> Any:
+        """The mean of the payloads so far, in the structure of the updates; without any it is refused."""
+        if self._count == 0:
+            raise InvalidPayload(f"A mean needs at least one valid payload, got none ({self._refused} were refused).")
+        self._settle()
+        return restore(self._structure, self._accumulator.reader(self._count))
+
+    def received(self) -> Received:
+        """The mean with its counts."""
+        return Received(self.mean(), self._count, self._refused)
+
+    def _settle(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            self._accumulator.add(waiting)

@@ -1,0 +1,98 @@
+"""The uplink: a client's update becomes bytes, a server's pile of bytes becomes a mean.
+
+Idea     both ends are built from the same mechanism and meet only in the payload. Sending reads the update
+         twice (its norm, then its randomised codes) and writes the payload once; receiving never unpacks
+         payloads into floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import InitVar, dataclass, field
+from functools import partial
+from typing import Any, final
+
+from quietbit._validate import require, whole_number
+from quietbit.kernel.base import Kernel
+from quietbit.kernel.rng import RandomBits, secure_rng
+from quietbit.kernel.select import default_kernel
+from quietbit.mechanism.base import Mechanism, check_rng
+from quietbit.wire.aggregate import MOST_PAYLOADS, Aggregator, OnError, Received
+from quietbit.wire.encoding import randomise
+from quietbit.wire.header import Header
+from quietbit.wire.payload import build
+from quietbit.wire.tree import Leaf, Structure, leaves
+
+__all__ = ["Uplink"]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Uplink:
+    """Both halves of the way from clients to server, for one mechanism.
+
+    ``like`` is an update of the structure to expect and to rebuild (a dict, list or tuple of numpy or torch
+    arrays, nested as they may be; the model's parameters will do); only shapes and types are kept. Without
+    it any structure with the right number of entries is sent, and a flat float64 vector is received.
+    ``threads`` is how many threads may work; it changes no byte. ``most`` bounds how many payloads one mean
+    may have.
+    """
+
+    mechanism: Mechanism
+    like: InitVar[Any] = None
+    threads: int = 1
+    most: int = MOST_PAYLOADS
+    header: Header = field(init=False, repr=False)
+    structure: Structure = field(init=False, repr=False)
+    _kernel: Kernel = field(init=False, repr=False)
+    _strict: bool = field(init=False, repr=False)
+
+    def __post_init__(self, like: Any) -> None:
+        """Refuse what is no mechanism, and a structure of another dimension."""
+        require(isinstance(self.mechanism, Mechanism), "mechanism", self.mechanism, "a mechanism")
+        put = object.__setattr__
+        put(self, "threads", whole_number(self.threads, "threads", 1, 1024))
+        put(self, "most", whole_number(self.most, "most payloads", 1, 2**31 - 1))
+        put(self, "header", Header.of(self.mechanism))
+        put(self, "_kernel", default_kernel(threads=self.threads))
+        put(self, "_strict", like is not None)
+        dimension = self.mechanism.domain.dimension
+        flat = Leaf("update", (dimension,), "float64", "numpy")
+        structure = Structure.of(like) if like is not None else Structure(flat, (flat,))
+        require(structure.size == dimension, "number of entries of `like`", structure.size, f"{dimension}")
+        put(self, "structure", structure)
+
+    def send(self, update: Any, rng: RandomBits | None = None) -> bytes:
+        """Clip, randomise, pack and frame an update.
+
+        The update's arrays are float16, bfloat16, float32 or float64 and are clipped together, under one
+        norm. ``words`` are the operating system's unless given. Refused before a word is drawn: a NaN or
+        infinite entry, another number of entries, another structure than ``like``.
+        """
+        if self._strict:
+            self.structure.check(update)
+        parts = leaves(update)
+        size, dimension = sum(part.size for part in parts), self.mechanism.domain.dimension
+        require(size == dimension, "number of entries of the update", size, f"{dimension}")
+        chosen = secure_rng() if rng is None else rng
+        check_rng(chosen)
+        write = partial(randomise, self.mechanism, parts, chosen, self._kernel)
+        return build(self.header, write, self.threads)
+
+    def receive(self, payloads: Iterable[Any], on_error: OnError = "raise") -> Any:
+        """The mean of the updates in a stream of payloads, read once.
+
+        Each is bytes, a buffer, a path, or a file open for reading bytes. A bad one raises `InvalidPayload`,
+        or with ``on_error="skip"`` is left out; a stream without a valid payload is refused.
+        """
+        return self.collect(payloads, on_error).mean
+
+    def collect(self, payloads: Iterable[Any], on_error: OnError = "raise") -> Received:
+        """`receive`, with the number of payloads in the mean and of those refused."""
+        aggregator = self.aggregator()
+        aggregator.add_all(payloads, on_error)
+        return aggregator.received()
+
+    def aggregator(self) -> Aggregator:
+        """An empty mean to which payloads are added as they arrive."""
+        return Aggregator(self.mechanism, self.structure, self._kernel, threads=self.threads, most=self.most)

@@ -1,0 +1,1 @@
+"""The commands of the laboratory: train, sweep, figure, report, data and demo."""

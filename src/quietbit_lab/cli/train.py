@@ -1,0 +1,257 @@
+"""``quietbit train``: one private federated training, with a live account and a record."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from quietbit._validate import QuietbitError
+from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded_up, show_json
+from quietbit.cli.files import check_outputs
+from quietbit.cli.options import AdjacencyOption, BetaOption, ClampOption, NormOption, TrustOption, UnitOption
+
+if TYPE_CHECKING:
+    from quietbit.plan.settings import Settings
+    from quietbit.simulate.loop import Point, Run
+    from quietbit_lab.task.registry import TaskSpec
+
+__all__ = ["DataOption", "ThreadsOption", "bytes_shown", "train"]
+
+DataOption = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Where data sets are; QUIETBIT_DATA, or a shared/data nearby.")
+]
+ThreadsOption = Annotated[int, typer.Option(help="Threads; they change no digit of the result.")]
+LOOKS = 20  # scores along the way, unless asked for otherwise
+
+
+def train(
+    task: Annotated[
+        str, typer.Option(metavar="NAME", help="digits, mnist, fashion-mnist, cifar10 or femnist.")
+    ] = "digits",
+    mechanism: Annotated[
+        str, typer.Option(metavar="NAME", help="imvu, mvu, gaussian, laplace, sign, skellam, or none (no privacy).")
+    ] = "imvu",
+    epsilon: Annotated[float | None, typer.Option(help="Of the design, per release (imvu, mvu).")] = None,
+    noise: Annotated[
+        float | None, typer.Option(help="In units of the sensitivity (gaussian, laplace, sign, skellam).")
+    ] = None,
+    target_epsilon: Annotated[
+        float | None, typer.Option(help="Of the whole run: calibrate to it, or stop before it is exceeded.")
+    ] = None,
+    delta: Annotated[float, typer.Option(help="Delta of the guarantee.")] = 1e-5,
+    adjacency: AdjacencyOption = "zero-out",
+    unit: UnitOption = "client",
+    trust: TrustOption = "local",
+    honest: Annotated[
+        int | None,
+        typer.Option(help="Clients of a cohort that answer and do not collude (secure-aggregation); all unless said."),
+    ] = None,
+    bits: Annotated[int | None, typer.Option(help="Bits per parameter.")] = None,
+    levels: Annotated[int | None, typer.Option(help="Levels of the design (imvu, mvu).")] = None,
+    beta: BetaOption = 1.0,
+    clamp: ClampOption = False,
+    clip: Annotated[
+        float, typer.Option(help="Largest norm of an update (of a sample's gradient for sample-level).")
+    ] = 0.5,
+    norm: NormOption = "l2",
+    lr: Annotated[float, typer.Option(help="The server's step size.")] = 0.1,
+    momentum: Annotated[float, typer.Option(help="The server's momentum.")] = 0.5,
+    rounds: Annotated[int, typer.Option(help="Rounds of training.")] = 100,
+    cohort: Annotated[int, typer.Option(help="Clients per round.")] = 100,
+    participation: Annotated[
+        str, typer.Option(metavar="each-once|sampled", help="Each client once per epoch, or drawn afresh every round.")
+    ] = "each-once",
+    local_steps: Annotated[int, typer.Option(help="Gradient steps of a client per round.")] = 1,
+    local_rate: Annotated[float, typer.Option(help="Their size, where there are several.")] = 0.1,
+    model: Annotated[str, typer.Option(metavar="NAME", help="linear, scatter or cnn; the paper's unless said.")] = "",
+    clients: Annotated[str, typer.Option(metavar="examples|writers", help="What a client is.")] = "",
+    samples: Annotated[int, typer.Option(help="Examples per client, where clients are examples.")] = 1,
+    least: Annotated[int, typer.Option(help="Leave out writers with fewer examples.")] = 1,
+    evaluate_every: Annotated[int, typer.Option(help="Rounds between scores; 0 means twenty scores in all.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(help="Reproducible words (not private); without it they are the operating system's.")
+    ] = None,
+    data: DataOption = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="cpu|cuda",
+            help="Where torch works; a linear model's cohort is drawn as one sum, by the same law.",
+        ),
+    ] = None,
+    threads: ThreadsOption = 1,
+    repeat: Annotated[Path | None, typer.Option(metavar="RECORD", help="Take all settings from this record.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Save the record of the run, as JSON.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Train a model on clients whose updates leave them private and packed.
+
+    Example: quietbit train --task digits --epsilon 1 --clip 0.5 --lr 0.3 --rounds 140 --cohort 100 --out run.json
+    """
+    # Imported here, so that --help need not wait for numpy.
+    from quietbit.plan.settings import Settings
+    from quietbit_lab.experiment.record import read_record
+    from quietbit_lab.task.registry import TaskSpec
+
+    if repeat is not None:
+        kept = read_record(repeat)
+        settings, spec = Settings.from_json(kept["settings"]), TaskSpec.from_json(kept["task"])
+    else:
+        if mechanism in ("imvu", "mvu") and epsilon is None and target_epsilon is None:
+            epsilon = 1.0
+        spec = TaskSpec(task, model, clients, samples, least)
+        settings = Settings(
+            mechanism=mechanism,
+            lr=lr,
+            rounds=rounds,
+            cohort=cohort,
+            clip=clip,
+            norm=norm,
+            epsilon=epsilon,
+            noise=noise,
+            bits=bits,
+            levels=levels,
+            beta=beta,
+            clamp=clamp,
+            momentum=momentum,
+            unit=unit,
+            trust=trust,
+            honest=honest,
+            adjacency=adjacency,
+            delta=delta,
+            target_epsilon=target_epsilon,
+            participation=participation,
+            local_steps=local_steps,
+            local_rate=local_rate,
+            evaluate_every=evaluate_every or max(1, rounds // LOOKS),
+            seed=secrets.randbits(32) if seed is None else seed,
+            words="secure" if seed is None else "seeded",
+        )
+    check_outputs(out)
+    _train(spec, settings, data, device, threads, out, json)
+
+
+def _train(
+    spec: TaskSpec,
+    settings: Settings,
+    data: Path | None,
+    device: str | None,
+    threads: int,
+    out: Path | None,
+    json: bool,
+) -> None:
+    from quietbit.simulate.loop import INTERRUPTED, TARGET, simulate
+    from quietbit_lab.experiment.record import run_record, save_record
+    from quietbit_lab.task.registry import build_task
+
+    if device is not None:
+        from quietbit_lab.task.linear_device import open_device
+
+        open_device(device)
+    with progress_bar("Reading data", quiet=json, lines=True) as report:
+        told = _every_tenth(report)
+        problem = build_task(spec, data=data, seed=settings.seed, device=device or "cpu", report=told)
+    with progress_bar("Training", quiet=json) as report:
+        last = ""
+
+        def show(number: int, point: Point | None) -> None:
+            nonlocal last
+            last = _shown(point) if point is not None else last
+            report(number / settings.rounds, f"round {number:,} of {settings.rounds:,}{last}")
+
+        if device is not None and spec.model != "cnn":
+            run, kept = _as_a_whole(problem, settings, spec, device, show)
+        else:
+            run = simulate(problem, settings, threads=threads, progress=show)
+            kept = run_record(run, spec.to_json(), device=device or "cpu")
+    if out is not None:
+        save_record(out, kept)
+    if json:
+        show_json(kept)
+    elif run.points:
+        record(
+            f"{spec.name}, {settings.mechanism}, {run.rounds:,} rounds of {settings.cohort:,}",
+            _rows(run, kept["draws"], out),
+            False,
+        )
+    if run.status == INTERRUPTED:
+        raise KeyboardInterrupt
+    if run.reason and run.status != TARGET:
+        saved = f" What was finished is in {out}." if out is not None else ""
+        raise QuietbitError(run.reason + saved)
+
+
+def _as_a_whole(problem: Any, settings: Settings, spec: TaskSpec, device: str, show: Any) -> tuple[Run, dict[str, Any]]:
+    """A linear model on a device: a batch of one."""
+    from quietbit.simulate.loop import INTERRUPTED
+    from quietbit_lab.task.linear_batch import Batch
+    from quietbit_lab.task.linear_device import DeviceProblem, open_device
+    from quietbit_lab.task.linear_sweep import batch_records
+
+    batch = Batch(DeviceProblem(problem, open_device(device)), [settings])
+
+    def watch(number: int, points: Any) -> bool:
+        show(number, points[0])
+        return True
+
+    try:
+        batch.advance(settings.rounds, watch)
+    except KeyboardInterrupt:
+        batch.end_all(INTERRUPTED, f"Interrupted in round {batch.number + 1}.")
+    runs = batch.runs()
+    return runs[0], batch_records(batch, runs, spec.to_json())[0]
+
+
+def _every_tenth(report: Any) -> Any:
+    """Ten lines at most where there is no terminal."""
+    told = -1
+
+    def thinned(fraction: float, message: str) -> None:
+        nonlocal told
+        if int(fraction * 10) > told:
+            told = int(fraction * 10) if fraction < 1 else -1
+            report(fraction, message)
+
+    return thinned
+
+
+def _shown(point: Point) -> str:
+    found = f", {100 * point.score.accuracy:.1f} % right"
+    if point.guarantee is not None:
+        found += f", epsilon <= {rounded_up(point.guarantee.epsilon_upper, 3)}"
+    return found + f", {bytes_shown(point.uplink_bytes)} sent"
+
+
+def _rows(run: Run, draws: str, out: Path | None) -> list[Row]:
+    last, guarantee = run.points[-1], run.guarantee
+    rows = [
+        Row(
+            "accuracy",
+            "test accuracy",
+            last.score.accuracy,
+            f"{100 * last.score.accuracy:.2f} % after {last.round:,} rounds",
+        ),
+        Row("status", "status", run.status, f"{run.status}{': ' + run.reason if run.reason else ''}"),
+        Row("guarantee", "guarantee", "", guarantee.sentence() if guarantee else "none: the run was not private"),
+        Row("bytes", "uplink per client", run.bytes_per_client, f"{run.bytes_per_client:,} bytes a round"),
+        Row("uplink", "uplink in all", last.uplink_bytes, bytes_shown(last.uplink_bytes)),
+        Row("seconds", "time", run.seconds, f"{run.seconds:.1f} s"),
+    ]
+    words = "seeded: reproducible, NOT private" if run.settings.words == "seeded" else "the operating system's"
+    rows.append(Row("words", "random words", run.settings.words, words))
+    rows.append(Row("draws", "drawn at random", draws))
+    if out is not None:
+        rows.append(Row("saved", "saved as", str(out)))
+    return rows
+
+
+def bytes_shown(count: float) -> str:
+    """A number of bytes for people."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.3g} {unit}"
+        count /= 1000
+    return ""

@@ -1,0 +1,144 @@
+"""Running the jobs of a sweep: in parallel, killed at any point, resumed with nothing lost or run twice.
+
+Idea     one process writes; workers only compute. A finished job is one line at the end of results.jsonl, on
+         disk before the next is counted. Resuming reads the lines and runs what has none. A worker dies with
+         the process that started it, however that one dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from quietbit._validate import QuietbitError, finite_real, whole_number
+from quietbit.plan.problem import Problem
+from quietbit.simulate.loop import INTERRUPTED, simulate
+from quietbit_lab.experiment.files import append_line, only_writer, read_lines
+from quietbit_lab.experiment.grid import Job, Sweep
+from quietbit_lab.experiment.record import run_record
+
+__all__ = ["RESULTS", "Told", "append_result", "finished", "pending", "run_job", "run_sweep"]
+
+RESULTS = "results.jsonl"
+MakeProblem: TypeAlias = Callable[[Mapping[str, Any], int], Problem]  # (task, seed) -> problem; must be picklable
+Told: TypeAlias = Callable[[int, int, dict[str, Any]], None]  # done, of how many, the newest result
+
+_problems: dict[str, Problem] = {}  # a worker builds each problem once
+
+
+def finished(folder: Path) -> list[dict[str, Any]]:
+    """The results in a folder, whole lines only, the first where a job has several."""
+    found: dict[str, dict[str, Any]] = {}
+    for line in read_lines(folder / RESULTS):
+        if not isinstance(line, dict) or "job" not in line:
+            raise QuietbitError(f"{folder / RESULTS} is not a file of results: a line names no job.")
+        found.setdefault(str(line["job"]), line)
+    return list(found.values())
+
+
+def run_sweep(
+    sweep: Sweep,
+    folder: Path,
+    make_problem: MakeProblem,
+    *,
+    workers: int = 1,
+    resume: bool = False,
+    minutes: float | None = None,
+    told: Told | None = None,
+) -> int:
+    """Run every job that has no result yet; returns how many were run.
+
+    A folder with results is refused unless ``resume`` says that they are to be continued. After ``minutes`` no
+    further result is waited for.
+    """
+    count = whole_number(workers, "workers", 1, 1024)
+    until = None if minutes is None else time.monotonic() + 60 * finite_real(minutes, "minutes")
+    with only_writer(folder):
+        todo = pending(sweep, folder, resume)
+        ran, all_of_them = 0, len(sweep.jobs)
+        with contextlib.closing(_results(todo, make_problem, count)) as results:
+            for result in results:
+                append_result(sweep, folder, result)
+                ran += 1
+                if told is not None:
+                    told(all_of_them - len(todo) + ran, all_of_them, result)
+                if until is not None and time.monotonic() >= until:
+                    break
+        return ran
+
+
+def pending(sweep: Sweep, folder: Path, resume: bool) -> list[Job]:
+    """The jobs without a result; a folder that holds results is refused unless they are to be continued."""
+    done = {line["job"] for line in finished(folder)}
+    if done and not resume:
+        raise QuietbitError(f"{folder} holds {len(done)} results already: say --resume, or name another folder.")
+    return [job for job in sweep.jobs if job.identity not in done]
+
+
+def append_result(sweep: Sweep, folder: Path, result: dict[str, Any]) -> None:
+    """One more line of results, on disk when this returns."""
+    append_line(folder / RESULTS, {"sweep": sweep.name, **result})
+
+
+def run_job(job: Job, make_problem: MakeProblem) -> dict[str, Any]:
+    """One job in this process."""
+    key = repr((sorted(job.task.items()), job.settings.seed if job.task.get("samples", 1) != 1 else 0))
+    if key not in _problems:
+        _problems[key] = make_problem(job.task, job.settings.seed)
+    run = simulate(_problems[key], job.settings)
+    if run.status == INTERRUPTED:
+        raise KeyboardInterrupt
+    return {"job": job.identity, "label": job.label, "record": run_record(run, dict(job.task))}
+
+
+def _results(todo: list[Job], make_problem: MakeProblem, workers: int) -> Generator[dict[str, Any]]:
+    if workers == 1 or len(todo) <= 1:
+        for job in todo:
+            yield run_job(job, make_problem)
+        return
+    # Fresh processes: numba's and torch's threads do not survive a fork.
+    pool = ProcessPoolExecutor(
+        workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start, initargs=(os.getpid(),)
+    )
+    with contextlib.closing(_Closing(pool)):
+        waiting: set[Future[dict[str, Any]]] = {pool.submit(run_job, job, make_problem) for job in todo}
+        while waiting:
+            ready, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in ready:
+                try:
+                    yield future.result()
+                except BrokenProcessPool as error:
+                    raise QuietbitError(
+                        "A worker of the sweep was killed: what was finished is kept, and --resume continues."
+                    ) from error
+
+
+class _Closing:
+    """Ends a pool at once: jobs not started are dropped, workers at work are told to stop."""
+
+    def __init__(self, pool: ProcessPoolExecutor) -> None:
+        self._pool = pool
+
+    def close(self) -> None:
+        workers = list((self._pool._processes or {}).values())
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for worker in workers:
+            worker.terminate()
+
+
+def _start(parent: int) -> None:
+    """A worker ignores Ctrl-C, which its parent handles, and dies with its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG; Linux only
+    if os.getppid() != parent:
+        os._exit(1)

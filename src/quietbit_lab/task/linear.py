@@ -1,0 +1,171 @@
+"""A linear softmax classifier, whose gradients are outer products.
+
+Idea     for one example with features f the gradient is (p - y) f^T, so its norm is the product of two short
+         norms and clipping scales p - y alone: rows of clipped gradients are written once and never read
+         before they are randomised.
+Symbols  W: classes x features, b: classes; parameters are W by rows, then b. f carries an implicit 1 for b.
+         Both norms are multiplicative: ||a f^T|| = ||a|| ||f|| for L1 and L2.
+Source   Tramèr and Boneh (ICLR 2021) for linear models on ScatterNet; Goodfellow (2015) for the norms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quietbit._typing import FloatVector
+from quietbit._validate import require
+from quietbit.mechanism.clipping import Norm
+from quietbit.plan.problem import LocalPlan, Rows, Score, clip_factors, clip_rows
+from quietbit.privacy.guarantee import Unit
+from quietbit_lab.task.dataset import Dataset, Partition
+
+__all__ = ["LinearSoftmax"]
+
+CHUNK = 2048  # examples scored at once
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class LinearSoftmax:
+    """Softmax regression on a data set of feature vectors (float32, any shape per example)."""
+
+    dataset: Dataset
+    partition: Partition
+    _norms: dict[Norm, FloatVector] = field(init=False, default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse inputs that are not float32; measure every example's features once."""
+        inputs = self.dataset.train.inputs
+        require(inputs.dtype == np.float32, "type of the features", str(inputs.dtype), "float32")
+        for norm in Norm:
+            self._norms[norm] = _feature_norms(inputs.reshape(inputs.shape[0], -1), norm)
+
+    @property
+    def name(self) -> str:
+        """The data set's name."""
+        return self.dataset.name
+
+    @property
+    def features(self) -> int:
+        """Length of a feature vector."""
+        return int(np.prod(self.dataset.train.inputs.shape[1:]))
+
+    @property
+    def dimension(self) -> int:
+        """Classes times features, and a bias per class."""
+        return self.dataset.classes * (self.features + 1)
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Examples of every client."""
+        return self.partition.sizes
+
+    def feature_norms(self, norm: Norm) -> FloatVector:
+        """Norms of (f, 1) of every training example, in double precision."""
+        return self._norms[norm]
+
+    def initial(self, seed: int) -> Rows:
+        """Zero: the problem is convex, and no seed is needed."""
+        return np.zeros(self.dimension, dtype=np.float32)
+
+    def updates(self, parameters: Rows, clients: NDArray[np.int64], plan: LocalPlan, out: Rows) -> None:
+        """Clipped updates, by outer products where every client has one example and takes one step."""
+        sizes = self.sizes[clients]
+        if plan.steps == 1 and int(sizes.max()) == 1:
+            self._outer(parameters, self.partition.members[self.partition.offsets[clients]], plan, out)
+            return
+        for row, client in zip(out, clients.tolist(), strict=True):
+            self._client(parameters, self.partition.of(client), plan, row)
+        if plan.unit is Unit.CLIENT:
+            clip_rows(out, plan.norm, plan.clip)
+
+    def evaluate(self, parameters: Rows) -> Score:
+        """Accuracy and cross-entropy on the test examples."""
+        test, right, loss = self.dataset.test, 0, 0.0
+        for start in range(0, test.count, CHUNK):
+            inputs = _flat(test.inputs[start : start + CHUNK])
+            labels = test.labels[start : start + CHUNK]
+            scores = self._scores(parameters, inputs).astype(np.float64)
+            right += int((scores.argmax(axis=1) == labels).sum())
+            scores -= scores.max(axis=1, keepdims=True)
+            chosen = scores[np.arange(labels.size), labels]
+            loss += float((np.log(np.exp(scores).sum(axis=1)) - chosen).sum())
+        return Score(right / test.count, loss / test.count)
+
+    def _outer(self, parameters: Rows, examples: NDArray[np.int64], plan: LocalPlan, out: Rows) -> None:
+        inputs = _flat(self.dataset.train.inputs[examples])
+        scaled = self._clipped_errors(parameters, inputs, examples, plan)
+        classes, size = self.dataset.classes, self.features
+        # Writes through the view: padded rows keep their stride.
+        weights = np.lib.stride_tricks.as_strided(
+            out, (examples.size, classes, size), (out.strides[0], 4 * size, 4), writeable=True
+        )
+        np.multiply(scaled[:, :, None], inputs[:, None, :], out=weights)
+        out[:, classes * size :] = scaled
+
+    def _client(self, parameters: Rows, examples: NDArray[np.int64], plan: LocalPlan, row: Rows) -> None:
+        """One client's mean of clipped gradients (sample level), or what its local steps amount to."""
+        inputs = _flat(self.dataset.train.inputs[examples])
+        if plan.unit is Unit.SAMPLE:
+            errors = self._clipped_errors(parameters, inputs, examples, plan)
+            self._mean(errors.astype(np.float64), inputs, row)  # the sum's own roundings would be the sensitivity's
+            clip_rows(row[None], plan.norm, plan.clip)  # the mean is shorter already, roundings aside
+            return
+        here, start = parameters, parameters
+        for _ in range(plan.steps):
+            self._mean(self._errors(here, inputs, examples), inputs, row)
+            if plan.steps > 1:
+                here = here - np.float32(plan.rate) * row
+        if plan.steps > 1:
+            row[:] = (start - here) / np.float32(plan.rate)
+
+    def _mean(self, errors: NDArray[Any], inputs: NDArray[np.float32], row: Rows) -> None:
+        classes, size = self.dataset.classes, self.features
+        share = errors / errors.shape[0]
+        np.matmul(share.T, inputs, out=row[: classes * size].reshape(classes, size))
+        row[classes * size :] = share.sum(axis=0)
+
+    def _clipped_errors(
+        self, parameters: Rows, inputs: NDArray[np.float32], examples: NDArray[np.int64], plan: LocalPlan
+    ) -> NDArray[np.float32]:
+        """P - y of each example, scaled so that its outer product with the features fits the clip."""
+        errors = self._errors(parameters, inputs, examples)
+        wide = errors.astype(np.float64)
+        lengths = np.abs(wide).sum(axis=1) if plan.norm is Norm.L1 else np.sqrt((wide * wide).sum(axis=1))
+        factors = clip_factors(lengths * self._norms[plan.norm][examples], plan.clip)
+        return (wide * factors[:, None]).astype(np.float32)
+
+    def _errors(
+        self, parameters: Rows, inputs: NDArray[np.float32], examples: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        scores = self._scores(parameters, inputs)
+        scores -= scores.max(axis=1, keepdims=True)
+        np.exp(scores, out=scores)
+        scores /= scores.sum(axis=1, keepdims=True)
+        scores[np.arange(examples.size), self.dataset.train.labels[examples]] -= 1
+        return scores
+
+    def _scores(self, parameters: Rows, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
+        classes, size = self.dataset.classes, self.features
+        scores: NDArray[np.float32] = inputs @ parameters[: classes * size].reshape(classes, size).T
+        scores += parameters[classes * size :]
+        return scores
+
+
+def _flat(inputs: NDArray[Any]) -> NDArray[np.float32]:
+    flat: NDArray[np.float32] = np.ascontiguousarray(inputs).reshape(inputs.shape[0], -1)
+    return flat
+
+
+def _feature_norms(inputs: NDArray[Any], norm: Norm) -> FloatVector:
+    """Norms of (f, 1) in double precision, a chunk at a time."""
+    found = np.empty(inputs.shape[0])
+    for start in range(0, found.size, CHUNK):
+        wide = inputs[start : start + CHUNK].astype(np.float64)
+        here = found[start : start + CHUNK]
+        here[:] = np.abs(wide).sum(axis=1) + 1 if norm is Norm.L1 else np.sqrt((wide * wide).sum(axis=1) + 1)
+    return found

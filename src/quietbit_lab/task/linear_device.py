@@ -1,0 +1,169 @@
+"""A linear softmax problem on one device, asked about many models at once.
+
+Idea     features go to the device once. All models of a batch meet the same cohort, so its features are gathered
+         once, the scores of every model are one matrix product, and a clipped gradient is kept as the two short
+         vectors whose outer product it is: nobody writes the gradients themselves.
+Symbols  G models, K classes, m clients of a cohort, F features; rows (f, 1, 0, ..) have `width` entries, F + 1
+         rounded up to a multiple of 8. A model is a K x width matrix: weights, bias, unused columns.
+Source   Goodfellow (2015), "Efficient per-example gradient computations"; `task/linear.py` is the same for one model.
+
+Clipping factors are computed in float64 with the margin of `plan/problem.py`. A clipped error is rounded to
+float32 once and multiplied by a feature in float32 once, as in `task/linear.py`, so every outer product lies in the
+ball as real numbers.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quietbit._validate import InvalidParameter, QuietbitError, require_module
+from quietbit.mechanism.clipping import Norm
+from quietbit.plan.problem import MARGIN, Rows, Score
+from quietbit_lab.task.linear import LinearSoftmax
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["DeviceProblem", "Tensor", "exact_products", "open_device"]
+
+Tensor: TypeAlias = Any
+CHUNK = 4096  # examples moved or scored at once
+SCORED = 64  # models scored at once
+
+
+def open_device(name: str) -> Any:
+    """The torch device of that name; one that is not there is said in one sentence."""
+    torch = require_module("torch", "lab")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InvalidParameter(f"device must be one that torch knows, such as cpu or cuda, got {name!r}.") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise QuietbitError("There is no GPU that torch can use here: leave out --device, or say --device cpu.")
+    if device.type not in ("cpu", "cuda"):
+        raise InvalidParameter(f"device must be cpu or cuda, got {name!r}.")
+    return device
+
+
+@contextmanager
+def exact_products() -> Iterator[None]:
+    """Matrix products of float32 in float32: the shorter formats of tensor cores are off meanwhile."""
+    torch = require_module("torch", "lab")
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@final
+@dataclass(slots=True, eq=False)
+class DeviceProblem:
+    """The data of a `LinearSoftmax` on a device; every client has exactly one example."""
+
+    problem: LinearSoftmax
+    device: Any
+    width: int = field(init=False)
+    _torch: Any = field(init=False, repr=False)
+    _train: Tensor = field(init=False, repr=False)
+    _test: Tensor = field(init=False, repr=False)
+    _labels: Tensor = field(init=False, repr=False)
+    _test_labels: Tensor = field(init=False, repr=False)
+    _norms: dict[Norm, Tensor] = field(init=False, default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse clients of several examples and features that are not finite; move the data."""
+        torch = self._torch = require_module("torch", "lab")
+        problem, dataset = self.problem, self.problem.dataset
+        if int(problem.sizes.max()) != 1:
+            raise InvalidParameter(
+                "Many models at once need clients of one example each: their gradients have rank one."
+            )
+        self.width = -(-(problem.features + 1) // 8) * 8
+        members = problem.partition.members
+        self._train = self._moved(dataset.train.inputs, members)
+        self._test = self._moved(dataset.test.inputs, np.arange(dataset.test.count))
+        self._labels = torch.from_numpy(dataset.train.labels[members]).to(self.device)
+        self._test_labels = torch.from_numpy(np.asarray(dataset.test.labels)).to(self.device)
+        for norm in Norm:
+            lengths = problem.feature_norms(norm)[members]
+            if not np.isfinite(lengths).all():
+                raise InvalidParameter("features must be finite, got a NaN or an infinity.")
+            self._norms[norm] = torch.from_numpy(lengths).to(self.device)
+
+    @property
+    def classes(self) -> int:
+        """K."""
+        return self.problem.dataset.classes
+
+    def share(self, norm: Norm) -> float:
+        """The largest part of a gradient's length that one of its coordinates can have."""
+        return float((self._train.abs().amax(dim=1).double() / self._norms[norm]).amax())
+
+    def cohort(self, clients: Tensor) -> Tensor:
+        """The features of a cohort, (m, width)."""
+        return self._train.index_select(0, clients)
+
+    def clipped_errors(self, models: Tensor, features: Tensor, clients: Tensor, norm: Norm, clips: Tensor) -> Tensor:
+        """Errors p - y of every model and client, scaled to the model's clip: (G, K, m) in float64."""
+        torch, count = self._torch, models.shape[0]
+        scores = (models.reshape(-1, self.width) @ features.T).reshape(count, self.classes, -1)
+        errors = torch.softmax(scores, dim=1)
+        labels = self._labels[clients].expand(count, 1, -1)
+        errors.scatter_add_(1, labels, errors.new_full((1, 1, 1), -1.0).expand_as(labels))
+        wide = errors.double()
+        lengths = wide.abs().sum(dim=1) if norm is Norm.L1 else wide.square().sum(dim=1).sqrt()
+        lengths *= self._norms[norm][clients]
+        bound = clips[:, None] * (1 - MARGIN)
+        return wide.mul_((bound / torch.maximum(lengths, bound)).clamp_(max=1.0)[:, None, :])
+
+    def scores(self, models: Tensor) -> list[Score]:
+        """Accuracy and cross-entropy of every model on the test examples."""
+        torch, found = self._torch, []
+        for start in range(0, models.shape[0], SCORED):
+            part = models[start : start + SCORED]
+            right = torch.zeros(part.shape[0], dtype=torch.int64, device=self.device)
+            loss = torch.zeros(part.shape[0], dtype=torch.float64, device=self.device)
+            for first in range(0, self._test.shape[0], CHUNK):
+                inputs, labels = self._test[first : first + CHUNK], self._test_labels[first : first + CHUNK]
+                scores = (part.reshape(-1, self.width) @ inputs.T).reshape(part.shape[0], self.classes, -1)
+                right += (scores.argmax(dim=1) == labels).sum(dim=1)
+                wide = scores.double()
+                chosen = wide.gather(1, labels.expand(part.shape[0], 1, -1))[:, 0]
+                loss += (torch.logsumexp(wide, dim=1) - chosen).sum(dim=1)
+            total = self._test.shape[0]
+            pairs = zip(right.tolist(), loss.tolist(), strict=True)
+            found += [Score(correct / total, lost / total) for correct, lost in pairs]
+        return found
+
+    def parameters(self, models: Tensor) -> list[Rows]:
+        """Every model as the flat vector of `LinearSoftmax`: weights by rows, then biases."""
+        size = self.problem.features
+        whole = models.cpu().numpy()
+        return [np.concatenate([model[:, :size].reshape(-1), model[:, size]]) for model in whole]
+
+    def models(self, parameters: Rows, count: int) -> Tensor:
+        """``count`` copies of a flat vector, on the device."""
+        size, classes = self.problem.features, self.classes
+        one = np.zeros((classes, self.width), dtype=np.float32)
+        one[:, :size] = parameters[: classes * size].reshape(classes, size)
+        one[:, size] = parameters[classes * size :]
+        return self._torch.from_numpy(one).to(self.device).repeat(count, 1, 1)
+
+    def _moved(self, inputs: NDArray[Any], rows: NDArray[np.int64]) -> Tensor:
+        """The chosen rows on the device, each followed by a one and zeros."""
+        torch, size = self._torch, self.problem.features
+        out = torch.zeros((rows.size, self.width), dtype=torch.float32, device=self.device)
+        for start in range(0, rows.size, CHUNK):
+            chosen = rows[start : start + CHUNK]
+            block = np.array(inputs[chosen], dtype=np.float32).reshape(chosen.size, -1)
+            out[start : start + CHUNK, :size] = torch.from_numpy(block).to(self.device)
+        out[:, size] = 1
+        return out

@@ -1,0 +1,150 @@
+"""Tasks by name: from a few words to a problem that can be trained.
+
+Idea     a task is a data set, a model and a partition into clients; its words are kept in records and sweeps,
+         so that the same words give the same problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, final
+
+from quietbit._validate import require, whole_number
+from quietbit.plan.problem import Problem
+from quietbit_lab.task.dataset import Dataset, Partition
+from quietbit_lab.task.source import data_folder
+
+__all__ = ["MODELS", "TASKS", "TaskSpec", "build_task", "load_dataset"]
+
+Report = Callable[[float, str], None]
+TASKS = ("digits", "mnist", "fashion-mnist", "cifar10", "femnist")
+MODELS = ("linear", "scatter", "cnn")
+USUAL = {"digits": "linear", "mnist": "scatter", "fashion-mnist": "scatter", "cifar10": "scatter", "femnist": "cnn"}
+CLIENTS = ("examples", "writers")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TaskSpec:
+    """The words of a task.
+
+    ``model``: ``linear`` on pixels, ``scatter`` (linear on ScatterNet features) or ``cnn``; by default what
+    the paper used. ``clients``: every client one of the ``examples``, or ``samples`` of them, or one of the
+    ``writers`` (MNIST and FEMNIST) who has at least ``least`` examples.
+    """
+
+    name: str
+    model: str = ""
+    clients: str = ""
+    samples: int = 1
+    least: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse words that are none of ours, and combinations that no data set has."""
+        require(self.name in TASKS, "task", self.name, "one of " + ", ".join(TASKS))
+        put = object.__setattr__
+        put(self, "model", self.model or USUAL[self.name])
+        put(self, "clients", self.clients or ("writers" if self.name == "femnist" else "examples"))
+        require(self.model in MODELS, "model", self.model, "one of " + ", ".join(MODELS))
+        fits = self.model == "linear" or (self.model == "cnn") <= (self.name in ("mnist", "fashion-mnist", "femnist"))
+        require(
+            fits and not (self.model == "scatter" and self.name == "digits"),
+            "model",
+            self.model,
+            f"made for {self.name}",
+        )
+        require(self.clients in CLIENTS, "clients", self.clients, "one of " + ", ".join(CLIENTS))
+        written = self.clients == "examples" or self.name in ("mnist", "femnist")
+        require(written, "clients", self.clients, f"examples for {self.name}, whose writers are not known")
+        put(self, "samples", whole_number(self.samples, "samples per client", 1))
+        put(self, "least", whole_number(self.least, "least samples of a client", 1))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for a record."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> TaskSpec:
+        """A spec from a record or a sweep; an unknown name is refused."""
+        known = [field.name for field in fields(cls)]
+        for name in values:
+            require(name in known, "setting of the task", name, "one of " + ", ".join(known))
+        require("name" in values, "task", dict(values), "given a name")
+        return cls(**values)
+
+
+def build_task(
+    spec: TaskSpec, *, data: Path | None = None, seed: int = 0, device: str = "cpu", report: Report | None = None
+) -> Problem:
+    """The problem that a spec describes; ``seed`` groups examples into clients of several.
+
+    ``device`` is where torch computes features, and the gradients of networks.
+    """
+    dataset = load_dataset(spec, data, report, device)
+    partition = _partition(spec, dataset, seed)
+    if spec.model == "cnn":
+        from quietbit_lab.task.module import ModuleProblem
+        from quietbit_lab.task.networks import femnist_network, mnist_network
+
+        make = femnist_network if spec.name == "femnist" else mnist_network
+        return ModuleProblem(dataset, partition, make, device=device)
+    from quietbit_lab.task.linear import LinearSoftmax
+
+    return LinearSoftmax(dataset, partition)
+
+
+def load_dataset(
+    spec: TaskSpec, data: Path | None = None, report: Report | None = None, device: str = "cpu"
+) -> Dataset:
+    """The data set with the inputs that the model of the spec takes; ``device`` computes features."""
+    dataset = _raw(spec, data)
+    if spec.model == "scatter":
+        from quietbit_lab.task.scatter import scattered
+
+        return scattered(dataset, report, device=device)
+    return _pixels(dataset) if spec.model == "linear" else dataset
+
+
+def _raw(spec: TaskSpec, data: Path | None) -> Dataset:
+    if spec.name == "digits":
+        from quietbit_lab.task.digits import load_digits
+
+        return load_digits()
+    folder = data_folder(data)
+    if spec.name == "cifar10":
+        from quietbit_lab.task.cifar10 import load_cifar10
+
+        return load_cifar10(folder)
+    if spec.name == "femnist":
+        from quietbit_lab.task.femnist import load_femnist
+
+        return load_femnist(folder, spec.least)
+    from quietbit_lab.task.mnist import load_fashion_mnist, load_mnist
+
+    return load_mnist(folder, spec.clients == "writers") if spec.name == "mnist" else load_fashion_mnist(folder)
+
+
+def _pixels(dataset: Dataset) -> Dataset:
+    """Images as float32 vectors in [0, 1]; what is float32 already stays."""
+    import numpy as np
+
+    from quietbit_lab.task.dataset import Examples
+
+    def ready(examples: Examples) -> Examples:
+        inputs = examples.inputs
+        if inputs.dtype == np.float32:
+            return examples
+        flat = inputs.reshape(inputs.shape[0], -1).astype(np.float32)
+        return Examples(flat / np.float32(255), examples.labels)
+
+    return Dataset(dataset.name, dataset.classes, ready(dataset.train), ready(dataset.test), dataset.writers)
+
+
+def _partition(spec: TaskSpec, dataset: Dataset, seed: int) -> Partition:
+    if spec.clients == "writers" and dataset.writers is not None:
+        return Partition.by_owner(dataset.writers, spec.least)
+    if spec.samples > 1:
+        return Partition.groups(dataset.train.count, spec.samples, seed)
+    return Partition.one_each(dataset.train.count)

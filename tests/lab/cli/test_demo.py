@@ -1,0 +1,106 @@
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import quietbit
+from quietbit_lab.cli import demo_training
+from unit.cli.kit import assert_refused, shell
+
+
+@pytest.mark.slow
+def test_leaves_a_report_runs_designs_and_pictures(capsys, tmp_path, monkeypatch):
+    """The whole demo, with one seed instead of three."""
+    monkeypatch.setattr(demo_training, "SEEDS", 1)
+    out = tmp_path / "out"
+    result = shell(capsys, "demo", "--out", out)
+    assert result.code == 0
+    assert "Training: 10 of 10: without noise" in result.err  # progress, as lines where stderr is no terminal
+    assert result.out.strip().endswith(str(out / "report.html"))
+    assert "zero-out adjacency: the neighbour's update is the zero vector" in result.out
+    lines = {
+        match[0]: match
+        for match in re.findall(r"(Gaussian|SignSGD|I-MVU), \d+ bits? +(\S+) ± \S+ % +(\S+) +(\S+)", result.out)
+    }
+    assert set(lines) == {"Gaussian", "SignSGD", "I-MVU"}
+    for _, accuracy, epsilon, _ in lines.values():
+        assert 19.9 < float(epsilon) <= 20
+        assert float(accuracy) > 30  # ten classes: far from chance whatever the words
+    assert (lines["Gaussian"][3], lines["SignSGD"][3], lines["I-MVU"][3]) == ("2,664", "146", "146")
+    designs = sorted(out.glob("*.json"))
+    assert len(designs) == 3
+    for path in designs:
+        assert quietbit.certify(quietbit.Design.load(path)).meets_spec
+        assert path.with_suffix(".png").exists()
+    for name in ("bias-variance.png", "training.png", "runs/results.jsonl"):
+        assert (out / name).exists()
+        assert str(out / name) in result.out
+    kept = [json.loads(line) for line in (out / "runs" / "results.jsonl").read_text().splitlines()]
+    trained = [demo_training.Trained(k["label"], k["record"]["settings"]["target_epsilon"], k["record"]) for k in kept]
+    monkeypatch.setattr("quietbit_lab.cli.demo.train_all", lambda _: trained)
+    facts = shell(capsys, "demo", "--out", tmp_path / "again", "--json").json
+    assert facts["report"] == str(tmp_path / "again" / "report.html")
+    assert facts["calibrated"]["epsilon_upper"] <= 3
+    assert facts["calibrated"]["payload_bytes"] == 100_000 // 8 + 64  # one bit each, and a header
+    assert [one["bytes_per_client_and_round"] for one in facts["training"]] == [2664, 146, 146, 2600]
+    assert all("zero-out adjacency" in one["guarantee"] for one in facts["training"][:3])
+    assert (tmp_path / "again" / "report.html").read_bytes() == (out / "report.html").read_bytes()
+    again = shell(capsys, "report", out / "runs", "--out", tmp_path / "again.html", "--json")
+    assert again.json["runs"] == 10
+    figure = shell(capsys, "figure", "demo", "--runs", out / "runs", "--out", tmp_path / "f.svg", "--json")
+    assert figure.code == 0
+
+
+def test_the_closing_table_is_made_from_the_records():
+    def record(accuracy, epsilon):
+        guarantee = {"epsilon_upper": epsilon, "sentence": f"epsilon <= {epsilon}"} if epsilon else None
+        points = [{"round": 1, "accuracy": 0.1}, {"round": 2, "accuracy": accuracy}]
+        return {"points": points, "guarantee": guarantee, "bytes_per_client": 100, "settings": {"seed": accuracy}}
+
+    target = demo_training.TARGET
+    trained = [
+        demo_training.Trained(label, aim, record(accuracy, aim))
+        for label, mechanism, _ in demo_training.RUNS
+        for aim in ((5.0, target) if mechanism != "none" else (None,))
+        for accuracy in (0.5, 0.7)
+    ]
+    facts = demo_training.headline(trained)
+    assert [one["seeds"] for one in facts] == [2] * 4
+    assert facts[0]["accuracy"] == pytest.approx(0.6)
+    assert facts[0]["deviation"] == pytest.approx(0.02**0.5)
+    assert facts[0]["epsilon_upper"] == target
+    assert facts[0]["bytes_per_client"] == 100 * demo_training.EPOCHS
+    assert facts[3]["guarantee"] is None
+    assert demo_training.curves(trained)["I-MVU, 1 bit"] == [(1, 0.1), (2, pytest.approx(0.6))]
+    assert len(set(demo_training.sweep_lines(trained).splitlines())) == len(trained)
+
+
+def test_an_unwritable_folder_is_refused(capsys, tmp_path):
+    (tmp_path / "file").write_text("x")
+    assert_refused(shell(capsys, "demo", "--out", tmp_path / "file" / "out"), "Cannot write")
+
+
+@pytest.mark.slow
+def test_control_c_leaves_nothing_half_written(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "quietbit.cli", "demo", "--out", str(tmp_path / "out")],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+    )
+    for line in process.stderr:
+        if line.startswith("Training: 2 of"):
+            break
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == ""
+    assert err.strip().splitlines()[-1] == "Interrupted: the command stopped before it was done."
+    assert list((tmp_path / "out").iterdir()) == []

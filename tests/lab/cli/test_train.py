@@ -1,0 +1,104 @@
+import json
+import signal
+
+import pytest
+import torch
+
+from quietbit_lab.task.linear import LinearSoftmax
+from unit.cli.kit import assert_refused, shell
+
+SHORT = ("train", "--task", "digits", "--epsilon", 1, "--lr", 0.3, "--rounds", 4, "--cohort", 50)
+
+
+def test_a_run_and_its_record(capsys, tmp_path):
+    out = tmp_path / "run.json"
+    result = shell(capsys, *SHORT, "--seed", 3, "--out", out)
+    assert (result.code, result.err) == (0, "")
+    for word in ("test accuracy", "epsilon <=", "zero-out adjacency", "NOT private", str(out)):
+        assert word in " ".join(result.out.split())
+    record = json.loads(out.read_text())
+    assert record["settings"]["words"] == "seeded"
+    again = shell(capsys, "train", "--repeat", out, "--threads", 2, "--json").json
+    assert [p["accuracy"] for p in again["points"]] == [p["accuracy"] for p in record["points"]]
+
+
+def test_words_are_the_operating_systems_unless_a_seed_is_given(capsys):
+    record = shell(capsys, *SHORT, "--json").json
+    assert record["settings"]["words"] == "secure"
+    assert record["seeds"]["words"] is None
+
+
+def test_a_device_draws_cohorts_as_a_whole(capsys, tmp_path):
+    out = tmp_path / "run.json"
+    words = ("train", "--mechanism", "gaussian", "--noise", 1, "--lr", 0.3, "--rounds", 4, "--cohort", 50)
+    result = shell(capsys, *words, "--seed", 3, "--device", "cpu", "--out", out)
+    assert (result.code, result.err) == (0, "")
+    assert "law of the sum" in result.out
+    record = json.loads(out.read_text())
+    assert (record["draws"], record["device"]) == ("law of the sum", "cpu")
+    alone = shell(capsys, *words, "--seed", 3, "--json").json
+    assert alone["draws"] == "every client"
+    assert record["guarantee"] == alone["guarantee"]
+    assert [p["uplink_bytes"] for p in record["points"]] == [p["uplink_bytes"] for p in alone["points"]]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_missing_gpu_is_one_sentence(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert_refused(shell(capsys, *SHORT, "--device", "cuda"), "no GPU")
+
+
+def test_a_target_is_kept(capsys):
+    words = ("train", "--target-epsilon", 5, "--lr", 0.3, "--rounds", 30, "--cohort", 100, "--adjacency", "replace-one")
+    record = shell(capsys, *words, "--json").json
+    assert 4.99 < record["guarantee"]["epsilon_upper"] <= 5
+    assert "replace-one" in record["guarantee"]["sentence"]
+
+
+@pytest.mark.parametrize(
+    ("words", "mention"),
+    [
+        (("--task", "imagenet"), "imagenet"),
+        (("--mechanism", "rappor"), "rappor"),
+        (("--mechanism", "gaussian"), "noise"),
+        (("--cohort", 5000), "cohort"),
+        (("--clip", "nan"), "clip"),
+        (("--adjacency", "bounded"), "adjacency"),
+        (("--out", "no/run.json"), "Cannot write"),
+        (("--repeat", "none.json"), "none.json"),
+        (("--task", "mnist", "--data", "nowhere"), "quietbit data get mnist"),
+        (("--mechanism", "laplace", "--noise", 1), "norm"),
+    ],
+)
+def test_bad_input_is_one_sentence(capsys, tmp_path, monkeypatch, words, mention):
+    monkeypatch.chdir(tmp_path)
+    assert_refused(shell(capsys, "train", *words), mention)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_diverging_run_keeps_its_record(capsys, tmp_path):
+    out = tmp_path / "run.json"
+    result = shell(capsys, *SHORT[:5], "--lr", 1e30, "--rounds", 4, "--cohort", 50, "--out", out)
+    assert result.code == 2
+    assert "diverged in round 1" in result.err
+    assert result.err.count("\n") == 1
+    assert json.loads(out.read_text())["status"] == "diverged"
+
+
+def test_ctrl_c_keeps_what_was_finished(capsys, tmp_path, monkeypatch):
+    out, real, calls = tmp_path / "run.json", LinearSoftmax.evaluate, []
+
+    def evaluate(self, parameters):
+        calls.append(1)
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return real(self, parameters)
+
+    monkeypatch.setattr(LinearSoftmax, "evaluate", evaluate)
+    result = shell(capsys, *SHORT, "--out", out)
+    assert result.code == 130
+    assert result.err.count("\n") == 1
+    assert "Interrupted" in result.err
+    record = json.loads(out.read_text())
+    assert record["status"] == "interrupted"
+    assert [point["round"] for point in record["points"]] == [1, 2]

@@ -1,0 +1,124 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import quietbit
+from quietbit.plan.settings import Settings
+from quietbit_lab.experiment.batched import BATCH, CHECKPOINT, run_batches
+from quietbit_lab.experiment.files import read_lines
+from quietbit_lab.experiment.grid import Job, Sweep
+from quietbit_lab.experiment.sweep import RESULTS, finished
+from quietbit_lab.task.linear_sweep import LinearTogether
+from unit.simulate.makers import small_problem
+
+
+def make_problem(task, seed):
+    return small_problem(samples=task.get("samples", 1))
+
+
+def small_sweep(rounds=6, lrs=(0.1, 0.3), task=None, mechanism="gaussian", **more):
+    strength = {"gaussian": {"noise": 1.0}, "imvu": {"epsilon": 1.0}}[mechanism]
+    jobs = [
+        Job(
+            Settings(
+                mechanism, lr, rounds, 20, 1.0, seed=seed, words="seeded", evaluate_at=(rounds,), **strength, **more
+            ),
+            task or {"name": "clusters"},
+            mechanism,
+        )
+        for seed in (1, 2)
+        for lr in lrs
+    ]
+    return Sweep("small", "", tuple(jobs))
+
+
+def together(**given):
+    return LinearTogether("cpu", make_problem, **given)
+
+
+def points(folder):
+    return {
+        line["job"]: [(p["round"], p["accuracy"], p["epsilon_upper"]) for p in line["record"]["points"]]
+        for line in finished(folder)
+    }
+
+
+def test_every_job_once_and_resumed(tmp_path):
+    sweep, seen = small_sweep(), []
+    assert run_batches(Sweep("small", "", sweep.jobs[:1]), tmp_path, together()) == 1
+    with pytest.raises(quietbit.QuietbitError, match="--resume"):
+        run_batches(sweep, tmp_path, together())
+    assert run_batches(sweep, tmp_path, together(), resume=True, told=lambda *told: seen.append(told[:2])) == 3
+    assert seen == [(2, 4), (3, 4), (4, 4)]
+    assert run_batches(sweep, tmp_path, together(), resume=True) == 0
+    lines = read_lines(tmp_path / RESULTS)
+    assert {line["job"] for line in lines} == {job.identity for job in sweep.jobs}
+    assert len(lines) == 4
+    assert {line["record"]["draws"] for line in lines} == {"law of the sum"}
+    assert not (tmp_path / CHECKPOINT).exists()
+
+
+def test_a_batch_stopped_by_the_clock_continues_where_it_was(tmp_path, monkeypatch):
+    """Stopped twice in mid-training: the results are those of an uninterrupted sweep."""
+    sweep = small_sweep(rounds=80)
+    run_batches(sweep, tmp_path / "whole", together())
+    ran = [run_batches(sweep, tmp_path / "part", together(), minutes=1e-9, resume=True)]
+    assert ran == [0]
+    assert not (tmp_path / "part" / CHECKPOINT).exists()  # nothing was begun
+    noted = []
+    for wanted in (25, 50):
+        clock = iter([0.0, 0.0, 0.0, *[1000.0] * 9])
+        monkeypatch.setattr("quietbit_lab.experiment.batched.time.monotonic", lambda clock=clock: next(clock))
+        runner = together(note=noted.append)
+        assert run_batches(sweep, tmp_path / "part", runner, minutes=1.0, resume=True) == 0
+        assert (tmp_path / "part" / CHECKPOINT).exists()
+        assert f"at round {wanted}" in noted[-1]
+        monkeypatch.undo()
+    assert run_batches(sweep, tmp_path / "part", together(note=noted.append), resume=True) == 4
+    assert any("continuing 2 runs at round 50" in words for words in noted)
+    assert points(tmp_path / "part") == points(tmp_path / "whole")
+    assert not (tmp_path / "part" / BATCH).exists()
+
+
+def test_a_killed_sweep_is_resumed_with_nothing_lost_or_run_twice(tmp_path):
+    script = (
+        "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[2]);"
+        "from lab.experiment.test_batched import small_sweep, together;"
+        "from quietbit_lab.experiment.batched import run_batches;"
+        "run_batches(small_sweep(400), Path(sys.argv[1]), together(), resume=True)"
+    )
+    tests = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path), tests])
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None and not (tmp_path / RESULTS).exists():
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    kept = (tmp_path / RESULTS).read_bytes()
+    sweep = small_sweep(400)
+    run_batches(sweep, tmp_path, together(), resume=True)
+    assert (tmp_path / RESULTS).read_bytes().startswith(kept[: kept.rfind(b"\n") + 1])
+    names = [line["job"] for line in read_lines(tmp_path / RESULTS)]
+    assert sorted(names) == sorted(job.identity for job in sweep.jobs)
+
+
+def test_a_stale_checkpoint_is_not_continued(tmp_path):
+    sweep = small_sweep()
+    tmp_path.joinpath(BATCH).write_text(json.dumps({"jobs": ["somebody else's"]}))
+    tmp_path.joinpath(CHECKPOINT).write_bytes(b"")
+    with pytest.raises(quietbit.QuietbitError, match="damaged"):
+        run_batches(sweep, tmp_path, together())
+    tmp_path.joinpath(CHECKPOINT).unlink()
+    assert run_batches(sweep, tmp_path, together()) == 4
+
+
+def test_jobs_that_gain_nothing_go_one_by_one(tmp_path):
+    grouped = small_sweep(task={"name": "clusters", "samples": 3})
+    assert run_batches(grouped, tmp_path / "grouped", together()) == 4
+    records = [line["record"] for line in finished(tmp_path / "grouped")]
+    assert {(record["draws"], record["batch"]) for record in records} == {("every client", None)}

@@ -1,0 +1,77 @@
+import pytest
+
+import quietbit
+from quietbit_lab.experiment.grid import read_sweep
+
+TEXT = """
+name = "small"
+claim = "one bit is enough"
+[task]
+name = "digits"
+[common]
+cohort = 50
+clip = [0.5, 1.0]
+lr = 0.3
+rounds = [20, 10]
+seeds = [1, 2]
+[reduced]
+clip = 0.5
+seeds = [1]
+[[grid]]
+label = "I-MVU"
+mechanism = "imvu"
+epsilon = [0.5, 1.0, 2.0]
+reduced.epsilon = 1.0
+[[grid]]
+label = "Gaussian"
+mechanism = "gaussian"
+noise = [1.0, 2.0]
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(TEXT)
+    return path
+
+
+def test_jobs_are_the_product_of_all_lists(file):
+    sweep = read_sweep(file)
+    assert (sweep.name, sweep.claim) == ("small", "one bit is enough")
+    assert len(sweep.jobs) == 2 * 2 * (3 + 2)
+    assert len({job.identity for job in sweep.jobs}) == len(sweep.jobs)
+    first = sweep.jobs[0].settings
+    assert (first.rounds, first.evaluate_at, first.words) == (20, (10, 20), "seeded")
+
+
+def test_the_reduced_grid_is_smaller_and_a_part_of_the_whole(file):
+    whole, reduced = read_sweep(file), read_sweep(file, reduced=True)
+    assert [(j.label, j.settings.epsilon, j.settings.noise) for j in reduced.jobs] == [
+        ("I-MVU", 1.0, None),
+        ("Gaussian", None, 1.0),
+        ("Gaussian", None, 2.0),
+    ]
+    assert {j.identity for j in reduced.jobs} <= {j.identity for j in whole.jobs}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "mention"),
+    [
+        ("[[grid]]", "[[grids]]", "grids"),
+        ("lr = 0.3", "learning_rate = 0.3", "learning_rate"),
+        ("rounds = [20, 10]", "rounds = []", "rounds"),
+        ("epsilon = [0.5, 1.0, 2.0]", "epsilon = [1.0, 1.0]", "twice"),
+        ("cohort = 50", "cohort = 0", "cohort"),
+        ("name = ", "name ", "not a sweep"),
+    ],
+)
+def test_refusals(file, old, new, mention):
+    file.write_text(TEXT.replace(old, new))
+    with pytest.raises(quietbit.InvalidParameter, match=mention):
+        read_sweep(file)
+
+
+def test_a_missing_file_is_one_sentence(tmp_path):
+    with pytest.raises(quietbit.QuietbitError, match="Cannot read"):
+        read_sweep(tmp_path / "none.toml")

@@ -1,0 +1,59 @@
+"""Runs of a report for tests: real trainings on the digits, few and small, with words from a seed."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+from quietbit.plan.settings import Settings
+from quietbit.simulate.loop import simulate
+from quietbit_lab.experiment.record import run_record
+from quietbit_lab.report.runs import PlacedRun, label_of
+from quietbit_lab.task.registry import TaskSpec, build_task
+
+STEPS = {"gaussian": 0.6, "sign": 0.3, "imvu": 0.6, "none": 2.0}
+EVIL = "</script><script>document.title='broken'</script><img src=x onerror=alert(1)> {{data}}"
+
+
+@cache
+def runs() -> tuple[PlacedRun, ...]:
+    """Three mechanisms at three epsilons with two seeds, and two runs without noise: twenty in all."""
+    spec = TaskSpec("digits")
+    problem = build_task(spec)
+    found = []
+    for mechanism, step in STEPS.items():
+        for target in (5.0, 10.0, 20.0) if mechanism != "none" else (None,):
+            for seed in (1, 2):
+                settings = Settings(
+                    mechanism, lr=step, rounds=6, cohort=60, clip=1.0, momentum=0.8, target_epsilon=target,
+                    evaluate_every=2, seed=seed, words="seeded",
+                )  # fmt: skip
+                record = run_record(simulate(problem, settings), spec.to_json())
+                found.append(PlacedRun(label_of(record), record))
+    return tuple(found)
+
+
+def changed(run: PlacedRun, label: str | None = None, **parts: object) -> PlacedRun:
+    """The run with other parts of its record; ``settings`` are merged."""
+    record = {**run.record, **parts}
+    if "settings" in parts:
+        record["settings"] = {**run.record["settings"], **parts["settings"]}
+    return PlacedRun(run.label if label is None else label, record)
+
+
+def sweep(settings: int, seeds: int = 3, rounds: tuple[int, ...] = (50, 100, 200, 400)) -> list[PlacedRun]:
+    """Many runs at once, made up from one real record: for size and speed, not for their numbers."""
+    base = next(run for run in runs() if run.record["settings"]["mechanism"] == "imvu")
+    found = []
+    for number in range(settings):
+        for seed in range(seeds):
+            points = [
+                {
+                    "round": count, "epsilon_upper": 0.1 * (1 + number % 40) * math.sqrt(count),
+                    "accuracy": 0.5 + 0.4 * math.sin(number + 0.01 * seed + count), "uplink_bytes": 146 * count,
+                }
+                for count in rounds
+            ]  # fmt: skip
+            own = {"lr": 0.001 * (1 + number), "seed": seed, "evaluate_at": list(rounds)}
+            found.append(changed(base, settings=own, points=points))
+    return found

@@ -1,0 +1,23 @@
+import pytest
+
+from lab.report.makers import runs
+from quietbit import InvalidParameter
+from quietbit.plot.figure import render_figure
+from quietbit_lab.report.choice import settings_within
+from quietbit_lab.report.uplink import _size, plot_uplink
+
+
+def test_a_point_per_mechanism_at_its_bytes():
+    found = [(point, run.record["bytes_per_client"]) for point, run in settings_within(runs(), 20.0)]
+    figure = plot_uplink(found, "title")
+    (axes,) = figure.axes
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+        "Gaussian, 32 bits", "I-MVU, 1 bit", "SignSGD, 1 bit", "without noise",
+    ]  # fmt: skip
+    assert render_figure(figure, "svg").startswith(b"<?xml")
+    with pytest.raises(InvalidParameter, match="within the target"):
+        plot_uplink([], "title")
+
+
+def test_sizes_for_people():
+    assert [_size(v) for v in (0, 100, 2000, 5e6, 1e13)] == ["", "100 B", "2 kB", "5 MB", "10000 GB"]

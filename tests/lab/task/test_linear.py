@@ -1,0 +1,100 @@
+import numpy as np
+import pytest
+
+from quietbit.mechanism.clipping import Ball, Norm
+from quietbit.plan.problem import LocalPlan
+from quietbit.privacy.guarantee import Unit
+from quietbit_lab.task.dataset import Partition
+from quietbit_lab.task.linear import LinearSoftmax
+from unit.simulate.makers import small_dataset, small_problem
+
+
+def gradient(problem, parameters, example):
+    """The gradient of one example's cross-entropy by central differences, in double precision."""
+    inputs = problem.dataset.train.inputs[example].astype(np.float64)
+    label, classes = problem.dataset.train.labels[example], problem.dataset.classes
+
+    def loss(w):
+        scores = w[: classes * inputs.size].reshape(classes, -1) @ inputs + w[classes * inputs.size :]
+        return np.log(np.exp(scores).sum()) - scores[label]
+
+    w = parameters.astype(np.float64)
+    steps = np.eye(w.size) * 1e-6
+    return np.array([(loss(w + step) - loss(w - step)) / 2e-6 for step in steps])
+
+
+@pytest.fixture
+def parameters():
+    return (np.random.default_rng(0).standard_normal(39) * 0.3).astype(np.float32)
+
+
+@pytest.mark.parametrize("norm", list(Norm))
+@pytest.mark.parametrize("clip", [0.3, 1e6])
+def test_outer_products_are_clipped_gradients(parameters, norm, clip):
+    problem = small_problem()
+    rows = np.zeros((10, 40), dtype=np.float32)
+    problem.updates(parameters, np.arange(10), LocalPlan(norm, clip), rows[:, :39])
+    ball = Ball(norm, clip, 39)
+    for example, row in enumerate(rows):
+        exact = gradient(problem, parameters, example)
+        wanted = exact * min(1.0, clip / np.linalg.norm(exact, norm.order))
+        np.testing.assert_allclose(row[:39], wanted, atol=1e-5)
+        assert ball.contains(row[:39])
+        assert row[39] == 0
+
+
+def test_a_client_of_one_example_is_the_same_on_every_path(parameters):
+    dataset = small_dataset()
+    alone = LinearSoftmax(dataset, Partition.one_each(dataset.train.count))
+    plan = LocalPlan(Norm.L2, 0.3)
+    left, right = np.zeros((8, 39), dtype=np.float32), np.zeros((8, 39), dtype=np.float32)
+    alone.updates(parameters, np.arange(8), plan, left)
+    for k in range(8):
+        alone._client(parameters, np.array([k]), plan, right[k])
+    from quietbit.plan.problem import clip_rows
+
+    clip_rows(right, plan.norm, plan.clip)
+    np.testing.assert_allclose(left, right, atol=1e-6)
+
+
+@pytest.mark.parametrize("norm", list(Norm))
+def test_sample_level_is_the_mean_of_clipped_gradients(parameters, norm):
+    problem = small_problem(samples=6)
+    out = np.zeros((3, 39), dtype=np.float32)
+    problem.updates(parameters, np.arange(3), LocalPlan(norm, 0.4, Unit.SAMPLE), out)
+    for client in range(3):
+        each = np.array([gradient(problem, parameters, e) for e in problem.partition.of(client)])
+        lengths = np.linalg.norm(each, norm.order, axis=1)
+        wanted = (each * np.minimum(1, 0.4 / lengths)[:, None]).mean(axis=0)
+        np.testing.assert_allclose(out[client], wanted, atol=1e-5)
+
+
+def test_one_sample_moves_the_update_by_at_most_its_share(parameters):
+    dataset = small_dataset()
+    clip, plan = 0.4, LocalPlan(Norm.L2, 0.4, Unit.SAMPLE)
+    out = np.zeros((1, 39), dtype=np.float32)
+    LinearSoftmax(dataset, Partition(np.arange(6), np.array([0, 6]))).updates(parameters, np.array([0]), plan, out)
+    whole = out[0].astype(np.float64) * 6
+    LinearSoftmax(dataset, Partition(np.arange(5), np.array([0, 5]))).updates(parameters, np.array([0]), plan, out)
+    rest = out[0].astype(np.float64) * 5
+    assert np.linalg.norm(whole - rest) <= clip * (1 + 1e-6)
+
+
+def test_several_local_steps(parameters):
+    problem = small_problem(samples=5)
+    out = np.zeros((1, 39), dtype=np.float32)
+    problem.updates(parameters, np.array([1]), LocalPlan(Norm.L2, 1e6, steps=3, rate=0.2), out)
+    w = parameters.astype(np.float64)
+    for _ in range(3):
+        each = [gradient(problem, w.astype(np.float32), e) for e in problem.partition.of(1)]
+        w = w - 0.2 * np.mean(each, axis=0)
+    np.testing.assert_allclose(out[0], (parameters - w) / 0.2, atol=2e-4)
+
+
+def test_score_by_hand(parameters):
+    problem = small_problem()
+    score = problem.evaluate(np.zeros(39, dtype=np.float32))
+    assert score.loss == pytest.approx(np.log(3))
+    test = problem.dataset.test
+    scores = test.inputs @ parameters[:36].reshape(3, 12).T + parameters[36:]
+    assert problem.evaluate(parameters).accuracy == pytest.approx((scores.argmax(axis=1) == test.labels).mean())

@@ -1,0 +1,102 @@
+import numpy as np
+import pytest
+import torch
+
+import quietbit
+from quietbit.mechanism.clipping import Ball, Norm
+from quietbit.plan.problem import LocalPlan
+from quietbit_lab.task.dataset import Dataset, Examples, Partition
+from quietbit_lab.task.linear import LinearSoftmax
+from quietbit_lab.task.linear_device import DeviceProblem, exact_products, open_device
+from unit.simulate.makers import small_dataset, small_problem
+
+
+@pytest.fixture
+def data():
+    return DeviceProblem(small_problem(), open_device("cpu"))
+
+
+def some_parameters(count=3):
+    return (np.random.default_rng(1).standard_normal((count, 39)) * 0.4).astype(np.float32)
+
+
+@pytest.mark.parametrize("norm", list(Norm))
+def test_outer_products_of_clipped_errors_are_the_clipped_updates(data, norm):
+    clips, clients = [0.3, 2.0, 1e6], np.array([5, 0, 17, 40])
+    vectors = some_parameters()
+    models = torch.cat([data.models(vector, 1) for vector in vectors])
+    cohort = torch.from_numpy(clients)
+    features = data.cohort(cohort)
+    errors = data.clipped_errors(models, features, cohort, norm, torch.tensor(clips, dtype=torch.float64))
+    products = errors.float().transpose(1, 2)[..., None] * features[None, :, None, :]
+    for place, (vector, clip) in enumerate(zip(vectors, clips, strict=True)):
+        rows = np.zeros((4, 39), dtype=np.float32)
+        data.problem.updates(vector, clients, LocalPlan(norm, clip), rows)
+        for client in range(4):
+            mine = data.parameters(products[place, client][None])[0]
+            np.testing.assert_allclose(mine, rows[client], atol=2e-7, rtol=2e-6)
+            assert Ball(norm, clip, 39).contains(mine)
+    assert not products[..., 13:].any()  # unused columns
+
+
+@pytest.mark.parametrize("norm", list(Norm))
+def test_no_coordinate_has_a_larger_share(data, norm):
+    inputs = np.concatenate([data.problem.dataset.train.inputs, np.ones((60, 1))], axis=1)
+    wanted = (np.abs(inputs).max(axis=1) / np.linalg.norm(inputs, norm.order, axis=1)).max()
+    assert data.share(norm) == pytest.approx(wanted, rel=1e-6)
+
+
+def test_models_there_and_back(data):
+    vector = some_parameters(1)[0]
+    models = data.models(vector, 2)
+    assert models.shape == (2, 3, 16)
+    for found in data.parameters(models):
+        np.testing.assert_array_equal(found, vector)
+
+
+def test_scores_are_those_of_the_problem(data):
+    vectors = some_parameters(70)
+    models = torch.cat([data.models(vector, 1) for vector in vectors])
+    for found, vector in zip(data.scores(models), vectors, strict=True):
+        wanted = data.problem.evaluate(vector)
+        assert found.accuracy == wanted.accuracy
+        assert found.loss == pytest.approx(wanted.loss, rel=1e-5)
+
+
+def test_a_partition_that_leaves_examples_out():
+    dataset = small_dataset()
+    part = LinearSoftmax(dataset, Partition(np.array([7, 3]), np.array([0, 1, 2])))
+    data = DeviceProblem(part, open_device("cpu"))
+    wanted = dataset.train.inputs[[7, 3]]
+    np.testing.assert_array_equal(data.cohort(torch.tensor([0, 1]))[:, :12].numpy(), wanted)
+
+
+def test_what_cannot_be_done_is_refused():
+    with pytest.raises(quietbit.InvalidParameter, match="one example each"):
+        DeviceProblem(small_problem(samples=5), open_device("cpu"))
+    bad = small_dataset()
+    inputs = bad.train.inputs.copy()
+    inputs[3, 3] = np.nan
+    broken = Dataset("x", 3, Examples(inputs, bad.train.labels), bad.test)
+    with pytest.raises(quietbit.InvalidParameter, match="finite"):
+        DeviceProblem(LinearSoftmax(broken, Partition.one_each(60)), open_device("cpu"))
+    for name in ("gpu9", "meta"):
+        with pytest.raises(quietbit.InvalidParameter, match="device"):
+            open_device(name)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_missing_gpu_is_one_sentence():
+    with pytest.raises(quietbit.QuietbitError, match="no GPU"):
+        open_device("cuda")
+
+
+def test_short_formats_are_off_and_come_back():
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        with exact_products():
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)

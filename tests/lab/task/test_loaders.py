@@ -1,0 +1,55 @@
+import shutil
+
+import numpy as np
+import pytest
+
+from quietbit_lab.task.cifar10 import load_cifar10
+from quietbit_lab.task.femnist import load_femnist
+from quietbit_lab.task.mnist import load_mnist
+from quietbit_lab.task.source import DamagedData, MissingData
+
+pytestmark = pytest.mark.needs_shared
+
+
+def test_mnist_by_writer(shared_data):
+    dataset = load_mnist(shared_data, by_writer=True)
+    assert dataset.train.inputs.shape == (60000, 28, 28)
+    assert dataset.test.count == 10000
+    sizes = np.bincount(np.unique(dataset.writers, return_inverse=True)[1])
+    assert (sizes.size, sizes.min(), sizes.max(), np.median(sizes)) == (539, 19, 131, 116)
+
+
+@pytest.mark.slow
+def test_cifar10(shared_data):
+    dataset = load_cifar10(shared_data)
+    assert dataset.train.inputs.shape == (50000, 32, 32, 3)
+    assert dataset.test.inputs.shape == (10000, 32, 32, 3)
+    assert dataset.train.labels[:5].tolist() == [6, 9, 9, 4, 1]
+
+
+def test_femnist_splits_by_writer(shared_data):
+    dataset = load_femnist(shared_data)
+    assert dataset.train.count + dataset.test.count == 97668
+    assert np.unique(dataset.writers).size == 1372 - 137
+    assert dataset.classes == 62
+    large = load_femnist(shared_data, least=100)
+    assert np.unique(large.writers, return_counts=True)[1].min() >= 100
+
+
+@pytest.mark.parametrize("harm", ["cut", "flip", "gone"])
+def test_a_harmed_copy_of_mnist_is_refused(shared_data, tmp_path, harm):
+    shutil.copytree(shared_data / "mnist", tmp_path / "mnist")
+    path = tmp_path / "mnist" / "t10k-labels-idx1-ubyte.gz"
+    path.chmod(0o644)
+    content = path.read_bytes()
+    (tmp_path / "mnist").chmod(0o755)
+    if harm == "cut":
+        path.write_bytes(content[: len(content) // 2])
+    elif harm == "flip":
+        raw = bytearray(content)
+        raw[len(raw) // 2] ^= 1
+        path.write_bytes(bytes(raw))
+    else:
+        path.unlink()
+    with pytest.raises(MissingData if harm == "gone" else DamagedData, match="t10k-labels"):
+        load_mnist(tmp_path)

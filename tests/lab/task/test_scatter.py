@@ -1,0 +1,71 @@
+import numpy as np
+import pytest
+
+from quietbit_lab.task import scatter as module
+from quietbit_lab.task.dataset import Dataset, Examples
+from quietbit_lab.task.registry import TaskSpec, build_task
+from quietbit_lab.task.scatter import scatter, scattered
+
+
+def images(count=6, shape=(28, 28), seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (count, *shape), dtype=np.uint8)
+
+
+def dataset(seed=0):
+    labels = np.zeros(6, dtype=np.int64)
+    return Dataset("noise", 10, Examples(images(seed=seed), labels), Examples(images(seed=seed + 1), labels))
+
+
+@pytest.mark.parametrize(("shape", "wanted"), [((28, 28), (81, 7, 7)), ((32, 32, 3), (243, 8, 8))])
+def test_shapes_are_those_of_the_paper(shape, wanted):
+    assert scatter(images(2, shape)).shape == (2, *wanted)
+
+
+def test_groups_are_normalised():
+    plain = scatter(images(), normalised=False).reshape(6, 27, -1).astype(np.float64)
+    wanted = (plain - plain.mean(axis=2, keepdims=True)) / np.sqrt(plain.var(axis=2, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(scatter(images()).reshape(6, 27, -1), wanted, atol=1e-4)
+    # The first channel is a local average: between the darkest and the brightest pixel.
+    first = scatter(images(), normalised=False)[:, 0]
+    assert 0 < first.min() < first.max() < 1
+
+
+def test_an_image_does_not_depend_on_its_neighbours():
+    both, alone = scatter(images()), scatter(images()[3:4])
+    np.testing.assert_allclose(both[3:4], alone, atol=1e-4)
+
+
+def test_features_are_computed_once(tmp_path, monkeypatch):
+    told = []
+    first = scattered(dataset(), lambda fraction, message: told.append(fraction), tmp_path)
+    assert told == [1.0, 1.0]
+    np.testing.assert_allclose(first.train.inputs, scatter(images()), atol=1e-5)
+    monkeypatch.setattr(module, "_compute", lambda *_: pytest.fail("computed again"))
+    second = scattered(dataset(), None, tmp_path)
+    np.testing.assert_array_equal(first.train.inputs, second.train.inputs)
+
+
+@pytest.mark.parametrize("harm", ["flip", "cut", "note", "other images"])
+def test_a_corrupt_cache_is_computed_again(tmp_path, harm):
+    first = np.array(scattered(dataset(), None, tmp_path).train.inputs)
+    path, note = tmp_path / "noise-train.npy", tmp_path / "noise-train.json"
+    content = bytearray(path.read_bytes())
+    if harm == "flip":
+        content[-7] ^= 4
+        path.write_bytes(content)
+    elif harm == "cut":
+        path.write_bytes(content[:-100])
+    elif harm == "note":
+        note.write_text("{")
+    else:
+        scattered(dataset(seed=5), None, tmp_path)
+    again = scattered(dataset(), None, tmp_path).train.inputs
+    np.testing.assert_array_equal(first, again)
+
+
+@pytest.mark.needs_shared
+def test_parameters_of_the_paper(shared_data):
+    """39,700 for MNIST and 155,530 for CIFAR-10: ten classes on 81 x 7 x 7 and 243 x 8 x 8 features."""
+    assert 10 * (81 * 7 * 7 + 1) == 39700
+    assert 10 * (243 * 8 * 8 + 1) == 155530
+    assert build_task(TaskSpec("mnist", model="linear"), data=shared_data).dimension == 7850

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import pytest
+
+from quietbit.mechanism.clipping import Ball, Norm
+from quietbit.plot.figure import render_figure
+from quietbit.plot.secure_sums import compare_cohorts, plot_secure_aggregation
+from quietbit.privacy.guarantee import Adjacency
+
+pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+
+
+def test_error_and_bits_against_the_number_of_clients() -> None:
+    given = {
+        "ball": Ball(Norm.L2, 2.0, 4000),
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "adjacency": Adjacency.ZERO_OUT,
+        "releases": 5,
+    }
+    told: list[float] = []
+    rows = compare_cohorts(**given, cohorts=(20, 200), report=lambda fraction, _: told.append(fraction))
+    assert told == [0.0, 0.5]
+    figure = plot_secure_aggregation(rows, **given)
+    left, right = figure.axes
+    drawn = {line.get_label(): line for line in left.lines}
+    assert set(drawn) == {"one bit, secure sum", "ideal distributed Gaussian", "Skellam, secure sum", "one bit, local"}
+    ours, ideal = (drawn[name].get_ydata() for name in ("one bit, secure sum", "ideal distributed Gaussian"))
+    assert all(1 < a / b < 1.1 for a, b in zip(ours, ideal, strict=True))
+    assert max(right.lines[0].get_ydata()) <= 32
+    assert render_figure(figure, "png").startswith(b"\x89PNG")

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+
+from quietbit._validate import InvalidParameter
+from quietbit.secagg.shamir import PRIME, recover, share
+
+
+def test_the_modulus_is_prime_and_the_first_above_all_secrets() -> None:
+    def is_prime(number: int) -> bool:  # Miller-Rabin with 20 bases
+        odd, twos = number - 1, 0
+        while odd % 2 == 0:
+            odd, twos = odd // 2, twos + 1
+        for base in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71):
+            x = pow(base, odd, number)
+            if x not in (1, number - 1) and all((x := x * x % number) != number - 1 for _ in range(twos - 1)):
+                return False
+        return True
+
+    assert is_prime(PRIME)
+    assert not any(is_prime(2**256 + step) for step in range(1, 297, 2))
+
+
+@pytest.mark.parametrize("secret", [bytes(32), b"\xff" * 32, bytes(range(32))])
+def test_every_large_enough_set_recovers_and_no_smaller_one(secret: bytes) -> None:
+    shares = share(secret, [1, 2, 3, 5, 8], 3)
+    for size in range(1, 6):
+        for chosen in combinations(shares, size):
+            part = {holder: shares[holder] for holder in chosen}
+            if size >= 3:
+                assert recover(part, 3) == secret
+            else:
+                with pytest.raises(InvalidParameter, match="number of shares"):
+                    recover(part, 3)
+
+
+def test_a_false_share_is_noticed_where_there_are_more_than_enough() -> None:
+    shares = share(bytes(32), [1, 2, 3, 4], 3)
+    shares[4] = share(bytes(32), [1, 2, 3, 4], 3)[4]
+    with pytest.raises(InvalidParameter, match="same polynomial"):
+        recover(shares, 3)

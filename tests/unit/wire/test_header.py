@@ -1,0 +1,114 @@
+"""The header: 64 bytes at fixed places, and a sentence for each that is wrong."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any
+
+import pytest
+
+from quietbit._validate import InvalidParameter
+from quietbit.wire.header import HEADER_SIZE, Header, InvalidPayload
+from unit.mechanism.makers import MECHANISMS
+
+IDENTITY = bytes(range(32))
+HEADER = Header(3, 11, IDENTITY)
+
+
+def resealed(head: bytes) -> bytes:
+    """The header with its own checksum made right again."""
+    return head[:60] + struct.pack("<I", zlib.crc32(head[:60]))
+
+
+def test_every_byte_is_where_the_documentation_says() -> None:
+    head = HEADER.seal(0xDEADBEEF)
+    assert len(head) == HEADER_SIZE == 64
+    assert head[0:4] == b"QBIT"
+    assert head[4:6] == b"\x01\x00"
+    assert head[6:8] == b"\x03\x00"
+    assert head[8:16] == (11).to_bytes(8, "little")
+    assert head[16:24] == (5).to_bytes(8, "little")
+    assert head[24:56] == IDENTITY
+    assert head[56:60] == (0xDEADBEEF).to_bytes(4, "little")
+    assert head[60:64] == zlib.crc32(head[:60]).to_bytes(4, "little")
+
+
+def test_parse_reverses_seal() -> None:
+    assert Header.parse(HEADER.seal(7)) == (HEADER, 7)
+    assert HEADER.expect(memoryview(HEADER.seal(7))) == 7
+
+
+@pytest.mark.parametrize("bits", [*range(1, 17), 32])
+def test_the_overhead_is_64_bytes(bits: int) -> None:
+    for dimension in (1, 7, 8, 9, 1000, 2**28):
+        header = Header(bits, dimension, IDENTITY)
+        assert header.size == -(-bits * dimension // 8) + 64
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=MECHANISMS.keys())
+def test_a_mechanism_has_a_header(mechanism: Any) -> None:
+    header = Header.of(mechanism)
+    assert (header.bits, header.dimension) == (mechanism.bits, mechanism.code_count)
+
+
+@pytest.mark.parametrize("bits", [0, 17, 31, 33, -1, 2.5])
+def test_widths_that_are_never_sent_are_refused(bits: Any) -> None:
+    with pytest.raises(InvalidParameter, match="bits must be"):
+        Header(bits, 10, IDENTITY)
+
+
+@pytest.mark.parametrize(("dimension", "identity"), [(0, IDENTITY), (2**60, IDENTITY), (5, b"short")])
+def test_impossible_fields_are_refused(dimension: int, identity: bytes) -> None:
+    with pytest.raises(InvalidParameter):
+        Header(1, dimension, identity)
+
+
+def test_every_flipped_bit_is_refused() -> None:
+    head = HEADER.seal(7)
+    for place in range(8 * len(head)):
+        changed = bytearray(head)
+        changed[place // 8] ^= 1 << place % 8
+        with pytest.raises(InvalidPayload):
+            Header.parse(bytes(changed))
+
+
+@pytest.mark.parametrize("size", range(64))
+def test_a_truncated_header_is_refused(size: int) -> None:
+    with pytest.raises(InvalidPayload, match=f"at least 64 bytes, got {size}"):
+        Header.parse(HEADER.seal(7)[:size])
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "sentence"),
+    [
+        (0, b"QBIX", "the first four bytes of the payload must be b'QBIT', got b'QBIX'."),
+        (4, b"\x02\x00", "version of the payload must be 1, got 2."),
+        (6, b"\x11\x00", "bits of the payload must be 1 to 16, or 32, got 17."),
+        (6, b"\x00\x00", "bits of the payload must be 1 to 16, or 32, got 0."),
+        (6, b"\x04\x00", "length written in the payload must be 6 bytes, got 5."),
+        (8, (2**60).to_bytes(8, "little"), f"from 1 to {2**48}, got {2**60}."),
+        (8, bytes(8), f"dimension of the payload must be from 1 to {2**48}, got 0."),
+        (16, (2**60).to_bytes(8, "little"), f"length written in the payload must be 5 bytes, got {2**60}."),
+    ],
+)
+def test_each_wrong_field_has_its_sentence_even_with_a_right_checksum(place: int, value: bytes, sentence: str) -> None:
+    head = HEADER.seal(7)
+    changed = resealed(head[:place] + value + head[place + len(value) :])
+    with pytest.raises(InvalidPayload) as caught:
+        Header.parse(changed)
+    assert str(caught.value).endswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("other", "sentence"),
+    [
+        (Header(2, 11, IDENTITY), "bits of the payload must be 3, got 2."),
+        (Header(3, 12, IDENTITY), "dimension of the payload must be 11, got 12."),
+        (Header(3, 11, bytes(32)), "mechanism identity of the payload must be 0001020304050607..., got 000000"),
+    ],
+)
+def test_another_mechanisms_header_is_refused(other: Header, sentence: str) -> None:
+    with pytest.raises(InvalidPayload) as caught:
+        HEADER.expect(other.seal(7))
+    assert str(caught.value).startswith(sentence)

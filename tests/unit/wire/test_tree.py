@@ -1,0 +1,144 @@
+"""Updates of several arrays: read in place, in one order, and rebuilt in the receiver's shape."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from quietbit._validate import InvalidParameter
+from quietbit.wire.tree import Structure, leaves, restore
+
+torch = pytest.importorskip("torch")
+
+
+class Pair(NamedTuple):
+    weight: Any
+    bias: Any
+
+
+def test_arrays_are_read_in_sorted_order_without_copying() -> None:
+    first, second, third = np.zeros(2), np.ones((2, 3), np.float32), np.ones(1, np.float16)
+    tree = {"b": [second, (third,)], "a": first}
+    found = leaves(tree)
+    assert [part.shape for part in found] == [(2,), (2, 3), (1,)]
+    assert all(np.shares_memory(part, given) for part, given in zip(found, (first, second, third), strict=True))
+    assert [part.shape for part in leaves({"a": first, "b": [second, (third,)]})] == [(2,), (2, 3), (1,)]
+
+
+def test_torch_tensors_of_every_float_type_are_read_in_place() -> None:
+    for kind in (torch.float16, torch.float32, torch.float64):
+        tensor = torch.arange(6, dtype=kind, requires_grad=True)
+        (part,) = leaves([tensor])
+        assert part.tolist() == [0, 1, 2, 3, 4, 5]
+        assert part.ctypes.data == tensor.data_ptr()
+    tensor = torch.tensor([1.0, -2.5, 3e38], dtype=torch.bfloat16)
+    (part,) = leaves(tensor)
+    assert part.dtype == np.uint16
+    assert part.ctypes.data == tensor.data_ptr()
+    widened = (part.astype(np.uint32) << 16).view(np.float32)
+    assert np.array_equal(widened, tensor.to(torch.float32).numpy())
+
+
+def test_transposed_tensors_are_read_in_their_own_order() -> None:
+    tensor = torch.arange(6, dtype=torch.float32).reshape(2, 3).T
+    assert np.concatenate([part.reshape(-1) for part in leaves([tensor])]).tolist() == [0, 3, 1, 4, 2, 5]
+    halves = torch.arange(6).reshape(2, 3).T.to(torch.bfloat16)
+    (part,) = leaves(halves)
+    assert part.shape == (3, 2)
+
+
+def test_a_structure_is_rebuilt_with_its_own_types() -> None:
+    like = OrderedDict(
+        b=[np.zeros((2, 2), np.float32), torch.zeros(3, dtype=torch.bfloat16)],
+        a=(np.zeros((), np.float64), Pair(torch.zeros(1, 2), np.zeros(0))),
+    )
+    values = np.arange(10.0)
+    structure = Structure.of(like)
+    assert structure.size == 10
+    rebuilt = restore(structure, lambda start, stop: values[start:stop])
+    assert list(rebuilt) == ["b", "a"]
+    assert isinstance(rebuilt["a"], tuple)
+    assert isinstance(rebuilt["a"][1], Pair)
+    assert rebuilt["a"][0].shape == ()
+    assert rebuilt["a"][0] == 0.0  # "a" comes first in the flat order
+    assert rebuilt["a"][1].weight.tolist() == [[1.0, 2.0]]
+    assert rebuilt["a"][1].weight.dtype == torch.float32
+    assert rebuilt["a"][1].bias.size == 0
+    assert rebuilt["b"][0].dtype == np.float32
+    assert rebuilt["b"][0].tolist() == [[3.0, 4.0], [5.0, 6.0]]
+    assert rebuilt["b"][1].dtype == torch.bfloat16
+    assert rebuilt["b"][1].tolist() == [7.0, 8.0, 9.0]
+
+
+def test_flattening_reverses_rebuilding() -> None:
+    like = {"x": {"2": np.zeros(3), "10": np.zeros((2, 2))}, "w": [np.zeros(1), {0: np.zeros(2), 1: np.zeros(1)}]}
+    values = np.arange(11.0)
+    rebuilt = restore(Structure.of(like), lambda start, stop: values[start:stop])
+    assert np.array_equal(np.concatenate([part.reshape(-1) for part in leaves(rebuilt)]), values)
+
+
+def test_the_structure_keeps_no_numbers() -> None:
+    assert "123.456" not in repr(Structure.of({"a": np.full(3, 123.456)}))
+
+
+@pytest.mark.parametrize(
+    ("tree", "sentence"),
+    [
+        ({"a": np.zeros(3, np.int64)}, r"type of update\['a'\] must be float16, .* got 'int64'"),
+        (np.zeros(3, np.uint16), "type of update must be"),
+        ([np.zeros(2), 1.5], r"update\[1\] must be an array"),
+        ({"a": None}, r"update\['a'\] must be an array"),
+        ("word", "update must be an array"),
+        ({"a": np.zeros(1), 2: np.zeros(1)}, "keys of update must be all words or all whole numbers"),
+        ([np.ma.masked_array(np.zeros(2), [True, False])], "without a mask"),
+        ([torch.zeros(2, dtype=torch.int32)], r"type of update\[0\]"),
+        ([torch.zeros(4).to_sparse()], r"layout of update\[0\] must be strided"),
+        (np.zeros(()), "an array with an axis"),
+        (np.float32(1.0), "an array with an axis"),
+        (np.zeros(3, np.complex128), "type of update"),
+    ],
+)
+def test_what_is_no_update_is_refused_with_its_place(tree: Any, sentence: str) -> None:
+    with pytest.raises(InvalidParameter, match=sentence):
+        leaves(tree)
+
+
+def test_endless_nesting_is_refused() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    with pytest.raises(InvalidParameter, match="depth of the update"):
+        leaves(loop)
+    with pytest.raises(InvalidParameter, match="depth of the update"):
+        Structure.of(loop)
+
+
+@pytest.mark.parametrize(
+    ("tree", "sentence"),
+    [
+        ({"a": np.zeros((2, 2)), "c": np.zeros(1)}, "next array of the update"),
+        ({"a": np.zeros(4), "b": np.zeros(1)}, r"shape of update\['a'\] must be \(2, 2\), got \(4,\)"),
+        ({"a": np.zeros((2, 2))}, "number of arrays in the update must be 2, got 1"),
+    ],
+)
+def test_another_structure_is_refused(tree: Any, sentence: str) -> None:
+    structure = Structure.of({"a": np.zeros((2, 2)), "b": np.zeros(1)})
+    structure.check({"b": torch.zeros(1), "a": np.zeros((2, 2), np.float16)})
+    with pytest.raises(InvalidParameter, match=sentence):
+        structure.check(tree)
+
+
+@pytest.mark.parametrize("leaf", [np.zeros(2, np.float16), torch.zeros(2, dtype=torch.float16)])
+def test_a_mean_too_large_for_its_type_is_refused(leaf: Any) -> None:
+    with pytest.raises(InvalidParameter, match="such as float32"):
+        restore(Structure.of([leaf]), lambda start, stop: np.full(stop - start, 1e6))
+
+
+def test_numpy_bfloat16_is_read_and_rebuilt() -> None:
+    kind = pytest.importorskip("ml_dtypes").bfloat16
+    array = np.array([1.0, -2.5], dtype=kind)
+    assert leaves(array)[0].dtype == np.uint16
+    rebuilt = restore(Structure.of(array), lambda start, stop: np.array([3.0, 4.0])[start:stop])
+    assert rebuilt.dtype == kind
