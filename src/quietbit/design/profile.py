@@ -40,6 +40,7 @@ ADJACENCIES = ("replace-one", "zero-out")  # the words of quietbit.privacy.guara
 _DIGITS = Context(prec=130)
 # A sum of at most 1,024 products of a level (below 1e60) and a mass or density (within 2e-90), each to 130 digits.
 _SUM_ERROR = Decimal("1e-26")
+_CELL_ERROR = Decimal("2e-90")
 
 
 @final
@@ -136,25 +137,47 @@ class Profile:
         found: FloatVector = self.levels[np.searchsorted(self.edges, values, side="right")]
         return found
 
-    def pairs(self, adjacency: str) -> list[tuple[FloatVector, FloatVector]]:
+    def pairs(self, adjacency: str, blur: float = 0.0) -> list[tuple[FloatVector, FloatVector]]:
         """The dominating pairs as finite masses (P, Q), P rounded up and Q down, one entry per direction.
 
         Replace-one: P has density h(t) and Q h(-t) against N(0,1), constant between the edges and their mirror images;
         swapping the two is reflecting t, so one direction stands for both. Zero-out: (h, 1) and (1, h).
-        Rounding moves each mass by a relative 2^-52 at most, and hockey-stick divergences only upwards.
+        Rounding moves each mass by a relative 2^-52 or so, and hockey-stick divergences only upwards.
+
+        Args:
+            adjacency: "replace-one" or "zero-out".
+            blur: how far the <u, z> that a sampler computes may be from the true one. Its weights lie between
+                w(t - blur) and w(t + blur): P takes the larger and Q the smaller, each with the worse normalisation.
         """
         require(adjacency in ADJACENCIES, "adjacency", adjacency, " or ".join(ADJACENCIES))
+        require(0 <= blur <= 0.01, "blur", blur, "at least 0 and at most 0.01")
+        # h(t + blur) has its edges earlier, h(t - blur) later; one more unit covers the rounding of the difference.
+        early = np.nextafter(self.edges - blur, -np.inf) if blur else self.edges
+        late = np.nextafter(self.edges + blur, np.inf) if blur else self.edges
+        apart = bool(np.all(np.diff(early) > 0) and np.all(np.diff(late) > 0))
+        require(
+            apart and np.abs([early[0], late[-1]]).max() <= LARGEST, "blur", blur, "smaller than the gaps of the edges"
+        )
+        early_cells, late_cells = cell_masses(early.tolist()), cell_masses(late.tolist())
+        most, least = _weighted(self.levels.tolist(), early_cells), _weighted(self.levels.tolist(), late_cells)
+        every = list(range(self.levels.size))
         if adjacency == "zero-out":
-            ups, downs = self._rounded(list(range(self.levels.size)), list(self._masses))
-            base_up = np.array([float_upper(mass, Decimal("2e-90")) for mass in self._masses])
-            base_down = np.array([max(0.0, float_lower(mass, Decimal("2e-90"))) for mass in self._masses])
-            return [(ups, base_down), (base_up, downs)]
-        cuts = np.union1d(self.edges, -self.edges)
-        inside = np.concatenate(([-np.inf], cuts))  # the left end decides: an edge belongs to the cell at its right
-        here = np.searchsorted(self.edges, inside, side="right")
+            higher, _ = self._rounded(every, early_cells, least)
+            _, lower = self._rounded(every, late_cells, most)
+            base_below = np.array([max(0.0, float_lower(mass, _CELL_ERROR)) for mass in early_cells])
+            base_above = np.array([float_upper(mass, _CELL_ERROR) for mass in late_cells])
+            return [(higher, base_below), (base_above, lower)]
+        cuts = np.union1d(early, -late)
         masses = cell_masses(cuts.tolist())
-        ups, downs = self._rounded(here.tolist(), masses)
-        return [(ups, downs[::-1].copy())]
+        left = np.concatenate(([-np.inf], cuts))  # a cell takes its levels from its left end, where h(t) has stepped up
+        right = np.concatenate((cuts, [np.inf]))
+        here = np.searchsorted(early, left, side="right")
+        there = np.searchsorted(
+            late, -right, side="right"
+        )  # h(-t) steps down going right: its least is at the right end
+        higher, _ = self._rounded(here.tolist(), masses, least)
+        _, lower = self._rounded(there.tolist(), masses, most)
+        return [(higher, lower)]
 
     def pure_epsilon_upper(self, adjacency: str) -> float:
         """The largest privacy loss of one release: log(h_max/h_min), or the larger of log h_max and -log h_min."""
@@ -182,19 +205,17 @@ class Profile:
         """The profile a canonical text stands for; any other text is refused."""
         return parse_profile(text, "the text")
 
-    def _rounded(self, index: list[int], masses: list[Decimal]) -> tuple[FloatVector, FloatVector]:
-        """Masses times h of the levels at ``index``: rounded up, and rounded down."""
+    def _rounded(self, index: list[int], masses: list[Decimal], mean: Decimal) -> tuple[FloatVector, FloatVector]:
+        """Masses times the levels at ``index`` over their mean: rounded up, and rounded down."""
         levels = [Decimal(level) for level in self.levels.tolist()]
-        # Z is known within 1e-26, a mass within 2e-90: a relative 1e-25 plus 1e-89 times the level covers both.
-        exact = [
-            _DIGITS.divide(_DIGITS.multiply(levels[j], mass), self._mass) for j, mass in zip(index, masses, strict=True)
-        ]
-        slack = [
-            _DIGITS.add(_DIGITS.multiply(value, Decimal("1e-25")), _DIGITS.multiply(levels[j], Decimal("1e-89")))
-            for j, value in zip(index, exact, strict=True)
-        ]
-        ups = np.array([float_upper(value, error) for value, error in zip(exact, slack, strict=True)])
-        downs = np.array([max(0.0, float_lower(value, error)) for value, error in zip(exact, slack, strict=True)])
+        ups, downs = np.empty(len(masses)), np.empty(len(masses))
+        for place, (j, mass) in enumerate(zip(index, masses, strict=True)):
+            value = _DIGITS.divide(_DIGITS.multiply(levels[j], mass), mean)
+            # The mean is known within 1e-26, a mass within 2e-90: a relative 1e-25 and 1e-89 levels cover both.
+            slack = _DIGITS.add(
+                _DIGITS.multiply(value, Decimal("1e-25")), _DIGITS.multiply(levels[j], Decimal("1e-89"))
+            )
+            ups[place], downs[place] = float_upper(value, slack), max(0.0, float_lower(value, slack))
         return ups, downs
 
 

@@ -39,7 +39,8 @@ FARTHEST = 9.0
 COARSE = 32  # levels of the search; for many releases the lattice is halved afterwards
 MOST = 640
 SEARCHED = 2000  # releases beyond which the Gaussian is taken as it is
-WORTHWHILE = 2e-4  # relative gain for which more levels are accepted
+WORTHWHILE = 5e-4  # relative gain for which a pure guarantee is given up, or more levels are accepted
+FINER = 4e-5  # relative gain for which the lattice is halved once more
 
 
 @final
@@ -66,12 +67,9 @@ def propose(target: ProfileTarget) -> Proposal:
     pure = pure_edge(target.epsilon / target.releases, target.adjacency)
     step = target.epsilon / target.releases * (1.0 if target.adjacency == "replace-one" else 2.0)
     account = _Account(target)
-    two_levels = np.array([pure])
+    best = account.at(np.array([pure]), step)
     if target.delta == 0:
-        return account.at(two_levels, step)  # optimal: see profile_bound
-    best = account.fit(two_levels)
-    if target.releases == 1:
-        return best  # within a fraction of delta of what is possible with such a largest level
+        return best  # optimal: see profile_bound
     candidates = _many(account) if target.releases > SEARCHED else _few(account, target, pure)
     for candidate in candidates:
         if candidate.gain > best.gain * (1 + WORTHWHILE):
@@ -82,6 +80,8 @@ def propose(target: ProfileTarget) -> Proposal:
 def _few(account: _Account, target: ProfileTarget, pure: float) -> Iterator[Proposal]:
     """From equally spaced edges by ascent to free ones; for many releases on ever finer lattices."""
     yield _simplex(account, np.zeros(1), (pure, 0.0))
+    if target.releases == 1:
+        return  # more levels bring delta times a few deviations: see profile_bound
     found = []
     for centre, spread in ((0.3, 6.0), (pure, 1.5)):
         simple = _simplex(account, _ladder(COARSE), (centre, math.log(spread / COARSE)))
@@ -95,7 +95,7 @@ def _few(account: _Account, target: ProfileTarget, pure: float) -> Iterator[Prop
     while target.releases >= 100 and best.edges.size < MOST / 2:
         finer = account.fit(_halved(best.edges))
         gained, best = finer.gain / best.gain - 1, finer
-        if gained < WORTHWHILE / 5:
+        if gained < FINER:
             break
     middle = float(best.edges.mean())
     yield _simplex(account, best.edges - middle, (middle, 0.0), evaluations=30)
