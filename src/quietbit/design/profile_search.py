@@ -37,8 +37,9 @@ SHARPNESS = 4.0  # order of the norm that stands for the larger of the two delta
 NARROWEST, WIDEST = -14.0, 3.0  # logarithm of a gap between edges
 FARTHEST = 9.0
 COARSE = 32  # levels of the search; for many releases the lattice is halved afterwards
-MOST = 640
-SEARCHED = 2000  # releases beyond which the Gaussian is taken as it is
+MOST = 800  # levels a Gaussian is cut into: costs a part in 80,000
+SEARCHED = 300  # releases beyond which edges do not move one by one
+STRETCHED = 2000  # releases beyond which the Gaussian is taken as it is
 WORTHWHILE = 5e-4  # relative gain for which a pure guarantee is given up, or more levels are accepted
 FINER = 4e-5  # relative gain for which the lattice is halved once more
 
@@ -52,9 +53,9 @@ class Proposal:
     step: float
     gain: float
 
-    def weights(self, share: float = 1.0) -> FloatVector:
-        """Values of h up to a factor, largest 1, its logarithm scaled by ``share``: a smaller share is more private."""
-        values: FloatVector = np.exp(share * self.step * (np.arange(self.edges.size + 1.0) - self.edges.size))
+    def weights(self) -> FloatVector:
+        """Values of h up to a factor; the largest is 1."""
+        values: FloatVector = np.exp(self.step * (np.arange(self.edges.size + 1.0) - self.edges.size))
         return values
 
 
@@ -70,7 +71,7 @@ def propose(target: ProfileTarget) -> Proposal:
     best = account.at(np.array([pure]), step)
     if target.delta == 0:
         return best  # optimal: see profile_bound
-    candidates = _many(account) if target.releases > SEARCHED else _few(account, target, pure)
+    candidates = _many(account, target) if target.releases > SEARCHED else _few(account, target, pure)
     for candidate in candidates:
         if candidate.gain > best.gain * (1 + WORTHWHILE):
             best = candidate
@@ -80,8 +81,6 @@ def propose(target: ProfileTarget) -> Proposal:
 def _few(account: _Account, target: ProfileTarget, pure: float) -> Iterator[Proposal]:
     """From equally spaced edges by ascent to free ones; for many releases on ever finer lattices."""
     yield _simplex(account, np.zeros(1), (pure, 0.0))
-    if target.releases == 1:
-        return  # more levels bring delta times a few deviations: see profile_bound
     found = []
     for centre, spread in ((0.3, 6.0), (pure, 1.5)):
         simple = _simplex(account, _ladder(COARSE), (centre, math.log(spread / COARSE)))
@@ -101,9 +100,11 @@ def _few(account: _Account, target: ProfileTarget, pure: float) -> Iterator[Prop
     yield _simplex(account, best.edges - middle, (middle, 0.0), evaluations=30)
 
 
-def _many(account: _Account) -> Iterator[Proposal]:
-    """For thousands of releases a Gaussian cut into many levels; by then no design gains a part in a thousand."""
+def _many(account: _Account, target: ProfileTarget) -> Iterator[Proposal]:
+    """For hundreds of releases a Gaussian cut into many levels; by then no design gains a part in a hundred."""
     yield account.fit(_ladder(MOST) * (9.5 / MOST))
+    if target.releases <= STRETCHED:
+        yield _simplex(account, _ladder(MOST // 2), (0.0, math.log(14 / MOST)), evaluations=30)
 
 
 def _ladder(levels: int) -> FloatVector:
@@ -292,18 +293,18 @@ class _Account:
                 rescale = -float(np.sum(cells.mass * h * q))
             slopes.append(cells.density * change + rescale * flow)
         powers = (np.array(deltas) / max(deltas)) ** SHARPNESS
-        log_delta = sum(w / d * slope for w, d, slope in zip(powers / powers.sum(), deltas, slopes, strict=True))
+        log_delta = np.sum([w / d * s for w, d, s in zip(powers / powers.sum(), deltas, slopes, strict=True)], axis=0)
         nudge = 1e-4
         up, down = step * (1 + nudge), step * (1 - nudge)
         by_step = math.log(
             max(self._delta(cells, up, SHARPNESS), 1e-30) / max(self._delta(cells, down, SHARPNESS), 1e-30)
         )
         gained = math.log(self._gain(cells, up) / self._gain(cells, down))
-        slope = flow * (1 - edges / gain) - (gained / max(by_step, 1e-9)) * log_delta
+        slope: FloatVector = flow * (1 - edges / gain) - (gained / max(by_step, 1e-9)) * log_delta
         return Proposal(edges, step, gain), slope
 
     def _ladder(self, mass: FloatVector, first: float, step: float) -> FloatVector:
-        ladder: FloatVector = first + step * np.arange(mass.size)
+        ladder: FloatVector = first + step * np.arange(mass.size, dtype=np.float64)
         return ladder
 
     def _marginals(self, mass: FloatVector, first: float, step: float) -> tuple[FloatVector, FloatVector]:
@@ -319,6 +320,8 @@ class _Account:
 
 def _compose(mass: FloatVector, times: int) -> tuple[FloatVector, int]:
     """The law of a sum of independent lattice variables, and the index of its first entry."""
+    if times == 0:
+        return np.ones(1), 0
     full = times * (mass.size - 1) + 1
     if full <= WHOLE:
         size = next_fast_len(full, real=True)

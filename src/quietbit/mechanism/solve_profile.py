@@ -2,7 +2,7 @@
 
 Idea     Whatever path leads to a profile, it ends in the same step: the account is certified from the stored doubles,
          with room for the sampler's rounding, and the profile is made flatter until that epsilon is the one asked for.
-Symbols  share: the factor on log h that makes it flatter; 1 is what the search proposed.
+Symbols  h: what the search proposed; x: how much of N(0, I) is mixed into it.
 Source   docs/theory/vector-mechanism.md, "Design".
 
 ``python -m quietbit.mechanism.solve_profile FOLDER`` writes the shipped catalogue anew.
@@ -74,18 +74,21 @@ def solve_profile_anew(target: ProfileTarget) -> Profile:
 
 
 def _certified(proposal: Proposal, target: ProfileTarget) -> Profile:
-    """The proposal, made flatter until its certified epsilon is within the target.
+    """The proposal, mixed with N(0, I) until its certified epsilon is within the target.
 
-    Epsilon grows at least in proportion to the share for few releases and faster for many, so dividing by the excess
-    mostly lands in one step; every step is measured, and none is believed.
+    Mixing, h to h - x (h - 1), is what a slightly shorter update would get: more private whatever h is, at the price of
+    a fraction x of the gain. A step of x takes about x times the smaller of epsilon and the releases off epsilon,
+    mostly more; every step is measured, and none is believed.
     """
-    share, wanted = 1.0, target.epsilon * (1 - ROOM)
+    profile = proposed = Profile.from_weights(proposal.edges, proposal.weights())
+    wanted, mixed = target.epsilon * (1 - ROOM), 0.0
     for _ in range(TRIES):
-        profile = Profile.from_weights(proposal.edges, proposal.weights(share))
         found = certify_profile(profile, Adjacency(target.adjacency), target.releases, target.delta).epsilon_upper
         if found <= wanted:
             return profile
-        share *= max(0.5, (1 - ROOM / 4) * wanted / found) if math.isfinite(found) else 0.9
+        excess = found - wanted if math.isfinite(found) else 0.1 * wanted
+        mixed = min(0.9, mixed + (1 + ROOM) * excess / min(wanted, target.releases))
+        profile = Profile.from_weights(proposal.edges, mixed + (1 - mixed) * proposed.levels)
     raise QuietbitError(f"No profile was certified for {target}: after {TRIES} attempts epsilon was still {found:.6g}.")
 
 
