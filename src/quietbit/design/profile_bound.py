@@ -73,8 +73,8 @@ def _pure_gain_upper(epsilon: float, adjacency: str) -> float:
     a = _above(nu)
     if adjacency == "zero-out":
         return nu + math.exp(epsilon) * a - math.exp(-epsilon) * (a + nu)
-    # g(nu) = (e^epsilon - 1) a(nu) - nu multiplies inf h, which is at most one: whatever is left over is added.
-    return nu + max(math.expm1(epsilon) * a - nu, 0.0)
+    # What (e^epsilon - 1) a(nu) - nu is above zero, by rounding, multiplies a value of h left of zero: at most two.
+    return nu + 2 * max(math.expm1(epsilon) * a - nu, 0.0)
 
 
 def _tail_upper(delta: float, cap: float) -> float:
