@@ -18,6 +18,7 @@ from quietbit.privacy.loss import LossDistribution
 
 __all__ = ["BLUR", "ProfileCertificate", "certify_profile", "profile_losses"]
 
+MOST_BLUR = 2.0**-26  # beyond, the masses of P would exceed one by more than rounding
 BLUR = 2.0**-32  # room for what a sampler's <u, z> may be off: 2^-40 per coordinate and 65,536 of them
 
 
@@ -46,6 +47,7 @@ def profile_losses(profile: Profile, adjacency: Adjacency, blur: float = BLUR) -
     """
     require(isinstance(profile, Profile), "profile", profile, "a Profile")
     require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
+    require(0 <= blur <= MOST_BLUR, "blur", blur, "at least 0 and at most 2^-26")
     pairs = profile.pairs(adjacency.value, blur)
     return tuple(LossDistribution.from_atoms(upper, lower) for upper, lower in pairs)
 

@@ -25,7 +25,7 @@ def test_agrees_with_dp_accounting(adjacency, releases):
         one = pld.from_two_probability_mass_functions(*laws, value_discretization_interval=1e-4, symmetric=False)
         epsilons.append(one.self_compose(releases).get_epsilon_for_delta(1e-5))
     ours = certify_profile(PROFILE, adjacency, releases, 1e-5).epsilon_upper
-    assert ours == pytest.approx(max(epsilons), rel=2e-4)
+    assert max(epsilons) - releases * 1e-4 <= ours <= max(epsilons) + 1e-9  # theirs rounds every loss up to the grid
 
 
 @settings(max_examples=20, deadline=None)
@@ -50,9 +50,9 @@ def test_what_is_certified_is_what_is_stored():
 
 def test_more_blur_never_costs_less():
     for adjacency in Adjacency:
-        epsilons = [certify_profile(PROFILE, adjacency, 5, 1e-5, blur).epsilon_upper for blur in (0.0, 1e-6, 1e-3)]
+        epsilons = [certify_profile(PROFILE, adjacency, 5, 1e-5, blur).epsilon_upper for blur in (0.0, 1e-9, 1e-8)]
         assert epsilons == sorted(epsilons)
-        assert epsilons[2] > epsilons[0]
+        assert epsilons[0] < epsilons[2] < epsilons[0] * (1 + 1e-6)
 
 
 def test_replace_one_costs_more_than_zero_out():
@@ -68,5 +68,7 @@ def test_refusals(delta):
         certify_profile(PROFILE, "zero-out", 1, 1e-5)
     with pytest.raises(InvalidParameter, match="releases"):
         certify_profile(PROFILE, Adjacency.ZERO_OUT, 0, 1e-5)
+    with pytest.raises(InvalidParameter, match="blur must be at least 0"):
+        certify_profile(PROFILE, Adjacency.ZERO_OUT, 1, 1e-5, 1e-3)
     with pytest.raises(InvalidParameter, match="a Profile"):
         certify_profile("profile", Adjacency.ZERO_OUT, 1, 1e-5)
