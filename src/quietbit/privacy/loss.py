@@ -311,8 +311,8 @@ def _atoms(losses: FloatVector, masses: FloatVector, infinite: float, step: floa
         scattered, spread = _on_grid(losses, masses, width)
         places, where = np.unique(scattered, return_inverse=True)
         count = int(np.bincount(where).max(initial=1))
-        losses = np.ldexp(places.astype(np.float64), math.frexp(width)[1] - 1)
-        masses = np.bincount(where, spread) * (1 + 2 * count * _UNIT)
+        losses = np.asarray(places * width, dtype=np.float64)
+        masses = np.asarray(np.bincount(where, spread) * (1 + 2 * count * _UNIT), dtype=np.float64)
     losses, masses = losses[masses > 0], masses[masses > 0]
     order = np.argsort(losses, kind="stable")
     losses, masses = np.ascontiguousarray(losses[order]), np.ascontiguousarray(masses[order])
