@@ -83,7 +83,9 @@ def catalogue_targets() -> Iterator[ProfileTarget]:
             for delta in DELTAS:
                 for releases in RELEASES:
                     yield ProfileTarget(epsilon, delta, releases, adjacency)
-            yield ProfileTarget(epsilon, DELTAS[0], 200, adjacency)  # large files, and slow to solve: one delta is enough
+            yield ProfileTarget(
+                epsilon, DELTAS[0], 200, adjacency
+            )  # large files, and slow to solve: one delta is enough
 
 
 def catalogue_lines(profiles: Iterator[tuple[ProfileTarget, Profile]]) -> dict[str, str]:

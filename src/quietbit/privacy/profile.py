@@ -13,10 +13,11 @@ from typing import final
 
 from quietbit._validate import require, whole_number
 from quietbit.design.profile import Profile
+from quietbit.privacy.dominating import DominatingCurve
 from quietbit.privacy.guarantee import Adjacency, check_delta
 from quietbit.privacy.loss import LossDistribution
 
-__all__ = ["BLUR", "ProfileCertificate", "certify_profile", "profile_losses"]
+__all__ = ["BLUR", "ProfileCertificate", "certify_profile", "profile_curve", "profile_losses"]
 
 MOST_BLUR = 2.0**-26  # beyond, the masses of P would exceed one by more than rounding
 BLUR = 2.0**-32  # room for what a sampler's <u, z> may be off: 2^-40 per coordinate and 65,536 of them
@@ -50,6 +51,11 @@ def profile_losses(profile: Profile, adjacency: Adjacency, blur: float = BLUR) -
     require(0 <= blur <= MOST_BLUR, "blur", blur, "at least 0 and at most 2^-26")
     pairs = profile.pairs(adjacency.value, blur)
     return tuple(LossDistribution.from_atoms(upper, lower) for upper, lower in pairs)
+
+
+def profile_curve(profile: Profile, adjacency: Adjacency, blur: float = BLUR) -> DominatingCurve:
+    """The privacy curve of one release of the vector mechanism: pure, Rényi and exact accounts from one pair."""
+    return DominatingCurve(*profile_losses(profile, adjacency, blur))
 
 
 def certify_profile(

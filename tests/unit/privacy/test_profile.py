@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from quietbit._validate import InvalidParameter
 from quietbit.design.profile import Profile
 from quietbit.privacy.guarantee import Adjacency
-from quietbit.privacy.profile import certify_profile, profile_losses
+from quietbit.privacy.profile import certify_profile, profile_curve, profile_losses
 from unit.design.profile_kit import profiles
 
 PROFILE = Profile.from_weights([-0.6, 0.1, 0.9], np.exp([0.0, 0.15, 0.35, 0.5]))
@@ -46,6 +46,19 @@ def test_what_is_certified_is_what_is_stored():
     assert found.epsilon_upper == found.pure_epsilon_upper == pytest.approx(1.0, rel=1e-8)
     assert found.squared_error_upper >= PROFILE.gain_upper**-2
     assert found.squared_error_upper == pytest.approx(PROFILE.gain_lower**-2, rel=1e-14)
+
+
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+def test_the_curve_gives_the_certified_account(adjacency):
+    curve = profile_curve(PROFILE, adjacency)
+    found = certify_profile(PROFILE, adjacency, 6, 1e-5)
+    assert curve.repeat(6).epsilon_upper(1e-5) == pytest.approx(found.epsilon_upper, rel=1e-9)
+    assert curve.pure_epsilon_upper() == pytest.approx(PROFILE.pure_epsilon_upper(adjacency.value), rel=1e-8)
+    largest = 0.0
+    for p, q in PROFILE.pairs(adjacency.value):  # the Rényi divergence is a sum over the cells
+        largest = max(largest, math.log(float(np.sum(p**3.0 / q**2.0))) / 2)
+    assert curve.rdp(3.0) == pytest.approx(largest, rel=1e-6)
+    assert curve.rdp(3.0) >= largest * (1 - 1e-12)
 
 
 def test_more_blur_never_costs_less():
