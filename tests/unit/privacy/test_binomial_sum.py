@@ -4,7 +4,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from quietbit.privacy.binomial_sum import bit_sum
+from quietbit.privacy.sum_moment import bit_sum
 
 
 def exact(many: int, p: float, others: int, r: float) -> list[mpmath.mpf]:

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 
 from exact.privacy_kit import law, renyi, rough
-from quietbit.privacy.chord import Problem
-from quietbit.privacy.cross_cells import CrossCells
-from quietbit.privacy.divergence import lipschitz_upper
-from quietbit.privacy.segments import Segments
+from quietbit.privacy.cells import CrossCells, Problem
+from quietbit.privacy.divergence import Segments, lipschitz_upper
 
 LOW, HIGH = -0.5, 1.5
 

@@ -5,7 +5,7 @@ import pytest
 
 from exact.privacy_kit import flat, rough
 from quietbit._validate import InvalidParameter
-from quietbit.privacy.dithered import dithered_l1_curve, dithered_l2_curve, reference_row
+from quietbit.privacy.baselines import dithered_l1_curve, dithered_l2_curve, reference_row
 from quietbit.privacy.guarantee import Adjacency
 
 

@@ -8,7 +8,7 @@ from quietbit._validate import InvalidParameter
 from quietbit.design.rounding import exact_row
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
-from quietbit.privacy.fisher import fisher_information, fisher_supremum_upper, fisher_upper_between
+from quietbit.privacy.renyi import fisher_information, fisher_supremum_upper, fisher_upper_between
 
 
 def variance(start, slope, x):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from quietbit.privacy.pair_search import pair_supremum_upper
+from quietbit.privacy.sum_moment import pair_supremum_upper
 
 
 def brute(nodes: np.ndarray, q: float, centre: float | None) -> float:

@@ -5,9 +5,8 @@ import pytest
 from exact.privacy_kit import flat, rough
 from quietbit._validate import InvalidParameter
 from quietbit.privacy.divergence import lipschitz_upper, zero_out_constant_upper
-from quietbit.privacy.fisher import fisher_supremum_upper
 from quietbit.privacy.guarantee import Adjacency
-from quietbit.privacy.renyi import RENYI_ACCURACY, RenyiConstant, kappa_upper
+from quietbit.privacy.renyi import RENYI_ACCURACY, RenyiConstant, fisher_supremum_upper, kappa_upper
 
 ALPHAS = (1.0001, 1.01, 3.0, 50.0, 1000.0, 1e5)
 

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 
 from exact.privacy_kit import law, renyi, rough
-from quietbit.privacy.chord import Problem
-from quietbit.privacy.divergence import lipschitz_upper
-from quietbit.privacy.same_cells import SameCells
-from quietbit.privacy.segments import Segments
+from quietbit.privacy.cells import Problem, SameCells
+from quietbit.privacy.divergence import Segments, lipschitz_upper
 
 LOW, HIGH = -0.5, 1.5
 

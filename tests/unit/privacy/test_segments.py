@@ -4,7 +4,7 @@ import pytest
 from exact.privacy_kit import law, rough, summing_to_one
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
-from quietbit.privacy.segments import Segments, log_softmax
+from quietbit.privacy.divergence import Segments, log_softmax
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-2.0, 3.0), (0.1, 0.4), (0.26, 0.3), (1.2, 1.9), (-3.0, -1.0)])

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from quietbit._validate import InvalidParameter
-from quietbit.privacy.skellam import skellam_curve, skellam_rdp_upper
+from quietbit.privacy.baselines import skellam_curve, skellam_rdp_upper
 
 
 def test_integer_orders_are_the_published_formula():

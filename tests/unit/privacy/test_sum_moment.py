@@ -4,8 +4,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from quietbit.privacy.binomial_sum import bit_sum
-from quietbit.privacy.sum_moment import SumMoments
+from quietbit.privacy.sum_moment import SumMoments, bit_sum
 
 NODES = np.linspace(0.3, 0.7, 5)
 LOSS = float(np.log(7 / 3))
