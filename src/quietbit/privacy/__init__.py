@@ -7,12 +7,14 @@ from quietbit.privacy.baselines import (
     skellam_curve,
     skellam_rdp_upper,
 )
+from quietbit.privacy.bits import dominated_l2_curve, dominating_square_upper
 from quietbit.privacy.conversion import epsilon_from_linear, epsilon_from_rdp
 from quietbit.privacy.curve import (
     ComposedCurve,
     DeltaCurve,
     FunctionCurve,
     GaussianCurve,
+    GaussianPairCurve,
     LinearCurve,
     PrivacyCurve,
     PureCurve,
@@ -48,6 +50,7 @@ __all__ = [
     "DominatingCurve",
     "FunctionCurve",
     "GaussianCurve",
+    "GaussianPairCurve",
     "Guarantee",
     "Ledger",
     "LinearCurve",
@@ -61,6 +64,8 @@ __all__ = [
     "Unit",
     "dithered_l1_curve",
     "dithered_l2_curve",
+    "dominated_l2_curve",
+    "dominating_square_upper",
     "dp_event",
     "epsilon_from_linear",
     "epsilon_from_rdp",

@@ -6,7 +6,7 @@ Rows     copy = np.copyto of as many float32; rotate = signs, scaling and transf
          search = the first accepted seed for k = 1,024 at one chance in ten; noise = x + randn_like(x) on 10^6
          float32; payloads = 10,000 seeds and nonces of k = 1,024 added into 2^20 rotated coordinates.
 
-    OMP_NUM_THREADS=1 python benchmarks/vector.py [--repeats 9] [--large]
+    OMP_NUM_THREADS=1 python benchmarks/vector_kernels.py [--repeats 9] [--large]
 """
 
 from __future__ import annotations
