@@ -44,8 +44,7 @@ from quietbit.mechanism.base import (
 from quietbit.mechanism.designs import closed_design, design_limits
 from quietbit.mechanism.family import Account, Choices, SearchedFamily, Target
 from quietbit.mechanism.scaling import MAX_BETA, Scaling
-from quietbit.privacy.aggregate import aggregate_curve
-from quietbit.privacy.aggregate_codes import aggregate_codes_curve, codes_deviation_upper
+from quietbit.privacy.aggregate import aggregate_codes_curve, aggregate_curve, codes_deviation_upper
 from quietbit.privacy.bits import dominated_l2_curve
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.curve import PrivacyCurve, with_slack

@@ -47,11 +47,11 @@ from quietbit.mechanism.base import (
 from quietbit.mechanism.family import SearchedFamily
 from quietbit.mechanism.poisson import skellam_noise, words_needed
 from quietbit.mechanism.rounding import conditional_rounding, length_upper
+from quietbit.privacy.baselines import skellam_curve
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.curve import with_slack
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.release import Release
-from quietbit.privacy.skellam import skellam_curve
 
 __all__ = ["FAMILIES", "Skellam"]
 
