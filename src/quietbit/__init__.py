@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from quietbit.mechanism.dithered import DitheredMVU
     from quietbit.mechanism.interpolated import InterpolatedMVU
     from quietbit.mechanism.skellam import Skellam
+    from quietbit.mechanism.vector import VectorMVU
     from quietbit.privacy.curve import PrivacyCurve
     from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
     from quietbit.privacy.ledger import Ledger
@@ -84,6 +85,7 @@ _HOMES = {
     "mechanism.dithered": ("DitheredMVU",),
     "mechanism.interpolated": ("InterpolatedMVU",),
     "mechanism.skellam": ("Skellam",),
+    "mechanism.vector": ("VectorMVU",),
     "privacy.curve": ("PrivacyCurve",),
     "privacy.guarantee": (
         "Adjacency",
@@ -143,6 +145,7 @@ __all__ = [
     "Trust",
     "Unit",
     "Uplink",
+    "VectorMVU",
     "__version__",
     "audit",
     "calibrate",
