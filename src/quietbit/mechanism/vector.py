@@ -177,7 +177,7 @@ class VectorMVU:
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """One rotated vector of whole numbers, to which k are added per payload."""
-        return _Rotated(self, kernel, max_payloads, np.zeros(self.padded, dtype=np.int64))
+        return _Rotated(self, kernel, max_payloads, np.zeros(self.padded, dtype=np.int64), self.layout.size)
 
     def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
         """The dominating pair of the profile, and what sampling adds to it (see the head of this file)."""
@@ -241,6 +241,7 @@ class _Rotated:
     kernel: Kernel
     max_payloads: int
     total: NDArray[np.int64]
+    size: int
 
     @property
     def group(self) -> int:
@@ -253,8 +254,8 @@ class _Rotated:
 
     def check(self, body: Body) -> None:
         """Every seed is one that a client could have sent; bodies of another length are no bodies."""
-        if body.size != self.mechanism.layout.size:
-            refuse_payload("length of the body", f"{self.mechanism.layout.size} bytes", body.size)
+        if body.size != self.size:
+            refuse_payload("length of the body", f"{self.size} bytes", body.size)
 
     def add(self, bodies: Any) -> None:
         keep, given = self.mechanism.keep, [np.asarray(body) for body in bodies]
