@@ -22,12 +22,12 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from quietbit.kernel.base import packed_size
+from quietbit.kernel.rng import secure_rng
 from quietbit.kernel.select import select
-from quietbit.kernel.words import secure_words
 from quietbit.mechanism.clipping import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.plan.problem import LocalPlan
-from quietbit.simulate.client_words import secure_client_words
+from quietbit.simulate.client_rng import secure_client_rng
 from quietbit.simulate.cohort import PrivateCollector, release_bodies
 from quietbit.wire.accumulator import accumulator_for
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
@@ -61,7 +61,7 @@ def setup() -> Bench:
 
 
 def whole_rounds(bench: Bench, rounds: int, cohort: int, threads: int) -> float:
-    collector = PrivateCollector(bench.problem, bench.plan, bench.mechanism, secure_client_words(), threads)
+    collector = PrivateCollector(bench.problem, bench.plan, bench.mechanism, secure_client_rng(), threads)
     parameters, best = np.zeros(bench.problem.dimension, dtype=np.float32), float("inf")
     for number in range(rounds + 1):
         clients = np.random.default_rng(number).permutation(EXAMPLES)[:cohort].astype(np.int64)
@@ -73,7 +73,7 @@ def whole_rounds(bench: Bench, rounds: int, cohort: int, threads: int) -> float:
 
 def parts(bench: Bench, rounds: int) -> dict[str, float]:
     """Seconds per client of each part, on one thread."""
-    collector = PrivateCollector(bench.problem, bench.plan, bench.mechanism, secure_client_words())
+    collector = PrivateCollector(bench.problem, bench.plan, bench.mechanism, secure_client_rng())
     size = bench.problem.dimension
     rows = np.zeros((ROWS, -(-size // 8) * 8), dtype=np.float32)
     parameters = np.zeros(size, dtype=np.float32)
@@ -84,7 +84,7 @@ def parts(bench: Bench, rounds: int) -> dict[str, float]:
         bench.problem.updates(parameters, clients, bench.plan, rows[:, :size])
         times.append(time.perf_counter())
         bodies = release_bodies(
-            bench.mechanism, rows, clients, number, collector.words, collector.kernel, collector.header
+            bench.mechanism, rows, clients, number, collector.rng, collector.kernel, collector.header
         )
         times.append(time.perf_counter())
         accumulator_for(bench.mechanism, collector.kernel, ROWS).add(bodies)
@@ -101,7 +101,7 @@ def kernel_alone(bench: Bench, rounds: int) -> float:
     out, kernel, best = np.empty(packed_size(1, count), dtype=np.uint8), select("cpu"), float("inf")
     for _ in range(4 * rounds):
         began = time.perf_counter()
-        kernel.sample_packed(bench.mechanism.sampler, x, secure_words(), out, verified=True)
+        kernel.sample_packed(bench.mechanism.sampler, x, secure_rng(), out, verified=True)
         best = min(best, (time.perf_counter() - began) / ROWS)
     return best
 

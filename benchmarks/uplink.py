@@ -28,7 +28,7 @@ from uplink_kernels import PUBLISHED, Timed, published_way
 
 from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
-from quietbit.kernel.words import secure_words
+from quietbit.kernel.rng import secure_rng
 from quietbit.mechanism.clipping import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.wire.uplink import Uplink
@@ -77,10 +77,10 @@ def published_symbols(x: torch.Tensor, natural: torch.Tensor) -> torch.Tensor:
 
 def tasks_for(x: np.ndarray[Any, Any], threads: int) -> tuple[Timed, dict[str, int]]:
     """What is timed, and how many coordinates each task handles."""
-    tensor, words, buffer = torch.from_numpy(x), secure_words(), np.empty(1 << 17, dtype=np.uint16)
+    tensor, rng, buffer = torch.from_numpy(x), secure_rng(), np.empty(1 << 17, dtype=np.uint16)
 
     def keystream() -> None:
-        reader = words.draw(x.size).reader(0)
+        reader = rng.draw(x.size).reader(0)
         for _ in range(x.size // buffer.size):
             reader.fill(buffer)
 

@@ -25,9 +25,9 @@ from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.kernel.base import packed_size
 from quietbit.kernel.norm import clip_factor
+from quietbit.kernel.rng import secure_rng
 from quietbit.kernel.sampler import Sampler
 from quietbit.kernel.select import select
-from quietbit.kernel.words import secure_words
 
 PUBLISHED = 1 << 24  # coordinates for the published way, which needs 40 bytes of temporaries for each
 Timed = dict[str, Callable[[], Any]]
@@ -68,12 +68,12 @@ def published_way(x: torch.Tensor, natural: torch.Tensor, beta: float, radius: f
 
 
 def tasks_for(x: np.ndarray[Any, Any], threads: int, epsilon: float) -> Timed:
-    kernel, words, tensor = select("cpu", threads=threads), secure_words(), torch.from_numpy(x)
+    kernel, rng, tensor = select("cpu", threads=threads), secure_rng(), torch.from_numpy(x)
     buffer = np.empty(1 << 17, dtype=np.uint16)
     slice_of = tensor[: min(x.size, PUBLISHED)]
 
     def keystream() -> None:
-        reader = words.draw(x.size).reader(0)
+        reader = rng.draw(x.size).reader(0)
         for _ in range(x.size // buffer.size):
             reader.fill(buffer)
 
@@ -92,16 +92,16 @@ def tasks_for(x: np.ndarray[Any, Any], threads: int, epsilon: float) -> Timed:
 
             def send(sampler: Sampler = sampler, out: np.ndarray[Any, Any] = out) -> None:
                 factor = clip_factor(kernel.norm(x, 2), 1.0)
-                kernel.sample_packed(sampler, x, words, out, factor=factor, verified=True)
+                kernel.sample_packed(sampler, x, rng, out, factor=factor, verified=True)
 
             tasks[f"norm + sample, {bits} bit, {levels} levels"] = send
             if bits == 1 and levels == 2:
                 tasks["sample only, 1 bit, 2 levels"] = partial(
-                    kernel.sample_packed, sampler, x, words, out, verified=True
+                    kernel.sample_packed, sampler, x, rng, out, verified=True
                 )
     for bits in (1, 2, 4):
-        rng = np.random.default_rng(bits)
-        payload = rng.integers(0, 256, packed_size(bits, x.size), dtype=np.uint8)
+        random = np.random.default_rng(bits)
+        payload = random.integers(0, 256, packed_size(bits, x.size), dtype=np.uint8)
         total: Any = np.zeros(x.size, dtype=np.int32 if bits == 1 else np.int64)
         table, copies = np.arange(2**bits), 15 if bits == 1 else 1
         tasks[f"count {copies} payloads, {bits} bit"] = partial(

@@ -141,7 +141,7 @@ for name in quietbit.__all__:
 design = quietbit.solve(quietbit.DesignSpec(2, 1, 1.0))
 assert quietbit.certify(design).meets_spec
 mechanism = quietbit.InterpolatedMVU(design, quietbit.Ball("l2", 1.0, 3))
-mechanism.decode(mechanism.encode(mechanism.ball.clip(__import__("numpy").ones(3)), quietbit.seeded_words(1)))
+mechanism.decode(mechanism.encode(mechanism.ball.clip(__import__("numpy").ones(3)), quietbit.seeded_rng(1)))
 print("done")
 """
     assert run(refuse) == "done\n"

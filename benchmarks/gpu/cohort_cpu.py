@@ -19,8 +19,8 @@ from cohort_rounds import KEY, make_sampler
 
 from quietbit.kernel.base import packed_size
 from quietbit.kernel.cpu import CpuKernel
+from quietbit.kernel.rng import RandomBits, secure_rng, seeded_rng
 from quietbit.kernel.sampler import Sampler
-from quietbit.kernel.words import RandomWords, secure_words, seeded_words
 from quietbit_lab.cohort.codes import sum_codes
 from quietbit_lab.cohort.sums import BitLaw, count_ones
 
@@ -29,7 +29,7 @@ SIZE = CLASSES * FEATURES
 WIDTH = -(-SIZE // 8) * 8
 
 
-def per_client(left: Any, right: Any, sampler: Sampler, words: RandomWords) -> Any:
+def per_client(left: Any, right: Any, sampler: Sampler, rng: RandomBits) -> Any:
     """Gradients, codes, payloads, counts."""
     kernel, bits = CpuKernel(1), sampler.bits
     total: Any = np.zeros(SIZE, np.int32 if bits == 1 else np.int64)
@@ -41,7 +41,7 @@ def per_client(left: Any, right: Any, sampler: Sampler, words: RandomWords) -> A
         np.multiply(left[chosen, :, None], right[chosen, None, :], out=target)
         rows[:many, :SIZE] = target.reshape(many, SIZE)
         packed = out[: packed_size(bits, many * WIDTH)]
-        kernel.sample_packed(sampler, rows[:many].reshape(-1), words, packed, verified=True)
+        kernel.sample_packed(sampler, rows[:many].reshape(-1), rng, packed, verified=True)
         payloads = packed.reshape(many, -1)[:, : packed_size(bits, SIZE)].copy()
         if bits * SIZE % 8:
             payloads[:, -1] &= (1 << (bits * SIZE % 8)) - 1
@@ -73,13 +73,13 @@ def main() -> None:
     for generator in ("philox", "chacha12"):
         task = partial(count_ones, BitLaw.LOGISTIC, *tensors, words_key=KEY, reach=1.0, generator=generator)
         report(f"count_ones, {generator}", task)
-    report("per client, 1 bit, AES", lambda: per_client(left, right, make_sampler(1), secure_words()))
-    report("per client, 1 bit, seeded words", lambda: per_client(left, right, make_sampler(1), seeded_words(1)))
+    report("per client, 1 bit, AES", lambda: per_client(left, right, make_sampler(1), secure_rng()))
+    report("per client, 1 bit, seeded words", lambda: per_client(left, right, make_sampler(1), seeded_rng(1)))
     report("plain torch, 1 bit", partial(plain, torch.tensor(left), torch.tensor(right)))
     for bits in (2, 4):
         sampler, table = make_sampler(bits), np.arange(2**bits)
         report(f"sum_codes, {bits} bits", partial(sum_codes, sampler, *tensors, table=table, words_key=KEY))
-        report(f"per client, {bits} bits, AES", partial(per_client, left, right, sampler, secure_words()))
+        report(f"per client, {bits} bits, AES", partial(per_client, left, right, sampler, secure_rng()))
 
 
 if __name__ == "__main__":

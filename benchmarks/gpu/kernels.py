@@ -34,9 +34,9 @@ from quietbit.kernel.device_tables import thresholds_on_device
 from quietbit.kernel.device_words import GENERATORS, DeviceBlock, device_words
 from quietbit.kernel.norm import clip_factor
 from quietbit.kernel.reference import ReferenceKernel, thresholds
+from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.sampler import Sampler
 from quietbit.kernel.triton import TritonKernel
-from quietbit.kernel.words import seeded_words
 
 KINDS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 RESULTS: dict[str, Any] = {}
@@ -96,15 +96,15 @@ def check_sampling() -> None:
             x = spread(size if kind == torch.float32 else size // 4, kind, bits)
             host = x.double().cpu().numpy()
             for label in ("given", *GENERATORS):
-                words = None if label == "given" else FixedKey(label)
+                rng = None if label == "given" else FixedKey(label)
                 if kind != torch.float32 and (label != "given" or (bits, epsilon, levels) not in cases[:5:4]):
                     continue
-                found = kernel.sample(sampler, x, words or seeded_words(bits), factor=0.7).cpu().numpy()
-                wanted = reference.sample(sampler, host, words or seeded_words(bits), factor=0.7)
+                found = kernel.sample(sampler, x, rng or seeded_rng(bits), factor=0.7).cpu().numpy()
+                wanted = reference.sample(sampler, host, rng or seeded_rng(bits), factor=0.7)
                 check(f"{label} {kind} bits={bits} epsilon={epsilon} levels={levels}", np.array_equal(found, wanted))
-        low = reference.sample(sampler, np.full(10_001, -1e3), seeded_words(3))
+        low = reference.sample(sampler, np.full(10_001, -1e3), seeded_rng(3))
         nothing = torch.full((10_001,), float("nan"), device="cuda")
-        found = kernel.sample(sampler, nothing, seeded_words(3), verified=True).cpu().numpy()
+        found = kernel.sample(sampler, nothing, seeded_rng(3), verified=True).cpu().numpy()
         check(f"NaN is the low end, bits={bits} epsilon={epsilon} levels={levels}", np.array_equal(found, low))
     x = spread(3_000_017, torch.float32, 5)
     for order in (1, 2):
@@ -159,8 +159,8 @@ def report(label: str, size: int, task: Task, graph: bool = True, count: float |
 def sampling(bits: int, x: torch.Tensor, generator: str, epsilon: float = 1.0, levels: int = 2) -> Task:
     """Sampling into a buffer of its own, under a key that a graph may hold."""
     out = torch.empty(packed_size(bits, x.numel()), dtype=torch.uint8, device="cuda")
-    sampler, words = make_sampler(bits, epsilon, levels), FixedKey(generator)
-    return partial(TritonKernel().sample_packed, sampler, x, words, out, factor=0.5, verified=True)
+    sampler, rng = make_sampler(bits, epsilon, levels), FixedKey(generator)
+    return partial(TritonKernel().sample_packed, sampler, x, rng, out, factor=0.5, verified=True)
 
 
 def client(sampler: Sampler, x: torch.Tensor, out: torch.Tensor, clip: bool) -> None:

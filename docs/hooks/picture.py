@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 from numpy.typing import NDArray
 
-from quietbit import Adjacency, Ball, InterpolatedMVU, Norm, Sign, Uplink, calibrate, seeded_words
+from quietbit import Adjacency, Ball, InterpolatedMVU, Norm, Sign, Uplink, calibrate, seeded_rng
 from quietbit.mechanism.calibrate import MechanismName
 from quietbit.plan.settings import Settings
 from quietbit.plot.figure import blank_figure, save_figure
@@ -47,9 +47,9 @@ def measure(name: MechanismName) -> Measured:
     """Send the updates of some clients, take the mean, and compare it with the truth."""
     ball = Ball(Norm.L2, 1.0, DIMENSION)
     found = calibrate(name, ball=ball, epsilon=EPSILON, delta=DELTA, releases=RELEASES, adjacency=Adjacency.REPLACE_ONE)
-    uplink, words = Uplink(found.mechanism), seeded_words(1)
+    uplink, rng = Uplink(found.mechanism), seeded_rng(1)
     updates = np.random.default_rng(1).normal(size=(CLIENTS, DIMENSION)) / (1.1 * np.sqrt(DIMENSION))
-    payloads = [uplink.send(update, words) for update in updates]
+    payloads = [uplink.send(update, rng) for update in updates]
     mean = uplink.receive(payloads)
     if isinstance(found.mechanism, Sign):  # +1 and -1 have no unit
         mean = mean / found.mechanism.slope_at_zero
@@ -109,7 +109,7 @@ def draw(
     axes[1].plot(grid, law, color=colour["imvu"], linewidth=2.4)
     axes[1].set(xlabel="value of the coordinate", ylim=(0, 1), yticks=[0, 0.5, 1], ylabel="probability of a 1")
 
-    codes = mechanism.encode(update, seeded_words(11))
+    codes = mechanism.encode(update, seeded_rng(11))
     side = int(np.ceil(np.sqrt(codes.size)))
     square = np.full(side * side, np.nan)
     square[: codes.size] = codes

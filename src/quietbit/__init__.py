@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from quietbit.design.solve import solve
     from quietbit.design.spec import DesignSpec
     from quietbit.design.table import Design
-    from quietbit.kernel.words import RandomWords, secure_words, seeded_words
+    from quietbit.kernel.rng import RandomBits, secure_rng, seeded_rng
     from quietbit.mechanism.audit import Audit, audit
     from quietbit.mechanism.base import Mechanism
     from quietbit.mechanism.calibrate import Calibration, calibrate
@@ -55,10 +55,10 @@ _HOMES = {
     "design.solve": ("solve",),
     "design.spec": ("DesignSpec",),
     "design.table": ("Design",),
-    "kernel.words": (
-        "RandomWords",
-        "secure_words",
-        "seeded_words",
+    "kernel.rng": (
+        "RandomBits",
+        "secure_rng",
+        "seeded_rng",
     ),
     "mechanism.audit": (
         "Audit",
@@ -132,7 +132,7 @@ __all__ = [
     "PrivacyCurve",
     "ProtocolError",
     "QuietbitError",
-    "RandomWords",
+    "RandomBits",
     "Received",
     "Sign",
     "Skellam",
@@ -148,8 +148,8 @@ __all__ = [
     "catalogue",
     "certify",
     "masked_sum",
-    "secure_words",
-    "seeded_words",
+    "secure_rng",
+    "seeded_rng",
     "solve",
 ]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from quietbit.kernel.words import seeded_words
+from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism import Ball, Gaussian, InterpolatedMVU, Norm, audit
 from quietbit.privacy.guarantee import Adjacency
 from statistical.kit import seed
@@ -23,7 +23,7 @@ SURE = 1 - 1e-9
 @pytest.mark.parametrize("adjacency", Adjacency)
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_no_shipped_sampler_is_caught(name: str, adjacency: Adjacency) -> None:
-    found = audit(MECHANISMS[name], adjacency, words=seeded_words(seed(1)), delta=1e-5, samples=150, confidence=SURE)
+    found = audit(MECHANISMS[name], adjacency, rng=seeded_rng(seed(1)), delta=1e-5, samples=150, confidence=SURE)
     assert found.passed
     assert found.epsilon_lower <= found.epsilon_upper
     assert found.confidence == SURE
@@ -43,8 +43,8 @@ class Revealing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.honest, name)
 
-    def encode(self, update: Any, words: Any) -> Any:
-        return self.steep.encode(update, words)  # type: ignore[attr-defined]
+    def encode(self, update: Any, rng: Any) -> Any:
+        return self.steep.encode(update, rng)  # type: ignore[attr-defined]
 
 
 # One coordinate, zero-out: the claim log((1 + e^eps)/2) is attained, so there is nothing to hide behind.
@@ -53,15 +53,15 @@ HONEST = InterpolatedMVU(design(2, 1, 3.0), Ball(Norm.L1, 1.0, 1))
 
 def test_a_sampler_twenty_percent_too_revealing_is_caught() -> None:
     cheat: Any = Revealing(HONEST, 1.2)
-    words = seeded_words(seed(41))
-    found = audit(cheat, Adjacency.ZERO_OUT, words=words, delta=0.0, samples=9000, confidence=SURE)
+    rng = seeded_rng(seed(41))
+    found = audit(cheat, Adjacency.ZERO_OUT, rng=rng, delta=0.0, samples=9000, confidence=SURE)
     assert not found.passed
     assert found.epsilon_upper == HONEST.privacy(Adjacency.ZERO_OUT).epsilon_upper(0.0)
 
 
 def test_the_honest_one_is_not_and_the_bound_is_near() -> None:
-    words = seeded_words(seed(50))
-    found = audit(HONEST, Adjacency.ZERO_OUT, words=words, delta=0.0, samples=3000, confidence=SURE)
+    rng = seeded_rng(seed(50))
+    found = audit(HONEST, Adjacency.ZERO_OUT, rng=rng, delta=0.0, samples=3000, confidence=SURE)
     assert 0.7 * found.epsilon_upper < found.epsilon_lower <= found.epsilon_upper
 
 
@@ -75,10 +75,10 @@ def test_noise_of_a_third_of_its_size_is_caught() -> None:
         def __getattr__(self, name: str) -> Any:
             return getattr(self.honest, name)
 
-        def encode(self, update: Any, words: Any) -> Any:
-            return Gaussian(self.honest.ball, self.honest.noise_multiplier / 3).encode(update, words)
+        def encode(self, update: Any, rng: Any) -> Any:
+            return Gaussian(self.honest.ball, self.honest.noise_multiplier / 3).encode(update, rng)
 
     cheat: Any = Quiet(Gaussian(Ball(Norm.L2, 1.0, 1), 1.0))
-    words = seeded_words(seed(60))
-    found = audit(cheat, Adjacency.ZERO_OUT, words=words, delta=0.05, samples=3000, confidence=SURE)
+    rng = seeded_rng(seed(60))
+    found = audit(cheat, Adjacency.ZERO_OUT, rng=rng, delta=0.05, samples=3000, confidence=SURE)
     assert not found.passed

@@ -27,7 +27,7 @@ from quietbit.flower import RunSettings, read_ledger
 from quietbit.plan.problem import LocalPlan, Score, clip_rows
 from quietbit.plan.settings import Settings
 from quietbit.privacy.guarantee import Adjacency
-from quietbit.simulate.client_words import seeded_client_words
+from quietbit.simulate.client_rng import seeded_client_rng
 from quietbit.simulate.loop import simulate
 from quietbit.wire.uplink import Uplink
 
@@ -154,7 +154,7 @@ def releases(network: Network, partition: int) -> int:
 def models(settings: RunSettings, rounds: Iterable[Sequence[int]]) -> list[Any]:
     """The model after every round, when exactly these partitions' releases are in the mean."""
     lesson, uplink = module(FAULTY / "faulty" / "lesson.py"), Uplink(settings.mechanism_for(DIMENSION))
-    words, model, found = seeded_client_words(settings.seed), np.zeros(DIMENSION, np.float32), []
+    words, model, found = seeded_client_rng(settings.seed), np.zeros(DIMENSION, np.float32), []
     for number, partitions in enumerate(rounds, 1):
         if partitions:
             payloads = []

@@ -19,7 +19,7 @@ from quietbit.flower.secure_question import GUARD
 from quietbit.mechanism.central_sum import mean_from_sum
 from quietbit.privacy.guarantee import Trust
 from quietbit.secagg.plan import masked_size
-from quietbit.simulate.client_words import seeded_client_words
+from quietbit.simulate.client_rng import seeded_client_rng
 from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink
 
@@ -57,7 +57,7 @@ def outcome(tmp_path_factory):
 
 def test_every_masked_sum_is_the_plain_sum_of_those_who_stayed_bit_for_bit(outcome):
     """Codes are drawn again here from the same words and added in the open."""
-    words, model = seeded_client_words(SETTINGS.seed), problem().initial(0)
+    words, model = seeded_client_rng(SETTINGS.seed), problem().initial(0)
     assert np.array_equal(outcome["models"][0], model)
     for number in range(1, ROUNDS + 1):
         stayed = [p for p in NODES if p not in missing(number, "keys", "shares", "vector")]

@@ -32,7 +32,7 @@ def main() -> None:
 
         from quietbit.design.spec import DesignSpec
         from quietbit.design.table import Design
-        from quietbit.kernel.words import seeded_words
+        from quietbit.kernel.rng import seeded_rng
         from quietbit.mechanism.clipping import Ball, Norm
         from quietbit.mechanism.gaussian import Gaussian
         from quietbit.mechanism.interpolated import InterpolatedMVU
@@ -45,7 +45,7 @@ def main() -> None:
     two = Design(DesignSpec(2, 2, 2.0), rows, np.array([0.0, 0.25, 0.75, 1.0]))
     ball = Ball(Norm.L2, 1.0, 13)
     uplinks = [Uplink(found) for found in (InterpolatedMVU(bit, ball), InterpolatedMVU(two, ball), Gaussian(ball, 1.0))]
-    good = [uplink.send(np.linspace(-1, 1, 13), seeded_words(0)) for uplink in uplinks]
+    good = [uplink.send(np.linspace(-1, 1, 13), seeded_rng(0)) for uplink in uplinks]
     means = [uplink.receive([data]) for uplink, data in zip(uplinks, good, strict=True)]
 
     def judge(data: bytes) -> None:

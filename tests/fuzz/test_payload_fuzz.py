@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from quietbit.kernel.words import seeded_words
+from quietbit.kernel.rng import seeded_rng
 from quietbit.wire.header import HEADER_SIZE, Header, InvalidPayload
 from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink
@@ -20,7 +20,7 @@ from unit.mechanism.makers import MECHANISMS, update
 NAMES = ("imvu one bit l2", "imvu three bits five levels", "gaussian", "skellam 8 bits")
 UPLINKS = {name: Uplink(MECHANISMS[name]) for name in NAMES}
 GOOD = {
-    name: [uplink.send(update(uplink.mechanism.domain, seed), seeded_words(seed)) for seed in range(3)]
+    name: [uplink.send(update(uplink.mechanism.domain, seed), seeded_rng(seed)) for seed in range(3)]
     for name, uplink in UPLINKS.items()
 }
 FIELDS = [(0, 4), (4, 2), (6, 2), (8, 8), (16, 8), (24, 32), (56, 4), (60, 4)]

@@ -14,7 +14,7 @@ import numpy as np
 
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
-from quietbit.kernel.words import seeded_words
+from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.clipping import Ball, Norm
 from quietbit.mechanism.dithered import DitheredMVU
 from quietbit.mechanism.gaussian import Gaussian
@@ -54,7 +54,7 @@ CASES: dict[str, Any] = {
 
 def payload(name: str) -> bytes:
     """What the case sends, with words seeded by its place in the list."""
-    return Uplink(CASES[name]).send(UPDATE, seeded_words([*CASES].index(name)))
+    return Uplink(CASES[name]).send(UPDATE, seeded_rng([*CASES].index(name)))
 
 
 def main() -> None:

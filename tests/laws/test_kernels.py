@@ -13,8 +13,8 @@ from quietbit._validate import InvalidParameter
 from quietbit.kernel import cpu
 from quietbit.kernel.base import packed_size
 from quietbit.kernel.reference import ReferenceKernel, thresholds
+from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.select import select
-from quietbit.kernel.words import seeded_words
 from unit.kernel.makers import GivenWords, make_sampler
 
 REFERENCE = ReferenceKernel()
@@ -58,8 +58,8 @@ def test_codes_are_those_of_the_reference(kernel: Any, index: int) -> None:
     sampler = SAMPLERS[index]
     inputs = update(5003, index)
     for factor in (1.0, 0.37):
-        expected = REFERENCE.sample(sampler, inputs, seeded_words(index), factor=factor)
-        found = kernel.sample(sampler, inputs, seeded_words(index), factor=factor)
+        expected = REFERENCE.sample(sampler, inputs, seeded_rng(index), factor=factor)
+        found = kernel.sample(sampler, inputs, seeded_rng(index), factor=factor)
         np.testing.assert_array_equal(found, expected)
 
 
@@ -75,10 +75,10 @@ def test_words_at_the_thresholds(kernel: Any, index: int) -> None:
     whole = [int(u) * 2**48 + int(v) for u, v in zip(upper[rows, which], lower[rows, which], strict=True)]
     steps = rng.choice([-(2**48), -1, 0, 1, 2**48], size=inputs.size)
     aimed = [min(2**64 - 1, max(0, value + int(step))) for value, step in zip(whole, steps, strict=True)]
-    words = GivenWords([value >> 48 for value in aimed], [value & (2**48 - 1) for value in aimed])
+    rng = GivenWords([value >> 48 for value in aimed], [value & (2**48 - 1) for value in aimed])
     full = [[int(u) * 2**48 + int(v) for u, v in zip(a, b, strict=True)] for a, b in zip(upper, lower, strict=True)]
     expected = [sum(value >= edge for edge in row) for value, row in zip(aimed, full, strict=True)]
-    np.testing.assert_array_equal(kernel.sample(sampler, inputs, words, factor=0.9), expected)
+    np.testing.assert_array_equal(kernel.sample(sampler, inputs, rng, factor=0.9), expected)
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, ">f4", "bfloat16"])
@@ -91,8 +91,8 @@ def test_types_of_the_update(kernel: Any, kind: Any, index: int) -> None:
     else:
         inputs = values.astype(kind)
         same = inputs.astype(np.float64)
-    expected = REFERENCE.sample(SAMPLERS[index], same, seeded_words(1), factor=0.5)
-    np.testing.assert_array_equal(kernel.sample(SAMPLERS[index], inputs, seeded_words(1), factor=0.5), expected)
+    expected = REFERENCE.sample(SAMPLERS[index], same, seeded_rng(1), factor=0.5)
+    np.testing.assert_array_equal(kernel.sample(SAMPLERS[index], inputs, seeded_rng(1), factor=0.5), expected)
     assert kernel.norm(inputs, 2) == REFERENCE.norm(same, 2)
 
 
@@ -101,26 +101,26 @@ def test_types_of_the_update(kernel: Any, kind: Any, index: int) -> None:
 def test_widths(kernel: Any, size: int, index: int) -> None:
     sampler = SAMPLERS[index]
     inputs = update(size, size)
-    expected = REFERENCE.sample(sampler, inputs, seeded_words(2))
+    expected = REFERENCE.sample(sampler, inputs, seeded_rng(2))
     out = np.full(packed_size(sampler.bits, size), 0xAA, np.uint8)
-    kernel.sample_packed(sampler, inputs, seeded_words(2), out)
+    kernel.sample_packed(sampler, inputs, seeded_rng(2), out)
     assert out.tobytes() == REFERENCE.pack(expected, sampler.bits)
-    np.testing.assert_array_equal(kernel.sample(sampler, inputs, seeded_words(2)), expected)
+    np.testing.assert_array_equal(kernel.sample(sampler, inputs, seeded_rng(2)), expected)
 
 
 def test_shapes_layouts_and_lists(kernel: Any) -> None:
     sampler = SAMPLERS[4]
     whole = update(6000, 3).reshape(50, 120)
     for view in (whole[:, ::3], whole.T, whole[::-1], whole[0, 0]):
-        expected = REFERENCE.sample(sampler, view.copy(), seeded_words(4))
-        found = kernel.sample(sampler, view, seeded_words(4))
+        expected = REFERENCE.sample(sampler, view.copy(), seeded_rng(4))
+        found = kernel.sample(sampler, view, seeded_rng(4))
         assert found.shape == view.shape
         np.testing.assert_array_equal(found, expected)
         assert kernel.norm(view, 1) == kernel.norm(np.ascontiguousarray(view), 1)
     parts = [whole[:, ::3], whole[0].astype(np.float64), whole[0, :0], whole[3].astype(np.float16)]
     flat = np.concatenate([part.reshape(-1).astype(np.float64) for part in parts])
-    expected = REFERENCE.sample(sampler, flat, seeded_words(5))
-    np.testing.assert_array_equal(kernel.sample(sampler, parts, seeded_words(5)), expected)
+    expected = REFERENCE.sample(sampler, flat, seeded_rng(5))
+    np.testing.assert_array_equal(kernel.sample(sampler, parts, seeded_rng(5)), expected)
     assert kernel.norm(parts, 2) == REFERENCE.norm(parts, 2)
 
 
@@ -134,17 +134,17 @@ def test_extreme_magnitudes(kernel: Any, magnitude: float, scale: float, factor:
     with np.errstate(over="ignore", under="ignore"):
         inputs = (update(2001, 9, np.float64) * magnitude).astype(kind)
     inputs = np.where(np.isfinite(inputs), inputs, kind(0))
-    expected = REFERENCE.sample(sampler, inputs, seeded_words(6), factor=factor)
-    np.testing.assert_array_equal(kernel.sample(sampler, inputs, seeded_words(6), factor=factor), expected)
+    expected = REFERENCE.sample(sampler, inputs, seeded_rng(6), factor=factor)
+    np.testing.assert_array_equal(kernel.sample(sampler, inputs, seeded_rng(6), factor=factor), expected)
 
 
 def test_a_gain_no_double_can_hold(kernel: Any) -> None:
     sampler = make_sampler(2, 1, 2.0, 1e-140)
     inputs = update(501, 1, np.float64) * 1e300
-    expected = REFERENCE.sample(sampler, inputs, seeded_words(6), factor=1e-170)
-    np.testing.assert_array_equal(kernel.sample(sampler, inputs, seeded_words(6), factor=1e-170), expected)
-    nothing = kernel.sample(sampler, inputs, seeded_words(6), factor=0.0)
-    np.testing.assert_array_equal(nothing, REFERENCE.sample(sampler, 0 * inputs, seeded_words(6)))
+    expected = REFERENCE.sample(sampler, inputs, seeded_rng(6), factor=1e-170)
+    np.testing.assert_array_equal(kernel.sample(sampler, inputs, seeded_rng(6), factor=1e-170), expected)
+    nothing = kernel.sample(sampler, inputs, seeded_rng(6), factor=0.0)
+    np.testing.assert_array_equal(nothing, REFERENCE.sample(sampler, 0 * inputs, seeded_rng(6)))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -153,15 +153,15 @@ def test_a_gain_no_double_can_hold(kernel: Any) -> None:
 def test_nan_and_infinity_are_refused_before_a_word_is_drawn(kernel: Any, bad: float, kind: Any, at: int) -> None:
     inputs = np.ones(9001, kind)
     inputs[at] = bad
-    words = GivenWords(np.zeros(9001), np.zeros(9001))
+    rng = GivenWords(np.zeros(9001), np.zeros(9001))
     with pytest.raises(InvalidParameter, match="finite everywhere"):
-        kernel.sample(SAMPLERS[0], inputs, words)
+        kernel.sample(SAMPLERS[0], inputs, rng)
     with pytest.raises(InvalidParameter, match="finite everywhere"):
-        kernel.sample_packed(SAMPLERS[2], inputs, words, np.empty(packed_size(2, 9001), np.uint8))
+        kernel.sample_packed(SAMPLERS[2], inputs, rng, np.empty(packed_size(2, 9001), np.uint8))
     for order in (1, 2):
         with pytest.raises(InvalidParameter, match="finite everywhere"):
             kernel.norm(inputs, order)
-    assert words.draws == []
+    assert rng.draws == []
 
 
 def test_a_nan_that_slips_through_is_still_randomised(kernel: Any) -> None:
@@ -169,23 +169,23 @@ def test_a_nan_that_slips_through_is_still_randomised(kernel: Any) -> None:
     inputs = np.full(4001, np.nan, np.float32)
     for sampler in (SAMPLERS[0], SAMPLERS[3], SAMPLERS[4]):
         low = np.full(4001, -1e3)
-        expected = REFERENCE.sample(sampler, low, seeded_words(8))
-        np.testing.assert_array_equal(kernel.sample(sampler, inputs, seeded_words(8), verified=True), expected)
+        expected = REFERENCE.sample(sampler, low, seeded_rng(8))
+        np.testing.assert_array_equal(kernel.sample(sampler, inputs, seeded_rng(8), verified=True), expected)
 
 
 def test_other_types_and_buffers_are_refused(kernel: Any) -> None:
-    words = GivenWords(np.zeros(8), np.zeros(8))
+    rng = GivenWords(np.zeros(8), np.zeros(8))
     for inputs in (np.ones(8, np.int32), np.ones(8, np.complex64), np.ones(8, np.longdouble)):
         with pytest.raises(InvalidParameter, match="type of the update"):
-            kernel.sample(SAMPLERS[0], inputs, words)
+            kernel.sample(SAMPLERS[0], inputs, rng)
     with pytest.raises(InvalidParameter, match="buffer"):
-        kernel.sample_packed(SAMPLERS[0], np.ones(8), words, np.empty(2, np.uint8))
+        kernel.sample_packed(SAMPLERS[0], np.ones(8), rng, np.empty(2, np.uint8))
     for factor in (-0.1, 1.0000001, np.nan):
         with pytest.raises(InvalidParameter, match="factor"):
-            kernel.sample(SAMPLERS[0], np.ones(8), words, factor=factor)
+            kernel.sample(SAMPLERS[0], np.ones(8), rng, factor=factor)
     with pytest.raises(InvalidParameter, match="order"):
         kernel.norm(np.ones(3), 3)
-    assert words.draws == []
+    assert rng.draws == []
 
 
 @pytest.mark.parametrize("bits", range(1, 17))
@@ -240,9 +240,9 @@ def test_any_update_is_sampled_like_the_reference(
     inputs = np.array(values)
     if single:
         inputs = np.clip(inputs, -3e38, 3e38).astype(np.float32)
-    expected = REFERENCE.sample(SAMPLERS[index], inputs, seeded_words(seed), factor=factor)
+    expected = REFERENCE.sample(SAMPLERS[index], inputs, seeded_rng(seed), factor=factor)
     np.testing.assert_array_equal(
-        select(name).sample(SAMPLERS[index], inputs, seeded_words(seed), factor=factor), expected
+        select(name).sample(SAMPLERS[index], inputs, seeded_rng(seed), factor=factor), expected
     )
 
 

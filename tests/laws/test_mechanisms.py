@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from quietbit._validate import InvalidParameter
-from quietbit.kernel.words import secure_words, seeded_words
+from quietbit.kernel.rng import secure_rng, seeded_rng
 from quietbit.mechanism import Mechanism
 from quietbit.privacy.guarantee import Adjacency
 from unit.mechanism.makers import MECHANISMS, WIDTH, CountingWords, update
@@ -30,18 +30,18 @@ def test_it_is_a_mechanism(mechanism: Any) -> None:
 
 def test_the_same_seed_gives_the_same_codes_and_another_does_not(mechanism: Any) -> None:
     vector = update(mechanism.domain)
-    first, again, other = (mechanism.encode(vector, seeded_words(seed)) for seed in (3, 3, 4))
+    first, again, other = (mechanism.encode(vector, seeded_rng(seed)) for seed in (3, 3, 4))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
 
 
 def test_two_secure_encodings_differ(mechanism: Any) -> None:
     vector = update(mechanism.domain)
-    assert not np.array_equal(mechanism.encode(vector, secure_words()), mechanism.encode(vector, secure_words()))
+    assert not np.array_equal(mechanism.encode(vector, secure_rng()), mechanism.encode(vector, secure_rng()))
 
 
 def test_codes_are_unsigned_and_fit_their_bits(mechanism: Any) -> None:
-    codes = mechanism.encode(update(mechanism.domain), seeded_words(1))
+    codes = mechanism.encode(update(mechanism.domain), seeded_rng(1))
     assert codes.dtype.kind == "u"
     assert codes.size == mechanism.code_count
     assert int(codes.max()) < 2**mechanism.bits
@@ -51,7 +51,7 @@ def test_the_update_is_not_changed(mechanism: Any) -> None:
     vector = update(mechanism.domain)
     kept = vector.copy()
     vector.setflags(write=False)
-    mechanism.encode(vector, seeded_words(1))
+    mechanism.encode(vector, seeded_rng(1))
     assert np.array_equal(vector, kept)
 
 
@@ -60,16 +60,16 @@ def test_every_float_type_and_layout_is_taken(mechanism: Any, kind: Any) -> None
     vector = update(mechanism.domain).astype(kind)
     spread = np.zeros(3 * WIDTH, dtype=kind)
     spread[::3] = vector
-    plain = mechanism.encode(vector, seeded_words(1)).reshape(-1)
-    assert np.array_equal(plain, mechanism.encode(spread[::3], seeded_words(1)).reshape(-1))
+    plain = mechanism.encode(vector, seeded_rng(1)).reshape(-1)
+    assert np.array_equal(plain, mechanism.encode(spread[::3], seeded_rng(1)).reshape(-1))
     shaped = vector.reshape(1, WIDTH, 1)
-    codes = mechanism.encode(shaped, seeded_words(1))
+    codes = mechanism.encode(shaped, seeded_rng(1))
     assert np.array_equal(plain, codes.reshape(-1))
     assert codes.shape == (shaped.shape if codes.size == WIDTH else (mechanism.code_count,))
 
 
 def test_decoding_needs_nothing_but_codes(mechanism: Any) -> None:
-    codes = mechanism.encode(update(mechanism.domain), seeded_words(1))
+    codes = mechanism.encode(update(mechanism.domain), seeded_rng(1))
     copied = np.frombuffer(codes.tobytes(), dtype=codes.dtype)
     decoded = mechanism.decode(copied)
     assert decoded.shape == (WIDTH,)
@@ -78,7 +78,7 @@ def test_decoding_needs_nothing_but_codes(mechanism: Any) -> None:
 
 
 def test_decoding_refuses_what_are_not_its_codes(mechanism: Any) -> None:
-    codes = mechanism.encode(update(mechanism.domain), seeded_words(1)).astype(np.int64)
+    codes = mechanism.encode(update(mechanism.domain), seeded_rng(1)).astype(np.int64)
     wrong = [codes[:-1], codes.astype(np.float64), np.where(np.arange(codes.size) == 5, -1, codes)]
     wrong.append(np.where(np.arange(codes.size) == 5, 2**mechanism.bits, codes))
     for bad in wrong:
@@ -111,10 +111,10 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_refusal_is_one_sentence_and_draws_no_word(mechanism: Any, case: str) -> None:
-    words = CountingWords()
+    rng = CountingWords()
     with pytest.raises(InvalidParameter) as refusal:
-        mechanism.encode(REFUSED[case](mechanism.domain), words)
-    assert words.draws == 0
+        mechanism.encode(REFUSED[case](mechanism.domain), rng)
+    assert rng.draws == 0
     sentence = str(refusal.value)
     assert sentence.endswith(".")
     assert "\n" not in sentence
@@ -129,9 +129,9 @@ def test_a_seed_is_not_random_words(mechanism: Any) -> None:
 def test_the_boundary_itself_is_inside(mechanism: Any) -> None:
     ball = mechanism.domain
     for sign in (1.0, -1.0):
-        mechanism.encode(sign * ball.radius * np.eye(1, WIDTH)[0], seeded_words(1))
-    mechanism.encode(ball.clip(100 * update(ball)), seeded_words(1))
-    mechanism.encode(np.zeros(WIDTH), seeded_words(1))
+        mechanism.encode(sign * ball.radius * np.eye(1, WIDTH)[0], seeded_rng(1))
+    mechanism.encode(ball.clip(100 * update(ball)), seeded_rng(1))
+    mechanism.encode(np.zeros(WIDTH), seeded_rng(1))
 
 
 def test_replacing_costs_at_least_as_much_as_zeroing(mechanism: Any) -> None:
@@ -181,6 +181,6 @@ def test_moments_are_those_of_a_coordinate_in_the_ball(mechanism: Any) -> None:
 
 def test_a_repr_shows_public_choices_only(mechanism: Any) -> None:
     before = repr(mechanism)
-    mechanism.encode(update(mechanism.domain), seeded_words(1))
+    mechanism.encode(update(mechanism.domain), seeded_rng(1))
     assert repr(mechanism) == before
     assert "radius=0.7" in before

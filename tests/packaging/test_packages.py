@@ -109,7 +109,7 @@ assert quietbit.certify(design).meets_spec
 assert sum(1 for _ in quietbit.catalogue()) == 208
 uplink = quietbit.Uplink(quietbit.InterpolatedMVU(design, quietbit.Ball(quietbit.Norm.L1, 1.0, 21)))
 update = numpy.linspace(-1, 1, 21)
-data = uplink.send(update, quietbit.seeded_words(1))
+data = uplink.send(update, quietbit.seeded_rng(1))
 assert uplink.receive([data]).shape == (21,)
 try:
     uplink.send(update)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from quietbit.kernel.words import secure_words, seeded_words
+from quietbit.kernel.rng import secure_rng, seeded_rng
 from quietbit.mechanism.poisson import skellam_noise
 from statistical.kit import FALSE_ALARM, StatisticalFailure, assert_binomial, assert_frequencies, assert_mean, seed
 from unit.mechanism.makers import MECHANISMS, WIDTH, update
@@ -30,9 +30,9 @@ def vector(name: str) -> Any:
 @cache
 def releases(name: str) -> Any:
     """Codes of many releases of one update, one call of ``encode`` each."""
-    mechanism, words = MECHANISMS[name], seeded_words(seed(1000 + len(name)))
+    mechanism, rng = MECHANISMS[name], seeded_rng(seed(1000 + len(name)))
     given = vector(name)
-    return np.stack([mechanism.encode(given, words) for _ in range(TRIALS)])
+    return np.stack([mechanism.encode(given, rng) for _ in range(TRIALS)])
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -91,8 +91,8 @@ def test_every_float_carries_noise_of_the_stated_law(name: str) -> None:
 @pytest.mark.parametrize("name", SKELLAMS)
 def test_every_skellam_code_is_random(name: str) -> None:
     """A zero update: a code is below 2^(b-1) exactly when the noise is not negative, wrapping aside."""
-    mechanism, words = MECHANISMS[name], seeded_words(seed(31))
-    codes = np.stack([mechanism.encode(np.zeros(WIDTH), words) for _ in range(TRIALS)])
+    mechanism, rng = MECHANISMS[name], seeded_rng(seed(31))
+    codes = np.stack([mechanism.encode(np.zeros(WIDTH), rng) for _ in range(TRIALS)])
     mean = mechanism.noise_variance / 2
     below = float(stats.skellam.sf(-1, mean, mean))
     counts = (codes < 2 ** (mechanism.bits - 1)).sum(axis=0)
@@ -118,10 +118,10 @@ def test_skellam_decodes_to_the_stated_mean_and_variance(name: str) -> None:
 
 
 @pytest.mark.parametrize("variance", [0.3, 7.0, 900.0, 2e7])
-@pytest.mark.parametrize("words", [seeded_words(seed(77)), secure_words()], ids=["seeded", "secure"])
-def test_skellam_noise_follows_its_law_and_not_one_of_twice_the_variance(variance: float, words: Any) -> None:
+@pytest.mark.parametrize("rng", [seeded_rng(seed(77)), secure_rng()], ids=["seeded", "secure"])
+def test_skellam_noise_follows_its_law_and_not_one_of_twice_the_variance(variance: float, rng: Any) -> None:
     count, mean = 100_000, variance / 2
-    noise = skellam_noise(variance, 3, words.draw(count), count)
+    noise = skellam_noise(variance, 3, rng.draw(count), count)
     # scipy's distribution function of Skellam is slow and rough for large means; normal quantiles are not,
     # so there the exact one is summed from its mass (a Bessel function) near the centre.
     reach = int(8 * math.sqrt(variance)) + 30
@@ -131,7 +131,7 @@ def test_skellam_noise_follows_its_law_and_not_one_of_twice_the_variance(varianc
     marks = np.unique([round(q * math.sqrt(variance)) for q in (-3, -1, 0, 0.5, 2)])
     expected = cumulative[marks + reach]
     assert_binomial((noise[:, None] <= marks).sum(axis=0), count, expected)
-    doubled = skellam_noise(2 * variance, 3, words.draw(count), count)
+    doubled = skellam_noise(2 * variance, 3, rng.draw(count), count)
     with pytest.raises(StatisticalFailure):
         assert_binomial((doubled[:, None] <= marks).sum(axis=0), count, expected)
 

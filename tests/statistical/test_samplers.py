@@ -9,9 +9,9 @@ import pytest
 
 from quietbit.kernel.base import packed_size
 from quietbit.kernel.reference import ReferenceKernel
+from quietbit.kernel.rng import secure_rng, seeded_rng
 from quietbit.kernel.sampler import Sampler
 from quietbit.kernel.select import KERNELS, select
-from quietbit.kernel.words import secure_words, seeded_words
 from statistical.kit import StatisticalFailure, assert_binomial, assert_frequencies, seed
 from unit.kernel.makers import make_design
 
@@ -26,12 +26,12 @@ def law_at_levels(levels: int, bits: int, epsilon: float) -> tuple[Any, Any, Any
     return sampler, np.linspace(-0.5, 0.5, levels)[index], design.probabilities[index]
 
 
-@pytest.mark.parametrize("words", [seeded_words(seed(10)), secure_words()], ids=["seeded", "secure"])
+@pytest.mark.parametrize("rng", [seeded_rng(seed(10)), secure_rng()], ids=["seeded", "secure"])
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize(("levels", "bits", "epsilon"), [(2, 1, 1.0), (2, 1, 9.0), (3, 2, 3.0), (9, 3, 4.0)])
-def test_every_coordinate_follows_the_table(name: str, levels: int, bits: int, epsilon: float, words: Any) -> None:
+def test_every_coordinate_follows_the_table(name: str, levels: int, bits: int, epsilon: float, rng: Any) -> None:
     sampler, row, law = law_at_levels(levels, bits, epsilon)
-    codes = select(name).sample(sampler, np.tile(row, (TRIALS, 1)), words)
+    codes = select(name).sample(sampler, np.tile(row, (TRIALS, 1)), rng)
     assert_frequencies(codes, law)
     codes[:, -1] = 0
     with pytest.raises(StatisticalFailure):
@@ -42,11 +42,11 @@ def test_every_coordinate_follows_the_table(name: str, levels: int, bits: int, e
 def test_packed_releases_follow_the_table_one_by_one(bits: int) -> None:
     """One release after the other, unpacked by another kernel: also the padding and the last partial byte."""
     sampler, row, law = law_at_levels(2, bits, 2.0)
-    kernel, words = select("cpu"), seeded_words(seed(11))
+    kernel, rng = select("cpu"), seeded_rng(seed(11))
     out = np.empty(packed_size(bits, WIDTH), np.uint8)
     codes = np.empty((TRIALS, WIDTH), np.uint8)
     for trial in range(TRIALS):
-        kernel.sample_packed(sampler, row, words, out)
+        kernel.sample_packed(sampler, row, rng, out)
         codes[trial] = ReferenceKernel().unpack(out, bits, WIDTH)
     assert_frequencies(codes, law)
 
@@ -55,15 +55,15 @@ def test_a_fair_coin_is_fair_to_the_third_digit() -> None:
     """Many coordinates at probability one half, where the undecided words sit in the middle of the range."""
     design = make_design(2, 1, 1.0)
     sampler = Sampler.from_design(design, 1.0, 0.0, 1.0)
-    codes = select("cpu").sample(sampler, np.zeros(2_000_000, np.float32), seeded_words(seed(12)))
+    codes = select("cpu").sample(sampler, np.zeros(2_000_000, np.float32), seeded_rng(seed(12)))
     assert_binomial(int(codes.sum()), codes.size, 0.5)
 
 
 @pytest.mark.parametrize("source", ["seeded", "secure"])
 def test_bits_of_words_are_fair_and_draws_independent(source: str) -> None:
-    words = secure_words() if source == "secure" else seeded_words(seed(13))
+    rng = secure_rng() if source == "secure" else seeded_rng(seed(13))
     count = 200_000
-    first, second = words.draw(count), words.draw(count)
+    first, second = rng.draw(count), rng.draw(count)
     indices = np.arange(count)
     primary, ties = first.primary(0, count), first.ties(indices)
     wide = first.uniform64(0, 0, count)

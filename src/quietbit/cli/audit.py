@@ -45,9 +45,9 @@ def audit(
     """
     found, which = find_design(design), adjacency_of(adjacency)
     mechanism = quietbit.InterpolatedMVU(found, quietbit.Ball(norm_of(norm), radius, dimension), beta, clamp)
-    words = quietbit.secure_words() if seed is None else quietbit.seeded_words(seed)
+    rng = quietbit.secure_rng() if seed is None else quietbit.seeded_rng(seed)
     with progress_bar("Encoding neighbouring updates", quiet=json):
-        result = quietbit.audit(mechanism, which, words=words, delta=delta, samples=samples, confidence=confidence)
+        result = quietbit.audit(mechanism, which, rng=rng, delta=delta, samples=samples, confidence=confidence)
     verdict = "consistent with the claim" if result.passed else "THE SAMPLER REVEALS MORE THAN IS CLAIMED"
     rows = [
         Row("epsilon_lower", "epsilon found, at least", result.epsilon_lower, rounded(result.epsilon_lower)),

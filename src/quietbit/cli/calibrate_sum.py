@@ -11,7 +11,6 @@ import quietbit
 from quietbit._validate import InvalidParameter, finite_real, require
 from quietbit.cli.console import Row, column_table, progress_bar, record, rounded, rounded_up
 from quietbit.cli.files import check_outputs
-from quietbit.plot.figure import save_figure
 
 if TYPE_CHECKING:
     from quietbit import Adjacency, Ball, Unit
@@ -166,6 +165,7 @@ def _plain(line: SumRow) -> dict[str, Any]:
 
 
 def _draw(found: SumCalibration, epsilon: float, path: Path, quiet: bool) -> Path:
+    from quietbit.plot.figure import save_figure
     from quietbit.plot.secure_sums import compare_cohorts, plot_secure_aggregation
 
     guarantee = found.guarantee

@@ -11,8 +11,6 @@ import quietbit
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded, rounded_up
 from quietbit.cli.files import check_outputs
 from quietbit.cli.options import bias_of
-from quietbit.plot.design import plot_design
-from quietbit.plot.figure import save_figure
 
 if TYPE_CHECKING:
     from quietbit import Certificate, Design
@@ -39,6 +37,9 @@ def design(
 
     Example: quietbit design --levels 8 --bits 3 --epsilon 5 --out table.json --plot table.png
     """
+    from quietbit.plot.design import plot_design
+    from quietbit.plot.figure import save_figure
+
     spec = quietbit.DesignSpec(levels, bits, epsilon, cast(Any, privacy), cast(Any, bias_of(bias)))
     check_outputs(out, figures=(plot,))
     with progress_bar("Solving", quiet=json) as report:

@@ -28,9 +28,6 @@ from quietbit.cli.options import (
     trust_of,
     unit_of,
 )
-from quietbit.privacy.divergence import lipschitz_upper, paper_constant_upper, zero_out_constant_upper
-from quietbit.privacy.fisher import fisher_supremum_upper
-from quietbit.privacy.renyi import kappa_upper
 
 __all__ = ["privacy"]
 
@@ -55,6 +52,10 @@ def privacy(
     Example: quietbit privacy metric-l1_levels-2_bits-1_eps-1_exact --norm l2 --beta 1 --adjacency zero-out
     --releases 50 --delta 1e-5
     """
+    from quietbit.privacy.divergence import lipschitz_upper, paper_constant_upper, zero_out_constant_upper
+    from quietbit.privacy.fisher import fisher_supremum_upper
+    from quietbit.privacy.renyi import kappa_upper
+
     found, which, ball_norm = find_design(design), adjacency_of(adjacency), norm_of(norm)
     refuse_delta_zero(delta, ball_norm)
     whole_number(releases, "releases", 1)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from quietbit.flower.node_ledger import NodeLedger, read_ledger
     from quietbit.flower.plaintext import PlaintextWarning
     from quietbit.flower.report import Report
+    from quietbit.flower.rng import SeededWordsWarning
     from quietbit.flower.settings import RunSettings
     from quietbit.flower.strategy import PrivateStrategy
-    from quietbit.flower.words import SeededWordsWarning
 
 __all__ = [
     "NodeLedger",
@@ -41,7 +41,7 @@ _HOMES = {
     "report": ("Report",),
     "settings": ("RunSettings",),
     "strategy": ("PrivateStrategy",),
-    "words": ("SeededWordsWarning",),
+    "rng": ("SeededWordsWarning",),
 }
 _ENGINE = ("client", "plaintext", "strategy")  # the files that cannot be imported without Flower
 

@@ -21,11 +21,11 @@ from quietbit.flower.layout import Layout
 from quietbit.flower.node_ledger import NodeLedger
 from quietbit.flower.release import RECORD, Release, split_pieces
 from quietbit.flower.request import Request
+from quietbit.flower.rng import rng_for
 from quietbit.flower.secure_terms import honest_for
 from quietbit.flower.settings import RunSettings
 from quietbit.flower.store import LedgerStore, StateStore, store_for
-from quietbit.flower.words import words_for
-from quietbit.kernel.words import RandomWords
+from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.base import Mechanism
 from quietbit.wire.uplink import Uplink
 
@@ -69,7 +69,7 @@ class Job:
     layout: Layout
     mechanism: Mechanism
     books: Books
-    words: RandomWords
+    rng: RandomBits
 
     @classmethod
     def prepare(cls, message: Message, context: Context, settings: RunSettings, books: Books) -> Job:
@@ -81,8 +81,8 @@ class Job:
         layout = Layout.of(received, settings)
         mechanism = settings.mechanism_for(layout.dimension)
         request.expect(mechanism)
-        words = words_for(settings, context.node_config, request.round)
-        job = cls(request, context.node_id, received, layout, mechanism, books, words)
+        rng = rng_for(settings, context.node_config, request.round)
+        job = cls(request, context.node_id, received, layout, mechanism, books, rng)
         job._following(books.store.read())
         return job
 
@@ -100,7 +100,7 @@ class Job:
 
     def encode(self, update: list[FloatVector]) -> bytes:
         """The payload; to be called when the release is in the ledger, never before."""
-        return Uplink(self.mechanism).send(update, self.words)
+        return Uplink(self.mechanism).send(update, self.rng)
 
     def pieces(self, payload: bytes) -> dict[str, dict[str, bytes]]:
         """The records of the release that carries a payload."""

@@ -41,9 +41,9 @@ from quietbit.flower.layout import Layout
 from quietbit.flower.release import RECORD
 from quietbit.flower.report import NodeReport, Report, RoundReport
 from quietbit.flower.request import Request
+from quietbit.flower.rng import warn_if_seeded
 from quietbit.flower.secure_sum import SecureRound
 from quietbit.flower.settings import RunSettings
-from quietbit.flower.words import warn_if_seeded
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.description import mechanism_identity
 from quietbit.privacy.curve import ComposedCurve, PrivacyCurve

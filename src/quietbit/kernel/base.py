@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from quietbit._typing import Codes
 from quietbit._validate import require, whole_number
+from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.sampler import Sampler
-from quietbit.kernel.words import RandomWords
 
 __all__ = ["ByteBuffer", "Kernel", "Update", "check_codes", "check_packed", "check_table", "packed_size"]
 
@@ -47,7 +47,7 @@ class Kernel(Protocol):
         self,
         sampler: Sampler,
         inputs: Update,
-        words: RandomWords,
+        rng: RandomBits,
         *,
         factor: float = 1.0,
         verified: bool = False,
@@ -59,7 +59,7 @@ class Kernel(Protocol):
         self,
         sampler: Sampler,
         inputs: Update,
-        words: RandomWords,
+        rng: RandomBits,
         out: NDArray[np.uint8],
         *,
         factor: float = 1.0,

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._validate import require, whole_number
-from quietbit.kernel.words import MAX_COUNT, OTHER, PRIMARY, TIES, Indices, RandomWords, WordReader, Words16, Words64
+from quietbit.kernel.rng import MAX_COUNT, OTHER, PRIMARY, TIES, Indices, RandomBits, WordReader, Words16, Words64
 
 __all__ = ["GENERATORS", "DeviceBlock", "chacha_block", "device_words", "philox_block"]
 
@@ -48,7 +48,7 @@ TILE = 32 * LANES
 Words32: TypeAlias = NDArray[np.uint32]
 
 
-def device_words(generator: str = "chacha12") -> RandomWords:
+def device_words(generator: str = "chacha12") -> RandomBits:
     """Words that GPU kernels make themselves: ``chacha12`` (cryptographic), ``philox`` or ``philox7`` (faster, not).
 
     Every draw is keyed by 32 fresh bytes of the operating system. Other kernels accept them too and get the

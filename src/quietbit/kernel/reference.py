@@ -32,8 +32,8 @@ from quietbit.kernel.base import (
 )
 from quietbit.kernel.chunks import Flat
 from quietbit.kernel.norm import BLOCK, LANES, ROWS, joint_norm, padded_blocks
+from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.sampler import Sampler, level_knots
-from quietbit.kernel.words import RandomWords
 
 __all__ = ["ReferenceKernel", "cumulative", "exact_codes", "thresholds"]
 
@@ -139,7 +139,7 @@ class ReferenceKernel:
         self,
         sampler: Sampler,
         inputs: Update,
-        words: RandomWords,
+        rng: RandomBits,
         *,
         factor: float = 1.0,
         verified: bool = False,
@@ -148,7 +148,7 @@ class ReferenceKernel:
         flat, factor = Flat.of(inputs), check_factor(factor)
         if not verified:
             check_finite(flat)
-        block = words.draw(flat.size)
+        block = rng.draw(flat.size)
         codes = np.empty(flat.size, dtype=np.uint8)
         for start in range(0, flat.size, CHUNK):
             stop = min(flat.size, start + CHUNK)
@@ -161,7 +161,7 @@ class ReferenceKernel:
         self,
         sampler: Sampler,
         inputs: Update,
-        words: RandomWords,
+        rng: RandomBits,
         out: NDArray[np.uint8],
         *,
         factor: float = 1.0,
@@ -170,7 +170,7 @@ class ReferenceKernel:
         """One code per coordinate, packed."""
         size = packed_size(sampler.bits, Flat.of(inputs).size)
         require(out.shape == (size,), "shape of the output buffer", out.shape, f"({size},)")
-        codes = self.sample(sampler, inputs, words, factor=factor, verified=verified)
+        codes = self.sample(sampler, inputs, rng, factor=factor, verified=verified)
         out[:] = np.frombuffer(self.pack(codes, sampler.bits), dtype=np.uint8)
 
     def pack(self, codes: Codes, bits: int) -> bytes:

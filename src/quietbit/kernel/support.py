@@ -67,7 +67,7 @@ def aes_instructions(facts: Path = CPU_FACTS) -> bool | None:
 
 
 def aes_gigabytes_per_second(seconds: float = SECONDS) -> float | None:
-    """AES-128 in counter mode as `secure_words` uses it, on one thread; ``None`` without cryptography."""
+    """AES-128 in counter mode as `secure_rng` uses it, on one thread; ``None`` without cryptography."""
     try:
         ciphers = require_module("cryptography.hazmat.primitives.ciphers", "all")
     except QuietbitError:

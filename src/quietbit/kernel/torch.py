@@ -21,9 +21,9 @@ from quietbit.kernel.base import ByteBuffer, Order, Update, check_packed, check_
 from quietbit.kernel.chunks import Flat
 from quietbit.kernel.norm import BLOCK, LANES, ROWS, joint_norm
 from quietbit.kernel.reference import check_factor
+from quietbit.kernel.rng import RandomBits, WordBlock
 from quietbit.kernel.sampler import Sampler, level_knots
 from quietbit.kernel.tables import cell_table
-from quietbit.kernel.words import RandomWords, WordBlock
 
 __all__ = ["TorchKernel"]
 
@@ -54,7 +54,7 @@ class TorchKernel:
         self,
         sampler: Sampler,
         inputs: Update,
-        words: RandomWords,
+        rng: RandomBits,
         *,
         factor: float = 1.0,
         verified: bool = False,
@@ -64,7 +64,7 @@ class TorchKernel:
         parts, gain = _Parts(inputs), law.Gain.of(check_factor(factor), sampler.scale)
         if not verified and not np.isfinite(_largest(parts)):
             raise InvalidParameter(REFUSED)
-        block = words.draw(parts.size)
+        block = rng.draw(parts.size)
         codes = torch.empty(parts.size, dtype=torch.uint8, device=parts.device)
         chunk = max(1024, min(CHUNK, WORKING_SET // sampler.symbols))
         device_tables = _DeviceTables(sampler, parts.device)
@@ -78,7 +78,7 @@ class TorchKernel:
         self,
         sampler: Sampler,
         inputs: Update,
-        words: RandomWords,
+        rng: RandomBits,
         out: NDArray[np.uint8],
         *,
         factor: float = 1.0,
@@ -87,7 +87,7 @@ class TorchKernel:
         """One code per coordinate, packed on the device and copied into ``out``."""
         size = packed_size(sampler.bits, _Parts(inputs).size)
         require(out.shape == (size,), "shape of the output buffer", out.shape, f"({size},)")
-        codes = self.sample(sampler, inputs, words, factor=factor, verified=verified)
+        codes = self.sample(sampler, inputs, rng, factor=factor, verified=verified)
         out[:] = np.frombuffer(self.pack(codes, sampler.bits), dtype=np.uint8)
 
     def pack(self, codes: Any, bits: int) -> bytes:

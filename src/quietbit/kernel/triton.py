@@ -30,10 +30,10 @@ from quietbit.kernel.device_words import LANES, DeviceBlock
 from quietbit.kernel.law import Gain
 from quietbit.kernel.norm import BLOCK, joint_norm
 from quietbit.kernel.reference import check_factor
+from quietbit.kernel.rng import RandomBits, WordBlock
 from quietbit.kernel.sampler import Sampler, level_knots
 from quietbit.kernel.torch import TorchKernel
 from quietbit.kernel.triton_tensors import Parts, payload_groups
-from quietbit.kernel.words import RandomWords, WordBlock
 
 __all__ = ["TritonKernel"]
 
@@ -85,7 +85,7 @@ class TritonKernel:
         self,
         sampler: Sampler,
         inputs: Update,
-        words: RandomWords,
+        rng: RandomBits,
         *,
         factor: float = 1.0,
         verified: bool = False,
@@ -93,7 +93,7 @@ class TritonKernel:
         """One code per coordinate; a tensor on the device for tensors, else an array."""
         torch, parts = require_module("torch", "torch"), Parts.of(inputs, _machine_code().device)
         packed = torch.empty(packed_size(sampler.bits, parts.size), dtype=torch.uint8, device=parts.device)
-        self._sample(sampler, parts, words, packed, factor, verified)
+        self._sample(sampler, parts, rng, packed, factor, verified)
         codes = torch.zeros(parts.size, dtype=torch.int32, device=parts.device)
         if parts.size:
             every = torch.arange(sampler.symbols, dtype=torch.int64, device=parts.device)
@@ -105,7 +105,7 @@ class TritonKernel:
         self,
         sampler: Sampler,
         inputs: Update,
-        words: RandomWords,
+        rng: RandomBits,
         out: Any,
         *,
         factor: float = 1.0,
@@ -120,7 +120,7 @@ class TritonKernel:
         require(out.dtype == byte, "type of the output buffer", str(out.dtype), "bytes")
         here = of_torch and out.device == parts.device and out.is_contiguous() and out.data_ptr() % 16 == 0
         packed = out if here else torch.empty(size, dtype=torch.uint8, device=parts.device)
-        self._sample(sampler, parts, words, packed, factor, verified)
+        self._sample(sampler, parts, rng, packed, factor, verified)
         if of_torch and not here:
             out.copy_(packed)
         elif not of_torch:
@@ -166,13 +166,11 @@ class TritonKernel:
                 total.copy_(sums)
         return added
 
-    def _sample(
-        self, sampler: Sampler, parts: Parts, words: RandomWords, out: Any, factor: float, verified: bool
-    ) -> None:
+    def _sample(self, sampler: Sampler, parts: Parts, rng: RandomBits, out: Any, factor: float, verified: bool) -> None:
         gain = Gain.of(check_factor(factor), sampler.scale)
         if not verified:
             _check_finite(parts)
-        block = words.draw(parts.size)
+        block = rng.draw(parts.size)
         if parts.size:
             _sample_rows(sampler, gain, parts.joined(), block, out)
 
@@ -192,7 +190,7 @@ def _sample_rows(sampler: Sampler, gain: Gain, x: Any, block: WordBlock, out: An
     doubles = (gain.first, gain.second, gain.high, gain.low, *sampler.t_range, rate * plan.rate, plan.offset)
     numbers = np.array(doubles).view(np.int64).tolist()
     given = not isinstance(block, DeviceBlock)
-    words = _primary_words(block, size, x.device) if given else count
+    rng = _primary_words(block, size, x.device) if given else count
     keys = [0] * 8 if given else [word - (word >> 31 << 32) for word in block.key]  # type: ignore[attr-defined]
     generator = GIVEN if given else DRAWN[block.generator]  # type: ignore[attr-defined]
     single = x.dtype != torch.float64 and (rate == 0.0 or 2.0**-100 < rate * plan.rate < 2.0**100)
@@ -205,7 +203,7 @@ def _sample_rows(sampler: Sampler, gain: Gain, x: Any, block: WordBlock, out: An
         groups = 4 if four else GROUPS.get(sampler.bits, 1)
         lanes = LANES if generator == CHACHA else THREADS.get(sampler.bits, LANES)
         kinds |= {"GROUPS": groups, "LANES": lanes, "EVEN": rows % (lanes * groups) == 0, "num_warps": lanes // 32}
-        common = (x, out, words, *keys, listed, count, capacity, rows, *numbers[6:], *scalars)
+        common = (x, out, rng, *keys, listed, count, capacity, rows, *numbers[6:], *scalars)
         grid = (-(-rows // (lanes * groups)),)
         if plan.lowered is not None:
             rest = {"DEGREE": plan.degree, "WIDTH": 16 // x.element_size()}
@@ -222,7 +220,7 @@ def _sample_rows(sampler: Sampler, gain: Gain, x: Any, block: WordBlock, out: An
     at_once = max(4, code.LIMIT // sampler.symbols)
     programs = min(-(-room // at_once), 4 if code.interpreted else SETTLERS)
     code.resolve_rows[(programs,)](
-        x, out, words, ties, *keys, listed, count, capacity, size, rows, *numbers[:6], *tables.knots, sampler.levels,
+        x, out, rng, ties, *keys, listed, count, capacity, size, rows, *numbers[:6], *tables.knots, sampler.levels,
         tables.law, int(decidable), *numbers[6:], *scalars, *searched, ROWS=at_once, num_warps=4, **shape,
         GENERATOR=generator, DOUBLE=not single, CENTRED=plan.centred, enable_fp_fusion=False,
     )  # fmt: skip
@@ -276,9 +274,9 @@ def _count_ones(group: Any, bits: int, table: Any, total: Any) -> None:
     torch, code = require_module("torch", "torch"), _machine_code()
     if group.shape[1] % 4 or group.stride(0) % 4 or group.data_ptr() % 4:
         group = torch.nn.functional.pad(group, (0, -group.shape[1] % 4))
-    words = group.view(torch.int32)
-    grid = (-(-words.shape[1] // 128),)
-    code.count_ones[grid](words, words.stride(0), len(words), total, words.shape[1], total.numel(), table, LANES=128)
+    rng = group.view(torch.int32)
+    grid = (-(-rng.shape[1] // 128),)
+    code.count_ones[grid](rng, rng.stride(0), len(rng), total, rng.shape[1], total.numel(), table, LANES=128)
 
 
 def _add_codes(group: Any, bits: int, table: Any, total: Any) -> None:

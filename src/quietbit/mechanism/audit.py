@@ -24,8 +24,8 @@ from scipy.special import betaincinv
 
 from quietbit._typing import FloatVector
 from quietbit._validate import finite_real, require, whole_number
-from quietbit.kernel.words import RandomWords
-from quietbit.mechanism.base import Mechanism, check_adjacency, check_words
+from quietbit.kernel.rng import RandomBits
+from quietbit.mechanism.base import Mechanism, check_adjacency, check_rng
 from quietbit.mechanism.clipping import Ball
 from quietbit.privacy.guarantee import Adjacency, check_delta
 
@@ -61,7 +61,7 @@ def audit(
     mechanism: Mechanism,
     adjacency: Adjacency,
     *,
-    words: RandomWords,
+    rng: RandomBits,
     delta: float = 1e-5,
     samples: int = 4000,
     confidence: float = 1 - 1e-6,
@@ -72,7 +72,7 @@ def audit(
     its negative. ``confidence`` is that of the lower bound.
     """
     check_adjacency(adjacency)
-    check_words(words)
+    check_rng(rng)
     delta = check_delta(delta)
     count = whole_number(samples, "samples", 100)
     sure = finite_real(confidence, "confidence", at_most=1 - 1e-12)
@@ -80,7 +80,7 @@ def audit(
     claim = mechanism.privacy(adjacency).epsilon_upper(delta)
     pairs = _pairs(mechanism.domain, adjacency)
     doubt = (1 - sure) / (2 * len(pairs))
-    found = max(_bound(mechanism, pair, words, count, delta, doubt) for pair in pairs)
+    found = max(_bound(mechanism, pair, rng, count, delta, doubt) for pair in pairs)
     return Audit(max(found, 0.0), claim, delta, adjacency, sure, count)
 
 
@@ -108,10 +108,10 @@ def _pairs(ball: Ball, adjacency: Adjacency) -> list[Pair]:
     return [(sign * update, np.zeros(ball.dimension)) for update in updates for sign in (1.0, -1.0)]
 
 
-def _bound(mechanism: Mechanism, pair: Pair, words: RandomWords, count: int, delta: float, doubt: float) -> float:
+def _bound(mechanism: Mechanism, pair: Pair, rng: RandomBits, count: int, delta: float, doubt: float) -> float:
     """The lower bound from one pair of updates."""
     direction = pair[0] - pair[1]
-    first, second = (_statistics(mechanism, update, direction, words, count) for update in pair)
+    first, second = (_statistics(mechanism, update, direction, rng, count) for update in pair)
     split = int(CHOOSING * count)
     threshold, upper_side = _choose(first[:split], second[:split], delta, doubt)
     first, second = first[split:], second[split:]
@@ -121,9 +121,9 @@ def _bound(mechanism: Mechanism, pair: Pair, words: RandomWords, count: int, del
 
 
 def _statistics(
-    mechanism: Mechanism, update: FloatVector, direction: FloatVector, words: RandomWords, count: int
+    mechanism: Mechanism, update: FloatVector, direction: FloatVector, rng: RandomBits, count: int
 ) -> FloatVector:
-    draws = (mechanism.decode(mechanism.encode(update, words)) for _ in range(count))
+    draws = (mechanism.decode(mechanism.encode(update, rng)) for _ in range(count))
     return np.array([float(np.asarray(draw, dtype=np.float64) @ direction) for draw in draws])
 
 

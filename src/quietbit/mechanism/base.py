@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from quietbit._typing import Codes, FloatArray, FloatVector
 from quietbit._validate import require
-from quietbit.kernel.words import RandomWords
+from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.clipping import Ball, check_update, refuse_outside
 from quietbit.privacy.curve import PrivacyCurve
 from quietbit.privacy.guarantee import Adjacency
 
-__all__ = ["Mechanism", "check_adjacency", "check_codes", "check_inside", "check_words", "code_type"]
+__all__ = ["Mechanism", "check_adjacency", "check_codes", "check_inside", "check_rng", "code_type"]
 
 
 @runtime_checkable
@@ -44,7 +44,7 @@ class Mechanism(Protocol):
         """How many codes a release has: the dimension, except where a mechanism pads."""
         ...
 
-    def encode(self, update: FloatArray, words: RandomWords) -> Codes:
+    def encode(self, update: FloatArray, rng: RandomBits) -> Codes:
         """Randomised codes of an update in the ball; any other is refused before a word is drawn."""
         ...
 
@@ -73,9 +73,9 @@ def check_inside(ball: Ball, update: Any) -> NDArray[Any]:
     return array
 
 
-def check_words(words: Any) -> None:
+def check_rng(rng: Any) -> None:
     """Refuse something that cannot be drawn from, such as a seed."""
-    require(hasattr(words, "draw"), "words", words, "random words, from secure_words() or seeded_words(seed)")
+    require(hasattr(rng, "draw"), "rng", rng, "a source of random bits, from secure_rng() or seeded_rng(seed)")
 
 
 def check_adjacency(adjacency: Any) -> None:

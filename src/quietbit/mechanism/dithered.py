@@ -24,14 +24,14 @@ import numpy as np
 from quietbit._typing import Codes, FloatArray, FloatVector
 from quietbit._validate import require
 from quietbit.design.table import Design
+from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.sampler import SAMPLING_ERROR, Sampler
-from quietbit.kernel.words import RandomWords
 from quietbit.mechanism.base import (
     check_adjacency,
     check_codes,
     check_inside,
+    check_rng,
     check_value,
-    check_words,
     lookup,
 )
 from quietbit.mechanism.clipping import Ball, Norm, usual_kernel
@@ -92,16 +92,16 @@ class DitheredMVU:
         length = math.sqrt(bound) if self.ball.norm is Norm.L2 else bound
         return round_up(length / self._cells, 1e-14)
 
-    def encode(self, update: FloatArray, words: RandomWords) -> Codes:
+    def encode(self, update: FloatArray, rng: RandomBits) -> Codes:
         """One symbol per coordinate, in the update's shape."""
         array = check_inside(self.ball, update)
-        check_words(words)
+        check_rng(rng)
         grid = array.reshape(-1).astype(np.float64) * (self._cells / (2 * self.ball.radius))
         # Scaling rounds: a value on the outermost level must not be taken for one beyond it.
         np.clip(grid, -self._cells / 2, self._cells / 2, out=grid)
-        block = words.draw(grid.size)
+        block = rng.draw(grid.size)
         points = conditional_rounding(grid, self.ball.norm, self._bound, block, offset=self._offset)
-        codes = usual_kernel().sample(self.sampler, points.astype(np.float64), words)
+        codes = usual_kernel().sample(self.sampler, points.astype(np.float64), rng)
         return codes.reshape(array.shape)
 
     def decode(self, codes: Codes) -> FloatArray:

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from quietbit._typing import Codes, FloatArray, FloatVector
 from quietbit._validate import finite_real, require
-from quietbit.kernel.words import RandomWords, WordBlock
-from quietbit.mechanism.base import check_adjacency, check_codes, check_inside, check_value, check_words
+from quietbit.kernel.rng import RandomBits, WordBlock
+from quietbit.mechanism.base import check_adjacency, check_codes, check_inside, check_rng, check_value
 from quietbit.mechanism.clipping import Ball, Norm
 from quietbit.mechanism.noise import CHUNK, normal
 from quietbit.privacy.conversion import round_up
@@ -71,11 +71,11 @@ class Gaussian:
         """The standard deviation of the noise."""
         return self.noise_multiplier * self.ball.radius
 
-    def encode(self, update: FloatArray, words: RandomWords) -> Codes:
+    def encode(self, update: FloatArray, rng: RandomBits) -> Codes:
         """The noisy update as 32-bit patterns, in the update's shape."""
         array = check_inside(self.ball, update)
-        check_words(words)
-        return float_codes(array, words, self.noisy)
+        check_rng(rng)
+        return float_codes(array, rng, self.noisy)
 
     def decode(self, codes: Codes) -> FloatArray:
         """The noisy update as float32."""
@@ -101,10 +101,10 @@ class Gaussian:
         return values + self.sigma * normal(block, start, values.size)
 
 
-def float_codes(update: NDArray[Any], words: RandomWords, noisy: Any) -> Codes:
+def float_codes(update: NDArray[Any], rng: RandomBits, noisy: Any) -> Codes:
     """The bit patterns of ``noisy(values, block, start)`` as 32-bit floats, made a chunk at a time."""
     flat = update.reshape(-1)
-    block = words.draw(flat.size)
+    block = rng.draw(flat.size)
     codes = np.empty(flat.size, dtype=np.uint32)
     for start in range(0, flat.size, CHUNK):
         values = flat[start : start + CHUNK].astype(np.float64)

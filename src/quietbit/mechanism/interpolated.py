@@ -20,15 +20,15 @@ import numpy as np
 from quietbit._typing import Codes, FloatArray, FloatVector
 from quietbit._validate import require
 from quietbit.design.table import Design
+from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.sampler import Sampler
 from quietbit.kernel.select import select
-from quietbit.kernel.words import RandomWords
 from quietbit.mechanism.base import (
     check_adjacency,
     check_codes,
     check_inside,
+    check_rng,
     check_value,
-    check_words,
     lookup,
 )
 from quietbit.mechanism.clipping import Ball, Norm, usual_kernel
@@ -97,12 +97,12 @@ class InterpolatedMVU:
         """One code per coordinate."""
         return self.ball.dimension
 
-    def encode(self, update: FloatArray, words: RandomWords, *, kernel: str | None = None) -> Codes:
+    def encode(self, update: FloatArray, rng: RandomBits, *, kernel: str | None = None) -> Codes:
         """One symbol per coordinate, in the update's shape; ``kernel`` names one, and changes no code."""
         array = check_inside(self.ball, update)
-        check_words(words)
+        check_rng(rng)
         chosen = usual_kernel() if kernel is None else select(kernel)
-        return chosen.sample(self.sampler, array, words, verified=True)
+        return chosen.sample(self.sampler, array, rng, verified=True)
 
     def decode(self, codes: Codes) -> FloatArray:
         """The values that the symbols stand for, as float64."""

@@ -19,8 +19,8 @@ from typing import final
 
 from quietbit._typing import Codes, FloatArray, FloatVector
 from quietbit._validate import finite_real, require
-from quietbit.kernel.words import RandomWords, WordBlock
-from quietbit.mechanism.base import check_adjacency, check_inside, check_value, check_words
+from quietbit.kernel.rng import RandomBits, WordBlock
+from quietbit.mechanism.base import check_adjacency, check_inside, check_rng, check_value
 from quietbit.mechanism.clipping import Ball, Norm
 from quietbit.mechanism.gaussian import MAX_MULTIPLIER, MIN_MULTIPLIER, float_codes, float_values
 from quietbit.mechanism.noise import laplace
@@ -70,11 +70,11 @@ class Laplace:
         """The scale of the noise: its mean magnitude."""
         return self.scale_multiplier * self.ball.radius
 
-    def encode(self, update: FloatArray, words: RandomWords) -> Codes:
+    def encode(self, update: FloatArray, rng: RandomBits) -> Codes:
         """The noisy update as 32-bit patterns, in the update's shape."""
         array = check_inside(self.ball, update)
-        check_words(words)
-        return float_codes(array, words, self.noisy)
+        check_rng(rng)
+        return float_codes(array, rng, self.noisy)
 
     def decode(self, codes: Codes) -> FloatArray:
         """The noisy update as float32."""

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from quietbit._typing import FloatVector
-from quietbit.kernel.words import WordBlock
+from quietbit.kernel.rng import WordBlock
 
 __all__ = ["CHUNK", "Noise", "laplace", "normal"]
 

@@ -26,7 +26,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit.kernel.words import WordBlock
+from quietbit.kernel.rng import WordBlock
 
 __all__ = ["PoissonTable", "poisson_table", "skellam_log2_probability_lower", "skellam_noise", "words_needed"]
 

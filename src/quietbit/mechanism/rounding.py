@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit.kernel.words import WordBlock
+from quietbit.kernel.rng import WordBlock
 from quietbit.mechanism.clipping import Norm
 
 __all__ = ["TRIES", "conditional_rounding", "length_upper"]

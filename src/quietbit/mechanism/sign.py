@@ -17,8 +17,8 @@ import numpy as np
 
 from quietbit._typing import Codes, FloatArray
 from quietbit._validate import require
-from quietbit.kernel.words import RandomWords
-from quietbit.mechanism.base import check_codes, check_inside, check_value, check_words, lookup
+from quietbit.kernel.rng import RandomBits
+from quietbit.mechanism.base import check_codes, check_inside, check_rng, check_value, lookup
 from quietbit.mechanism.clipping import Ball
 from quietbit.mechanism.gaussian import Gaussian
 from quietbit.mechanism.laplace import Laplace
@@ -65,12 +65,12 @@ class Sign:
             return math.sqrt(2 / math.pi) / self.inner.sigma
         return 1 / self.inner.scale
 
-    def encode(self, update: FloatArray, words: RandomWords) -> Codes:
+    def encode(self, update: FloatArray, rng: RandomBits) -> Codes:
         """One bit per coordinate, in the update's shape."""
         array = check_inside(self.domain, update)
-        check_words(words)
+        check_rng(rng)
         flat = array.reshape(-1)
-        block = words.draw(flat.size)
+        block = rng.draw(flat.size)
         codes = np.empty(flat.size, dtype=np.uint8)
         for start in range(0, flat.size, CHUNK):
             values = flat[start : start + CHUNK].astype(np.float64)

@@ -28,13 +28,13 @@ import numpy as np
 
 from quietbit._typing import Codes, FloatArray, FloatVector
 from quietbit._validate import finite_real, require, whole_number
-from quietbit.kernel.words import RandomWords
+from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.base import (
     check_adjacency,
     check_codes,
     check_inside,
+    check_rng,
     check_value,
-    check_words,
     code_type,
 )
 from quietbit.mechanism.clipping import Ball, Norm
@@ -122,12 +122,12 @@ class Skellam:
         times = 1 if adjacency is Adjacency.ZERO_OUT else 2
         return round_up(times * l1, 1e-15), round_up(times * l2, 1e-15)
 
-    def encode(self, update: FloatArray, words: RandomWords) -> Codes:
+    def encode(self, update: FloatArray, rng: RandomBits) -> Codes:
         """``code_count`` codes in a row: the noisy integers modulo 2^bits."""
         array = check_inside(self.ball, update)
-        check_words(words)
+        check_rng(rng)
         rotated = rotate(array.reshape(-1).astype(np.float64), self.rotation_seed) * self.scale
-        block = words.draw(rotated.size)
+        block = rng.draw(rotated.size)
         integers = conditional_rounding(rotated, Norm.L2, self.squared_length, block) // 2
         noise = skellam_noise(self.noise_variance, self._words, block, rotated.size)
         return np.asarray((integers + noise) & (2**self.bits - 1)).astype(code_type(self.bits))

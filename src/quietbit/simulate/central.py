@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit.mechanism.gaussian import Gaussian
 from quietbit.plan.problem import Rows
-from quietbit.simulate.client_words import CLIENT_BITS, ClientWords
+from quietbit.simulate.client_rng import CLIENT_BITS, ClientRng
 from quietbit.simulate.cohort import PlainCollector
 
 __all__ = ["CentralCollector"]
@@ -33,7 +33,7 @@ class CentralCollector:
 
     plain: PlainCollector
     mechanism: Gaussian
-    words: ClientWords
+    rng: ClientRng
 
     @property
     def bytes_per_client(self) -> int:
@@ -43,5 +43,5 @@ class CentralCollector:
     def mean(self, parameters: Rows, clients: NDArray[np.int64], number: int) -> FloatVector:
         """The noisy sum over the size of the cohort, which is public."""
         exact = self.plain.mean(parameters, clients, number)
-        block = self.words(number, SERVER).draw(exact.size)
+        block = self.rng(number, SERVER).draw(exact.size)
         return np.asarray(self.mechanism.noisy(exact * clients.size, block, 0) / clients.size)

@@ -2,7 +2,7 @@
 
 Idea     bodies are made by the transport's own code and added by its own accumulator, so a round here and a
          round through `Uplink` have the same bits. Only the interpolated mechanism is treated apart: rows of
-         several clients go through the kernel in one call, which changes no bit (see `client_words`).
+         several clients go through the kernel in one call, which changes no bit (see `client_rng`).
 Symbols  d = dimension; rows are padded to a multiple of eight coordinates, so that each begins at a byte.
 
 Memory: threads x chunk rows of d floats, and one whole number per coordinate; nothing grows with the cohort.
@@ -28,7 +28,7 @@ from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.plan.problem import LocalPlan, Problem, Rows
 from quietbit.secagg.plan import masked_size
-from quietbit.simulate.client_words import ClientWords, RowWords
+from quietbit.simulate.client_rng import ClientRng, RowRng
 from quietbit.wire.accumulator import Accumulator, accumulator_for
 from quietbit.wire.encoding import randomise
 from quietbit.wire.header import Header
@@ -65,7 +65,7 @@ class PrivateCollector:
     problem: Problem
     plan: LocalPlan
     mechanism: Mechanism
-    words: ClientWords
+    rng: ClientRng
     threads: int = 1
     masked: int | None = None
     kernel: Kernel = field(init=False, repr=False)
@@ -97,7 +97,7 @@ class PrivateCollector:
         def work(chunk: NDArray[np.int64]) -> None:
             rows = self._rows(chunk.size)
             self.problem.updates(parameters, chunk, self.plan, rows[:, : self.problem.dimension])
-            bodies = release_bodies(self.mechanism, rows, chunk, number, self.words, self.kernel, self.header)
+            bodies = release_bodies(self.mechanism, rows, chunk, number, self.rng, self.kernel, self.header)
             for body in bodies:
                 total.check(body)
             with lock:
@@ -146,7 +146,7 @@ def release_bodies(
     rows: Rows,
     clients: NDArray[np.int64],
     number: int,
-    words: ClientWords,
+    rng: ClientRng,
     kernel: Kernel,
     header: Header,
 ) -> list[Body]:
@@ -158,12 +158,12 @@ def release_bodies(
     if not isinstance(mechanism, InterpolatedMVU):
         bodies = [np.zeros(header.length, dtype=np.uint8) for _ in clients]
         for row, client, body in zip(rows, clients.tolist(), bodies, strict=True):
-            randomise(mechanism, [row[:size]], words(number, client), kernel, body)
+            randomise(mechanism, [row[:size]], rng(number, client), kernel, body)
         return bodies
     width, bits = rows.shape[1], mechanism.bits
-    block = words.rows(number, clients.tolist(), size, width)
+    block = rng.rows(number, clients.tolist(), size, width)
     packed = np.empty(rows.size * bits // 8, dtype=np.uint8)
-    kernel.sample_packed(mechanism.sampler, rows.reshape(-1), RowWords(block), packed, verified=True)
+    kernel.sample_packed(mechanism.sampler, rows.reshape(-1), RowRng(block), packed, verified=True)
     table = packed.reshape(clients.size, width * bits // 8)[:, : header.length]
     spare = bits * size % 8
     if spare:

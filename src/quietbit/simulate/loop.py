@@ -26,7 +26,7 @@ from quietbit.plan.problem import Problem, Rows, Score
 from quietbit.plan.settings import Settings
 from quietbit.privacy.guarantee import Guarantee, Trust
 from quietbit.simulate.central import CentralCollector
-from quietbit.simulate.client_words import secure_client_words, seeded_client_words
+from quietbit.simulate.client_rng import secure_client_rng, seeded_client_rng
 from quietbit.simulate.cohort import Collector, PlainCollector, PrivateCollector
 
 __all__ = ["Diverged", "Point", "Progress", "Run", "simulate"]
@@ -140,7 +140,7 @@ def _collector(
     trust = settings.privacy_trust
     adjacency = settings.privacy_adjacency
     account = Account(mechanism, problem.sizes, settings.privacy_unit, adjacency, trust, settings.honest)
-    words = seeded_client_words(settings.seed) if settings.words == "seeded" else secure_client_words()
+    words = seeded_client_rng(settings.seed) if settings.words == "seeded" else secure_client_rng()
     if trust is Trust.CENTRAL:
         plain = PlainCollector(problem, settings.plan, threads)
         return CentralCollector(plain, cast(Gaussian, mechanism), words), mechanism, account

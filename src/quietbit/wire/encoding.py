@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.chunks import Flat
 from quietbit.kernel.norm import clip_factor
-from quietbit.kernel.words import RandomWords
+from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.gaussian import Gaussian
 from quietbit.mechanism.interpolated import InterpolatedMVU
@@ -33,16 +33,16 @@ CHUNK = 1 << 18  # a multiple of eight, so that chunks of signs begin at whole b
 ROUNDING = 2.0**-50  # more than the product of two doubles loses
 
 
-def randomise(mechanism: Mechanism, parts: list[NDArray[Any]], words: RandomWords, kernel: Kernel, out: Body) -> None:
+def randomise(mechanism: Mechanism, parts: list[NDArray[Any]], rng: RandomBits, kernel: Kernel, out: Body) -> None:
     """Fill ``out`` with the packed codes of the parts' concatenation, clipped to the mechanism's ball."""
     if isinstance(mechanism, InterpolatedMVU):
         factor = _factor(mechanism, parts, kernel)
-        kernel.sample_packed(mechanism.sampler, parts, words, out, factor=factor, verified=True)
+        kernel.sample_packed(mechanism.sampler, parts, rng, out, factor=factor, verified=True)
     elif isinstance(mechanism, Gaussian | Laplace | Sign):
-        _add_noise(mechanism, parts, words, kernel, out)
+        _add_noise(mechanism, parts, rng, kernel, out)
     else:
         joined = _joined(parts)
-        pack_codes(mechanism.encode(mechanism.domain.clip(joined), words), mechanism.bits, out)
+        pack_codes(mechanism.encode(mechanism.domain.clip(joined), rng), mechanism.bits, out)
 
 
 def _factor(mechanism: Mechanism, parts: list[NDArray[Any]], kernel: Kernel, margin: float = 0.0) -> float:
@@ -55,14 +55,14 @@ def _factor(mechanism: Mechanism, parts: list[NDArray[Any]], kernel: Kernel, mar
 def _add_noise(
     mechanism: Gaussian | Laplace | Sign,
     parts: list[NDArray[Any]],
-    words: RandomWords,
+    rng: RandomBits,
     kernel: Kernel,
     out: Body,
 ) -> None:
     inner = mechanism.inner if isinstance(mechanism, Sign) else mechanism
     # The products are rounded to doubles here: the margin keeps the rounded vector in the ball too.
     factor, flat = _factor(mechanism, parts, kernel, ROUNDING), Flat.of(parts)
-    block = words.draw(flat.size)
+    block = rng.draw(flat.size)
     for start in range(0, flat.size, CHUNK):
         stop = min(flat.size, start + CHUNK)
         noisy = inner.noisy(flat.piece(start, stop).astype(np.float64) * factor, block, start)

@@ -24,10 +24,10 @@ from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.kernel.base import Kernel, packed_size
 from quietbit.kernel.reference import ReferenceKernel
+from quietbit.kernel.rng import RandomBits, secure_rng, seeded_rng
 from quietbit.kernel.sampler import Sampler
 from quietbit.kernel.select import default_kernel, select
 from quietbit.kernel.support import kernel_support
-from quietbit.kernel.words import RandomWords, secure_words, seeded_words
 from quietbit.mechanism.clipping import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
@@ -86,7 +86,7 @@ def self_test(
     *,
     kernel: Kernel | None = None,
     designs: Iterable[Design] | None = None,
-    words: RandomWords | None = None,
+    rng: RandomBits | None = None,
 ) -> list[Outcome]:
     """Run every check; the arguments replace the default kernel, the shipped designs and the secure words."""
     chosen = default_kernel() if kernel is None else kernel
@@ -96,10 +96,10 @@ def self_test(
         [
             Check("kernels agree bit for bit", lambda: kernels_agree(kernels)),
             Check("codes follow the formula", lambda: formula_holds(chosen)),
-            Check("sampled frequencies", lambda: frequencies(chosen, secure_words() if words is None else words)),
+            Check("sampled frequencies", lambda: frequencies(chosen, secure_rng() if rng is None else rng)),
             Check("shipped designs", lambda: designs_hold(catalogue() if designs is None else designs)),
             Check("privacy account", account_holds),
-            Check("payload", lambda: payload_holds(words)),
+            Check("payload", lambda: payload_holds(rng)),
         ],
         report,
     )
@@ -136,12 +136,12 @@ def kernels_agree(kernels: Sequence[Kernel]) -> str:
     inputs = np.random.default_rng(SEED).normal(scale=0.4, size=DIMENSION).astype(np.float32)
     for spec in (DesignSpec(2, 1, 1.0), DesignSpec(8, 3, 5.0)):
         sampler = Sampler.from_design(_shipped(spec), 1.0, 0.0, 1.0)
-        expected = reference.sample(sampler, inputs, seeded_words(SEED), factor=0.75)
+        expected = reference.sample(sampler, inputs, seeded_rng(SEED), factor=0.75)
         stored = np.frombuffer(reference.pack(expected, spec.output_bits), dtype=np.uint8)
         for kernel in kernels:
             packed = np.zeros(packed_size(spec.output_bits, DIMENSION), dtype=np.uint8)
-            kernel.sample_packed(sampler, inputs, seeded_words(SEED), packed, factor=0.75)
-            codes = kernel.sample(sampler, inputs, seeded_words(SEED), factor=0.75)
+            kernel.sample_packed(sampler, inputs, seeded_rng(SEED), packed, factor=0.75)
+            codes = kernel.sample(sampler, inputs, seeded_rng(SEED), factor=0.75)
             off = int(np.count_nonzero(codes != expected))
             _expect(off == 0, f"Kernel {kernel.name} gave {off:,} of {DIMENSION:,} codes otherwise than the reference.")
             same = np.array_equal(packed, stored)
@@ -153,8 +153,8 @@ def formula_holds(kernel: Kernel) -> str:
     """Codes are what a plain softmax, which shares no code with kernels, makes of the same words."""
     mechanism = InterpolatedMVU(_shipped(DesignSpec(8, 3, 5.0)), Ball(Norm.L2, 1.0, FEW), beta=3.0)
     update = mechanism.ball.clip(np.random.default_rng(SEED).normal(size=FEW))
-    codes = kernel.sample(mechanism.sampler, update, seeded_words(SEED))
-    block = seeded_words(SEED).draw(FEW)
+    codes = kernel.sample(mechanism.sampler, update, seeded_rng(SEED))
+    block = seeded_rng(SEED).draw(FEW)
     ties = block.ties(np.arange(FEW)) & np.uint64(2**48 - 1)
     uniform = block.primary(0, FEW) * 2.0**-16 + ties * 2.0**-64
     for code, value, place in zip(codes.tolist(), update.tolist(), uniform.tolist(), strict=True):
@@ -163,12 +163,12 @@ def formula_holds(kernel: Kernel) -> str:
     return f"{kernel.name}: {FEW:,} codes recomputed from their words"
 
 
-def frequencies(kernel: Kernel, words: RandomWords, draws: int = 400_000) -> str:
+def frequencies(kernel: Kernel, rng: RandomBits, draws: int = 400_000) -> str:
     """Pearson's chi-square of codes drawn at every level against the rows of the table."""
     worst, cells = 0.0, 0
     for spec in (DesignSpec(2, 1, 1.0), DesignSpec(8, 2, 3.0)):
         design = _shipped(spec)
-        statistic, freedom = _chi_square(kernel, words, design, draws)
+        statistic, freedom = _chi_square(kernel, rng, design, draws)
         limit = _chi_square_limit(freedom, FALSE_ALARM / (2 * ASYMPTOTIC_MARGIN))
         sentence = f"Codes of {spec.output_bits} bits do not follow the table: chi-square {statistic:.1f}"
         _expect(statistic <= limit, f"{sentence}, above {limit:.1f}, with {freedom} degrees of freedom.")
@@ -176,14 +176,14 @@ def frequencies(kernel: Kernel, words: RandomWords, draws: int = 400_000) -> str
     return f"chi-square at most {worst:.2f} of its limit, {cells} degrees of freedom, false alarm below {FALSE_ALARM:g}"
 
 
-def _chi_square(kernel: Kernel, words: RandomWords, design: Design, draws: int) -> tuple[float, int]:
+def _chi_square(kernel: Kernel, rng: RandomBits, design: Design, draws: int) -> tuple[float, int]:
     table: FloatMatrix = design.probabilities
     expected = draws * table
     require(float(expected.min()) >= LEAST_EXPECTED, "smallest expected count", float(expected.min()), "10,000 or more")
     sampler = Sampler.from_design(design, 1.0, 0.0, 1.0)
     statistic = 0.0
     for level, row in zip(design.spec.levels.tolist(), expected, strict=True):
-        codes = kernel.sample(sampler, np.full(draws, level - 0.5), words)
+        codes = kernel.sample(sampler, np.full(draws, level - 0.5), rng)
         counts = np.bincount(codes.reshape(-1), minlength=row.size)
         _expect(counts.size == row.size, f"A code lies outside the {row.size} symbols of the design.")
         statistic += float((np.square(counts - row) / row).sum())
@@ -230,13 +230,13 @@ def _near(what: str, found: float, known: float) -> None:
     _expect(close, f"The ledger says epsilon {found!r} for {what}; the closed form is {known!r}.")
 
 
-def payload_holds(words: RandomWords | None = None) -> str:
+def payload_holds(rng: RandomBits | None = None) -> str:
     """The example of the wire format byte for byte; a round trip; a flipped bit is refused."""
-    sent = Uplink(_example()).send(np.linspace(-1.0, 2.0, 21).astype(np.float32), seeded_words(0))
+    sent = Uplink(_example()).send(np.linspace(-1.0, 2.0, 21).astype(np.float32), seeded_rng(0))
     _expect(sent == EXAMPLE, "The example of the wire format was encoded into other bytes.")
     uplink = Uplink(InterpolatedMVU(_shipped(DesignSpec(2, 1, 1.0)), Ball(Norm.L2, 1.0, DIMENSION)))
     update = np.linspace(-1.0, 1.0, DIMENSION, dtype=np.float32)
-    data = uplink.send(update, words)
+    data = uplink.send(update, rng)
     size = HEADER_SIZE + math.ceil(DIMENSION / 8)
     _expect(len(data) == size, f"A payload has {len(data):,} bytes, and should have {size:,}.")
     payload = Payload.from_bytes(data)

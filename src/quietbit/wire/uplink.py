@@ -14,9 +14,9 @@ from typing import Any, final
 
 from quietbit._validate import require, whole_number
 from quietbit.kernel.base import Kernel
+from quietbit.kernel.rng import RandomBits, secure_rng
 from quietbit.kernel.select import default_kernel
-from quietbit.kernel.words import RandomWords, secure_words
-from quietbit.mechanism.base import Mechanism, check_words
+from quietbit.mechanism.base import Mechanism, check_rng
 from quietbit.wire.aggregate import MOST_PAYLOADS, Aggregator, OnError, Received
 from quietbit.wire.encoding import randomise
 from quietbit.wire.header import Header
@@ -62,7 +62,7 @@ class Uplink:
         require(structure.size == dimension, "number of entries of `like`", structure.size, f"{dimension}")
         put(self, "structure", structure)
 
-    def send(self, update: Any, words: RandomWords | None = None) -> bytes:
+    def send(self, update: Any, rng: RandomBits | None = None) -> bytes:
         """Clip, randomise, pack and frame an update.
 
         The update's arrays are float16, bfloat16, float32 or float64 and are clipped together, under one
@@ -74,8 +74,8 @@ class Uplink:
         parts = leaves(update)
         size, dimension = sum(part.size for part in parts), self.mechanism.domain.dimension
         require(size == dimension, "number of entries of the update", size, f"{dimension}")
-        chosen = secure_words() if words is None else words
-        check_words(chosen)
+        chosen = secure_rng() if rng is None else rng
+        check_rng(chosen)
         write = partial(randomise, self.mechanism, parts, chosen, self._kernel)
         return build(self.header, write, self.threads)
 

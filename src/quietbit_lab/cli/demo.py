@@ -10,12 +10,8 @@ import typer
 import quietbit
 from quietbit.cli.console import JsonOption, column_table, progress_bar, rounded, rounded_up, show_json
 from quietbit.cli.files import check_folder
-from quietbit.plot.bias_variance import plot_bias_variance
-from quietbit.plot.design import plot_design
-from quietbit.plot.figure import save_figure
 from quietbit_lab.cli.demo_training import COHORT, DELTA, EPOCHS, ROUNDS, SEEDS, TARGET, curves, headline, train_all
 from quietbit_lab.cli.demo_training import sweep_lines as lines_of
-from quietbit_lab.report.training import plot_training
 
 if TYPE_CHECKING:
     from quietbit import Calibration, Certificate, Design
@@ -39,6 +35,9 @@ def demo(
 
     Example: quietbit demo --out demo-output
     """
+    from quietbit.plot.figure import save_figure
+    from quietbit_lab.report.training import plot_training
+
     check_folder(out)
     certified = _designs(json)
     pictures = _pictures(certified, json)
@@ -80,6 +79,9 @@ def _designs(quiet: bool) -> list[tuple[Design, Certificate]]:
 
 
 def _pictures(certified: list[tuple[Design, Certificate]], quiet: bool) -> dict[str, Any]:
+    from quietbit.plot.bias_variance import plot_bias_variance
+    from quietbit.plot.design import plot_design
+
     with progress_bar("Plots", quiet=quiet, lines=True) as report:
         report(0.0, "bias and variance, Figure 1 of the paper")
         row = [quietbit.solve(quietbit.DesignSpec(n, FIGURE_BITS, FIGURE_EPSILON)) for n in FIGURE_LEVELS]

@@ -12,9 +12,6 @@ import quietbit
 from quietbit._validate import finite_real, require
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded_up
 from quietbit.cli.files import check_outputs
-from quietbit.plot.bias_variance import plot_bias_variance
-from quietbit.plot.figure import save_figure
-from quietbit_lab.report.training import plot_training
 
 if TYPE_CHECKING:
     from quietbit_lab.experiment.frontier import Summary
@@ -65,6 +62,9 @@ def figure(
 
 
 def _bias_variance(levels: Sequence[int], bits: int, epsilon: float, out: Path, as_json: bool) -> None:
+    from quietbit.plot.bias_variance import plot_bias_variance
+    from quietbit.plot.figure import save_figure
+
     specs = [quietbit.DesignSpec(count, bits, epsilon) for count in levels]
     check_outputs(figures=(out,))
     designs = []
@@ -83,6 +83,7 @@ def _bias_variance(levels: Sequence[int], bits: int, epsilon: float, out: Path, 
 
 def _of_runs(name: str, paths: Sequence[Path], target: float | None, out: Path, as_json: bool) -> None:
     """Accuracy over epsilon, bytes or rounds, with the best of every mechanism in a table."""
+    from quietbit.plot.figure import save_figure
     from quietbit_lab.experiment.frontier import frontier
     from quietbit_lab.report.choice import comparable, settings_within
     from quietbit_lab.report.runs import read_placed_runs
@@ -107,6 +108,7 @@ def _of_runs(name: str, paths: Sequence[Path], target: float | None, out: Path, 
 def _drawn(name: str, runs: list[PlacedRun], within: list[tuple[Summary, PlacedRun]], target: float | None) -> Any:
     from quietbit_lab.report.choice import best_curves
     from quietbit_lab.report.frontier import plot_frontier, shared_words
+    from quietbit_lab.report.training import plot_training
     from quietbit_lab.report.uplink import plot_uplink
 
     task = str(runs[0].record["task"].get("name", name))

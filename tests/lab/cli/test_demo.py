@@ -9,7 +9,7 @@ import time
 import pytest
 
 import quietbit
-from quietbit.cli import demo_training
+from quietbit_lab.cli import demo_training
 from unit.cli.kit import assert_refused, shell
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from unit.kernel.test_cohort import KEY, factors
 
+from lab.cohort.test_sums import KEY, factors
 from quietbit._validate import InvalidParameter
 from quietbit.kernel.fixed_point import FixedPoint
 from quietbit.kernel.reference import ReferenceKernel

@@ -16,9 +16,8 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
 
-from unit.kernel.test_cohort import KEY, factors
-from unit.kernel.test_cohort_codes import SAMPLERS
-
+from lab.cohort.test_codes import SAMPLERS
+from lab.cohort.test_sums import KEY, factors
 from quietbit_lab.cohort import triton_host as host
 from quietbit_lab.cohort.codes import reference_sums
 from quietbit_lab.cohort.sums import BitLaw, reference_counts

@@ -53,5 +53,5 @@ def test_what_is_missing_is_said_with_the_extra_that_brings_it(capsys, monkeypat
     monkeypatch.setattr("quietbit.wire.self_test.default_kernel", ReferenceKernel)
     result = shell(capsys, "doctor")
     assert result.code == 0
-    for extra in ("cpu", "torch", "gpu", "plot", "accounting", "tasks", "flower"):
+    for extra in ("cpu", "torch", "gpu", "plot", "accounting", "lab", "flower"):
         assert f"not installed: pip install 'quietbit[{extra}]'" in result.out

@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from quietbit.flower import PrivateStrategy, PrivateUplink, RunSettings
 from quietbit.mechanism.central_sum import mean_from_sum
-from quietbit.simulate.client_words import seeded_client_words
+from quietbit.simulate.client_rng import seeded_client_rng
 from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink
 from unit.flower.kit import DIMENSION, HandGrid, app, be_the_server, context, model
@@ -103,7 +103,7 @@ def codes_of(node, number=1, nodes=NODES, arrays=None) -> np.ndarray:
     """The codes that a node draws, from the words it draws them with."""
     old = flat(model() if arrays is None else arrays).astype(np.float64)
     update = old - (old - shift(node))
-    words = seeded_client_words(7)(number - 1, nodes.index(node))
+    words = seeded_client_rng(7)(number - 1, nodes.index(node))
     return Payload.from_bytes(Uplink(MECHANISM).send(update, words)).codes().astype(np.int64)
 
 

@@ -15,7 +15,7 @@ from quietbit.flower import NodeLedger, PlaintextWarning, PrivateUplink, RunSett
 from quietbit.flower.job import _warn_without_file
 from quietbit.flower.release import Release
 from quietbit.flower.request import Request
-from quietbit.simulate.client_words import seeded_client_words
+from quietbit.simulate.client_rng import seeded_client_rng
 from quietbit.wire.uplink import Uplink
 from unit.flower.kit import CONFIG, DIMENSION, RUN, app, be_the_server, context, model, trained
 
@@ -59,7 +59,7 @@ def test_an_answer_is_one_release_and_nothing_else():
     release = Release.from_bytes(reply.content["quietbit"]["release"])
     assert (release.run, release.round, release.node) == (RUN, 3, 11)
     assert reply.metadata.reply_to_message_id == "question-3"
-    expected = Uplink(MECHANISM).send([SHIFT], seeded_client_words(7)(2, 2))
+    expected = Uplink(MECHANISM).send([SHIFT], seeded_client_rng(7)(2, 2))
     assert bytes(release.payload) == expected
     assert b"Ada" not in reply.content["quietbit"]["release"]
 

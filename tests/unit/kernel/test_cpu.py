@@ -15,7 +15,7 @@ from quietbit._validate import InvalidParameter
 from quietbit.kernel import cpu
 from quietbit.kernel.cpu import CpuKernel
 from quietbit.kernel.reference import ReferenceKernel
-from quietbit.kernel.words import secure_words, seeded_words
+from quietbit.kernel.rng import secure_rng, seeded_rng
 from unit.kernel.makers import make_sampler
 
 
@@ -24,10 +24,10 @@ def test_memory_does_not_grow_with_the_update(bits: int) -> None:
     sampler, kernel = make_sampler(2, bits, 1.0), CpuKernel()
     inputs = np.zeros(1 << 23, np.float32)
     out = np.empty(inputs.size * bits // 8, np.uint8)
-    kernel.sample(sampler, inputs[:1000], secure_words())  # compile and make tables outside the measurement
+    kernel.sample(sampler, inputs[:1000], secure_rng())  # compile and make tables outside the measurement
     kernel.norm(inputs[:1000], 2)
     tracemalloc.start()
-    kernel.sample_packed(sampler, inputs, secure_words(), out)
+    kernel.sample_packed(sampler, inputs, secure_rng(), out)
     kernel.norm(inputs, 2)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -38,12 +38,12 @@ def test_memory_does_not_grow_with_the_update(bits: int) -> None:
 def test_many_chunks_and_threads_agree_with_one(bits: int) -> None:
     sampler = make_sampler(2, bits, 2.0)
     inputs = np.random.default_rng(0).normal(size=cpu.FILL + 3 * cpu.CHUNK + 12_345).astype(np.float32)
-    sampled = [CpuKernel(threads).sample(sampler, inputs, seeded_words(1)) for threads in (1, 2, 5)]
+    sampled = [CpuKernel(threads).sample(sampler, inputs, seeded_rng(1)) for threads in (1, 2, 5)]
     np.testing.assert_array_equal(sampled[0], sampled[1])
     np.testing.assert_array_equal(sampled[0], sampled[2])
     assert len({CpuKernel(threads).norm(inputs, 2) for threads in (1, 2, 5)}) == 1
     few = slice(cpu.FILL - 500, cpu.FILL + 500)
-    block = seeded_words(1).draw(inputs.size)
+    block = seeded_rng(1).draw(inputs.size)
     from quietbit.kernel.reference import exact_codes
 
     index = np.arange(few.start, few.stop)

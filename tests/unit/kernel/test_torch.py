@@ -8,8 +8,8 @@ import torch
 
 from quietbit._validate import InvalidParameter
 from quietbit.kernel.reference import ReferenceKernel
+from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.torch import TorchKernel
-from quietbit.kernel.words import seeded_words
 from unit.kernel.makers import make_sampler
 
 KERNEL, REFERENCE = TorchKernel(), ReferenceKernel()
@@ -19,12 +19,12 @@ KERNEL, REFERENCE = TorchKernel(), ReferenceKernel()
 def test_tensors_give_the_codes_of_their_values(kind: torch.dtype) -> None:
     sampler = make_sampler(3, 2, 4.0)
     values = torch.tensor(np.random.default_rng(0).normal(size=(30, 41))).to(kind)
-    found = KERNEL.sample(sampler, values.T, seeded_words(3))
+    found = KERNEL.sample(sampler, values.T, seeded_rng(3))
     assert isinstance(found, torch.Tensor)
     assert found.dtype == torch.uint8
     assert found.shape == (41, 30)
     same = values.T.double().numpy()
-    np.testing.assert_array_equal(found.numpy(), REFERENCE.sample(sampler, same, seeded_words(3)))
+    np.testing.assert_array_equal(found.numpy(), REFERENCE.sample(sampler, same, seeded_rng(3)))
     assert KERNEL.norm(values.T, 2) == REFERENCE.norm(same, 2)
 
 
@@ -36,8 +36,8 @@ def test_lists_of_tensors_are_one_vector() -> None:
         torch.full((7,), -0.25, dtype=torch.bfloat16, requires_grad=True),
     ]
     flat = np.concatenate([np.ones(15), np.full(7, -0.25)])
-    found = KERNEL.sample(sampler, parts, seeded_words(1))
-    np.testing.assert_array_equal(found.numpy(), REFERENCE.sample(sampler, flat, seeded_words(1)))
+    found = KERNEL.sample(sampler, parts, seeded_rng(1))
+    np.testing.assert_array_equal(found.numpy(), REFERENCE.sample(sampler, flat, seeded_rng(1)))
     assert KERNEL.norm(parts, 1) == REFERENCE.norm(flat, 1)
 
 
@@ -57,4 +57,4 @@ def test_packing_takes_tensors() -> None:
 def test_whole_number_tensors_are_refused() -> None:
     for update in (torch.ones(3, dtype=torch.int64), [torch.ones(3), np.ones(3)]):
         with pytest.raises(InvalidParameter, match="update"):
-            KERNEL.sample(make_sampler(), update, seeded_words(1))
+            KERNEL.sample(make_sampler(), update, seeded_rng(1))

@@ -23,8 +23,8 @@ from quietbit.kernel import triton as host
 from quietbit.kernel.base import packed_size
 from quietbit.kernel.device_words import GENERATORS, DeviceBlock
 from quietbit.kernel.reference import ReferenceKernel, thresholds
+from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.select import select
-from quietbit.kernel.words import seeded_words
 from unit.kernel.makers import GivenWords, make_sampler
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's own arithmetic wraps around
@@ -69,8 +69,8 @@ def update(size, seed, kind=np.float32):
 def test_codes_are_those_of_the_reference(kernel, name):
     inputs = update(2003 if SAMPLERS[name].bits < 8 else 203, 1)
     for factor in (1.0, 0.37):
-        expected = REFERENCE.sample(SAMPLERS[name], inputs, seeded_words(3), factor=factor)
-        found = kernel.sample(SAMPLERS[name], inputs, seeded_words(3), factor=factor)
+        expected = REFERENCE.sample(SAMPLERS[name], inputs, seeded_rng(3), factor=factor)
+        found = kernel.sample(SAMPLERS[name], inputs, seeded_rng(3), factor=factor)
         np.testing.assert_array_equal(found, expected)
 
 
@@ -93,20 +93,20 @@ def test_words_at_the_thresholds(kernel, name):
     whole = [int(u) * 2**48 + int(v) for u, v in zip(upper[rows, which], lower[rows, which], strict=True)]
     steps = rng.choice([-(2**48), -1, 0, 1, 2**48], size=inputs.size)
     aimed = [min(2**64 - 1, max(0, value + int(step))) for value, step in zip(whole, steps, strict=True)]
-    words = GivenWords([value >> 48 for value in aimed], [value & (2**48 - 1) for value in aimed])
+    rng = GivenWords([value >> 48 for value in aimed], [value & (2**48 - 1) for value in aimed])
     full = [[int(u) * 2**48 + int(v) for u, v in zip(a, b, strict=True)] for a, b in zip(upper, lower, strict=True)]
     expected = [sum(value >= edge for edge in row) for value, row in zip(aimed, full, strict=True)]
-    np.testing.assert_array_equal(kernel.sample(sampler, inputs, words, factor=0.9), expected)
+    np.testing.assert_array_equal(kernel.sample(sampler, inputs, rng, factor=0.9), expected)
 
 
 @pytest.mark.parametrize("generator", [None, "philox"])
 def test_a_list_that_overflows_means_everything_is_done_again(kernel, monkeypatch, generator):
     monkeypatch.setattr(host, "ROOM", 3)
-    words = FixedKey(generator) if generator else seeded_words(8)
+    rng = FixedKey(generator) if generator else seeded_rng(8)
     steep = make_sampler(3, 2, 2.0, 3.0, -2000.0, 3000.0)  # outside the cells nothing is decided
     inputs = 300.0 * update(1003, 4)
-    expected = REFERENCE.sample(steep, inputs, FixedKey(generator) if generator else seeded_words(8))
-    np.testing.assert_array_equal(kernel.sample(steep, inputs, words), expected)
+    expected = REFERENCE.sample(steep, inputs, FixedKey(generator) if generator else seeded_rng(8))
+    np.testing.assert_array_equal(kernel.sample(steep, inputs, rng), expected)
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -114,9 +114,9 @@ def test_a_list_that_overflows_means_everything_is_done_again(kernel, monkeypatc
 def test_tensors_of_every_type(kernel, kind, name):
     inputs = torch.tensor(update(1003, 6, np.float64)).to(kind)
     same = inputs.double().numpy()
-    found = kernel.sample(SAMPLERS[name], inputs, seeded_words(1), factor=0.5)
+    found = kernel.sample(SAMPLERS[name], inputs, seeded_rng(1), factor=0.5)
     assert isinstance(found, torch.Tensor)
-    expected = REFERENCE.sample(SAMPLERS[name], same, seeded_words(1), factor=0.5)
+    expected = REFERENCE.sample(SAMPLERS[name], same, seeded_rng(1), factor=0.5)
     np.testing.assert_array_equal(found.cpu().numpy(), expected)
     for order in (1, 2):
         assert kernel.norm(inputs, order) == REFERENCE.norm(same, order)
@@ -126,12 +126,12 @@ def test_tensors_of_every_type(kernel, kind, name):
 @pytest.mark.parametrize("name", ["one bit", "two bits", "three bits"])
 def test_widths_and_buffers(kernel, size, name):
     sampler, inputs = SAMPLERS[name], update(size, size)
-    expected = REFERENCE.pack(REFERENCE.sample(sampler, inputs, seeded_words(2)), sampler.bits)
+    expected = REFERENCE.pack(REFERENCE.sample(sampler, inputs, seeded_rng(2)), sampler.bits)
     out = np.full(packed_size(sampler.bits, size), 0xAA, np.uint8)
-    kernel.sample_packed(sampler, inputs, seeded_words(2), out)
+    kernel.sample_packed(sampler, inputs, seeded_rng(2), out)
     assert out.tobytes() == expected
     larger = torch.full((out.size + 1,), 0xAA, dtype=torch.uint8)
-    kernel.sample_packed(sampler, torch.tensor(inputs), seeded_words(2), larger[1:])
+    kernel.sample_packed(sampler, torch.tensor(inputs), seeded_rng(2), larger[1:])
     assert larger.numpy().tobytes() == b"\xaa" + expected
 
 
@@ -143,26 +143,26 @@ def test_widths_and_buffers(kernel, size, name):
 def test_extreme_magnitudes(kernel, magnitude, scale, factor, bits):
     sampler = make_sampler(2, bits, 2.0, scale)
     inputs = update(501, 9, np.float64) * magnitude
-    expected = REFERENCE.sample(sampler, inputs, seeded_words(6), factor=factor)
-    np.testing.assert_array_equal(kernel.sample(sampler, inputs, seeded_words(6), factor=factor), expected)
+    expected = REFERENCE.sample(sampler, inputs, seeded_rng(6), factor=factor)
+    np.testing.assert_array_equal(kernel.sample(sampler, inputs, seeded_rng(6), factor=factor), expected)
 
 
 def test_shapes_layouts_lists_and_bfloat16_patterns(kernel):
     sampler, whole = SAMPLERS["three bits"], update(1200, 3).reshape(10, 120)
     for view in (whole[:, ::3], whole.T, whole[::-1], whole[0, 0]):
-        expected = REFERENCE.sample(sampler, view.copy(), seeded_words(4))
-        found = kernel.sample(sampler, view, seeded_words(4))
+        expected = REFERENCE.sample(sampler, view.copy(), seeded_rng(4))
+        found = kernel.sample(sampler, view, seeded_rng(4))
         assert found.shape == view.shape
         np.testing.assert_array_equal(found, expected)
     parts = [whole[:, ::3], whole[0].astype(np.float64), whole[0, :0], whole[3].astype(np.float16)]
-    expected = REFERENCE.sample(sampler, parts, seeded_words(5))
-    np.testing.assert_array_equal(kernel.sample(sampler, parts, seeded_words(5)), expected)
+    expected = REFERENCE.sample(sampler, parts, seeded_rng(5))
+    np.testing.assert_array_equal(kernel.sample(sampler, parts, seeded_rng(5)), expected)
     assert kernel.norm(parts, 2) == REFERENCE.norm(parts, 2)
     tensors = [torch.tensor(np.ascontiguousarray(part)) for part in parts]
-    np.testing.assert_array_equal(kernel.sample(sampler, tensors, seeded_words(5)).cpu().numpy(), expected)
+    np.testing.assert_array_equal(kernel.sample(sampler, tensors, seeded_rng(5)).cpu().numpy(), expected)
     bits = (whole.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
-    expected = REFERENCE.sample(sampler, bits, seeded_words(5))
-    np.testing.assert_array_equal(kernel.sample(sampler, bits, seeded_words(5)), expected)
+    expected = REFERENCE.sample(sampler, bits, seeded_rng(5))
+    np.testing.assert_array_equal(kernel.sample(sampler, bits, seeded_rng(5)), expected)
 
 
 def test_norms_of_many_blocks_are_exact(kernel):
@@ -178,28 +178,28 @@ def test_norms_of_many_blocks_are_exact(kernel):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_refusals_before_a_word_is_drawn(kernel, bad):
-    words, inputs = GivenWords(np.zeros(5001), np.zeros(5001)), np.ones(5001, np.float32)
+    rng, inputs = GivenWords(np.zeros(5001), np.zeros(5001)), np.ones(5001, np.float32)
     inputs[4500] = bad
     with pytest.raises(InvalidParameter, match="finite everywhere"):
-        kernel.sample(SAMPLERS["one bit"], inputs, words)
+        kernel.sample(SAMPLERS["one bit"], inputs, rng)
     with pytest.raises(InvalidParameter, match="finite everywhere"):
         kernel.norm(inputs, 2)
     with pytest.raises(InvalidParameter, match="type of the update"):
-        kernel.sample(SAMPLERS["one bit"], np.ones(8, np.int32), words)
+        kernel.sample(SAMPLERS["one bit"], np.ones(8, np.int32), rng)
     with pytest.raises(InvalidParameter, match="type of the update"):
-        kernel.sample(SAMPLERS["one bit"], torch.ones(8, dtype=torch.int32), words)
+        kernel.sample(SAMPLERS["one bit"], torch.ones(8, dtype=torch.int32), rng)
     with pytest.raises(InvalidParameter, match="buffer"):
-        kernel.sample_packed(SAMPLERS["one bit"], np.ones(8), words, np.empty(2, np.uint8))
+        kernel.sample_packed(SAMPLERS["one bit"], np.ones(8), rng, np.empty(2, np.uint8))
     with pytest.raises(InvalidParameter, match="factor"):
-        kernel.sample(SAMPLERS["one bit"], np.ones(8), words, factor=1.5)
-    assert words.draws == []
+        kernel.sample(SAMPLERS["one bit"], np.ones(8), rng, factor=1.5)
+    assert rng.draws == []
 
 
 def test_a_nan_that_slips_through_is_still_randomised(kernel):
     for name in ("one bit", "one bit, five levels", "two bits"):
-        expected = REFERENCE.sample(SAMPLERS[name], np.full(505, -1e3), seeded_words(8))
+        expected = REFERENCE.sample(SAMPLERS[name], np.full(505, -1e3), seeded_rng(8))
         nothing = np.full(505, np.nan, np.float32)
-        np.testing.assert_array_equal(kernel.sample(SAMPLERS[name], nothing, seeded_words(8), verified=True), expected)
+        np.testing.assert_array_equal(kernel.sample(SAMPLERS[name], nothing, seeded_rng(8), verified=True), expected)
 
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 5, 8, 9, 16])

@@ -10,7 +10,7 @@ import numpy as np
 from quietbit.design.solve import solve_anew
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
-from quietbit.kernel.words import seeded_words
+from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism import Ball, DitheredMVU, Gaussian, InterpolatedMVU, Laplace, Norm, Sign, Skellam
 
 WIDTH = 67
@@ -60,7 +60,7 @@ class CountingWords:
     """Seeded words that say how often they were drawn from."""
 
     def __init__(self, seed: int = 0) -> None:
-        self.inner, self.draws = seeded_words(seed), 0
+        self.inner, self.draws = seeded_rng(seed), 0
 
     def draw(self, count: int) -> Any:
         self.draws += 1

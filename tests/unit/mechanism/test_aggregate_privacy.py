@@ -6,7 +6,7 @@ import pytest
 from quietbit._validate import InvalidParameter
 from quietbit.design.solve import solve_anew
 from quietbit.design.spec import DesignSpec
-from quietbit.kernel.words import seeded_words
+from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.clipping import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.privacy.guarantee import Adjacency
@@ -36,8 +36,8 @@ def test_wide_codes_are_refused() -> None:
 
 def test_codes_through_masks_give_the_mean_of_the_decoded_codes() -> None:
     mechanism = InterpolatedMVU(DESIGN, Ball(Norm.L2, 1.0, 9), 2.0, True, "unbiased-at-zero")
-    words = seeded_words(4)
-    codes = {i: mechanism.encode(np.full(9, 0.1 * i / 3), words) for i in range(1, 6)}
+    rng = seeded_rng(4)
+    codes = {i: mechanism.encode(np.full(9, 0.1 * i / 3), rng) for i in range(1, 6)}
     found = masked_sum(SumPlan(5, 3, 9, b"mean"), codes, gone_before_masking=[2])
     count = len(found.clients)
     zero, one = mechanism.values

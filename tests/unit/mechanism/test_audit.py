@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from quietbit._validate import InvalidParameter
-from quietbit.kernel.words import seeded_words
+from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism import Ball, Gaussian, Norm, audit
 from quietbit.mechanism.audit import clopper_pearson
 from quietbit.privacy.guarantee import Adjacency
@@ -26,7 +26,7 @@ def test_clopper_pearson_inverts_the_binomial_tails(trials: int, doubt: float) -
 
 def test_it_finds_a_good_part_of_a_gaussians_epsilon() -> None:
     mechanism = Gaussian(Ball(Norm.L2, 1.0, 1), 0.5)
-    found = audit(mechanism, Adjacency.REPLACE_ONE, words=seeded_words(1), delta=1e-3, samples=2000)
+    found = audit(mechanism, Adjacency.REPLACE_ONE, rng=seeded_rng(1), delta=1e-3, samples=2000)
     exact = mechanism.privacy(Adjacency.REPLACE_ONE).analytic_epsilon_upper(1e-3)
     assert 0.2 * exact < found.epsilon_lower < exact
     assert found.passed
@@ -34,9 +34,9 @@ def test_it_finds_a_good_part_of_a_gaussians_epsilon() -> None:
 
 
 @pytest.mark.parametrize(
-    "changed", [{"samples": 10}, {"confidence": 0.3}, {"confidence": 1.0}, {"delta": -1.0}, {"words": 3}]
+    "changed", [{"samples": 10}, {"confidence": 0.3}, {"confidence": 1.0}, {"delta": -1.0}, {"rng": 3}]
 )
 def test_refusals(changed: dict[str, Any]) -> None:
-    usual: dict[str, Any] = {"words": seeded_words(1), "samples": 100}
+    usual: dict[str, Any] = {"rng": seeded_rng(1), "samples": 100}
     with pytest.raises(InvalidParameter):
         audit(Gaussian(Ball(Norm.L2, 1.0, 1), 0.5), Adjacency.ZERO_OUT, **(usual | changed))

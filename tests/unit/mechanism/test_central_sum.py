@@ -9,7 +9,7 @@ from quietbit._validate import InvalidParameter
 from quietbit.design.binomial import binomial_design
 from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
-from quietbit.kernel.words import seeded_words
+from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.central_sum import calibrate_sum, mean_from_sum
 from quietbit.mechanism.clipping import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
@@ -69,7 +69,7 @@ def test_a_secret_cohort_helps() -> None:
 def test_a_sum_of_codes_gives_the_mean_of_what_they_stand_for(bits: int) -> None:
     ball = Ball(Norm.L2, 1.0, 50)
     mechanism = InterpolatedMVU(binomial_design(bits, 2.0), ball, 2.0, True, "unbiased-at-zero")
-    codes = [mechanism.encode(ball.clip(np.linspace(-1, 1, 50)), seeded_words(k)) for k in range(7)]
+    codes = [mechanism.encode(ball.clip(np.linspace(-1, 1, 50)), seeded_rng(k)) for k in range(7)]
     found = mean_from_sum(mechanism, np.sum([code.astype(np.int64) for code in codes], axis=0), 7)
     np.testing.assert_allclose(
         found, np.mean([mechanism.decode(code) for code in codes], axis=0), rtol=1e-9, atol=1e-12

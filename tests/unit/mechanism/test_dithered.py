@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from quietbit._validate import InvalidParameter
-from quietbit.kernel.words import seeded_words
+from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism import Ball, DitheredMVU, Norm
 from quietbit.privacy.dithered import dithered_l1_curve, dithered_l2_curve
 from quietbit.privacy.guarantee import Adjacency
@@ -48,7 +48,7 @@ def test_more_levels_shorten_the_reach() -> None:
 def test_an_extreme_coordinate_stays_on_the_outermost_level() -> None:
     """At radius 0.7 scaling rounds; the code of a boundary coordinate must follow the last row."""
     mechanism = DitheredMVU(design(4, 1, 20.0), Ball(Norm.L2, 0.7, 1))
-    codes = [int(mechanism.encode(np.array([0.7]), words)[0]) for words in [seeded_words(1)] for _ in range(200)]
+    codes = [int(mechanism.encode(np.array([0.7]), rng)[0]) for rng in [seeded_rng(1)] for _ in range(200)]
     assert set(codes) == {1}  # the other symbol has probability below 1e-3 here
     assert mechanism.design.probabilities[-1, 0] < 5e-3
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from quietbit._validate import InvalidParameter
-from quietbit.kernel.words import seeded_words
+from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism import Ball, Gaussian, Norm
 from quietbit.privacy.guarantee import Adjacency
 
@@ -27,7 +27,7 @@ def test_the_curve_is_the_textbook_one() -> None:
 def test_codes_are_the_bits_of_floats() -> None:
     mechanism = Gaussian(BALL, 1.0)
     assert mechanism.bits == 32
-    codes = mechanism.encode(np.zeros((5, 1), dtype=np.float32), seeded_words(1))
+    codes = mechanism.encode(np.zeros((5, 1), dtype=np.float32), seeded_rng(1))
     assert codes.dtype == np.uint32
     assert codes.shape == (5, 1)
     decoded = mechanism.decode(codes)
@@ -47,11 +47,11 @@ def test_patterns_of_no_number_are_refused() -> None:
 
 def test_noise_is_added_to_the_update_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     mechanism, update = Gaussian(BALL, 1.0), np.array([0.1, -0.2, 0.3, 0.0, 1.0])
-    whole = mechanism.decode(mechanism.encode(update, seeded_words(2)))
-    zero = mechanism.decode(mechanism.encode(np.zeros(5), seeded_words(2)))
+    whole = mechanism.decode(mechanism.encode(update, seeded_rng(2)))
+    zero = mechanism.decode(mechanism.encode(np.zeros(5), seeded_rng(2)))
     assert np.allclose(whole - zero, update, atol=1e-6)
     monkeypatch.setattr("quietbit.mechanism.gaussian.CHUNK", 2)
-    assert np.array_equal(whole, mechanism.decode(mechanism.encode(update, seeded_words(2))))
+    assert np.array_equal(whole, mechanism.decode(mechanism.encode(update, seeded_rng(2))))
 
 
 @pytest.mark.parametrize("multiplier", [0.0, -1.0, math.nan, math.inf, 1e-7, 1e8, "1", True])

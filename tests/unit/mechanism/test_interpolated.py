@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from quietbit._validate import InvalidParameter
-from quietbit.kernel.words import seeded_words
+from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism import Ball, InterpolatedMVU, Norm
 from quietbit.privacy.curve import LinearCurve, SlackCurve
 from quietbit.privacy.guarantee import Adjacency
@@ -91,7 +91,7 @@ def test_the_unbiased_decoder_meets_the_cramer_rao_bound(epsilon: float) -> None
 def test_a_decoder_changes_no_code_and_no_account() -> None:
     plain, other = (InterpolatedMVU(design(), BALL, decoder=name) for name in ("alphabet", "unbiased-at-zero"))
     vector = update(BALL)
-    assert np.array_equal(plain.encode(vector, seeded_words(1)), other.encode(vector, seeded_words(1)))
+    assert np.array_equal(plain.encode(vector, seeded_rng(1)), other.encode(vector, seeded_rng(1)))
     assert plain.privacy(Adjacency.ZERO_OUT) == other.privacy(Adjacency.ZERO_OUT)
 
 
@@ -99,13 +99,13 @@ def test_a_decoder_changes_no_code_and_no_account() -> None:
 def test_every_kernel_gives_the_same_codes(name: str) -> None:
     mechanism = MECHANISMS["imvu three bits five levels"]
     vector = update(mechanism.domain).astype(np.float32)
-    default = mechanism.encode(vector, seeded_words(8))
-    assert np.array_equal(default, mechanism.encode(vector, seeded_words(8), kernel=name))
+    default = mechanism.encode(vector, seeded_rng(8))
+    assert np.array_equal(default, mechanism.encode(vector, seeded_rng(8), kernel=name))
 
 
 def test_an_unknown_kernel_is_refused_before_a_word_is_drawn() -> None:
     with pytest.raises(InvalidParameter, match="kernel must be one of"):
-        InterpolatedMVU(design(), BALL).encode(np.zeros(3), seeded_words(1), kernel="quantum")
+        InterpolatedMVU(design(), BALL).encode(np.zeros(3), seeded_rng(1), kernel="quantum")
 
 
 def test_the_l1_curve_is_pure_and_no_worse_than_the_l2_curve_of_the_same_inputs() -> None:

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from quietbit.kernel.words import seeded_words
+from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.noise import laplace, normal
 
 
 class FixedBlock:
-    def __init__(self, words: Any) -> None:
-        self.words = np.asarray(words, dtype=np.uint64)
+    def __init__(self, rng: Any) -> None:
+        self.rng = np.asarray(rng, dtype=np.uint64)
 
     def uniform64(self, stream: int, start: int, count: int) -> Any:
-        return self.words[start : start + count]
+        return self.rng[start : start + count]
 
 
 EDGES = [0, 2**63 - 1, 2**63, 2**64 - 1]
@@ -34,9 +34,9 @@ def test_extreme_words_give_finite_noise_of_either_sign() -> None:
 
 @pytest.mark.parametrize(("draw", "law"), [(normal, stats.norm), (laplace, stats.laplace)])
 def test_noise_inverts_its_distribution_function(draw: Any, law: Any) -> None:
-    block: Any = seeded_words(1).draw(1000)
-    words = block.uniform64(0, 0, 1000)
+    block: Any = seeded_rng(1).draw(1000)
+    rng = block.uniform64(0, 0, 1000)
     noise = draw(block, 0, 1000)
-    tail = (words & np.uint64(2**63 - 1)).astype(float) * 2.0**-63
+    tail = (rng & np.uint64(2**63 - 1)).astype(float) * 2.0**-63
     assert np.allclose(2 * law.sf(np.abs(noise)), tail, rtol=1e-9, atol=1e-15)
     assert np.array_equal(noise[200:300], draw(block, 200, 100))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quietbit.kernel.words import seeded_words
+from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.clipping import Norm
 from quietbit.mechanism.rounding import TRIES, conditional_rounding, length_upper
 
@@ -49,13 +49,13 @@ def test_a_try_succeeds_often_enough_by_enumeration(norm: Norm, offset: bool, si
 @pytest.mark.parametrize("norm", Norm)
 @pytest.mark.parametrize("offset", [False, True])
 def test_the_bound_always_holds_and_points_are_neighbours(norm: Norm, offset: bool) -> None:
-    rng, words = np.random.default_rng(0), seeded_words(3)
+    random, rng = np.random.default_rng(0), seeded_rng(3)
     for size in (1, 3, 20, 400):
         for reach in (0.1, 2.0, 30.0):
-            vector = rng.normal(size=size)
+            vector = random.normal(size=size)
             vector *= reach / np.linalg.norm(vector, ord=norm.order)
             bound = length_upper(norm, reach, size, offset=offset)
-            points = conditional_rounding(vector, norm, bound, words.draw(size), offset=offset)
+            points = conditional_rounding(vector, norm, bound, rng.draw(size), offset=offset)
             assert length(points, norm) <= bound
             assert np.all(np.abs(points / 2 - vector) <= 1)
             assert np.all(points % 2 == int(offset))
@@ -82,13 +82,13 @@ def test_the_last_resort_is_always_short_enough(norm: Norm, offset: bool) -> Non
 
 def test_whole_numbers_and_zero_stay_where_they_are() -> None:
     vector = np.array([3.0, -2.0, 0.0])
-    points = conditional_rounding(vector, Norm.L2, 13.0, seeded_words(1).draw(3))
+    points = conditional_rounding(vector, Norm.L2, 13.0, seeded_rng(1).draw(3))
     assert points.tolist() == [6, -4, 0]
 
 
 def test_rounding_is_unbiased_before_rejection() -> None:
     size = 100_000
-    points = conditional_rounding(np.full(size, 0.3), Norm.L2, 1e9, seeded_words(2).draw(size))
+    points = conditional_rounding(np.full(size, 0.3), Norm.L2, 1e9, seeded_rng(2).draw(size))
     ups = int((points == 2).sum())
     assert set(np.unique(points).tolist()) == {0, 2}
     assert abs(ups - 0.3 * size) < 6.2 * math.sqrt(0.21 * size)  # six standard deviations: 1e-9

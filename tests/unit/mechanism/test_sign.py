@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from quietbit._validate import InvalidParameter
-from quietbit.kernel.words import seeded_words
+from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism import Ball, Gaussian, Laplace, Norm, Sign
 from quietbit.privacy.guarantee import Adjacency
 
@@ -18,8 +18,8 @@ LAPLACE = Laplace(Ball(Norm.L1, 1.0, 9), 1.0)
 def test_it_is_the_sign_of_the_inner_release_with_its_account(inner: Gaussian | Laplace) -> None:
     mechanism = Sign(inner)
     update = np.linspace(-0.1, 0.1, 9)
-    noisy = inner.decode(inner.encode(update, seeded_words(4)))
-    codes = mechanism.encode(update, seeded_words(4))
+    noisy = inner.decode(inner.encode(update, seeded_rng(4)))
+    codes = mechanism.encode(update, seeded_rng(4))
     assert np.array_equal(codes, noisy >= 0)
     assert np.array_equal(mechanism.decode(codes), np.where(noisy >= 0, 1.0, -1.0))
     assert mechanism.bits == 1

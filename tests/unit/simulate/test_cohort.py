@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import quietbit
-from quietbit.simulate.client_words import secure_client_words, seeded_client_words
+from quietbit.simulate.client_rng import secure_client_rng, seeded_client_rng
 from quietbit.simulate.cohort import PlainCollector, PrivateCollector, release_bodies
 from quietbit.wire.header import HEADER_SIZE
 from quietbit.wire.uplink import Uplink
@@ -17,7 +17,7 @@ def test_a_round_is_bit_for_bit_that_of_the_uplink(kind, samples):
     problem = small_problem(samples)
     mechanism = mechanisms(problem.dimension)[kind]
     assert problem.dimension % 8 != 0
-    plan, words = plan_for(mechanism), seeded_client_words(5)
+    plan, words = plan_for(mechanism), seeded_client_rng(5)
     collector = PrivateCollector(problem, plan, mechanism, words)
     clients = np.array([3, 0, 7, 11, 5], dtype=np.int64)
     rng = np.random.default_rng(1)
@@ -42,7 +42,7 @@ def test_threads_change_nothing(kind):
     clients = np.arange(150, dtype=np.int64)
     parameters = np.zeros(problem.dimension, dtype=np.float32)
     means = [
-        PrivateCollector(problem, plan_for(mechanism), mechanism, seeded_client_words(1), threads).mean(
+        PrivateCollector(problem, plan_for(mechanism), mechanism, seeded_client_rng(1), threads).mean(
             parameters, clients, 0
         )
         for threads in (1, 2, 3)
@@ -54,7 +54,7 @@ def test_threads_change_nothing(kind):
 def test_words_belong_to_the_round_and_the_client():
     problem = small_problem()
     mechanism = mechanisms(problem.dimension)["imvu-1"]
-    collector = PrivateCollector(problem, plan_for(mechanism), mechanism, seeded_client_words(1))
+    collector = PrivateCollector(problem, plan_for(mechanism), mechanism, seeded_client_rng(1))
     parameters, clients = np.zeros(problem.dimension, dtype=np.float32), np.arange(20, dtype=np.int64)
     first = collector.mean(parameters, clients, 0)
     np.testing.assert_array_equal(first, collector.mean(parameters, clients[::-1].copy(), 0))
@@ -81,11 +81,11 @@ class Part:
 def test_a_batch_of_secure_words_is_one_release_per_row(kind):
     problem = small_problem()
     mechanism = mechanisms(problem.dimension)[kind]
-    collector = PrivateCollector(problem, plan_for(mechanism), mechanism, secure_client_words())
+    collector = PrivateCollector(problem, plan_for(mechanism), mechanism, secure_client_rng())
     clients = np.arange(9, dtype=np.int64)
     rows = np.zeros((9, 40), dtype=np.float32)
     problem.updates(np.zeros(39, dtype=np.float32), clients, collector.plan, rows[:, :39])
-    block = collector.words.rows(0, clients.tolist(), 39, 40)
+    block = collector.rng.rows(0, clients.tolist(), 39, 40)
 
     class Known:
         def rows(self, *given):
@@ -100,7 +100,7 @@ def test_a_batch_of_secure_words_is_one_release_per_row(kind):
 def test_secure_words_never_repeat():
     problem = small_problem()
     mechanism = mechanisms(problem.dimension)["imvu-1"]
-    collector = PrivateCollector(problem, plan_for(mechanism), mechanism, secure_client_words())
+    collector = PrivateCollector(problem, plan_for(mechanism), mechanism, secure_client_rng())
     parameters, clients = np.zeros(problem.dimension, dtype=np.float32), np.arange(40, dtype=np.int64)
     # 39 coordinates of 40 fair-ish bits each: equal by chance with probability below 2^-100.
     assert not np.array_equal(collector.mean(parameters, clients, 0), collector.mean(parameters, clients, 0))
@@ -122,8 +122,8 @@ def test_a_ball_that_does_not_hold_the_updates_is_refused():
     mechanism = mechanisms(problem.dimension, clip=0.25)["gaussian"]
     plan = plan_for(mechanisms(problem.dimension, clip=0.5)["gaussian"])
     with pytest.raises(quietbit.InvalidParameter, match="radius"):
-        PrivateCollector(problem, plan, mechanism, secure_client_words())
+        PrivateCollector(problem, plan, mechanism, secure_client_rng())
     with pytest.raises(quietbit.InvalidParameter, match="norm"):
         PrivateCollector(
-            problem, plan_for(mechanisms(problem.dimension, 0.25)["laplace"]), mechanism, secure_client_words()
+            problem, plan_for(mechanisms(problem.dimension, 0.25)["laplace"]), mechanism, secure_client_rng()
         )

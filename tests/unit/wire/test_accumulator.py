@@ -9,8 +9,8 @@ import pytest
 from scipy.special import ndtri
 
 from quietbit._validate import InvalidParameter
+from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.select import select
-from quietbit.kernel.words import seeded_words
 from quietbit.mechanism.clipping import Ball, Norm
 from quietbit.mechanism.gaussian import Gaussian
 from quietbit.mechanism.laplace import Laplace
@@ -29,8 +29,8 @@ def body(mechanism: Any, codes: Any) -> Any:
 
 
 def many_codes(mechanism: Any, count: int) -> list[Any]:
-    words = seeded_words(5)
-    return [mechanism.encode(update(mechanism.domain, seed), words) for seed in range(count)]
+    rng = seeded_rng(5)
+    return [mechanism.encode(update(mechanism.domain, seed), rng) for seed in range(count)]
 
 
 @pytest.mark.parametrize("name", NAMES)

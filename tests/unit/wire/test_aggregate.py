@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from quietbit._validate import InvalidParameter
-from quietbit.kernel.words import seeded_words
+from quietbit.kernel.rng import seeded_rng
 from quietbit.wire.header import Header, InvalidPayload
 from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink
@@ -16,7 +16,7 @@ from unit.mechanism.makers import MECHANISMS, update
 
 MECHANISM = MECHANISMS["imvu one bit l2"]
 UPLINK = Uplink(MECHANISM)
-WORDS = seeded_words(3)
+WORDS = seeded_rng(3)
 GOOD = [UPLINK.send(update(MECHANISM.domain, seed), WORDS) for seed in range(40)]
 OTHER = Uplink(MECHANISMS["imvu one bit l1 beta 8"]).send(update(MECHANISMS["imvu one bit l1 beta 8"].domain), WORDS)
 

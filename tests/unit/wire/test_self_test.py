@@ -14,8 +14,8 @@ from quietbit.design.catalogue import shipped
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.kernel.reference import ReferenceKernel
+from quietbit.kernel.rng import secure_rng, seeded_rng
 from quietbit.kernel.select import default_kernel
-from quietbit.kernel.words import secure_words, seeded_words
 from quietbit.privacy.ledger import Ledger
 from quietbit.wire import self_test as module
 from quietbit.wire.self_test import Check, run_checks, self_test
@@ -38,13 +38,13 @@ class Broken:
     def __init__(self, spoil: Any) -> None:
         self.inner, self.spoil = default_kernel(), spoil
 
-    def sample(self, sampler: Any, inputs: Any, words: Any, **options: Any) -> Any:
-        codes = self.inner.sample(sampler, inputs, words, **options).copy()
+    def sample(self, sampler: Any, inputs: Any, rng: Any, **options: Any) -> Any:
+        codes = self.inner.sample(sampler, inputs, rng, **options).copy()
         self.spoil(codes)
         return codes
 
-    def sample_packed(self, sampler: Any, inputs: Any, words: Any, out: Any, **options: Any) -> None:
-        codes = self.sample(sampler, inputs, words, **options)
+    def sample_packed(self, sampler: Any, inputs: Any, rng: Any, out: Any, **options: Any) -> None:
+        codes = self.sample(sampler, inputs, rng, **options)
         out[:] = np.frombuffer(ReferenceKernel().pack(codes, sampler.bits), dtype=np.uint8)
 
 
@@ -62,7 +62,7 @@ def test_all_is_well_here():
 
 
 def test_all_is_well_with_the_reference_kernel():
-    assert failed(self_test(kernel=ReferenceKernel(), words=seeded_words(3))) == {}
+    assert failed(self_test(kernel=ReferenceKernel(), rng=seeded_rng(3))) == {}
 
 
 def last_bit(codes: Any) -> None:
@@ -74,13 +74,13 @@ def one_percent(codes: Any) -> None:
 
 
 def test_one_wrong_code_is_seen():
-    outcome = failed(self_test(kernel=Broken(last_bit), words=seeded_words(1)))
+    outcome = failed(self_test(kernel=Broken(last_bit), rng=seeded_rng(1)))
     assert "1 of 50,003 codes" in outcome["kernels agree bit for bit"]
     assert "codes follow the formula" in outcome
 
 
 def test_a_sampler_that_returns_a_code_too_often_is_seen():
-    outcome = failed(self_test(kernel=Broken(one_percent), words=secure_words()))
+    outcome = failed(self_test(kernel=Broken(one_percent), rng=secure_rng()))
     assert "do not follow the table" in outcome["sampled frequencies"]
 
 
@@ -88,7 +88,7 @@ class Stuck:
     """Words with a top bit that never changes, from a generator that is otherwise fine."""
 
     def draw(self, count: int) -> Any:
-        block = seeded_words(5).draw(count)
+        block = seeded_rng(5).draw(count)
         inner = block.reader
 
         class Half:
@@ -111,7 +111,7 @@ class Stuck:
 
 
 def test_words_with_a_stuck_bit_are_seen():
-    assert "do not follow the table" in failed(self_test(words=Stuck()))["sampled frequencies"]
+    assert "do not follow the table" in failed(self_test(rng=Stuck()))["sampled frequencies"]
 
 
 def design_that_promises_too_much() -> Design:
@@ -133,28 +133,28 @@ def biased_design() -> Design:
     ],
 )
 def test_a_broken_design_is_seen(designs, mention):
-    assert mention in failed(self_test(designs=designs, words=seeded_words(1)))["shipped designs"]
+    assert mention in failed(self_test(designs=designs, rng=seeded_rng(1)))["shipped designs"]
 
 
 def test_an_account_that_says_too_little_is_seen(monkeypatch):
     record = Ledger.record
     monkeypatch.setattr(Ledger, "record", lambda self, curve, times=1: record(self, curve, max(1, times - 1)))
-    assert "closed form" in failed(self_test(words=seeded_words(1)))["privacy account"]
+    assert "closed form" in failed(self_test(rng=seeded_rng(1)))["privacy account"]
 
 
 def test_an_account_that_says_too_much_is_seen(monkeypatch):
     monkeypatch.setattr(module, "PURE_ONE_BIT", module.PURE_ONE_BIT * (1 - 1e-5))
-    assert "closed form" in failed(self_test(words=seeded_words(1)))["privacy account"]
+    assert "closed form" in failed(self_test(rng=seeded_rng(1)))["privacy account"]
 
 
 def test_other_bytes_on_the_wire_are_seen(monkeypatch):
     monkeypatch.setattr(module, "EXAMPLE", module.EXAMPLE[:-1] + b"\x1e")
-    assert "other bytes" in failed(self_test(words=seeded_words(1)))["payload"]
+    assert "other bytes" in failed(self_test(rng=seeded_rng(1)))["payload"]
 
 
 def test_a_reader_that_does_not_check_is_seen(monkeypatch):
     monkeypatch.setattr("quietbit.wire.uplink.Uplink.receive", lambda self, payloads: self.mechanism.values[0])
-    assert "payload" in failed(self_test(words=seeded_words(1)))
+    assert "payload" in failed(self_test(rng=seeded_rng(1)))
 
 
 def test_an_exception_is_a_failure_and_the_others_still_run():
@@ -167,4 +167,4 @@ def test_an_exception_is_a_failure_and_the_others_still_run():
 
 def test_a_missing_catalogue_is_seen(monkeypatch):
     monkeypatch.setattr(module, "shipped", lambda spec: None)
-    assert len(failed(self_test(words=seeded_words(1)))) == 5
+    assert len(failed(self_test(rng=seeded_rng(1)))) == 5

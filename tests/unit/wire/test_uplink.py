@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from quietbit._validate import InvalidParameter
-from quietbit.kernel.words import seeded_words
+from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.clipping import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.wire.header import InvalidPayload
@@ -46,7 +46,7 @@ def test_the_mean_is_that_of_the_decoded_payloads(mechanism: Any) -> None:
 def test_two_sendings_share_no_words(mechanism: Any) -> None:
     uplink, vector = Uplink(mechanism), update(mechanism.domain)
     assert uplink.send(vector) != uplink.send(vector)
-    assert uplink.send(vector, seeded_words(2)) == uplink.send(vector, seeded_words(2))
+    assert uplink.send(vector, seeded_rng(2)) == uplink.send(vector, seeded_rng(2))
 
 
 def test_threads_change_no_byte() -> None:
@@ -55,8 +55,8 @@ def test_threads_change_no_byte() -> None:
         mechanism = InterpolatedMVU(table(5, bits, 2.0), Ball(Norm.L2, 1.0, dimension))
         vector = np.random.default_rng(0).standard_normal(dimension, dtype=np.float32)
         one, two = Uplink(mechanism), Uplink(mechanism, threads=2)
-        payloads = [one.send(vector, seeded_words(seed)) for seed in range(3)]
-        assert payloads[0] == two.send(vector, seeded_words(0))
+        payloads = [one.send(vector, seeded_rng(seed)) for seed in range(3)]
+        assert payloads[0] == two.send(vector, seeded_rng(0))
         assert np.array_equal(one.receive(payloads), two.receive(payloads))
 
 
@@ -69,8 +69,8 @@ def test_a_tree_is_clipped_under_one_norm_and_restored() -> None:
     }
     order = np.concatenate([flat[24:40], flat[40:], flat[20:24], flat[:20]])  # by sorted keys
     uplink = Uplink(mechanism, like=tree)
-    payload = uplink.send(tree, seeded_words(4))
-    assert payload == Uplink(mechanism).send(order, seeded_words(4))
+    payload = uplink.send(tree, seeded_rng(4))
+    assert payload == Uplink(mechanism).send(order, seeded_rng(4))
     mean = Uplink(mechanism).receive([payload])
     found = uplink.receive([payload])
     assert found["head"]["weight"].dtype == torch.float32
@@ -85,8 +85,8 @@ def test_every_float_type_is_sent_and_restored(kind: str) -> None:
     mechanism = MECHANISMS["imvu one bit l2"]
     vector = torch.from_numpy(update(mechanism.domain)).to(getattr(torch, kind))
     exact = vector.to(torch.float64).numpy()
-    payload = Uplink(mechanism, like=vector).send(vector, seeded_words(1))
-    assert payload == Uplink(mechanism).send(exact, seeded_words(1))
+    payload = Uplink(mechanism, like=vector).send(vector, seeded_rng(1))
+    assert payload == Uplink(mechanism).send(exact, seeded_rng(1))
     assert Uplink(mechanism, like=vector).receive([payload]).dtype == vector.dtype
 
 
@@ -102,17 +102,17 @@ def test_nothing_is_drawn_for_an_update_that_is_refused(mechanism: Any) -> None:
     good = update(mechanism.domain)
     with_nan, with_infinity = good.copy(), good.copy()
     with_nan[-1], with_infinity[0] = np.nan, -np.inf
-    words = CountingWords()
+    rng = CountingWords()
     for bad in (with_nan, with_infinity, good[1:], good.astype(np.int64), {"a": None}, np.float64(1.0)):
         with pytest.raises(InvalidParameter):
-            Uplink(mechanism).send(bad, words)
+            Uplink(mechanism).send(bad, rng)
     with pytest.raises(InvalidParameter):
-        Uplink(mechanism, like=good.reshape(1, -1)).send(good, words)
-    assert words.draws == 0
+        Uplink(mechanism, like=good.reshape(1, -1)).send(good, rng)
+    assert rng.draws == 0
 
 
 def test_a_seed_in_place_of_words_is_refused(mechanism: Any) -> None:
-    with pytest.raises(InvalidParameter, match="words must be random words"):
+    with pytest.raises(InvalidParameter, match="rng must be a source of random bits"):
         Uplink(mechanism).send(update(mechanism.domain), 7)  # type: ignore[arg-type]
 
 
@@ -120,7 +120,7 @@ def test_zero_and_strided_updates_are_sent(mechanism: Any) -> None:
     uplink = Uplink(mechanism)
     assert len(uplink.send(np.zeros(WIDTH))) == len(uplink.send(np.zeros(2 * WIDTH)[::2]))
     wide = np.repeat(update(mechanism.domain), 2)
-    assert uplink.send(wide[::2], seeded_words(0)) == uplink.send(wide[::2].copy(), seeded_words(0))
+    assert uplink.send(wide[::2], seeded_rng(0)) == uplink.send(wide[::2].copy(), seeded_rng(0))
 
 
 @pytest.mark.parametrize(
@@ -172,9 +172,9 @@ def test_many_payloads_average_to_the_clipped_update() -> None:
     decoder, added by enumeration.
     """
     mechanism = InterpolatedMVU(design(2, 1, 3.0), Ball(Norm.L2, 1.0, WIDTH), decoder="unbiased-at-zero")
-    uplink, words, count = Uplink(mechanism), seeded_words(11), 4000
+    uplink, rng, count = Uplink(mechanism), seeded_rng(11), 4000
     vector = 4 * update(mechanism.domain, share=1.0)
-    found = uplink.receive(uplink.send(vector, words) for _ in range(count))
+    found = uplink.receive(uplink.send(vector, rng) for _ in range(count))
     clipped = mechanism.domain.clip(vector)
     expected = np.array([mechanism.expectation(value) for value in clipped])
     spread = np.sqrt([mechanism.variance(value) for value in clipped])

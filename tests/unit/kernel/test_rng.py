@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from quietbit._validate import InvalidParameter
-from quietbit.kernel.words import RandomWords, secure_words, seeded_words
+from quietbit.kernel.rng import RandomBits, secure_rng, seeded_rng
 
-SOURCES = [secure_words, lambda: seeded_words(2**200 + 3)]
+SOURCES = [secure_rng, lambda: seeded_rng(2**200 + 3)]
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -72,8 +72,8 @@ def test_streams_are_distinct_and_addressed(source: Any) -> None:
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_two_draws_share_nothing(source: Any) -> None:
-    words = source()
-    first, second = words.draw(4096), words.draw(4096)
+    rng = source()
+    first, second = rng.draw(4096), rng.draw(4096)
     assert np.mean(first.primary(0, 4096) == second.primary(0, 4096)) < 0.01
     assert not np.intersect1d(first.ties(np.arange(4096)), second.ties(np.arange(4096))).size
     assert not np.intersect1d(first.uniform64(0, 0, 4096), second.uniform64(0, 0, 4096)).size
@@ -82,7 +82,7 @@ def test_two_draws_share_nothing(source: Any) -> None:
 def test_secure_words_are_aes_in_counter_mode() -> None:
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-    block: Any = secure_words().draw(100)
+    block: Any = secure_rng().draw(100)
     for stream, found in (
         (0, block.primary(0, 96)),
         (1, block.ties(np.arange(24))),
@@ -94,8 +94,8 @@ def test_secure_words_are_aes_in_counter_mode() -> None:
 
 
 def test_reading_outside_a_draw_is_refused() -> None:
-    for words in (secure_words(), seeded_words(0)):
-        block = words.draw(10)
+    for rng in (secure_rng(), seeded_rng(0)):
+        block = rng.draw(10)
         for start, count in ((-1, 2), (0, 11), (11, 0), (5, -1)):
             with pytest.raises(InvalidParameter, match="inside the draw"):
                 block.primary(start, count)
@@ -107,14 +107,14 @@ def test_reading_outside_a_draw_is_refused() -> None:
         with pytest.raises(InvalidParameter, match="stream"):
             block.uniform64(-1, 0, 1)
         with pytest.raises(InvalidParameter, match="count"):
-            words.draw(-1)
+            rng.draw(-1)
 
 
 def test_seeds_reproduce_and_differ() -> None:
     def read(seed: int) -> bytes:
-        words = seeded_words(seed)
-        words.draw(5)
-        block = words.draw(50)
+        rng = seeded_rng(seed)
+        rng.draw(5)
+        block = rng.draw(50)
         return block.primary(0, 50).tobytes() + block.ties(np.arange(50)).tobytes() + block.uniform64(4, 0, 5).tobytes()
 
     seeds = [0, 1, 2**32, 2**64 + 1, 2**300]
@@ -122,41 +122,41 @@ def test_seeds_reproduce_and_differ() -> None:
     assert len({read(seed) for seed in seeds}) == len(seeds)
     for bad in (-1, 0.5, True, "3", None):
         with pytest.raises(InvalidParameter, match="seed"):
-            seeded_words(bad)  # type: ignore[arg-type]
+            seeded_rng(bad)  # type: ignore[arg-type]
 
 
 def test_seeded_words_are_pinned() -> None:
     """The same seed gives the same simulation for ever."""
-    block = seeded_words(2023).draw(4)
+    block = seeded_rng(2023).draw(4)
     assert block.primary(0, 4).tolist() == [8253, 28570, 64348, 46039]
     assert block.ties(np.arange(2)).tolist() == [11652192114499978566, 7903116987267568745]
     assert block.uniform64(0, 0, 2).tolist() == [7878538738359267357, 14314710695162573468]
 
 
 def test_a_repr_says_whether_words_are_private_and_leaks_no_key() -> None:
-    assert "NOT private" in repr(seeded_words(3))
-    assert repr(secure_words()) == "secure_words()"
-    block: Any = secure_words().draw(3)
+    assert "NOT private" in repr(seeded_rng(3))
+    assert repr(secure_rng()) == "secure_rng()"
+    block: Any = secure_rng().draw(3)
     assert repr(block._key) not in repr(block)
 
 
-def _draw_into(words: RandomWords, pipe: Any) -> None:
-    pipe.send_bytes(words.draw(64).primary(0, 64).tobytes())
+def _draw_into(rng: RandomBits, pipe: Any) -> None:
+    pipe.send_bytes(rng.draw(64).primary(0, 64).tobytes())
     pipe.close()
 
 
 def test_a_fork_does_not_repeat_words() -> None:
-    words = secure_words()
-    words.draw(64)
+    rng = secure_rng()
+    rng.draw(64)
     read_end, write_end = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
-        os.write(write_end, words.draw(64).primary(0, 64).tobytes())
+        os.write(write_end, rng.draw(64).primary(0, 64).tobytes())
         os._exit(0)
     os.close(write_end)
-    mine = words.draw(64).primary(0, 64).tobytes()
+    mine = rng.draw(64).primary(0, 64).tobytes()
     theirs = os.read(read_end, 4096)
     os.close(read_end)
     assert os.waitpid(child, 0)[1] == 0
@@ -165,12 +165,12 @@ def test_a_fork_does_not_repeat_words() -> None:
 
 
 def test_processes_of_a_pool_do_not_share_words() -> None:
-    words, context, seen = secure_words(), multiprocessing.get_context("fork"), set()
+    rng, context, seen = secure_rng(), multiprocessing.get_context("fork"), set()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         for _ in range(3):
             near, far = context.Pipe(duplex=False)
-            process = context.Process(target=_draw_into, args=(words, far))
+            process = context.Process(target=_draw_into, args=(rng, far))
             process.start()
             seen.add(near.recv_bytes())
             process.join()
@@ -180,8 +180,8 @@ def test_processes_of_a_pool_do_not_share_words() -> None:
 
 def test_words_need_neither_numba_nor_torch() -> None:
     code = (
-        "import sys; from quietbit.kernel import words, sampler, reference, select, tables, cpu, base\n"
-        "words.secure_words().draw(3).primary(0, 3)\n"
+        "import sys; from quietbit.kernel import rng, sampler, reference, select, tables, cpu, base\n"
+        "rng.secure_rng().draw(3).primary(0, 3)\n"
         "assert not {'numba', 'torch'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

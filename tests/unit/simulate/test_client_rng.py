@@ -2,15 +2,15 @@ import numpy as np
 import pytest
 
 import quietbit
-from quietbit.kernel.words import secure_words, seeded_words
-from quietbit.simulate.client_words import RowBlock, secure_client_words, seeded_client_words
+from quietbit.kernel.rng import secure_rng, seeded_rng
+from quietbit.simulate.client_rng import RowBlock, secure_client_rng, seeded_client_rng
 
 USED, WIDTH, ROWS = 13, 16, 4
 
 
 @pytest.fixture(params=["seeded", "secure"])
 def blocks(request):
-    make = seeded_words(3) if request.param == "seeded" else secure_words()
+    make = seeded_rng(3) if request.param == "seeded" else secure_rng()
     return [make.draw(USED) for _ in range(ROWS)]
 
 
@@ -44,10 +44,10 @@ def test_ties_come_from_the_row(blocks):
 
 
 def test_seeds_do_not_collide():
-    words = seeded_client_words(7)
-    assert repr(words(1, 2)) != repr(words(2, 1))
-    assert repr(words(1, 2)) == repr(seeded_client_words(7)(1, 2))
-    assert repr(words(0, 0)) != repr(seeded_client_words(8)(0, 0))
+    rng = seeded_client_rng(7)
+    assert repr(rng(1, 2)) != repr(rng(2, 1))
+    assert repr(rng(1, 2)) == repr(seeded_client_rng(7)(1, 2))
+    assert repr(rng(0, 0)) != repr(seeded_client_rng(8)(0, 0))
     with pytest.raises(quietbit.InvalidParameter):
-        seeded_client_words(-1)
-    assert "secure" in repr(secure_client_words()(0, 0))
+        seeded_client_rng(-1)
+    assert "secure" in repr(secure_client_rng()(0, 0))

@@ -16,17 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._validate import whole_number
-from quietbit.kernel.words import RandomWords, WordBlock, WordReader, secure_words, seeded_words
+from quietbit.kernel.rng import RandomBits, WordBlock, WordReader, secure_rng, seeded_rng
 
-__all__ = ["ClientWords", "RowBlock", "RowWords", "secure_client_words", "seeded_client_words"]
+__all__ = ["ClientRng", "RowBlock", "RowRng", "secure_client_rng", "seeded_client_rng"]
 
 ROUND_BITS = CLIENT_BITS = 48
 
 
-class ClientWords(Protocol):
+class ClientRng(Protocol):
     """The words of every release of a run."""
 
-    def __call__(self, number: int, client: int) -> RandomWords:
+    def __call__(self, number: int, client: int) -> RandomBits:
         """The words of one client in round ``number``."""
         ...
 
@@ -35,12 +35,12 @@ class ClientWords(Protocol):
         ...
 
 
-def secure_client_words() -> ClientWords:
+def secure_client_rng() -> ClientRng:
     """Words nobody can predict: every release, or every batch of releases, takes a fresh key."""
-    return _Secure(secure_words())
+    return _Secure(secure_rng())
 
 
-def seeded_client_words(seed: int) -> ClientWords:
+def seeded_client_rng(seed: int) -> ClientRng:
     """Reproducible words that protect nobody: seed, round and client make the seed of a release."""
     return _Seeded(whole_number(seed, "seed", 0) << (ROUND_BITS + CLIENT_BITS))
 
@@ -48,15 +48,15 @@ def seeded_client_words(seed: int) -> ClientWords:
 @final
 @dataclass(frozen=True, slots=True)
 class _Secure:
-    words: RandomWords
+    rng: RandomBits
 
-    def __call__(self, number: int, client: int) -> RandomWords:
-        return self.words
+    def __call__(self, number: int, client: int) -> RandomBits:
+        return self.rng
 
     def rows(self, number: int, clients: Sequence[int], used: int, width: int) -> WordBlock:
         # One draw for all rows: no two coordinates of it share a word, and setting up a key takes as long as
         # sampling a row.
-        return self.words.draw(len(clients) * width)
+        return self.rng.draw(len(clients) * width)
 
 
 @final
@@ -64,8 +64,8 @@ class _Secure:
 class _Seeded:
     base: int
 
-    def __call__(self, number: int, client: int) -> RandomWords:
-        return seeded_words(self.base | (number << CLIENT_BITS) | client)
+    def __call__(self, number: int, client: int) -> RandomBits:
+        return seeded_rng(self.base | (number << CLIENT_BITS) | client)
 
     def rows(self, number: int, clients: Sequence[int], used: int, width: int) -> WordBlock:
         return RowBlock([self(number, client).draw(used) for client in clients], used, width)
@@ -73,7 +73,7 @@ class _Seeded:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class RowWords:
+class RowRng:
     """A source whose one draw is a block made beforehand."""
 
     block: WordBlock

@@ -13,10 +13,10 @@ from typing import Any
 
 from quietbit._validate import InvalidParameter, require, whole_number
 from quietbit.flower.settings import PREFIX, RunSettings
-from quietbit.kernel.words import RandomWords, secure_words
-from quietbit.simulate.client_words import CLIENT_BITS, seeded_client_words
+from quietbit.kernel.rng import RandomBits, secure_rng
+from quietbit.simulate.client_rng import CLIENT_BITS, seeded_client_rng
 
-__all__ = ["SeededWordsWarning", "warn_if_seeded", "words_for"]
+__all__ = ["SeededWordsWarning", "rng_for", "warn_if_seeded"]
 
 
 class SeededWordsWarning(UserWarning):
@@ -29,10 +29,10 @@ def warn_if_seeded(settings: RunSettings) -> None:
         warnings.warn("quietbit.words is seeded: releases of this run protect nobody.", SeededWordsWarning, 3)
 
 
-def words_for(settings: RunSettings, node_config: Mapping[str, Any], number: int) -> RandomWords:
+def rng_for(settings: RunSettings, node_config: Mapping[str, Any], number: int) -> RandomBits:
     """The words of this node's release in round ``number``, from 1 on."""
     if settings.words == "secure":
-        return secure_words()
+        return secure_rng()
     own = [key for key in node_config if key.startswith(PREFIX)]
     if own and node_config.get("quietbit.words") != "seeded":
         raise InvalidParameter(
@@ -44,4 +44,4 @@ def words_for(settings: RunSettings, node_config: Mapping[str, Any], number: int
     client = whole_number(node_config["partition-id"], "partition-id", 0, 2**CLIENT_BITS - 1)
     require(number >= 1, "round", number, "at least 1")
     warn_if_seeded(settings)
-    return seeded_client_words(settings.seed)(number - 1, client)
+    return seeded_client_rng(settings.seed)(number - 1, client)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from quietbit._validate import require, require_module, whole_number
 
-__all__ = ["RandomWords", "WordBlock", "WordReader", "secure_words", "seeded_words"]
+__all__ = ["RandomBits", "WordBlock", "WordReader", "secure_rng", "seeded_rng"]
 
 Words16: TypeAlias = NDArray[np.uint16]
 Words64: TypeAlias = NDArray[np.uint64]
@@ -63,7 +63,7 @@ class WordBlock(Protocol):
         ...
 
 
-class RandomWords(Protocol):
+class RandomBits(Protocol):
     """A source of words; two draws never share any."""
 
     def draw(self, count: int) -> WordBlock:
@@ -71,34 +71,34 @@ class RandomWords(Protocol):
         ...
 
 
-def secure_words() -> RandomWords:
+def secure_rng() -> RandomBits:
     """Words nobody can predict: a fresh key of the operating system for every draw, expanded with AES."""
     require_module("cryptography", "all")
-    return _SecureWords()
+    return _SecureRng()
 
 
-def seeded_words(seed: int) -> RandomWords:
+def seeded_rng(seed: int) -> RandomBits:
     """Reproducible words for tests and simulations; they protect nobody.
 
     Draw k is a function of the seed and k alone. Any whole number from 0 on is a seed.
 
-    >>> seeded_words(7).draw(3).primary(0, 3).tolist() == seeded_words(7).draw(3).primary(0, 3).tolist()
+    >>> seeded_rng(7).draw(3).primary(0, 3).tolist() == seeded_rng(7).draw(3).primary(0, 3).tolist()
     True
-    >>> seeded_words(7)
-    seeded_words(7)  # reproducible, NOT private
+    >>> seeded_rng(7)
+    seeded_rng(7)  # reproducible, NOT private
     """
-    return _SeededWords(whole_number(seed, "seed", 0))
+    return _SeededRng(whole_number(seed, "seed", 0))
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class _SecureWords:
+class _SecureRng:
     def draw(self, count: int) -> WordBlock:
         size = whole_number(count, "count", 0, MAX_COUNT)
         return _SecureBlock(size, os.urandom(16))
 
     def __repr__(self) -> str:
-        return "secure_words()"
+        return "secure_rng()"
 
 
 @final
@@ -172,7 +172,7 @@ def _expand(encryptor: Any, out: NDArray[np.uint8]) -> None:
 
 @final
 @dataclass(slots=True, eq=False)
-class _SeededWords:
+class _SeededRng:
     seed: int
     _draws: int = 0
 
@@ -182,7 +182,7 @@ class _SeededWords:
         return _SeededBlock(size, self.seed, number)
 
     def __repr__(self) -> str:
-        return f"seeded_words({self.seed})  # reproducible, NOT private"
+        return f"seeded_rng({self.seed})  # reproducible, NOT private"
 
 
 @final

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from quietbit._validate import InvalidParameter
+from quietbit.flower.rng import SeededWordsWarning, rng_for
 from quietbit.flower.settings import RunSettings
-from quietbit.flower.words import SeededWordsWarning, words_for
-from quietbit.simulate.client_words import seeded_client_words
+from quietbit.simulate.client_rng import seeded_client_rng
 
 SECURE = RunSettings("imvu", 1.0, 3.0, "zero-out", releases=1)
 SEEDED = replace(SECURE, words="seeded", seed=5)
@@ -17,13 +17,13 @@ SEEDED = replace(SECURE, words="seeded", seed=5)
 def test_secure_words_are_the_default_and_silent():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert repr(words_for(SECURE, {}, 1)) == "secure_words()"
+        assert repr(rng_for(SECURE, {}, 1)) == "secure_rng()"
 
 
 def test_seeded_words_are_those_of_the_simulator_and_warn():
     with pytest.warns(SeededWordsWarning, match="protect nobody"):
-        found = words_for(SEEDED, {"partition-id": 3}, 4)
-    assert found.draw(9).primary(0, 9).tolist() == seeded_client_words(5)(3, 3).draw(9).primary(0, 9).tolist()
+        found = rng_for(SEEDED, {"partition-id": 3}, 4)
+    assert found.draw(9).primary(0, 9).tolist() == seeded_client_rng(5)(3, 3).draw(9).primary(0, 9).tolist()
 
 
 def test_a_node_with_something_of_its_own_must_agree():
@@ -31,13 +31,13 @@ def test_a_node_with_something_of_its_own_must_agree():
     with pytest.raises(
         InvalidParameter, match=r'must be "secure" on a node with a setting of its own \(quietbit.ledger\)'
     ):
-        words_for(SEEDED, own, 1)
+        rng_for(SEEDED, own, 1)
     with pytest.warns(SeededWordsWarning):
-        words_for(SEEDED, own | {"quietbit.words": "seeded"}, 1)
+        rng_for(SEEDED, own | {"quietbit.words": "seeded"}, 1)
 
 
 def test_seeded_words_need_a_partition():
     with pytest.raises(InvalidParameter, match="partition-id for seeded words"):
-        words_for(SEEDED, {}, 1)
+        rng_for(SEEDED, {}, 1)
     with pytest.raises(InvalidParameter, match="partition-id must be"):
-        words_for(SEEDED, {"partition-id": 2**48}, 1)
+        rng_for(SEEDED, {"partition-id": 2**48}, 1)
