@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from quietbit._validate import InvalidDesignFile, InvalidParameter, MissingDependency, QuietbitError
+    from quietbit.auditor.audit import Audit, audit
     from quietbit.design.catalogue import catalogue
     from quietbit.design.certify import Certificate, certify
     from quietbit.design.solve import solve
     from quietbit.design.spec import DesignSpec
     from quietbit.design.table import Design
     from quietbit.kernel.rng import RandomBits, secure_rng, seeded_rng
-    from quietbit.mechanism.audit import Audit, audit
     from quietbit.mechanism.base import Mechanism
     from quietbit.mechanism.calibrate import Calibration, calibrate
     from quietbit.mechanism.central_sum import SumCalibration, calibrate_sum
@@ -47,6 +47,10 @@ _HOMES = {
         "MissingDependency",
         "QuietbitError",
     ),
+    "auditor.audit": (
+        "Audit",
+        "audit",
+    ),
     "design.catalogue": ("catalogue",),
     "design.certify": (
         "Certificate",
@@ -59,10 +63,6 @@ _HOMES = {
         "RandomBits",
         "secure_rng",
         "seeded_rng",
-    ),
-    "mechanism.audit": (
-        "Audit",
-        "audit",
     ),
     "mechanism.base": ("Mechanism",),
     "mechanism.calibrate": (

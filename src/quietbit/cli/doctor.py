@@ -13,7 +13,7 @@ from quietbit.cli.console import JsonOption, Row, progress_bar, record, show_jso
 
 if TYPE_CHECKING:
     from quietbit.kernel.support import Gpu, KernelSupport
-    from quietbit.wire.self_test import Outcome
+    from quietbit.auditor.doctor import Outcome
 
 __all__ = ["doctor"]
 
@@ -41,7 +41,7 @@ def doctor(json: JsonOption = False) -> None:
     # Imported here, so that --help need not wait for numpy.
     from quietbit.kernel.select import default_kernel
     from quietbit.kernel.support import aes_gigabytes_per_second, aes_instructions, gpu_support, kernel_support
-    from quietbit.wire.self_test import self_test
+    from quietbit.auditor.doctor import self_test
 
     versions = _versions()
     with progress_bar("Looking around", quiet=json) as report:

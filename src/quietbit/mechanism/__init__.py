@@ -1,6 +1,5 @@
 """Mechanisms: randomised maps from a ball to codes, each with its certified privacy curve."""
 
-from quietbit.mechanism.audit import Audit, audit
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.calibrate import Calibration, MechanismName, calibrate
 from quietbit.mechanism.clipping import Ball, Norm
@@ -12,7 +11,6 @@ from quietbit.mechanism.sign import Sign
 from quietbit.mechanism.skellam import Skellam
 
 __all__ = [
-    "Audit",
     "Ball",
     "Calibration",
     "Decoder",
@@ -25,6 +23,5 @@ __all__ = [
     "Norm",
     "Sign",
     "Skellam",
-    "audit",
     "calibrate",
 ]

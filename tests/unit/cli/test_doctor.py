@@ -3,7 +3,7 @@ from importlib.metadata import version
 from quietbit.cli import doctor as module
 from quietbit.kernel.reference import ReferenceKernel
 from unit.cli.kit import shell
-from unit.wire.test_self_test import Broken, last_bit
+from unit.auditor.test_doctor import Broken, last_bit
 
 
 def test_it_prints_what_is_here_and_passes(capsys):
@@ -31,7 +31,7 @@ def test_json_says_the_same_to_machines(capsys):
 
 
 def test_a_broken_sampler_exits_1(capsys, monkeypatch):
-    monkeypatch.setattr("quietbit.wire.self_test.default_kernel", lambda: Broken(last_bit))
+    monkeypatch.setattr("quietbit.auditor.doctor.default_kernel", lambda: Broken(last_bit))
     result = shell(capsys, "doctor")
     assert result.code == 1
     assert "FAIL  kernels agree bit for bit" in result.out
@@ -39,7 +39,7 @@ def test_a_broken_sampler_exits_1(capsys, monkeypatch):
 
 
 def test_a_broken_sampler_exits_1_for_machines(capsys, monkeypatch):
-    monkeypatch.setattr("quietbit.wire.self_test.default_kernel", lambda: Broken(last_bit))
+    monkeypatch.setattr("quietbit.auditor.doctor.default_kernel", lambda: Broken(last_bit))
     result = shell(capsys, "doctor", "--json")
     assert result.code == 1
     assert result.json["passed"] is False
@@ -50,7 +50,7 @@ def test_what_is_missing_is_said_with_the_extra_that_brings_it(capsys, monkeypat
         raise module.PackageNotFoundError(name)
 
     monkeypatch.setattr(module, "version", absent)
-    monkeypatch.setattr("quietbit.wire.self_test.default_kernel", ReferenceKernel)
+    monkeypatch.setattr("quietbit.auditor.doctor.default_kernel", ReferenceKernel)
     result = shell(capsys, "doctor")
     assert result.code == 0
     for extra in ("cpu", "torch", "gpu", "plot", "accounting", "lab", "flower"):

@@ -22,7 +22,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from quietbit._typing import FloatVector
-from quietbit.audit.tails import clopper_pearson
+from quietbit.auditor.tails import clopper_pearson
 
 __all__ = ["counted", "detectable_lower", "measurable", "ratio_lower"]
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy import fft
 
 from quietbit._typing import FloatMatrix, FloatVector
-from quietbit.audit.probes import Claims, Probe
+from quietbit.auditor.probes import Claims, Probe
 from quietbit.mechanism.base import Mechanism
 
 __all__ = ["Path", "Record", "Shared", "release"]

@@ -20,9 +20,9 @@ from scipy import fft
 from scipy.special import ndtri
 
 from quietbit._typing import FloatVector
-from quietbit.audit.probes import STRETCH
-from quietbit.audit.releases import Record, Shared
-from quietbit.audit.tails import REACH_MARGIN, bernstein_limit, bernstein_tail, lower_limit
+from quietbit.auditor.probes import STRETCH
+from quietbit.auditor.releases import Record, Shared
+from quietbit.auditor.tails import REACH_MARGIN, bernstein_limit, bernstein_tail, lower_limit
 
 __all__ = ["CHECKS", "Finding", "check_all", "detectable_gain"]
 

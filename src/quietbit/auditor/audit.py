@@ -21,12 +21,12 @@ from typing import Any, Literal, TypeAlias, final
 import numpy as np
 
 from quietbit._validate import finite_real, require, whole_number
-from quietbit.audit.checks import Finding, check_all, detectable_gain
-from quietbit.audit.probes import Claims, probes
-from quietbit.audit.ratio import detectable_lower, measurable, ratio_lower
-from quietbit.audit.releases import Path, Record, Shared, release
-from quietbit.kernel.words import RandomWords, secure_words
-from quietbit.mechanism.base import Mechanism, check_adjacency, check_words
+from quietbit.auditor.checks import Finding, check_all, detectable_gain
+from quietbit.auditor.probes import Claims, probes
+from quietbit.auditor.ratio import detectable_lower, measurable, ratio_lower
+from quietbit.auditor.releases import Path, Record, Shared, release
+from quietbit.kernel.rng import RandomBits, secure_rng
+from quietbit.mechanism.base import Mechanism, check_adjacency, check_rng
 from quietbit.privacy.gaussian import gaussian_epsilon_upper, gaussian_log_delta
 from quietbit.privacy.guarantee import Adjacency, check_delta
 from quietbit.wire.uplink import Uplink
@@ -87,7 +87,7 @@ def audit(
     target: Mechanism | Path,
     adjacency: Adjacency,
     *,
-    rng: RandomWords | None = None,
+    rng: RandomBits | None = None,
     delta: float = 1e-5,
     samples: int = 4000,
     confidence: float = 1 - 1e-6,
@@ -100,8 +100,8 @@ def audit(
     operating system's unless ``rng`` is given. ``progress`` is told a fraction and what is being done.
     """
     check_adjacency(adjacency)
-    source = secure_words() if rng is None else rng
-    check_words(source)
+    source = secure_rng() if rng is None else rng
+    check_rng(source)
     delta = check_delta(delta)
     count = whole_number(samples, "samples", 100)
     sure = finite_real(confidence, "confidence", at_most=1 - 1e-12)
@@ -133,7 +133,7 @@ def _path(target: Any) -> Path:
 
 
 def _releases(
-    path: Path, claims: Claims, rng: RandomWords, samples: int, progress: Progress | None
+    path: Path, claims: Claims, rng: RandomBits, samples: int, progress: Progress | None
 ) -> tuple[list[Record], Shared]:
     chosen = probes(claims.ball, samples)
     total = sum(probe.times for probe in chosen)

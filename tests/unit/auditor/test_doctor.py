@@ -17,8 +17,8 @@ from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import secure_rng, seeded_rng
 from quietbit.kernel.select import default_kernel
 from quietbit.privacy.ledger import Ledger
-from quietbit.wire import self_test as module
-from quietbit.wire.self_test import Check, run_checks, self_test
+from quietbit.auditor import doctor as module
+from quietbit.auditor.doctor import Check, run_checks, self_test
 
 NAMES = [
     "kernels agree bit for bit",
