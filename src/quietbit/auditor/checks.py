@@ -29,7 +29,6 @@ __all__ = ["CHECKS", "Finding", "check_all", "detectable_gain"]
 ROUNDING = 1e-3  # of means and variances: 32-bit floats and fixed-point means are far better than this
 HEAVIER = 1.5  # how much heavier than seen the tails may be
 POWER = float(ndtri(0.9))
-OUTSIDE = "outside the ball"
 
 
 @final
@@ -50,8 +49,8 @@ class Finding:
 def check_all(records: Sequence[Record], shared: Shared, error: float, doubt: float) -> list[Finding]:
     """Every finding; all pass for a sampler that follows its claim, but for a probability of ``doubt``."""
     share = doubt / len(CHECKS)
-    inside = [record for record in records if record.probe.name != OUTSIDE]
-    outside = [record for record in records if record.probe.name == OUTSIDE]
+    inside = [record for record in records if not record.probe.outside]
+    outside = [record for record in records if record.probe.outside]
     reach = REACH_MARGIN * max(record.reach for record in records)
     found = [
         means(inside, reach, error, share),
@@ -152,9 +151,14 @@ def clipping(records: Sequence[Record], reach: float, error: float, doubt: float
 
 
 def _fourth(record: Record) -> float:
-    """The fourth moment of z over coordinates that are not nearly certain."""
-    plain = int(np.count_nonzero(record.share >= 1)) * record.times
-    return record.fourth / plain if plain else 0.0
+    """The fourth moment of z over typical coordinates, as heavy as it may be."""
+    plain = int(np.count_nonzero(record.typical)) * record.times
+    return HEAVIER * max(record.fourth / plain, 1.0) if plain else 0.0
+
+
+def _moments(record: Record, reach: float) -> FloatVector:
+    """E z^4 by coordinate: what was seen of typical ones, and for others what the reach allows."""
+    return np.where(record.typical, _fourth(record), reach**2 * record.share)
 
 
 def variances(records: Sequence[Record], reach: float, error: float, doubt: float) -> Finding:
@@ -162,8 +166,7 @@ def variances(records: Sequence[Record], reach: float, error: float, doubt: floa
     part = doubt / (2 * sum(record.first.size for record in records))
     ratios, what = [], []
     for record in records:
-        plain = HEAVIER * max(_fourth(record), 1.0)
-        moment = record.times * np.where(record.share >= 1, plain, reach**2 * record.share)
+        moment = record.times * _moments(record, reach)
         off = record.second - record.times * record.share
         above, below = bernstein_limit(moment, reach**2, part), lower_limit(moment, part)
         limit = record.times * (error + ROUNDING) * record.share + np.where(off > 0, above, below)
@@ -183,9 +186,7 @@ def noise(records: Sequence[Record], reach: float, error: float, doubt: float) -
         expected = float(record.share.sum())
         off += float(energies.sum()) - record.times * expected
         claimed += record.times * expected
-        apart = HEAVIER * _fourth(record) * float(np.count_nonzero(record.share >= 1))
-        uncertain = float(record.share[record.share < 1].sum()) * reach**2
-        variance += record.times * max(apart + uncertain, float(energies.var()))
+        variance += record.times * max(float(_moments(record, reach).sum()), float(energies.var()))
     limit = (error + ROUNDING) * claimed + bernstein_limit(variance, reach**2, doubt / 2)
     seen = 1 + off / claimed if claimed else math.inf
     return Finding("noise", abs(off) / limit if limit > 0 else 0.0, f"variance over all is {seen:.4f} of the claim")
@@ -216,7 +217,9 @@ def pairs(records: Sequence[Record], reach: float, doubt: float) -> Finding:
         if expected <= 0 or squares.size == 0:
             continue
         total += float(squares.sum()) - squares.size
-        variance += squares.size * max(2.0, HEAVIER * float(squares.var()))
+        # For independent coordinates: 2, and what heavy tails add, which matters where there are few coordinates.
+        tails = float(np.square(_moments(record, reach)).sum()) / expected**2
+        variance += squares.size * (2 + tails)
         widest = max(widest, float(squares.max()))
         count += squares.size
     limit = ROUNDING * count + bernstein_limit(variance, REACH_MARGIN * max(widest, reach**2), doubt)
@@ -259,7 +262,7 @@ def identical(records: Sequence[Record], reach: float, doubt: float) -> Finding:
 
 def detectable_gain(records: Sequence[Record], error: float, doubt: float) -> float:
     """By which factor the response must be too strong to be found by the score with probability 0.9."""
-    chosen = [record for record in records if record.probe.name != OUTSIDE and np.any(record.weight)]
+    chosen = [record for record in records if not record.probe.outside and np.any(record.weight)]
     if not chosen:
         return math.inf
     _, limit, deviation, signal = _score(chosen, error, doubt / (2 * len(CHECKS)))

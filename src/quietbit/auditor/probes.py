@@ -1,8 +1,9 @@
 """Which updates the auditor sends, and what the mechanism claims of each.
 
 Idea     a fault shows where it is looked for: nothing at all, one coordinate at the boundary (both signs), all
-         coordinates at once (both signs), rungs in between (a design's inner rows), and one update far outside
-         the ball, which must be released like its clipped version.
+         coordinates at once (both signs), rungs in between (a design's inner rows), and two updates far outside
+         the ball, which must be released like their clipped versions: one along all coordinates, one along so few
+         that it stands out from the noise and so many that none of them alone leaves the ball.
 Symbols  u = update as sent; m_k, V_k = claimed mean and variance of decoded coordinate k, for the clipped update;
          shift_k = m_k(u) - m_k(u/1.1): what a response too strong by a tenth would add, to first order.
 
@@ -26,6 +27,7 @@ __all__ = ["STRETCH", "Claims", "Probe", "probes"]
 
 STRETCH = 1.1  # the excess that the score tests are made for
 OUTSIDE = 3.0  # times the radius
+FEW = {1: 4, 2: 12}  # coordinates that share it, by the order of the norm: less than the radius each
 RUNGS = 8
 RUNG_SHARE = 4  # a rung gets this part of the samples
 SIGNS_SEED = 20230723  # public: of where rungs are and of their other signs
@@ -41,6 +43,11 @@ class Probe:
     times: int
     place: int | None = None
 
+    @property
+    def outside(self) -> bool:
+        """Whether clipping is what it is about."""
+        return self.name.startswith("outside")
+
     def target(self, ball: Ball) -> FloatVector:
         """What is released: the update, clipped."""
         return np.asarray(ball.clip(self.update), dtype=np.float64)
@@ -55,7 +62,8 @@ class Claims:
         self._mean = _Cached(mechanism.expectation, "expectation")
         self._variance = _Cached(mechanism.variance, "variance")
         # A coordinate that is nearly certain has a tiny variance; one at zero tells how far values spread.
-        self.floor = max(float(self.variance(np.zeros(1))[0]) / 9, (1e-12 * self.ball.radius) ** 2)
+        self.at_zero = float(self.variance(np.zeros(1))[0])
+        self.floor = max(self.at_zero / 9, (1e-12 * self.ball.radius) ** 2)
         error = getattr(mechanism, "moment_error", 0.0)
         require(0 <= error < 1, "moment_error of the mechanism", error, "from 0 to below 1")
         self.error = float(error)
@@ -113,6 +121,10 @@ def probes(ball: Ball, samples: int) -> list[Probe]:
             Probe("every coordinate, negative", -every, samples),
         ]
         outside = OUTSIDE * even * signs
+        few = np.zeros(size)
+        count = min(size, FEW[ball.norm.order])
+        few[-count:] = OUTSIDE * radius / count ** (1 / ball.norm.order) * signs[-count:]
+        found.append(Probe("outside the ball, few coordinates", few, samples))
     found.append(Probe("outside the ball", outside, samples))
     return found + [_rung(ball, signs, part, samples) for part in _parts()]
 

@@ -29,6 +29,7 @@ BATCH = 1 << 18  # numbers decoded at a time
 SPECTRUM = 1 << 21  # numbers of each update's releases that go into correlations of coordinates
 KEPT = 1 << 22  # numbers kept for correlations of releases
 COLUMNS = 64
+TYPICAL = 0.1
 
 Told = Callable[[int], None]
 
@@ -57,11 +58,12 @@ class Record:
 
     probe: Probe
     share: FloatVector  # c
+    typical: NDArray[np.bool_]  # coordinates whose claimed variance is nearly that of a zero
     response: FloatVector  # (m(u) - m(0))/s
     weight: FloatVector  # w
     first: FloatVector  # sum of z, by coordinate
     second: FloatVector  # sum of z^2, by coordinate
-    fourth: float = 0.0  # sum of z^4 where c = 1
+    fourth: float = 0.0  # sum of z^4 over typical coordinates
     reach: float = 0.0  # largest |z|
     scores: list[FloatVector] = field(default_factory=list)
     energies: list[FloatVector] = field(default_factory=list)
@@ -105,7 +107,8 @@ def release(path: Path, probe: Probe, claims: Claims, rng: Any, shared: Shared, 
     response = (mean - claims.mean(np.zeros_like(target))) / spread
     zeros = np.zeros(target.size)
     share = variance / np.square(spread)
-    record = Record(probe, share, response, claims.shift(target) / spread, zeros.copy(), zeros.copy())
+    typical = np.abs(variance - claims.at_zero) <= TYPICAL * claims.at_zero
+    record = Record(probe, share, typical, response, claims.shift(target) / spread, zeros.copy(), zeros.copy())
     rows = max(2, BATCH // target.size // 2 * 2)
     seen: set[bytes] = set()
     left = shared.limit
@@ -119,8 +122,9 @@ def release(path: Path, probe: Probe, claims: Claims, rng: Any, shared: Shared, 
             digest = blake2b(payload, digest_size=16).digest()
             again[row] = digest in seen
             seen.add(digest)
-        _add(record, decoded, (decoded - mean) / spread, again)
-        _add_shared(shared, (decoded - mean) / spread, left)
+        standard = (decoded - mean) / spread
+        _add(record, decoded, standard, again)
+        _add_shared(shared, standard, left)
         left = max(left - count, 0)
         told(count)
     return record
@@ -131,7 +135,7 @@ def _add(record: Record, decoded: FloatMatrix, standard: FloatMatrix, again: NDA
     energies = squares.sum(axis=1)
     record.first += standard.sum(axis=0)
     record.second += squares.sum(axis=0)
-    record.fourth += float(np.square(squares[:, record.share >= 1]).sum())
+    record.fourth += float(np.square(squares[:, record.typical]).sum())
     record.reach = max(record.reach, float(np.sqrt(squares.max())))
     record.scores.append(standard @ record.weight)
     record.energies.append(energies)
