@@ -222,9 +222,11 @@ def pairs(records: Sequence[Record], reach: float, doubt: float) -> Finding:
         variance += squares.size * (2 + tails)
         widest = max(widest, float(squares.max()))
         count += squares.size
-    limit = ROUNDING * count + bernstein_limit(variance, REACH_MARGIN * max(widest, reach**2), doubt)
+    limit = ROUNDING * count + bernstein_limit(variance, REACH_MARGIN * widest, doubt)
     seen = 1 + total / count if count else 1.0
-    return Finding("pairs", total / limit if limit > 0 else 0.0, f"products of releases vary {seen:.3f} times as claimed")
+    return Finding(
+        "pairs", total / limit if limit > 0 else 0.0, f"products of releases vary {seen:.3f} times as claimed"
+    )
 
 
 def successive(shared: Shared, reach: float, doubt: float) -> Finding:

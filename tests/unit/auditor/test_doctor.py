@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quietbit.auditor import doctor as module
+from quietbit.auditor.doctor import Check, run_checks, self_test
 from quietbit.design.catalogue import shipped
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
@@ -17,8 +19,6 @@ from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import secure_rng, seeded_rng
 from quietbit.kernel.select import default_kernel
 from quietbit.privacy.ledger import Ledger
-from quietbit.auditor import doctor as module
-from quietbit.auditor.doctor import Check, run_checks, self_test
 
 NAMES = [
     "kernels agree bit for bit",
@@ -27,6 +27,7 @@ NAMES = [
     "shipped designs",
     "privacy account",
     "payload",
+    "audit of releases",
 ]
 
 
@@ -167,4 +168,4 @@ def test_an_exception_is_a_failure_and_the_others_still_run():
 
 def test_a_missing_catalogue_is_seen(monkeypatch):
     monkeypatch.setattr(module, "shipped", lambda spec: None)
-    assert len(failed(self_test(rng=seeded_rng(1)))) == 5
+    assert len(failed(self_test(rng=seeded_rng(1)))) == 6

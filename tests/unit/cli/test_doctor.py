@@ -2,8 +2,8 @@ from importlib.metadata import version
 
 from quietbit.cli import doctor as module
 from quietbit.kernel.reference import ReferenceKernel
-from unit.cli.kit import shell
 from unit.auditor.test_doctor import Broken, last_bit
+from unit.cli.kit import shell
 
 
 def test_it_prints_what_is_here_and_passes(capsys):
@@ -11,7 +11,7 @@ def test_it_prints_what_is_here_and_passes(capsys):
     assert result.code == 0
     for word in ("quietbit", "numpy", version("numpy"), "kernel cpu", "the default", "AES", "GPU", "solved designs"):
         assert word in result.out
-    assert result.out.count("PASS") == 6
+    assert result.out.count("PASS") == 7
     assert "FAIL" not in result.out
     assert "Self-test: payload" in result.err  # progress, where there is no terminal for a bar
 
