@@ -82,6 +82,10 @@ class Claims:
         """What a response too strong by a tenth would add to the mean, to first order."""
         return self.mean(target) - self.mean(target / STRETCH)
 
+    def earlier_shift(self, target: FloatVector) -> FloatVector:
+        """The same one step before: where it is larger than ``shift``, the response levels off."""
+        return self.mean(target / STRETCH) - self.mean(target / STRETCH**2)
+
 
 class _Cached:
     """A function of one number, applied to arrays with few different values."""

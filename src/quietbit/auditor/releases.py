@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy import fft
 
 from quietbit._typing import FloatMatrix, FloatVector
-from quietbit.auditor.probes import Claims, Probe
+from quietbit.auditor.probes import STRETCH, Claims, Probe
 from quietbit.mechanism.base import Mechanism
 
 __all__ = ["Path", "Record", "Shared", "release"]
@@ -61,6 +61,7 @@ class Record:
     typical: NDArray[np.bool_]  # coordinates whose claimed variance is nearly that of a zero
     response: FloatVector  # (m(u) - m(0))/s
     weight: FloatVector  # w
+    growth: float  # what each further step of a tenth adds to the mean score, relative to the step before
     first: FloatVector  # sum of z, by coordinate
     second: FloatVector  # sum of z^2, by coordinate
     fourth: float = 0.0  # sum of z^4 over typical coordinates
@@ -108,7 +109,10 @@ def release(path: Path, probe: Probe, claims: Claims, rng: Any, shared: Shared, 
     zeros = np.zeros(target.size)
     share = variance / np.square(spread)
     typical = np.abs(variance - claims.at_zero) <= TYPICAL * claims.at_zero
-    record = Record(probe, share, typical, response, claims.shift(target) / spread, zeros.copy(), zeros.copy())
+    weight = claims.shift(target) / spread
+    before = float(weight @ (claims.earlier_shift(target) / spread))
+    growth = float(weight @ weight) / before if before > 0 else 0.0
+    record = Record(probe, share, typical, response, weight, min(growth, STRETCH), zeros.copy(), zeros.copy())
     rows = max(2, BATCH // target.size // 2 * 2)
     seen: set[bytes] = set()
     left = shared.limit

@@ -59,7 +59,7 @@ def test_it_finds_a_good_part_of_a_gaussians_epsilon() -> None:
     mechanism = Gaussian(Ball(Norm.L2, 1.0, 1), 0.5)
     found = audit(mechanism, Adjacency.REPLACE_ONE, rng=seeded_rng(1), delta=1e-3, samples=1500)
     exact = mechanism.privacy(Adjacency.REPLACE_ONE).analytic_epsilon_upper(1e-3)
-    assert 0.2 * exact < found.epsilon_lower < exact
+    assert 0.15 * exact < found.epsilon_lower < exact
     assert (found.delta, found.adjacency, found.samples) == (1e-3, Adjacency.REPLACE_ONE, 1500)
 
 
@@ -103,14 +103,14 @@ def test_verdicts(changed: dict[str, Any], verdict: str) -> None:
 
 
 def test_what_is_detectable_is_detected_nine_times_in_ten() -> None:
-    """A response stronger by the gain behind ``detectable`` is found in 7 of 8 tries or more (seeds are fixed)."""
+    """A response stronger by the gain behind it is found in 4 of 6 tries or more; fewer have a chance of 0.016."""
     mechanism = InterpolatedMVU(design(2, 1, 2.0), Ball(Norm.L1, 1.0, 1))
-    usual = {"delta": 0.0, "samples": 150, "confidence": 0.99}
+    usual = {"delta": 0.0, "samples": 250, "confidence": 0.99}
     claim = audit(mechanism, Adjacency.ZERO_OUT, rng=seeded_rng(seed(1)), **usual)  # type: ignore[arg-type]
     gain = 1 + claim.detectable / claim.epsilon_upper
     cheat = stronger(mechanism, gain)
-    found = [audit(cheat, Adjacency.ZERO_OUT, rng=seeded_rng(seed(k)), **usual) for k in range(8)]  # type: ignore[arg-type]
-    assert sum(not one.passed for one in found) >= 6
+    found = [audit(cheat, Adjacency.ZERO_OUT, rng=seeded_rng(seed(k)), **usual) for k in range(6)]  # type: ignore[arg-type]
+    assert sum(not one.passed for one in found) >= 4
 
 
 @pytest.mark.parametrize(
