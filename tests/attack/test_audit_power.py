@@ -56,7 +56,7 @@ def test_a_beta_too_large_by_a_tenth(size: int) -> None:
 
 @pytest.mark.parametrize(("size", "rows"), [(1, (3, 4)), (1, (0, 1)), (100, (0, 1)), (10_000, (3, 4))])
 def test_swapped_rows(size: int, rows: tuple[int, int]) -> None:
-    found = look(swapped(three_bits(size), *rows), seeded_rng(seed(3)), 700 if size <= 100 else 100)
+    found = look(swapped(three_bits(size), *rows), seeded_rng(seed(3)), {1: 1500, 100: 700, 10_000: 100}[size])
     assert {"rungs", "response"} & names(found)
 
 

@@ -53,8 +53,8 @@ LEAST_EXPECTED = 10_000
 SEED = 20230723
 DIMENSION = 50_003  # no multiple of 8
 FEW = 2_003
-AUDITED = 67
-AUDIT_SAMPLES = 160
+AUDITED = 35
+AUDIT_SAMPLES = 100
 
 # eps^2/8 alpha per release is the curve of Gaussian noise of multiplier 2: 50 releases, delta 1e-5, 60 digits.
 FIFTY_ONE_BIT_RELEASES = 22.019608744456733

@@ -18,6 +18,7 @@ from quietbit.design.table import Design
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import secure_rng, seeded_rng
 from quietbit.kernel.select import default_kernel
+from quietbit.mechanism import Ball, Gaussian, Norm
 from quietbit.privacy.ledger import Ledger
 
 NAMES = [
@@ -47,6 +48,18 @@ class Broken:
     def sample_packed(self, sampler: Any, inputs: Any, rng: Any, out: Any, **options: Any) -> None:
         codes = self.sample(sampler, inputs, rng, **options)
         out[:] = np.frombuffer(ReferenceKernel().pack(codes, sampler.bits), dtype=np.uint8)
+
+
+@pytest.fixture(autouse=True)
+def one_audit(request, monkeypatch):
+    """One mechanism is audited instead of all, but for the test that all is well here."""
+    if request.node.name != "test_all_is_well_here":
+        monkeypatch.setattr(module, "_audited", lambda: (Gaussian(Ball(Norm.L2, 1.0, 5), 1.0),))
+
+
+def test_a_release_that_is_not_what_is_claimed_is_seen(monkeypatch):
+    monkeypatch.setattr(Gaussian, "variance", lambda self, value: 4.0)
+    assert "Releases of Gaussian" in failed(self_test(rng=seeded_rng(1)))["audit of releases"]
 
 
 def failed(outcomes: list[Any]) -> dict[str, str]:
@@ -168,4 +181,4 @@ def test_an_exception_is_a_failure_and_the_others_still_run():
 
 def test_a_missing_catalogue_is_seen(monkeypatch):
     monkeypatch.setattr(module, "shipped", lambda spec: None)
-    assert len(failed(self_test(rng=seeded_rng(1)))) == 6
+    assert len(failed(self_test(rng=seeded_rng(1)))) == 5
