@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from quietbit import Ball, DitheredMVU, Gaussian, InterpolatedMVU, Laplace, Sign, Skellam
 from quietbit.design.table import Design
 from quietbit.kernel.rng import seeded_rng
-from quietbit.mechanism import Ball, DitheredMVU, Gaussian, InterpolatedMVU, Laplace, Sign, Skellam
 from quietbit.wire.uplink import Uplink
 
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from attack.faults import RepeatedBits, SharedBits, stronger, swapped, unclipped
+from quietbit import Ball, Gaussian, InterpolatedMVU, Laplace, Norm, Sign, Skellam
 from quietbit.auditor.audit import Audit, audit
 from quietbit.design.catalogue import shipped
 from quietbit.design.spec import DesignSpec
 from quietbit.kernel.rng import seeded_rng
-from quietbit.mechanism import Ball, Gaussian, InterpolatedMVU, Laplace, Norm, Sign, Skellam
 from quietbit.privacy.guarantee import Adjacency
 from statistical.kit import seed
 from unit.mechanism.makers import MECHANISMS

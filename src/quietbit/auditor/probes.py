@@ -20,8 +20,8 @@ import numpy as np
 
 from quietbit._typing import FloatVector
 from quietbit._validate import require
+from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.clipping import Ball
 
 __all__ = ["STRETCH", "Claims", "Probe", "probes"]
 

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from attack.faults import stronger
+from quietbit import Ball, Gaussian, InterpolatedMVU, Norm
 from quietbit._validate import InvalidParameter
 from quietbit.auditor.audit import Audit, audit
 from quietbit.auditor.checks import Finding
 from quietbit.kernel.rng import seeded_rng
-from quietbit.mechanism import Ball, Gaussian, InterpolatedMVU, Norm
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.wire.uplink import Uplink
 from statistical.kit import seed

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quietbit import Ball, Gaussian, Norm
 from quietbit.auditor import doctor as module
 from quietbit.auditor.doctor import Check, run_checks, self_test
 from quietbit.design.catalogue import shipped
@@ -18,7 +19,6 @@ from quietbit.design.table import Design
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import secure_rng, seeded_rng
 from quietbit.kernel.select import default_kernel
-from quietbit.mechanism import Ball, Gaussian, Norm
 from quietbit.privacy.ledger import Ledger
 
 NAMES = [

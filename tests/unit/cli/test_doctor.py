@@ -3,7 +3,6 @@ from importlib.metadata import version
 import pytest
 
 import quietbit
-
 from quietbit.cli import doctor as module
 from quietbit.kernel.reference import ReferenceKernel
 from unit.auditor.test_doctor import Broken, last_bit

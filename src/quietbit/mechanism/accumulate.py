@@ -1,0 +1,154 @@
+"""One whole number per coordinate, to which bodies are added without ever becoming floats.
+
+Idea     codes of b <= 16 bits stand for values: with one bit it is enough to count ones; with more, each
+         value is a fixed-point number and the kernel adds those. Floats become fixed-point numbers as they
+         arrive, which is possible because an honest one is bounded. Sums of whole numbers are exact and do
+         not depend on the order.
+Symbols  v_j: what code j stands for; K: the most payloads that will be added; reach: the largest magnitude
+         that a noisy float of the mechanism can have.
+
+The mean is off by at most 2^-36 times max |v_j| or the reach (K = 2^24); for one bit, and for Skellam noise
+before it is rotated back, only by the roundings of doubles.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quietbit._typing import FloatVector
+from quietbit._validate import refuse_payload, require
+from quietbit.kernel.base import Kernel
+from quietbit.kernel.fixed_point import FixedPoint
+from quietbit.mechanism.base import Accumulator, Body, Reader
+
+__all__ = ["of_floats", "of_values"]
+
+GROUP = 15  # one-bit payloads that the kernels add at once
+CHUNK = 1 << 18
+LARGEST_FLOAT = 3.4e38
+
+Finish: TypeAlias = Callable[[FloatVector], FloatVector]  # what turns the mean of values into the mean of updates
+
+
+def of_values(
+    values: FloatVector, bits: int, count: int, kernel: Kernel, max_payloads: int, finish: Finish | None = None
+) -> Accumulator:
+    """Empty sums of ``count`` codes that stand for ``values``; ``finish`` undoes a rotation, say."""
+    meant = np.asarray(values, dtype=np.float64)
+    if bits == 1 and finish is None:
+        return _Ones(meant, kernel, np.zeros(count, dtype=np.int32))
+    unit = 2.0 ** math.frexp(float(np.abs(meant).max()))[1]
+    point = FixedPoint.of(meant / unit, max_payloads)
+    return _Symbols(bits, point, unit, finish, kernel, np.zeros(count, dtype=np.int64))
+
+
+def of_floats(reach: float, count: int, max_payloads: int) -> Accumulator:
+    """Empty sums of ``count`` 32-bit floats of which no honest one is larger than ``reach``."""
+    most = reach * (1 + 2.0**-20)
+    require(most < LARGEST_FLOAT, "largest noisy value", most, "below 3.4e38, the largest 32-bit float")
+    return _Floats(most, max_payloads, np.zeros(count, dtype=np.int64))
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ones:
+    """One bit: how many ones each coordinate has had."""
+
+    values: FloatVector
+    kernel: Kernel
+    total: NDArray[np.int32]
+
+    @property
+    def group(self) -> int:
+        return GROUP
+
+    def check(self, body: Body) -> None:
+        """Every bit is a code."""
+
+    def add(self, bodies: Sequence[Body]) -> None:
+        self.kernel.accumulate(bodies, 1, np.array([0, 1]), self.total)
+
+    def reader(self, count: int) -> Reader:
+        low, high = self.values.tolist()
+
+        def read(start: int, stop: int) -> FloatVector:
+            ones = self.total[start:stop].astype(np.float64)
+            return np.asarray((high * ones + low * (count - ones)) / count)
+
+        return read
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Symbols:
+    """2 to 16 bits: sums of fixed-point values, in multiples of ``unit``."""
+
+    bits: int
+    point: FixedPoint
+    unit: float
+    finish: Finish | None
+    kernel: Kernel
+    total: NDArray[np.int64]
+
+    @property
+    def group(self) -> int:
+        return 1
+
+    def check(self, body: Body) -> None:
+        """Every pattern is a code."""
+
+    def add(self, bodies: Sequence[Body]) -> None:
+        self.kernel.accumulate(bodies, self.bits, self.point.table, self.total)
+
+    def reader(self, count: int) -> Reader:
+        def read(start: int, stop: int) -> FloatVector:
+            return np.asarray(self.point.mean(self.total[start:stop], count) * self.unit)
+
+        if self.finish is None:
+            return read
+        whole = self.finish(read(0, self.total.size))
+        return lambda start, stop: whole[start:stop]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Floats:
+    """32 bits: floats of magnitude at most ``reach``, added as fixed-point numbers."""
+
+    reach: float
+    most: int
+    total: NDArray[np.int64]
+
+    @property
+    def group(self) -> int:
+        return 1
+
+    def check(self, body: Body) -> None:
+        """No float is larger than the mechanism's noise allows."""
+        values = body.view("<f4")
+        for start in range(0, values.size, CHUNK):
+            largest = float(np.abs(values[start : start + CHUNK]).max())
+            if not largest <= self.reach:
+                refuse_payload("floats of the payload", f"at most {self.reach:g} in magnitude", f"{largest:g}")
+
+    def add(self, bodies: Sequence[Body]) -> None:
+        point, unit = self._scaling()
+        for body in bodies:
+            values = body.view("<f4")
+            for start in range(0, values.size, CHUNK):
+                piece = values[start : start + CHUNK].astype(np.float64)
+                scaled = np.rint(piece * (2.0**point.shift / unit))
+                self.total[start : start + CHUNK] += scaled.astype(np.int64)
+
+    def reader(self, count: int) -> Reader:
+        point, unit = self._scaling()
+        return lambda start, stop: np.asarray(point.mean(self.total[start:stop], count) * unit)
+
+    def _scaling(self) -> tuple[FixedPoint, float]:
+        return FixedPoint.of(np.array([1.0]), self.most), 2.0 ** math.frexp(self.reach)[1]

@@ -1,0 +1,169 @@
+"""Where a client's vector must lie before it is randomised, and how it is brought there.
+
+Idea     sensitivity is a statement about real numbers, so membership is decided exactly: by the kernels'
+         norm where its error cannot matter, by an exactly rounded sum where it could.
+Symbols  C = radius; N' = the kernels' norm of an update, within NORM_ERROR of the true norm N.
+Source   Guo et al. (ICML 2023), section "Vector MVU"; Shewchuk (1997) for sums whose sign is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from typing import Any, Literal, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quietbit._typing import FloatArray, FloatVector
+from quietbit._validate import finite_real, member, require, whole_number
+from quietbit.kernel.base import Kernel
+from quietbit.kernel.chunks import Flat
+from quietbit.kernel.law import two_product
+from quietbit.kernel.norm import NORM_ERROR, clip_factor
+from quietbit.kernel.select import default_kernel
+
+__all__ = ["Ball", "Norm", "check_update", "clipped_pieces", "own_copy", "usual_kernel"]
+
+MAX_RADIUS = 1e30  # so that 32-bit floats still hold what a mechanism adds
+MIN_RADIUS = 1e-30
+MAX_DIMENSION = 2**40
+FLOATS = (np.float16, np.float32, np.float64)
+ROUNDING = 2.0**-50  # more than the product of two doubles loses
+TINY = 2.0**-480  # relative to the radius; smaller magnitudes count as this in the exact comparison
+
+
+class Norm(Enum):
+    """The norm that bounds an update."""
+
+    L1 = "l1"
+    L2 = "l2"
+
+    @property
+    def order(self) -> Literal[1, 2]:
+        """The order as a number."""
+        return 1 if self is Norm.L1 else 2
+
+
+AnyFloats: TypeAlias = NDArray[Any]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Ball:
+    """All vectors of ``dimension`` entries whose norm is at most ``radius``.
+
+    Updates may have any shape with that many entries, and are float16, float32 or float64.
+
+    >>> Ball(Norm.L2, 1.0, 2).clip(np.array([3.0, 4.0])).round(6).tolist()
+    [0.6, 0.8]
+    """
+
+    norm: Norm
+    radius: float
+    dimension: int
+
+    def __post_init__(self) -> None:
+        """Refuse a norm that is none, and numbers no ball can have."""
+        radius = finite_real(self.radius, "radius", at_most=MAX_RADIUS)
+        require(radius >= MIN_RADIUS, "radius", radius, f"at least {MIN_RADIUS:g}")
+        object.__setattr__(self, "norm", member(Norm, self.norm, "norm"))
+        object.__setattr__(self, "radius", radius)
+        object.__setattr__(self, "dimension", whole_number(self.dimension, "dimension", 1, MAX_DIMENSION))
+
+    def contains(self, update: FloatArray) -> bool:
+        """Whether the norm, as a real number, is at most the radius; refuses what `clip` refuses."""
+        return self.holds(check_update(update, self.dimension))
+
+    def holds(self, checked: AnyFloats) -> bool:
+        """`contains` for an array that `check_update` has passed; a NaN or infinity is refused here."""
+        return self._locate(checked)[1]
+
+    def factor(self, update: FloatArray) -> float:
+        """The largest double we can prove, at most 1, for which factor * update lies in the ball.
+
+        The product is meant as a vector of real numbers. It is 1 for an update inside the ball, and 0 only
+        where the norm exceeds the radius by more than a double can express.
+        """
+        measured, inside = self._locate(check_update(update, self.dimension))
+        return 1.0 if inside else clip_factor(measured, self.radius)
+
+    def clip(self, update: FloatArray) -> FloatArray:
+        """A new array inside the ball: the update itself, or its scaled version rounded towards zero.
+
+        Shape and type are kept. A zero vector stays zero; NaN, infinity, a norm beyond the largest double, an
+        array without axes and a wrong number of entries are refused.
+        """
+        checked = check_update(update, self.dimension)
+        measured, inside = self._locate(checked)
+        if inside:
+            return np.array(checked, copy=True)
+        # Leaves room for the rounding of the product and for a second measurement of the norm.
+        factor = clip_factor(measured, self.radius * (1 - 8 * NORM_ERROR)) * (1 - 2.0**-50)
+        product = checked.astype(np.float64) * factor
+        result = product.astype(checked.dtype)
+        outward = np.abs(result.astype(np.float64)) > np.abs(product)
+        return np.where(outward, np.nextafter(result, np.zeros_like(result)), result)
+
+    def _locate(self, checked: AnyFloats) -> tuple[float, bool]:
+        """The measured norm, and whether the true one is at most the radius."""
+        measured = usual_kernel().norm(checked, self.norm.order)
+        if abs(measured - self.radius) > 4 * NORM_ERROR * self.radius:
+            return measured, measured < self.radius
+        return measured, _exactly_inside(checked.reshape(-1).astype(np.float64), self.norm, self.radius)
+
+
+def check_update(update: Any, dimension: int) -> AnyFloats:
+    """The update as an array of floats with ``dimension`` entries; anything else is refused.
+
+    NaN and infinity are left to whoever reads the values next: `Ball.holds` refuses them.
+    """
+    array = np.asarray(update)
+    require(array.ndim > 0, "update", "an array without axes", "an array with at least one axis")
+    names = "float16, float32 or float64"
+    require(array.dtype.newbyteorder("=") in FLOATS, "type of the update", str(array.dtype), names)
+    require(array.size == dimension, "number of entries of the update", array.size, f"{dimension}")
+    return array
+
+
+def _exactly_inside(values: FloatVector, norm: Norm, radius: float) -> bool:
+    """Compare the exact norm with the radius: `math.fsum` rounds once, so the sign of its result is exact."""
+    shift = 2.0 ** -math.frexp(radius)[1]  # a power of two: scaling is exact while nothing underflows
+    scaled, bound = np.abs(values) * shift, radius * shift
+    small = (scaled < TINY) & (values != 0)
+    scaled[small] = TINY  # rounded away from the ball
+    if norm is Norm.L1:
+        return math.fsum([*scaled.tolist(), -bound]) <= 0
+    square, rest = two_product(scaled, scaled)
+    limit, limit_rest = two_product(bound, bound)
+    return math.fsum([*square.tolist(), *rest.tolist(), -limit, -limit_rest]) <= 0
+
+
+@lru_cache(maxsize=1)
+def usual_kernel() -> Kernel:
+    """The kernel used when a caller names none; all give the same numbers."""
+    return default_kernel()
+
+
+def own_copy(parts: Sequence[AnyFloats]) -> AnyFloats:
+    """The parts' concatenation in memory that nobody else can write to: what is measured is what is released.
+
+    A single array keeps its type; several become float32, or float64 where one of them is.
+    """
+    if len(parts) == 1 and parts[0].dtype != np.uint16:
+        return np.array(parts[0]).reshape(-1)
+    flat = Flat.of(list(parts))
+    return np.array(flat.piece(0, flat.size))
+
+
+def clipped_pieces(ball: Ball, parts: Sequence[AnyFloats], kernel: Kernel) -> Callable[[int, int], FloatVector]:
+    """A reader of ranges of the update in doubles, clipped to the ball, from a copy of our own."""
+    kept = own_copy(parts)
+    norm = kernel.norm(kept, ball.norm.order)
+    factor = clip_factor(norm, ball.radius)
+    if factor < 1.0:  # the products are rounded to doubles: the margin keeps the rounded vector in the ball too
+        factor = clip_factor(norm, ball.radius * (1 - ROUNDING))
+    return lambda start, stop: kept[start:stop].astype(np.float64) * factor
