@@ -18,6 +18,7 @@ from quietbit.design.catalogue import shipped
 from quietbit.design.spec import DesignSpec
 from quietbit.kernel.rng import seeded_rng
 from quietbit.privacy.guarantee import Adjacency
+from quietbit.wire.uplink import Uplink
 from statistical.kit import seed
 from unit.mechanism.makers import MECHANISMS
 
@@ -107,17 +108,18 @@ def test_shared_bits_under_a_rotation() -> None:
 
 def test_one_coordinate_without_noise() -> None:
     honest = Gaussian(ROUND, 0.5)
+    uplink = Uplink(honest)
 
     class Leaking:
         mechanism = honest
 
         def send(self, update: Any, rng: Any) -> bytes:
-            values = np.frombuffer(honest.encode(honest.ball.clip(update), rng).tobytes(), dtype=np.float32).copy()
+            values = np.array(uplink.receive([uplink.send(update, rng)]))
             values[17] = honest.ball.clip(update)[17]
             return values.tobytes()
 
         def receive(self, payloads: Any) -> Any:
-            return np.frombuffer(payloads[0], dtype=np.float32)
+            return np.frombuffer(payloads[0])
 
     found = look(Leaking(), seeded_rng(seed(10)), 400)
     assert "variances" in names(found)
