@@ -12,7 +12,7 @@ import quietbit
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, show_json
 
 if TYPE_CHECKING:
-    from quietbit.kernel.support import Gpu, KernelSupport
+    from quietbit.kernel.select import Gpu, KernelSupport
     from quietbit.wire.self_test import Outcome
 
 __all__ = ["doctor"]
@@ -39,8 +39,13 @@ def doctor(json: JsonOption = False) -> None:
     Example: quietbit doctor
     """
     # Imported here, so that --help need not wait for numpy.
-    from quietbit.kernel.select import default_kernel
-    from quietbit.kernel.support import aes_gigabytes_per_second, aes_instructions, gpu_support, kernel_support
+    from quietbit.kernel.select import (
+        aes_gigabytes_per_second,
+        aes_instructions,
+        default_kernel,
+        gpu_support,
+        kernel_support,
+    )
     from quietbit.wire.self_test import self_test
 
     versions = _versions()

@@ -55,9 +55,9 @@ Task = Callable[[int, int], None]
 @lru_cache(maxsize=1)
 def _machine_code() -> SimpleNamespace:
     require_module("numba", "cpu")
-    from quietbit.kernel import compiled_bits, compiled_law, compiled_sampling
+    from quietbit.kernel import compiled
 
-    return SimpleNamespace(**vars(compiled_bits) | vars(compiled_law) | vars(compiled_sampling))
+    return SimpleNamespace(**vars(compiled))
 
 
 @final
@@ -200,15 +200,15 @@ def _sample_range(
 ) -> None:
     """Sample coordinates ``start .. stop - 1``; ``start`` is a multiple of eight."""
     chunk, bits = min(CHUNK, stop - start), sampler.bits
-    rng, undecided = _buffers(min(FILL, stop - start), chunk + SETTLE)
+    words, undecided = _buffers(min(FILL, stop - start), chunk + SETTLE)
     reader = block.reader(start)
     found, step = 0, _step(sampler, gain)
     for fill in range(start, stop, FILL):
-        reader.fill(rng[: min(FILL, stop - fill)])
+        reader.fill(words[: min(FILL, stop - fill)])
         for s in range(fill, min(stop, fill + FILL), CHUNK):
             e = min(stop, s + CHUNK)
             target = out[s * bits // 8 : (e * bits + 7) // 8]
-            found = step(flat.piece(s, e), rng[s - fill : e - fill], target, s, undecided, found)
+            found = step(flat.piece(s, e), words[s - fill : e - fill], target, s, undecided, found)
             if found >= SETTLE:
                 _settle(sampler, gain, block, out, undecided, found)
                 found = 0
@@ -218,14 +218,14 @@ def _sample_range(
 _kept = threading.local()
 
 
-def _buffers(rng: int, room: int) -> tuple[NDArray[np.uint16], Any]:
+def _buffers(words: int, room: int) -> tuple[NDArray[np.uint16], Any]:
     """This thread's buffers, kept between calls: fresh pages cost more than filling them."""
     sizes = getattr(_kept, "sizes", (-1, -1))
-    if sizes[0] < rng or sizes[1] < room:
-        _kept.rng = np.empty(rng, np.uint16)
+    if sizes[0] < words or sizes[1] < room:
+        _kept.words = np.empty(words, np.uint16)
         _kept.undecided = (np.empty(room, np.int64), np.empty(room, np.uint16), np.empty(room, np.float64))
-        _kept.sizes = (rng, room)
-    return _kept.rng, _kept.undecided
+        _kept.sizes = (words, room)
+    return _kept.words, _kept.undecided
 
 
 def _step(sampler: Sampler, gain: Gain) -> Callable[..., int]:
@@ -240,30 +240,30 @@ def _step(sampler: Sampler, gain: Gain) -> Callable[..., int]:
         double = (rate, polynomial.shift, *rest)
         single = (np.float32(rate), np.float32(polynomial.shift), *rest) if 2.0**-100 < rate < 2.0**100 else None
 
-        def by_polynomial(x: Any, rng: Any, out: Any, start: int, undecided: Any, found: int) -> int:
+        def by_polynomial(x: Any, words: Any, out: Any, start: int, undecided: Any, found: int) -> int:
             if x.dtype == np.float32 and single is not None:
-                return int(code.sample_one_bit(x, rng, out, start, single, undecided, found))
+                return int(code.sample_one_bit(x, words, out, start, single, undecided, found))
             x = x.astype(np.float64, copy=False)
-            return int(code.sample_one_bit(x, rng, out, start, double, undecided, found))
+            return int(code.sample_one_bit(x, words, out, start, double, undecided, found))
 
         return by_polynomial
     cells = cell_table(sampler)
     plan = (rate, *sampler.t_range, cells.inverse, cells.offset)
     table = (np.float32(cells.half), cells.start, cells.step, cells.lowest, cells.highest)
 
-    def by_cells(x: Any, rng: Any, out: Any, start: int, undecided: Any, found: int) -> int:
-        given = (x, rng, out, start, sampler.bits, plan, table, cells.code, undecided, found)
+    def by_cells(x: Any, words: Any, out: Any, start: int, undecided: Any, found: int) -> int:
+        given = (x, words, out, start, sampler.bits, plan, table, cells.code, undecided, found)
         return int(code.sample_cells(*given))
 
     return by_cells
 
 
-def _list_all(x: Any, rng: Any, out: Any, start: int, undecided: Any, found: int) -> int:
+def _list_all(x: Any, words: Any, out: Any, start: int, undecided: Any, found: int) -> int:
     """For gains so extreme that a double cannot hold them: leave every coordinate to the exact law."""
     index, word, value = undecided
     out[:] = 0
     index[found : found + x.size] = np.arange(start, start + x.size)
-    word[found : found + x.size] = rng
+    word[found : found + x.size] = words
     value[found : found + x.size] = x
     return found + int(x.size)
 

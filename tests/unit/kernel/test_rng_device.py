@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from quietbit._validate import InvalidParameter
-from quietbit.kernel.device_words import GENERATORS, DeviceBlock, chacha_block, device_words, philox_rounds
+from quietbit.kernel.rng import GENERATORS, DeviceBlock, chacha_block, device_rng, philox_rounds
 
 KEY = tuple(0x9E3779B9 * (k + 1) & 0xFFFFFFFF for k in range(8))
 ZERO = (0,) * 8
@@ -84,22 +84,22 @@ def test_bits_are_balanced(generator: str) -> None:
 
 
 def test_keys_come_fresh_and_stay_hidden() -> None:
-    words = device_words()
+    words = device_rng()
     first, second = words.draw(8), words.draw(8)
     assert isinstance(first, DeviceBlock)
     assert isinstance(second, DeviceBlock)
     assert first.generator == "chacha12"
     assert first.key != second.key
     assert str(first.key[0]) not in repr(first)
-    assert repr(device_words("philox")) == "device_words('philox')"
+    assert repr(device_rng("philox")) == "device_rng('philox')"
 
 
 def test_refusals() -> None:
     with pytest.raises(InvalidParameter, match="generator must be one of chacha12, philox"):
-        device_words("aes")
+        device_rng("aes")
     block = DeviceBlock(10, "philox", KEY)
     for call in (lambda: block.primary(5, 6), lambda: block.reader(11), lambda: block.ties(np.array([10]))):
         with pytest.raises(InvalidParameter, match="inside the draw"):
             call()
     with pytest.raises(InvalidParameter, match="count"):
-        device_words().draw(-1)
+        device_rng().draw(-1)
