@@ -36,6 +36,8 @@ class Flat:
     @classmethod
     def of(cls, update: Any) -> Flat:
         """Look at an array, or a list or tuple of arrays; nothing is copied."""
+        if isinstance(update, Flat):
+            return update
         several = isinstance(update, list | tuple) and all(hasattr(part, "__array__") for part in update)
         parts = tuple(np.asarray(part) for part in (update if several else (update,)))
         starts, size = [], 0
@@ -44,6 +46,10 @@ class Flat:
             starts.append(size)
             size += part.size
         return cls(parts, tuple(starts), size, (size,) if several else parts[0].shape)
+
+    def copied(self) -> list[NDArray[Any]]:
+        """The arrays again, where nobody else can write to them."""
+        return [np.array(part, copy=True) for part in self.parts]
 
     def piece(self, start: int, stop: int) -> NDArray[Any]:
         """Coordinates ``start .. stop - 1`` as contiguous float32 or float64, a view where possible."""
@@ -98,6 +104,8 @@ class Tensors:
     @classmethod
     def of(cls, update: Any, device: str | None = None) -> Tensors:
         """Arrays or tensors, brought to ``device``, by default the tensors' own; arrays are copied."""
+        if isinstance(update, Tensors):
+            return update
         torch = require_module("torch", "torch")
         several = isinstance(update, list | tuple)
         items = list(update) if several else [update]

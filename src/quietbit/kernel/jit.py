@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 
 from quietbit._validate import require_module
 
-__all__ = ["compiled", "compiled_fast"]
+__all__ = ["compiled", "compiled_fast", "compiled_sum"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -44,3 +44,8 @@ def compiled(function: Function) -> Function:
 def compiled_fast(function: Function) -> Function:
     """Compile with fused multiply-adds allowed: for arithmetic whose error bound does not care."""
     return _compile(function, {"contract", "nsz"})
+
+
+def compiled_sum(function: Function) -> Function:
+    """Compile with sums in any order as well: for sums whose error bound holds whatever the order."""
+    return _compile(function, {"contract", "nsz", "reassoc"})

@@ -17,9 +17,18 @@ from numpy.typing import NDArray
 
 from quietbit._validate import InvalidParameter, require, require_module
 from quietbit.kernel import law
-from quietbit.kernel.base import ByteBuffer, Order, Update, check_packed, check_table, code_type, packed_size
+from quietbit.kernel.base import (
+    ByteBuffer,
+    Order,
+    Update,
+    check_output,
+    check_packed,
+    check_table,
+    code_type,
+    packed_size,
+)
 from quietbit.kernel.chunks import Tensors
-from quietbit.kernel.norm import BLOCK, LANES, ROWS, joint_norm
+from quietbit.kernel.norm import BLOCK, LANES, ROWS, Clip, joint_norm
 from quietbit.kernel.reference import check_factor
 from quietbit.kernel.rng import RandomBits, WordBlock
 from quietbit.kernel.sampler import Sampler, level_knots
@@ -85,10 +94,25 @@ class TorchKernel:
         verified: bool = False,
     ) -> None:
         """One code per coordinate, packed on the device and copied into ``out``."""
-        size = packed_size(sampler.bits, Tensors.of(inputs).size)
-        require(out.shape == (size,), "shape of the output buffer", out.shape, f"({size},)")
+        inputs = Tensors.of(inputs)
+        check_output(out, sampler.bits, inputs.size)
         codes = self.sample(sampler, inputs, rng, factor=factor, verified=verified)
         out[:] = np.frombuffer(self.pack(codes, sampler.bits), dtype=np.uint8)
+
+    def sample_clipped(
+        self,
+        sampler: Sampler,
+        inputs: Update,
+        order: Order,
+        radius: float,
+        rng: RandomBits,
+        out: NDArray[np.uint8],
+    ) -> None:
+        """Copy the update where it is, measure the copy, sample the copy."""
+        own = Tensors.of(inputs).copied()
+        check_output(out, sampler.bits, own.size)
+        clip = Clip.of(self.norm(own, order), radius, order)
+        self.sample_packed(sampler, own, rng, out, factor=clip.factor, verified=True)
 
     def pack(self, codes: Any, bits: int) -> bytes:
         """Codes, an array or a tensor, as bytes."""

@@ -25,10 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._validate import InvalidParameter, MissingDependency, require, require_module
-from quietbit.kernel.base import Order, Update, check_packed, check_table, code_type, packed_size
+from quietbit.kernel.base import Order, Update, check_output, check_packed, check_table, code_type, packed_size
 from quietbit.kernel.chunks import Tensors
 from quietbit.kernel.law import Gain
-from quietbit.kernel.norm import BLOCK, joint_norm
+from quietbit.kernel.norm import BLOCK, Clip, joint_norm
 from quietbit.kernel.reference import check_factor
 from quietbit.kernel.rng import LANES, DeviceBlock, RandomBits, WordBlock
 from quietbit.kernel.sampler import Sampler, level_knots
@@ -113,11 +113,8 @@ class TritonKernel:
     ) -> None:
         """One code per coordinate, packed into ``out``, an array or a tensor on the device."""
         torch, parts = require_module("torch", "torch"), Tensors.of(inputs, _machine_code().device)
-        size = packed_size(sampler.bits, parts.size)
-        require(tuple(out.shape) == (size,), "shape of the output buffer", tuple(out.shape), f"({size},)")
-        of_torch = isinstance(out, torch.Tensor)
-        byte = torch.uint8 if of_torch else np.uint8
-        require(out.dtype == byte, "type of the output buffer", str(out.dtype), "bytes")
+        _check_output(out, sampler.bits, parts.size)
+        of_torch, size = isinstance(out, torch.Tensor), out.shape[0]
         here = of_torch and out.device == parts.device and out.is_contiguous() and out.data_ptr() % 16 == 0
         packed = out if here else torch.empty(size, dtype=torch.uint8, device=parts.device)
         self._sample(sampler, parts, rng, packed, factor, verified)
@@ -125,6 +122,15 @@ class TritonKernel:
             out.copy_(packed)
         elif not of_torch:
             out[:] = packed.cpu().numpy()
+
+    def sample_clipped(
+        self, sampler: Sampler, inputs: Update, order: Order, radius: float, rng: RandomBits, out: Any
+    ) -> None:
+        """Copy the update on the device, measure the copy, sample the copy."""
+        own = Tensors.of(inputs, _machine_code().device).copied()
+        _check_output(out, sampler.bits, own.size)
+        clip = Clip.of(self.norm(own, order), radius, order)
+        self.sample_packed(sampler, own, rng, out, factor=clip.factor, verified=True)
 
     def pack(self, codes: Any, bits: int) -> bytes:
         """Codes, an array or a tensor, as bytes."""
@@ -175,6 +181,17 @@ class TritonKernel:
         block = rng.draw(parts.size)
         if parts.size:
             _sample_rows(sampler, gain, parts.joined().parts[0], block, out)
+
+
+def _check_output(out: Any, bits: int, dimension: int) -> None:
+    """Refuse an array or tensor that does not hold exactly the packed codes."""
+    torch = require_module("torch", "torch")
+    if isinstance(out, torch.Tensor):
+        size = packed_size(bits, dimension)
+        fine = tuple(out.shape) == (size,) and out.dtype == torch.uint8
+        require(fine, "output buffer", (tuple(out.shape), str(out.dtype)), f"{size} bytes")
+    else:
+        check_output(out, bits, dimension)
 
 
 def _sample_rows(sampler: Sampler, gain: Gain, x: Any, block: WordBlock, out: Any) -> None:

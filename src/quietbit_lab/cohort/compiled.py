@@ -3,7 +3,7 @@
 Idea     per client: words of a row of features, then one pass that multiplies, compares and counts. Passes are plain
          loops over contiguous arrays, which the compiler turns into vector instructions; a row with undecided bits
          is looked at again and those bits are settled by the exact law. Codes of several bits go through the passes
-         of the kernel's `compiled.py` on one client's products at a time, which stay in the cache. Importing this
+         of the kernel's `compiled_sampling.py` on one client's products at a time, which stay in the cache. Importing this
          module needs numba.
 Symbols  rows, places, kinds: see `words.py`; V, D, width: see `plan.py`.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from quietbit.kernel.compiled import list_open, lookup_pass, position_pass, resolve, settle_open
+from quietbit.kernel.compiled_sampling import list_open, lookup_pass, position_pass, resolve, settle_open
 from quietbit.kernel.jit import compiled, compiled_fast
 from quietbit.kernel.rng import PHILOX_M0, PHILOX_M1, PHILOX_W0, PHILOX_W1, SIGMA
 from quietbit_lab.cohort.law import CELLS, DEGREE, END, PER_UNIT

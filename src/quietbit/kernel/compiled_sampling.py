@@ -1,0 +1,388 @@
+"""Compiled sampling: float32 decisions in passes that fit the first-level cache, the exact law for the rest.
+
+Idea     a pass is a plain loop over contiguous arrays, which the compiler turns into vector instructions;
+         fusing the passes or indexing with offsets costs a factor of five. Undecided coordinates are written
+         to a list (index, word, value) and settled later by `resolve`. A second look (`norm.py`) samples
+         private copies of the pieces and adds up what they hold. Importing this module needs numba.
+Law      the functions of `law.py`, operator by operator, registered with the compiler instead of written
+         again: what undecided coordinates go through.
+Symbols  w the primary word, T = floor of the lowered polynomial, width, half, code, lowest: see `tables.py`.
+         A list of undecided coordinates is the tuple (index, word, value); ``found`` is how many it holds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba.extending import register_jitable
+
+from quietbit.kernel import law
+from quietbit.kernel.compiled_bits import PIECE, look, pack_bytes, pack_flags
+from quietbit.kernel.jit import compiled, compiled_fast
+from quietbit.kernel.law import CEILING, FLOOR, POWER_OFFSET, POWERS
+
+__all__ = [
+    "list_open",
+    "look_cells",
+    "look_one_bit",
+    "lookup_pass",
+    "place_codes",
+    "position_pass",
+    "resolve",
+    "sample_cells",
+    "sample_one_bit",
+    "settle_open",
+]
+
+two_sum = register_jitable(law.two_sum)
+two_product = register_jitable(law.two_product)
+shift = register_jitable(law.shift)
+log_weight = register_jitable(law.log_weight)
+reduce_exponent = register_jitable(law.reduce_exponent)
+exponential = register_jitable(law.exponential)
+
+
+@compiled
+def _segment(t: float, t_low: float, knots: Any, tails: Any) -> Any:
+    last = knots.size - 2
+    if last == 0:
+        return 0
+    index = int(np.floor((t + 0.5) * (knots.size - 1)))
+    index = min(max(index, 0), last)
+    below = ((t - knots[index]) + (t_low - tails[index])) < 0
+    above = ((t - knots[index + 1]) + (t_low - tails[index + 1])) >= 0
+    if below:
+        index -= 1
+    if above:
+        index += 1
+    return min(max(index, 0), last)
+
+
+@compiled
+def _weights(
+    base: Any, base_tail: Any, slope: Any, slope_tail: Any, t: float, t_low: float, high: Any, low: Any
+) -> None:
+    """Unnormalised weights of all symbols into ``high``; plain loops over contiguous rows vectorise."""
+    peak = -np.inf
+    for j in range(high.size):
+        high[j], low[j] = log_weight(base[j], base_tail[j], slope[j], slope_tail[j], t, t_low)
+    for j in range(high.size):
+        peak = max(peak, high[j])
+    for j in range(high.size):
+        difference, lost = two_sum(high[j], -peak)
+        if not (difference > FLOOR):
+            difference = FLOOR
+        exponent, remainder = reduce_exponent(difference, low[j] + lost)
+        high[j] = exponential(remainder) * POWERS[int(exponent) + POWER_OFFSET]
+
+
+@compiled
+def _prefix_sums(sums: Any) -> None:
+    """Sklansky's order, as in the reference."""
+    half = 1
+    while half < sums.size:
+        for start in range(half, sums.size, 2 * half):
+            left = sums[start - 1]
+            for j in range(start, start + half):
+                sums[j] += left
+        half *= 2
+
+
+@compiled
+def resolve(
+    values: Any,
+    primary: Any,
+    ties: Any,
+    gain: tuple[float, float, float, float],
+    clamp: tuple[float, float],
+    knots: tuple[Any, Any],
+    tables: tuple[Any, Any, Any, Any],
+    codes: Any,
+) -> None:
+    """The exact code of every listed value from its 16 primary and 48 tie bits."""
+    base, base_tail, slope, slope_tail = tables
+    symbols = base.shape[1]
+    sums = np.empty(symbols)
+    low = np.empty(symbols)
+    for i in range(values.size):
+        scaled = values[i] * gain[0] * gain[1]
+        if not (scaled > -CEILING):
+            scaled = -CEILING
+        if not (scaled < CEILING):
+            scaled = CEILING
+        t, t_low = shift(scaled, gain[2], gain[3])
+        if ((t - clamp[0]) + t_low) < 0:
+            t, t_low = clamp[0], 0.0
+        elif ((t - clamp[1]) + t_low) > 0:
+            t, t_low = clamp[1], 0.0
+        row = _segment(t, t_low, knots[0], knots[1])
+        _weights(base[row], base_tail[row], slope[row], slope_tail[row], t, t_low, sums, low)
+        _prefix_sums(sums)
+        first = np.int64(primary[i])
+        second = np.int64(ties[i] & np.uint64(0xFFFFFFFFFFFF))
+        code = 0
+        for k in range(symbols - 1):
+            scaled_up = sums[k] / sums[symbols - 1] * 65536.0
+            upper = np.floor(scaled_up)
+            lower = np.floor((scaled_up - upper) * 281474976710656.0)
+            if first > np.int64(upper) or (first == np.int64(upper) and second >= np.int64(lower)):
+                code += 1
+        codes[i] = code
+
+
+@compiled_fast
+def _polynomial_pass(x: Any, gain: Any, shift: Any, low: Any, high: Any, coefficients: Any, out: Any) -> None:
+    """T of each input; a NaN is treated as the low end."""
+    for i in range(out.size):
+        z = np.float32(x[i] * gain + shift)
+        z = z if z > low else low
+        z = z if z < high else high
+        square = z * z
+        q = coefficients[1]
+        for k in range(2, len(coefficients)):
+            q = q * square + coefficients[k]
+        out[i] = np.uint16(np.int32(q * z + coefficients[0]))
+
+
+@compiled
+def _compare_pass(words: Any, floors: Any, width: Any, out: Any) -> None:
+    """Bit 0: the code; bit 1: undecided. The difference wraps around, which at worst asks once too often."""
+    for i in range(out.size):
+        above = np.uint16(words[i] - floors[i])
+        out[i] = np.uint8(words[i] >= floors[i]) | (np.uint8(above <= width) << np.uint8(1))
+
+
+@compiled
+def _collect(flags: Any, x: Any, words: Any, first: int, undecided: Any, found: int) -> int:
+    """Append the coordinates whose flag bit is set."""
+    index, word, value = undecided
+    for i in range(flags.size):
+        left = flags[i]
+        if left != 0:
+            for j in range(64):
+                at = 64 * i + j
+                if (left >> np.uint64(j)) & np.uint64(1) and at < x.size:
+                    index[found] = first + at
+                    word[found] = words[at]
+                    value[found] = x[at]
+                    found += 1
+    return found
+
+
+@compiled
+def _one_bit_piece(x: Any, words: Any, out: Any, start: int, plan: Any, room: Any, undecided: Any, found: int) -> int:
+    """A piece of at most PIECE inputs."""
+    gain, shift, low, high, coefficients, width = plan
+    floors, pairs, packed, flags = room
+    size = x.size
+    if size < PIECE:
+        pairs[:] = 0
+    _polynomial_pass(x, gain, shift, low, high, coefficients, floors[:size])
+    _compare_pass(words, floors[:size], width, pairs[:size])
+    if size == PIECE:
+        pack_flags(pairs.view(np.uint64), out, flags)
+    else:
+        pack_flags(pairs.view(np.uint64), packed, flags)
+        out[:] = packed[: (size + 7) // 8]
+    return _collect(flags.view(np.uint64), x, words, start, undecided, found)
+
+
+@compiled
+def sample_one_bit(x: Any, words: Any, out: Any, start: int, plan: Any, undecided: Any, found: int) -> int:
+    """Pack one bit per input into ``out``; returns how many undecided coordinates are listed now."""
+    room = (
+        np.empty(PIECE, np.uint16),
+        np.empty(PIECE, np.uint8),
+        np.empty(PIECE // 8, np.uint8),
+        np.empty(PIECE // 8, np.uint8),
+    )
+    for s in range(0, x.size, PIECE):
+        e = min(x.size, s + PIECE)
+        target = out[s // 8 : (e + 7) // 8]
+        found = _one_bit_piece(x[s:e], words[s:e], target, start + s, plan, room, undecided, found)
+    return found
+
+
+@compiled
+def look_one_bit(
+    x: Any, words: Any, out: Any, start: int, plan: Any, undecided: Any, found: int, order: int
+) -> tuple[int, float]:
+    """`sample_one_bit` of private copies, with the sum of ``|value|^order`` of all that was sampled."""
+    room = (
+        np.empty(PIECE, np.uint16),
+        np.empty(PIECE, np.uint8),
+        np.empty(PIECE // 8, np.uint8),
+        np.empty(PIECE // 8, np.uint8),
+    )
+    own = np.empty(PIECE, x.dtype)
+    total = 0.0
+    for s in range(0, x.size, PIECE):
+        e = min(x.size, s + PIECE)
+        total += look(x[s:e], own[: e - s], order)
+        target = out[s // 8 : (e + 7) // 8]
+        found = _one_bit_piece(own[: e - s], words[s:e], target, start + s, plan, room, undecided, found)
+    return found, total
+
+
+@compiled_fast
+def position_pass(
+    x: Any, gain: Any, low: Any, high: Any, inverse: Any, offset: Any, top: Any, cell: Any, part: Any
+) -> None:
+    """Cell and fraction of each input, in double precision; a NaN is treated as the low end."""
+    for i in range(cell.size):
+        t = np.float64(x[i]) * gain
+        t = t if t > low else low
+        t = t if t < high else high
+        p = t * inverse + offset
+        p = p if p > 0.0 else 0.0
+        p = p if p < top else top
+        k = np.int32(p)
+        cell[i] = k
+        part[i] = np.float32(p - np.float64(k))
+
+
+@compiled
+def lookup_pass(cell: Any, words: Any, code: Any, out: Any) -> None:
+    """The code by cell and upper byte of the word, 255 where that does not decide."""
+    for i in range(out.size):
+        out[i] = code[cell[i], words[i] >> np.uint16(8)]
+
+
+@compiled
+def list_open(codes: Any, listed: Any) -> int:
+    """Positions the look-up left open, collected without a branch that could be mispredicted."""
+    count = 0
+    for i in range(codes.size):
+        listed[count] = i
+        count += codes[i] == 255
+    return count
+
+
+@compiled
+def settle_open(
+    listed: Any,
+    x: Any,
+    words: Any,
+    cell: Any,
+    part: Any,
+    table: Any,
+    codes: Any,
+    start: int,
+    undecided: Any,
+    found: int,
+) -> int:
+    """Compare open coordinates with the thresholds in question; list those that come too close to one."""
+    half, line_start, line_step, lowest, highest = table
+    index, word, value = undecided
+    for at in range(listed.size):
+        i = listed[at]
+        row, column = cell[i], words[i] >> np.uint16(8)
+        w, f = np.float32(words[i]), part[i]
+        code = np.int64(lowest[row, column])
+        decided = True
+        for k in range(code, highest[row, column]):
+            distance = w - (line_start[row, k] + line_step[row, k] * f)
+            code += distance > 0
+            decided &= abs(distance) >= half
+        codes[i] = code
+        if not decided:
+            index[found] = start + i
+            word[found] = words[i]
+            value[found] = x[i]
+            found += 1
+    return found
+
+
+@compiled
+def _cells_piece(
+    x: Any,
+    words: Any,
+    out: Any,
+    start: int,
+    bits: int,
+    plan: Any,
+    table: Any,
+    code: Any,
+    room: Any,
+    undecided: Any,
+    found: int,
+) -> int:
+    """A piece of at most PIECE inputs."""
+    gain, low, high, inverse, offset = plan
+    cell, part, codes, listed, packed = room
+    top = np.nextafter(np.float64(code.shape[0]), 0.0)
+    size = x.size
+    position_pass(x, gain, low, high, inverse, offset, top, cell[:size], part[:size])
+    lookup_pass(cell[:size], words, code, codes[:size])
+    left = listed[: list_open(codes[:size], listed)]
+    found = settle_open(left, x, words, cell, part, table, codes, start, undecided, found)
+    codes[size:] = 0
+    pack_bytes(codes.view(np.uint64), bits, packed)
+    out[:] = packed[: out.size]
+    return found
+
+
+@compiled
+def _cells_room(bits: int) -> Any:
+    cell, part = np.empty(PIECE, np.int32), np.empty(PIECE, np.float32)
+    return cell, part, np.empty(PIECE, np.uint8), np.empty(PIECE + 1, np.int32), np.empty(PIECE * bits // 8, np.uint8)
+
+
+@compiled
+def sample_cells(
+    x: Any,
+    words: Any,
+    out: Any,
+    start: int,
+    bits: int,
+    plan: Any,
+    table: Any,
+    code: Any,
+    undecided: Any,
+    found: int,
+) -> int:
+    """Pack ``bits`` bits per input into ``out``; returns how many undecided coordinates are listed now."""
+    room = _cells_room(bits)
+    for s in range(0, x.size, PIECE):
+        e = min(x.size, s + PIECE)
+        target = out[s * bits // 8 : (e * bits + 7) // 8]
+        found = _cells_piece(x[s:e], words[s:e], target, start + s, bits, plan, table, code, room, undecided, found)
+    return found
+
+
+@compiled
+def look_cells(
+    x: Any,
+    words: Any,
+    out: Any,
+    start: int,
+    bits: int,
+    plan: Any,
+    table: Any,
+    code: Any,
+    undecided: Any,
+    found: int,
+    order: int,
+) -> tuple[int, float]:
+    """`sample_cells` of private copies, with the sum of ``|value|^order`` of all that was sampled."""
+    room, own, total = _cells_room(bits), np.empty(PIECE, x.dtype), 0.0
+    for s in range(0, x.size, PIECE):
+        e = min(x.size, s + PIECE)
+        total += look(x[s:e], own[: e - s], order)
+        target = out[s * bits // 8 : (e * bits + 7) // 8]
+        found = _cells_piece(
+            own[: e - s], words[s:e], target, start + s, bits, plan, table, code, room, undecided, found
+        )
+    return found, total
+
+
+@compiled
+def place_codes(out: Any, bits: int, index: Any, codes: Any) -> None:
+    """Overwrite the packed codes at the given positions."""
+    for i in range(index.size):
+        for j in range(bits):
+            at = index[i] * bits + j
+            mask = np.uint8(1) << np.uint8(at % 8)
+            bit = (np.uint8(codes[i]) >> np.uint8(j)) & np.uint8(1)
+            out[at // 8] = (out[at // 8] & ~mask) | np.uint8(bit << np.uint8(at % 8))
