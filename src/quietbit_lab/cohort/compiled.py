@@ -3,8 +3,8 @@
 Idea     per client: words of a row of features, then one pass that multiplies, compares and counts. Passes are plain
          loops over contiguous arrays, which the compiler turns into vector instructions; a row with undecided bits
          is looked at again and those bits are settled by the exact law. Codes of several bits go through the passes
-         of the kernel's `compiled_sampling.py` on one client's products at a time, which stay in the cache. Importing this
-         module needs numba.
+         of the kernel's `compiled_sampling.py` on one client's products at a time, which stay in the cache. Importing
+         this module needs numba.
 Symbols  rows, places, kinds: see `words.py`; V, D, width: see `plan.py`.
 """
 
