@@ -24,12 +24,11 @@ from threadpoolctl import threadpool_limits
 from quietbit.kernel.base import packed_size
 from quietbit.kernel.rng import secure_rng
 from quietbit.kernel.select import select
-from quietbit.mechanism.clipping import Ball, Norm
+from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.plan.problem import LocalPlan
 from quietbit.simulate.client_rng import secure_client_rng
 from quietbit.simulate.cohort import PrivateCollector, release_bodies
-from quietbit.wire.accumulator import accumulator_for
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
 from quietbit_lab.task.linear import LinearSoftmax
 
@@ -87,7 +86,7 @@ def parts(bench: Bench, rounds: int) -> dict[str, float]:
             bench.mechanism, rows, clients, number, collector.rng, collector.kernel, collector.header
         )
         times.append(time.perf_counter())
-        accumulator_for(bench.mechanism, collector.kernel, ROWS).add(bodies)
+        bench.mechanism.accumulator(collector.kernel, ROWS).add(bodies)
         times.append(time.perf_counter())
         for name, seconds in zip(best, np.diff(times).tolist(), strict=True):
             best[name] = min(best[name], seconds / ROWS)

@@ -14,9 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from quietbit.privacy.curve import PrivacyCurve
-from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
-from quietbit.privacy.ledger import Ledger
+from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust
+from quietbit.privacy.release import Release
 
 __all__ = ["Account", "Participation"]
 
@@ -50,11 +49,10 @@ class Account:
         """The counts of a node, from zero."""
         return self.nodes.setdefault(number, Participation())
 
-    def guarantee(self, curve: PrivacyCurve, releases: int) -> Guarantee:
+    def guarantee(self, release: Release, releases: int) -> Guarantee:
         """What so many releases of one client cost."""
-        ledger = Ledger(Unit.CLIENT, self._adjacency, self._trust).record(curve, releases, self._adjacency)
-        return ledger.guarantee(self._delta)
+        return release.repeat(releases).guarantee(self._delta)  # the run's one mechanism, fixed before it began
 
-    def worst(self, curve: PrivacyCurve) -> Guarantee:
+    def worst(self, release: Release) -> Guarantee:
         """What holds for every client: that of the node with the most releases."""
-        return self.guarantee(curve, max((node.releases for node in self.nodes.values()), default=0))
+        return self.guarantee(release, max((node.releases for node in self.nodes.values()), default=0))

@@ -14,7 +14,7 @@ from typing import final
 from flwr.app import Array, Message
 
 from quietbit._typing import FloatVector
-from quietbit._validate import QuietbitError
+from quietbit._validate import InvalidPayload, QuietbitError
 from quietbit.flower.account import Account
 from quietbit.flower.layout import Layout
 from quietbit.flower.plaintext import DECLINED, note_metrics, one_line
@@ -23,7 +23,6 @@ from quietbit.flower.report import RoundReport
 from quietbit.flower.wire import WireSizes
 from quietbit.mechanism.base import Mechanism
 from quietbit.wire.aggregate import Aggregator
-from quietbit.wire.header import InvalidPayload
 from quietbit.wire.uplink import Uplink
 
 __all__ = ["OpenRound"]

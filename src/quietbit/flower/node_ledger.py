@@ -21,7 +21,7 @@ from quietbit._validate import InvalidParameter, QuietbitError, require, whole_n
 from quietbit.flower.budget import Budget
 from quietbit.flower.description import curve_of, describe
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.description import mechanism_identity
+from quietbit.mechanism.registry import identity_of
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
 from quietbit.privacy.ledger import Ledger
 
@@ -86,7 +86,7 @@ class NodeLedger:
         ``honest`` is 0 unless the release goes into a masked sum.
         """
         self.check_round(run, number)
-        identity = mechanism_identity(mechanism).hex()
+        identity = identity_of(mechanism).hex()
         entries = {(entry.identity, entry.honest): entry for entry in self.spent}
         old = entries.get((identity, honest)) or Spent(identity, describe(mechanism), 0, honest)
         entries[identity, honest] = replace(old, releases=old.releases + 1)
@@ -127,7 +127,8 @@ class NodeLedger:
         ledger = Ledger(Unit.CLIENT, adjacency, trust)
         for entry in self.spent:
             honest = entry.honest if trust is Trust.SECURE_AGGREGATION else 0
-            ledger = ledger.record(curve_of(entry.description, entry.identity, adjacency, honest), entry.releases)
+            release = curve_of(entry.description, entry.identity, adjacency, honest)
+            ledger = ledger.record(release, entry.releases)
         return ledger
 
     def guarantee(self, delta: float, adjacency: Adjacency, trust: Trust = Trust.LOCAL) -> Guarantee:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
-from quietbit.wire.header import InvalidPayload, refuse
+from quietbit._validate import InvalidPayload, refuse_payload
 
 __all__ = ["RECORD", "Release", "join_pieces", "split_pieces"]
 
@@ -44,19 +44,19 @@ class Release:
     def from_bytes(cls, data: bytes) -> Release:
         """Read a release; the payload is left for the aggregator to check."""
         if len(data) < FRAME.size:
-            refuse("length of the release", f"at least {FRAME.size} bytes", len(data))
+            refuse_payload("length of the release", f"at least {FRAME.size} bytes", len(data))
         magic, version, zero, run, number, node = FRAME.unpack_from(data)
         if magic != MAGIC or zero != 0:
-            refuse("the first bytes of the release", f"{MAGIC!r}", repr(bytes(data[:8])))
+            refuse_payload("the first bytes of the release", f"{MAGIC!r}", repr(bytes(data[:8])))
         if version != VERSION:
-            refuse("version of the release", f"{VERSION}", version)
+            refuse_payload("version of the release", f"{VERSION}", version)
         return cls(run, number, node, memoryview(data)[FRAME.size :])
 
     def expect(self, run: int, number: int, node: int) -> None:
         """Refuse a release that was made for another run or round, or by another node."""
         for name, mine, found in (("run", run, self.run), ("round", number, self.round), ("node", node, self.node)):
             if mine != found:
-                refuse(f"{name} of the release", f"{mine}", found)
+                refuse_payload(f"{name} of the release", f"{mine}", found)
 
 
 def split_pieces(data: bytes) -> dict[str, dict[str, bytes]]:
@@ -72,7 +72,7 @@ def join_pieces(records: Mapping[str, Mapping[str, Any]]) -> bytes:
         record = records[name]
         value = record.get(FIELD)
         if set(record) != {FIELD} or not isinstance(value, bytes):
-            refuse(f"record {name} of the reply", f"one field {FIELD} of bytes", f"the fields {sorted(record)}")
+            refuse_payload(f"record {name} of the reply", f"one field {FIELD} of bytes", f"the fields {sorted(record)}")
         pieces.append(value)
     if not pieces:
         raise InvalidPayload(

@@ -13,7 +13,7 @@ from typing import Any, final
 from quietbit._validate import InvalidParameter, finite_real, require, whole_number
 from quietbit.kernel.base import MAX_DIMENSION
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.description import mechanism_identity
+from quietbit.mechanism.registry import identity_of
 
 __all__ = ["Request"]
 
@@ -37,7 +37,7 @@ class Request:
         """What the server asks in round ``number``, from 1 on."""
         ball = mechanism.domain
         number = whole_number(number, "round", 1, MOST_ROUNDS)
-        return cls(number, ball.dimension, ball.radius, mechanism_identity(mechanism))
+        return cls(number, ball.dimension, ball.radius, identity_of(mechanism))
 
     def to_record(self) -> dict[str, int | float | bytes]:
         """The values of a ConfigRecord."""
@@ -72,6 +72,6 @@ class Request:
             self.dimension == ball.dimension, "dimension of the server's mechanism", self.dimension, f"{ball.dimension}"
         )
         require(self.clip == ball.radius, "clip of the server's mechanism", self.clip, f"{ball.radius!r}")
-        mine = mechanism_identity(mechanism)
+        mine = identity_of(mechanism)
         rule = f"{mine.hex()[:16]}..., this node's"
         require(self.identity == mine, "identity of the server's mechanism", f"{self.identity.hex()[:16]}...", rule)

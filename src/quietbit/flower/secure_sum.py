@@ -46,7 +46,6 @@ from quietbit.flower.secure_question import (
 from quietbit.flower.settings import RunSettings
 from quietbit.flower.wire import WireSizes
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.central_sum import mean_from_sum
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.secagg import keys
 from quietbit.secagg.client import PublicKeys
@@ -118,7 +117,7 @@ class SecureRound:
             found = server.finish(self._step(UNMASK, dict.fromkeys(self._left, table), self._unmasking))
             total, guard = found.total[: self.layout.dimension], found.total[self.layout.dimension :]
             require(not guard.any(), "guard of the sum", "others", "zeros (a share or a vector is not genuine)")
-            return mean_from_sum(cast(InterpolatedMVU, self.mechanism), total, len(found.clients))
+            return cast(InterpolatedMVU, self.mechanism).mean_from_sum(total, len(found.clients))
         except QuietbitError as error:
             self._fail(error)
             return None

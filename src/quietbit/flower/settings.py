@@ -31,19 +31,18 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any, cast, final
+from typing import Any, final
 
 import numpy as np
 
 from quietbit._validate import InvalidParameter, finite_real, require, whole_number
 from quietbit.flower.budget import Budget, read_adjacency, read_trust
-from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.mechanism.base import Mechanism, summable
 from quietbit.plan.choose import choose_mechanism
 from quietbit.plan.settings import Settings
 from quietbit.privacy.aggregate import MOST_CLIENTS
-from quietbit.privacy.curve import PrivacyCurve
 from quietbit.privacy.guarantee import Adjacency, Trust, check_delta
+from quietbit.privacy.release import Release
 
 __all__ = ["PREFIX", "RunSettings"]
 
@@ -168,11 +167,11 @@ class RunSettings:
         """The mechanism for updates of this dimension: built as told, or calibrated; the same at both ends."""
         return _mechanism(self, dimension)
 
-    def curve(self, mechanism: Mechanism) -> PrivacyCurve:
+    def curve(self, mechanism: Mechanism) -> Release:
         """What one release of the mechanism costs under the run's trust."""
         if self.honest is None:
             return mechanism.privacy(self.privacy_adjacency)
-        return cast(InterpolatedMVU, mechanism).aggregate_privacy(self.honest, self.privacy_adjacency)
+        return summable(mechanism).sum_privacy(self.honest, self.privacy_adjacency)
 
     def _plan(self) -> Settings:
         """The same choices in the words of the engine-free simulator, whose checks and calibration are used."""

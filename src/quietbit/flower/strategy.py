@@ -45,7 +45,7 @@ from quietbit.flower.rng import warn_if_seeded
 from quietbit.flower.secure_sum import SecureRound
 from quietbit.flower.settings import RunSettings
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.description import mechanism_identity
+from quietbit.mechanism.registry import identity_of
 from quietbit.privacy.curve import ComposedCurve, PrivacyCurve
 
 __all__ = ["PrivateStrategy"]
@@ -169,7 +169,7 @@ class PrivateStrategy(Strategy):
         return Report(
             settings=self.settings,
             run=self._run,
-            identity=mechanism_identity(mechanism).hex() if mechanism is not None else "",
+            identity=identity_of(mechanism).hex() if mechanism is not None else "",
             dimension=mechanism.domain.dimension if mechanism is not None else 0,
             rounds=tuple(self._rounds),
             nodes=tuple(nodes),

@@ -23,8 +23,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @lru_cache(maxsize=8)
 def _digest(*folders: Path) -> str:
-    """Of every source beside the compiled ones: a function may call into, or take constants from, any of them."""
-    files = sorted(file for folder in set(folders) for file in folder.glob("*.py"))
+    """Of every file beside the compiled ones: a function may call into, or take constants from, any of them."""
+    files = sorted(file for folder in set(folders) for kind in ("*.py", "*.bin") for file in folder.glob(kind))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 

@@ -6,24 +6,22 @@ Idea     what composes is a client's own releases. Clients of the same size with
 Source   Guo et al. (ICML 2023), section "Rényi DP and composition".
 
 Under secure aggregation a release is one masked sum, and the others' bits are part of its noise: it costs what
-`aggregate_privacy` says at the number of honest clients that every sum is known to contain.
+`sum_privacy` says at the number of honest clients that every sum is known to contain.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import cast, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._validate import require
-from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.plan.sample_level import sample_curve
-from quietbit.privacy.curve import PrivacyCurve
+from quietbit.mechanism.base import Mechanism, summable
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
 from quietbit.privacy.ledger import Ledger
+from quietbit.privacy.release import Release
 
 __all__ = ["Account"]
 
@@ -47,7 +45,7 @@ class Account:
     trust: Trust = Trust.LOCAL
     honest: int | None = None
     counts: NDArray[np.int64] = field(init=False)
-    _curves: dict[int, PrivacyCurve] = field(init=False, default_factory=dict, repr=False)
+    _releases: dict[int, Release] = field(init=False, default_factory=dict, repr=False)
     _answers: dict[tuple[Pair, float], Guarantee] = field(init=False, default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -58,7 +56,7 @@ class Account:
         require(
             secure == (self.honest is not None), "honest", self.honest, "given for secure aggregation, and only there"
         )
-        self._curve(int(self._kinds().min()))
+        self._release(int(self._kinds().min()))
 
     def record(self, clients: NDArray[np.int64]) -> None:
         """Every one of these clients makes one more release."""
@@ -83,28 +81,24 @@ class Account:
     def _answer(self, pair: Pair, delta: float) -> Guarantee:
         key = (pair, delta)
         if key not in self._answers:
-            self._answers[key] = self._ledger(pair).guarantee(delta)
+            self._answers[key] = self._ledger(pair).guarantee(delta, adaptive=False)  # one mechanism, fixed in the plan
         return self._answers[key]
 
     def _ledger(self, pair: Pair) -> Ledger:
         kind, times = pair
-        return Ledger(self.unit, self.adjacency, self.trust).record(self._curve(kind), times, self.adjacency)
+        return Ledger(self.unit, self.adjacency, self.trust).record(self._release(kind), times)
 
-    def _curve(self, kind: int) -> PrivacyCurve:
-        if kind not in self._curves:
-            self._curves[kind] = self._release(kind)
-        return self._curves[kind]
+    def _release(self, kind: int) -> Release:
+        if kind not in self._releases:
+            self._releases[kind] = self._priced(kind)
+        return self._releases[kind]
 
-    def _release(self, kind: int) -> PrivacyCurve:
+    def _priced(self, kind: int) -> Release:
         """What one release costs a client of this kind."""
         if self.honest is not None:
             require(self.unit is Unit.CLIENT, "unit", self.unit.value, "client under secure aggregation")
-            fits = isinstance(self.mechanism, InterpolatedMVU)
-            require(fits, "mechanism", type(self.mechanism).__name__, "InterpolatedMVU under secure aggregation")
-            return cast(InterpolatedMVU, self.mechanism).aggregate_privacy(self.honest, self.adjacency)
-        if self.unit is Unit.SAMPLE:
-            return sample_curve(self.mechanism, kind, self.adjacency)
-        return self.mechanism.privacy(self.adjacency)
+            return summable(self.mechanism).sum_privacy(self.honest, self.adjacency)
+        return self.mechanism.privacy(self.adjacency, kind if self.unit is Unit.SAMPLE else None)
 
 
 def _exposed(kinds: NDArray[np.int64], counts: NDArray[np.int64]) -> list[Pair]:

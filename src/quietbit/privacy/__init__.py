@@ -3,6 +3,7 @@
 from quietbit.privacy.conversion import epsilon_from_linear, epsilon_from_rdp
 from quietbit.privacy.curve import (
     ComposedCurve,
+    DeltaCurve,
     FunctionCurve,
     GaussianCurve,
     LinearCurve,
@@ -11,6 +12,7 @@ from quietbit.privacy.curve import (
     SlackCurve,
     sampling_slack_upper,
     total,
+    with_delta,
     with_slack,
 )
 from quietbit.privacy.dithered import dithered_l1_curve, dithered_l2_curve, reference_row
@@ -22,25 +24,33 @@ from quietbit.privacy.divergence import (
     through_centre_constant_upper,
     zero_out_constant_upper,
 )
+from quietbit.privacy.dominating import DominatingCurve
 from quietbit.privacy.dp_events import dp_event
+from quietbit.privacy.filter import filter_epsilon_upper
 from quietbit.privacy.fisher import fisher_information, fisher_supremum_upper
 from quietbit.privacy.gaussian import gaussian_epsilon_upper
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit, sensitivity
 from quietbit.privacy.interpolated import interpolated_l1_curve, interpolated_l2_curve
 from quietbit.privacy.ledger import Ledger
+from quietbit.privacy.loss import LossDistribution
+from quietbit.privacy.release import Release
 from quietbit.privacy.renyi import RenyiConstant, kappa_upper
 from quietbit.privacy.skellam import skellam_curve, skellam_rdp_upper
 
 __all__ = [
     "Adjacency",
     "ComposedCurve",
+    "DeltaCurve",
+    "DominatingCurve",
     "FunctionCurve",
     "GaussianCurve",
     "Guarantee",
     "Ledger",
     "LinearCurve",
+    "LossDistribution",
     "PrivacyCurve",
     "PureCurve",
+    "Release",
     "RenyiConstant",
     "SlackCurve",
     "Trust",
@@ -50,6 +60,7 @@ __all__ = [
     "dp_event",
     "epsilon_from_linear",
     "epsilon_from_rdp",
+    "filter_epsilon_upper",
     "fisher_information",
     "fisher_supremum_upper",
     "gaussian_epsilon_upper",
@@ -67,6 +78,7 @@ __all__ = [
     "smallest_probability_lower",
     "through_centre_constant_upper",
     "total",
+    "with_delta",
     "with_slack",
     "zero_out_constant_upper",
 ]

@@ -8,13 +8,11 @@ from quietbit._validate import QuietbitError
 from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.flower.description import curve_of, describe
-from quietbit.mechanism.clipping import Ball, Norm
-from quietbit.mechanism.description import mechanism_identity
+from quietbit.mechanism.additive import Gaussian, Laplace, Sign
+from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.dithered import DitheredMVU
-from quietbit.mechanism.gaussian import Gaussian
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.mechanism.laplace import Laplace
-from quietbit.mechanism.sign import Sign
+from quietbit.mechanism.registry import identity_of
 from quietbit.mechanism.skellam import Skellam
 from quietbit.privacy.guarantee import Adjacency
 
@@ -35,20 +33,20 @@ MECHANISMS = [
 @pytest.mark.parametrize("adjacency", Adjacency)
 def test_the_curve_is_rebuilt_exactly(mechanism, adjacency):
     text = describe(mechanism)
-    curve = curve_of(text, mechanism_identity(mechanism).hex(), adjacency)
+    curve = curve_of(text, identity_of(mechanism).hex(), adjacency)
     for times, delta in ((1, 1e-5), (7, 1e-6)):
         expected = mechanism.privacy(adjacency).repeat(times).epsilon_upper(delta)
         assert curve.repeat(times).epsilon_upper(delta) == expected
 
 
 def test_another_identity_and_changed_numbers_are_refused():
-    text, identity = describe(MECHANISMS[3]), mechanism_identity(MECHANISMS[3]).hex()
+    text, identity = describe(MECHANISMS[3]), identity_of(MECHANISMS[3]).hex()
     with pytest.raises(QuietbitError, match="not the one it was noted as"):
         curve_of(text.replace("3.1", "3.2"), identity, Adjacency.ZERO_OUT)
     design = json.loads(describe(MECHANISMS[0]))
     design["design"]["design"]["alphabet"][0] -= 1.0
     with pytest.raises(QuietbitError, match="cannot be rebuilt"):
-        curve_of(json.dumps(design), mechanism_identity(MECHANISMS[0]).hex(), Adjacency.ZERO_OUT)
+        curve_of(json.dumps(design), identity_of(MECHANISMS[0]).hex(), Adjacency.ZERO_OUT)
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,20 @@ from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.flower.budget import Budget
 from quietbit.flower.node_ledger import AnsweredBefore, BudgetSpent, NodeLedger, UnreadableLedger, read_ledger
-from quietbit.mechanism.clipping import Ball, Norm
-from quietbit.mechanism.gaussian import Gaussian
+from quietbit.mechanism.additive import Gaussian
+from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.ledger import Ledger
+from quietbit.privacy.release import Release
 
 BALL = Ball(Norm.L2, 1.0, 20)
 FIRST, SECOND = InterpolatedMVU(solve(DesignSpec(2, 1, 2.0)), BALL), Gaussian(BALL, 2.0)
 ADJACENCY = Adjacency.REPLACE_ONE
+
+
+def released(curve, adjacency, trust=Trust.LOCAL):
+    return Release(curve, adjacency, Unit.CLIENT, trust)
 
 
 def example() -> NodeLedger:
@@ -26,7 +31,8 @@ def example() -> NodeLedger:
 
 def test_it_composes_over_mechanisms_and_runs():
     ledger = Ledger(Unit.CLIENT, ADJACENCY, Trust.LOCAL)
-    expected = ledger.record(FIRST.privacy(ADJACENCY), 2).record(SECOND.privacy(ADJACENCY), 1).guarantee(1e-5)
+    first, second = (released(one.privacy(ADJACENCY), ADJACENCY) for one in (FIRST, SECOND))
+    expected = ledger.record(first, 2).record(second, 1).guarantee(1e-5)
     assert example().guarantee(1e-5, ADJACENCY) == expected
     assert example().releases == 3
 
@@ -79,12 +85,12 @@ def test_sums_are_priced_as_sums_or_as_if_the_masks_had_failed():
     mixed = example().record(FIRST, 3, 1, honest=4).record(FIRST, 3, 2, honest=4).record(FIRST, 3, 3, honest=9)
     assert (mixed.releases, mixed.honest, len(mixed.spent)) == (6, 9, 4)
     near = Adjacency.ZERO_OUT
-    own, far = FIRST.privacy(near), SECOND.privacy(near)
+    own, far = released(FIRST.privacy(near), near), released(SECOND.privacy(near), near)
     ledger = Ledger(Unit.CLIENT, near, Trust.LOCAL)
     alone = ledger.record(own, 2).record(far, 1).record(own, 2).record(own, 1).guarantee(1e-5)
     assert mixed.guarantee(1e-5, near) == alone
     ledger = Ledger(Unit.CLIENT, near, Trust.SECURE_AGGREGATION).record(own, 2).record(far, 1)
-    four, nine = (FIRST.aggregate_privacy(count, near) for count in (4, 9))
+    four, nine = (FIRST.sum_privacy(count, near) for count in (4, 9))
     together = ledger.record(four, 2).record(nine, 1).guarantee(1e-5)
     assert mixed.guarantee(1e-5, near, Trust.SECURE_AGGREGATION) == together
     assert together.epsilon_upper < alone.epsilon_upper

@@ -10,8 +10,8 @@ import pytest
 from quietbit._validate import InvalidParameter, QuietbitError
 from quietbit.flower.node_ledger import NodeLedger, UnreadableLedger, read_ledger
 from quietbit.flower.store import FileStore, StateStore, store_for
-from quietbit.mechanism.clipping import Ball, Norm
-from quietbit.mechanism.gaussian import Gaussian
+from quietbit.mechanism.additive import Gaussian
+from quietbit.mechanism.ball import Ball, Norm
 
 MECHANISM = Gaussian(Ball(Norm.L2, 1.0, 3), 2.0)
 

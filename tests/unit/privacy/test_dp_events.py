@@ -10,6 +10,7 @@ from quietbit.privacy import (
     Ledger,
     LinearCurve,
     PureCurve,
+    Release,
     Trust,
     Unit,
     dp_event,
@@ -46,7 +47,9 @@ def test_a_gaussian_is_the_gaussian_of_its_noise_multiplier():
 
 
 def test_a_ledger_exports_its_total():
-    ledger = Ledger(Unit.CLIENT, Adjacency.ZERO_OUT, Trust.LOCAL).record(GaussianCurve(0.01), times=7)
+    ledger = Ledger(Unit.CLIENT, Adjacency.ZERO_OUT, Trust.LOCAL).record(
+        Release(GaussianCurve(0.01), Adjacency.ZERO_OUT, Unit.CLIENT, Trust.LOCAL), times=7
+    )
     assert dp_event(ledger) == dp_event(ledger.total())
     assert dp_event(Ledger(Unit.CLIENT, Adjacency.ZERO_OUT, Trust.LOCAL)) == dp_event(GaussianCurve(0.0))
 
