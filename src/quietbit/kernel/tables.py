@@ -65,6 +65,7 @@ UNDECIDED = 255
 TARGET_CELLS = 1024
 MAX_TABLE = 1 << 18  # cells times symbols
 WIDEST = 64  # the widest undecided range, in words out of 65536, at which a polynomial still pays
+LARGEST = 2.0**100  # a coefficient beyond comes close to what float32 holds
 # Of polynomials for GPUs:
 DEGREES = ((False, (3, 5, 7)), (True, (5, 7, 9, 11, 13, 15)))  # on [0, 1], then on [-1, 1]
 GOOD = {1: 8.0}  # a margin below which a higher degree gains nothing; with more bits, 1/2
@@ -201,7 +202,10 @@ def _fit_odd(
     columns = np.stack([np.ones_like(z)] + [z ** (2 * k + 1) for k in range(terms)], axis=1)
     solved = np.linalg.lstsq(columns, scaled_cumulative(sampler, nodes)[:, 0], rcond=None)[0]
     powers = [0] + [2 * k + 1 for k in range(terms)]
-    rounded = [np.float32(c / reach**p) for c, p in zip(solved.tolist(), powers, strict=True)]
+    exact_coefficients = [c / reach**p for c, p in zip(solved.tolist(), powers, strict=True)]
+    if not all(abs(value) <= LARGEST for value in exact_coefficients):
+        return None  # high powers of a short reach, as a kink asks for: float32 would overflow
+    rounded = [np.float32(value) for value in exact_coefficients]
     c = [float(value) for value in rounded]
     at = grid + shift
     off = np.abs(sum(value * at**p for value, p in zip(c, powers, strict=True)) - exact)
@@ -214,9 +218,9 @@ def _fit_odd(
     evaluated = ROUNDOFF * (2 * terms + 6) * (sum(sizes) + UNIT)
     outside = 4 * ROUNDOFF * sum(p * s for p, s in zip(powers, sizes, strict=True))  # of the clamp's rounding
     margin = float(off.max()) + between + moved + evaluated + outside + 2.0**-16
-    width = ceil(2 * margin) + 1
-    if width > WIDEST or exact.min() - 3 * margin < 1 or exact.max() + margin > UNIT - 2:
+    if not 2 * margin + 1 <= WIDEST or exact.min() - 3 * margin < 1 or exact.max() + margin > UNIT - 2:
         return None
+    width = ceil(2 * margin) + 1
     constant = np.float32(c[0] - margin)
     ordered: list[Any] = [constant, *reversed(rounded[1:])]
     lowest, highest = np.float32(low + shift), np.float32(high + shift)

@@ -103,3 +103,17 @@ def test_refusals() -> None:
             call()
     with pytest.raises(InvalidParameter, match="count"):
         device_rng().draw(-1)
+
+
+@pytest.mark.parametrize("generator", GENERATORS)
+def test_any_stream_that_a_mechanism_asks_for(generator: str) -> None:
+    """Streams beyond 64, as a mechanism that tries again and again needs them; 32 words of 64 bits do not repeat."""
+    block = DeviceBlock(10, generator, KEY)
+    streams = (0, 1, 63, 64, 65, 253, 254, 255, 256, 510, 4096, 2**24, 2**31, 2**32 - 3, 2**32 - 2, 2**32)
+    found = np.concatenate([block.uniform64(stream, 5, 32) for stream in streams])
+    assert np.unique(found).size == found.size
+    for stream in (-1, 2**32 + 1, 1.5):
+        with pytest.raises(InvalidParameter, match="stream"):
+            block.uniform64(stream, 0, 1)  # type: ignore[arg-type]
+    with pytest.raises(InvalidParameter, match="words asked for"):
+        block.uniform64(0, 2**56, 1)
