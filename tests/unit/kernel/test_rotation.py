@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.linalg import hadamard
 
-from quietbit.mechanism.rotation import rotate, rotate_back
+from quietbit.kernel.transform import rotate, rotate_back
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8, 67, 256])
