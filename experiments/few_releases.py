@@ -1,7 +1,7 @@
 r"""Accuracy where a client takes part a few times: the vector mechanism, I-MVU and the Gaussian at equal budgets.
 
-Idea     linear models on fixed features, a client per example, every client once per epoch; a cohort's releases are drawn
-         from the mechanisms' laws on one device (`quietbit_lab.cohort.releases`). Two seeds choose step size and clip
+Idea     linear models on fixed features, a client per example, every client once per epoch; a cohort's releases are
+         drawn from the mechanisms' laws on one device (`quietbit_lab.cohort.releases`). Two seeds choose step and clip
          of every line, five others report.
 
     PYTHONPATH=src:extra QUIETBIT_DATA=data python experiments/few_releases.py --task mnist --device cuda --minutes 8 \
