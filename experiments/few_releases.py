@@ -27,8 +27,8 @@ from quietbit_lab.task.registry import TaskSpec, build_task
 
 CHOOSING, REPORTING = (101, 102), (1, 2, 3, 4, 5)
 DELTA, MOMENTUM = 1e-5, 0.5
-STEPS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
-CLIPS = (2.0, 8.0, 30.0)
+STEPS = (0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5)
+CLIPS = (8.0, 30.0)
 BEGAN = time.monotonic()
 
 
