@@ -31,7 +31,7 @@ from quietbit.flower.wire import WireSizes
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.calibrate import calibrate
-from quietbit.plan.problem import MAX_CLIP, LocalPlan
+from quietbit.simulate.problem import MAX_CLIP, LocalPlan
 from quietbit.privacy.curve import GaussianCurve
 from quietbit.privacy.guarantee import Adjacency
 from quietbit_lab.task.dataset import Partition

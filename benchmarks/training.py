@@ -26,7 +26,7 @@ from quietbit.kernel.rng import secure_rng
 from quietbit.kernel.select import select
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.plan.problem import LocalPlan
+from quietbit.simulate.problem import LocalPlan
 from quietbit.simulate.client_rng import secure_client_rng
 from quietbit.simulate.cohort import PrivateCollector, release_bodies
 from quietbit_lab.task.dataset import Dataset, Examples, Partition

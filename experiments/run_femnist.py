@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from quietbit.plan.problem import Problem
+from quietbit.simulate.problem import Problem
 from quietbit.plan.settings import Settings
 from quietbit_lab.experiment.files import append_line
 from quietbit_lab.experiment.grid import Job, Sweep, read_sweep

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from quietbit.plan.problem import Problem
+from quietbit.simulate.problem import Problem
 from quietbit.plan.settings import Settings
 from quietbit_lab.experiment.batched import run_batches
 from quietbit_lab.experiment.grid import Job, Sweep, read_sweep

@@ -24,7 +24,7 @@ import pytest
 from engine.superlink import EngineFailure, Network, Node
 from engine.wire import PUSHES, Request, replies, total
 from quietbit.flower import RunSettings, read_ledger
-from quietbit.plan.problem import LocalPlan, Score, clip_rows
+from quietbit.simulate.problem import LocalPlan, Score, clip_rows
 from quietbit.plan.settings import Settings
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.simulate.client_rng import seeded_client_rng

@@ -16,7 +16,7 @@ from scipy import stats
 
 import quietbit
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.plan.problem import LocalPlan
+from quietbit.simulate.problem import LocalPlan
 from quietbit.simulate.client_rng import seeded_client_rng
 from quietbit.simulate.cohort import PrivateCollector
 from quietbit_lab.task.linear_device import DeviceProblem, open_device

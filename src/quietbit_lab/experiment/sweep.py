@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from quietbit._validate import QuietbitError, finite_real, whole_number
-from quietbit.plan.problem import Problem
+from quietbit.simulate.problem import Problem
 from quietbit.simulate.loop import INTERRUPTED, simulate
 from quietbit_lab.experiment.files import append_line, only_writer, read_lines
 from quietbit_lab.experiment.grid import Job, Sweep

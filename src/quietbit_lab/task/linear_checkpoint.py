@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from quietbit._validate import QuietbitError
-from quietbit.plan.problem import Score
+from quietbit.simulate.problem import Score
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
 from quietbit.simulate.loop import Point
 from quietbit_lab.experiment.files import write_whole

@@ -18,7 +18,7 @@ from quietbit.mechanism.base import Mechanism
 from quietbit.plan.account import Account
 from quietbit.plan.choose import choose_mechanism
 from quietbit.plan.participation import Participation, releases_per_client
-from quietbit.plan.problem import Rows
+from quietbit.simulate.problem import Rows
 from quietbit.plan.settings import Settings
 from quietbit.privacy.guarantee import Guarantee, Trust
 from quietbit.secagg.plan import masked_size

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, final
 
 from quietbit._validate import require_module
-from quietbit.plan.problem import Problem
+from quietbit.simulate.problem import Problem
 from quietbit.plan.settings import Settings
 from quietbit.privacy.guarantee import Unit
 from quietbit.simulate.loop import Run

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from quietbit._validate import InvalidParameter, require, require_module
 from quietbit.mechanism.ball import Norm
-from quietbit.plan.problem import LocalPlan, Rows, Score, clip_factors, clip_rows
+from quietbit.simulate.problem import LocalPlan, Rows, Score, clip_factors, clip_rows
 from quietbit.privacy.guarantee import Unit
 from quietbit_lab.task.dataset import Dataset, Partition
 from quietbit_lab.task.module_data import Prepare, StoredExamples

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, final
 
 from quietbit._validate import require, whole_number
-from quietbit.plan.problem import Problem
+from quietbit.simulate.problem import Problem
 from quietbit_lab.task.dataset import Dataset, Partition
 from quietbit_lab.task.source import data_folder
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import quietbit
-from quietbit.plan.problem import Score
+from quietbit.simulate.problem import Score
 from quietbit.plan.settings import Settings
 from quietbit.simulate.loop import simulate
 from quietbit_lab.task.linear_batch import Batch, train_many

@@ -3,7 +3,7 @@ import pytest
 
 import quietbit
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.plan.problem import LocalPlan
+from quietbit.simulate.problem import LocalPlan
 from quietbit.plan.settings import Settings
 from quietbit.privacy.guarantee import Unit
 from quietbit.simulate.loop import simulate

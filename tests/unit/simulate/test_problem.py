@@ -3,7 +3,7 @@ import pytest
 
 import quietbit
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.plan.problem import LocalPlan, clip_factors, clip_rows
+from quietbit.simulate.problem import LocalPlan, clip_factors, clip_rows
 from quietbit.privacy.guarantee import Unit
 
 
