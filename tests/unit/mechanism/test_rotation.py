@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.linalg import hadamard
-
 from quietbit.mechanism.rotation import rotate, rotate_back
+from scipy.linalg import hadamard
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8, 67, 256])
