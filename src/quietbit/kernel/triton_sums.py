@@ -215,9 +215,11 @@ def clip_numbers(limbs, peak_at, plan, numbers, ORDER: tl.constexpr, LIMBS: tl.c
     high, middle, low = tl.load(plan), tl.load(plan + 1), tl.load(plan + 2)
     quotient = high / norm
     bits = quotient.to(tl.int64, bitcast=True)
-    above, below = (bits + 1).to(tl.float64, bitcast=True), (bits - 1).to(tl.float64, bitcast=True)
-    factor = tl.where(_not_above(quotient, norm, high, middle, low), quotient, below)
-    factor = tl.where(_not_above(above, norm, high, middle, low), above, factor)
+    # Rounding ``high`` and the quotient moved it by less than two units in the last place.
+    factor = (bits - 2).to(tl.float64, bitcast=True)
+    for step in tl.static_range(-1, 3):
+        larger = (bits + step).to(tl.float64, bitcast=True)
+        factor = tl.where(_not_above(larger, norm, high, middle, low), larger, factor)
     factor = tl.where(_not_above(1.0 + 0.0 * norm, norm, high, middle, low), 1.0, factor)
     bits = factor.to(tl.int64, bitcast=True)
     mantissa = ((bits & 0xFFFFFFFFFFFFF) | (1023 << 52)).to(tl.float64, bitcast=True)
