@@ -37,7 +37,7 @@ from quietbit.kernel.sampler import Sampler, level_knots
 from quietbit.kernel.tables import Thresholds, thresholds_on_device
 from quietbit.kernel.torch import TorchKernel
 
-__all__ = ["TritonKernel", "tables_on_device"]
+__all__ = ["TritonKernel", "enqueue", "tables_on_device"]
 
 GIVEN, CHACHA = 0, 2
 DRAWN = {"philox": 1, "chacha12": CHACHA, "philox7": 3}
@@ -245,24 +245,7 @@ def _sample_at_once(
 
     The factor that the device found is compared with the host's in the end, and the second look with its limit.
     """
-    torch, code = require_module("torch", "torch"), _machine_code()
-    x, partials = joined.parts[0], LOOKS
-    buffer = torch.zeros(HEAD + partials + SETTLERS, dtype=torch.int64, device=x.device)
-    limbs, peak, count = buffer[: code.LIMBS + 1], buffer[9:10], buffer[10:11].view(torch.int32)[:1]
-    numbers, looks = buffer[16:26].view(torch.float64), buffer[HEAD:].view(torch.float64)
-    sums = _block_sums(_pieces(joined, given), order, 1.0, peak)
-    grid, shape = (-(-sums.numel() // 1024),), {"SIZE": 1024, "LIMBS": code.LIMBS, "LIMB_BITS": code.LIMB_BITS}
-    code.add_limbs[grid](sums, sums.numel(), peak, limbs, **shape, enable_fp_fusion=False)
-    plan = _clip_plan(sampler, radius, str(x.device))
-    code.clip_numbers[(1,)](
-        limbs, peak, plan, numbers, ORDER=order, LIMBS=code.LIMBS, num_warps=1, enable_fp_fusion=False
-    )
-    launch = _Launch(sampler, x, rng.draw(x.numel()), out, True, x.dtype != torch.float64)
-    capacity, many = launch.run(numbers, count, order, looks[partials:])
-    each = -(-max(1, many.numel()) // partials)
-    size = 1 << max(5, (each - 1).bit_length())
-    if many.numel():
-        code.add_looks[(-(-many.numel() // size),)](many, many.numel(), looks, SIZE=size)
+    buffer, capacity = enqueue(sampler, joined, given, order, radius, rng, out)
     host = buffer.cpu().numpy()
     norm, factor = host[24:26].view(np.float64).tolist()
     if not math.isfinite(norm):
@@ -270,10 +253,36 @@ def _sample_at_once(
     clip = Clip.of(norm, radius, order)
     if clip.limit is None or clip.factor != factor:
         return False
-    first = HEAD + partials if int(host[10:11].view(np.int32)[0]) > capacity else HEAD
+    first = HEAD + LOOKS if int(host[10:11].view(np.int32)[0]) > capacity else HEAD
     found = host[first:].view(np.float64)
     clip.check(math.fsum(found.tolist()) if np.all(np.isfinite(found)) else math.inf)
     return True
+
+
+def enqueue(
+    sampler: Sampler, joined: Tensors, given: Tensors, order: int, radius: float, rng: RandomBits, out: Any
+) -> tuple[Any, int]:
+    """Everything that the device does to clip and sample, in its queue; what the host will look at, and the capacity.
+
+    The key is drawn when the norm is already in the queue.
+    """
+    torch, code = require_module("torch", "torch"), _machine_code()
+    x = joined.parts[0]
+    buffer = torch.zeros(HEAD + LOOKS + SETTLERS, dtype=torch.int64, device=x.device)
+    limbs, peak, count = buffer[: code.LIMBS + 1], buffer[9:10], buffer[10:11].view(torch.int32)[:1]
+    numbers, looks = buffer[16:26].view(torch.float64), buffer[HEAD:].view(torch.float64)
+    sums = _block_sums(_pieces(joined, given), order, 1.0, peak)
+    shape = {"SIZE": 1024, "LIMBS": code.LIMBS, "LIMB_BITS": code.LIMB_BITS, "enable_fp_fusion": False}
+    code.add_limbs[(-(-sums.numel() // 1024),)](sums, sums.numel(), peak, limbs, **shape)
+    plan = _clip_plan(sampler, radius, str(x.device))
+    few = {"num_warps": 1, "enable_fp_fusion": False}
+    code.clip_numbers[(1,)](limbs, peak, plan, numbers, ORDER=order, LIMBS=code.LIMBS, **few)
+    launch = _Launch(sampler, x, rng.draw(x.numel()), out, True, x.dtype != torch.float64)
+    capacity, first = launch.run(numbers, count, order, looks[LOOKS:])
+    if first.numel():
+        each = 1 << max(5, (-(-first.numel() // LOOKS) - 1).bit_length())
+        code.add_looks[(-(-first.numel() // each),)](first, first.numel(), looks, SIZE=each)
+    return buffer, capacity
 
 
 @lru_cache(maxsize=64)
@@ -324,7 +333,7 @@ class _Launch:
         searched = (plan.lowest, plan.highest, tables.coefficients, plan.half)
         shape = {"BITS": sampler.bits, "DEGREE": plan.degree, "CELLS": plan.cells}
         kinds = {"GENERATOR": generator, "DOUBLE": not self.single, "CENTRED": plan.centred, "LOOK": order}
-        first = count
+        first = torch.empty(0, dtype=torch.float64, device=x.device)
         if self.decidable and rows:
             four = generator == CHACHA or (sampler.bits == 1 and x.element_size() == 2)
             groups = 4 if four else GROUPS.get(sampler.bits, 1)
