@@ -12,8 +12,8 @@ import quietbit
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, show_json
 
 if TYPE_CHECKING:
+    from quietbit.auditor.doctor import Outcome
     from quietbit.kernel.select import Gpu, KernelSupport
-    from quietbit.wire.self_test import Outcome
 
 __all__ = ["doctor"]
 
@@ -39,6 +39,7 @@ def doctor(json: JsonOption = False) -> None:
     Example: quietbit doctor
     """
     # Imported here, so that --help need not wait for numpy.
+    from quietbit.auditor.doctor import self_test
     from quietbit.kernel.select import (
         aes_gigabytes_per_second,
         aes_instructions,
@@ -46,7 +47,6 @@ def doctor(json: JsonOption = False) -> None:
         gpu_support,
         kernel_support,
     )
-    from quietbit.wire.self_test import self_test
 
     versions = _versions()
     with progress_bar("Looking around", quiet=json) as report:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust
+from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
 from quietbit.privacy.release import Release
 
 __all__ = ["Account", "Participation"]
@@ -49,10 +49,12 @@ class Account:
         """The counts of a node, from zero."""
         return self.nodes.setdefault(number, Participation())
 
-    def guarantee(self, release: Release, releases: int) -> Guarantee:
+    def guarantee(self, release: Release | None, releases: int) -> Guarantee:
         """What so many releases of one client cost."""
+        if release is None:  # nobody has been asked yet
+            return Guarantee(0.0, self._delta, Unit.CLIENT, self._adjacency, self._trust)
         return release.repeat(releases).guarantee(self._delta)  # the run's one mechanism, fixed before it began
 
-    def worst(self, release: Release) -> Guarantee:
+    def worst(self, release: Release | None) -> Guarantee:
         """What holds for every client: that of the node with the most releases."""
         return self.guarantee(release, max((node.releases for node in self.nodes.values()), default=0))

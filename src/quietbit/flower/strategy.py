@@ -46,7 +46,7 @@ from quietbit.flower.secure_sum import SecureRound
 from quietbit.flower.settings import RunSettings
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.registry import identity_of
-from quietbit.privacy.curve import ComposedCurve, PrivacyCurve
+from quietbit.privacy.release import Release
 
 __all__ = ["PrivateStrategy"]
 
@@ -75,7 +75,7 @@ class PrivateStrategy(Strategy):
         self._open: OpenRound | SecureRound | None = None
         self._rounds: list[RoundReport] = []
         self._mechanism: Mechanism | None = None
-        self._curve: PrivacyCurve = ComposedCurve(())
+        self._release: Release | None = None
         self._run = 0
         warn_if_seeded(self.settings)
 
@@ -91,7 +91,7 @@ class PrivateStrategy(Strategy):
                 layout.dimension == known, "number of parameters", layout.dimension, f"{known}, as in earlier rounds"
             )
         else:
-            self._curve = self.settings.curve(mechanism)
+            self._release = self.settings.curve(mechanism)
         self._mechanism, self._run = mechanism, grid.run.run_id
         request = ConfigRecord(dict(Request.of(server_round, mechanism).to_record()))
         messages = list(self.inner.configure_train(server_round, arrays, config, grid))
@@ -163,7 +163,7 @@ class PrivateStrategy(Strategy):
         nodes = []
         for node, counts in sorted(self._account.nodes.items()):
             if counts.releases not in cost:
-                cost[counts.releases] = self._account.guarantee(self._curve, counts.releases).epsilon_upper
+                cost[counts.releases] = self._account.guarantee(self._release, counts.releases).epsilon_upper
             numbers = counts.asked, counts.answered, counts.declined, counts.refused, counts.releases
             nodes.append(NodeReport(node, *numbers, cost[counts.releases]))
         return Report(
@@ -173,12 +173,12 @@ class PrivateStrategy(Strategy):
             dimension=mechanism.domain.dimension if mechanism is not None else 0,
             rounds=tuple(self._rounds),
             nodes=tuple(nodes),
-            guarantee=self._account.worst(self._curve) if mechanism is not None else None,
+            guarantee=self._account.worst(self._release) if mechanism is not None else None,
         )
 
     def _numbers(self, outcome: RoundReport) -> dict[str, MetricRecordValues]:
         """Our own metrics of a round, for Flower's result."""
-        worst = self._account.worst(self._curve)
+        worst = self._account.worst(self._release)
         return {
             "quietbit-asked": outcome.asked,
             "quietbit-answered": outcome.answered,

@@ -40,6 +40,7 @@ __all__ = [
     "DominatedCurve",
     "FunctionCurve",
     "GaussianCurve",
+    "GaussianPairCurve",
     "LinearCurve",
     "LossPair",
     "PrivacyCurve",
@@ -246,6 +247,48 @@ class GaussianCurve(_Curve):
 
 @final
 @dataclass(frozen=True, slots=True)
+class GaussianPairCurve(_Curve):
+    """A release that a Gaussian pair dominates: mu-Gaussian differential privacy, mu^2 = 2 ``pair_slope``.
+
+    Its Rényi divergences may be known to be smaller than that Gaussian's: at most ``slope`` times the order. The pair
+    composes exactly, with itself and with Gaussians, also when inputs depend on what was released before (Dong, Roth,
+    Su 2022); it is infinite where none is known.
+    """
+
+    slope: float
+    pair_slope: float
+
+    def __post_init__(self) -> None:
+        """Refuse a slope that is negative or not finite, and a pair's that is negative or no number."""
+        object.__setattr__(self, "slope", _not_negative(self.slope, "slope"))
+        require(self.pair_slope >= 0, "pair_slope", self.pair_slope, "a number of at least 0")
+        object.__setattr__(self, "pair_slope", float(self.pair_slope))
+
+    def rdp(self, alpha: float) -> float:
+        """The smaller slope times the order."""
+        _order(alpha)
+        return min(self.slope, self.pair_slope) * alpha
+
+    def pure_epsilon_upper(self) -> float:
+        """Infinite: neither account says anything at delta = 0."""
+        return math.inf if min(self.slope, self.pair_slope) > 0 else 0.0
+
+    def losses(self) -> LossPair | None:
+        """Those of the Gaussian pair."""
+        return GaussianCurve(self.pair_slope).losses() if self.pair_slope < math.inf else None
+
+    def accounts(self, delta: float) -> dict[str, float]:
+        """The pair's exact account, and Rényi, which is smaller where the pair's slope is much the larger."""
+        delta = check_delta(delta)
+        by_pair = gaussian_epsilon_upper(self.pair_slope, delta)
+        return {"exact Gaussian": by_pair, "Rényi": self._from_rdp(delta)}
+
+    def _from_rdp(self, delta: float) -> float:
+        return epsilon_from_linear(min(self.slope, self.pair_slope), delta)
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class FunctionCurve(_Curve):
     """Any certified function of the order; ``pure`` is its max-divergence where one is known."""
 
@@ -326,36 +369,43 @@ class SlackCurve(_Curve):
 @final
 @dataclass(frozen=True, slots=True)
 class DeltaCurve(_Curve):
-    """A release with the certified law but for a set of outputs of mass ``lost``; made by `with_delta`."""
+    """A release with the certified law but for a set of outputs of mass ``lost``; made by `with_delta`.
+
+    ``pure`` is a max-divergence that holds for all outputs, those of the lost mass included; infinite where none does.
+    """
 
     inner: PrivacyCurve
     lost: float
+    pure: float = math.inf
 
     def rdp(self, alpha: float) -> float:
-        """Infinite: nothing is known about the outputs of the lost mass."""
+        """What the max-divergence implies; the inner curve says nothing about the outputs of the lost mass."""
         _order(alpha)
-        return math.inf
+        return PureCurve(self.pure).rdp(alpha) if self.pure < math.inf else math.inf
 
     def pure_epsilon_upper(self) -> float:
-        """Infinite, for the same reason."""
-        return math.inf
+        """The max-divergence that holds for all outputs."""
+        return self.pure
 
     def accounts(self, delta: float) -> dict[str, float]:
-        """The inner curve's accounts at what the lost mass leaves of ``delta``."""
+        """The inner curve's accounts at what the lost mass leaves of ``delta``, and the pure one of all outputs."""
         left = math.nextafter(check_delta(delta) - self.lost, 0.0)
-        return _accounts(self.inner, left) if left > 0 else {"lost mass": math.inf}
+        found = _accounts(self.inner, left) if left > 0 else {"lost mass": math.inf}
+        return {**found, "pure": self.pure}
 
     def _from_rdp(self, delta: float) -> float:
-        return math.inf
+        return epsilon_from_rdp(self.rdp, delta) if self.pure < math.inf else math.inf
 
 
 def total(releases: Iterable[tuple[PrivacyCurve, int]]) -> _Curve:
     """The curve of all releases together: the only place that adds and multiplies.
 
-    Gaussian curves stay Gaussian, linear ones linear, slacks and lost masses add up, the rest is kept part by part.
+    Gaussian curves stay Gaussian, what Gaussian pairs dominate stays so, linear ones stay linear, slacks and lost
+    masses add up, the rest is kept part by part.
     """
-    gaussian, linear, slack, lost = 0.0, 0.0, 0.0, 0.0
-    has_linear = False
+    releases = list(releases)
+    gaussian, linear, slack, lost, pair = 0.0, 0.0, 0.0, 0.0, 0.0
+    has_linear, has_pair = False, False
     rest: dict[PrivacyCurve, int] = {}
     for curve, times, factor in _flat(releases):
         if isinstance(curve, SlackCurve):  # its inner curve follows by itself, as that of the next
@@ -363,26 +413,36 @@ def total(releases: Iterable[tuple[PrivacyCurve, int]]) -> _Curve:
         elif isinstance(curve, DeltaCurve):
             lost = _sum_up(lost, round_up(curve.lost * factor, 1e-15 if factor > 1 else 0.0), times)
         elif isinstance(curve, GaussianCurve):
-            gaussian = _sum_up(gaussian, curve.slope, times)
+            gaussian, pair = _sum_up(gaussian, curve.slope, times), _sum_up(pair, curve.slope, times)
+        elif isinstance(curve, GaussianPairCurve):
+            has_pair = True
+            gaussian, pair = _sum_up(gaussian, curve.slope, times), _sum_up(pair, curve.pair_slope, times)
         elif isinstance(curve, LinearCurve):
             has_linear, linear = True, _sum_up(linear, curve.slope, times)
         else:
             rest[curve] = rest.get(curve, 0) + times
-    if gaussian > 0 or has_linear:
-        slope = _sum_up(gaussian, linear, 1)
-        rest[LinearCurve(slope) if has_linear else GaussianCurve(slope)] = 1
+    if has_linear:
+        rest[LinearCurve(_sum_up(gaussian, linear, 1))] = 1
+    elif has_pair and pair > 0:
+        rest[GaussianPairCurve(gaussian, pair)] = 1
+    elif gaussian > 0:
+        rest[GaussianCurve(gaussian)] = 1
     whole = _joined(tuple(rest.items()))
     whole = SlackCurve(whole, slack) if slack > 0 else whole
-    return DeltaCurve(whole, lost) if lost > 0 else whole
+    if lost == 0:
+        return whole
+    return DeltaCurve(whole, lost, _exact_sum_up((curve.pure_epsilon_upper(), times) for curve, times in releases))
 
 
-def with_delta(curve: PrivacyCurve, lost: float) -> _Curve:
+def with_delta(curve: PrivacyCurve, lost: float, pure: float = math.inf) -> _Curve:
     """The curve of a release that is the certified one but for outputs of mass at most ``lost``, in either world.
 
     For every pair of neighbours there are two laws that ``curve`` covers and a set of outputs outside which the
-    release has exactly these; the head of this file has the proof, for adaptive compositions too.
+    release has exactly these; the head of this file has the proof, for adaptive compositions too. ``pure`` is a
+    max-divergence of the release as it is, where one is known.
     """
-    return total([(DeltaCurve(curve, check_delta(lost)), 1)])
+    require(pure >= 0, "pure", pure, "a number of at least 0")
+    return total([(DeltaCurve(curve, check_delta(lost), pure), 1)])
 
 
 def split_delta(curve: PrivacyCurve) -> tuple[PrivacyCurve, float]:

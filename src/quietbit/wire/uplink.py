@@ -32,8 +32,8 @@ class Uplink:
     ``like`` is an update of the structure to expect and to rebuild (a dict, list or tuple of numpy or torch
     arrays, nested as they may be; the model's parameters will do); only shapes and types are kept. Without
     it any structure with the right number of entries is sent, and a flat float64 vector is received.
-    ``threads`` is how many threads may work and ``kernel`` names the code that does; neither changes a byte. ``max_payloads`` bounds how many payloads one mean
-    may have.
+    ``threads`` is how many threads may work and ``kernel`` names the code that does; neither changes a byte.
+    ``max_payloads`` bounds how many payloads one mean may have.
     """
 
     mechanism: Mechanism

@@ -1,3 +1,5 @@
+import math
+
 import dp_accounting
 import pytest
 from dp_accounting.rdp import RdpAccountant
@@ -7,6 +9,7 @@ from quietbit._validate import InvalidParameter
 from quietbit.privacy import (
     Adjacency,
     GaussianCurve,
+    GaussianPairCurve,
     Ledger,
     LinearCurve,
     PureCurve,
@@ -44,6 +47,11 @@ def test_their_account_of_our_event_is_ours(curve, delta):
 
 def test_a_gaussian_is_the_gaussian_of_its_noise_multiplier():
     assert dp_event(GaussianCurve(1 / (2 * 3.0**2))).noise_multiplier == pytest.approx(3.0)
+
+
+def test_what_a_gaussian_pair_dominates_is_that_gaussian():
+    assert dp_event(GaussianPairCurve(0.01, 1 / (2 * 3.0**2))).noise_multiplier == pytest.approx(3.0)
+    assert dp_event(GaussianPairCurve(0.01, math.inf)).rho == 0.01
 
 
 def test_a_ledger_exports_its_total():

@@ -50,7 +50,7 @@ def test_the_overhead_is_64_bytes(bits: int) -> None:
 @pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=MECHANISMS.keys())
 def test_a_mechanism_has_a_header(mechanism: Any) -> None:
     header = Header.of(mechanism)
-    assert (header.layout.bits, header.layout.count) == (mechanism.bits, mechanism.layout.count)
+    assert (header.layout.bits, header.layout.count) == (mechanism.layout.bits, mechanism.layout.count)
 
 
 @pytest.mark.parametrize("bits", [0, 17, 31, 33, -1, 2.5])
@@ -84,7 +84,8 @@ def test_a_truncated_header_is_refused(size: int) -> None:
     ("place", "value", "sentence"),
     [
         (0, b"QBIX", "the first four bytes of the payload must be b'QBIT', got b'QBIX'."),
-        (4, b"\x02\x00", "version of the payload must be 1, got 2."),
+        (4, b"\x03\x00", "version of the payload must be 1 or 2, got 3."),
+        (4, b"\x02\x00", "bits of the payload must be 0, got 3."),
         (6, b"\x11\x00", "bits of the payload must be 1 to 16, or 32, got 17."),
         (6, b"\x00\x00", "bits of the payload must be 1 to 16, or 32, got 0."),
         (6, b"\x04\x00", "length written in the payload must be 6 bytes, got 5."),
