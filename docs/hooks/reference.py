@@ -38,9 +38,8 @@ FOLDERS = {
 
 def public_names() -> dict[str, list[str]]:
     """The full path of every public name but the version, by heading."""
-    flower = {f"flower.{home}": names for home, names in quietbit.flower._HOMES.items()}
     found: dict[str, list[str]] = {}
-    for home, names in {**quietbit._HOMES, **flower}.items():
+    for home, names in {**quietbit._HOMES, **quietbit.flower._HOMES}.items():
         folder = home.split(".")[0]
         found.setdefault(folder, []).extend(f"quietbit.{home}.{name}" for name in names)
     order = [*FOLDERS, *sorted(set(found) - set(FOLDERS))]

@@ -100,6 +100,13 @@ class SumClient:
             if other != self._number
         }
 
+    def check_shares(self, sealed: Mapping[int, bytes]) -> None:
+        """Refuse, before step 3 and without taking it, shares that were not sealed for this client in this round."""
+        if self._number in sealed or not set(sealed) <= set(self._keys):
+            raise ProtocolError("Shares arrived from clients that published no keys.")
+        for other, data in sealed.items():
+            keys.open_sealed(self._sealing_key(other, self._number), data, _direction(other, self._number))
+
     def mask(self, codes: Any, sealed: Mapping[int, bytes]) -> bytes:
         """Step 3: the packed masked vector; ``sealed`` are the others' shares for this client.
 
