@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, final
 
-from quietbit._validate import InvalidParameter, require
+from quietbit._validate import InvalidParameter
 from quietbit.flower.messages import RECORD, SUM
 from quietbit.node.gatekeeper import RemoteKeeper
 from quietbit.node.ledger import Books, Change, FileLedger, LedgerError, StateLedger, mark
-from quietbit.node.policy import Policy, Simulation
+from quietbit.node.policy import Policy, PolicyError, Simulation
 from quietbit.node.release import Keeper, Kept
 
 __all__ = ["keeper_for"]
@@ -38,10 +38,11 @@ def keeper_for(
     """The node's keeper; ``make`` builds a record of the state. Refused where there is none."""
     own = [key for key in node_config if key.lower().startswith("quietbit")]
     for key in own:
-        require(key in NODE_KEYS, "node-config key", key, f"one of {', '.join(NODE_KEYS)} (all else is in the policy)")
-    require(len(own) <= 1, "node config", " and ".join(own), "one of the two")
-    for key in own:
-        require(isinstance(node_config[key], str), key, type(node_config[key]).__name__, "an absolute path")
+        if key not in NODE_KEYS or len(own) > 1 or not isinstance(node_config[key], str):
+            raise PolicyError(
+                f"node config must name one of {' and '.join(NODE_KEYS)}, an absolute path, and nothing else of "
+                f"quietbit's (that is in the policy), got {', '.join(own)}."
+            )
     if GATEKEEPER in node_config:
         return RemoteKeeper(node_config[GATEKEEPER])
     values = _StateRecord(state, RECORD, make)
@@ -51,8 +52,8 @@ def keeper_for(
         return Kept(policy, _Watched(FileLedger(policy.ledger, policy.counter), values), secrets)
     if simulation is None or _in_supernode():
         raise InvalidParameter(
-            "This node has no policy, and releases nothing without one: its owner makes it with `quietbit node init` and "
-            "names it in the node config as quietbit.policy, or as quietbit.gatekeeper with `quietbit node serve`."
+            "This node has no policy, and releases nothing without one: its owner makes it with `quietbit node init` "
+            "and names it as quietbit.policy in the node config (or, with `quietbit node serve`, as quietbit.gatekeeper)."
         )
     return Kept(simulation, StateLedger(values), secrets)
 

@@ -2,7 +2,7 @@
 
 Idea     a run ships the code that trains, so nothing inside that code can be made to keep a promise. The gatekeeper
          runs under the owner's user, outside the bundle. The app hands it an update and gets a release: clipped,
-         priced, noted, randomised and framed by the same code (`release.Kept`) that runs in an app's process without one.
+         priced, noted, randomised and framed by the same code (`release.Kept`) that runs in an app's own process.
 Symbols  a message on the socket: magic, length of a JSON object (32 bits), length of the bytes after it (64 bits).
 
 What it stops: an app cannot read or reset the ledger, raise a cap, choose its randomness, or learn the secrets of sums,
@@ -38,7 +38,7 @@ import numpy as np
 
 from quietbit._validate import InvalidParameter, QuietbitError, require
 from quietbit.node.ledger import AnsweredBefore
-from quietbit.node.policy import NotAllowed
+from quietbit.node.policy import NotAllowed, PolicyError
 from quietbit.node.question import Question
 from quietbit.node.release import BudgetSpent, Keeper, Noted, Unusable, public
 from quietbit.secagg.plan import ProtocolError
@@ -165,7 +165,8 @@ class RemoteKeeper:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Name the socket; nothing is asked yet."""
         self._path = Path(path).expanduser()
-        require(self._path.is_absolute(), "quietbit.gatekeeper of the node", str(path), "the absolute path of a socket")
+        if not self._path.is_absolute():
+            raise PolicyError(f"socket of the gatekeeper must be an absolute path, got {path!r}.")
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ from quietbit.privacy.aggregate import MOST_CLIENTS
 from quietbit.privacy.guarantee import Adjacency, Trust, check_delta
 from quietbit.simulate.client_rng import CLIENT_BITS, seeded_client_rng
 
-__all__ = ["NotAllowed", "Policy", "Rules", "SeededRngWarning", "Simulation"]
+__all__ = ["NotAllowed", "Policy", "PolicyError", "Rules", "SeededRngWarning", "Simulation"]
 
 MOST_RELEASES = 10**6
 MOST_BYTES = 2**16
@@ -49,6 +49,10 @@ DAY = 86400.0
 
 class NotAllowed(QuietbitError):
     """The owner's policy does not allow what was asked; the sentence names the rule and not its number."""
+
+
+class PolicyError(QuietbitError, ValueError):
+    """A policy that cannot be read or means nothing; the sentence is for the owner, and for nobody else."""
 
 
 class SeededRngWarning(UserWarning):
@@ -178,26 +182,15 @@ class Policy:
     def load(cls, path: str | os.PathLike[str]) -> Policy:
         """Read a policy file; one that others than its owner may write is refused."""
         place = Path(path).expanduser()
-        require(place.is_absolute(), "path of the policy", str(path), "an absolute path")
         try:
-            handle = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            require(place.is_absolute(), "path of the policy", str(path), "an absolute path")
+            return cls.from_table(_table(place))
         except OSError as error:
-            raise QuietbitError(f"Cannot read the policy {place}: {error.strerror}.") from error
-        with os.fdopen(handle, "rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            require(stat.S_ISREG(mode), "policy", str(place), "a regular file")
-            rule = "a file that only its owner can write (chmod go-w)"
-            require(not mode & (stat.S_IWGRP | stat.S_IWOTH), "policy", str(place), rule)
-            data = file.read(MOST_BYTES + 1)
-        require(len(data) <= MOST_BYTES, "size of the policy", len(data), f"at most {MOST_BYTES} bytes")
-        try:
-            table = tomllib.loads(data.decode("utf-8"))
+            raise PolicyError(f"Cannot read the policy {place}: {error.strerror}.") from error
         except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise InvalidParameter(f"policy {place} is no TOML: {error}.") from error
-        try:
-            return cls.from_table(table)
-        except QuietbitError as error:
-            raise InvalidParameter(f"In {place}: {error}") from error
+            raise PolicyError(f"The policy {place} is no TOML: {error}.") from error
+        except InvalidParameter as error:
+            raise PolicyError(f"In {place}: {error}") from error
 
     def text(self) -> str:
         """The file, with a line on each key."""
@@ -318,6 +311,18 @@ def _seeded(seed: int, number: int, client: int | None) -> RandomBits:
     if client is None:
         raise InvalidParameter("node config must have a partition-id for seeded randomness, and it is missing.")
     return seeded_client_rng(seed)(number - 1, whole_number(client, "partition-id", 0, 2**CLIENT_BITS - 1))
+
+
+def _table(place: Path) -> dict[str, Any]:
+    """The keys of the file."""
+    with os.fdopen(os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        mode = os.fstat(file.fileno()).st_mode
+        require(stat.S_ISREG(mode), "policy", str(place), "a regular file")
+        rule = "a file that only its owner can write (chmod go-w)"
+        require(not mode & (stat.S_IWGRP | stat.S_IWOTH), "policy", str(place), rule)
+        data = file.read(MOST_BYTES + 1)
+    require(len(data) <= MOST_BYTES, "size of the policy", len(data), f"at most {MOST_BYTES} bytes")
+    return tomllib.loads(data.decode("utf-8"))
 
 
 def _member(family: Any, word: Any, name: str) -> Any:

@@ -35,7 +35,7 @@ from quietbit.node.ledger import (
     release_line,
     step_line,
 )
-from quietbit.node.policy import DAY, Rules
+from quietbit.node.policy import DAY, PolicyError, Rules
 from quietbit.node.pricing import Offer, within
 from quietbit.node.question import KEYS, SHARES, STEPS, VECTOR, Framed, Question
 from quietbit.node.sums import SumStep, forget
@@ -91,8 +91,8 @@ class Keeper(Protocol):
 
 def public(error: Exception) -> QuietbitError:
     """An error in words that a server may hear: no path, no total, nothing of the data."""
-    if isinstance(error, LedgerError):
-        return Unusable("This node cannot use its ledger; its owner's log says why.")
+    if isinstance(error, LedgerError | PolicyError):
+        return Unusable("This node cannot use its policy or its ledger; its owner's log says why.")
     return error if isinstance(error, QuietbitError) else Unusable("This node cannot answer; its owner's log says why.")
 
 
