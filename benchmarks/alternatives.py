@@ -72,7 +72,7 @@ def published(dimension: int) -> Way:
     def size(codes: torch.Tensor) -> int:
         return codes.numel() * codes.element_size()
 
-    return Way("published code's way", encode, size, lambda codes: mechanism.decode(codes.numpy()), "torch's generator")
+    return Way("published code's way", encode, size, lambda codes: mechanism.values[codes.numpy()], "torch's generator")
 
 
 def flower(dimension: int) -> Way:

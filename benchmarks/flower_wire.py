@@ -28,9 +28,9 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from quietbit.flower import PrivateStrategy, PrivateUplink, RunSettings
 from quietbit.flower.wire import WireSizes
+from quietbit.mechanism.additive import Gaussian
+from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.calibrate import calibrate
-from quietbit.mechanism.clipping import Ball, Norm
-from quietbit.mechanism.gaussian import Gaussian
 from quietbit.plan.problem import MAX_CLIP, LocalPlan
 from quietbit.privacy.curve import GaussianCurve
 from quietbit.privacy.guarantee import Adjacency

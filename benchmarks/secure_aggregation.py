@@ -13,8 +13,8 @@ import numpy as np
 
 from quietbit.design.solve import solve_anew
 from quietbit.design.spec import DesignSpec
+from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.central_sum import calibrate_sum
-from quietbit.mechanism.clipping import Ball, Norm
 from quietbit.mechanism.sum_comparison import compare_sums
 from quietbit.privacy.aggregate import AggregateConstant, aggregate_curve
 from quietbit.privacy.guarantee import Adjacency

@@ -19,17 +19,17 @@ from typing import Any, final
 
 import numpy as np
 import torch
+from quietbit.wire.accumulator import accumulator_for
 from threadpoolctl import threadpool_limits
 
 from quietbit.kernel.base import packed_size
 from quietbit.kernel.rng import secure_rng
 from quietbit.kernel.select import select
-from quietbit.mechanism.clipping import Ball, Norm
+from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.plan.problem import LocalPlan
 from quietbit.simulate.client_rng import secure_client_rng
 from quietbit.simulate.cohort import PrivateCollector, release_bodies
-from quietbit.wire.accumulator import accumulator_for
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
 from quietbit_lab.task.linear import LinearSoftmax
 

@@ -29,7 +29,7 @@ from uplink_kernels import PUBLISHED, Timed, published_way
 from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.kernel.rng import secure_rng
-from quietbit.mechanism.clipping import Ball, Norm
+from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.wire.uplink import Uplink
 

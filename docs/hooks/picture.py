@@ -109,7 +109,7 @@ def draw(
     axes[1].plot(grid, law, color=colour["imvu"], linewidth=2.4)
     axes[1].set(xlabel="value of the coordinate", ylim=(0, 1), yticks=[0, 0.5, 1], ylabel="probability of a 1")
 
-    codes = mechanism.encode(update, seeded_rng(11))
+    codes = Payload.from_bytes(Uplink(mechanism).send(update, seeded_rng(11))).codes()
     side = int(np.ceil(np.sqrt(codes.size)))
     square = np.full(side * side, np.nan)
     square[: codes.size] = codes

@@ -10,31 +10,29 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from quietbit._validate import InvalidDesignFile, InvalidParameter, MissingDependency, QuietbitError
+    from quietbit._validate import InvalidDesignFile, InvalidParameter, InvalidPayload, MissingDependency, QuietbitError
     from quietbit.design.catalogue import catalogue
     from quietbit.design.certify import Certificate, certify
     from quietbit.design.solve import solve
     from quietbit.design.spec import DesignSpec
     from quietbit.design.table import Design
     from quietbit.kernel.rng import RandomBits, secure_rng, seeded_rng
+    from quietbit.mechanism.additive import Gaussian, Laplace, Sign
     from quietbit.mechanism.audit import Audit, audit
+    from quietbit.mechanism.ball import Ball, Norm
     from quietbit.mechanism.base import Mechanism
     from quietbit.mechanism.calibrate import Calibration, calibrate
     from quietbit.mechanism.central_sum import SumCalibration, calibrate_sum
-    from quietbit.mechanism.clipping import Ball, Norm
     from quietbit.mechanism.dithered import DitheredMVU
-    from quietbit.mechanism.gaussian import Gaussian
     from quietbit.mechanism.interpolated import InterpolatedMVU
-    from quietbit.mechanism.laplace import Laplace
-    from quietbit.mechanism.sign import Sign
     from quietbit.mechanism.skellam import Skellam
     from quietbit.privacy.curve import PrivacyCurve
     from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
     from quietbit.privacy.ledger import Ledger
+    from quietbit.privacy.release import Release
     from quietbit.secagg.plan import ProtocolError, SumPlan
     from quietbit.secagg.server import MaskedSum, masked_sum
     from quietbit.wire.aggregate import Aggregator, Received
-    from quietbit.wire.header import InvalidPayload
     from quietbit.wire.uplink import Uplink
 
     __version__: str
@@ -44,6 +42,7 @@ _HOMES = {
     "_validate": (
         "InvalidDesignFile",
         "InvalidParameter",
+        "InvalidPayload",
         "MissingDependency",
         "QuietbitError",
     ),
@@ -60,9 +59,18 @@ _HOMES = {
         "secure_rng",
         "seeded_rng",
     ),
+    "mechanism.additive": (
+        "Gaussian",
+        "Laplace",
+        "Sign",
+    ),
     "mechanism.audit": (
         "Audit",
         "audit",
+    ),
+    "mechanism.ball": (
+        "Ball",
+        "Norm",
     ),
     "mechanism.base": ("Mechanism",),
     "mechanism.calibrate": (
@@ -73,15 +81,8 @@ _HOMES = {
         "SumCalibration",
         "calibrate_sum",
     ),
-    "mechanism.clipping": (
-        "Ball",
-        "Norm",
-    ),
     "mechanism.dithered": ("DitheredMVU",),
-    "mechanism.gaussian": ("Gaussian",),
     "mechanism.interpolated": ("InterpolatedMVU",),
-    "mechanism.laplace": ("Laplace",),
-    "mechanism.sign": ("Sign",),
     "mechanism.skellam": ("Skellam",),
     "privacy.curve": ("PrivacyCurve",),
     "privacy.guarantee": (
@@ -91,6 +92,7 @@ _HOMES = {
         "Unit",
     ),
     "privacy.ledger": ("Ledger",),
+    "privacy.release": ("Release",),
     "secagg.plan": (
         "ProtocolError",
         "SumPlan",
@@ -103,7 +105,6 @@ _HOMES = {
         "Aggregator",
         "Received",
     ),
-    "wire.header": ("InvalidPayload",),
     "wire.uplink": ("Uplink",),
 }
 
@@ -134,6 +135,7 @@ __all__ = [
     "QuietbitError",
     "RandomBits",
     "Received",
+    "Release",
     "Sign",
     "Skellam",
     "SumCalibration",

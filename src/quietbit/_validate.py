@@ -6,19 +6,26 @@ Idea     a value is refused at the door with its name, the rule and the value; n
 from __future__ import annotations
 
 import importlib
+from enum import Enum
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 __all__ = [
     "InvalidDesignFile",
     "InvalidParameter",
+    "InvalidPayload",
     "MissingDependency",
     "QuietbitError",
     "finite_real",
+    "member",
+    "refuse_payload",
     "require",
     "require_module",
     "whole_number",
 ]
+
+
+Member = TypeVar("Member", bound=Enum)
 
 
 class QuietbitError(Exception):
@@ -31,6 +38,10 @@ class InvalidParameter(QuietbitError, ValueError):
 
 class InvalidDesignFile(QuietbitError, ValueError):
     """A file that is not a design, or is no longer the design it says it is."""
+
+
+class InvalidPayload(QuietbitError, ValueError):
+    """Bytes that are not a payload of the mechanism they are read for; nothing of them was used."""
 
 
 class MissingDependency(QuietbitError, ImportError):
@@ -71,6 +82,21 @@ def finite_real(value: Any, name: str, *, above: float = 0.0, at_most: float = f
         number = float("nan")
     require(above < number <= at_most and number < float("inf"), name, value, bound)
     return number
+
+
+def member(family: type[Member], value: Any, name: str) -> Member:
+    """The member of an enum, given itself or its value; anything else is refused with the values there are."""
+    if isinstance(value, family):
+        return value
+    for known in family:
+        if isinstance(value, str) and known.value == value:
+            return known
+    raise InvalidParameter(f"{name} must be one of {', '.join(str(one.value) for one in family)}, got {value!r}.")
+
+
+def refuse_payload(name: str, rule: str, found: object) -> NoReturn:
+    """Raise the one sentence for a payload that is not accepted."""
+    raise InvalidPayload(f"{name} must be {rule}, got {found}.")
 
 
 def require_module(name: str, extra: str) -> ModuleType:

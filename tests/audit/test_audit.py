@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from quietbit import Ball, Gaussian, InterpolatedMVU, Norm, audit
 from quietbit.kernel.rng import seeded_rng
-from quietbit.mechanism import Ball, Gaussian, InterpolatedMVU, Norm, audit
 from quietbit.privacy.guarantee import Adjacency
 from statistical.kit import seed
 from unit.mechanism.makers import MECHANISMS, design

@@ -16,7 +16,6 @@ from engine.simulation import simulate_app
 from quietbit import Adjacency
 from quietbit.flower import NodeLedger, RunSettings
 from quietbit.flower.secure_question import GUARD
-from quietbit.mechanism.central_sum import mean_from_sum
 from quietbit.privacy.guarantee import Trust
 from quietbit.secagg.plan import masked_size
 from quietbit.simulate.client_rng import seeded_client_rng
@@ -69,7 +68,7 @@ def test_every_masked_sum_is_the_plain_sum_of_those_who_stayed_bit_for_bit(outco
                 learnt = wide - (wide - update(model, partition))
                 payload = Uplink(MECHANISM).send(learnt, words(number - 1, partition))
                 total += Payload.from_bytes(payload).codes()
-            model = (wide - mean_from_sum(MECHANISM, total, len(stayed))).astype(np.float32)
+            model = (wide - MECHANISM.mean_from_sum(total, len(stayed))).astype(np.float32)
         assert np.array_equal(outcome["models"][number], model)
     assert problem().evaluate(model).accuracy > 0.5  # three sums; a guess is right one time in ten
 
@@ -106,7 +105,7 @@ def test_ledgers_and_report_name_the_trust_and_the_honest_clients(outcome):
     # An answer that was lost on the way is in the node's ledger; a question that never came is not.
     assert {p: ledger.releases for p, ledger in last.items()} == {p: ROUNDS - len(lost[p]) for p in NODES}
     assert all(ledger.honest == 6 for ledger in last.values())
-    report, curve = outcome["report"], MECHANISM.aggregate_privacy(6, Adjacency.ZERO_OUT)
+    report, curve = outcome["report"], MECHANISM.sum_privacy(6, Adjacency.ZERO_OUT)
     held = report["guarantee"]
     assert (held["trust"], held["honest"], report["settings"]["quietbit.threshold"]) == ("secure-aggregation", 6, 7)
     assert held["epsilon_upper"] == curve.repeat(ROUNDS).epsilon_upper(1e-5) <= 30.0

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import mpmath as mp
 import numpy as np
 
+from quietbit.design.rounding import exact_row
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 
@@ -21,14 +23,19 @@ def one_bit(epsilon: float, levels: int = 2) -> Design:
     z = 0.5 + h / np.expm1(epsilon * h)
     one = 0.5 + (x - 0.5) / (2 * z)
     table = np.stack((1 - one, one), axis=1)
-    return Design(DesignSpec(levels, 1, epsilon), table, np.array([0.5 - z, 0.5 + z]))
+    return Design(DesignSpec(levels, 1, epsilon), summing_to_one(table), np.array([0.5 - z, 0.5 + z]))
 
 
 def sigmoid_bit(epsilon: float) -> Design:
     """P(2|x) = sigmoid(epsilon (2x - 1)): the two-level, one-bit mechanism."""
     high, low = 1 / (1 + np.exp(-epsilon)), 1 / (1 + np.exp(epsilon))
-    table = np.array([[high, low], [low, high]])
+    table = summing_to_one([[high, low], [low, high]])
     return Design(DesignSpec(2, 1, epsilon), table, np.array([0.0, 1.0]))
+
+
+def summing_to_one(weights: Any) -> Any:
+    """Rows of probabilities whose rational sums are one."""
+    return np.stack([exact_row(row) for row in np.asarray(weights, dtype=np.float64)])
 
 
 def rough(levels: int, bits: int, strength: float, seed: int) -> Design:
@@ -39,13 +46,13 @@ def rough(levels: int, bits: int, strength: float, seed: int) -> Design:
     x = np.linspace(0, 1, levels)
     eta = -strength * np.abs(place - x[:, None]) + 0.4 * strength / levels * rng.normal(size=(levels, symbols))
     table = np.exp(eta)
-    return Design(DesignSpec(levels, bits, 5.0), table / table.sum(axis=1, keepdims=True), place)
+    return Design(DesignSpec(levels, bits, 5.0), summing_to_one(table), place)
 
 
 def flat(levels: int, bits: int) -> Design:
     """Rows that do not depend on the level: nothing is revealed."""
     table = np.full((levels, 2**bits), 0.5**bits)
-    return Design(DesignSpec(levels, bits, 1.0), table, np.arange(2.0**bits))
+    return Design(DesignSpec(levels, bits, 1.0), summing_to_one(table), np.arange(2.0**bits))
 
 
 def law(design: Design, x: float) -> list[mp.mpf]:

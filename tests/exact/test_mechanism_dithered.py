@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quietbit.mechanism import Ball, DitheredMVU, Norm
+from quietbit import Ball, DitheredMVU, Norm
 from quietbit.privacy.guarantee import Adjacency
 from unit.mechanism.makers import design, table
 

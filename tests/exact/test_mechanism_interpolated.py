@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quietbit.mechanism import Ball, InterpolatedMVU, Norm
+from quietbit import Ball, InterpolatedMVU, Norm
 from quietbit.privacy.divergence import (
     lipschitz_upper,
     paper_constant_upper,
@@ -30,7 +30,7 @@ VARIANTS = [(0.5, False), (1.0, False), (8.0, False), (8.0, True)]
 
 def logs(mechanism: Any, values: Any) -> Any:
     """Log-probabilities of all symbols, a row per value."""
-    return np.log(np.stack([mechanism.law(float(value)) for value in values]))
+    return np.log(np.stack([mechanism.distribution(float(value)) for value in values]))
 
 
 def renyi(left: Any, right: Any, alpha: float) -> Any:

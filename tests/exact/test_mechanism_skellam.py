@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from quietbit.mechanism import Ball, Norm, Skellam
+from quietbit import Ball, Norm, Skellam
 from quietbit.mechanism.rotation import rotate
 from quietbit.privacy.guarantee import Adjacency
 

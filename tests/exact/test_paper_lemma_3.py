@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from quietbit.design.catalogue import catalogue
+from quietbit.design.rounding import exact_row
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.privacy.fisher import fisher_information, fisher_supremum_upper
@@ -17,7 +18,9 @@ def anadromic(seed: int, bits: int = 2) -> Design:
     """Random rows, each the mirror image of the other; the largest slope is unique."""
     rng = np.random.default_rng(seed)
     row = rng.dirichlet(np.full(2**bits, 2.0))
-    return Design(DesignSpec(2, bits, 20.0), np.stack([row, row[::-1]]), np.linspace(-0.5, 1.5, 2**bits))
+    return Design(
+        DesignSpec(2, bits, 20.0), np.stack([exact_row(row), exact_row(row)[::-1]]), np.linspace(-0.5, 1.5, 2**bits)
+    )
 
 
 DESIGNS = [anadromic(seed, bits) for seed in range(4) for bits in (1, 2, 3)]

@@ -13,7 +13,7 @@ from quietbit.design.binomial import binomial_design
 from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
-from quietbit.mechanism.clipping import Ball, Norm
+from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.privacy.aggregate import aggregate_curve
 from quietbit.privacy.aggregate_codes import aggregate_codes_curve
@@ -68,13 +68,13 @@ def test_c_bits_cost_c_times_one() -> None:
 def test_the_mechanism_s_own_account_and_refusals() -> None:
     ball = Ball(Norm.L2, 1.0, 300)
     mechanism = InterpolatedMVU(binomial_design(2, 1.5), ball, 4.0, True)
-    curve = mechanism.aggregate_privacy(200, Adjacency.ZERO_OUT)
+    curve = mechanism.sum_privacy(200, Adjacency.ZERO_OUT)
     assert curve.epsilon_upper(1e-5) < 0.25 * mechanism.privacy(Adjacency.ZERO_OUT).epsilon_upper(1e-5)
     for alpha in (1.5, 8.0, 1e4):
         assert curve.rdp(alpha) <= mechanism.privacy(Adjacency.ZERO_OUT).rdp(alpha) * (1 + 1e-6)
     uneven = InterpolatedMVU(solve(DesignSpec(8, 3, 5.0)), ball)
     with pytest.raises(InvalidParameter, match="evenly spaced"):
-        uneven.aggregate_privacy(200, Adjacency.ZERO_OUT)
+        uneven.sum_privacy(200, Adjacency.ZERO_OUT)
     table = binomial_design(2, 1.5)
     bent = Design(table.spec, table.probabilities, np.linspace(-1.0, 2.0, 4))
     assert aggregate_codes_curve(bent, 1.0, 5, Adjacency.ZERO_OUT).rdp(2.0) > 0  # the alphabet is no matter of privacy

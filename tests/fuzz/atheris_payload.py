@@ -30,13 +30,13 @@ def main() -> None:
     with atheris.instrument_imports(include=["quietbit.wire"]):
         import numpy as np
 
+        from quietbit._validate import InvalidPayload
         from quietbit.design.spec import DesignSpec
         from quietbit.design.table import Design
         from quietbit.kernel.rng import seeded_rng
-        from quietbit.mechanism.clipping import Ball, Norm
-        from quietbit.mechanism.gaussian import Gaussian
+        from quietbit.mechanism.additive import Gaussian
+        from quietbit.mechanism.ball import Ball, Norm
         from quietbit.mechanism.interpolated import InterpolatedMVU
-        from quietbit.wire.header import InvalidPayload
         from quietbit.wire.payload import Payload
         from quietbit.wire.uplink import Uplink
 

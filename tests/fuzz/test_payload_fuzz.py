@@ -11,8 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from quietbit.mechanism.base import Layout
 from quietbit.kernel.rng import seeded_rng
-from quietbit.wire.header import HEADER_SIZE, Header, InvalidPayload
+from quietbit._validate import InvalidPayload
+from quietbit.wire.header import HEADER_SIZE, Header
 from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink
 from unit.mechanism.makers import MECHANISMS, update
@@ -127,7 +129,7 @@ def test_any_body_with_right_checksums_is_codes_or_refused(name: str, body: byte
 @quietly
 @given(bits=st.sampled_from([*range(1, 17), 32]), dimension=st.integers(1, 40), body=st.binary(max_size=170))
 def test_a_header_of_any_kind_before_any_body(bits: int, dimension: int, body: bytes) -> None:
-    header = Header(bits, dimension, bytes(32))
+    header = Header(Layout.codes(bits, dimension), bytes(32))
     exact = (body + bytes(header.length))[: header.length]
     for candidate in (body, exact):
         judge(resealed(header.seal(0) + candidate))

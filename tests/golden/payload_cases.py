@@ -15,12 +15,10 @@ import numpy as np
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.kernel.rng import seeded_rng
-from quietbit.mechanism.clipping import Ball, Norm
+from quietbit.mechanism.additive import Gaussian, Laplace, Sign
+from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.dithered import DitheredMVU
-from quietbit.mechanism.gaussian import Gaussian
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.mechanism.laplace import Laplace
-from quietbit.mechanism.sign import Sign
 from quietbit.mechanism.skellam import Skellam
 from quietbit.wire.uplink import Uplink
 

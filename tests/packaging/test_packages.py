@@ -137,7 +137,7 @@ def test_a_stranger_installs_and_tries_the_wheel(bare: Environment, wheel: Path)
     assert doctor["default_kernel"] == "reference"
     assert doctor["versions"]["numba"] is None
     assert doctor["missing"]["flwr"] == "pip install 'quietbit[flower]'"
-    bare.quietbit("design", "--levels", 8, "--bits", 2, "--epsilon", 3, "--out", "table.json")
+    bare.quietbit("design", "--levels", 8, "--bits", 2, "--design-epsilon", 3, "--out", "table.json")
     bare.quietbit("certify", "table.json", "--no-bound")
     wanted = ("--mechanism", "imvu", "--epsilon", 3, "--delta", 1e-5, "--adjacency", "replace-one")
     assert json.loads(bare.quietbit("calibrate", *wanted, "--json").stdout)["epsilon_upper"] <= 3

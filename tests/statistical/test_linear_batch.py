@@ -15,7 +15,7 @@ import torch
 from scipy import stats
 
 import quietbit
-from quietbit.mechanism.clipping import Ball, Norm
+from quietbit.mechanism.ball import Ball, Norm
 from quietbit.plan.problem import LocalPlan
 from quietbit.simulate.client_rng import seeded_client_rng
 from quietbit.simulate.cohort import PrivateCollector

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from path import decode, encode
 from quietbit.kernel.rng import secure_rng, seeded_rng
 from quietbit.mechanism.poisson import skellam_noise
 from statistical.kit import FALSE_ALARM, StatisticalFailure, assert_binomial, assert_frequencies, assert_mean, seed
@@ -32,13 +33,13 @@ def releases(name: str) -> Any:
     """Codes of many releases of one update, one call of ``encode`` each."""
     mechanism, rng = MECHANISMS[name], seeded_rng(seed(1000 + len(name)))
     given = vector(name)
-    return np.stack([mechanism.encode(given, rng) for _ in range(TRIALS)])
+    return np.stack([encode(mechanism, given, rng) for _ in range(TRIALS)])
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_coordinate_follows_the_stated_law(name: str) -> None:
     mechanism, codes = MECHANISMS[name], releases(name).copy()
-    law = np.stack([mechanism.law(float(value)) for value in vector(name)])
+    law = np.stack([mechanism.distribution(float(value)) for value in vector(name)])
     assert_frequencies(codes, law)
     codes[:, -1] = 0
     with pytest.raises(StatisticalFailure):
@@ -48,7 +49,7 @@ def test_every_coordinate_follows_the_stated_law(name: str) -> None:
 @pytest.mark.parametrize("name", TABLES + SIGNS)
 def test_decoded_means_and_variances_are_the_stated_ones(name: str) -> None:
     mechanism, codes = MECHANISMS[name], releases(name)
-    decoded = np.stack([mechanism.decode(row) for row in codes])
+    decoded = np.stack([decode(mechanism, row) for row in codes])
     means = np.array([mechanism.expectation(float(value)) for value in vector(name)])
     low, high = decoded.min(), decoded.max()
     values = getattr(mechanism, "values", np.array([-1.0, 1.0]))
@@ -74,7 +75,7 @@ def test_every_sign_is_random_with_the_stated_mean(name: str) -> None:
 @pytest.mark.parametrize("name", FLOATS)
 def test_every_float_carries_noise_of_the_stated_law(name: str) -> None:
     mechanism = MECHANISMS[name]
-    decoded = np.stack([mechanism.decode(row) for row in releases(name)]).astype(np.float64)
+    decoded = np.stack([decode(mechanism, row) for row in releases(name)]).astype(np.float64)
     deviation = math.sqrt(mechanism.variance(0.0))
     law = stats.norm(scale=deviation) if name == "gaussian" else stats.laplace(scale=deviation / math.sqrt(2))
     noise = decoded - vector(name)
@@ -92,7 +93,7 @@ def test_every_float_carries_noise_of_the_stated_law(name: str) -> None:
 def test_every_skellam_code_is_random(name: str) -> None:
     """A zero update: a code is below 2^(b-1) exactly when the noise is not negative, wrapping aside."""
     mechanism, rng = MECHANISMS[name], seeded_rng(seed(31))
-    codes = np.stack([mechanism.encode(np.zeros(WIDTH), rng) for _ in range(TRIALS)])
+    codes = np.stack([encode(mechanism, np.zeros(WIDTH), rng) for _ in range(TRIALS)])
     mean = mechanism.noise_variance / 2
     below = float(stats.skellam.sf(-1, mean, mean))
     counts = (codes < 2 ** (mechanism.bits - 1)).sum(axis=0)
@@ -106,7 +107,7 @@ def test_every_skellam_code_is_random(name: str) -> None:
 def test_skellam_decodes_to_the_stated_mean_and_variance(name: str) -> None:
     """Means by Chernoff: sums of Skellam noise are sub-Gaussian here up to 1 %, rounding adds at most 1/4."""
     mechanism = MECHANISMS[name]
-    decoded = np.stack([mechanism.decode(row) for row in releases(name)])
+    decoded = np.stack([decode(mechanism, row) for row in releases(name)])
     proxy = 1.01 * (mechanism.noise_variance + 0.25) / mechanism.scale**2
     reach = math.sqrt(2 * proxy * math.log(2 * WIDTH / FALSE_ALARM) / TRIALS)
     off = decoded.mean(axis=0) - vector(name)

@@ -13,27 +13,26 @@ from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded
 from quietbit.cli.files import check_outputs
 from quietbit.cli.options import (
     AdjacencyOption,
-    BetaOption,
-    ClampOption,
     DeltaOption,
     DimensionOption,
     NormOption,
     RadiusOption,
     ReleasesOption,
+    SamplesOption,
     TrustOption,
-    UnitOption,
     adjacency_of,
     find_design,
     norm_of,
     refuse_delta_zero,
     trust_of,
-    unit_of,
 )
 
 if TYPE_CHECKING:
     from quietbit import Design, Mechanism
 
 __all__ = ["calibrate"]
+
+LABELS = {"noise_multiplier": "noise / radius", "scale_multiplier": "scale / radius"}
 
 
 def calibrate(
@@ -53,11 +52,17 @@ def calibrate(
     norm: NormOption = "l2",
     radius: RadiusOption = 1.0,
     dimension: DimensionOption = 1000,
-    beta: BetaOption = 1.0,
-    clamp: ClampOption = False,
-    decoder: Annotated[str, typer.Option(metavar="NAME", help="Of imvu: alphabet or unbiased-at-zero.")] = "alphabet",
+    beta: Annotated[
+        float | None, typer.Option(help="Stretches small coordinates over the design's range (imvu).")
+    ] = None,
+    clamp: Annotated[
+        bool | None, typer.Option("--clamp", help="Cut inputs to [0, 1], as the published code does (imvu).")
+    ] = None,
+    decoder: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of imvu: alphabet (unless said) or unbiased-at-zero.")
+    ] = None,
     design: Annotated[str | None, typer.Option(help="Keep this design and calibrate beta instead (imvu).")] = None,
-    unit: UnitOption = "client",
+    samples: SamplesOption = None,
     trust: TrustOption = "local",
     clients: Annotated[
         int | None, typer.Option(help="Codes in a sum (secure-aggregation): others' bits are part of the noise.")
@@ -89,6 +94,8 @@ def calibrate(
     Example: quietbit calibrate --trust secure-aggregation --clients 1000 --epsilon 1 --delta 1e-5 --releases 10
     --adjacency zero-out --dimension 100000 --plot sums.png
     """
+    from quietbit.mechanism.registry import families, family
+
     if trust_of(trust) is quietbit.Trust.SECURE_AGGREGATION:
         from quietbit.cli.calibrate_sum import calibrate_secure_sum
 
@@ -99,7 +106,7 @@ def calibrate(
             epsilon=epsilon,
             delta=delta,
             adjacency=adjacency_of(adjacency),
-            unit=unit_of(unit),
+            samples=samples,
             releases=releases,
             bits=bits,
             clients=clients,
@@ -119,15 +126,16 @@ def calibrate(
             "--secret-cohort out, or say --trust secure-aggregation if only sums are seen and nobody learns the cohort."
         )
     if mechanism is None:
-        raise quietbit.InvalidParameter("mechanism must be given: one of imvu, mvu, gaussian, laplace, sign, skellam.")
-    kept = out is None or mechanism in ("imvu", "mvu")
+        raise quietbit.InvalidParameter(f"mechanism must be given: one of {', '.join(families())}.")
+    kept = out is None or family(mechanism).strength == "design_epsilon"
     require(kept, "out", str(out), f"left out for {mechanism}, which has no design to save")
+    require(trust_of(trust) is quietbit.Trust.LOCAL, "trust", trust, "local or secure-aggregation")
     ball = quietbit.Ball(norm_of(norm), radius, dimension)
     refuse_delta_zero(delta, ball.norm)
     check_outputs(out)
     with progress_bar("Calibrating", quiet=json):
         found = quietbit.calibrate(
-            cast(Any, mechanism),
+            mechanism,
             ball=ball,
             epsilon=epsilon,
             delta=delta,
@@ -137,13 +145,12 @@ def calibrate(
             levels=levels,
             beta=beta,
             clamp=clamp,
-            decoder=cast(Any, decoder),
+            decoder=decoder,
             design=find_design(design) if design is not None else None,
-            unit=unit_of(unit),
-            trust=trust_of(trust),
+            samples=samples,
         )
     chosen, guarantee = found.mechanism, found.guarantee
-    per_parameter = chosen.bits * chosen.code_count / dimension
+    per_parameter = 8 * chosen.layout.size / dimension if chosen.layout.bits == 0 else _bits(chosen, dimension)
     ratio = found.squared_error / found.gaussian_squared_error
     rows = [
         Row("mechanism", "mechanism", mechanism),
@@ -172,7 +179,7 @@ def calibrate(
         Row("trust", "trust", guarantee.trust.value),
         Row("guarantee", "guarantee", guarantee.sentence()),
     ]
-    table = _design(chosen)
+    table = getattr(chosen, "design", None)
     if out is not None and table is not None:
         rows.append(Row("saved", "saved as", str(table.save(out))))
     record(f"{mechanism} on an {norm} ball of radius {radius:g}, dimension {dimension}", rows, json)
@@ -183,39 +190,37 @@ def _refuse_sums(trust: str, **given: Any) -> None:
         require(value is None, name, str(value), f"left out for {trust} trust (it is for secure-aggregation)")
 
 
-def _design(mechanism: Mechanism) -> Design | None:
-    return mechanism.design if isinstance(mechanism, quietbit.InterpolatedMVU | quietbit.DitheredMVU) else None
+def _bits(mechanism: Mechanism, dimension: int) -> float:
+    return mechanism.layout.bits * mechanism.layout.count / dimension
 
 
 def _setting(mechanism: Mechanism) -> list[Row]:
-    """The number that was calibrated, and what it belongs to."""
-    if isinstance(mechanism, quietbit.Sign):
-        return _setting(mechanism.inner)
-    if isinstance(mechanism, quietbit.Laplace):
-        return [Row("scale_multiplier", "scale / radius", mechanism.scale_multiplier)]
-    if isinstance(mechanism, quietbit.Gaussian | quietbit.Skellam):
-        return [Row("noise_multiplier", "noise / radius", mechanism.noise_multiplier)]
-    table = _design(mechanism)
-    if table is None:
-        return []
+    """The public numbers of the mechanism beside its ball, the calibrated one among them."""
+    from quietbit.mechanism.registry import describe
+
+    rows = []
+    described = describe(mechanism)
+    described |= described.pop("inner", {})
+    for name, value in described.items():
+        if name in ("kind", "ball"):
+            continue
+        if name == "design":
+            rows += _design_rows(mechanism)
+        else:
+            rows.append(Row(name, LABELS.get(name, name.replace("_", " ")), value))
+    return rows
+
+
+def _design_rows(mechanism: Mechanism) -> list[Row]:
+    table: Design = cast(Any, mechanism).design
     spec = table.spec
     shown = (
         f"{spec.input_levels} levels, {spec.output_bits}-bit symbols, {spec.privacy} epsilon {rounded(spec.epsilon)}"
     )
-    rows = [
-        Row(
-            "design",
-            "design",
-            {
-                "input_levels": spec.input_levels,
-                "output_bits": spec.output_bits,
-                "epsilon": spec.epsilon,
-                "privacy": spec.privacy,
-            },
-            shown,
-        ),
-        Row("identity", "identity", table.identity()),
-    ]
-    if isinstance(mechanism, quietbit.InterpolatedMVU):
-        rows.append(Row("beta", "beta", mechanism.beta))
-    return rows
+    facts = {
+        "input_levels": spec.input_levels,
+        "output_bits": spec.output_bits,
+        "epsilon": spec.epsilon,
+        "privacy": spec.privacy,
+    }
+    return [Row("design", "design", facts, shown), Row("identity", "identity", table.identity())]

@@ -13,13 +13,13 @@ from quietbit.cli.console import Row, column_table, progress_bar, record, rounde
 from quietbit.cli.files import check_outputs
 
 if TYPE_CHECKING:
-    from quietbit import Adjacency, Ball, Unit
+    from quietbit import Adjacency, Ball
     from quietbit.mechanism.central_sum import SumCalibration
     from quietbit.mechanism.sum_comparison import SumRow
 
 __all__ = ["calibrate_secure_sum"]
 
-USUAL = {"levels": (None, 2), "beta": (1.0,), "clamp": (False,), "design": (None,), "decoder": ("alphabet",)}
+USUAL = {"levels": (None, 2), "beta": (None,), "clamp": (None,), "design": (None,), "decoder": (None,)}
 
 SEEN = {"secure-aggregation": "sums", "local": "each payload"}
 
@@ -31,7 +31,7 @@ def calibrate_secure_sum(
     epsilon: float,
     delta: float,
     adjacency: Adjacency,
-    unit: Unit,
+    samples: int | None,
     releases: int,
     bits: int | None,
     clients: int | None,
@@ -49,7 +49,7 @@ def calibrate_secure_sum(
 
     require(mechanism in (None, "imvu"), "mechanism", mechanism, "imvu, or left out, for secure aggregation")
     require(ball.norm is quietbit.Norm.L2, "norm", ball.norm.value, "l2 for secure aggregation")
-    require(unit is quietbit.Unit.CLIENT, "unit", unit.value, "client for secure aggregation")
+    require(samples is None, "samples", samples, "left out for secure aggregation: sums protect whole clients")
     for name, value in unused.items():
         require(value in USUAL[name], name, value, "left out: secure aggregation chooses it")
     if clients is None:
@@ -66,7 +66,6 @@ def calibrate_secure_sum(
             honest=honest,
             releases=releases,
             bits=1 if bits is None else bits,
-            unit=unit,
             population=population,
         )
         lines = compare_calibration(found, epsilon)

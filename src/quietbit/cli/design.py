@@ -21,9 +21,9 @@ __all__ = ["certificate_rows", "design"]
 def design(
     levels: Annotated[int, typer.Option(help="Input levels, 2 or more.")],
     bits: Annotated[int, typer.Option(help="Bits per output symbol, 1 to 8.")],
-    epsilon: Annotated[float, typer.Option(help="Epsilon of the privacy chosen below.")],
+    design_epsilon: Annotated[float, typer.Option(help="The design's own epsilon, in the sense of --privacy.")],
     privacy: Annotated[
-        str, typer.Option(metavar="KIND", help="What epsilon bounds: metric-l1, metric-l2 or strict.")
+        str, typer.Option(metavar="KIND", help="What it bounds: metric-l1, metric-l2 or strict.")
     ] = "metric-l1",
     bias: Annotated[str, typer.Option(metavar="exact|PENALTY", help="No bias, or a penalty on its square.")] = "exact",
     out: Annotated[Path | None, typer.Option(help="Save the design as JSON.")] = None,
@@ -35,12 +35,12 @@ def design(
 ) -> None:
     """Solve for the most accurate private table, and certify it.
 
-    Example: quietbit design --levels 8 --bits 3 --epsilon 5 --out table.json --plot table.png
+    Example: quietbit design --levels 8 --bits 3 --design-epsilon 5 --out table.json --plot table.png
     """
     from quietbit.plot.design import plot_design
     from quietbit.plot.figure import save_figure
 
-    spec = quietbit.DesignSpec(levels, bits, epsilon, cast(Any, privacy), cast(Any, bias_of(bias)))
+    spec = quietbit.DesignSpec(levels, bits, design_epsilon, cast(Any, privacy), cast(Any, bias_of(bias)))
     check_outputs(out, figures=(plot,))
     with progress_bar("Solving", quiet=json) as report:
         found = quietbit.solve(spec, report)
@@ -50,7 +50,7 @@ def design(
         rows.append(Row("saved", "saved as", str(found.save(out))))
     if plot is not None:
         rows.append(Row("plot", "drawn as", str(save_figure(picture, plot))))
-    record(f"{levels} levels, {bits} bits, {privacy} epsilon {epsilon:g}, bias {bias}", rows, json)
+    record(f"{levels} levels, {bits} bits, {privacy} epsilon {design_epsilon:g}, bias {bias}", rows, json)
 
 
 def certificate_rows(found: Design, certificate: Certificate, *, bound: bool, quiet: bool) -> list[Row]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import quietbit
-from quietbit._validate import require
+from quietbit._validate import member, require
 
 if TYPE_CHECKING:
-    from quietbit import Adjacency, Design, Norm, Trust, Unit
+    from quietbit import Adjacency, Design, Norm, Trust
 
 __all__ = [
     "AdjacencyOption",
@@ -24,8 +23,8 @@ __all__ = [
     "NormOption",
     "RadiusOption",
     "ReleasesOption",
+    "SamplesOption",
     "TrustOption",
-    "UnitOption",
     "adjacency_of",
     "bias_of",
     "catalogue_name",
@@ -33,7 +32,6 @@ __all__ = [
     "norm_of",
     "refuse_delta_zero",
     "trust_of",
-    "unit_of",
 ]
 
 DesignArgument = Annotated[
@@ -53,30 +51,26 @@ AdjacencyOption = Annotated[
 ]
 ReleasesOption = Annotated[int, typer.Option(help="How often the same party sends an update.")]
 DeltaOption = Annotated[float, typer.Option(help="Delta of the guarantee.")]
-UnitOption = Annotated[str, typer.Option(metavar="client|sample", help="Whose data the guarantee protects.")]
+SamplesOption = Annotated[
+    int | None,
+    typer.Option(help="Protect one of a client's so many samples (its update is a mean of clipped gradients)."),
+]
 TrustOption = Annotated[str, typer.Option(metavar="WORD", help="Who may look: local, central or secure-aggregation.")]
-
-Word = TypeVar("Word", bound=Enum)
 
 
 def norm_of(text: str) -> Norm:
     """The norm a word stands for."""
-    return _word(quietbit.Norm, text, "norm")
+    return member(quietbit.Norm, text, "norm")
 
 
 def adjacency_of(text: str) -> Adjacency:
     """The adjacency a word stands for."""
-    return _word(quietbit.Adjacency, text, "adjacency")
-
-
-def unit_of(text: str) -> Unit:
-    """The unit a word stands for."""
-    return _word(quietbit.Unit, text, "unit")
+    return member(quietbit.Adjacency, text, "adjacency")
 
 
 def trust_of(text: str) -> Trust:
     """The trust model a word stands for."""
-    return _word(quietbit.Trust, text, "trust")
+    return member(quietbit.Trust, text, "trust")
 
 
 def bias_of(text: str) -> float | str:
@@ -114,9 +108,3 @@ def refuse_delta_zero(delta: float, norm: Norm) -> None:
     """Delta 0 is a question about pure privacy, which no mechanism here gives on an L2 ball."""
     answerable = delta != 0 or norm is quietbit.Norm.L1
     require(answerable, "delta", delta, "above 0 for an l2 ball (pure privacy needs --norm l1)")
-
-
-def _word(family: type[Word], text: str, name: str) -> Word:
-    known = {member.value: member for member in family}
-    require(text in known, name, text, "one of " + ", ".join(known))
-    return known[text]

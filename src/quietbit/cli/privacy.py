@@ -19,14 +19,11 @@ from quietbit.cli.options import (
     NormOption,
     RadiusOption,
     ReleasesOption,
-    TrustOption,
-    UnitOption,
+    SamplesOption,
     adjacency_of,
     find_design,
     norm_of,
     refuse_delta_zero,
-    trust_of,
-    unit_of,
 )
 
 __all__ = ["privacy"]
@@ -43,8 +40,7 @@ def privacy(
     releases: ReleasesOption = 1,
     delta: DeltaOption = 1e-5,
     order: Annotated[float, typer.Option(help="Rényi order at which kappa is shown (more than two levels).")] = 2.0,
-    unit: UnitOption = "client",
-    trust: TrustOption = "local",
+    samples: SamplesOption = None,
     json: JsonOption = False,
 ) -> None:
     """Say what a design costs when updates in a ball are sent with it (I-MVU).
@@ -60,8 +56,7 @@ def privacy(
     refuse_delta_zero(delta, ball_norm)
     whole_number(releases, "releases", 1)
     mechanism = quietbit.InterpolatedMVU(found, quietbit.Ball(ball_norm, radius, dimension), beta, clamp)
-    curve = mechanism.privacy(which)
-    guarantee = quietbit.Ledger(unit_of(unit), which, trust_of(trust)).record(curve, releases).guarantee(delta)
+    guarantee = mechanism.privacy(which, samples).repeat(releases).guarantee(delta)
     low, high = mechanism.scaling.certified_range
     constants = {
         "zero_out_constant_upper": ("zero-out constant", zero_out_constant_upper(found, low, high)),

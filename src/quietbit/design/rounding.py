@@ -13,7 +13,7 @@ import numpy as np
 
 from quietbit._typing import FloatMatrix, FloatVector
 
-__all__ = ["exact_rows"]
+__all__ = ["exact_row", "exact_rows"]
 
 
 def exact_rows(table: FloatMatrix) -> FloatMatrix:
@@ -23,17 +23,18 @@ def exact_rows(table: FloatMatrix) -> FloatMatrix:
     """
     mirrored = (table + table[::-1, ::-1]) / 2
     levels, symbols = table.shape
-    rows = [_exact(row) for row in mirrored[: levels // 2]]
+    rows = [exact_row(row) for row in mirrored[: levels // 2]]
     middle = [_palindrome(mirrored[levels // 2, : symbols // 2])] if levels % 2 else []
     return np.stack(rows + middle + [row[::-1] for row in reversed(rows)])
 
 
 def _palindrome(half: FloatVector) -> FloatVector:
-    side = _exact(half) / 2
+    side = exact_row(half) / 2
     return np.concatenate([side, side[::-1]])
 
 
-def _exact(row: FloatVector) -> FloatVector:
+def exact_row(row: FloatVector) -> FloatVector:
+    """Positive weights as probabilities whose rational sum is exactly one; each moves by an ulp or so."""
     order = np.argsort(row, kind="stable")
     ascending = [Fraction(value) for value in row[order].tolist()]
     whole = sum(ascending)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +32,8 @@ class Design:
     """A finite table of probabilities and output values; compare two by ``identity()``.
 
     ``probabilities`` has a row per input level and a column per symbol; every row sums to exactly one in
-    rational arithmetic. Arrays are read-only copies.
+    rational arithmetic, no probability is zero, and the alphabet does not decrease: anything else is refused, for
+    samplers normalise what accounts would take as it stands. Arrays are read-only copies.
     """
 
     spec: DesignSpec
@@ -50,6 +52,13 @@ class Design:
         low, high = float(table.min()), float(table.max())
         inside = bool(np.all((table > 0) & (table < 1)))
         require(inside, "probabilities", (low, high), "strictly between 0 and 1")
+        rising = bool(np.all(np.diff(alphabet) >= 0))
+        require(rising, "alphabet", alphabet.tolist(), "non-decreasing")
+        for level, row in enumerate(table.tolist()):
+            # Rounded once, so it is zero only where the rational sum is.
+            excess = math.fsum([*row, -1.0])
+            rule = "1 exactly, as rational numbers (`quietbit.design.rounding.exact_row` makes it so)"
+            require(excess == 0, f"sum of the probabilities of level {level}", 1 + excess, rule)
         object.__setattr__(self, "probabilities", table)
         object.__setattr__(self, "alphabet", alphabet)
         object.__setattr__(self, "_identity", hashlib.sha256(self.canonical().encode()).hexdigest())

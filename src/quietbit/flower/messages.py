@@ -14,12 +14,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, final
 
-from quietbit._validate import InvalidParameter, require, whole_number
+from quietbit._validate import InvalidParameter, InvalidPayload, refuse_payload, require, whole_number
 from quietbit.flower.settings import RunSettings
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.pricing import description_of
 from quietbit.node.question import MOST_ROUNDS, Question, SumPart
-from quietbit.wire.header import InvalidPayload, refuse
 
 __all__ = ["RECORD", "SUM", "Request", "SumRequest", "answer_of", "join_pieces", "question_of", "split_pieces"]
 
@@ -116,7 +115,7 @@ def join_pieces(records: Mapping[str, Mapping[str, Any]]) -> bytes:
         record = records[name]
         value = record.get(FIELD)
         if set(record) != {FIELD} or not isinstance(value, bytes):
-            refuse(f"record {name} of the reply", f"one field {FIELD} of bytes", f"the fields {sorted(record)}")
+            refuse_payload(f"record {name} of the reply", f"one field {FIELD} of bytes", f"the fields {sorted(record)}")
         pieces.append(value)
     if not pieces:
         raise InvalidPayload(

@@ -14,7 +14,7 @@ from typing import final
 from flwr.app import Array, Message
 
 from quietbit._typing import FloatVector
-from quietbit._validate import QuietbitError
+from quietbit._validate import InvalidPayload, QuietbitError
 from quietbit.flower.layout import Layout
 from quietbit.flower.messages import join_pieces
 from quietbit.flower.plaintext import DECLINED, note_metrics, one_line
@@ -23,7 +23,6 @@ from quietbit.flower.wire import WireSizes
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.question import Framed
 from quietbit.wire.aggregate import Aggregator
-from quietbit.wire.header import InvalidPayload
 from quietbit.wire.uplink import Uplink
 
 __all__ = ["OpenRound"]

@@ -27,9 +27,7 @@ from quietbit.flower.plaintext import DECLINED, note_metrics, one_line
 from quietbit.flower.report import Account, RoundReport
 from quietbit.flower.settings import RunSettings
 from quietbit.flower.wire import WireSizes
-from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.central_sum import mean_from_sum
-from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.mechanism.base import Mechanism, summable
 from quietbit.node.question import (
     KEY_SIZE,
     KEYS,
@@ -88,7 +86,7 @@ class SecureRound:
         self._numbers = {node: place + 1 for place, node in enumerate(self._left)}
         try:
             threshold = whole_number(self.settings.threshold, "quietbit.threshold", 2)
-            size = len(asked), self.layout.dimension, self.mechanism.bits
+            size = len(asked), self.layout.dimension, summable(self.mechanism).bits
             plan = sum_plan(self.run, self.number, threshold, *size)
             self._settings = ConfigRecord(dict(Request.of(self.number, self.mechanism).to_record()))
             self._server = server = SumServer(plan)
@@ -119,7 +117,7 @@ class SecureRound:
             found = server.finish(self._step(UNMASK, dict.fromkeys(self._left, table), self._unmasking))
             total, guard = found.total[: self.layout.dimension], found.total[self.layout.dimension :]
             require(not guard.any(), "guard of the sum", "others", "zeros (a share or a vector is not genuine)")
-            return mean_from_sum(cast(InterpolatedMVU, self.mechanism), total, len(found.clients))
+            return summable(self.mechanism).mean_from_sum(total, len(found.clients))
         except QuietbitError as error:
             self._fail(error)
             return None

@@ -43,7 +43,7 @@ from quietbit.flower.report import Account, NodeReport, Report, RoundReport
 from quietbit.flower.secure_round import SecureRound
 from quietbit.flower.settings import RunSettings
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.registry import identity
+from quietbit.mechanism.registry import identity_of
 from quietbit.node.filter import Price
 
 __all__ = ["PrivateStrategy"]
@@ -176,7 +176,7 @@ class PrivateStrategy(Strategy):
         return Report(
             settings=self.settings,
             run=self._run,
-            identity=identity(mechanism).hex() if mechanism is not None else "",
+            identity=identity_of(mechanism).hex() if mechanism is not None else "",
             dimension=mechanism.domain.dimension if mechanism is not None else 0,
             rounds=tuple(self._rounds),
             nodes=tuple(nodes),

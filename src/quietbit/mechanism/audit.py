@@ -25,8 +25,8 @@ from scipy.special import betaincinv
 from quietbit._typing import FloatVector
 from quietbit._validate import finite_real, require, whole_number
 from quietbit.kernel.rng import RandomBits
+from quietbit.mechanism.ball import Ball, usual_kernel
 from quietbit.mechanism.base import Mechanism, check_adjacency, check_rng
-from quietbit.mechanism.clipping import Ball
 from quietbit.privacy.guarantee import Adjacency, check_delta
 
 __all__ = ["Audit", "audit", "clopper_pearson"]
@@ -123,7 +123,7 @@ def _bound(mechanism: Mechanism, pair: Pair, rng: RandomBits, count: int, delta:
 def _statistics(
     mechanism: Mechanism, update: FloatVector, direction: FloatVector, rng: RandomBits, count: int
 ) -> FloatVector:
-    draws = (mechanism.decode(mechanism.encode(update, rng)) for _ in range(count))
+    draws = (_released(mechanism, update, rng) for _ in range(count))
     return np.array([float(np.asarray(draw, dtype=np.float64) @ direction) for draw in draws])
 
 
@@ -144,3 +144,11 @@ def _log_ratio(often: int, seldom: int, trials: int, delta: float, doubt: float)
     """log((P - delta)/P') with P bounded from below and P' from above."""
     likely, unlikely = clopper_pearson(often, trials, doubt)[0], clopper_pearson(seldom, trials, doubt)[1]
     return math.log((likely - delta) / unlikely) if likely > delta else -math.inf
+
+
+def _released(mechanism: Mechanism, update: FloatVector, rng: RandomBits) -> FloatVector:
+    """What a server decodes of one release."""
+    body, total = np.zeros(mechanism.layout.size, dtype=np.uint8), mechanism.accumulator(usual_kernel(), 1)
+    mechanism.write([update], rng, usual_kernel(), body)
+    total.add([body])
+    return total.reader(1)(0, mechanism.domain.dimension)

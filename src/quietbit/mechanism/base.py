@@ -1,59 +1,149 @@
-"""What a mechanism is: a randomised map from a ball to codes that carries its own privacy curve.
+"""What a mechanism is: everything anybody needs of it, so that nobody asks which one it is.
 
-Idea     the public choices are fields, the private update and the random words are arguments; everything
-         wrong with an update is said before a word is drawn.
-Symbols  d = dimension of the ball; b = bits per code.
+Idea     the public choices are fields of a frozen dataclass, the private update and the randomness are arguments.
+         `write` is the only way in which a release is made: it clips, randomises and fills a payload's body.
+         What is wrong with an update is said before a random bit is drawn.
+Symbols  d = dimension of the ball; b = bits per code; a body is the part of a payload after its header.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, final, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._typing import Codes, FloatArray, FloatVector
-from quietbit._validate import require
+from quietbit._typing import FloatVector
+from quietbit._validate import InvalidParameter, member, require, whole_number
+from quietbit.kernel.base import MAX_DIMENSION, Kernel
 from quietbit.kernel.rng import RandomBits
-from quietbit.mechanism.clipping import Ball, check_update, refuse_outside
-from quietbit.privacy.curve import PrivacyCurve
+from quietbit.mechanism.ball import Ball
 from quietbit.privacy.guarantee import Adjacency
+from quietbit.privacy.release import Release
 
-__all__ = ["Mechanism", "check_adjacency", "check_codes", "check_inside", "check_rng", "code_type"]
+__all__ = [
+    "Accumulator",
+    "Body",
+    "Error",
+    "Layout",
+    "Mechanism",
+    "Parts",
+    "Reader",
+    "Summable",
+    "check_adjacency",
+    "check_rng",
+    "check_value",
+    "refuse_samples",
+    "summable",
+]
+
+Body: TypeAlias = NDArray[np.uint8]
+Parts: TypeAlias = Sequence[Any]  # arrays that are read one after the other as one flat vector
+Reader: TypeAlias = Callable[[int, int], FloatVector]  # values of coordinates start .. stop - 1
+FLOAT_BITS = 32
+WIDTHS = (*range(1, 17), FLOAT_BITS)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a body is laid out: ``count`` codes of ``bits`` bits, or ``size`` bytes that only the mechanism reads.
+
+    Codes have 1 to 16 bits, or 32 for floats; ``bits`` is 0 for a body without codes, and ``count`` is then the
+    dimension of the update.
+
+    >>> Layout.codes(3, 11).size
+    5
+    """
+
+    bits: int
+    count: int
+    size: int
+
+    @classmethod
+    def codes(cls, bits: int, count: int) -> Layout:
+        """A body of packed codes."""
+        require(bits in WIDTHS, "bits", bits, "a whole number from 1 to 16, or 32")
+        many = whole_number(count, "number of codes", 1, MAX_DIMENSION)
+        return cls(int(bits), many, (int(bits) * many + 7) // 8)
+
+    @classmethod
+    def opaque(cls, dimension: int, size: int) -> Layout:
+        """A body of ``size`` bytes for an update of this dimension."""
+        return cls(
+            0, whole_number(dimension, "dimension", 1, MAX_DIMENSION), whole_number(size, "bytes of the body", 1)
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Error:
+    """How far a decoded coordinate is off: ``squared`` at a true value of 0, in the units of the update.
+
+    ``gain`` is the slope of the decoded mean at 0: 1 where decoding is unbiased to first order; ``squared`` is what
+    remains after dividing by it where codes have no unit (`Sign`). ``bias`` is the decoded mean at 0.
+    """
+
+    squared: float
+    gain: float = 1.0
+    bias: float = 0.0
+
+
+class Accumulator(Protocol):
+    """The server's half: bodies in, mean out; ``group`` of them are best added together."""
+
+    @property
+    def group(self) -> int:
+        """How many bodies to add at once."""
+        ...
+
+    def check(self, body: Body) -> None:
+        """Refuse a body with values that no client could have sent."""
+        ...
+
+    def add(self, bodies: Sequence[Body]) -> None:
+        """Add bodies that have been checked."""
+        ...
+
+    def reader(self, count: int) -> Reader:
+        """The mean over ``count`` payloads, read by ranges of coordinates."""
+        ...
 
 
 @runtime_checkable
 class Mechanism(Protocol):
-    """A release: `encode` on the client, `decode` on the server, `privacy` for whoever asks.
+    """A randomised map from a ball to payload bodies, with its price, its error and its decoder.
 
-    ``decode`` needs nothing but codes and the mechanism's public fields.
+    A frozen dataclass whose fields are numbers, words, designs or dataclasses of these has an identity on the wire
+    and a description from which it is rebuilt (`quietbit.mechanism.registry`).
     """
 
     @property
     def domain(self) -> Ball:
-        """Where updates must lie."""
+        """Where updates are clipped to."""
         ...
 
     @property
-    def bits(self) -> int:
-        """Bits per code."""
+    def layout(self) -> Layout:
+        """What a body looks like."""
         ...
 
-    @property
-    def code_count(self) -> int:
-        """How many codes a release has: the dimension, except where a mechanism pads."""
+    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """Client: clip the update, randomise it and fill ``out``, which is full of zeros."""
         ...
 
-    def encode(self, update: FloatArray, rng: RandomBits) -> Codes:
-        """Randomised codes of an update in the ball; any other is refused before a word is drawn."""
+    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
+        """Server: an empty mean of at most so many bodies."""
         ...
 
-    def decode(self, codes: Codes) -> FloatArray:
-        """The server's estimate of the update, in the shape of the codes."""
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
+        """What one release costs a client, or one of its ``samples`` samples where their number is given."""
         ...
 
-    def privacy(self, adjacency: Adjacency) -> PrivacyCurve:
-        """The certified curve of one release."""
+    def error(self) -> Error:
+        """How far a decoded coordinate is off."""
         ...
 
     def expectation(self, value: float) -> float:
@@ -65,12 +155,37 @@ class Mechanism(Protocol):
         ...
 
 
-def check_inside(ball: Ball, update: Any) -> NDArray[Any]:
-    """The update as an array, refused unless its type, shape, entries and norm are those of the ball."""
-    array = check_update(update, ball.dimension)
-    if not ball.holds(array):
-        raise refuse_outside(ball)
-    return array
+@runtime_checkable
+class Summable(Mechanism, Protocol):
+    """A mechanism whose codes may be added behind masks, with an account of the sum."""
+
+    @property
+    def bits(self) -> int:
+        """Bits per code."""
+        ...
+
+    def sum_privacy(self, clients: int, adjacency: Adjacency) -> Release:
+        """What one secure sum over ``clients`` honest clients costs one of them."""
+        ...
+
+    def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
+        """The mean of the decoded updates from the sums of their codes."""
+        ...
+
+
+def summable(mechanism: Mechanism) -> Summable:
+    """The mechanism itself, refused unless sums of its codes have an account."""
+    if not isinstance(mechanism, Summable):
+        raise InvalidParameter(
+            f"mechanism must have an account for sums of codes (imvu has), got {type(mechanism).__name__}."
+        )
+    return mechanism
+
+
+def refuse_samples(samples: int | None, why: str) -> None:
+    """Refuse a price per sample where no theorem gives one."""
+    if samples is not None:
+        raise InvalidParameter(f"mechanism must be imvu, gaussian, laplace or sign for sample-level privacy: {why}.")
 
 
 def check_rng(rng: Any) -> None:
@@ -78,24 +193,9 @@ def check_rng(rng: Any) -> None:
     require(hasattr(rng, "draw"), "rng", rng, "a source of random bits, from secure_rng() or seeded_rng(seed)")
 
 
-def check_adjacency(adjacency: Any) -> None:
-    """Refuse an adjacency that is not spelt out."""
-    require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
-
-
-def code_type(bits: int) -> Any:
-    """The narrowest unsigned type that holds codes of this width."""
-    return np.uint8 if bits <= 8 else np.uint16 if bits <= 16 else np.uint32
-
-
-def check_codes(codes: Any, bits: int, count: int) -> NDArray[Any]:
-    """Codes as an unsigned array of ``count`` entries, each below 2^bits; anything else is refused."""
-    array = np.asarray(codes)
-    require(array.dtype.kind in "iu", "type of the codes", str(array.dtype), "whole numbers")
-    require(array.size == count, "number of codes", array.size, f"{count}")
-    require(int(array.min()) >= 0, "smallest code", int(array.min()), "at least 0")
-    require(int(array.max()) < 2**bits, "largest code", int(array.max()), f"below 2^{bits}")
-    return array.astype(code_type(bits), copy=False)
+def check_adjacency(adjacency: Any) -> Adjacency:
+    """The adjacency, which is never left implicit; its word will do."""
+    return member(Adjacency, adjacency, "adjacency")
 
 
 def check_value(ball: Ball, value: float) -> float:
@@ -103,8 +203,3 @@ def check_value(ball: Ball, value: float) -> float:
     number = float(value)
     require(abs(number) <= ball.radius, "value of a coordinate", value, f"at most {ball.radius!r} in magnitude")
     return number
-
-
-def lookup(table: FloatVector, codes: NDArray[Any]) -> FloatArray:
-    """The table's entry for every code."""
-    return np.asarray(table[codes])

@@ -19,17 +19,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
-import numpy as np
-
-from quietbit._typing import Codes, FloatVector
 from quietbit._validate import InvalidParameter, finite_real, require, whole_number
 from quietbit.design.binomial import MOST_BINOMIAL_BITS, binomial_design
 from quietbit.design.solve import solve_anew
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
+from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import check_adjacency
-from quietbit.mechanism.calibrate import MAX_RELEASES
-from quietbit.mechanism.clipping import Ball
+from quietbit.mechanism.family import MAX_RELEASES
 from quietbit.mechanism.interpolated import Decoder, InterpolatedMVU
 from quietbit.mechanism.scaling import MAX_BETA
 from quietbit.privacy.aggregate import MOST_CLIENTS
@@ -37,12 +34,11 @@ from quietbit.privacy.curve import LinearCurve, PrivacyCurve
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit, check_delta
 from quietbit.privacy.subsampling import secret_cohort_curve
 
-__all__ = ["SumCalibration", "calibrate_sum", "mean_from_sum"]
+__all__ = ["SumCalibration", "calibrate_sum"]
 
 LEAST_BETA = 1e-6
 DESIGN_EPSILON, MOST_DESIGN_EPSILON, GROWTH = 0.5, 3.0, 1.5
 ACCURACY = 5e-5
-EVEN = 1e-9
 
 
 @final
@@ -72,14 +68,13 @@ def calibrate_sum(
     ball: Ball,
     epsilon: float,
     delta: float,
-    adjacency: Adjacency,
+    adjacency: Adjacency | str,
     clients: int,
     honest: int | None = None,
     releases: int = 1,
     bits: int = 1,
     design_epsilon: float | None = None,
     decoder: Decoder = "unbiased-at-zero",
-    unit: Unit = Unit.CLIENT,
     population: int | None = None,
 ) -> SumCalibration:
     """The most accurate mechanism whose ``releases`` secure sums stay within (epsilon, delta).
@@ -95,13 +90,12 @@ def calibrate_sum(
         bits: of a code, 1 to 4; with more than one the design is binomial.
         design_epsilon: of each bit; chosen by default. Beta is solved for, and inputs are clamped.
         decoder: which values codes stand for.
-        unit: whose data the guarantee is about.
         population: only where nobody learns who took part: how many clients the cohort is drawn from, anew each time.
 
     Targets below the search are refused, and so are clients not counted on in a secret cohort: who colludes knows
     whether it took part, and a sum that lacks an answer shows it.
     """
-    check_adjacency(adjacency)
+    which = check_adjacency(adjacency)
     require(isinstance(ball, Ball), "ball", ball, "a Ball")
     target = finite_real(epsilon, "epsilon")
     require(check_delta(delta) > 0, "delta", delta, "above 0 for a sum")
@@ -117,7 +111,7 @@ def calibrate_sum(
         """Beta as it would be without the finer points: what a linear curve allows."""
 
         def roughly(beta: float) -> float:
-            away = beta / 2 if adjacency is Adjacency.ZERO_OUT else beta
+            away = beta / 2 if which is Adjacency.ZERO_OUT else beta
             price = math.cosh(each * min(beta, 1.0) / 2) ** 2
             slope = many * (each * away) ** 2 / 2 * min(1.0, price / sure) * times
             return LinearCurve(slope).epsilon_upper(delta)
@@ -133,13 +127,13 @@ def calibrate_sum(
         return InterpolatedMVU(design, ball, beta, True, decoder)
 
     def account(beta: float) -> float:
-        return _curve(build(beta), sure, adjacency, count, crowd).repeat(times).epsilon_upper(delta)
+        return _curve(build(beta), sure, which, count, crowd).repeat(times).epsilon_upper(delta)
 
     beta, reached = _search(account, guess(each), target)
     found = build(beta)
     return SumCalibration(
         mechanism=found,
-        guarantee=Guarantee(reached, delta, unit, adjacency, Trust.SECURE_AGGREGATION),
+        guarantee=Guarantee(reached, delta, Unit.CLIENT, which, Trust.SECURE_AGGREGATION),
         clients=count,
         honest=sure,
         releases=times,
@@ -151,31 +145,14 @@ def calibrate_sum(
     )
 
 
-def mean_from_sum(mechanism: InterpolatedMVU, total: FloatVector | Codes, clients: int) -> FloatVector:
-    """The mean of the decoded updates of ``clients`` from the sums of their codes.
-
-    A sum says what the mean is only where values are evenly spaced, as two values always are; others are refused.
-    """
-    count = whole_number(clients, "clients", 1)
-    values = mechanism.values
-    steps = np.diff(values)
-    even = float(np.ptp(steps)) <= EVEN * float(np.ptp(values))
-    require(even, "alphabet", "an uneven one", "evenly spaced for sums of codes")
-    step = float(values[-1] - values[0]) / (len(values) - 1)
-    sums = np.asarray(total, dtype=np.float64)
-    largest = count * (len(values) - 1)
-    require(bool(np.all((sums >= 0) & (sums <= largest))), "sums", "others", f"from 0 to {largest}")
-    return np.asarray(float(values[0]) + step * (sums / count))
-
-
 def _curve(
     mechanism: InterpolatedMVU, honest: int, adjacency: Adjacency, clients: int, population: int | None
 ) -> PrivacyCurve:
     """The curve of one sum, amplified where the cohort is secret."""
-    curve = mechanism.aggregate_privacy(honest, adjacency)
+    curve = mechanism.sum_privacy(honest, adjacency).curve
     if population is None:
         return curve
-    far = mechanism.aggregate_privacy(honest, Adjacency.REPLACE_ONE)
+    far = mechanism.sum_privacy(honest, Adjacency.REPLACE_ONE).curve
     return secret_cohort_curve(curve, clients, population, adjacency, server_learns_cohort=False, replace_one=far)
 
 

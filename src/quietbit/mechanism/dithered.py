@@ -21,28 +21,41 @@ from typing import final
 
 import numpy as np
 
-from quietbit._typing import Codes, FloatArray, FloatVector
-from quietbit._validate import require
+from quietbit._typing import FloatVector
+from quietbit._validate import finite_real, require
+from quietbit.design.solve import solve
+from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
+from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.sampler import SAMPLING_ERROR, Sampler
+from quietbit.mechanism.accumulate import of_values
+from quietbit.mechanism.ball import Ball, Norm, own_copy
 from quietbit.mechanism.base import (
+    Accumulator,
+    Body,
+    Error,
+    Layout,
+    Mechanism,
+    Parts,
     check_adjacency,
-    check_codes,
-    check_inside,
     check_rng,
     check_value,
-    lookup,
+    refuse_samples,
 )
-from quietbit.mechanism.clipping import Ball, Norm, usual_kernel
+from quietbit.mechanism.designs import closed_design, design_limits
+from quietbit.mechanism.family import Account, Choices, SearchedFamily, Target
 from quietbit.mechanism.rounding import conditional_rounding, length_upper
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.curve import PrivacyCurve, sampling_slack_upper, with_slack
+from quietbit.privacy.curve import sampling_slack_upper, with_slack
 from quietbit.privacy.dithered import dithered_l1_curve, dithered_l2_curve
 from quietbit.privacy.divergence import lipschitz_upper
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.privacy.guarantee import Adjacency, Trust, Unit
+from quietbit.privacy.release import Release
 
-__all__ = ["DitheredMVU"]
+__all__ = ["FAMILIES", "DitheredMVU"]
+
+MOST_LEVELS = 65
 
 
 @final
@@ -72,7 +85,7 @@ class DitheredMVU:
 
     @property
     def domain(self) -> Ball:
-        """Where updates must lie."""
+        """Where updates are clipped to."""
         return self.ball
 
     @property
@@ -81,9 +94,9 @@ class DitheredMVU:
         return self.design.spec.output_bits
 
     @property
-    def code_count(self) -> int:
+    def layout(self) -> Layout:
         """One code per coordinate."""
-        return self.ball.dimension
+        return Layout.codes(self.bits, self.ball.dimension)
 
     @property
     def reach(self) -> float:
@@ -92,23 +105,27 @@ class DitheredMVU:
         length = math.sqrt(bound) if self.ball.norm is Norm.L2 else bound
         return round_up(length / self._cells, 1e-14)
 
-    def encode(self, update: FloatArray, rng: RandomBits) -> Codes:
-        """One symbol per coordinate, in the update's shape."""
-        array = check_inside(self.ball, update)
+    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """One symbol per coordinate: dithered within bounds, then sampled from its level's row."""
         check_rng(rng)
-        grid = array.reshape(-1).astype(np.float64) * (self._cells / (2 * self.ball.radius))
+        inside = self.ball.clip(own_copy(update))
+        grid = inside.astype(np.float64) * (self._cells / (2 * self.ball.radius))
         # Scaling rounds: a value on the outermost level must not be taken for one beyond it.
         np.clip(grid, -self._cells / 2, self._cells / 2, out=grid)
         block = rng.draw(grid.size)
         points = conditional_rounding(grid, self.ball.norm, self._bound, block, offset=self._offset)
-        codes = usual_kernel().sample(self.sampler, points.astype(np.float64), rng)
-        return codes.reshape(array.shape)
+        kernel.sample_packed(self.sampler, points.astype(np.float64), rng, out)
 
-    def decode(self, codes: Codes) -> FloatArray:
-        """The values that the symbols stand for, as float64."""
-        return lookup(self.values, check_codes(codes, self.bits, self.code_count))
+    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
+        """Sums of what symbols stand for."""
+        return of_values(self.values, self.bits, self.ball.dimension, kernel, max_payloads)
 
-    def law(self, value: float) -> FloatVector:
+    def error(self) -> Error:
+        """At a coordinate of zero, before rejection."""
+        bias = self.expectation(0.0)
+        return Error(self.variance(0.0) + bias**2, bias=bias)
+
+    def distribution(self, value: float) -> FloatVector:
         """The probabilities of all symbols for a coordinate of this value, before rejection."""
         place = (check_value(self.ball, value) / (2 * self.ball.radius) + 0.5) * self._cells
         index = int(min(math.floor(place), self._cells - 1))
@@ -118,21 +135,22 @@ class DitheredMVU:
 
     def expectation(self, value: float) -> float:
         """The mean of the decoded value, by enumeration, before rejection."""
-        return float(self.law(value) @ self.values)
+        return float(self.distribution(value) @ self.values)
 
     def variance(self, value: float) -> float:
         """The variance of the decoded value, by enumeration, before rejection."""
-        law = self.law(value)
+        law = self.distribution(value)
         return float(law @ np.square(self.values - law @ self.values))
 
-    def privacy(self, adjacency: Adjacency) -> PrivacyCurve:
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
         """Rényi for an L2 ball, pure for an L1 ball; see `quietbit.privacy.dithered` for the statements."""
-        check_adjacency(adjacency)
+        which = check_adjacency(adjacency)
+        refuse_samples(samples, "MVU rounds at random before it samples, and two close updates may round far apart")
         size = self.ball.dimension
         slack = sampling_slack_upper(size, float(self.design.probabilities.min()), SAMPLING_ERROR)
         slack += size * lipschitz_upper(self.design) * 2.0**-52
         curve = dithered_l2_curve if self.ball.norm is Norm.L2 else dithered_l1_curve
-        return with_slack(curve(self.design, self.reach, adjacency), slack)
+        return Release(with_slack(curve(self.design, self.reach, which), slack), which, Unit.CLIENT, Trust.LOCAL)
 
     @property
     def _cells(self) -> int:
@@ -149,3 +167,41 @@ class DitheredMVU:
         size, half = self.ball.dimension, self._cells / 2
         bound = length_upper(self.ball.norm, half, size, offset=self._offset)
         return min(bound, size * half**self.ball.norm.order)
+
+
+def _levels(ball: Ball, choices: Choices) -> int:
+    """Odd, so that zero is a level, and about as many as make dithering harmless."""
+    half = math.ceil(math.sqrt(ball.dimension) / 2)
+    return choices.levels or min(2 * half + 1, MOST_LEVELS)
+
+
+def _build(ball: Ball, loss: float, choices: Choices) -> DitheredMVU:
+    return DitheredMVU(closed_design(DesignSpec(_levels(ball, choices), choices.bits or 1, loss)), ball)
+
+
+def _limits(ball: Ball, choices: Choices) -> tuple[float, float]:
+    return design_limits(_levels(ball, choices), choices.bits or 1)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """MVU: solves for the design's epsilon."""
+
+    name: str = "mvu"
+    kinds: tuple[type, ...] = (DitheredMVU,)
+    uses: tuple[str, ...] = ("bits", "levels")
+    strength: str = "design_epsilon"
+
+    def given(self, ball: Ball, strength: float, choices: Choices) -> DitheredMVU:
+        """The mechanism of a design of this epsilon, with enough levels for dithering to cost little."""
+        epsilon = finite_real(strength, "design_epsilon")
+        return DitheredMVU(solve(DesignSpec(choices.levels or MOST_LEVELS, choices.bits or 1, epsilon)), ball)
+
+    def calibrated(self, ball: Ball, choices: Choices, target: Target, account: Account) -> Mechanism:
+        """By search."""
+        return _SEARCHED.calibrated(ball, choices, target, account)
+
+
+_SEARCHED = SearchedFamily("mvu", (DitheredMVU,), (), "design_epsilon", _build, _limits)
+FAMILIES = (_Family(),)

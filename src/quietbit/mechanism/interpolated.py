@@ -12,36 +12,50 @@ is unbiased to first order there. For one bit and two levels it is 1/2 -+ 1/epsi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, final, get_args
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias, cast, final, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
-from quietbit._typing import Codes, FloatArray, FloatVector
-from quietbit._validate import require
+from quietbit._typing import FloatVector
+from quietbit._validate import finite_real, require, whole_number
+from quietbit.design.solve import solve
+from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
+from quietbit.kernel.base import Kernel
+from quietbit.kernel.clipped import sample_clipped
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.sampler import Sampler
-from quietbit.kernel.select import select
+from quietbit.mechanism.accumulate import of_values
+from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import (
+    Accumulator,
+    Body,
+    Error,
+    Layout,
+    Mechanism,
+    Parts,
     check_adjacency,
-    check_codes,
-    check_inside,
     check_rng,
     check_value,
-    lookup,
 )
-from quietbit.mechanism.clipping import Ball, Norm, usual_kernel
-from quietbit.mechanism.scaling import Scaling
+from quietbit.mechanism.designs import closed_design, design_limits
+from quietbit.mechanism.family import Account, Choices, SearchedFamily, Target
+from quietbit.mechanism.scaling import MAX_BETA, Scaling
 from quietbit.privacy.aggregate import aggregate_curve
 from quietbit.privacy.aggregate_codes import aggregate_codes_curve, codes_deviation_upper
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.curve import PrivacyCurve, with_slack
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.interpolated import interpolated_l1_curve, interpolated_l2_curve
+from quietbit.privacy.release import Release
+from quietbit.privacy.sample_level import sample_share
 
-__all__ = ["Decoder", "InterpolatedMVU"]
+__all__ = ["FAMILIES", "Decoder", "InterpolatedMVU"]
 
+MIN_BETA = 1e-6
+EVEN = 1e-9
 Decoder: TypeAlias = Literal["alphabet", "unbiased-at-zero"]
 
 
@@ -84,7 +98,7 @@ class InterpolatedMVU:
 
     @property
     def domain(self) -> Ball:
-        """Where updates must lie."""
+        """Where updates are clipped to."""
         return self.ball
 
     @property
@@ -93,22 +107,26 @@ class InterpolatedMVU:
         return self.design.spec.output_bits
 
     @property
-    def code_count(self) -> int:
+    def layout(self) -> Layout:
         """One code per coordinate."""
-        return self.ball.dimension
+        return Layout.codes(self.bits, self.ball.dimension)
 
-    def encode(self, update: FloatArray, rng: RandomBits, *, kernel: str | None = None) -> Codes:
-        """One symbol per coordinate, in the update's shape; ``kernel`` names one, and changes no code."""
-        array = check_inside(self.ball, update)
+    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """One symbol per coordinate, clipped, sampled and packed in one pass of the kernel."""
         check_rng(rng)
-        chosen = usual_kernel() if kernel is None else select(kernel)
-        return chosen.sample(self.sampler, array, rng, verified=True)
+        sample_clipped(kernel, self.sampler, update, self.ball.norm.order, self.ball.radius, rng, out)
 
-    def decode(self, codes: Codes) -> FloatArray:
-        """The values that the symbols stand for, as float64."""
-        return lookup(self.values, check_codes(codes, self.bits, self.code_count))
+    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
+        """Sums of what symbols stand for."""
+        return of_values(self.values, self.bits, self.ball.dimension, kernel, max_payloads)
 
-    def law(self, value: float) -> FloatVector:
+    def error(self) -> Error:
+        """By enumeration at a coordinate of zero; the gain is the slope of the mean there."""
+        bias, step = self.expectation(0.0), self.ball.radius * 2.0**-20
+        gain = (self.expectation(step) - self.expectation(-step)) / (2 * step)
+        return Error(self.variance(0.0) + bias**2, gain, bias)
+
+    def distribution(self, value: float) -> FloatVector:
         """The probabilities of all symbols for an update's coordinate of this value."""
         number = check_value(self.ball, value)
         low, high = self.sampler.t_range
@@ -116,40 +134,70 @@ class InterpolatedMVU:
 
     def expectation(self, value: float) -> float:
         """The mean of the decoded value, by enumeration."""
-        return float(self.law(value) @ self.values)
+        return float(self.distribution(value) @ self.values)
 
     def variance(self, value: float) -> float:
         """The variance of the decoded value, by enumeration."""
-        law = self.law(value)
+        law = self.distribution(value)
         return float(law @ np.square(self.values - law @ self.values))
 
-    def privacy(self, adjacency: Adjacency) -> PrivacyCurve:
-        """The curve of one release, sampling slack included.
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
+        """What one release costs, sampling slack included.
 
         L1 ball: pure (Theorem 1, with the constant of the path through the centre, or the zero-out one), and at finite
         orders the smaller of that and the L2 account, which holds for the same inputs. L2 ball: Theorem 2
-        with two levels, a certified kappa_alpha with more.
+        with two levels, a certified kappa_alpha with more. One of ``samples`` samples moves x by at most its share
+        of the reach, from wherever the others have put it: constants between any two inputs, at that distance.
         """
-        check_adjacency(adjacency)
-        return with_slack(self._exact_curve(adjacency), self.scaling.slack_upper(self.design, self.ball))
+        which = check_adjacency(adjacency)
+        slack = self.scaling.slack_upper(self.design, self.ball)
+        if samples is None:
+            return Release(with_slack(self._exact_curve(which), slack), which, Unit.CLIENT, Trust.LOCAL)
+        low, high = self.scaling.certified_range
+        widest = self.scaling.distance(Adjacency.REPLACE_ONE, self.ball)
+        distance = min(round_up(self.scaling.reach * sample_share(which, samples), 1e-14), widest)
+        between, given = Adjacency.REPLACE_ONE, (self.design, distance)
+        curve: PrivacyCurve
+        if self.ball.norm is Norm.L1:
+            curve = interpolated_l1_curve(*given, between, low, high, with_renyi=True)
+        else:
+            curve = interpolated_l2_curve(*given, between, low, high)
+        return Release(with_slack(curve, slack), which, Unit.SAMPLE, Trust.LOCAL)
 
-    def aggregate_privacy(self, clients: int, adjacency: Adjacency) -> PrivacyCurve:
-        """The curve of one secure sum of ``clients`` releases, for one of the clients.
+    def sum_privacy(self, clients: int, adjacency: Adjacency) -> Release:
+        """What one secure sum of ``clients`` releases costs one of the clients.
 
         ``clients``, from 2 to 100,000, counts the honest clients that answer and do not collude with the server;
-        it sees the sum of their codes and nothing else (`Trust.SECURE_AGGREGATION`). One-bit designs, and with more
-        bits those whose codes are sums of equal bits (`binomial_design`); others are refused.
+        it sees the sum of their codes and nothing else. One-bit designs, and with more bits those whose codes are
+        sums of equal bits (`binomial_design`); others are refused.
         """
-        check_adjacency(adjacency)
-        distance, (low, high) = self.scaling.distance(adjacency, self.ball), self.scaling.certified_range
-        alone = self._exact_curve(adjacency)
+        which = check_adjacency(adjacency)
+        distance, (low, high) = self.scaling.distance(which, self.ball), self.scaling.certified_range
+        alone = self._exact_curve(which)
         slack = self.scaling.slack_upper(self.design, self.ball)
         if self.bits == 1:
-            curve = aggregate_curve(self.design, distance, clients, adjacency, low, high, alone=alone)
-            return with_slack(curve, slack)
-        curve = aggregate_codes_curve(self.design, distance, clients, adjacency, low, high, alone=alone)
-        deviation = codes_deviation_upper(self.design, low, high)
-        return with_slack(curve, round_up(slack + self.ball.dimension * deviation))
+            curve = aggregate_curve(self.design, distance, clients, which, low, high, alone=alone)
+        else:
+            curve = aggregate_codes_curve(self.design, distance, clients, which, low, high, alone=alone)
+            deviation = codes_deviation_upper(self.design, low, high)
+            slack = round_up(slack + self.ball.dimension * deviation)
+        return Release(with_slack(curve, slack), which, Unit.CLIENT, Trust.SECURE_AGGREGATION)
+
+    def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
+        """The mean of the decoded updates of ``clients`` from the sums of their codes.
+
+        A sum says what the mean is only where values are evenly spaced, as two values always are; others are refused.
+        """
+        count = whole_number(clients, "clients", 1)
+        values = self.values
+        even = float(np.ptp(np.diff(values))) <= EVEN * float(np.ptp(values))
+        require(even, "alphabet", values.tolist(), "evenly spaced for sums of codes")
+        step = float(values[-1] - values[0]) / (len(values) - 1)
+        sums = np.asarray(total, dtype=np.float64)
+        largest = count * (len(values) - 1)
+        inside = bool(np.all((sums >= 0) & (sums <= largest)))
+        require(inside, "sums of codes", (float(sums.min()), float(sums.max())), f"from 0 to {largest}")
+        return np.asarray(float(values[0]) + step * (sums / count))
 
     def _exact_curve(self, adjacency: Adjacency) -> PrivacyCurve:
         """The curve of one release of an exact sampler."""
@@ -181,3 +229,41 @@ def _unbiased_at_centre(design: Design) -> FloatVector:
     slope = float(law @ ((theta - law @ theta) * (design.alphabet - mean)))
     require(slope > 0, "slope of the mean at x = 1/2", slope, "positive for an unbiased decoder")
     return np.asarray(0.5 + (design.alphabet - mean) / slope)
+
+
+def _build(ball: Ball, loss: float, choices: Choices) -> InterpolatedMVU:
+    clamp, decoder = bool(choices.clamp), cast(Decoder, choices.decoder or "alphabet")
+    if choices.design is not None:
+        return InterpolatedMVU(choices.design, ball, loss, clamp, decoder)
+    design = closed_design(DesignSpec(choices.levels or 2, choices.bits or 1, loss))
+    return InterpolatedMVU(design, ball, 1.0 if choices.beta is None else choices.beta, clamp, decoder)
+
+
+def _limits(ball: Ball, choices: Choices) -> tuple[float, float]:
+    if choices.design is not None:
+        return MIN_BETA, MAX_BETA
+    return design_limits(choices.levels or 2, choices.bits or 1)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """I-MVU: solves for the design's epsilon, or for beta where a design is given."""
+
+    name: str = "imvu"
+    kinds: tuple[type, ...] = (InterpolatedMVU,)
+    uses: tuple[str, ...] = ("bits", "levels", "beta", "clamp", "decoder", "design")
+    strength: str = "design_epsilon"
+
+    def given(self, ball: Ball, strength: float, choices: Choices) -> InterpolatedMVU:
+        """The mechanism of a design of this epsilon; of several bits for sums of codes, a binomial one."""
+        design = solve(DesignSpec(choices.levels or 2, choices.bits or 1, finite_real(strength, "design_epsilon")))
+        return _build(ball, 1.0 if choices.beta is None else choices.beta, replace(choices, design=design))
+
+    def calibrated(self, ball: Ball, choices: Choices, target: Target, account: Account) -> Mechanism:
+        """By search."""
+        return _SEARCHED.calibrated(ball, choices, target, account)
+
+
+_SEARCHED = SearchedFamily("imvu", (InterpolatedMVU,), (), "design_epsilon", _build, _limits)
+FAMILIES = (_Family(),)

@@ -1,72 +1,127 @@
-"""Mechanisms as plain values and back."""
+"""Mechanisms by name, and mechanisms written down: one text from which the same mechanism is built again.
+
+Idea     a word leads to a family, the library's own or another package's (entry points of the group
+         ``quietbit.mechanisms``, each an object that satisfies `Family`). A mechanism's public fields, written as plain
+         values, are its description; the same values with designs named by their identity are one canonical text,
+         whose SHA-256 is the mechanism's identity on the wire: two ends that differ in anything that matters have
+         different digests, and their payloads do not mix. What is computed from the fields is left out.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import importlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
+from functools import lru_cache
+from importlib.metadata import entry_points
 from typing import Any
 
+from quietbit._validate import InvalidParameter, QuietbitError, require
 from quietbit.design.store import parse_design
 from quietbit.design.table import Design
+from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.clipping import Ball
-from quietbit.mechanism.description import mechanism_identity
-from quietbit.mechanism.dithered import DitheredMVU
-from quietbit.mechanism.gaussian import Gaussian
-from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.mechanism.laplace import Laplace
-from quietbit.mechanism.sign import Sign
-from quietbit.mechanism.skellam import Skellam
+from quietbit.mechanism.family import Family
 
-__all__ = ["build", "describe", "family_of", "identity"]
+__all__ = ["build", "canonical_text", "describe", "families", "family", "identity_of"]
 
-FAMILIES = {
-    DitheredMVU: "mvu", Gaussian: "gaussian", InterpolatedMVU: "imvu", Laplace: "laplace", Sign: "sign",
-    Skellam: "skellam",
-}  # fmt: skip
-KINDS: dict[str, type] = {kind.__name__: kind for kind in (Ball, *FAMILIES)}
+FORMAT = "quietbit-mechanism"
+VERSION = 1
+GROUP = "quietbit.mechanisms"
+OWN = ("interpolated", "dithered", "additive", "skellam")  # files whose FAMILIES are the library's
 
 
-def identity(mechanism: Mechanism) -> bytes:
-    """SHA-256 of the canonical text."""
-    return mechanism_identity(mechanism)
+@lru_cache(maxsize=1)
+def families() -> Mapping[str, Family]:
+    """Every family there is, by its word; a package cannot take a word of the library's."""
+    found: dict[str, Family] = {}
+    for one in _all():
+        require(one.name not in found, "name of a mechanism", one.name, "one that is not taken")
+        found[one.name] = one
+    return found
 
 
-def family_of(mechanism: Mechanism) -> str:
-    """The name of its family."""
-    return FAMILIES[type(mechanism)]
+def _all() -> Iterator[Family]:
+    for file in OWN:
+        yield from importlib.import_module(f"quietbit.mechanism.{file}").FAMILIES
+    for entry in sorted(entry_points(group=GROUP), key=lambda one: one.name):
+        yield entry.load()
+
+
+def family(name: str) -> Family:
+    """The family of that word; any other is refused with the words there are."""
+    known = families()
+    require(name in known, "mechanism", name, "one of " + ", ".join(known))
+    return known[name]
+
+
+def identity_of(mechanism: Mechanism) -> bytes:
+    """SHA-256 of the canonical text: 32 bytes."""
+    return hashlib.sha256(canonical_text(mechanism).encode()).digest()
+
+
+def canonical_text(mechanism: Mechanism) -> str:
+    """The one text that stands for a mechanism: sorted keys, shortest exact decimals, no spaces."""
+    content = {"format": FORMAT, "mechanism": _plain(mechanism, "mechanism", in_full=False), "version": VERSION}
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def describe(mechanism: Mechanism) -> dict[str, Any]:
-    """Plain values, design in full."""
-    found: dict[str, Any] = _plain(mechanism)
-    return found
+    """The mechanism as plain values, its design in full: what `build` reads and JSON can hold."""
+    described: dict[str, Any] = _plain(mechanism, "mechanism", in_full=True)
+    return described
 
 
-def build(description: Any) -> Mechanism:
-    """The mechanism of a description."""
-    found: Mechanism = _built(description)
-    identity(found)
-    return found
+def build(description: Mapping[str, Any]) -> Mechanism:
+    """The mechanism that a description stands for; anything that does not make one is refused."""
+    try:
+        found = _built(description)
+    except QuietbitError as error:
+        raise InvalidParameter(f"A description of a mechanism cannot be used: {error}") from error
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise InvalidParameter(f"A description of a mechanism is not complete: {str(error).rstrip('.')}.") from error
+    require(isinstance(found, Mechanism), "description", type(found).__name__, "that of a mechanism")
+    mechanism: Mechanism = found
+    return mechanism
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, name: str, *, in_full: bool) -> Any:
     if isinstance(value, Design):
-        return {"design": {**json.loads(value.canonical()), "identity": value.identity()}}
+        named = {"identity": value.identity()}
+        return {"design": {**json.loads(value.canonical()), **named} if in_full else value.identity()}
     if isinstance(value, Enum):
         return value.value
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         given = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
-        return {"kind": type(value).__name__} | {name: _plain(field) for name, field in given.items()}
-    return value
+        return {"kind": type(value).__name__} | {
+            key: _plain(field, f"{name}.{key}", in_full=in_full) for key, field in given.items()
+        }
+    raise InvalidParameter(
+        f"{name} must be a number, a word, a Design or a dataclass of these to have an identity, "
+        f"got a {type(value).__name__}."
+    )
 
 
 def _built(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     if "design" in value and "kind" not in value:
-        return parse_design(json.dumps(value["design"]), "a design")
-    fields = {name: _built(field) for name, field in value.items() if name != "kind"}
-    return KINDS[value["kind"]](**fields)
+        return parse_design(json.dumps(value["design"]), "the design of a mechanism")
+    kind = value["kind"]
+    kinds = _kinds()
+    require(kind in kinds, "kind of the mechanism", kind, "one of " + ", ".join(kinds))
+    return kinds[kind](**{name: _built(field) for name, field in value.items() if name != "kind"})
+
+
+def _kinds() -> dict[str, type]:
+    found: dict[str, type] = {"Ball": Ball}
+    for one in families().values():
+        for kind in one.kinds:
+            taken = found.setdefault(kind.__name__, kind)
+            require(taken is kind, "name of a mechanism's class", kind.__name__, "one that is not taken")
+    return found

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
 from quietbit.kernel.rng import WordBlock
-from quietbit.mechanism.clipping import Norm
+from quietbit.mechanism.ball import Norm
 
 __all__ = ["TRIES", "conditional_rounding", "length_upper"]
 

@@ -20,7 +20,7 @@ from typing import final
 from quietbit._validate import finite_real, require
 from quietbit.design.table import Design
 from quietbit.kernel.sampler import SAMPLING_ERROR, Sampler
-from quietbit.mechanism.clipping import Ball
+from quietbit.mechanism.ball import Ball
 from quietbit.privacy.curve import sampling_slack_upper
 from quietbit.privacy.divergence import smallest_probability_lower
 from quietbit.privacy.guarantee import Adjacency

@@ -26,27 +26,34 @@ from typing import final
 
 import numpy as np
 
-from quietbit._typing import Codes, FloatArray, FloatVector
+from quietbit._typing import FloatVector
 from quietbit._validate import finite_real, require, whole_number
+from quietbit.kernel.base import Kernel, code_type
 from quietbit.kernel.rng import RandomBits
+from quietbit.mechanism.accumulate import of_values
+from quietbit.mechanism.ball import Ball, Norm, own_copy
 from quietbit.mechanism.base import (
+    Accumulator,
+    Body,
+    Error,
+    Layout,
+    Parts,
     check_adjacency,
-    check_codes,
-    check_inside,
     check_rng,
     check_value,
-    code_type,
+    refuse_samples,
 )
-from quietbit.mechanism.clipping import Ball, Norm
+from quietbit.mechanism.family import SearchedFamily
 from quietbit.mechanism.poisson import skellam_noise, words_needed
 from quietbit.mechanism.rotation import rotate, rotate_back
 from quietbit.mechanism.rounding import conditional_rounding, length_upper
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.curve import PrivacyCurve, with_slack
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.privacy.curve import with_slack
+from quietbit.privacy.guarantee import Adjacency, Trust, Unit
+from quietbit.privacy.release import Release
 from quietbit.privacy.skellam import skellam_curve
 
-__all__ = ["Skellam"]
+__all__ = ["FAMILIES", "Skellam"]
 
 SLACK = 2.0**-62  # what `words_needed` promises
 MIN_DEVIATION = 0.5  # of the noise, in units of the integers: below it the bound says nothing
@@ -90,13 +97,18 @@ class Skellam:
 
     @property
     def domain(self) -> Ball:
-        """Where updates must lie."""
+        """Where updates are clipped to."""
         return self.ball
 
     @property
     def code_count(self) -> int:
         """The dimension, padded to a power of two by the rotation."""
         return 1 << (self.ball.dimension - 1).bit_length()
+
+    @property
+    def layout(self) -> Layout:
+        """One code per coordinate of the padded vector."""
+        return Layout.codes(self.bits, self.code_count)
 
     @property
     def scale(self) -> float:
@@ -116,33 +128,44 @@ class Skellam:
 
     def sensitivities(self, adjacency: Adjacency) -> tuple[float, float]:
         """(D1, D2): how far apart two neighbours' rounded vectors can be, in L1 and L2, rounded up."""
-        check_adjacency(adjacency)
+        which = check_adjacency(adjacency)
         l2 = math.sqrt(self.squared_length)
         l1 = min(self.squared_length, math.sqrt(self.code_count) * l2)
-        times = 1 if adjacency is Adjacency.ZERO_OUT else 2
+        times = 1 if which is Adjacency.ZERO_OUT else 2
         return round_up(times * l1, 1e-15), round_up(times * l2, 1e-15)
 
-    def encode(self, update: FloatArray, rng: RandomBits) -> Codes:
+    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """``code_count`` codes in a row: the noisy integers modulo 2^bits."""
-        array = check_inside(self.ball, update)
         check_rng(rng)
-        rotated = rotate(array.reshape(-1).astype(np.float64), self.rotation_seed) * self.scale
+        inside = self.ball.clip(own_copy(update))
+        rotated = rotate(inside.astype(np.float64), self.rotation_seed) * self.scale
         block = rng.draw(rotated.size)
         integers = conditional_rounding(rotated, Norm.L2, self.squared_length, block) // 2
         noise = skellam_noise(self.noise_variance, self._words, block, rotated.size)
-        return np.asarray((integers + noise) & (2**self.bits - 1)).astype(code_type(self.bits))
+        codes = np.asarray((integers + noise) & (2**self.bits - 1)).astype(code_type(self.bits))
+        out[:] = np.frombuffer(kernel.pack(codes, self.bits), dtype=np.uint8)
 
-    def decode(self, codes: Codes) -> FloatArray:
-        """The estimate of the update, flat, as float64: what `encode` did, undone; padding is dropped."""
-        whole = check_codes(codes, self.bits, self.code_count).reshape(-1).astype(np.int64)
+    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
+        """Sums of centred integers, scaled and rotated back at the end; padding is dropped."""
         half = 2 ** (self.bits - 1)
-        centred: FloatVector = ((whole + half) % (2 * half) - half) / self.scale
-        return rotate_back(centred, self.rotation_seed)[: self.ball.dimension]
+        centred = ((np.arange(2 * half) + half) % (2 * half) - half).astype(np.float64)
 
-    def privacy(self, adjacency: Adjacency) -> PrivacyCurve:
+        def finish(mean: FloatVector) -> FloatVector:
+            return rotate_back(mean / self.scale, self.rotation_seed)[: self.ball.dimension]
+
+        return of_values(centred, self.bits, self.code_count, kernel, max_payloads, finish)
+
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
         """Theorem 3.5 of Agarwal et al. for the integer sensitivities, sampling slack included."""
-        l1, l2 = self.sensitivities(adjacency)
-        return with_slack(skellam_curve(l1, l2, self.noise_variance), SLACK)
+        which = check_adjacency(adjacency)
+        refuse_samples(samples, "Skellam rounds at random before its noise, and two close updates may round far apart")
+        l1, l2 = self.sensitivities(which)
+        curve = with_slack(skellam_curve(l1, l2, self.noise_variance), SLACK)
+        return Release(curve, which, Unit.CLIENT, Trust.LOCAL)
+
+    def error(self) -> Error:
+        """Noise and rounding, unbiased as far as wrapping leaves it."""
+        return Error(self.variance(0.0))
 
     def expectation(self, value: float) -> float:
         """The value itself, as far as rounding within bounds and wrapping leave it unbiased."""
@@ -180,3 +203,16 @@ def _fits(reach: float, multiplier: float, bits: int, size: int, wrap: float) ->
     # Chernoff: P(noise >= t) <= exp(sqrt(v^2 + t^2) - v - t asinh(t/v)).
     root = math.hypot(variance, room)
     return room * math.asinh(room / variance) - room * room / (root + variance) >= doubt
+
+
+FAMILIES = (
+    SearchedFamily(
+        "skellam",
+        (Skellam,),
+        uses=("bits",),
+        strength="noise_multiplier",
+        build=lambda ball, loss, choices: Skellam(ball, 1 / loss, choices.bits or 16),
+        limits=lambda ball, choices: (1 / MAX_MULTIPLIER, 1 / MIN_MULTIPLIER),
+        inverse=True,
+    ),
+)

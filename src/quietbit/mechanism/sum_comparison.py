@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from typing import final
 
 from quietbit._validate import require
+from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.calibrate import calibrate
 from quietbit.mechanism.central_sum import SumCalibration, calibrate_sum, root
-from quietbit.mechanism.clipping import Ball, Norm
 from quietbit.mechanism.rounding import length_upper
 from quietbit.privacy.curve import FunctionCurve, GaussianCurve
 from quietbit.privacy.guarantee import Adjacency, Trust

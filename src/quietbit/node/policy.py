@@ -33,7 +33,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol, final
 
-from quietbit._validate import InvalidParameter, QuietbitError, finite_real, require, whole_number
+from quietbit._validate import InvalidParameter, QuietbitError, finite_real, member, require, whole_number
 from quietbit.kernel.rng import RandomBits, secure_rng
 from quietbit.node.filter import Cap
 from quietbit.privacy.aggregate import MOST_CLIENTS
@@ -126,7 +126,7 @@ class Policy:
         put = object.__setattr__
         put(self, "epsilon", finite_real(self.epsilon, "epsilon"))
         put(self, "delta", check_delta(self.delta))
-        put(self, "adjacency", _member(Adjacency, self.adjacency, "adjacency"))
+        put(self, "adjacency", member(Adjacency, self.adjacency, "adjacency"))
         put(self, "mechanisms", _words(self.mechanisms, "mechanisms"))
         require(self.mechanisms, "mechanisms", [], "one name at least")
         put(self, "largest_clip", finite_real(self.largest_clip, "largest-clip"))
@@ -139,7 +139,7 @@ class Policy:
             0.0 if floor == 0 and not isinstance(floor, bool) else finite_real(floor, "least-epsilon"),
         )
         put(self, "runs", _words(self.runs, "runs"))
-        put(self, "trust", tuple(_member(Trust, word, "trust") for word in _listed(self.trust, "trust")))
+        put(self, "trust", tuple(member(Trust, word, "trust") for word in _listed(self.trust, "trust")))
         known = bool(self.trust) and Trust.CENTRAL not in self.trust
         require(known, "trust", [word.value for word in self.trust], "local, secure-aggregation or both")
         put(self, "metrics", _words(self.metrics, "metrics"))
@@ -323,13 +323,6 @@ def _table(place: Path) -> dict[str, Any]:
         data = file.read(MOST_BYTES + 1)
     require(len(data) <= MOST_BYTES, "size of the policy", len(data), f"at most {MOST_BYTES} bytes")
     return tomllib.loads(data.decode("utf-8"))
-
-
-def _member(family: Any, word: Any, name: str) -> Any:
-    known = {member.value: member for member in family}
-    value = word.value if isinstance(word, family) else word
-    require(isinstance(value, str) and value in known, name, word, "one of " + ", ".join(known))
-    return known[value]
 
 
 def _listed(value: Any, name: str) -> tuple[Any, ...]:

@@ -17,8 +17,8 @@ from functools import lru_cache
 from typing import Any, TypeVar, final
 
 from quietbit._validate import InvalidParameter, QuietbitError, require
-from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.registry import build, describe, family_of, identity
+from quietbit.mechanism.base import Mechanism, summable
+from quietbit.mechanism.registry import build, describe, families, identity_of
 from quietbit.node.filter import Price, price_of
 from quietbit.node.policy import NotAllowed
 from quietbit.privacy.guarantee import Adjacency
@@ -91,11 +91,16 @@ def within(seconds: float, work: Callable[[], Found]) -> Found:
 def _offer(text: str) -> Offer:
     try:
         mechanism = build(json.loads(text))
-        return Offer(mechanism, identity(mechanism).hex(), family_of(mechanism))
+        return Offer(mechanism, identity_of(mechanism).hex(), _family(mechanism))
     except QuietbitError as error:
         raise InvalidParameter(f"The described mechanism is refused: {error}") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError, ArithmeticError) as error:
         raise InvalidParameter(f"The description is of no mechanism ({type(error).__name__}).") from error
+
+
+def _family(mechanism: Mechanism) -> str:
+    """The word of the family whose mechanisms are of this class: the class that it names first."""
+    return next((name for name, one in families().items() if one.kinds[0] is type(mechanism)), "")
 
 
 # An identity names a mechanism, so that its price is found once in a process; the ledger keeps it beyond that.
@@ -105,14 +110,10 @@ _MOST_PRICES = 4096
 
 def release_price(mechanism: Mechanism, adjacency: Adjacency, honest: int) -> Price:
     """What one release costs, alone (0) or as part of a sum that counts on so many honest clients."""
-    key = identity(mechanism).hex(), adjacency, honest
+    key = identity_of(mechanism).hex(), adjacency, honest
     if key not in _PRICES:
-        if honest:
-            summed = getattr(mechanism, "aggregate_privacy", None)
-            require(summed is not None, "mechanism of a sum", type(mechanism).__name__, "one whose codes add up (imvu)")
-            found = price_of(summed(honest, adjacency))  # type: ignore[misc]
-        else:
-            found = price_of(mechanism.privacy(adjacency))
+        release = summable(mechanism).sum_privacy(honest, adjacency) if honest else mechanism.privacy(adjacency)
+        found = price_of(release)
         if len(_PRICES) >= _MOST_PRICES:
             _PRICES.clear()
         _PRICES[key] = found

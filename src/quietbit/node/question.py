@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, final
 
-from quietbit._validate import InvalidParameter, finite_real, require, whole_number
+from quietbit._validate import InvalidParameter, finite_real, member, refuse_payload, require, whole_number
 from quietbit.kernel.base import MAX_DIMENSION
 from quietbit.node.filter import Cap
 from quietbit.privacy.aggregate import MOST_CLIENTS
@@ -29,7 +29,6 @@ from quietbit.privacy.guarantee import Adjacency, Trust, check_delta
 from quietbit.secagg.client import PublicKeys, Unmasking
 from quietbit.secagg.plan import SumPlan
 from quietbit.secagg.shamir import SHARE_SIZE
-from quietbit.wire.header import refuse
 
 __all__ = [
     "GUARD", "KEYS", "KEY_SIZE", "SEALED_SIZE", "SHARES", "STEPS", "UNMASK", "VECTOR", "Framed", "Question", "SumPart",
@@ -97,8 +96,7 @@ class Question:
         require(isinstance(self.mechanism, str), "description of the mechanism", type(self.mechanism).__name__, "text")
         put(self, "epsilon", finite_real(self.epsilon, "epsilon of the run"))
         put(self, "delta", check_delta(self.delta))
-        words = [member.value for member in Adjacency]
-        require(self.adjacency in words, "adjacency of the run", self.adjacency, "one of " + ", ".join(words))
+        put(self, "adjacency", member(Adjacency, self.adjacency, "adjacency of the run").value)
         if self.client is not None:
             put(self, "client", whole_number(self.client, "partition-id", 0))
 
@@ -163,19 +161,19 @@ class Framed:
     def from_bytes(cls, data: bytes) -> Framed:
         """Read a release; the payload is left for the aggregator to check."""
         if len(data) < FRAME.size:
-            refuse("length of the release", f"at least {FRAME.size} bytes", len(data))
+            refuse_payload("length of the release", f"at least {FRAME.size} bytes", len(data))
         magic, version, zero, run, number, node = FRAME.unpack_from(data)
         if magic != MAGIC or zero != 0:
-            refuse("the first bytes of the release", f"{MAGIC!r}", repr(bytes(data[:8])))
+            refuse_payload("the first bytes of the release", f"{MAGIC!r}", repr(bytes(data[:8])))
         if version != VERSION:
-            refuse("version of the release", f"{VERSION}", version)
+            refuse_payload("version of the release", f"{VERSION}", version)
         return cls(run, number, node, memoryview(data)[FRAME.size :])
 
     def expect(self, run: int, number: int, node: int) -> None:
         """Refuse a release that was made for another run or round, or by another node."""
         for name, mine, found in (("run", run, self.run), ("round", number, self.round), ("node", node, self.node)):
             if mine != found:
-                refuse(f"{name} of the release", f"{mine}", found)
+                refuse_payload(f"{name} of the release", f"{mine}", found)
 
 
 def pack(table: Mapping[int, bytes]) -> bytes:

@@ -23,6 +23,7 @@ import numpy as np
 
 from quietbit._validate import InvalidParameter, QuietbitError, require
 from quietbit.kernel.rng import RandomBits
+from quietbit.mechanism.base import summable
 from quietbit.node.filter import Cap, Price
 from quietbit.node.ledger import (
     Books,
@@ -126,7 +127,7 @@ class Kept:
         step = None
         if question.sum is not None:
             require(question.sum.step == VECTOR, "step of the sum", question.sum.step, f"{VECTOR} for a release")
-            step = SumStep(question, offer.mechanism, self._secrets)
+            step = SumStep(question, summable(offer.mechanism), self._secrets)
             step.check_vector()
         rng = self._rules.rng(question.round, question.client)
         self._ledger.update(lambda books: self._following(books, question, offer, honest))
@@ -138,7 +139,7 @@ class Kept:
         if part is None or part.step == VECTOR:
             raise InvalidParameter("The question must be a step of a masked sum without training, and is not.")
         offer, honest = self._offer(question)
-        step = SumStep(question, offer.mechanism, self._secrets)
+        step = SumStep(question, summable(offer.mechanism), self._secrets)
         if part.step == KEYS:
             step.check_start()
             # Nobody is kept waiting for a sum that no budget is left for.

@@ -23,7 +23,7 @@ from typing import final
 import numpy as np
 
 from quietbit._validate import InvalidParameter
-from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.base import Summable
 from quietbit.node.question import (
     GUARD,
     SEALED_SIZE,
@@ -46,7 +46,7 @@ __all__ = ["SumStep", "forget"]
 class SumStep:
     """One step that a node was asked for."""
 
-    def __init__(self, question: Question, mechanism: Mechanism, secrets: MutableMapping[str, bytes]) -> None:
+    def __init__(self, question: Question, mechanism: Summable, secrets: MutableMapping[str, bytes]) -> None:
         """Read the question; refused where the sum does not fit the threshold or the mechanism."""
         if question.sum is None:
             raise InvalidParameter("The question must be about a masked sum, and is not.")

@@ -6,21 +6,19 @@ Idea     what composes is a client's own releases. Clients of the same size with
 Source   Guo et al. (ICML 2023), section "Rényi DP and composition".
 
 Under secure aggregation a release is one masked sum, and the others' bits are part of its noise: it costs what
-`aggregate_privacy` says at the number of honest clients that every sum is known to contain.
+`sum_privacy` says at the number of honest clients that every sum is known to contain.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import cast, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._validate import require
-from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.plan.sample_level import sample_curve
+from quietbit.mechanism.base import Mechanism, summable
 from quietbit.privacy.curve import PrivacyCurve
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
 from quietbit.privacy.ledger import Ledger
@@ -99,12 +97,8 @@ class Account:
         """What one release costs a client of this kind."""
         if self.honest is not None:
             require(self.unit is Unit.CLIENT, "unit", self.unit.value, "client under secure aggregation")
-            fits = isinstance(self.mechanism, InterpolatedMVU)
-            require(fits, "mechanism", type(self.mechanism).__name__, "InterpolatedMVU under secure aggregation")
-            return cast(InterpolatedMVU, self.mechanism).aggregate_privacy(self.honest, self.adjacency)
-        if self.unit is Unit.SAMPLE:
-            return sample_curve(self.mechanism, kind, self.adjacency)
-        return self.mechanism.privacy(self.adjacency)
+            return summable(self.mechanism).sum_privacy(self.honest, self.adjacency)
+        return self.mechanism.privacy(self.adjacency, kind if self.unit is Unit.SAMPLE else None)
 
 
 def _exposed(kinds: NDArray[np.int64], counts: NDArray[np.int64]) -> list[Pair]:

@@ -14,23 +14,18 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._validate import InvalidParameter, require
+from quietbit._validate import InvalidParameter
 from quietbit.design.binomial import binomial_design
-from quietbit.design.solve import solve
-from quietbit.design.spec import DesignSpec
+from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.calibrate import MechanismName, calibrate
+from quietbit.mechanism.calibrate import calibrate
 from quietbit.mechanism.central_sum import calibrate_sum
-from quietbit.mechanism.clipping import Ball, Norm
-from quietbit.mechanism.dithered import DitheredMVU
-from quietbit.mechanism.gaussian import Gaussian
+from quietbit.mechanism.family import Choices
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.mechanism.laplace import Laplace
-from quietbit.mechanism.sign import Sign
-from quietbit.mechanism.skellam import Skellam
+from quietbit.mechanism.registry import family
 from quietbit.plan.account import Account
 from quietbit.plan.settings import Settings
-from quietbit.privacy.guarantee import Trust, Unit
+from quietbit.privacy.guarantee import Guarantee, Trust, Unit
 
 __all__ = ["choose_mechanism"]
 
@@ -60,18 +55,13 @@ def choose_mechanism(
             decoder=cast(Any, settings.decoder),
         ).mechanism
     found = calibrate(
-        cast(MechanismName, settings.mechanism),
+        settings.mechanism,
         ball=ball,
         epsilon=cast(float, settings.target_epsilon),
         delta=settings.delta,
         adjacency=settings.privacy_adjacency,
         releases=busiest,
-        bits=settings.bits,
-        levels=settings.levels,
-        beta=settings.beta,
-        clamp=settings.clamp,
-        decoder=cast(Any, settings.decoder),
-        unit=settings.privacy_unit,
+        **_choices(settings),
         account=(lambda mechanism: _worst(settings, mechanism, sizes, counts)) if sample else None,
     )
     if sample and found.saturated:
@@ -82,28 +72,26 @@ def choose_mechanism(
     return found.mechanism
 
 
-def _worst(settings: Settings, mechanism: Mechanism, sizes: NDArray[np.int64], counts: NDArray[np.int64]) -> float:
+def _worst(settings: Settings, mechanism: Mechanism, sizes: NDArray[np.int64], counts: NDArray[np.int64]) -> Guarantee:
     """What a sample of the most exposed client will have spent: the account that the run will keep."""
     account = Account(mechanism, sizes, settings.privacy_unit, settings.privacy_adjacency)
     account.counts = counts
-    return account.worst(settings.delta).epsilon_upper
+    return account.worst(settings.delta)
+
+
+def _choices(settings: Settings) -> dict[str, Any]:
+    """What the family of the mechanism makes use of; the rest of the settings' defaults is nobody's choice."""
+    return {name: getattr(settings, name) for name in family(settings.mechanism).uses if name != "design"}
 
 
 def _given(settings: Settings, ball: Ball, samples: int) -> Mechanism:
-    name = settings.mechanism
-    if name in ("imvu", "mvu"):
-        levels = settings.levels or (2 if name == "imvu" else MVU_LEVELS)
-        bits, epsilon = settings.bits or 1, cast(float, settings.epsilon)
+    chosen = family(settings.mechanism)
+    choices = Choices(**_choices(settings))
+    if chosen.strength == "noise_multiplier":
+        return chosen.given(ball, cast(float, settings.noise) / samples, choices)
+    epsilon = cast(float, settings.epsilon)
+    if settings.privacy_trust is Trust.SECURE_AGGREGATION and (settings.bits or 1) > 1:
         # Sums of codes of several bits need evenly spaced values, which a solved design does not have.
-        summed = settings.privacy_trust is Trust.SECURE_AGGREGATION and bits > 1
-        design = binomial_design(bits, epsilon) if summed else solve(DesignSpec(levels, bits, epsilon))
-        if name == "mvu":
-            return DitheredMVU(design, ball)
+        design = binomial_design(cast(int, settings.bits), epsilon)
         return InterpolatedMVU(design, ball, settings.beta, settings.clamp, cast(Any, settings.decoder))
-    noise = cast(float, settings.noise) / samples
-    if name == "skellam":
-        return Skellam(ball, noise, settings.bits or 16)
-    fits = {"gaussian": Norm.L2, "laplace": Norm.L1}.get(name, ball.norm)
-    require(ball.norm is fits, "norm", ball.norm.value, f"{fits.value} for {name}")
-    inner = Gaussian(ball, noise) if ball.norm is Norm.L2 else Laplace(ball, noise)
-    return Sign(inner) if name == "sign" else inner
+    return chosen.given(ball, epsilon, choices)

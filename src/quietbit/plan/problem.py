@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
 from quietbit._validate import InvalidParameter, finite_real, require, whole_number
-from quietbit.mechanism.clipping import Norm
+from quietbit.mechanism.ball import Norm
 from quietbit.privacy.guarantee import Unit
 
 __all__ = ["MARGIN", "LocalPlan", "Problem", "Rows", "Score", "clip_factors", "clip_rows"]

@@ -13,7 +13,7 @@ from typing import Any, final
 
 from quietbit._validate import InvalidParameter, finite_real, require, whole_number
 from quietbit.design.binomial import MOST_BINOMIAL_BITS
-from quietbit.mechanism.clipping import Norm
+from quietbit.mechanism.ball import Norm
 from quietbit.plan.problem import LocalPlan
 from quietbit.privacy.aggregate import MOST_CLIENTS
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit, check_delta

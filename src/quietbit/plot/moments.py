@@ -14,11 +14,11 @@ import numpy as np
 
 from quietbit._typing import FloatVector
 from quietbit.design.table import Design
+from quietbit.mechanism.additive import Laplace
+from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.clipping import Ball, Norm
 from quietbit.mechanism.dithered import DitheredMVU
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.mechanism.laplace import Laplace
 
 __all__ = ["Moments", "dithered_moments", "interpolated_moments", "laplace_moments"]
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from quietbit.mechanism.clipping import Ball
+from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.sum_comparison import SumRow, compare_sums
 from quietbit.plot.figure import INK, Figure, blank_figure, plain_axes, shared_legend
 from quietbit.privacy.guarantee import Adjacency

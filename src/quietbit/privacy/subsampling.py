@@ -51,7 +51,7 @@ def secret_cohort_curve(
 ) -> FunctionCurve:
     """The curve of one release by a uniformly random cohort that stays secret.
 
-    ``curve`` is that of the release for a given cohort, for instance `aggregate_privacy(cohort, adjacency)`.
+    ``curve`` is that of the release for a given cohort, for instance `sum_privacy(cohort, adjacency)`.
 
     Args:
         curve: the account when it is known who took part, under ``adjacency``.

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit.mechanism.gaussian import Gaussian
+from quietbit.mechanism.additive import Gaussian
 from quietbit.plan.problem import Rows
 from quietbit.simulate.client_rng import CLIENT_BITS, ClientRng
 from quietbit.simulate.cohort import PlainCollector

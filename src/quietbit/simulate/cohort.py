@@ -24,15 +24,12 @@ from quietbit._typing import FloatVector
 from quietbit._validate import require, whole_number
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.select import default_kernel, select
-from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.base import Accumulator, Body, Mechanism
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.plan.problem import LocalPlan, Problem, Rows
 from quietbit.secagg.plan import masked_size
 from quietbit.simulate.client_rng import ClientRng, RowRng
-from quietbit.wire.accumulator import Accumulator, accumulator_for
-from quietbit.wire.encoding import randomise
 from quietbit.wire.header import Header
-from quietbit.wire.payload import Body
 
 __all__ = ["Collector", "PlainCollector", "PrivateCollector", "release_bodies"]
 
@@ -87,11 +84,11 @@ class PrivateCollector:
         """Header and body of a payload, or of a masked vector (keys and shares, which do not grow with d, apart)."""
         if self.masked is None:
             return self.header.size
-        return masked_size(self.masked, self.problem.dimension, 2**self.mechanism.bits - 1)
+        return masked_size(self.masked, self.problem.dimension, 2**self.header.layout.bits - 1)
 
     def mean(self, parameters: Rows, clients: NDArray[np.int64], number: int) -> FloatVector:
         """The server's mean of the decoded payloads."""
-        total: Accumulator = accumulator_for(self.mechanism, self.kernel, clients.size)
+        total: Accumulator = self.mechanism.accumulator(self.kernel, clients.size)
         lock = Lock()
 
         def work(chunk: NDArray[np.int64]) -> None:
@@ -158,7 +155,7 @@ def release_bodies(
     if not isinstance(mechanism, InterpolatedMVU):
         bodies = [np.zeros(header.length, dtype=np.uint8) for _ in clients]
         for row, client, body in zip(rows, clients.tolist(), bodies, strict=True):
-            randomise(mechanism, [row[:size]], rng(number, client), kernel, body)
+            mechanism.write([row[:size]], rng(number, client), kernel, body)
         return bodies
     width, bits = rows.shape[1], mechanism.bits
     block = rng.rows(number, clients.tolist(), size, width)

@@ -17,8 +17,8 @@ import numpy as np
 
 from quietbit._threads import one_thread
 from quietbit._validate import QuietbitError
+from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.gaussian import Gaussian
 from quietbit.plan.account import Account
 from quietbit.plan.choose import choose_mechanism
 from quietbit.plan.participation import participation, releases_per_client

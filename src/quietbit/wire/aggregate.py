@@ -10,19 +10,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, final, get_args
 
-from quietbit._validate import require, whole_number
+from quietbit._validate import InvalidPayload, require, whole_number
 from quietbit.kernel.base import Kernel
-from quietbit.mechanism.base import Mechanism
-from quietbit.wire.accumulator import Accumulator, accumulator_for
-from quietbit.wire.header import Header, InvalidPayload
-from quietbit.wire.payload import Body
+from quietbit.mechanism.base import Accumulator, Body, Mechanism
+from quietbit.wire.header import Header
 from quietbit.wire.source import read_body
 from quietbit.wire.tree import Structure, restore
 
-__all__ = ["MOST_PAYLOADS", "Aggregator", "OnError", "Received"]
+__all__ = ["MAX_PAYLOADS", "Aggregator", "OnError", "Received"]
 
 OnError: TypeAlias = Literal["raise", "skip"]
-MOST_PAYLOADS = 2**24
+MAX_PAYLOADS = 2**24
 
 
 @final
@@ -39,13 +37,13 @@ class Received:
 class Aggregator:
     """A mean that grows: `add` payloads as they arrive, ask for `mean` when enough have.
 
-    ``most`` bounds how many payloads it will take, which fixes the resolution of sums of more than one bit.
+    ``max_payloads`` bounds how many payloads it will take, which fixes the resolution of sums of more than one bit.
     Memory is one integer per coordinate (32 bits for one-bit mechanisms, else 64) and up to fifteen waiting
     one-bit payloads. Payloads carry neither a client's name nor a round: keeping one payload per client is
     the caller's task. Not for use from several threads at once.
     """
 
-    __slots__ = ("_accumulator", "_count", "_header", "_most", "_refused", "_structure", "_threads", "_waiting")
+    __slots__ = ("_accumulator", "_count", "_header", "_max_payloads", "_refused", "_structure", "_threads", "_waiting")
 
     def __init__(
         self,
@@ -54,12 +52,12 @@ class Aggregator:
         kernel: Kernel,
         *,
         threads: int = 1,
-        most: int = MOST_PAYLOADS,
+        max_payloads: int = MAX_PAYLOADS,
     ) -> None:
         """Start from nothing; `Uplink.aggregator` has the arguments ready."""
         self._header, self._structure, self._threads = Header.of(mechanism), structure, threads
-        self._most = whole_number(most, "most payloads", 1, 2**31 - 1)
-        self._accumulator: Accumulator = accumulator_for(mechanism, kernel, self._most)
+        self._max_payloads = whole_number(max_payloads, "max_payloads", 1, 2**31 - 1)
+        self._accumulator: Accumulator = mechanism.accumulator(kernel, self._max_payloads)
         self._waiting: list[Body] = []
         self._count = self._refused = 0
 
@@ -78,7 +76,9 @@ class Aggregator:
 
         ``payload`` is bytes, a buffer, a path, or a file open for reading bytes.
         """
-        require(self._count < self._most, "number of payloads", self._count + 1, f"at most {self._most}")
+        require(
+            self._count < self._max_payloads, "number of payloads", self._count + 1, f"at most {self._max_payloads}"
+        )
         try:
             body = read_body(payload, self._header, self._threads)
             self._accumulator.check(body)

@@ -10,20 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any, TypeAlias, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import Codes
-from quietbit._validate import require
-from quietbit.mechanism.clipping import usual_kernel
+from quietbit._validate import refuse_payload, require
+from quietbit.mechanism.ball import usual_kernel
+from quietbit.mechanism.base import Body
 from quietbit.wire.checksum import checksum
-from quietbit.wire.header import FLOAT_BITS, HEADER_SIZE, Header, refuse
+from quietbit.wire.header import FLOAT_BITS, HEADER_SIZE, Header
 
 __all__ = ["Body", "Payload", "build", "check_body", "pack_codes"]
-
-Body: TypeAlias = NDArray[np.uint8]
 
 CHUNK = 1 << 18  # floats looked at together
 
@@ -39,9 +38,10 @@ class Payload:
     @classmethod
     def from_codes(cls, header: Header, codes: Codes) -> Payload:
         """Pack codes, in any shape; one out of range or a wrong number of them is refused."""
+        require(header.layout.bits > 0, "header", "one without codes", "that of a mechanism with codes")
         size = int(np.asarray(codes).size)
-        require(size == header.dimension, "number of codes", size, f"{header.dimension}")
-        return cls.from_bytes(build(header, lambda out: pack_codes(codes, header.bits, out)))
+        require(size == header.layout.count, "number of codes", size, f"{header.layout.count}")
+        return cls.from_bytes(build(header, lambda out: pack_codes(codes, header.layout.bits, out)))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Payload:
@@ -57,9 +57,10 @@ class Payload:
 
     def codes(self) -> Codes:
         """The codes, flat: uint8, uint16, or uint32 holding the bit patterns of floats."""
-        if self.header.bits == FLOAT_BITS:
+        require(self.header.layout.bits > 0, "payload", "one without codes", "that of a mechanism with codes")
+        if self.header.layout.bits == FLOAT_BITS:
             return np.array(self.body.view("<u4"), dtype=np.uint32)
-        return usual_kernel().unpack(self.body, self.header.bits, self.header.dimension)
+        return usual_kernel().unpack(self.body, self.header.layout.bits, self.header.layout.count)
 
 
 def build(header: Header, write: Callable[[Body], object], threads: int = 1) -> bytes:
@@ -88,18 +89,18 @@ def check_body(header: Header, body: Body, expected: int, threads: int = 1) -> N
     """Refuse a body of another length or checksum, with padding bits set, or with a float not finite."""
     if body.size != header.length:
         what = "truncated" if body.size < header.length else "padded"
-        refuse("length of the body", f"{header.length} bytes", f"{body.size} (the payload is {what})")
+        refuse_payload("length of the body", f"{header.length} bytes", f"{body.size} (the payload is {what})")
     found = checksum(body.data, threads)
     if found != expected:
-        refuse("checksum of the body", f"{expected:#010x}", f"{found:#010x}")
-    used = header.bits * header.dimension % 8
+        refuse_payload("checksum of the body", f"{expected:#010x}", f"{found:#010x}")
+    used = header.layout.bits * header.layout.count % 8
     if used and int(body[-1]) >> used:
-        refuse("padding bits of the payload", "zero", int(body[-1]) >> used)
-    if header.bits == FLOAT_BITS:
+        refuse_payload("padding bits of the payload", "zero", int(body[-1]) >> used)
+    if header.layout.bits == FLOAT_BITS:
         _check_finite(body.view("<f4"))
 
 
 def _check_finite(values: NDArray[Any]) -> None:
     for start in range(0, values.size, CHUNK):
         if not np.isfinite(values[start : start + CHUNK]).all():
-            refuse("floats of the payload", "finite", "a NaN or an infinity")
+            refuse_payload("floats of the payload", "finite", "a NaN or an infinity")

@@ -17,7 +17,7 @@ from typing import final
 import numpy as np
 
 from quietbit._typing import FloatMatrix
-from quietbit._validate import QuietbitError, require
+from quietbit._validate import InvalidPayload, QuietbitError, require
 from quietbit.design.catalogue import catalogue, shipped
 from quietbit.design.certify import certify
 from quietbit.design.spec import DesignSpec
@@ -28,11 +28,11 @@ from quietbit.kernel.rng import RandomBits, secure_rng, seeded_rng
 from quietbit.kernel.sampler import Sampler
 from quietbit.kernel.select import default_kernel, select
 from quietbit.kernel.support import kernel_support
-from quietbit.mechanism.clipping import Ball, Norm
+from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.ledger import Ledger
-from quietbit.wire.header import HEADER_SIZE, InvalidPayload
+from quietbit.wire.header import HEADER_SIZE
 from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink
 
@@ -158,7 +158,7 @@ def formula_holds(kernel: Kernel) -> str:
     ties = block.ties(np.arange(FEW)) & np.uint64(2**48 - 1)
     uniform = block.primary(0, FEW) * 2.0**-16 + ties * 2.0**-64
     for code, value, place in zip(codes.tolist(), update.tolist(), uniform.tolist(), strict=True):
-        found = int(np.count_nonzero(place >= np.cumsum(mechanism.law(value))[:-1]))
+        found = int(np.count_nonzero(place >= np.cumsum(mechanism.distribution(value))[:-1]))
         _expect(code == found, f"Kernel {kernel.name} gave code {code} where the law gives {found}.")
     return f"{kernel.name}: {FEW:,} codes recomputed from their words"
 
@@ -234,14 +234,15 @@ def payload_holds(rng: RandomBits | None = None) -> str:
     """The example of the wire format byte for byte; a round trip; a flipped bit is refused."""
     sent = Uplink(_example()).send(np.linspace(-1.0, 2.0, 21).astype(np.float32), seeded_rng(0))
     _expect(sent == EXAMPLE, "The example of the wire format was encoded into other bytes.")
-    uplink = Uplink(InterpolatedMVU(_shipped(DesignSpec(2, 1, 1.0)), Ball(Norm.L2, 1.0, DIMENSION)))
+    mechanism = InterpolatedMVU(_shipped(DesignSpec(2, 1, 1.0)), Ball(Norm.L2, 1.0, DIMENSION))
+    uplink = Uplink(mechanism)
     update = np.linspace(-1.0, 1.0, DIMENSION, dtype=np.float32)
     data = uplink.send(update, rng)
     size = HEADER_SIZE + math.ceil(DIMENSION / 8)
     _expect(len(data) == size, f"A payload has {len(data):,} bytes, and should have {size:,}.")
     payload = Payload.from_bytes(data)
     _expect(payload.to_bytes() == data, "A payload read and written again is not the same.")
-    decoded = uplink.mechanism.decode(payload.codes())
+    decoded = mechanism.values[payload.codes()]
     _expect(np.array_equal(uplink.receive([data]), decoded), "The mean of one payload is not its decoded update.")
     flipped = bytearray(data)
     flipped[-2] ^= 4

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from quietbit._validate import InvalidParameter
-from quietbit.wire.header import HEADER_SIZE, Header, InvalidPayload, refuse
-from quietbit.wire.payload import Body, check_body
+from quietbit._validate import InvalidParameter, InvalidPayload, refuse_payload
+from quietbit.mechanism.base import Body
+from quietbit.wire.header import HEADER_SIZE, Header
+from quietbit.wire.payload import check_body
 
 __all__ = ["read_body"]
 
@@ -59,7 +60,7 @@ def _from_file(file: Any, header: Header, threads: int) -> Body:
     expected = header.expect(_read(file, HEADER_SIZE))
     kept = np.frombuffer(_read(file, header.length), dtype=np.uint8)
     if kept.size == header.length and file.read(1):
-        refuse("size of the payload", f"{header.size} bytes", "more")
+        refuse_payload("size of the payload", f"{header.size} bytes", "more")
     if kept.size != header.length:
         _refuse_size(HEADER_SIZE + kept.size, header)
     check_body(header, kept, expected, threads)
@@ -81,4 +82,4 @@ def _read(file: Any, size: int) -> bytes:
 
 def _refuse_size(found: int, header: Header) -> None:
     what = "truncated" if found < header.size else "padded"
-    refuse("size of the payload", f"{header.size} bytes", f"{found} (it is {what})")
+    refuse_payload("size of the payload", f"{header.size} bytes", f"{found} (it is {what})")

@@ -11,17 +11,16 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TypeAlias, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._typing import FloatVector
 from quietbit._validate import InvalidParameter, require, require_module
+from quietbit.mechanism.base import Reader
 
-__all__ = ["Leaf", "Reader", "Structure", "leaves", "restore"]
+__all__ = ["Leaf", "Structure", "leaves", "restore"]
 
-Reader: TypeAlias = Callable[[int, int], FloatVector]  # values of coordinates start .. stop - 1
 FLOATS = {np.dtype(kind) for kind in (np.float16, np.float32, np.float64)}
 RULE = "float16, bfloat16, float32 or float64"
 MAX_DEPTH = 64

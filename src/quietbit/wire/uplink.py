@@ -1,15 +1,14 @@
 """The uplink: a client's update becomes bytes, a server's pile of bytes becomes a mean.
 
-Idea     both ends are built from the same mechanism and meet only in the payload. Sending reads the update
-         twice (its norm, then its randomised codes) and writes the payload once; receiving never unpacks
-         payloads into floats.
+Idea     both ends are built from the same mechanism and meet only in the payload. Sending is one walk: the
+         structure is read as one vector, the mechanism writes its body from it, the header closes it. Receiving
+         never unpacks payloads into floats.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import InitVar, dataclass, field
-from functools import partial
 from typing import Any, final
 
 from quietbit._validate import require, whole_number
@@ -17,8 +16,7 @@ from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits, secure_rng
 from quietbit.kernel.select import default_kernel
 from quietbit.mechanism.base import Mechanism, check_rng
-from quietbit.wire.aggregate import MOST_PAYLOADS, Aggregator, OnError, Received
-from quietbit.wire.encoding import randomise
+from quietbit.wire.aggregate import MAX_PAYLOADS, Aggregator, OnError, Received
 from quietbit.wire.header import Header
 from quietbit.wire.payload import build
 from quietbit.wire.tree import Leaf, Structure, leaves
@@ -34,14 +32,14 @@ class Uplink:
     ``like`` is an update of the structure to expect and to rebuild (a dict, list or tuple of numpy or torch
     arrays, nested as they may be; the model's parameters will do); only shapes and types are kept. Without
     it any structure with the right number of entries is sent, and a flat float64 vector is received.
-    ``threads`` is how many threads may work; it changes no byte. ``most`` bounds how many payloads one mean
+    ``threads`` is how many threads may work; it changes no byte. ``max_payloads`` bounds how many payloads one mean
     may have.
     """
 
     mechanism: Mechanism
     like: InitVar[Any] = None
     threads: int = 1
-    most: int = MOST_PAYLOADS
+    max_payloads: int = MAX_PAYLOADS
     header: Header = field(init=False, repr=False)
     structure: Structure = field(init=False, repr=False)
     _kernel: Kernel = field(init=False, repr=False)
@@ -52,7 +50,7 @@ class Uplink:
         require(isinstance(self.mechanism, Mechanism), "mechanism", self.mechanism, "a mechanism")
         put = object.__setattr__
         put(self, "threads", whole_number(self.threads, "threads", 1, 1024))
-        put(self, "most", whole_number(self.most, "most payloads", 1, 2**31 - 1))
+        put(self, "max_payloads", whole_number(self.max_payloads, "max_payloads", 1, 2**31 - 1))
         put(self, "header", Header.of(self.mechanism))
         put(self, "_kernel", default_kernel(threads=self.threads))
         put(self, "_strict", like is not None)
@@ -76,8 +74,7 @@ class Uplink:
         require(size == dimension, "number of entries of the update", size, f"{dimension}")
         chosen = secure_rng() if rng is None else rng
         check_rng(chosen)
-        write = partial(randomise, self.mechanism, parts, chosen, self._kernel)
-        return build(self.header, write, self.threads)
+        return build(self.header, lambda body: self.mechanism.write(parts, chosen, self._kernel, body), self.threads)
 
     def receive(self, payloads: Iterable[Any], on_error: OnError = "raise") -> Any:
         """The mean of the updates in a stream of payloads, read once.
@@ -95,4 +92,6 @@ class Uplink:
 
     def aggregator(self) -> Aggregator:
         """An empty mean to which payloads are added as they arrive."""
-        return Aggregator(self.mechanism, self.structure, self._kernel, threads=self.threads, most=self.most)
+        return Aggregator(
+            self.mechanism, self.structure, self._kernel, threads=self.threads, max_payloads=self.max_payloads
+        )

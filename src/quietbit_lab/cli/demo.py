@@ -133,7 +133,7 @@ def _close(
             {
                 "designs": [_design_facts(design, certificate) for design, certificate in certified],
                 "calibrated": {
-                    "bits_per_parameter": found.mechanism.bits,
+                    "bits_per_parameter": found.mechanism.layout.bits,
                     "parameters": DIMENSION,
                     "payload_bytes": size,
                     "squared_error": found.squared_error,

@@ -11,7 +11,7 @@ import typer
 from quietbit._validate import QuietbitError
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded_up, show_json
 from quietbit.cli.files import check_outputs
-from quietbit.cli.options import AdjacencyOption, BetaOption, ClampOption, NormOption, TrustOption, UnitOption
+from quietbit.cli.options import AdjacencyOption, BetaOption, ClampOption, NormOption, TrustOption
 
 if TYPE_CHECKING:
     from quietbit.plan.settings import Settings
@@ -43,7 +43,7 @@ def train(
     ] = None,
     delta: Annotated[float, typer.Option(help="Delta of the guarantee.")] = 1e-5,
     adjacency: AdjacencyOption = "zero-out",
-    unit: UnitOption = "client",
+    unit: Annotated[str, typer.Option(metavar="client|sample", help="Whose data the guarantee protects.")] = "client",
     trust: TrustOption = "local",
     honest: Annotated[
         int | None,

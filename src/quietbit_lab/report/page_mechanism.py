@@ -19,13 +19,11 @@ from quietbit._validate import QuietbitError
 from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
+from quietbit.mechanism.additive import Gaussian, Laplace, Sign
+from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.clipping import Ball, Norm
 from quietbit.mechanism.dithered import DitheredMVU
-from quietbit.mechanism.gaussian import Gaussian
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.mechanism.laplace import Laplace
-from quietbit.mechanism.sign import Sign
 from quietbit.mechanism.skellam import Skellam
 
 __all__ = ["Pictures", "rebuild"]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
 from quietbit._validate import require
-from quietbit.mechanism.clipping import Norm
+from quietbit.mechanism.ball import Norm
 from quietbit.plan.problem import LocalPlan, Rows, Score, clip_factors, clip_rows
 from quietbit.privacy.guarantee import Unit
 from quietbit_lab.task.dataset import Dataset, Partition

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._validate import InvalidParameter, require, require_module
-from quietbit.mechanism.clipping import Norm
+from quietbit.mechanism.ball import Norm
 from quietbit.plan.participation import Participation, participation
 from quietbit.plan.settings import Settings
 from quietbit.privacy.guarantee import Unit

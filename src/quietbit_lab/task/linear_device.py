@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._validate import InvalidParameter, QuietbitError, require_module
-from quietbit.mechanism.clipping import Norm
+from quietbit.mechanism.ball import Norm
 from quietbit.plan.problem import MARGIN, Rows, Score
 from quietbit_lab.task.linear import LinearSoftmax
 

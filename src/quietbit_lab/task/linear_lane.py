@@ -175,7 +175,7 @@ def _mechanism(
     account = accounts.open(settings, mechanism)
     size = Header.of(mechanism).size if trust is Trust.LOCAL else 4 * dimension
     if trust is Trust.SECURE_AGGREGATION:
-        size = masked_size(settings.cohort, dimension, 2**mechanism.bits - 1)
+        size = masked_size(settings.cohort, dimension, 2**mechanism.layout.bits - 1)
     return mechanism, kind, size, _stop(settings, account, schedule)
 
 

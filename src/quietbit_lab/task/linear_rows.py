@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from quietbit._validate import InvalidParameter, require_module
-from quietbit.mechanism.clipping import Norm
+from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.dithered import DitheredMVU
 from quietbit.mechanism.rounding import TRIES
 from quietbit_lab.task.linear_device import Tensor

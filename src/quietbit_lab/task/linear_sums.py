@@ -26,11 +26,9 @@ from numpy.typing import NDArray
 from quietbit._validate import InvalidParameter, require_module
 from quietbit.kernel.fixed_point import FixedPoint
 from quietbit.kernel.sampler import Sampler
+from quietbit.mechanism.additive import Gaussian, Laplace, Sign
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.gaussian import Gaussian
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.mechanism.laplace import Laplace
-from quietbit.mechanism.sign import Sign
 from quietbit.mechanism.skellam import Skellam
 from quietbit.privacy.guarantee import Trust
 from quietbit_lab.cohort.codes import sum_codes

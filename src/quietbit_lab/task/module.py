@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._validate import InvalidParameter, require, require_module
-from quietbit.mechanism.clipping import Norm
+from quietbit.mechanism.ball import Norm
 from quietbit.plan.problem import LocalPlan, Rows, Score, clip_factors, clip_rows
 from quietbit.privacy.guarantee import Unit
 from quietbit_lab.task.dataset import Dataset, Partition

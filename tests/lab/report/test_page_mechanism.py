@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import quietbit
-from quietbit.mechanism.clipping import Norm
+from quietbit.mechanism.ball import Norm
 from quietbit_lab.experiment.record import describe
 from quietbit_lab.report.page_mechanism import MOST_CELLS, Pictures, rebuild
 from unit.simulate.makers import mechanisms

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from quietbit.mechanism.clipping import Ball, Norm
+from quietbit.mechanism.ball import Ball, Norm
 from quietbit.plan.problem import LocalPlan
 from quietbit.privacy.guarantee import Unit
 from quietbit_lab.task.dataset import Partition

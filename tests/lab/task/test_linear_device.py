@@ -3,7 +3,7 @@ import pytest
 import torch
 
 import quietbit
-from quietbit.mechanism.clipping import Ball, Norm
+from quietbit.mechanism.ball import Ball, Norm
 from quietbit.plan.problem import LocalPlan
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
 from quietbit_lab.task.linear import LinearSoftmax

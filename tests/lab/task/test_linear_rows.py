@@ -3,7 +3,7 @@ import pytest
 import torch
 
 import quietbit
-from quietbit.mechanism.clipping import Ball, Norm
+from quietbit.mechanism.ball import Ball, Norm
 from quietbit_lab.task.linear_rows import _dithered, _lengths
 
 

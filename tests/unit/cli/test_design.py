@@ -3,11 +3,11 @@ import pytest
 import quietbit
 from unit.cli.kit import assert_refused, shell
 
-BASE = ("design", "--levels", "2", "--bits", "1", "--epsilon", "1")
+BASE = ("design", "--levels", "2", "--bits", "1", "--design-epsilon", "1")
 
 
 def spec(levels=2, bits=1, epsilon=1, **more):
-    words = ["design", "--levels", levels, "--bits", bits, "--epsilon", epsilon]
+    words = ["design", "--levels", levels, "--bits", bits, "--design-epsilon", epsilon]
     for name, value in more.items():
         words += [f"--{name}", value]
     return words

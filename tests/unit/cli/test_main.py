@@ -45,8 +45,8 @@ def test_every_command_teaches_by_an_example_and_offers_json(capsys, name):
         ("unknown",),
         ("--unknown",),
         ("design",),
-        ("design", "--levels", "two", "--bits", "1", "--epsilon", "1"),
-        ("design", "--levels", "2", "--bits", "1", "--epsilon", "1", "--colour", "red"),
+        ("design", "--levels", "two", "--bits", "1", "--design-epsilon", "1"),
+        ("design", "--levels", "2", "--bits", "1", "--design-epsilon", "1", "--colour", "red"),
         ("certify",),
         ("catalogue", "--bits", "1.5"),
     ],
@@ -84,7 +84,7 @@ def test_a_bug_is_not_hidden(monkeypatch):
 
 
 def test_control_c_in_a_real_process(tmp_path):
-    words = ("design", "--levels", "300", "--bits", "5", "--epsilon", "4", "--out", str(tmp_path / "d.json"))
+    words = ("design", "--levels", "300", "--bits", "5", "--design-epsilon", "4", "--out", str(tmp_path / "d.json"))
     process = subprocess.Popen(
         [sys.executable, "-m", "quietbit.cli", *words],
         stderr=subprocess.PIPE,

@@ -1,7 +1,7 @@
 import pytest
 
 import quietbit
-from quietbit.cli.options import adjacency_of, bias_of, catalogue_name, find_design, norm_of, trust_of, unit_of
+from quietbit.cli.options import adjacency_of, bias_of, catalogue_name, find_design, norm_of, trust_of
 from unit.cli.kit import ONE_BIT
 
 

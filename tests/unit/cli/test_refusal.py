@@ -17,7 +17,7 @@ from unit.cli.kit import assert_refused, shell
         (("certify",), "FILE must be given: see quietbit certify --help."),
         (("report",), "RUNS must be given: see quietbit report --help."),
         (("demo", "more"), "There is no place for 'more': see quietbit demo --help."),
-        (("design", "--levels", "1", "--bits", "1", "--epsilon", "1"), "--levels must be a whole number from 2"),
+        (("design", "--levels", "1", "--bits", "1", "--design-epsilon", "1"), "--levels must be a whole number from 2"),
         (("train", "--mechanism", "gaussian"), "--noise must be given for gaussian, or a --target-epsilon to"),
         (("train", "--target-epsilon", "-1", "--mechanism", "sign"), "--target-epsilon must be a finite number"),
     ],

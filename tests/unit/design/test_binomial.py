@@ -10,7 +10,7 @@ from quietbit.design.binomial import binomial_design, binomial_deviation_upper, 
 from quietbit.design.certify import certify
 from quietbit.design.solve import solve, solve_anew
 from quietbit.design.spec import DesignSpec
-from quietbit.mechanism.clipping import Ball, Norm
+from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 
 
@@ -40,7 +40,7 @@ def test_interpolation_is_binomial_at_every_input(bits: int) -> None:
     for u in np.linspace(-1, 1, 9):
         p = 1 / (1 + math.exp(-2.0 / count * 2.0 * u))
         exact = np.array([math.comb(count, j) * p**j * (1 - p) ** (count - j) for j in range(count + 1)])
-        worst = max(worst, float(np.abs(np.log(mechanism.law(u) / exact)).max()))
+        worst = max(worst, float(np.abs(np.log(mechanism.distribution(u) / exact)).max()))
     assert worst <= binomial_deviation_upper(design, -0.5, 1.5) < 1e-11
 
 

@@ -10,7 +10,6 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from quietbit.flower import PrivateStrategy, PrivateUplink, RunSettings
-from quietbit.mechanism.central_sum import mean_from_sum
 from quietbit.simulate.client_rng import seeded_client_rng
 from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink
@@ -110,5 +109,5 @@ def codes_of(node, number=1, nodes=NODES, arrays=None) -> np.ndarray:
 def stepped(arrays, stayed, number=1, nodes=NODES) -> np.ndarray:
     """The model after a round in which these nodes' codes were added up in the open."""
     total = sum(codes_of(node, number, nodes, arrays) for node in stayed)
-    mean = mean_from_sum(MECHANISM, total, len(stayed))
+    mean = MECHANISM.mean_from_sum(total, len(stayed))
     return (flat(arrays).astype(np.float64) - mean).astype(np.float32)

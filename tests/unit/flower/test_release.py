@@ -2,9 +2,9 @@
 
 import pytest
 
+from quietbit._validate import InvalidPayload
 from quietbit.flower import release as module
 from quietbit.flower.release import Release, join_pieces, split_pieces
-from quietbit.wire.header import InvalidPayload
 
 SAMPLE = Release(2**64 - 1, 3, 2**63, b"payload")
 

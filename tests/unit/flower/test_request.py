@@ -6,8 +6,8 @@ import pytest
 
 from quietbit._validate import InvalidParameter
 from quietbit.flower.request import Request
-from quietbit.mechanism.clipping import Ball, Norm
-from quietbit.mechanism.gaussian import Gaussian
+from quietbit.mechanism.additive import Gaussian
+from quietbit.mechanism.ball import Ball, Norm
 
 MECHANISM = Gaussian(Ball(Norm.L2, 1.5, 3), 2.0)
 REQUEST = Request.of(4, MECHANISM)

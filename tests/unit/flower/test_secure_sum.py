@@ -113,7 +113,7 @@ def test_what_leaves_a_node_is_masked_and_as_wide_as_the_largest_sum():
 def test_ledger_and_report_name_the_trust_and_whom_they_count_on():
     room = Room()
     strategy, history = run(room, rounds=3)
-    curve = MECHANISM.aggregate_privacy(3, Adjacency.ZERO_OUT)
+    curve = MECHANISM.sum_privacy(3, Adjacency.ZERO_OUT)
     two = curve.repeat(2).epsilon_upper(1e-5)
     assert 3.99 < two <= 4.0
     for place in room.contexts.values():

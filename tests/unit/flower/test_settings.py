@@ -10,8 +10,8 @@ from quietbit._validate import InvalidParameter
 from quietbit.flower import settings
 from quietbit.flower.budget import node_budget
 from quietbit.flower.settings import RunSettings
-from quietbit.mechanism.description import mechanism_identity
 from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.mechanism.registry import identity_of
 from quietbit.privacy.guarantee import Adjacency, Trust
 
 CONFIG = {
@@ -99,7 +99,7 @@ def test_the_calibrated_mechanism_meets_the_budget_with_its_releases_and_not_wit
 
 def test_under_secure_aggregation_the_sum_over_the_honest_meets_the_budget():
     found = read(trust="secure-aggregation", threshold=20, honest=15)
-    curve = found.mechanism_for(100).aggregate_privacy(15, found.privacy_adjacency)
+    curve = found.mechanism_for(100).sum_privacy(15, found.privacy_adjacency)
     assert curve.repeat(10).epsilon_upper(1e-5) <= 3.0 < curve.repeat(11).epsilon_upper(1e-5)
     assert found.curve(found.mechanism_for(100)).epsilon_upper(1e-5) == curve.epsilon_upper(1e-5)
     assert found.budget.trust is Trust.SECURE_AGGREGATION
@@ -118,7 +118,7 @@ def test_a_strength_given_by_hand_is_used():
     ("key", "value"), [("clip", 2.0), ("norm", "l1"), ("releases", 11), ("bits", 2), ("beta", 2.0)]
 )
 def test_every_choice_changes_the_identity(key, value):
-    identities = {mechanism_identity(found.mechanism_for(16)) for found in (read(), read(**{key: value}))}
+    identities = {identity_of(found.mechanism_for(16)) for found in (read(), read(**{key: value}))}
     assert len(identities) == 2
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from quietbit.design.rounding import exact_row
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.kernel.sampler import Sampler
@@ -24,7 +25,9 @@ def make_design(levels: int, bits: int, epsilon: float, seed: int = 0, kinks: fl
         logs = logs + kinks * epsilon * rng.normal(size=(levels, symbols))
     table = np.exp(logs)
     table /= table.sum(axis=1, keepdims=True)
-    return Design(DesignSpec(levels, bits, epsilon), table, np.linspace(-0.3, 1.3, symbols))
+    return Design(
+        DesignSpec(levels, bits, epsilon), np.stack([exact_row(row) for row in table]), np.linspace(-0.3, 1.3, symbols)
+    )
 
 
 def make_sampler(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from quietbit._validate import InvalidParameter
+from quietbit.design.rounding import exact_row
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.kernel.reference import thresholds
@@ -37,7 +38,11 @@ def steep_design() -> Design:
     rng = np.random.default_rng(4)
     one = 1 / (1 + np.exp(15 * rng.normal(size=1000)))
     one = np.clip(one, 1e-16, 1 - 1e-15)
-    return Design(DesignSpec(1000, 1, 40.0), np.stack([1 - one, one], axis=1), np.array([0.0, 1.0]))
+    return Design(
+        DesignSpec(1000, 1, 40.0),
+        np.stack([exact_row(row) for row in np.stack([1 - one, one], axis=1)]),
+        np.array([0.0, 1.0]),
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,7 +79,11 @@ def test_probabilities_are_within_the_sampling_error(design: Design, low: float,
 def test_one_bit_two_levels_is_the_logistic_law() -> None:
     epsilon = 1.5
     p = 1 / (1 + np.exp(epsilon))
-    design = Design(DesignSpec(2, 1, epsilon), np.array([[1 - p, p], [p, 1 - p]]), np.array([-0.4, 1.4]))
+    design = Design(
+        DesignSpec(2, 1, epsilon),
+        np.stack([exact_row(np.array([1 - p, p])), exact_row(np.array([p, 1 - p]))]),
+        np.array([-0.4, 1.4]),
+    )
     sampler = Sampler.from_design(design, 0.5, 0.0, 1.0)
     np.testing.assert_allclose(sampler.slope, [[0.0, 2 * epsilon]], rtol=1e-14)
     np.testing.assert_allclose(sampler.base, [[0.0, 0.0]], atol=1e-15)

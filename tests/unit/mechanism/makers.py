@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from quietbit import Ball, DitheredMVU, Gaussian, InterpolatedMVU, Laplace, Norm, Sign, Skellam
+from quietbit.design.rounding import exact_row
 from quietbit.design.solve import solve_anew
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.kernel.rng import seeded_rng
-from quietbit.mechanism import Ball, DitheredMVU, Gaussian, InterpolatedMVU, Laplace, Norm, Sign, Skellam
 
 WIDTH = 67
 RADIUS = 0.7
@@ -35,7 +36,7 @@ def table(levels: int, bits: int, epsilon: float, seed: int = 0) -> Design:
     logs = logs + 0.05 * epsilon * rng.normal(size=(levels, symbols))
     rows = np.exp(logs)
     alphabet = np.sort(0.5 + 1.5 * rng.normal(size=symbols))
-    return Design(DesignSpec(levels, bits, epsilon), rows / rows.sum(axis=1, keepdims=True), alphabet)
+    return Design(DesignSpec(levels, bits, epsilon), np.stack([exact_row(row) for row in rows]), alphabet)
 
 
 MECHANISMS: dict[str, Any] = {

@@ -3,11 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from path import decode, encode
 from quietbit._validate import InvalidParameter
 from quietbit.design.solve import solve_anew
 from quietbit.design.spec import DesignSpec
 from quietbit.kernel.rng import seeded_rng
-from quietbit.mechanism.clipping import Ball, Norm
+from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.secagg.plan import SumPlan
@@ -21,7 +22,7 @@ DESIGN = solve_anew(DesignSpec(2, 1, 0.5))
 def test_a_sum_is_never_worse_than_one_client(norm: Norm, clamp: bool) -> None:
     mechanism = InterpolatedMVU(DESIGN, Ball(norm, 1.0, 30), 1.5, clamp)
     for adjacency in list(Adjacency)[: 1 + clamp]:
-        alone, together = mechanism.privacy(adjacency), mechanism.aggregate_privacy(80, adjacency)
+        alone, together = mechanism.privacy(adjacency), mechanism.sum_privacy(80, adjacency)
         for alpha in (1.01, 1.5, 2.5, 8.0, 300.0, 1e6):
             assert together.rdp(alpha) <= alone.rdp(alpha)
         assert together.pure_epsilon_upper() == alone.pure_epsilon_upper()
@@ -31,16 +32,16 @@ def test_a_sum_is_never_worse_than_one_client(norm: Norm, clamp: bool) -> None:
 def test_wide_codes_are_refused() -> None:
     mechanism = InterpolatedMVU(solve_anew(DesignSpec(2, 2, 1.0)), Ball(Norm.L2, 1.0, 3))
     with pytest.raises(InvalidParameter, match="evenly spaced"):
-        mechanism.aggregate_privacy(10, Adjacency.ZERO_OUT)
+        mechanism.sum_privacy(10, Adjacency.ZERO_OUT)
 
 
 def test_codes_through_masks_give_the_mean_of_the_decoded_codes() -> None:
     mechanism = InterpolatedMVU(DESIGN, Ball(Norm.L2, 1.0, 9), 2.0, True, "unbiased-at-zero")
     rng = seeded_rng(4)
-    codes = {i: mechanism.encode(np.full(9, 0.1 * i / 3), rng) for i in range(1, 6)}
+    codes = {i: encode(mechanism, np.full(9, 0.1 * i / 3), rng) for i in range(1, 6)}
     found = masked_sum(SumPlan(5, 3, 9, b"mean"), codes, gone_before_masking=[2])
     count = len(found.clients)
     zero, one = mechanism.values
     mean = zero + (one - zero) * found.total / count
-    plain = np.mean([mechanism.decode(codes[i]) for i in found.clients], axis=0)
+    plain = np.mean([decode(mechanism, codes[i]) for i in found.clients], axis=0)
     np.testing.assert_allclose(mean, plain, rtol=1e-12)

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from scipy import stats
 
+from quietbit import Ball, Gaussian, Norm, audit
 from quietbit._validate import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
-from quietbit.mechanism import Ball, Gaussian, Norm, audit
 from quietbit.mechanism.audit import clopper_pearson
 from quietbit.privacy.guarantee import Adjacency
 

@@ -3,31 +3,35 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quietbit._validate import InvalidParameter
-from quietbit.mechanism.base import check_codes, check_inside, check_value, code_type
-from quietbit.mechanism.clipping import Ball, Norm
+from quietbit import Gaussian, InvalidParameter
+from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.base import Layout, Mechanism, check_value, summable
+from unit.mechanism.makers import MECHANISMS
 
 
-def test_code_types_are_the_narrowest() -> None:
-    assert [code_type(bits) for bits in (1, 8, 9, 16, 17, 32)] == [
-        np.uint8, np.uint8, np.uint16, np.uint16, np.uint32, np.uint32,
-    ]  # fmt: skip
+@pytest.mark.parametrize(("bits", "count", "size"), [(1, 9, 2), (3, 11, 5), (16, 3, 6), (32, 2, 8)])
+def test_a_layout_of_codes_has_whole_bytes(bits: int, count: int, size: int) -> None:
+    assert Layout.codes(bits, count) == Layout(bits, count, size)
 
 
-def test_codes_keep_their_shape() -> None:
-    codes = check_codes(np.ones((2, 3), dtype=np.int16), 1, 6)
-    assert codes.shape == (2, 3)
-    assert codes.dtype == np.uint8
-
-
-def test_the_refusal_does_not_show_the_private_norm() -> None:
-    with pytest.raises(InvalidParameter) as refusal:
-        check_inside(Ball(Norm.L2, 1.0, 2), np.array([1234.5, 0.0]))
-    assert "1234" not in str(refusal.value)
-    assert "clip it first" in str(refusal.value)
+@pytest.mark.parametrize(("bits", "count"), [(0, 3), (17, 3), (33, 3), (1, 0), (1, 2.5), (True, 1.5)])
+def test_layouts_that_are_none_are_refused(bits: int, count: int) -> None:
+    with pytest.raises(InvalidParameter):
+        Layout.codes(bits, count)
 
 
 def test_a_value_is_within_the_radius() -> None:
     assert check_value(Ball(Norm.L1, 1.0, 2), -1.0) == -1.0
     with pytest.raises(InvalidParameter):
         check_value(Ball(Norm.L1, 1.0, 2), 1.1)
+
+
+def test_sums_are_for_mechanisms_with_an_account_of_sums() -> None:
+    one = MECHANISMS["imvu one bit l2"]
+    assert summable(one) is one
+    with pytest.raises(InvalidParameter, match="account for sums of codes .imvu has., got Gaussian"):
+        summable(Gaussian(Ball("l2", 1.0, 3), 1.0))
+
+
+def test_something_that_cannot_write_is_no_mechanism() -> None:
+    assert not isinstance(np.zeros(3), Mechanism)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from quietbit import Ball, DitheredMVU, Gaussian, InterpolatedMVU, Laplace, Norm, Sign, Skellam, calibrate
 from quietbit._validate import InvalidParameter
 from quietbit.design.certify import certify
-from quietbit.mechanism import Ball, DitheredMVU, Gaussian, InterpolatedMVU, Laplace, Norm, Sign, Skellam, calibrate
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from unit.mechanism.makers import design, table
 

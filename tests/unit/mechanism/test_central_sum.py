@@ -5,13 +5,14 @@ import math
 import numpy as np
 import pytest
 
+from path import decode, encode
 from quietbit._validate import InvalidParameter
 from quietbit.design.binomial import binomial_design
 from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.kernel.rng import seeded_rng
-from quietbit.mechanism.central_sum import calibrate_sum, mean_from_sum
-from quietbit.mechanism.clipping import Ball, Norm
+from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.privacy.guarantee import Adjacency, Trust
 
@@ -24,7 +25,7 @@ def test_meets_the_target_from_below(adjacency: Adjacency) -> None:
     assert 0.999 <= found.guarantee.epsilon_upper <= 1.0
     assert found.guarantee.trust is Trust.SECURE_AGGREGATION
     assert "secure-aggregation trust" in found.guarantee.sentence()
-    again = found.mechanism.aggregate_privacy(300, adjacency).repeat(20).epsilon_upper(1e-5)
+    again = found.mechanism.sum_privacy(300, adjacency).repeat(20).epsilon_upper(1e-5)
     assert again == found.guarantee.epsilon_upper
     assert found.wire_bits == math.ceil(math.log2(301)) == 9
     assert found.clamped_at == 2.0 / found.mechanism.beta
@@ -37,7 +38,7 @@ def test_fewer_honest_clients_cost_accuracy_and_no_bits() -> None:
     assert half.wire_bits == all_of_them.wire_bits == 9
     assert half.honest == 150
     assert 1.8 < half.squared_error / all_of_them.squared_error < 2.2
-    again = half.mechanism.aggregate_privacy(150, Adjacency.ZERO_OUT).epsilon_upper(1e-5)
+    again = half.mechanism.sum_privacy(150, Adjacency.ZERO_OUT).epsilon_upper(1e-5)
     assert again == half.guarantee.epsilon_upper
 
 
@@ -69,13 +70,13 @@ def test_a_secret_cohort_helps() -> None:
 def test_a_sum_of_codes_gives_the_mean_of_what_they_stand_for(bits: int) -> None:
     ball = Ball(Norm.L2, 1.0, 50)
     mechanism = InterpolatedMVU(binomial_design(bits, 2.0), ball, 2.0, True, "unbiased-at-zero")
-    codes = [mechanism.encode(ball.clip(np.linspace(-1, 1, 50)), seeded_rng(k)) for k in range(7)]
-    found = mean_from_sum(mechanism, np.sum([code.astype(np.int64) for code in codes], axis=0), 7)
+    codes = [encode(mechanism, ball.clip(np.linspace(-1, 1, 50)), seeded_rng(k)) for k in range(7)]
+    found = mechanism.mean_from_sum(np.sum([code.astype(np.int64) for code in codes], axis=0), 7)
     np.testing.assert_allclose(
-        found, np.mean([mechanism.decode(code) for code in codes], axis=0), rtol=1e-9, atol=1e-12
+        found, np.mean([decode(mechanism, code) for code in codes], axis=0), rtol=1e-9, atol=1e-12
     )
     with pytest.raises(InvalidParameter, match="sums must be from 0"):
-        mean_from_sum(mechanism, np.full(50, 1 + 7 * (2**bits - 1)), 7)
+        mechanism.mean_from_sum(np.full(50, 1 + 7 * (2**bits - 1)), 7)
 
 
 def test_refusals() -> None:
@@ -92,4 +93,4 @@ def test_refusals() -> None:
         calibrate_sum(epsilon=1.0, delta=1e-5, population=100, honest=9, **given)
     uneven = InterpolatedMVU(solve(DesignSpec(8, 3, 5.0)), BALL)
     with pytest.raises(InvalidParameter, match="evenly spaced"):
-        mean_from_sum(uneven, np.zeros(5000), 2)
+        uneven.mean_from_sum(np.zeros(5000), 2)

@@ -13,23 +13,22 @@ import pytest
 from quietbit._validate import InvalidParameter
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
-from quietbit.mechanism.clipping import Ball, Norm
-from quietbit.mechanism.description import canonical_mechanism, mechanism_identity
-from quietbit.mechanism.gaussian import Gaussian
+from quietbit.mechanism.additive import Gaussian, Sign
+from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.mechanism.sign import Sign
+from quietbit.mechanism.registry import canonical_text, identity_of
 from unit.mechanism.makers import MECHANISMS
 
 
 def test_all_mechanisms_have_different_identities_of_32_bytes() -> None:
-    found = [mechanism_identity(mechanism) for mechanism in MECHANISMS.values()]
+    found = [identity_of(mechanism) for mechanism in MECHANISMS.values()]
     assert len(set(found)) == len(MECHANISMS)
     assert {len(identity) for identity in found} == {32}
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=MECHANISMS.keys())
 def test_an_equal_mechanism_has_the_same_identity(mechanism: Any) -> None:
-    assert mechanism_identity(dataclasses.replace(mechanism)) == mechanism_identity(mechanism)
+    assert identity_of(dataclasses.replace(mechanism)) == identity_of(mechanism)
 
 
 def test_every_parameter_matters() -> None:
@@ -45,17 +44,17 @@ def test_every_parameter_matters() -> None:
         dataclasses.replace(mechanism, ball=Ball(Norm.L1, ball.radius, ball.dimension)),
         dataclasses.replace(mechanism, design=moved),
     ]
-    assert len({mechanism_identity(found) for found in [mechanism, *others]}) == 8
+    assert len({identity_of(found) for found in [mechanism, *others]}) == 8
 
 
 def test_the_canonical_text_is_what_the_documentation_shows() -> None:
     ball = Ball(Norm.L2, 1.0, 5)
-    assert canonical_mechanism(Sign(Gaussian(ball, 2.0))) == (
+    assert canonical_text(Sign(Gaussian(ball, 2.0))) == (
         '{"format":"quietbit-mechanism","mechanism":{"inner":{"ball":{"dimension":5,"kind":"Ball","norm":"l2",'
         '"radius":1.0},"kind":"Gaussian","noise_multiplier":2.0},"kind":"Sign"},"version":1}'
     )
     design = Design(DesignSpec(2, 1, 1.0), np.array([[0.75, 0.25], [0.25, 0.75]]), np.array([0.0, 1.0]))
-    text = json.loads(canonical_mechanism(InterpolatedMVU(design, ball)))
+    text = json.loads(canonical_text(InterpolatedMVU(design, ball)))
     assert text["mechanism"]["design"] == {"design": design.identity()}
     assert set(text["mechanism"]) == {"kind", "design", "ball", "beta", "clamp", "decoder"}
 
@@ -66,4 +65,4 @@ def test_something_without_an_identity_is_refused() -> None:
         table: Any
 
     with pytest.raises(InvalidParameter, match=r"mechanism\.table must be .* got a ndarray"):
-        mechanism_identity(Odd(np.zeros(3)))  # type: ignore[arg-type]
+        identity_of(Odd(np.zeros(3)))  # type: ignore[arg-type]

@@ -5,9 +5,10 @@ import math
 import numpy as np
 import pytest
 
+from path import encode
+from quietbit import Ball, DitheredMVU, Norm
 from quietbit._validate import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
-from quietbit.mechanism import Ball, DitheredMVU, Norm
 from quietbit.privacy.dithered import dithered_l1_curve, dithered_l2_curve
 from quietbit.privacy.guarantee import Adjacency
 from unit.mechanism.makers import design, table
@@ -23,7 +24,7 @@ def test_the_mean_is_linear_for_an_unbiased_design(levels: int) -> None:
 def test_at_a_level_the_law_is_the_row() -> None:
     mechanism = DitheredMVU(table(5, 2, 2.0), Ball(Norm.L1, 1.0, 4))
     for i, x in enumerate(np.linspace(0, 1, 5)):
-        assert np.allclose(mechanism.law(2 * x - 1), mechanism.design.probabilities[i], rtol=1e-12)
+        assert np.allclose(mechanism.distribution(2 * x - 1), mechanism.design.probabilities[i], rtol=1e-12)
 
 
 @pytest.mark.parametrize("norm", Norm)
@@ -48,7 +49,7 @@ def test_more_levels_shorten_the_reach() -> None:
 def test_an_extreme_coordinate_stays_on_the_outermost_level() -> None:
     """At radius 0.7 scaling rounds; the code of a boundary coordinate must follow the last row."""
     mechanism = DitheredMVU(design(4, 1, 20.0), Ball(Norm.L2, 0.7, 1))
-    codes = [int(mechanism.encode(np.array([0.7]), rng)[0]) for rng in [seeded_rng(1)] for _ in range(200)]
+    codes = [int(encode(mechanism, np.array([0.7]), rng)[0]) for rng in [seeded_rng(1)] for _ in range(200)]
     assert set(codes) == {1}  # the other symbol has probability below 1e-3 here
     assert mechanism.design.probabilities[-1, 0] < 5e-3
 

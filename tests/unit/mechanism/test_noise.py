@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 
 from quietbit.kernel.rng import seeded_rng
-from quietbit.mechanism.noise import laplace, normal
+from quietbit.mechanism.additive import laplace_noise as laplace
+from quietbit.mechanism.additive import normal_noise as normal
 
 
 class FixedBlock:

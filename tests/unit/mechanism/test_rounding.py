@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from quietbit.kernel.rng import seeded_rng
-from quietbit.mechanism.clipping import Norm
+from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.rounding import TRIES, conditional_rounding, length_upper
 
 

@@ -5,9 +5,9 @@ from fractions import Fraction
 
 import pytest
 
+from quietbit import Ball, Norm
 from quietbit._validate import InvalidParameter
 from quietbit.kernel.sampler import SAMPLING_ERROR
-from quietbit.mechanism import Ball, Norm
 from quietbit.mechanism.scaling import Scaling
 from quietbit.privacy.curve import sampling_slack_upper
 from quietbit.privacy.divergence import smallest_probability_lower

@@ -5,9 +5,10 @@ import math
 import numpy as np
 import pytest
 
+from path import decode, encode
+from quietbit import Ball, Gaussian, Laplace, Norm, Sign
 from quietbit._validate import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
-from quietbit.mechanism import Ball, Gaussian, Laplace, Norm, Sign
 from quietbit.privacy.guarantee import Adjacency
 
 GAUSSIAN = Gaussian(Ball(Norm.L2, 1.0, 9), 1.0)
@@ -18,10 +19,10 @@ LAPLACE = Laplace(Ball(Norm.L1, 1.0, 9), 1.0)
 def test_it_is_the_sign_of_the_inner_release_with_its_account(inner: Gaussian | Laplace) -> None:
     mechanism = Sign(inner)
     update = np.linspace(-0.1, 0.1, 9)
-    noisy = inner.decode(inner.encode(update, seeded_rng(4)))
-    codes = mechanism.encode(update, seeded_rng(4))
+    noisy = decode(inner, encode(inner, update, seeded_rng(4)))
+    codes = encode(mechanism, update, seeded_rng(4))
     assert np.array_equal(codes, noisy >= 0)
-    assert np.array_equal(mechanism.decode(codes), np.where(noisy >= 0, 1.0, -1.0))
+    assert np.array_equal(decode(mechanism, codes), np.where(noisy >= 0, 1.0, -1.0))
     assert mechanism.bits == 1
     for adjacency in Adjacency:
         assert mechanism.privacy(adjacency) == inner.privacy(adjacency)

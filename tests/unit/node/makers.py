@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
-from quietbit.mechanism.clipping import Ball, Norm
-from quietbit.mechanism.gaussian import Gaussian
+from quietbit.mechanism.additive import Gaussian
+from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy

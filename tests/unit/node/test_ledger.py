@@ -115,7 +115,7 @@ def test_an_old_copy_is_refused_and_what_to_do_is_said(ledger, tmp_path):
     ledger.update(release)
     shutil.copy(tmp_path / "ledger", tmp_path / "new")
     shutil.copy(tmp_path / "old", tmp_path / "ledger")
-    with pytest.raises(LedgerError, match="older than its counter.*`quietbit node init`"):
+    with pytest.raises(LedgerError, match=r"older than its counter.*`quietbit node init`"):
         again(tmp_path).update(release)
     with pytest.raises(LedgerError, match="shorter than it was"):
         ledger.update(release)
@@ -151,8 +151,8 @@ def lines(folder):
 
 @pytest.mark.parametrize(
     "change",
-    ["count", "taken out", "moved", "cut", "cut in a line", "emptied", "not ours", "other kind", "twice", "other ledger",
-     "no list", "NaN"],
+    ["count", "taken out", "moved", "cut", "cut in a line", "emptied", "not ours", "other kind", "twice",
+     "other ledger", "no list", "NaN"],
 )  # fmt: skip
 def test_a_changed_ledger_is_refused(ledger, tmp_path, change):
     old = lines(tmp_path)

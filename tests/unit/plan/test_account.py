@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
+from quietbit.plan.sample_level import ROUNDING, sample_curve
 
 import quietbit
 from quietbit.plan.account import Account
-from quietbit.plan.sample_level import ROUNDING, sample_curve
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.ledger import Ledger
 from unit.simulate.makers import mechanisms
@@ -75,7 +75,7 @@ def test_under_secure_aggregation_a_release_is_a_sum():
     account.record(np.array([2]))
     found = account.worst(1e-5)
     assert found.trust is Trust.SECURE_AGGREGATION
-    assert found.epsilon_upper == mechanism.aggregate_privacy(6, ZERO).repeat(2).epsilon_upper(1e-5)
+    assert found.epsilon_upper == mechanism.sum_privacy(6, ZERO).repeat(2).epsilon_upper(1e-5)
     assert found.epsilon_upper < mechanism.privacy(ZERO).repeat(2).epsilon_upper(1e-5)
     fewer = Account(mechanism, np.ones(8, dtype=np.int64), Unit.CLIENT, ZERO, Trust.SECURE_AGGREGATION, 3)
     fewer.record(np.array([2]))

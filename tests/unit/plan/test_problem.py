@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import quietbit
-from quietbit.mechanism.clipping import Ball, Norm
+from quietbit.mechanism.ball import Ball, Norm
 from quietbit.plan.problem import LocalPlan, clip_factors, clip_rows
 from quietbit.privacy.guarantee import Unit
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from quietbit.mechanism.clipping import Ball, Norm
+from quietbit.mechanism.ball import Ball, Norm
 from quietbit.plot.figure import render_figure
 from quietbit.plot.secure_sums import compare_cohorts, plot_secure_aggregation
 from quietbit.privacy.guarantee import Adjacency

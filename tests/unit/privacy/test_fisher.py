@@ -5,6 +5,7 @@ import pytest
 
 from exact.privacy_kit import flat, rough
 from quietbit._validate import InvalidParameter
+from quietbit.design.rounding import exact_row
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.privacy.fisher import fisher_information, fisher_supremum_upper, fisher_upper_between
@@ -51,7 +52,7 @@ def test_nearly_equal_slopes_do_not_stretch_the_search():
 def test_equal_symbols_change_nothing():
     base = rough(2, 1, 3.0, 0)
     table = np.repeat(base.probabilities, 2, axis=1) / 2
-    double = Design(DesignSpec(2, 2, 5.0), table, np.arange(4.0))
+    double = Design(DesignSpec(2, 2, 5.0), np.stack([exact_row(row) for row in table]), np.arange(4.0))
     assert fisher_supremum_upper(double) == pytest.approx(fisher_supremum_upper(base), rel=1e-9)
     assert fisher_information(double, 0.3) == pytest.approx(fisher_information(base, 0.3), rel=1e-12)
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from exact.privacy_kit import law, rough
+from exact.privacy_kit import law, rough, summing_to_one
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.privacy.segments import Segments, log_softmax
@@ -23,7 +23,7 @@ def test_lines_are_the_interpolation(low, high):
 def test_symbols_of_equal_slopes_are_merged():
     base = rough(4, 1, 3.0, 0)
     table = np.concatenate((base.probabilities / 4, base.probabilities * 0.75), axis=1)
-    design = Design(DesignSpec(4, 2, 5.0), table / table.sum(axis=1, keepdims=True), np.arange(4.0))
+    design = Design(DesignSpec(4, 2, 5.0), summing_to_one(table), np.arange(4.0))
     wide, merged = Segments.over(design, 0.0, 1.0, merge=False), Segments.over(design, 0.0, 1.0)
     assert wide.slope.shape == (3, 4)
     assert merged.slope.shape[1] <= 4

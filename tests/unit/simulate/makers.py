@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import quietbit
-from quietbit.mechanism.clipping import Norm
+from quietbit.mechanism.ball import Norm
 from quietbit.plan.problem import LocalPlan
 from quietbit.privacy.guarantee import Unit
 from quietbit_lab.task.dataset import Dataset, Examples, Partition

@@ -9,7 +9,8 @@ import pytest
 
 from quietbit._validate import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
-from quietbit.wire.header import Header, InvalidPayload
+from quietbit._validate import InvalidPayload
+from quietbit.wire.header import Header
 from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink
 from unit.mechanism.makers import MECHANISMS, update
@@ -67,7 +68,7 @@ def test_a_mean_of_nothing_is_refused() -> None:
 
 def test_too_many_payloads_are_refused() -> None:
     with pytest.raises(InvalidParameter, match="number of payloads must be at most 3, got 4"):
-        Uplink(MECHANISM, most=3).receive(GOOD[:4], on_error="skip")
+        Uplink(MECHANISM, max_payloads=3).receive(GOOD[:4], on_error="skip")
 
 
 @pytest.mark.parametrize("choice", ["ignore", None, True])

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from quietbit.mechanism.base import Layout
 from quietbit._validate import InvalidParameter
-from quietbit.wire.header import HEADER_SIZE, Header, InvalidPayload
+from quietbit._validate import InvalidPayload
+from quietbit.wire.header import HEADER_SIZE, Header
 from unit.mechanism.makers import MECHANISMS
 
 IDENTITY = bytes(range(32))
-HEADER = Header(3, 11, IDENTITY)
+HEADER = Header(Layout.codes(3, 11), IDENTITY)
 
 
 def resealed(head: bytes) -> bytes:
@@ -42,26 +44,26 @@ def test_parse_reverses_seal() -> None:
 @pytest.mark.parametrize("bits", [*range(1, 17), 32])
 def test_the_overhead_is_64_bytes(bits: int) -> None:
     for dimension in (1, 7, 8, 9, 1000, 2**28):
-        header = Header(bits, dimension, IDENTITY)
+        header = Header(Layout.codes(bits, dimension), IDENTITY)
         assert header.size == -(-bits * dimension // 8) + 64
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=MECHANISMS.keys())
 def test_a_mechanism_has_a_header(mechanism: Any) -> None:
     header = Header.of(mechanism)
-    assert (header.bits, header.dimension) == (mechanism.bits, mechanism.code_count)
+    assert (header.layout.bits, header.layout.count) == (mechanism.bits, mechanism.layout.count)
 
 
 @pytest.mark.parametrize("bits", [0, 17, 31, 33, -1, 2.5])
 def test_widths_that_are_never_sent_are_refused(bits: Any) -> None:
     with pytest.raises(InvalidParameter, match="bits must be"):
-        Header(bits, 10, IDENTITY)
+        Header(Layout.codes(bits, 10), IDENTITY)
 
 
 @pytest.mark.parametrize(("dimension", "identity"), [(0, IDENTITY), (2**60, IDENTITY), (5, b"short")])
 def test_impossible_fields_are_refused(dimension: int, identity: bytes) -> None:
     with pytest.raises(InvalidParameter):
-        Header(1, dimension, identity)
+        Header(Layout.codes(1, dimension), identity)
 
 
 def test_every_flipped_bit_is_refused() -> None:
@@ -103,9 +105,9 @@ def test_each_wrong_field_has_its_sentence_even_with_a_right_checksum(place: int
 @pytest.mark.parametrize(
     ("other", "sentence"),
     [
-        (Header(2, 11, IDENTITY), "bits of the payload must be 3, got 2."),
-        (Header(3, 12, IDENTITY), "dimension of the payload must be 11, got 12."),
-        (Header(3, 11, bytes(32)), "mechanism identity of the payload must be 0001020304050607..., got 000000"),
+        (Header(Layout.codes(2, 11), IDENTITY), "bits of the payload must be 3, got 2."),
+        (Header(Layout.codes(3, 12), IDENTITY), "dimension of the payload must be 11, got 12."),
+        (Header(Layout.codes(3, 11), bytes(32)), "mechanism identity of the payload must be 0001020304050607..., got 000000"),
     ],
 )
 def test_another_mechanisms_header_is_refused(other: Header, sentence: str) -> None:

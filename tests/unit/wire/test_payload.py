@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quietbit.mechanism.base import Layout
 from quietbit._validate import InvalidParameter
 from quietbit.kernel.reference import ReferenceKernel
-from quietbit.wire.header import Header, InvalidPayload
+from quietbit._validate import InvalidPayload
+from quietbit.wire.header import Header
 from quietbit.wire.payload import Payload, build
 
 IDENTITY = bytes(32)
@@ -34,7 +36,7 @@ def codes(draw: st.DrawFn) -> tuple[int, Any]:
 @given(given_codes=codes())
 def test_codes_come_back_and_bytes_are_canonical(given_codes: tuple[int, Any]) -> None:
     bits, values = given_codes
-    payload = Payload.from_codes(Header(bits, values.size, IDENTITY), values)
+    payload = Payload.from_codes(Header(Layout.codes(bits, values.size), IDENTITY), values)
     data = payload.to_bytes()
     assert isinstance(data, bytes)
     assert len(data) == -(-bits * values.size // 8) + 64
@@ -47,27 +49,27 @@ def test_codes_come_back_and_bytes_are_canonical(given_codes: tuple[int, Any]) -
 
 def test_floats_are_little_endian_32_bit_patterns() -> None:
     values = np.array([1.0, -2.5, 0.0, 3e38], dtype=np.float32)
-    payload = Payload.from_codes(Header(32, 4, IDENTITY), values.view(np.uint32))
+    payload = Payload.from_codes(Header(Layout.codes(32, 4), IDENTITY), values.view(np.uint32))
     assert payload.to_bytes()[64:] == values.astype("<f4").tobytes()
     assert np.array_equal(payload.codes().view(np.float32), values)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_float_that_is_not_finite_is_refused(value: float) -> None:
-    header = Header(32, 3, IDENTITY)
+    header = Header(Layout.codes(32, 3), IDENTITY)
     body = np.array([1.0, value, 2.0], dtype="<f4").tobytes()
     with pytest.raises(InvalidPayload, match="floats of the payload must be finite"):
         Payload.from_bytes(framed(header, body))
 
 
 def test_the_body_is_read_only() -> None:
-    payload = Payload.from_codes(Header(1, 9, IDENTITY), np.ones(9, dtype=np.uint8))
+    payload = Payload.from_codes(Header(Layout.codes(1, 9), IDENTITY), np.ones(9, dtype=np.uint8))
     assert not payload.body.flags.writeable
 
 
 @pytest.mark.parametrize(("bits", "dimension"), [(1, 9), (1, 15), (3, 11), (5, 1), (9, 3)])
 def test_every_padding_bit_must_be_zero(bits: int, dimension: int) -> None:
-    header = Header(bits, dimension, IDENTITY)
+    header = Header(Layout.codes(bits, dimension), IDENTITY)
     for place in range(bits * dimension, 8 * header.length):
         body = bytearray(header.length)
         body[place // 8] |= 1 << place % 8
@@ -77,13 +79,13 @@ def test_every_padding_bit_must_be_zero(bits: int, dimension: int) -> None:
 
 @pytest.mark.parametrize(("change", "word"), [(-1, "truncated"), (1, "padded"), (-5, "truncated"), (1000, "padded")])
 def test_a_body_of_another_length_is_refused(change: int, word: str) -> None:
-    header = Header(3, 16, IDENTITY)
+    header = Header(Layout.codes(3, 16), IDENTITY)
     with pytest.raises(InvalidPayload, match=word):
         Payload.from_bytes(framed(header, bytes(header.length + change)))
 
 
 def test_every_flipped_bit_of_a_payload_is_refused() -> None:
-    data = Payload.from_codes(Header(2, 37, IDENTITY), np.arange(37) % 4).to_bytes()
+    data = Payload.from_codes(Header(Layout.codes(2, 37), IDENTITY), np.arange(37) % 4).to_bytes()
     for place in range(8 * len(data)):
         changed = bytearray(data)
         changed[place // 8] ^= 1 << place % 8
@@ -94,7 +96,7 @@ def test_every_flipped_bit_of_a_payload_is_refused() -> None:
 @pytest.mark.parametrize(("count", "largest"), [(4, 1), (6, 1), (5, 4)])
 def test_codes_that_do_not_fit_are_refused(count: int, largest: int) -> None:
     with pytest.raises(InvalidParameter):
-        Payload.from_codes(Header(2, 5, IDENTITY), np.full(count, largest))
+        Payload.from_codes(Header(Layout.codes(2, 5), IDENTITY), np.full(count, largest))
 
 
 def test_building_keeps_what_was_written_even_if_the_writer_keeps_the_buffer() -> None:
@@ -104,7 +106,7 @@ def test_building_keeps_what_was_written_even_if_the_writer_keeps_the_buffer() -
         out[:] = 7
         kept.append(out)
 
-    data = build(Header(8, 5, IDENTITY), write)
+    data = build(Header(Layout.codes(8, 5), IDENTITY), write)
     kept[0][:] = 9
     assert data[64:] == bytes([7] * 5)
     assert Payload.from_bytes(data).codes().tolist() == [7] * 5

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quietbit.mechanism.base import Layout
 from quietbit._validate import InvalidParameter
-from quietbit.wire.header import Header, InvalidPayload
+from quietbit._validate import InvalidPayload
+from quietbit.wire.header import Header
 from quietbit.wire.payload import Payload
 from quietbit.wire.source import read_body
 
-HEADER = Header(3, 100, bytes(32))
+HEADER = Header(Layout.codes(3, 100), bytes(32))
 CODES = np.arange(100) % 8
 DATA = Payload.from_codes(HEADER, CODES).to_bytes()
 BODY = np.frombuffer(DATA, np.uint8, offset=64)
@@ -81,7 +83,7 @@ def test_what_is_no_payload_at_all_is_an_error_of_the_caller(source: Any) -> Non
 @pytest.mark.parametrize("wrap", [bytearray, io.BytesIO])
 def test_refusing_takes_no_memory(wrap: Any) -> None:
     """Two megabytes of something else, and a header that promises 2^45 bytes, cost a few kilobytes."""
-    huge = Header(1, 2**48, bytes(32)).seal(0)
+    huge = Header(Layout.codes(1, 2**48), bytes(32)).seal(0)
     for data in (bytes(2_000_000), DATA + bytes(2_000_000), huge, huge + bytes(2_000_000)):
         source = wrap(data)
         tracemalloc.start()

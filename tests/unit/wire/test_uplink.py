@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quietbit._validate import InvalidParameter
+from path import decode
+from quietbit._validate import InvalidParameter, InvalidPayload
 from quietbit.kernel.rng import seeded_rng
-from quietbit.mechanism.clipping import Ball, Norm
+from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.wire.header import InvalidPayload
 from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink
 from unit.mechanism.makers import MECHANISMS, WIDTH, CountingWords, design, table, update
@@ -30,13 +30,13 @@ def mechanism(request: pytest.FixtureRequest) -> Any:
 def test_a_payload_is_bytes_of_the_promised_size(mechanism: Any) -> None:
     payload = Uplink(mechanism).send(update(mechanism.domain))
     assert isinstance(payload, bytes)
-    assert len(payload) == -(-mechanism.bits * mechanism.code_count // 8) + 64
+    assert len(payload) == -(-mechanism.layout.bits * mechanism.layout.count // 8) + 64
 
 
 def test_the_mean_is_that_of_the_decoded_payloads(mechanism: Any) -> None:
     uplink = Uplink(mechanism)
     payloads = [uplink.send(update(mechanism.domain, seed)) for seed in range(17)]
-    decoded = [np.asarray(mechanism.decode(Payload.from_bytes(data).codes()), np.float64) for data in payloads]
+    decoded = [np.asarray(decode(mechanism, Payload.from_bytes(data).codes()), np.float64) for data in payloads]
     expected = np.mean(decoded, axis=0).reshape(-1)
     found = uplink.receive(iter(payloads))
     assert found.dtype == np.float64
@@ -130,8 +130,8 @@ def test_zero_and_strided_updates_are_sent(mechanism: Any) -> None:
         ({"like": np.zeros(3)}, "number of entries of `like` must be 67, got 3"),
         ({"like": np.zeros(WIDTH, np.int64)}, "type of update"),
         ({"threads": 0}, "threads must be"),
-        ({"most": 0}, "most payloads must be"),
-        ({"most": 2**31}, "most payloads must be"),
+        ({"max_payloads": 0}, "max_payloads must be"),
+        ({"max_payloads": 2**31}, "max_payloads must be"),
     ],
 )
 def test_impossible_uplinks_are_refused(arguments: dict[str, Any], sentence: str) -> None:
@@ -187,7 +187,7 @@ import resource, sys
 import numpy as np
 from quietbit.wire.uplink import Uplink
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.mechanism.clipping import Ball
+from quietbit.mechanism.ball import Ball
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 d = 2**25

@@ -12,7 +12,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from private_digits.task import problem, to_vector
 from quietbit.flower import PrivateUplink
-from quietbit.mechanism.clipping import Norm
+from quietbit.mechanism.ball import Norm
 from quietbit.plan.problem import LocalPlan
 
 

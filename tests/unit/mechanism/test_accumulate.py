@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 from scipy.special import ndtri
 
+from path import decode, encode
 from quietbit._validate import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.select import select
-from quietbit.mechanism.clipping import Ball, Norm
-from quietbit.mechanism.gaussian import Gaussian
-from quietbit.mechanism.laplace import Laplace
-from quietbit.wire import accumulator as module
-from quietbit.wire.accumulator import accumulator_for
-from quietbit.wire.header import Header, InvalidPayload
+from quietbit.mechanism.additive import Gaussian, Laplace
+from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism import accumulate as module
+from quietbit.mechanism import additive
+from quietbit._validate import InvalidPayload
+from quietbit.wire.header import Header
 from quietbit.wire.payload import Payload
 from unit.mechanism.makers import MECHANISMS, update
 
@@ -30,7 +31,7 @@ def body(mechanism: Any, codes: Any) -> Any:
 
 def many_codes(mechanism: Any, count: int) -> list[Any]:
     rng = seeded_rng(5)
-    return [mechanism.encode(update(mechanism.domain, seed), rng) for seed in range(count)]
+    return [encode(mechanism, update(mechanism.domain, seed), rng) for seed in range(count)]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -38,12 +39,12 @@ def many_codes(mechanism: Any, count: int) -> list[Any]:
 def test_the_mean_is_the_mean_of_decoded_codes(name: str, count: int) -> None:
     mechanism = MECHANISMS[name]
     codes = many_codes(mechanism, count)
-    sums = accumulator_for(mechanism, KERNEL, 2**24)
+    sums = mechanism.accumulator(KERNEL, 2**24)
     sums.add([body(mechanism, code) for code in codes])
-    expected = np.mean([np.asarray(mechanism.decode(code), dtype=np.float64).reshape(-1) for code in codes], axis=0)
+    expected = np.mean([np.asarray(decode(mechanism, code), dtype=np.float64).reshape(-1) for code in codes], axis=0)
     found = sums.reader(count)(0, mechanism.domain.dimension)
     assert found.shape == expected.shape
-    largest = module._reach(mechanism) if mechanism.bits == 32 else max(1.0, float(np.abs(expected).max()))
+    largest = sums.reach if mechanism.layout.bits == 32 else max(1.0, float(np.abs(expected).max()))
     assert np.abs(found - expected).max() <= 2.0**-36 * largest
 
 
@@ -51,7 +52,7 @@ def test_the_mean_is_the_mean_of_decoded_codes(name: str, count: int) -> None:
 def test_neither_order_nor_grouping_matters(name: str) -> None:
     mechanism = MECHANISMS[name]
     bodies = [body(mechanism, code) for code in many_codes(mechanism, 20)]
-    together, apart = (accumulator_for(mechanism, KERNEL, 100) for _ in range(2))
+    together, apart = (mechanism.accumulator(KERNEL, 100) for _ in range(2))
     together.add(bodies)
     for found in reversed(bodies):
         apart.add([found])
@@ -61,7 +62,7 @@ def test_neither_order_nor_grouping_matters(name: str) -> None:
 
 def test_ranges_of_the_mean_are_parts_of_it() -> None:
     for mechanism in MECHANISMS.values():
-        sums = accumulator_for(mechanism, KERNEL, 100)
+        sums = mechanism.accumulator(KERNEL, 100)
         sums.add([body(mechanism, many_codes(mechanism, 1)[0])])
         read = sums.reader(1)
         assert np.array_equal(np.concatenate([read(0, 9), read(9, 67)]), read(0, 67))
@@ -70,9 +71,9 @@ def test_ranges_of_the_mean_are_parts_of_it() -> None:
 def test_a_float_beyond_the_noise_is_refused() -> None:
     """A client cannot move the mean further than an honest one could."""
     for mechanism in (MECHANISMS["gaussian"], MECHANISMS["laplace"]):
-        values = np.zeros(mechanism.code_count, dtype=np.float32)
+        values = np.zeros(mechanism.layout.count, dtype=np.float32)
         values[-1] = 1e6
-        sums = accumulator_for(mechanism, KERNEL, 100)
+        sums = mechanism.accumulator(KERNEL, 100)
         with pytest.raises(InvalidPayload, match="floats of the payload must be at most"):
             sums.check(body(mechanism, values.view(np.uint32)))
 
@@ -80,27 +81,19 @@ def test_a_float_beyond_the_noise_is_refused() -> None:
 def test_no_honest_float_is_refused() -> None:
     """The largest noise that a word can make is within the reach."""
     smallest_tail = 2.0**-64
-    assert abs(ndtri(smallest_tail / 2)) < module.NORMAL_REACH
-    assert abs(np.log(smallest_tail)) < module.LAPLACE_REACH
+    assert abs(ndtri(smallest_tail / 2)) < additive.NORMAL_REACH
+    assert abs(np.log(smallest_tail)) < additive.LAPLACE_REACH
     ball, pointed = Ball(Norm.L2, 3.0, 4), Ball(Norm.L1, 3.0, 4)
     for mechanism, noise in ((Gaussian(ball, 2.0), 2.0 * 9.2), (Laplace(pointed, 2.0), 2.0 * 44.4)):
         values = np.full(4, 3.0 * (1 + noise), dtype=np.float32)
-        accumulator_for(mechanism, KERNEL, 10).check(body(mechanism, values.view(np.uint32)))
+        mechanism.accumulator(KERNEL, 10).check(body(mechanism, values.view(np.uint32)))
 
 
 def test_floats_that_32_bits_cannot_hold_are_refused_at_the_start() -> None:
     with pytest.raises(InvalidParameter, match="largest noisy value"):
-        accumulator_for(Laplace(Ball(Norm.L1, 1e30, 4), 1e7), KERNEL, 10)
+        Laplace(Ball(Norm.L1, 1e30, 4), 1e7).accumulator(KERNEL, 10)
 
 
 def test_floats_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHUNK", 10)
     test_the_mean_is_the_mean_of_decoded_codes("gaussian", 3)
-
-
-def test_a_mechanism_without_values_is_refused() -> None:
-    class Odd:
-        bits, code_count = 4, 10
-
-    with pytest.raises(InvalidParameter, match="a value for every code, got a Odd"):
-        accumulator_for(Odd(), KERNEL, 10)  # type: ignore[arg-type]

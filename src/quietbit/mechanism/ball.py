@@ -9,6 +9,7 @@ Source   Guo et al. (ICML 2023), section "Vector MVU"; Shewchuk (1997) for sums 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -18,18 +19,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatArray, FloatVector
-from quietbit._validate import InvalidParameter, finite_real, require, whole_number
+from quietbit._validate import finite_real, member, require, whole_number
 from quietbit.kernel.base import Kernel
+from quietbit.kernel.chunks import Flat
 from quietbit.kernel.law import two_product
 from quietbit.kernel.norm import NORM_ERROR, clip_factor
 from quietbit.kernel.select import default_kernel
 
-__all__ = ["Ball", "Norm", "check_update"]
+__all__ = ["Ball", "Norm", "check_update", "clipped_pieces", "own_copy", "usual_kernel"]
 
 MAX_RADIUS = 1e30  # so that 32-bit floats still hold what a mechanism adds
 MIN_RADIUS = 1e-30
 MAX_DIMENSION = 2**40
 FLOATS = (np.float16, np.float32, np.float64)
+ROUNDING = 2.0**-50  # more than the product of two doubles loses
 TINY = 2.0**-480  # relative to the radius; smaller magnitudes count as this in the exact comparison
 
 
@@ -65,12 +68,9 @@ class Ball:
 
     def __post_init__(self) -> None:
         """Refuse a norm that is none, and numbers no ball can have."""
-        names = {norm.value: norm for norm in Norm}
-        norm = names.get(self.norm, self.norm) if isinstance(self.norm, str) else self.norm
-        require(isinstance(norm, Norm), "norm", self.norm, "a Norm, or one of " + ", ".join(names))
         radius = finite_real(self.radius, "radius", at_most=MAX_RADIUS)
         require(radius >= MIN_RADIUS, "radius", radius, f"at least {MIN_RADIUS:g}")
-        object.__setattr__(self, "norm", norm)
+        object.__setattr__(self, "norm", member(Norm, self.norm, "norm"))
         object.__setattr__(self, "radius", radius)
         object.__setattr__(self, "dimension", whole_number(self.dimension, "dimension", 1, MAX_DIMENSION))
 
@@ -148,9 +148,22 @@ def usual_kernel() -> Kernel:
     return default_kernel()
 
 
-def refuse_outside(ball: Ball) -> InvalidParameter:
-    """The sentence for an update that is too long; the norm itself is private and not shown."""
-    return InvalidParameter(
-        f"update must have an {ball.norm.name} norm of at most the radius {ball.radius!r}, "
-        "got a longer one (clip it first)."
-    )
+def own_copy(parts: Sequence[AnyFloats]) -> AnyFloats:
+    """The parts' concatenation in memory that nobody else can write to: what is measured is what is released.
+
+    A single array keeps its type; several become float32, or float64 where one of them is.
+    """
+    if len(parts) == 1 and parts[0].dtype != np.uint16:
+        return np.array(parts[0]).reshape(-1)
+    flat = Flat.of(list(parts))
+    return np.array(flat.piece(0, flat.size))
+
+
+def clipped_pieces(ball: Ball, parts: Sequence[AnyFloats], kernel: Kernel) -> Callable[[int, int], FloatVector]:
+    """A reader of ranges of the update in doubles, clipped to the ball, from a copy of our own."""
+    kept = own_copy(parts)
+    norm = kernel.norm(kept, ball.norm.order)
+    factor = clip_factor(norm, ball.radius)
+    if factor < 1.0:  # the products are rounded to doubles: the margin keeps the rounded vector in the ball too
+        factor = clip_factor(norm, ball.radius * (1 - ROUNDING))
+    return lambda start, stop: kept[start:stop].astype(np.float64) * factor

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from path import encode
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.select import select
-from quietbit.mechanism.clipping import Ball, Norm
-from quietbit.mechanism.gaussian import Gaussian
-from quietbit.mechanism.sign import Sign
-from quietbit.wire import encoding
-from quietbit.wire.encoding import randomise
+from quietbit.mechanism.additive import Gaussian, Sign
+from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism import additive
 from quietbit.wire.header import Header
 from quietbit.wire.payload import Payload, build
 from unit.mechanism.makers import MECHANISMS, update
@@ -23,7 +22,7 @@ KERNEL = select("cpu")
 
 
 def codes(mechanism: Any, parts: list[Any], seed: int = 1, kernel: Any = KERNEL) -> Any:
-    data = build(Header.of(mechanism), lambda out: randomise(mechanism, parts, seeded_rng(seed), kernel, out))
+    data = build(Header.of(mechanism), lambda out: mechanism.write(parts, seeded_rng(seed), kernel, out))
     return Payload.from_bytes(data).codes()
 
 
@@ -32,10 +31,10 @@ def mechanism(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-def test_an_update_inside_the_ball_has_the_codes_of_encode(mechanism: Any) -> None:
+def test_an_update_inside_the_ball_has_the_codes_of_the_uplink(mechanism: Any) -> None:
     for kind in (np.float64, np.float32, np.float16):
         vector = update(mechanism.domain, share=0.6).astype(kind)
-        expected = mechanism.encode(vector, seeded_rng(1)).reshape(-1)
+        expected = encode(mechanism, vector, seeded_rng(1)).reshape(-1)
         assert np.array_equal(codes(mechanism, [vector]), expected)
 
 
@@ -59,8 +58,8 @@ def test_a_long_update_is_clipped_with_all_its_parts_under_one_norm(mechanism: A
     # Far outside: the clipped vector is (nearly) that of the ball's own clip, so for the same words hardly a
     # code differs; without the joint norm the parts would be clipped apart, and nearly all floats differ.
     found = codes(mechanism, [50 * vector[:40], 50 * vector[40:]])
-    expected = mechanism.encode(mechanism.domain.clip(50 * vector), seeded_rng(1)).reshape(-1)
-    if mechanism.bits == 32:
+    expected = encode(mechanism, mechanism.domain.clip(50 * vector), seeded_rng(1)).reshape(-1)
+    if mechanism.layout.bits == 32:
         assert np.allclose(found.view(np.float32), expected.view(np.float32), rtol=1e-6)
     else:
         assert np.array_equal(found, expected)
@@ -77,7 +76,7 @@ def test_chunks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     mechanism = MECHANISMS[name]
     vector = [update(mechanism.domain)]
     whole = codes(mechanism, vector)
-    monkeypatch.setattr(encoding, "CHUNK", 16)
+    monkeypatch.setattr(additive, "CHUNK", 16)
     assert np.array_equal(codes(mechanism, vector), whole)
 
 

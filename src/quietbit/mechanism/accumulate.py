@@ -1,4 +1,4 @@
-"""One whole number per coordinate, to which payloads are added without ever becoming floats.
+"""One whole number per coordinate, to which bodies are added without ever becoming floats.
 
 Idea     codes of b <= 16 bits stand for values: with one bit it is enough to count ones; with more, each
          value is a fixed-point number and the kernel adds those. Floats become fixed-point numbers as they
@@ -16,89 +16,43 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit._validate import InvalidParameter, require
+from quietbit._validate import refuse_payload, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.fixed_point import FixedPoint
-from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.gaussian import Gaussian
-from quietbit.mechanism.laplace import Laplace
-from quietbit.mechanism.rotation import rotate_back
-from quietbit.mechanism.sign import Sign
-from quietbit.mechanism.skellam import Skellam
-from quietbit.wire.header import refuse
-from quietbit.wire.payload import Body
-from quietbit.wire.tree import Reader
+from quietbit.mechanism.base import Accumulator, Body, Reader
 
-__all__ = ["Accumulator", "accumulator_for"]
+__all__ = ["of_floats", "of_values"]
 
 GROUP = 15  # one-bit payloads that the kernels add at once
 CHUNK = 1 << 18
-NORMAL_REACH, LAPLACE_REACH = 9.5, 45.0  # above the largest noise that one 64-bit word can make
+LARGEST_FLOAT = 3.4e38
+
+Finish: TypeAlias = Callable[[FloatVector], FloatVector]  # what turns the mean of values into the mean of updates
 
 
-class Accumulator(Protocol):
-    """Sums of payloads' bodies; ``group`` of them are best added together."""
-
-    @property
-    def group(self) -> int:
-        """How many bodies to add at once."""
-        ...
-
-    def check(self, body: Body) -> None:
-        """Refuse a body with values that no client could have sent."""
-        ...
-
-    def add(self, bodies: Sequence[Body]) -> None:
-        """Add bodies that have been checked."""
-        ...
-
-    def reader(self, count: int) -> Reader:
-        """The mean over ``count`` payloads, read by ranges of coordinates."""
-        ...
+def of_values(
+    values: FloatVector, bits: int, count: int, kernel: Kernel, max_payloads: int, finish: Finish | None = None
+) -> Accumulator:
+    """Empty sums of ``count`` codes that stand for ``values``; ``finish`` undoes a rotation, say."""
+    meant = np.asarray(values, dtype=np.float64)
+    if bits == 1 and finish is None:
+        return _Ones(meant, kernel, np.zeros(count, dtype=np.int32))
+    unit = 2.0 ** math.frexp(float(np.abs(meant).max()))[1]
+    point = FixedPoint.of(meant / unit, max_payloads)
+    return _Symbols(bits, point, unit, finish, kernel, np.zeros(count, dtype=np.int64))
 
 
-def accumulator_for(mechanism: Mechanism, kernel: Kernel, most: int) -> Accumulator:
-    """Empty sums for a mechanism; one whose codes stand for no values is refused."""
-    if isinstance(mechanism, Gaussian | Laplace):
-        return _Floats(_reach(mechanism), most, np.zeros(mechanism.code_count, dtype=np.int64))
-    values, finish = _meaning(mechanism)
-    if mechanism.bits == 1:
-        return _Ones(values, kernel, np.zeros(mechanism.code_count, dtype=np.int32))
-    unit = 2.0 ** math.frexp(float(np.abs(values).max()))[1]
-    point = FixedPoint.of(values / unit, most)
-    total = np.zeros(mechanism.code_count, dtype=np.int64)
-    return _Symbols(mechanism.bits, point, unit, finish, kernel, total)
-
-
-Finish = Callable[[FloatVector], FloatVector] | None
-
-
-def _meaning(mechanism: Mechanism) -> tuple[FloatVector, Finish]:
-    """The value of every code, and what turns the mean of values into the mean of updates, if anything."""
-    if isinstance(mechanism, Skellam):
-        half = 2 ** (mechanism.bits - 1)
-        centred = (np.arange(2 * half) + half) % (2 * half) - half
-        scale, seed, size = mechanism.scale, mechanism.rotation_seed, mechanism.ball.dimension
-        return centred.astype(np.float64), lambda mean: rotate_back(mean / scale, seed)[:size]
-    values = np.array([-1.0, 1.0]) if isinstance(mechanism, Sign) else getattr(mechanism, "values", None)
-    if values is None:
-        raise InvalidParameter(
-            f"mechanism must have a value for every code, got a {type(mechanism).__name__} without `values`."
-        )
-    return np.asarray(values, dtype=np.float64), None
-
-
-def _reach(mechanism: Gaussian | Laplace) -> float:
-    noise = NORMAL_REACH * mechanism.sigma if isinstance(mechanism, Gaussian) else LAPLACE_REACH * mechanism.scale
-    reach = (mechanism.domain.radius + noise) * (1 + 2.0**-20)
-    require(reach < 3.4e38, "largest noisy value", reach, "below 3.4e38, the largest 32-bit float")
-    return reach
+def of_floats(reach: float, count: int, max_payloads: int) -> Accumulator:
+    """Empty sums of ``count`` 32-bit floats of which no honest one is larger than ``reach``."""
+    most = reach * (1 + 2.0**-20)
+    require(most < LARGEST_FLOAT, "largest noisy value", most, "below 3.4e38, the largest 32-bit float")
+    return _Floats(most, max_payloads, np.zeros(count, dtype=np.int64))
 
 
 @final
@@ -138,7 +92,7 @@ class _Symbols:
     bits: int
     point: FixedPoint
     unit: float
-    finish: Finish
+    finish: Finish | None
     kernel: Kernel
     total: NDArray[np.int64]
 
@@ -181,7 +135,7 @@ class _Floats:
         for start in range(0, values.size, CHUNK):
             largest = float(np.abs(values[start : start + CHUNK]).max())
             if not largest <= self.reach:
-                refuse("floats of the payload", f"at most {self.reach:g} in magnitude", f"{largest:g}")
+                refuse_payload("floats of the payload", f"at most {self.reach:g} in magnitude", f"{largest:g}")
 
     def add(self, bodies: Sequence[Body]) -> None:
         point, unit = self._scaling()

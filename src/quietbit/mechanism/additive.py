@@ -1,0 +1,421 @@
+"""Mechanisms that add noise: Gaussian and Laplace, 32 bits per coordinate, and SignSGD, the sign of either.
+
+Idea     the noise of a coordinate is one 64-bit word through an inverse distribution function: its top bit is
+         the sign and the other 63 the tail probability p = (k + 1/2) 2^-63, so that far tails keep their relative
+         accuracy. Whatever is computed from a noisy value is as private: a sign costs what the noise under it does.
+Symbols  C = radius; S = C for zero-out and 2C for replace-one; sigma, scale: of the noise.
+         Gaussian: rdp(alpha) = alpha S^2 / (2 sigma^2). Laplace: e = S / scale is the epsilon of the release.
+Source   Guo et al. (ICML 2023), section "Experiments"; Balle and Wang (2018) for the Gaussian's exact account;
+         Mironov (2017), Proposition 6, for Laplace's divergences; Jin et al. (2020), "Stochastic-sign SGD".
+
+Floats. The accounts of Gaussian and Laplace are those of real-valued noise. Floating-point noise is not: its low digits
+can reveal which input it was added to (Mironov 2012), and it is never larger than 9.2 sigma or 44.4 scales. Rounding
+to 32 bits blurs this and does not remove it. The discrete mechanisms of this library have no such gap; prefer them
+wherever the guarantee must hold to the letter.
+
+Laplace over coordinates. One coordinate moved by t scales has (alpha - 1) D_alpha = log(alpha/(2 alpha - 1)
+e^((alpha-1) t) + (alpha-1)/(2 alpha - 1) e^(-alpha t)): convex in t, and 0 at 0. So moving several coordinates by
+t_k >= 0 costs no more than moving one by their sum, and the vector's curve is the scalar's at e.
+
+Signs. A sign is a bit whose law can be certified as it is sampled. With u/scale = t the rarer side has probability
+p >= F(-C/scale) =: p_min. The sampled one differs from it by at most 2^-63 (the grid of tails) and by a relative
+2^-40 (more than the inverse distribution function, the product and the sum are off, times the hazard rate, which is at
+most 10 per unit for |noise| <= 10; for Laplace it is 1). So log-probabilities move by at most -log(1 - 2^-40 -
+2^-63/p_min) per coordinate, which is part of the account. Where p_min is so small that the grid could miss it, there is
+no account and none is given: `privacy` refuses.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol, final
+
+import numpy as np
+from scipy.special import log_ndtr, ndtri
+
+from quietbit._typing import FloatVector
+from quietbit._validate import finite_real, require
+from quietbit.kernel.base import Kernel
+from quietbit.kernel.rng import RandomBits, WordBlock
+from quietbit.mechanism.accumulate import of_floats, of_values
+from quietbit.mechanism.ball import Ball, Norm, clipped_pieces
+from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Parts, check_adjacency, check_rng, check_value
+from quietbit.mechanism.family import Choices, SearchedFamily
+from quietbit.privacy.conversion import round_up
+from quietbit.privacy.curve import FunctionCurve, GaussianCurve, PureCurve, with_slack
+from quietbit.privacy.guarantee import Adjacency, Trust, Unit
+from quietbit.privacy.release import Release
+from quietbit.privacy.sample_level import sample_share
+
+__all__ = [
+    "FAMILIES",
+    "MAX_MULTIPLIER",
+    "MIN_MULTIPLIER",
+    "Gaussian",
+    "Laplace",
+    "Sign",
+    "laplace_noise",
+    "normal_noise",
+]
+
+MIN_MULTIPLIER, MAX_MULTIPLIER = 1e-6, 1e7
+CHUNK = 1 << 18  # a multiple of eight, so that chunks of signs begin at whole bytes
+TOP = np.uint64(1 << 63)
+NORMAL_REACH, LAPLACE_REACH = 9.5, 45.0  # above the largest noise that one 64-bit word can make
+GRID, ROUNDINGS = 2.0**-63, 2.0**-40  # of a sign's probability: what the tail's grid and the arithmetic can move
+SIGNS = np.array([-1.0, 1.0])
+SIGNS.setflags(write=False)
+
+
+class Noisy(Protocol):
+    """What `Sign` needs of the noise under it."""
+
+    @property
+    def domain(self) -> Ball:
+        """Where updates are clipped to."""
+        ...
+
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
+        """What one release costs."""
+        ...
+
+    def noisy(self, values: FloatVector, block: WordBlock, start: int) -> FloatVector:
+        """Values of coordinates ``start ..`` with their noise, in double precision."""
+        ...
+
+    def tail(self, value: float) -> float:
+        """P(noise > value) for a value of at least 0."""
+        ...
+
+    def density_at_zero(self) -> float:
+        """The noise's density at 0."""
+        ...
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Gaussian:
+    """Normal noise on an update in an L2 ball, sent as 32-bit floats.
+
+    ``noise_multiplier`` is the standard deviation in units of the radius, from 1e-6 to 1e7.
+    """
+
+    ball: Ball
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        """Refuse another norm and a multiplier out of range."""
+        _check(self.ball, Norm.L2, "Gaussian")
+        object.__setattr__(self, "noise_multiplier", _multiplier(self.noise_multiplier, "noise_multiplier"))
+
+    @property
+    def domain(self) -> Ball:
+        """Where updates are clipped to."""
+        return self.ball
+
+    @property
+    def layout(self) -> Layout:
+        """One float per coordinate."""
+        return Layout.codes(32, self.ball.dimension)
+
+    @property
+    def sigma(self) -> float:
+        """The standard deviation of the noise."""
+        return self.noise_multiplier * self.ball.radius
+
+    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """The noisy update as 32-bit floats."""
+        _write_floats(self, update, rng, kernel, out)
+
+    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
+        """Sums of floats as fixed-point numbers."""
+        return of_floats(self.ball.radius + NORMAL_REACH * self.sigma, self.ball.dimension, max_payloads)
+
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
+        """The curve alpha S^2 / (2 sigma^2), with the exact account of a Gaussian."""
+        which = check_adjacency(adjacency)
+        distance = _distance(which, samples)
+        curve = GaussianCurve(round_up((distance / self.noise_multiplier) ** 2 / 2, 1e-14))
+        return Release(curve, which, _unit(samples), Trust.LOCAL)
+
+    def error(self) -> Error:
+        """sigma^2, unbiased."""
+        return Error(self.sigma**2)
+
+    def expectation(self, value: float) -> float:
+        """The value itself (rounding to 32 bits aside)."""
+        return check_value(self.ball, value)
+
+    def variance(self, value: float) -> float:
+        """sigma^2 (rounding to 32 bits aside)."""
+        check_value(self.ball, value)
+        return self.sigma**2
+
+    def noisy(self, values: FloatVector, block: WordBlock, start: int) -> FloatVector:
+        """Values of coordinates ``start ..`` with their noise, in double precision."""
+        return values + self.sigma * normal_noise(block, start, values.size)
+
+    def tail(self, value: float) -> float:
+        """P(noise > value)."""
+        return math.exp(float(log_ndtr(-value / self.sigma)))
+
+    def density_at_zero(self) -> float:
+        """1 / (sqrt(2 pi) sigma)."""
+        return 1 / (math.sqrt(2 * math.pi) * self.sigma)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Laplace:
+    """Laplace noise on an update in an L1 ball, sent as 32-bit floats.
+
+    ``scale_multiplier`` is the noise's scale in units of the radius, from 1e-6 to 1e7.
+    """
+
+    ball: Ball
+    scale_multiplier: float
+
+    def __post_init__(self) -> None:
+        """Refuse another norm and a multiplier out of range."""
+        _check(self.ball, Norm.L1, "Laplace")
+        object.__setattr__(self, "scale_multiplier", _multiplier(self.scale_multiplier, "scale_multiplier"))
+
+    @property
+    def domain(self) -> Ball:
+        """Where updates are clipped to."""
+        return self.ball
+
+    @property
+    def layout(self) -> Layout:
+        """One float per coordinate."""
+        return Layout.codes(32, self.ball.dimension)
+
+    @property
+    def scale(self) -> float:
+        """The scale of the noise: its mean magnitude."""
+        return self.scale_multiplier * self.ball.radius
+
+    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """The noisy update as 32-bit floats."""
+        _write_floats(self, update, rng, kernel, out)
+
+    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
+        """Sums of floats as fixed-point numbers."""
+        return of_floats(self.ball.radius + LAPLACE_REACH * self.scale, self.ball.dimension, max_payloads)
+
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
+        """Pure, with Laplace's own divergences at finite orders."""
+        which = check_adjacency(adjacency)
+        epsilon = round_up(_distance(which, samples) / self.scale_multiplier, 1e-14)
+        curve = FunctionCurve(_LaplaceDivergence(epsilon), f"Laplace, epsilon {epsilon:g}", epsilon)
+        return Release(curve, which, _unit(samples), Trust.LOCAL)
+
+    def error(self) -> Error:
+        """Twice the squared scale, unbiased."""
+        return Error(2 * self.scale**2)
+
+    def expectation(self, value: float) -> float:
+        """The value itself (rounding to 32 bits aside)."""
+        return check_value(self.ball, value)
+
+    def variance(self, value: float) -> float:
+        """Twice the squared scale (rounding to 32 bits aside)."""
+        check_value(self.ball, value)
+        return 2 * self.scale**2
+
+    def noisy(self, values: FloatVector, block: WordBlock, start: int) -> FloatVector:
+        """Values of coordinates ``start ..`` with their noise, in double precision."""
+        return values + self.scale * laplace_noise(block, start, values.size)
+
+    def tail(self, value: float) -> float:
+        """P(noise > value)."""
+        return math.exp(-value / self.scale) / 2
+
+    def density_at_zero(self) -> float:
+        """1 / (2 scale)."""
+        return 0.5 / self.scale
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """The sign of a Gaussian's or a Laplace's noisy update: code 1 where it is not negative, else 0.
+
+    Codes decode to +1 and -1, which have no unit: what a server does with them (a majority, a learning rate) is its
+    own choice. ``slope_at_zero`` is what one divides by to get the units back.
+    """
+
+    inner: Gaussian | Laplace
+
+    def __post_init__(self) -> None:
+        """Refuse any other inner mechanism."""
+        require(isinstance(self.inner, Gaussian | Laplace), "inner", self.inner, "a Gaussian or a Laplace")
+
+    @property
+    def domain(self) -> Ball:
+        """The inner mechanism's ball."""
+        return self.inner.domain
+
+    @property
+    def layout(self) -> Layout:
+        """One bit per coordinate."""
+        return Layout.codes(1, self.domain.dimension)
+
+    @property
+    def values(self) -> FloatVector:
+        """What codes 0 and 1 stand for."""
+        return SIGNS
+
+    @property
+    def slope_at_zero(self) -> float:
+        """The derivative of the expectation at 0: sqrt(2/pi)/sigma, or 1/scale for Laplace noise."""
+        return 2 * self.inner.density_at_zero()
+
+    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """One bit per coordinate."""
+        check_rng(rng)
+        piece, size = clipped_pieces(self.domain, update, kernel), self.domain.dimension
+        block = rng.draw(size)
+        for start in range(0, size, CHUNK):
+            stop = min(size, start + CHUNK)
+            noisy = self.inner.noisy(piece(start, stop), block, start)
+            out[start // 8 : (stop + 7) // 8] = np.packbits(noisy >= 0, bitorder="little")
+
+    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
+        """Counts of ones."""
+        return of_values(SIGNS, 1, self.domain.dimension, kernel, max_payloads)
+
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
+        """The inner mechanism's curve, for taking a sign is post-processing, and what sampling the bit may add."""
+        release = self.inner.privacy(adjacency, samples)
+        least = self.inner.tail(self.domain.radius)
+        missed = ROUNDINGS + GRID / least if least > 0 else math.inf
+        rule = "large enough that the sampler can be certified to draw the rarer sign: at least about a fortieth"
+        require(missed < 0.5, "noise multiplier under a sign", _noise_of(self.inner), rule)
+        slack = round_up(-self.domain.dimension * math.log1p(-missed), 1e-14)
+        return Release(with_slack(release.curve, slack), release.adjacency, release.unit, release.trust)
+
+    def error(self) -> Error:
+        """Of a decoded coordinate divided by the slope at zero."""
+        slope = self.slope_at_zero
+        return Error(1 / slope**2, gain=slope)
+
+    def expectation(self, value: float) -> float:
+        """P(+1) - P(-1)."""
+        number = check_value(self.domain, value)
+        return math.copysign(1 - 2 * self.inner.tail(abs(number)), number) if number else 0.0
+
+    def variance(self, value: float) -> float:
+        """1 - expectation^2."""
+        return 1 - self.expectation(value) ** 2
+
+
+def normal_noise(block: WordBlock, start: int, count: int) -> FloatVector:
+    """Standard normal noise of coordinates ``start .. start + count - 1``: at most 9.2 in magnitude."""
+    tail, sign = _tail_and_sign(block, start, count)
+    return np.asarray(ndtri(tail / 2) * sign)
+
+
+def laplace_noise(block: WordBlock, start: int, count: int) -> FloatVector:
+    """Laplace noise of scale 1: at most 44.4 in magnitude."""
+    tail, sign = _tail_and_sign(block, start, count)
+    return np.asarray(np.log(tail) * sign)
+
+
+def _tail_and_sign(block: WordBlock, start: int, count: int) -> tuple[FloatVector, FloatVector]:
+    words = block.uniform64(0, start, count)
+    tail = ((words & ~TOP).astype(np.float64) + 0.5) * 2.0**-63
+    sign = np.where(words & TOP, 1.0, -1.0)
+    return np.minimum(tail, 1.0), sign
+
+
+def _write_floats(mechanism: Noisy, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+    check_rng(rng)
+    piece, size = clipped_pieces(mechanism.domain, update, kernel), mechanism.domain.dimension
+    block = rng.draw(size)
+    for start in range(0, size, CHUNK):
+        stop = min(size, start + CHUNK)
+        noisy = mechanism.noisy(piece(start, stop), block, start)
+        out[4 * start : 4 * stop] = noisy.astype("<f4").view(np.uint8)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _LaplaceDivergence:
+    """D_alpha of two Laplace distributions whose centres are ``epsilon`` scales apart."""
+
+    epsilon: float
+
+    def __call__(self, alpha: float) -> float:
+        eps = self.epsilon
+        # e^((alpha-1) eps) (1 - r (1 - e^(-(2 alpha - 1) eps))), r = (alpha-1)/(2 alpha-1) at most 1/2.
+        share = (alpha - 1) / (2 * alpha - 1)
+        moment = (alpha - 1) * eps + math.log1p(share * math.expm1(-(2 * alpha - 1) * eps))
+        exact = (moment + 1e-15 * (1 + abs(moment))) / (alpha - 1)
+        return min(PureCurve(eps).rdp(alpha), round_up(exact))
+
+
+def _check(ball: Ball, norm: Norm, kind: str) -> None:
+    require(isinstance(ball, Ball), "ball", ball, "a Ball")
+    require(ball.norm is norm, "norm of the ball", ball.norm.value, f"{norm.value} for {kind} noise")
+
+
+def _multiplier(value: float, name: str) -> float:
+    multiplier = finite_real(value, name, at_most=MAX_MULTIPLIER)
+    require(multiplier >= MIN_MULTIPLIER, name, multiplier, f"at least {MIN_MULTIPLIER:g}")
+    return multiplier
+
+
+def _distance(adjacency: Adjacency, samples: int | None) -> float:
+    """How far apart two neighbours are, in radii: additive noise sees distances only."""
+    if samples is not None:
+        return sample_share(adjacency, samples)
+    return 1.0 if adjacency is Adjacency.ZERO_OUT else 2.0
+
+
+def _unit(samples: int | None) -> Unit:
+    return Unit.CLIENT if samples is None else Unit.SAMPLE
+
+
+def _noise_of(inner: Gaussian | Laplace) -> float:
+    return inner.noise_multiplier if isinstance(inner, Gaussian) else inner.scale_multiplier
+
+
+def _limits(ball: Ball, choices: Choices) -> tuple[float, float]:
+    return 1 / MAX_MULTIPLIER, 1 / MIN_MULTIPLIER
+
+
+def _sign(ball: Ball, loss: float, choices: Choices) -> Sign:
+    return Sign(Gaussian(ball, 1 / loss) if ball.norm is Norm.L2 else Laplace(ball, 1 / loss))
+
+
+FAMILIES = (
+    SearchedFamily(
+        "gaussian",
+        (Gaussian,),
+        uses=(),
+        strength="noise_multiplier",
+        build=lambda ball, loss, choices: Gaussian(ball, 1 / loss),
+        limits=_limits,
+        inverse=True,
+    ),
+    SearchedFamily(
+        "laplace",
+        (Laplace,),
+        uses=(),
+        strength="noise_multiplier",
+        build=lambda ball, loss, choices: Laplace(ball, 1 / loss),
+        limits=_limits,
+        inverse=True,
+    ),
+    SearchedFamily(
+        "sign",
+        (Sign, Gaussian, Laplace),
+        uses=(),
+        strength="noise_multiplier",
+        build=_sign,
+        limits=_limits,
+        inverse=True,
+    ),
+)

@@ -1,0 +1,183 @@
+"""Families of mechanisms: what is chosen beforehand, and how the strength is found that meets a target.
+
+Idea     a family turns a ball, some choices and one number, the strength, into a mechanism. Its account is
+         non-decreasing in a loss (the strength itself, or one over it), so a bracket is narrowed until its private
+         end is within 2e-5 of the target; the private end is returned, whatever the search did.
+Symbols  loss: what is searched: a design's epsilon, beta, or one over a noise multiplier.
+Source   the paper tunes by grid; the rule to end on the private side is dp_accounting's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Protocol, TypeAlias, final
+
+from quietbit._validate import InvalidParameter, QuietbitError, finite_real, member, require, whole_number
+from quietbit.design.table import Design
+from quietbit.mechanism.ball import Ball
+from quietbit.mechanism.base import Mechanism
+from quietbit.privacy.guarantee import Adjacency, check_delta
+
+__all__ = ["Account", "Choices", "Family", "SearchedFamily", "Target", "largest_private"]
+
+ACCURACY = 2e-5
+MAX_RELEASES = 10**9
+
+Account: TypeAlias = Callable[[Mechanism], float]  # the epsilon that a mechanism costs the most exposed party
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What may be chosen of a mechanism beside its strength; None leaves it to the family."""
+
+    bits: int | None = None
+    levels: int | None = None
+    beta: float | None = None
+    clamp: bool | None = None
+    decoder: str | None = None
+    design: Design | None = None
+
+    def check(self, family: Family) -> None:
+        """Refuse a choice that the family makes no use of."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            shown = "a design" if isinstance(value, Design) else value
+            used = value is None or field.name in family.uses
+            require(used, field.name, shown, f"left out for {family.name}, which makes no use of it")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What all ``releases`` of one party together may cost."""
+
+    epsilon: float
+    delta: float
+    adjacency: Adjacency
+    releases: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that are no target."""
+        object.__setattr__(self, "epsilon", finite_real(self.epsilon, "epsilon"))
+        object.__setattr__(self, "delta", check_delta(self.delta))
+        object.__setattr__(self, "adjacency", member(Adjacency, self.adjacency, "adjacency"))
+        object.__setattr__(self, "releases", whole_number(self.releases, "releases", 1, MAX_RELEASES))
+
+
+class Family(Protocol):
+    """All mechanisms of one name."""
+
+    @property
+    def name(self) -> str:
+        """The word it goes by."""
+        ...
+
+    @property
+    def kinds(self) -> tuple[type, ...]:
+        """The classes that descriptions of this family name."""
+        ...
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """Which `Choices` matter."""
+        ...
+
+    @property
+    def strength(self) -> str:
+        """What its strength is called: ``design_epsilon`` or ``noise_multiplier``."""
+        ...
+
+    def given(self, ball: Ball, strength: float, choices: Choices) -> Mechanism:
+        """The mechanism of this strength."""
+        ...
+
+    def calibrated(self, ball: Ball, choices: Choices, target: Target, account: Account) -> Mechanism:
+        """The most accurate mechanism whose account meets the target."""
+        ...
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SearchedFamily:
+    """A family whose strength is found by search: ``build`` makes the mechanism of a loss.
+
+    ``limits`` gives the least and the largest loss; ``inverse`` says that the strength is one over the loss, as for
+    noise.
+    """
+
+    name: str
+    kinds: tuple[type, ...]
+    uses: tuple[str, ...]
+    strength: str
+    build: Callable[[Ball, float, Choices], Mechanism]
+    limits: Callable[[Ball, Choices], tuple[float, float]]
+    inverse: bool = False
+
+    def given(self, ball: Ball, strength: float, choices: Choices) -> Mechanism:
+        """The mechanism of this strength."""
+        value = finite_real(strength, self.strength)
+        return self.build(ball, 1 / value if self.inverse else value, choices)
+
+    def calibrated(self, ball: Ball, choices: Choices, target: Target, account: Account) -> Mechanism:
+        """The most revealing mechanism that still meets the target."""
+        low, high = self.limits(ball, choices)
+
+        def measured(loss: float) -> float:
+            return account(self.build(ball, loss, choices))
+
+        return self.build(ball, largest_private(measured, low, high, target.epsilon, self.name), choices)
+
+
+def largest_private(account: Callable[[float], float], low: float, high: float, target: float, name: str) -> float:
+    """The largest loss found with account(loss) <= target; the bracket's lower end is always private."""
+
+    def safe(loss: float) -> float:
+        try:
+            return account(loss)
+        except QuietbitError:  # what cannot be built or certified counts as infinitely revealing
+            return math.inf
+
+    value = account(low)
+    if math.isinf(value):
+        raise InvalidParameter(f"delta must be above 0 here: {name} has no account at delta 0 for this ball.")
+    require(value <= target, "epsilon", target, f"at least {value:.4g}, the least that {name} reaches here")
+    private = low
+    revealing, above = _first_above(safe, low, high, target)
+    if above <= target:
+        return revealing
+    for step in range(200):
+        if value >= target * (1 - ACCURACY) or revealing <= private * (1 + 1e-13):
+            break
+        middle = _between(private, value, revealing, above, target, step)
+        there = safe(middle)
+        if there <= target:
+            private, value = middle, there
+        else:
+            revealing, above = middle, there
+    return private
+
+
+def _first_above(account: Callable[[float], float], low: float, high: float, target: float) -> tuple[float, float]:
+    """A loss whose account exceeds the target, from strides that grow; else the end of the range."""
+    loss, stride = low, 4.0
+    while loss < high:
+        loss = min(loss * stride, high)
+        value = account(loss)
+        if value > target:
+            return loss, value
+        stride = min(stride * 2, 64.0)
+    return high, account(high)
+
+
+def _between(private: float, value: float, revealing: float, above: float, target: float, step: int) -> float:
+    """A loss inside the bracket: by log-log interpolation, and by halving at every third step."""
+    left, right = math.log(private), math.log(revealing)
+    share = 0.5
+    if value > 0 and above < math.inf and step % 3 < 2:
+        aim = math.log(target * (1 - ACCURACY / 2))
+        share = (aim - math.log(value)) / (math.log(above) - math.log(value))
+    edge = 0.02
+    return math.exp(left + min(max(share, edge), 1 - edge) * (right - left))

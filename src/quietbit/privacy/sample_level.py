@@ -1,0 +1,36 @@
+"""How far one sample can move a client's update, when the update is a mean of clipped gradients.
+
+Idea     n_c gradients of norm at most C are averaged: zeroing one sample's contribution moves the update by at
+         most C / n_c, replacing it by 2 C / n_c, from wherever the other samples have put it. So constants
+         that hold between any two inputs are needed, at that distance: those of replace-one.
+Symbols  C = clip = radius of the ball; n_c = samples of the client, public.
+Source   Guo et al. (ICML 2023), section "Sample-level DP"; Theorems 1 and 2 for the interpolated mechanism.
+
+Rounding. Updates are float32, and two neighbouring ones are rounded apart: each entry by 2^-24 of itself, up to three
+times (the mean, a factor that undoes the first rounding, its product), so each update by 3 x 2^-24 C and their
+distance by less than 2^-21 C. That is no small part of C / n_c when clients are large, so it is added to it.
+
+No price per sample: MVU and Skellam. Both round at random before they add noise, which is not a contraction: two close
+updates can round to grid vectors that are far apart, and their accounts cover whole updates only.
+"""
+
+from __future__ import annotations
+
+from quietbit._validate import whole_number
+from quietbit.privacy.conversion import round_up
+from quietbit.privacy.guarantee import Adjacency
+
+__all__ = ["ROUNDING", "sample_share"]
+
+ROUNDING = 2.0**-21  # of the clip
+
+
+def sample_share(adjacency: Adjacency, samples: int) -> float:
+    """How far one of ``samples`` samples can move the update, in units of the clip, rounded up.
+
+    >>> 0.5 < sample_share(Adjacency.ZERO_OUT, 2) < 0.5000005
+    True
+    """
+    count = whole_number(samples, "samples of a client", 1)
+    moved = (1.0 if adjacency is Adjacency.ZERO_OUT else 2.0) / count
+    return round_up(moved + ROUNDING, 1e-15)
