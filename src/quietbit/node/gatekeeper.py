@@ -70,9 +70,9 @@ class Gatekeeper:
         require(self._path.is_absolute(), "socket", str(path), "an absolute path")
         require(0 <= mode <= 0o777, "mode of the socket", mode, "the permission bits of a file")
         self._stopped, self._free = threading.Event(), threading.BoundedSemaphore(64)
+        self._clear()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._clear()
             before = os.umask(0o777 & ~mode)
             try:
                 self._socket.bind(str(self._path))

@@ -15,7 +15,7 @@ from quietbit.node.release import Kept
 
 DIMENSION = 42
 BALL = Ball(Norm.L2, 1.0, DIMENSION)
-MECHANISM = InterpolatedMVU(solve(DesignSpec(2, 1, 1.0)), BALL)
+MECHANISM = InterpolatedMVU(solve(DesignSpec(2, 1, 0.5)), BALL)
 NOISY = Gaussian(BALL, 4.0)
 
 
