@@ -8,14 +8,12 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
-from quietbit.flower import NodeLedger, PrivateUplink, read_ledger
-from quietbit.flower.secure_question import pack, unpack, unpack_unmasking
-from quietbit.flower.secure_step import SumStep
-from quietbit.privacy.guarantee import Adjacency, Trust
-from unit.flower.kit import app, be_the_server, model
+from quietbit.node.question import pack, unpack, unpack_unmasking
+from quietbit.node.sums import SumStep
+from unit.flower.kit import SIMULATED, app, be_the_server, model
 from unit.flower.secure_kit import CONFIG, NODES, SUM, Room, asking, questions, run, shift
 
-pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededWordsWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
 KEY_ROW, SHARE_ROW = 4 + 64, 4 + 82
 
 
@@ -82,8 +80,8 @@ def test_two_processes_of_a_node_do_not_both_unmask_or_share(tmp_path):
     room.contexts[101] = Room(**own).contexts[101]
     questions(room)
     before = twin(room.contexts[101])
-    assert not PrivateUplink()(room.asked["shares", 101], room.contexts[101], never).has_error()
-    second = PrivateUplink()(room.asked["shares", 101], before, never)
+    assert not SIMULATED(room.asked["shares", 101], room.contexts[101], never).has_error()
+    second = SIMULATED(room.asked["shares", 101], before, never)
     assert "step 2 of the sum of round 1" in reason(second)  # the same keys would have sealed other shares
 
     room = Room()
@@ -95,7 +93,7 @@ def test_two_processes_of_a_node_do_not_both_unmask_or_share(tmp_path):
     before = twin(room.contexts[101])
     found = unpack_unmasking(room.carry(unmask(messages[0], [1, 2, 3, 4, 5])).content[SUM]["answer"])
     assert set(found.pair_keys) == {6}
-    second = PrivateUplink()(unmask(messages[0], [1, 2, 3, 4, 5, 6]), before, never)
+    second = SIMULATED(unmask(messages[0], [1, 2, 3, 4, 5, 6]), before, never)
     assert "must come after step 4 of round 1" in reason(second)
     assert read_ledger(path).releases == 1
 
@@ -292,7 +290,7 @@ def test_secrets_are_forgotten_with_the_next_message_of_another_kind():
     assert SUM in place.state
     be_the_server()
     evaluate = Message(RecordDict({"arrays": model()}), 101, "evaluate")
-    PrivateUplink()(evaluate, place, app(shift(101)))
+    SIMULATED(evaluate, place, app(shift(101)))
     assert SUM not in place.state
 
 
