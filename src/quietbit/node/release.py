@@ -128,6 +128,7 @@ class Kept:
         if question.sum is not None:
             require(question.sum.step == VECTOR, "step of the sum", question.sum.step, f"{VECTOR} for a release")
             step = SumStep(question, summable(offer.mechanism), self._secrets)
+            self._following(self._ledger.read(), question, offer, honest)
             step.check_vector()
         rng = self._rules.rng(question.round, question.client)
         self._ledger.update(lambda books: self._following(books, question, offer, honest))
