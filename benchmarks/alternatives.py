@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 from uplink_kernels import published_way
 
 from quietbit import Adjacency, Ball, InterpolatedMVU, InvalidParameter, Norm, Sign, Uplink, calibrate
-from quietbit.mechanism.calibrate import MechanismName
 from quietbit.privacy.gaussian import gaussian_epsilon_upper
 
 EPSILON, DELTA, CLIP = 1.0, 1e-5, 1.0
@@ -47,7 +46,7 @@ class Way:
     remark: str
 
 
-def ours(name: MechanismName, label: str, dimension: int, remark: str, **options: Any) -> Way:
+def ours(name: str, label: str, dimension: int, remark: str, **options: Any) -> Way:
     ball = Ball(Norm.L2, CLIP, dimension)
     found = calibrate(name, ball=ball, epsilon=EPSILON, delta=DELTA, adjacency=Adjacency.ZERO_OUT, **options)
     uplink, mechanism = Uplink(found.mechanism), found.mechanism

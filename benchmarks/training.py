@@ -19,7 +19,6 @@ from typing import Any, final
 
 import numpy as np
 import torch
-from quietbit.wire.accumulator import accumulator_for
 from threadpoolctl import threadpool_limits
 
 from quietbit.kernel.base import packed_size
@@ -87,7 +86,7 @@ def parts(bench: Bench, rounds: int) -> dict[str, float]:
             bench.mechanism, rows, clients, number, collector.rng, collector.kernel, collector.header
         )
         times.append(time.perf_counter())
-        accumulator_for(bench.mechanism, collector.kernel, ROWS).add(bodies)
+        bench.mechanism.accumulator(collector.kernel, ROWS).add(bodies)
         times.append(time.perf_counter())
         for name, seconds in zip(best, np.diff(times).tolist(), strict=True):
             best[name] = min(best[name], seconds / ROWS)

@@ -13,9 +13,9 @@ from quietbit.wire.payload import Payload
 __all__ = ["decode", "encode"]
 
 
-def encode(mechanism: Any, update: Any, rng: Any) -> Any:
+def encode(mechanism: Any, update: Any, rng: Any, kernel: str | None = None) -> Any:
     """The codes of one release, in the update's shape where there is one per coordinate."""
-    codes = Payload.from_bytes(Uplink(mechanism).send(update, rng)).codes()
+    codes = Payload.from_bytes(Uplink(mechanism, kernel=kernel).send(update, rng)).codes()
     shape = np.shape(update)
     return codes.reshape(shape) if codes.size == int(np.prod(shape)) else codes
 

@@ -219,7 +219,7 @@ def test_every_claim_has_its_function_and_its_test(row):
 
 
 def test_a_row_that_points_nowhere_is_noticed():
-    assert not points_to("quietbit.privacy.fisher.nothing")
+    assert not points_to("quietbit.privacy.renyi.nothing")
     assert not points_to("quietbit.nowhere.at_all")
     assert not is_tested_by("tests/exact/test_privacy_renyi.py", "test_nothing")
     assert not is_tested_by("tests/nowhere.py", "test_nothing")

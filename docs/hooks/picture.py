@@ -17,17 +17,17 @@ from matplotlib.colors import ListedColormap
 from numpy.typing import NDArray
 
 from quietbit import Adjacency, Ball, InterpolatedMVU, Norm, Sign, Uplink, calibrate, seeded_rng
-from quietbit.mechanism.calibrate import MechanismName
 from quietbit.plan.settings import Settings
 from quietbit.plot.figure import blank_figure, save_figure
 from quietbit.plot.palette import MATPLOTLIB, MECHANISMS
+from quietbit.wire.payload import Payload
 from quietbit_lab.task.registry import TaskSpec, build_task
 
 FOLDER = Path(__file__).parent.parent / "images"
 INKS = {"light": ("#1f2430", "#d9dce3"), "dark": ("#e8ebf2", "#4a5060")}
 DIMENSION, CLIENTS = 100_000, 40
 EPSILON, DELTA, RELEASES = 3.0, 1e-5, 50  # replace-one, local
-NAMES: dict[MechanismName, str] = {
+NAMES: dict[str, str] = {
     "imvu": "I-MVU, 1 bit",
     "sign": "SignSGD, 1 bit",
     "skellam": "Skellam, 16 bits",
@@ -43,7 +43,7 @@ class Measured(NamedTuple):
     error: float
 
 
-def measure(name: MechanismName) -> Measured:
+def measure(name: str) -> Measured:
     """Send the updates of some clients, take the mean, and compare it with the truth."""
     ball = Ball(Norm.L2, 1.0, DIMENSION)
     found = calibrate(name, ball=ball, epsilon=EPSILON, delta=DELTA, releases=RELEASES, adjacency=Adjacency.REPLACE_ONE)
@@ -71,9 +71,7 @@ def one_update() -> tuple[NDArray[np.float32], InterpolatedMVU]:
     return rows[0], found.mechanism
 
 
-def draw(
-    theme: str, update: NDArray[np.float32], mechanism: InterpolatedMVU, measured: dict[MechanismName, Measured]
-) -> Path:
+def draw(theme: str, update: NDArray[np.float32], mechanism: InterpolatedMVU, measured: dict[str, Measured]) -> Path:
     """One file per theme."""
     ink, faint = INKS[theme]
     colour = {name: getattr(look, theme) for name, look in MECHANISMS.items()}
@@ -103,7 +101,7 @@ def draw(
     axes[0].spines["left"].set_visible(False)
 
     grid = np.linspace(-reach, reach, 201)
-    law = [mechanism.law(float(value))[1] for value in grid]
+    law = [mechanism.distribution(float(value))[1] for value in grid]
     axes[1].axhline(0.5, color=faint, linewidth=1)
     axes[1].fill_between(grid, 0.5, law, color=colour["imvu"], alpha=0.2, linewidth=0)
     axes[1].plot(grid, law, color=colour["imvu"], linewidth=2.4)

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from quietbit import Ball, Norm, Skellam
-from quietbit.mechanism.rotation import rotate
+from quietbit.kernel.transform import rotate
 from quietbit.privacy.guarantee import Adjacency
 
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from quietbit.mechanism.base import Layout
-from quietbit.kernel.rng import seeded_rng
 from quietbit._validate import InvalidPayload
+from quietbit.kernel.rng import seeded_rng
+from quietbit.mechanism.base import Layout
 from quietbit.wire.header import HEADER_SIZE, Header
 from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink

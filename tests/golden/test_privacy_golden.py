@@ -10,6 +10,7 @@ from exact.privacy_kit import sigmoid_bit
 from quietbit.privacy import (
     Adjacency,
     GaussianCurve,
+    LinearCurve,
     epsilon_from_rdp,
     fisher_supremum_upper,
     interpolated_l2_curve,
@@ -33,9 +34,9 @@ MEASURED = {
     "one_bit_zero_out_rdp": one_bit_zero_out_rdp,
     "one_bit_lipschitz": lambda: lipschitz_upper(sigmoid_bit(1.0)),
     "one_bit_zero_out_constant": lambda: zero_out_constant_upper(sigmoid_bit(1.0)),
-    "gaussian_analytic_one": lambda: GaussianCurve(0.5).analytic_epsilon_upper(1e-5),
-    "gaussian_analytic_fifty": lambda: FIFTY.analytic_epsilon_upper(1e-5),
-    "gaussian_rdp_fifty": lambda: FIFTY.epsilon_upper(1e-5),
+    "gaussian_analytic_one": lambda: GaussianCurve(0.5).epsilon_upper(1e-5),
+    "gaussian_analytic_fifty": lambda: FIFTY.epsilon_upper(1e-5),
+    "gaussian_rdp_fifty": lambda: LinearCurve(FIFTY.slope).epsilon_upper(1e-5),
     "dp_accounting_fifty": lambda: epsilon_from_rdp(FIFTY.rdp, 1e-5, orders=DEFAULT_RDP_ORDERS),
     "skellam_order_three": lambda: skellam_rdp_upper(3.0, 8.0, 2.0, 10.0),
 }

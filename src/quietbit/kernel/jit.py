@@ -21,6 +21,7 @@ __all__ = ["compiled", "compiled_fast"]
 SOURCES = (
     *("jit.py", "law.py", "norm.py", "compiled_law.py", "compiled_sampling.py", "compiled_bits.py"),
     *("cohort_law.py", "cohort_plan.py", "cohort_words.py", "compiled_cohort.py", "compiled_cohort_codes.py"),
+    *("compiled_transform.py", "compiled_expand.py", "quantile.py"),
 )
 Function = TypeVar("Function", bound=Callable[..., Any])
 

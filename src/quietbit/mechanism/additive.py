@@ -28,7 +28,7 @@ no account and none is given: `privacy` refuses.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, final
 
 import numpy as np
@@ -137,7 +137,7 @@ class Gaussian:
         which = check_adjacency(adjacency)
         distance = _distance(which, samples)
         curve = GaussianCurve(round_up((distance / self.noise_multiplier) ** 2 / 2, 1e-14))
-        return Release(curve, which, _unit(samples), Trust.LOCAL)
+        return Release(curve, which, _unit(samples), Trust.LOCAL, samples)
 
     def error(self) -> Error:
         """sigma^2, unbiased."""
@@ -209,7 +209,7 @@ class Laplace:
         which = check_adjacency(adjacency)
         epsilon = round_up(_distance(which, samples) / self.scale_multiplier, 1e-14)
         curve = FunctionCurve(_LaplaceDivergence(epsilon), f"Laplace, epsilon {epsilon:g}", epsilon)
-        return Release(curve, which, _unit(samples), Trust.LOCAL)
+        return Release(curve, which, _unit(samples), Trust.LOCAL, samples)
 
     def error(self) -> Error:
         """Twice the squared scale, unbiased."""
@@ -294,7 +294,7 @@ class Sign:
         rule = "large enough that the sampler can be certified to draw the rarer sign: at least about a fortieth"
         require(missed < 0.5, "noise multiplier under a sign", _noise_of(self.inner), rule)
         slack = round_up(-self.domain.dimension * math.log1p(-missed), 1e-14)
-        return Release(with_slack(release.curve, slack), release.adjacency, release.unit, release.trust)
+        return replace(release, curve=with_slack(release.curve, slack))
 
     def error(self) -> Error:
         """Of a decoded coordinate divided by the slope at zero."""

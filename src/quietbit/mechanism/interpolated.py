@@ -12,6 +12,7 @@ is unbiased to first order there. For one bit and two levels it is 1/2 -+ 1/epsi
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, cast, final, get_args
 
@@ -43,8 +44,8 @@ from quietbit.mechanism.base import (
 from quietbit.mechanism.designs import closed_design, design_limits
 from quietbit.mechanism.family import Account, Choices, SearchedFamily, Target
 from quietbit.mechanism.scaling import MAX_BETA, Scaling
-from quietbit.privacy.aggregate import aggregate_curve
-from quietbit.privacy.aggregate_codes import aggregate_codes_curve, codes_deviation_upper
+from quietbit.privacy.aggregate import aggregate_codes_curve, aggregate_curve, codes_deviation_upper
+from quietbit.privacy.bits import dominated_l2_curve
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.curve import PrivacyCurve, with_slack
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
@@ -56,6 +57,7 @@ __all__ = ["FAMILIES", "Decoder", "InterpolatedMVU"]
 
 MIN_BETA = 1e-6
 EVEN = 1e-9
+LEAST_SHARE, MOST_SHARE = 0.1, 0.25
 Decoder: TypeAlias = Literal["alphabet", "unbiased-at-zero"]
 
 
@@ -145,9 +147,10 @@ class InterpolatedMVU:
         """What one release costs, sampling slack included.
 
         L1 ball: pure (Theorem 1, with the constant of the path through the centre, or the zero-out one), and at finite
-        orders the smaller of that and the L2 account, which holds for the same inputs. L2 ball: Theorem 2
-        with two levels, a certified kappa_alpha with more. One of ``samples`` samples moves x by at most its share
-        of the reach, from wherever the others have put it: constants between any two inputs, at that distance.
+        orders the smaller of that and the L2 account, which holds for the same inputs. L2 ball: with two levels a
+        dominating Gaussian pair (sharp where inputs are clamped) beside Theorem 2, with more a certified kappa_alpha.
+        One of ``samples`` samples moves x by at most its share of the reach, from wherever the others have put it:
+        constants between any two inputs, at that distance.
         """
         which = check_adjacency(adjacency)
         slack = self.scaling.slack_upper(self.design, self.ball)
@@ -162,7 +165,7 @@ class InterpolatedMVU:
             curve = interpolated_l1_curve(*given, between, low, high, with_renyi=True)
         else:
             curve = interpolated_l2_curve(*given, between, low, high)
-        return Release(with_slack(curve, slack), which, Unit.SAMPLE, Trust.LOCAL)
+        return Release(with_slack(curve, slack), which, Unit.SAMPLE, Trust.LOCAL, samples)
 
     def sum_privacy(self, clients: int, adjacency: Adjacency) -> Release:
         """What one secure sum of ``clients`` releases costs one of the clients.
@@ -204,6 +207,9 @@ class InterpolatedMVU:
         distance, (low, high) = self.scaling.distance(adjacency, self.ball), self.scaling.certified_range
         if self.ball.norm is Norm.L1:
             return interpolated_l1_curve(self.design, distance, adjacency, low, high, with_renyi=True, in_ball=True)
+        if self.design.spec.input_levels == 2:
+            single = (high - low) / 2 if adjacency is Adjacency.ZERO_OUT else high - low
+            return dominated_l2_curve(self.design, distance, single, low, high)
         return interpolated_l2_curve(self.design, distance, adjacency, low, high)
 
 
@@ -232,11 +238,21 @@ def _unbiased_at_centre(design: Design) -> FloatVector:
 
 
 def _build(ball: Ball, loss: float, choices: Choices) -> InterpolatedMVU:
-    clamp, decoder = bool(choices.clamp), cast(Decoder, choices.decoder or "alphabet")
+    clamp, decoder = bool(choices.clamp), cast(Decoder, choices.decoder or "unbiased-at-zero")
     if choices.design is not None:
         return InterpolatedMVU(choices.design, ball, loss, clamp, decoder)
     design = closed_design(DesignSpec(choices.levels or 2, choices.bits or 1, loss))
     return InterpolatedMVU(design, ball, 1.0 if choices.beta is None else choices.beta, clamp, decoder)
+
+
+def _share(ball: Ball) -> float | None:
+    """The share of the radius to which one coordinate is cut; None where the account would gain little by it.
+
+    At a tenth a dominating Gaussian pair has 1.9 % more variance than Gaussian noise. At most 1/share^2 coordinates of
+    an update can be cut at all, and one spread evenly over d of them is eight times below the cut.
+    """
+    share = max(LEAST_SHARE, min(8 / math.sqrt(ball.dimension), 1.0))
+    return share if ball.norm is Norm.L2 and share <= MOST_SHARE else None
 
 
 def _limits(ball: Ball, choices: Choices) -> tuple[float, float]:
@@ -261,7 +277,11 @@ class _Family:
         return _build(ball, 1.0 if choices.beta is None else choices.beta, replace(choices, design=design))
 
     def calibrated(self, ball: Ball, choices: Choices, target: Target, account: Account) -> Mechanism:
-        """By search."""
+        """By search; with one bit on an L2 ball, inputs are clamped where that makes the account sharp."""
+        share = _share(ball)
+        free = choices.beta is None and choices.clamp is None and choices.design is None
+        if free and share is not None and (choices.levels or 2) == 2 and (choices.bits or 1) == 1:
+            choices = replace(choices, beta=1 / share, clamp=True)
         return _SEARCHED.calibrated(ball, choices, target, account)
 
 

@@ -30,6 +30,7 @@ from quietbit._typing import FloatVector
 from quietbit._validate import finite_real, require, whole_number
 from quietbit.kernel.base import Kernel, code_type
 from quietbit.kernel.rng import RandomBits
+from quietbit.kernel.transform import rotate, rotate_back
 from quietbit.mechanism.accumulate import of_values
 from quietbit.mechanism.ball import Ball, Norm, own_copy
 from quietbit.mechanism.base import (
@@ -45,13 +46,12 @@ from quietbit.mechanism.base import (
 )
 from quietbit.mechanism.family import SearchedFamily
 from quietbit.mechanism.poisson import skellam_noise, words_needed
-from quietbit.mechanism.rotation import rotate, rotate_back
 from quietbit.mechanism.rounding import conditional_rounding, length_upper
+from quietbit.privacy.baselines import skellam_curve
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.curve import with_slack
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.release import Release
-from quietbit.privacy.skellam import skellam_curve
 
 __all__ = ["FAMILIES", "Skellam"]
 

@@ -24,9 +24,9 @@ from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.calibrate import calibrate
 from quietbit.mechanism.central_sum import SumCalibration, calibrate_sum, root
 from quietbit.mechanism.rounding import length_upper
+from quietbit.privacy.baselines import skellam_curve
 from quietbit.privacy.curve import FunctionCurve, GaussianCurve
 from quietbit.privacy.guarantee import Adjacency, Trust
-from quietbit.privacy.skellam import skellam_curve
 
 __all__ = ["SumRow", "compare_calibration", "compare_sums"]
 

@@ -1,24 +1,19 @@
 """When a ledger must stop: one cap on everything a node releases, valid whatever the server picks next.
 
 Idea     a server picks its next mechanism after it has seen the last answer, so that the costs of a node's releases are
-         themselves random. A sum of Rényi divergences at one order, fixed beforehand, may be held against a cap all
-         the same (the Rényi filter). To use several orders, the cap's delta is split over them, also beforehand.
-Symbols  alpha: an order of `ORDERS`; z = alpha - 1; S(alpha): sum of the divergences of all releases; w(alpha): the
-         share of delta that belongs to the order, all shares together at most 1; c(z, delta): the conversion's term.
-Source   Feldman and Zrnic (NeurIPS 2021), Theorem 4.3, for one order; Lécuyer (2021).
+         themselves random. Sums of Rényi divergences at orders that were fixed beforehand may be held against a cap
+         all the same, if the cap's delta was split over the orders beforehand, too. The ledger keeps one sum for
+         each order. Nearly all of delta (`MAIN`) goes to the one order at which a curve that grows linearly reaches
+         the cap, so that such curves pay less than 1 % of epsilon for the freedom to choose.
+Symbols  alpha: an order of `ORDERS`; S(alpha): sum of the divergences of all releases; w(alpha): the share of delta
+         that belongs to the order; LOST: the share that is set aside for outputs of lost mass (`privacy.curve.with_delta`).
+         All shares together are at most 1.
+Source   docs/theory/filters.md, Theorem (the best of several accounts), with shares that a cap (epsilon, delta) fixes;
+         Feldman and Zrnic (2021), Theorem 4.3, for one order.
 
-Claim. A node that makes a release only if afterwards S(alpha) + c(alpha, w(alpha) delta) <= epsilon for some order of
-the list, or the sum of the pure epsilons is at most epsilon, is (epsilon, delta)-private against a server that
-chooses mechanisms, moments and runs adaptively.
-
-Proof. Sort the transcripts by the first order that holds at their end (or "pure"). Sums only grow, so a transcript of
-class alpha has kept S(alpha) <= B(alpha) = epsilon - c(alpha, w delta) at every prefix: it is equally likely under the
-node that stops as soon as S(alpha) would exceed B(alpha), which the filter for one order makes (alpha, B(alpha))-RDP
-and hence (epsilon, w(alpha) delta)-private. So P(O and class alpha) <= e^epsilon Q(O and class alpha) + w(alpha) delta;
-in the pure class the same holds without a delta, transcript by transcript. Add up over the classes. []
-
-Nearly all of delta (`MAIN`) goes to the one order at which a curve that grows linearly reaches the cap: the split and
-the list together cost such curves at most 0.6 % of epsilon.
+Claim. A node that makes a release only if afterwards the lost mass is at most LOST delta, and S(alpha) converted at
+w(alpha) delta is at most epsilon for some order of the list (or the sum of the pure epsilons is), is
+(epsilon, delta)-private against a server that chooses mechanisms, moments and runs adaptively.
 """
 
 from __future__ import annotations
@@ -32,23 +27,25 @@ import numpy as np
 
 from quietbit._typing import FloatVector
 from quietbit._validate import finite_real, require, whole_number
-from quietbit.privacy.conversion import epsilon_from_rdp, round_up
-from quietbit.privacy.curve import PrivacyCurve, PureCurve
+from quietbit.privacy.conversion import ROUNDING_MARGIN, round_up
+from quietbit.privacy.curve import PrivacyCurve, PureCurve, split_delta
 from quietbit.privacy.guarantee import Adjacency, Trust, check_delta
 
 __all__ = ["ORDERS", "Cap", "Price", "price_of"]
 
 ORDERS = tuple(1.0 + 2.0 ** (place / 3) for place in range(-12, 37))  # fixed: ledgers keep one sum for each
-MAIN = 0.98
+MAIN, LOST = 0.97, 0.01
+_ORDERS = np.array(ORDERS)
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Price:
-    """What releases cost: a divergence for every order, and the sum of their pure epsilons (which may be infinite)."""
+    """What releases cost: a divergence for every order, pure epsilons (both may be infinite), and lost mass."""
 
     rdp: FloatVector
     pure: float
+    lost: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse another number of orders, and numbers that are no costs (NaN among them)."""
@@ -56,6 +53,7 @@ class Price:
         require(rdp.shape == (len(ORDERS),), "orders of a price", rdp.shape, f"{len(ORDERS)}")
         require(bool((rdp >= 0).all()), "divergences of a price", "others", "at least 0")
         require(self.pure >= 0, "pure epsilon of a price", self.pure, "at least 0")
+        require(self.lost >= 0, "lost mass of a price", self.lost, "at least 0")
         rdp.setflags(write=False)
         object.__setattr__(self, "rdp", rdp)
         object.__setattr__(self, "pure", float(self.pure))
@@ -68,25 +66,27 @@ class Price:
     @classmethod
     def total(cls, parts: Iterable[tuple[Price, int]]) -> Price:
         """All releases together, rounded up."""
-        rdp, pure = np.zeros(len(ORDERS)), 0.0
+        rdp, pure, lost = np.zeros(len(ORDERS)), 0.0, 0.0
         for price, times in parts:
             times = whole_number(times, "times", 0)
             if times:
                 rdp = np.nextafter(rdp + np.nextafter(times * price.rdp, math.inf), math.inf)
                 pure = round_up(pure + times * price.pure, 4e-16)
-        return cls(rdp, pure)
+                lost = round_up(lost + times * price.lost, 4e-16)
+        return cls(rdp, pure, lost)
 
     def at_least(self, epsilon: float) -> Price:
         """This price, or that of an epsilon-private release where that is more, order by order."""
         if epsilon == 0:
             return self
         floor = price_of(PureCurve(epsilon))
-        return Price(np.maximum(self.rdp, floor.rdp), max(self.pure, floor.pure))
+        return Price(np.maximum(self.rdp, floor.rdp), max(self.pure, floor.pure), self.lost)
 
 
 def price_of(curve: PrivacyCurve) -> Price:
     """The price of one release of this curve."""
-    return Price(np.array([curve.rdp(order) for order in ORDERS]), curve.pure_epsilon_upper())
+    certified, lost = split_delta(curve)
+    return Price(np.array([certified.rdp(order) for order in ORDERS]), certified.pure_epsilon_upper(), lost)
 
 
 @final
@@ -103,7 +103,7 @@ class Cap:
     adjacency: Adjacency
     trust: Trust
     owner: str = "this node"
-    shares: tuple[float, ...] = field(init=False, repr=False, compare=False)
+    shares: FloatVector = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse numbers that are no cap, and split delta."""
@@ -113,18 +113,25 @@ class Cap:
         require(isinstance(self.adjacency, Adjacency), "adjacency of the cap", self.adjacency, "an Adjacency")
         known = self.trust in (Trust.LOCAL, Trust.SECURE_AGGREGATION)
         require(known, "trust of the cap", self.trust, "local or secure aggregation")
-        main, rest = _main_order(self.epsilon, self.delta), (1 - MAIN) / len(ORDERS)
-        put(self, "shares", tuple(MAIN if place == main else rest for place in range(len(ORDERS))))
+        shares = np.full(len(ORDERS), (1 - MAIN - LOST) / len(ORDERS) * (1 - 1e-12))
+        shares[_main_order(self.epsilon, self.delta)] = MAIN
+        shares.setflags(write=False)
+        put(self, "shares", shares)
 
     def epsilon_upper(self, spent: Price) -> float:
-        """What is proved of these releases at the cap's delta: the smallest over the pure account and all orders."""
+        """What is proved of these releases at the cap's delta: the smallest over the pure account and all orders.
+
+        (1 - e^-x)_+ <= e^((alpha-1) x) (1 - 1/alpha)^(alpha-1) / alpha at every x: so converted, an account holds
+        outcome by outcome, also for what is left of a law when outcomes of lost mass are taken away.
+        """
+        if spent.lost > self.delta * LOST:
+            return math.inf
         if self.delta == 0:
             return spent.pure
-        found = [
-            epsilon_from_rdp(lambda _, rho=rho: rho, self.delta * share, [order])  # type: ignore[misc]
-            for order, rho, share in zip(ORDERS, spent.rdp.tolist(), self.shares, strict=True)
-        ]
-        return min(spent.pure, *found)
+        last = -(np.log(self.delta * self.shares) + np.log(_ORDERS)) / (_ORDERS - 1)
+        terms = (spent.rdp, np.log1p(-1 / _ORDERS), last)
+        bounds = sum(terms) + ROUNDING_MARGIN * sum(np.abs(term) for term in terms)
+        return max(0.0, min(spent.pure, float(np.min(bounds))))
 
     def holds(self, spent: Price) -> bool:
         """Whether the releases are within the cap; a NaN is not."""

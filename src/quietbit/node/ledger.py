@@ -159,7 +159,7 @@ class Books:
                 rdp = [math.inf if value is None else float(value) for value in entry["rdp"]]
                 pure = math.inf if entry["pure"] is None else float(entry["pure"])
                 key = str(entry["mechanism"]), str(entry["adjacency"]), whole_number(entry["honest"], "honest", 0)
-                self.prices[key] = Price(np.array(rdp), pure)
+                self.prices[key] = Price(np.array(rdp), pure, float(entry["lost"]))
         elif kind == "release":
             mechanism, honest = str(entry["mechanism"]), whole_number(entry["honest"], "honest", 0)
             require(mechanism in self.mechanisms, "mechanism of a release", mechanism, "one that was noted")
@@ -201,7 +201,7 @@ def price_line(identity: str, adjacency: Adjacency, honest: int, price: Price) -
     pure = price.pure if math.isfinite(price.pure) else None
     return {
         "kind": "price", "mechanism": identity, "adjacency": adjacency.value, "honest": honest, "orders": len(ORDERS),
-        "rdp": rdp, "pure": pure,
+        "rdp": rdp, "pure": pure, "lost": price.lost,
     }  # fmt: skip
 
 

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from quietbit._validate import require
 from quietbit.mechanism.base import Mechanism, summable
-from quietbit.privacy.curve import PrivacyCurve
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
 from quietbit.privacy.ledger import Ledger
+from quietbit.privacy.release import Release
 
 __all__ = ["Account"]
 
@@ -45,7 +45,7 @@ class Account:
     trust: Trust = Trust.LOCAL
     honest: int | None = None
     counts: NDArray[np.int64] = field(init=False)
-    _curves: dict[int, PrivacyCurve] = field(init=False, default_factory=dict, repr=False)
+    _releases: dict[int, Release] = field(init=False, default_factory=dict, repr=False)
     _answers: dict[tuple[Pair, float], Guarantee] = field(init=False, default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -56,7 +56,7 @@ class Account:
         require(
             secure == (self.honest is not None), "honest", self.honest, "given for secure aggregation, and only there"
         )
-        self._curve(int(self._kinds().min()))
+        self._release(int(self._kinds().min()))
 
     def record(self, clients: NDArray[np.int64]) -> None:
         """Every one of these clients makes one more release."""
@@ -81,19 +81,19 @@ class Account:
     def _answer(self, pair: Pair, delta: float) -> Guarantee:
         key = (pair, delta)
         if key not in self._answers:
-            self._answers[key] = self._ledger(pair).guarantee(delta)
+            self._answers[key] = self._ledger(pair).guarantee(delta, adaptive=False)  # one mechanism, fixed in the plan
         return self._answers[key]
 
     def _ledger(self, pair: Pair) -> Ledger:
         kind, times = pair
-        return Ledger(self.unit, self.adjacency, self.trust).record(self._curve(kind), times, self.adjacency)
+        return Ledger(self.unit, self.adjacency, self.trust).record(self._release(kind), times)
 
-    def _curve(self, kind: int) -> PrivacyCurve:
-        if kind not in self._curves:
-            self._curves[kind] = self._release(kind)
-        return self._curves[kind]
+    def _release(self, kind: int) -> Release:
+        if kind not in self._releases:
+            self._releases[kind] = self._priced(kind)
+        return self._releases[kind]
 
-    def _release(self, kind: int) -> PrivacyCurve:
+    def _priced(self, kind: int) -> Release:
         """What one release costs a client of this kind."""
         if self.honest is not None:
             require(self.unit is Unit.CLIENT, "unit", self.unit.value, "client under secure aggregation")

@@ -1,9 +1,21 @@
 """Privacy curves: what one release costs, and how costs add up.
 
-Idea     a curve bounds the Rényi divergence of a release at every order, and its max-divergence where there
-         is one; independent releases add, and the adding is written once (`total`).
-Symbols  rdp(alpha): bound on D_alpha between neighbouring worlds, both ways round, alpha > 1.
-Source   Guo et al. (ICML 2023), section "Rényi DP and composition", Theorem 2; Mironov (2017).
+Idea     a curve bounds the Rényi divergence of a release at every order, its max-divergence where there is one, and
+         knows a dominating pair where it can; releases add, and the adding is written once (`total`). Every
+         account that holds is asked, and the smallest epsilon is the answer.
+Symbols  rdp(alpha): bound on D_alpha between neighbouring worlds, both ways round, alpha > 1; losses: privacy loss
+         distributions, (party's data against the neighbour's, the other way round).
+Source   Guo et al. (ICML 2023), section "Rényi DP and composition", Theorem 2; Mironov (2017); Zhu, Dong, Wang (2022),
+         Theorem 10. The list of curves is fixed in advance; where it is chosen as one goes, see `Ledger.guarantee`.
+
+Slack and lost mass. A sampler whose law is within e^(+-s) of a certified one outside a set B of outputs, and puts at
+most d into B in either world, B depending on what came before and on the two inputs, costs: let S and D be the sums of
+s and d over the releases and G the event that no output fell into its B. Outside B densities multiply, so the joint law
+M~ is within e^(+-S) of the certified joint law N on G, and M~(not G) <= D. For every set O
+    M~(O) <= M~(O and G) + D <= e^S N(O and G) + D <= e^S (e^eps N'(O and G) + delta) + D
+          <= e^(eps + 2S) M~'(O) + e^S delta + D.
+So slacks and lost masses add up over releases and are paid once, at the end, whatever account answers for N. Laws that
+are merely close in total variation do not have this form: they cost (1 + e^eps) D, and `with_delta` is not for them.
 """
 
 from __future__ import annotations
@@ -12,25 +24,38 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol, final, runtime_checkable
+from fractions import Fraction
+from functools import lru_cache
+from typing import Protocol, TypeAlias, final, runtime_checkable
 
 from quietbit._validate import finite_real, require, whole_number
 from quietbit.privacy.conversion import epsilon_from_linear, epsilon_from_rdp, round_up
 from quietbit.privacy.gaussian import gaussian_epsilon_upper
 from quietbit.privacy.guarantee import check_delta
+from quietbit.privacy.loss import LossDistribution
 
 __all__ = [
     "ComposedCurve",
+    "DeltaCurve",
+    "DominatedCurve",
     "FunctionCurve",
     "GaussianCurve",
+    "GaussianPairCurve",
     "LinearCurve",
+    "LossPair",
     "PrivacyCurve",
     "PureCurve",
     "SlackCurve",
+    "loss_epsilon_upper",
     "sampling_slack_upper",
+    "split_delta",
     "total",
+    "with_delta",
     "with_slack",
 ]
+
+LossPair: TypeAlias = tuple[LossDistribution, LossDistribution]
+"""The losses of the party's data against the neighbour's, and the other way round."""
 
 
 @runtime_checkable
@@ -55,6 +80,15 @@ class PrivacyCurve(Protocol):
 
     def epsilon_upper(self, delta: float) -> float:
         """The smallest epsilon this curve proves at ``delta`` in [0, 1)."""
+        ...
+
+
+@runtime_checkable
+class DominatedCurve(Protocol):
+    """A curve that may know a dominating pair of its release."""
+
+    def losses(self) -> LossPair | None:
+        """Both ways round, or nothing where no pair is known."""
         ...
 
 
@@ -83,11 +117,29 @@ class _Curve(ABC):
         """The curve of this release followed by another."""
         return total([(self, 1), (other, 1)])
 
+    def losses(self) -> LossPair | None:
+        """Privacy losses both ways round; nothing where no dominating pair is known."""
+        return None
+
     def epsilon_upper(self, delta: float) -> float:
-        """The smaller of the pure and the Rényi epsilon at ``delta`` in [0, 1)."""
+        """The smallest epsilon that an account of this curve proves at ``delta`` in [0, 1)."""
+        return min(self.accounts(delta).values())
+
+    def answered_by(self, delta: float) -> str:
+        """Which account `epsilon_upper` took: "pure", "Rényi", "privacy-loss distribution", "exact Gaussian"."""
+        found = self.accounts(delta)
+        return min(found, key=lambda name: found[name])
+
+    def accounts(self, delta: float) -> dict[str, float]:
+        """The epsilon of every account that holds for this curve at ``delta``."""
         delta = check_delta(delta)
-        pure = self.pure_epsilon_upper()
-        return pure if delta == 0 else min(pure, self._from_rdp(delta))
+        found = {"pure": self.pure_epsilon_upper()}
+        if delta > 0:
+            losses = self.losses()
+            if losses is not None:
+                found["privacy-loss distribution"] = loss_epsilon_upper(losses, delta)
+            found["Rényi"] = self._from_rdp(delta)
+        return found
 
 
 @final
@@ -118,6 +170,13 @@ class PureCurve(_Curve):
     def pure_epsilon_upper(self) -> float:
         """Epsilon itself."""
         return self.epsilon
+
+    def losses(self) -> LossPair | None:
+        """Those of randomised response, the worst release with this epsilon."""
+        if self.epsilon > 700:
+            return None
+        one = LossDistribution.pure(self.epsilon)
+        return one, one
 
     def _from_rdp(self, delta: float) -> float:
         return epsilon_from_rdp(self.rdp, delta)
@@ -152,8 +211,8 @@ class LinearCurve(_Curve):
 class GaussianCurve(_Curve):
     """The Gaussian mechanism's curve: slope = (sensitivity / standard deviation)^2 / 2.
 
-    ``epsilon_upper`` is the Rényi account, comparable with every other mechanism's here;
-    ``analytic_epsilon_upper`` is the exact one, which only the Gaussian has.
+    ``epsilon_upper`` is the exact account of Balle and Wang (2018); with a curve that knows only its Rényi
+    divergences, the Gaussian is composed by those.
     """
 
     slope: float
@@ -171,12 +230,61 @@ class GaussianCurve(_Curve):
         """Infinite: Gaussian noise is never purely private."""
         return math.inf if self.slope > 0 else 0.0
 
-    def analytic_epsilon_upper(self, delta: float) -> float:
-        """The exact epsilon of Balle and Wang (2018), rounded up; not a Rényi account."""
-        return gaussian_epsilon_upper(self.slope, delta)
+    def losses(self) -> LossPair | None:
+        """N(mu, 1) against N(0, 1), mu^2 = 2 slope; the pair looks the same both ways round."""
+        if self.slope > 1e11:
+            return None
+        one = LossDistribution.gaussian(math.nextafter(math.sqrt(2 * self.slope), math.inf) if self.slope > 0 else 0.0)
+        return one, one
+
+    def accounts(self, delta: float) -> dict[str, float]:
+        """The exact account alone: no other can be smaller."""
+        return {"exact Gaussian": gaussian_epsilon_upper(self.slope, check_delta(delta))}
 
     def _from_rdp(self, delta: float) -> float:
         return epsilon_from_linear(self.slope, delta)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GaussianPairCurve(_Curve):
+    """A release that a Gaussian pair dominates: mu-Gaussian differential privacy, mu^2 = 2 ``pair_slope``.
+
+    Its Rényi divergences may be known to be smaller than that Gaussian's: at most ``slope`` times the order. The pair
+    composes exactly, with itself and with Gaussians, also when inputs depend on what was released before (Dong, Roth,
+    Su 2022); it is infinite where none is known.
+    """
+
+    slope: float
+    pair_slope: float
+
+    def __post_init__(self) -> None:
+        """Refuse a slope that is negative or not finite, and a pair's that is negative or no number."""
+        object.__setattr__(self, "slope", _not_negative(self.slope, "slope"))
+        require(self.pair_slope >= 0, "pair_slope", self.pair_slope, "a number of at least 0")
+        object.__setattr__(self, "pair_slope", float(self.pair_slope))
+
+    def rdp(self, alpha: float) -> float:
+        """The smaller slope times the order."""
+        _order(alpha)
+        return min(self.slope, self.pair_slope) * alpha
+
+    def pure_epsilon_upper(self) -> float:
+        """Infinite: neither account says anything at delta = 0."""
+        return math.inf if min(self.slope, self.pair_slope) > 0 else 0.0
+
+    def losses(self) -> LossPair | None:
+        """Those of the Gaussian pair."""
+        return GaussianCurve(self.pair_slope).losses() if self.pair_slope < math.inf else None
+
+    def accounts(self, delta: float) -> dict[str, float]:
+        """The pair's exact account, and Rényi, which is smaller where the pair's slope is much the larger."""
+        delta = check_delta(delta)
+        by_pair = gaussian_epsilon_upper(self.pair_slope, delta)
+        return {"exact Gaussian": by_pair, "Rényi": self._from_rdp(delta)}
+
+    def _from_rdp(self, delta: float) -> float:
+        return epsilon_from_linear(min(self.slope, self.pair_slope), delta)
 
 
 @final
@@ -213,8 +321,18 @@ class ComposedCurve(_Curve):
         return round_up(math.fsum(times * curve.rdp(alpha) for curve, times in self.parts), 4e-16)
 
     def pure_epsilon_upper(self) -> float:
-        """The sum of the parts' max-divergences."""
-        return math.fsum(times * curve.pure_epsilon_upper() for curve, times in self.parts)
+        """The sum of the parts' max-divergences, rounded up from the exact sum."""
+        return _exact_sum_up((curve.pure_epsilon_upper(), times) for curve, times in self.parts)
+
+    def losses(self) -> LossPair | None:
+        """Those of all parts together, where every part has them."""
+        forward, backward = LossDistribution(), LossDistribution()
+        for curve, times in self.parts:
+            own = curve.losses() if isinstance(curve, DominatedCurve) else None
+            if own is None:
+                return None
+            forward, backward = forward.compose(own[0].repeat(times)), backward.compose(own[1].repeat(times))
+        return forward, backward
 
     def _from_rdp(self, delta: float) -> float:
         return epsilon_from_rdp(self.rdp, delta)
@@ -234,35 +352,109 @@ class SlackCurve(_Curve):
 
     def pure_epsilon_upper(self) -> float:
         """Each world moves by one slack."""
-        return self.inner.pure_epsilon_upper() + 2 * self.slack
+        return _exact_sum_up([(self.inner.pure_epsilon_upper(), 1), (self.slack, 2)])
+
+    def accounts(self, delta: float) -> dict[str, float]:
+        """The inner curve's accounts at e^-slack delta, each with two slacks (proof at the head of this file)."""
+        delta = check_delta(delta)
+        if delta == 0:
+            return {"pure": self.pure_epsilon_upper()}
+        found = _accounts(self.inner, delta * math.exp(-self.slack) * (1 - 4e-16))
+        return {name: round_up(epsilon + 2 * self.slack, 4e-16) for name, epsilon in found.items()}
 
     def _from_rdp(self, delta: float) -> float:
-        # P~(O) <= e^s P(O) <= e^s (e^eps P'(O) + delta') <= e^(eps + 2s) P~'(O) + e^s delta'.
-        return round_up(self.inner.epsilon_upper(delta * math.exp(-self.slack)) + 2 * self.slack, 4e-16)
+        return epsilon_from_rdp(self.rdp, delta)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DeltaCurve(_Curve):
+    """A release with the certified law but for a set of outputs of mass ``lost``; made by `with_delta`."""
+
+    inner: PrivacyCurve
+    lost: float
+
+    def rdp(self, alpha: float) -> float:
+        """Infinite: nothing is known about the outputs of the lost mass."""
+        _order(alpha)
+        return math.inf
+
+    def pure_epsilon_upper(self) -> float:
+        """Infinite, for the same reason."""
+        return math.inf
+
+    def accounts(self, delta: float) -> dict[str, float]:
+        """The inner curve's accounts at what the lost mass leaves of ``delta``."""
+        left = math.nextafter(check_delta(delta) - self.lost, 0.0)
+        return _accounts(self.inner, left) if left > 0 else {"lost mass": math.inf}
+
+    def _from_rdp(self, delta: float) -> float:
+        return math.inf
 
 
 def total(releases: Iterable[tuple[PrivacyCurve, int]]) -> _Curve:
     """The curve of all releases together: the only place that adds and multiplies.
 
-    Gaussian curves stay Gaussian, linear ones linear, slacks add up, the rest is kept part by part.
+    Gaussian curves stay Gaussian, what Gaussian pairs dominate stays so, linear ones stay linear, slacks and lost
+    masses add up, the rest is kept part by part.
     """
-    gaussian, linear, slack = 0.0, 0.0, 0.0
-    has_linear = False
+    gaussian, linear, slack, lost, pair = 0.0, 0.0, 0.0, 0.0, 0.0
+    has_linear, has_pair = False, False
     rest: dict[PrivacyCurve, int] = {}
-    for curve, times in _flat(releases):
-        if isinstance(curve, SlackCurve):  # its inner curve follows by itself
+    for curve, times, factor in _flat(releases):
+        if isinstance(curve, SlackCurve):  # its inner curve follows by itself, as that of the next
             slack = _sum_up(slack, curve.slack, times)
+        elif isinstance(curve, DeltaCurve):
+            lost = _sum_up(lost, round_up(curve.lost * factor, 1e-15 if factor > 1 else 0.0), times)
         elif isinstance(curve, GaussianCurve):
-            gaussian = _sum_up(gaussian, curve.slope, times)
+            gaussian, pair = _sum_up(gaussian, curve.slope, times), _sum_up(pair, curve.slope, times)
+        elif isinstance(curve, GaussianPairCurve):
+            has_pair = True
+            gaussian, pair = _sum_up(gaussian, curve.slope, times), _sum_up(pair, curve.pair_slope, times)
         elif isinstance(curve, LinearCurve):
             has_linear, linear = True, _sum_up(linear, curve.slope, times)
         else:
             rest[curve] = rest.get(curve, 0) + times
-    if gaussian > 0 or has_linear:
-        slope = _sum_up(gaussian, linear, 1)
-        rest[LinearCurve(slope) if has_linear else GaussianCurve(slope)] = 1
+    if has_linear:
+        rest[LinearCurve(_sum_up(gaussian, linear, 1))] = 1
+    elif has_pair and pair > 0:
+        rest[GaussianPairCurve(gaussian, pair)] = 1
+    elif gaussian > 0:
+        rest[GaussianCurve(gaussian)] = 1
     whole = _joined(tuple(rest.items()))
-    return SlackCurve(whole, slack) if slack > 0 else whole
+    whole = SlackCurve(whole, slack) if slack > 0 else whole
+    return DeltaCurve(whole, lost) if lost > 0 else whole
+
+
+def with_delta(curve: PrivacyCurve, lost: float) -> _Curve:
+    """The curve of a release that is the certified one but for outputs of mass at most ``lost``, in either world.
+
+    For every pair of neighbours there are two laws that ``curve`` covers and a set of outputs outside which the
+    release has exactly these; the head of this file has the proof, for adaptive compositions too.
+    """
+    return total([(DeltaCurve(curve, check_delta(lost)), 1)])
+
+
+def split_delta(curve: PrivacyCurve) -> tuple[PrivacyCurve, float]:
+    """The certified curve without lost mass, and the mass lost in all."""
+    whole = total([(curve, 1)])
+    return (whole.inner, whole.lost) if isinstance(whole, DeltaCurve) else (whole, 0.0)
+
+
+def loss_epsilon_upper(losses: LossPair, delta: float) -> float:
+    """The larger epsilon of the two ways round."""
+    forward, backward = losses
+    found = _loss_epsilon(forward, delta)
+    return found if backward == forward else max(found, _loss_epsilon(backward, delta))
+
+
+@lru_cache(maxsize=1024)
+def _loss_epsilon(losses: LossDistribution, delta: float) -> float:
+    return losses.epsilon_upper(delta)
+
+
+def _accounts(curve: PrivacyCurve, delta: float) -> dict[str, float]:
+    return curve.accounts(delta) if isinstance(curve, _Curve) else {"its own": curve.epsilon_upper(delta)}
 
 
 def with_slack(curve: PrivacyCurve, slack: float) -> _Curve:
@@ -283,19 +475,26 @@ def sampling_slack_upper(dimension: int, smallest_probability: float, error: flo
     return round_up(-dimension * math.log1p(-error / smallest))
 
 
-def _flat(releases: Iterable[tuple[PrivacyCurve, int]]) -> Iterable[tuple[PrivacyCurve, int]]:
+def _flat(
+    releases: Iterable[tuple[PrivacyCurve, int]], factor: float = 1.0
+) -> Iterable[tuple[PrivacyCurve, int, float]]:
+    """Every curve inside, its times, and by how much slack around it may enlarge its lost mass."""
     for curve, times in releases:
         times = whole_number(times, "times", 0)
         require(isinstance(curve, PrivacyCurve), "curve", curve, "a PrivacyCurve")
+        require(
+            not hasattr(curve, "adjacency"), "curve", curve, "a curve without words: releases compose by themselves"
+        )
         if times == 0:
             continue
         if isinstance(curve, ComposedCurve):
-            yield from _flat((part, times * count) for part, count in curve.parts)
-        elif isinstance(curve, SlackCurve):
-            yield curve, times
-            yield from _flat([(curve.inner, times)])
+            yield from _flat(((part, times * count) for part, count in curve.parts), factor)
+        elif isinstance(curve, SlackCurve | DeltaCurve):
+            yield curve, times, factor
+            around = factor * math.exp(curve.slack) if isinstance(curve, SlackCurve) else factor
+            yield from _flat([(curve.inner, times)], around)
         else:
-            yield curve, times
+            yield curve, times, factor
 
 
 def _joined(parts: tuple[tuple[PrivacyCurve, int], ...]) -> _Curve:
@@ -310,6 +509,17 @@ def _sum_up(left: float, right: float, times: int) -> float:
     """The sum left + times * right, rounded up wherever it is not exact."""
     product = right if times == 1 else math.nextafter(times * right, math.inf) if right else 0.0
     return left + product if left == 0 or product == 0 else math.nextafter(left + product, math.inf)
+
+
+def _exact_sum_up(terms: Iterable[tuple[float, int]]) -> float:
+    """The sum of number times count in exact arithmetic, rounded up at the end."""
+    whole = Fraction(0)
+    for number, times in terms:
+        if times and not number < math.inf:
+            return math.inf
+        whole += Fraction(number) * times
+    near = float(whole)
+    return near if Fraction(near) >= whole else math.nextafter(near, math.inf)
 
 
 def _not_negative(value: float, name: str) -> float:

@@ -6,9 +6,10 @@ Symbols  slope: rdp(alpha) = slope * alpha; a Gaussian of noise multiplier z has
 Source   dp_accounting.dp_event. Our zero-out adjacency is its REPLACE_SPECIAL.
 
 A linear curve that is no Gaussian becomes a zCDP event: the same Rényi divergences, but an accountant that
-would use the Gaussian's exact profile cannot mistake it for one. The adjacency is already in the slope, so
-the accountant's relation must not add to it: its default or REPLACE_SPECIAL. Pure curves are refused:
-randomised response, which would dominate them, is priced by relation there, too cheaply for REPLACE_SPECIAL.
+would use the Gaussian's exact profile cannot mistake it for one. What a Gaussian pair dominates becomes that Gaussian.
+The adjacency is already in the slope, so the accountant's relation must not add to it: its default or
+REPLACE_SPECIAL. Pure curves are refused: randomised response, which would dominate them, is priced by relation
+there, too cheaply for REPLACE_SPECIAL.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from quietbit._validate import require, require_module
 from quietbit.privacy.curve import (
     ComposedCurve,
     GaussianCurve,
+    GaussianPairCurve,
     LinearCurve,
     PrivacyCurve,
     SlackCurve,
@@ -51,7 +53,9 @@ def _event(events: Any, curve: PrivacyCurve) -> Any:
         return events.NoOpDpEvent()
     if isinstance(curve, GaussianCurve):
         return events.GaussianDpEvent(1 / math.sqrt(2 * curve.slope))
-    if isinstance(curve, LinearCurve):
+    if isinstance(curve, GaussianPairCurve) and curve.pair_slope < math.inf:
+        return events.GaussianDpEvent(1 / math.sqrt(2 * curve.pair_slope))
+    if isinstance(curve, LinearCurve | GaussianPairCurve):
         return events.ZCDpEvent(rho=curve.slope)
     rule = "made of Gaussian and linear curves: dp_accounting has no event for this one"
     if isinstance(curve, SlackCurve):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from scipy.special import erfcx, log_ndtr
 
 from quietbit._validate import require
@@ -20,6 +21,7 @@ from quietbit.privacy.guarantee import check_delta
 __all__ = ["gaussian_epsilon_upper", "gaussian_log_delta"]
 
 _LOG_SQRT_TAU = 0.5 * math.log(2 * math.pi)
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 _SAFETY = 1e-10  # error of log delta: target a slightly smaller delta, so that rounding stays private
 
 
@@ -27,9 +29,15 @@ def gaussian_log_delta(epsilon: float, mu: float) -> float:
     """Log of the least delta at which a Gaussian of sensitivity ``mu`` standard deviations is epsilon-DP.
 
     phi(a) = e^epsilon phi(b), so delta = phi(a) (m(-a) - m(-b)) with m the Mills ratio: no cancellation of
-    large numbers where epsilon is large.
+    large numbers where epsilon is large. Where mu is small the two ratios are close, and their difference is the
+    integral of -m'(x) = 1 - x m(x) over an interval of length mu, by Gauss and Legendre.
     """
     top, bottom = epsilon / mu - mu / 2, epsilon / mu + mu / 2
+    if mu < 0.5:
+        points = epsilon / mu + _NODES * (mu / 2)
+        falls = 1 - points * math.sqrt(math.pi / 2) * erfcx(points / math.sqrt(2))
+        integral = mu / 2 * float(_WEIGHTS @ falls)
+        return -0.5 * top * top - _LOG_SQRT_TAU + (math.log(integral) if integral > 0 else -math.inf)
     if top > -5.0:
         mills = math.sqrt(math.pi / 2) * (erfcx(top / math.sqrt(2)) - erfcx(bottom / math.sqrt(2)))
         return -0.5 * top * top - _LOG_SQRT_TAU + (math.log(mills) if mills > 0 else -math.inf)

@@ -82,16 +82,21 @@ zero vector), local trust: the server sees every payload.
         require(isinstance(self.trust, Trust), "trust", self.trust, "a Trust")
 
     def sentence(self) -> str:
-        """The guarantee in plain English; epsilon is shown rounded up, to four digits."""
+        """The guarantee in plain English; epsilon and delta are shown rounded up, to four and six digits."""
         epsilon = "infinity (no guarantee)"
         if math.isfinite(self.epsilon_upper):
-            shown = Context(prec=4, rounding=ROUND_CEILING).create_decimal(Decimal(self.epsilon_upper))
+            shown = _rounded_up(self.epsilon_upper, 4)
             epsilon = f"{shown.normalize():f}" if shown > Decimal("1e-4") or not shown else f"{shown:e}"
         neighbour = _NEIGHBOUR[self.adjacency].format(what=_WHAT[self.unit])
         return (
-            f"epsilon <= {epsilon} at delta = {self.delta:g} for one {self.unit.value} "
+            f"epsilon <= {epsilon} at delta = {float(_rounded_up(self.delta, 6)):g} for one {self.unit.value} "
             f"({self.adjacency.value} adjacency: {neighbour}), {_TRUST[self.trust]}."
         )
+
+
+def _rounded_up(value: float, digits: int) -> Decimal:
+    """So many digits of the shortest number that reads as ``value``, rounded up: it never reads as a smaller one."""
+    return Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(float(value)))
 
 
 def check_delta(delta: float) -> float:

@@ -2,17 +2,20 @@
 
 Idea     a ledger holds releases under one unit, one adjacency and one trust model; it answers with a
          guarantee that carries all three. What composes is the number of releases of the same party.
-Source   Guo et al. (ICML 2023), section "Rényi DP and composition".
+Source   Guo et al. (ICML 2023), section "Rényi DP and composition"; `filter` for mechanisms chosen as one goes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import final
 
 from quietbit._validate import require, whole_number
 from quietbit.privacy.curve import PrivacyCurve, total
+from quietbit.privacy.filter import ORDERS, filter_epsilon_upper
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
+from quietbit.privacy.release import Release
 
 __all__ = ["Ledger"]
 
@@ -23,7 +26,8 @@ class Ledger:
     """An immutable list of releases of one party; recording returns a new ledger.
 
     >>> from quietbit.privacy.curve import PureCurve
-    >>> ledger = Ledger(Unit.CLIENT, Adjacency.REPLACE_ONE, Trust.LOCAL).record(PureCurve(0.25), times=4)
+    >>> release = Release(PureCurve(0.25), Adjacency.REPLACE_ONE, Unit.CLIENT, Trust.LOCAL)
+    >>> ledger = Ledger(Unit.CLIENT, Adjacency.ZERO_OUT, Trust.LOCAL).record(release, times=4)
     >>> ledger.guarantee(0.0).epsilon_upper
     1.0
     """
@@ -31,7 +35,7 @@ class Ledger:
     unit: Unit
     adjacency: Adjacency
     trust: Trust
-    entries: tuple[tuple[PrivacyCurve, int], ...] = ()
+    entries: tuple[tuple[Release, int], ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse words that are not ours."""
@@ -39,13 +43,20 @@ class Ledger:
         require(isinstance(self.adjacency, Adjacency), "adjacency", self.adjacency, "an Adjacency")
         require(isinstance(self.trust, Trust), "trust", self.trust, "a Trust")
 
-    def record(self, curve: PrivacyCurve, times: int = 1, adjacency: Adjacency | None = None) -> Ledger:
-        """A ledger with ``times`` more releases; an ``adjacency``, where given, must be the ledger's own."""
+    def record(self, release: Release, times: int = 1) -> Ledger:
+        """A ledger with ``times`` more releases, under the ledger's words.
+
+        A release under other words is converted where its account covers them (`Release.under`), else refused; so is a
+        bare curve, which does not say what it bounds.
+        """
         times = whole_number(times, "times", 0)
-        require(isinstance(curve, PrivacyCurve), "curve", curve, "a PrivacyCurve")
-        rule = f"{self.adjacency}, the ledger's: costs of two adjacencies do not add up"
-        require(adjacency is None or adjacency is self.adjacency, "adjacency", adjacency, rule)
-        return replace(self, entries=(*self.entries, (curve, times)))
+        require(isinstance(release, Release), "release", release, "a Release: a curve with adjacency, unit and trust")
+        require(
+            release.unit is self.unit, "unit of the release", release.unit.value, f"{self.unit.value}, the ledger's"
+        )
+        return replace(
+            self, entries=(*self.entries, (release.under(adjacency=self.adjacency, trust=self.trust), times))
+        )
 
     def join(self, other: Ledger) -> Ledger:
         """Both ledgers' releases; unit, adjacency and trust must agree."""
@@ -56,8 +67,19 @@ class Ledger:
 
     def total(self) -> PrivacyCurve:
         """The curve of all releases together."""
-        return total(self.entries)
+        return total((release.curve, times) for release, times in self.entries)
 
-    def guarantee(self, delta: float) -> Guarantee:
-        """The smallest epsilon proved at ``delta``, with the ledger's words."""
-        return Guarantee(self.total().epsilon_upper(delta), delta, self.unit, self.adjacency, self.trust)
+    def guarantee(self, delta: float, *, adaptive: bool = True, orders: Iterable[float] = ORDERS) -> Guarantee:
+        """The smallest epsilon proved at ``delta``, with the ledger's words.
+
+        Args:
+            delta: in [0, 1).
+            adaptive: mechanisms, or the moment to stop, may have been chosen in the light of earlier releases: the safe
+                assumption, and what a node must make that answers whatever servers ask. Say False where the list of
+                mechanisms was fixed before the first release, as in a plan; inputs may depend on anything
+                in either case. Then every account counts, the exact ones among them.
+            orders: of the Rényi accounts under ``adaptive``, fixed before the first release.
+        """
+        whole = self.total()
+        epsilon = filter_epsilon_upper(whole, delta, orders) if adaptive else whole.epsilon_upper(delta)
+        return Guarantee(epsilon, delta, self.unit, self.adjacency, self.trust)

@@ -14,7 +14,7 @@ from typing import Any, final
 from quietbit._validate import require, whole_number
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits, secure_rng
-from quietbit.kernel.select import default_kernel
+from quietbit.kernel.select import default_kernel, select
 from quietbit.mechanism.base import Mechanism, check_rng
 from quietbit.wire.aggregate import MAX_PAYLOADS, Aggregator, OnError, Received
 from quietbit.wire.header import Header
@@ -32,14 +32,15 @@ class Uplink:
     ``like`` is an update of the structure to expect and to rebuild (a dict, list or tuple of numpy or torch
     arrays, nested as they may be; the model's parameters will do); only shapes and types are kept. Without
     it any structure with the right number of entries is sent, and a flat float64 vector is received.
-    ``threads`` is how many threads may work; it changes no byte. ``max_payloads`` bounds how many payloads one mean
-    may have.
+    ``threads`` is how many threads may work and ``kernel`` names the code that does; neither changes a byte.
+    ``max_payloads`` bounds how many payloads one mean may have.
     """
 
     mechanism: Mechanism
     like: InitVar[Any] = None
     threads: int = 1
     max_payloads: int = MAX_PAYLOADS
+    kernel: str | None = None
     header: Header = field(init=False, repr=False)
     structure: Structure = field(init=False, repr=False)
     _kernel: Kernel = field(init=False, repr=False)
@@ -52,7 +53,11 @@ class Uplink:
         put(self, "threads", whole_number(self.threads, "threads", 1, 1024))
         put(self, "max_payloads", whole_number(self.max_payloads, "max_payloads", 1, 2**31 - 1))
         put(self, "header", Header.of(self.mechanism))
-        put(self, "_kernel", default_kernel(threads=self.threads))
+        put(
+            self,
+            "_kernel",
+            select(self.kernel, threads=self.threads) if self.kernel else default_kernel(threads=self.threads),
+        )
         put(self, "_strict", like is not None)
         dimension = self.mechanism.domain.dimension
         flat = Leaf("update", (dimension,), "float64", "numpy")

@@ -8,13 +8,12 @@ from unit.cli.kit import ONE_BIT
 def test_words_become_the_library_s():
     assert adjacency_of("zero-out") is quietbit.Adjacency.ZERO_OUT
     assert norm_of("l1") is quietbit.Norm.L1
-    assert unit_of("sample") is quietbit.Unit.SAMPLE
     assert trust_of("central") is quietbit.Trust.CENTRAL
     assert bias_of("exact") == "exact"
     assert bias_of("1e2") == 100.0
 
 
-@pytest.mark.parametrize("maker", [adjacency_of, norm_of, unit_of, trust_of])
+@pytest.mark.parametrize("maker", [adjacency_of, norm_of, trust_of])
 def test_other_words_are_refused_with_the_choices(maker):
     with pytest.raises(quietbit.InvalidParameter, match=r"must be one of .*, got 'ZERO_OUT'"):
         maker("ZERO_OUT")

@@ -9,14 +9,13 @@ import pytest
 from scipy.special import ndtri
 
 from path import decode, encode
-from quietbit._validate import InvalidParameter
+from quietbit._validate import InvalidParameter, InvalidPayload
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.select import select
-from quietbit.mechanism.additive import Gaussian, Laplace
-from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism import accumulate as module
 from quietbit.mechanism import additive
-from quietbit._validate import InvalidPayload
+from quietbit.mechanism.additive import Gaussian, Laplace
+from quietbit.mechanism.ball import Ball, Norm
 from quietbit.wire.header import Header
 from quietbit.wire.payload import Payload
 from unit.mechanism.makers import MECHANISMS, update

@@ -75,7 +75,7 @@ def test_a_sum_of_codes_gives_the_mean_of_what_they_stand_for(bits: int) -> None
     np.testing.assert_allclose(
         found, np.mean([decode(mechanism, code) for code in codes], axis=0), rtol=1e-9, atol=1e-12
     )
-    with pytest.raises(InvalidParameter, match="sums must be from 0"):
+    with pytest.raises(InvalidParameter, match="sums of codes must be from 0"):
         mechanism.mean_from_sum(np.full(50, 1 + 7 * (2**bits - 1)), 7)
 
 

@@ -11,7 +11,7 @@ from path import encode
 from quietbit import Ball, InterpolatedMVU, Norm
 from quietbit._validate import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
-from quietbit.privacy.curve import LinearCurve, SlackCurve
+from quietbit.privacy.curve import GaussianPairCurve, SlackCurve
 from quietbit.privacy.guarantee import Adjacency
 from unit.mechanism.makers import MECHANISMS, design, table, update
 
@@ -35,8 +35,8 @@ def test_the_curve_of_one_bit_is_a_gaussians(epsilon: float) -> None:
     """Noise multiplier 2/(epsilon beta) for zero-out: rdp = alpha epsilon^2 beta^2 / 8."""
     mechanism = InterpolatedMVU(design(2, 1, epsilon), BALL, 3.0)
     zero, replace = (mechanism.privacy(adjacency) for adjacency in (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE))
-    assert isinstance(zero, SlackCurve)
-    assert isinstance(zero.inner, LinearCurve)
+    assert isinstance(zero.curve, SlackCurve)
+    assert isinstance(zero.curve.inner, GaussianPairCurve)
     for alpha in (1.5, 2.0, 40.0):
         assert zero.rdp(alpha) == pytest.approx(alpha * (epsilon * 3.0) ** 2 / 8, rel=2e-6)
         assert replace.rdp(alpha) == pytest.approx(alpha * (epsilon * 3.0) ** 2 / 2, rel=2e-6)
@@ -106,7 +106,7 @@ def test_every_kernel_gives_the_same_codes(name: str) -> None:
 
 def test_an_unknown_kernel_is_refused_before_a_word_is_drawn() -> None:
     with pytest.raises(InvalidParameter, match="kernel must be one of"):
-        InterpolatedMVU(design(), BALL).encode(np.zeros(3), seeded_rng(1), kernel="quantum")
+        encode(InterpolatedMVU(design(), BALL), np.zeros(3), seeded_rng(1), kernel="quantum")
 
 
 def test_the_l1_curve_is_pure_and_no_worse_than_the_l2_curve_of_the_same_inputs() -> None:

@@ -23,9 +23,18 @@ def test_it_is_the_sign_of_the_inner_release_with_its_account(inner: Gaussian | 
     codes = encode(mechanism, update, seeded_rng(4))
     assert np.array_equal(codes, noisy >= 0)
     assert np.array_equal(decode(mechanism, codes), np.where(noisy >= 0, 1.0, -1.0))
-    assert mechanism.bits == 1
+    assert mechanism.layout.bits == 1
     for adjacency in Adjacency:
-        assert mechanism.privacy(adjacency) == inner.privacy(adjacency)
+        ours, theirs = mechanism.privacy(adjacency), inner.privacy(adjacency)
+        assert theirs.epsilon_upper(1e-5) < ours.epsilon_upper(1e-5) < theirs.epsilon_upper(1e-5) + 1e-9
+        assert ours.pure_epsilon_upper() >= theirs.pure_epsilon_upper()
+
+
+@pytest.mark.parametrize("inner", [Gaussian(Ball(Norm.L2, 1.0, 9), 0.1), Laplace(Ball(Norm.L1, 1.0, 9), 0.022)])
+def test_a_sign_that_the_sampler_could_miss_has_no_account(inner: Gaussian | Laplace) -> None:
+    """The noise of one word ends at 9.2 deviations or 44.4 scales: beyond, one sign never occurs."""
+    with pytest.raises(InvalidParameter, match="noise multiplier under a sign must be large enough"):
+        Sign(inner).privacy(Adjacency.ZERO_OUT)
 
 
 @pytest.mark.parametrize("inner", [GAUSSIAN, LAPLACE])

@@ -11,9 +11,9 @@ from path import encode
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.select import select
+from quietbit.mechanism import additive
 from quietbit.mechanism.additive import Gaussian, Sign
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism import additive
 from quietbit.wire.header import Header
 from quietbit.wire.payload import Payload, build
 from unit.mechanism.makers import MECHANISMS, update

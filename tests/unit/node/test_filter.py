@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from quietbit._validate import InvalidParameter
-from quietbit.node.filter import ORDERS, Cap, Price, price_of
+from quietbit.node.filter import LOST, ORDERS, Cap, Price, price_of
 from quietbit.privacy.conversion import epsilon_from_linear
-from quietbit.privacy.curve import GaussianCurve, LinearCurve, PureCurve
+from quietbit.privacy.curve import GaussianCurve, LinearCurve, PureCurve, with_delta
 from quietbit.privacy.guarantee import Adjacency, Trust
 
 
@@ -29,13 +29,14 @@ def test_shares_add_up_to_at_most_one_and_cost_a_linear_curve_little(epsilon, de
         middle = (low + high) / 2
         low, high = (middle, high) if epsilon_from_linear(middle, delta) <= epsilon else (low, middle)
     reached = found.epsilon_upper(price_of(LinearCurve(low)))
-    assert epsilon * (1 - 1e-9) <= reached <= epsilon * 1.006
+    assert epsilon * (1 - 1e-9) <= reached <= epsilon * 1.01
 
 
 def test_every_order_is_converted_at_its_own_share_by_mpmath():
     spent, found = Price.total([(price_of(GaussianCurve(0.02)), 7)]), cap(3.0)
     mpmath.mp.dps = 40
     best = mpmath.inf
+    assert math.fsum(found.shares) + LOST <= 1.0
     for order, share, rho in zip(ORDERS, found.shares, spent.rdp, strict=True):
         a, d = mpmath.mpf(order), mpmath.mpf(found.delta) * mpmath.mpf(share)
         best = min(best, mpmath.mpf(rho) + mpmath.log((a - 1) / a) - (mpmath.log(d) + mpmath.log(a)) / (a - 1))
@@ -69,6 +70,16 @@ def test_numbers_that_are_no_price_are_refused(bad):
         Price(bad, 0.0)
     with pytest.raises(InvalidParameter):
         Price(np.zeros(len(ORDERS)), math.nan)
+
+
+def test_lost_mass_adds_up_and_has_its_own_share():
+    curve = with_delta(GaussianCurve(1e-5), 1e-9)
+    price = price_of(curve)
+    assert price.lost == 1e-9
+    assert (price.rdp < math.inf).all()
+    assert cap().holds(Price.total([(price, 50)]))
+    assert not cap().holds(Price.total([(price, 101)]))  # a hundredth of 1e-5 is set aside
+    assert not cap(1.0, 0.0).holds(price_of(with_delta(PureCurve(0.1), 1e-30)))
 
 
 def test_a_cap_is_a_number_with_words():

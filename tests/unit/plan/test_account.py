@@ -6,6 +6,7 @@ import quietbit
 from quietbit.plan.account import Account
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.ledger import Ledger
+from quietbit.privacy.release import Release
 from unit.simulate.makers import mechanisms
 
 ZERO, ONE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
@@ -17,8 +18,9 @@ def test_the_worst_client_is_the_busiest():
     assert account.worst(1e-5).epsilon_upper == 0
     for clients in ([0, 1], [1, 2], [1, 3]):
         account.record(np.array(clients))
-    by_hand = Ledger(Unit.CLIENT, ZERO, Trust.LOCAL).record(mechanism.privacy(ZERO), times=3)
-    assert account.worst(1e-5) == by_hand.guarantee(1e-5)
+    release = Release(mechanism.privacy(ZERO), ZERO, Unit.CLIENT, Trust.LOCAL)
+    by_hand = Ledger(Unit.CLIENT, ZERO, Trust.LOCAL).record(release, times=3)
+    assert account.worst(1e-5) == by_hand.guarantee(1e-5, adaptive=False)
     assert account.ledger(1).guarantee(1e-5) == by_hand.guarantee(1e-5)
     assert account.ledger(0).guarantee(1e-5).epsilon_upper < by_hand.guarantee(1e-5).epsilon_upper
     later = account.worst(1e-5, after=np.array([1]))
@@ -31,7 +33,7 @@ def test_small_clients_are_the_exposed_ones_at_sample_level():
     account = Account(mechanism, np.array([10, 2, 50]), Unit.SAMPLE, ZERO)
     account.record(np.array([0, 1, 2]))
     account.record(np.array([2]))
-    answers = [account.ledger(c).guarantee(1e-5).epsilon_upper for c in range(3)]
+    answers = [account.ledger(c).guarantee(1e-5, adaptive=False).epsilon_upper for c in range(3)]
     assert account.worst(1e-5).epsilon_upper == max(answers) == answers[1]
     assert account.worst(1e-5).unit is Unit.SAMPLE
 

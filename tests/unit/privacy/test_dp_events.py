@@ -1,3 +1,5 @@
+import math
+
 import dp_accounting
 import pytest
 from dp_accounting.rdp import RdpAccountant
@@ -7,9 +9,11 @@ from quietbit._validate import InvalidParameter
 from quietbit.privacy import (
     Adjacency,
     GaussianCurve,
+    GaussianPairCurve,
     Ledger,
     LinearCurve,
     PureCurve,
+    Release,
     Trust,
     Unit,
     dp_event,
@@ -45,8 +49,15 @@ def test_a_gaussian_is_the_gaussian_of_its_noise_multiplier():
     assert dp_event(GaussianCurve(1 / (2 * 3.0**2))).noise_multiplier == pytest.approx(3.0)
 
 
+def test_what_a_gaussian_pair_dominates_is_that_gaussian():
+    assert dp_event(GaussianPairCurve(0.01, 1 / (2 * 3.0**2))).noise_multiplier == pytest.approx(3.0)
+    assert dp_event(GaussianPairCurve(0.01, math.inf)).rho == 0.01
+
+
 def test_a_ledger_exports_its_total():
-    ledger = Ledger(Unit.CLIENT, Adjacency.ZERO_OUT, Trust.LOCAL).record(GaussianCurve(0.01), times=7)
+    ledger = Ledger(Unit.CLIENT, Adjacency.ZERO_OUT, Trust.LOCAL).record(
+        Release(GaussianCurve(0.01), Adjacency.ZERO_OUT, Unit.CLIENT, Trust.LOCAL), times=7
+    )
     assert dp_event(ledger) == dp_event(ledger.total())
     assert dp_event(Ledger(Unit.CLIENT, Adjacency.ZERO_OUT, Trust.LOCAL)) == dp_event(GaussianCurve(0.0))
 

@@ -26,6 +26,19 @@ def test_the_shown_epsilon_is_never_below_the_true_one(epsilon):
         assert float(shown) <= epsilon * 1.001
 
 
+@pytest.mark.parametrize("delta", [1e-5, 1.2345612e-5, 0.1 + 0.2, 1 / 3, 9.99999999e-7, 0.0])
+def test_the_shown_delta_is_never_below_the_true_one(delta):
+    shown = Guarantee(1.0, delta, Unit.CLIENT, Adjacency.ZERO_OUT, Trust.LOCAL).sentence().split()[6]
+    assert delta <= float(shown) <= delta * 1.00001
+
+
+def test_numbers_of_few_digits_are_shown_as_they_are():
+    sentence = Guarantee(3.6, 1e-5, Unit.CLIENT, Adjacency.ZERO_OUT, Trust.LOCAL).sentence()
+    assert (
+        "epsilon <= 3.6 at delta = 1e-05" in sentence
+    )  # 3.6 in binary is a little above, which is not the user's 3.601
+
+
 @pytest.mark.parametrize("bad", [-1.0, math.nan])
 def test_refuses_an_epsilon_that_is_none(bad):
     with pytest.raises(InvalidParameter, match="epsilon_upper must be"):

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quietbit._validate import InvalidParameter
+from quietbit._validate import InvalidParameter, InvalidPayload
 from quietbit.kernel.rng import seeded_rng
-from quietbit._validate import InvalidPayload
 from quietbit.wire.header import Header
 from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink

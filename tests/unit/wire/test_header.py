@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
+from quietbit._validate import InvalidParameter, InvalidPayload
 from quietbit.mechanism.base import Layout
-from quietbit._validate import InvalidParameter
-from quietbit._validate import InvalidPayload
 from quietbit.wire.header import HEADER_SIZE, Header
 from unit.mechanism.makers import MECHANISMS
 
@@ -51,7 +50,7 @@ def test_the_overhead_is_64_bytes(bits: int) -> None:
 @pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=MECHANISMS.keys())
 def test_a_mechanism_has_a_header(mechanism: Any) -> None:
     header = Header.of(mechanism)
-    assert (header.layout.bits, header.layout.count) == (mechanism.bits, mechanism.layout.count)
+    assert (header.layout.bits, header.layout.count) == (mechanism.layout.bits, mechanism.layout.count)
 
 
 @pytest.mark.parametrize("bits", [0, 17, 31, 33, -1, 2.5])
@@ -85,7 +84,8 @@ def test_a_truncated_header_is_refused(size: int) -> None:
     ("place", "value", "sentence"),
     [
         (0, b"QBIX", "the first four bytes of the payload must be b'QBIT', got b'QBIX'."),
-        (4, b"\x02\x00", "version of the payload must be 1, got 2."),
+        (4, b"\x03\x00", "version of the payload must be 1 or 2, got 3."),
+        (4, b"\x02\x00", "bits of the payload must be 0, got 3."),
         (6, b"\x11\x00", "bits of the payload must be 1 to 16, or 32, got 17."),
         (6, b"\x00\x00", "bits of the payload must be 1 to 16, or 32, got 0."),
         (6, b"\x04\x00", "length written in the payload must be 6 bytes, got 5."),
@@ -107,7 +107,10 @@ def test_each_wrong_field_has_its_sentence_even_with_a_right_checksum(place: int
     [
         (Header(Layout.codes(2, 11), IDENTITY), "bits of the payload must be 3, got 2."),
         (Header(Layout.codes(3, 12), IDENTITY), "dimension of the payload must be 11, got 12."),
-        (Header(Layout.codes(3, 11), bytes(32)), "mechanism identity of the payload must be 0001020304050607..., got 000000"),
+        (
+            Header(Layout.codes(3, 11), bytes(32)),
+            "mechanism identity of the payload must be 0001020304050607..., got 000000",
+        ),
     ],
 )
 def test_another_mechanisms_header_is_refused(other: Header, sentence: str) -> None:

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quietbit.mechanism.base import Layout
-from quietbit._validate import InvalidParameter
+from quietbit._validate import InvalidParameter, InvalidPayload
 from quietbit.kernel.reference import ReferenceKernel
-from quietbit._validate import InvalidPayload
+from quietbit.mechanism.base import Layout
 from quietbit.wire.header import Header
 from quietbit.wire.payload import Payload, build
 

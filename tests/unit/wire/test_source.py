@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quietbit._validate import InvalidParameter, InvalidPayload
 from quietbit.mechanism.base import Layout
-from quietbit._validate import InvalidParameter
-from quietbit._validate import InvalidPayload
 from quietbit.wire.header import Header
 from quietbit.wire.payload import Payload
 from quietbit.wire.source import read_body

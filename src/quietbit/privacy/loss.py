@@ -1,0 +1,554 @@
+"""Privacy loss distributions: the exact account of many releases, each with a known worst pair.
+
+Idea     a release whose worst pair of laws (P, Q) is known costs delta(eps) = E_P[(1 - e^(eps - L))_+], L = log dP/dQ,
+         and the losses of independent releases add: convolve. Everything is moved towards privacy: losses go
+         onto a grid by connecting the dots of delta over e^eps, which never lowers delta; tails and rounding are added.
+Symbols  P, Q: a dominating pair, P the law with the party's data, Q the neighbour's; T releases; u = 2^-53;
+         theta: tilt; K(theta) = log E_P e^(theta L); c: law of the sum of losses; w: weights with delta = sum c w.
+Source   Dwork and Rothblum (2016), Sommer, Meiser, Mohammadi (2019): the loss and its convolution; Koskela, Jaelkoe,
+         Honkela (2020): Fourier transforms; Doroshenko et al. (2022): connecting the dots; Zhu, Dong, Wang (2022),
+         Theorem 10: dominating pairs of adaptive releases multiply; Kairouz, Oh, Viswanath (2015): pure privacy.
+
+Moving a mass p at loss l in [a, b] to the ends with p_b = p (1 - e^(a-l))/(1 - e^(a-b)), p_a = p - p_b keeps both P
+and Q of the interval, and replaces the convex function (r - x)_+ of the ratio r = e^l by its chord: delta grows for
+every epsilon, for this pair and, since pairs that dominate multiply, for every composition with it. So does raising a
+mass or a loss. Masses are computed as upper bounds throughout.
+
+The convolution is done at a tilt: a_j = p_j e^(theta l_j - kappa), any theta and kappa; then
+delta = sum_j c_j w_j with w_j = e^(T kappa - theta l_j) (1 - e^(eps - l_j))_+, c = a * ... * a, and errors of c count
+relative to delta, not to 1. What the window of N grid points does not hold: losses above it are at most
+e^(K(phi) - phi high) for any phi > theta (Chernoff); what wraps round only adds.
+
+Rounding of the transform. One transform of length N = 2^t errs by at most e = 10 t u of the result's 2-norm (Higham,
+Accuracy and Stability, Theorem 24.2, has 7 t u for radix 2 with accurate weights; larger radices have fewer
+roundings). A product of T transforms by repeated squaring errs relatively by (T-1) sqrt(5) u per entry. Together,
+    |c_computed - c|_2 <= B sum_i T_i e |a_i|_2 + (e + 3 u sum_i T_i) |c|_2,
+    B = product over i of max(1, |a_i|_1 + e sqrt(N) |a_i|_2)^T_i,
+and by Cauchy and Schwarz delta errs by at most that times |w|_2, which is added. |c|_2 <= |c_computed|_2 + the error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import fft
+from scipy.special import ndtr
+
+from quietbit._typing import FloatVector
+from quietbit._validate import finite_real, require, whole_number
+from quietbit.privacy.guarantee import check_delta
+
+__all__ = ["LossDistribution"]
+
+MOST_POINTS = 2**20
+LEAST_POINTS = 2**12
+_UNIT = 2.0**-53
+_NEGLIGIBLE = 36.0  # tails of e^-36 = 2e-16 of delta are cut, and added
+_GAUSSIAN_REACH = 13.0  # standard deviations; beyond lie 6e-39, which count as infinite loss
+_LEAST_TILT, _MOST_TILT = 1e-6, 1e9
+_SUM_MARGIN = 1e-12  # relative error of a sum of up to 2^20 positive numbers and of their exponentials
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Atoms:
+    """Finitely many losses with their masses under P, both rounded up; ``infinite``: mass where Q is nothing."""
+
+    losses: FloatVector = field(repr=False)
+    masses: FloatVector = field(repr=False)
+    infinite: float
+    identity: bytes
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Atoms) and self.identity == other.identity
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
+
+    def log_moment(self, theta: float) -> tuple[float, float]:
+        """K and its derivative at ``theta``, for the finite losses."""
+        exponents = theta * self.losses
+        peak = float(exponents.max(initial=-math.inf))
+        if peak == -math.inf:
+            return -math.inf, 0.0
+        weights = self.masses * np.exp(exponents - peak)
+        whole = float(weights.sum())
+        return peak + math.log(whole), float(weights @ self.losses) / whole
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LossDistribution:
+    """Losses of independent releases, one way round: P against Q; made by the constructors below.
+
+    >>> once = LossDistribution.from_atoms([0.75, 0.25], [0.25, 0.75])
+    >>> once.epsilon_upper(0.0) >= math.log(3)
+    True
+    >>> once.repeat(100).epsilon_upper(1e-6) < 100 * once.epsilon_upper(1e-6)
+    True
+    """
+
+    parts: tuple[tuple[_Atoms, int], ...] = ()
+    squared_mu: float = 0.0  # of all Gaussian releases together
+
+    @classmethod
+    def from_atoms(
+        cls, upper: ArrayLike, lower: ArrayLike, *, step: float | None = None, tail: float = 0.0
+    ) -> LossDistribution:
+        """The pair of finite laws with masses P_i <= ``upper`` and Q_i >= ``lower``.
+
+        Args:
+            upper: masses of P, rounded up where they are not exact; with the tail at least 1, up to 1e-12.
+            lower: masses of Q, rounded down; where one is 0 and its P is not, the loss is infinite.
+            step: put the losses on multiples of the power of two at or below this at once; by default they stay
+                where they are until a composition chooses its grid. Worth it for very many atoms.
+            tail: mass of P that is in none of the atoms: its loss counts as infinite.
+        """
+        top, bottom = _masses(upper, "upper"), _masses(lower, "lower")
+        require(top.size == bottom.size, "lower", bottom.size, f"as many masses as upper has, {top.size}")
+        tail = check_delta(tail)
+        whole = math.fsum([*top, tail])
+        require(-1e-12 <= whole - 1 <= 1e-6, "sum of upper and tail", whole, "1, up to rounding")
+        missing = 2 * max(0.0, 1 - whole)  # rounding of the masses given: raise them all, and their losses
+        infinite = float(top[bottom == 0].sum()) * (1 + missing) + tail
+        keep = (bottom > 0) & (top > 0)
+        losses = np.log(top[keep]) - np.log(bottom[keep])
+        near = np.abs(losses) < 0.5
+        losses[near] = np.log1p((top[keep] - bottom[keep])[near] / bottom[keep][near])
+        # log P - log Q errs by a unit or two of either logarithm, log1p by a few units of the loss itself.
+        error = 8 * _UNIT * np.where(near, np.abs(losses), np.abs(np.log(top[keep])) + np.abs(np.log(bottom[keep])) + 1)
+        error += missing
+        return cls(((_atoms(losses + error, top[keep] * (1 + missing), infinite * (1 + 1e-12), step), 1),))
+
+    @classmethod
+    def from_profile(
+        cls, epsilons: ArrayLike, deltas: ArrayLike, *, step: float | None = None, symmetric: bool = False
+    ) -> LossDistribution:
+        """The pair whose delta over e^epsilon connects certified points: it dominates what they certify.
+
+        The true delta is convex in e^epsilon and below the points, so it is below their lower convex hull, joined to
+        delta = 1 at e^epsilon = 0 and constant after the last point.
+
+        Args:
+            epsilons: increasing; negative ones are welcome, where P(O) - e^epsilon Q(O) <= delta as well.
+            deltas: an upper bound at each, in [0, 1].
+            step: as in `from_atoms`.
+            symmetric: the points hold both ways round; then 1 - e^-eps + e^-eps delta(eps) holds at -eps.
+        """
+        nodes, heights = np.array(epsilons, dtype=np.float64), np.array(deltas, dtype=np.float64)
+        require(nodes.ndim == 1 and nodes.size >= 1, "epsilons", nodes.shape, "a list of at least one number")
+        require(nodes.shape == heights.shape, "deltas", heights.shape, "as many as epsilons")
+        require(bool(np.all(np.isfinite(nodes)) and np.all(np.diff(nodes) > 0)), "epsilons", epsilons, "increasing")
+        require(bool(np.all((heights >= 0) & (heights <= 1))), "deltas", deltas, "in [0, 1]")
+        require(bool(np.all(np.abs(nodes) < 700)), "epsilons", epsilons, "below 700 in size")
+        if symmetric:
+            require(bool(np.all(nodes >= 0)), "epsilons", epsilons, "at least 0 where symmetric")
+            mirrored = -np.expm1(-nodes) + np.exp(-nodes) * heights
+            positive = nodes > 0
+            nodes = np.concatenate([-nodes[positive][::-1], nodes])
+            heights = np.concatenate([np.minimum(1, mirrored[positive][::-1] * (1 + 8 * _UNIT)), heights])
+        losses, masses, infinite = _connected(nodes, heights)
+        return cls(((_atoms(losses, masses, infinite, step), 1),))
+
+    @classmethod
+    def pure(cls, epsilon: float) -> LossDistribution:
+        """Randomised response, which dominates every epsilon-DP release (Kairouz, Oh, Viswanath 2015)."""
+        if epsilon == 0:
+            return cls()
+        epsilon = finite_real(epsilon, "epsilon", at_most=700.0)
+        masses = np.array([1 / (1 + math.exp(epsilon)), 1 / (1 + math.exp(-epsilon))]) * (1 + 8 * _UNIT)
+        return cls(((_atoms(np.array([-epsilon, epsilon]), masses, 0.0, None), 1),))
+
+    @classmethod
+    def gaussian(cls, mu: float) -> LossDistribution:
+        """N(mu, 1) against N(0, 1): ``mu`` is the sensitivity in standard deviations."""
+        return cls() if mu == 0 else cls((), math.nextafter(finite_real(mu, "mu", at_most=1e6) ** 2, math.inf))
+
+    def repeat(self, times: int) -> LossDistribution:
+        """``times`` independent releases."""
+        times = whole_number(times, "times", 0)
+        return _joined([(self, times)])
+
+    def compose(self, other: LossDistribution) -> LossDistribution:
+        """These releases and the other's, all fixed in advance or the same whatever came before."""
+        return _joined([(self, 1), (other, 1)])
+
+    def pure_epsilon_upper(self) -> float:
+        """The largest loss; infinite where a mass has no counterpart."""
+        if self.squared_mu > 0 or any(atoms.infinite > 0 for atoms, _ in self.parts):
+            return math.inf
+        terms = [times * float(atoms.losses.max(initial=-math.inf)) for atoms, times in self.parts]
+        return max(0.0, math.fsum(terms) + 4 * _UNIT * math.fsum(abs(term) for term in terms))
+
+    def rdp_upper(self, alpha: float) -> float:
+        """An upper bound on the Rényi divergence of order ``alpha`` of P from Q."""
+        require(alpha > 1, "alpha", alpha, "a number above 1")
+        if any(atoms.infinite > 0 for atoms, _ in self.parts):
+            return math.inf
+        theta = alpha - 1
+        terms = [alpha * self.squared_mu / 2]
+        terms += [times * _moment_upper(atoms.losses, atoms.masses, theta) / theta for atoms, times in self.parts]
+        return max(0.0, math.fsum(terms) + 8 * _UNIT * math.fsum(abs(term) for term in terms))
+
+    def delta_upper(self, epsilon: float) -> float:
+        """The least delta proved at ``epsilon``, a number of at least 0."""
+        require(0 <= epsilon < math.inf, "epsilon", epsilon, "a finite number of at least 0")
+        lost = self._infinite()
+        if epsilon >= self._largest() or lost >= 1:
+            return min(1.0, lost)
+        theta = _tilt(self, lambda moment, slope, theta: slope - epsilon)
+        moment, _ = self.log_moment(theta)
+        return min(1.0, _window(self, theta, min(0.0, moment - theta * epsilon)).delta_upper(epsilon) + lost)
+
+    def epsilon_upper(self, delta: float) -> float:
+        """The least epsilon proved at ``delta`` in [0, 1); infinite where none is."""
+        delta = check_delta(delta)
+        if delta == 0:
+            return self.pure_epsilon_upper()
+        left = delta - self._infinite()
+        if not left > 0:
+            return math.inf
+        if self._largest() <= 0:
+            return 0.0
+        goal = math.log(left)
+        theta = _tilt(self, lambda moment, slope, theta: theta * slope - moment + goal)
+        guess = (self.log_moment(theta)[0] - goal) / theta
+        return min(_window(self, theta, goal).epsilon_upper(left, guess), max(0.0, self._largest()))
+
+    def _infinite(self) -> float:
+        return math.fsum(times * atoms.infinite for atoms, times in self.parts) * (1 + 4 * _UNIT)
+
+    def _largest(self) -> float:
+        if self.squared_mu > 0:
+            return math.inf
+        terms = [times * float(atoms.losses.max(initial=-math.inf)) for atoms, times in self.parts]
+        return math.fsum(terms) + 4 * _UNIT * math.fsum(abs(term) for term in terms) if terms else 0.0
+
+    def log_moment(self, theta: float) -> tuple[float, float]:
+        """K and K' of the sum of finite losses at ``theta``: they choose where to look, no bound is made of them."""
+        moment, slope = theta * (theta + 1) * self.squared_mu / 2, (theta + 0.5) * self.squared_mu
+        for atoms, times in self.parts:
+            own, its_slope = atoms.log_moment(theta)
+            moment, slope = moment + times * own, slope + times * its_slope
+        return moment, slope
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """The tilted law of the sum of losses on a window of the grid, with everything that bounds its error."""
+
+    losses: FloatVector
+    law: FloatVector
+    scale: FloatVector  # e^(T kappa - theta loss)
+    margin: float  # relative error of a sum with these scales
+    error: float  # bound on the 2-norm of the error of ``law``
+    above: float  # mass of P at losses above the window, and what a grid counts as infinite
+    below: float  # mass of P at losses below the window
+
+    def delta_upper(self, epsilon: float) -> float:
+        """Delta at ``epsilon``, without the infinite masses of the parts themselves."""
+        start = int(np.searchsorted(self.losses, epsilon, side="right"))
+        if start < self.losses.size and self.scale[start] > 1e130:
+            return math.inf  # so far below the window's middle that squares of weights would overflow
+        weights = self.scale[start:] * -np.expm1(epsilon - self.losses[start:])
+        body = float(np.sum(self.law[start:] * weights)) + self.error * math.sqrt(float(np.sum(weights * weights)))
+        return body * (1 + self.margin) + self.above + (self.below if epsilon < self.losses[0] else 0.0)
+
+    def epsilon_upper(self, delta: float, guess: float) -> float:
+        """The least epsilon of at least 0 found at which `delta_upper` is at most ``delta``; infinite where none is.
+
+        The logarithm of delta is nearly straight: secants between an end that fails and one that holds.
+        """
+        low, high = 0.0, float(self.losses[-1])
+        goal = math.log(delta)
+        if high <= 0:
+            return 0.0 if self.delta_upper(0.0) <= delta else math.inf
+        at_low, at_high = _log(self.delta_upper(low)) - goal, _log(self.delta_upper(high)) - goal
+        if at_low <= 0:
+            return 0.0
+        if not at_high <= 0:
+            return math.inf
+        trial, tries = guess, 0
+        while high - low > 1e-13 * high and at_high < -1e-10 and tries < 100:
+            tries += 1
+            if not low < trial < high or tries % 4 == 0:
+                trial = 0.5 * (low + high)
+            if not low < trial < high:
+                break
+            value = _log(self.delta_upper(trial)) - goal
+            if value <= 0:
+                high, at_high = trial, value
+            else:
+                low, at_low = trial, value
+            # Aim a little below the goal, so that the end that holds comes close too.
+            share = (at_low + 5e-11) / (at_low - at_high) if at_high > -math.inf else 0.5
+            trial = low + share * (high - low)
+        return high
+
+
+def _log(value: float) -> float:
+    return math.log(value) if value > 0 else -math.inf if value == 0 else math.inf
+
+
+def _masses(values: ArrayLike, name: str) -> FloatVector:
+    array = np.array(values, dtype=np.float64)
+    require(array.ndim == 1 and array.size >= 1, name, array.shape, "a list of at least one mass")
+    require(bool(np.all((array >= 0) & (array <= 1 + 1e-6))), name, values, "masses in [0, 1]")
+    return array
+
+
+def _atoms(losses: FloatVector, masses: FloatVector, infinite: float, step: float | None) -> _Atoms:
+    """Atoms in the order of their losses, on a grid where a step is given."""
+    if step is not None:
+        width = 2.0 ** math.floor(math.log2(finite_real(step, "step", at_most=1.0)))
+        scattered, spread = _on_grid(losses, masses, width)
+        places, where = np.unique(scattered, return_inverse=True)
+        count = int(np.bincount(where).max(initial=1))
+        losses = np.asarray(places * width, dtype=np.float64)
+        masses = np.asarray(np.bincount(where, spread) * (1 + 2 * count * _UNIT), dtype=np.float64)
+    losses, masses = losses[masses > 0], masses[masses > 0]
+    order = np.argsort(losses, kind="stable")
+    losses, masses = np.ascontiguousarray(losses[order]), np.ascontiguousarray(masses[order])
+    losses.setflags(write=False)
+    masses.setflags(write=False)
+    identity = hashlib.sha256(losses.tobytes() + masses.tobytes() + np.float64(infinite).tobytes()).digest()
+    return _Atoms(losses, masses, infinite, identity)
+
+
+def _joined(releases: Iterable[tuple[LossDistribution, int]]) -> LossDistribution:
+    counts: dict[_Atoms, int] = {}
+    squared = 0.0
+    for one, times in releases:
+        for atoms, count in one.parts:
+            if times:
+                counts[atoms] = counts.get(atoms, 0) + times * count
+        if one.squared_mu > 0 and times:
+            own = one.squared_mu if times == 1 else math.nextafter(times * one.squared_mu, math.inf)
+            squared = own if squared == 0 else math.nextafter(squared + own, math.inf)
+    return LossDistribution(tuple(counts.items()), squared)
+
+
+def _connected(nodes: FloatVector, heights: FloatVector) -> tuple[FloatVector, FloatVector, float]:
+    """Losses, masses and infinite mass of the pair whose delta is the lower convex hull of the points.
+
+    Slopes are differences and lose digits, so what they lost is measured: the delta of the masses found is summed up
+    without cancellation, to a relative error of 16 u per node, by twice which the masses are raised; the largest
+    deficit that is left at a node becomes infinite mass, which raises delta everywhere.
+    """
+    hull = _hull(nodes, heights)
+    nodes, heights = nodes[hull], heights[hull]
+    widths = np.diff(nodes)
+    # fall[k]: minus the slope after node k times e^node; before the first node the line comes from (0, 1).
+    fall = np.append(np.maximum(-np.diff(heights), 0) / np.expm1(widths), 0.0)
+    before = np.append(1 - heights[0], fall[:-1] * np.exp(widths))
+    doubt = 16 * nodes.size * _UNIT
+    masses = np.maximum(before - fall, 0.0) * (1 + 2 * doubt + 8 * _UNIT)
+    # reached: delta of these masses at every node, from the last one down; beyond: e^node Q(ratio above it).
+    reached, beyond, deficit = float(heights[-1]), 0.0, 0.0
+    for k in range(nodes.size - 2, -1, -1):
+        beyond = (beyond + masses[k + 1]) * math.exp(-widths[k])
+        reached += math.expm1(widths[k]) * beyond
+        deficit = max(deficit, float(heights[k]) - reached * (1 - doubt))
+    infinite = float(heights[-1]) + deficit
+    infinite += max(0.0, 1 - math.fsum([*masses, infinite]))
+    return nodes, masses, infinite * (1 + 8 * _UNIT)
+
+
+def _hull(nodes: FloatVector, heights: FloatVector) -> list[int]:
+    """Indices of the lower convex hull over e^node, with the points (0, 1) before and a flat line after."""
+    best = np.minimum.accumulate(heights)  # delta does not increase
+    chosen: list[int] = []
+    for k in range(nodes.size):
+        if k and heights[k] > best[k - 1]:
+            continue
+        while chosen and _above(nodes, heights, chosen[-2] if len(chosen) > 1 else None, chosen[-1], k):
+            chosen.pop()
+        chosen.append(k)
+    return chosen
+
+
+def _above(nodes: FloatVector, heights: FloatVector, first: int | None, middle: int, last: int) -> bool:
+    """Whether the middle point is on or above the chord; a wrong answer costs tightness, `_connected` measures it."""
+    right = float(heights[middle] - heights[last]) / math.expm1(float(nodes[last] - nodes[middle]))
+    if first is None:
+        left = float(1 - heights[middle])
+    else:
+        left = float(heights[first] - heights[middle]) / -math.expm1(float(nodes[first] - nodes[middle]))
+    return left <= right
+
+
+def _on_grid(losses: FloatVector, masses: FloatVector, step: float) -> tuple[NDArray[np.int64], FloatVector]:
+    """Each atom on its two neighbours on the grid, by the chord; ``step`` is a power of two, so places are exact."""
+    scaled = losses / step
+    floor = np.floor(scaled)
+    upward = np.expm1(-(scaled - floor) * step) / math.expm1(-step)
+    up = np.minimum(1.0, upward * (1 + 8 * _UNIT))
+    down = np.where(upward > 0, np.maximum(0.0, 1 - upward) + 8 * _UNIT, 1.0)
+    places = floor.astype(np.int64)
+    keep = up > 0
+    return (
+        np.concatenate([places, places[keep] + 1]),
+        np.concatenate([masses * down, (masses * up)[keep]]) * (1 + 4 * _UNIT),
+    )
+
+
+def _gaussian_on_grid(squared_mu: float, step: float) -> tuple[NDArray[np.int64], FloatVector, float]:
+    """The Gaussian's loss, N(mu^2/2, mu^2), on a grid: places, masses, and the mass beyond.
+
+    The density is log-concave, so inside a cell [a, a + s] it is below, in likelihood-ratio order, one that grows like
+    e^(g l) with g its slope at a. With x = g s and f the share of the cell, that one has E f <= 1/2 + x/12 (for x < 0
+    plus |x|^3/720), E f(1-f) <= 1/6, and the chord's upward share (1 - e^(-s f))/(1 - e^-s) <= f + f(1-f)/2
+    s^2/(1 - e^-s).
+    """
+    mu, mean = math.sqrt(squared_mu), squared_mu / 2
+    reach = _GAUSSIAN_REACH * mu
+    places = np.arange(math.floor((mean - reach) / step), math.ceil((mean + reach) / step) + 1)
+    edges = (places * step - mean) / mu
+    lower = ndtr(-np.abs(edges))
+    # Differences of the smaller tails; the cell around the middle is what the two leave.
+    cells = np.where(edges[:-1] >= 0, lower[:-1] - lower[1:], lower[1:] - lower[:-1])
+    middle = (edges[:-1] < 0) & (edges[1:] > 0)
+    cells[middle] = 1 - lower[:-1][middle] - lower[1:][middle]
+    cells = cells + 256 * _UNIT * np.where(middle, 1.0, np.maximum(lower[:-1], lower[1:]))
+    turn = -edges[:-1] / mu * step  # x
+    share = 0.5 + turn / 12 + np.where(turn < 0, np.abs(turn) ** 3 / 720, 0.0) + step * step / -math.expm1(-step) / 12
+    share = np.clip(share + 64 * _UNIT, 0.0, 1.0)
+    masses = np.zeros(places.size)
+    masses[1:] += cells * share
+    masses[:-1] += cells * (1 - share + 4 * _UNIT)
+    masses[0] += ndtr(edges[0]) * (1 + 256 * _UNIT)
+    return places, masses * (1 + 8 * _UNIT), float(ndtr(-edges[-1])) * (1 + 256 * _UNIT)
+
+
+def _moment_error(losses: FloatVector, theta: float) -> float:
+    """Bound on the error of a computed log moment: products, exponentials, and a sum of so many."""
+    largest = float(np.abs(losses).max(initial=0.0))
+    return 8 * _UNIT * (4 + abs(theta) * largest + math.log2(losses.size + 2)) + 256 * _UNIT
+
+
+def _moment_upper(losses: FloatVector, masses: FloatVector, theta: float) -> float:
+    """An upper bound on log sum of mass e^(theta loss)."""
+    exponents = theta * losses
+    peak = float(exponents.max())
+    with np.errstate(under="ignore"):
+        whole = float(np.sum(masses * np.exp(exponents - peak)))
+    return peak + math.log(whole) + _moment_error(losses, theta) + 4 * _UNIT * abs(peak)
+
+
+def _tilt(releases: LossDistribution, rising: Callable[[float, float, float], float]) -> float:
+    """Where ``rising``(K, K', theta) crosses zero, roughly; any tilt is valid, this one is sharp.
+
+    Where the largest loss of all already has half of the tilted mass there is nothing to gain from more.
+    """
+    top = math.inf if releases.squared_mu > 0 else 0.0
+    log_mass = 0.0
+    for atoms, times in releases.parts:
+        top += times * float(atoms.losses[-1])
+        log_mass += times * math.log(float(atoms.masses[-1]))
+
+    def enough(theta: float) -> bool:
+        moment, slope = releases.log_moment(theta)
+        peaked = top < math.inf and theta * top + log_mass - moment >= -math.log(2)
+        return peaked or rising(moment, slope, theta) >= 0
+
+    low = high = _LEAST_TILT
+    while high < _MOST_TILT and not enough(high):
+        low, high = high, 4 * high
+    for _ in range(16 if low < high else 0):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def _low_end(releases: LossDistribution, theta: float) -> float:
+    """Below it lies e^-36 of the tilted mass, roughly; what is left out wraps round and only adds."""
+    moment, slope = releases.log_moment(theta)
+    ahead = releases.log_moment(theta * (1 + 1e-3) + 1e-9)[1]
+    variance = max((ahead - slope) / (theta * 1e-3 + 1e-9), 1e-30 + 1e-12 * slope * slope)
+    strides = math.sqrt(2 * _NEGLIGIBLE / variance) * 2.0 ** np.arange(-2, 6)
+    return max((moment - releases.log_moment(theta - by)[0] - _NEGLIGIBLE) / by for by in map(float, strides))
+
+
+def _window(releases: LossDistribution, theta: float, goal: float) -> _Window:
+    """Convolve at the tilt ``theta`` on a window that leaves out e^-36 of e^``goal``, the delta looked for."""
+    number = sum(times for _, times in releases.parts) + (releases.squared_mu > 0)
+    phi = _tilt(releases, lambda moment, slope, at: at * slope - moment + goal - _NEGLIGIBLE)
+    low, high = _low_end(releases, theta), (releases.log_moment(phi)[0] - goal + _NEGLIGIBLE) / phi
+    if releases.squared_mu == 0:
+        high = min(high, math.fsum(times * float(atoms.losses[-1]) for atoms, times in releases.parts))
+        low = max(low, math.fsum(times * float(atoms.losses[0]) for atoms, times in releases.parts))
+    width = max(high - low, 1e-9 * (1 + abs(high)))
+    points = 2 ** math.ceil(math.log2(min(max(LEAST_POINTS, 13000 * math.sqrt(number)), MOST_POINTS)))
+    step = 2.0 ** math.ceil(math.log2(width / (points - 8)))
+    first = math.floor(low / step) - 2
+    losses = (first + np.arange(points)) * step
+
+    grids: list[tuple[NDArray[np.int64], FloatVector, int]] = []
+    lost = 0.0
+    for atoms, times in releases.parts:
+        grids.append((*_on_grid(atoms.losses, atoms.masses, step), times))
+    if releases.squared_mu > 0:
+        places, masses, lost = _gaussian_on_grid(releases.squared_mu, step)
+        grids.append((places, masses, 1))
+
+    rounding = 10 * math.log2(points) * _UNIT
+    spectrum = np.ones(points // 2 + 1, dtype=np.complex128)
+    constant, magnitude, offset, last, growth, error = 0.0, 0.0, 0, 0, 0.0, 0.0
+    above, below_tilt = -phi * (float(losses[-1]) + step), 1 / max(step, width / 16)
+    below = below_tilt * float(losses[0])
+    for places, masses, times in grids:
+        own = np.asarray(places * step, dtype=np.float64)
+        kappa = _moment_upper(own, masses, theta)
+        with np.errstate(under="ignore"):
+            tilted = masses * np.exp(theta * own - kappa) * (1 + 4 * _UNIT * (8 + abs(kappa) + np.abs(theta * own)))
+        start = int(places[0])
+        slots = (places - start) % points
+        crowd = int(np.bincount(slots).max())
+        law = np.bincount(slots, tilted, minlength=points) * (1 + 2 * crowd * _UNIT)
+        norm, size = math.sqrt(float(law @ law)) * (1 + 1e-9), float(law.sum()) * (1 + 1e-13)
+        spectrum *= _power(np.asarray(fft.rfft(law)), times)
+        constant += times * kappa
+        magnitude += times * abs(kappa)
+        offset += times * start
+        growth += times * math.log(max(1.0, size + rounding * math.sqrt(points) * norm))
+        error += times * rounding * norm
+        above += times * _moment_upper(own, masses, phi)
+        last += times * int(places.max())
+        below += times * _moment_upper(own, masses, -below_tilt)
+
+    found = np.roll(np.asarray(fft.irfft(spectrum, points)), (offset - first) % points)
+    norm = math.sqrt(float(found @ found)) * (1 + 1e-9)
+    second = 2 * (rounding + 4 * _UNIT * (number + len(grids)))
+    error = (math.exp(min(growth, 700.0)) * error * (1 + 1e-6) + second * norm) / max(1e-3, 1 - second) + 1e-290
+    exponents = constant - theta * losses
+    with np.errstate(under="ignore"):
+        scale = np.exp(np.minimum(exponents, 690.0))
+    size = magnitude + theta * float(np.abs(losses[[0, -1]]).max())
+    return _Window(
+        losses,
+        np.maximum(found, 0.0),
+        scale,
+        _SUM_MARGIN + 16 * _UNIT * size,
+        error,
+        (math.exp(min(above + 1e-9, 0.0)) if last >= first + points else 0.0) + lost,
+        math.exp(min(below + 1e-9, 0.0)) * (1 + 1e-6),
+    )
+
+
+def _power(values: NDArray[np.complex128], times: int) -> NDArray[np.complex128]:
+    """``values`` to a whole power by repeated squaring."""
+    result: NDArray[np.complex128] | None = None
+    while True:
+        if times & 1:
+            result = values.copy() if result is None else result * values
+        times >>= 1
+        if not times:
+            return values if result is None else result
+        values = values * values

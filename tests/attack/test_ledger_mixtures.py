@@ -1,0 +1,70 @@
+"""Ledgers that were made to add what must not be added, each with the number it used to report and the true one."""
+
+import pytest
+
+from quietbit import Ball, DesignSpec, InterpolatedMVU, Norm, solve
+from quietbit._validate import InvalidParameter
+from quietbit.privacy import Adjacency, GaussianCurve, Ledger, LinearCurve, Release, Trust, Unit
+
+ZERO, REPLACE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
+BALL = Ball(Norm.L2, 1.0, 1000)
+
+
+def one_bit(beta=1.0):
+    return InterpolatedMVU(solve(DesignSpec(2, 1, 1.0)), BALL, beta)
+
+
+def test_zero_out_releases_do_not_enter_a_replace_one_ledger():
+    """25 of each read "6.979, replace-one"; 50 replace-one releases, which it has to be, read 9.234 then (Rényi)."""
+    near, far = (one_bit(0.25).privacy(which) for which in (ZERO, REPLACE))
+    ledger = Ledger(Unit.CLIENT, REPLACE, Trust.LOCAL).record(far, 25)
+    with pytest.raises(InvalidParameter, match="does not cover replacing"):
+        ledger.record(near, 25)
+    with pytest.raises(InvalidParameter, match="do not add up"):
+        near.repeat(25).compose(far.repeat(25))
+    wrong = near.curve.repeat(25).compose(far.curve.repeat(25)).epsilon_upper(1e-5)
+    true = far.curve.repeat(50).epsilon_upper(1e-5)
+    assert (wrong, true) == (pytest.approx(6.979, abs=2e-3), pytest.approx(9.234, abs=2e-3))
+    assert ledger.record(far, 25).guarantee(1e-5, adaptive=False).epsilon_upper == pytest.approx(true, rel=1e-12)
+
+
+def test_replace_one_releases_enter_a_zero_out_ledger_at_their_own_price():
+    near, far = (Release(LinearCurve(slope), which, Unit.CLIENT, Trust.LOCAL) for slope, which in
+                 ((0.01, ZERO), (0.04, REPLACE)))  # fmt: skip
+    ledger = Ledger(Unit.CLIENT, ZERO, Trust.LOCAL).record(near, 5).record(far, 5)
+    assert ledger.total().rdp(2.0) == pytest.approx(0.5)
+    assert ledger.guarantee(1e-5).adjacency is ZERO
+
+
+def test_the_curve_of_a_sum_is_not_local():
+    """The curve of a sum over 1000 clients read "local, 0.096" where a payload alone costs 4.1."""
+    mechanism = one_bit()
+    summed = mechanism.sum_privacy(1000, REPLACE)
+    alone = mechanism.privacy(REPLACE)
+    assert summed.epsilon_upper(1e-5) < 0.05 * alone.epsilon_upper(1e-5)
+    with pytest.raises(InvalidParameter, match="trust must be"):
+        Ledger(Unit.CLIENT, REPLACE, Trust.LOCAL).record(summed)
+    with pytest.raises(InvalidParameter, match="trust must be"):
+        Ledger(Unit.CLIENT, REPLACE, Trust.SECURE_AGGREGATION).record(
+            Release(GaussianCurve(0.01), REPLACE, Unit.CLIENT, Trust.CENTRAL)
+        )
+    both = Ledger(Unit.CLIENT, REPLACE, Trust.SECURE_AGGREGATION).record(summed).record(alone)
+    assert both.guarantee(1e-5).epsilon_upper > alone.epsilon_upper(1e-5)
+
+
+def test_a_label_does_not_make_a_sample_level():
+    """The curve of a client's update labelled "sample" read 1.434 where a client of two samples pays 1.814."""
+    client = Release(GaussianCurve(0.05), ZERO, Unit.CLIENT, Trust.LOCAL)
+    with pytest.raises(InvalidParameter, match="unit of the release"):
+        Ledger(Unit.SAMPLE, ZERO, Trust.LOCAL).record(client)
+    with pytest.raises(InvalidParameter, match="samples"):
+        Release(GaussianCurve(0.05), ZERO, Unit.SAMPLE, Trust.LOCAL)
+    sample = Release(GaussianCurve(0.05), ZERO, Unit.SAMPLE, Trust.LOCAL, samples=2)
+    with pytest.raises(InvalidParameter, match="unit of the release"):
+        Ledger(Unit.CLIENT, ZERO, Trust.LOCAL).record(sample)
+
+
+def test_a_bare_curve_is_refused():
+    for nothing in (GaussianCurve(0.05), 0.5, None):
+        with pytest.raises(InvalidParameter, match="release must be a Release"):
+            Ledger(Unit.CLIENT, ZERO, Trust.LOCAL).record(nothing)

@@ -1,0 +1,358 @@
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from importlib.util import find_spec
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import stats
+
+from quietbit._validate import InvalidParameter
+from quietbit.kernel import expand
+from quietbit.kernel.expand import (
+    FAILURE_UPPER,
+    acceptance_limits,
+    accumulate,
+    chacha20_blocks,
+    finest_shift,
+    inner,
+    inner_error_upper,
+    normals,
+    rows,
+    scatter,
+    search,
+    start_state,
+    stream_words,
+    tries_upper,
+    unit,
+)
+from quietbit.kernel.rng import seeded_rng
+from statistical.kit import assert_binomial, seed
+from unit.kernel import quantile_maker as maker
+
+RFC_8439 = (
+    "e4e7f110 15593bd1 1fdd0f50 c47120a3 c7f4d1c7 0368c033 9aaa2204 4e6cd4c3 "
+    "466482d2 09aa9f07 05d7c214 a2028bd9 d19c12b5 b94e16de e883d0cb 4e3c50a2"
+)
+STROMBERGSON = {  # draft-strombergson-chacha-test-vectors, 128-bit keys, 20 rounds: test cases 1 and 8
+    ("00" * 16, "00" * 8): (
+        "89670952608364fd00b2f90936f031c8e756e15dba04b8493d00429259b20f46"
+        "cc04f111246b6c2ce066be3bfb32d9aa0fddfbc12123d4b9e44f34dca05a103f"
+    ),
+    ("c46ec1b18ce8a878725a37e780dfb735", "1ada31d5cf688221"): (
+        "826abdd84460e2e9349f0ef4af5b179b426e4b2d109a9c5bb44000ae51bea90a"
+        "496beeef62a76850ff3f0402c4ddc99f6db07f151c1c0dfac2e56565d6289625"
+    ),
+}
+
+GOLDEN_NORMALS = [4596015048186379388, 4611764748529527958, -4624236410913512174]  # the bits of the doubles
+GOLDEN_ROWS = [95, 217, 444, 723, 855]
+
+
+@pytest.fixture(params=["numba", "numpy"])
+def either(request, monkeypatch):
+    """With compiled code and without."""
+    if request.param == "numpy":
+        monkeypatch.setattr(expand, "_machine_code", lambda: None)
+    elif find_spec("numba") is None:
+        pytest.skip("numba is not installed")
+    return request.param
+
+
+def keystream(state, blocks):
+    return chacha20_blocks(state, 0, blocks).T.astype("<u4").tobytes()
+
+
+def test_the_block_of_rfc_8439():
+    """Section 2.3.2; there the nonce has 96 bits, and its first word stands where ours has half of the block number."""
+    state = start_state(bytes(range(32)))
+    state[12:] = [1, 0x09000000, 0x4A000000, 0]
+    assert " ".join(f"{word:08x}" for word in chacha20_blocks(state, 0, 1)[:, 0]) == RFC_8439
+
+
+@pytest.mark.parametrize(("key", "nonce"), STROMBERGSON)
+def test_keys_of_128_bits(key, nonce):
+    found = keystream(start_state(bytes.fromhex(key), bytes.fromhex(nonce)), 1)
+    assert found.hex() == STROMBERGSON[key, nonce]
+
+
+def test_keys_of_256_bits_are_those_of_another_implementation():
+    ciphers = pytest.importorskip("cryptography.hazmat.primitives.ciphers")
+    key, nonce = bytes(range(7, 39)), bytes(range(8))
+    other = ciphers.Cipher(ciphers.algorithms.ChaCha20(key, bytes(8) + nonce), None).encryptor().update(bytes(64 * 40))
+    assert keystream(start_state(key, nonce), 40) == other
+
+
+def test_words_are_read_in_tiles(either):
+    state = start_state(b"a key of 16 byte", b"a nonce.")
+    blocks = chacha20_blocks(state, 0, 48).astype(np.uint64)
+    words = stream_words(state, 300)
+    for index in (0, 1, 15, 16, 127, 128, 200, 299):
+        tile, j, i = index // 128, index % 128 // 16, index % 16
+        low, high = blocks[2 * j : 2 * j + 2, 16 * tile + i]
+        assert words[index] == low | (high << np.uint64(32))
+
+
+def test_block_numbers_carry_into_their_upper_half(either):
+    state = start_state(bytes(16))
+    state[12] = 0xFFFFFFFE
+    plain = start_state(bytes(16))
+    plain[13] = 1
+    np.testing.assert_array_equal(chacha20_blocks(state, 2, 3), chacha20_blocks(plain, 0, 3))
+    whole = stream_words(state, 128)[2]
+    low, high = chacha20_blocks(plain, 0, 1)[:2, 0].astype(np.uint64)
+    assert whole == low | (high << np.uint64(32))
+
+
+@pytest.mark.parametrize("count", [0, 1, 127, 128, 129, 1000])
+def test_normals_do_not_depend_on_the_backend_or_the_count(count, monkeypatch):
+    seeds = [bytes(16), bytes(range(16))]
+    found = [normals(key, count) for key in seeds]
+    longer = [normals(key, 1024)[:count] for key in seeds]
+    monkeypatch.setattr(expand, "_machine_code", lambda: None)
+    for a, b, key in zip(found, longer, seeds, strict=True):
+        assert a.tobytes() == b.tobytes() == normals(key, count).tobytes()
+
+
+def test_golden_normals_and_rows(either):
+    """Payloads are decoded with these for ever; a change here is a change of the wire format."""
+    np.testing.assert_array_equal(normals(bytes(range(16)), 3).view(np.int64), GOLDEN_NORMALS)
+    assert rows(bytes(range(8)), 5, 1000).tolist() == GOLDEN_ROWS
+
+
+def test_rows_are_one_of_each_stratum_and_uniform(either):
+    """False alarms: 1e-9."""
+    size, count = 100, 7
+    edges = [j * size // count for j in range(count + 1)]
+    trials = 4000 if either == "numba" else 40
+    rng = np.random.default_rng(seed(1))
+    found = np.array([rows(rng.bytes(8), count, size) for _ in range(trials)])
+    for j in range(count):
+        width = edges[j + 1] - edges[j]
+        hits = np.bincount(found[:, j] - edges[j], minlength=width)
+        assert hits.size == width
+        if either == "numba":
+            assert_binomial(hits, trials, 1 / width)
+            with pytest.raises(AssertionError):
+                assert_binomial(np.concatenate([[0], hits[:-1] + hits[0] // (width - 1)]), trials, 1 / width)
+
+
+def test_rows_are_multiples_of_a_word_in_exact_arithmetic():
+    starts = expand.strata(3, 1 << 20)
+    words = np.array([0, 2**64 - 1, 0x123456789ABCDEF0], dtype=np.uint64)
+    found = expand._row_numbers(words, starts)
+    expected = [int(a) + (int(w) * int(b - a) >> 64) for w, a, b in zip(words, starts, starts[1:], strict=False)]
+    assert found.tolist() == expected
+    assert rows(bytes(8), 8, 8).tolist() == list(range(8))
+    assert rows(bytes(8), 1, 1).tolist() == [0]
+
+
+def test_the_inner_product_keeps_its_promise():
+    rng = np.random.default_rng(2)
+    for count in (1, 63, 64, 65, 1000, 5000):
+        y = rng.normal(size=count) * 10.0 ** rng.uniform(-3, 3, count)
+        direction, length = unit(y)
+        key = rng.bytes(16)
+        words = stream_words(start_state(key), count)
+        with mpmath.workprec(200):
+            some = [mpmath.mpf(float(value)) for value in y]
+            norm = mpmath.sqrt(mpmath.fsum(v * v for v in some))
+            if count <= 65:  # exact quantiles
+                z = [
+                    maker.tail_quantile(mpmath.mpf((int(w) % 2**63) | 1) / 2**64) * (-1 if w >> np.uint64(63) else 1)
+                    for w in words
+                ]
+            else:
+                z = [mpmath.mpf(float(v)) for v in normals(key, count)]
+            true = mpmath.fsum(a * b for a, b in zip(some, z, strict=True)) / norm
+            assert abs(mpmath.mpf(inner(direction, normals(key, count))) - true) < inner_error_upper(count)
+            assert abs(length / norm - 1) <= (count / 64 + 10) * 2.0**-53
+    assert inner_error_upper(1024) < 2e-12
+
+
+@pytest.mark.skipif(find_spec("numba") is None, reason="numba is not installed")
+@pytest.mark.parametrize("count", [1, 64, 100, 1024])
+def test_compiled_inner_products_add_in_the_same_order(count):
+    from quietbit.kernel.compiled_expand import _inner
+
+    rng = np.random.default_rng(count)
+    left, right = rng.normal(size=(2, count))
+    padded = np.zeros((2, 1024))
+    padded[:, :count] = left, right
+    assert _inner(padded[0], padded[1], np.empty(64)) == inner(left, right)
+
+
+def test_extreme_vectors_have_directions():
+    tiny, huge = np.full(10, 1e-300), np.full(10, 1e300)
+    for vector in (tiny, huge, np.full(10, 5e-324)):
+        direction, length = unit(vector)
+        np.testing.assert_allclose(direction, 1 / math.sqrt(10), rtol=1e-15)
+        assert length == pytest.approx(vector[0] * math.sqrt(10), rel=1e-15) or vector[0] == 5e-324
+    zero, length = unit(np.zeros(4))
+    assert length == 0.0
+    assert zero.tolist() == [1.0, 0.0, 0.0, 0.0]
+    for bad in (np.nan, np.inf):
+        with pytest.raises(InvalidParameter, match="finite"):
+            unit(np.array([0.0, bad]))
+    with pytest.raises(InvalidParameter, match="vector"):
+        unit(np.zeros(0))
+
+
+def test_limits_are_exact_and_never_above():
+    values = [0.0, 2.0**-80, 1e-9, 0.1, 1 / 3, 1 - 2.0**-53, 1.0]
+    for value, limit in zip(values, acceptance_limits(values), strict=True):
+        assert int(limit) == min(math.floor(Fraction(value) * 2**64), 2**64 - 1)
+    for bad in (-0.1, 1.1, float("nan")):
+        with pytest.raises(InvalidParameter, match="acceptance probability"):
+            acceptance_limits([bad])
+
+
+def test_giving_up_is_rare_enough():
+    for chance in (1.0, 0.9, 0.1, 1e-3, 1e-6):
+        tries = tries_upper(chance)
+        with mpmath.workprec(200):
+            assert (1 - mpmath.mpf(chance)) ** tries <= FAILURE_UPPER
+        assert tries <= 42 / chance + 2
+    for bad in (0.0, 1e-12, 2.0, float("nan")):
+        with pytest.raises(InvalidParameter, match="acceptance_lower"):
+            tries_upper(bad)
+
+
+EDGES = np.array([-1.0, 0.0, 1.5])
+CHANCES = [0.01, 0.05, 0.2, 1.0]
+
+
+def test_the_first_accepted_seed_is_found(either):
+    direction = unit(np.random.default_rng(1).normal(size=150))[0]
+    limits = acceptance_limits(CHANCES)
+    for start in range(8):
+        block = seeded_rng(start).draw(1)
+        found, tries = search(direction, EDGES, limits, seeded_rng(start).draw(1), acceptance_lower=0.1)
+        for candidate in range(tries):
+            key = block.uniform64(0, 2 * candidate, 2).astype("<u8").tobytes()
+            step = int(np.searchsorted(EDGES, inner(direction, normals(key, 150)), side="right"))
+            accepted = block.uniform64(1, candidate, 1)[0] < limits[step]
+            assert accepted == (candidate == tries - 1)
+        assert found == key
+
+
+def test_accepted_seeds_follow_the_profile():
+    """False alarms: 1e-9."""
+    direction = unit(np.random.default_rng(1).normal(size=130))[0]
+    limits, rng = acceptance_limits(CHANCES), seeded_rng(seed(6))
+    keys = [search(direction, EDGES, limits, rng.draw(1), acceptance_lower=0.1)[0] for _ in range(3000)]
+    t = np.array([inner(direction, normals(key, 130)) for key in keys])
+    weight = np.diff(stats.norm.cdf([-np.inf, *EDGES, np.inf])) * CHANCES
+    counts = np.bincount(np.searchsorted(EDGES, t, side="right"), minlength=4)
+    assert_binomial(counts, len(keys), weight / weight.sum())
+    with pytest.raises(AssertionError):
+        assert_binomial(counts, len(keys), np.diff(stats.norm.cdf([-np.inf, *EDGES, np.inf])))
+
+
+def test_after_the_cap_a_fresh_candidate_is_released(either):
+    """A profile that accepts nothing shows it: the answer is the candidate after the last one."""
+    limits = acceptance_limits([0.0])
+    for direction in (np.eye(1, 9)[0], -np.eye(1, 9)[0]):
+        found, tries = search(direction, np.empty(0), limits, seeded_rng(1).draw(1), acceptance_lower=0.5)
+        assert tries == tries_upper(0.5) + 1
+        assert found == seeded_rng(1).draw(1).uniform64(0, 2 * (tries - 1), 2).astype("<u8").tobytes()
+
+
+def test_payloads_add_up_in_any_order(monkeypatch):
+    rng = np.random.default_rng(3)
+    size, count, shift = 1 << 12, 200, finest_shift(40)
+    seeds = rng.integers(0, 256, (20, 16), dtype=np.uint8)
+    nonces = rng.integers(0, 256, (20, 8), dtype=np.uint8)
+    expected = [0] * size  # whole numbers of any length
+    for key, nonce in zip(seeds, nonces, strict=True):
+        for row, z in zip(rows(nonce.tobytes(), count, size), normals(key.tobytes(), count), strict=True):
+            expected[int(row)] += round(Fraction(float(z)) * 2**shift)
+    total, backwards, parts, plain = (np.zeros(size, np.int64) for _ in range(4))
+    accumulate(nonces, seeds, total, count=count, shift=shift)
+    accumulate(nonces[::-1], seeds[::-1], backwards, count=count, shift=shift)
+    for piece in (slice(0, 7), slice(7, 20)):
+        accumulate(nonces[piece], seeds[piece], parts, count=count, shift=shift)
+    monkeypatch.setattr(expand, "_machine_code", lambda: None)
+    accumulate(nonces, seeds, plain, count=count, shift=shift)
+    for found in (total, backwards, parts, plain):
+        assert found.tolist() == expected
+    accumulate(nonces, seeds, plain, count=count, shift=shift, weights=np.full(20, -1))
+    assert not np.any(plain)
+
+
+def test_numbers_are_added_to_the_rows_of_a_nonce():
+    total = np.zeros(64, np.int64)
+    scatter(bytes(8), np.arange(1, 6), total)
+    scatter(bytes(8), np.arange(1, 6), total)
+    expected = np.zeros(64, np.int64)
+    expected[rows(bytes(8), 5, 64)] = 2 * np.arange(1, 6)
+    np.testing.assert_array_equal(total, expected)
+    with pytest.raises(InvalidParameter, match="numbers"):
+        scatter(bytes(8), np.ones(5), total)
+    with pytest.raises(InvalidParameter, match="total"):
+        scatter(bytes(8), np.arange(5), np.zeros(64))
+
+
+def test_sums_fit():
+    for most in (1, 2, 3, 1000, 2**20, 10**9):
+        shift = finest_shift(most)
+        assert most * math.ceil(9.0802 * 2**shift) < 2**62
+    with pytest.raises(InvalidParameter, match="most"):
+        finest_shift(0)
+
+
+def test_refusals():
+    with pytest.raises(InvalidParameter, match="seed must be 16 bytes"):
+        normals(bytes(15), 1)
+    with pytest.raises(InvalidParameter, match="count"):
+        normals(bytes(16), -1)
+    with pytest.raises(InvalidParameter, match="nonce must be 8 bytes"):
+        rows(bytes(9), 1, 1)
+    with pytest.raises(InvalidParameter, match="count"):
+        rows(bytes(8), 9, 8)
+    with pytest.raises(InvalidParameter, match="at most 16777216 times the 1 rows"):
+        rows(bytes(8), 1, 2**25)
+    good = (np.zeros((2, 8), np.uint8), np.zeros((2, 16), np.uint8), np.zeros(64, np.int64))
+    for nonces, seeds, total in (
+        (good[0][:1], *good[1:]),
+        (good[0], good[1][:, :8], good[2]),
+        (*good[:2], np.zeros(64)),
+    ):
+        with pytest.raises(InvalidParameter):
+            accumulate(nonces, seeds, total, count=4, shift=40)
+    with pytest.raises(InvalidParameter, match="weights"):
+        accumulate(*good, count=4, shift=40, weights=np.ones(3, np.int64))
+    with pytest.raises(InvalidParameter, match="shift"):
+        accumulate(*good, count=4, shift=60)
+    block, one = seeded_rng(0).draw(1), np.ones(1)
+    with pytest.raises(InvalidParameter, match="direction"):
+        search(np.array([np.nan]), np.empty(0), acceptance_limits([1.0]), block, acceptance_lower=1.0)
+    with pytest.raises(InvalidParameter, match="limits"):
+        search(one, np.empty(0), acceptance_limits([1.0, 1.0]), block, acceptance_lower=1.0)
+    with pytest.raises(InvalidParameter, match="increasing"):
+        search(one, np.array([0.0, np.nan]), acceptance_limits([1.0] * 3), block, acceptance_lower=1.0)
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+def test_tensors_expand_to_the_same_bits():
+    import torch
+
+    from quietbit.kernel.device_expand import accumulate_tensors, normals_tensor
+
+    rng = np.random.default_rng(5)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    seeds, nonces = rng.integers(0, 256, (5, 16), dtype=np.uint8), rng.integers(0, 256, (5, 8), dtype=np.uint8)
+    expected = np.stack([normals(key.tobytes(), 300) for key in seeds])
+    assert normals_tensor(torch.from_numpy(seeds).to(device), 300).cpu().numpy().tobytes() == expected.tobytes()
+    weights = np.array([1, -2, 3, 1, 1])
+    total, tensor = np.zeros(1 << 11, np.int64), torch.zeros(1 << 11, dtype=torch.int64, device=device)
+    accumulate(nonces, seeds, total, count=300, shift=44, weights=weights)
+    given = (torch.from_numpy(nonces).to(device), torch.from_numpy(seeds).to(device), tensor)
+    accumulate_tensors(*given, count=300, shift=44, weights=torch.from_numpy(weights).to(device))
+    np.testing.assert_array_equal(tensor.cpu().numpy(), total)
+    with pytest.raises(InvalidParameter, match="total"):
+        accumulate_tensors(*given[:2], torch.zeros(64), count=4, shift=40)
+    with pytest.raises(InvalidParameter, match="seeds"):
+        normals_tensor(torch.zeros(16, dtype=torch.uint8), 4)
