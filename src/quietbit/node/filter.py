@@ -6,8 +6,8 @@ Idea     a server picks its next mechanism after it has seen the last answer, so
          each order. Nearly all of delta (`MAIN`) goes to the one order at which a curve that grows linearly reaches
          the cap, so that such curves pay less than 1 % of epsilon for the freedom to choose.
 Symbols  alpha: an order of `ORDERS`; S(alpha): sum of the divergences of all releases; w(alpha): the share of delta
-         that belongs to the order; LOST: the share that is set aside for outputs of lost mass (`privacy.curve.with_delta`).
-         All shares together are at most 1.
+         that belongs to the order; LOST: the share that is set aside for outputs of lost mass
+         (`privacy.curve.with_delta`). All shares together are at most 1.
 Source   docs/theory/filters.md, Theorem (the best of several accounts), with shares that a cap (epsilon, delta) fixes;
          Feldman and Zrnic (2021), Theorem 4.3, for one order.
 
