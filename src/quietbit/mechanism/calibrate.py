@@ -65,14 +65,15 @@ def calibrate(
     clamp: bool | None = None,
     decoder: str | None = None,
     design: Design | None = None,
+    keep: int | str | None = None,
     account: Priced | None = None,
 ) -> Calibration:
     """The most accurate mechanism of its kind whose releases together stay within (epsilon, delta).
 
     Args:
         mechanism: the word of a family: ``imvu`` (solves for the design's epsilon, or for beta where a design is
-            given), ``mvu``, ``gaussian``, ``laplace``, ``sign`` (of the noise that fits the ball's norm), ``skellam``,
-            or that of another package.
+            given), ``vmvu`` (designs its profile), ``mvu``, ``gaussian``, ``laplace``, ``sign`` (of the noise that
+            fits the ball's norm), ``skellam``, or that of another package.
         ball: where updates lie.
         epsilon: the target for all releases of one party together; met to a relative 1e-4 from below.
         delta: in [0, 1); at 0 only pure mechanisms can answer.
@@ -85,6 +86,8 @@ def calibrate(
         clamp: of ``imvu``.
         decoder: of ``imvu``: ``alphabet`` or ``unbiased-at-zero``.
         design: calibrate beta for this design (``imvu``).
+        keep: how many rotated coordinates a client keeps (``vmvu``), a power of two; by default, and for ``auto``,
+            1,024, or as many as make the projection cost at most 1 % of the error.
         account: the guarantee of the most exposed party, where that is not ``releases`` times the mechanism's own
             (samples of clients of several sizes, say).
 
@@ -93,7 +96,7 @@ def calibrate(
     target = Target(epsilon, delta, adjacency, releases)  # type: ignore[arg-type]
     require(isinstance(ball, Ball), "ball", ball, "a Ball")
     chosen = family(mechanism)
-    choices = Choices(bits, levels, beta, clamp, decoder, design)
+    choices = Choices(bits, levels, beta, clamp, decoder, design, keep)
     choices.check(chosen)
 
     def priced(found: Mechanism) -> Guarantee:

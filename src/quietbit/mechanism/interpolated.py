@@ -25,7 +25,6 @@ from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.kernel.base import Kernel
-from quietbit.kernel.clipped import sample_clipped
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.sampler import Sampler
 from quietbit.mechanism.accumulate import of_values
@@ -116,7 +115,7 @@ class InterpolatedMVU:
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """One symbol per coordinate, clipped, sampled and packed in one pass of the kernel."""
         check_rng(rng)
-        sample_clipped(kernel, self.sampler, update, self.ball.norm.order, self.ball.radius, rng, out)
+        kernel.sample_clipped(self.sampler, update, self.ball.norm.order, self.ball.radius, rng, out)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Sums of what symbols stand for."""

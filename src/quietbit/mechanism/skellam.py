@@ -177,6 +177,11 @@ class Skellam:
         return (self.noise_variance + 1 / 6) / self.scale**2
 
     @property
+    def moment_error(self) -> float:
+        """How far ``variance`` may be off, as a fraction: rounding adds 0 to 1/4, of which it assumes 1/6."""
+        return (1 / 6) / (self.noise_variance + 1 / 6)
+
+    @property
     def _words(self) -> int:
         return words_needed(self.noise_variance, 2 ** (self.bits - 1), self.code_count)
 

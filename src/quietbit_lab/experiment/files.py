@@ -8,7 +8,6 @@ Idea     a record is written beside its place and moved there; a line of results
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import tempfile
@@ -17,9 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from quietbit._validate import QuietbitError
+from quietbit._validate import QuietbitError, require_module
 
 __all__ = ["append_line", "only_writer", "read_lines", "write_json", "write_whole"]
+
+BINARY = getattr(os, "O_BINARY", 0)  # Windows would turn line ends into two bytes without it
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> Path:
@@ -53,14 +54,15 @@ def append_line(path: Path, value: Any) -> None:
     """One more line of JSON, on disk when this returns; a torn line before it is removed."""
     line = json.dumps(value, separators=(",", ":"), allow_nan=False).encode() + b"\n"
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | BINARY, 0o644)
     except OSError as error:
         raise QuietbitError(f"Cannot write {path}: {error.strerror}.") from error
     try:
         end = _end_of_last_line(handle)
         try:
             os.ftruncate(handle, end)
-            if os.pwrite(handle, line, end) != len(line):
+            os.lseek(handle, end, os.SEEK_SET)
+            if os.write(handle, line) != len(line):
                 raise OSError(28, "No space left on device")
             os.fsync(handle)
         except OSError as error:
@@ -96,7 +98,7 @@ def only_writer(folder: Path) -> Iterator[None]:
         raise QuietbitError(f"Cannot write {folder}: {error.strerror}.") from error
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(handle)
         except OSError as error:
             raise QuietbitError(f"Another process is writing to {folder}: wait for it, or stop it first.") from error
         yield
@@ -104,12 +106,24 @@ def only_writer(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def _lock(handle: int) -> None:
+    """Take the file for this process alone, or raise OSError at once; closing it lets go."""
+    try:
+        import fcntl
+    except ImportError:  # Windows has another call for it
+        windows: Any = require_module("msvcrt", "all")
+        windows.locking(handle, windows.LK_NBLCK, 1)
+        return
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def _end_of_last_line(handle: int) -> int:
     size = os.fstat(handle).st_size
     position = size
     while position > 0:
         start = max(0, position - 4096)
-        found = os.pread(handle, position - start, start).rfind(b"\n")
+        os.lseek(handle, start, os.SEEK_SET)
+        found = os.read(handle, position - start).rfind(b"\n")
         if found >= 0:
             return start + found + 1
         position = start

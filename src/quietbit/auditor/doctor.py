@@ -1,7 +1,8 @@
 """A self-test of sampler, account and payload on this machine, in a few seconds.
 
 Idea     each check computes something whose answer is known beforehand: other kernels' codes, the table's
-         frequencies, an exact certificate, a closed form of the paper, the bytes of the wire format's example.
+         frequencies, an exact certificate, a closed form of the paper, the bytes of the wire format's example,
+         and what the auditor finds when it sends known updates over the real path.
          A check that raises has failed; no check stops the others.
 Symbols  false alarm: the probability that a correct sampler fails the test of frequencies.
 """
@@ -18,6 +19,7 @@ import numpy as np
 
 from quietbit._typing import FloatMatrix
 from quietbit._validate import InvalidPayload, QuietbitError, require
+from quietbit.auditor.audit import audit
 from quietbit.design.catalogue import catalogue, shipped
 from quietbit.design.certify import certify
 from quietbit.design.spec import DesignSpec
@@ -26,10 +28,13 @@ from quietbit.kernel.base import Kernel, packed_size
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import RandomBits, secure_rng, seeded_rng
 from quietbit.kernel.sampler import Sampler
-from quietbit.kernel.select import default_kernel, select
-from quietbit.kernel.support import kernel_support
+from quietbit.kernel.select import default_kernel, kernel_support, select
+from quietbit.mechanism.additive import Gaussian, Laplace, Sign
 from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.dithered import DitheredMVU
 from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.mechanism.skellam import Skellam
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.ledger import Ledger
 from quietbit.wire.header import HEADER_SIZE
@@ -45,6 +50,8 @@ LEAST_EXPECTED = 10_000
 SEED = 20230723
 DIMENSION = 50_003  # no multiple of 8
 FEW = 2_003
+AUDITED = 35
+AUDIT_SAMPLES = 100
 
 # eps^2/8 alpha per release is the curve of Gaussian noise of multiplier 2: 50 releases, delta 1e-5, 60 digits.
 FIFTY_ONE_BIT_RELEASES = 22.019608744456733
@@ -100,6 +107,7 @@ def self_test(
             Check("shipped designs", lambda: designs_hold(catalogue() if designs is None else designs)),
             Check("privacy account", account_holds),
             Check("payload", lambda: payload_holds(rng)),
+            Check("audit of releases", lambda: releases_hold(rng)),
         ],
         report,
     )
@@ -252,6 +260,32 @@ def payload_holds(rng: RandomBits | None = None) -> str:
     except InvalidPayload:
         return f"{len(EXAMPLE)} known bytes, {size:,} there and back, a flipped bit refused"
     raise _Wrong("A payload with a flipped bit was accepted.")
+
+
+def releases_hold(rng: RandomBits | None = None, mechanisms: Sequence[Mechanism] = ()) -> str:
+    """The auditor finds nothing against shipped mechanisms, each with its share of the false alarms."""
+    chosen = mechanisms or _audited()
+    count = 0
+    for mechanism in chosen:
+        doubt = FALSE_ALARM / len(chosen)
+        found = audit(mechanism, Adjacency.ZERO_OUT, rng=rng, samples=AUDIT_SAMPLES, confidence=1 - doubt)
+        faults = "; ".join(found.failures)
+        _expect(found.passed, f"Releases of {type(mechanism).__name__} are not what is claimed ({faults}).")
+        count = len(found.findings) + 1
+    return f"{len(chosen)} mechanisms, {count} checks each on the real path, false alarm below {FALSE_ALARM:g}"
+
+
+def _audited() -> tuple[Mechanism, ...]:
+    round_ball, pointed = Ball(Norm.L2, 1.0, AUDITED), Ball(Norm.L1, 1.0, AUDITED)
+    one_bit, three_bits = _shipped(DesignSpec(2, 1, 1.0)), _shipped(DesignSpec(8, 3, 5.0))
+    return (
+        InterpolatedMVU(one_bit, round_ball),
+        InterpolatedMVU(three_bits, round_ball),
+        DitheredMVU(three_bits, round_ball),
+        Gaussian(round_ball, 1.0),
+        Sign(Laplace(pointed, 1.0)),
+        Skellam(round_ball, 1.0),
+    )
 
 
 def _example() -> InterpolatedMVU:

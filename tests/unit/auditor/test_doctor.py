@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quietbit import Ball, Gaussian, Norm
+from quietbit.auditor import doctor as module
+from quietbit.auditor.doctor import Check, run_checks, self_test
 from quietbit.design.catalogue import shipped
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
@@ -17,8 +20,6 @@ from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import secure_rng, seeded_rng
 from quietbit.kernel.select import default_kernel
 from quietbit.privacy.ledger import Ledger
-from quietbit.wire import self_test as module
-from quietbit.wire.self_test import Check, run_checks, self_test
 
 NAMES = [
     "kernels agree bit for bit",
@@ -27,6 +28,7 @@ NAMES = [
     "shipped designs",
     "privacy account",
     "payload",
+    "audit of releases",
 ]
 
 
@@ -46,6 +48,18 @@ class Broken:
     def sample_packed(self, sampler: Any, inputs: Any, rng: Any, out: Any, **options: Any) -> None:
         codes = self.sample(sampler, inputs, rng, **options)
         out[:] = np.frombuffer(ReferenceKernel().pack(codes, sampler.bits), dtype=np.uint8)
+
+
+@pytest.fixture(autouse=True)
+def one_audit(request, monkeypatch):
+    """One mechanism is audited instead of all, but for the test that all is well here."""
+    if request.node.name != "test_all_is_well_here":
+        monkeypatch.setattr(module, "_audited", lambda: (Gaussian(Ball(Norm.L2, 1.0, 5), 1.0),))
+
+
+def test_a_release_that_is_not_what_is_claimed_is_seen(monkeypatch):
+    monkeypatch.setattr(Gaussian, "variance", lambda self, value: 4.0)
+    assert "Releases of Gaussian" in failed(self_test(rng=seeded_rng(1)))["audit of releases"]
 
 
 def failed(outcomes: list[Any]) -> dict[str, str]:
