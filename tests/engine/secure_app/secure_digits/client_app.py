@@ -7,7 +7,7 @@ from flwr.app import Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
-from quietbit.flower import PrivateUplink
+from quietbit.flower import PrivateUplink, Simulation
 from secure_digits.task import LOST, UNHEARD, to_arrays, to_vector, update
 
 
@@ -36,7 +36,7 @@ def watch(message, context, call_next):
     return reply
 
 
-app = ClientApp(mods=[watch, PrivateUplink()])
+app = ClientApp(mods=[watch, PrivateUplink(simulation=Simulation(seed=3))])
 
 
 @app.train()
