@@ -26,7 +26,7 @@ node = typer.Typer(
     no_args_is_help=True,
 )
 PolicyArgument = Annotated[
-    str, typer.Argument(metavar="POLICY", help="The policy file, an absolute path.", show_default=False)
+    str, typer.Argument(metavar="POLICY", help="The policy file.", show_default=False)
 ]
 
 
@@ -69,8 +69,7 @@ def node_init(
     from quietbit.node.ledger import FileLedger
     from quietbit.node.policy import Policy
 
-    place = Path(policy).expanduser()
-    require(place.is_absolute(), "POLICY", policy, "an absolute path")
+    place = _absolute(policy)
     require(not os.path.lexists(place), "POLICY", policy, "a file that does not exist yet")
     found = Policy(
         epsilon=epsilon,
@@ -114,7 +113,7 @@ def node_check(policy: PolicyArgument, json: JsonOption = False) -> int:
 
     said, lines = "", 0
     try:
-        found = Policy.load(policy)
+        found = Policy.load(_absolute(policy))
         lines = FileLedger(found.ledger, found.counter).read().count
     except (LedgerError, PolicyError) as error:
         said = str(error)
@@ -140,7 +139,7 @@ def node_status(
     from quietbit.node.policy import DAY, Policy
     from quietbit.node.release import spent
 
-    found = Policy.load(policy)
+    found = Policy.load(_absolute(policy))
     books = FileLedger(found.ledger, found.counter).read()
     caps: list[dict[str, Any]] = []
     for cap in found.caps():
@@ -212,7 +211,7 @@ def node_serve(
     from quietbit.node.release import Kept
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    found = Policy.load(policy)
+    found = Policy.load(_absolute(policy))
     ledger = FileLedger(found.ledger, found.counter)
     ledger.read()  # what is wrong with it is said now
     octal = len(mode) <= 4 and all(digit in "01234567" for digit in mode) and bool(mode)
@@ -222,6 +221,11 @@ def node_serve(
         signal.signal(signal.SIGTERM, lambda *_: gate.stop())
     record("This node's gatekeeper serves", [Row("socket", "socket", socket), Row("policy", "policy", policy)], json)
     gate.serve()
+
+
+def _absolute(policy: str) -> Path:
+    """What a node config must name: the same file from wherever a process is started."""
+    return Path(policy).expanduser().absolute()
 
 
 def _list(text: str) -> tuple[str, ...]:

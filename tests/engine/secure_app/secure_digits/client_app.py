@@ -14,13 +14,14 @@ from secure_digits.task import LOST, UNHEARD, to_arrays, to_vector, update
 def watch(message, context, call_next):
     """What a step brought and took, and what the node keeps of it."""
     asked, partition = message.content["quietbit-sum"], context.node_config["partition-id"]
-    key = asked["round"], asked["step"]
+    number = message.content["quietbit"]["round"]
+    key = number, asked["step"]
     if partition in LOST.get(key, ()):
         return Message(Error(1, "the question was lost"), reply_to=message)
     reply = call_next(message, context)
     answered, ledger = not reply.has_error(), context.state.get("quietbit")
     note = {
-        "round": asked["round"],
+        "round": number,
         "step": asked["step"],
         "partition": partition,
         "error": "" if answered else reply.error.reason,
