@@ -29,11 +29,12 @@ from quietbit.node.filter import Cap
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.release import spent
-from quietbit.plan.problem import LocalPlan, Score, clip_rows
-from quietbit.plan.settings import Settings
+from quietbit.plan.plan import RoundPlan
 from quietbit.privacy.guarantee import Adjacency, Trust
 from quietbit.simulate.client_rng import seeded_client_rng
 from quietbit.simulate.loop import simulate
+from quietbit.simulate.problem import LocalPlan, Score, clip_rows
+from quietbit.simulate.training import Training
 from quietbit.wire.uplink import Uplink
 
 pytestmark = [
@@ -116,12 +117,12 @@ def test_the_example_trains_as_the_simulator_does(tmp_path):
 
     ours = settings_of(DIGITS, **private)
     problem = DigitsWithoutEngine(module(DIGITS / "flower_digits" / "task.py"), nodes)
-    plan = Settings(
-        "imvu", lr=1.0, rounds=rounds, cohort=nodes, clip=ours.clip, momentum=0.0,
-        epsilon=ours.mechanism_for(650).design.spec.epsilon,
-        local_steps=10, local_rate=0.5, evaluate_every=1, seed=7, words="seeded",
+    plan = RoundPlan(
+        "imvu", clip=ours.clip, adjacency="zero-out", cohort=nodes, rng="seeded", seed=7,
+        design_epsilon=ours.mechanism_for(650).design.spec.epsilon,
     )  # fmt: skip
-    run = simulate(problem, plan)
+    training = Training(lr=1.0, momentum=0.0, rounds=rounds, local_steps=10, local_rate=0.5, evaluate_every=1)
+    run = simulate(problem, plan, training)
     # The simulator rounds updates to float32 before it clips, the mod does not: no code differs here, and the server
     # adds the same numbers, so that models agree to a rounding of float32.
     np.testing.assert_allclose(model, run.parameters, rtol=0, atol=1e-6)

@@ -10,12 +10,14 @@ pytest.importorskip("flwr", reason="needs the flower extra: pip install 'quietbi
 pytest.importorskip("ray", reason="needs the flower extra: pip install 'quietbit[flower]'")
 pytest.importorskip("sklearn", reason="needs the lab extra: pip install 'quietbit[lab]'")
 
+
 from engine.simulation import simulate_app
 from quietbit.flower import RunSettings
 from quietbit.node.ledger import StateLedger
 from quietbit.node.release import spent
-from quietbit.plan.settings import Settings
+from quietbit.plan.plan import RoundPlan
 from quietbit.simulate.loop import simulate
+from quietbit.simulate.training import Training
 from quietbit_lab.task.registry import TaskSpec, build_task
 
 pytestmark = pytest.mark.slow
@@ -48,11 +50,11 @@ def reference():
     mechanism = SETTINGS.mechanism_for(
         DIMENSION
     )  # nodes stop by an account of their own: the run is calibrated to that
-    settings = Settings(
-        mechanism="imvu", lr=1.0, momentum=0.0, rounds=ROUNDS, cohort=NODES, clip=0.3,
-        epsilon=mechanism.design.spec.epsilon, adjacency="zero-out", words="seeded", seed=0,
+    plan = RoundPlan(
+        "imvu", clip=0.3, adjacency="zero-out", cohort=NODES, design_epsilon=mechanism.design.spec.epsilon,
+        rng="seeded", seed=0,
     )  # fmt: skip
-    return simulate(build_task(TaskSpec("digits", samples=143)), settings)
+    return simulate(build_task(TaskSpec("digits", samples=143)), plan, Training(lr=1.0, momentum=0.0, rounds=ROUNDS))
 
 
 def test_the_model_is_that_of_the_simulator_to_the_last_bit(outcome, reference):

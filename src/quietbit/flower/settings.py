@@ -16,7 +16,7 @@ Symbols  keys are written ``quietbit.<name>`` in a flat config, or in a table ``
 | `quietbit.releases` | how often a client may answer: the mechanism is calibrated to it | required if calibrated |
 | `quietbit.design-epsilon` | the design's epsilon (imvu, mvu), instead of calibrating | calibrated |
 | `quietbit.noise-multiplier` | noise in units of the sensitivity (the others), instead of calibrating | calibrated |
-| `quietbit.bits`, `levels`, `beta`, `clamp`, `decoder` | as in `quietbit.plan.settings.Settings` | as there |
+| `quietbit.bits`, `levels`, `beta`, `clamp`, `decoder` | as in `quietbit.plan.plan.RoundPlan` | as there |
 | `quietbit.keep` | arrays that are never sent: names with commas between them, `*` allowed | none |
 | `quietbit.trust` | `local`, or `secure-aggregation`: the server sees sums over clients alone (imvu) | `local` |
 | `quietbit.threshold` | t: clients that must stay in a sum of at most 2 t - 1, or it is not made | for sums |
@@ -32,14 +32,12 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, final
 
-import numpy as np
-
-from quietbit._validate import InvalidParameter, finite_real, require, whole_number
+from quietbit._validate import InvalidParameter, finite_real, member, require, whole_number
+from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.filter import Cap, Price
 from quietbit.node.pricing import release_price
-from quietbit.plan.choose import choose_mechanism
-from quietbit.plan.settings import Settings
+from quietbit.plan.plan import RoundPlan
 from quietbit.privacy.aggregate import MOST_CLIENTS
 from quietbit.privacy.guarantee import Adjacency, Trust, check_delta
 
@@ -82,7 +80,7 @@ class RunSettings:
     timeout: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what `Settings` refuses, and a calibration without a number of releases."""
+        """Refuse what a `RoundPlan` refuses, and a calibration without a number of releases."""
         put = object.__setattr__
         require(self.mechanism != "none", "quietbit.mechanism", self.mechanism, "a private mechanism")
         put(self, "epsilon", finite_real(self.epsilon, "quietbit.epsilon"))
@@ -164,14 +162,27 @@ class RunSettings:
         """What one release of the mechanism costs under the run's trust."""
         return release_price(mechanism, Adjacency(self.adjacency), self.min_honest_clients or 0)
 
-    def plan(self, target: float) -> Settings:
-        """The same choices in the words of the engine-free simulator, whose checks and calibration are used."""
-        return Settings(
-            mechanism=self.mechanism, lr=1.0, rounds=1, cohort=self.threshold or 1, clip=self.clip, norm=self.norm,
-            epsilon=self.design_epsilon, noise=self.noise_multiplier, bits=self.bits, levels=self.levels,
-            beta=self.beta, clamp=self.clamp, decoder=self.decoder, adjacency=self.adjacency, delta=self.delta,
-            target_epsilon=target, trust=self.trust, honest=self.min_honest_clients,
-        )  # fmt: skip
+    def plan(self, epsilon: float) -> RoundPlan:
+        """The same choices in the words of a plan, whose checks and calibration are used, for a budget."""
+        return RoundPlan(
+            self.mechanism,
+            clip=self.clip,
+            adjacency=Adjacency(self.adjacency),
+            norm=member(Norm, self.norm, "quietbit.norm"),
+            epsilon=epsilon,
+            delta=self.delta,
+            trust=Trust(self.trust),
+            releases=self.releases,
+            cohort=self.threshold or 1,
+            min_honest_clients=self.min_honest_clients,
+            design_epsilon=self.design_epsilon,
+            noise_multiplier=self.noise_multiplier,
+            bits=self.bits,
+            levels=self.levels,
+            beta=self.beta,
+            clamp=self.clamp,
+            decoder=self.decoder,
+        )
 
 
 @lru_cache(maxsize=8)
@@ -180,17 +191,16 @@ def _mechanism(settings: RunSettings, dimension: int) -> Mechanism:
 
     So the target is lowered until all releases together fit under the node's account of the budget.
     """
-    one_client, target = np.ones(1, dtype=np.int64), settings.epsilon
-    times, cap = settings.releases or 1, settings.cap
-    found = choose_mechanism(settings.plan(target), dimension, one_client, times)
+    target, cap = settings.epsilon, settings.cap
+    found = settings.plan(target).mechanism_for(dimension)
     if settings.releases is None:
         return found
     for _ in range(8):
-        reached = cap.epsilon_upper(Price.total([(settings.price(found), times)]))
+        reached = cap.epsilon_upper(Price.total([(settings.price(found), settings.releases)]))
         if reached <= settings.epsilon:
             return found
         target *= settings.epsilon / reached * (1 - CLOSE)
-        found = choose_mechanism(settings.plan(target), dimension, one_client, times)
+        found = settings.plan(target).mechanism_for(dimension)
     raise InvalidParameter(
         f"quietbit.epsilon must be one that {settings.mechanism} can meet, got {settings.epsilon!r}."
     )

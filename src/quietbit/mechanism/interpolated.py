@@ -271,8 +271,12 @@ class _Family:
     strength: str = "design_epsilon"
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> InterpolatedMVU:
-        """The mechanism of a design of this epsilon; of several bits for sums of codes, a binomial one."""
-        design = solve(DesignSpec(choices.levels or 2, choices.bits or 1, finite_real(strength, "design_epsilon")))
+        """The mechanism of a design of this epsilon: the one given among the choices, or else the best there is."""
+        each = finite_real(strength, "design_epsilon")
+        design = choices.design
+        if design is None:
+            design = solve(DesignSpec(choices.levels or 2, choices.bits or 1, each))
+        require(design.spec.epsilon == each, "design_epsilon", strength, f"{design.spec.epsilon!r}, the design's")
         return _build(ball, 1.0 if choices.beta is None else choices.beta, replace(choices, design=design))
 
     def calibrated(self, ball: Ball, choices: Choices, target: Target, account: Account) -> Mechanism:

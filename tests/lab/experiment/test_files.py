@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 import quietbit
-from quietbit_lab.experiment.files import append_line, only_writer, read_lines, write_json, write_whole
+from quietbit._files import append_line, only_writer, read_lines, write_json, write_whole
 
 
 def test_lines_are_appended_and_read(tmp_path):
