@@ -306,11 +306,11 @@ def test_sums_that_are_never_finished_do_not_fill_the_memory(tmp_path):
     secrets = {}
     policy = Policy.load(owned(tmp_path)["quietbit_policy"])
     held = Kept(policy, FileLedger(policy.ledger, policy.counter), secrets)
-    for run in range(70):
+    for number in range(70):
         part = SumPart("keys", 6, 1, 4, 3)
-        asked = Question(run, 1, 11, DIMENSION, description_of(MECHANISM), 1e3, 1e-5, "zero-out", None, part)
+        asked = Question(number, 1, 11, DIMENSION, description_of(MECHANISM), 1e3, 1e-5, "zero-out", None, part)
         assert len(held.step(asked)) == 64
-    assert list(secrets) == [str(run) for run in range(6, 70)]
+    assert list(secrets) == [str(number) for number in range(6, 70)]
 
 
 def secrets_of(place):
