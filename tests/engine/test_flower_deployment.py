@@ -117,11 +117,11 @@ def test_the_example_trains_as_the_simulator_does(tmp_path):
 
     ours = settings_of(DIGITS, **private)
     problem = DigitsWithoutEngine(module(DIGITS / "flower_digits" / "task.py"), nodes)
+    strength = ours.mechanism_for(650).design.spec.epsilon
     plan = RoundPlan(
-        "imvu", clip=ours.clip, adjacency="zero-out", cohort=nodes, rng="seeded", seed=7,
-        design_epsilon=ours.mechanism_for(650).design.spec.epsilon,
-    )  # fmt: skip
-    training = Training(lr=1.0, momentum=0.0, rounds=rounds, local_steps=10, local_rate=0.5, evaluate_every=1)
+        "imvu", clip=ours.clip, adjacency="zero-out", cohort=nodes, design_epsilon=strength, seed=7, rng="seeded"
+    )
+    training = Training(lr=1.0, rounds=rounds, momentum=0.0, local_steps=10, local_rate=0.5, evaluate_every=1)
     run = simulate(problem, plan, training)
     # The simulator rounds updates to float32 before it clips, the mod does not: no code differs here, and the server
     # adds the same numbers, so that models agree to a rounding of float32.

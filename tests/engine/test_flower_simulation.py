@@ -10,7 +10,6 @@ pytest.importorskip("flwr", reason="needs the flower extra: pip install 'quietbi
 pytest.importorskip("ray", reason="needs the flower extra: pip install 'quietbit[flower]'")
 pytest.importorskip("sklearn", reason="needs the lab extra: pip install 'quietbit[lab]'")
 
-
 from engine.simulation import simulate_app
 from quietbit.flower import RunSettings
 from quietbit.node.ledger import StateLedger
@@ -50,11 +49,10 @@ def reference():
     mechanism = SETTINGS.mechanism_for(
         DIMENSION
     )  # nodes stop by an account of their own: the run is calibrated to that
-    plan = RoundPlan(
-        "imvu", clip=0.3, adjacency="zero-out", cohort=NODES, design_epsilon=mechanism.design.spec.epsilon,
-        rng="seeded", seed=0,
-    )  # fmt: skip
-    return simulate(build_task(TaskSpec("digits", samples=143)), plan, Training(lr=1.0, momentum=0.0, rounds=ROUNDS))
+    strength = mechanism.design.spec.epsilon
+    plan = RoundPlan("imvu", clip=0.3, adjacency="zero-out", cohort=NODES, design_epsilon=strength, rng="seeded")
+    training = Training(lr=1.0, momentum=0.0, rounds=ROUNDS)
+    return simulate(build_task(TaskSpec("digits", samples=143)), plan, training)
 
 
 def test_the_model_is_that_of_the_simulator_to_the_last_bit(outcome, reference):

@@ -25,9 +25,7 @@ node = typer.Typer(
     epilog="Start with: quietbit node init --help",
     no_args_is_help=True,
 )
-PolicyArgument = Annotated[
-    str, typer.Argument(metavar="POLICY", help="The policy file.", show_default=False)
-]
+PolicyArgument = Annotated[str, typer.Argument(metavar="POLICY", help="The policy file.", show_default=False)]
 
 
 def node_init(
