@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from quietbit.plan.settings import Settings
 
 from engine.superlink import EngineFailure, Network, Node
 from engine.wire import PUSHES, Request, replies, total

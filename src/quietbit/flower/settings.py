@@ -33,9 +33,10 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, final
 
-from quietbit._validate import InvalidParameter, finite_real, require, whole_number
+from quietbit._validate import InvalidParameter, finite_real, member, require, whole_number
 from quietbit.flower.budget import Budget, read_adjacency, read_trust
-from quietbit.mechanism.base import Mechanism, summable
+from quietbit.mechanism.ball import Norm
+from quietbit.mechanism.base import Mechanism
 from quietbit.plan.plan import RoundPlan
 from quietbit.privacy.aggregate import MOST_CLIENTS
 from quietbit.privacy.guarantee import Adjacency, Trust, check_delta
@@ -166,19 +167,17 @@ class RunSettings:
 
     def curve(self, mechanism: Mechanism) -> Release:
         """What one release of the mechanism costs under the run's trust."""
-        if self.honest is None:
-            return mechanism.privacy(self.privacy_adjacency)
-        return summable(mechanism).sum_privacy(self.honest, self.privacy_adjacency)
+        return self._plan().release(mechanism)
 
     def _plan(self) -> RoundPlan:
         """The same choices in the words of a plan, whose checks and calibration are used."""
         return RoundPlan(
-            self.mechanism, clip=self.clip, adjacency=self.adjacency, norm=self.norm, epsilon=self.epsilon,
-            delta=self.delta, trust=self.trust, releases=self.releases, cohort=self.threshold or 1,
+            self.mechanism, clip=self.clip, adjacency=self.privacy_adjacency, epsilon=self.epsilon, delta=self.delta,
+            norm=member(Norm, self.norm, "quietbit.norm"), trust=self.privacy_trust, releases=self.releases, cohort=self.threshold or 1,
             min_honest_clients=self.honest, design_epsilon=self.design_epsilon, noise_multiplier=self.noise,
             bits=self.bits, levels=self.levels, beta=self.beta, clamp=self.clamp, decoder=self.decoder, rng=self.words,
             seed=self.seed,
-        )  # type: ignore[arg-type]  # fmt: skip
+        )  # fmt: skip
 
 
 @lru_cache(maxsize=8)

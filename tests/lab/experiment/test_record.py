@@ -1,7 +1,6 @@
 import json
 
 import pytest
-from quietbit.plan.settings import Settings
 
 import quietbit
 from quietbit.simulate.loop import simulate

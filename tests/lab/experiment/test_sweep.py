@@ -6,7 +6,6 @@ import sys
 import time
 
 import pytest
-from quietbit.plan.settings import Settings
 
 import quietbit
 from quietbit._files import read_lines

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from functools import cache
 
-from quietbit.plan.settings import Settings
 
 from quietbit.simulate.loop import simulate
 from quietbit_lab.experiment.record import run_record

@@ -1,5 +1,4 @@
 import numpy as np
-from quietbit.plan.settings import Settings
 
 from quietbit.simulate.loop import simulate
 from quietbit_lab.task.registry import TaskSpec, build_task

@@ -3,7 +3,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from quietbit.plan.settings import Settings
 
 import quietbit
 from quietbit.simulate.loop import simulate

@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from quietbit.plan.settings import Settings
 
 import quietbit
 from quietbit.mechanism.ball import Ball, Norm
