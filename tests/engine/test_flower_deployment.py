@@ -25,8 +25,8 @@ from engine.superlink import EngineFailure, Network, Node
 from engine.wire import PUSHES, Request, replies, total
 from quietbit.flower import RunSettings, read_ledger
 from quietbit.privacy.guarantee import Adjacency
+from quietbit.simulate import RoundPlan, Training, simulate
 from quietbit.simulate.client_rng import seeded_client_rng
-from quietbit.simulate.loop import simulate
 from quietbit.simulate.problem import LocalPlan, Score, clip_rows
 from quietbit.wire.uplink import Uplink
 
@@ -111,11 +111,11 @@ def test_the_example_trains_as_the_simulator_does(tmp_path):
 
     ours = settings_of(DIGITS, **private)
     problem = DigitsWithoutEngine(module(DIGITS / "flower_digits" / "task.py"), nodes)
-    plan = Settings(
-        "imvu", lr=1.0, rounds=rounds, cohort=nodes, clip=ours.clip, target_epsilon=epsilon, momentum=0.0,
-        local_steps=10, local_rate=0.5, evaluate_every=1, seed=7, words="seeded",
-    )  # fmt: skip
-    run = simulate(problem, plan)
+    plan = RoundPlan(
+        "imvu", clip=ours.clip, adjacency=Adjacency.ZERO_OUT, epsilon=epsilon, cohort=nodes, seed=7, rng="seeded"
+    )
+    training = Training(1.0, rounds, momentum=0.0, local_steps=10, local_rate=0.5, evaluate_every=1)
+    run = simulate(problem, plan, training)
     # The simulator rounds updates to float32 before it clips, the mod does not: no code differs here, and the server
     # adds the same numbers, so that models agree to a rounding of float32.
     np.testing.assert_allclose(model, run.parameters, rtol=0, atol=1e-6)

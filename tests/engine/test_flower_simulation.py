@@ -14,7 +14,7 @@ pytest.importorskip("sklearn", reason="needs the lab extra: pip install 'quietbi
 from engine.simulation import simulate_app
 from quietbit import Adjacency
 from quietbit.flower import NodeLedger
-from quietbit.simulate.loop import simulate
+from quietbit.simulate import RoundPlan, Training, simulate
 from quietbit_lab.task.registry import TaskSpec, build_task
 
 pytestmark = pytest.mark.slow
@@ -43,11 +43,8 @@ def outcome(tmp_path_factory):
 @pytest.fixture(scope="module")
 def reference():
     """The same plan without an engine, with the same words."""
-    settings = Settings(
-        mechanism="imvu", lr=1.0, momentum=0.0, rounds=ROUNDS, cohort=NODES, clip=0.3, target_epsilon=60.0,
-        adjacency="zero-out", words="seeded", seed=0,
-    )  # fmt: skip
-    return simulate(build_task(TaskSpec("digits", samples=143)), settings)
+    plan = RoundPlan("imvu", clip=0.3, adjacency=Adjacency.ZERO_OUT, epsilon=60.0, cohort=NODES, rng="seeded", seed=0)
+    return simulate(build_task(TaskSpec("digits", samples=143)), plan, Training(1.0, ROUNDS, momentum=0.0))
 
 
 def test_the_model_is_that_of_the_simulator_to_the_last_bit(outcome, reference):

@@ -17,7 +17,7 @@ seeds = [1, 2]
 [[grid]]
 label = "I-MVU"
 mechanism = "imvu"
-epsilon = 1.0
+design_epsilon = 1.0
 lr = [0.1, 0.3]
 [[grid]]
 label = "exact"

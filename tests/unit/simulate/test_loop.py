@@ -70,7 +70,9 @@ def test_a_target_stops_a_run_whose_strength_is_given():
 
 def test_sample_level_runs():
     problem = small_problem(samples=10)
-    run = simulate(problem, *planned(mechanism="gaussian", design_epsilon=None, noise_multiplier=3.0, unit="sample", cohort=3))
+    run = simulate(
+        problem, *planned(mechanism="gaussian", design_epsilon=None, noise_multiplier=3.0, unit="sample", cohort=3)
+    )
     assert run.guarantee.unit.value == "sample"
     # Noise is relative to the largest sensitivity: one release of the smallest client is a plain Gaussian's.
     slope = run.account.ledger(0).entries[0][0].rdp(2.0)
