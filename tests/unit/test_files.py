@@ -37,8 +37,8 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
     path = tmp_path / "results.jsonl"
     append_line(path, {"k": 0})
     before = path.read_bytes()
-    real = os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda handle, data, at: real(handle, data[:3], at))
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda handle, data: real(handle, data[:3]))
     with pytest.raises(quietbit.QuietbitError, match=r"No space left.*intact"):
         append_line(path, {"k": 1})
     assert path.read_bytes() == before

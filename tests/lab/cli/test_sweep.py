@@ -11,6 +11,7 @@ claim = "a claim"
 name = "digits"
 [common]
 cohort = 50
+adjacency = "zero-out"
 clip = 0.5
 rounds = [2, 4]
 seeds = [1, 2]

@@ -7,21 +7,8 @@ import torch
 from quietbit_lab.task.linear import LinearSoftmax
 from unit.cli.kit import assert_refused, shell
 
-SHORT = (
-    "train",
-    "--task",
-    "digits",
-    "--adjacency",
-    "zero-out",
-    "--design-epsilon",
-    1,
-    "--lr",
-    0.3,
-    "--rounds",
-    4,
-    "--cohort",
-    50,
-)
+ZERO = ("train", "--task", "digits", "--adjacency", "zero-out")
+SHORT = (*ZERO, "--design-epsilon", 1, "--lr", 0.3, "--rounds", 4, "--cohort", 50)
 
 
 def test_a_run_and_its_record(capsys, tmp_path):
@@ -77,20 +64,26 @@ def test_a_target_is_kept(capsys):
     [
         (("--task", "imagenet"), "imagenet"),
         (("--mechanism", "rappor"), "rappor"),
-        (("--mechanism", "gaussian"), "noise_multiplier"),
-        (("--cohort", 5000), "cohort"),
+        (("--mechanism", "gaussian"), "--noise-multiplier"),
+        (("--epsilon", 3, "--cohort", 5000), "cohort"),
         (("--clip", "nan"), "clip"),
         (("--adjacency", "bounded"), "adjacency"),
-        (("--out", "no/run.json"), "Cannot write"),
+        (("--epsilon", 3, "--out", "no/run.json"), "Cannot write"),
         (("--repeat", "none.json"), "none.json"),
-        (("--task", "mnist", "--data", "nowhere"), "quietbit data get mnist"),
+        (("--epsilon", 3, "--task", "mnist", "--data", "nowhere"), "quietbit data get mnist"),
         (("--mechanism", "laplace", "--noise-multiplier", 1), "norm"),
     ],
 )
 def test_bad_input_is_one_sentence(capsys, tmp_path, monkeypatch, words, mention):
     monkeypatch.chdir(tmp_path)
-    assert_refused(shell(capsys, "train", *words), mention)
+    assert_refused(shell(capsys, *ZERO, *words), mention)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_adjacency_is_never_left_implicit(capsys):
+    assert_refused(shell(capsys, "train", "--epsilon", 3), "--adjacency must be given")
+    public = shell(capsys, "train", "--mechanism", "none", "--rounds", 2, "--json").json
+    assert public["guarantee"] is None
 
 
 def test_a_diverging_run_keeps_its_record(capsys, tmp_path):

@@ -10,6 +10,7 @@ claim = "one bit is enough"
 name = "digits"
 [common]
 cohort = 50
+adjacency = "zero-out"
 clip = [0.5, 1.0]
 lr = 0.3
 rounds = [20, 10]
