@@ -18,6 +18,7 @@ import pytest
 
 import quietbit
 import quietbit.flower
+import quietbit.node
 from quietbit.cli.main import main
 
 ROOT = Path(__file__).parent.parent
@@ -121,9 +122,10 @@ def test_the_page_of_the_command_line_is_what_the_commands_say():
 
 def test_the_reference_lists_every_public_name():
     paths = [path for paths in hook("reference").public_names().values() for path in paths]
-    names = {path.rsplit(".", 1)[1] for path in paths if not path.startswith("quietbit.flower.")}
+    own = ("quietbit.flower.", "quietbit.node.")
+    names = {path.rsplit(".", 1)[1] for path in paths if not path.startswith(own)}
     assert names | {"__version__"} == set(quietbit.__all__)
-    assert {path.rsplit(".", 1)[1] for path in paths} - names == set(quietbit.flower.__all__)
+    assert {path.rsplit(".", 1)[1] for path in paths} - names == {*quietbit.flower.__all__, *quietbit.node.__all__}
 
 
 def test_links_that_leave_the_documentation_become_paths():
@@ -219,7 +221,7 @@ def test_every_claim_has_its_function_and_its_test(row):
 
 
 def test_a_row_that_points_nowhere_is_noticed():
-    assert not points_to("quietbit.privacy.fisher.nothing")
+    assert not points_to("quietbit.privacy.renyi.nothing")
     assert not points_to("quietbit.nowhere.at_all")
     assert not is_tested_by("tests/exact/test_privacy_renyi.py", "test_nothing")
     assert not is_tested_by("tests/nowhere.py", "test_nothing")

@@ -12,7 +12,7 @@ import quietbit
 
 ROOT = Path(quietbit.__file__).parent
 LAYERS = (
-    "cli", "plot", "flower", "node", "simulate", "plan", "secagg", "audit", "wire", "mechanism", "privacy", "kernel",
+    "cli", "plot", "flower", "node", "simulate", "plan", "secagg", "auditor", "wire", "mechanism", "privacy", "kernel",
     "design",
 )  # fmt: skip
 GROUND = {"_files", "_threads", "_typing", "_validate"}

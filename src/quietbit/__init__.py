@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from quietbit._validate import InvalidDesignFile, InvalidParameter, InvalidPayload, MissingDependency, QuietbitError
+    from quietbit.auditor.audit import Audit, audit
     from quietbit.design.catalogue import catalogue
     from quietbit.design.certify import Certificate, certify
     from quietbit.design.solve import solve
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from quietbit.design.table import Design
     from quietbit.kernel.rng import RandomBits, secure_rng, seeded_rng
     from quietbit.mechanism.additive import Gaussian, Laplace, Sign
-    from quietbit.mechanism.audit import Audit, audit
     from quietbit.mechanism.ball import Ball, Norm
     from quietbit.mechanism.base import Mechanism
     from quietbit.mechanism.calibrate import Calibration, calibrate
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from quietbit.mechanism.dithered import DitheredMVU
     from quietbit.mechanism.interpolated import InterpolatedMVU
     from quietbit.mechanism.skellam import Skellam
+    from quietbit.mechanism.vector import VectorMVU
     from quietbit.privacy.curve import PrivacyCurve
     from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
     from quietbit.privacy.ledger import Ledger
@@ -46,6 +47,10 @@ _HOMES = {
         "MissingDependency",
         "QuietbitError",
     ),
+    "auditor.audit": (
+        "Audit",
+        "audit",
+    ),
     "design.catalogue": ("catalogue",),
     "design.certify": (
         "Certificate",
@@ -64,10 +69,6 @@ _HOMES = {
         "Laplace",
         "Sign",
     ),
-    "mechanism.audit": (
-        "Audit",
-        "audit",
-    ),
     "mechanism.ball": (
         "Ball",
         "Norm",
@@ -84,6 +85,7 @@ _HOMES = {
     "mechanism.dithered": ("DitheredMVU",),
     "mechanism.interpolated": ("InterpolatedMVU",),
     "mechanism.skellam": ("Skellam",),
+    "mechanism.vector": ("VectorMVU",),
     "privacy.curve": ("PrivacyCurve",),
     "privacy.guarantee": (
         "Adjacency",
@@ -143,6 +145,7 @@ __all__ = [
     "Trust",
     "Unit",
     "Uplink",
+    "VectorMVU",
     "__version__",
     "audit",
     "calibrate",

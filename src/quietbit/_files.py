@@ -21,6 +21,8 @@ from quietbit._validate import QuietbitError
 
 __all__ = ["append_line", "cache_folder", "only_writer", "read_lines", "write_json", "write_text", "write_whole"]
 
+BINARY = getattr(os, "O_BINARY", 0)  # Windows would turn line ends into two bytes without it
+
 
 def cache_folder(name: str) -> Path:
     """Where things of this name are kept: under ``QUIETBIT_CACHE``, or in the user's cache folder."""
@@ -65,7 +67,7 @@ def append_line(path: Path, value: Any) -> None:
     """One more line of JSON, on disk when this returns; a torn line before it is removed."""
     line = json.dumps(value, separators=(",", ":"), allow_nan=False).encode() + b"\n"
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | BINARY, 0o644)
     except OSError as error:
         raise QuietbitError(f"Cannot write {path}: {error.strerror}.") from error
     try:

@@ -14,16 +14,9 @@ def one_bit(beta=1.0):
     return InterpolatedMVU(solve(DesignSpec(2, 1, 1.0)), BALL, beta)
 
 
-def bare(curve):
-    """The curve alone, from a mechanism that gives a curve or a release."""
-    return getattr(curve, "curve", curve)
-
-
 def test_zero_out_releases_do_not_enter_a_replace_one_ledger():
     """25 of each read "6.979, replace-one"; 50 replace-one releases, which it has to be, read 9.234 then (Rényi)."""
-    near, far = (
-        Release(bare(one_bit(0.25).privacy(which)), which, Unit.CLIENT, Trust.LOCAL) for which in (ZERO, REPLACE)
-    )
+    near, far = (one_bit(0.25).privacy(which) for which in (ZERO, REPLACE))
     ledger = Ledger(Unit.CLIENT, REPLACE, Trust.LOCAL).record(far, 25)
     with pytest.raises(InvalidParameter, match="does not cover replacing"):
         ledger.record(near, 25)
@@ -46,8 +39,8 @@ def test_replace_one_releases_enter_a_zero_out_ledger_at_their_own_price():
 def test_the_curve_of_a_sum_is_not_local():
     """The curve of a sum over 1000 clients read "local, 0.096" where a payload alone costs 4.1."""
     mechanism = one_bit()
-    summed = Release(bare(mechanism.aggregate_privacy(1000, REPLACE)), REPLACE, Unit.CLIENT, Trust.SECURE_AGGREGATION)
-    alone = Release(bare(mechanism.privacy(REPLACE)), REPLACE, Unit.CLIENT, Trust.LOCAL)
+    summed = mechanism.sum_privacy(1000, REPLACE)
+    alone = mechanism.privacy(REPLACE)
     assert summed.epsilon_upper(1e-5) < 0.05 * alone.epsilon_upper(1e-5)
     with pytest.raises(InvalidParameter, match="trust must be"):
         Ledger(Unit.CLIENT, REPLACE, Trust.LOCAL).record(summed)

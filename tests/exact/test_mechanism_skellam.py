@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from quietbit.mechanism.rotation import rotate
 from scipy import stats
 
 from quietbit import Ball, Norm, Skellam
+from quietbit.kernel.transform import rotate
 from quietbit.privacy.guarantee import Adjacency
 
 

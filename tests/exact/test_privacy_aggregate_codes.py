@@ -15,8 +15,7 @@ from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.privacy.aggregate import aggregate_curve
-from quietbit.privacy.aggregate_codes import aggregate_codes_curve
+from quietbit.privacy.aggregate import aggregate_codes_curve, aggregate_curve
 from quietbit.privacy.guarantee import Adjacency
 
 

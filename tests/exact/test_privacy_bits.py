@@ -21,8 +21,8 @@ from quietbit.privacy.curve import (
     total,
     with_slack,
 )
-from quietbit.privacy.fisher import fisher_information, fisher_supremum_upper
 from quietbit.privacy.gaussian import gaussian_epsilon_upper
+from quietbit.privacy.renyi import fisher_information, fisher_supremum_upper
 
 
 def gaussian_delta(epsilon: mp.mpf, square: mp.mpf) -> mp.mpf:

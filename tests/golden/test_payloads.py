@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from golden.payload_cases import CASES, DIMENSION, FOLDER, payload
+from quietbit.kernel.transform import rotate_back
 from quietbit.wire.header import Header
 from quietbit.wire.uplink import Uplink
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,7 +22,16 @@ from quietbit.cli.options import (
     norm_of,
 )
 
+if TYPE_CHECKING:
+    from quietbit.auditor.checks import Finding
+
 __all__ = ["audit"]
+
+VERDICTS = {
+    "passed": "consistent with the claim",
+    "failed": "THE SAMPLER IS NOT WHAT IS CLAIMED",
+    "inconclusive": "nothing found, but these samples cannot measure an epsilon as large as the claim: inconclusive",
+}
 
 
 def audit(
@@ -34,30 +43,47 @@ def audit(
     radius: RadiusOption = 1.0,
     dimension: DimensionOption = 8,
     delta: DeltaOption = 1e-5,
-    samples: Annotated[int, typer.Option(help="Releases drawn for each update of each pair.")] = 4000,
-    confidence: Annotated[float, typer.Option(help="Of the lower bound, between 0.5 and 1.")] = 1 - 1e-6,
+    samples: Annotated[int, typer.Option(help="How often each of the main updates is sent.")] = 4000,
+    confidence: Annotated[float, typer.Option(help="That a right sampler passes, between 0.5 and 1.")] = 1 - 1e-6,
     seed: Annotated[int | None, typer.Option(help="Reproducible words instead of the operating system's.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Bound epsilon of one release from below by experiment; exit code 1 if it exceeds the claim.
+    """Send known updates over the real path and hold what comes out against the claim; exit code 1 if it fails.
 
     Example: quietbit audit metric-l1_levels-2_bits-1_eps-3_exact --norm l1 --adjacency replace-one --delta 0
     """
     found, which = find_design(design), adjacency_of(adjacency)
     mechanism = quietbit.InterpolatedMVU(found, quietbit.Ball(norm_of(norm), radius, dimension), beta, clamp)
     rng = quietbit.secure_rng() if seed is None else quietbit.seeded_rng(seed)
-    with progress_bar("Encoding neighbouring updates", quiet=json):
-        result = quietbit.audit(mechanism, which, rng=rng, delta=delta, samples=samples, confidence=confidence)
-    verdict = "consistent with the claim" if result.passed else "THE SAMPLER REVEALS MORE THAN IS CLAIMED"
+    with progress_bar("Sending known updates", quiet=json) as report:
+        result = quietbit.audit(
+            mechanism, which, rng=rng, delta=delta, samples=samples, confidence=confidence, progress=report
+        )
     rows = [
         Row("epsilon_lower", "epsilon found, at least", result.epsilon_lower, rounded(result.epsilon_lower)),
         Row("epsilon_upper", "epsilon claimed, at most", result.epsilon_upper, rounded_up(result.epsilon_upper)),
+        Row("detectable", "excess that would be found", _finite(result.detectable), _excess(result.detectable)),
+        Row("measurable", "epsilon measurable, at most", result.measurable, rounded(result.measurable)),
         Row("delta", "delta", result.delta),
         Row("adjacency", "adjacency", result.adjacency.value),
         Row("confidence", "confidence", result.confidence),
         Row("samples", "releases drawn per update", result.samples),
-        Row("passed", "verdict", result.passed, verdict),
+        *(Row(one.name, f"check: {one.name}", one.passed, _told(one)) for one in result.findings),
+        Row("passed", "nothing found", result.passed, "yes" if result.passed else "NO"),
+        Row("verdict", "verdict", result.verdict, VERDICTS[result.verdict]),
     ]
     record(f"Audit of I-MVU, one release, design {found.identity()[:12]}", rows, json)
-    if not result.passed:
+    if result.verdict == "failed":
         raise typer.Exit(1)
+
+
+def _told(finding: Finding) -> str:
+    return f"{'pass' if finding.passed else 'FAIL'}, {finding.ratio:.2f} of the limit: {finding.detail}"
+
+
+def _excess(detectable: float) -> str:
+    return f"{rounded_up(detectable)} above the claim" if detectable < float("inf") else "none"
+
+
+def _finite(value: float) -> float | None:
+    return value if value < float("inf") else None  # JSON has no infinity

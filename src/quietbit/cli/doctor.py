@@ -13,8 +13,8 @@ from quietbit._files import cache_folder
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, show_json
 
 if TYPE_CHECKING:
-    from quietbit.kernel.support import Gpu, KernelSupport
-    from quietbit.wire.self_test import Outcome
+    from quietbit.auditor.doctor import Outcome
+    from quietbit.kernel.select import Gpu, KernelSupport
 
 __all__ = ["doctor"]
 
@@ -41,9 +41,14 @@ def doctor(json: JsonOption = False) -> None:
     Example: quietbit doctor
     """
     # Imported here, so that --help need not wait for numpy.
-    from quietbit.kernel.select import default_kernel
-    from quietbit.kernel.support import aes_gigabytes_per_second, aes_instructions, gpu_support, kernel_support
-    from quietbit.wire.self_test import self_test
+    from quietbit.auditor.doctor import self_test
+    from quietbit.kernel.select import (
+        aes_gigabytes_per_second,
+        aes_instructions,
+        default_kernel,
+        gpu_support,
+        kernel_support,
+    )
 
     versions = _versions()
     with progress_bar("Looking around", quiet=json) as report:

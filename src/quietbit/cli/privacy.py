@@ -49,8 +49,7 @@ def privacy(
     --releases 50 --delta 1e-5
     """
     from quietbit.privacy.divergence import lipschitz_upper, paper_constant_upper, zero_out_constant_upper
-    from quietbit.privacy.fisher import fisher_supremum_upper
-    from quietbit.privacy.renyi import kappa_upper
+    from quietbit.privacy.renyi import fisher_supremum_upper, kappa_upper
 
     found, which, ball_norm = find_design(design), adjacency_of(adjacency), norm_of(norm)
     refuse_delta_zero(delta, ball_norm)

@@ -16,6 +16,7 @@ from quietbit.design.table import Design
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Error, Mechanism
 from quietbit.mechanism.family import Choices, Target
+from quietbit.mechanism.projected import project
 from quietbit.mechanism.registry import family
 from quietbit.privacy.guarantee import Adjacency, Guarantee
 
@@ -65,14 +66,15 @@ def calibrate(
     clamp: bool | None = None,
     decoder: str | None = None,
     design: Design | None = None,
+    keep: int | str | None = None,
     account: Priced | None = None,
 ) -> Calibration:
     """The most accurate mechanism of its kind whose releases together stay within (epsilon, delta).
 
     Args:
         mechanism: the word of a family: ``imvu`` (solves for the design's epsilon, or for beta where a design is
-            given), ``mvu``, ``gaussian``, ``laplace``, ``sign`` (of the noise that fits the ball's norm), ``skellam``,
-            or that of another package.
+            given), ``vmvu`` (designs its profile), ``mvu``, ``gaussian``, ``laplace``, ``sign`` (of the noise that
+            fits the ball's norm), ``skellam``, or that of another package.
         ball: where updates lie.
         epsilon: the target for all releases of one party together; met to a relative 1e-4 from below.
         delta: in [0, 1); at 0 only pure mechanisms can answer.
@@ -85,6 +87,8 @@ def calibrate(
         clamp: of ``imvu``.
         decoder: of ``imvu``: ``alphabet`` or ``unbiased-at-zero``.
         design: calibrate beta for this design (``imvu``).
+        keep: how many rotated coordinates a client keeps, a power of two, or ``auto``: as many as make the projection
+            cost at most 1 % of the error. By default ``vmvu`` keeps 1,024 or more, and the others all.
         account: the guarantee of the most exposed party, where that is not ``releases`` times the mechanism's own
             (samples of clients of several sizes, say).
 
@@ -93,7 +97,8 @@ def calibrate(
     target = Target(epsilon, delta, adjacency, releases)  # type: ignore[arg-type]
     require(isinstance(ball, Ball), "ball", ball, "a Ball")
     chosen = family(mechanism)
-    choices = Choices(bits, levels, beta, clamp, decoder, design)
+    own = keep if "keep" in chosen.uses else None  # others keep coordinates by a wrapper
+    choices = Choices(bits, levels, beta, clamp, decoder, design, own)
     choices.check(chosen)
 
     def priced(found: Mechanism) -> Guarantee:
@@ -104,7 +109,10 @@ def calibrate(
     def measured(found: Mechanism) -> float:
         return priced(found).epsilon_upper
 
-    found = chosen.calibrated(ball, choices, target, measured)
+    def calibrated(within: Ball) -> Mechanism:
+        return chosen.calibrated(within, choices, target, measured)
+
+    found = calibrated(ball) if keep is None or own is not None else project(ball, keep, calibrated)
     guarantee = priced(found)
     return Calibration(
         mechanism=found,

@@ -39,6 +39,7 @@ class Choices:
     clamp: bool | None = None
     decoder: str | None = None
     design: Design | None = None
+    keep: int | str | None = None
 
     def check(self, family: Family) -> None:
         """Refuse a choice that the family makes no use of."""

@@ -25,7 +25,6 @@ from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.kernel.base import Kernel
-from quietbit.kernel.clipped import sample_clipped
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.sampler import Sampler
 from quietbit.mechanism.accumulate import of_values
@@ -44,8 +43,7 @@ from quietbit.mechanism.base import (
 from quietbit.mechanism.designs import closed_design, design_limits
 from quietbit.mechanism.family import Account, Choices, SearchedFamily, Target
 from quietbit.mechanism.scaling import MAX_BETA, Scaling
-from quietbit.privacy.aggregate import aggregate_curve
-from quietbit.privacy.aggregate_codes import aggregate_codes_curve, codes_deviation_upper
+from quietbit.privacy.aggregate import aggregate_codes_curve, aggregate_curve, codes_deviation_upper
 from quietbit.privacy.bits import dominated_l2_curve
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.curve import PrivacyCurve, with_slack
@@ -117,7 +115,7 @@ class InterpolatedMVU:
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """One symbol per coordinate, clipped, sampled and packed in one pass of the kernel."""
         check_rng(rng)
-        sample_clipped(kernel, self.sampler, update, self.ball.norm.order, self.ball.radius, rng, out)
+        kernel.sample_clipped(self.sampler, update, self.ball.norm.order, self.ball.radius, rng, out)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Sums of what symbols stand for."""

@@ -20,18 +20,20 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from quietbit._validate import InvalidParameter, QuietbitError, require
+from quietbit.design.profile import Profile, parse_profile
 from quietbit.design.store import parse_design
 from quietbit.design.table import Design
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.family import Family
+from quietbit.mechanism.projected import Projected
 
 __all__ = ["build", "canonical_text", "describe", "families", "family", "identity_of"]
 
 FORMAT = "quietbit-mechanism"
 VERSION = 1
 GROUP = "quietbit.mechanisms"
-OWN = ("interpolated", "dithered", "additive", "skellam")  # files whose FAMILIES are the library's
+OWN = ("interpolated", "vector", "dithered", "additive", "skellam")  # files whose FAMILIES are the library's
 
 
 @lru_cache(maxsize=1)
@@ -89,9 +91,9 @@ def build(description: Mapping[str, Any]) -> Mechanism:
 
 
 def _plain(value: Any, name: str, *, in_full: bool) -> Any:
-    if isinstance(value, Design):
-        named = {"identity": value.identity()}
-        return {"design": {**json.loads(value.canonical()), **named} if in_full else value.identity()}
+    if isinstance(value, Design | Profile):
+        word, named = "design" if isinstance(value, Design) else "profile", {"identity": value.identity()}
+        return {word: {**json.loads(value.canonical()), **named} if in_full else value.identity()}
     if isinstance(value, Enum):
         return value.value
     if value is None or isinstance(value, bool | int | float | str):
@@ -102,7 +104,7 @@ def _plain(value: Any, name: str, *, in_full: bool) -> Any:
             key: _plain(field, f"{name}.{key}", in_full=in_full) for key, field in given.items()
         }
     raise InvalidParameter(
-        f"{name} must be a number, a word, a Design or a dataclass of these to have an identity, "
+        f"{name} must be a number, a word, a Design, a Profile or a dataclass of these to have an identity, "
         f"got a {type(value).__name__}."
     )
 
@@ -110,8 +112,15 @@ def _plain(value: Any, name: str, *, in_full: bool) -> Any:
 def _built(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
-    if "design" in value and "kind" not in value:
+    if "kind" not in value and "design" in value:
         return parse_design(json.dumps(value["design"]), "the design of a mechanism")
+    if "kind" not in value and "profile" in value:
+        content = dict(value["profile"])
+        stated = content.pop("identity", None)
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        found = parse_profile(text, "the profile of a mechanism")
+        require(found.identity() == stated, "identity of the profile", stated, found.identity())
+        return found
     kind = value["kind"]
     kinds = _kinds()
     require(kind in kinds, "kind of the mechanism", kind, "one of " + ", ".join(kinds))
@@ -119,7 +128,7 @@ def _built(value: Any) -> Any:
 
 
 def _kinds() -> dict[str, type]:
-    found: dict[str, type] = {"Ball": Ball}
+    found: dict[str, type] = {"Ball": Ball, "Projected": Projected}
     for one in families().values():
         for kind in one.kinds:
             taken = found.setdefault(kind.__name__, kind)

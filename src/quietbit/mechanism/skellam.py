@@ -47,11 +47,11 @@ from quietbit.mechanism.base import (
 from quietbit.mechanism.family import SearchedFamily
 from quietbit.mechanism.poisson import skellam_noise, words_needed
 from quietbit.mechanism.rounding import conditional_rounding, length_upper
+from quietbit.privacy.baselines import skellam_curve
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.curve import with_slack
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.release import Release
-from quietbit.privacy.skellam import skellam_curve
 
 __all__ = ["FAMILIES", "Skellam"]
 
@@ -175,6 +175,11 @@ class Skellam:
         """(v + 1/6)/s^2: rounding adds between 0 (zero vector) and 1/4, 1/6 on average over fractions."""
         check_value(self.ball, value)
         return (self.noise_variance + 1 / 6) / self.scale**2
+
+    @property
+    def moment_error(self) -> float:
+        """How far ``variance`` may be off, as a fraction: rounding adds 0 to 1/4, of which it assumes 1/6."""
+        return (1 / 6) / (self.noise_variance + 1 / 6)
 
     @property
     def _words(self) -> int:

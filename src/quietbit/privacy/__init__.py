@@ -1,5 +1,12 @@
 """What a release costs: constants of the mechanisms, curves, ledgers and guarantees."""
 
+from quietbit.privacy.baselines import (
+    dithered_l1_curve,
+    dithered_l2_curve,
+    reference_row,
+    skellam_curve,
+    skellam_rdp_upper,
+)
 from quietbit.privacy.bits import dominated_l2_curve, dominating_square_upper
 from quietbit.privacy.conversion import epsilon_from_linear, epsilon_from_rdp
 from quietbit.privacy.curve import (
@@ -17,7 +24,6 @@ from quietbit.privacy.curve import (
     with_delta,
     with_slack,
 )
-from quietbit.privacy.dithered import dithered_l1_curve, dithered_l2_curve, reference_row
 from quietbit.privacy.divergence import (
     lipschitz_upper,
     max_divergence,
@@ -29,15 +35,13 @@ from quietbit.privacy.divergence import (
 from quietbit.privacy.dominating import DominatingCurve
 from quietbit.privacy.dp_events import dp_event
 from quietbit.privacy.filter import filter_epsilon_upper
-from quietbit.privacy.fisher import fisher_information, fisher_supremum_upper
 from quietbit.privacy.gaussian import gaussian_epsilon_upper
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit, sensitivity
 from quietbit.privacy.interpolated import interpolated_l1_curve, interpolated_l2_curve
 from quietbit.privacy.ledger import Ledger
 from quietbit.privacy.loss import LossDistribution
 from quietbit.privacy.release import Release
-from quietbit.privacy.renyi import RenyiConstant, kappa_upper
-from quietbit.privacy.skellam import skellam_curve, skellam_rdp_upper
+from quietbit.privacy.renyi import RenyiConstant, fisher_information, fisher_supremum_upper, kappa_upper
 
 __all__ = [
     "Adjacency",

@@ -24,8 +24,8 @@ from quietbit._validate import finite_real, require
 from quietbit.design.table import Design
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.curve import GaussianPairCurve
-from quietbit.privacy.fisher import fisher_supremum_upper
-from quietbit.privacy.segments import Segments, check_range
+from quietbit.privacy.divergence import Segments, check_range
+from quietbit.privacy.renyi import fisher_supremum_upper
 
 __all__ = ["dominated_l2_curve", "dominating_square_upper"]
 

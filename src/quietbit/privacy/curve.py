@@ -369,27 +369,32 @@ class SlackCurve(_Curve):
 @final
 @dataclass(frozen=True, slots=True)
 class DeltaCurve(_Curve):
-    """A release with the certified law but for a set of outputs of mass ``lost``; made by `with_delta`."""
+    """A release with the certified law but for a set of outputs of mass ``lost``; made by `with_delta`.
+
+    ``pure`` is a max-divergence that holds for all outputs, those of the lost mass included; infinite where none does.
+    """
 
     inner: PrivacyCurve
     lost: float
+    pure: float = math.inf
 
     def rdp(self, alpha: float) -> float:
-        """Infinite: nothing is known about the outputs of the lost mass."""
+        """What the max-divergence implies; the inner curve says nothing about the outputs of the lost mass."""
         _order(alpha)
-        return math.inf
+        return PureCurve(self.pure).rdp(alpha) if self.pure < math.inf else math.inf
 
     def pure_epsilon_upper(self) -> float:
-        """Infinite, for the same reason."""
-        return math.inf
+        """The max-divergence that holds for all outputs."""
+        return self.pure
 
     def accounts(self, delta: float) -> dict[str, float]:
-        """The inner curve's accounts at what the lost mass leaves of ``delta``."""
+        """The inner curve's accounts at what the lost mass leaves of ``delta``, and the pure one of all outputs."""
         left = math.nextafter(check_delta(delta) - self.lost, 0.0)
-        return _accounts(self.inner, left) if left > 0 else {"lost mass": math.inf}
+        found = _accounts(self.inner, left) if left > 0 else {"lost mass": math.inf}
+        return {**found, "pure": self.pure}
 
     def _from_rdp(self, delta: float) -> float:
-        return math.inf
+        return epsilon_from_rdp(self.rdp, delta) if self.pure < math.inf else math.inf
 
 
 def total(releases: Iterable[tuple[PrivacyCurve, int]]) -> _Curve:
@@ -398,6 +403,7 @@ def total(releases: Iterable[tuple[PrivacyCurve, int]]) -> _Curve:
     Gaussian curves stay Gaussian, what Gaussian pairs dominate stays so, linear ones stay linear, slacks and lost
     masses add up, the rest is kept part by part.
     """
+    releases = list(releases)
     gaussian, linear, slack, lost, pair = 0.0, 0.0, 0.0, 0.0, 0.0
     has_linear, has_pair = False, False
     rest: dict[PrivacyCurve, int] = {}
@@ -423,16 +429,20 @@ def total(releases: Iterable[tuple[PrivacyCurve, int]]) -> _Curve:
         rest[GaussianCurve(gaussian)] = 1
     whole = _joined(tuple(rest.items()))
     whole = SlackCurve(whole, slack) if slack > 0 else whole
-    return DeltaCurve(whole, lost) if lost > 0 else whole
+    if lost == 0:
+        return whole
+    return DeltaCurve(whole, lost, _exact_sum_up((curve.pure_epsilon_upper(), times) for curve, times in releases))
 
 
-def with_delta(curve: PrivacyCurve, lost: float) -> _Curve:
+def with_delta(curve: PrivacyCurve, lost: float, pure: float = math.inf) -> _Curve:
     """The curve of a release that is the certified one but for outputs of mass at most ``lost``, in either world.
 
     For every pair of neighbours there are two laws that ``curve`` covers and a set of outputs outside which the
-    release has exactly these; the head of this file has the proof, for adaptive compositions too.
+    release has exactly these; the head of this file has the proof, for adaptive compositions too. ``pure`` is a
+    max-divergence of the release as it is, where one is known.
     """
-    return total([(DeltaCurve(curve, check_delta(lost)), 1)])
+    require(pure >= 0, "pure", pure, "a number of at least 0")
+    return total([(DeltaCurve(curve, check_delta(lost), pure), 1)])
 
 
 def split_delta(curve: PrivacyCurve) -> tuple[PrivacyCurve, float]:

@@ -18,9 +18,8 @@ from quietbit.design.table import Design
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.curve import FunctionCurve, LinearCurve, PureCurve
 from quietbit.privacy.divergence import lipschitz_upper, through_centre_constant_upper, zero_out_constant_upper
-from quietbit.privacy.fisher import fisher_supremum_upper
 from quietbit.privacy.guarantee import Adjacency
-from quietbit.privacy.renyi import RenyiConstant
+from quietbit.privacy.renyi import RenyiConstant, fisher_supremum_upper
 
 __all__ = ["interpolated_l1_curve", "interpolated_l2_curve"]
 

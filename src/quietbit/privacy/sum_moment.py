@@ -1,11 +1,21 @@
-"""How far apart two laws of a sum are when one bit of it changes its probability.
+"""Sums of bits: their laws, how far apart two of them are when one bit changes, and the worst pair of inputs.
 
-Idea     with the others' law q fixed, the sum's law is affine in the client's own probability p, and the Rényi moment
-         exceeds 1 by (p - p')^2 times a positive sum Q, evaluated here at a table of nodes, from above.
-Symbols  q_0 = q, q_1(s) = q(s-1), delta = q_1 - q_0, P_p = q_0 + p delta; moment(p, p') = sum P_p^alpha P_p'^(1-alpha);
+Idea     k bits with one probability and m with another: two binomials, each built by products of ratios from its
+         mode outwards, and one convolution. Everything is positive, so relative errors are counted, not guessed.
+         With the others' law q fixed, the sum's law is affine in the client's own probability p, and the Rényi moment
+         exceeds 1 by (p - p')^2 times a positive sum Q, evaluated at a table of nodes, from above. Q is convex in p and
+         in p', so between nodes it is at most the bilinear interpolation; the rest of the quotient is explicit, and
+         branch and bound finds its supremum from above. Where moments are large, chords of their powers are sharper
+         and are used as well.
+Symbols  q(s): probability of the sum s; reach T: probabilities below about e^-T are dropped; tail: an upper bound
+         on the probability of everything outside `first .. last`; error: |log computed - log q| inside.
+         q_0 = q, q_1(s) = q(s-1), delta = q_1 - q_0, P_p = q_0 + p delta; moment(p, p') = sum P_p^alpha P_p'^(1-alpha);
          phi(x, y) = (x^alpha y^(1-alpha) - y - alpha (x - y))/(x - y)^2 > 0, of degree -1;
          Q = sum delta^2 phi(P_p, P_p') = (moment - 1)/(p - p')^2; Qbar = Q/(alpha (alpha - 1)/2).
-Source   docs/theory/secure-aggregation.md, steps 3 and 6.
+         u = log(p/(1-p)); h = p - p'; c, t = (u + u')/2, (u - u')/2, and
+         (p - p')/(u - u') = (sinh t / t) / (2 (cosh t + cosh c)).
+Source   docs/theory/secure-aggregation.md, steps 3 and 6; a sum of independent bits is log-concave (Newton's
+         inequalities), so beyond an edge its probabilities fall at least as fast as a geometric series.
 
 Rounding. If the computed law is within a factor e^(+-eta) of q, then delta is off by at most 2 eta (q_0 + q_1) and
 phi by a factor e^((2 alpha + 1) eta), so that sqrt(Q) <= e^((alpha + 1) eta) (sqrt(computed Q) +
@@ -15,19 +25,91 @@ Outside the window phi(x, y) <= alpha (alpha - 1)/2 max(1, x/y)^alpha / y and x/
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
 from quietbit._typing import FloatMatrix, FloatVector
-from quietbit.privacy.binomial_sum import BitSum
 
-__all__ = ["SumMoments"]
+__all__ = ["MOST_REACH", "BitSum", "SumMoments", "bit_sum", "pair_supremum_upper"]
+
+MOST_REACH = 690.0  # e^-690 is still a normal double
+_UNIT = 2.0**-53
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class BitSum:
+    """Probabilities of ``first .. first + len(law) - 1``; the sum ranges over ``0 .. size``."""
+
+    law: FloatVector
+    first: int
+    size: int
+    tail: float
+    error: float
+
+    @property
+    def last(self) -> int:
+        """The largest value kept."""
+        return self.first + len(self.law) - 1
+
+
+def bit_sum(many: int, probability: float, others: int, other_probability: float, reach: float) -> BitSum:
+    """The law of Bin(many, probability) + Bin(others, other_probability), to a tail of about e^-reach."""
+    # Both parts are kept further out than the sum, so that what they miss is invisible inside the sum's window.
+    a, b = _binomial(many, probability, reach + 40), _binomial(others, other_probability, reach + 40)
+    law = np.convolve(a.law, b.law)
+    error = a.error + b.error + (min(len(a.law), len(b.law)) + 2) * _UNIT + 1e-16
+    missing = a.tail + b.tail
+    kept = np.flatnonzero(law >= max(missing * 1e16, math.exp(-reach - 10)))
+    low, high = int(kept[0]), int(kept[-1])
+    first, size = a.first + b.first + low, many + others
+    tail = missing
+    if first > 0:
+        tail += _geometric(float(law[low]), float(law[low + 1]))
+    if a.first + b.first + high < size:
+        tail += _geometric(float(law[high]), float(law[high - 1]))
+    return BitSum(law[low : high + 1], first, size, tail * (1 + 1e-9), error)
+
+
+def _geometric(edge: float, inner: float) -> float:
+    """What lies beyond an edge of a log-concave law: at most edge (r + r^2 + ...), r = edge/inner."""
+    ratio = edge / inner * (1 + 1e-9)
+    return edge * ratio / (1 - ratio) if ratio < 1 else math.inf
+
+
+def _binomial(count: int, probability: float, reach: float) -> BitSum:
+    """Bin(count, probability), from the mode outwards until e^-reach of the mode."""
+    reach = min(reach, MOST_REACH)
+    mode = min(int((count + 1) * probability), count)
+    odds = probability / (1 - probability)
+    # Bernstein's inequality says how far to go; the edges are then measured.
+    far = math.ceil(reach / 3 + math.sqrt(reach * reach / 9 + 2 * reach * count * probability * (1 - probability))) + 2
+    up = np.arange(mode, min(count, mode + far))
+    down = np.arange(mode, max(0, mode - far), -1)
+    above = np.cumprod((count - up) / (up + 1) * odds)
+    below = np.cumprod(down / ((count - down + 1) * odds))
+    floor = math.exp(-reach)
+    above, below = above[above >= floor], below[below >= floor]
+    law = np.concatenate((below[::-1], [1.0], above))
+    law /= law.sum()
+    first = mode - len(below)
+    tail = 0.0
+    if first > 0:
+        ratio = first / ((count - first + 1) * odds) * (1 + 1e-9)
+        tail += float(law[0]) * ratio / (1 - ratio)
+    last = mode + len(above)
+    if last < count:
+        ratio = (count - last) / (last + 1) * odds * (1 + 1e-9)
+        tail += float(law[-1]) * ratio / (1 - ratio)
+    steps = max(len(above), len(below), 1)
+    return BitSum(law, first, count, tail, (10 * steps + 40) * _UNIT)
+
 
 _CHUNK = 64
-_UNIT = 2.0**-53
 _MOST_NUMBERS = 1 << 19  # of a stack's logarithms: small enough for the cache of most machines
 
 
@@ -141,3 +223,168 @@ def _products(left: FloatMatrix, right: FloatMatrix) -> FloatMatrix:
     laws, count, _ = left.shape
     a, b = (part.reshape(laws, count, -1, _CHUNK).transpose(0, 2, 1, 3) for part in (left, right))
     return np.asarray((a @ b.transpose(0, 1, 3, 2)).sum(axis=1))
+
+
+_ACCURACY = 1e-3
+_MOST_ROUNDS = 60
+
+
+def pair_supremum_upper(
+    nodes: FloatVector,
+    tables: Sequence[tuple[FloatMatrix, float]],
+    alpha: float,
+    centre: int | None,
+    most_cells: int = 400_000,
+) -> float:
+    """The supremum of log(1 + h^2 Q)/(u - u')^2 over p, p' in the nodes' range, from above.
+
+    ``tables`` are (table, power) pairs: Q is at most the product of convex functions to these powers, each bounded at
+    (nodes[i], nodes[j]) by table[i, j]; usually there is one, with power 1. With a ``centre``, one of p and p' is
+    that node, and a table has two rows: (nodes[i], centre) and (centre, nodes[i]). A single table has order ``alpha``.
+    After ``most_cells`` cells the answer is what has been proved by then: a bound all the same.
+    """
+    if centre is not None:
+        tables = [(_spread(table, centre), power) for table, power in tables]
+    order = alpha if len(tables) == 1 else math.inf
+    surfaces = [(_Surface.of(nodes, table, order), power) for table, power in tables]
+    cells = _first(len(nodes), centre, nodes)
+    best = settled = 0.0
+    budget = most_cells
+    for _ in range(_MOST_ROUNDS):
+        value, upper = cells.bounds(surfaces)
+        budget -= len(upper)
+        best = max(best, float(value.max()))
+        hopeful = upper > best * (1 + _ACCURACY)
+        settled = max(settled, float(upper[~hopeful].max(initial=0.0)))
+        if not hopeful.any() or budget <= 0:
+            settled = max(settled, float(upper[hopeful].max(initial=0.0)))
+            break
+        cells = cells.take(hopeful).halves()
+    else:
+        settled = max(settled, float(cells.bounds(surfaces)[1].max()))
+    return max(settled, best) * (1 + 1e-12)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Cells:
+    """Rectangles [a, b] x [c, d] of (p, p'), each inside cell (row, column) of the table."""
+
+    row: Any
+    column: Any
+    a: FloatVector
+    b: FloatVector
+    c: FloatVector
+    d: FloatVector
+
+    def take(self, chosen: Any) -> _Cells:
+        return _Cells(*(getattr(self, name)[chosen] for name in self.__slots__))
+
+    def halves(self) -> _Cells:
+        """Both halves of every cell, cut across its longer side."""
+        wide = self.b - self.a >= self.d - self.c
+        x, y = (self.a + self.b) / 2, (self.c + self.d) / 2
+        lower = (self.a, np.where(wide, x, self.b), self.c, np.where(wide, self.d, y))
+        upper = (np.where(wide, x, self.a), self.b, np.where(wide, self.c, y), self.d)
+        sides = (np.concatenate(pair) for pair in zip(lower, upper, strict=True))
+        return _Cells(np.tile(self.row, 2), np.tile(self.column, 2), *sides)
+
+    def bounds(self, surfaces: Sequence[tuple[_Surface, float]]) -> tuple[FloatVector, FloatVector]:
+        """The quotient at the middles with the interpolated tables, and an upper bound over each cell."""
+        a, b, c, d = self.a, self.b, self.c, self.d
+        x, y = (a + b) / 2, (c + d) / 2
+        most, middle = np.ones(len(a)), np.ones(len(a))
+        for surface, power in surfaces:
+            corners = [surface.upper(self.row, self.column, p, r) for p in (a, b) for r in (c, d)]
+            most *= np.maximum.reduce(corners) ** power
+            middle *= surface.upper(self.row, self.column, x, y) ** power
+        near = np.maximum(np.maximum(a - d, c - b), 0.0)
+        upper = _secant_upper(a, b, c, d) ** 2 * _moment_quotient(near, most)
+        upper[np.isnan(upper)] = math.inf  # what is no number is no bound
+        value = _secant_upper(x, x, y, y) ** 2 * _moment_quotient(np.abs(x - y), middle)
+        return value, upper
+
+
+def _first(count: int, centre: int | None, nodes: FloatVector) -> _Cells:
+    """The table's own cells, or the slices of them through the centre."""
+    index = np.arange(count - 1)
+    if centre is None:
+        row, column = (grid.ravel() for grid in np.meshgrid(index, index, indexing="ij"))
+        return _Cells(row, column, nodes[row], nodes[row + 1], nodes[column], nodes[column + 1])
+    fixed = np.full(count - 1, min(centre, count - 2))
+    at = np.full(count - 1, nodes[centre])
+    along = (nodes[index], nodes[index + 1])
+    first, second = (*along, at, at), (at, at, *along)
+    sides = (np.concatenate(pair) for pair in zip(first, second, strict=True))
+    return _Cells(np.concatenate((index, fixed)), np.concatenate((fixed, index)), *sides)
+
+
+def _spread(rows: FloatMatrix, centre: int) -> FloatMatrix:
+    """Two rows through the centre as a table; the rest of it is never looked at."""
+    table = np.zeros((rows.shape[1], rows.shape[1]))
+    table[:, centre], table[centre, :] = rows
+    return table
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Surface:
+    """Q between the nodes, from above: bilinear, or by chords of powers of the moment m = 1 + h^2 Q.
+
+    m^(1/alpha) is a norm of something affine in p, hence convex in p; m^(-1/(alpha-1)) is concave in p' (Minkowski's
+    inequality, and its reverse for negative exponents).
+    """
+
+    nodes: FloatVector
+    table: FloatMatrix
+    moment: FloatMatrix  # logarithms
+    alpha: float  # infinite: bilinear only
+
+    @classmethod
+    def of(cls, nodes: FloatVector, table: FloatMatrix, alpha: float) -> _Surface:
+        moment = np.log1p(np.subtract.outer(nodes, nodes) ** 2 * table) * (1 + 1e-15)
+        return cls(nodes, table, moment, alpha)
+
+    def upper(self, row: Any, column: Any, x: FloatVector, y: FloatVector) -> Any:
+        """A bound on Q at points (x, y) of the table's cells."""
+        nodes, table = self.nodes, self.table
+        right = (x - nodes[row]) / (nodes[row + 1] - nodes[row])
+        up = (y - nodes[column]) / (nodes[column + 1] - nodes[column])
+        below = (1 - right) * table[row, column] + right * table[row + 1, column]
+        above = (1 - right) * table[row, column + 1] + right * table[row + 1, column + 1]
+        bilinear = (1 - up) * below + up * above
+        if math.isinf(self.alpha):
+            return bilinear
+        square = (x - y) ** 2
+        large = (square * bilinear > 0.1) & (np.abs(x - y) > 1e-9)
+        if not large.any():
+            return bilinear
+        row, column, right, up = row[large], column[large], right[large], up[large]
+        sides = []
+        for beside in (column, column + 1):
+            left, other = self.moment[row, beside] / self.alpha, self.moment[row + 1, beside] / self.alpha
+            norm = np.log((1 - right) * np.exp(left) + right * np.exp(other))
+            sides.append(np.exp(-norm * self.alpha / (self.alpha - 1)))
+        logarithm = -(self.alpha - 1) * np.log((1 - up) * sides[0] + up * sides[1])
+        logarithm += 1e-14 * (self.alpha + np.abs(logarithm))
+        bilinear[large] = np.minimum(bilinear[large], np.expm1(logarithm) / square[large])
+        return bilinear
+
+
+def _moment_quotient(distance: FloatVector, table: Any) -> Any:
+    """log(1 + h^2 Q)/h^2, which falls with h and grows with Q; Q itself at h = 0."""
+    z = distance * distance * table
+    small = z < 1e-6  # there log(1 + z) <= z costs less than a part in a million
+    square = np.where(small, 1.0, distance * distance)
+    return np.where(small, table, np.log1p(z) / square)
+
+
+def _secant_upper(a: FloatVector, b: FloatVector, c: FloatVector, d: FloatVector) -> Any:
+    """(p - p')/(u - u') over a cell, from above; at most 1/4, the logistic function's steepest slope."""
+    left, right, low, high = (np.log(p) - np.log1p(-p) for p in (a, b, c, d))
+    near = np.maximum(np.maximum(left - high, low - right), 0.0) / 2
+    far = np.maximum(np.abs(right - low), np.abs(high - left)) / 2
+    middle = np.maximum(np.maximum(left + low, -(right + high)), 0.0) / 2
+    safe = np.maximum(far, 1e-4)
+    growth = np.where(far < 1e-4, 1 + 1e-8, np.sinh(safe) / safe)
+    return np.minimum(growth / (2 * (np.cosh(near) + np.cosh(middle))) * (1 + 1e-12), 0.25)

@@ -135,7 +135,7 @@ def _smallest(settings: Sequence[Sent]) -> list[Sent]:
 
 
 def shown_size(count: float) -> str:
-    """A number of bytes on an axis."""
+    """A number of bytes as a person writes it."""
     if count <= 0 or not math.isfinite(count):
         return ""
     power = min(3, int(math.log10(count) // 3)) if count >= 1 else 0

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 import quietbit
@@ -13,14 +15,23 @@ def test_the_shipped_sampler_passes(capsys):
     facts = shell(capsys, *WORDS, "--adjacency", "zero-out", "--json").json
     assert facts["passed"] is True
     assert 0 <= facts["epsilon_lower"] <= facts["epsilon_upper"]
+    assert (facts["verdict"], facts["means"], facts["clipping"]) == ("passed", True, True)
+    assert 0 < facts["detectable"] < facts["epsilon_upper"]
+
+
+def test_a_claim_that_cannot_be_measured_is_no_failure(capsys):
+    words = (*WORDS[:1], ONE_BIT, "--samples", 100, "--dimension", 2, "--beta", 4)
+    result = shell(capsys, *words, "--adjacency", "replace-one", "--seed", 1)
+    assert result.code == 0
+    assert "inconclusive" in result.out
 
 
 def test_a_caught_sampler_exits_1(capsys, monkeypatch):
-    found = quietbit.Audit(2.0, 1.0, 0.0, quietbit.Adjacency.ZERO_OUT, 0.99, 400)
+    found = quietbit.Audit(2.0, 1.0, 0.0, quietbit.Adjacency.ZERO_OUT, 0.99, 400, math.inf, 5.0)
     monkeypatch.setattr("quietbit.audit", lambda *_, **__: found)
     result = shell(capsys, *WORDS, "--adjacency", "zero-out")
     assert result.code == 1
-    assert "REVEALS MORE" in result.out
+    assert "NOT WHAT IS CLAIMED" in result.out
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,12 @@
 from importlib.metadata import version
 
+import pytest
+
+import quietbit
 from quietbit.cli import doctor as module
 from quietbit.kernel.reference import ReferenceKernel
+from unit.auditor.test_doctor import Broken, last_bit
 from unit.cli.kit import shell
-from unit.wire.test_self_test import Broken, last_bit
 
 
 def test_it_prints_what_is_here_and_passes(capsys):
@@ -11,11 +14,19 @@ def test_it_prints_what_is_here_and_passes(capsys):
     assert result.code == 0
     for word in ("quietbit", "numpy", version("numpy"), "kernel cpu", "the default", "AES", "GPU", "solved designs"):
         assert word in result.out
-    assert result.out.count("PASS") == 6
+    assert result.out.count("PASS") == 7
     assert "FAIL" not in result.out
     assert "Self-test: payload" in result.err  # progress, where there is no terminal for a bar
 
 
+@pytest.fixture
+def one_audit(monkeypatch):
+    """One mechanism is audited instead of all: the others are in the first test."""
+    one = (quietbit.Gaussian(quietbit.Ball("l2", 1.0, 5), 1.0),)
+    monkeypatch.setattr("quietbit.auditor.doctor._audited", lambda: one)
+
+
+@pytest.mark.usefixtures("one_audit")
 def test_json_says_the_same_to_machines(capsys):
     result = shell(capsys, "doctor", "--json")
     assert (result.code, result.err) == (0, "")
@@ -30,27 +41,30 @@ def test_json_says_the_same_to_machines(capsys):
     assert set(facts["missing"]) == {name for name, found in facts["versions"].items() if found is None}
 
 
+@pytest.mark.usefixtures("one_audit")
 def test_a_broken_sampler_exits_1(capsys, monkeypatch):
-    monkeypatch.setattr("quietbit.wire.self_test.default_kernel", lambda: Broken(last_bit))
+    monkeypatch.setattr("quietbit.auditor.doctor.default_kernel", lambda: Broken(last_bit))
     result = shell(capsys, "doctor")
     assert result.code == 1
     assert "FAIL  kernels agree bit for bit" in result.out
     assert "PASS  privacy account" in result.out
 
 
+@pytest.mark.usefixtures("one_audit")
 def test_a_broken_sampler_exits_1_for_machines(capsys, monkeypatch):
-    monkeypatch.setattr("quietbit.wire.self_test.default_kernel", lambda: Broken(last_bit))
+    monkeypatch.setattr("quietbit.auditor.doctor.default_kernel", lambda: Broken(last_bit))
     result = shell(capsys, "doctor", "--json")
     assert result.code == 1
     assert result.json["passed"] is False
 
 
+@pytest.mark.usefixtures("one_audit")
 def test_what_is_missing_is_said_with_the_extra_that_brings_it(capsys, monkeypatch):
     def absent(name: str) -> str:
         raise module.PackageNotFoundError(name)
 
     monkeypatch.setattr(module, "version", absent)
-    monkeypatch.setattr("quietbit.wire.self_test.default_kernel", ReferenceKernel)
+    monkeypatch.setattr("quietbit.auditor.doctor.default_kernel", ReferenceKernel)
     result = shell(capsys, "doctor")
     assert result.code == 0
     for extra in ("cpu", "torch", "gpu", "plot", "accounting", "lab", "flower"):

@@ -32,7 +32,7 @@ def test_it_is_the_sign_of_the_inner_release_with_its_account(inner: Gaussian | 
 
 @pytest.mark.parametrize("inner", [Gaussian(Ball(Norm.L2, 1.0, 9), 0.1), Laplace(Ball(Norm.L1, 1.0, 9), 0.022)])
 def test_a_sign_that_the_sampler_could_miss_has_no_account(inner: Gaussian | Laplace) -> None:
-    """The noise of one word ends at 9.2 deviations or 44.4 scales: beyond, one sign never occurs, and nothing is pure."""
+    """The noise of one word ends at 9.2 deviations or 44.4 scales: beyond, one sign never occurs."""
     with pytest.raises(InvalidParameter, match="noise multiplier under a sign must be large enough"):
         Sign(inner).privacy(Adjacency.ZERO_OUT)
 

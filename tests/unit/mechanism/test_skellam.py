@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from quietbit.mechanism.rotation import rotate
 from scipy import stats
 
 from path import decode, encode
 from quietbit import Ball, Gaussian, Norm, Skellam
 from quietbit._validate import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
+from quietbit.kernel.transform import rotate
 from quietbit.mechanism.poisson import skellam_noise
 from quietbit.mechanism.rounding import conditional_rounding
 from quietbit.privacy.curve import LinearCurve

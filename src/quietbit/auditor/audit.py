@@ -1,0 +1,178 @@
+"""The auditor: does the sampler that is shipped keep what is claimed of it?
+
+Idea     send known updates many times over the real path, `send` and then `receive`, and look for a difference
+         from the claim in three ways: an empirical lower bound on epsilon, which needs nothing but two
+         neighbours; means and variances against the mechanism's own; correlations between coordinates and
+         between releases, which should have none.
+Symbols  u, v neighbours: an update and zero, or an update and its negative.
+Source   `ratio.py`, `checks.py` and `tails.py` name theirs.
+
+Half of the doubt (1 - confidence) goes to the lower bound and half to the checks: with the stated confidence
+a sampler that follows its claim passes. A pass is not a proof. `Audit.detectable` says what would have been found.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, final
+
+import numpy as np
+
+from quietbit._validate import finite_real, require, whole_number
+from quietbit.auditor.checks import Finding, check_all, detectable_gain
+from quietbit.auditor.probes import Claims, probes
+from quietbit.auditor.ratio import detectable_lower, measurable, ratio_lower
+from quietbit.auditor.releases import Path, Record, Shared, release
+from quietbit.kernel.rng import RandomBits, secure_rng
+from quietbit.mechanism.base import Mechanism, check_adjacency, check_rng
+from quietbit.privacy.gaussian import gaussian_epsilon_upper, gaussian_log_delta
+from quietbit.privacy.guarantee import Adjacency, check_delta
+from quietbit.wire.uplink import Uplink
+
+__all__ = ["Audit", "Progress", "Verdict", "audit"]
+
+Verdict: TypeAlias = Literal["passed", "failed", "inconclusive"]
+Progress: TypeAlias = Callable[[float, str], None]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What was found, beside what is claimed for one release at the same delta and adjacency.
+
+    With probability ``confidence`` over the random bits drawn, the true epsilon is at least ``epsilon_lower``, and no
+    finding fails for a sampler that follows its claim. ``detectable``: a sampler whose response is too strong, so
+    that its epsilon exceeds the claim by this much or more, would have been found with probability 0.9.
+    ``measurable``: the largest lower bound on epsilon that so many samples can give, whatever the sampler does.
+    """
+
+    epsilon_lower: float
+    epsilon_upper: float
+    delta: float
+    adjacency: Adjacency
+    confidence: float
+    samples: int
+    detectable: float
+    measurable: float
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was found against the sampler; read ``verdict`` for what that is worth."""
+        return self.epsilon_lower <= self.epsilon_upper and all(finding.passed for finding in self.findings)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Failed, or passed; inconclusive where these samples cannot measure an epsilon as large as the claim.
+
+        Also inconclusive where an epsilon of twice the claim might have gone unnoticed.
+        """
+        if not self.passed:
+            return "failed"
+        seen = self.epsilon_upper < self.measurable and self.detectable <= self.epsilon_upper
+        return "passed" if seen else "inconclusive"
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """A sentence for everything found."""
+        found = [f"{one.name}: {one.detail}" for one in self.findings if not one.passed]
+        if not self.epsilon_lower <= self.epsilon_upper:
+            found.insert(0, f"epsilon: at least {self.epsilon_lower:.4g}, where {self.epsilon_upper:.4g} is claimed")
+        return tuple(found)
+
+
+def audit(
+    target: Mechanism | Path,
+    adjacency: Adjacency,
+    *,
+    rng: RandomBits | None = None,
+    delta: float = 1e-5,
+    samples: int = 4000,
+    confidence: float = 1 - 1e-6,
+    progress: Progress | None = None,
+) -> Audit:
+    """Audit one release of a mechanism, or of an uplink, by sending known updates over it.
+
+    ``samples`` is how often each of the main updates is sent: zero, one coordinate at the boundary, all coordinates at
+    once, with either sign, and one outside the ball; fourteen in between get a quarter of it each. Random bits are the
+    operating system's unless ``rng`` is given. ``progress`` is told a fraction and what is being done.
+    """
+    check_adjacency(adjacency)
+    source = secure_rng() if rng is None else rng
+    check_rng(source)
+    delta = check_delta(delta)
+    count = whole_number(samples, "samples", 100)
+    sure = finite_real(confidence, "confidence", at_most=1 - 1e-12)
+    require(sure >= 0.5, "confidence", confidence, "at least 0.5")
+    path = _path(target)
+    claim = path.mechanism.privacy(adjacency).epsilon_upper(delta)
+    claims = Claims(path.mechanism)
+    records, shared = _releases(path, claims, source, count, progress)
+    half = (1 - sure) / 2
+    findings = tuple(check_all(records, shared, claims.error, half))
+    statistics = _pairs(records, adjacency)
+    doubt = half / (2 * len(statistics))
+    found = max(ratio_lower(first, second, delta, doubt) for first, second in statistics)
+    gain = detectable_gain(records, claims.error, half)
+    excess = min(_excess(claim, gain, delta), detectable_lower(count, claim, delta, doubt) - claim)
+    if progress is not None:
+        progress(1.0, "done")
+    top = measurable(count, delta, doubt)
+    return Audit(max(found, 0.0), claim, delta, adjacency, sure, count, excess, top, findings)
+
+
+def _path(target: Any) -> Path:
+    """The way to audit: an uplink's own mechanism on flat vectors, so that no type of `like` rounds what comes out."""
+    if isinstance(target, Uplink):
+        return Uplink(target.mechanism, threads=target.threads)
+    stands_in = all(hasattr(target, name) for name in ("mechanism", "send", "receive"))
+    path: Path = target if stands_in else Uplink(target)
+    return path
+
+
+def _releases(
+    path: Path, claims: Claims, rng: RandomBits, samples: int, progress: Progress | None
+) -> tuple[list[Record], Shared]:
+    chosen = probes(claims.ball, samples)
+    total = sum(probe.times for probe in chosen)
+    shared, records, sent = Shared(claims.ball.dimension, total), [], 0
+    for probe in chosen:
+
+        def told(count: int, name: str = probe.name) -> None:
+            nonlocal sent
+            sent += count
+            if progress is not None:
+                progress(sent / total, name)
+
+        records.append(release(path, probe, claims, rng, shared, told))
+    return records, shared
+
+
+def _pairs(records: Sequence[Record], adjacency: Adjacency) -> list[tuple[Any, Any]]:
+    """Statistics of neighbouring updates: along the first coordinate, and along the sum of all."""
+    named = {record.probe.name: record for record in records}
+    found = []
+    for name, along in (("one coordinate", "heads"), ("every coordinate", "totals")):
+        if name in named:
+            zero, plus, minus = (
+                np.concatenate(getattr(named[one], along)) for one in ("zero", name, f"{name}, negative")
+            )
+            found += [(plus, minus)] if adjacency is Adjacency.REPLACE_ONE else [(plus, zero), (minus, zero)]
+    return found
+
+
+def _excess(claim: float, gain: float, delta: float) -> float:
+    """By how much a response ``gain`` times as strong exceeds the claim, for the Gaussian or pure law of that claim."""
+    if not (0 < claim < math.inf and gain < math.inf):
+        return math.inf
+    if delta == 0:
+        return (gain - 1) * claim
+    low, high = 0.0, 2.0
+    while gaussian_log_delta(claim, high) < math.log(delta):
+        high *= 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if gaussian_log_delta(claim, middle) < math.log(delta) else (low, middle)
+    return max(gaussian_epsilon_upper((gain * high) ** 2 / 2, delta) - claim, 0.0)

@@ -1,0 +1,300 @@
+"""A self-test of sampler, account and payload on this machine, in a few seconds.
+
+Idea     each check computes something whose answer is known beforehand: other kernels' codes, the table's
+         frequencies, an exact certificate, a closed form of the paper, the bytes of the wire format's example,
+         and what the auditor finds when it sends known updates over the real path.
+         A check that raises has failed; no check stops the others.
+Symbols  false alarm: the probability that a correct sampler fails the test of frequencies.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from quietbit._typing import FloatMatrix
+from quietbit._validate import InvalidPayload, QuietbitError, require
+from quietbit.auditor.audit import audit
+from quietbit.design.catalogue import catalogue, shipped
+from quietbit.design.certify import certify
+from quietbit.design.spec import DesignSpec
+from quietbit.design.table import Design
+from quietbit.kernel.base import Kernel, packed_size
+from quietbit.kernel.reference import ReferenceKernel
+from quietbit.kernel.rng import RandomBits, secure_rng, seeded_rng
+from quietbit.kernel.sampler import Sampler
+from quietbit.kernel.select import default_kernel, kernel_support, select
+from quietbit.mechanism.additive import Gaussian, Laplace, Sign
+from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.dithered import DitheredMVU
+from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.mechanism.skellam import Skellam
+from quietbit.privacy.guarantee import Adjacency, Trust, Unit
+from quietbit.privacy.ledger import Ledger
+from quietbit.wire.header import HEADER_SIZE
+from quietbit.wire.payload import Payload
+from quietbit.wire.uplink import Uplink
+
+__all__ = ["FALSE_ALARM", "Check", "Outcome", "run_checks", "self_test"]
+
+FALSE_ALARM = 1e-9
+# The chi-square law is a limit; at 10,000 expected counts and more its tail is off by far less than this margin.
+ASYMPTOTIC_MARGIN = 1000
+LEAST_EXPECTED = 10_000
+SEED = 20230723
+DIMENSION = 50_003  # no multiple of 8
+FEW = 2_003
+AUDITED = 35
+AUDIT_SAMPLES = 100
+
+# eps^2/8 alpha per release is the curve of Gaussian noise of multiplier 2: 50 releases, delta 1e-5, 60 digits.
+FIFTY_ONE_BIT_RELEASES = 22.019608744456733
+# log(1/2) - log(sigmoid(-eps)) at eps = 1: one coordinate moves from 0 to the boundary, and nothing is worse.
+PURE_ONE_BIT = 0.62011450695827752
+ACCOUNT_TOLERANCE = 1e-6
+
+# docs/reference/wire_format.md, "A payload, byte by byte".
+EXAMPLE = bytes.fromhex(
+    "5142495401000100150000000000000003000000000000"
+    "00addc77106f7e5120f90f402ac13256dfa5da70f0c59c72407e60df244de74db6cc99875fc2412daae8fe1f"
+)
+
+Report = Callable[[float, str], None]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A question with a known answer: ``run`` says what was found, and raises where it is wrong."""
+
+    name: str
+    run: Callable[[], str]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a check found."""
+
+    name: str
+    passed: bool
+    detail: str
+    seconds: float
+
+
+def self_test(
+    report: Report = lambda fraction, message: None,
+    *,
+    kernel: Kernel | None = None,
+    designs: Iterable[Design] | None = None,
+    rng: RandomBits | None = None,
+) -> list[Outcome]:
+    """Run every check; the arguments replace the default kernel, the shipped designs and the secure words."""
+    chosen = default_kernel() if kernel is None else kernel
+    others = [] if kernel is not None else [one.name for one in kernel_support() if one.available]
+    kernels = [chosen, *(select(name) for name in others if name not in (chosen.name, "reference"))]
+    return run_checks(
+        [
+            Check("kernels agree bit for bit", lambda: kernels_agree(kernels)),
+            Check("codes follow the formula", lambda: formula_holds(chosen)),
+            Check("sampled frequencies", lambda: frequencies(chosen, secure_rng() if rng is None else rng)),
+            Check("shipped designs", lambda: designs_hold(catalogue() if designs is None else designs)),
+            Check("privacy account", account_holds),
+            Check("payload", lambda: payload_holds(rng)),
+            Check("audit of releases", lambda: releases_hold(rng)),
+        ],
+        report,
+    )
+
+
+def run_checks(checks: Sequence[Check], report: Report = lambda fraction, message: None) -> list[Outcome]:
+    """Each check's outcome; an exception of any kind is a failure with its message."""
+    outcomes = []
+    for place, check in enumerate(checks):
+        report(place / len(checks), check.name)
+        start = time.perf_counter()
+        try:
+            detail, passed = check.run(), True
+        except Exception as error:  # whatever a broken installation raises is what is to be reported
+            own = isinstance(error, QuietbitError)
+            detail, passed = str(error) if own else f"{type(error).__name__}: {error}", False
+        outcomes.append(Outcome(check.name, passed, detail, time.perf_counter() - start))
+    report(1.0, "done")
+    return outcomes
+
+
+class _Wrong(QuietbitError):
+    """A check whose answer is not the known one."""
+
+
+def _expect(condition: bool, sentence: str) -> None:
+    if not condition:
+        raise _Wrong(sentence)
+
+
+def kernels_agree(kernels: Sequence[Kernel]) -> str:
+    """The same words give the same codes and bytes as the reference kernel, whatever the kernel."""
+    reference = ReferenceKernel()
+    inputs = np.random.default_rng(SEED).normal(scale=0.4, size=DIMENSION).astype(np.float32)
+    for spec in (DesignSpec(2, 1, 1.0), DesignSpec(8, 3, 5.0)):
+        sampler = Sampler.from_design(_shipped(spec), 1.0, 0.0, 1.0)
+        expected = reference.sample(sampler, inputs, seeded_rng(SEED), factor=0.75)
+        stored = np.frombuffer(reference.pack(expected, spec.output_bits), dtype=np.uint8)
+        for kernel in kernels:
+            packed = np.zeros(packed_size(spec.output_bits, DIMENSION), dtype=np.uint8)
+            kernel.sample_packed(sampler, inputs, seeded_rng(SEED), packed, factor=0.75)
+            codes = kernel.sample(sampler, inputs, seeded_rng(SEED), factor=0.75)
+            off = int(np.count_nonzero(codes != expected))
+            _expect(off == 0, f"Kernel {kernel.name} gave {off:,} of {DIMENSION:,} codes otherwise than the reference.")
+            same = np.array_equal(packed, stored)
+            _expect(same, f"Kernel {kernel.name} packed codes otherwise than the reference.")
+    return f"{', '.join(kernel.name for kernel in kernels)}: {DIMENSION:,} codes at 1 and at 3 bits"
+
+
+def formula_holds(kernel: Kernel) -> str:
+    """Codes are what a plain softmax, which shares no code with kernels, makes of the same words."""
+    mechanism = InterpolatedMVU(_shipped(DesignSpec(8, 3, 5.0)), Ball(Norm.L2, 1.0, FEW), beta=3.0)
+    update = mechanism.ball.clip(np.random.default_rng(SEED).normal(size=FEW))
+    codes = kernel.sample(mechanism.sampler, update, seeded_rng(SEED))
+    block = seeded_rng(SEED).draw(FEW)
+    ties = block.ties(np.arange(FEW)) & np.uint64(2**48 - 1)
+    uniform = block.primary(0, FEW) * 2.0**-16 + ties * 2.0**-64
+    for code, value, place in zip(codes.tolist(), update.tolist(), uniform.tolist(), strict=True):
+        found = int(np.count_nonzero(place >= np.cumsum(mechanism.distribution(value))[:-1]))
+        _expect(code == found, f"Kernel {kernel.name} gave code {code} where the law gives {found}.")
+    return f"{kernel.name}: {FEW:,} codes recomputed from their words"
+
+
+def frequencies(kernel: Kernel, rng: RandomBits, draws: int = 400_000) -> str:
+    """Pearson's chi-square of codes drawn at every level against the rows of the table."""
+    worst, cells = 0.0, 0
+    for spec in (DesignSpec(2, 1, 1.0), DesignSpec(8, 2, 3.0)):
+        design = _shipped(spec)
+        statistic, freedom = _chi_square(kernel, rng, design, draws)
+        limit = _chi_square_limit(freedom, FALSE_ALARM / (2 * ASYMPTOTIC_MARGIN))
+        sentence = f"Codes of {spec.output_bits} bits do not follow the table: chi-square {statistic:.1f}"
+        _expect(statistic <= limit, f"{sentence}, above {limit:.1f}, with {freedom} degrees of freedom.")
+        worst, cells = max(worst, statistic / limit), cells + freedom
+    return f"chi-square at most {worst:.2f} of its limit, {cells} degrees of freedom, false alarm below {FALSE_ALARM:g}"
+
+
+def _chi_square(kernel: Kernel, rng: RandomBits, design: Design, draws: int) -> tuple[float, int]:
+    table: FloatMatrix = design.probabilities
+    expected = draws * table
+    require(float(expected.min()) >= LEAST_EXPECTED, "smallest expected count", float(expected.min()), "10,000 or more")
+    sampler = Sampler.from_design(design, 1.0, 0.0, 1.0)
+    statistic = 0.0
+    for level, row in zip(design.spec.levels.tolist(), expected, strict=True):
+        codes = kernel.sample(sampler, np.full(draws, level - 0.5), rng)
+        counts = np.bincount(codes.reshape(-1), minlength=row.size)
+        _expect(counts.size == row.size, f"A code lies outside the {row.size} symbols of the design.")
+        statistic += float((np.square(counts - row) / row).sum())
+    return statistic, int(table.shape[0] * (table.shape[1] - 1))
+
+
+def _chi_square_limit(freedom: int, level: float) -> float:
+    from scipy.stats import chi2  # slow to import, and needed here alone
+
+    return float(chi2.isf(level, freedom))
+
+
+def designs_hold(designs: Iterable[Design]) -> str:
+    """Every design meets its epsilon and sums to one in rational arithmetic; unbiased ones have no bias."""
+    count = 0
+    for design in designs:
+        measured, spec = certify(design), design.spec
+        name = f"{spec.input_levels} levels, {spec.output_bits} bits, epsilon {spec.epsilon:g}"
+        _expect(measured.meets_spec, f"The design for {name} has a measured epsilon of {measured.epsilon_upper!r}.")
+        _expect(measured.rows_sum_to_one, f"Rows of the design for {name} do not sum to one.")
+        exact = spec.bias != "exact" or measured.bias_upper <= 1e-9
+        _expect(exact, f"The design for {name} has a bias of {measured.bias_upper!r}.")
+        count += 1
+    _expect(count > 0, "No design ships with this installation.")
+    return f"{count} certified in exact arithmetic"
+
+
+def account_holds() -> str:
+    """The ledger agrees with two closed forms of the one-bit mechanism, from the private side."""
+    design = _shipped(DesignSpec(2, 1, 1.0))
+    renyi = InterpolatedMVU(design, Ball(Norm.L2, 1.0, 1000)).privacy(Adjacency.ZERO_OUT)
+    ledger = Ledger(Unit.CLIENT, Adjacency.ZERO_OUT, Trust.LOCAL).record(renyi, times=50)
+    fifty = ledger.guarantee(1e-5, adaptive=False).epsilon_upper
+    _near("50 releases on an L2 ball, zero-out", fifty, FIFTY_ONE_BIT_RELEASES)
+    pure = InterpolatedMVU(design, Ball(Norm.L1, 1.0, 1000)).privacy(Adjacency.ZERO_OUT)
+    once = Ledger(Unit.CLIENT, Adjacency.ZERO_OUT, Trust.LOCAL).record(pure)
+    _near("one release on an L1 ball, zero-out", once.guarantee(0.0).epsilon_upper, PURE_ONE_BIT)
+    return (
+        f"epsilon {FIFTY_ONE_BIT_RELEASES:.6f} (50 releases, delta 1e-5) and {PURE_ONE_BIT:.6f} (pure) met from above"
+    )
+
+
+def _near(what: str, found: float, known: float) -> None:
+    close = known * (1 - 1e-14) <= found <= known * (1 + ACCOUNT_TOLERANCE)
+    _expect(close, f"The ledger says epsilon {found!r} for {what}; the closed form is {known!r}.")
+
+
+def payload_holds(rng: RandomBits | None = None) -> str:
+    """The example of the wire format byte for byte; a round trip; a flipped bit is refused."""
+    sent = Uplink(_example()).send(np.linspace(-1.0, 2.0, 21).astype(np.float32), seeded_rng(0))
+    _expect(sent == EXAMPLE, "The example of the wire format was encoded into other bytes.")
+    mechanism = InterpolatedMVU(_shipped(DesignSpec(2, 1, 1.0)), Ball(Norm.L2, 1.0, DIMENSION))
+    uplink = Uplink(mechanism)
+    update = np.linspace(-1.0, 1.0, DIMENSION, dtype=np.float32)
+    data = uplink.send(update, rng)
+    size = HEADER_SIZE + math.ceil(DIMENSION / 8)
+    _expect(len(data) == size, f"A payload has {len(data):,} bytes, and should have {size:,}.")
+    payload = Payload.from_bytes(data)
+    _expect(payload.to_bytes() == data, "A payload read and written again is not the same.")
+    decoded = mechanism.values[payload.codes()]
+    _expect(np.array_equal(uplink.receive([data]), decoded), "The mean of one payload is not its decoded update.")
+    flipped = bytearray(data)
+    flipped[-2] ^= 4
+    try:
+        uplink.receive([bytes(flipped)])
+    except InvalidPayload:
+        return f"{len(EXAMPLE)} known bytes, {size:,} there and back, a flipped bit refused"
+    raise _Wrong("A payload with a flipped bit was accepted.")
+
+
+def releases_hold(rng: RandomBits | None = None, mechanisms: Sequence[Mechanism] = ()) -> str:
+    """The auditor finds nothing against shipped mechanisms, each with its share of the false alarms."""
+    chosen = mechanisms or _audited()
+    count = 0
+    for mechanism in chosen:
+        doubt = FALSE_ALARM / len(chosen)
+        found = audit(mechanism, Adjacency.ZERO_OUT, rng=rng, samples=AUDIT_SAMPLES, confidence=1 - doubt)
+        faults = "; ".join(found.failures)
+        _expect(found.passed, f"Releases of {type(mechanism).__name__} are not what is claimed ({faults}).")
+        count = len(found.findings) + 1
+    return f"{len(chosen)} mechanisms, {count} checks each on the real path, false alarm below {FALSE_ALARM:g}"
+
+
+def _audited() -> tuple[Mechanism, ...]:
+    round_ball, pointed = Ball(Norm.L2, 1.0, AUDITED), Ball(Norm.L1, 1.0, AUDITED)
+    one_bit, three_bits = _shipped(DesignSpec(2, 1, 1.0)), _shipped(DesignSpec(8, 3, 5.0))
+    return (
+        InterpolatedMVU(one_bit, round_ball),
+        InterpolatedMVU(three_bits, round_ball),
+        DitheredMVU(three_bits, round_ball),
+        Gaussian(round_ball, 1.0),
+        Sign(Laplace(pointed, 1.0)),
+        Skellam(round_ball, 1.0),
+    )
+
+
+def _example() -> InterpolatedMVU:
+    table = np.array([[255.0, 1.0], [1.0, 255.0]]) / 256
+    return InterpolatedMVU(Design(DesignSpec(2, 1, 4.0), table, np.array([0.0, 1.0])), Ball(Norm.L2, 1.5, 21), 2.0)
+
+
+def _shipped(spec: DesignSpec) -> Design:
+    design = shipped(spec)
+    if design is None:
+        raise _Wrong(f"The shipped design for {spec!r} is missing.")
+    return design

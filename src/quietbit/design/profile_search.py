@@ -1,0 +1,347 @@
+"""The search for a profile with a large gain: step functions whose logarithms lie on a lattice.
+
+Idea     If log h takes the values c, c + s, ..., c + (m-1) s, then the privacy losses of the dominating pair lie on a
+         lattice too, and T releases are a T-fold convolution of a few masses: no discretisation, one transform. Edges
+         are free, so the family holds PrivUnitG (m = 2), the clamped exponentials and, for many levels, the Gaussian.
+         Given the edges, the step s is the largest that delta allows; equally spaced edges are found by a simplex
+         search over their centre and spacing, and then all edges move by gradient ascent. What comes out is a
+         proposal: privacy is certified elsewhere, from the doubles that are stored.
+Symbols  t_1 < ... < t_{m-1}: edges; s: lattice step; w: masses of cells; U(l) = T times the delta that T-1 releases
+         leave when one has lost l: the derivative of delta by the mass of P at loss l, that of Q moving along.
+Source   docs/theory/vector-mechanism.md, "Design". Nelder and Mead (1965); L-BFGS (Liu and Nocedal 1989).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.fft import irfft, next_fast_len, rfft
+from scipy.optimize import brentq, minimize
+from scipy.special import ndtr
+
+from quietbit._threads import one_thread
+from quietbit._typing import FloatVector
+from quietbit.design.profile_bound import pure_edge
+from quietbit.design.profile_target import ProfileTarget
+
+__all__ = ["Proposal", "propose"]
+
+WHOLE = 4096  # lattice points up to which a convolution is computed whole; beyond, within 14 deviations
+FAINTEST = 1e-12  # a smaller delta is drowned in the rounding of the transforms: the proposal is made for this one
+SHARPNESS = 4.0  # order of the norm that stands for the larger of the two deltas of zero-out while edges move
+NARROWEST, WIDEST = -14.0, 3.0  # logarithm of a gap between edges
+FARTHEST = 9.0
+COARSE = 32  # levels of the search; for many releases the lattice is halved afterwards
+FINE = 400  # levels of nearly a Gaussian, where design still gains
+MOST = 800  # levels a Gaussian is cut into: costs a part in 80,000
+SEARCHED = 300  # releases beyond which edges do not move one by one
+STRETCHED = 2000  # releases beyond which the Gaussian is taken as it is
+WORTHWHILE = 5e-4  # relative gain for which a pure guarantee, or two levels, are given up
+FINER = 4e-5  # relative gain for which the lattice is halved once more
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Edges and the lattice step of log h, with the gain they promise before certification."""
+
+    edges: FloatVector
+    step: float
+    gain: float
+
+    def weights(self) -> FloatVector:
+        """Values of h up to a factor; the largest is 1."""
+        values: FloatVector = np.exp(self.step * (np.arange(self.edges.size + 1.0) - self.edges.size))
+        return values
+
+
+@one_thread()
+def propose(target: ProfileTarget) -> Proposal:
+    """A profile whose composed account meets the target as computed in doubles: to be certified by the caller.
+
+    Deterministic, for the search starts at fixed points. Seconds for any number of releases.
+    """
+    pure = pure_edge(target.epsilon / target.releases, target.adjacency)
+    step = target.epsilon / target.releases * (1.0 if target.adjacency == "replace-one" else 2.0)
+    account = _Account(target)
+    best = account.at(np.array([pure]), step)
+    if target.delta == 0:
+        return best  # optimal: see profile_bound
+    candidates = _many(account, target) if target.releases > SEARCHED else _few(account, target, pure)
+    for candidate in candidates:
+        if candidate.gain > best.gain * (1 + (WORTHWHILE if best.edges.size == 1 else 0.0)):
+            best = candidate
+    return best
+
+
+def _few(account: _Account, target: ProfileTarget, pure: float) -> Iterator[Proposal]:
+    """From equally spaced edges by ascent to free ones; for many releases on ever finer lattices."""
+    yield _simplex(account, np.zeros(1), (pure, 0.0))
+    found = []
+    for centre, spread in ((0.3, 6.0), (pure, 1.5)):
+        simple = _simplex(account, _ladder(COARSE), (centre, math.log(spread / COARSE)))
+        yield simple
+        found.append(_ascend(account, simple))
+        if target.releases < 100:
+            found[-1] = _ascend(account, found[-1])  # a second start forgets a curvature gone stale
+        yield found[-1]
+    best = max(found, key=lambda proposal: proposal.gain)
+    if target.releases < 30:
+        return
+    best = _ascend(account, account.fit(_halved(best.edges)), evaluations=60)
+    while target.releases >= 100 and best.edges.size < FINE / 2:
+        finer = account.fit(_halved(best.edges))
+        gained, best = finer.gain / best.gain - 1, finer
+        if gained < FINER:
+            break
+    middle = float(best.edges.mean())
+    yield _simplex(account, best.edges - middle, (middle, 0.0), evaluations=30)
+    if target.releases >= 100:
+        yield _simplex(account, _ladder(FINE), (0.0, math.log(7 / FINE)), evaluations=60)
+
+
+def _many(account: _Account, target: ProfileTarget) -> Iterator[Proposal]:
+    """For hundreds of releases a Gaussian cut into many levels; by then no design gains a part in a hundred."""
+    yield account.fit(_ladder(MOST) * (9.5 / MOST))
+    if target.releases <= STRETCHED:
+        yield _simplex(account, _ladder(FINE), (0.0, math.log(7 / FINE)), evaluations=60)
+
+
+def _ladder(levels: int) -> FloatVector:
+    """Edges one apart, centred, for so many levels."""
+    return np.arange(levels - 1.0) - (levels - 2) / 2
+
+
+def _halved(edges: FloatVector) -> FloatVector:
+    """The edges of nearly the same function on a lattice of half the step.
+
+    Edge k is where log h, in steps above its least, passes k - 1/2; the new ones are where it passes (k - 1/2)/2.
+    """
+    passes = np.arange(edges.size) + 0.5
+    wanted = (np.arange(2 * edges.size) + 0.5) / 2
+    inner: FloatVector = np.interp(wanted, passes, edges)
+    inner[0] = edges[0] - 0.25 * (edges[1] - edges[0])
+    inner[-1] = edges[-1] + 0.25 * (edges[-1] - edges[-2])
+    return inner
+
+
+def _simplex(account: _Account, shape: FloatVector, start: tuple[float, float], evaluations: int = 250) -> Proposal:
+    """The best edges of a shape, moved, stretched and bent, near a start: centre and logarithm of the stretch."""
+    half = max(float(np.abs(shape).max()), 1.0)
+    x = shape / half
+
+    def edges(y: FloatVector) -> FloatVector:
+        bent = x + y[2] * x**2 + y[3] * x**3
+        moved: FloatVector = min(max(y[0], -4.0), 8.0) + half * math.exp(min(max(y[1], NARROWEST), WIDEST)) * bent
+        return moved
+
+    def cost(y: FloatVector) -> float:
+        proposed = edges(y)
+        rising = bool(np.all(np.diff(proposed) > 0))
+        return -account.fit(proposed).gain if rising and np.abs(proposed).max() < FARTHEST else 0.0
+
+    near = 0.2 if evaluations > 100 else 0.02
+    first = np.array([start[0], start[1], 0.0, 0.0])
+    corners = np.vstack((first, first + near * np.eye(4)))
+    options = {"maxfev": evaluations, "xatol": 1e-3, "fatol": 1e-9, "initial_simplex": corners}
+    return account.fit(edges(minimize(cost, first, method="Nelder-Mead", options=options).x))
+
+
+def _ascend(account: _Account, start: Proposal, evaluations: int = 160) -> Proposal:
+    """All edges moved by gradient ascent on the log of the gain at fixed delta."""
+    best = start
+
+    def cost(x: FloatVector) -> tuple[float, FloatVector]:
+        nonlocal best
+        gaps = np.exp(np.clip(x[1:], NARROWEST, WIDEST))
+        edges = x[0] + np.concatenate(([0.0], np.cumsum(gaps)))
+        if np.abs(edges).max() > FARTHEST or not np.all(np.diff(edges) > 0):
+            return 50.0, np.zeros_like(x)
+        found, slope = account.ascent(edges)
+        if found.gain > best.gain:
+            best = found
+        beyond = np.cumsum(slope[::-1])[::-1]  # moving one gap moves every edge after it
+        return -math.log(found.gain), -np.concatenate((beyond[:1], beyond[1:] * gaps))
+
+    x = np.concatenate((start.edges[:1], np.log(np.diff(start.edges))))
+    options = {"maxiter": evaluations, "maxfun": evaluations, "maxcor": 20, "ftol": 1e-11}
+    minimize(cost, x, jac=True, method="L-BFGS-B", options=options)
+    return account.fit(best.edges)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """What edges alone decide: masses of the cells, their levels, and their place on the lattice of losses."""
+
+    edges: FloatVector
+    mass: FloatVector
+    level: NDArray[np.intp]
+    place: NDArray[np.intp]
+    density: FloatVector
+
+
+class _Account:
+    """Exact composed deltas of lattice profiles for one target, in doubles."""
+
+    def __init__(self, target: ProfileTarget) -> None:
+        self.epsilon = target.epsilon
+        self.delta = max(target.delta, FAINTEST)
+        self.times = target.releases
+        self.mirrored = target.adjacency == "replace-one"
+        self.guess: dict[int, float] = {}  # by number of edges, the last log step: where to look first
+
+    def fit(self, edges: FloatVector) -> Proposal:
+        """The largest step that delta allows, and the gain there."""
+        return self.at(edges, self._step(self._cells(edges), math.inf))
+
+    def at(self, edges: FloatVector, step: float) -> Proposal:
+        cells = self._cells(edges)
+        return Proposal(edges, step, self._gain(cells, step))
+
+    def _cells(self, edges: FloatVector) -> _Cells:
+        cuts = np.sort(np.concatenate((edges, -edges))) if self.mirrored else edges
+        left, right = np.concatenate(([-np.inf], cuts)), np.concatenate((cuts, [np.inf]))
+        # On the right half a difference of small tails, not of numbers near one.
+        mass = np.where(left + right < 0, ndtr(right) - ndtr(left), ndtr(-left) - ndtr(-right))
+        level = np.arange(edges.size + 1)
+        place = level
+        if self.mirrored:
+            middle = np.clip(left, -40, None) / 2 + np.clip(right, None, 40) / 2
+            level = np.searchsorted(edges, middle)
+            place = level - level[::-1] + edges.size
+        return _Cells(edges, mass, level, place, np.exp(-0.5 * edges**2) / math.sqrt(2 * math.pi))
+
+    def _gain(self, cells: _Cells, step: float) -> float:
+        height = np.exp(step * np.arange(cells.edges.size + 1.0))
+        return float(np.sum(np.diff(height) * cells.density) / np.sum(cells.mass * height[cells.level]))
+
+    def _step(self, cells: _Cells, sharpness: float) -> float:
+        """The root of delta(step) = delta: delta grows with the step, and a pure account is a lower end."""
+
+        def excess(log_step: float) -> float:
+            return math.log(max(self._delta(cells, math.exp(log_step), sharpness), 1e-4 * self.delta) / self.delta)
+
+        least = math.log(self.epsilon / self.times / cells.edges.size)
+        guess = self.guess.get(cells.edges.size)
+        low, stride = (least, 0.4) if guess is None else (max(guess - 0.01, least), 0.02)
+        while low > least and excess(low) > 0:
+            low, stride = max(low - stride, least), 2 * stride
+        high = low + stride
+        while excess(high) <= 0:
+            low, high, stride = high, high + stride, 1.5 * stride
+            if high > 60:
+                return math.exp(low)
+        root = float(brentq(excess, low, high, xtol=1e-9))
+        self.guess[cells.edges.size] = root
+        return math.exp(root - 1e-8)
+
+    def _delta(self, cells: _Cells, step: float, sharpness: float) -> float:
+        deltas = []
+        for mass, first, _ in self._losses(cells, step):
+            composed, offset = _compose(mass, self.times)
+            loss = self.times * first + step * (np.arange(composed.size) + offset)
+            paid = loss > self.epsilon
+            deltas.append(max(float(np.sum(composed[paid] * -np.expm1(self.epsilon - loss[paid]))), 0.0))
+        return _norm(deltas, sharpness)
+
+    def _losses(self, cells: _Cells, step: float) -> list[tuple[FloatVector, float, int]]:
+        """For each direction the masses of P in order of loss, the first loss, and which way losses run with levels."""
+        height = np.exp(step * np.arange(cells.edges.size + 1.0))
+        total = float(np.sum(cells.mass * height[cells.level]))
+        if self.mirrored:
+            p = np.zeros(2 * cells.edges.size + 1)
+            np.add.at(p, cells.place, cells.mass * height[cells.level] / total)
+            return [(p, -step * cells.edges.size, 1)]
+        least = -math.log(total)
+        return [
+            (cells.mass * height / total, least, 1),
+            (cells.mass[::-1], -(least + step * cells.edges.size), -1),
+        ]
+
+    def ascent(self, edges: FloatVector) -> tuple[Proposal, FloatVector]:
+        """The proposal at these edges, and the derivative of log gain by each edge at constant delta.
+
+        Moving edge i by dt takes the sliver phi(t_i) dt from level i+1 to level i, which changes the normalisation,
+        the gain and both sides of the dominating pair. The step answers so that delta stays.
+        """
+        cells = self._cells(edges)
+        step = self._step(cells, SHARPNESS)
+        i = np.arange(edges.size)
+        height = np.exp(step * np.arange(edges.size + 1.0))
+        total = np.sum(cells.mass * height[cells.level])
+        h = height / total
+        flow = np.diff(h) * cells.density
+        gain = float(np.sum(flow))
+        deltas, slopes = [], []
+        for mass, first, sign in self._losses(cells, step):
+            p, q = self._marginals(mass, first, step)
+            deltas.append(
+                max(float(np.sum(mass * (p - q * np.exp(-self._ladder(mass, first, step))))) / self.times, 1e-30)
+            )
+            if self.mirrored:
+                j = np.searchsorted(edges, -edges)  # the level at the mirror image of each edge
+                here, there, o = i - j, j - i, edges.size
+                change = h[i] * p[here + o] - h[i + 1] * p[here + 1 + o] + h[j] * (p[there + o] - p[there - 1 + o])
+                change -= h[j] * (q[here + o] - q[here + 1 + o]) + h[i] * q[there + o] - h[i + 1] * q[there - 1 + o]
+                rescale = self.times * deltas[-1]
+            elif sign > 0:
+                change = h[i] * p[i] - h[i + 1] * p[i + 1] - (q[i] - q[i + 1])
+                rescale = float(np.sum(mass * p))
+            else:
+                p, q = p[::-1], q[::-1]
+                change = p[i] - p[i + 1] - (h[i] * q[i] - h[i + 1] * q[i + 1])
+                rescale = -float(np.sum(cells.mass * h * q))
+            slopes.append(cells.density * change + rescale * flow)
+        powers = (np.array(deltas) / max(deltas)) ** SHARPNESS
+        log_delta = np.sum([w / d * s for w, d, s in zip(powers / powers.sum(), deltas, slopes, strict=True)], axis=0)
+        nudge = 1e-4
+        up, down = step * (1 + nudge), step * (1 - nudge)
+        by_step = math.log(
+            max(self._delta(cells, up, SHARPNESS), 1e-30) / max(self._delta(cells, down, SHARPNESS), 1e-30)
+        )
+        gained = math.log(self._gain(cells, up) / self._gain(cells, down))
+        slope: FloatVector = flow * (1 - edges / gain) - (gained / max(by_step, 1e-9)) * log_delta
+        return Proposal(edges, step, gain), slope
+
+    def _ladder(self, mass: FloatVector, first: float, step: float) -> FloatVector:
+        ladder: FloatVector = first + step * np.arange(mass.size, dtype=np.float64)
+        return ladder
+
+    def _marginals(self, mass: FloatVector, first: float, step: float) -> tuple[FloatVector, FloatVector]:
+        """Derivatives of delta by masses of P, and minus those by masses of Q, at every loss of the ladder."""
+        rest, offset = _compose(mass, self.times - 1)
+        loss = (self.times - 1) * first + step * (np.arange(rest.size) + offset)
+        seen = np.concatenate((np.cumsum(rest[::-1])[::-1], [0.0]))
+        # Far down, e^-loss blows up the noise of rounding; only the upper end is ever used.
+        other = np.concatenate((np.cumsum((rest * np.exp(np.minimum(self.epsilon - loss, 300.0)))[::-1])[::-1], [0.0]))
+        cut = np.searchsorted(loss, self.epsilon - self._ladder(mass, first, step), side="right")
+        return self.times * seen[cut], self.times * other[cut]
+
+
+def _compose(mass: FloatVector, times: int) -> tuple[FloatVector, int]:
+    """The law of a sum of independent lattice variables, and the index of its first entry."""
+    if times == 0:
+        return np.ones(1), 0
+    full = times * (mass.size - 1) + 1
+    if full <= WHOLE:
+        size = next_fast_len(full, real=True)
+        return irfft(rfft(mass, size) ** times, size)[:full], 0
+    index = np.arange(mass.size)
+    mean = float(np.sum(mass * index))
+    deviation = math.sqrt(times * float(np.sum(mass * (index - mean) ** 2)))
+    size = next_fast_len(int(28 * deviation) + 4 * mass.size, real=True)
+    wrapped = irfft(rfft(mass, size) ** times, size)
+    first = round(times * mean) - size // 2
+    return np.roll(wrapped, -(first % size)), first
+
+
+def _norm(values: list[float], order: float) -> float:
+    largest = max(values)
+    if math.isinf(order) or largest <= 0:
+        return largest
+    return float(largest * sum((value / largest) ** order for value in values) ** (1 / order))

@@ -1,0 +1,139 @@
+"""ChaCha and Philox inside a GPU kernel: the words of `rng.py`, made in registers.
+
+Idea     a thread expands the key at its own block number; tuples of tensors hold one word of every thread.
+         Importing this module needs triton; `triton.py` imports it when a kernel is made.
+Symbols  as in `rng.py`.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+__all__ = ["chacha_words", "philox_round", "philox_words", "primary_words", "tie_words"]
+
+
+@triton.jit
+def _quarter(a, b, c, d):
+    """A quarter round on four words."""
+    a = a + b
+    d = d ^ a
+    d = (d << 16) | (d >> 16)
+    c = c + d
+    b = b ^ c
+    b = (b << 12) | (b >> 20)
+    a = a + b
+    d = d ^ a
+    d = (d << 8) | (d >> 24)
+    c = c + d
+    b = b ^ c
+    b = (b << 7) | (b >> 25)
+    return a, b, c, d
+
+
+@triton.jit
+def chacha_words(block, stream, key, ROUNDS: tl.constexpr):
+    """The 16 words of each block number (int64)."""
+    zero = (block & 0).to(tl.uint32)
+    n0 = (block & 0xFFFFFFFF).to(tl.uint32)
+    n1 = (block >> 32).to(tl.uint32)
+    n2 = zero + stream
+    k0, k1, k2, k3 = zero + key[0], zero + key[1], zero + key[2], zero + key[3]
+    k4, k5, k6, k7 = zero + key[4], zero + key[5], zero + key[6], zero + key[7]
+    s0, s1, s2, s3 = zero + 0x61707865, zero + 0x3320646E, zero + 0x79622D32, zero + 0x6B206574
+    a0, a1, a2, a3 = s0, s1, s2, s3
+    b0, b1, b2, b3 = k0, k1, k2, k3
+    c0, c1, c2, c3 = k4, k5, k6, k7
+    d0, d1, d2, d3 = n0, n1, n2, zero
+    for _ in range(ROUNDS // 2):  # a loop, because unrolled it takes the compiler ten times as long
+        a0, b0, c0, d0 = _quarter(a0, b0, c0, d0)
+        a1, b1, c1, d1 = _quarter(a1, b1, c1, d1)
+        a2, b2, c2, d2 = _quarter(a2, b2, c2, d2)
+        a3, b3, c3, d3 = _quarter(a3, b3, c3, d3)
+        a0, b1, c2, d3 = _quarter(a0, b1, c2, d3)
+        a1, b2, c3, d0 = _quarter(a1, b2, c3, d0)
+        a2, b3, c0, d1 = _quarter(a2, b3, c0, d1)
+        a3, b0, c1, d2 = _quarter(a3, b0, c1, d2)
+    return (
+        a0 + s0,
+        a1 + s1,
+        a2 + s2,
+        a3 + s3,
+        b0 + k0,
+        b1 + k1,
+        b2 + k2,
+        b3 + k3,
+        c0 + k4,
+        c1 + k5,
+        c2 + k6,
+        c3 + k7,
+        d0 + n0,
+        d1 + n1,
+        d2 + n2,
+        d3,
+    )
+
+
+@triton.jit
+def philox_round(c0, c1, c2, c3, k0, k1):
+    """One round of Philox4x32."""
+    first = c0.to(tl.uint64) * 0xD2511F53
+    second = c2.to(tl.uint64) * 0xCD9E8D57
+    n0 = (second >> 32).to(tl.uint32) ^ c1 ^ k0
+    n2 = (first >> 32).to(tl.uint32) ^ c3 ^ k1
+    return n0, second.to(tl.uint32), n2, first.to(tl.uint32)
+
+
+@triton.jit
+def philox_words(block, stream, key, ROUNDS: tl.constexpr):
+    """The 4 words of each counter (int64)."""
+    zero = (block & 0).to(tl.uint32)
+    c0 = (block & 0xFFFFFFFF).to(tl.uint32) ^ key[4]
+    c1 = ((block >> 32).to(tl.uint32) | (zero + stream << 24)) ^ key[5]
+    c2, c3 = zero + key[2], zero + key[3]
+    k0, k1 = zero + key[0], zero + key[1]
+    for _ in tl.static_range(ROUNDS):
+        c0, c1, c2, c3 = philox_round(c0, c1, c2, c3, k0, k1)
+        k0 = k0 + 0x9E3779B9
+        k1 = k1 + 0xBB67AE85
+    return c0, c1, c2, c3
+
+
+@triton.jit
+def _one_of_four(at, w0, w1, w2, w3):
+    return tl.where(at < 2, tl.where(at == 0, w0, w1), tl.where(at == 2, w2, w3))
+
+
+@triton.jit
+def primary_words(row, words, key, GENERATOR: tl.constexpr):
+    """Four 32-bit words, the primary words of the eight coordinates of each row; GENERATOR 0 reads them."""
+    if GENERATOR == 0:
+        at = words + row * 4
+        return tl.load(at), tl.load(at + 1), tl.load(at + 2), tl.load(at + 3)
+    elif GENERATOR != 2:
+        return philox_words(row, 0, key, 7 if GENERATOR == 3 else 10)
+    else:
+        found = chacha_words((row // 512) * 128 + row % 128, 0, key, 12)
+        at = (row % 512) // 128
+        return (
+            _one_of_four(at, found[0], found[4], found[8], found[12]),
+            _one_of_four(at, found[1], found[5], found[9], found[13]),
+            _one_of_four(at, found[2], found[6], found[10], found[14]),
+            _one_of_four(at, found[3], found[7], found[11], found[15]),
+        )
+
+
+@triton.jit
+def tie_words(row, key, GENERATOR: tl.constexpr):
+    """Sixteen 32-bit words: lower and upper word of the ties of the eight coordinates of each row."""
+    if GENERATOR != 2:
+        ROUNDS: tl.constexpr = 7 if GENERATOR == 3 else 10
+        w0, w1, w2, w3 = philox_words(row * 4, 1, key, ROUNDS)
+        w4, w5, w6, w7 = philox_words(row * 4 + 1, 1, key, ROUNDS)
+        w8, w9, wa, wb = philox_words(row * 4 + 2, 1, key, ROUNDS)
+        wc, wd, we, wf = philox_words(row * 4 + 3, 1, key, ROUNDS)
+        return w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, wa, wb, wc, wd, we, wf
+    else:
+        return chacha_words(row, 1, key, 12)

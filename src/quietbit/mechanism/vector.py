@@ -1,0 +1,350 @@
+"""The minimum-variance mechanism for vectors: the whole update in one seed of 16 bytes.
+
+Idea     rotate the update with public signs, keep k of its coordinates (every client its own), clip again; then draw z
+         from N(0, I_k) tilted towards the update by a profile h, and send not z but the seed it is expanded from. A
+         server expands, adds k numbers per payload, and rotates back once per mean.
+Symbols  d = dimension, p = d padded to a power of two; C = radius; y = sqrt(p/k) S H D x / C, clipped to norm 1;
+         r = |y|, u = y/r, t = <u, z>; h: the profile, w = 1 - r + r h(t) the weight of a seed; m = gain = E[t h(t)].
+         n = `largest`: the largest weight, and the expected number of seeds looked at.
+Source   docs/theory/vector-mechanism.md has law, proofs and account; Feldman and Talwar (2021) for sending seeds.
+
+A body is 24 bytes: 8 of a public nonce, which picks the rows, and the 16 of the seed. Where more than MOST_TRIES seeds
+would have to be looked at, z is drawn directly instead and its k coordinates are sent as QUANTISED bits each, which is
+post-processing; the seed's 16 bytes then give way to ceil(k b / 8).
+
+Decoding. E z = r m u to first order, so z C / m estimates sqrt(p/k) S H D x, and its transpose scattered into the rows
+and rotated back estimates x: unbiased over rows but for the second clip, which shortens only those y that the random
+rows made longer than 1. The squared error of a coordinate is C^2 / m^2 from the noise, the same at every value, plus
+|x|^2 / k from the rows.
+
+What sampling adds to the account of the profile (`privacy`):
+1. t is computed within `inner_error_upper(k)` of its value for the exact quantiles, and that is at most the blur that
+   the dominating pair is made with.
+2. Weights are rounded to multiples of n 2^-64 and are computed with a few roundings: each moves by a relative
+   2^-50 + n 2^-63 / w. Where h has no zero this is slack; where it has, the absolute n 2^-63 is lost mass.
+3. Seeds are 2^128 draws of a random function, as far as ChaCha20 is one. By Hoeffding and a net of 2^(34 k) directions
+   the sums of weights of all updates are within a relative n sqrt(12 k + 36) 2^-64 of their mean but with probability
+   2^-100 over that function; this is slack.
+4. Normals have 64 bits: probabilities of half-spaces and quadrants are off by e = k 2^-63. A hockey-stick divergence
+   E (h(t) - a h(t'))_+ has mixed derivatives of one sign, so its variation is at most 4 n and it moves by at most
+   q = 4 n e; at a < 1 by a q, because H_a(P, Q) = 1 - a + a H_(1/a)(Q, P). A pair with hockey-sticks within that of
+   (P, Q) is dominated by (P, Q) with q' = q / (1 - TV(P, Q)) of both masses made disjoint: lost mass q'. The largest
+   ratio of weights is what it is, so a pure account is untouched by this, but for the sums of weights: slack 4 n e.
+5. After `tries_upper` seeds the next is sent unseen: a law 1 + r (1 - f)(h - 1) with f <= 2^-60, which is that of a
+   shorter update. It costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, cast, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quietbit._typing import FloatVector
+from quietbit._validate import finite_real, refuse_payload, require, whole_number
+from quietbit.design.profile import Profile
+from quietbit.kernel.base import Kernel
+from quietbit.kernel.direct import draw_across, draw_along, rounding_mass_upper, step_cells, step_limits
+from quietbit.kernel.expand import (
+    FIRST_STREAMS,
+    acceptance_limits,
+    accumulate,
+    finest_shift,
+    inner_error_upper,
+    rows,
+    scatter,
+    search,
+    unit,
+)
+from quietbit.kernel.norm import clip_factor
+from quietbit.kernel.quantile import law_error_upper
+from quietbit.kernel.quantiser import normal_quantiser
+from quietbit.kernel.rng import RandomBits
+from quietbit.kernel.transform import padded_size, rotate_back_, rotate_update
+from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.base import (
+    Accumulator,
+    Body,
+    Error,
+    Layout,
+    Mechanism,
+    Parts,
+    Reader,
+    check_adjacency,
+    check_rng,
+    check_value,
+    refuse_samples,
+)
+from quietbit.mechanism.family import Account, Choices, Target
+from quietbit.mechanism.solve_profile import solve_profile
+from quietbit.privacy.conversion import round_up
+from quietbit.privacy.curve import with_delta, with_slack
+from quietbit.privacy.guarantee import Adjacency, Trust, Unit
+from quietbit.privacy.profile import BLUR, profile_curve
+from quietbit.privacy.release import Release
+
+__all__ = ["FAMILIES", "VectorMVU", "fewest_coordinates"]
+
+NONCE, SEED = 8, 16
+MOST_TRIES = 100_000
+QUANTISED = 4  # bits of a coordinate where z itself is sent: costs 1 % of the error
+LEAST_KEPT = 1024
+MOST_KEPT = 65_536  # what the blur of the account has room for
+NONCE_STREAM = 2  # after the streams of candidates and acceptance
+DIRECT_STREAMS = (3, 4)
+PROJECTION_COST = 0.01
+CHUNK = 1 << 18
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class VectorMVU:
+    """The vector mechanism of a profile on updates in an L2 ball, k = ``keep`` coordinates per client.
+
+    ``rotation_seed`` is public and shared by clients and server; rows are drawn afresh for every release. ``keep`` is a
+    power of two, at most the padded dimension.
+    """
+
+    profile: Profile
+    ball: Ball
+    keep: int
+    rotation_seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what is no profile or L2 ball, and a number of rows that cannot be kept."""
+        require(isinstance(self.profile, Profile), "profile", self.profile, "a Profile")
+        require(isinstance(self.ball, Ball), "ball", self.ball, "a Ball")
+        require(self.ball.norm is Norm.L2, "norm of the ball", self.ball.norm.value, "l2 for the vector mechanism")
+        most = min(MOST_KEPT, self.padded)
+        keep = whole_number(self.keep, "keep", 1, most)
+        require(keep & (keep - 1) == 0, "keep", keep, "a power of two, so that every row is kept equally often")
+        object.__setattr__(self, "keep", keep)
+        object.__setattr__(self, "rotation_seed", whole_number(self.rotation_seed, "rotation_seed", 0))
+        require(self.profile.gain_lower > 0, "gain of the profile", self.profile.gain_lower, "positive")
+
+    @property
+    def domain(self) -> Ball:
+        """Where updates are clipped to."""
+        return self.ball
+
+    @property
+    def padded(self) -> int:
+        """p: the dimension, padded to a power of two by the rotation."""
+        return padded_size(self.ball.dimension)
+
+    @property
+    def seeded(self) -> bool:
+        """Whether a seed is sent; z itself where too many seeds would have to be looked at."""
+        return self.profile.largest <= MOST_TRIES
+
+    @property
+    def layout(self) -> Layout:
+        """A nonce and a seed, or a nonce and k quantised numbers."""
+        tail = SEED if self.seeded else -(-self.keep * QUANTISED // 8)
+        return Layout.opaque(self.ball.dimension, NONCE + tail)
+
+    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """Rotate, keep k rows, clip again, and look for a seed."""
+        check_rng(rng)
+        factor = clip_factor(kernel.norm(update, self.ball.norm.order), self.ball.radius)
+        rotated = rotate_update(list(update), self.rotation_seed, factor=factor)
+        # Everything from here on works on numbers that nobody else can change, and clips them again.
+        block = rng.draw(self.keep)
+        nonce = block.uniform64(NONCE_STREAM, 0, 1).astype("<u8", copy=False).tobytes()
+        kept = rotated[rows(nonce, self.keep, self.padded)].astype(np.float64)
+        kept *= math.sqrt(self.padded / self.keep) / self.ball.radius
+        direction, length = unit(kept)
+        share = min(length, 1.0)
+        out[:NONCE] = np.frombuffer(nonce, dtype=np.uint8)
+        weights = (1.0 - share) + share * self.profile.levels
+        if self.seeded:
+            limits = acceptance_limits(np.minimum(weights / self.profile.largest, 1.0))
+            chance = 0.999 / self.profile.largest
+            seed, _ = search(
+                direction, self.profile.edges, limits, block, acceptance_lower=chance, streams=FIRST_STREAMS
+            )
+            out[NONCE:] = np.frombuffer(seed, dtype=np.uint8)
+            return
+        cells = _cells(self.profile)
+        along = draw_along(cells, step_limits(cells, weights), block, stream=DIRECT_STREAMS[0])
+        z = draw_across(direction, along, block, stream=DIRECT_STREAMS[1])
+        codes = normal_quantiser(QUANTISED).encode(z)
+        out[NONCE:] = np.frombuffer(kernel.pack(codes, QUANTISED), dtype=np.uint8)
+
+    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
+        """One rotated vector of whole numbers, to which k are added per payload."""
+        return _Rotated(self, kernel, max_payloads, np.zeros(self.padded, dtype=np.int64), self.layout.size)
+
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
+        """The dominating pair of the profile, and what sampling adds to it (see the head of this file)."""
+        which = check_adjacency(adjacency)
+        why = "its rows can lengthen the difference of two close updates, so gradients would have to be projected first"
+        refuse_samples(samples, why)
+        slack, lost, extra = self._sampling()
+        curve = profile_curve(self.profile, which, BLUR)
+        pure = curve.pure_epsilon_upper()
+        pure = round_up(pure + 2 * (slack + extra), 1e-15) if self.profile.levels[0] > 0 else math.inf
+        gap = _overlap_lower(self.profile, which)
+        priced = with_delta(with_slack(curve, slack), round_up(lost / gap, 1e-14), pure)
+        return Release(priced, which, Unit.CLIENT, Trust.LOCAL)
+
+    def error(self) -> Error:
+        """Noise and projection of an update on the sphere, relative to which shorter ones fare better."""
+        return Error(self._noise() + self.ball.radius**2 / self.keep * self._missing)
+
+    def expectation(self, value: float) -> float:
+        """The value itself, as far as the second clip leaves it unbiased."""
+        return check_value(self.ball, value)
+
+    def variance(self, value: float) -> float:
+        """Of the noise, which is the same at every value, and of the rows for an update of this one coordinate."""
+        number = check_value(self.ball, value)
+        return self._noise() + number**2 / self.keep * self._missing
+
+    @property
+    def _missing(self) -> float:
+        """The share of rows that are not kept: without any the projection costs nothing."""
+        return 1.0 - self.keep / self.padded
+
+    def _noise(self) -> float:
+        """C^2 / m^2, with what quantising adds where z is sent."""
+        cost = 0.0 if self.seeded else normal_quantiser(QUANTISED).cost
+        return (1 + cost) * (self.ball.radius / self.profile.gain_lower) ** 2
+
+    def _sampling(self) -> tuple[float, float, float]:
+        """(slack, lost mass before overlap, slack of the pure account alone), each rounded up."""
+        require(inner_error_upper(self.keep) <= BLUR, "keep", self.keep, "small enough for the account's blur")
+        largest = self.profile.largest
+        error = law_error_upper(self.keep)
+        lost = 4 * largest * error
+        least = float(self.profile.levels[0])
+        slack = 2.0**-50 + largest * math.sqrt(12 * self.keep + 36) * 2.0**-64
+        if not self.seeded:
+            lost += rounding_mass_upper(self.keep, self.ball.dimension.bit_length(), largest)
+        if least > 0:
+            slack += largest * 2.0**-63 / least
+        else:
+            lost += largest * 2.0**-63
+        return round_up(2 * slack, 1e-14), round_up(lost, 1e-14), round_up(4 * largest * error, 1e-14)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rotated:
+    """Sums of scattered normals in fixed point; rotated back when a mean is read."""
+
+    mechanism: VectorMVU
+    kernel: Kernel
+    max_payloads: int
+    total: NDArray[np.int64]
+    size: int
+
+    @property
+    def group(self) -> int:
+        return 256
+
+    @property
+    def shift(self) -> int:
+        """Bits behind the point."""
+        return finest_shift(self.max_payloads)
+
+    def check(self, body: Body) -> None:
+        """Every seed is one that a client could have sent; bodies of another length are no bodies."""
+        if body.size != self.size:
+            refuse_payload("length of the body", f"{self.size} bytes", body.size)
+
+    def add(self, bodies: Any) -> None:
+        keep, given = self.mechanism.keep, [np.asarray(body) for body in bodies]
+        if not given:
+            return
+        if self.mechanism.seeded:
+            stacked = np.stack(given)
+            nonces, seeds = np.ascontiguousarray(stacked[:, :NONCE]), np.ascontiguousarray(stacked[:, NONCE:])
+            accumulate(nonces, seeds, self.total, count=keep, shift=self.shift)
+            return
+        quantiser, scale = normal_quantiser(QUANTISED), math.ldexp(1.0, self.shift)
+        for body in given:
+            z = quantiser.decode(self.kernel.unpack(body[NONCE:], QUANTISED, keep))
+            scatter(body[:NONCE].tobytes(), np.rint(z * scale).astype(np.int64), self.total)
+
+    def reader(self, count: int) -> Reader:
+        found = self.mechanism
+        # Rows are scaled once where they are kept and once where they are put back: sqrt(p/k) each way, and each row is
+        # kept with probability k/p.
+        scale = math.sqrt(found.padded / found.keep) * found.ball.radius / found.profile.gain_lower
+        mean: FloatVector = self.total.astype(np.float64) * (scale / (count * math.ldexp(1.0, self.shift)))
+        rotate_back_(mean, found.rotation_seed)
+        return lambda start, stop: mean[start:stop]
+
+
+@lru_cache(maxsize=32)
+def _cells(profile: Profile) -> tuple[int, ...]:
+    return step_cells(profile.edges)
+
+
+@lru_cache(maxsize=256)
+def _overlap_lower(profile: Profile, adjacency: Adjacency) -> float:
+    """A lower bound on 1 - TV of the dominating pair: the sum of the smaller masses, rounded down."""
+    return min(
+        float(np.minimum(upper, lower).sum()) * (1 - 1e-9) for upper, lower in profile.pairs(adjacency.value, 0.0)
+    )
+
+
+def fewest_coordinates(squared_error: float, dimension: int, cost: float = PROJECTION_COST) -> int:
+    """A power of two k whose projection adds at most ``cost`` of a noise of ``squared_error`` (radius 1).
+
+    At least 1,024, which take microseconds: with fewer, more of a long update is lost to the second clip.
+
+    >>> fewest_coordinates(6.33, 10**6), fewest_coordinates(0.075, 10**6), fewest_coordinates(0.133, 100)
+    (1024, 2048, 128)
+    """
+    noise = finite_real(squared_error, "squared_error")
+    padded = padded_size(dimension)
+    wanted = 1 / (finite_real(cost, "cost") * noise + 1 / padded)
+    keep = 1 << max(0, math.ceil(math.log2(wanted) - 1e-12))
+    return min(max(keep, LEAST_KEPT), padded, MOST_KEPT)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """The vector mechanism: its profile is designed for the target, releases and adjacency at once."""
+
+    name: str = "vmvu"
+    kinds: tuple[type, ...] = (VectorMVU,)
+    uses: tuple[str, ...] = ("keep",)
+    strength: str = "design_epsilon"
+
+    def given(self, ball: Ball, strength: float, choices: Choices) -> VectorMVU:
+        """The mechanism of the step that is purely private at this epsilon for one release, replace-one."""
+        profile = solve_profile(finite_real(strength, "design_epsilon"), 0.0, 1, Adjacency.REPLACE_ONE)
+        return _with_rows(profile, ball, choices)
+
+    def calibrated(self, ball: Ball, choices: Choices, target: Target, account: Account) -> Mechanism:
+        """A profile for the target, asked for a little less where sampling costs something."""
+        require(ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 for the vector mechanism")
+        room = 0.0
+        for _ in range(8):
+            aim = target.epsilon * (1 - room)
+            profile = solve_profile(aim, target.delta, target.releases, target.adjacency)
+            found = _with_rows(profile, ball, choices)
+            reached = account(found)
+            if reached <= target.epsilon:
+                return found
+            room = max(2 * room, 2 * (reached / target.epsilon - 1) if math.isfinite(reached) else 1e-6, 1e-9)
+        require(False, "epsilon", target.epsilon, f"at least {reached:.4g}, the least that vmvu reaches here")
+        return found
+
+
+def _with_rows(profile: Profile, ball: Ball, choices: Choices) -> VectorMVU:
+    keep = choices.keep
+    if keep is None or keep == "auto":
+        keep = fewest_coordinates(1 / profile.gain_lower**2, ball.dimension)
+    return VectorMVU(profile, ball, cast(int, keep))
+
+
+FAMILIES = (_Family(),)

@@ -1,0 +1,165 @@
+"""The accounts of two baselines: MVU, which dithers and samples row by row, and Skellam noise on integers.
+
+Idea     MVU dithers both worlds, so a statement must name what it compares. Given the grid vectors the rows are
+         independent; a mixture is no further from another than its worst pair (joint quasi-convexity). Skellam's
+         published bound holds at integer orders; (alpha - 1) D_alpha is convex in alpha and vanishes at 1, so chords
+         between integer orders hold at all real ones.
+Symbols  S: every grid vector that is ever sampled lies within S of (1/2, ..., 1/2) in the norm named; P_i the row of
+         level x_i; Q a reference row. These theorems need nothing else from the dithering: rejection enforces S.
+         D1, D2: L1 and L2 distance of two neighbouring integer vectors; v: variance of the noise (two Poissons of mean
+         v/2 each, independent per coordinate).
+Source   Chaudhuri et al. (2022) for MVU; its two statements are proved here. Agarwal, Kairouz, Liu (NeurIPS 2021),
+         Theorem 3.5: for integer alpha >= 2 eps(alpha) <= alpha D2^2/(2v) + min(((2 alpha - 1) D2^2 + 6 D1)/(4 v^2),
+         3 D1/(2v)). Wrapping a sum modulo 2^b afterwards is post-processing and costs nothing.
+
+Replace-one. Two grid vectors lie within 2S of each other, so with k = max over i != i' of
+D_alpha(P_i||P_i') / (x_i - x_i')^2 the release is (alpha, k (2S)^2)-RDP; with D_inf and |x_i - x_i'| in the
+L1 norm it is pure.
+
+Zero-out. The neighbour's release is d independent draws from Q. A coordinate at level i costs at most
+max(D_alpha(P_i||Q), D_alpha(Q||P_i)), so with k the largest of these over (x_i - 1/2)^2 it is (alpha, k
+S^2)-RDP. With an odd number of levels Q is the centre row: exactly what a zero update sends. With an even
+number Q is the average of the two middle rows: each coordinate of a zero update is dithered to x = (1 -+
+h)/2 with equal chances, all such vectors have the same norm, and when it is within S none is rejected, so
+again Q in every coordinate is exactly what a zero update sends. When it is not (S too small for the grid),
+the statement is about Q itself.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from quietbit._typing import FloatMatrix, FloatVector
+from quietbit._validate import finite_real, require
+from quietbit.design.table import Design
+from quietbit.privacy.conversion import round_up
+from quietbit.privacy.curve import FunctionCurve, PureCurve
+from quietbit.privacy.divergence import CENTRE
+from quietbit.privacy.guarantee import Adjacency
+
+__all__ = ["dithered_l1_curve", "dithered_l2_curve", "reference_row", "skellam_curve", "skellam_rdp_upper"]
+
+_CHUNK = 2_000_000
+_ULP = 2.0**-50
+
+
+def dithered_l2_curve(design: Design, radius: float, adjacency: Adjacency) -> FunctionCurve:
+    """The Rényi curve when grid vectors stay within L2 distance ``radius`` of (1/2, ..., 1/2)."""
+    radius, scale = _checked(radius, adjacency)
+    constant = _RowConstant(design, adjacency, (scale * radius) ** 2)
+    return FunctionCurve(constant, f"dithered, {adjacency.value}")
+
+
+def dithered_l1_curve(design: Design, radius: float, adjacency: Adjacency) -> PureCurve:
+    """Pure privacy when grid vectors stay within L1 distance ``radius`` of (1/2, ..., 1/2)."""
+    radius, scale = _checked(radius, adjacency)
+    rows, levels = np.log(design.probabilities), _levels(design)
+    if adjacency is Adjacency.REPLACE_ONE:
+        # Distances add up along the grid, so neighbouring levels have the largest ratio.
+        rate = np.abs(np.diff(rows, axis=0)).max(axis=1) / np.diff(levels)
+    else:
+        away = levels != CENTRE
+        rate = np.abs(rows - np.log(reference_row(design))).max(axis=1)[away] / np.abs(levels[away] - CENTRE)
+    error = _ULP * (4 + float(np.abs(rows).max())) * 2 * (len(levels) - 1)
+    return PureCurve(round_up((float(rate.max()) + error) * scale * radius))
+
+
+def reference_row(design: Design) -> FloatVector:
+    """Q: the centre row, or the average of the two middle rows where no level is the centre."""
+    count = design.spec.input_levels
+    middle = design.probabilities[[(count - 1) // 2, count // 2]]
+    return np.asarray(middle.mean(axis=0))
+
+
+def _checked(radius: float, adjacency: Adjacency) -> tuple[float, float]:
+    require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
+    return finite_real(radius, "radius"), 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
+
+
+def _levels(design: Design) -> FloatVector:
+    cells = design.spec.input_levels - 1
+    return np.asarray(np.arange(cells + 1) / cells)
+
+
+@final
+class _RowConstant:
+    """alpha -> factor times the largest divergence per squared distance among the rows compared."""
+
+    def __init__(self, design: Design, adjacency: Adjacency, factor: float) -> None:
+        rows, levels = np.log(design.probabilities), _levels(design)
+        self._factor = factor
+        self._rows = rows
+        if adjacency is Adjacency.REPLACE_ONE:
+            self._others = rows
+            self._squares = np.square(levels[:, None] - levels[None, :])
+        else:
+            self._others = np.log(reference_row(design))[None, :]
+            self._squares = np.square(levels - CENTRE)[:, None]
+        self._widest = float(max(np.ptp(rows, axis=0).max(), np.abs(rows[:, None] - self._others[:1]).max()))
+        self._known: dict[float, float] = {}
+
+    def __call__(self, alpha: float) -> float:
+        if alpha not in self._known:
+            step = max(1, _CHUNK // self._others.size)
+            worst = 0.0
+            for first in range(0, len(self._rows), step):
+                block = slice(first, first + step)
+                worst = max(worst, self._worst(alpha, self._rows[block], self._squares[block]))
+            self._known[alpha] = round_up(worst * self._factor)
+        return self._known[alpha]
+
+    def _worst(self, alpha: float, rows: FloatMatrix, squares: FloatMatrix) -> float:
+        left, right = rows[:, None, :], self._others[None, :, :]
+        apart = squares > 0
+        if not apart.any():
+            return 0.0
+        error = _ULP * (2 * alpha + 2) * (16 + alpha * self._widest) / (alpha - 1)
+        both = np.maximum(_renyi(left, right, alpha), _renyi(right, left, alpha)) + error
+        return float((both[apart] / squares[apart]).max())
+
+
+def _renyi(left: FloatMatrix, right: FloatMatrix, alpha: float) -> FloatMatrix:
+    """D_alpha(left || right) from logarithms of probabilities, along the last axis."""
+    exponent = left + (alpha - 1) * (left - right)
+    top = exponent.max(axis=-1)
+    return np.asarray(top + np.log(np.exp(exponent - top[..., None]).sum(axis=-1))) / (alpha - 1)
+
+
+def skellam_curve(l1_sensitivity: float, l2_sensitivity: float, variance: float) -> FunctionCurve:
+    """The curve of one release; sensitivities are those of the rounded integer vectors, for one adjacency."""
+    l1 = finite_real(l1_sensitivity, "l1_sensitivity")
+    l2 = finite_real(l2_sensitivity, "l2_sensitivity")
+    require(l2 <= l1 * (1 + 1e-9), "l2_sensitivity", l2, f"at most the L1 sensitivity {l1:g}")
+    return FunctionCurve(_Bound(l1, l2, finite_real(variance, "variance")), f"Skellam, variance {variance:g}")
+
+
+def skellam_rdp_upper(alpha: float, l1_sensitivity: float, l2_sensitivity: float, variance: float) -> float:
+    """The bound at a real order above 1, by the chord between the two integer orders around it."""
+    require(1 < alpha < math.inf, "alpha", alpha, "a finite number above 1")
+    below = math.floor(alpha)
+    part = alpha - below
+    moment = (1 - part) * (below - 1) * _at_integer(below, l1_sensitivity, l2_sensitivity, variance)
+    if part > 0:
+        moment += part * below * _at_integer(below + 1, l1_sensitivity, l2_sensitivity, variance)
+    return round_up(moment / (alpha - 1))
+
+
+def _at_integer(alpha: int, l1: float, l2: float, variance: float) -> float:
+    square = l2 * l2
+    fine = ((2 * alpha - 1) * square + 6 * l1) / (4 * variance * variance)
+    return alpha * square / (2 * variance) + min(fine, 3 * l1 / (2 * variance))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    l1: float
+    l2: float
+    variance: float
+
+    def __call__(self, alpha: float) -> float:
+        return skellam_rdp_upper(alpha, self.l1, self.l2, self.variance)

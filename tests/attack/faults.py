@@ -1,0 +1,154 @@
+"""Samplers that are not what they claim: each a way from update to payload that claims an honest mechanism's law.
+
+A tampered mechanism samples, an honest one is asked for mean, variance and privacy; or the random bits are spoilt.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from quietbit import Ball, DitheredMVU, Gaussian, InterpolatedMVU, Laplace, Sign, Skellam
+from quietbit.design.table import Design
+from quietbit.kernel.rng import seeded_rng
+from quietbit.wire.uplink import Uplink
+
+
+@dataclass(frozen=True)
+class Tampered:
+    """Sends and receives with one mechanism, and claims to be another."""
+
+    mechanism: Any
+    real: Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "uplink", Uplink(self.real))
+
+    def send(self, update: Any, rng: Any) -> bytes:
+        return self.uplink.send(update, rng)  # type: ignore[attr-defined, no-any-return]
+
+    def receive(self, payloads: Any) -> Any:
+        return self.uplink.receive(payloads)  # type: ignore[attr-defined]
+
+
+def _with(mechanism: Any, **changed: Any) -> Any:
+    """A copy with some fields replaced and the others, such as decoded values, left as they were."""
+    other = copy.copy(mechanism)
+    for name, value in changed.items():
+        object.__setattr__(other, name, value)
+    return other
+
+
+def stronger(honest: Any, factor: float = 1.1) -> Tampered:
+    """A response ``factor`` times too strong, or noise too small by it."""
+    if isinstance(honest, InterpolatedMVU):
+        steep = InterpolatedMVU(honest.design, honest.ball, honest.beta * factor, honest.clamp)
+        return Tampered(honest, _with(honest, sampler=steep.sampler))
+    if isinstance(honest, DitheredMVU):
+        logs = np.log(honest.design.probabilities)
+        middle = logs.mean(axis=0)
+        rows = np.exp(middle + factor * (logs - middle))
+        design = Design(honest.design.spec, rows / rows.sum(axis=1, keepdims=True), honest.design.alphabet)
+        return Tampered(honest, DitheredMVU(design, honest.ball))
+    return Tampered(honest, _louder(honest, factor, honest.domain))
+
+
+def _louder(honest: Any, factor: float, ball: Ball) -> Any:
+    if isinstance(honest, Sign):
+        return Sign(_louder(honest.inner, factor, ball))
+    if isinstance(honest, Gaussian):
+        return Gaussian(ball, honest.noise_multiplier / factor)
+    if isinstance(honest, Laplace):
+        return Laplace(ball, honest.scale_multiplier / factor)
+    return Skellam(ball, honest.noise_multiplier / factor, bits=honest.bits, rotation_seed=honest.rotation_seed)
+
+
+def swapped(honest: Any, first: int, second: int) -> Tampered:
+    """Two rows of the table exchanged."""
+    table = honest.design.probabilities.copy()
+    table[[first, second]] = table[[second, first]]
+    design = Design(honest.design.spec, table, honest.design.alphabet)
+    if isinstance(honest, DitheredMVU):
+        return Tampered(honest, DitheredMVU(design, honest.ball))
+    other = InterpolatedMVU(design, honest.ball, honest.beta, honest.clamp)
+    return Tampered(honest, _with(honest, sampler=other.sampler))
+
+
+def unclipped(honest: Any, factor: float = 4.0) -> Tampered:
+    """Updates are clipped to a ball that is too large."""
+    ball = Ball(honest.domain.norm, factor * honest.domain.radius, honest.domain.dimension)
+    if isinstance(honest, InterpolatedMVU):
+        wide = InterpolatedMVU(honest.design, ball, factor * honest.beta, honest.clamp)
+        return Tampered(honest, _with(honest, sampler=wide.sampler, ball=ball))
+    if isinstance(honest, DitheredMVU):
+        raise NotImplementedError("levels end at the ball's boundary")
+    return Tampered(honest, _louder(honest, factor, ball))
+
+
+class SharedBits:
+    """Random bits of which some coordinates get those of another."""
+
+    def __init__(self, seed: int, pattern: str) -> None:
+        self.inner, self.pattern = seeded_rng(seed), pattern
+
+    def draw(self, count: int) -> Any:
+        block = self.inner.draw(count)
+        places = np.arange(count)
+        if self.pattern == "next":  # 2 k + 1 has those of 2 k
+            source = places // 2 * 2
+        elif self.pattern == "eighth":  # k has those of k - 8 in every other group of eight
+            source = np.where(places % 16 >= 8, places - 8, places)
+        elif self.pattern == "all":
+            source = np.zeros(count, dtype=np.int64)
+        else:  # pairs far apart, the same in every release
+            order = np.random.default_rng(count).permutation(count)
+            source = places.copy()
+            half = count // 2
+            source[order[:half]] = order[half : 2 * half]
+        return _Mapped(block, source)
+
+
+class _Mapped:
+    def __init__(self, block: Any, source: Any) -> None:
+        self.block, self.source = block, source
+
+    def primary(self, start: int, count: int) -> Any:
+        return self.block.primary(0, self.source.size)[self.source[start : start + count]]
+
+    def reader(self, start: int) -> Any:
+        return _Reader(self, start)
+
+    def ties(self, indices: Any) -> Any:
+        return self.block.ties(self.source[indices])
+
+    def uniform64(self, stream: int, start: int, count: int) -> Any:
+        size = self.source.size
+        if start + count > size:
+            return self.block.uniform64(stream, start, count)
+        return self.block.uniform64(stream, 0, size)[self.source[start : start + count]]
+
+
+class _Reader:
+    def __init__(self, mapped: _Mapped, start: int) -> None:
+        self.mapped, self.start = mapped, start
+
+    def fill(self, out: Any) -> None:
+        out[:] = self.mapped.primary(self.start, out.size)
+        self.start += out.size
+
+
+class RepeatedBits:
+    """Random bits that start over after ``period`` draws."""
+
+    def __init__(self, seed: int, period: int) -> None:
+        self.seed, self.period, self.draws = seed, period, 0
+        self.inner = seeded_rng(seed)
+
+    def draw(self, count: int) -> Any:
+        if self.draws % self.period == 0:
+            self.inner = seeded_rng(self.seed)
+        self.draws += 1
+        return self.inner.draw(count)

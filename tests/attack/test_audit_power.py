@@ -1,0 +1,139 @@
+"""Faults that the auditor must see, at one coordinate, a hundred and ten thousand; and no alarm without a fault.
+
+False alarms: 1e-9 per audit, so a fault that is "caught" was not caught by chance. Seeds are fixed: whether a fault is
+found is then a fact, and each is found with a margin.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attack.faults import RepeatedBits, SharedBits, stronger, swapped, unclipped
+from quietbit import Ball, Gaussian, InterpolatedMVU, Laplace, Norm, Sign, Skellam
+from quietbit.auditor.audit import Audit, audit
+from quietbit.design.catalogue import shipped
+from quietbit.design.spec import DesignSpec
+from quietbit.kernel.rng import seeded_rng
+from quietbit.privacy.guarantee import Adjacency
+from quietbit.wire.uplink import Uplink
+from statistical.kit import seed
+from unit.mechanism.makers import MECHANISMS
+
+SURE = 1 - 1e-9
+SIZES = (1, 100, 10_000)
+
+
+def three_bits(dimension: int) -> InterpolatedMVU:
+    design = shipped(DesignSpec(8, 3, 5.0))
+    assert design is not None
+    return InterpolatedMVU(design, Ball(Norm.L2, 1.0, dimension))
+
+
+def look(target: Any, rng: Any, samples: int) -> Audit:
+    return audit(target, Adjacency.ZERO_OUT, rng=rng, samples=samples, confidence=SURE)
+
+
+def names(found: Audit) -> set[str]:
+    return {one.name for one in found.findings if not one.passed}
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_nothing_is_found_without_a_fault(size: int) -> None:
+    found = look(three_bits(size), seeded_rng(seed(1)), 200)
+    assert found.failures == ()
+    assert found.verdict == "inconclusive"  # an epsilon of 14 cannot be measured with 200 samples
+    assert found.measurable < found.epsilon_upper
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_beta_too_large_by_a_tenth(size: int) -> None:
+    found = look(stronger(three_bits(size)), seeded_rng(seed(2)), 700)
+    assert "response" in names(found)
+    assert found.verdict == "failed"
+
+
+@pytest.mark.parametrize(("size", "rows"), [(1, (3, 4)), (1, (0, 1)), (100, (0, 1)), (10_000, (3, 4))])
+def test_swapped_rows(size: int, rows: tuple[int, int]) -> None:
+    found = look(swapped(three_bits(size), *rows), seeded_rng(seed(3)), {1: 1500, 100: 700, 10_000: 100}[size])
+    assert {"rungs", "response"} & names(found)
+
+
+@pytest.mark.parametrize(
+    ("size", "pattern", "samples"),
+    [(100, "next", 100), (100, "far", 500), (10_000, "eighth", 100), (10_000, "all", 100), (10_000, "far", 300)],
+)
+def test_bits_shared_between_coordinates(size: int, pattern: str, samples: int) -> None:
+    found = look(three_bits(size), SharedBits(seed(4), pattern), samples)
+    assert {"coordinates", "pairs"} & names(found)
+
+
+@pytest.mark.parametrize(("size", "period"), [(1, 1), (1, 7), (100, 7), (10_000, 1), (10_000, 7)])
+def test_bits_used_again_in_later_releases(size: int, period: int) -> None:
+    found = look(three_bits(size), RepeatedBits(seed(5), period), 100)
+    assert "releases" in names(found)
+    if size == SIZES[-1]:
+        assert "payloads" in names(found)  # no two of so many codes agree by chance
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_clipping_left_out(size: int) -> None:
+    assert "clipping" in names(look(unclipped(three_bits(size)), seeded_rng(seed(6)), 200))
+
+
+ROUND, POINTED = Ball(Norm.L2, 1.0, 30), Ball(Norm.L1, 1.0, 30)
+NOISY: dict[str, Any] = {
+    "gaussian": Gaussian(ROUND, 0.5),
+    "laplace": Laplace(POINTED, 0.5),
+    "skellam": Skellam(ROUND, 0.5),
+}
+
+
+@pytest.mark.parametrize("name", NOISY)
+def test_noise_too_small_by_a_tenth(name: str) -> None:
+    assert "noise" in names(look(stronger(NOISY[name]), seeded_rng(seed(7)), 300 if name == "laplace" else 100))
+
+
+@pytest.mark.parametrize("name", NOISY)
+def test_noise_without_clipping(name: str) -> None:
+    assert "clipping" in names(look(unclipped(NOISY[name]), seeded_rng(seed(8)), 100))
+
+
+def test_shared_bits_under_a_rotation() -> None:
+    """The server sees rotated noise: what is shared shows in variances of coordinates, or in pairs of releases."""
+    assert {"variances", "pairs"} & names(look(NOISY["skellam"], SharedBits(seed(9), "next"), 500))
+
+
+def test_one_coordinate_without_noise() -> None:
+    honest = Gaussian(ROUND, 0.5)
+    uplink = Uplink(honest)
+
+    class Leaking:
+        mechanism = honest
+
+        def send(self, update: Any, rng: Any) -> bytes:
+            values = np.array(uplink.receive([uplink.send(update, rng)]))
+            values[17] = honest.ball.clip(update)[17]
+            return values.tobytes()
+
+        def receive(self, payloads: Any) -> Any:
+            return np.frombuffer(payloads[0])
+
+    found = look(Leaking(), seeded_rng(seed(10)), 400)
+    assert "variances" in names(found)
+    assert any("coordinate 17" in sentence for sentence in found.failures)
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_no_false_alarm(name: str) -> None:
+    """Every finding stays below its limit, and well below: limits are those of 1e-6."""
+    found = audit(MECHANISMS[name], Adjacency.REPLACE_ONE, rng=seeded_rng(seed(100)), samples=100)
+    assert found.failures == ()
+    assert max(one.ratio for one in found.findings) < 0.9
+
+
+def test_signs_of_either_noise_in_one_dimension() -> None:
+    for inner in (Gaussian(Ball(Norm.L2, 1.0, 1), 0.7), Laplace(Ball(Norm.L1, 1.0, 1), 0.7)):
+        assert look(Sign(inner), seeded_rng(seed(11)), 300).passed

@@ -1,0 +1,44 @@
+import math
+
+import pytest
+
+from quietbit._validate import InvalidParameter
+from quietbit.design.profile import Profile
+from quietbit.plot.figure import render_figure
+from quietbit.plot.profile import plot_profile
+from quietbit.privacy.guarantee import Adjacency
+
+PURE = Profile.from_weights([0.3975], [1.0, math.e])
+
+
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+def test_three_panels_and_the_promise(adjacency):
+    figure = plot_profile(PURE, adjacency, 12, 1e-5)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        "profile h", "density of what is sent", "privacy loss beyond x",
+    ]  # fmt: skip
+    assert "12 releases" in figure.get_suptitle()
+    assert adjacency.value in figure.get_suptitle()
+    labels = figure.axes[2].get_legend_handles_labels()[1]
+    assert labels[:2] == ["one release", "all 12 releases"]
+    assert render_figure(figure, "png")[:4] == b"\x89PNG"
+
+
+def test_the_tail_of_one_pure_release_ends_at_its_epsilon():
+    axes = plot_profile(PURE, Adjacency.REPLACE_ONE).axes[2]
+    assert axes.get_legend_handles_labels()[1] == ["one release", "epsilon 1.001"]  # rounded up
+    x, tail = axes.lines[0].get_data()
+    inside, outside = tail[(x > 0.1) & (x < 0.99)], tail[x > 1.01]
+    ((p, _),) = PURE.pairs("replace-one")
+    assert inside == pytest.approx(p[-1], rel=1e-9)
+    assert max(outside, default=0.0) < 1e-15
+
+
+def test_a_profile_without_pure_privacy_is_drawn_too():
+    figure = plot_profile(Profile.from_weights([0.0, 1.0], [0.0, 1.0, 2.0]), Adjacency.ZERO_OUT, 1, 1e-3)
+    assert "Infinity" in figure.get_suptitle()
+
+
+def test_what_is_no_profile_is_refused():
+    with pytest.raises(InvalidParameter, match="a Profile"):
+        plot_profile(None, Adjacency.ZERO_OUT)

@@ -1,0 +1,72 @@
+import math
+
+import numpy as np
+import pytest
+
+from exact.privacy_kit import flat, rough
+from quietbit._validate import InvalidParameter
+from quietbit.privacy.baselines import (
+    dithered_l1_curve,
+    dithered_l2_curve,
+    reference_row,
+    skellam_curve,
+    skellam_rdp_upper,
+)
+from quietbit.privacy.guarantee import Adjacency
+
+
+def test_the_reference_is_the_centre_of_the_table():
+    odd, even = rough(5, 2, 4.0, 0), rough(4, 2, 4.0, 0)
+    assert np.array_equal(reference_row(odd), odd.probabilities[2])
+    assert np.allclose(reference_row(even), (even.probabilities[1] + even.probabilities[2]) / 2)
+
+
+@pytest.mark.parametrize("levels", [2, 5, 8])
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+def test_the_radius_enters_squared_for_l2_and_plainly_for_l1(levels, adjacency):
+    design = rough(levels, 2, 4.0, 1)
+    small, large = dithered_l2_curve(design, 0.5, adjacency), dithered_l2_curve(design, 1.0, adjacency)
+    assert large.rdp(5.0) == pytest.approx(4 * small.rdp(5.0), rel=1e-12)
+    pure = [dithered_l1_curve(design, radius, adjacency).epsilon for radius in (0.5, 1.0)]
+    assert pure[1] == pytest.approx(2 * pure[0], rel=1e-12)
+    assert math.isfinite(large.repeat(100).epsilon_upper(1e-5))
+
+
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+def test_a_constant_table_costs_almost_nothing(adjacency):
+    assert dithered_l1_curve(flat(3, 2), 1.0, adjacency).epsilon < 1e-12
+    assert dithered_l2_curve(flat(3, 2), 1.0, adjacency).rdp(2.0) < 1e-11
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
+def test_refusals(bad):
+    for function in (dithered_l1_curve, dithered_l2_curve):
+        with pytest.raises(InvalidParameter, match="radius"):
+            function(rough(3, 2, 4.0, 1), bad, Adjacency.ZERO_OUT)
+        with pytest.raises(InvalidParameter, match="adjacency"):
+            function(rough(3, 2, 4.0, 1), 1.0, "zero-out")
+
+
+def test_integer_orders_are_the_published_formula():
+    for alpha in (2, 3, 10):
+        l1, l2, v = 12.0, 4.0, 30.0
+        exact = alpha * l2**2 / (2 * v) + min(((2 * alpha - 1) * l2**2 + 6 * l1) / (4 * v**2), 3 * l1 / (2 * v))
+        assert skellam_rdp_upper(alpha, l1, l2, v) == pytest.approx(exact, rel=1e-10)
+
+
+def test_much_noise_is_nearly_gaussian():
+    curve = skellam_curve(1000.0, 100.0, 1e6)
+    assert curve.rdp(8.0) == pytest.approx(8 * 1e4 / (2 * 1e6), rel=1e-3)
+    assert math.isfinite(curve.repeat(100_000).epsilon_upper(1e-5))
+
+
+@pytest.mark.parametrize("bad", [(0.0, 1.0, 1.0), (1.0, 2.0, 1.0), (2.0, 1.0, 0.0), (math.nan, 1.0, 1.0)])
+def test_refusals_of_skellam(bad):
+    with pytest.raises(InvalidParameter):
+        skellam_curve(*bad)
+
+
+@pytest.mark.parametrize("bad", [1.0, math.nan, math.inf])
+def test_refuses_orders_that_are_none(bad):
+    with pytest.raises(InvalidParameter, match="alpha"):
+        skellam_rdp_upper(bad, 2.0, 1.0, 1.0)
