@@ -42,6 +42,7 @@ RENAMED = {
     "words": "rng",
     "honest": "min_honest_clients",
 }
+NEWER = ("releases", "keep")  # settings that version 1 did not have, left out where nobody made use of them
 OLD_ALONE = set(RENAMED) - set(RENAMED.values())  # names that no newer record has
 EVERY_CLIENT = "every client"
 PACKAGES = ("quietbit", "numpy", "scipy", "numba", "torch", "kymatio", "scikit-learn", "cryptography")
@@ -69,10 +70,10 @@ class Setting:
         return replace(self, plan=replace(self.plan, seed=seed))
 
     def to_json(self) -> dict[str, Any]:
-        """One flat table of plain values for a record; how often clients take part follows from the rest."""
+        """One flat table of plain values for a record."""
         values = {**asdict(self.plan), **asdict(self.training)}
         values = {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
-        return {name: value for name, value in values.items() if name != "releases" or value is not None}
+        return {name: value for name, value in values.items() if name not in NEWER or value is not None}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Setting:

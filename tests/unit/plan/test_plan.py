@@ -102,3 +102,26 @@ def test_one_release_has_the_words_of_the_plan(trust):
     assert (release.trust, release.adjacency, release.unit) == (trust, Adjacency.REPLACE_ONE, Unit.CLIENT)
     alone = mechanism.privacy(Adjacency.REPLACE_ONE).epsilon_upper(1e-5)
     assert (release.epsilon_upper(1e-5) < alone) == (trust is Trust.SECURE_AGGREGATION)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"design_epsilon": None, "epsilon": 8.0, "releases": 2},
+        {"trust": "secure-aggregation"},
+        {"trust": "secure-aggregation", "design_epsilon": None, "epsilon": 8.0, "releases": 2},
+        {**NOISY},
+        {"mechanism": "vmvu", "design_epsilon": None, "epsilon": 8.0, "releases": 2},
+    ],
+    ids=lambda given: "-".join(str(value) for value in given.values()),
+)
+def test_coordinates_that_are_kept(given):
+    whole, kept = (plan(**given, keep=keep).mechanism_for(1000) for keep in (None, 256))
+    assert kept.keep == 256
+    assert kept.layout.size < whole.layout.size or given.get("mechanism") == "vmvu"  # 24 bytes in any case
+    assert (getattr(kept, "rows", None) is not None) == (given.get("trust") == "secure-aggregation")
+    with pytest.raises(quietbit.InvalidParameter, match="keep"):
+        plan(**given, keep=300).mechanism_for(1000)
+    with pytest.raises(quietbit.InvalidParameter, match="keep must be left out without privacy"):
+        plan(mechanism="none", design_epsilon=None, keep=256)

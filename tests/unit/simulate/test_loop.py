@@ -128,3 +128,16 @@ def test_the_releases_of_a_plan_are_those_it_is_calibrated_to():
     assert long.status == "target reached"
     assert 4.99 < long.guarantee.epsilon_upper <= 5.0
     assert long.rounds == 6  # three rounds are an epoch of sixty clients
+
+
+@pytest.mark.parametrize("trust", ["local", "secure-aggregation"])
+def test_a_run_that_keeps_some_coordinates(trust):
+    """Behind masks all clients of a round keep the same rows, others in every round: no coordinate stays unmoved."""
+    given = {"trust": trust, "keep": 16, "clip": 10.0, "momentum": 0.0, "lr": 1.0, "design_epsilon": 3.0}
+    problem = small_problem(count=900)
+    run = simulate(problem, *planned(**given, rounds=10, cohort=60, evaluate_at=()))
+    assert run.status == "finished"
+    assert run.bytes_per_client < 64 + 39
+    one, two = (simulate(problem, *planned(**given, rounds=rounds, cohort=60)).parameters for rounds in (1, 2))
+    assert np.count_nonzero(one) == np.count_nonzero(two) == 39  # rotated back, every coordinate takes part
+    assert np.linalg.matrix_rank(np.stack([one, two - one])) == 2
