@@ -39,8 +39,9 @@ package: $(READY)  ## build wheel and sdist into dist/, and try them in an empty
 bench: $(READY)  ## run every benchmark and print its table
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
-catalogue: $(READY)  ## solve the shipped designs anew
+catalogue: $(READY)  ## solve the shipped designs and profiles anew
 	$(BIN)/python -m quietbit.design.catalogue
+	$(BIN)/python -m quietbit.mechanism.solve_profile
 
 clean:           ## remove the virtual environment and what was made
 	rm -rf $(VENV) demo-output dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

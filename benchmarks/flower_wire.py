@@ -31,11 +31,11 @@ from quietbit.flower.wire import WireSizes
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.calibrate import calibrate
-from quietbit.plan.problem import MAX_CLIP, LocalPlan
 from quietbit.privacy.curve import GaussianCurve
 from quietbit.privacy.guarantee import Adjacency
+from quietbit.simulate.problem import MAX_CLIP, LocalPlan
 from quietbit_lab.task.dataset import Partition
-from quietbit_lab.task.digits import load_digits
+from quietbit_lab.task.images import load_digits
 from quietbit_lab.task.linear import LinearSoftmax
 
 NODES, ROUNDS, CLIP, EPSILON, DELTA = 50, 20, 0.5, 20.0, 1e-5

@@ -19,6 +19,7 @@ from typing import Any, final
 
 import numpy as np
 import torch
+from quietbit.simulate.cohort import PrivateCollector, release_bodies
 from threadpoolctl import threadpool_limits
 
 from quietbit.kernel.base import packed_size
@@ -26,9 +27,8 @@ from quietbit.kernel.rng import secure_rng
 from quietbit.kernel.select import select
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.plan.problem import LocalPlan
 from quietbit.simulate.client_rng import secure_client_rng
-from quietbit.simulate.cohort import PrivateCollector, release_bodies
+from quietbit.simulate.problem import LocalPlan
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
 from quietbit_lab.task.linear import LinearSoftmax
 
@@ -150,6 +150,7 @@ TOGETHER: tuple[tuple[str, dict[str, Any]], ...] = (
 def together(device: str, runs: int, rounds: int, cohort: int) -> None:
     """Seconds per training and round when many are trained side by side."""
     from quietbit.plan.settings import Settings
+
     from quietbit_lab.task.linear_batch import Batch
     from quietbit_lab.task.linear_device import DeviceProblem, open_device
 

@@ -26,10 +26,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from quietbit.plan.problem import Problem
-from quietbit.plan.settings import Settings
-from quietbit_lab.experiment.files import append_line
+from quietbit._files import append_line
+from quietbit.plan.plan import RoundPlan
+from quietbit.simulate.problem import Problem
 from quietbit_lab.experiment.grid import Job, Sweep, read_sweep
+from quietbit_lab.experiment.record import Setting
 from quietbit_lab.experiment.sweep import RESULTS, finished, run_sweep
 from quietbit_lab.task.registry import TaskSpec, build_task
 
@@ -38,7 +39,7 @@ SEEDS = (1, 2, 3)
 BEST = 1
 ONE_BIT = "I-MVU, 1 bit"
 NOISELESS = {"cnn": (0.05, 0.1, 0.2), "linear": (0.3, 1.0, 3.0)}
-ALIKE = ("rounds", "cohort", "clip", "momentum", "unit", "participation", "evaluate_at", "words")
+ALIKE = ("cohort", "clip", "unit", "participation", "rng", "adjacency")
 
 
 class OutOfTime(Exception):
@@ -61,20 +62,21 @@ def best_step_sizes(results: Iterable[Mapping[str, Any]], count: int) -> dict[tu
         record = line["record"]
         if record["status"] == "finished":
             settings = record["settings"]
-            by_lr = found.setdefault((line["label"], settings["target_epsilon"] or 0.0), {})
+            by_lr = found.setdefault((line["label"], settings["epsilon"] or 0.0), {})
             by_lr.setdefault(settings["lr"], []).append(record["points"][-1]["accuracy"])
     return {key: sorted(by_lr, key=lambda lr: -sum(by_lr[lr]) / len(by_lr[lr]))[:count] for key, by_lr in found.items()}
 
 
 def without_noise(job: Job, step_sizes: Iterable[float]) -> list[Job]:
     """The same training without noise, which has step sizes of its own: what all others are held against."""
-    like = {name: getattr(job.settings, name) for name in ALIKE}
-    return [Job(Settings("none", lr, **like), job.task, "without noise") for lr in step_sizes]
+    plan = RoundPlan("none", **{name: getattr(job.setting.plan, name) for name in ALIKE})
+    rates = [replace(job.setting.training, lr=lr) for lr in step_sizes]
+    return [Job(Setting(plan, training), job.task, "without noise") for training in rates]
 
 
 def with_seeds(jobs: Iterable[Job], seeds: Iterable[int]) -> list[Job]:
     """The same jobs under these seeds."""
-    return [replace(job, settings=replace(job.settings, seed=seed)) for seed in seeds for job in jobs]
+    return [replace(job, setting=job.setting.with_seed(seed)) for seed in seeds for job in jobs]
 
 
 def main() -> None:
@@ -96,7 +98,7 @@ def main() -> None:
         settings = result["record"]["settings"]
         print(
             f"{time.monotonic() - began:6.0f} s  {done} of {count}  {result['label']}, epsilon "
-            f"{settings['target_epsilon']}, lr {settings['lr']}, seed {settings['seed']}: "
+            f"{settings['epsilon']}, lr {settings['lr']}, seed {settings['seed']}: "
             f"{100 * last['accuracy']:.1f} % in {result['record']['seconds']:.0f} s",
             flush=True,
         )
@@ -116,14 +118,13 @@ def main() -> None:
         first = [*fig5.jobs, *without_noise(fig5.jobs[0], NOISELESS[given.model])]
         run(fig5, with_seeds(first, SEEDS[:1]))
         best = best_step_sizes(finished(given.out / fig5.name), BEST)
-        good = [job for job in first if job.settings.lr in best[job.label, _target(job)]]
+        good = [job for job in first if job.setting.training.lr in best[job.label, _target(job)]]
         run(fig5, with_seeds(good, SEEDS[1:]))
         best = best_step_sizes(finished(given.out / fig5.name), 1)
         labels = {job.label for job in fig5.jobs}
         more = {(job.label, _target(job)): job for job in fig6.jobs if job.label not in labels}
         like_one_bit = [
-            replace(job, settings=replace(job.settings, lr=best[ONE_BIT, target][0]))
-            for (_, target), job in more.items()
+            replace(job, setting=_with_lr(job.setting, best[ONE_BIT, target][0])) for (_, target), job in more.items()
         ]
         run(fig6, with_seeds(like_one_bit, SEEDS))
     except OutOfTime:
@@ -134,7 +135,11 @@ def main() -> None:
 
 
 def _target(job: Job) -> float:
-    return float(job.settings.target_epsilon or 0)
+    return float(job.setting.plan.epsilon or 0)
+
+
+def _with_lr(setting: Setting, lr: float) -> Setting:
+    return replace(setting, training=replace(setting.training, lr=lr))
 
 
 def _share(source: Path, folder: Path, labels: set[str]) -> None:

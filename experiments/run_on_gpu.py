@@ -20,10 +20,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from quietbit.plan.problem import Problem
-from quietbit.plan.settings import Settings
+from quietbit.simulate.problem import Problem
 from quietbit_lab.experiment.batched import run_batches
 from quietbit_lab.experiment.grid import Job, Sweep, read_sweep
+from quietbit_lab.experiment.record import Setting
 from quietbit_lab.experiment.sweep import finished
 from quietbit_lab.task.linear_sweep import LinearTogether
 from quietbit_lab.task.registry import TaskSpec, build_task
@@ -65,13 +65,13 @@ def part_of(sweep: Sweep, labels: list[str] | None, where: list[str], most_round
     allowed = {name: json.loads(f"[{values}]") for name, values in (words.split("=", 1) for words in where)}
     jobs = []
     for job in sweep.jobs:
-        values = job.settings.to_json()
+        values = job.setting.to_json()
         if (labels and job.label not in labels) or any(values[name] not in allowed[name] for name in allowed):
             continue
         if most_rounds is not None:
-            scored = [number for number in job.settings.evaluate_at if number <= most_rounds]
-            settings = Settings.from_json({**values, "rounds": scored[-1], "evaluate_at": scored})
-            job = Job(settings, job.task, job.label)
+            scored = [number for number in job.setting.training.evaluate_at if number <= most_rounds]
+            setting = Setting.from_json({**values, "rounds": scored[-1], "evaluate_at": scored})
+            job = Job(setting, job.task, job.label)
         jobs.append(job)
     return Sweep(sweep.name, sweep.claim, tuple(jobs))
 

@@ -22,7 +22,8 @@ from typing import Any
 
 from quietbit.plot.figure import save_figure
 from quietbit_lab.experiment.frontier import Summary, summarise
-from quietbit_lab.report.frontier import plot_frontier
+from quietbit_lab.experiment.record import modern
+from quietbit_lab.report.plots import plot_frontier
 
 Result = Mapping[str, Any]
 
@@ -49,9 +50,10 @@ def main() -> None:
 
 
 def read(path: Path) -> list[Result]:
-    """The lines of a file of results."""
+    """The lines of a file of results, in today's words."""
     with gzip.open(path, "rt") if path.suffix == ".gz" else open(path) as file:
-        return [json.loads(line) for line in file]
+        lines = [json.loads(line) for line in file]
+    return [{**line, "record": modern(line["record"])} for line in lines]
 
 
 def pack(results: Iterable[Result], path: Path) -> None:
@@ -109,7 +111,8 @@ def print_best(points: Sequence[Summary], bounds: Sequence[float]) -> None:
 def shown_best(best: Summary) -> str:
     """Accuracy, deviation and what gave them."""
     settings = best.settings
-    strength = settings["epsilon"] if settings["epsilon"] is not None else settings["noise"]
+    given = (settings[name] for name in ("design_epsilon", "noise_multiplier", "epsilon"))
+    strength = next((value for value in given if value is not None), math.nan)  # none without privacy
     return (
         f"{100 * best.accuracy:.1f} ± {100 * best.deviation:.1f} (at {best.epsilon_upper:.2f}: {strength:g}, "
         f"T {best.rounds}, lr {settings['lr']:g}, clip {settings['clip']:g})"

@@ -29,7 +29,7 @@ import triton
 from cohort_rounds import KEY, Round, make_sampler, plain_counts
 from timing import Task, seconds
 
-from quietbit.kernel.device_tables import thresholds_on_device
+from quietbit.kernel.tables import thresholds_on_device
 from quietbit_lab.cohort import triton_host as host
 from quietbit_lab.cohort.codes import reference_sums, sum_codes
 from quietbit_lab.cohort.plan import bit_plan

@@ -30,12 +30,11 @@ from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.kernel import triton as kernels
 from quietbit.kernel.base import packed_size
-from quietbit.kernel.device_tables import thresholds_on_device
-from quietbit.kernel.device_words import GENERATORS, DeviceBlock, device_words
 from quietbit.kernel.norm import clip_factor
 from quietbit.kernel.reference import ReferenceKernel, thresholds
-from quietbit.kernel.rng import seeded_rng
+from quietbit.kernel.rng import GENERATORS, DeviceBlock, device_rng, seeded_rng
 from quietbit.kernel.sampler import Sampler
+from quietbit.kernel.tables import thresholds_on_device
 from quietbit.kernel.triton import TritonKernel
 
 KINDS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -129,7 +128,7 @@ def check_frequencies() -> None:
             x = torch.full((size,), 0.37, device="cuda")
             upper, lower = thresholds(sampler, np.array([np.float32(0.37)]), 1.0)
             law = np.diff((upper[0] + lower[0] / 2.0**48) / 65536.0, prepend=0.0, append=1.0)
-            codes = kernel.sample(sampler, x, device_words(generator), verified=True)
+            codes = kernel.sample(sampler, x, device_rng(generator), verified=True)
             counts = torch.bincount(codes.int(), minlength=2**bits).cpu().numpy()
             score = np.abs(counts - size * law) / np.sqrt(size * law * (1 - law))
             check(f"frequencies {generator} bits={bits} score={score.max():.2f}", bool(score.max() < 7.0))
@@ -167,7 +166,7 @@ def client(sampler: Sampler, x: torch.Tensor, out: torch.Tensor, clip: bool) -> 
     """What a client does before sending, with fresh keys."""
     kernel = TritonKernel()
     factor = clip_factor(kernel.norm(x, 2), 1.0) if clip else 0.5
-    kernel.sample_packed(sampler, x, device_words("philox"), out, factor=factor, verified=True)
+    kernel.sample_packed(sampler, x, device_rng("philox"), out, factor=factor, verified=True)
 
 
 def noise(x: torch.Tensor) -> torch.Tensor:

@@ -17,9 +17,9 @@ from matplotlib.colors import ListedColormap
 from numpy.typing import NDArray
 
 from quietbit import Adjacency, Ball, InterpolatedMVU, Norm, Sign, Uplink, calibrate, seeded_rng
-from quietbit.plan.settings import Settings
 from quietbit.plot.figure import blank_figure, save_figure
 from quietbit.plot.palette import MATPLOTLIB, MECHANISMS
+from quietbit.simulate.problem import LocalPlan
 from quietbit.wire.payload import Payload
 from quietbit_lab.task.registry import TaskSpec, build_task
 
@@ -62,8 +62,7 @@ def one_update() -> tuple[NDArray[np.float32], InterpolatedMVU]:
     """What a client of the digits would send, clipped, and the mechanism for eight releases of it at epsilon 10."""
     problem = build_task(TaskSpec("digits"), seed=1)
     rows = np.empty((1, problem.dimension), dtype=np.float32)
-    plan = Settings("imvu", lr=1.0, rounds=1, cohort=1, clip=1.0, epsilon=1.0).plan
-    problem.updates(problem.initial(1), np.array([7]), plan, rows)
+    problem.updates(problem.initial(1), np.array([7]), LocalPlan(Norm.L2, 1.0), rows)
     ball = Ball(Norm.L2, 1.0, problem.dimension)
     found = calibrate("imvu", ball=ball, epsilon=10.0, delta=DELTA, releases=8, adjacency=Adjacency.ZERO_OUT)
     if not isinstance(found.mechanism, InterpolatedMVU):

@@ -20,15 +20,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from quietbit.plan.settings import Settings
 
 from engine.superlink import EngineFailure, Network, Node
 from engine.wire import PUSHES, Request, replies, total
 from quietbit.flower import RunSettings, read_ledger
-from quietbit.plan.problem import LocalPlan, Score, clip_rows
-from quietbit.plan.settings import Settings
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.simulate.client_rng import seeded_client_rng
 from quietbit.simulate.loop import simulate
+from quietbit.simulate.problem import LocalPlan, Score, clip_rows
 from quietbit.wire.uplink import Uplink
 
 pytestmark = [

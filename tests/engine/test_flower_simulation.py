@@ -10,10 +10,11 @@ pytest.importorskip("flwr", reason="needs the flower extra: pip install 'quietbi
 pytest.importorskip("ray", reason="needs the flower extra: pip install 'quietbit[flower]'")
 pytest.importorskip("sklearn", reason="needs the lab extra: pip install 'quietbit[lab]'")
 
+from quietbit.plan.settings import Settings
+
 from engine.simulation import simulate_app
 from quietbit import Adjacency
 from quietbit.flower import NodeLedger
-from quietbit.plan.settings import Settings
 from quietbit.simulate.loop import simulate
 from quietbit_lab.task.registry import TaskSpec, build_task
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from quietbit._validate import InvalidParameter
 from quietbit.kernel import cpu
 from quietbit.kernel.base import packed_size
+from quietbit.kernel.norm import Clip
 from quietbit.kernel.reference import ReferenceKernel, thresholds
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.select import select
@@ -283,3 +284,106 @@ def test_counting_refuses_bad_payloads_and_totals(kernel: Any) -> None:
         kernel.accumulate([], 1, table, np.zeros(9))
     assert kernel.accumulate([], 1, table, total) == 0
     assert not total.any()
+
+
+class Meddler:
+    """Words like a seed's; writes to the update at the moment they are drawn, that is between the two looks."""
+
+    def __init__(self, meddle: Any) -> None:
+        self.meddle, self.draws = meddle, 0
+
+    def draw(self, count: int) -> Any:
+        self.draws += 1
+        self.meddle()
+        return seeded_rng(1).draw(count)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("index", [0, 3, 4, 17])
+@pytest.mark.parametrize("radius", [0.3, 40.0, 1e6])
+def test_clipped_codes_are_those_of_the_clip_factor(kernel: Any, order: Any, index: int, radius: float) -> None:
+    sampler, inputs = SAMPLERS[index], update(5003, index)
+    factor = Clip.of(REFERENCE.norm(inputs, order), radius, order).factor
+    assert (factor == 1.0) == (radius > 1000)
+    expected = REFERENCE.pack(REFERENCE.sample(sampler, inputs, seeded_rng(5), factor=factor), sampler.bits)
+    parts = [inputs[:1001], inputs[1001:1001], inputs[1001:].astype(np.float64)]
+    for same in (inputs, inputs.astype(np.float64), parts):
+        out = np.full(packed_size(sampler.bits, 5003), 0xAA, np.uint8)
+        if same is parts:  # blocks begin with each array, so the norm may differ in its last bit
+            factor = Clip.of(REFERENCE.norm(parts, order), radius, order).factor
+            expected = REFERENCE.pack(REFERENCE.sample(sampler, inputs, seeded_rng(5), factor=factor), sampler.bits)
+        kernel.sample_clipped(sampler, same, order, radius, seeded_rng(5), out)
+        assert out.tobytes() == expected
+
+
+def _released_nothing_else(kernel: Any, sampler: Any, updates: Any, radius: float, rng: Any, out: Any) -> None:
+    """The cpu kernel looks twice, so it refuses and leaves nothing; the others copy, so they do not see the write."""
+    inputs, before = updates
+    if kernel.name == "cpu":
+        with pytest.raises(InvalidParameter, match="must not change"):
+            kernel.sample_clipped(sampler, inputs, 2, radius, rng, out)
+        assert not out.any()
+        return
+    kernel.sample_clipped(sampler, inputs, 2, radius, rng, out)
+    expected = np.empty_like(out)
+    REFERENCE.sample_clipped(sampler, before, 2, radius, seeded_rng(1), expected)
+    np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("index", [0, 4, 17])
+@pytest.mark.parametrize("radius", [0.5, 1e3])
+def test_an_update_that_grows_between_the_looks_is_not_released(
+    kernel: Any, kind: Any, index: int, radius: float
+) -> None:
+    """A write between measuring and sampling is either refused, and nothing is left, or not seen at all."""
+    sampler, inputs = SAMPLERS[index], update(9001, 2).astype(kind)
+    before = inputs.copy()
+    out = np.full(packed_size(sampler.bits, 9001), 0xAA, np.uint8)
+    rng = Meddler(lambda: inputs.__setitem__(slice(None), kind(100.0)))
+    _released_nothing_else(kernel, sampler, (inputs, before), radius, rng, out)
+    assert rng.draws == 1
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
+def test_a_nan_between_the_looks_is_not_released(kernel: Any, value: float) -> None:
+    inputs = np.full(5001, 1e-3)
+    out = np.full(packed_size(1, 5001), 0xAA, np.uint8)
+    rng = Meddler(lambda: inputs.__setitem__(4999, value))
+    _released_nothing_else(kernel, SAMPLERS[0], (inputs, inputs.copy()), 1.0, rng, out)
+
+
+def test_measuring_and_sampling_apart_release_what_they_should_not(kernel: Any) -> None:
+    """The same write against `norm` and `sample_packed`, as updates were sent before: it goes out unclipped."""
+    inputs = update(9001, 2)
+    factor = Clip.of(kernel.norm(inputs, 2), 0.5, 2).factor
+    out, unclipped = np.empty((2, packed_size(1, 9001)), np.uint8)
+    rng = Meddler(lambda: inputs.__setitem__(slice(None), 100.0))
+    rng.meddle()
+    kernel.sample_packed(SAMPLERS[0], inputs, rng, out, factor=factor, verified=True)
+    kernel.sample_packed(SAMPLERS[0], np.full(9001, 100.0, np.float32), seeded_rng(1), unclipped, factor=factor)
+    np.testing.assert_array_equal(out, unclipped)
+
+
+@pytest.mark.parametrize(
+    ("magnitude", "radius"), [(1e300, 1.0), (1e-300, 1e-301), (1e-300, 1.0), (0.0, 1.0), (1e200, 1e-200)]
+)
+def test_extreme_updates_are_clipped(kernel: Any, magnitude: float, radius: float) -> None:
+    sampler, inputs = make_sampler(2, 1, 2.0, 0.5), update(3001, 4, np.float64) * magnitude
+    out, expected = np.full((2, packed_size(1, 3001)), 0xAA, np.uint8)
+    kernel.sample_clipped(sampler, inputs, 2, radius, seeded_rng(2), out)
+    REFERENCE.sample_clipped(sampler, inputs, 2, radius, seeded_rng(2), expected)
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_clipping_refuses_before_a_word_is_drawn(kernel: Any) -> None:
+    rng, out = GivenWords(np.zeros(9), np.zeros(9)), np.empty(2, np.uint8)
+    with pytest.raises(InvalidParameter, match="finite everywhere"):
+        kernel.sample_clipped(SAMPLERS[0], np.array([1.0] * 8 + [np.nan]), 2, 1.0, rng, out)
+    with pytest.raises(InvalidParameter, match="output buffer"):
+        kernel.sample_clipped(SAMPLERS[0], np.ones(9), 2, 1.0, rng, np.empty(3, np.uint8))
+    with pytest.raises(InvalidParameter, match="radius"):
+        kernel.sample_clipped(SAMPLERS[0], np.ones(9), 2, 0.0, rng, out)
+    with pytest.raises(InvalidParameter, match="order"):
+        kernel.sample_clipped(SAMPLERS[0], np.ones(9), 3, 1.0, rng, out)
+    assert rng.draws == []

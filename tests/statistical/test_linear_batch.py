@@ -12,13 +12,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from quietbit.simulate.cohort import PrivateCollector
 from scipy import stats
 
 import quietbit
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.plan.problem import LocalPlan
 from quietbit.simulate.client_rng import seeded_client_rng
-from quietbit.simulate.cohort import PrivateCollector
+from quietbit.simulate.problem import LocalPlan
 from quietbit_lab.task.linear_device import DeviceProblem, open_device
 from quietbit_lab.task.linear_sums import DrawKey, bit_meaning, cohort_mean, kind_of
 from quietbit_lab.task.registry import TaskSpec, build_task

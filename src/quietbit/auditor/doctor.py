@@ -28,8 +28,7 @@ from quietbit.kernel.base import Kernel, packed_size
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import RandomBits, secure_rng, seeded_rng
 from quietbit.kernel.sampler import Sampler
-from quietbit.kernel.select import default_kernel, select
-from quietbit.kernel.support import kernel_support
+from quietbit.kernel.select import default_kernel, kernel_support, select
 from quietbit.mechanism.additive import Gaussian, Laplace, Sign
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism

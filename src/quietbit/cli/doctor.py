@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 import quietbit
+from quietbit._files import cache_folder
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, show_json
 
 if TYPE_CHECKING:
     from quietbit.auditor.doctor import Outcome
-    from quietbit.kernel.support import Gpu, KernelSupport
+    from quietbit.kernel.select import Gpu, KernelSupport
 
 __all__ = ["doctor"]
 
@@ -31,6 +32,7 @@ PACKAGES = (
     ("kymatio", "lab"),
     ("flwr", "flower"),
 )
+FOLDERS = {"designs": "solved designs", "features": "features"}
 
 
 def doctor(json: JsonOption = False) -> None:
@@ -40,8 +42,13 @@ def doctor(json: JsonOption = False) -> None:
     """
     # Imported here, so that --help need not wait for numpy.
     from quietbit.auditor.doctor import self_test
-    from quietbit.kernel.select import default_kernel
-    from quietbit.kernel.support import aes_gigabytes_per_second, aes_instructions, gpu_support, kernel_support
+    from quietbit.kernel.select import (
+        aes_gigabytes_per_second,
+        aes_instructions,
+        default_kernel,
+        gpu_support,
+        kernel_support,
+    )
 
     versions = _versions()
     with progress_bar("Looking around", quiet=json) as report:
@@ -111,16 +118,11 @@ def _outcome_rows(outcomes: list[Outcome]) -> list[Row]:
 
 
 def _folders() -> dict[str, str]:
-    from quietbit.design.store import cache_folder as designs
-    from quietbit_lab.task.source import cache_folder as features
-    from quietbit_lab.task.source import data_folder
-
-    return {"designs": str(designs()), "features": str(features()), "data": str(data_folder())}
+    return {name: str(cache_folder(name)) for name in FOLDERS}
 
 
 def _folder_rows() -> list[Row]:
-    labels = {"designs": "solved designs", "features": "features", "data": "data sets"}
-    return [Row(key, labels[key], folder) for key, folder in _folders().items()]
+    return [Row(key, FOLDERS[key], folder) for key, folder in _folders().items()]
 
 
 def _facts(

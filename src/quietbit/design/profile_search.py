@@ -37,10 +37,11 @@ SHARPNESS = 4.0  # order of the norm that stands for the larger of the two delta
 NARROWEST, WIDEST = -14.0, 3.0  # logarithm of a gap between edges
 FARTHEST = 9.0
 COARSE = 32  # levels of the search; for many releases the lattice is halved afterwards
+FINE = 400  # levels of nearly a Gaussian, where design still gains
 MOST = 800  # levels a Gaussian is cut into: costs a part in 80,000
 SEARCHED = 300  # releases beyond which edges do not move one by one
 STRETCHED = 2000  # releases beyond which the Gaussian is taken as it is
-WORTHWHILE = 5e-4  # relative gain for which a pure guarantee is given up, or more levels are accepted
+WORTHWHILE = 5e-4  # relative gain for which a pure guarantee, or two levels, are given up
 FINER = 4e-5  # relative gain for which the lattice is halved once more
 
 
@@ -73,7 +74,7 @@ def propose(target: ProfileTarget) -> Proposal:
         return best  # optimal: see profile_bound
     candidates = _many(account, target) if target.releases > SEARCHED else _few(account, target, pure)
     for candidate in candidates:
-        if candidate.gain > best.gain * (1 + WORTHWHILE):
+        if candidate.gain > best.gain * (1 + (WORTHWHILE if best.edges.size == 1 else 0.0)):
             best = candidate
     return best
 
@@ -85,26 +86,30 @@ def _few(account: _Account, target: ProfileTarget, pure: float) -> Iterator[Prop
     for centre, spread in ((0.3, 6.0), (pure, 1.5)):
         simple = _simplex(account, _ladder(COARSE), (centre, math.log(spread / COARSE)))
         yield simple
-        found.append(_ascend(account, _ascend(account, simple)))  # a second start forgets a curvature gone stale
+        found.append(_ascend(account, simple))
+        if target.releases < 100:
+            found[-1] = _ascend(account, found[-1])  # a second start forgets a curvature gone stale
         yield found[-1]
     best = max(found, key=lambda proposal: proposal.gain)
     if target.releases < 30:
         return
     best = _ascend(account, account.fit(_halved(best.edges)), evaluations=60)
-    while target.releases >= 100 and best.edges.size < MOST / 2:
+    while target.releases >= 100 and best.edges.size < FINE / 2:
         finer = account.fit(_halved(best.edges))
         gained, best = finer.gain / best.gain - 1, finer
         if gained < FINER:
             break
     middle = float(best.edges.mean())
     yield _simplex(account, best.edges - middle, (middle, 0.0), evaluations=30)
+    if target.releases >= 100:
+        yield _simplex(account, _ladder(FINE), (0.0, math.log(7 / FINE)), evaluations=60)
 
 
 def _many(account: _Account, target: ProfileTarget) -> Iterator[Proposal]:
     """For hundreds of releases a Gaussian cut into many levels; by then no design gains a part in a hundred."""
     yield account.fit(_ladder(MOST) * (9.5 / MOST))
     if target.releases <= STRETCHED:
-        yield _simplex(account, _ladder(MOST // 2), (0.0, math.log(14 / MOST)), evaluations=30)
+        yield _simplex(account, _ladder(FINE), (0.0, math.log(7 / FINE)), evaluations=60)
 
 
 def _ladder(levels: int) -> FloatVector:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from quietbit._files import cache_folder as kept_in
+from quietbit._files import write_text
 from quietbit._validate import InvalidDesignFile, QuietbitError
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import FORMAT, VERSION, Design
@@ -29,23 +29,7 @@ def write_design(design: Design, path: Path) -> Path:
     """Write the file beside its final place, then rename it there."""
     content = {**json.loads(design.canonical()), "identity": design.identity()}
     text = json.dumps(content, sort_keys=True, separators=(",", ":")) + "\n"
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as error:
-        raise QuietbitError(f"Cannot write {path}: {error.strerror}.") from error
-    try:
-        with os.fdopen(handle, "w", encoding="ascii") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except OSError as error:
-        raise QuietbitError(f"Cannot write {path}: {error.strerror}.") from error
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
-    return path
+    return write_text(path, text, make_folder=False)
 
 
 def read_design(path: Path) -> Design:
@@ -102,12 +86,8 @@ def _reason(error: Exception) -> str:
 
 
 def cache_folder() -> Path:
-    """Where solved designs are kept: ``QUIETBIT_CACHE``, or the user's cache folder."""
-    override = os.environ.get("QUIETBIT_CACHE")
-    if override:
-        return Path(override) / "designs"
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "quietbit" / "designs"
+    """Where solved designs are kept."""
+    return kept_in("designs")
 
 
 def _cache_file(spec: DesignSpec) -> Path:

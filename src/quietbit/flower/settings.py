@@ -15,7 +15,7 @@ Symbols  keys are written ``quietbit.<name>`` in a flat config, or in a table ``
 | `quietbit.releases` | how often a client may answer: the mechanism is calibrated to it | required if calibrated |
 | `quietbit.design-epsilon` | the design's epsilon (imvu, mvu), instead of calibrating | calibrated |
 | `quietbit.noise` | noise in units of the sensitivity (the others), instead of calibrating | calibrated |
-| `quietbit.bits`, `levels`, `beta`, `clamp`, `decoder` | as in `quietbit.plan.settings.Settings` | as there |
+| `quietbit.bits`, `levels`, `beta`, `clamp`, `decoder` | as in `quietbit.plan.plan.RoundPlan` | as there |
 | `quietbit.keep` | arrays that are never sent: names with commas between them, `*` allowed | none |
 | `quietbit.words` | `secure`, or `seeded` for tests and simulations | `secure` |
 | `quietbit.seed` | the seed of seeded words | 0 |
@@ -33,13 +33,10 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, final
 
-import numpy as np
-
 from quietbit._validate import InvalidParameter, finite_real, require, whole_number
 from quietbit.flower.budget import Budget, read_adjacency, read_trust
 from quietbit.mechanism.base import Mechanism, summable
-from quietbit.plan.choose import choose_mechanism
-from quietbit.plan.settings import Settings
+from quietbit.plan.plan import RoundPlan
 from quietbit.privacy.aggregate import MOST_CLIENTS
 from quietbit.privacy.guarantee import Adjacency, Trust, check_delta
 from quietbit.privacy.release import Release
@@ -84,7 +81,7 @@ class RunSettings:
     timeout: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what `Settings` refuses, and a calibration without a number of releases."""
+        """Refuse what a `RoundPlan` refuses, and a calibration without a number of releases."""
         put = object.__setattr__
         require(self.mechanism != "none", "quietbit.mechanism", self.mechanism, "a private mechanism")
         put(self, "epsilon", finite_real(self.epsilon, "quietbit.epsilon"))
@@ -173,17 +170,17 @@ class RunSettings:
             return mechanism.privacy(self.privacy_adjacency)
         return summable(mechanism).sum_privacy(self.honest, self.privacy_adjacency)
 
-    def _plan(self) -> Settings:
-        """The same choices in the words of the engine-free simulator, whose checks and calibration are used."""
-        return Settings(
-            mechanism=self.mechanism, lr=1.0, rounds=1, cohort=self.threshold or 1, clip=self.clip, norm=self.norm,
-            epsilon=self.design_epsilon, noise=self.noise, bits=self.bits, levels=self.levels, beta=self.beta,
-            clamp=self.clamp, decoder=self.decoder, adjacency=self.adjacency, delta=self.delta,
-            target_epsilon=self.epsilon, words=self.words, seed=self.seed, trust=self.trust, honest=self.honest,
-        )  # fmt: skip
+    def _plan(self) -> RoundPlan:
+        """The same choices in the words of a plan, whose checks and calibration are used."""
+        return RoundPlan(
+            self.mechanism, clip=self.clip, adjacency=self.adjacency, norm=self.norm, epsilon=self.epsilon,
+            delta=self.delta, trust=self.trust, releases=self.releases, cohort=self.threshold or 1,
+            min_honest_clients=self.honest, design_epsilon=self.design_epsilon, noise_multiplier=self.noise,
+            bits=self.bits, levels=self.levels, beta=self.beta, clamp=self.clamp, decoder=self.decoder, rng=self.words,
+            seed=self.seed,
+        )  # type: ignore[arg-type]  # fmt: skip
 
 
 @lru_cache(maxsize=8)
 def _mechanism(settings: RunSettings, dimension: int) -> Mechanism:
-    one_client = np.ones(1, dtype=np.int64)
-    return choose_mechanism(settings._plan(), dimension, one_client, settings.releases or 1)
+    return settings._plan().mechanism_for(dimension)

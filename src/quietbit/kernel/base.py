@@ -1,4 +1,4 @@
-"""What a kernel is: five operations that every device answers alike, bit for bit.
+"""What a kernel is: a few operations that every device answers alike, bit for bit.
 
 Idea     randomness is an argument, the update is never copied whole, and the result goes into the caller's
          buffer.
@@ -19,7 +19,19 @@ from quietbit._validate import require, whole_number
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.sampler import Sampler
 
-__all__ = ["ByteBuffer", "Kernel", "Update", "check_codes", "check_packed", "check_table", "packed_size"]
+__all__ = [
+    "MAX_DIMENSION",
+    "ByteBuffer",
+    "Kernel",
+    "Order",
+    "Update",
+    "check_codes",
+    "check_output",
+    "check_packed",
+    "check_table",
+    "code_type",
+    "packed_size",
+]
 
 ByteBuffer: TypeAlias = bytes | bytearray | memoryview | NDArray[np.uint8]
 Update: TypeAlias = Any  # an array, or a sequence of arrays read one after the other as one flat vector
@@ -68,6 +80,23 @@ class Kernel(Protocol):
         """The same codes, packed into all of ``out``, which holds ``packed_size(bits, d)`` bytes."""
         ...
 
+    def sample_clipped(
+        self,
+        sampler: Sampler,
+        inputs: Update,
+        order: Order,
+        radius: float,
+        rng: RandomBits,
+        out: NDArray[np.uint8],
+    ) -> None:
+        """The codes of the update clipped to the ball of that norm and radius, packed into all of ``out``.
+
+        What is sampled lies in the ball even if somebody else writes to the update at the same time: either a
+        private copy is measured and sampled, or what was sampled is measured again, and a sum too large wipes
+        ``out`` and raises. Every kernel applies the same factor, `norm.Clip.of(norm, radius, order).factor`.
+        """
+        ...
+
     def pack(self, codes: Codes, bits: int) -> bytes:
         """Codes as bytes; a code of 2^bits or more is refused."""
         ...
@@ -103,6 +132,15 @@ def packed_size(bits: int, dimension: int) -> int:
     """
     width = whole_number(bits, "bits", 1, MAX_PACKED_BITS)
     return (width * whole_number(dimension, "dimension", 0, MAX_DIMENSION) + 7) // 8
+
+
+def check_output(out: NDArray[np.uint8], bits: int, dimension: int) -> None:
+    """Refuse a buffer that does not hold exactly the packed codes."""
+    size = packed_size(bits, dimension)
+    fine = isinstance(out, np.ndarray) and out.shape == (size,) and out.dtype == np.uint8
+    fine = fine and out.flags.c_contiguous and out.flags.writeable
+    found = (getattr(out, "shape", None), str(getattr(out, "dtype", type(out).__name__)))
+    require(fine, "output buffer", found, f"{size} writable bytes in a row")
 
 
 def check_packed(data: ByteBuffer, bits: int, dimension: int) -> NDArray[np.uint8]:

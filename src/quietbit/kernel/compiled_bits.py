@@ -1,9 +1,9 @@
-"""Compiled bit work: packing, unpacking, counting packed bits, block sums of norms.
+"""Compiled bit work and sums: packing, unpacking, counting packed bits, block sums of norms, second looks.
 
 Idea     eight codes are one 64-bit word; three shift-and-mask steps squeeze them together (or spread them
          again). Fifteen packed payloads are added coordinate by coordinate with carry-save adders: 11 full
          adders on 64 coordinates at a time give four bit planes, which are spilled into the total once per
-         fifteen payloads.
+         fifteen payloads. Importing this module needs numba.
 Symbols  b = bits; a plane's bit k belongs to coordinate k of its word.
 Source   Warren, Hacker's Delight (2012), chapters 5 and 7; Mula, Kurz, Lemire (2018) on carry-save
          population counts.
@@ -15,14 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from quietbit.kernel.jit import compiled
+from quietbit.kernel.jit import compiled, compiled_sum
 from quietbit.kernel.norm import BLOCK, LANES, ROWS
 
 __all__ = [
     "GROUP",
+    "PIECE",
     "add_lookup",
     "block_sums",
     "count_group",
+    "look",
     "pack_bytes",
     "pack_flags",
     "pack_wide",
@@ -32,6 +34,7 @@ __all__ = [
 
 GROUP = 15  # payloads added at once: what four planes can hold
 SPAN = 64  # words of a plane handled in one pass
+PIECE = 2048  # coordinates in a pass: 20 kB of inputs, words and results
 
 ONE, TWO, THREE = np.uint32(1), np.uint32(2), np.uint32(3)
 LOW_BITS = np.uint64(0x0101010101010101)
@@ -214,20 +217,71 @@ def _add_row(x: Any, scale: Any, order: int, lanes: Any) -> None:
 
 
 @compiled
+def _four_rows(x: Any, order: int, lanes: Any) -> None:
+    """The same for four whole rows and scale 1: the lanes stay in registers in between."""
+    r0, r1, r2, r3 = x[:LANES], x[LANES : 2 * LANES], x[2 * LANES : 3 * LANES], x[3 * LANES : 4 * LANES]
+    if order == 2:
+        for j in range(LANES):
+            a, b, c, d = np.float64(r0[j]), np.float64(r1[j]), np.float64(r2[j]), np.float64(r3[j])
+            lanes[j] = (((lanes[j] + a * a) + b * b) + c * c) + d * d
+    else:
+        for j in range(LANES):
+            a, b, c, d = np.float64(r0[j]), np.float64(r1[j]), np.float64(r2[j]), np.float64(r3[j])
+            lanes[j] = (((lanes[j] + abs(a)) + abs(b)) + abs(c)) + abs(d)
+
+
+@compiled
+def _halve(lanes: Any, half: int) -> None:
+    for j in range(half):
+        lanes[j] += lanes[j + half]
+
+
+@compiled
 def block_sums(x: Any, scale: float, order: int, out: Any) -> None:
     """One sum of ``|scale * x|^order`` per block, in the order that `norm.py` fixes."""
     lanes = np.empty(LANES)
     for block in range(out.size):
         lanes[:] = 0.0
         rest = min(BLOCK, x.size - block * BLOCK)
-        for row in range(ROWS):
-            at = block * BLOCK + row * LANES
-            size = min(LANES, rest - row * LANES)
-            if size > 0:
-                _add_row(x[at : at + size], scale, order, lanes[:size])
-        half = LANES // 2
-        while half > 0:
-            for j in range(half):
-                lanes[j] += lanes[j + half]
-            half //= 2
-        out[block] = lanes[0]
+        if rest == BLOCK and scale == 1.0:
+            for row in range(0, ROWS, 4):
+                at = block * BLOCK + row * LANES
+                _four_rows(x[at : at + 4 * LANES], order, lanes)
+        else:
+            for row in range(ROWS):
+                at = block * BLOCK + row * LANES
+                size = min(LANES, rest - row * LANES)
+                if size > 0:
+                    _add_row(x[at : at + size], scale, order, lanes[:size])
+        _halve(lanes, 128)
+        _halve(lanes, 64)
+        _halve(lanes, 32)
+        _halve(lanes, 16)
+        _halve(lanes, 8)
+        out[block] = ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]))
+
+
+@compiled
+def _copy(x: Any, own: Any) -> None:
+    for i in range(own.size):
+        own[i] = x[i]
+
+
+@compiled_sum
+def _sum(own: Any, order: int) -> float:
+    total = 0.0
+    if order == 2:
+        for i in range(own.size):
+            v = np.float64(own[i])
+            total += v * v
+    else:
+        for i in range(own.size):
+            total += abs(np.float64(own[i]))
+    return total
+
+
+@compiled
+def look(x: Any, own: Any, order: int) -> float:
+    """Copy at most PIECE values to where nobody else can write, and add up ``|value|^order`` of the copy."""
+    _copy(x, own)
+    return _sum(own, order)

@@ -1,8 +1,11 @@
-"""Compiled sampling: float32 decisions in passes over pieces that fit the first-level cache.
+"""Compiled sampling: float32 decisions in passes that fit the first-level cache, the exact law for the rest.
 
 Idea     a pass is a plain loop over contiguous arrays, which the compiler turns into vector instructions;
          fusing the passes or indexing with offsets costs a factor of five. Undecided coordinates are written
-         to a list (index, word, value) and settled later by `compiled_law.resolve`.
+         to a list (index, word, value) and settled later by `resolve`. A second look (`norm.py`) samples
+         private copies of the pieces and adds up what they hold. Importing this module needs numba.
+Law      the functions of `law.py`, operator by operator, registered with the compiler instead of written
+         again: what undecided coordinates go through.
 Symbols  w the primary word, T = floor of the lowered polynomial, width, half, code, lowest: see `tables.py`.
          A list of undecided coordinates is the tuple (index, word, value); ``found`` is how many it holds.
 """
@@ -12,13 +15,120 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numba.extending import register_jitable
 
-from quietbit.kernel.compiled_bits import pack_bytes, pack_flags
+from quietbit.kernel import law
+from quietbit.kernel.compiled_bits import PIECE, look, pack_bytes, pack_flags
 from quietbit.kernel.jit import compiled, compiled_fast
+from quietbit.kernel.law import CEILING, FLOOR, POWER_OFFSET, POWERS
 
-__all__ = ["PIECE", "place_codes", "sample_cells", "sample_one_bit"]
+__all__ = [
+    "list_open",
+    "look_cells",
+    "look_one_bit",
+    "lookup_pass",
+    "place_codes",
+    "position_pass",
+    "resolve",
+    "sample_cells",
+    "sample_one_bit",
+    "settle_open",
+]
 
-PIECE = 2048  # coordinates in a pass: 20 kB of inputs, words and results
+two_sum = register_jitable(law.two_sum)
+two_product = register_jitable(law.two_product)
+shift = register_jitable(law.shift)
+log_weight = register_jitable(law.log_weight)
+reduce_exponent = register_jitable(law.reduce_exponent)
+exponential = register_jitable(law.exponential)
+
+
+@compiled
+def _segment(t: float, t_low: float, knots: Any, tails: Any) -> Any:
+    last = knots.size - 2
+    if last == 0:
+        return 0
+    index = int(np.floor((t + 0.5) * (knots.size - 1)))
+    index = min(max(index, 0), last)
+    below = ((t - knots[index]) + (t_low - tails[index])) < 0
+    above = ((t - knots[index + 1]) + (t_low - tails[index + 1])) >= 0
+    if below:
+        index -= 1
+    if above:
+        index += 1
+    return min(max(index, 0), last)
+
+
+@compiled
+def _weights(
+    base: Any, base_tail: Any, slope: Any, slope_tail: Any, t: float, t_low: float, high: Any, low: Any
+) -> None:
+    """Unnormalised weights of all symbols into ``high``; plain loops over contiguous rows vectorise."""
+    peak = -np.inf
+    for j in range(high.size):
+        high[j], low[j] = log_weight(base[j], base_tail[j], slope[j], slope_tail[j], t, t_low)
+    for j in range(high.size):
+        peak = max(peak, high[j])
+    for j in range(high.size):
+        difference, lost = two_sum(high[j], -peak)
+        if not (difference > FLOOR):
+            difference = FLOOR
+        exponent, remainder = reduce_exponent(difference, low[j] + lost)
+        high[j] = exponential(remainder) * POWERS[int(exponent) + POWER_OFFSET]
+
+
+@compiled
+def _prefix_sums(sums: Any) -> None:
+    """Sklansky's order, as in the reference."""
+    half = 1
+    while half < sums.size:
+        for start in range(half, sums.size, 2 * half):
+            left = sums[start - 1]
+            for j in range(start, start + half):
+                sums[j] += left
+        half *= 2
+
+
+@compiled
+def resolve(
+    values: Any,
+    primary: Any,
+    ties: Any,
+    gain: tuple[float, float, float, float],
+    clamp: tuple[float, float],
+    knots: tuple[Any, Any],
+    tables: tuple[Any, Any, Any, Any],
+    codes: Any,
+) -> None:
+    """The exact code of every listed value from its 16 primary and 48 tie bits."""
+    base, base_tail, slope, slope_tail = tables
+    symbols = base.shape[1]
+    sums = np.empty(symbols)
+    low = np.empty(symbols)
+    for i in range(values.size):
+        scaled = values[i] * gain[0] * gain[1]
+        if not (scaled > -CEILING):
+            scaled = -CEILING
+        if not (scaled < CEILING):
+            scaled = CEILING
+        t, t_low = shift(scaled, gain[2], gain[3])
+        if ((t - clamp[0]) + t_low) < 0:
+            t, t_low = clamp[0], 0.0
+        elif ((t - clamp[1]) + t_low) > 0:
+            t, t_low = clamp[1], 0.0
+        row = _segment(t, t_low, knots[0], knots[1])
+        _weights(base[row], base_tail[row], slope[row], slope_tail[row], t, t_low, sums, low)
+        _prefix_sums(sums)
+        first = np.int64(primary[i])
+        second = np.int64(ties[i] & np.uint64(0xFFFFFFFFFFFF))
+        code = 0
+        for k in range(symbols - 1):
+            scaled_up = sums[k] / sums[symbols - 1] * 65536.0
+            upper = np.floor(scaled_up)
+            lower = np.floor((scaled_up - upper) * 281474976710656.0)
+            if first > np.int64(upper) or (first == np.int64(upper) and second >= np.int64(lower)):
+                code += 1
+        codes[i] = code
 
 
 @compiled_fast
@@ -61,33 +171,62 @@ def _collect(flags: Any, x: Any, words: Any, first: int, undecided: Any, found: 
 
 
 @compiled
+def _one_bit_piece(x: Any, words: Any, out: Any, start: int, plan: Any, room: Any, undecided: Any, found: int) -> int:
+    """A piece of at most PIECE inputs."""
+    gain, shift, low, high, coefficients, width = plan
+    floors, pairs, packed, flags = room
+    size = x.size
+    if size < PIECE:
+        pairs[:] = 0
+    _polynomial_pass(x, gain, shift, low, high, coefficients, floors[:size])
+    _compare_pass(words, floors[:size], width, pairs[:size])
+    if size == PIECE:
+        pack_flags(pairs.view(np.uint64), out, flags)
+    else:
+        pack_flags(pairs.view(np.uint64), packed, flags)
+        out[:] = packed[: (size + 7) // 8]
+    return _collect(flags.view(np.uint64), x, words, start, undecided, found)
+
+
+@compiled
 def sample_one_bit(x: Any, words: Any, out: Any, start: int, plan: Any, undecided: Any, found: int) -> int:
     """Pack one bit per input into ``out``; returns how many undecided coordinates are listed now."""
-    gain, shift, low, high, coefficients, width = plan
-    floors = np.empty(PIECE, np.uint16)
-    pairs = np.empty(PIECE, np.uint8)
-    flags = np.empty(PIECE // 8, np.uint8)
-    full = x.size - x.size % PIECE
-    for s in range(0, full, PIECE):
-        _polynomial_pass(x[s : s + PIECE], gain, shift, low, high, coefficients, floors)
-        _compare_pass(words[s : s + PIECE], floors, width, pairs)
-        pack_flags(pairs.view(np.uint64), out[s // 8 : (s + PIECE) // 8], flags)
-        part = x[s : s + PIECE]
-        found = _collect(flags.view(np.uint64), part, words[s : s + PIECE], start + s, undecided, found)
-    rest = x.size - full
-    if rest > 0:
-        pairs[:] = 0
-        _polynomial_pass(x[full:], gain, shift, low, high, coefficients, floors[:rest])
-        _compare_pass(words[full:], floors[:rest], width, pairs[:rest])
-        last = np.empty(PIECE // 8, np.uint8)
-        pack_flags(pairs.view(np.uint64), last, flags)
-        out[full // 8 :] = last[: (rest + 7) // 8]
-        found = _collect(flags.view(np.uint64), x[full:], words[full:], start + full, undecided, found)
+    room = (
+        np.empty(PIECE, np.uint16),
+        np.empty(PIECE, np.uint8),
+        np.empty(PIECE // 8, np.uint8),
+        np.empty(PIECE // 8, np.uint8),
+    )
+    for s in range(0, x.size, PIECE):
+        e = min(x.size, s + PIECE)
+        target = out[s // 8 : (e + 7) // 8]
+        found = _one_bit_piece(x[s:e], words[s:e], target, start + s, plan, room, undecided, found)
     return found
 
 
+@compiled
+def look_one_bit(
+    x: Any, words: Any, out: Any, start: int, plan: Any, undecided: Any, found: int, order: int
+) -> tuple[int, float]:
+    """`sample_one_bit` of private copies, with the sum of ``|value|^order`` of all that was sampled."""
+    room = (
+        np.empty(PIECE, np.uint16),
+        np.empty(PIECE, np.uint8),
+        np.empty(PIECE // 8, np.uint8),
+        np.empty(PIECE // 8, np.uint8),
+    )
+    own = np.empty(PIECE, x.dtype)
+    total = 0.0
+    for s in range(0, x.size, PIECE):
+        e = min(x.size, s + PIECE)
+        total += look(x[s:e], own[: e - s], order)
+        target = out[s // 8 : (e + 7) // 8]
+        found = _one_bit_piece(own[: e - s], words[s:e], target, start + s, plan, room, undecided, found)
+    return found, total
+
+
 @compiled_fast
-def _position_pass(
+def position_pass(
     x: Any, gain: Any, low: Any, high: Any, inverse: Any, offset: Any, top: Any, cell: Any, part: Any
 ) -> None:
     """Cell and fraction of each input, in double precision; a NaN is treated as the low end."""
@@ -104,13 +243,14 @@ def _position_pass(
 
 
 @compiled
-def _lookup_pass(cell: Any, words: Any, code: Any, out: Any) -> None:
+def lookup_pass(cell: Any, words: Any, code: Any, out: Any) -> None:
+    """The code by cell and upper byte of the word, 255 where that does not decide."""
     for i in range(out.size):
         out[i] = code[cell[i], words[i] >> np.uint16(8)]
 
 
 @compiled
-def _list_open(codes: Any, listed: Any) -> int:
+def list_open(codes: Any, listed: Any) -> int:
     """Positions the look-up left open, collected without a branch that could be mispredicted."""
     count = 0
     for i in range(codes.size):
@@ -120,7 +260,7 @@ def _list_open(codes: Any, listed: Any) -> int:
 
 
 @compiled
-def _settle(
+def settle_open(
     listed: Any,
     x: Any,
     words: Any,
@@ -155,6 +295,41 @@ def _settle(
 
 
 @compiled
+def _cells_piece(
+    x: Any,
+    words: Any,
+    out: Any,
+    start: int,
+    bits: int,
+    plan: Any,
+    table: Any,
+    code: Any,
+    room: Any,
+    undecided: Any,
+    found: int,
+) -> int:
+    """A piece of at most PIECE inputs."""
+    gain, low, high, inverse, offset = plan
+    cell, part, codes, listed, packed = room
+    top = np.nextafter(np.float64(code.shape[0]), 0.0)
+    size = x.size
+    position_pass(x, gain, low, high, inverse, offset, top, cell[:size], part[:size])
+    lookup_pass(cell[:size], words, code, codes[:size])
+    left = listed[: list_open(codes[:size], listed)]
+    found = settle_open(left, x, words, cell, part, table, codes, start, undecided, found)
+    codes[size:] = 0
+    pack_bytes(codes.view(np.uint64), bits, packed)
+    out[:] = packed[: out.size]
+    return found
+
+
+@compiled
+def _cells_room(bits: int) -> Any:
+    cell, part = np.empty(PIECE, np.int32), np.empty(PIECE, np.float32)
+    return cell, part, np.empty(PIECE, np.uint8), np.empty(PIECE + 1, np.int32), np.empty(PIECE * bits // 8, np.uint8)
+
+
+@compiled
 def sample_cells(
     x: Any,
     words: Any,
@@ -168,26 +343,38 @@ def sample_cells(
     found: int,
 ) -> int:
     """Pack ``bits`` bits per input into ``out``; returns how many undecided coordinates are listed now."""
-    gain, low, high, inverse, offset = plan
-    top = np.nextafter(np.float64(code.shape[0]), 0.0)
-    cell = np.empty(PIECE, np.int32)
-    part = np.empty(PIECE, np.float32)
-    codes = np.empty(PIECE, np.uint8)
-    listed = np.empty(PIECE + 1, np.int32)
-    packed = np.empty(PIECE * bits // 8, np.uint8)
+    room = _cells_room(bits)
     for s in range(0, x.size, PIECE):
-        size = min(PIECE, x.size - s)
-        piece, chosen = x[s : s + size], words[s : s + size]
-        _position_pass(piece, gain, low, high, inverse, offset, top, cell[:size], part[:size])
-        _lookup_pass(cell[:size], chosen, code, codes[:size])
-        left = listed[: _list_open(codes[:size], listed)]
-        found = _settle(left, piece, chosen, cell, part, table, codes, start + s, undecided, found)
-        codes[size:] = 0
-        pack_bytes(codes.view(np.uint64), bits, packed)
-        begin = s * bits // 8
-        count = (size * bits + 7) // 8
-        out[begin : begin + count] = packed[:count]
+        e = min(x.size, s + PIECE)
+        target = out[s * bits // 8 : (e * bits + 7) // 8]
+        found = _cells_piece(x[s:e], words[s:e], target, start + s, bits, plan, table, code, room, undecided, found)
     return found
+
+
+@compiled
+def look_cells(
+    x: Any,
+    words: Any,
+    out: Any,
+    start: int,
+    bits: int,
+    plan: Any,
+    table: Any,
+    code: Any,
+    undecided: Any,
+    found: int,
+    order: int,
+) -> tuple[int, float]:
+    """`sample_cells` of private copies, with the sum of ``|value|^order`` of all that was sampled."""
+    room, own, total = _cells_room(bits), np.empty(PIECE, x.dtype), 0.0
+    for s in range(0, x.size, PIECE):
+        e = min(x.size, s + PIECE)
+        total += look(x[s:e], own[: e - s], order)
+        target = out[s * bits // 8 : (e * bits + 7) // 8]
+        found = _cells_piece(
+            own[: e - s], words[s:e], target, start + s, bits, plan, table, code, room, undecided, found
+        )
+    return found, total
 
 
 @compiled

@@ -2,6 +2,8 @@
 
 Idea     a thread walks through its range in chunks of 131,072 coordinates: words are expanded into a small
          buffer, inputs are read once, packed bytes are written once, and nothing else grows with the update.
+         Clipping reads the update once before; `norm.py` says how the sampling pass makes sure that what it
+         samples is still inside the ball.
          Undecided coordinates are settled in batches by the exact law. Threads own ranges that begin at
          whole bytes, so they share nothing.
 Symbols  as in `base.py` and `tables.py`.
@@ -9,11 +11,12 @@ Symbols  as in `base.py` and `tables.py`.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from types import SimpleNamespace
 from typing import Any, final
@@ -22,12 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import Codes, FloatVector
-from quietbit._validate import InvalidParameter, require, require_module, whole_number
+from quietbit._validate import InvalidParameter, require_module, whole_number
 from quietbit.kernel.base import (
     ByteBuffer,
     Order,
     Update,
     check_codes,
+    check_output,
     check_packed,
     check_table,
     code_type,
@@ -35,7 +39,7 @@ from quietbit.kernel.base import (
 )
 from quietbit.kernel.chunks import Flat
 from quietbit.kernel.law import Gain
-from quietbit.kernel.norm import BLOCK, joint_norm
+from quietbit.kernel.norm import BLOCK, Clip, joint_norm
 from quietbit.kernel.reference import check_factor
 from quietbit.kernel.rng import RandomBits, WordBlock
 from quietbit.kernel.sampler import Sampler, level_knots
@@ -49,15 +53,17 @@ NORM_CHUNK = 1 << 19
 SETTLE = 4096  # undecided coordinates worth one call of the exact law
 FEW = 1 << 18  # coordinates per thread below which starting a thread does not pay
 MAX_THREADS = 1024
+NO_LOOK = 0  # in the place of the order of a norm
 Task = Callable[[int, int], None]
+Step = Callable[..., tuple[int, float]]
 
 
 @lru_cache(maxsize=1)
 def _machine_code() -> SimpleNamespace:
     require_module("numba", "cpu")
-    from quietbit.kernel import compiled_bits, compiled_law, compiled_sampling
+    from quietbit.kernel import compiled_bits, compiled_sampling
 
-    return SimpleNamespace(**vars(compiled_bits) | vars(compiled_law) | vars(compiled_sampling))
+    return SimpleNamespace(**vars(compiled_bits) | vars(compiled_sampling))
 
 
 @final
@@ -104,14 +110,50 @@ class CpuKernel:
     ) -> None:
         """One code per coordinate, packed straight from the inputs."""
         flat, gain = Flat.of(inputs), Gain.of(check_factor(factor), sampler.scale)
-        size = packed_size(sampler.bits, flat.size)
-        fine = out.shape == (size,) and out.dtype == np.uint8 and out.flags.c_contiguous and out.flags.writeable
-        require(fine, "output buffer", (out.shape, str(out.dtype)), f"{size} writable bytes in a row")
+        check_output(out, sampler.bits, flat.size)
         if not verified:
             self._check_finite(flat)
-        block = rng.draw(flat.size)
-        task = lambda start, stop: _sample_range(sampler, gain, flat, block, out, start, stop)  # noqa: E731
+        self._sample(sampler, gain, flat, rng.draw(flat.size), out, NO_LOOK)
+
+    def sample_clipped(
+        self,
+        sampler: Sampler,
+        inputs: Update,
+        order: Order,
+        radius: float,
+        rng: RandomBits,
+        out: NDArray[np.uint8],
+    ) -> None:
+        """The norm, then codes of private copies of small pieces, whose sums are looked at in the end."""
+        flat = Flat.of(inputs)
+        check_output(out, sampler.bits, flat.size)
+        clip = Clip.of(self.norm(flat, order), radius, order)
+        if clip.limit is None:
+            own = flat.copied()
+            factor = Clip.of(self.norm(own, order), radius, order).factor
+            self.sample_packed(sampler, own, rng, out, factor=factor, verified=True)
+            return
+        gain = Gain.of(clip.factor, sampler.scale)
+        try:
+            clip.check(self._sample(sampler, gain, flat, rng.draw(flat.size), out, order))
+        except BaseException:
+            out[:] = 0  # whatever went wrong, nothing that was sampled stays
+            raise
+
+    def _sample(
+        self, sampler: Sampler, gain: Gain, flat: Flat, block: WordBlock, out: NDArray[np.uint8], order: int
+    ) -> float:
+        """Sample everything; the sum of |value|^order of what was sampled, unless order is NO_LOOK."""
+        sums: list[float] = []
+
+        def task(start: int, stop: int) -> None:
+            sums.extend(_sample_range(sampler, gain, flat, block, out, start, stop, order))
+
         self._spread(task, flat.size, 64)
+        try:
+            return math.fsum(sums)
+        except (OverflowError, ValueError):
+            return math.inf
 
     def pack(self, codes: Codes, bits: int) -> bytes:
         """Codes as bytes."""
@@ -196,43 +238,52 @@ def _largest(flat: Flat) -> float:
 
 
 def _sample_range(
-    sampler: Sampler, gain: Gain, flat: Flat, block: WordBlock, out: NDArray[np.uint8], start: int, stop: int
-) -> None:
-    """Sample coordinates ``start .. stop - 1``; ``start`` is a multiple of eight."""
+    sampler: Sampler,
+    gain: Gain,
+    flat: Flat,
+    block: WordBlock,
+    out: NDArray[np.uint8],
+    start: int,
+    stop: int,
+    order: int,
+) -> list[float]:
+    """Sample coordinates ``start .. stop - 1``, ``start`` a multiple of eight; each chunk's sum for a second look."""
     chunk, bits = min(CHUNK, stop - start), sampler.bits
-    rng, undecided = _buffers(min(FILL, stop - start), chunk + SETTLE)
+    words, undecided = _buffers(min(FILL, stop - start), chunk + SETTLE)
     reader = block.reader(start)
-    found, step = 0, _step(sampler, gain)
+    found, step, sums = 0, _step(sampler, gain, order), []
     for fill in range(start, stop, FILL):
-        reader.fill(rng[: min(FILL, stop - fill)])
+        reader.fill(words[: min(FILL, stop - fill)])
         for s in range(fill, min(stop, fill + FILL), CHUNK):
             e = min(stop, s + CHUNK)
             target = out[s * bits // 8 : (e * bits + 7) // 8]
-            found = step(flat.piece(s, e), rng[s - fill : e - fill], target, s, undecided, found)
+            found, total = step(flat.piece(s, e), words[s - fill : e - fill], target, s, undecided, found)
+            sums.append(total)
             if found >= SETTLE:
                 _settle(sampler, gain, block, out, undecided, found)
                 found = 0
     _settle(sampler, gain, block, out, undecided, found)
+    return sums
 
 
 _kept = threading.local()
 
 
-def _buffers(rng: int, room: int) -> tuple[NDArray[np.uint16], Any]:
+def _buffers(words: int, room: int) -> tuple[NDArray[np.uint16], Any]:
     """This thread's buffers, kept between calls: fresh pages cost more than filling them."""
     sizes = getattr(_kept, "sizes", (-1, -1))
-    if sizes[0] < rng or sizes[1] < room:
-        _kept.rng = np.empty(rng, np.uint16)
+    if sizes[0] < words or sizes[1] < room:
+        _kept.words = np.empty(words, np.uint16)
         _kept.undecided = (np.empty(room, np.int64), np.empty(room, np.uint16), np.empty(room, np.float64))
-        _kept.sizes = (rng, room)
-    return _kept.rng, _kept.undecided
+        _kept.sizes = (words, room)
+    return _kept.words, _kept.undecided
 
 
-def _step(sampler: Sampler, gain: Gain) -> Callable[..., int]:
+def _step(sampler: Sampler, gain: Gain, order: int) -> Step:
     """How one chunk is sampled: by polynomial, by cells, or by listing everything as undecided."""
     code, rate = _machine_code(), gain.approximate()
     if not (rate == 0.0 or 2.0**-900 < rate < 2.0**900):
-        return _list_all
+        return partial(_list_all, order)
     polynomial = odd_polynomial(sampler)
     if polynomial is not None:
         low, high = np.float32(polynomial.low), np.float32(polynomial.high)
@@ -240,32 +291,42 @@ def _step(sampler: Sampler, gain: Gain) -> Callable[..., int]:
         double = (rate, polynomial.shift, *rest)
         single = (np.float32(rate), np.float32(polynomial.shift), *rest) if 2.0**-100 < rate < 2.0**100 else None
 
-        def by_polynomial(x: Any, rng: Any, out: Any, start: int, undecided: Any, found: int) -> int:
-            if x.dtype == np.float32 and single is not None:
-                return int(code.sample_one_bit(x, rng, out, start, single, undecided, found))
-            x = x.astype(np.float64, copy=False)
-            return int(code.sample_one_bit(x, rng, out, start, double, undecided, found))
+        def by_polynomial(x: Any, words: Any, out: Any, start: int, undecided: Any, found: int) -> tuple[int, float]:
+            plan: Any = single if x.dtype == np.float32 else None
+            if plan is None:
+                x, plan = x.astype(np.float64, copy=False), double
+            if order == NO_LOOK:
+                return code.sample_one_bit(x, words, out, start, plan, undecided, found), 0.0
+            looked: tuple[int, float] = code.look_one_bit(x, words, out, start, plan, undecided, found, order)
+            return looked
 
         return by_polynomial
     cells = cell_table(sampler)
     plan = (rate, *sampler.t_range, cells.inverse, cells.offset)
     table = (np.float32(cells.half), cells.start, cells.step, cells.lowest, cells.highest)
 
-    def by_cells(x: Any, rng: Any, out: Any, start: int, undecided: Any, found: int) -> int:
-        given = (x, rng, out, start, sampler.bits, plan, table, cells.code, undecided, found)
-        return int(code.sample_cells(*given))
+    def by_cells(x: Any, words: Any, out: Any, start: int, undecided: Any, found: int) -> tuple[int, float]:
+        given = (x, words, out, start, sampler.bits, plan, table, cells.code, undecided, found)
+        if order == NO_LOOK:
+            return code.sample_cells(*given), 0.0
+        looked: tuple[int, float] = code.look_cells(*given, order)
+        return looked
 
     return by_cells
 
 
-def _list_all(x: Any, rng: Any, out: Any, start: int, undecided: Any, found: int) -> int:
+def _list_all(order: int, x: Any, words: Any, out: Any, start: int, undecided: Any, found: int) -> tuple[int, float]:
     """For gains so extreme that a double cannot hold them: leave every coordinate to the exact law."""
-    index, word, value = undecided
+    code, index, total = _machine_code(), slice(found, found + x.size), 0.0
     out[:] = 0
-    index[found : found + x.size] = np.arange(start, start + x.size)
-    word[found : found + x.size] = rng
-    value[found : found + x.size] = x
-    return found + int(x.size)
+    undecided[0][index] = np.arange(start, start + x.size)
+    undecided[1][index] = words
+    value = undecided[2][index]
+    value[:] = x
+    if order != NO_LOOK:
+        runs = (value[s : s + code.PIECE] for s in range(0, value.size, code.PIECE))
+        total = math.fsum(code.look(run, np.empty_like(run), order) for run in runs)
+    return found + int(x.size), total
 
 
 def _settle(sampler: Sampler, gain: Gain, block: WordBlock, out: NDArray[np.uint8], undecided: Any, found: int) -> None:

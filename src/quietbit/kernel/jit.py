@@ -1,8 +1,8 @@
 """The decorator for compiled functions: numba, no lock held, kept on disk under names that follow sources.
 
 Idea     a second process finds machine code ready. numba's own cache notices a change of the file a function
-         stands in but not of the files it calls into; adding a digest of all compiled sources to the name
-         makes stale code impossible. `NUMBA_CACHE_DIR` moves the cache; without it numba keeps it beside the
+         stands in but not of the files it calls into; adding a digest of all sources beside it to the name makes
+         stale code impossible. `NUMBA_CACHE_DIR` moves the cache; without it numba keeps it beside the
          package, or in the user's cache folder where that is read-only.
 """
 
@@ -16,26 +16,22 @@ from typing import Any, TypeVar, cast
 
 from quietbit._validate import require_module
 
-__all__ = ["compiled", "compiled_fast"]
+__all__ = ["compiled", "compiled_fast", "compiled_sum"]
 
-SOURCES = (
-    *("jit.py", "law.py", "norm.py", "compiled_law.py", "compiled_sampling.py", "compiled_bits.py"),
-    *("cohort_law.py", "cohort_plan.py", "cohort_words.py", "compiled_cohort.py", "compiled_cohort_codes.py"),
-    *("compiled_transform.py", "compiled_expand.py", "quantile.py"),
-)
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-@lru_cache(maxsize=1)
-def _digest() -> str:
-    folder = Path(__file__).parent
-    text = b"".join((folder / name).read_bytes() for name in SOURCES if (folder / name).exists())
-    return hashlib.sha256(text).hexdigest()[:12]
+@lru_cache(maxsize=8)
+def _digest(*folders: Path) -> str:
+    """Of every file beside the compiled ones: a function may call into, or take constants from, any of them."""
+    files = sorted(file for folder in set(folders) for kind in ("*.py", "*.bin") for file in folder.glob(kind))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
 def _compile(function: Function, fastmath: Any) -> Function:
     numba = require_module("numba", "cpu")
-    function.__qualname__ = f"{function.__qualname__}_{_digest()}"
+    here, there = Path(__file__).parent, Path(function.__code__.co_filename).parent
+    function.__qualname__ = f"{function.__qualname__}_{_digest(here, there)}"
     options = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": fastmath}
     return cast(Function, numba.njit(**options)(function))
 
@@ -48,3 +44,8 @@ def compiled(function: Function) -> Function:
 def compiled_fast(function: Function) -> Function:
     """Compile with fused multiply-adds allowed: for arithmetic whose error bound does not care."""
     return _compile(function, {"contract", "nsz"})
+
+
+def compiled_sum(function: Function) -> Function:
+    """Compile with sums in any order as well: for sums whose error bound holds whatever the order."""
+    return _compile(function, {"contract", "nsz", "reassoc"})

@@ -10,14 +10,20 @@ rounds once: 25 u relatively, so |N' - N| <= 25 u N for the L1 norm and, after t
 the L2 norm. Float64 values whose sum leaves 2^-500 .. 2^500 are first scaled by a power of two that brings
 the largest into [1, 2): exact, and what then underflows is below d 2^-1022. Hence |N' - N| < NORM_ERROR * N
 with NORM_ERROR = 32 u = 2^-48; a norm above 0 and below 2^-1020 is reported as 2^-1020, which clips no less.
+
+Second look. The update is read once for its norm and once more to be sampled; somebody else may write to it in
+between. So the sampling pass adds up |y|^p of what it has itself read, y, in whatever order suits it, with a relative
+error below LOOK_ERROR = 2^-40 (a term rounds once, and no term goes through more than 2^12 additions). The factor f
+leaves room for that: with S the computed sum, S <= limit = (radius / f)^p (1 - LOOK_ERROR) proves f ||y|| <= radius,
+and an update that nobody changed always passes, because f <= radius (1 - 2^-38) / N'. A NaN fails.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from fractions import Fraction
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +31,12 @@ from numpy.typing import NDArray
 from quietbit._validate import InvalidParameter, finite_real, require
 from quietbit.kernel.chunks import Flat
 
-__all__ = ["BLOCK", "LANES", "NORM_ERROR", "ROWS", "clip_factor", "joint_norm"]
+__all__ = ["BLOCK", "LANES", "LOOK_ERROR", "NORM_ERROR", "ROWS", "Clip", "clip_factor", "joint_norm", "padded_blocks"]
 
 NORM_ERROR = 2.0**-48
+LOOK_ERROR = 2.0**-40
+LOOK_ROOM = 2.0**-38  # what the clip factor leaves for a second look
+LOOK_REACH = 2.0**240  # beyond it and below its inverse sums of squares may leave the range of doubles
 ROWS, LANES = 16, 256
 BLOCK = ROWS * LANES
 SMALLEST = 2.0**-1020
@@ -65,22 +74,61 @@ def _total(sums: NDArray[np.float64]) -> float:
         return math.inf
 
 
-def clip_factor(norm: float, radius: float) -> float:
+def clip_factor(norm: float, radius: float, room: float = 0.0) -> float:
     """The factor, at most 1, that brings a vector of computed norm ``norm`` into the ball of ``radius``.
 
-    Rounded down so that factor * vector, as a vector of real numbers, has a norm of at most the radius
+    Rounded down so that factor * vector, as a vector of real numbers, has a norm of at most (1 - room) radius
     whatever the error that NORM_ERROR allows.
 
     >>> clip_factor(0.5, 1.0), clip_factor(4.0, 1.0) <= 0.25
     (1.0, True)
     """
-    bound = Fraction(finite_real(radius, "radius"))
+    # Whole numbers: fractions would look for common divisors at every step.
+    top, bottom = finite_real(radius, "radius").as_integer_ratio()
     require(0 <= norm < math.inf, "norm", norm, "finite and not negative")
-    upper = Fraction(norm) / (1 - Fraction(NORM_ERROR))
-    if upper <= bound:
-        return 1.0
-    factor = float(bound / upper)
-    return factor if Fraction(factor) * upper <= bound else math.nextafter(factor, 0.0)
+    for lost in (room, NORM_ERROR):
+        part, whole = lost.as_integer_ratio()
+        top, bottom = top * (whole - part), bottom * whole
+    over, under = float(norm).as_integer_ratio()
+    top, bottom = top * under, bottom * over
+    return 1.0 if bottom <= top else rounded_down(top, bottom)
+
+
+def rounded_down(top: int, bottom: int) -> float:
+    """The largest double that is not above top / bottom, a number below 2^1023."""
+    nearest = top / bottom  # Python rounds quotients of whole numbers correctly
+    over, under = nearest.as_integer_ratio()
+    return nearest if over * bottom <= top * under else math.nextafter(nearest, -math.inf)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """How an update of known norm is brought into a ball, and what a second look at it may find.
+
+    ``limit`` is the most that the sum of |value|^order may be in the sampling pass; it is None where such sums could
+    leave the range of doubles, and then only a private copy of the update may be measured and sampled.
+    """
+
+    factor: float
+    limit: float | None
+
+    @classmethod
+    def of(cls, norm: float, radius: float, order: int) -> Clip:
+        """The clip to the ball of that radius."""
+        factor = clip_factor(norm, radius, LOOK_ROOM)
+        if not 0.0 < factor <= 1.0:
+            return cls(factor, None)
+        reach = radius / factor
+        if not 1 / LOOK_REACH < reach < LOOK_REACH:
+            return cls(factor, None)
+        (a, b), (c, d), (part, whole) = (x.as_integer_ratio() for x in (float(radius), factor, LOOK_ERROR))
+        return cls(factor, rounded_down((a * d) ** order * (whole - part), (b * c) ** order * whole))
+
+    def check(self, total: float) -> None:
+        """Refuse what the second look found if it may lie outside the ball."""
+        if self.limit is None or not total <= self.limit:
+            raise InvalidParameter("update must not change while it is sent, got another one between two looks at it.")
 
 
 def padded_blocks(values: NDArray[Any], scale: float) -> NDArray[np.float64]:

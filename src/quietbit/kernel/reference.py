@@ -18,20 +18,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import Codes, FloatMatrix, FloatVector
-from quietbit._validate import InvalidParameter, finite_real, require
+from quietbit._validate import InvalidParameter, finite_real
 from quietbit.kernel import law
 from quietbit.kernel.base import (
     ByteBuffer,
     Order,
     Update,
     check_codes,
+    check_output,
     check_packed,
     check_table,
     code_type,
-    packed_size,
 )
 from quietbit.kernel.chunks import Flat
-from quietbit.kernel.norm import BLOCK, LANES, ROWS, joint_norm, padded_blocks
+from quietbit.kernel.norm import BLOCK, LANES, ROWS, Clip, joint_norm, padded_blocks
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.sampler import Sampler, level_knots
 
@@ -168,10 +168,25 @@ class ReferenceKernel:
         verified: bool = False,
     ) -> None:
         """One code per coordinate, packed."""
-        size = packed_size(sampler.bits, Flat.of(inputs).size)
-        require(out.shape == (size,), "shape of the output buffer", out.shape, f"({size},)")
+        check_output(out, sampler.bits, Flat.of(inputs).size)
         codes = self.sample(sampler, inputs, rng, factor=factor, verified=verified)
         out[:] = np.frombuffer(self.pack(codes, sampler.bits), dtype=np.uint8)
+
+    def sample_clipped(
+        self,
+        sampler: Sampler,
+        inputs: Update,
+        order: Order,
+        radius: float,
+        rng: RandomBits,
+        out: NDArray[np.uint8],
+    ) -> None:
+        """Copy the update, measure the copy, sample the copy."""
+        flat = Flat.of(inputs)
+        check_output(out, sampler.bits, flat.size)
+        own = flat.copied()
+        clip = Clip.of(self.norm(own, order), radius, order)
+        self.sample_packed(sampler, own, rng, out, factor=clip.factor, verified=True)
 
     def pack(self, codes: Codes, bits: int) -> bytes:
         """Write every code's bits, least significant first, one after the other."""

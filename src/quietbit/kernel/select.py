@@ -1,23 +1,43 @@
-"""Choosing a kernel by name: explicit, and without a fallback.
+"""Choosing a kernel by name, without a fallback; and what this machine offers to kernels.
 
 Idea     a missing package is a sentence, never another kernel in its place. `default_kernel` is the one rule
          the library uses when a caller names none: ``cpu`` where numba is installed, else ``reference``;
          both give the same codes, so the rule changes speed and nothing else. `Kernel.name` says which it
-         was.
+         was. A kernel is available if `select` gives it; if not, its refusal is the reason. Fast AES is looked
+         up where the system says so, and measured in any case, because production words come from it.
 """
 
 from __future__ import annotations
 
+import platform
+import time
+from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, final
 
-from quietbit._validate import require
+from quietbit._validate import QuietbitError, require, require_module
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.reference import ReferenceKernel
 
-__all__ = ["GPU_KERNELS", "KERNELS", "default_kernel", "select"]
+__all__ = [
+    "GPU_KERNELS",
+    "KERNELS",
+    "Gpu",
+    "KernelSupport",
+    "aes_gigabytes_per_second",
+    "aes_instructions",
+    "default_kernel",
+    "gpu_support",
+    "kernel_support",
+    "select",
+]
 
 KERNELS = ("cpu", "reference", "torch")
 GPU_KERNELS = ("triton",)  # these refuse a machine without a GPU
+CPU_FACTS = Path("/proc/cpuinfo")
+PIECE = 1 << 20  # bytes encrypted at a time: inside a core's cache
+SECONDS = 0.2
 
 
 def select(name: str, *, threads: int = 1) -> Kernel:
@@ -52,3 +72,74 @@ def default_kernel(*, threads: int = 1) -> Kernel:
     if find_spec("numba") is not None:
         return select("cpu", threads=threads)
     return ReferenceKernel()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class KernelSupport:
+    """A kernel by name; ``reason`` is empty where it is available."""
+
+    name: str
+    available: bool
+    reason: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """The first GPU torch sees; ``reason`` is empty where there is one."""
+
+    name: str
+    gigabytes: float
+    reason: str
+
+
+def kernel_support() -> tuple[KernelSupport, ...]:
+    """Every kernel the library has, and whether it runs here."""
+    return tuple(_support(name) for name in KERNELS + GPU_KERNELS)
+
+
+def _support(name: str) -> KernelSupport:
+    try:
+        select(name)
+    except (QuietbitError, ImportError, OSError, RuntimeError) as error:  # a package that is broken rather than absent
+        return KernelSupport(name, False, " ".join(str(error).split()))
+    return KernelSupport(name, True, "")
+
+
+def aes_instructions(facts: Path = CPU_FACTS) -> bool | None:
+    """Whether the processor says it has AES instructions; ``None`` where the system does not tell."""
+    try:
+        lines = facts.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    flags = [line.partition(":")[2].split() for line in lines if line.lower().startswith(("flags", "features"))]
+    return all("aes" in words for words in flags) if flags else None
+
+
+def aes_gigabytes_per_second(seconds: float = SECONDS) -> float | None:
+    """AES-128 in counter mode as `secure_rng` uses it, on one thread; ``None`` without cryptography."""
+    try:
+        ciphers = require_module("cryptography.hazmat.primitives.ciphers", "all")
+    except QuietbitError:
+        return None
+    encryptor = ciphers.Cipher(ciphers.algorithms.AES(bytes(16)), ciphers.modes.CTR(bytes(16))).encryptor()
+    zeros, out = bytes(PIECE), bytearray(PIECE)
+    encryptor.update_into(zeros, out)
+    done, start = 0, time.perf_counter()
+    while (passed := time.perf_counter() - start) < seconds:
+        encryptor.update_into(zeros, out)
+        done += PIECE
+    return done / passed / 1e9
+
+
+def gpu_support() -> Gpu:
+    """The first CUDA device that torch sees, or why there is none."""
+    if find_spec("torch") is None:
+        return Gpu("", 0.0, "torch is not installed: pip install 'quietbit[gpu]'.")
+    torch: Any = require_module("torch", "gpu")
+    if not torch.cuda.is_available():
+        built = "for CPUs alone" if torch.version.cuda is None else f"for CUDA {torch.version.cuda}"
+        return Gpu("", 0.0, f"torch {torch.__version__} ({built}) sees no GPU on this {platform.machine()} machine.")
+    facts = torch.cuda.get_device_properties(0)
+    return Gpu(str(facts.name), facts.total_memory / 1e9, "")

@@ -2,12 +2,36 @@
 
 Idea     a kernel compares 16 primary bits with an approximation of G_k = 65536 F_k. When the two are further
          apart than the margin m the decision is that of the exact law; otherwise the coordinate goes to
-         `law.py` with all its 64 bits. So an approximation need not be good, only its error known.
-Symbols  t = x - 1/2; R the range of the slopes of a segment; h the width of a cell; w the primary word.
+         `law.py` with all its 64 bits. So an approximation need not be good, only its error known. A CPU has
+         straight lines on cells, and one odd polynomial for one bit; a GPU multiplies 60 times in the time of
+         one look-up, so where the law is mild enough each G_k - 1/2 is one polynomial in f over the whole clamp
+         there, and a binary search evaluates `bits` of them.
+Symbols  t = x - 1/2; R the range of the slopes of a segment; h the width of a cell; w the primary word;
+         position p = t rate + offset; one piece: f = p clamped to [0, 1], which a GPU does for nothing; cells:
+         f = the fraction of p clamped to [lowest, highest].
 Facts    F_k' = F_k (1 - F_k) D with D the difference of two averages of slopes, |D| <= R, and D' the
          difference of two variances, |D'| <= R^2 / 4. Hence |F_k'| <= R / 4 and |F_k''| <= (0.0963 + 0.0625)
          R^2 < 0.16 R^2 inside a segment: a straight line between two values h apart misses F_k by at most
          0.02 (R h)^2.
+
+Margin of a GPU's polynomial of degree D, in units of 2^-16, each term for any order of operations and with or
+without fused multiply-adds; u = 2^-24:
+
+1. its distance from G_k on a grid, plus h^2 / 8 times a bound on the second derivatives of both, h the spacing
+   (the levels, where the law has kinks, are points of the grid);
+2. f is off by at most u (4 + 3 |offset|) from rounding the gain, the offset, the product, the sum and, where the
+   polynomial is in 2 f - 1, that; twice as much is allowed; G_k moves by at most 65536 R / 4 times that times the
+   width of the clamp;
+3. Horner's rule rounds 2 D + 4 times, each time a number below the sum of the coefficients' sizes; the
+   comparison with w rounds a number below 2^17 once.
+
+One bit on a GPU. `lowered` is the constant for a kernel that adds 2^23 so that float32 arithmetic itself rounds to a
+whole number V: with m = half - 1/2 and P the polynomial for G_0, it is c_0 + 1/2 - m - 1/2 rounded down, so V <= P - m
+<= G_0 and V >= P - m - 2 >= G_0 - 2 m - 2. Then w < V gives 0 and w - V > width = ceil(2 m + 2) - 1 gives 1. V
+is not negative because G_0 >= 2 m + 3 is asked for.
+
+A float32 position among cells is off by at most 8 u (cells + |offset|) in units of cells. Lines of neighbouring
+cells meet, so that moves the threshold by at most twice the steepest step times as much.
 """
 
 from __future__ import annotations
@@ -24,7 +48,16 @@ from quietbit._typing import FloatVector
 from quietbit.kernel.reference import cumulative
 from quietbit.kernel.sampler import Sampler, level_knots
 
-__all__ = ["CellTable", "OddPolynomial", "cell_table", "odd_polynomial"]
+__all__ = [
+    "UNDECIDED",
+    "CellTable",
+    "OddPolynomial",
+    "Thresholds",
+    "cell_table",
+    "odd_polynomial",
+    "scaled_cumulative",
+    "thresholds_on_device",
+]
 
 UNIT = 65536.0
 ROUNDOFF = 2.0**-24
@@ -32,13 +65,20 @@ UNDECIDED = 255
 TARGET_CELLS = 1024
 MAX_TABLE = 1 << 18  # cells times symbols
 WIDEST = 64  # the widest undecided range, in words out of 65536, at which a polynomial still pays
+LARGEST = 2.0**100  # a coefficient beyond comes close to what float32 holds
+# Of polynomials for GPUs:
+DEGREES = ((False, (3, 5, 7)), (True, (5, 7, 9, 11, 13, 15)))  # on [0, 1], then on [-1, 1]
+GOOD = {1: 8.0}  # a margin below which a higher degree gains nothing; with more bits, 1/2
+WORST = {1: 24.0}  # a margin above which cells serve better; with more bits, 8
+GRID = 32769
+MAX_POINTS = 1 << 22  # grid points times symbols
 
 
 def _slope_range(sampler: Sampler) -> float:
     return float((sampler.slope.max(axis=1) - sampler.slope.min(axis=1)).max())
 
 
-def _scaled_cumulative(sampler: Sampler, t: FloatVector) -> NDArray[np.float64]:
+def scaled_cumulative(sampler: Sampler, t: FloatVector) -> NDArray[np.float64]:
     """65536 F_k at each t."""
     return UNIT * cumulative(sampler, t, np.zeros_like(t))
 
@@ -79,7 +119,7 @@ def cell_table(sampler: Sampler) -> CellTable:
     wanted = floor((low + 0.5) * inverse), ceil((high + 0.5) * inverse)
     first, last = max(wanted[0], -8 * budget), min(wanted[1], floor(inverse) + 8 * budget)
     nodes = np.arange(first, last + 2, dtype=np.float64) / inverse - 0.5
-    values = _scaled_cumulative(sampler, nodes)
+    values = scaled_cumulative(sampler, nodes)
     margin = UNIT * 0.02 * (_slope_range(sampler) / inverse) ** 2 + 2.0**-4
     left, right = values[:-1], values[1:]
     smallest, largest = np.minimum(left, right) - margin, np.maximum(left, right) + margin
@@ -140,10 +180,10 @@ def odd_polynomial(sampler: Sampler) -> OddPolynomial | None:
         return None
     grid = np.linspace(low, high, 32769)
     grid = np.union1d(grid, np.clip(level_knots(sampler.levels)[0], low, high))
-    exact = _scaled_cumulative(sampler, grid)[:, 0]
+    exact = scaled_cumulative(sampler, grid)[:, 0]
     best: OddPolynomial | None = None
     for terms in (2, 3, 4, 5, 7, 9, 12):
-        found = _fit(sampler, grid, exact, shift, reach, terms)
+        found = _fit_odd(sampler, grid, exact, shift, reach, terms)
         if found is not None and (best is None or found.width < best.width):
             best = found
         if best is not None and best.width <= 4:
@@ -151,7 +191,7 @@ def odd_polynomial(sampler: Sampler) -> OddPolynomial | None:
     return best
 
 
-def _fit(
+def _fit_odd(
     sampler: Sampler, grid: FloatVector, exact: FloatVector, shift: float, reach: float, terms: int
 ) -> OddPolynomial | None:
     """A least-squares fit on Chebyshev-like points, with everything that can go wrong added up."""
@@ -160,9 +200,12 @@ def _fit(
     nodes = 0.5 * (low + high) - 0.5 * (high - low) * np.cos(angles)
     z = (nodes + shift) / reach
     columns = np.stack([np.ones_like(z)] + [z ** (2 * k + 1) for k in range(terms)], axis=1)
-    solved = np.linalg.lstsq(columns, _scaled_cumulative(sampler, nodes)[:, 0], rcond=None)[0]
+    solved = np.linalg.lstsq(columns, scaled_cumulative(sampler, nodes)[:, 0], rcond=None)[0]
     powers = [0] + [2 * k + 1 for k in range(terms)]
-    rounded = [np.float32(c / reach**p) for c, p in zip(solved.tolist(), powers, strict=True)]
+    exact_coefficients = [c / reach**p for c, p in zip(solved.tolist(), powers, strict=True)]
+    if not all(abs(value) <= LARGEST for value in exact_coefficients):
+        return None  # high powers of a short reach, as a kink asks for: float32 would overflow
+    rounded = [np.float32(value) for value in exact_coefficients]
     c = [float(value) for value in rounded]
     at = grid + shift
     off = np.abs(sum(value * at**p for value, p in zip(c, powers, strict=True)) - exact)
@@ -175,10 +218,128 @@ def _fit(
     evaluated = ROUNDOFF * (2 * terms + 6) * (sum(sizes) + UNIT)
     outside = 4 * ROUNDOFF * sum(p * s for p, s in zip(powers, sizes, strict=True))  # of the clamp's rounding
     margin = float(off.max()) + between + moved + evaluated + outside + 2.0**-16
-    width = ceil(2 * margin) + 1
-    if width > WIDEST or exact.min() - 3 * margin < 1 or exact.max() + margin > UNIT - 2:
+    if not 2 * margin + 1 <= WIDEST or exact.min() - 3 * margin < 1 or exact.max() + margin > UNIT - 2:
         return None
+    width = ceil(2 * margin) + 1
     constant = np.float32(c[0] - margin)
     ordered: list[Any] = [constant, *reversed(rounded[1:])]
     lowest, highest = np.float32(low + shift), np.float32(high + shift)
     return OddPolynomial(shift, float(lowest), float(highest), tuple(ordered), width)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Thresholds:
+    """``coefficients[d, cell, k]`` of f^d in G_k - 1/2; the last column is unused.
+
+    Word w decides threshold k if it is ``half`` or more away. ``rate`` and ``offset`` take t to p; p is
+    clamped to ``lowest .. highest``. ``lowered`` is None where one bit cannot be decided by rounding alone;
+    ``centred`` polynomials are in 2 f - 1.
+    """
+
+    coefficients: NDArray[np.float32]
+    rate: float
+    offset: float
+    lowest: float
+    highest: float
+    half: float
+    lowered: float | None
+    width: int
+    centred: bool
+
+    @property
+    def cells(self) -> int:
+        """How many pieces; with one, f runs from 0 to 1."""
+        return int(self.coefficients.shape[1])
+
+    @property
+    def degree(self) -> int:
+        """The degree of the polynomials."""
+        return int(self.coefficients.shape[0]) - 1
+
+
+@lru_cache(maxsize=32)
+def thresholds_on_device(sampler: Sampler) -> Thresholds:
+    """One polynomial per threshold where the margin allows it, else the cells' lines."""
+    best: Thresholds | None = None
+    low, high = sampler.t_range
+    if 2.0**-40 < high - low < 2.0**10 and max(abs(low), abs(high)) < 2.0**10:
+        points = min(GRID, MAX_POINTS // sampler.symbols)
+        f = np.union1d(np.linspace(0.0, 1.0, points), _knots(sampler))
+        exact = scaled_cumulative(sampler, _to_t(sampler, f))
+        nodes = 0.5 - 0.5 * np.cos(np.linspace(0.0, np.pi, 257))
+        wanted = scaled_cumulative(sampler, _to_t(sampler, nodes))
+        for centred, degree in ((centred, degree) for centred, degrees in DEGREES for degree in degrees):
+            found = _fit_thresholds(sampler, f, exact, nodes, wanted, degree, centred)
+            if best is None or found.half < best.half - 0.25:
+                best = found
+            if best.half <= 0.5 + GOOD.get(sampler.bits, 0.5):
+                break
+    if best is None or not best.half <= 0.5 + WORST.get(sampler.bits, 8.0):
+        best = _lines(sampler)
+    best.coefficients.setflags(write=False)
+    return best
+
+
+def _to_t(sampler: Sampler, f: NDArray[np.float64]) -> NDArray[np.float64]:
+    low, high = sampler.t_range
+    return np.clip(low + (high - low) * f, low, high)
+
+
+def _knots(sampler: Sampler) -> NDArray[np.float64]:
+    """The levels as values of f."""
+    low, high = sampler.t_range
+    return np.clip((level_knots(sampler.levels)[0] - low) / (high - low), 0.0, 1.0)
+
+
+def _fit_thresholds(
+    sampler: Sampler,
+    f: NDArray[np.float64],
+    exact: NDArray[np.float64],
+    nodes: NDArray[np.float64],
+    wanted: NDArray[np.float64],
+    degree: int,
+    centred: bool,
+) -> Thresholds:
+    """Least squares on Chebyshev points, with everything that can go wrong added up."""
+    slant = 2.0 if centred else 1.0  # the derivative of the polynomial's variable
+    f, nodes = (slant * points - (slant - 1.0) for points in (f, nodes))
+    low, high = sampler.t_range
+    reach, steep = high - low, _slope_range(sampler)
+    solved = np.linalg.lstsq(nodes[:, None] ** np.arange(degree + 1), wanted - 0.5, rcond=None)[0]
+    rounded = solved.astype(np.float32)
+    value = np.zeros_like(exact)
+    for row in rounded[::-1].astype(np.float64):
+        value = value * f[:, None] + row
+    off = np.abs(value - (exact - 0.5)).max(initial=0.0)
+    sizes = np.abs(rounded.astype(np.float64)).max(axis=1, initial=0.0)
+    powers = np.arange(degree + 1)
+    curve = UNIT * 0.16 * (steep * reach / slant) ** 2 + float((powers * (powers - 1) * sizes).sum())
+    between = float(np.diff(f).max()) ** 2 / 8 * curve
+    offset = -low / reach
+    moved = 2 * ROUNDOFF * (4 + 3 * abs(offset)) * UNIT * steep / 4 * reach
+    evaluated = ROUNDOFF * ((2 * degree + 4) * float(sizes.sum()) + 2 * UNIT)
+    margin = float(off) + between + moved + evaluated + 2.0**-16
+    table = np.zeros((degree + 1, 1, sampler.symbols), dtype=np.float32)
+    table[:, 0, :-1] = rounded
+    lowered, width = None, ceil(2 * margin + 2) - 1
+    if sampler.bits == 1 and exact.min() >= 2 * margin + 3:
+        lowered = float(floor(float(rounded[0, 0]) - margin))
+    return Thresholds(table, 1.0 / reach, offset, 0.0, 1.0, 0.5 + margin, lowered, width, centred)
+
+
+def _lines(sampler: Sampler) -> Thresholds:
+    """The cell table, with the position's rounding to float32 added to its margin."""
+    cells = cell_table(sampler)
+    count = len(cells.start)
+    # At least two, because one piece means a polynomial on [0, 1].
+    table = np.zeros((2, max(2, count), sampler.symbols), dtype=np.float32)
+    table[0, :count, :-1], table[1, :count, :-1] = cells.start, cells.step
+    low, high = sampler.t_range
+    lowest, highest = (min(max(t * cells.inverse + cells.offset, 0.0), float(count)) for t in (low, high))
+    highest = min(highest, float(np.nextafter(np.float32(count), np.float32(0))))
+    steepest = float(np.abs(cells.step).max(initial=0.0))
+    moved = 2 * steepest * 8 * ROUNDOFF * (count + abs(cells.offset))
+    return Thresholds(
+        table, cells.inverse, cells.offset, lowest, highest, cells.half + moved + 2.0**-16, None, 0, False
+    )

@@ -17,9 +17,18 @@ from numpy.typing import NDArray
 
 from quietbit._validate import InvalidParameter, require, require_module
 from quietbit.kernel import law
-from quietbit.kernel.base import ByteBuffer, Order, Update, check_packed, check_table, code_type, packed_size
-from quietbit.kernel.chunks import Flat
-from quietbit.kernel.norm import BLOCK, LANES, ROWS, joint_norm
+from quietbit.kernel.base import (
+    ByteBuffer,
+    Order,
+    Update,
+    check_output,
+    check_packed,
+    check_table,
+    code_type,
+    packed_size,
+)
+from quietbit.kernel.chunks import Tensors
+from quietbit.kernel.norm import BLOCK, LANES, ROWS, Clip, joint_norm
 from quietbit.kernel.reference import check_factor
 from quietbit.kernel.rng import RandomBits, WordBlock
 from quietbit.kernel.sampler import Sampler, level_knots
@@ -61,7 +70,7 @@ class TorchKernel:
     ) -> Any:
         """One code per coordinate."""
         torch = require_module("torch", "torch")
-        parts, gain = _Parts(inputs), law.Gain.of(check_factor(factor), sampler.scale)
+        parts, gain = Tensors.of(inputs), law.Gain.of(check_factor(factor), sampler.scale)
         if not verified and not np.isfinite(_largest(parts)):
             raise InvalidParameter(REFUSED)
         block = rng.draw(parts.size)
@@ -85,10 +94,25 @@ class TorchKernel:
         verified: bool = False,
     ) -> None:
         """One code per coordinate, packed on the device and copied into ``out``."""
-        size = packed_size(sampler.bits, _Parts(inputs).size)
-        require(out.shape == (size,), "shape of the output buffer", out.shape, f"({size},)")
+        inputs = Tensors.of(inputs)
+        check_output(out, sampler.bits, inputs.size)
         codes = self.sample(sampler, inputs, rng, factor=factor, verified=verified)
         out[:] = np.frombuffer(self.pack(codes, sampler.bits), dtype=np.uint8)
+
+    def sample_clipped(
+        self,
+        sampler: Sampler,
+        inputs: Update,
+        order: Order,
+        radius: float,
+        rng: RandomBits,
+        out: NDArray[np.uint8],
+    ) -> None:
+        """Copy the update where it is, measure the copy, sample the copy."""
+        own = Tensors.of(inputs).copied()
+        check_output(out, sampler.bits, own.size)
+        clip = Clip.of(self.norm(own, order), radius, order)
+        self.sample_packed(sampler, own, rng, out, factor=clip.factor, verified=True)
 
     def pack(self, codes: Any, bits: int) -> bytes:
         """Codes, an array or a tensor, as bytes."""
@@ -116,7 +140,7 @@ class TorchKernel:
 
     def norm(self, inputs: Update, order: Order) -> float:
         """The norm, in the fixed order of `norm.py`."""
-        return joint_norm(_Parts(inputs), order, _block_sums, _largest)  # type: ignore[arg-type]
+        return joint_norm(Tensors.of(inputs), order, _block_sums, _largest)  # type: ignore[arg-type]
 
     def accumulate(self, payloads: Iterable[ByteBuffer], bits: int, table: Any, total: Any) -> int:
         """Unpack, look up, add, where ``total`` lives."""
@@ -211,48 +235,6 @@ class _DeviceTables:
         return (index - below.long() + above.long()).clamp(0, last)
 
 
-class _Parts:
-    """An update of arrays or tensors as one flat vector on one device."""
-
-    def __init__(self, update: Any) -> None:
-        torch = require_module("torch", "torch")
-        several = isinstance(update, list | tuple)
-        items = list(update) if several else [update]
-        self.of_torch = any(isinstance(item, torch.Tensor) for item in items)
-        self.device: Any = torch.device("cpu")
-        self.flat: Flat | None = None
-        self.parts: tuple[Any, ...]
-        self.starts: tuple[int, ...]
-        if not self.of_torch:
-            self.flat = Flat.of(update)
-            self.size, self.shape = self.flat.size, self.flat.shape
-            self.parts, self.starts = self.flat.parts, self.flat.starts
-            return
-        floats = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-        for item in items:
-            fine = isinstance(item, torch.Tensor) and item.dtype in floats and item.device == items[0].device
-            require(fine, "update", str(getattr(item, "dtype", type(item))), "floating tensors on one device")
-        self.device = items[0].device
-        self.parts = tuple(item.detach().reshape(-1) for item in items)
-        sizes = [part.numel() for part in self.parts]
-        self.starts = tuple(sum(sizes[:i]) for i in range(len(sizes)))
-        self.size = sum(sizes)
-        self.shape = (self.size,) if several else tuple(update.shape)
-
-    def piece(self, start: int, stop: int) -> Any:
-        """Coordinates ``start .. stop - 1`` as float32 or float64."""
-        torch = require_module("torch", "torch")
-        if self.flat is not None:
-            return torch.tensor(self.flat.piece(start, stop))
-        found = []
-        for base, part in zip(self.starts, self.parts, strict=True):
-            chosen = part[max(0, start - base) : max(0, stop - base)]
-            if chosen.numel():
-                half = chosen.dtype in (torch.float16, torch.bfloat16)
-                found.append(chosen.float() if half else chosen)
-        return torch.cat([item.double() for item in found]) if len(found) > 1 else found[0]
-
-
 def _clamp(torch: Any, values: Any, low: float, high: float) -> Any:
     """Values inside [low, high]; a NaN becomes the low end."""
     values = torch.where(values > low, values, torch.full_like(values, low))
@@ -272,11 +254,11 @@ def _unpack(data: NDArray[np.uint8], bits: int, dimension: int, device: Any) -> 
     return codes
 
 
-def _block_sums(parts: _Parts, order: int, scale: float) -> NDArray[np.float64]:
+def _block_sums(parts: Tensors, order: int, scale: float) -> NDArray[np.float64]:
     torch = require_module("torch", "torch")
     found = []
     for base, part in zip(parts.starts, parts.parts, strict=True):
-        size = int(part.size if parts.flat is not None else part.numel())
+        size = part.numel()
         for start in range(0, size, CHUNK):
             values = parts.piece(base + start, base + min(size, start + CHUNK)).double() * scale
             terms = values * values if order == 2 else values.abs()
@@ -291,7 +273,7 @@ def _block_sums(parts: _Parts, order: int, scale: float) -> NDArray[np.float64]:
     return np.concatenate(found) if found else np.empty(0)
 
 
-def _largest(parts: _Parts) -> float:
+def _largest(parts: Tensors) -> float:
     """The largest absolute value; NaN if there is one."""
     peaks = [float(parts.piece(s, min(parts.size, s + CHUNK)).abs().max()) for s in range(0, parts.size, CHUNK)]
     return float(np.max(peaks, initial=0.0))

@@ -1,11 +1,11 @@
 """The Triton kernel: packed codes on an NVIDIA GPU at the speed of reading the update.
 
 Idea     one pass decides almost every coordinate in float32 and lists the rest; a second, small one settles
-         those by the exact law in float64. With `device_words` the random words are made in registers, nothing
+         those by the exact law in float64. With `device_rng` the random words are made in registers, nothing
          waits for the host, and no memory moves but the update and its codes. With any other words the primary
          ones are copied to the device first, which is slow and is how the kernel is tested against the reference:
          same words, same codes, bit for bit.
-Symbols  d = dimension; a row is eight coordinates; see `base.py`, `device_tables.py` and `triton_sampling.py`.
+Symbols  d = dimension; a row is eight coordinates; see `base.py`, `tables.py` and `triton_sampling.py`.
 
 Without a GPU this kernel refuses in one sentence, unless ``TRITON_INTERPRET=1`` was set before triton was
 imported: then everything runs on the CPU in Triton's interpreter, thousands of times slower.
@@ -14,9 +14,10 @@ imported: then everything runs on the CPU in Triton's interpreter, thousands of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any, final
 
@@ -24,18 +25,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._validate import InvalidParameter, MissingDependency, require, require_module
-from quietbit.kernel.base import Order, Update, check_table, code_type, packed_size
-from quietbit.kernel.device_tables import Thresholds, thresholds_on_device
-from quietbit.kernel.device_words import LANES, DeviceBlock
+from quietbit.kernel.base import Order, Update, check_output, check_packed, check_table, code_type, packed_size
+from quietbit.kernel.chunks import Tensors
 from quietbit.kernel.law import Gain
-from quietbit.kernel.norm import BLOCK, joint_norm
+from quietbit.kernel.norm import BLOCK, Clip, joint_norm
 from quietbit.kernel.reference import check_factor
-from quietbit.kernel.rng import RandomBits, WordBlock
+from quietbit.kernel.rng import LANES, DeviceBlock, RandomBits, WordBlock
 from quietbit.kernel.sampler import Sampler, level_knots
+from quietbit.kernel.tables import Thresholds, thresholds_on_device
 from quietbit.kernel.torch import TorchKernel
-from quietbit.kernel.triton_tensors import Parts, payload_groups
 
-__all__ = ["TritonKernel"]
+__all__ = ["TritonKernel", "tables_on_device"]
 
 GIVEN, CHACHA = 0, 2
 DRAWN = {"philox": 1, "chacha12": CHACHA, "philox7": 3}
@@ -55,9 +55,9 @@ def _machine_code() -> SimpleNamespace:
     interpreted = bool(triton.knobs.runtime.interpret)
     if not interpreted and not torch.cuda.is_available():
         raise MissingDependency("The triton kernel needs an NVIDIA GPU, and torch sees none here.")
-    from quietbit.kernel import triton_counting, triton_law, triton_sampling
+    from quietbit.kernel import triton_sampling, triton_sums
 
-    found = vars(triton_sampling) | vars(triton_law) | vars(triton_counting)
+    found = vars(triton_sampling) | vars(triton_sums)
     return SimpleNamespace(**found | {"device": "cpu" if interpreted else "cuda", "interpreted": interpreted})
 
 
@@ -91,7 +91,7 @@ class TritonKernel:
         verified: bool = False,
     ) -> Any:
         """One code per coordinate; a tensor on the device for tensors, else an array."""
-        torch, parts = require_module("torch", "torch"), Parts.of(inputs, _machine_code().device)
+        torch, parts = require_module("torch", "torch"), Tensors.of(inputs, _machine_code().device)
         packed = torch.empty(packed_size(sampler.bits, parts.size), dtype=torch.uint8, device=parts.device)
         self._sample(sampler, parts, rng, packed, factor, verified)
         codes = torch.zeros(parts.size, dtype=torch.int32, device=parts.device)
@@ -112,12 +112,9 @@ class TritonKernel:
         verified: bool = False,
     ) -> None:
         """One code per coordinate, packed into ``out``, an array or a tensor on the device."""
-        torch, parts = require_module("torch", "torch"), Parts.of(inputs, _machine_code().device)
-        size = packed_size(sampler.bits, parts.size)
-        require(tuple(out.shape) == (size,), "shape of the output buffer", tuple(out.shape), f"({size},)")
-        of_torch = isinstance(out, torch.Tensor)
-        byte = torch.uint8 if of_torch else np.uint8
-        require(out.dtype == byte, "type of the output buffer", str(out.dtype), "bytes")
+        torch, parts = require_module("torch", "torch"), Tensors.of(inputs, _machine_code().device)
+        _check_output(out, sampler.bits, parts.size)
+        of_torch, size = isinstance(out, torch.Tensor), out.shape[0]
         here = of_torch and out.device == parts.device and out.is_contiguous() and out.data_ptr() % 16 == 0
         packed = out if here else torch.empty(size, dtype=torch.uint8, device=parts.device)
         self._sample(sampler, parts, rng, packed, factor, verified)
@@ -125,6 +122,15 @@ class TritonKernel:
             out.copy_(packed)
         elif not of_torch:
             out[:] = packed.cpu().numpy()
+
+    def sample_clipped(
+        self, sampler: Sampler, inputs: Update, order: Order, radius: float, rng: RandomBits, out: Any
+    ) -> None:
+        """Copy the update on the device, measure the copy, sample the copy."""
+        own = Tensors.of(inputs, _machine_code().device).copied()
+        _check_output(out, sampler.bits, own.size)
+        clip = Clip.of(self.norm(own, order), radius, order)
+        self.sample_packed(sampler, own, rng, out, factor=clip.factor, verified=True)
 
     def pack(self, codes: Any, bits: int) -> bytes:
         """Codes, an array or a tensor, as bytes."""
@@ -141,7 +147,7 @@ class TritonKernel:
 
     def norm(self, inputs: Update, order: Order) -> float:
         """The norm, in the fixed order of `norm.py`."""
-        parts = Parts.of(inputs, _machine_code().device)
+        parts = Tensors.of(inputs, _machine_code().device)
         return joint_norm(parts, order, _exact_block_sums, _largest)  # type: ignore[arg-type]
 
     def accumulate(self, payloads: Iterable[Any], bits: int, table: Any, total: Any) -> int:
@@ -155,7 +161,7 @@ class TritonKernel:
         sums = total.to(code.device) if of_torch else torch.tensor(total, device=code.device)
         looked_up, added = torch.tensor(values, device=code.device), 0
         try:
-            for group in payload_groups(payloads, bits, sums.numel(), code.MAX_GROUP, code.device):
+            for group in _payload_groups(payloads, bits, sums.numel(), code.MAX_GROUP, code.device):
                 if sums.numel():
                     (_count_ones if bits == 1 else _add_codes)(group, bits, looked_up, sums)
                 added += len(group)
@@ -166,19 +172,32 @@ class TritonKernel:
                 total.copy_(sums)
         return added
 
-    def _sample(self, sampler: Sampler, parts: Parts, rng: RandomBits, out: Any, factor: float, verified: bool) -> None:
+    def _sample(
+        self, sampler: Sampler, parts: Tensors, rng: RandomBits, out: Any, factor: float, verified: bool
+    ) -> None:
         gain = Gain.of(check_factor(factor), sampler.scale)
         if not verified:
             _check_finite(parts)
         block = rng.draw(parts.size)
         if parts.size:
-            _sample_rows(sampler, gain, parts.joined(), block, out)
+            _sample_rows(sampler, gain, parts.joined().parts[0], block, out)
+
+
+def _check_output(out: Any, bits: int, dimension: int) -> None:
+    """Refuse an array or tensor that does not hold exactly the packed codes."""
+    torch = require_module("torch", "torch")
+    if isinstance(out, torch.Tensor):
+        size = packed_size(bits, dimension)
+        fine = tuple(out.shape) == (size,) and out.dtype == torch.uint8
+        require(fine, "output buffer", (tuple(out.shape), str(out.dtype)), f"{size} bytes")
+    else:
+        check_output(out, bits, dimension)
 
 
 def _sample_rows(sampler: Sampler, gain: Gain, x: Any, block: WordBlock, out: Any) -> None:
     """Both passes over one contiguous tensor on the device."""
     torch, code = require_module("torch", "torch"), _machine_code()
-    size, plan, tables = x.numel(), thresholds_on_device(sampler), _device_tables(sampler, str(x.device))
+    size, plan, tables = x.numel(), thresholds_on_device(sampler), tables_on_device(sampler, str(x.device))
     rows = size // 8
     rate = gain.approximate()
     decidable = rate == 0.0 or 2.0**-900 < rate < 2.0**900
@@ -190,7 +209,7 @@ def _sample_rows(sampler: Sampler, gain: Gain, x: Any, block: WordBlock, out: An
     doubles = (gain.first, gain.second, gain.high, gain.low, *sampler.t_range, rate * plan.rate, plan.offset)
     numbers = np.array(doubles).view(np.int64).tolist()
     given = not isinstance(block, DeviceBlock)
-    rng = _primary_words(block, size, x.device) if given else count
+    words = _primary_words(block, size, x.device) if given else count
     keys = [0] * 8 if given else [word - (word >> 31 << 32) for word in block.key]  # type: ignore[attr-defined]
     generator = GIVEN if given else DRAWN[block.generator]  # type: ignore[attr-defined]
     single = x.dtype != torch.float64 and (rate == 0.0 or 2.0**-100 < rate * plan.rate < 2.0**100)
@@ -203,7 +222,7 @@ def _sample_rows(sampler: Sampler, gain: Gain, x: Any, block: WordBlock, out: An
         groups = 4 if four else GROUPS.get(sampler.bits, 1)
         lanes = LANES if generator == CHACHA else THREADS.get(sampler.bits, LANES)
         kinds |= {"GROUPS": groups, "LANES": lanes, "EVEN": rows % (lanes * groups) == 0, "num_warps": lanes // 32}
-        common = (x, out, rng, *keys, listed, count, capacity, rows, *numbers[6:], *scalars)
+        common = (x, out, words, *keys, listed, count, capacity, rows, *numbers[6:], *scalars)
         grid = (-(-rows // (lanes * groups)),)
         if plan.lowered is not None:
             rest = {"DEGREE": plan.degree, "WIDTH": 16 // x.element_size()}
@@ -220,7 +239,7 @@ def _sample_rows(sampler: Sampler, gain: Gain, x: Any, block: WordBlock, out: An
     at_once = max(4, code.LIMIT // sampler.symbols)
     programs = min(-(-room // at_once), 4 if code.interpreted else SETTLERS)
     code.resolve_rows[(programs,)](
-        x, out, rng, ties, *keys, listed, count, capacity, size, rows, *numbers[:6], *tables.knots, sampler.levels,
+        x, out, words, ties, *keys, listed, count, capacity, size, rows, *numbers[:6], *tables.knots, sampler.levels,
         tables.law, int(decidable), *numbers[6:], *scalars, *searched, ROWS=at_once, num_warps=4, **shape,
         GENERATOR=generator, DOUBLE=not single, CENTRED=plan.centred, enable_fp_fusion=False,
     )  # fmt: skip
@@ -233,7 +252,7 @@ def _falling(plan: Thresholds) -> tuple[float, ...]:
 
 
 @lru_cache(maxsize=32)
-def _device_tables(sampler: Sampler, device: str) -> SimpleNamespace:
+def tables_on_device(sampler: Sampler, device: str) -> SimpleNamespace:
     """A sampler's tables on a device."""
     torch = require_module("torch", "torch")
 
@@ -274,9 +293,9 @@ def _count_ones(group: Any, bits: int, table: Any, total: Any) -> None:
     torch, code = require_module("torch", "torch"), _machine_code()
     if group.shape[1] % 4 or group.stride(0) % 4 or group.data_ptr() % 4:
         group = torch.nn.functional.pad(group, (0, -group.shape[1] % 4))
-    rng = group.view(torch.int32)
-    grid = (-(-rng.shape[1] // 128),)
-    code.count_ones[grid](rng, rng.stride(0), len(rng), total, rng.shape[1], total.numel(), table, LANES=128)
+    words = group.view(torch.int32)
+    grid = (-(-words.shape[1] // 128),)
+    code.count_ones[grid](words, words.stride(0), len(words), total, words.shape[1], total.numel(), table, LANES=128)
 
 
 def _add_codes(group: Any, bits: int, table: Any, total: Any) -> None:
@@ -286,7 +305,7 @@ def _add_codes(group: Any, bits: int, table: Any, total: Any) -> None:
     code.add_codes[grid](group, group.stride(0), len(group), total, size, total.numel(), table, BITS=bits, SIZE=1024)
 
 
-def _block_sums(parts: Parts, order: int, scale: float) -> Any:
+def _block_sums(parts: Tensors, order: int, scale: float) -> Any:
     """The block sums of all parts, on the device."""
     torch, code = require_module("torch", "torch"), _machine_code()
     blocks = [-(-part.numel() // BLOCK) for part in parts.parts]
@@ -301,7 +320,7 @@ def _block_sums(parts: Parts, order: int, scale: float) -> Any:
     return sums
 
 
-def _exact_block_sums(parts: Parts, order: int, scale: float) -> NDArray[np.float64]:
+def _exact_block_sums(parts: Tensors, order: int, scale: float) -> NDArray[np.float64]:
     """A few doubles whose sum is exactly that of the block sums, or the block sums themselves."""
     torch, code = require_module("torch", "torch"), _machine_code()
     sums = _block_sums(parts, order, scale)
@@ -320,13 +339,37 @@ def _exact_block_sums(parts: Parts, order: int, scale: float) -> NDArray[np.floa
     return host
 
 
-def _largest(parts: Parts) -> float:
+def _largest(parts: Tensors) -> float:
     """The largest absolute value; NaN if there is one."""
     peaks = [float(part.abs().max()) for part in parts.parts if part.numel()]
     return float(np.max(peaks, initial=0.0))
 
 
-def _check_finite(parts: Parts) -> None:
+def _check_finite(parts: Tensors) -> None:
     torch = require_module("torch", "torch")
     if not bool(torch.isfinite(_block_sums(parts, 1, 1.0)).all()) and not math.isfinite(_largest(parts)):
         raise InvalidParameter(REFUSED)
+
+
+def _payload_groups(payloads: Iterable[Any], bits: int, dimension: int, most: int, device: str) -> Iterator[Any]:
+    """Payloads as tensors of bytes on the device, at most so many rows each, lengths and padding checked."""
+    torch = require_module("torch", "torch")
+    if isinstance(payloads, torch.Tensor):
+        size, used = packed_size(bits, dimension), (bits * dimension) % 8
+        shape = tuple(payloads.shape)
+        fine = payloads.dtype == torch.uint8 and len(shape) == 2 and shape[1] == size
+        require(fine, "length of the packed codes", shape, f"{size} bytes in each row of a tensor of bytes")
+        rows = payloads.to(device)
+        rows = rows if size == 0 or rows.stride(1) == 1 else rows.contiguous()
+        if used and len(rows):
+            require(int(rows[:, -1].max()) >> used == 0, "padding bits", "something else", "zero")
+        yield from (rows[start : start + most] for start in range(0, len(rows), most))
+        return
+    stream = iter(payloads)
+    while group := list(islice(stream, most)):
+        checked = [check_packed(_host(torch, data), bits, dimension) for data in group]
+        yield torch.tensor(np.stack(checked), device=device)
+
+
+def _host(torch: Any, data: Any) -> Any:
+    return data.cpu().numpy() if isinstance(data, torch.Tensor) else data

@@ -1,30 +1,166 @@
-"""Sampling on the GPU: one read of the input, one write of packed codes, words made in registers.
+"""Both passes of sampling on the GPU: float32 decisions for all, the exact law for what they leave open.
 
 Idea     a row is eight neighbouring coordinates, so its codes are `bits` whole bytes. A thread reads a row with
-         16-byte loads, decides its eight codes in float32 from 16 primary bits each, and writes the bytes. A row
-         with a coordinate that comes within the margin is put on a list, which `triton_law.resolve_rows` walks
-         afterwards; nothing waits for the host. Importing this module needs triton.
-Symbols  w the primary word; V, width, half, f: see `device_tables.py`, which also proves that what is decided
-         here is what the exact law decides.
+         16-byte loads, decides its eight codes in float32 from 16 primary bits each, and writes the bytes; words
+         are made in registers. A row with a coordinate that comes within the margin is put on a list, which
+         `resolve_rows` walks afterwards: it decides a listed row once more, and settles what stays open in it by
+         the law, one coordinate per row at a time: one round for nearly all. That pass reads how much there is to
+         do from the device: nothing waits for the host, and a list that overflowed means that every row is done
+         again.
+Law      the functions of `law.py`, operator by operator, handed to triton instead of written again. `resolve_rows`
+         is launched with ``enable_fp_fusion=False``, so that products and sums round apart as in the reference.
+Symbols  w the primary word; V, width, half, f: see `tables.py`, which also proves that what is decided here is what
+         the exact law decides; law: as in `sampler.py`.
 
 One bit. V is computed with 2^23 added to the polynomial's constant, so its bit pattern is 0x4B000000 + V; w is
 given the same upper bits. The sign of the patterns' difference is the code, and the unsigned minimum over a row
-says whether all eight are decided.
+says whether all eight are decided. Importing this module needs triton.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 from __future__ import annotations
 
+from types import FunctionType
+from typing import Any
+
 import triton
 import triton.language as tl
 
-from quietbit.kernel.triton_random import chacha_words, philox_words
-from quietbit.kernel.triton_rows import KEY_NAMES, as_double, clamp, decide, primaries, store_bytes
+from quietbit.kernel import law
+from quietbit.kernel.triton_rng import chacha_words, philox_words, primary_words, tie_words
 
-__all__ = ["sample_one_bit", "sample_thresholds"]
+__all__ = [
+    "INTERPRETED",
+    "LIMIT",
+    "as_double",
+    "clamp",
+    "coefficient_pair",
+    "exact_codes",
+    "lower_float",
+    "resolve_rows",
+    "sample_one_bit",
+    "sample_thresholds",
+    "upper_float",
+]
 
-UNCHANGING = ["rate_bits", "offset_bits", "pattern"]  # float64 numbers travel as whole numbers with the same bits
+KEY_NAMES = ["k0", "k1", "k2", "k3", "k4", "k5", "k6", "k7"]
+DOUBLES = [
+    "first_bits", "second_bits", "high_bits", "low_bits", "least_bits", "most_bits", "rate_bits", "offset_bits",
+]  # fmt: skip  # float64 numbers travel as whole numbers with the same bits
+UNCHANGING = [*KEY_NAMES, "rate_bits", "offset_bits", "pattern"]
+LIMIT = 256  # rows times symbols in a tile: few, because the pass is short and waits for its slowest
+INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
+
+
+@triton.jit
+def clamp(p, low, high):
+    """A NaN becomes the low end, as on the GPU; the interpreter's maximum would keep it."""
+    if INTERPRETED:
+        p = tl.where(p == p, p, low)
+    return tl.minimum(tl.maximum(p, low), high)
+
+
+@triton.jit
+def as_double(bits):
+    """The float64 number with these bits."""
+    return bits.to(tl.int64).to(tl.float64, bitcast=True)
+
+
+@triton.jit
+def eight(x0, x1, x2, x3, x4, x5, x6, x7, ROWS: tl.constexpr):
+    """Eight tensors, one per coordinate of a row, as one flat tensor of all coordinates."""
+    even = tl.join(tl.join(x0, x4), tl.join(x2, x6))
+    odd = tl.join(tl.join(x1, x5), tl.join(x3, x7))
+    return tl.reshape(tl.join(even, odd), (8 * ROWS,))
+
+
+@triton.jit
+def primaries(w0, w1, w2, w3, ROWS: tl.constexpr):
+    """The primary words of all coordinates, from four 32-bit words per row."""
+    return eight(
+        w0 & 0xFFFF, w0 >> 16, w1 & 0xFFFF, w1 >> 16, w2 & 0xFFFF, w2 >> 16, w3 & 0xFFFF, w3 >> 16, ROWS
+    )  # fmt: skip
+
+
+@triton.jit
+def lower_float(pair):
+    """The lower half of 64 bits as a float32."""
+    return pair.to(tl.int32).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def upper_float(pair):
+    """The upper half of 64 bits as a float32."""
+    return (pair >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def coefficient_pair(table, code, POWER: tl.constexpr, STEP: tl.constexpr, CELLS: tl.constexpr, SYMBOLS: tl.constexpr):
+    """Two coefficients of the threshold in the middle of what is left; the first two steps need no look-up."""
+    at = table + POWER * CELLS * SYMBOLS + (SYMBOLS // 2 ** (STEP + 1) - 1)
+    if CELLS > 1 or STEP > 1:
+        return tl.load(at + code)
+    elif STEP == 0:
+        return tl.load(at)
+    else:
+        return tl.where(code > 0, tl.load(at + SYMBOLS // 2), tl.load(at))
+
+
+@triton.jit
+def store_bytes(codes, row, rows, out, BITS: tl.constexpr, EVEN: tl.constexpr):
+    """The BITS bytes of each row."""
+    here = row < rows
+    if BITS == 2:
+        tl.store(out.to(tl.pointer_type(tl.uint16)) + row, codes.to(tl.uint16), mask=None if EVEN else here)
+    elif BITS == 4:
+        tl.store(out.to(tl.pointer_type(tl.uint32)) + row, codes, mask=None if EVEN else here)
+    elif BITS == 8:
+        tl.store(out.to(tl.pointer_type(tl.uint64)) + row, codes, mask=None if EVEN else here)
+    else:
+        for byte in tl.static_range(BITS):
+            piece = (codes >> (8 * byte)).to(tl.uint8)
+            tl.store(out + row * BITS + byte, piece, mask=None if EVEN else here)
+
+
+@triton.jit
+def decide(
+    value, primary, double_rate, double_offset, rate, offset, low, high, table, half,
+    BITS: tl.constexpr, DEGREE: tl.constexpr, CELLS: tl.constexpr, DOUBLE: tl.constexpr, CENTRED: tl.constexpr,
+):  # fmt: skip
+    """The code of each value as far as 16 bits tell, by binary search, and whether it is left open.
+
+    The table holds coefficients in pairs, the even power below.
+    """
+    SYMBOLS: tl.constexpr = 2**BITS
+    if DOUBLE:
+        p = (value.to(tl.float64) * double_rate + double_offset).to(tl.float32)
+    else:
+        p = value.to(tl.float32) * rate + offset
+    p = clamp(p, low, high) if CELLS > 1 else clamp(p, 0.0, 1.0)
+    if CENTRED:
+        p = 2.0 * p - 1.0
+    start = (primary & 0).to(tl.int32)
+    if CELLS > 1:
+        cell = p.to(tl.int32)
+        p = p - cell.to(tl.float32)
+        start = cell * SYMBOLS
+    word = (primary | 0x4B000000).to(tl.float32, bitcast=True) - 8388608.0
+    code = start
+    open_ = start < 0
+    for step in tl.static_range(BITS):
+        pair = coefficient_pair(table, code, DEGREE // 2, step, CELLS, SYMBOLS)
+        v = upper_float(pair) * p + lower_float(pair)
+        for d in tl.static_range(1, DEGREE // 2 + 1):
+            pair = coefficient_pair(table, code, DEGREE // 2 - d, step, CELLS, SYMBOLS)
+            v = v * p + upper_float(pair)
+            v = v * p + lower_float(pair)
+        distance = word - v
+        code = tl.where(distance > 0, code + SYMBOLS // 2 ** (step + 1), code)
+        open_ = open_ | (tl.abs(distance) < half)
+        if CELLS > 1:  # NaN marks cells that decide nothing
+            open_ = open_ | (distance != distance)
+    return code - start, open_
 
 
 @triton.jit
@@ -135,7 +271,7 @@ def _one_bit_row(
     _list_open(open_, row, listed, count, capacity)
 
 
-@triton.jit(do_not_specialize=KEY_NAMES + UNCHANGING)
+@triton.jit(do_not_specialize=UNCHANGING)
 def sample_one_bit(
     x, out, words, k0, k1, k2, k3, k4, k5, k6, k7,
     listed, count, capacity, rows,
@@ -203,7 +339,7 @@ def _thresholds_rows(
     _list_open(marked, row, listed, count, capacity)
 
 
-@triton.jit(do_not_specialize=KEY_NAMES + UNCHANGING)
+@triton.jit(do_not_specialize=UNCHANGING)
 def sample_thresholds(
     x, out, words, k0, k1, k2, k3, k4, k5, k6, k7,
     listed, count, capacity, rows,
@@ -231,3 +367,162 @@ def sample_thresholds(
             w = (f[4 * group], f[4 * group + 1], f[4 * group + 2], f[4 * group + 3])
         _thresholds_rows(x, w, row_0, rows, out, listed, count, capacity, double_rate, double_offset, rate, offset,
                          low, high, table, half, BITS, DEGREE, CELLS, LANES, EVEN, DOUBLE, CENTRED)  # fmt: skip
+
+
+def _constant(value: float) -> Any:
+    """A number that compiled and interpreted functions may both read from their module."""
+    return value if INTERPRETED.value else tl.constexpr(value)
+
+
+_numbers = {name: _constant(value) for name, value in vars(law).items() if isinstance(value, float)}
+# Triton looks at annotations, and only accepts constants there.
+_names: dict[str, Any] = {**_numbers, "Any": tl.constexpr(None), "tl": tl, "__name__": __name__}
+
+
+def _ported(function: Any) -> Any:
+    """A function of `law.py`, compiled for the GPU with its constants and callees."""
+    copy = FunctionType(function.__code__, _names, function.__name__)
+    copy.__module__ = __name__
+    _names[function.__name__] = triton.jit(copy)
+    return _names[function.__name__]
+
+
+two_sum = _ported(law.two_sum)
+two_product = _ported(law.two_product)
+shift = _ported(law.shift)
+log_weight = _ported(law.log_weight)
+reduce_exponent = _ported(law.reduce_exponent)
+exponential = _ported(law.exponential)
+FLOOR = _numbers["FLOOR"]
+CEILING = _numbers["CEILING"]
+
+
+@triton.jit
+def _segment(t, t_low, knots, tails, levels):
+    last = levels - 2
+    index = tl.floor((t + 0.5) * (levels - 1).to(tl.float64)).to(tl.int32)
+    index = tl.minimum(tl.maximum(index, 0), last)
+    below = ((t - tl.load(knots + index)) + (t_low - tl.load(tails + index))) < 0
+    above = ((t - tl.load(knots + index + 1)) + (t_low - tl.load(tails + index + 1))) >= 0
+    index = index - below.to(tl.int32) + above.to(tl.int32)
+    return tl.minimum(tl.maximum(index, 0), last)
+
+
+@triton.jit
+def _prefix_sums(sums, COUNT: tl.constexpr, SYMBOLS: tl.constexpr, BITS: tl.constexpr):
+    """Sklansky's order, as in the reference: the last sum of a left half joins its right half."""
+    for level in tl.static_range(BITS):
+        view = tl.reshape(sums, (COUNT, SYMBOLS // 2 ** (level + 1), 2, 2**level))
+        left, right = tl.split(tl.permute(view, (0, 1, 3, 2)))
+        place = tl.arange(0, 2**level)[None, None, :]
+        # One term and zeros: whatever the order, the sum is that term.
+        last = tl.sum(tl.where(place == 2**level - 1, left, 0.0), axis=2)[:, :, None]
+        view = tl.permute(tl.join(left, right + last), (0, 1, 3, 2))
+        sums = tl.reshape(view, (COUNT, SYMBOLS))
+    return sums
+
+
+@triton.jit
+def exact_codes(values, first, second, numbers, knots, tails, levels, tables, COUNT: tl.constexpr, BITS: tl.constexpr):
+    """The exact code of each value (float64) from its primary and tie words (int64)."""
+    SYMBOLS: tl.constexpr = 2**BITS
+    scaled = values * numbers[0] * numbers[1]
+    scaled = tl.where(scaled > -CEILING, scaled, -CEILING)
+    scaled = tl.where(scaled < CEILING, scaled, CEILING)
+    t, t_low = shift(scaled, numbers[2], numbers[3])
+    low, high = numbers[4], numbers[5]
+    below, above = ((t - low) + t_low) < 0, ((t - high) + t_low) > 0
+    t_low = tl.where(below | above, 0.0, t_low)
+    t = tl.where(below, low, tl.where(above, high, t))
+    segment = _segment(t, t_low, knots, tails, levels)
+    symbol = tl.arange(0, SYMBOLS)[None, :]
+    at = tables + segment[:, None] * SYMBOLS + symbol
+    size = (levels - 1) * SYMBOLS
+    base, base_tail = tl.load(at), tl.load(at + size)
+    slope, slope_tail = tl.load(at + 2 * size), tl.load(at + 3 * size)
+    total, tail = log_weight(base, base_tail, slope, slope_tail, t[:, None], t_low[:, None])
+    difference, lost = two_sum(total, -tl.max(total, axis=1)[:, None])
+    difference = tl.where(difference > FLOOR, difference, FLOOR)
+    exponent, remainder = reduce_exponent(difference, tail + lost)
+    power = ((exponent.to(tl.int64) + 1023) << 52).to(tl.float64, bitcast=True)
+    sums = _prefix_sums(exponential(remainder) * power, COUNT, SYMBOLS, BITS)
+    whole = tl.sum(tl.where(symbol == SYMBOLS - 1, sums, 0.0), axis=1)[:, None]
+    scaled_up = sums / whole * 65536.0
+    upper = tl.floor(scaled_up)
+    lower = tl.floor((scaled_up - upper) * 281474976710656.0).to(tl.int64)
+    top = upper.to(tl.int64)
+    reached = (first[:, None] > top) | ((first[:, None] == top) & (second[:, None] >= lower))
+    return tl.sum((reached & (symbol < SYMBOLS - 1)).to(tl.int32), axis=1)
+
+
+@triton.jit
+def _tie(low, high):
+    return low.to(tl.int64) | ((high & 0xFFFF).to(tl.int64) << 32)
+
+
+@triton.jit(do_not_specialize=KEY_NAMES + DOUBLES)
+def resolve_rows(
+    x, out, words, ties, k0, k1, k2, k3, k4, k5, k6, k7, listed, count, capacity, dimension, rows,
+    first_bits, second_bits, high_bits, low_bits, least_bits, most_bits, knots, tails, levels, tables,
+    trust, rate_bits, offset_bits, rate, offset, low, high, table, half,
+    BITS: tl.constexpr, GENERATOR: tl.constexpr, ROWS: tl.constexpr,
+    DEGREE: tl.constexpr, CELLS: tl.constexpr, DOUBLE: tl.constexpr, CENTRED: tl.constexpr,
+):  # fmt: skip
+    """Exact codes of the listed rows and of a last, incomplete one; of all rows if the list overflowed.
+
+    With given words the host lists every row itself and ``ties`` holds eight words per listed row.
+    """
+    key = (k0.to(tl.uint32), k1.to(tl.uint32), k2.to(tl.uint32), k3.to(tl.uint32),
+           k4.to(tl.uint32), k5.to(tl.uint32), k6.to(tl.uint32), k7.to(tl.uint32))  # fmt: skip
+    numbers = (as_double(first_bits), as_double(second_bits), as_double(high_bits), as_double(low_bits),
+               as_double(least_bits), as_double(most_bits))  # fmt: skip
+    found = tl.load(count)
+    everything = found > capacity
+    total = found.to(tl.int64)
+    if GENERATOR != 0:
+        all_rows = (dimension + 7) // 8
+        total = tl.where(everything, all_rows, found + (all_rows - rows)).to(tl.int64)
+    place = tl.arange(0, 8)[None, :].to(tl.int64)
+    first_item = tl.program_id(0).to(tl.int64) * ROWS
+    while first_item < total:
+        item = first_item + tl.arange(0, ROWS).to(tl.int64)
+        here = item < total
+        if GENERATOR != 0:
+            row = tl.load(listed + item, mask=here & (item < found) & (item * 0 + found <= capacity), other=0)
+            row = tl.where(everything, item, tl.where(item < found, row, rows))
+        else:
+            row = tl.load(listed + item, mask=here, other=0)
+        row = tl.where(here, row, 0)
+        w0, w1, w2, w3 = primary_words(row, words, key, GENERATOR)
+        w0, w1, w2, w3 = w0.to(tl.uint32), w1.to(tl.uint32), w2.to(tl.uint32), w3.to(tl.uint32)
+        index = row[:, None] * 8 + place
+        inside = here[:, None] & (index < dimension)
+        if GENERATOR == 0:
+            ties_here = tl.load(ties + item[:, None] * 8 + place, mask=inside, other=0)
+        else:
+            v = tie_words(row, key, GENERATOR)
+            flat = eight(_tie(v[0], v[1]), _tie(v[2], v[3]), _tie(v[4], v[5]), _tie(v[6], v[7]),
+                         _tie(v[8], v[9]), _tie(v[10], v[11]), _tie(v[12], v[13]), _tie(v[14], v[15]),
+                         ROWS)  # fmt: skip
+            ties_here = tl.reshape(flat, (ROWS, 8))
+        words_here = tl.reshape(primaries(w0, w1, w2, w3, ROWS), (ROWS, 8))
+        values = tl.load(x + index, mask=inside, other=0.0)
+        codes, open_ = decide(values, words_here, as_double(rate_bits), as_double(offset_bits), rate, offset, low, high,
+                              table, half, BITS, DEGREE, CELLS, DOUBLE, CENTRED)  # fmt: skip
+        open_ = ((open_ | (trust == 0)) & inside).to(tl.int32)
+        while tl.max(tl.max(open_, axis=1), axis=0) > 0:
+            # The first open coordinate of each row, alone in its row: sums over a row pick it.
+            at = tl.min(tl.where(open_ > 0, place, 8), axis=1)[:, None]
+            chosen = place == at
+            value = tl.sum(tl.where(chosen, values.to(tl.float64), 0.0), axis=1)
+            first = tl.sum(tl.where(chosen, words_here.to(tl.int64), 0), axis=1)
+            second = tl.sum(tl.where(chosen, ties_here, 0), axis=1)
+            exact = exact_codes(value, first, second, numbers, knots, tails, levels, tables, ROWS, BITS)
+            codes = tl.where(chosen, exact[:, None], codes)
+            open_ = tl.where(chosen, 0, open_)
+        codes = tl.where(inside, codes, 0).to(tl.int64)
+        packed = tl.sum(codes << (BITS * place), axis=1)
+        for byte in tl.static_range(BITS):
+            used = here & ((row * 8 * BITS + 8 * byte) < dimension * BITS)
+            tl.store(out + row * BITS + byte, (packed >> (8 * byte)).to(tl.uint8), mask=used)
+        first_item += tl.num_programs(0).to(tl.int64) * ROWS

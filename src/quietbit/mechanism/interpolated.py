@@ -25,7 +25,6 @@ from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.kernel.base import Kernel
-from quietbit.kernel.clipped import sample_clipped
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.sampler import Sampler
 from quietbit.mechanism.accumulate import of_values
@@ -116,7 +115,7 @@ class InterpolatedMVU:
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """One symbol per coordinate, clipped, sampled and packed in one pass of the kernel."""
         check_rng(rng)
-        sample_clipped(kernel, self.sampler, update, self.ball.norm.order, self.ball.radius, rng, out)
+        kernel.sample_clipped(self.sampler, update, self.ball.norm.order, self.ball.radius, rng, out)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Sums of what symbols stand for."""
@@ -272,8 +271,12 @@ class _Family:
     strength: str = "design_epsilon"
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> InterpolatedMVU:
-        """The mechanism of a design of this epsilon; of several bits for sums of codes, a binomial one."""
-        design = solve(DesignSpec(choices.levels or 2, choices.bits or 1, finite_real(strength, "design_epsilon")))
+        """The mechanism of a design of this epsilon: the one given among the choices, or else the best there is."""
+        each = finite_real(strength, "design_epsilon")
+        design = choices.design
+        if design is None:
+            design = solve(DesignSpec(choices.levels or 2, choices.bits or 1, each))
+        require(design.spec.epsilon == each, "design_epsilon", strength, f"{design.spec.epsilon!r}, the design's")
         return _build(ball, 1.0 if choices.beta is None else choices.beta, replace(choices, design=design))
 
     def calibrated(self, ball: Ball, choices: Choices, target: Target, account: Account) -> Mechanism:

@@ -5,7 +5,7 @@ Idea     Whatever path leads to a profile, it ends in the same step: the account
 Symbols  h: what the search proposed; x: how much of N(0, I) is mixed into it.
 Source   docs/theory/vector-mechanism.md, "Design".
 
-``python -m quietbit.mechanism.solve_profile FOLDER`` writes the shipped catalogue anew.
+``python -m quietbit.mechanism.solve_profile`` writes the shipped catalogue anew, or one into the folder it is given.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from quietbit._validate import QuietbitError, require
+from quietbit.design import profiles
 from quietbit.design.profile import Profile
 from quietbit.design.profile_search import Proposal, propose
 from quietbit.design.profile_store import (
@@ -99,4 +100,4 @@ def _main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]))
+    _main(Path(sys.argv[1] if len(sys.argv) > 1 else next(iter(profiles.__path__))))

@@ -4,46 +4,40 @@ Idea     what composes is a client's own releases. Clients of the same size with
          have equal ledgers, so counts are enough to rebuild any of them; the guarantee of the run is the
          largest over all clients, computed from their ledgers and from nothing else.
 Source   Guo et al. (ICML 2023), section "Rényi DP and composition".
-
-Under secure aggregation a release is one masked sum, and the others' bits are part of its noise: it costs what
-`sum_privacy` says at the number of honest clients that every sum is known to contain.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import final
+from typing import TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._validate import require
-from quietbit.mechanism.base import Mechanism, summable
-from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
+from quietbit.privacy.guarantee import Guarantee
 from quietbit.privacy.ledger import Ledger
 from quietbit.privacy.release import Release
 
-__all__ = ["Account"]
+__all__ = ["Account", "Price"]
 
 Pair = tuple[int, int]  # (kind of client, releases)
+Price: TypeAlias = Callable[[int | None], Release]  # one release of a client; of one of its samples, given their number
 
 
 @final
 @dataclass(slots=True, eq=False)
 class Account:
-    """Releases of every client so far; ``sizes`` are the samples of each.
+    """Releases of every client so far; ``sizes`` are the samples of each. `RoundPlan.account` opens one.
 
-    Under client-level privacy all clients are of one kind; under sample-level privacy a client's size is
-    its kind, and the smallest clients are the most exposed. ``honest`` belongs to secure aggregation: how many
-    clients at least answer in every sum and do not collude with the server, the protected one included.
+    Where clients are protected, all are of one kind; where samples are (``by_size``), a client's size is its
+    kind, and the smallest clients are the most exposed. Adjacency, unit and trust are those of the price.
     """
 
-    mechanism: Mechanism
+    price: Price
     sizes: NDArray[np.int64]
-    unit: Unit
-    adjacency: Adjacency
-    trust: Trust = Trust.LOCAL
-    honest: int | None = None
+    by_size: bool = False
     counts: NDArray[np.int64] = field(init=False)
     _releases: dict[int, Release] = field(init=False, default_factory=dict, repr=False)
     _answers: dict[tuple[Pair, float], Guarantee] = field(init=False, default_factory=dict, repr=False)
@@ -52,15 +46,15 @@ class Account:
         """Start with no releases; a mechanism that has no account is refused at once."""
         self.counts = np.zeros(self.sizes.size, dtype=np.int64)
         require(self.sizes.size > 0 and int(self.sizes.min()) > 0, "sizes of the clients", self.sizes, "all positive")
-        secure = self.trust is Trust.SECURE_AGGREGATION
-        require(
-            secure == (self.honest is not None), "honest", self.honest, "given for secure aggregation, and only there"
-        )
         self._release(int(self._kinds().min()))
 
     def record(self, clients: NDArray[np.int64]) -> None:
         """Every one of these clients makes one more release."""
         self.counts[clients] += 1
+
+    def fresh(self) -> Account:
+        """The same account before any release."""
+        return Account(self.price, self.sizes, self.by_size)
 
     def ledger(self, client: int) -> Ledger:
         """The ledger of one client."""
@@ -76,7 +70,7 @@ class Account:
         return max(answers, key=lambda guarantee: guarantee.epsilon_upper)
 
     def _kinds(self) -> NDArray[np.int64]:
-        return self.sizes if self.unit is Unit.SAMPLE else np.ones_like(self.sizes)
+        return self.sizes if self.by_size else np.ones_like(self.sizes)
 
     def _answer(self, pair: Pair, delta: float) -> Guarantee:
         key = (pair, delta)
@@ -86,19 +80,13 @@ class Account:
 
     def _ledger(self, pair: Pair) -> Ledger:
         kind, times = pair
-        return Ledger(self.unit, self.adjacency, self.trust).record(self._release(kind), times)
+        release = self._release(kind)
+        return Ledger(release.unit, release.adjacency, release.trust).record(release, times)
 
     def _release(self, kind: int) -> Release:
         if kind not in self._releases:
-            self._releases[kind] = self._priced(kind)
+            self._releases[kind] = self.price(kind if self.by_size else None)
         return self._releases[kind]
-
-    def _priced(self, kind: int) -> Release:
-        """What one release costs a client of this kind."""
-        if self.honest is not None:
-            require(self.unit is Unit.CLIENT, "unit", self.unit.value, "client under secure aggregation")
-            return summable(self.mechanism).sum_privacy(self.honest, self.adjacency)
-        return self.mechanism.privacy(self.adjacency, kind if self.unit is Unit.SAMPLE else None)
 
 
 def _exposed(kinds: NDArray[np.int64], counts: NDArray[np.int64]) -> list[Pair]:

@@ -6,14 +6,13 @@ Idea     figures are values: no global state is read or changed, nothing is show
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
-import tempfile
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from quietbit._validate import QuietbitError, require, require_module
+from quietbit._files import write_whole
+from quietbit._validate import require, require_module
 from quietbit.plot.palette import MECHANISMS
 
 __all__ = [
@@ -103,17 +102,4 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
     form = target.suffix.lower().lstrip(".")
     require(form in FORMATS, "end of the figure's file name", target.name, "one of ." + ", .".join(FORMATS))
     content = render_figure(figure, form)
-    name = None
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(name, 0o644)
-        os.replace(name, target)
-    except OSError as error:
-        raise QuietbitError(f"Cannot write {target}: {error.strerror}.") from error
-    finally:
-        if name is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name)
-    return target
+    return write_whole(target, lambda file: file.write(content), make_folder=False)

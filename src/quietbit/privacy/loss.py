@@ -486,8 +486,10 @@ def _window(releases: LossDistribution, theta: float, goal: float) -> _Window:
         low = max(low, math.fsum(times * float(atoms.losses[0]) for atoms, times in releases.parts))
     width = max(high - low, 1e-9 * (1 + abs(high)))
     points = 2 ** math.ceil(math.log2(min(max(LEAST_POINTS, 13000 * math.sqrt(number)), MOST_POINTS)))
-    step = 2.0 ** math.ceil(math.log2(width / (points - 8)))
-    first = math.floor(low / step) - 2
+    # Putting losses onto the grid spreads each by up to a step: room for their sum at both ends.
+    room = 2 + math.ceil(min(number, 4.5 * math.sqrt(number)))
+    step = 2.0 ** math.ceil(math.log2(width / (points - 2 * room - 2)))
+    first = math.floor(low / step) - room
     losses = (first + np.arange(points)) * step
 
     grids: list[tuple[NDArray[np.int64], FloatVector, int]] = []
@@ -500,8 +502,10 @@ def _window(releases: LossDistribution, theta: float, goal: float) -> _Window:
 
     rounding = 10 * math.log2(points) * _UNIT
     spectrum = np.ones(points // 2 + 1, dtype=np.complex128)
-    constant, magnitude, offset, last, growth, error = 0.0, 0.0, 0, 0, 0.0, 0.0
-    above, below_tilt = -phi * (float(losses[-1]) + step), 1 / max(step, width / 16)
+    constant, magnitude, growth, error = 0.0, 0.0, 0.0, 0.0
+    offset = least = last = 0
+    above = -phi * (float(losses[-1]) + step)
+    below_tilt = 2 * _NEGLIGIBLE / max(releases.log_moment(theta)[1] - low, step)
     below = below_tilt * float(losses[0])
     for places, masses, times in grids:
         own = np.asarray(places * step, dtype=np.float64)
@@ -521,6 +525,7 @@ def _window(releases: LossDistribution, theta: float, goal: float) -> _Window:
         error += times * rounding * norm
         above += times * _moment_upper(own, masses, phi)
         last += times * int(places.max())
+        least += times * int(places.min())
         below += times * _moment_upper(own, masses, -below_tilt)
 
     found = np.roll(np.asarray(fft.irfft(spectrum, points)), (offset - first) % points)
@@ -538,7 +543,7 @@ def _window(releases: LossDistribution, theta: float, goal: float) -> _Window:
         _SUM_MARGIN + 16 * _UNIT * size,
         error,
         (math.exp(min(above + 1e-9, 0.0)) if last >= first + points else 0.0) + lost,
-        math.exp(min(below + 1e-9, 0.0)) * (1 + 1e-6),
+        math.exp(min(below + 1e-9, 0.0)) * (1 + 1e-6) if least < first else 0.0,
     )
 
 

@@ -20,7 +20,7 @@ from quietbit.privacy.loss import LossDistribution
 __all__ = ["BLUR", "ProfileCertificate", "certify_profile", "profile_curve", "profile_losses"]
 
 MOST_BLUR = 2.0**-26  # beyond, the masses of P would exceed one by more than rounding
-BLUR = 2.0**-32  # room for what a sampler's <u, z> may be off: 2^-40 per coordinate and 65,536 of them
+BLUR = 2.0**-30  # room for what a sampler's <u, z> may be off: `inner_error_upper` of up to 65,536 coordinates
 
 
 @final

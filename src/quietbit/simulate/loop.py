@@ -1,6 +1,6 @@
 """The round loop: cohorts, private means, server steps, and the ledger of the run.
 
-Idea     a round is six lines: who takes part; does the target allow it; record the releases; take the private
+Idea     a round is six lines: who takes part; does the budget allow it; record the releases; take the private
          mean; move with momentum; look. Everything else is in the files it calls.
 Symbols  w = parameters; v = momentum: v <- mu v + mean, w <- w - lr v.
 Source   Guo et al. (ICML 2023), section "Federated Learning with Differential Privacy"; McMahan et al. (2017).
@@ -11,23 +11,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias, cast, final
+from typing import TypeAlias, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quietbit._threads import one_thread
 from quietbit._validate import QuietbitError
-from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.base import Mechanism
 from quietbit.plan.account import Account
-from quietbit.plan.choose import choose_mechanism
-from quietbit.plan.participation import participation, releases_per_client
-from quietbit.plan.problem import Problem, Rows, Score
-from quietbit.plan.settings import Settings
-from quietbit.privacy.guarantee import Guarantee, Trust
-from quietbit.simulate.central import CentralCollector
-from quietbit.simulate.client_rng import secure_client_rng, seeded_client_rng
-from quietbit.simulate.cohort import Collector, PlainCollector, PrivateCollector
+from quietbit.plan.participation import releases_per_client
+from quietbit.plan.plan import RoundPlan
+from quietbit.privacy.guarantee import Guarantee
+from quietbit.simulate.collect import MakeCollector, make_collector
+from quietbit.simulate.problem import Problem, Rows, Score
+from quietbit.simulate.training import Training
 
 __all__ = ["Diverged", "Point", "Progress", "Run", "simulate"]
 
@@ -59,7 +57,8 @@ Progress: TypeAlias = Callable[[int, "Point | None"], None]
 class Run:
     """What came of it: points so far, why it ended (one sentence where not as planned), the final model."""
 
-    settings: Settings
+    plan: RoundPlan
+    training: Training
     mechanism: Mechanism | None
     account: Account | None
     points: list[Point]
@@ -73,45 +72,51 @@ class Run:
     @property
     def guarantee(self) -> Guarantee | None:
         """What holds for every client after all rounds; every release counts, scored or not."""
-        return self.account.worst(self.settings.delta) if self.account is not None else None
+        return self.account.worst(self.plan.delta) if self.account is not None else None
 
 
 def simulate(
     problem: Problem,
-    settings: Settings,
+    plan: RoundPlan,
+    training: Training,
     *,
+    collector: MakeCollector | None = None,
     threads: int = 1,
     progress: Progress | None = None,
 ) -> Run:
-    """Train with the settings and return what came of it.
+    """Train as planned and return what came of it.
 
-    A run that diverges, meets a gradient that is not finite, is interrupted (Ctrl-C) or reaches its target
-    returns too, with its status and every point it has; settings without a meaning are refused.
+    Every update goes through `Uplink.send`, which clips it or refuses it; a ``collector`` of another kind (a
+    laboratory's shortcut, say) may take its place. A run that diverges, meets an update that is not finite, is
+    interrupted (Ctrl-C) or reaches its budget returns too, with its status and every point it has; plans without a
+    meaning are refused.
     """
-    schedule = participation(settings.participation, problem.sizes.size, settings.cohort, settings.seed)
-    collector, mechanism, account = _collector(problem, settings, threads)
-    w = np.array(problem.initial(settings.seed), dtype=np.float32)
+    schedule = plan.schedule(problem.sizes.size)
+    mechanism, account = _priced(problem, plan, training)
+    make = make_collector if collector is None else collector
+    collects = make(problem, training.local(plan), plan, mechanism, threads)
+    w = np.array(problem.initial(plan.seed), dtype=np.float32)
     v, sent, began = np.zeros(w.size), 0, time.perf_counter()
-    run = Run(settings, mechanism, account, [], FINISHED, "", 0, w, collector.bytes_per_client, 0.0)
+    run = Run(plan, training, mechanism, account, [], FINISHED, "", 0, w, collects.bytes_per_client, 0.0)
     try:
         # One thread per library call: the cohort is what is spread over threads.
         with one_thread():
-            for number in range(settings.rounds):
+            for number in range(training.rounds):
                 clients = schedule.cohort(number)
                 if account is not None:
-                    if _exceeds(account, settings, clients):
+                    if _exceeds(account, plan, clients):
                         run.status = TARGET
-                        run.reason = f"Round {number + 1} would exceed the target epsilon {settings.target_epsilon:g}."
+                        run.reason = f"Round {number + 1} would exceed the budget epsilon {plan.epsilon:g}."
                         break
                     account.record(clients)
-                sent += clients.size * collector.bytes_per_client
-                mean = collector.mean(w, clients, number)
-                v = settings.momentum * v + mean
-                w = (w - settings.lr * v).astype(np.float32)
+                sent += clients.size * collects.bytes_per_client
+                mean = collects.mean(w, clients, number)
+                v = training.momentum * v + mean
+                w = (w - training.lr * v).astype(np.float32)
                 _check_finite(w, number)
                 run.rounds, run.parameters = number + 1, w
                 point = None
-                if settings.evaluated(number + 1):
+                if training.evaluated(number + 1):
                     point = _point(problem, run, sent, began)
                     run.points.append(point)
                 if progress is not None:
@@ -128,29 +133,18 @@ def simulate(
     return run
 
 
-def _collector(
-    problem: Problem, settings: Settings, threads: int
-) -> tuple[Collector, Mechanism | None, Account | None]:
-    if settings.mechanism == "none":
-        return PlainCollector(problem, settings.plan, threads), None, None
-    schedule = participation(settings.participation, problem.sizes.size, settings.cohort, settings.seed)
-    rounds = settings.rounds if settings.calibrated else 0
-    releases = releases_per_client(schedule, rounds)
-    mechanism = choose_mechanism(settings, problem.dimension, problem.sizes, releases)
-    trust = settings.privacy_trust
-    adjacency = settings.privacy_adjacency
-    account = Account(mechanism, problem.sizes, settings.privacy_unit, adjacency, trust, settings.honest)
-    words = seeded_client_rng(settings.seed) if settings.words == "seeded" else secure_client_rng()
-    if trust is Trust.CENTRAL:
-        plain = PlainCollector(problem, settings.plan, threads)
-        return CentralCollector(plain, cast(Gaussian, mechanism), words), mechanism, account
-    masked = settings.cohort if trust is Trust.SECURE_AGGREGATION else None
-    return PrivateCollector(problem, settings.plan, mechanism, words, threads, masked), mechanism, account
+def _priced(problem: Problem, plan: RoundPlan, training: Training) -> tuple[Mechanism | None, Account | None]:
+    """The mechanism of a run and the account that it will keep."""
+    if not plan.private:
+        return None, None
+    rounds = training.rounds if plan.calibrated else 0
+    releases = releases_per_client(plan.schedule(problem.sizes.size), rounds)
+    mechanism = plan.mechanism_for(problem.dimension, problem.sizes, releases)
+    return mechanism, plan.account(mechanism, problem.sizes)
 
 
-def _exceeds(account: Account, settings: Settings, clients: np.ndarray[tuple[int], np.dtype[np.int64]]) -> bool:
-    target = settings.target_epsilon
-    return target is not None and account.worst(settings.delta, after=clients).epsilon_upper > target
+def _exceeds(account: Account, plan: RoundPlan, clients: NDArray[np.int64]) -> bool:
+    return plan.epsilon is not None and account.worst(plan.delta, after=clients).epsilon_upper > plan.epsilon
 
 
 def _check_finite(w: Rows, number: int) -> None:

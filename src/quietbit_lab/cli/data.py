@@ -24,8 +24,8 @@ def data(
 
     Example: quietbit data get mnist --data data
     """
+    from quietbit_lab.task.dataset import FETCHED, data_folder
     from quietbit_lab.task.fetch import fetch
-    from quietbit_lab.task.source import FETCHED, data_folder
 
     require(action == "get", "action", action, "get")
     require(name in FETCHED, "data set", name, "one of " + ", ".join(FETCHED))

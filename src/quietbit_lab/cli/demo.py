@@ -36,7 +36,7 @@ def demo(
     Example: quietbit demo --out demo-output
     """
     from quietbit.plot.figure import save_figure
-    from quietbit_lab.report.training import plot_training
+    from quietbit_lab.report.plots import plot_training
 
     check_folder(out)
     certified = _designs(json)
@@ -101,7 +101,7 @@ def _report(trained: list[Trained], path: Path) -> Path:
 
 
 def _runs(trained: list[Trained], path: Path) -> Path:
-    from quietbit_lab.experiment.files import write_whole
+    from quietbit._files import write_whole
 
     return write_whole(path, lambda file: file.write(lines_of(trained)))
 

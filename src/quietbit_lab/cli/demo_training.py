@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from quietbit.cli.console import Report
-    from quietbit.plan.settings import Settings
+    from quietbit_lab.experiment.record import Setting
 
 __all__ = [
     "COHORT",
@@ -61,7 +61,8 @@ class Trained(NamedTuple):
 def train_all(report: Report) -> list[Trained]:
     """Train every mechanism at every epsilon with every seed; an interrupt ends all of it."""
     from quietbit._validate import QuietbitError
-    from quietbit.simulate.loop import FINISHED, INTERRUPTED, simulate
+    from quietbit.simulate.loop import FINISHED, INTERRUPTED
+    from quietbit_lab.experiment.quick import train
     from quietbit_lab.experiment.record import run_record
     from quietbit_lab.task.registry import TaskSpec, build_task
 
@@ -69,10 +70,10 @@ def train_all(report: Report) -> list[Trained]:
     problem, first = build_task(spec), secrets.randbits(32)
     jobs = _jobs(first)
     found: list[Trained] = []
-    for place, (label, target, settings) in enumerate(jobs):
+    for place, (label, target, setting) in enumerate(jobs):
         words = f"epsilon {target:g}" if target is not None else "for comparison"
         report(place / len(jobs), f"{place + 1} of {len(jobs)}: {label}, {words}{_last(found)}")
-        run = simulate(problem, settings)
+        run = train(problem, setting.plan, setting.training)
         if run.status == INTERRUPTED:
             raise KeyboardInterrupt
         if run.status != FINISHED:
@@ -81,27 +82,28 @@ def train_all(report: Report) -> list[Trained]:
     return found
 
 
-def _jobs(first: int) -> list[tuple[str, float | None, Settings]]:
-    from quietbit.plan.settings import Settings
+def _jobs(first: int) -> list[tuple[str, float | None, Setting]]:
+    from quietbit.plan.plan import RoundPlan
+    from quietbit.privacy.guarantee import Adjacency
+    from quietbit.simulate.training import Training
+    from quietbit_lab.experiment.record import Setting
 
-    jobs: list[tuple[str, float | None, Settings]] = []
+    jobs: list[tuple[str, float | None, Setting]] = []
     for label, mechanism, step in RUNS:
         for target in EPSILONS if mechanism != PUBLIC else (None,):
             for seed in range(SEEDS):
-                settings = Settings(
+                plan = RoundPlan(
                     mechanism,
-                    lr=step,
-                    rounds=ROUNDS,
-                    cohort=COHORT,
                     clip=CLIP,
-                    momentum=MOMENTUM,
+                    adjacency=Adjacency.ZERO_OUT,
+                    epsilon=target,
                     delta=DELTA,
-                    target_epsilon=target,
-                    evaluate_every=EVERY,
+                    cohort=COHORT,
                     decoder="unbiased-at-zero" if mechanism == "imvu" else "alphabet",
                     seed=first + seed,
                 )
-                jobs.append((label, target, settings))
+                training = Training(step, ROUNDS, momentum=MOMENTUM, evaluate_every=EVERY)
+                jobs.append((label, target, Setting(plan, training)))
     return jobs
 
 

@@ -37,12 +37,14 @@ def figure(
         list[Path] | None,
         typer.Option(metavar="RUNS", help="Records of trainings, or folders of a sweep's results; may be repeated."),
     ] = None,
-    target_epsilon: Annotated[
+    epsilon: Annotated[
         float | None, typer.Option(help="For bytes and training: only settings whose epsilon is at most this.")
     ] = None,
     levels: Annotated[list[int], typer.Option(help="Input levels, a column each; may be repeated.")] = [2, 4, 8],  # noqa: B006 - typer reads it, nobody changes it
     bits: Annotated[int, typer.Option(help="Bits per symbol.")] = 3,
-    epsilon: Annotated[float, typer.Option(help="L1-metric epsilon of the designs and of Laplace.")] = 5.0,
+    design_epsilon: Annotated[
+        float, typer.Option(help="L1-metric epsilon of the designs and of Laplace (bias-variance).")
+    ] = 5.0,
     json: JsonOption = False,
 ) -> None:
     """Draw the paper's Figure 1 (bias-variance), or runs: accuracy over epsilon, bytes or rounds.
@@ -52,12 +54,12 @@ def figure(
     path = out if out is not None else Path(f"{Path(name).name}.png")
     if name == DESIGNED:
         require(not runs, "runs", [str(run) for run in runs or ()], f"left out for {DESIGNED}")
-        require(target_epsilon is None, "target_epsilon", target_epsilon, f"left out for {DESIGNED}")
-        _bias_variance(levels, bits, epsilon, path, json)
+        require(epsilon is None, "epsilon", epsilon, f"left out for {DESIGNED}, whose own is the design_epsilon")
+        _bias_variance(levels, bits, design_epsilon, path, json)
         return
     known = ", ".join((DESIGNED, *OF_RUNS))
     require(runs, "figure", name, f"one of {known}, or a sweep's name, and all but {DESIGNED} need --runs")
-    target = None if target_epsilon is None else finite_real(target_epsilon, "target_epsilon")
+    target = None if epsilon is None else finite_real(epsilon, "epsilon")
     _of_runs(name, runs or [], target, path, json)
 
 
@@ -85,8 +87,7 @@ def _of_runs(name: str, paths: Sequence[Path], target: float | None, out: Path, 
     """Accuracy over epsilon, bytes or rounds, with the best of every mechanism in a table."""
     from quietbit.plot.figure import save_figure
     from quietbit_lab.experiment.frontier import frontier
-    from quietbit_lab.report.choice import comparable, settings_within
-    from quietbit_lab.report.runs import read_placed_runs
+    from quietbit_lab.report.runs import comparable, read_placed_runs, settings_within
 
     check_outputs(figures=(out,))
     found = read_placed_runs(paths)
@@ -96,7 +97,7 @@ def _of_runs(name: str, paths: Sequence[Path], target: float | None, out: Path, 
         require(found, "figure", name, f"{', '.join(OF_RUNS)}, or the name of a sweep whose results are in {where}")
     runs = comparable(found)
     within = settings_within(runs, target)
-    require(within, "target_epsilon", target, "at least the epsilon of one setting")
+    require(within, "epsilon", target, "at least the epsilon of one setting")
     path = save_figure(_drawn(name, runs, within, target), out)
     rows = [
         Row(label, label, [(p.epsilon_upper, p.accuracy, p.deviation, p.seeds) for p in line], _best(line))
@@ -106,10 +107,8 @@ def _of_runs(name: str, paths: Sequence[Path], target: float | None, out: Path, 
 
 
 def _drawn(name: str, runs: list[PlacedRun], within: list[tuple[Summary, PlacedRun]], target: float | None) -> Any:
-    from quietbit_lab.report.choice import best_curves
-    from quietbit_lab.report.frontier import plot_frontier, shared_words
-    from quietbit_lab.report.training import plot_training
-    from quietbit_lab.report.uplink import plot_uplink
+    from quietbit_lab.report.plots import plot_frontier, plot_training, plot_uplink, shared_words
+    from quietbit_lab.report.runs import best_curves
 
     task = str(runs[0].record["task"].get("name", name))
     if name not in ("bytes", "training"):

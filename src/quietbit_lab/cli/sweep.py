@@ -15,7 +15,7 @@ from quietbit.cli.console import JsonOption, Row, progress_bar, record
 from quietbit_lab.cli.train import DataOption
 
 if TYPE_CHECKING:
-    from quietbit.plan.problem import Problem
+    from quietbit.simulate.problem import Problem
 
 __all__ = ["make_problem", "sweep"]
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quietbit._validate import QuietbitError
+from quietbit._validate import InvalidParameter, QuietbitError
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded_up, show_json
 from quietbit.cli.files import check_outputs
-from quietbit.cli.options import AdjacencyOption, BetaOption, ClampOption, NormOption, TrustOption
+from quietbit.cli.options import BetaOption, ClampOption, NormOption, TrustOption
 
 if TYPE_CHECKING:
-    from quietbit.plan.settings import Settings
     from quietbit.simulate.loop import Point, Run
+    from quietbit_lab.experiment.record import Setting
     from quietbit_lab.task.registry import TaskSpec
 
 __all__ = ["DataOption", "ThreadsOption", "bytes_shown", "train"]
@@ -32,20 +32,33 @@ def train(
         str, typer.Option(metavar="NAME", help="digits, mnist, fashion-mnist, cifar10 or femnist.")
     ] = "digits",
     mechanism: Annotated[
-        str, typer.Option(metavar="NAME", help="imvu, mvu, gaussian, laplace, sign, skellam, or none (no privacy).")
+        str,
+        typer.Option(
+            metavar="NAME", help="imvu, mvu, gaussian, laplace, sign, skellam, an installed one, or none (no privacy)."
+        ),
     ] = "imvu",
-    epsilon: Annotated[float | None, typer.Option(help="Of the design, per release (imvu, mvu).")] = None,
-    noise: Annotated[
-        float | None, typer.Option(help="In units of the sensitivity (gaussian, laplace, sign, skellam).")
+    adjacency: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORD",
+            help="The neighbouring world: zero-out (the update is zero) or replace-one (any other); always to be said.",
+        ),
     ] = None,
-    target_epsilon: Annotated[
-        float | None, typer.Option(help="Of the whole run: calibrate to it, or stop before it is exceeded.")
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="Budget of the whole run: calibrate to it, or stop before it is exceeded."),
+    ] = None,
+    design_epsilon: Annotated[
+        float | None, typer.Option(help="Of the design, per release (imvu, mvu), instead of calibrating.")
+    ] = None,
+    noise_multiplier: Annotated[
+        float | None,
+        typer.Option(help="Noise in units of the sensitivity (gaussian, laplace, sign, skellam), likewise."),
     ] = None,
     delta: Annotated[float, typer.Option(help="Delta of the guarantee.")] = 1e-5,
-    adjacency: AdjacencyOption = "zero-out",
     unit: Annotated[str, typer.Option(metavar="client|sample", help="Whose data the guarantee protects.")] = "client",
     trust: TrustOption = "local",
-    honest: Annotated[
+    min_honest_clients: Annotated[
         int | None,
         typer.Option(help="Clients of a cohort that answer and do not collude (secure-aggregation); all unless said."),
     ] = None,
@@ -71,8 +84,12 @@ def train(
     samples: Annotated[int, typer.Option(help="Examples per client, where clients are examples.")] = 1,
     least: Annotated[int, typer.Option(help="Leave out writers with fewer examples.")] = 1,
     evaluate_every: Annotated[int, typer.Option(help="Rounds between scores; 0 means twenty scores in all.")] = 0,
+    rng: Annotated[
+        str | None,
+        typer.Option(metavar="secure|seeded", help="Where random bits come from; seeded (not private) with a seed."),
+    ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Reproducible words (not private); without it they are the operating system's.")
+        int | None, typer.Option(help="Makes a run reproducible, its random bits too unless --rng says secure.")
     ] = None,
     data: DataOption = None,
     device: Annotated[
@@ -89,61 +106,49 @@ def train(
 ) -> None:
     """Train a model on clients whose updates leave them private and packed.
 
-    Example: quietbit train --task digits --epsilon 1 --clip 0.5 --lr 0.3 --rounds 140 --cohort 100 --out run.json
+    Example: quietbit train --task digits --adjacency zero-out --epsilon 8 --clip 1 --lr 0.6 --rounds 32 --cohort 359
     """
     # Imported here, so that --help need not wait for numpy.
-    from quietbit.plan.settings import Settings
-    from quietbit_lab.experiment.record import read_record
+    from quietbit_lab.experiment.record import Setting, read_record
     from quietbit_lab.task.registry import TaskSpec
 
     if repeat is not None:
         kept = read_record(repeat)
-        settings, spec = Settings.from_json(kept["settings"]), TaskSpec.from_json(kept["task"])
+        setting, spec = Setting.from_json(kept["settings"]), TaskSpec.from_json(kept["task"])
     else:
-        if mechanism in ("imvu", "mvu") and epsilon is None and target_epsilon is None:
-            epsilon = 1.0
+        if adjacency is None and mechanism == "none":
+            adjacency = "zero-out"  # there is no guarantee that it could be part of
+        if adjacency is None:
+            raise InvalidParameter("adjacency must be given: zero-out or replace-one.")
         spec = TaskSpec(task, model, clients, samples, least)
-        settings = Settings(
-            mechanism=mechanism,
-            lr=lr,
-            rounds=rounds,
-            cohort=cohort,
-            clip=clip,
-            norm=norm,
-            epsilon=epsilon,
-            noise=noise,
-            bits=bits,
-            levels=levels,
-            beta=beta,
-            clamp=clamp,
-            momentum=momentum,
-            unit=unit,
-            trust=trust,
-            honest=honest,
-            adjacency=adjacency,
-            delta=delta,
-            target_epsilon=target_epsilon,
-            participation=participation,
-            local_steps=local_steps,
-            local_rate=local_rate,
-            evaluate_every=evaluate_every or max(1, rounds // LOOKS),
-            seed=secrets.randbits(32) if seed is None else seed,
-            words="secure" if seed is None else "seeded",
-        )
+        chosen = {
+            "mechanism": mechanism, "clip": clip, "norm": norm, "adjacency": adjacency, "epsilon": epsilon,
+            "delta": delta, "unit": unit, "trust": trust, "cohort": cohort, "participation": participation,
+            "min_honest_clients": min_honest_clients, "design_epsilon": design_epsilon,
+            "noise_multiplier": noise_multiplier, "bits": bits, "levels": levels, "beta": beta, "clamp": clamp,
+            "rng": rng if rng is not None else "secure" if seed is None else "seeded",
+            "seed": secrets.randbits(32) if seed is None else seed,
+        }  # fmt: skip
+        steps = {
+            "lr": lr, "rounds": rounds, "momentum": momentum, "local_steps": local_steps, "local_rate": local_rate,
+            "evaluate_every": evaluate_every or max(1, rounds // LOOKS),
+        }  # fmt: skip
+        setting = Setting.from_json({**chosen, **steps})
     check_outputs(out)
-    _train(spec, settings, data, device, threads, out, json)
+    _train(spec, setting, data, device, threads, out, json)
 
 
 def _train(
     spec: TaskSpec,
-    settings: Settings,
+    setting: Setting,
     data: Path | None,
     device: str | None,
     threads: int,
     out: Path | None,
     json: bool,
 ) -> None:
-    from quietbit.simulate.loop import INTERRUPTED, TARGET, simulate
+    from quietbit.simulate.loop import INTERRUPTED, TARGET
+    from quietbit_lab.experiment import quick
     from quietbit_lab.experiment.record import run_record, save_record
     from quietbit_lab.task.registry import build_task
 
@@ -153,19 +158,19 @@ def _train(
         open_device(device)
     with progress_bar("Reading data", quiet=json, lines=True) as report:
         told = _every_tenth(report)
-        problem = build_task(spec, data=data, seed=settings.seed, device=device or "cpu", report=told)
+        problem = build_task(spec, data=data, seed=setting.seed, device=device or "cpu", report=told)
     with progress_bar("Training", quiet=json) as report:
         last = ""
 
         def show(number: int, point: Point | None) -> None:
             nonlocal last
             last = _shown(point) if point is not None else last
-            report(number / settings.rounds, f"round {number:,} of {settings.rounds:,}{last}")
+            report(number / setting.training.rounds, f"round {number:,} of {setting.training.rounds:,}{last}")
 
         if device is not None and spec.model != "cnn":
-            run, kept = _as_a_whole(problem, settings, spec, device, show)
+            run, kept = _as_a_whole(problem, setting, spec, device, show)
         else:
-            run = simulate(problem, settings, threads=threads, progress=show)
+            run = quick.train(problem, setting.plan, setting.training, threads=threads, progress=show)
             kept = run_record(run, spec.to_json(), device=device or "cpu")
     if out is not None:
         save_record(out, kept)
@@ -173,7 +178,7 @@ def _train(
         show_json(kept)
     elif run.points:
         record(
-            f"{spec.name}, {settings.mechanism}, {run.rounds:,} rounds of {settings.cohort:,}",
+            f"{spec.name}, {setting.plan.mechanism}, {run.rounds:,} rounds of {setting.plan.cohort:,}",
             _rows(run, kept["draws"], out),
             False,
         )
@@ -184,21 +189,21 @@ def _train(
         raise QuietbitError(run.reason + saved)
 
 
-def _as_a_whole(problem: Any, settings: Settings, spec: TaskSpec, device: str, show: Any) -> tuple[Run, dict[str, Any]]:
+def _as_a_whole(problem: Any, setting: Setting, spec: TaskSpec, device: str, show: Any) -> tuple[Run, dict[str, Any]]:
     """A linear model on a device: a batch of one."""
     from quietbit.simulate.loop import INTERRUPTED
     from quietbit_lab.task.linear_batch import Batch
     from quietbit_lab.task.linear_device import DeviceProblem, open_device
     from quietbit_lab.task.linear_sweep import batch_records
 
-    batch = Batch(DeviceProblem(problem, open_device(device)), [settings])
+    batch = Batch(DeviceProblem(problem, open_device(device)), [setting])
 
     def watch(number: int, points: Any) -> bool:
         show(number, points[0])
         return True
 
     try:
-        batch.advance(settings.rounds, watch)
+        batch.advance(setting.training.rounds, watch)
     except KeyboardInterrupt:
         batch.end_all(INTERRUPTED, f"Interrupted in round {batch.number + 1}.")
     runs = batch.runs()
@@ -240,8 +245,8 @@ def _rows(run: Run, draws: str, out: Path | None) -> list[Row]:
         Row("uplink", "uplink in all", last.uplink_bytes, bytes_shown(last.uplink_bytes)),
         Row("seconds", "time", run.seconds, f"{run.seconds:.1f} s"),
     ]
-    words = "seeded: reproducible, NOT private" if run.settings.words == "seeded" else "the operating system's"
-    rows.append(Row("words", "random words", run.settings.words, words))
+    words = "seeded: reproducible, NOT private" if run.plan.rng == "seeded" else "the operating system's"
+    rows.append(Row("rng", "random bits", run.plan.rng, words))
     rows.append(Row("draws", "drawn at random", draws))
     if out is not None:
         rows.append(Row("saved", "saved as", str(out)))

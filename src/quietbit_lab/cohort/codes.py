@@ -1,11 +1,11 @@
-"""The cohort of `cohort.py` for mechanisms of several bits: sums of table[code] over clients, codes never written.
+"""The cohort of `sums.py` for mechanisms of several bits: sums of table[code] over clients, codes never written.
 
 Idea     the interpolated mechanism's sampler draws a code for each product left * right; a server adds up table[code],
          as `Kernel.accumulate` does with payloads. Whole numbers, so neither the order of clients nor the device
          matters. With `FixedPoint.of(alphabet, m).table` the mean of decoded values follows; with 0 .. B-1 the sum
          of codes.
-Symbols  as in `cohort.py` and `sampler.py`: x = 1/2 + scale left right. Codes are those of the per-client path: each
-         word of `cohort_words.py` (philox) goes through the sampler's law.
+Symbols  as in `sums.py` and `sampler.py`: x = 1/2 + scale left right. Codes are those of the per-client path: each
+         word of `words.py` (philox) goes through the sampler's law.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _compiled_sums(
     threads: int,
 ) -> NDArray[np.int64]:
     """The same sums by numba; a thread owns one class of one configuration at a time."""
-    from quietbit_lab.cohort.compiled_codes import sum_class
+    from quietbit_lab.cohort.compiled import sum_class
 
     groups, _, classes = left.shape
     sums = np.zeros((groups, classes, right.shape[1]), dtype=np.int64)

@@ -2,8 +2,10 @@
 
 Idea     per client: words of a row of features, then one pass that multiplies, compares and counts. Passes are plain
          loops over contiguous arrays, which the compiler turns into vector instructions; a row with undecided bits
-         is looked at again and those bits are settled by the exact law. Importing this module needs numba.
-Symbols  rows, places, kinds: see `cohort_words.py`; V, D, width: see `cohort_plan.py`.
+         is looked at again and those bits are settled by the exact law. Codes of several bits go through the passes
+         of the kernel's `compiled_sampling.py` on one client's products at a time, which stay in the cache. Importing
+         this module needs numba.
+Symbols  rows, places, kinds: see `words.py`; V, D, width: see `plan.py`.
 """
 
 from __future__ import annotations
@@ -13,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from quietbit.kernel.device_words import PHILOX_M0, PHILOX_M1, PHILOX_W0, PHILOX_W1, SIGMA
+from quietbit.kernel.compiled_sampling import list_open, lookup_pass, position_pass, resolve, settle_open
 from quietbit.kernel.jit import compiled, compiled_fast
+from quietbit.kernel.rng import PHILOX_M0, PHILOX_M1, PHILOX_W0, PHILOX_W1, SIGMA
 from quietbit_lab.cohort.law import CELLS, DEGREE, END, PER_UNIT
 from quietbit_lab.cohort.plan import MAGIC
 from quietbit_lab.cohort.words import KIND, TILE
 
-__all__ = ["count_class", "fill_words"]
+__all__ = ["count_class", "sum_class"]
 
 LOW = np.uint64(0xFFFFFFFF)
 M0, M1 = np.uint64(PHILOX_M0), np.uint64(PHILOX_M1)
@@ -176,7 +179,7 @@ def _compare_pass(words: Any, v: Any, width: Any, counts: Any) -> Any:
 
 @compiled
 def _exact_bit(t: float, reach: float, table: Any, primary: Any, tie: Any) -> Any:
-    """The law of `cohort_law.thresholds`, operator by operator."""
+    """The law of `law.thresholds`, operator by operator."""
     if not (t > -reach):
         t = -reach
     if not (t < reach):
@@ -295,3 +298,70 @@ def count_class(
             for f in range(features):
                 counts[f] += np.int32(short[f])
             short[:] = 0
+
+
+@compiled
+def _products(right: Any, left: Any, out: Any) -> None:
+    """Exact: two float32 numbers multiply to a float64."""
+    for i in range(out.size):
+        out[i] = np.float64(right[i]) * np.float64(left)
+
+
+@compiled
+def _ties(key: Any, client: int, stream: int, kind: int, features: Any, out: Any) -> None:
+    """The tie words of some features."""
+    x = np.empty((4, 1), np.uint32)
+    for i in range(out.size):
+        f = features[i]
+        row, place = 32 * (f // TILE) + f % 32, f % TILE // 32
+        _philox_rows(key, client, row, stream, kind + ((1 + place // 2) << KIND), x)
+        low, high = x[2 * (place % 2), 0], x[2 * (place % 2) + 1, 0]
+        out[i] = np.uint64(low) | (np.uint64(high & np.uint32(0xFFFF)) << np.uint64(32))
+
+
+@compiled
+def _add_codes(codes: Any, table: Any, sums: Any) -> None:
+    for i in range(sums.size):
+        sums[i] += table[codes[i]]
+
+
+@compiled
+def sum_class(
+    left: Any,
+    right: Any,
+    key: Any,
+    stream: int,
+    kind: int,
+    plan: Any,
+    lines: Any,
+    code: Any,
+    exact: Any,
+    table: Any,
+    sums: Any,
+) -> None:
+    """Add table[code] of class ``kind`` of all clients to ``sums``; ``left`` has one number per client."""
+    gain, low, high, inverse, offset = plan
+    numbers, clamp, knots, tables = exact
+    clients, features = right.shape
+    rows = 32 * ((features + TILE - 1) // TILE)
+    top = np.nextafter(np.float64(code.shape[0]), 0.0)
+    blocks, all_words = np.empty((4, rows), np.uint32), np.empty(8 * rows, np.uint16)
+    words = all_words[:features]
+    x, cell, part = np.empty(features), np.empty(features, np.int32), np.empty(features, np.float32)
+    codes, listed = np.empty(features, np.uint8), np.empty(features + 1, np.int32)
+    undecided = (np.empty(features, np.int64), np.empty(features, np.uint16), np.empty(features))
+    ties, settled = np.empty(features, np.uint64), np.empty(features, np.uint8)
+    for i in range(clients):
+        fill_words(key, False, i, stream, kind, blocks, all_words)
+        _products(right[i], left[i], x)
+        position_pass(x, gain, low, high, inverse, offset, top, cell, part)
+        lookup_pass(cell, words, code, codes)
+        left_open = listed[: list_open(codes, listed)]
+        found = settle_open(left_open, x, words, cell, part, lines, codes, 0, undecided, 0)
+        if found > 0:
+            index, word, value = undecided[0][:found], undecided[1][:found], undecided[2][:found]
+            _ties(key, i, stream, kind, index, ties[:found])
+            resolve(value, word, ties[:found], numbers, clamp, knots, tables, settled[:found])
+            for n in range(found):
+                codes[index[n]] = settled[n]
+        _add_codes(codes, table, sums)

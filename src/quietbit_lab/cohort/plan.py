@@ -2,7 +2,7 @@
 
 Idea     a kernel compares the 16 primary bits w with V, a float32 approximation of G = 65536 F rounded to a whole
          number. Further apart than `width` they decide as the exact law does; closer, the bit goes to
-         `cohort_law.py` with all 64 bits of its word. G - 32768 is odd in t, so half of a polynomial's terms vanish.
+         `law.py` with all 64 bits of its word. G - 32768 is odd in t, so half of a polynomial's terms vanish.
 Symbols  R = min(reach, cap); f = left right / (2 R) + 1/2 clamped to [0, 1], which a GPU does for nothing; z = 2 f - 1
          = t / R. odd: V = round(32768 + z (c_0 + c_1 z^2 + ...)). logistic: V = round(65536 / (1 + e^t)). laplace: V =
          round(32768 -+ 32768 (1 - e^-|t|)). Adding 1.5 2^23 makes float32 arithmetic itself round to whole numbers.

@@ -3,7 +3,7 @@
 Idea     a client with one sample and a linear softmax model has the update left[k] * right[f]. A simulation needs no
          single client's bits, only how many of them are one; so a kernel makes t = left * right in a register,
          draws the bit, and keeps the count. Bits are those of the per-client path: independent, one per client and
-         coordinate, P(code 1) right to 2^-52 (see `cohort_law.py`). Many configurations (models, clips, noise scales,
+         coordinate, P(code 1) right to 2^-52 (see `law.py`). Many configurations (models, clips, noise scales,
          seeds) over the same cohort go in one call.
 Symbols  G configurations, m clients, K classes, F features (a column of ones for the bias among them).
 

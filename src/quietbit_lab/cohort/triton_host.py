@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from quietbit._validate import MissingDependency, require_module
-from quietbit.kernel.device_tables import thresholds_on_device
 from quietbit.kernel.law import Gain
 from quietbit.kernel.sampler import Sampler
-from quietbit.kernel.triton import _device_tables as sampler_tables
+from quietbit.kernel.tables import thresholds_on_device
+from quietbit.kernel.triton import tables_on_device
 from quietbit_lab.cohort.law import BitLaw, tail_table
 from quietbit_lab.cohort.plan import PATTERN, bit_plan
 from quietbit_lab.cohort.words import row_count
@@ -47,11 +47,9 @@ def _machine_code() -> SimpleNamespace:
     interpreted = bool(triton.knobs.runtime.interpret)
     if not interpreted and not torch.cuda.is_available():
         raise MissingDependency("The cohort kernel for GPUs needs an NVIDIA GPU, and torch sees none here.")
-    from quietbit_lab.cohort import triton as triton_sums
-    from quietbit_lab.cohort import triton_codes, triton_settle
+    from quietbit_lab.cohort import triton as kernels
 
-    found = vars(triton_sums) | vars(triton_settle) | vars(triton_codes)
-    return SimpleNamespace(**found | {"interpreted": interpreted})
+    return SimpleNamespace(**vars(kernels) | {"interpreted": interpreted})
 
 
 def count_on_device(law: BitLaw, left: Any, right: Any, key: Any, reach: float, generator: str, streams: Any) -> Any:
@@ -105,7 +103,7 @@ def sum_on_device(sampler: Sampler, left: Any, right: Any, table: Any, key: Any,
     if size == 0 or clients == 0:
         return totals
     plan, rows = thresholds_on_device(sampler), row_count(features)
-    gain, tables = Gain.of(1.0, sampler.scale), sampler_tables(sampler, str(left.device))
+    gain, tables = Gain.of(1.0, sampler.scale), tables_on_device(sampler, str(left.device))
     expected = 8 * (sampler.symbols - 1) * (2 * plan.half + 1) / 65536
     capacity = max(1, math.ceil(min(1.0, 2 * expected) * groups * clients * classes * rows) + ROOM)
     listed = torch.empty(capacity, dtype=torch.int64, device=left.device)

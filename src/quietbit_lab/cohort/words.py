@@ -3,9 +3,9 @@
 Idea     a simulation randomises configurations x clients x classes x features bits a round. Each has its own 16
          primary and 48 tie bits, a function of the key and of (stream, client, class, feature), so any kernel finds
          any word and no two bits share one. `stream` is the configuration's number.
-philox   Philox4x32 with 10 rounds, as in `device_words.py`: passes all known statistical tests, and is no cipher. A
+philox   Philox4x32 with 10 rounds, as in the kernel's `rng.py`: passes all known statistical tests, and is no cipher. A
          simulation needs no more: the data are the simulator's own.
-chacha12 the stream cipher of `device_words.py`: for a cohort whose randomness must stay unpredictable.
+chacha12 the stream cipher of the kernel's `rng.py`: for a cohort whose randomness must stay unpredictable.
 Symbols  row = 32 (f div 256) + f mod 32 and place j = (f mod 256) div 32: a GPU's thread owns a row, its eight places
          and all clients; kind 0 holds primary words, two to a 32-bit word, the lower half first, the others hold ties.
 
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._validate import require
-from quietbit.kernel.device_words import ROUNDS, chacha_block, philox_rounds
+from quietbit.kernel.rng import ROUNDS, chacha_block, philox_rounds
 
 __all__ = ["GENERATORS", "MAX_STREAM", "TILE", "check_generator", "key_numbers", "row_count", "words_of"]
 

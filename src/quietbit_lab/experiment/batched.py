@@ -13,8 +13,8 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from quietbit._files import only_writer, write_json
 from quietbit._validate import finite_real
-from quietbit_lab.experiment.files import only_writer, write_json
 from quietbit_lab.experiment.grid import Job, Sweep
 from quietbit_lab.experiment.sweep import Told, append_result, pending
 

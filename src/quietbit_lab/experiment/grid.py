@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, final
 
 from quietbit._validate import InvalidParameter, QuietbitError, require
-from quietbit.plan.settings import Settings
+from quietbit_lab.experiment.record import Setting
 
 __all__ = ["Job", "Sweep", "read_sweep"]
 
@@ -28,16 +28,16 @@ TABLES = ("name", "claim", "task", "common", "grid", "reduced")
 @final
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run of a sweep: settings and the words of its task."""
+    """One run of a sweep: its setting and the words of its task."""
 
-    settings: Settings
+    setting: Setting
     task: Mapping[str, Any]
     label: str
 
     @property
     def identity(self) -> str:
-        """A digest of everything the result depends on, the words of secure runs excepted."""
-        text = json.dumps({"settings": self.settings.to_json(), "task": dict(self.task)}, sort_keys=True)
+        """A digest of everything the result depends on, the random bits of secure runs excepted."""
+        text = json.dumps({"settings": self.setting.first_words(), "task": dict(self.task)}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
@@ -87,7 +87,7 @@ def _expand(choices: Mapping[str, Any], task: Mapping[str, Any], label: str) -> 
         for seed in seeds:
             given = dict(zip(axes, chosen, strict=True))
             given |= {"rounds": rounds[-1], "evaluate_at": rounds, "seed": seed}
-            jobs.append(Job(Settings.from_json({"words": "seeded", **given}), task, label))
+            jobs.append(Job(Setting.from_json({"rng": "seeded", **given}), task, label))
     return jobs
 
 

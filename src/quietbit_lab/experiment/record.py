@@ -1,7 +1,9 @@
 """A run as JSON: enough to repeat it, and everything it claims.
 
-Idea     settings, task, seed, versions and commit say how; points, guarantee and bytes say what came of it.
-         With seeded words the same record gives the same accuracies on the same kind of machine.
+Idea     settings (a plan and a training, as one flat table), task, seed, versions and commit say how; points, guarantee
+         and bytes say what came of it. With a seeded rng the same record gives the same accuracies on the same kind of
+         machine. Records of version 1 have other words for some settings: `modern` reads them, and digests of settings
+         are still taken of those words, so that a job keeps its name.
 """
 
 from __future__ import annotations
@@ -12,21 +14,94 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from enum import Enum
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
-from quietbit._validate import QuietbitError
+from quietbit._files import write_json
+from quietbit._validate import InvalidParameter, QuietbitError, require
+from quietbit.mechanism.base import Mechanism
+from quietbit.plan.plan import RoundPlan
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.simulate.loop import Point, Run
-from quietbit_lab.experiment.files import write_json
+from quietbit.simulate.training import Training
 
-__all__ = ["EVERY_CLIENT", "FORMAT", "commit_of", "read_record", "run_record", "save_record", "versions"]
+__all__ = [
+    "EVERY_CLIENT", "FORMAT", "Setting", "commit_of", "modern", "read_record", "run_record", "save_record", "versions",
+]  # fmt: skip
 
-FORMAT, VERSION = "quietbit run", 1
+FORMAT, VERSION, READ = "quietbit run", 2, (1, 2)
+# What version 1 called the settings that have another name now.
+RENAMED = {
+    "epsilon": "design_epsilon",
+    "target_epsilon": "epsilon",
+    "noise": "noise_multiplier",
+    "words": "rng",
+    "honest": "min_honest_clients",
+}
+OLD_ALONE = set(RENAMED) - set(RENAMED.values())  # names that no newer record has
 EVERY_CLIENT = "every client"
 PACKAGES = ("quietbit", "numpy", "scipy", "numba", "torch", "kymatio", "scikit-learn", "cryptography")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Everything that is chosen before a run: its plan and its training."""
+
+    plan: RoundPlan
+    training: Training
+
+    def __post_init__(self) -> None:
+        """Refuse a training that does not go with the plan."""
+        self.training.local(self.plan)
+
+    @property
+    def seed(self) -> int:
+        """What fixes the starting point, and who takes part when."""
+        return self.plan.seed
+
+    def with_seed(self, seed: int) -> Setting:
+        """The same under another seed."""
+        return replace(self, plan=replace(self.plan, seed=seed))
+
+    def to_json(self) -> dict[str, Any]:
+        """One flat table of plain values for a record; how often clients take part follows from the rest."""
+        values = {**asdict(self.plan), **asdict(self.training)}
+        values = {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
+        return {name: value for name, value in values.items() if name != "releases" or value is not None}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Setting:
+        """From a record or a sweep; an unknown name is refused."""
+        names = {kind: [field.name for field in fields(kind) if field.init] for kind in (RoundPlan, Training)}
+        known = [*names[RoundPlan], *names[Training]]
+        for name in values:
+            require(name in known, "setting", name, "one of " + ", ".join(known))
+        given = {**values, "evaluate_at": tuple(values.get("evaluate_at", ()))}
+        try:
+            plan, training = (
+                kind(**{name: value for name, value in given.items() if name in names[kind]}) for kind in names
+            )
+        except TypeError as error:
+            raise InvalidParameter(f"settings are not complete: {error}.") from None
+        return cls(plan, training)  # type: ignore[arg-type]
+
+    def first_words(self) -> dict[str, Any]:
+        """The table in the words of version 1, of which digests are taken: a job that has a name keeps it."""
+        old = {new: name for name, new in RENAMED.items()}
+        return {old.get(name, name): value for name, value in self.to_json().items()}
+
+
+def modern(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record with its settings in today's words; the only place that knows the words of version 1."""
+    settings = record.get("settings")
+    if not isinstance(settings, Mapping) or not OLD_ALONE & set(settings):
+        return dict(record)
+    return {**record, "settings": {RENAMED.get(name, name): value for name, value in settings.items()}}
 
 
 def run_record(
@@ -48,19 +123,19 @@ def run_record(
         "status": run.status,
         "reason": run.reason,
         "task": task,
-        "settings": run.settings.to_json(),
+        "settings": Setting(run.plan, run.training).to_json(),
         "rounds": run.rounds,
         "mechanism": describe(run.mechanism),
         "dimension": int(run.parameters.size),
         "points": [_point(point) for point in run.points],
         "guarantee": _guarantee(run.guarantee),
         "bytes_per_client": run.bytes_per_client,
-        "uplink_bytes": run.rounds * run.settings.cohort * run.bytes_per_client,
+        "uplink_bytes": run.rounds * run.plan.cohort * run.bytes_per_client,
         "seconds": run.seconds,
         "device": device,
         "draws": draws,
         "batch": dict(batch) if batch is not None else None,
-        "seeds": {"run": run.settings.seed, "words": run.settings.seed if run.settings.words == "seeded" else None},
+        "seeds": {"run": run.plan.seed, "rng": run.plan.seed if run.plan.rng == "seeded" else None},
         "versions": versions(),
         "machine": {
             "system": platform.platform(),
@@ -77,7 +152,7 @@ def save_record(path: Path, record: dict[str, Any]) -> Path:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """A record from a file; anything else is refused."""
+    """A record from a file, in today's words; anything else is refused."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -86,16 +161,16 @@ def read_record(path: Path) -> dict[str, Any]:
         raise QuietbitError(f"{path} is not a run record: it is not complete JSON.") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise QuietbitError(f"{path} is not a run record: it does not say format {FORMAT!r}.")
-    if content.get("version") != VERSION:
-        raise QuietbitError(f"{path} has version {content.get('version')!r}, and this library reads {VERSION}.")
-    return content
+    if content.get("version") not in READ:
+        raise QuietbitError(f"{path} has version {content.get('version')!r}, and this library reads 1 and 2.")
+    return modern(content)
 
 
-def describe(mechanism: Any) -> dict[str, Any] | None:
+def describe(mechanism: Mechanism | None) -> dict[str, Any] | None:
     """The public numbers of a mechanism."""
     if mechanism is None:
         return None
-    found: dict[str, Any] = {"kind": type(mechanism).__name__, "bits": mechanism.bits}
+    found: dict[str, Any] = {"kind": type(mechanism).__name__, "bits": mechanism.layout.bits}
     inner = getattr(mechanism, "inner", None)
     if inner is not None:
         found["inner"] = describe(inner)

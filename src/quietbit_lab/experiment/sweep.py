@@ -19,12 +19,13 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from quietbit._files import append_line, only_writer, read_lines
 from quietbit._validate import QuietbitError, finite_real, whole_number
-from quietbit.plan.problem import Problem
-from quietbit.simulate.loop import INTERRUPTED, simulate
-from quietbit_lab.experiment.files import append_line, only_writer, read_lines
+from quietbit.simulate.loop import INTERRUPTED
+from quietbit.simulate.problem import Problem
 from quietbit_lab.experiment.grid import Job, Sweep
-from quietbit_lab.experiment.record import run_record
+from quietbit_lab.experiment.quick import train
+from quietbit_lab.experiment.record import modern, run_record
 
 __all__ = ["RESULTS", "Told", "append_result", "finished", "pending", "run_job", "run_sweep"]
 
@@ -36,12 +37,14 @@ _problems: dict[str, Problem] = {}  # a worker builds each problem once
 
 
 def finished(folder: Path) -> list[dict[str, Any]]:
-    """The results in a folder, whole lines only, the first where a job has several."""
+    """The results in a folder, in today's words: whole lines only, the first where a job has several."""
     found: dict[str, dict[str, Any]] = {}
     for line in read_lines(folder / RESULTS):
         if not isinstance(line, dict) or "job" not in line:
             raise QuietbitError(f"{folder / RESULTS} is not a file of results: a line names no job.")
-        found.setdefault(str(line["job"]), line)
+        record = line.get("record")
+        known = {**line, "record": modern(record)} if isinstance(record, dict) else line
+        found.setdefault(str(line["job"]), known)
     return list(found.values())
 
 
@@ -91,10 +94,10 @@ def append_result(sweep: Sweep, folder: Path, result: dict[str, Any]) -> None:
 
 def run_job(job: Job, make_problem: MakeProblem) -> dict[str, Any]:
     """One job in this process."""
-    key = repr((sorted(job.task.items()), job.settings.seed if job.task.get("samples", 1) != 1 else 0))
+    key = repr((sorted(job.task.items()), job.setting.seed if job.task.get("samples", 1) != 1 else 0))
     if key not in _problems:
-        _problems[key] = make_problem(job.task, job.settings.seed)
-    run = simulate(_problems[key], job.settings)
+        _problems[key] = make_problem(job.task, job.setting.seed)
+    run = train(_problems[key], job.setting.plan, job.setting.training)
     if run.status == INTERRUPTED:
         raise KeyboardInterrupt
     return {"job": job.identity, "label": job.label, "record": run_record(run, dict(job.task))}

@@ -16,8 +16,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from quietbit._files import write_whole
 from quietbit._validate import require
-from quietbit_lab.experiment.files import write_whole
 from quietbit_lab.report.page_data import page_data
 from quietbit_lab.report.runs import PlacedRun
 

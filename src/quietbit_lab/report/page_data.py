@@ -182,5 +182,5 @@ def _made(runs: Sequence[PlacedRun]) -> dict[str, Any]:
         "versions": {name: sorted(found) for name, found in sorted(of_runs.items())},
         "commits": sorted({str(run.record["commit"]) for run in runs if run.record.get("commit")}),
         "runs": len(runs),
-        "seeded": any(run.record["settings"].get("words") == "seeded" for run in runs),
+        "seeded": any(run.record["settings"].get("rng") == "seeded" for run in runs),
     }

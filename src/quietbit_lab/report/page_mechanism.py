@@ -19,18 +19,16 @@ from quietbit._validate import QuietbitError
 from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
-from quietbit.mechanism.additive import Gaussian, Laplace, Sign
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.dithered import DitheredMVU
-from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.mechanism.skellam import Skellam
+from quietbit.mechanism.registry import build
 
 __all__ = ["Pictures", "rebuild"]
 
 POINTS = 41  # per curve
 MOST_CELLS = 24  # rows or columns of a table that is shown; larger ones are thinned
 MOST_PICTURES = 120  # beyond it a page would grow without being read
+CODED = ("Skellam",)  # whose bits are a choice of its own, not that of a design
 MOST_SOLVED = 128  # levels times symbols of a design that is solved anew for a picture
 
 
@@ -58,7 +56,7 @@ class Pictures:
         mechanism = rebuild(record)
         if mechanism is None:
             return -1
-        self.found.append(_picture(mechanism))
+        self.found.append(_picture(mechanism, record["mechanism"]))
         return len(self.found) - 1
 
 
@@ -73,22 +71,24 @@ def rebuild(record: Mapping[str, Any]) -> Mechanism | None:
 
 
 def _built(described: Mapping[str, Any], ball: Ball) -> Mechanism | None:
-    kind = described["kind"]
-    if kind == "Gaussian":
-        return Gaussian(ball, described["noise_multiplier"])
-    if kind == "Laplace":
-        return Laplace(ball, described["scale_multiplier"])
-    if kind == "Skellam":
-        return Skellam(ball, described["noise_multiplier"], described["bits"])
-    if kind == "Sign":
-        inner = _built(described["inner"], ball)
-        return Sign(inner) if isinstance(inner, Gaussian | Laplace) else None
-    design = _design(described) if kind in ("InterpolatedMVU", "DitheredMVU") else None
-    if design is None:
-        return None
-    if kind == "DitheredMVU":
-        return DitheredMVU(design, ball)
-    return InterpolatedMVU(design, ball, described["beta"], described["clamp"], described["decoder"])
+    """From the numbers of a record to the description that the registry reads."""
+    shape = {"kind": "Ball", "norm": ball.norm.value, "radius": ball.radius, "dimension": ball.dimension}
+    full = _full(described, shape)
+    return None if full is None else build(full)
+
+
+def _full(described: Mapping[str, Any], ball: Mapping[str, Any]) -> dict[str, Any] | None:
+    kept = {name: value for name, value in described.items() if name not in ("bits", "design", "inner")}
+    if "inner" in described:
+        return {**kept, "inner": _full(described["inner"], ball)}
+    if "design" in described:
+        design = _design(described)
+        if design is None:
+            return None
+        kept["design"] = {"design": {**json.loads(design.canonical()), "identity": design.identity()}}
+    elif described["kind"] in CODED:
+        kept["bits"] = described["bits"]
+    return {**kept, "ball": dict(ball)}
 
 
 def _design(described: Mapping[str, Any]) -> Design | None:
@@ -100,56 +100,61 @@ def _design(described: Mapping[str, Any]) -> Design | None:
     return design if design.identity() == said["identity"] else None
 
 
-def _picture(mechanism: Mechanism) -> dict[str, Any]:
-    clip = mechanism.domain.radius
-    # A sign is brought to the units of an update as a server would; all others have them already.
-    unit = clip * mechanism.slope_at_zero if isinstance(mechanism, Sign) else 1.0
+def _picture(mechanism: Mechanism, described: Mapping[str, Any]) -> dict[str, Any]:
+    clip, unit = mechanism.domain.radius, _unit(mechanism)
     x = np.linspace(-1.0, 1.0, POINTS)
-    mean = np.array([mechanism.expectation(float(clip * u)) for u in x]) / (unit if unit != 1.0 else clip)
-    variance = np.array([mechanism.variance(float(clip * u)) for u in x]) / (unit if unit != 1.0 else clip) ** 2
+    mean = np.array([mechanism.expectation(float(clip * u)) for u in x]) / unit
+    variance = np.array([mechanism.variance(float(clip * u)) for u in x]) / unit**2
     return {
-        "words": _words(mechanism),
+        "words": _words(described),
         "x": _digits(x, 4),
         "bias": _digits(mean - x),
         "variance": _digits(variance),
         "typical": float(f"{mechanism.domain.dimension**-0.5:.4g}"),
-        "table": _table(mechanism),
+        "table": _table(mechanism, unit),
     }
 
 
-def _words(mechanism: Mechanism) -> str:
-    if isinstance(mechanism, Sign):
-        return f"The sign of a noisy coordinate, one bit: {_words(mechanism.inner)}"
-    if isinstance(mechanism, Gaussian):
-        return f"Gaussian noise of {mechanism.noise_multiplier:.4g} times the clip on every coordinate."
-    if isinstance(mechanism, Laplace):
-        return f"Laplace noise of scale {mechanism.scale_multiplier:.4g} times the clip on every coordinate."
-    if isinstance(mechanism, Skellam):
-        noise = f"{mechanism.noise_multiplier:.4g} times the clip"
-        return f"Skellam noise of {noise}, on integers of {mechanism.bits} bits."
-    if isinstance(mechanism, InterpolatedMVU | DitheredMVU):
-        spec = mechanism.design.spec
-        bits = f"{spec.output_bits} bit{'s' if spec.output_bits > 1 else ''}"
+def _unit(mechanism: Any) -> float:
+    """What a decoded value is divided by to be in units of the clip.
+
+    A sign has no unit: it is brought to that of an update as a server would, by its slope at zero.
+    """
+    slope = getattr(mechanism, "slope_at_zero", None)
+    return float(mechanism.domain.radius * (1.0 if slope is None else slope))
+
+
+def _words(described: Mapping[str, Any]) -> str:
+    kind = described["kind"]
+    if kind == "Sign":
+        return f"The sign of a noisy coordinate, one bit: {_words(described['inner'])}"
+    if kind == "Gaussian":
+        return f"Gaussian noise of {described['noise_multiplier']:.4g} times the clip on every coordinate."
+    if kind == "Laplace":
+        return f"Laplace noise of scale {described['scale_multiplier']:.4g} times the clip on every coordinate."
+    if kind == "Skellam":
+        noise = f"{described['noise_multiplier']:.4g} times the clip"
+        return f"Skellam noise of {noise}, on integers of {described['bits']} bits."
+    if "design" in described:
+        said, count = described["design"], described["bits"]
+        bits = f"{count} bit{'s' if count > 1 else ''}"
         return (
-            f"A design of {spec.input_levels} levels and {bits}, metric epsilon {spec.epsilon:.4g}; "
-            f"SHA-256 {mechanism.design.identity()[:12]}…"
+            f"A design of {said['levels']} levels and {bits}, metric epsilon {said['epsilon']:.4g}; "
+            f"SHA-256 {said['identity'][:12]}…"
         )
-    return type(mechanism).__name__
+    return str(kind)
 
 
-def _table(mechanism: Mechanism) -> dict[str, Any] | None:
+def _table(mechanism: Any, unit: float) -> dict[str, Any] | None:
     """Probabilities of all symbols at the levels; noise that is a number has no table."""
-    clip = mechanism.domain.radius
-    if isinstance(mechanism, Sign):
+    clip, design = mechanism.domain.radius, getattr(mechanism, "design", None)
+    if design is not None:
+        inputs = (2 * design.spec.levels - 1) / getattr(mechanism, "beta", 1.0)
+        return _thinned(inputs, np.asarray(mechanism.values, dtype=np.float64) / clip, design.probabilities)
+    if mechanism.layout.bits == 1:  # two codes of opposite values: the mean says how likely they are
         inputs = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
         plus = np.array([(1 + mechanism.expectation(float(clip * u))) / 2 for u in inputs])
-        value = 1 / (clip * mechanism.slope_at_zero)
-        return _thinned(inputs, np.array([-value, value]), np.stack([1 - plus, plus], axis=1))
-    if isinstance(mechanism, InterpolatedMVU | DitheredMVU):
-        beta = mechanism.beta if isinstance(mechanism, InterpolatedMVU) else 1.0
-        inputs = (2 * mechanism.design.spec.levels - 1) / beta
-        values = np.asarray(mechanism.values, dtype=np.float64) / clip
-        return _thinned(inputs, values, mechanism.design.probabilities)
+        return _thinned(inputs, np.array([-1.0, 1.0]) / unit, np.stack([1 - plus, plus], axis=1))
     return None
 
 

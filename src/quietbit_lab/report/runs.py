@@ -2,7 +2,8 @@
 
 Idea     a run is a label and a record. A record by itself is labelled by its mechanism and bits; a sweep brings its
          own labels. The same run named twice counts once, or error bars would shrink. Runs are compared only where
-         epsilon means the same: one task, unit, adjacency and delta make a *comparison*.
+         epsilon means the same: one task, unit, adjacency and delta make a *comparison*. A budget leaves the settings
+         whose epsilon it covers; runs without privacy have no epsilon to compare and are always kept.
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
-from quietbit._validate import QuietbitError
+from quietbit._validate import QuietbitError, require
+from quietbit_lab.experiment.frontier import Summary, frontier, summarise
 from quietbit_lab.experiment.record import read_record
 from quietbit_lab.experiment.sweep import RESULTS, finished
 
-__all__ = ["Comparison", "PlacedRun", "comparisons", "label_of", "read_placed_runs", "settings_of"]
+__all__ = [
+    "Comparison", "PlacedRun", "best_curves", "comparable", "comparisons", "label_of", "read_placed_runs",
+    "settings_of", "settings_within",
+]  # fmt: skip
 
 NAMES = {
     "imvu": "I-MVU",
@@ -154,12 +159,46 @@ def settings_of(record: Mapping[str, Any]) -> dict[str, Any]:
     mechanism = record.get("mechanism") or {}
     inner = mechanism.get("inner") or mechanism
     strengths = {
-        "noise": inner.get("noise_multiplier", inner.get("scale_multiplier")),
-        "epsilon": (mechanism.get("design") or {}).get("epsilon"),
+        "noise_multiplier": inner.get("noise_multiplier", inner.get("scale_multiplier")),
+        "design_epsilon": (mechanism.get("design") or {}).get("epsilon"),
         "beta": mechanism.get("beta"),
     }
-    calibrated = settings.get("epsilon") is None and settings.get("noise") is None
+    calibrated = settings.get("design_epsilon") is None and settings.get("noise_multiplier") is None
     return {**settings, **{k: v for k, v in strengths.items() if calibrated and v is not None}}
+
+
+def comparable(runs: Sequence[PlacedRun]) -> list[PlacedRun]:
+    """The runs that came to their end, if their epsilons all mean the same; else they are refused."""
+    compared = comparisons([run for run in runs if run.ended])
+    require(compared, "runs", f"{len(runs)} runs, none finished", "at least one that came to its end")
+    kinds = [f"{one.task.get('name')}, one {one.unit}, {one.adjacency}, delta {one.delta:g}" for one in compared]
+    require(len(kinds) == 1, "runs of one figure", kinds, "of one task, unit, adjacency and delta")
+    return list(compared[0].runs)
+
+
+def settings_within(runs: Sequence[PlacedRun], target: float | None) -> list[tuple[Summary, PlacedRun]]:
+    """Settings whose epsilon is at most the target, where they were to be judged, each with one of its runs."""
+    first = {_key(run.label, settings_of(run.record)): run for run in reversed(runs)}
+    points = summarise(run.plain(whole=False) for run in runs)
+    found = [(point, first[_key(point.label, point.settings)]) for point in points]
+    return [(p, run) for p, run in found if target is None or p.epsilon_upper <= target or run.mechanism == PUBLIC]
+
+
+def best_curves(runs: Sequence[PlacedRun], target: float | None) -> dict[str, list[tuple[int, float]]]:
+    """Mean accuracy over rounds of the best setting of each label within the target, up to where it was judged."""
+    lines = frontier(point for point, _ in settings_within(runs, target))
+    every = summarise(run.plain() for run in runs)
+    curves = {}
+    for label, line in sorted(lines.items()):
+        best = line[-1]
+        own = [p for p in every if p.label == label and p.settings == best.settings and p.rounds <= best.rounds]
+        curves[label] = [(p.rounds, p.accuracy) for p in sorted(own, key=lambda p: p.rounds)]
+    return curves
+
+
+def _key(label: str, settings: Mapping[str, Any]) -> str:
+    kept = {k: v for k, v in settings.items() if k not in ("seed", "rounds", "evaluate_at")}
+    return json.dumps([label, kept], sort_keys=True)
 
 
 def _named_by_trust(runs: Sequence[PlacedRun]) -> list[PlacedRun]:

@@ -23,11 +23,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from quietbit._files import write_whole
 from quietbit._validate import QuietbitError, require, require_module
-from quietbit_lab.experiment.files import write_whole
-from quietbit_lab.task.cifar10 import BATCHES, load_cifar10
-from quietbit_lab.task.mnist import IDX_FILES, load_fashion_mnist, load_mnist
-from quietbit_lab.task.source import FETCHED, DamagedData
+from quietbit_lab.task.dataset import FETCHED, DamagedData
+from quietbit_lab.task.images import BATCHES, IDX_FILES, load_cifar10, load_fashion_mnist, load_mnist
 
 __all__ = ["cifar_planes", "fetch"]
 

@@ -2,7 +2,8 @@
 
 Idea     runs that share seed, cohort and participation meet the same clients in the same order. They are trained side
          by side on one device; each has its own mechanism, step size, clip, account and end. What a round does to one
-         of them has the law of `simulate/loop.py`.
+         of them has the law of `simulate/loop.py`. An account is the releases of every client, which they share, and
+         a mechanism; runs with equal mechanisms share it too, so that a grid of step sizes costs one.
 Symbols  G runs; w, v: (G, K, width) parameters and momentum in float32: v <- mu v + mean, w <- w - lr v.
 Source   Guo et al. (ICML 2023), appendix "Choice of Hyperparameters": the grids that this is for.
 
@@ -25,36 +26,55 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._validate import InvalidParameter, require, require_module
-from quietbit.mechanism.ball import Norm
-from quietbit.plan.participation import Participation, participation
-from quietbit.plan.settings import Settings
-from quietbit.privacy.guarantee import Unit
-from quietbit.simulate.loop import DIVERGED, LARGEST, Point, Run
+from quietbit.mechanism.base import Mechanism
+from quietbit.plan.account import Account
+from quietbit.plan.participation import Participation, releases_per_client
+from quietbit.plan.plan import RoundPlan
+from quietbit.privacy.guarantee import Guarantee, Trust, Unit
+from quietbit.simulate.collect import payload_bytes
+from quietbit.simulate.loop import DIVERGED, FINISHED, LARGEST, TARGET, Point, Run
+from quietbit.simulate.problem import Rows
+from quietbit_lab.experiment.record import Setting
 from quietbit_lab.task.linear import LinearSoftmax
 from quietbit_lab.task.linear_device import DeviceProblem, Tensor, exact_products, open_device
-from quietbit_lab.task.linear_lane import DROPPED, Accounts, Lane, make_lanes
-from quietbit_lab.task.linear_sums import CohortMean, DrawKey, cohort_mean
+from quietbit_lab.task.linear_sums import CohortMean, DrawKey, cohort_mean, kind_of
 
-__all__ = ["DROPPED", "Batch", "shared_walk", "train_many"]
+__all__ = ["DROPPED", "Batch", "Lane", "shared_walk", "train_many"]
 
 LOOK = 25  # rounds between looks at which runs have diverged, and at the clock
 Watch: TypeAlias = Callable[[int, "Sequence[Point | None]"], bool]  # rounds done, newest points; False stops
+DROPPED = "dropped"
+STRENGTH = (
+    "mechanism",
+    "design_epsilon",
+    "noise_multiplier",
+    "bits",
+    "levels",
+    "beta",
+    "clamp",
+    "decoder",
+    "epsilon",
+    "trust",
+    "min_honest_clients",
+)
+MECHANISM = (*STRENGTH, "clip", "norm", "unit", "adjacency", "delta", "rounds", "cohort", "participation", "seed")
 
 
-def train_many(problem: LinearSoftmax, settings: Sequence[Settings], device: str = "cpu") -> list[Run]:
+def train_many(problem: LinearSoftmax, settings: Sequence[Setting], device: str = "cpu") -> list[Run]:
     """Train with every one of the settings, which share `shared_walk`; one run each, in their order.
 
     Clients must have one example each, privacy must be client-level, and a mechanism must be one of
     `linear_sums.kind_of`; everything else is refused before anything is drawn.
     """
     batch = Batch(DeviceProblem(problem, open_device(device)), settings)
-    batch.advance(settings[0].rounds)
+    batch.advance(settings[0].training.rounds)
     return batch.runs()
 
 
-def shared_walk(settings: Settings) -> tuple[Any, ...]:
+def shared_walk(setting: Setting) -> tuple[Any, ...]:
     """What runs of one batch have in common."""
-    return (settings.seed, settings.cohort, settings.participation, settings.rounds, settings.norm, settings.words)
+    plan = setting.plan
+    return (plan.seed, plan.cohort, plan.participation, setting.training.rounds, plan.norm.value, plan.rng)
 
 
 @final
@@ -67,7 +87,7 @@ class Batch:
     """
 
     data: DeviceProblem
-    settings: Sequence[Settings]
+    settings: Sequence[Setting]
     drop_behind: float | None = None
     number: int = field(init=False, default=0)
     seconds: float = field(init=False, default=0.0)
@@ -87,17 +107,17 @@ class Batch:
         """Refuse runs that do not belong together or cannot be drawn this way; nothing is drawn yet."""
         require(len(self.settings) > 0, "settings", self.settings, "a list of at least one")
         first, problem = self.settings[0], self.data.problem
-        for settings in self.settings:
-            require(shared_walk(settings) == shared_walk(first), "settings of a batch", "different walks", "alike")
-            if settings.privacy_unit is not Unit.CLIENT or settings.local_steps != 1:
+        for setting in self.settings:
+            require(shared_walk(setting) == shared_walk(first), "settings of a batch", "different walks", "alike")
+            if setting.plan.unit is not Unit.CLIENT or setting.training.local_steps != 1:
                 raise InvalidParameter("Many models at once need client-level privacy and one local step.")
         clients = problem.sizes.size
-        self._schedule = participation(first.participation, clients, first.cohort, first.seed)
+        self._schedule = first.plan.schedule(clients)
         self.counts = np.zeros(clients, dtype=np.int64)
         self._accounts = Accounts(problem.sizes, self.counts)
-        share = self.data.share(Norm(first.norm))
+        share = self.data.share(first.plan.norm)
         self.lanes = make_lanes(self.settings, problem.dimension, self._accounts, self._schedule, share)
-        text = json.dumps([settings.to_json() for settings in self.settings], sort_keys=True)
+        text = json.dumps([setting.first_words() for setting in self.settings], sort_keys=True)
         self.identity = hashlib.sha256(text.encode()).hexdigest()[:24]
         # Runs of one kind lie side by side, so that a kind is a slice.
         self.alive = sorted(range(len(self.lanes)), key=lambda k: self.lanes[k].kind)
@@ -108,7 +128,7 @@ class Batch:
     @property
     def rounds(self) -> int:
         """How many rounds there are in all."""
-        return self.settings[0].rounds
+        return self.settings[0].training.rounds
 
     @property
     def done(self) -> bool:
@@ -123,7 +143,7 @@ class Batch:
     def advance(self, rounds: int, watch: Watch | None = None) -> None:
         """Up to ``rounds`` more rounds; fewer where all runs end, or where ``watch`` says False."""
         torch, began, before = require_module("torch", "lab"), time.perf_counter(), self.seconds
-        last, cohort = min(self.number + rounds, self.rounds), self.settings[0].cohort
+        last, cohort = min(self.number + rounds, self.rounds), self.settings[0].plan.cohort
         with exact_products():
             diverged = self._none_diverged()
             while self.number < last and self.alive:
@@ -137,7 +157,7 @@ class Batch:
                 here = torch.stack([torch.full_like(largest, self.number), largest])
                 diverged = torch.where(new, here, diverged)
                 self.number += 1
-                scored = any(self.lanes[k].settings.evaluated(self.number) for k in self.alive)
+                scored = any(self.lanes[k].setting.training.evaluated(self.number) for k in self.alive)
                 if scored or self.number % LOOK == 0 or self.number == last:
                     self._end_diverged(diverged)
                     self.seconds = before + time.perf_counter() - began
@@ -175,7 +195,7 @@ class Batch:
         clients, cohort, keys = self._ahead.pop()
         self.counts[clients] += 1
         features = self.data.cohort(cohort)
-        norm = Norm(self.settings[0].norm)
+        norm = self.settings[0].plan.norm
         errors = self.data.clipped_errors(self.w, features, cohort, norm, self._columns["clip"])
         self.v.mul_(self._columns["momentum"])
         for (start, stop, mean), key in zip(self._means, keys, strict=True):
@@ -197,7 +217,7 @@ class Batch:
         return rounds[::-1]
 
     def _key(self, number: int, kind: str) -> bytes:
-        if self.settings[0].words != "seeded":
+        if self.settings[0].plan.rng != "seeded":
             return os.urandom(32)
         return hashlib.sha256(f"{self.identity}:{number}:{kind}".encode()).digest()
 
@@ -206,7 +226,8 @@ class Batch:
         torch = require_module("torch", "lab")
 
         def column(name: str, kind: Any) -> Tensor:
-            values = [getattr(self.lanes[k].settings, name) for k in self.alive]
+            chosen = [self.lanes[k].setting for k in self.alive]
+            values = [one.plan.clip if name == "clip" else getattr(one.training, name) for one in chosen]
             return torch.tensor(values, dtype=kind, device=self.data.device)
 
         self._columns = {name: column(name, torch.float32)[:, None, None] for name in ("lr", "momentum")}
@@ -218,7 +239,7 @@ class Batch:
             stop = start + kinds.count(kind)
             chosen = self.alive[start:stop]
             mechanisms = [self.lanes[k].mechanism for k in chosen]
-            mean = cohort_mean(kind, mechanisms, chosen, self.settings[0].cohort, self.data.device)
+            mean = cohort_mean(kind, mechanisms, chosen, self.settings[0].plan.cohort, self.data.device)
             for k in chosen:
                 self.lanes[k].draws = mean.draws
             self._means.append((start, stop, mean))
@@ -247,7 +268,7 @@ class Batch:
         """End the runs whose targets forbid the next round, with a last score."""
         places = [place for place, k in enumerate(self.alive) if self.lanes[k].stop == self.number]
         if self.number:
-            self._score(self.number * self.settings[0].cohort, places)
+            self._score(self.number * self.settings[0].plan.cohort, places)
         for place in places:
             self.lanes[self.alive[place]].end_at_target(self.number, self.counts.copy())
         self._remove(places)
@@ -261,7 +282,7 @@ class Batch:
     def _score(self, sent: int, places: Sequence[int] | None = None) -> list[Point | None]:
         """Score the runs that ask for it (or those at ``places``) and drop the ones that are far behind."""
         torch = require_module("torch", "lab")
-        asked = [p for p, k in enumerate(self.alive) if self.lanes[k].settings.evaluated(self.number)]
+        asked = [p for p, k in enumerate(self.alive) if self.lanes[k].setting.training.evaluated(self.number)]
         chosen = asked if places is None else [p for p in places if not self.lanes[self.alive[p]].scored(self.number)]
         newest: list[Point | None] = [None] * len(self.lanes)
         index = torch.tensor(chosen, dtype=torch.int64, device=self.data.device)
@@ -303,3 +324,154 @@ class Batch:
     def _keep_parameters(self, places: Sequence[int]) -> None:
         for place in places:
             self.lanes[self.alive[place]].parameters = self.data.parameters(self.w[place : place + 1])[0]
+
+
+@final
+@dataclass(slots=True, eq=False)
+class Lane:
+    """A run of a batch; ``stop`` is the round that its target forbids, ``counts`` are those of an early end."""
+
+    setting: Setting
+    mechanism: Mechanism | None
+    kind: str
+    size: int
+    stop: int
+    draws: str = ""
+    points: list[Point] = field(default_factory=list)
+    status: str = FINISHED
+    reason: str = ""
+    rounds: int = 0
+    counts: NDArray[np.int64] | None = None
+    behind: float = 0.0
+    parameters: Rows | None = None
+
+    @property
+    def strength(self) -> str:
+        """Equal for runs that differ in nothing that privacy depends on."""
+        return _words(self.setting, STRENGTH)
+
+    def scored(self, number: int) -> bool:
+        """Whether there is a point after ``number`` rounds."""
+        return bool(self.points) and self.points[-1].round == number
+
+    def end(self, status: str, reason: str, rounds: int, counts: NDArray[np.int64]) -> None:
+        """End before the last round."""
+        self.status, self.reason, self.rounds, self.counts = status, reason, rounds, counts
+
+    def end_at_target(self, rounds: int, counts: NDArray[np.int64]) -> None:
+        """End because one more round would exceed the target."""
+        budget = self.setting.plan.epsilon
+        self.end(TARGET, f"Round {rounds + 1} would exceed the budget epsilon {budget:g}.", rounds, counts)
+
+    def falls_behind(self, best: float, most: float) -> bool:
+        """Whether it is ``most`` behind the best, was so at the scoring before, and is not catching up."""
+        before, self.behind = self.behind, best - self.points[-1].score.accuracy
+        return before > most and self.behind >= before
+
+    def behind_sentence(self) -> str:
+        """Why it was dropped."""
+        return (
+            f"Dropped after round {self.points[-1].round}: {100 * self.behind:.1f} points behind the best run "
+            "of the same privacy, and not catching up."
+        )
+
+    def run(self, accounts: Accounts, dimension: int, number: int, seconds: float) -> Run:
+        """What came of it; one that has not ended has done ``number`` rounds."""
+        account = accounts.of(self)
+        if account is not None and self.counts is not None:
+            account = account.fresh()
+            account.counts = self.counts
+        parameters = self.parameters if self.parameters is not None else np.zeros(dimension, dtype=np.float32)
+        rounds = self.rounds if self.counts is not None else number
+        return Run(
+            self.setting.plan,
+            self.setting.training,
+            self.mechanism,
+            account,
+            self.points,
+            self.status,
+            self.reason,
+            rounds,
+            parameters,
+            self.size,
+            seconds,
+        )
+
+
+@final
+@dataclass(slots=True, eq=False)
+class Accounts:
+    """Accounts that read one array of counts, one for each different mechanism; answers are kept for a round."""
+
+    sizes: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    _found: dict[str, Account] = field(init=False, default_factory=dict, repr=False)
+    _answers: dict[tuple[str, int], Guarantee] = field(init=False, default_factory=dict, repr=False)
+
+    def open(self, setting: Setting, mechanism: Mechanism) -> Account:
+        """The account of a mechanism, which is refused here if it has none."""
+        key = _words(setting, MECHANISM)
+        if key not in self._found:
+            account = setting.plan.account(mechanism, self.sizes)
+            account.counts = self.counts
+            self._found[key] = account
+        return self._found[key]
+
+    def of(self, lane: Lane) -> Account | None:
+        """The account of a run, none without privacy."""
+        return self.open(lane.setting, lane.mechanism) if lane.mechanism is not None else None
+
+    def worst(self, lane: Lane, number: int) -> Guarantee | None:
+        """What holds for every client now, after ``number`` rounds."""
+        account, key = self.of(lane), (_words(lane.setting, MECHANISM), number)
+        if account is None:
+            return None
+        if key not in self._answers:
+            self._answers[key] = account.worst(lane.setting.plan.delta)
+        return self._answers[key]
+
+
+def make_lanes(
+    settings: Sequence[Setting], dimension: int, accounts: Accounts, schedule: Participation, share: float
+) -> list[Lane]:
+    """A lane for each of the settings; what cannot be drawn or accounted for is refused."""
+    lanes, made = [], {}
+    for chosen in settings:
+        key = _words(chosen, MECHANISM)
+        if key not in made:
+            made[key] = _mechanism(chosen, dimension, accounts, schedule, share)
+        mechanism, kind, size, stop = made[key]
+        lanes.append(Lane(chosen, mechanism, kind, size, stop))
+    return lanes
+
+
+def _mechanism(
+    setting: Setting, dimension: int, accounts: Accounts, schedule: Participation, share: float
+) -> tuple[Mechanism | None, str, int, int]:
+    plan, rounds = setting.plan, setting.training.rounds
+    if not plan.private:
+        return None, kind_of(None, plan.cohort), 4 * dimension, rounds
+    releases = releases_per_client(schedule, rounds if plan.calibrated else 0)
+    mechanism = plan.mechanism_for(dimension, accounts.sizes, releases)
+    kind = kind_of(mechanism, plan.cohort, plan.trust, share)
+    account = accounts.open(setting, mechanism)
+    size = 4 * dimension if plan.trust is Trust.CENTRAL else payload_bytes(plan, mechanism)
+    return mechanism, kind, size, _stop(plan, rounds, account, schedule)
+
+
+def _stop(plan: RoundPlan, rounds: int, account: Account, schedule: Participation) -> int:
+    """The first round that the budget forbids: cohorts are public, so it is known beforehand."""
+    if plan.epsilon is None:
+        return rounds
+    alone = account.fresh()
+    for number in range(rounds):
+        clients = schedule.cohort(number)
+        if alone.worst(plan.delta, after=clients).epsilon_upper > plan.epsilon:
+            return number
+        alone.record(clients)
+    return rounds
+
+
+def _words(setting: Setting, names: Sequence[str]) -> str:
+    values = setting.to_json()
+    return json.dumps([values[name] for name in names])

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from quietbit._validate import InvalidParameter, QuietbitError, require_module
 from quietbit.mechanism.ball import Norm
-from quietbit.plan.problem import MARGIN, Rows, Score
+from quietbit.simulate.problem import MARGIN, Rows, Score
 from quietbit_lab.task.linear import LinearSoftmax
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ below 1e-8: no training could tell.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, final
 
@@ -26,10 +26,9 @@ from numpy.typing import NDArray
 from quietbit._validate import InvalidParameter, require_module
 from quietbit.kernel.fixed_point import FixedPoint
 from quietbit.kernel.sampler import Sampler
-from quietbit.mechanism.additive import Gaussian, Laplace, Sign
+from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.mechanism.skellam import Skellam
+from quietbit.mechanism.rounding import TRIES
 from quietbit.privacy.guarantee import Trust
 from quietbit_lab.cohort.codes import sum_codes
 from quietbit_lab.cohort.sums import MAX_REACH, BitLaw, count_ones
@@ -40,6 +39,7 @@ __all__ = ["EVERY_CLIENT", "LAW_OF_THE_SUM", "NORMAL_FOR_THE_SUM", "CohortMean",
 EVERY_CLIENT, LAW_OF_THE_SUM = "every client", "law of the sum"
 NORMAL_FOR_THE_SUM = "normal in place of the sum"
 LEAST_VARIANCE = 1e8  # of a cohort's Skellam noise, where a normal replaces it
+ROWS_GPU, ROWS_CPU = 1 << 25, 1 << 20  # coordinates written out at once
 MOST_BITS = 8  # of the cohort kernel's codes
 CENTRED = 1e-12  # a symmetric design's log-odds at 0, roundings aside
 
@@ -86,27 +86,53 @@ def kind_of(mechanism: Mechanism | None, cohort: int, trust: Trust = Trust.LOCAL
     """
     if trust is Trust.CENTRAL:
         return "central"
-    if mechanism is None or isinstance(mechanism, Gaussian | Laplace):
-        return "none" if mechanism is None else type(mechanism).__name__.lower()
-    if isinstance(mechanism, Sign):
-        name = "sign-normal" if isinstance(mechanism.inner, Gaussian) else "sign-laplace"
-        return f"{name} {bit_meaning(mechanism, share).reach!r}"
-    if isinstance(mechanism, Skellam):
-        if cohort * mechanism.noise_variance < LEAST_VARIANCE:
-            raise InvalidParameter(
-                f"Skellam noise of many models at once needs a cohort's variance of {LEAST_VARIANCE:g} in units of its "
-                f"integers, got {cohort * mechanism.noise_variance:g}: use more bits, or leave out --device."
-            )
-        return "skellam"
-    if isinstance(mechanism, InterpolatedMVU) and _logistic(mechanism):
-        return f"logistic {bit_meaning(mechanism, share).reach!r}"
-    if isinstance(mechanism, InterpolatedMVU) and mechanism.bits <= MOST_BITS:
-        # One sampler serves every clip: the scale goes into the errors.
-        return f"codes {mechanism.design.identity()} {mechanism.decoder} {mechanism.sampler.t_range}"
-    from quietbit_lab.task.linear_rows import check_rows
+    if mechanism is None:
+        return "none"
+    name = type(mechanism).__name__
+    if name not in KINDS:
+        raise InvalidParameter(f"{name} is not made for many models at once: leave out --device.")
+    return KINDS[name](mechanism, cohort, share)
 
-    check_rows(mechanism)
+
+def _sign(mechanism: Any, cohort: int, share: float) -> str:
+    return f"{SIGNS[type(mechanism.inner).__name__]} {bit_meaning(mechanism, share).reach!r}"
+
+
+def _skellam(mechanism: Any, cohort: int, share: float) -> str:
+    variance = cohort * mechanism.noise_variance
+    if variance < LEAST_VARIANCE:
+        raise InvalidParameter(
+            f"Skellam noise of many models at once needs a cohort's variance of {LEAST_VARIANCE:g} in units of its "
+            f"integers, got {variance:g}: use more bits, or leave out --device."
+        )
+    return "skellam"
+
+
+def _interpolated(mechanism: Any, cohort: int, share: float) -> str:
+    if _logistic(mechanism):
+        return f"logistic {bit_meaning(mechanism, share).reach!r}"
+    if mechanism.bits > MOST_BITS:
+        raise InvalidParameter(f"Codes of {mechanism.bits} bits are not made for many models: leave out --device.")
+    # One sampler serves every clip: the scale goes into the errors.
+    return f"codes {mechanism.design.identity()} {mechanism.decoder} {mechanism.sampler.t_range}"
+
+
+def _dithered(mechanism: Any, cohort: int, share: float) -> str:
+    if mechanism.design.spec.input_levels % 2 == 0:
+        raise InvalidParameter("MVU of many models at once needs an odd number of levels: leave out --device.")
     return "rows"
+
+
+# What only the laboratory knows of a class of mechanisms: how its cohorts are drawn together.
+KINDS: Mapping[str, Callable[[Any, int, float], str]] = {
+    "Gaussian": lambda mechanism, cohort, share: "gaussian",
+    "Laplace": lambda mechanism, cohort, share: "laplace",
+    "Sign": _sign,
+    "Skellam": _skellam,
+    "InterpolatedMVU": _interpolated,
+    "DitheredMVU": _dithered,
+}
+SIGNS = {"Gaussian": "sign-normal", "Laplace": "sign-laplace"}
 
 
 def cohort_mean(kind: str, mechanisms: Sequence[Any], numbers: Sequence[int], cohort: int, device: Any) -> CohortMean:
@@ -125,8 +151,6 @@ def cohort_mean(kind: str, mechanisms: Sequence[Any], numbers: Sequence[int], co
     if kind == "laplace":
         return LaplaceMean(_column([mechanism.scale for mechanism in mechanisms], device, torch.float64))
     if kind == "rows":
-        from quietbit_lab.task.linear_rows import RowsMean
-
         return RowsMean(list(mechanisms), device)
     streams = torch.tensor(numbers, dtype=torch.int32, device=device)
     if kind.startswith("codes"):
@@ -160,15 +184,15 @@ class Meaning:
     reach: float
 
 
-def bit_meaning(mechanism: InterpolatedMVU | Sign, share: float = 1.0) -> Meaning:
+def bit_meaning(mechanism: Any, share: float = 1.0) -> Meaning:
     """The one-bit law as ``law(gain * u)``: log-odds for I-MVU, standardised means for signs.
 
     The argument is cut at the reach: where the mechanism clamps, or beyond what any update of the ball can bring.
     """
     radius = mechanism.domain.radius
-    if isinstance(mechanism, Sign):
-        inner = mechanism.inner
-        gain = 1 / (inner.sigma if isinstance(inner, Gaussian) else inner.scale)
+    inner = getattr(mechanism, "inner", None)
+    if inner is not None:  # a sign of something noisy
+        gain = 1 / (inner.sigma if hasattr(inner, "sigma") else inner.scale)
         return Meaning(gain, -1.0, 1.0, _beyond(gain * radius * share))
     sampler = mechanism.sampler
     slope = float(sampler.slope[0, 1])
@@ -185,7 +209,7 @@ def _beyond(reach: float) -> float:
     return min(MAX_REACH, float(f"{reach * (1 + 1e-4):.5g}"))
 
 
-def _logistic(mechanism: InterpolatedMVU) -> bool:
+def _logistic(mechanism: Any) -> bool:
     """Whether a code is one bit whose log-odds are proportional to the update, up to a cut at both ends."""
     sampler = mechanism.sampler
     symmetric = abs(float(sampler.base[0, 1])) <= CENTRED and sampler.t_range[0] == -sampler.t_range[1]
@@ -274,3 +298,77 @@ def _column(values: Sequence[float], device: Any, kind: Any) -> Tensor:
     """One number per model, ready to be spread over its matrix."""
     torch = require_module("torch", "lab")
     return torch.from_numpy(np.asarray(values, dtype=np.float64)).to(device=device, dtype=kind)[:, None, None]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class RowsMean:
+    """MVU: symbols drawn for every client and coordinate, a few clients at a time.
+
+    The length of a dithered vector decides whether it is drawn again, so the cohort kernel, which never sees a whole
+    vector, does not fit. Rows are made from their two factors, and a symbol is drawn by comparing a uniform with F_k,
+    the probability of a symbol of at most k: the sum of values is m v_0 + sum_k (v_{k+1} - v_k) #{U >= F_k}. Plain
+    torch operations in float32, whose roundings move probabilities by about 1e-7: slower than the cohort kernel by an
+    order of magnitude.
+    """
+
+    mechanisms: Sequence[Any]
+    device: Any
+    draws: str = "every client"
+
+    def mean(self, errors: Tensor, features: Tensor, key: DrawKey) -> Tensor:
+        """Model after model."""
+        torch, generator = require_module("torch", "lab"), key.generator(self.device)
+        means = [
+            _rows_mean(mechanism, errors[place].float(), features, generator)
+            for place, mechanism in enumerate(self.mechanisms)
+        ]
+        return torch.stack(means)
+
+
+def _rows_mean(mechanism: Any, errors: Tensor, features: Tensor, generator: Any) -> Tensor:
+    """The mean for one model, errors (K, m)."""
+    torch, (clients, width), classes = require_module("torch", "lab"), features.shape, errors.shape[0]
+    most = max(1, (ROWS_GPU if features.is_cuda else ROWS_CPU) // (classes * width))
+    steps = np.diff(mechanism.values)
+    total = torch.zeros((classes, width), dtype=torch.float64, device=features.device)
+    for start in range(0, clients, most):
+        rows = errors[:, start : start + most].T[:, :, None] * features[start : start + most, None, :]
+        bounds = dithered(mechanism, rows, generator)
+        uniform = torch.rand(rows.shape, generator=generator, device=rows.device)
+        for step, bound in zip(steps.tolist(), bounds, strict=True):
+            total.add_((uniform >= bound).sum(dim=0), alpha=step)
+    return (total / clients + float(mechanism.values[0])).float()
+
+
+def dithered(mechanism: Any, rows: Tensor, generator: Any) -> list[Tensor]:
+    """F_k of the level that every coordinate was dithered to."""
+    torch, norm = require_module("torch", "lab"), mechanism.ball.norm
+    cells = mechanism.design.spec.input_levels - 1
+    half, limit = cells / 2, (mechanism.reach * cells) ** norm.order
+    grid = (rows * (half / mechanism.ball.radius)).clamp_(-half, half)
+    floor = grid.floor()
+    part = grid - floor
+    points = floor + (torch.rand(rows.shape, generator=generator, device=rows.device) < part)
+    for _ in range(TRIES):
+        again = (lengths(points, norm) > limit).nonzero()[:, 0]
+        if again.numel() == 0:
+            break
+        fresh = torch.rand((again.numel(), *rows.shape[1:]), generator=generator, device=rows.device)
+        points[again] = floor[again] + (fresh < part[again])
+    else:
+        points[again] = grid[again].trunc()
+    cumulative = _table(np.cumsum(mechanism.design.probabilities, axis=1), rows.device)
+    place = (points + half).long()
+    return [cumulative[place, symbol] for symbol in range(cumulative.shape[1] - 1)]
+
+
+def lengths(points: Tensor, norm: Norm) -> Tensor:
+    torch = require_module("torch", "lab")
+    each = points.abs() if norm is Norm.L1 else points.square()
+    return each.sum(dim=(1, 2), dtype=torch.float64)
+
+
+def _table(values: Any, device: Any) -> Tensor:
+    torch = require_module("torch", "lab")
+    return torch.from_numpy(np.array(values, dtype=np.float32)).to(device)

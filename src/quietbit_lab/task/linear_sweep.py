@@ -1,33 +1,39 @@
-"""Jobs of a sweep, trained together on one device.
+"""Jobs of a sweep, trained together on one device, and their checkpoints.
 
 Idea     linear models on clients of one example go in batches; a checkpoint is kept about once a minute. Other models,
-         and MVU on a CPU, which gains nothing from company, go one by one through the simulator.
+         and MVU on a CPU, which gains nothing from company, go one by one through the simulator. A checkpoint holds
+         parameters and momentum of the runs alive, the points of all, and how far they were; cohorts and keys follow
+         from the settings. It appears whole or not at all, and names the settings that it belongs to.
 """
 
 from __future__ import annotations
 
+import json
 import time
+import zipfile
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias, final
+from typing import IO, Any, TypeAlias, final
 
-from quietbit._validate import require_module
-from quietbit.plan.problem import Problem
-from quietbit.plan.settings import Settings
-from quietbit.privacy.guarantee import Unit
-from quietbit.simulate.loop import Run
+import numpy as np
+
+from quietbit._files import write_whole
+from quietbit._validate import QuietbitError, require_module
+from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
+from quietbit.simulate.loop import Point, Run
+from quietbit.simulate.problem import Problem, Score
 from quietbit_lab.experiment.grid import Job
-from quietbit_lab.experiment.record import run_record
+from quietbit_lab.experiment.record import Setting, run_record
 from quietbit_lab.experiment.sweep import run_job
 from quietbit_lab.task.linear import LinearSoftmax
-from quietbit_lab.task.linear_batch import Batch, shared_walk
-from quietbit_lab.task.linear_checkpoint import restore, save
+from quietbit_lab.task.linear_batch import Batch, Lane, shared_walk
 from quietbit_lab.task.linear_device import DeviceProblem, open_device
 
-__all__ = ["LinearTogether", "batch_records", "device_name"]
+__all__ = ["LinearTogether", "batch_records", "device_name", "restore", "save"]
 
 MakeProblem: TypeAlias = Callable[[Mapping[str, Any], int], Problem]
+VERSION = 1  # of checkpoints
 KEPT_EVERY = 60.0  # seconds between checkpoints
 TOGETHER = {"cuda": 10_000_000, "cpu": 1_000_000}  # parameters in a batch: more runs bring no more speed
 
@@ -69,11 +75,11 @@ class LinearTogether:
     def walk(self, job: Job) -> Hashable:
         """Task and walk, for a job of a linear model that gains from company."""
         problem = self.problem(job)
-        if not isinstance(problem, LinearSoftmax) or int(problem.sizes.max()) != 1 or not _fits(job.settings):
+        if not isinstance(problem, LinearSoftmax) or int(problem.sizes.max()) != 1 or not _fits(job.setting):
             return None
-        if self._device.type == "cpu" and job.settings.mechanism == "mvu":
+        if self._device.type == "cpu" and job.setting.plan.mechanism == "mvu":
             return None
-        return (id(problem), *shared_walk(job.settings))
+        return (id(problem), *shared_walk(job.setting))
 
     def most(self, job: Job) -> int:
         """As many runs as fill the device."""
@@ -82,7 +88,7 @@ class LinearTogether:
     def train(self, jobs: Sequence[Job], checkpoint: Path, until: float | None) -> list[dict[str, Any]] | None:
         """Results of a batch, or None and a checkpoint where the time is up."""
         problem = self.problem(jobs[0])
-        batch = Batch(self._on_device(problem), [job.settings for job in jobs], self.drop_behind)
+        batch = Batch(self._on_device(problem), [job.setting for job in jobs], self.drop_behind)
         if restore(batch, checkpoint):
             self._say(f"continuing {len(jobs)} runs at round {batch.number:,}")
         kept = time.monotonic()
@@ -114,9 +120,9 @@ class LinearTogether:
 
     def problem(self, job: Job) -> Problem:
         """The problem of a job, made once; clients of several examples are drawn by the seed."""
-        key = repr((sorted(job.task.items()), job.settings.seed if job.task.get("samples", 1) != 1 else 0))
+        key = repr((sorted(job.task.items()), job.setting.seed if job.task.get("samples", 1) != 1 else 0))
         if key not in self._problems:
-            self._problems[key] = self.make_problem(job.task, job.settings.seed)
+            self._problems[key] = self.make_problem(job.task, job.setting.seed)
         return self._problems[key]
 
     def _on_device(self, problem: Problem) -> DeviceProblem:
@@ -131,5 +137,75 @@ class LinearTogether:
             self.note(words)
 
 
-def _fits(settings: Settings) -> bool:
-    return settings.privacy_unit is Unit.CLIENT and settings.local_steps == 1
+def _fits(setting: Setting) -> bool:
+    return setting.plan.unit is Unit.CLIENT and setting.training.local_steps == 1
+
+
+def save(batch: Batch, path: Path) -> None:
+    """Write the state of a batch."""
+    said = {
+        "version": VERSION,
+        "batch": batch.identity,
+        "number": batch.number,
+        "seconds": batch.seconds,
+        "alive": batch.alive,
+        "lanes": [_lane(lane) for lane in batch.lanes],
+    }
+    arrays = {"w": batch.w.cpu().numpy(), "v": batch.v.cpu().numpy(), "said": np.array(json.dumps(said))}
+    for place, lane in enumerate(batch.lanes):
+        if lane.counts is not None:
+            arrays[f"counts{place}"] = lane.counts.astype(np.int32)
+
+    def write(file: IO[bytes]) -> None:
+        np.savez(file, **arrays)
+
+    write_whole(path, write)
+
+
+def restore(batch: Batch, path: Path) -> bool:
+    """Continue a new batch from a checkpoint of the same settings; False where there is none."""
+    if not path.exists():
+        return False
+    try:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as kept:
+            said = json.loads(str(kept["said"]))
+            if said["version"] != VERSION or said["batch"] != batch.identity:
+                return False
+            for place, (lane, was) in enumerate(zip(batch.lanes, said["lanes"], strict=True)):
+                counts = kept[f"counts{place}"].astype(np.int64) if f"counts{place}" in kept.files else None
+                _fill(lane, was, counts)
+            batch.replace_state(said["number"], said["seconds"], said["alive"], kept["w"], kept["v"])
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise QuietbitError(f"The checkpoint {path} is damaged: remove it to start its batch anew.") from error
+    return True
+
+
+def _lane(lane: Lane) -> dict[str, Any]:
+    points = []
+    for point in lane.points:
+        guarantee = asdict(point.guarantee) if point.guarantee is not None else None
+        if guarantee is not None:
+            guarantee |= {name: guarantee[name].value for name in ("unit", "adjacency", "trust")}
+        points.append(
+            [point.round, point.score.accuracy, point.score.loss, guarantee, point.uplink_bytes, point.seconds]
+        )
+    return {
+        "points": points,
+        "status": lane.status,
+        "reason": lane.reason,
+        "rounds": lane.rounds,
+        "behind": lane.behind,
+        "draws": lane.draws,
+    }
+
+
+def _fill(lane: Lane, was: dict[str, Any], counts: Any) -> None:
+    lane.points = []
+    for number, accuracy, loss, said, sent, seconds in was["points"]:
+        guarantee = None
+        if said is not None:
+            words = (Unit(said["unit"]), Adjacency(said["adjacency"]), Trust(said["trust"]))
+            guarantee = Guarantee(said["epsilon_upper"], said["delta"], *words)
+        lane.points.append(Point(number, Score(accuracy, loss), guarantee, sent, seconds))
+    lane.status, lane.reason, lane.rounds = was["status"], was["reason"], was["rounds"]
+    lane.behind, lane.draws, lane.counts = was["behind"], was["draws"], counts

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any, final
 
 from quietbit._validate import require, whole_number
-from quietbit.plan.problem import Problem
-from quietbit_lab.task.dataset import Dataset, Partition
-from quietbit_lab.task.source import data_folder
+from quietbit.simulate.problem import Problem
+from quietbit_lab.task.dataset import Dataset, Examples, Partition, data_folder
 
 __all__ = ["MODELS", "TASKS", "TaskSpec", "build_task", "load_dataset"]
 
@@ -85,8 +84,7 @@ def build_task(
     dataset = load_dataset(spec, data, report, device)
     partition = _partition(spec, dataset, seed)
     if spec.model == "cnn":
-        from quietbit_lab.task.module import ModuleProblem
-        from quietbit_lab.task.networks import femnist_network, mnist_network
+        from quietbit_lab.task.module import ModuleProblem, femnist_network, mnist_network
 
         make = femnist_network if spec.name == "femnist" else mnist_network
         return ModuleProblem(dataset, partition, make, device=device)
@@ -108,29 +106,22 @@ def load_dataset(
 
 
 def _raw(spec: TaskSpec, data: Path | None) -> Dataset:
-    if spec.name == "digits":
-        from quietbit_lab.task.digits import load_digits
+    from quietbit_lab.task import images
 
-        return load_digits()
+    if spec.name == "digits":
+        return images.load_digits()
     folder = data_folder(data)
     if spec.name == "cifar10":
-        from quietbit_lab.task.cifar10 import load_cifar10
-
-        return load_cifar10(folder)
+        return images.load_cifar10(folder)
     if spec.name == "femnist":
-        from quietbit_lab.task.femnist import load_femnist
-
-        return load_femnist(folder, spec.least)
-    from quietbit_lab.task.mnist import load_fashion_mnist, load_mnist
-
-    return load_mnist(folder, spec.clients == "writers") if spec.name == "mnist" else load_fashion_mnist(folder)
+        return images.load_femnist(folder, spec.least)
+    by_writer = spec.clients == "writers"
+    return images.load_mnist(folder, by_writer) if spec.name == "mnist" else images.load_fashion_mnist(folder)
 
 
 def _pixels(dataset: Dataset) -> Dataset:
     """Images as float32 vectors in [0, 1]; what is float32 already stays."""
     import numpy as np
-
-    from quietbit_lab.task.dataset import Examples
 
     def ready(examples: Examples) -> Examples:
         inputs = examples.inputs

@@ -19,10 +19,9 @@ from typing import IO, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from quietbit._files import cache_folder, write_json, write_whole
 from quietbit._validate import QuietbitError, require, require_module
-from quietbit_lab.experiment.files import write_json, write_whole
 from quietbit_lab.task.dataset import Dataset, Examples
-from quietbit_lab.task.source import cache_folder
 
 __all__ = ["CHANNELS", "scatter", "scattered"]
 
@@ -42,7 +41,7 @@ def scattered(
     """
     parts = []
     for split, examples in (("train", dataset.train), ("test", dataset.test)):
-        tell, place = report or (lambda *_: None), folder or cache_folder()
+        tell, place = report or (lambda *_: None), folder or cache_folder("features")
         inputs = _cached(f"{dataset.name}-{split}", examples.inputs, tell, place, device)
         parts.append(Examples(inputs, examples.labels))
     return Dataset(dataset.name, dataset.classes, parts[0], parts[1], dataset.writers)

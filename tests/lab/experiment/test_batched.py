@@ -6,11 +6,11 @@ import sys
 import time
 
 import pytest
+from quietbit.plan.settings import Settings
 
 import quietbit
-from quietbit.plan.settings import Settings
+from quietbit._files import read_lines
 from quietbit_lab.experiment.batched import BATCH, CHECKPOINT, run_batches
-from quietbit_lab.experiment.files import read_lines
 from quietbit_lab.experiment.grid import Job, Sweep
 from quietbit_lab.experiment.sweep import RESULTS, finished
 from quietbit_lab.task.linear_sweep import LinearTogether

@@ -1,10 +1,13 @@
 import json
 import os
+import subprocess
+import sys
+from types import SimpleNamespace
 
 import pytest
 
 import quietbit
-from quietbit_lab.experiment.files import append_line, only_writer, read_lines, write_json, write_whole
+from quietbit._files import append_line, only_writer, read_lines, write_json, write_whole
 
 
 def test_lines_are_appended_and_read(tmp_path):
@@ -37,8 +40,8 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
     path = tmp_path / "results.jsonl"
     append_line(path, {"k": 0})
     before = path.read_bytes()
-    real = os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda handle, data, at: real(handle, data[:3], at))
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda handle, data: real(handle, data[:3]))
     with pytest.raises(quietbit.QuietbitError, match=r"No space left.*intact"):
         append_line(path, {"k": 1})
     assert path.read_bytes() == before
@@ -65,3 +68,25 @@ def test_one_writer_at_a_time(tmp_path):
         second.__enter__()
     with only_writer(tmp_path / "runs"):
         pass
+
+
+def test_a_system_without_posix_locks_uses_its_own(tmp_path, monkeypatch):
+    """Windows: no fcntl, and a call of another module in its place; what that refuses is refused here."""
+    taken = []
+
+    def locking(handle, mode, size):
+        if taken:
+            raise OSError(36, "taken")
+        taken.append((mode, size))
+
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(locking=locking, LK_NBLCK=2))
+    with only_writer(tmp_path / "runs"):
+        assert taken == [(2, 1)]
+        with pytest.raises(quietbit.QuietbitError, match="Another process"), only_writer(tmp_path / "runs"):
+            pass
+
+
+def test_importing_needs_no_posix_locks():
+    code = "import sys; sys.modules['fcntl'] = None; import quietbit_lab.experiment.files"
+    subprocess.run([sys.executable, "-c", code], check=True)

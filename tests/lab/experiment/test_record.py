@@ -1,9 +1,9 @@
 import json
 
 import pytest
+from quietbit.plan.settings import Settings
 
 import quietbit
-from quietbit.plan.settings import Settings
 from quietbit.simulate.loop import simulate
 from quietbit_lab.experiment.record import commit_of, read_record, run_record, save_record
 from unit.simulate.makers import small_problem

@@ -6,10 +6,10 @@ import sys
 import time
 
 import pytest
+from quietbit.plan.settings import Settings
 
 import quietbit
-from quietbit.plan.settings import Settings
-from quietbit_lab.experiment.files import read_lines
+from quietbit._files import read_lines
 from quietbit_lab.experiment.grid import Job, Sweep
 from quietbit_lab.experiment.sweep import RESULTS, finished, run_sweep
 from unit.simulate.makers import small_problem

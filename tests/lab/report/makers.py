@@ -6,6 +6,7 @@ import math
 from functools import cache
 
 from quietbit.plan.settings import Settings
+
 from quietbit.simulate.loop import simulate
 from quietbit_lab.experiment.record import run_record
 from quietbit_lab.report.runs import PlacedRun, label_of

@@ -2,7 +2,7 @@ import pytest
 
 from lab.report.makers import changed, runs
 from quietbit import InvalidParameter
-from quietbit_lab.report.choice import best_curves, comparable, settings_within
+from quietbit_lab.report.runs import best_curves, comparable, settings_within
 
 
 def test_a_target_leaves_what_it_covers_and_runs_without_privacy():

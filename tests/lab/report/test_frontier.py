@@ -2,7 +2,7 @@ import pytest
 
 import quietbit
 from quietbit.plot.figure import render_figure
-from quietbit_lab.report.frontier import plot_frontier
+from quietbit_lab.report.plots import plot_frontier
 
 
 def result(label, epsilon, accuracy, seed=1, **settings):

@@ -2,7 +2,7 @@ import pytest
 
 from quietbit._validate import InvalidParameter
 from quietbit.plot.palette import MECHANISMS
-from quietbit_lab.report.training import plot_training
+from quietbit_lab.report.plots import plot_training
 
 
 def test_every_run_is_named_with_its_last_accuracy():

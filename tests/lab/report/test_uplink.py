@@ -3,8 +3,8 @@ import pytest
 from lab.report.makers import runs
 from quietbit import InvalidParameter
 from quietbit.plot.figure import render_figure
-from quietbit_lab.report.choice import settings_within
-from quietbit_lab.report.uplink import _size, plot_uplink
+from quietbit_lab.report.plots import _size, plot_uplink
+from quietbit_lab.report.runs import settings_within
 
 
 def test_a_point_per_mechanism_at_its_bytes():

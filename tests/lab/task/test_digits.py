@@ -1,6 +1,6 @@
 import numpy as np
-
 from quietbit.plan.settings import Settings
+
 from quietbit.simulate.loop import simulate
 from quietbit_lab.task.registry import TaskSpec, build_task
 

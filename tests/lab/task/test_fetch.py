@@ -9,9 +9,9 @@ import pytest
 
 import quietbit
 from quietbit_lab.task import fetch as module
+from quietbit_lab.task.dataset import DamagedData, unpacked
 from quietbit_lab.task.fetch import fetch
-from quietbit_lab.task.mnist import IDX_FILES, load_mnist
-from quietbit_lab.task.source import DamagedData, unpacked
+from quietbit_lab.task.images import IDX_FILES, load_mnist
 
 
 def program(folder, name, script):

@@ -3,14 +3,14 @@ import json
 import numpy as np
 import pytest
 import torch
+from quietbit.plan.settings import Settings
 
 import quietbit
-from quietbit.plan.problem import Score
-from quietbit.plan.settings import Settings
 from quietbit.simulate.loop import simulate
+from quietbit.simulate.problem import Score
 from quietbit_lab.task.linear_batch import Batch, train_many
-from quietbit_lab.task.linear_checkpoint import restore, save
 from quietbit_lab.task.linear_device import DeviceProblem, open_device
+from quietbit_lab.task.linear_sweep import restore, save
 from unit.simulate.makers import small_problem
 
 COMMON = {"rounds": 6, "cohort": 20, "clip": 1.0, "seed": 3, "words": "seeded", "evaluate_at": (2, 6)}

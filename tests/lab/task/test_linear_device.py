@@ -4,7 +4,7 @@ import torch
 
 import quietbit
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.plan.problem import LocalPlan
+from quietbit.simulate.problem import LocalPlan
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
 from quietbit_lab.task.linear import LinearSoftmax
 from quietbit_lab.task.linear_device import DeviceProblem, exact_products, open_device

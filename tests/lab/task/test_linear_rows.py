@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 import torch
+from quietbit_lab.task.linear_rows import _dithered, _lengths
 
 import quietbit
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit_lab.task.linear_rows import _dithered, _lengths
 
 
 @pytest.mark.parametrize("norm", list(Norm))

@@ -3,10 +3,8 @@ import shutil
 import numpy as np
 import pytest
 
-from quietbit_lab.task.cifar10 import load_cifar10
-from quietbit_lab.task.femnist import load_femnist
-from quietbit_lab.task.mnist import load_mnist
-from quietbit_lab.task.source import DamagedData, MissingData
+from quietbit_lab.task.dataset import DamagedData, MissingData
+from quietbit_lab.task.images import load_cifar10, load_femnist, load_mnist
 
 pytestmark = pytest.mark.needs_shared
 

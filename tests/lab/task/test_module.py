@@ -1,16 +1,15 @@
 import numpy as np
 import pytest
+from quietbit.plan.settings import Settings
 
 import quietbit
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.plan.problem import LocalPlan
-from quietbit.plan.settings import Settings
 from quietbit.privacy.guarantee import Unit
 from quietbit.simulate.loop import simulate
+from quietbit.simulate.problem import LocalPlan
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
 from quietbit_lab.task.linear import LinearSoftmax
-from quietbit_lab.task.module import ModuleProblem
-from quietbit_lab.task.networks import femnist_network, mnist_network
+from quietbit_lab.task.module import ModuleProblem, femnist_network, mnist_network
 from unit.simulate.makers import small_dataset
 
 torch = pytest.importorskip("torch")

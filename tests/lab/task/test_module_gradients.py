@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from quietbit_lab.task.networks import femnist_network, mnist_network
+from quietbit_lab.task.module import femnist_network, mnist_network
 
 torch = pytest.importorskip("torch")
 nn = torch.nn

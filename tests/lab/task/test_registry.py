@@ -1,8 +1,8 @@
 import pytest
 
 import quietbit
+from quietbit_lab.task.dataset import MissingData
 from quietbit_lab.task.registry import TaskSpec, build_task
-from quietbit_lab.task.source import MissingData
 
 
 def test_words_have_the_defaults_of_the_paper():

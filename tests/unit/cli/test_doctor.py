@@ -36,7 +36,7 @@ def test_json_says_the_same_to_machines(capsys):
     assert facts["default_kernel"] in facts["kernels"]
     assert facts["kernels"][facts["default_kernel"]] == {"available": True, "reason": None}
     assert facts["aes"]["gigabytes_per_second"] > 0
-    assert set(facts["folders"]) == {"designs", "features", "data"}
+    assert set(facts["folders"]) == {"designs", "features"}
     assert all(check["passed"] and check["detail"] for check in facts["checks"])
     assert set(facts["missing"]) == {name for name, found in facts["versions"].items() if found is None}
 

@@ -24,8 +24,8 @@ def test_memory_does_not_grow_with_the_update(bits: int) -> None:
     sampler, kernel = make_sampler(2, bits, 1.0), CpuKernel()
     inputs = np.zeros(1 << 23, np.float32)
     out = np.empty(inputs.size * bits // 8, np.uint8)
-    kernel.sample(sampler, inputs[:1000], secure_rng())  # compile and make tables outside the measurement
-    kernel.norm(inputs[:1000], 2)
+    kernel.sample_packed(sampler, inputs, secure_rng(), out)  # compile and make tables outside the measurement
+    kernel.norm(inputs, 2)
     tracemalloc.start()
     kernel.sample_packed(sampler, inputs, secure_rng(), out)
     kernel.norm(inputs, 2)

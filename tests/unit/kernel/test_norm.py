@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quietbit._validate import InvalidParameter
-from quietbit.kernel.norm import NORM_ERROR, clip_factor
+from quietbit.kernel.norm import LOOK_ERROR, NORM_ERROR, Clip, clip_factor
 from quietbit.kernel.reference import ReferenceKernel
 
 KERNEL = ReferenceKernel()
@@ -72,3 +72,30 @@ def test_a_clipped_vector_is_inside_in_exact_arithmetic() -> None:
 def test_nonsense_is_refused(norm: float, radius: float) -> None:
     with pytest.raises(InvalidParameter):
         clip_factor(norm, radius)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_second_look_passes_what_did_not_change_and_bounds_what_did(order: int) -> None:
+    """With exact fractions: a sum within LOOK_ERROR of the truth passes, and one at the limit is inside the ball."""
+    rng = np.random.default_rng(order)
+    for _ in range(300):
+        norm, radius = (float(10.0 ** rng.uniform(-40, 40)) for _ in range(2))
+        if rng.random() < 0.5:
+            norm = radius * float(rng.choice([1.0, 1 - 1e-15, 1 + 1e-15, 1 - 1e-12, 0.999, 1.001]))
+        clip = Clip.of(norm, radius, order)
+        assert clip.limit is not None
+        highest = Fraction(norm) / (1 - Fraction(NORM_ERROR))  # the exact norm is at most this
+        assert highest**order * (1 + Fraction(LOOK_ERROR)) <= Fraction(clip.limit)
+        reached = Fraction(clip.limit) / (1 - Fraction(LOOK_ERROR))  # an exact sum that could have been computed so
+        assert Fraction(clip.factor) ** order * reached <= Fraction(radius) ** order
+        clip.check(clip.limit)
+        for bad in (math.nextafter(clip.limit, math.inf), math.inf, math.nan):
+            with pytest.raises(InvalidParameter, match="must not change"):
+                clip.check(bad)
+
+
+def test_no_second_look_where_squares_leave_the_range() -> None:
+    assert Clip.of(1e300, 1.0, 2).limit is None
+    assert Clip.of(1e-300, 1e-301, 2).limit is None
+    assert Clip.of(1e308, 1e-308, 2).factor == 0.0
+    assert Clip.of(0.0, 1.0, 2).limit is not None

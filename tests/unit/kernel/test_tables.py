@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quietbit.kernel.reference import cumulative
+from quietbit.kernel.reference import ReferenceKernel, cumulative
+from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.sampler import Sampler
+from quietbit.kernel.select import select
 from quietbit.kernel.tables import UNDECIDED, cell_table, odd_polynomial
-from unit.kernel.makers import make_sampler
+from unit.kernel.makers import make_design, make_sampler
 
 SAMPLERS = [
     make_sampler(2, 1, 1.0),
@@ -85,3 +87,15 @@ def test_polynomials_are_for_one_bit_with_moderate_slopes() -> None:
     assert small is not None
     assert large is not None
     assert len(small.coefficients) < len(large.coefficients)
+
+
+@pytest.mark.parametrize("beta", [1e-2, 1e-3, 1e-6])
+@pytest.mark.parametrize("levels", [3, 5])
+def test_a_kink_inside_a_short_range_needs_no_polynomial(levels: int, beta: float) -> None:
+    """High powers of a short reach have coefficients that float32 cannot hold: cells serve, and codes are right."""
+    sampler = Sampler.from_design(make_design(levels, 1, 0.5), beta / 2, 0.5 - beta / 2, 0.5 + beta / 2)
+    plan = odd_polynomial(sampler)
+    assert plan is None or all(np.isfinite(value) for value in plan.coefficients)
+    inputs = np.random.default_rng(1).normal(size=3001).astype(np.float32)
+    expected = ReferenceKernel().sample(sampler, inputs, seeded_rng(1))
+    np.testing.assert_array_equal(select("cpu").sample(sampler, inputs, seeded_rng(1)), expected)

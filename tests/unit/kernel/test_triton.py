@@ -21,9 +21,8 @@ if not torch.cuda.is_available():
 from quietbit._validate import InvalidParameter
 from quietbit.kernel import triton as host
 from quietbit.kernel.base import packed_size
-from quietbit.kernel.device_words import GENERATORS, DeviceBlock
 from quietbit.kernel.reference import ReferenceKernel, thresholds
-from quietbit.kernel.rng import seeded_rng
+from quietbit.kernel.rng import GENERATORS, DeviceBlock, seeded_rng
 from quietbit.kernel.select import select
 from unit.kernel.makers import GivenWords, make_sampler
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from quietbit.kernel.device_words import device_words
 from quietbit.kernel.reference import ReferenceKernel
+from quietbit.kernel.rng import device_rng
 from unit.kernel.makers import make_sampler
 
 
@@ -24,5 +24,5 @@ def test_a_missing_package_is_one_sentence():
 def test_other_kernels_take_device_words():
     import numpy as np
 
-    codes = ReferenceKernel().sample(make_sampler(), np.zeros(1000), device_words("philox"))
+    codes = ReferenceKernel().sample(make_sampler(), np.zeros(1000), device_rng("philox"))
     assert 300 < int(codes.sum()) < 700  # 12 standard deviations around a half

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from quietbit.plan.choose import choose_mechanism
+from quietbit.plan.settings import Settings
 
 import quietbit
 from quietbit.plan.account import Account
-from quietbit.plan.choose import choose_mechanism
 from quietbit.plan.participation import participation, releases_per_client
-from quietbit.plan.settings import Settings
 from quietbit.privacy.guarantee import Adjacency, Unit
 from quietbit.simulate.loop import simulate
 from unit.simulate.makers import small_problem

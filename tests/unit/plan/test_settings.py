@@ -1,7 +1,7 @@
 import pytest
+from quietbit.plan.settings import Settings
 
 import quietbit
-from quietbit.plan.settings import Settings
 
 USUAL = {"mechanism": "imvu", "epsilon": 1.0, "lr": 0.1, "rounds": 10, "cohort": 5, "clip": 1.0}
 

@@ -8,8 +8,8 @@ import numpy as np
 
 import quietbit
 from quietbit.mechanism.ball import Norm
-from quietbit.plan.problem import LocalPlan
 from quietbit.privacy.guarantee import Unit
+from quietbit.simulate.problem import LocalPlan
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
 from quietbit_lab.task.linear import LinearSoftmax
 

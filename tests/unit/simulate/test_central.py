@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-
 from quietbit.plan.settings import Settings
+
 from quietbit.privacy.guarantee import Adjacency, Trust
 from quietbit.simulate.loop import simulate
 from unit.simulate.makers import small_problem

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
+from quietbit.simulate.cohort import PlainCollector, PrivateCollector, release_bodies
 
 import quietbit
 from quietbit.simulate.client_rng import secure_client_rng, seeded_client_rng
-from quietbit.simulate.cohort import PlainCollector, PrivateCollector, release_bodies
 from quietbit.wire.header import HEADER_SIZE
 from quietbit.wire.uplink import Uplink
 from unit.simulate.makers import mechanisms, plan_for, small_problem

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
+from quietbit.plan.settings import Settings
 
 import quietbit
 from quietbit.plan.participation import participation, releases_per_client
-from quietbit.plan.settings import Settings
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.simulate.loop import simulate
 from unit.simulate.makers import small_problem

@@ -6,7 +6,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from quietbit.mechanism.ball import Norm
-from quietbit.plan.problem import LocalPlan
+from quietbit.simulate.problem import LocalPlan
 from quietbit_lab.task.registry import TaskSpec, build_task
 
 CLASSES, FEATURES, DIMENSION, CLIP = 10, 64, 650, 0.3

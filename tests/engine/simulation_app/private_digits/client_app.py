@@ -13,7 +13,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from private_digits.task import problem, to_vector
 from quietbit.flower import PrivateUplink
 from quietbit.mechanism.ball import Norm
-from quietbit.plan.problem import LocalPlan
+from quietbit.simulate.problem import LocalPlan
 
 
 class Listener(logging.Handler):

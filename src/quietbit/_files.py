@@ -1,14 +1,14 @@
-"""Files that appear whole or not at all, and lines that are appended whole or not at all.
+"""Files that appear whole or not at all, lines that are appended whole or not at all, and the folder of caches.
 
-Idea     a record is written beside its place and moved there; a line of results is one write at the end of
-         the file, taken back if the disk refuses part of it. A process killed in the middle of a line leaves
-         a torn one, which readers skip and the next writer removes.
+Idea     a file is written beside its place, forced to disk and moved there; a line of results is one write at the end
+         of the file, taken back if the disk refuses part of it. A process killed in the middle of a line leaves
+         a torn one, which readers skip and the next writer removes. A lock dies with the process that holds it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import importlib
 import json
 import os
 import tempfile
@@ -19,14 +19,24 @@ from typing import IO, Any
 
 from quietbit._validate import QuietbitError
 
-__all__ = ["append_line", "only_writer", "read_lines", "write_json", "write_whole"]
+__all__ = ["append_line", "cache_folder", "only_writer", "read_lines", "write_json", "write_text", "write_whole"]
+
+BINARY = getattr(os, "O_BINARY", 0)  # Windows would turn line ends into two bytes without it
 
 
-def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> Path:
+def cache_folder(name: str) -> Path:
+    """Where things of this name are kept: under ``QUIETBIT_CACHE``, or in the user's cache folder."""
+    override = os.environ.get("QUIETBIT_CACHE")
+    base = Path(override) if override else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "quietbit"
+    return base / name
+
+
+def write_whole(path: Path, write: Callable[[IO[bytes]], object], *, make_folder: bool = True) -> Path:
     """Let ``write`` fill a file that appears under ``path`` only when it is complete and on disk."""
     name = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if make_folder:
+            path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         with os.fdopen(handle, "wb") as file:
             write(file)
@@ -43,24 +53,29 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> Path:
     return path
 
 
+def write_text(path: Path, text: str, *, make_folder: bool = True) -> Path:
+    """A text in UTF-8, whole."""
+    return write_whole(path, lambda file: file.write(text.encode()), make_folder=make_folder)
+
+
 def write_json(path: Path, value: Any) -> Path:
     """A JSON file, whole."""
-    text = json.dumps(value, indent=1, allow_nan=False) + "\n"
-    return write_whole(path, lambda file: file.write(text.encode()))
+    return write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
 def append_line(path: Path, value: Any) -> None:
     """One more line of JSON, on disk when this returns; a torn line before it is removed."""
     line = json.dumps(value, separators=(",", ":"), allow_nan=False).encode() + b"\n"
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | BINARY, 0o644)
     except OSError as error:
         raise QuietbitError(f"Cannot write {path}: {error.strerror}.") from error
     try:
         end = _end_of_last_line(handle)
         try:
             os.ftruncate(handle, end)
-            if os.pwrite(handle, line, end) != len(line):
+            os.lseek(handle, end, os.SEEK_SET)
+            if os.write(handle, line) != len(line):
                 raise OSError(28, "No space left on device")
             os.fsync(handle)
         except OSError as error:
@@ -96,7 +111,7 @@ def only_writer(folder: Path) -> Iterator[None]:
         raise QuietbitError(f"Cannot write {folder}: {error.strerror}.") from error
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(handle)
         except OSError as error:
             raise QuietbitError(f"Another process is writing to {folder}: wait for it, or stop it first.") from error
         yield
@@ -104,12 +119,23 @@ def only_writer(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def _lock(handle: int) -> None:
+    """Lock an open file for this process alone, or raise ``OSError``; closing the file unlocks it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows, where the first byte is locked instead
+        msvcrt: Any = importlib.import_module("msvcrt")
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+    else:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def _end_of_last_line(handle: int) -> int:
-    size = os.fstat(handle).st_size
-    position = size
+    position = os.fstat(handle).st_size
     while position > 0:
         start = max(0, position - 4096)
-        found = os.pread(handle, position - start, start).rfind(b"\n")
+        os.lseek(handle, start, os.SEEK_SET)
+        found = os.read(handle, position - start).rfind(b"\n")
         if found >= 0:
             return start + found + 1
         position = start

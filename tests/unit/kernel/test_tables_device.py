@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quietbit.kernel.device_tables import thresholds_on_device
-from quietbit.kernel.tables import _scaled_cumulative
+from quietbit.kernel.tables import scaled_cumulative, thresholds_on_device
 from unit.kernel.makers import make_sampler
 
 CASES = [
@@ -50,7 +49,7 @@ def test_the_margin_holds(case):
     rng = np.random.default_rng(0)
     t = np.unique(np.concatenate([rng.uniform(low - 0.6, high - 0.4, 20_000), np.linspace(low - 0.5, high - 0.5, 997)]))
     t = t.astype(np.float32)
-    exact = _scaled_cumulative(sampler, np.clip(t.astype(np.float64), *sampler.t_range))
+    exact = scaled_cumulative(sampler, np.clip(t.astype(np.float64), *sampler.t_range))
     off = np.abs(lines(plan, t) - (exact - 0.5))
     assert np.nanmax(off, initial=0.0) <= plan.half - 0.5
     if plan.cells == 1:
@@ -75,7 +74,7 @@ def test_one_bit_by_rounding(case):
     for row in plan.coefficients[-2:0:-1, 0, 0]:
         value = value * p + row
     v = (value * p + np.float32(plan.lowered + 2.0**23)).view(np.uint32).astype(np.int64) - 0x4B000000
-    exact = _scaled_cumulative(sampler, np.clip(t.astype(np.float64), *sampler.t_range))[:, 0]
+    exact = scaled_cumulative(sampler, np.clip(t.astype(np.float64), *sampler.t_range))[:, 0]
     assert v.min() >= 0
     assert (v <= exact).all()
     assert (exact <= v + plan.width + 1).all()

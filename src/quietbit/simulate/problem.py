@@ -23,10 +23,11 @@ from quietbit._validate import InvalidParameter, finite_real, require, whole_num
 from quietbit.mechanism.ball import Norm
 from quietbit.privacy.guarantee import Unit
 
-__all__ = ["MARGIN", "LocalPlan", "Problem", "Rows", "Score", "clip_factors", "clip_rows"]
+__all__ = ["MARGIN", "LocalPlan", "Problem", "Rows", "Score", "clip_factors", "clip_outside", "clip_rows"]
 
 Rows = NDArray[np.float32]
 MARGIN = 2.0**-20
+INSIDE = 2.0**-32  # more than the roundings of a norm of 2^20 float64 terms, and far less than the margin
 MIN_CLIP, MAX_CLIP = 1e-20, 1e20  # far from the ends of float32, where its roundings are relative
 
 
@@ -118,3 +119,12 @@ def clip_rows(rows: Rows, norm: Norm, clip: float) -> None:
         factor = float(clip_factors(length, clip))
         if factor < 1.0:
             np.multiply(wide, factor, out=row, casting="same_kind")
+
+
+def clip_outside(rows: Rows, norm: Norm, clip: float) -> None:
+    """Clip, in place, the rows that are not certain to lie in the ball; what a problem clipped well stays as it is."""
+    wide = rows.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        lengths = np.abs(wide).sum(axis=1) if norm is Norm.L1 else np.sqrt((wide * wide).sum(axis=1))
+    for place in np.flatnonzero(~(lengths <= clip * (1 - INSIDE))).tolist():
+        clip_rows(rows[place : place + 1], norm, clip)

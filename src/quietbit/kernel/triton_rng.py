@@ -1,8 +1,8 @@
-"""ChaCha and Philox inside a GPU kernel: the words of `device_words.py`, made in registers.
+"""ChaCha and Philox inside a GPU kernel: the words of `rng.py`, made in registers.
 
 Idea     a thread expands the key at its own block number; tuples of tensors hold one word of every thread.
          Importing this module needs triton; `triton.py` imports it when a kernel is made.
-Symbols  as in `device_words.py`.
+Symbols  as in `rng.py`.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["chacha_words", "philox_words", "primary_words", "tie_words"]
+__all__ = ["chacha_words", "philox_round", "philox_words", "primary_words", "tie_words"]
 
 
 @triton.jit
@@ -77,7 +77,8 @@ def chacha_words(block, stream, key, ROUNDS: tl.constexpr):
 
 
 @triton.jit
-def _philox_round(c0, c1, c2, c3, k0, k1):
+def philox_round(c0, c1, c2, c3, k0, k1):
+    """One round of Philox4x32."""
     first = c0.to(tl.uint64) * 0xD2511F53
     second = c2.to(tl.uint64) * 0xCD9E8D57
     n0 = (second >> 32).to(tl.uint32) ^ c1 ^ k0
@@ -94,7 +95,7 @@ def philox_words(block, stream, key, ROUNDS: tl.constexpr):
     c2, c3 = zero + key[2], zero + key[3]
     k0, k1 = zero + key[0], zero + key[1]
     for _ in tl.static_range(ROUNDS):
-        c0, c1, c2, c3 = _philox_round(c0, c1, c2, c3, k0, k1)
+        c0, c1, c2, c3 = philox_round(c0, c1, c2, c3, k0, k1)
         k0 = k0 + 0x9E3779B9
         k1 = k1 + 0xBB67AE85
     return c0, c1, c2, c3

@@ -3,8 +3,8 @@ import pytest
 
 import quietbit
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.plan.problem import LocalPlan, clip_factors, clip_rows
 from quietbit.privacy.guarantee import Unit
+from quietbit.simulate.problem import LocalPlan, clip_factors, clip_rows
 
 
 @pytest.mark.parametrize("norm", list(Norm))

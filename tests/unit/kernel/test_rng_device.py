@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from quietbit._validate import InvalidParameter
-from quietbit.kernel.device_words import GENERATORS, DeviceBlock, chacha_block, device_words, philox_rounds
+from quietbit.kernel.rng import GENERATORS, DeviceBlock, chacha_block, device_rng, philox_rounds
 
 KEY = tuple(0x9E3779B9 * (k + 1) & 0xFFFFFFFF for k in range(8))
 ZERO = (0,) * 8
@@ -84,22 +84,36 @@ def test_bits_are_balanced(generator: str) -> None:
 
 
 def test_keys_come_fresh_and_stay_hidden() -> None:
-    words = device_words()
+    words = device_rng()
     first, second = words.draw(8), words.draw(8)
     assert isinstance(first, DeviceBlock)
     assert isinstance(second, DeviceBlock)
     assert first.generator == "chacha12"
     assert first.key != second.key
     assert str(first.key[0]) not in repr(first)
-    assert repr(device_words("philox")) == "device_words('philox')"
+    assert repr(device_rng("philox")) == "device_rng('philox')"
 
 
 def test_refusals() -> None:
     with pytest.raises(InvalidParameter, match="generator must be one of chacha12, philox"):
-        device_words("aes")
+        device_rng("aes")
     block = DeviceBlock(10, "philox", KEY)
     for call in (lambda: block.primary(5, 6), lambda: block.reader(11), lambda: block.ties(np.array([10]))):
         with pytest.raises(InvalidParameter, match="inside the draw"):
             call()
     with pytest.raises(InvalidParameter, match="count"):
-        device_words().draw(-1)
+        device_rng().draw(-1)
+
+
+@pytest.mark.parametrize("generator", GENERATORS)
+def test_any_stream_that_a_mechanism_asks_for(generator: str) -> None:
+    """Streams beyond 64, as a mechanism that tries again and again needs them; 32 words of 64 bits do not repeat."""
+    block = DeviceBlock(10, generator, KEY)
+    streams = (0, 1, 63, 64, 65, 253, 254, 255, 256, 510, 4096, 2**24, 2**31, 2**32 - 3, 2**32 - 2, 2**32)
+    found = np.concatenate([block.uniform64(stream, 5, 32) for stream in streams])
+    assert np.unique(found).size == found.size
+    for stream in (-1, 2**32 + 1, 1.5):
+        with pytest.raises(InvalidParameter, match="stream"):
+            block.uniform64(stream, 0, 1)  # type: ignore[arg-type]
+    with pytest.raises(InvalidParameter, match="words asked for"):
+        block.uniform64(0, 2**56, 1)

@@ -1,0 +1,222 @@
+"""From a cohort to the mean of its updates: through the wire, in the plain, or with noise added by the server.
+
+Idea     a problem writes a chunk of updates into rows; every row goes out through `Uplink.send`, which clips or
+         refuses it before a bit is drawn, and comes back through the server's own aggregator. A round here is a round
+         of any engine, bit for bit. Rows that no mechanism sees are checked here instead.
+Symbols  d = dimension; m = cohort.
+Source   Abadi et al. (2016) without amplification by sampling and McMahan et al. (2018), for central noise: one client
+         moves the sum by at most the clip, so its account is that of one release, under central trust.
+
+Memory: threads x chunk rows of d floats, their payloads, and one whole number per coordinate; nothing grows with m.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from threading import Lock, local
+from typing import Any, Protocol, TypeAlias, TypeVar, final, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quietbit._typing import FloatVector
+from quietbit._validate import InvalidParameter, require, whole_number
+from quietbit.kernel.rng import WordBlock
+from quietbit.mechanism.ball import Ball
+from quietbit.mechanism.base import Mechanism
+from quietbit.plan.plan import RoundPlan
+from quietbit.privacy.guarantee import Trust
+from quietbit.secagg.plan import masked_size
+from quietbit.simulate.client_rng import CLIENT_BITS, ClientRng, client_rng
+from quietbit.simulate.problem import LocalPlan, Problem, Rows, clip_outside
+from quietbit.wire.header import Header
+from quietbit.wire.uplink import Uplink
+
+__all__ = [
+    "CentralCollector", "Collector", "MakeCollector", "PlainCollector", "UplinkCollector", "check_ball", "chunks",
+    "make_collector", "payload_bytes", "spread",
+]  # fmt: skip
+
+CHUNK_COORDINATES = 1 << 21
+MOST_ROWS = 45  # three groups of the one-bit counter
+SERVER = 2**CLIENT_BITS - 1  # whose random bits the server's noise takes: no client has this number
+
+Clients: TypeAlias = NDArray[np.int64]
+Found = TypeVar("Found")
+
+
+class Collector(Protocol):
+    """Turns a cohort into the mean of its updates."""
+
+    @property
+    def bytes_per_client(self) -> int:
+        """What one client sends."""
+        ...
+
+    def mean(self, parameters: Rows, clients: Clients, number: int) -> FloatVector:
+        """The mean of the updates of ``clients`` in round ``number``."""
+        ...
+
+
+# (problem, what clients do, plan, mechanism unless the plan has none, threads) -> what collects the cohorts of a run
+MakeCollector: TypeAlias = Callable[[Problem, LocalPlan, RoundPlan, Mechanism | None, int], Collector]
+
+
+def make_collector(
+    problem: Problem, steps: LocalPlan, plan: RoundPlan, mechanism: Mechanism | None, threads: int
+) -> Collector:
+    """The collector that a plan asks for."""
+    if mechanism is None:
+        return PlainCollector(problem, steps, threads)
+    rng = client_rng(plan.rng, plan.seed)
+    if plan.trust is Trust.CENTRAL:
+        return CentralCollector(PlainCollector(problem, steps, threads), mechanism, rng)
+    uplink = Uplink(mechanism, max_payloads=plan.cohort)
+    return UplinkCollector(problem, steps, uplink, rng, payload_bytes(plan, mechanism), threads)
+
+
+def payload_bytes(plan: RoundPlan, mechanism: Mechanism) -> int:
+    """What a client sends in a round.
+
+    Header and body of a payload, or a masked vector, which is as wide as the largest sum (keys and shares, which do not
+    grow with d, apart).
+    """
+    if plan.trust is Trust.SECURE_AGGREGATION:
+        layout = mechanism.layout
+        return masked_size(plan.cohort, layout.count, 2**layout.bits - 1)
+    return Header.of(mechanism).size
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class UplinkCollector:
+    """The real path: `Uplink.send` for every client, an `Aggregator` for the server.
+
+    Behind secure aggregation codes travel masked. Masks cancel exactly, so the mean is computed without them.
+    """
+
+    problem: Problem
+    steps: LocalPlan
+    uplink: Uplink
+    rng: ClientRng
+    bytes_per_client: int
+    threads: int = 1
+    _kept: local = field(default_factory=local, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse a mechanism for another ball than the updates are clipped to."""
+        check_ball(self.uplink.mechanism.domain, self.problem, self.steps)
+        object.__setattr__(self, "threads", whole_number(self.threads, "threads", 1, 1024))
+
+    def mean(self, parameters: Rows, clients: Clients, number: int) -> FloatVector:
+        """What the server makes of the payloads."""
+        aggregator, lock = self.uplink.aggregator(), Lock()
+
+        def work(chunk: Clients) -> None:
+            rows = _kept_rows(self._kept, chunk.size, self.problem.dimension)
+            self.problem.updates(parameters, chunk, self.steps, rows)
+            pairs = zip(rows, chunk.tolist(), strict=True)
+            payloads = [self.uplink.send(row, self.rng(number, client)) for row, client in pairs]
+            with lock:
+                aggregator.add_all(payloads)
+
+        for _ in spread(work, chunks(clients, self.problem.dimension, self.threads), self.threads):
+            pass
+        return np.asarray(aggregator.mean())
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class PlainCollector:
+    """The mean of clipped updates without any privacy: the line that private runs are held against."""
+
+    problem: Problem
+    steps: LocalPlan
+    threads: int = 1
+    _kept: local = field(default_factory=local, init=False, repr=False)
+
+    @property
+    def bytes_per_client(self) -> int:
+        """32-bit floats."""
+        return 4 * self.problem.dimension
+
+    def mean(self, parameters: Rows, clients: Clients, number: int) -> FloatVector:
+        """The mean in double precision; chunks are added in order, so that threads change nothing."""
+        size = self.problem.dimension
+
+        def work(chunk: Clients) -> FloatVector:
+            rows = _kept_rows(self._kept, chunk.size, size)
+            self.problem.updates(parameters, chunk, self.steps, rows)
+            clip_outside(rows, self.steps.norm, self.steps.clip)
+            return np.asarray(rows.sum(axis=0, dtype=np.float64))
+
+        total = np.zeros(size)
+        for part in spread(work, chunks(clients, size, self.threads), self.threads):
+            total += part
+        return total / clients.size
+
+
+@runtime_checkable
+class _Noisy(Protocol):
+    """A mechanism whose noise can be added to a sum."""
+
+    def noisy(self, values: FloatVector, block: WordBlock, start: int) -> FloatVector:
+        """Values with noise on them."""
+        ...
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class CentralCollector:
+    """The mean of clipped updates with noise added once; clients trust the server with what they send."""
+
+    plain: PlainCollector
+    mechanism: Mechanism
+    rng: ClientRng
+
+    @property
+    def bytes_per_client(self) -> int:
+        """32-bit floats."""
+        return self.plain.bytes_per_client
+
+    def mean(self, parameters: Rows, clients: Clients, number: int) -> FloatVector:
+        """The noisy sum over the size of the cohort, which is public."""
+        mechanism: Any = self.mechanism
+        if not isinstance(mechanism, _Noisy):
+            raise InvalidParameter(f"mechanism must add noise to a sum, got {type(mechanism).__name__}.")
+        exact = self.plain.mean(parameters, clients, number)
+        block = self.rng(number, SERVER).draw(exact.size)
+        return np.asarray(mechanism.noisy(exact * clients.size, block, 0) / clients.size)
+
+
+def check_ball(ball: Ball, problem: Problem, steps: LocalPlan) -> None:
+    """Refuse a mechanism whose ball is another than the one that updates are clipped to."""
+    require(ball.dimension == problem.dimension, "dimension of the ball", ball.dimension, "the problem's")
+    require(ball.radius >= steps.clip, "radius of the ball", ball.radius, "at least the clip")
+    require(ball.norm is steps.norm, "norm of the ball", ball.norm.value, f"{steps.norm.value}, the clip's")
+
+
+def chunks(clients: Clients, size: int, threads: int) -> Iterator[Clients]:
+    """A cohort in pieces that fit in memory and keep every thread busy."""
+    count = min(MOST_ROWS, max(1, CHUNK_COORDINATES // size), max(1, -(-clients.size // threads)))
+    for start in range(0, clients.size, count):
+        yield clients[start : start + count]
+
+
+def spread(work: Callable[[Clients], Found], pieces: Iterator[Clients], threads: int) -> Iterator[Found]:
+    """Results in the order of the pieces; with one thread nothing is started."""
+    if threads == 1:
+        return iter([work(piece) for piece in pieces])
+    with ThreadPoolExecutor(threads) as pool:
+        return iter(list(pool.map(work, pieces)))
+
+
+def _kept_rows(kept: Any, count: int, size: int) -> Rows:
+    """This thread's rows, kept between calls."""
+    rows: Rows | None = getattr(kept, "rows", None)
+    if rows is None or rows.shape[0] < count:
+        rows = np.zeros((count, size), dtype=np.float32)
+        kept.rows = rows
+    return rows[:count]

@@ -1,0 +1,126 @@
+"""Means of a whole cohort's releases on one device, drawn from the laws of the mechanisms.
+
+Idea     a shortcut for experiments: the law of what `Uplink.receive` makes of a cohort's payloads, without payloads. A
+         client's seed is never looked for; z is drawn from the density that an accepted seed has. Tests hold the
+         moments against `Uplink.send`.
+Symbols  rows: n clipped updates in units of the radius, (n, d); p = d padded; k kept rows; as in `mechanism/vector.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtr
+
+from quietbit._validate import require_module
+from quietbit.kernel.transform import padded_size, signs
+from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.mechanism.vector import VectorMVU
+
+__all__ = ["bits_mean", "gaussian_mean", "kept_rows", "put_back", "vector_mean"]
+
+
+def gaussian_mean(rows: Any, noise_multiplier: float, generator: Any) -> Any:
+    """The mean of rows with Gaussian noise each: the noises' sum is drawn at once."""
+    torch = require_module("torch", "torch")
+    noise = torch.randn(rows.shape[1], generator=generator, device=rows.device)
+    return rows.mean(dim=0) + noise * (noise_multiplier / math.sqrt(rows.shape[0]))
+
+
+def bits_mean(rows: Any, mechanism: InterpolatedMVU, generator: Any) -> Any:
+    """The mean of one-bit releases of rows in the unit ball, decoded; the ball's radius plays no part."""
+    torch = require_module("torch", "torch")
+    odds = np.log(mechanism.design.probabilities[:, 1] / mechanism.design.probabilities[:, 0])
+    slope, middle = float(odds[1] - odds[0]), float(odds[0] + odds[1]) / 2
+    offset = rows * (mechanism.beta / 2)
+    if mechanism.clamp:
+        offset = offset.clamp(-0.5, 0.5)
+    chance = torch.sigmoid(middle + slope * offset)
+    ones = (torch.rand(rows.shape, generator=generator, device=rows.device) < chance).sum(dim=0)
+    low, high = (mechanism.values / mechanism.ball.radius).tolist()
+    return low + (high - low) * ones / rows.shape[0]
+
+
+def vector_mean(rows: Any, mechanism: VectorMVU, generator: Any) -> Any:
+    """The mean of the vector mechanism's releases of rows in the unit ball, decoded."""
+    torch = require_module("torch", "torch")
+    places, y = kept_rows(rows, mechanism.keep, mechanism.rotation_seed, generator)
+    length = y.norm(dim=1, keepdim=True)
+    direction = y / length.clamp(min=1e-30)
+    share = length.clamp(max=1.0)[:, 0].double()
+    along = _along(mechanism, share, generator).to(y.dtype)
+    z = torch.randn(y.shape, generator=generator, device=y.device)
+    z += (along - (z * direction).sum(dim=1))[:, None] * direction
+    return put_back(z / mechanism.profile.gain_lower, places, rows.shape[1], mechanism.rotation_seed)
+
+
+def kept_rows(rows: Any, keep: int, seed: int, generator: Any) -> tuple[Any, Any]:
+    """Rows rotated, k stratified coordinates of each kept and clipped to the unit ball again: (places, values)."""
+    torch = require_module("torch", "torch")
+    count, size = rows.shape[0], padded_size(rows.shape[1])
+    rotated = _rotated(rows, size, seed)
+    width = size // keep
+    offsets = torch.randint(width, (count, keep), generator=generator, device=rows.device)
+    places = offsets + torch.arange(keep, device=rows.device) * width
+    y = rotated.gather(1, places) * math.sqrt(size / keep)
+    return places, y / y.norm(dim=1, keepdim=True).clamp(min=1.0)
+
+
+def put_back(values: Any, places: Any, dimension: int, seed: int) -> Any:
+    """The mean of kept rows, scattered and rotated back."""
+    torch = require_module("torch", "torch")
+    size, keep = padded_size(dimension), values.shape[1]
+    total = torch.zeros(size, device=values.device, dtype=values.dtype)
+    total.index_add_(0, places.reshape(-1), values.reshape(-1))
+    total *= math.sqrt(size / keep) / values.shape[0]
+    return (_hadamard(total[None])[0] * _sign_tensor(size, seed, str(total.device)))[:dimension]
+
+
+def _along(mechanism: VectorMVU, share: Any, generator: Any) -> Any:
+    """<u, z> of every client: a step by its mass, then a place inside it."""
+    torch = require_module("torch", "torch")
+    edges, levels = mechanism.profile.edges, mechanism.profile.levels
+    ends = torch.tensor(ndtr(np.concatenate(([-np.inf], edges, [np.inf]))), device=share.device)
+    masses, heights = ends[1:] - ends[:-1], torch.tensor(levels, device=share.device)
+    weights = ((1 - share)[:, None] + share[:, None] * heights) * masses
+    sums = weights.cumsum(dim=1)
+    uniform = torch.rand(share.shape[0], generator=generator, device=share.device, dtype=torch.float64)
+    step = torch.searchsorted(sums, (uniform * sums[:, -1])[:, None])[:, 0].clamp(max=levels.size - 1)
+    inside = torch.rand(share.shape[0], generator=generator, device=share.device, dtype=torch.float64)
+    place = (ends[step] + inside * masses[step]).clamp(1e-16, 1 - 1e-16)
+    return torch.special.ndtri(place)
+
+
+def _rotated(rows: Any, size: int, seed: int) -> Any:
+    torch = require_module("torch", "torch")
+    padded = torch.zeros((rows.shape[0], size), device=rows.device, dtype=rows.dtype)
+    padded[:, : rows.shape[1]] = rows
+    return _hadamard(padded * _sign_tensor(size, seed, str(rows.device)))
+
+
+def _hadamard(rows: Any) -> Any:
+    """The orthonormal transform of every row, as two products with small Hadamard matrices."""
+    count, size = rows.shape
+    left = 1 << (size.bit_length() // 2)
+    right = size // left
+    square = rows.reshape(count, left, right)
+    first, second = _matrix(left, str(rows.device)), _matrix(right, str(rows.device))
+    return (first @ (square @ second)).reshape(count, size)
+
+
+@lru_cache(maxsize=16)
+def _matrix(size: int, device: str) -> Any:
+    torch = require_module("torch", "torch")
+    found = torch.ones((1, 1))
+    while found.shape[0] < size:
+        found = torch.cat((torch.cat((found, found), 1), torch.cat((found, -found), 1)), 0)
+    return (found / math.sqrt(size)).to(device)
+
+
+@lru_cache(maxsize=16)
+def _sign_tensor(size: int, seed: int, device: str) -> Any:
+    torch = require_module("torch", "torch")
+    return torch.tensor(signs(size, seed), dtype=torch.float32, device=device)
