@@ -216,11 +216,11 @@ class VectorMVU:
     def variance(self, value: float) -> float:
         """Of the decoded coordinate, for an update of this one coordinate; other coordinates would add |x|^2 / k.
 
-        What is decoded is then t C / m, and E t^2 = 1 + r (E[t^2 h] - 1).
+        What is decoded is then t C / m, and E t^2 = 1 + r (E[t^2 h] - 1); rounding codes adds its own variance.
         """
         number = check_value(self.ball, value)
-        share = abs(number) / self.ball.radius
-        return self._noise() * (1 + share * (self.profile.second_moment - 1)) - number**2
+        along = abs(number) / self.ball.radius * (self.profile.second_moment - 1)
+        return self._noise() + along * (self.ball.radius / self.profile.gain_lower) ** 2 - number**2
 
     @property
     def _missing(self) -> float:

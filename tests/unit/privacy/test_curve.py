@@ -17,6 +17,7 @@ from quietbit.privacy.curve import (
     SlackCurve,
     sampling_slack_upper,
     total,
+    with_delta,
     with_slack,
 )
 
