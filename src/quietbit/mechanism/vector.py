@@ -210,17 +210,31 @@ class VectorMVU:
         return Error(self._noise() + self.ball.radius**2 / self.keep * self._missing)
 
     def expectation(self, value: float) -> float:
-        """The value itself, for an update of this one coordinate: its rows are alike, and none is clipped."""
+        """The value itself, but for the second clip: exact for an update of one coordinate, whose rows are alike."""
         return check_value(self.ball, value)
 
     def variance(self, value: float) -> float:
-        """Of the decoded coordinate, for an update of this one coordinate; other coordinates would add |x|^2 / k.
+        """Of a coordinate of this value in an update that fills the ball.
 
-        What is decoded is then t C / m, and E t^2 = 1 + r (E[t^2 h] - 1); rounding codes adds its own variance.
+        Beside the noise: the rows spread what the other coordinates have, and along the update itself the variance of
+        t is E[t^2 h] - m^2 instead of 1.
         """
         number = check_value(self.ball, value)
-        along = abs(number) / self.ball.radius * (self.profile.second_moment - 1)
-        return self._noise() + along * (self.ball.radius / self.profile.gain_lower) ** 2 - number**2
+        gain = self.profile.gain_lower
+        along = (self.profile.second_moment - 1) / gain**2 - 1
+        rest = (self.ball.radius**2 - number**2) / self.keep * self._missing
+        return self._noise() + rest + number**2 * along
+
+    @property
+    def moment_error(self) -> float:
+        """How far mean and variance may be from these, relatively: for an auditor, who sends updates of all kinds.
+
+        The second clip takes up to half of 1/sqrt(k), updates that do not fill the ball have no rows to spread, and
+        rounding to codes bends the response by (m^2 / k) / 20 at most.
+        """
+        gain = self.profile.gain_lower
+        rows = self._missing * (0.5 / math.sqrt(self.keep) + gain**2 / self.keep)
+        return min(0.5, rows + (0.0 if self.seeded else 0.05 * gain**2 / self.keep))
 
     @property
     def _missing(self) -> float:
