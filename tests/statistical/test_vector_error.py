@@ -77,11 +77,8 @@ def judge(made: VectorMVU, update: Any, releases: Any, shrink: float) -> tuple[f
 
 
 @pytest.mark.parametrize("name", ["all rows", "few rows", "direct"])
-@pytest.mark.parametrize("kind", UPDATES)
-@pytest.mark.parametrize("norm", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize(("kind", "norm"), [("flat", 0.0), *((kind, norm) for kind in UPDATES for norm in (0.3, 1.0))])
 def test_error_and_bias_are_the_claimed_ones(name: str, kind: str, norm: float) -> None:
-    if norm == 0.0 and kind != "flat":
-        pytest.skip("zero is zero")
     made, update = mechanism(name), norm * RADIUS * UPDATES[kind]
     releases = decoded(made, update, seeded_rng(seed(41)))
     # The second clip, from the lengths that rows give: E min(1, 1/|y|) |y|^2 / E |y|^2 is what is left of the update.
@@ -90,9 +87,8 @@ def test_error_and_bias_are_the_claimed_ones(name: str, kind: str, norm: float) 
     if made.keep == made.padded or norm < 0.5:
         assert abs(shrink) < 1e-3
     mean_off, error_off = judge(made, update, releases, shrink)
-    allowance = 1.0 if name == "direct" else 0.0  # rounding to codes: unbiased to first order only, 0.02 % here
-    assert abs(mean_off) < SIGMAS + allowance
-    assert abs(error_off) < SIGMAS + (12.0 if name == "few rows" and norm == 1.0 else 0.0)  # the clip's own share
+    assert abs(mean_off) < SIGMAS
+    assert abs(error_off) < SIGMAS
     if norm > 0:
         doubled = judge(made, update, 1.2 * releases, shrink)
         assert abs(doubled[0]) > SIGMAS or abs(doubled[1]) > 3 * SIGMAS  # a gain a fifth too small is seen
