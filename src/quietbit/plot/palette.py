@@ -36,6 +36,7 @@ class Look:
 
 MECHANISMS = {
     "imvu": Look("#c8361e", "#ff8566", "circle"),
+    "vmvu": Look("#6741d9", "#b197fc", "cross"),
     "gaussian": Look("#1f6fb2", "#6db5f2", "square"),
     "sign": Look("#a87000", "#f0bd3c", "triangle"),
     "skellam": Look("#00806a", "#43cdb0", "diamond"),
