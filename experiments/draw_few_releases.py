@@ -1,6 +1,6 @@
 """The picture and the table of `few_releases.py`: accuracy over epsilon where every client takes part once.
 
-    python experiments/draw_few_releases.py experiments/results/few-releases-mnist.json docs/images/few-releases.svg
+python experiments/draw_few_releases.py experiments/results/few-releases-mnist.json docs/images/few-releases.svg
 """
 
 from __future__ import annotations

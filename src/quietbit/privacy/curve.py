@@ -482,7 +482,8 @@ def sampling_slack_upper(dimension: int, smallest_probability: float, error: flo
     """
     dimension = whole_number(dimension, "dimension", 1)
     smallest = finite_real(smallest_probability, "smallest_probability", at_most=1.0)
-    require(0 <= error < smallest, "sampling error", error, f"below the smallest probability, {smallest:g}")
+    rule = f"above {error:.3g}, what the sampler resolves (a smaller epsilon of the design or beta makes it so)"
+    require(0 <= error < smallest, "smallest probability of a symbol", smallest, rule)
     return round_up(-dimension * math.log1p(-error / smallest))
 
 

@@ -140,9 +140,10 @@ class SumPlan:
 
     @property
     def most_colluders(self) -> int:
-        """How many clients may collude without voiding secrecy, even of a server that tells clients different lists.
+        """How many clients may collude with a server that follows the protocol without voiding secrecy.
 
-        Without neighbours; with them see `exposure_upper`.
+        Without neighbours; with them see `exposure_upper`. A server that tells clients different lists of who is left
+        is not covered, whatever the number: it can have both secrets of one client recovered.
         """
         return 2 * self.threshold - self.clients - 1
 

@@ -122,7 +122,10 @@ def test_the_l1_curve_is_pure_and_no_worse_than_the_l2_curve_of_the_same_inputs(
 
 def test_a_design_too_steep_for_the_sampler_has_no_account() -> None:
     mechanism = InterpolatedMVU(design(2, 1, 5.0), BALL, beta=40.0)
-    with pytest.raises(InvalidParameter, match="sampling error must be below the smallest probability"):
+    with pytest.raises(
+        InvalidParameter,
+        match=r"smallest probability of a symbol must be above .*smaller epsilon of the design or beta",
+    ):
         mechanism.privacy(Adjacency.ZERO_OUT)
 
 
