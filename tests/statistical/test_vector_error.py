@@ -2,7 +2,8 @@
 
 What is checked, at 1e-9 a test: along the update decoded releases have the claimed mean (but for the second clip, whose
 share is known), and their squared error is the claimed one. Along the update a release is s = <x/|x|, decoded>: its
-mean over N releases is normal to high accuracy, and its variance is the theory's; 6.2 standard deviations are 6e-10. Squared
+mean over N releases is normal to high accuracy, and its variance is the theory's; 6.2 standard deviations are 6e-10.
+Squared
 errors of d coordinates average d nearly independent terms, so 6.2 of their standard deviations are a few per mille.
 """
 
