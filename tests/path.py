@@ -1,27 +1,61 @@
-"""The one path, for tests: codes of what `Uplink.send` writes, and what `Uplink.receive` makes of codes."""
+"""The one path, for tests: codes of what `Uplink.send` writes, and what `Uplink.receive` makes of codes.
+
+A body without codes is its bytes: eight bits each, as many as there are.
+"""
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import numpy as np
 
 from quietbit import Uplink
+from quietbit.mechanism.base import Layout
 from quietbit.wire.header import Header
 from quietbit.wire.payload import Payload
 
-__all__ = ["decode", "encode"]
+__all__ = ["body", "codes_of", "decode", "encode", "many", "width"]
 
 
 def encode(mechanism: Any, update: Any, rng: Any, kernel: str | None = None) -> Any:
     """The codes of one release, in the update's shape where there is one per coordinate."""
-    codes = Payload.from_bytes(Uplink(mechanism, kernel=kernel).send(update, rng)).codes()
+    codes = codes_of(Uplink(mechanism, kernel=kernel).send(update, rng))
     shape = np.shape(update)
     return codes.reshape(shape) if codes.size == int(np.prod(shape)) else codes
 
 
 def decode(mechanism: Any, codes: Any) -> Any:
     """What a server makes of one release with these codes, in their shape where there is one per coordinate."""
-    payload = Payload.from_codes(Header.of(mechanism), codes)
-    mean = Uplink(mechanism).receive([payload.to_bytes()])
+    mean = Uplink(mechanism).receive([_payload(mechanism, codes)])
     return mean.reshape(np.shape(codes)) if mean.size == np.asarray(codes).size else mean
+
+
+def codes_of(data: bytes) -> Any:
+    """The codes of a payload, or the bytes of a body without."""
+    payload = Payload.from_bytes(data)
+    return payload.codes() if payload.header.layout.bits else payload.body.copy()
+
+
+def body(mechanism: Any, codes: Any) -> Any:
+    """The body of a payload with these codes."""
+    return Payload.from_bytes(_payload(mechanism, codes)).body
+
+
+def width(mechanism: Any) -> int:
+    """Bits of a code."""
+    return mechanism.layout.bits or 8
+
+
+def many(mechanism: Any) -> int:
+    """How many codes there are."""
+    return mechanism.layout.count if mechanism.layout.bits else mechanism.layout.size
+
+
+def _payload(mechanism: Any, codes: Any) -> bytes:
+    header = Header.of(mechanism)
+    if header.layout.bits:
+        return Payload.from_codes(header, codes).to_bytes()
+    content = np.asarray(codes).astype(np.uint8).tobytes()
+    own = Header(Layout.opaque(header.layout.count, len(content)), header.identity)
+    return own.seal(zlib.crc32(content)) + content

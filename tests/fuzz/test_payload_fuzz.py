@@ -19,7 +19,7 @@ from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink
 from unit.mechanism.makers import MECHANISMS, update
 
-NAMES = ("imvu one bit l2", "imvu three bits five levels", "gaussian", "skellam 8 bits")
+NAMES = ("imvu one bit l2", "imvu three bits five levels", "gaussian", "skellam 8 bits", "vmvu seed", "vmvu direct")
 UPLINKS = {name: Uplink(MECHANISMS[name]) for name in NAMES}
 GOOD = {
     name: [uplink.send(update(uplink.mechanism.domain, seed), seeded_rng(seed)) for seed in range(3)]

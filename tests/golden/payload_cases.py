@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from quietbit.design.profile import Profile
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.kernel.rng import seeded_rng
@@ -20,6 +21,7 @@ from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.dithered import DitheredMVU
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.skellam import Skellam
+from quietbit.mechanism.vector import VectorMVU
 from quietbit.wire.uplink import Uplink
 
 FOLDER = Path(__file__).parent / "payloads"
@@ -47,6 +49,8 @@ CASES: dict[str, Any] = {
     "v1_laplace": Laplace(POINTED, 0.5),
     "v1_skellam_8bit": Skellam(ROUND, 0.5, bits=8, rotation_seed=3),
     "v1_skellam_16bit": Skellam(ROUND, 0.5),
+    "v2_vmvu_seed": VectorMVU(Profile.from_weights([0.5], [1.0, 4.0]), ROUND, keep=16, rotation_seed=3),
+    "v2_vmvu_direct": VectorMVU(Profile.from_weights([5.0], [1.0, 2.0**24]), ROUND, keep=8),
 }
 
 

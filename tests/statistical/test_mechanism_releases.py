@@ -20,6 +20,7 @@ TRIALS = 1500
 TABLES = [name for name in MECHANISMS if name.startswith(("imvu", "mvu"))]
 SIGNS = [name for name in MECHANISMS if name.startswith("sign")]
 FLOATS = ["gaussian", "laplace"]
+VECTORS = [name for name in MECHANISMS if name.startswith("vmvu")]
 SKELLAMS = [name for name in MECHANISMS if name.startswith("skellam")]
 
 
@@ -116,6 +117,19 @@ def test_skellam_decodes_to_the_stated_mean_and_variance(name: str) -> None:
     # Their spread over all coordinates: 100,000 draws, so 6 % are more than ten standard deviations.
     spread = float(np.square(decoded - vector(name)).mean())
     assert spread == pytest.approx(mechanism.variance(0.0), rel=0.06)
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_every_byte_of_a_vector_payload_is_random(name: str) -> None:
+    """Bits of nonce and seed are even coins whatever the update, but for the tilt; those of codes of zero are too."""
+    mechanism, rng = MECHANISMS[name], seeded_rng(seed(33))
+    bodies = np.stack([encode(mechanism, np.zeros(WIDTH), rng) for _ in range(TRIALS)])
+    bits = np.unpackbits(bodies, axis=1, bitorder="little")
+    fair = bits[:, : 24 * 8] if mechanism.seeded else bits[:, : 8 * 8]
+    assert_binomial(fair.sum(axis=0, dtype=int), TRIALS, 0.5)
+    bits[:, 7] = 0
+    with pytest.raises(StatisticalFailure):
+        assert_binomial(bits[:, :64].sum(axis=0, dtype=int), TRIALS, 0.5)
 
 
 @pytest.mark.parametrize("variance", [0.3, 7.0, 900.0, 2e7])

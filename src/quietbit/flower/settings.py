@@ -32,7 +32,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, final
 
-from quietbit._validate import InvalidParameter, finite_real, require, whole_number
+from quietbit._validate import InvalidParameter, finite_real, member, require, whole_number
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.filter import Cap, Price
@@ -162,15 +162,27 @@ class RunSettings:
         """What one release of the mechanism costs under the run's trust."""
         return release_price(mechanism, Adjacency(self.adjacency), self.min_honest_clients or 0)
 
-    def plan(self, target: float) -> RoundPlan:
-        """The same choices in the words of a plan, whose checks and calibration are used."""
+    def plan(self, epsilon: float) -> RoundPlan:
+        """The same choices in the words of a plan, whose checks and calibration are used, for a budget."""
         return RoundPlan(
-            self.mechanism, clip=self.clip, adjacency=Adjacency(self.adjacency), norm=Norm(self.norm), epsilon=target,
-            delta=self.delta, trust=Trust(self.trust), releases=self.releases, cohort=self.threshold or 1,
-            min_honest_clients=self.min_honest_clients, design_epsilon=self.design_epsilon,
-            noise_multiplier=self.noise_multiplier, bits=self.bits, levels=self.levels, beta=self.beta,
-            clamp=self.clamp, decoder=self.decoder,
-        )  # fmt: skip
+            self.mechanism,
+            clip=self.clip,
+            adjacency=Adjacency(self.adjacency),
+            norm=member(Norm, self.norm, "quietbit.norm"),
+            epsilon=epsilon,
+            delta=self.delta,
+            trust=Trust(self.trust),
+            releases=self.releases,
+            cohort=self.threshold or 1,
+            min_honest_clients=self.min_honest_clients,
+            design_epsilon=self.design_epsilon,
+            noise_multiplier=self.noise_multiplier,
+            bits=self.bits,
+            levels=self.levels,
+            beta=self.beta,
+            clamp=self.clamp,
+            decoder=self.decoder,
+        )
 
 
 @lru_cache(maxsize=8)
@@ -179,13 +191,12 @@ def _mechanism(settings: RunSettings, dimension: int) -> Mechanism:
 
     So the target is lowered until all releases together fit under the node's account of the budget.
     """
-    target = settings.epsilon
-    times, cap = settings.releases or 1, settings.cap
+    target, cap = settings.epsilon, settings.cap
     found = settings.plan(target).mechanism_for(dimension)
     if settings.releases is None:
         return found
     for _ in range(8):
-        reached = cap.epsilon_upper(Price.total([(settings.price(found), times)]))
+        reached = cap.epsilon_upper(Price.total([(settings.price(found), settings.releases)]))
         if reached <= settings.epsilon:
             return found
         target *= settings.epsilon / reached * (1 - CLOSE)

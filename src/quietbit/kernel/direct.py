@@ -1,22 +1,31 @@
 """Drawing the vector mechanism's output directly, for profiles too steep for a search.
 
 Idea     along the direction u the output has density h(t) against N(0,1), across it it is plain noise: draw t, then z
-         = g + (t - <u, g>) u with g standard normal. t is drawn in whole numbers: the 2^63 equally likely cells of
-         the normal quantile (`quantile.py`) are shared out between the steps of h; one word chooses the step, another
-         the cell. z is then rounded to a few bits (`quantiser.py`), which is post-processing.
-Symbols  A_s = the first cell of step s, 0 = A_0 < A_1 < ... < A_m = 2^63; h_s = the level of step s; k = count; b =
-         bits.
+         = g + (t - <u, g>) u with g standard normal, and round z to a few bits (`quantiser.py`), which is
+         post-processing. Only codes leave, so z is computed in doubles, with a bound on how far it is off; where a code
+         is not certain, random words are lengthened and z is computed again in decimal arithmetic.
+Symbols  A_s = the first cell of step s, 0 = A_0 < A_1 < ... < A_m = 2^127; w_s = the weight of step s; k = count; b =
+         bits; w = the odd number of 63 bits that a word's quantile is taken of (`quantile.py`).
 
-What an account may use. The steps have probabilities exactly (A_{s+1} - A_s) / 2^63 under the base law and (c_s -
-c_{s-1}) / 2^64 when drawn, c = `step_limits`: within 2^-63 of (A_{s+1} - A_s) h_s / sum. Inside a step the law of t
-is the same for every update, and any interval has its share up to 2^-63. What rounding of z can do to codes is
-`rounding_mass_upper`.
+What an account may use. Codes are those of the exact z of exactly normal g and exactly tilted t, but with probability
+`code_error_upper`, in total variation, as far as ChaCha20's words are random. The parts of it:
+
+- Step s has probability (A_{s+1} - A_s) w_s / sum up to 2^-127; A_s is within half a cell of the normal share, which
+  moves an edge of at most 11 by less than 2^-38: that is in the account's blur.
+- Words stand for all numbers of their cell. A coordinate of g is known within 2/w: with q = w/2^64, a neighbouring cell
+  away, the quantile moves by at most 2^-64 / (phi at the cell's end), phi(z) >= 0.797 q(z), and q >= 2 w / 3 / 2^64
+  there; w = 1 has no bound and is never certain. All this is added to what rounding does (`_doubt`), and codes are
+  taken from doubles only if no entry is that close to a threshold.
+- Else every word gets 64 more bits. Quantiles are then exact to 1e-34, cells have probability 2^-127, and given all
+  other words a word changes codes at 2^b k places at most: k^2 2^b 2^-126 in all.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
+from decimal import Context, Decimal
 from itertools import pairwise
 
 import numpy as np
@@ -25,96 +34,175 @@ from scipy import special
 
 from quietbit._typing import FloatVector
 from quietbit._validate import finite_real, require, whole_number
-from quietbit.kernel.expand import inner, inner_error_upper, normals
+from quietbit.design.normal import density, distribution
+from quietbit.kernel.expand import inner, inner_error_upper, start_state, stream_words, unit
 from quietbit.kernel.quantile import EXPANSION_ERROR, LARGEST, normals_of_words
+from quietbit.kernel.quantiser import NormalQuantiser
 from quietbit.kernel.rng import WordBlock
 
-__all__ = ["DIRECT_STREAMS", "draw_across", "draw_along", "rounding_mass_upper", "step_cells", "step_limits"]
+__all__ = ["DIRECT_STREAMS", "code_error_upper", "draw_codes", "step_cells", "step_limits"]
 
-CELLS = 2**63
-DIRECT_STREAMS = (0, 1)  # streams of a release's words: step and cell, the key of the noise
+CELL_BITS = 127
+CELLS = 2**CELL_BITS
+FARTHEST = 11.0  # edges: their cells are then fine enough for the account's blur
+DIRECT_STREAMS = (0, 1)  # streams of a release's words: step, place and seed; what lengthens the words of g
 UNIT = 2.0**-53
+LOW = np.uint64(2**63 - 1)
+NEWTON = Decimal("1e-12")
+_DIGITS = Context(prec=90)
 
 
 def step_cells(edges: Sequence[float] | FloatVector) -> tuple[int, ...]:
-    """A_0 .. A_m for edges t_1 < ... < t_{m-1}: the nearest cells. These numbers are the profile that is sampled.
+    """A_0 .. A_m for edges t_1 < ... < t_{m-1}: the nearest of 2^127 cells.
 
-    >>> step_cells([0.0]) == (0, 2**62, 2**63)
+    >>> step_cells([0.0]) == (0, 2**126, 2**127)
     True
     """
     found = [0]
     for edge in np.asarray(edges, dtype=np.float64):
         value = float(edge)
-        require(abs(value) <= 8.9, "edge", value, "between -8.9 and 8.9")
-        # From the nearer tail, where a double has the most digits.
-        tail = int(float(special.ndtr(-abs(value))) * CELLS)
-        found.append(tail if value < 0 else CELLS - tail)
+        require(abs(value) <= FARTHEST, "edge", value, f"between -{FARTHEST:g} and {FARTHEST:g}")
+        found.append(int((_DIGITS.multiply(distribution(value), Decimal(CELLS))).to_integral_value()))
     found.append(CELLS)
     require(all(a < b for a, b in pairwise(found)), "edges", "others", "increasing, with cells between")
     return tuple(found)
 
 
-def step_limits(cells: Sequence[int], levels: Sequence[float] | FloatVector) -> NDArray[np.uint64]:
-    """floor(2^64 P(step <= s)) for all steps but the last, P proportional to cells times level, in exact arithmetic."""
+def step_limits(cells: Sequence[int], weights: Sequence[float] | FloatVector) -> tuple[int, ...]:
+    """floor(2^128 P(step <= s)) for all steps but the last, P proportional to cells times weight, exactly."""
     widths = [b - a for a, b in pairwise(cells)]
-    heights = [float(level) for level in np.asarray(levels, dtype=np.float64)]
-    require(len(heights) == len(widths), "levels", len(heights), f"one for each of {len(widths)} steps")
-    require(all(0.0 <= level < math.inf for level in heights), "levels", "others", "finite and not negative")
+    heights = [float(weight) for weight in np.asarray(weights, dtype=np.float64)]
+    require(len(heights) == len(widths), "weights", len(heights), f"one for each of {len(widths)} steps")
+    require(all(0.0 <= weight < math.inf for weight in heights), "weights", "others", "finite and not negative")
     # Denominators of doubles are powers of two, so the largest is common to all.
-    ratios = [level.as_integer_ratio() for level in heights]
+    ratios = [weight.as_integer_ratio() for weight in heights]
     common = max(denominator for _, denominator in ratios)
     exact = [n * (common // d) * width for (n, d), width in zip(ratios, widths, strict=True)]
     total, running, found = sum(exact), 0, []
-    require(total > 0, "levels", "zeros", "positive somewhere")
+    require(total > 0, "weights", "zeros", "positive somewhere")
     for part in exact[:-1]:
         running += part
-        found.append(min((running << 64) // total, 2**64 - 1))
-    return np.array(found, dtype=np.uint64)
+        found.append((running << 128) // total)
+    return tuple(found)
 
 
-def draw_along(
-    cells: Sequence[int], limits: NDArray[np.uint64], block: WordBlock, *, stream: int = DIRECT_STREAMS[0]
-) -> float:
-    """t: the step of the stream's first word, the cell of its second, and that cell's quantile."""
-    fine = limits.dtype == np.uint64 and limits.shape == (len(cells) - 2,)
-    require(fine, "limits", limits.shape, f"{len(cells) - 2} whole numbers of 64 bits")
-    first, second = (int(word) for word in block.uniform64(stream, 0, 2))
-    step = int(np.searchsorted(limits, np.uint64(first), side="right"))
-    low, high = int(cells[step]), int(cells[step + 1])
-    cell = low + ((second * (high - low)) >> 64)
-    word = (CELLS | (2 * cell + 1)) if cell < CELLS // 2 else 2 * (CELLS - 1 - cell) + 1
-    return float(normals_of_words(np.array([word], dtype=np.uint64))[0])
+def draw_codes(
+    vector: FloatVector,
+    cells: Sequence[int],
+    limits: Sequence[int],
+    quantiser: NormalQuantiser,
+    block: WordBlock,
+    *,
+    streams: tuple[int, int] = DIRECT_STREAMS,
+) -> NDArray[np.uint8]:
+    """The codes of z = g + (t - <u, g>) u, u the direction of ``vector``; given the words, a function of the arguments.
 
-
-def draw_across(
-    direction: FloatVector, along: float, block: WordBlock, *, stream: int = DIRECT_STREAMS[1]
-) -> FloatVector:
-    """The output z = g + (t - <u, g>) u; g are the normals of a seed that the stream's first two words make."""
-    fine = direction.ndim == 1 and direction.size > 0 and bool(np.all(np.isfinite(direction)))
-    require(fine, "direction", direction.shape, "flat and finite")
-    require(math.isfinite(along), "t", along, "finite")
-    seed = block.uniform64(stream, 0, 2).astype("<u8", copy=False).tobytes()
-    noise = normals(seed, direction.size)
-    result: FloatVector = noise + (along - inner(direction, noise)) * direction
-    return result
-
-
-def rounding_mass_upper(count: int, bits: int, density_upper: float) -> float:
-    """The probability that rounding anywhere in z changes a code of 2^bits levels: belongs into delta, for each world.
-
-    ``density_upper`` bounds the density of t, max over steps of h times the normal density. An entry is off by at
-    most a + |u_i| b: a for the normal and the last addition, b for t, <u, g>, the direction and two products. Entry i
-    given t is normal of variance 1 - u_i^2, so its density is at most 0.5642 where u_i^2 <= 1/2; for the one entry
-    where that may fail it is at most sqrt(2) times the density of t. Each of 2^b - 1 thresholds catches an interval
-    of twice the error, and sum |u_i| <= sqrt(k).
+    The first stream's words 0 and 1 choose the step, 2 and 3 the place in it, 4 and 5 are the seed of g. The second
+    stream is read only if a code is not certain.
     """
-    size = whole_number(count, "count", 1, 2**24)
-    thresholds = 2 ** whole_number(bits, "bits", 1, 8) - 1
-    peak = finite_real(density_upper, "density_upper")
+    require(len(limits) == len(cells) - 2, "limits", len(limits), f"{len(cells) - 2} whole numbers")
+    direction, _ = unit(vector)
+    first = [int(word) for word in block.uniform64(streams[0], 0, 6)]
+    place = _place(cells, limits, first)
+    seed = np.array(first[4:], dtype="<u8").tobytes()
+    words = stream_words(start_state(seed), direction.size)
+    along = _word_of(place)
+    t = float(normals_of_words(np.array([along], dtype=np.uint64))[0])
+    noise = normals_of_words(words)
+    z: FloatVector = noise + (t - inner(direction, noise)) * direction
+    gap = np.abs(z[:, None] - quantiser.thresholds).min(axis=1)
+    if bool(np.all(gap > _doubt(direction, words, along))):
+        return quantiser.encode(z)
+    return _certain_codes(vector, place, words, block.uniform64(streams[1], 0, direction.size), quantiser)
+
+
+def code_error_upper(count: int, bits: int, largest: float) -> float:
+    """In total variation, how far the law of codes is from that of an exact z: see the head of this file.
+
+    Beside what is said there: entries computed with quantiles exact to 1e-34 are exact to e = 1e-32 (sum |u_i| <=
+    256), and a code can be wrong if one of 2^b thresholds is as close. Entry i given t is normal of variance 1 -
+    u_i^2, so its density is at most 0.5642 where u_i^2 <= 1/2; for the one entry where that may fail it is at most
+    sqrt(2) times the density of t, which is at most 0.4 ``largest``.
+    """
+    size = whole_number(count, "count", 1, 2**16)
+    levels = 2 ** whole_number(bits, "bits", 1, 8)
+    peak = 0.5642 * size + 0.5657 * finite_real(largest, "largest")
+    total: float = size * size * levels * 2.0**-126 + 2e-32 * levels * peak + 1025 * 2.0**-127
+    return total * (1 + 2.0**-40)
+
+
+def _place(cells: Sequence[int], limits: Sequence[int], words: Sequence[int]) -> int:
+    """A cell of the step that the first two words choose; the next two say which."""
+    step = bisect_right(limits, (words[0] << 64) | words[1])
+    low, high = cells[step], cells[step + 1]
+    return low + ((((words[2] << 64) | words[3]) * (high - low)) >> 128)
+
+
+def _word_of(place: int) -> int:
+    """The word of 64 bits, sign first, in whose cell a place is; its number is made odd as `quantile.py` does."""
+    tail: int = min(place, CELLS - 1 - place)
+    return (tail >> 63) | 1 | (2**63 if place < CELLS // 2 else 0)
+
+
+def _doubt(direction: FloatVector, words: NDArray[np.uint64], along: int) -> FloatVector:
+    """How far an entry of the computed z may be from the exact one, whatever the bits that were not drawn.
+
+    Entry i is off by at most a + |u_i| b by rounding: a for the normal and the last addition, b for t, <u, g>, the
+    direction and two products; 2/w for its own word, and |u_i| times what the words of t and <u, g> leave open.
+    """
+    size = direction.size
     reach = LARGEST * (1.0 + math.sqrt(size))
     depth = size // 64 + 20
     a = EXPANSION_ERROR + 2 * UNIT * LARGEST
     b = EXPANSION_ERROR + inner_error_upper(size) + depth * UNIT * reach
-    usual = 0.5642 * (size * a + math.sqrt(size) * b)
-    total: float = 2.0 * thresholds * (usual + max(1.4143 * peak, 0.5642) * (a + b)) * (1 + 2.0**-20)
-    return total
+    odd = ((words & LOW) | np.uint64(1)).astype(np.float64)
+    open_ = np.where(odd > 1, 2.0 / odd, math.inf)
+    number = (along & (2**63 - 1)) | 1
+    b += 2.0 / number if number > 1 else math.inf
+    size_u = np.abs(direction)
+    # Zero times infinity would be no number: an entry that u does not have is not moved by t.
+    shared = float(np.sum(open_[size_u > 0] * size_u[size_u > 0]))
+    doubt: FloatVector = (a + open_ + np.where(size_u > 0, np.maximum(size_u, 1e-300) * (b + shared), 0.0)) * 1.000001
+    return doubt
+
+
+def _certain_codes(
+    vector: FloatVector, place: int, words: NDArray[np.uint64], more: NDArray[np.uint64], quantiser: NormalQuantiser
+) -> NDArray[np.uint8]:
+    """Codes from words of 128 bits, in decimal arithmetic."""
+    y = [Decimal(float(entry)) for entry in vector]
+    if not any(y):
+        y[0] = Decimal(1)  # as `unit` has it
+    square = Decimal(0)
+    for entry in y:
+        square = _DIGITS.add(square, _DIGITS.multiply(entry, entry))
+    length = _DIGITS.sqrt(square)
+    u = [_DIGITS.divide(entry, length) for entry in y]
+    tail = min(place, CELLS - 1 - place)
+    t = _quantile(2 * tail + 1, CELL_BITS + 1, negative=place < CELLS // 2)
+    g = []
+    for word, extra in zip(words, more, strict=True):
+        odd = (int(word) & (2**63 - 1)) | 1
+        # The cell (odd - 1 .. odd + 1) / 2^64 has 2^64 parts of probability 2^-127; the middle of one of them.
+        numerator = ((odd - 1) << 64) + 2 * int(extra) + 1
+        g.append(_quantile(numerator, 128, negative=int(word) >= 2**63))
+    gap = t
+    for a, b in zip(u, g, strict=True):
+        gap = _DIGITS.subtract(gap, _DIGITS.multiply(a, b))
+    z = [_DIGITS.add(b, _DIGITS.multiply(gap, a)) for a, b in zip(u, g, strict=True)]
+    thresholds = [Decimal(float(threshold)) for threshold in quantiser.thresholds]
+    return np.array([bisect_right(thresholds, entry) for entry in z], dtype=np.uint8)
+
+
+def _quantile(numerator: int, bits: int, *, negative: bool) -> Decimal:
+    """The normal quantile whose tail is numerator / 2^bits <= 1/2, from a double and one step of third order.
+
+    With d = (Q(x) - q) / phi(x) the quantile is x + d + x d^2 / 2 up to (1 + 2 x^2) d^3 / 6; d is below 1e-12.
+    """
+    q = _DIGITS.divide(Decimal(numerator), Decimal(2**bits))
+    x = -float(special.ndtri(float(q)))
+    d = _DIGITS.divide(_DIGITS.subtract(distribution(-x), q), density(x))
+    require(d.copy_abs() < NEWTON, "first guess of a quantile", x, "within 1e-12")
+    bend = _DIGITS.multiply(Decimal(x), _DIGITS.multiply(_DIGITS.multiply(d, d), Decimal("0.5")))
+    found = _DIGITS.add(Decimal(x), _DIGITS.add(d, bend))
+    return found.copy_negate() if negative else found

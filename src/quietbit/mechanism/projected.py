@@ -31,7 +31,7 @@ from quietbit.kernel.base import Kernel
 from quietbit.kernel.expand import rows as choose_rows
 from quietbit.kernel.norm import clip_factor
 from quietbit.kernel.rng import RandomBits
-from quietbit.kernel.transform import padded_size, rotate_back_, rotate_update
+from quietbit.kernel.transform import padded_size, rotate_back_, rotated_rows
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import (
     Accumulator,
@@ -116,9 +116,8 @@ class Projected:
         """Rotate, keep k rows, and hand them to the inner mechanism, which clips them again."""
         check_rng(rng)
         factor = clip_factor(kernel.norm(update, self.ball.norm.order), self.ball.radius)
-        rotated = rotate_update(list(update), self.rotation_seed, factor=factor)
         nonce = self._nonce(rng)
-        kept = rotated[choose_rows(nonce, self.keep, self.padded)].astype(np.float64)
+        kept = rotated_rows(update, self.rotation_seed, factor, choose_rows(nonce, self.keep, self.padded))
         kept *= math.sqrt(self.padded / self.keep)
         if self.rows is None:
             out[:NONCE] = np.frombuffer(nonce, dtype=np.uint8)

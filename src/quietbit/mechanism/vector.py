@@ -13,25 +13,34 @@ would have to be looked at, z is drawn directly instead and its k coordinates ar
 post-processing; the seed's 16 bytes then give way to ceil(k b / 8).
 
 Decoding. E z = r m u to first order, so z C / m estimates sqrt(p/k) S H D x, and its transpose scattered into the rows
-and rotated back estimates x: unbiased over rows but for the second clip, which shortens only those y that the random
-rows made longer than 1. The squared error of a coordinate is C^2 / m^2 from the noise, the same at every value, plus
-|x|^2 / k from the rows.
+and rotated back estimates x. Over rows and z this is unbiased but for the second clip, which shortens only those y
+that the rows made longer than 1: an update that fills the ball is shortened by 1 / sqrt(4 pi k) on average (0.9 % at k
+= 1,024), one of 0.9 C or less at k >= 1,024 not measurably. The squared error of a coordinate is C^2 / m^2 from the
+noise, the same at every value, plus at most |x|^2 / k from the rows.
 
-What sampling adds to the account of the profile (`privacy`):
-1. t is computed within `inner_error_upper(k)` of its value for the exact quantiles, and that is at most the blur that
-   the dominating pair is made with.
-2. Weights are rounded to multiples of n 2^-64 and are computed with a few roundings: each moves by a relative
-   2^-50 + n 2^-63 / w. Where h has no zero this is slack; where it has, the absolute n 2^-63 is lost mass.
-3. Seeds are 2^128 draws of a random function, as far as ChaCha20 is one. By Hoeffding and a net of 2^(34 k) directions
-   the sums of weights of all updates are within a relative n sqrt(12 k + 36) 2^-64 of their mean but with probability
-   2^-100 over that function; this is slack.
-4. Normals have 64 bits: probabilities of half-spaces and quadrants are off by e = k 2^-63. A hockey-stick divergence
-   E (h(t) - a h(t'))_+ has mixed derivatives of one sign, so its variation is at most 4 n and it moves by at most
-   q = 4 n e; at a < 1 by a q, because H_a(P, Q) = 1 - a + a H_(1/a)(Q, P). A pair with hockey-sticks within that of
-   (P, Q) is dominated by (P, Q) with q' = q / (1 - TV(P, Q)) of both masses made disjoint: lost mass q'. The largest
-   ratio of weights is what it is, so a pure account is untouched by this, but for the sums of weights: slack 4 n e.
-5. After `tries_upper` seeds the next is sent unseen: a law 1 + r (1 - f)(h - 1) with f <= 2^-60, which is that of a
-   shorter update. It costs nothing.
+What sampling adds to the account of the profile (`privacy`). Rounding before the weights costs nothing: whatever y is,
+r = min(|y|, 1) is a length in [0, 1] and zero stays zero, and the account holds for all of those. A search
+1. compares a computed t with the edges, within `inner_error_upper(k)` of <y/|y|, z> for exact quantiles z; that is at
+   most the blur that the dominating pair is made with;
+2. uses weights that are rounded to multiples of n 2^-64 after a few roundings: relatively, 2^-51 + n 2^-64 / h_0 each,
+   and as much for their sum;
+3. draws among 2^128 seeds, as far as ChaCha20 is a random function of them. There are at most 2^(32 k) vectors y (of
+   float32, scaled alike), and as a function of a the hockey-stick divergence of a pair is linear between at most 2^20
+   ratios of levels. By Hoeffding's inequality all sums of weights and all hockey-sticks, 2^(64 k + 22) numbers from 0
+   to n, are at once within n c of their means, c = sqrt(23 k + 43) 2^-64, but with probability 2^-100 over that
+   function;
+4. has normals of 64 bits: probabilities of half-spaces and quadrants are off by e = k 2^-63. E (h(t) - a h(t'))_+ is
+   summed by parts as in Theorem 1: differences in one variable have one sign each and mixed ones too, so they add up
+   to at most 2 n + 2, and it moves by at most (2 n + 2) e; a sum of weights by n e;
+5. sends the next seed unseen after `tries_upper` seeds: a law 1 + r (1 - f)(h - 1), that of a shorter update.
+So densities are within e^s of those of the blurred profile, s = 2 (2^-50 + n 2^-63 / h_0) + n (e + c), which is slack,
+and hockey-sticks are within e^s q of e^s H(a e^-2s), q = n (5 e + c). An outcome of mass e^s q that only one world has
+accounts for that at every a, and by Lemma 4 (of the page named above) the pair with this outcome dominates: e^s q is
+lost mass. The largest ratio of weights is what it is, so a pure account has the slack alone.
+
+Where z is drawn directly, codes have the law of the exact z but for `code_error_upper` = v in total variation. That
+moves hockey-sticks by v (1 + a), and beyond the largest ratio of weights, R <= n / h_0, they do not grow with a: lost
+mass v (1 + R). Nothing is said at delta = 0.
 """
 
 from __future__ import annotations
@@ -48,7 +57,7 @@ from quietbit._typing import FloatVector
 from quietbit._validate import finite_real, refuse_payload, require, whole_number
 from quietbit.design.profile import Profile
 from quietbit.kernel.base import Kernel
-from quietbit.kernel.direct import draw_across, draw_along, rounding_mass_upper, step_cells, step_limits
+from quietbit.kernel.direct import code_error_upper, draw_codes, step_cells, step_limits
 from quietbit.kernel.expand import (
     FIRST_STREAMS,
     acceptance_limits,
@@ -64,7 +73,7 @@ from quietbit.kernel.norm import clip_factor
 from quietbit.kernel.quantile import law_error_upper
 from quietbit.kernel.quantiser import normal_quantiser
 from quietbit.kernel.rng import RandomBits
-from quietbit.kernel.transform import padded_size, rotate_back_, rotate_update
+from quietbit.kernel.transform import padded_size, rotate_back_, rotated_rows
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import (
     Accumulator,
@@ -97,7 +106,8 @@ MOST_KEPT = 65_536  # what the blur of the account has room for
 NONCE_STREAM = 2  # after the streams of candidates and acceptance
 DIRECT_STREAMS = (3, 4)
 PROJECTION_COST = 0.01
-CHUNK = 1 << 18
+SMALLEST_RATIO = 2.0**-52
+LARGEST_RADIUS = 2.0**90
 
 
 @final
@@ -125,6 +135,14 @@ class VectorMVU:
         object.__setattr__(self, "keep", keep)
         object.__setattr__(self, "rotation_seed", whole_number(self.rotation_seed, "rotation_seed", 0))
         require(self.profile.gain_lower > 0, "gain of the profile", self.profile.gain_lower, "positive")
+        smallest, ratio = float(self.profile.levels[0]), self.profile.largest * SMALLEST_RATIO
+        require(
+            smallest >= ratio, "smallest level of the profile", smallest, f"at least {ratio:.3g}, 2^-52 of the largest"
+        )
+        fine = 1 / LARGEST_RADIUS <= self.ball.radius <= LARGEST_RADIUS
+        require(fine, "radius", self.ball.radius, "from 2^-90 to 2^90: rotations are in single precision")
+        if not self.seeded:
+            _cells(self.profile)  # refused now, if at all
 
     @property
     def domain(self) -> Ball:
@@ -151,11 +169,10 @@ class VectorMVU:
         """Rotate, keep k rows, clip again, and look for a seed."""
         check_rng(rng)
         factor = clip_factor(kernel.norm(update, self.ball.norm.order), self.ball.radius)
-        rotated = rotate_update(list(update), self.rotation_seed, factor=factor)
-        # Everything from here on works on numbers that nobody else can change, and clips them again.
         block = rng.draw(self.keep)
         nonce = block.uniform64(NONCE_STREAM, 0, 1).astype("<u8", copy=False).tobytes()
-        kept = rotated[rows(nonce, self.keep, self.padded)].astype(np.float64)
+        kept = rotated_rows(update, self.rotation_seed, factor, rows(nonce, self.keep, self.padded))
+        # Everything from here on works on numbers that nobody else can change, and clips them again.
         kept *= math.sqrt(self.padded / self.keep) / self.ball.radius
         direction, length = unit(kept)
         share = min(length, 1.0)
@@ -169,10 +186,8 @@ class VectorMVU:
             )
             out[NONCE:] = np.frombuffer(seed, dtype=np.uint8)
             return
-        cells = _cells(self.profile)
-        along = draw_along(cells, step_limits(cells, weights), block, stream=DIRECT_STREAMS[0])
-        z = draw_across(direction, along, block, stream=DIRECT_STREAMS[1])
-        codes = normal_quantiser(QUANTISED).encode(z)
+        cells, quantiser = _cells(self.profile), normal_quantiser(QUANTISED)
+        codes = draw_codes(kept, cells, step_limits(cells, weights), quantiser, block, streams=DIRECT_STREAMS)
         out[NONCE:] = np.frombuffer(kernel.pack(codes, QUANTISED), dtype=np.uint8)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
@@ -184,26 +199,41 @@ class VectorMVU:
         which = check_adjacency(adjacency)
         why = "its rows can lengthen the difference of two close updates, so gradients would have to be projected first"
         refuse_samples(samples, why)
-        slack, lost, extra = self._sampling()
-        curve = profile_curve(self.profile, which, BLUR)
-        pure = curve.pure_epsilon_upper()
-        pure = round_up(pure + 2 * (slack + extra), 1e-15) if self.profile.levels[0] > 0 else math.inf
-        gap = _overlap_lower(self.profile, which)
-        priced = with_delta(with_slack(curve, slack), round_up(lost / gap, 1e-14), pure)
-        return Release(priced, which, Unit.CLIENT, Trust.LOCAL)
+        slack, lost = self._sampling()
+        curve = with_slack(profile_curve(self.profile, which, BLUR), slack)
+        pure = curve.pure_epsilon_upper() if self.seeded else math.inf
+        return Release(with_delta(curve, lost, pure), which, Unit.CLIENT, Trust.LOCAL)
 
     def error(self) -> Error:
         """Noise and projection of an update on the sphere, relative to which shorter ones fare better."""
         return Error(self._noise() + self.ball.radius**2 / self.keep * self._missing)
 
     def expectation(self, value: float) -> float:
-        """The value itself, as far as the second clip leaves it unbiased."""
+        """The value itself, but for the second clip: exact for an update of one coordinate, whose rows are alike."""
         return check_value(self.ball, value)
 
     def variance(self, value: float) -> float:
-        """Of the noise, which is the same at every value, and of the rows for an update of this one coordinate."""
+        """Of a coordinate of this value in an update that fills the ball.
+
+        Beside the noise: the rows spread what the other coordinates have, and along the update itself the variance of
+        t is E[t^2 h] - m^2 instead of 1.
+        """
         number = check_value(self.ball, value)
-        return self._noise() + number**2 / self.keep * self._missing
+        gain = self.profile.gain_lower
+        along = (self.profile.second_moment - 1) / gain**2 - 1
+        rest = (self.ball.radius**2 - number**2) / self.keep * self._missing
+        return self._noise() + rest + number**2 * along
+
+    @property
+    def moment_error(self) -> float:
+        """How far mean and variance may be from these, relatively: for an auditor, who sends updates of all kinds.
+
+        The second clip takes up to half of 1/sqrt(k), updates that do not fill the ball have no rows to spread, and
+        rounding to codes bends the response by (m^2 / k) / 20 at most.
+        """
+        gain = self.profile.gain_lower
+        rows = self._missing * (0.5 / math.sqrt(self.keep) + gain**2 / self.keep)
+        return min(0.5, rows + (0.0 if self.seeded else 0.05 * gain**2 / self.keep))
 
     @property
     def _missing(self) -> float:
@@ -215,21 +245,18 @@ class VectorMVU:
         cost = 0.0 if self.seeded else normal_quantiser(QUANTISED).cost
         return (1 + cost) * (self.ball.radius / self.profile.gain_lower) ** 2
 
-    def _sampling(self) -> tuple[float, float, float]:
-        """(slack, lost mass before overlap, slack of the pure account alone), each rounded up."""
+    def _sampling(self) -> tuple[float, float]:
+        """Slack and lost mass, each rounded up."""
         require(inner_error_upper(self.keep) <= BLUR, "keep", self.keep, "small enough for the account's blur")
-        largest = self.profile.largest
-        error = law_error_upper(self.keep)
-        lost = 4 * largest * error
-        least = float(self.profile.levels[0])
-        slack = 2.0**-50 + largest * math.sqrt(12 * self.keep + 36) * 2.0**-64
+        largest, smallest = self.profile.largest, float(self.profile.levels[0])
         if not self.seeded:
-            lost += rounding_mass_upper(self.keep, self.ball.dimension.bit_length(), largest)
-        if least > 0:
-            slack += largest * 2.0**-63 / least
-        else:
-            lost += largest * 2.0**-63
-        return round_up(2 * slack, 1e-14), round_up(lost, 1e-14), round_up(4 * largest * error, 1e-14)
+            error = code_error_upper(self.keep, QUANTISED, largest)
+            return 2.0**-49, round_up(1.01 * (1 + largest / smallest) * error, 1e-14)
+        law = law_error_upper(self.keep)
+        draws = math.sqrt(23 * self.keep + 43) * 2.0**-64
+        slack = 2 * (2.0**-50 + largest * 2.0**-63 / smallest) + 1.01 * largest * (law + draws)
+        # Levels over their mean, and e^slack, are within 1 % of one.
+        return round_up(slack, 1e-14), round_up(1.01 * largest * (5 * law + draws), 1e-14)
 
 
 @final
@@ -256,6 +283,9 @@ class _Rotated:
         """Every seed is one that a client could have sent; bodies of another length are no bodies."""
         if body.size != self.size:
             refuse_payload("length of the body", f"{self.size} bytes", body.size)
+        spare = 0 if self.mechanism.seeded else QUANTISED * self.mechanism.keep % 8
+        if spare and int(body[-1]) >> spare:
+            refuse_payload("padding bits of the payload", "zero", int(body[-1]) >> spare)
 
     def add(self, bodies: Any) -> None:
         keep, given = self.mechanism.keep, [np.asarray(body) for body in bodies]
@@ -284,14 +314,6 @@ class _Rotated:
 @lru_cache(maxsize=32)
 def _cells(profile: Profile) -> tuple[int, ...]:
     return step_cells(profile.edges)
-
-
-@lru_cache(maxsize=256)
-def _overlap_lower(profile: Profile, adjacency: Adjacency) -> float:
-    """A lower bound on 1 - TV of the dominating pair: the sum of the smaller masses, rounded down."""
-    return min(
-        float(np.minimum(upper, lower).sum()) * (1 - 1e-9) for upper, lower in profile.pairs(adjacency.value, 0.0)
-    )
 
 
 def fewest_coordinates(squared_error: float, dimension: int, cost: float = PROJECTION_COST) -> int:
@@ -333,6 +355,13 @@ class _Family:
             profile = solve_profile(aim, target.delta, target.releases, target.adjacency)
             found = _with_rows(profile, ball, choices)
             reached = account(found)
+            searched = found.seeded or target.delta > 0
+            require(
+                searched,
+                "delta",
+                target.delta,
+                f"above 0 at this epsilon: vmvu would look at {profile.largest:.3g} seeds",
+            )
             if reached <= target.epsilon:
                 return found
             room = max(2 * room, 2 * (reached / target.epsilon - 1) if math.isfinite(reached) else 1e-6, 1e-9)

@@ -41,6 +41,8 @@ from quietbit.wire.payload import Payload
 
 __all__ = ["SumStep", "forget"]
 
+MOST_SUMS = 64  # that a gatekeeper remembers at once
+
 
 @final
 class SumStep:
@@ -104,6 +106,8 @@ class SumStep:
         return unpack(self._part.table, SEALED_SIZE, "sealed shares")
 
     def _keep(self, client: SumClient) -> None:
+        while len(self._secrets) >= MOST_SUMS and self._run not in self._secrets:
+            del self._secrets[next(iter(self._secrets))]  # the oldest: sums that a server began and never finished
         values = {"round": self._plan.round_name.hex(), "plan": self._plan.context.hex()}
         self._secrets[self._run] = json.dumps({**values, "client": client.to_bytes().hex()}).encode("ascii")
 

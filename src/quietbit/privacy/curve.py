@@ -371,30 +371,30 @@ class SlackCurve(_Curve):
 class DeltaCurve(_Curve):
     """A release with the certified law but for a set of outputs of mass ``lost``; made by `with_delta`.
 
-    ``pure`` is a max-divergence that holds for all outputs, those of the lost mass included; infinite where none does.
+    ``everywhere`` is a curve that holds for all outputs, those of the lost mass included; None where none does.
     """
 
     inner: PrivacyCurve
     lost: float
-    pure: float = math.inf
+    everywhere: PrivacyCurve | None = None
 
     def rdp(self, alpha: float) -> float:
-        """What the max-divergence implies; the inner curve says nothing about the outputs of the lost mass."""
+        """That of the curve for all outputs; the inner curve says nothing about the outputs of the lost mass."""
         _order(alpha)
-        return PureCurve(self.pure).rdp(alpha) if self.pure < math.inf else math.inf
+        return self.everywhere.rdp(alpha) if self.everywhere is not None else math.inf
 
     def pure_epsilon_upper(self) -> float:
         """The max-divergence that holds for all outputs."""
-        return self.pure
+        return self.everywhere.pure_epsilon_upper() if self.everywhere is not None else math.inf
 
     def accounts(self, delta: float) -> dict[str, float]:
         """The inner curve's accounts at what the lost mass leaves of ``delta``, and the pure one of all outputs."""
         left = math.nextafter(check_delta(delta) - self.lost, 0.0)
         found = _accounts(self.inner, left) if left > 0 else {"lost mass": math.inf}
-        return {**found, "pure": self.pure}
+        return {**found, "pure": self.pure_epsilon_upper()}
 
     def _from_rdp(self, delta: float) -> float:
-        return epsilon_from_rdp(self.rdp, delta) if self.pure < math.inf else math.inf
+        return epsilon_from_rdp(self.rdp, delta) if self.everywhere is not None else math.inf
 
 
 def total(releases: Iterable[tuple[PrivacyCurve, int]]) -> _Curve:
@@ -431,7 +431,8 @@ def total(releases: Iterable[tuple[PrivacyCurve, int]]) -> _Curve:
     whole = SlackCurve(whole, slack) if slack > 0 else whole
     if lost == 0:
         return whole
-    return DeltaCurve(whole, lost, _exact_sum_up((curve.pure_epsilon_upper(), times) for curve, times in releases))
+    known = [(plain, times) for curve, times in releases if (plain := _everywhere(curve)) is not None]
+    return DeltaCurve(whole, lost, total(known) if len(known) == len(releases) else None)
 
 
 def with_delta(curve: PrivacyCurve, lost: float, pure: float = math.inf) -> _Curve:
@@ -442,7 +443,7 @@ def with_delta(curve: PrivacyCurve, lost: float, pure: float = math.inf) -> _Cur
     max-divergence of the release as it is, where one is known.
     """
     require(pure >= 0, "pure", pure, "a number of at least 0")
-    return total([(DeltaCurve(curve, check_delta(lost), pure), 1)])
+    return total([(DeltaCurve(curve, check_delta(lost), PureCurve(pure) if pure < math.inf else None), 1)])
 
 
 def split_delta(curve: PrivacyCurve) -> tuple[PrivacyCurve, float]:
@@ -505,6 +506,19 @@ def _flat(
             yield from _flat([(curve.inner, times)], around)
         else:
             yield curve, times, factor
+
+
+def _everywhere(curve: PrivacyCurve) -> PrivacyCurve | None:
+    """The curve that holds for all outputs, lost mass included."""
+    if isinstance(curve, DeltaCurve):
+        return curve.everywhere
+    if isinstance(curve, SlackCurve):
+        inside = _everywhere(curve.inner)
+        return SlackCurve(inside, curve.slack) if inside is not None else None
+    if isinstance(curve, ComposedCurve):
+        known = [(plain, times) for part, times in curve.parts if (plain := _everywhere(part)) is not None]
+        return ComposedCurve(tuple(known)) if len(known) == len(curve.parts) else None
+    return curve
 
 
 def _joined(parts: tuple[tuple[PrivacyCurve, int], ...]) -> _Curve:

@@ -66,9 +66,7 @@ def train(
     levels: Annotated[int | None, typer.Option(help="Levels of the design (imvu, mvu).")] = None,
     keep: Annotated[
         str | None,
-        typer.Option(
-            metavar="K|auto", help="Rotated coordinates that a client keeps, a power of two."
-        ),
+        typer.Option(metavar="K|auto", help="Rotated coordinates that a client keeps, a power of two."),
     ] = None,
     beta: BetaOption = 1.0,
     clamp: ClampOption = False,
@@ -132,7 +130,8 @@ def train(
             "mechanism": mechanism, "clip": clip, "norm": norm, "adjacency": adjacency, "epsilon": epsilon,
             "delta": delta, "unit": unit, "trust": trust, "cohort": cohort, "participation": participation,
             "min_honest_clients": min_honest_clients, "design_epsilon": design_epsilon,
-            "noise_multiplier": noise_multiplier, "bits": bits, "levels": levels, "keep": kept, "beta": beta, "clamp": clamp,
+            "noise_multiplier": noise_multiplier, "bits": bits, "levels": levels, "keep": kept, "beta": beta,
+            "clamp": clamp,
             "rng": rng if rng is not None else "secure" if seed is None else "seeded",
             "seed": secrets.randbits(32) if seed is None else seed,
         }  # fmt: skip

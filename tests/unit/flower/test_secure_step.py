@@ -9,9 +9,13 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
 from quietbit.flower import PrivateUplink
-from quietbit.node.question import pack, unpack, unpack_unmasking
+from quietbit.node.ledger import FileLedger
+from quietbit.node.policy import Policy
+from quietbit.node.pricing import description_of
+from quietbit.node.question import Question, SumPart, pack, unpack, unpack_unmasking
+from quietbit.node.release import Kept
 from quietbit.node.sums import SumStep
-from unit.flower.kit import SIMULATED, app, be_the_server, ledger, model
+from unit.flower.kit import DIMENSION, SIMULATED, app, be_the_server, ledger, model
 from unit.flower.secure_kit import MECHANISM, NODES, SETTINGS, SUM, Room, asking, questions, run, shift
 from unit.node.makers import books, write_policy
 
@@ -296,6 +300,17 @@ def test_secrets_are_forgotten_with_the_next_message_of_another_kind():
     evaluate = Message(RecordDict({"arrays": model()}), 101, "evaluate")
     SIMULATED(evaluate, place, app(shift(101)))
     assert SUM not in place.state
+
+
+def test_sums_that_are_never_finished_do_not_fill_the_memory(tmp_path):
+    secrets = {}
+    policy = Policy.load(owned(tmp_path)["quietbit_policy"])
+    held = Kept(policy, FileLedger(policy.ledger, policy.counter), secrets)
+    for number in range(70):
+        part = SumPart("keys", 6, 1, 4, 3)
+        asked = Question(number, 1, 11, DIMENSION, description_of(MECHANISM), 1e3, 1e-5, "zero-out", None, part)
+        assert len(held.step(asked)) == 64
+    assert list(secrets) == [str(number) for number in range(6, 70)]
 
 
 def secrets_of(place):

@@ -380,7 +380,7 @@ def test_the_summary_names_the_settings(caplog):
     assert "Weighted by" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["mvu", "gaussian", "laplace", "sign", "skellam"])
+@pytest.mark.parametrize("name", ["mvu", "vmvu", "gaussian", "laplace", "sign", "skellam"])
 def test_every_mechanism_goes_through(name):
     config = CONFIG | {"quietbit.mechanism": name, "quietbit.norm": "l1" if name == "laplace" else "l2"}
     if name == "skellam":

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from quietbit import Ball, DitheredMVU, Gaussian, InterpolatedMVU, Laplace, Norm, Sign, Skellam
+from quietbit.design.profile import Profile
 from quietbit.design.rounding import exact_row
 from quietbit.design.solve import solve_anew
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.kernel.rng import seeded_rng
+from quietbit.mechanism.vector import VectorMVU
 
 WIDTH = 67
 RADIUS = 0.7
@@ -39,6 +41,10 @@ def table(levels: int, bits: int, epsilon: float, seed: int = 0) -> Design:
     return Design(DesignSpec(levels, bits, epsilon), np.stack([exact_row(row) for row in rows]), alphabet)
 
 
+STEP = Profile.from_weights([0.8], [1.0, 12.0])
+STAIRS = Profile.from_weights([-1.0, -0.2, 0.5, 1.1], [0.2, 0.5, 1.0, 2.0, 3.0])
+CLIFF = Profile.from_weights([4.8], [1.0, 2.0**21])  # too steep for a search
+
 MECHANISMS: dict[str, Any] = {
     "imvu one bit l2": InterpolatedMVU(design(), ROUND),
     "imvu one bit l1 beta 8": InterpolatedMVU(design(), POINTED, beta=8.0),
@@ -54,6 +60,9 @@ MECHANISMS: dict[str, Any] = {
     "sign of laplace": Sign(Laplace(POINTED, 0.8)),
     "skellam 16 bits": Skellam(ROUND, 1.1),
     "skellam 8 bits": Skellam(ROUND, 1.1, bits=8, rotation_seed=5),
+    "vmvu seed": VectorMVU(STEP, ROUND, keep=32),
+    "vmvu seed all rows": VectorMVU(STAIRS, ROUND, keep=128, rotation_seed=5),
+    "vmvu direct": VectorMVU(CLIFF, ROUND, keep=64),
 }
 
 

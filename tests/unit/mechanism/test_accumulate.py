@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtri
 
-from path import decode, encode
+from path import body, decode, encode
 from quietbit._validate import InvalidParameter, InvalidPayload
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.select import select
@@ -16,16 +16,10 @@ from quietbit.mechanism import accumulate as module
 from quietbit.mechanism import additive
 from quietbit.mechanism.additive import Gaussian, Laplace
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.wire.header import Header
-from quietbit.wire.payload import Payload
 from unit.mechanism.makers import MECHANISMS, update
 
 KERNEL = select("cpu")
 NAMES = list(MECHANISMS)
-
-
-def body(mechanism: Any, codes: Any) -> Any:
-    return Payload.from_codes(Header.of(mechanism), codes).body
 
 
 def many_codes(mechanism: Any, count: int) -> list[Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from path import encode
+from path import codes_of, encode
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.select import select
@@ -15,7 +15,7 @@ from quietbit.mechanism import additive
 from quietbit.mechanism.additive import Gaussian, Sign
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.wire.header import Header
-from quietbit.wire.payload import Payload, build
+from quietbit.wire.payload import build
 from unit.mechanism.makers import MECHANISMS, update
 
 KERNEL = select("cpu")
@@ -23,7 +23,7 @@ KERNEL = select("cpu")
 
 def codes(mechanism: Any, parts: list[Any], seed: int = 1, kernel: Any = KERNEL) -> Any:
     data = build(Header.of(mechanism), lambda out: mechanism.write(parts, seeded_rng(seed), kernel, out))
-    return Payload.from_bytes(data).codes()
+    return codes_of(data)
 
 
 @pytest.fixture(params=MECHANISMS.values(), ids=MECHANISMS.keys())

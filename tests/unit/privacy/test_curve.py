@@ -17,6 +17,7 @@ from quietbit.privacy.curve import (
     SlackCurve,
     sampling_slack_upper,
     total,
+    with_delta,
     with_slack,
 )
 
@@ -151,3 +152,17 @@ def test_stays_finite_over_many_releases(curve, releases):
         epsilon = curve.repeat(releases).epsilon_upper(delta)
         assert math.isfinite(epsilon)
         assert epsilon >= 0
+
+
+def test_what_holds_for_all_outputs_is_kept_beside_a_lost_mass() -> None:
+    """Divergences of the lost outputs add over releases; slack around them counts, and one without a bound has none."""
+    one = with_delta(GaussianCurve(0.5), 1e-9, 0.7)
+    assert one.repeat(5).rdp(3.0) == pytest.approx(5 * PureCurve(0.7).rdp(3.0))
+    assert one.compose(PureCurve(0.2)).pure_epsilon_upper() == pytest.approx(0.9)
+    around = with_slack(one, 0.01)
+    assert around.pure_epsilon_upper() == pytest.approx(0.72)
+    assert around.compose(one).epsilon_upper(0.0) == pytest.approx(1.42)
+    nothing = one.compose(with_delta(GaussianCurve(0.5), 1e-9))
+    assert nothing.pure_epsilon_upper() == math.inf
+    assert nothing.rdp(2.0) == math.inf
+    assert nothing.epsilon_upper(1e-5) < math.inf

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from path import decode
+from path import codes_of, decode, many, width
 from quietbit._validate import InvalidParameter, InvalidPayload
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink
 from unit.mechanism.makers import MECHANISMS, WIDTH, CountingWords, design, table, update
 
@@ -30,13 +29,13 @@ def mechanism(request: pytest.FixtureRequest) -> Any:
 def test_a_payload_is_bytes_of_the_promised_size(mechanism: Any) -> None:
     payload = Uplink(mechanism).send(update(mechanism.domain))
     assert isinstance(payload, bytes)
-    assert len(payload) == -(-mechanism.layout.bits * mechanism.layout.count // 8) + 64
+    assert len(payload) == -(-width(mechanism) * many(mechanism) // 8) + 64
 
 
 def test_the_mean_is_that_of_the_decoded_payloads(mechanism: Any) -> None:
     uplink = Uplink(mechanism)
     payloads = [uplink.send(update(mechanism.domain, seed)) for seed in range(17)]
-    decoded = [np.asarray(decode(mechanism, Payload.from_bytes(data).codes()), np.float64) for data in payloads]
+    decoded = [np.asarray(decode(mechanism, codes_of(data)), np.float64) for data in payloads]
     expected = np.mean(decoded, axis=0).reshape(-1)
     found = uplink.receive(iter(payloads))
     assert found.dtype == np.float64

@@ -1,0 +1,183 @@
+"""The law that the vector mechanism really samples, for one and two rows, against what is claimed for it.
+
+`write` is run on real updates, and the acceptance limits and directions that it hands to the search (or the limits that
+it draws steps with) are caught: whole numbers out of 2^64. Their hockey-stick divergences are integrated by quadrature,
+or summed over all codes, with nothing of the library in the integral. Seeds are replaced by the normal law they stand
+for; what that may cost is part of the claim.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from scipy.special import ndtr
+
+from quietbit.design.profile import Profile
+from quietbit.kernel.quantiser import normal_quantiser
+from quietbit.kernel.rng import seeded_rng
+from quietbit.kernel.select import select
+from quietbit.mechanism import vector as module
+from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.vector import VectorMVU
+from quietbit.privacy.guarantee import Adjacency
+from unit.design.profile_kit import profiles
+
+KERNEL = select("cpu")
+NODES, NODE_WEIGHTS = np.polynomial.legendre.leggauss(24)
+REACH = 9.0
+DELTAS = (0.0, 1e-9, 1e-4, 0.01, 0.1, 0.4)
+ANGLES = (0.0, 0.7, 1.9, math.pi)
+NORMS = (0.0, 0.3, 1.0, 50.0)
+STEP = Profile.from_weights([0.8], [1.0, 12.0])
+CLIFF = Profile.from_weights([4.8], [1.0, 2.0**21])
+
+
+def caught(mechanism: Any, update: Any) -> tuple[Any, Any]:
+    """The direction and the acceptance probabilities, step by step, that a release of this update searches with."""
+    found: list[Any] = []
+
+    def search(direction: Any, edges: Any, limits: Any, block: Any, **_: Any) -> tuple[bytes, int]:
+        assert np.array_equal(edges, mechanism.profile.edges)
+        found.append((direction, np.array([int(limit) for limit in limits], dtype=np.float64) * 2.0**-64))
+        return bytes(16), 1
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "search", search)
+        mechanism.write([np.asarray(update)], seeded_rng(0), KERNEL, np.zeros(24, np.uint8))
+    return found[0]
+
+
+def hockey_stick(edges: Any, one: tuple[Any, Any], other: tuple[Any, Any], a: float) -> float:
+    """E (p - a q)_+ over normal z, p and q the normalised acceptance probabilities of two updates."""
+    masses = np.diff(np.concatenate([[0.0], ndtr(edges), [1.0]]))
+    p, q = (levels / (levels @ masses) for _, levels in (one, other))
+    rho = float(np.clip(one[0] @ other[0], -1.0, 1.0))
+    pieces = np.unique(np.concatenate(([-REACH, REACH], edges, -np.asarray(edges), np.linspace(-REACH, REACH, 37))))
+    half = np.diff(pieces)[:, None] / 2
+    t = (pieces[:-1, None] + half * (1 + NODES)).ravel()
+    w = (half * NODE_WEIGHTS).ravel() * np.exp(-0.5 * t * t) / math.sqrt(2 * math.pi)
+    here = p[np.searchsorted(edges, t, side="right")]
+    if abs(rho) > 1 - 1e-12:
+        there = q[np.searchsorted(edges, rho * t, side="right")]
+        return float(np.sum(w * np.maximum(here - a * there, 0.0)))
+    spread = math.sqrt(1 - rho * rho)
+    tails = np.concatenate(
+        (np.zeros((t.size, 1)), ndtr((edges - rho * t[:, None]) / spread), np.ones((t.size, 1))), axis=1
+    )
+    return float(np.sum(w * np.sum(np.diff(tails, axis=1) * np.maximum(here[:, None] - a * q, 0.0), axis=1)))
+
+
+def updates(dimension: int) -> list[Any]:
+    """Of all norms, inside the ball and out; in one dimension both signs, in two at several angles."""
+    if dimension == 1:
+        return [np.array([sign * norm]) for norm in NORMS for sign in (1.0, -1.0)]
+    return [norm * np.array([math.cos(angle), math.sin(angle)]) for norm in NORMS for angle in ANGLES]
+
+
+def worst_excess(mechanism: Any, adjacency: Adjacency, sampled: Any = None) -> float:
+    """By how much a hockey-stick divergence exceeds delta at the claimed epsilon, at most, over all neighbours.
+
+    ``sampled`` is what is really sent where that is another mechanism than the one that claims.
+    """
+    release = mechanism.privacy(adjacency)
+    ratios = [(delta, math.exp(release.epsilon_upper(delta))) for delta in DELTAS]
+    sampler = mechanism if sampled is None else sampled
+    laws = [caught(sampler, update) for update in updates(mechanism.domain.dimension)]
+    zero = caught(sampler, np.zeros(mechanism.domain.dimension))
+    pairs = [(p, q) for p in laws for q in laws]
+    if adjacency is Adjacency.ZERO_OUT:
+        pairs = [pair for law in laws for pair in ((law, zero), (zero, law))]
+    edges = sampler.profile.edges
+    return max(hockey_stick(edges, p, q, a) - delta for p, q in pairs for delta, a in ratios)
+
+
+def made(profile: Profile, dimension: int, keep: int) -> VectorMVU:
+    return VectorMVU(profile, Ball(Norm.L2, 1.0, dimension), keep)
+
+
+@pytest.mark.parametrize("adjacency", Adjacency)
+@pytest.mark.parametrize(("dimension", "keep"), [(1, 1), (2, 1), (2, 2)])
+def test_a_step_keeps_its_claim_and_hardly_more(adjacency: Adjacency, dimension: int, keep: int) -> None:
+    assert -1e-6 < worst_excess(made(STEP, dimension, keep), adjacency) < 1e-9
+
+
+@pytest.mark.parametrize("adjacency", Adjacency)
+@settings(max_examples=6, deadline=None)
+@given(profile=profiles(most=5, spread=5.0))
+def test_any_profile_keeps_its_claim(adjacency: Adjacency, profile: Profile) -> None:
+    for dimension, keep in ((1, 1), (2, 2)):
+        assert worst_excess(made(profile, dimension, keep), adjacency) < 1e-8
+
+
+@pytest.mark.parametrize("adjacency", Adjacency)
+def test_a_profile_a_tenth_too_steep_breaks_it(adjacency: Adjacency) -> None:
+    steep = Profile.from_weights([0.8], [1.0, 12.0**1.1])
+    assert worst_excess(made(STEP, 2, 2), adjacency, made(steep, 2, 2)) > 0.01
+
+
+def test_acceptance_from_an_unclipped_length_breaks_it() -> None:
+    """1 - r + r h with r = 1.05 is too steep, however little the second clip seems to do."""
+    honest = made(STEP, 2, 2)
+    (u, _), (v, _) = (caught(honest, np.array([sign, 0.0])) for sign in (1.0, -1.0))
+    unclipped = 1 - 1.05 + 1.05 * STEP.levels
+    a = math.exp(honest.privacy(Adjacency.REPLACE_ONE).epsilon_upper(1e-9))
+    assert hockey_stick(STEP.edges, (u, STEP.levels), (v, STEP.levels), a) < 1e-9
+    assert hockey_stick(STEP.edges, (u, unclipped), (v, unclipped), a) > 0.01
+
+
+def test_zero_is_noise_whatever_the_profile() -> None:
+    for profile in (STEP, Profile.from_weights([-1.0, 0.1, 2.0], [0.1, 0.9, 2.0, 30.0])):
+        _, limits = caught(made(profile, 2, 2), np.zeros(2))
+        assert np.all(limits == limits[0])
+
+
+def test_acceptance_is_the_stated_one() -> None:
+    """Of a long update h/h_max, of a short one the mixture; to 2^-50."""
+    for norm in (0.3, 1.0, 7.0):
+        share = min(norm, 1.0)
+        _, limits = caught(made(STEP, 2, 2), norm * np.array([0.6, 0.8]))
+        expected = (1 - share + share * STEP.levels) / STEP.largest
+        # The update is rotated in single precision before its length is taken.
+        assert limits == pytest.approx(expected, rel=3e-7 if norm < 1 else 2.0**-50)
+
+
+def code_law(mechanism: Any, update: Any) -> Any:
+    """The probabilities of all sixteen codes of one row, from the steps' limits out of 2^128."""
+    found: list[Any] = []
+    real = module.step_limits
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "step_limits", lambda cells, weights: found.append(real(cells, weights)) or found[-1])
+        mechanism.write([np.asarray(update)], seeded_rng(0), KERNEL, np.zeros(9, np.uint8))
+    chances = np.diff([0.0, *(limit / 2.0**128 for limit in found[0]), 1.0])
+    edges = np.concatenate([[-np.inf], mechanism.profile.edges, [np.inf]])
+    cuts = np.concatenate([[-np.inf], normal_quantiser(4).thresholds, [np.inf]])
+    rotated = module.rotate_update([np.asarray(update)], mechanism.rotation_seed)[0]
+    law = np.zeros(16)
+    for chance, low, high in zip(chances, edges, edges[1:], strict=False):
+        share = ndtr(np.clip(cuts, low, high))
+        whole = ndtr(-low) - ndtr(-high) if low > 0 else ndtr(high) - ndtr(low)
+        inside = np.diff(share) if low <= 0 else -np.diff(ndtr(-np.clip(cuts, low, high)))
+        law += chance * inside / whole
+    return law if rotated >= 0 else law[::-1]
+
+
+@pytest.mark.parametrize("adjacency", Adjacency)
+def test_codes_drawn_directly_keep_the_claim(adjacency: Adjacency) -> None:
+    mechanism = made(CLIFF, 1, 1)
+    assert not mechanism.seeded
+    release = mechanism.privacy(adjacency)
+    assert release.pure_epsilon_upper() == math.inf  # nothing is claimed without a delta
+    laws = [code_law(mechanism, np.array([value])) for value in (0.0, 0.3, -0.3, 1.0, -1.0, 9.0)]
+    pairs = [(p, q) for p in laws for q in laws]
+    if adjacency is Adjacency.ZERO_OUT:
+        pairs = [pair for law in laws for pair in ((law, laws[0]), (laws[0], law))]
+    for delta in DELTAS[1:]:
+        a = math.exp(release.epsilon_upper(delta))
+        assert max(float(np.maximum(p - a * q, 0.0).sum()) for p, q in pairs) <= delta + 1e-12
+    assert np.allclose([law.sum() for law in laws], 1.0, atol=1e-12)
+    weaker = math.exp(0.25 * release.epsilon_upper(0.01))  # sixteen codes say little about the far tail
+    assert max(float(np.maximum(p - weaker * q, 0.0).sum()) for p, q in pairs) > 0.01  # and the sum can tell
