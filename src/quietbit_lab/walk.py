@@ -97,8 +97,8 @@ def sizes(root: Path = ROOT) -> dict[str, tuple[int, int]]:
 
 def one_send() -> Walk:
     """What `Uplink.send` of one update passes: one-bit I-MVU of 1,000 parameters, longer than the clip."""
-    uplink, update = _uplink(), np.linspace(-1.0, 1.0, DIMENSION, dtype=np.float32)
-    return _walked(lambda: uplink.send(update, seeded_rng(1)))
+    uplink, update, rng = _uplink(), np.linspace(-1.0, 1.0, DIMENSION, dtype=np.float32), seeded_rng(1)
+    return _walked(lambda: uplink.send(update, rng))
 
 
 def one_receive() -> Walk:
