@@ -3,8 +3,8 @@
     python -m quietbit_lab.walk
 
 Idea     imports are read from the sources, and calls are noted as they happen (`sys.setprofile`) while one payload is
-         sent and one is received, after a first that compiles and fills caches. What numba or numpy do inside is not
-         ours to count. A test holds the numbers, and the page of the architecture shows them.
+         sent and one is received, after a first that compiles and fills caches. Compiled functions count with the
+         kernel that calls them. A test holds the numbers, and the page of the architecture shows them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ __all__ = ["LAYERS", "Hop", "Walk", "folder_graph", "main", "one_receive", "one_
 
 ROOT = Path(quietbit.__file__).parent
 DIMENSION = 1000
+COMPILED = f"{os.sep}kernel{os.sep}compiled_"  # whether a profiler sees what numba compiled depends on versions
 # From the top down: a folder imports what is below it only.
 LAYERS = (
     "cli", "plot", "flower", "node", "auditor", "simulate", "plan", "secagg", "wire", "mechanism", "privacy", "kernel",
@@ -148,7 +149,7 @@ def _walked(errand: Callable[[], Any]) -> Walk:
     def note(frame: FrameType, event: str, argument: Any) -> None:
         nonlocal depth
         name = frame.f_code.co_filename
-        if not name.startswith(f"{ROOT}{os.sep}"):
+        if not name.startswith(f"{ROOT}{os.sep}") or COMPILED in name:
             return
         if event == "call":
             inner = frame.f_code.co_name
