@@ -12,8 +12,7 @@ import numpy as np
 
 from quietbit import Uplink
 from quietbit.mechanism.base import Layout
-from quietbit.wire.header import Header
-from quietbit.wire.payload import Payload
+from quietbit.wire.payload import Header, Payload
 
 __all__ = ["body", "codes_of", "decode", "encode", "many", "width"]
 

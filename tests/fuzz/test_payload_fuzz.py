@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from quietbit._validate import InvalidPayload
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.base import Layout
-from quietbit.wire.header import HEADER_SIZE, Header
-from quietbit.wire.payload import Payload
+from quietbit.wire.payload import HEADER_SIZE, Header, Payload
 from quietbit.wire.uplink import Uplink
 from unit.mechanism.makers import MECHANISMS, update
 

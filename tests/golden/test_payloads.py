@@ -18,7 +18,7 @@ import pytest
 
 from golden.payload_cases import CASES, DIMENSION, FOLDER, payload
 from quietbit.kernel.transform import rotate_back
-from quietbit.wire.header import Header
+from quietbit.wire.payload import Header
 from quietbit.wire.uplink import Uplink
 
 FIRST = [name for name in CASES if name.startswith("v1")]

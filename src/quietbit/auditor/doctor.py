@@ -37,8 +37,7 @@ from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.skellam import Skellam
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.ledger import Ledger
-from quietbit.wire.header import HEADER_SIZE
-from quietbit.wire.payload import Payload
+from quietbit.wire.payload import HEADER_SIZE, Payload
 from quietbit.wire.uplink import Uplink
 
 __all__ = ["FALSE_ALARM", "Check", "Outcome", "run_checks", "self_test"]

@@ -67,7 +67,7 @@ def calibrate(
     clients: Annotated[
         int | None, typer.Option(help="Codes in a sum (secure-aggregation): others' bits are part of the noise.")
     ] = None,
-    honest: Annotated[
+    min_honest_clients: Annotated[
         int | None,
         typer.Option(help="How many of them at least answer and do not collude with the server (all unless said)."),
     ] = None,
@@ -110,7 +110,7 @@ def calibrate(
             releases=releases,
             bits=bits,
             clients=clients,
-            honest=honest,
+            min_honest_clients=min_honest_clients,
             sampling_rate=sampling_rate,
             secret_cohort=secret_cohort,
             unused=unused,
@@ -119,7 +119,7 @@ def calibrate(
             as_json=json,
         )
         return
-    _refuse_sums(trust, clients=clients, honest=honest, plot=plot)
+    _refuse_sums(trust, clients=clients, min_honest_clients=min_honest_clients, plot=plot)
     if sampling_rate is not None or secret_cohort:
         raise quietbit.InvalidParameter(
             "Subsampling amplifies nothing where the server sees who sent what: leave --sampling-rate and "

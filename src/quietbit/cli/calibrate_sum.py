@@ -35,7 +35,7 @@ def calibrate_secure_sum(
     releases: int,
     bits: int | None,
     clients: int | None,
-    honest: int | None,
+    min_honest_clients: int | None,
     sampling_rate: float | None,
     secret_cohort: bool,
     unused: Mapping[str, Any],
@@ -63,7 +63,7 @@ def calibrate_secure_sum(
             delta=delta,
             adjacency=adjacency,
             clients=clients,
-            honest=honest,
+            min_honest_clients=min_honest_clients,
             releases=releases,
             bits=1 if bits is None else bits,
             population=population,
@@ -98,6 +98,7 @@ def _population(clients: int, rate: float | None, secret: bool) -> int | None:
 def _rows(found: SumCalibration, epsilon: float) -> list[Row]:
     mechanism, guarantee = found.codes, found.guarantee
     spec, radius = mechanism.design.spec, mechanism.ball.radius
+    sure = found.min_honest_clients
     rows = [
         Row(
             "design",
@@ -115,7 +116,7 @@ def _rows(found: SumCalibration, epsilon: float) -> list[Row]:
             "squared_error", "squared error at zero", found.squared_error, f"{rounded(found.squared_error)} of the mean"
         ),
         Row("clients", "clients in a sum", found.clients),
-        Row("honest", "counted on", found.honest, f"{found.honest:,} that answer and do not collude with the server"),
+        Row("min_honest_clients", "counted on", sure, f"{sure:,} that answer and do not collude with the server"),
         Row("releases", "sums per client", found.releases),
     ]
     if found.population is not None:
@@ -175,7 +176,7 @@ def _draw(found: SumCalibration, epsilon: float, path: Path, quiet: bool) -> Pat
         "adjacency": guarantee.adjacency,
         "releases": found.releases,
         "bits": found.mechanism.bits,
-        "share": found.honest / found.clients,
+        "share": found.min_honest_clients / found.clients,
     }
     with progress_bar("Drawing", quiet=quiet) as report:
         rows = compare_cohorts(**given, report=report)

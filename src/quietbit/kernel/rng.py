@@ -53,6 +53,7 @@ __all__ = [
     "WordBlock",
     "WordReader",
     "chacha_block",
+    "check_rng",
     "device_rng",
     "philox_block",
     "philox_rounds",
@@ -113,6 +114,11 @@ class RandomBits(Protocol):
     def draw(self, count: int) -> WordBlock:
         """A block for ``count`` coordinates."""
         ...
+
+
+def check_rng(rng: Any) -> None:
+    """Refuse something that cannot be drawn from, such as a seed."""
+    require(hasattr(rng, "draw"), "rng", rng, "a source of random bits, from secure_rng() or seeded_rng(seed)")
 
 
 def secure_rng() -> RandomBits:

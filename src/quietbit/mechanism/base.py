@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit._validate import InvalidParameter, member, require, whole_number
 from quietbit.kernel.base import MAX_DIMENSION, Kernel
-from quietbit.kernel.rng import RandomBits
+from quietbit.kernel.rng import RandomBits, check_rng
 from quietbit.mechanism.ball import Ball
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.release import Release
@@ -186,11 +186,6 @@ def refuse_samples(samples: int | None, why: str) -> None:
     """Refuse a price per sample where no theorem gives one."""
     if samples is not None:
         raise InvalidParameter(f"mechanism must be imvu, gaussian, laplace or sign for sample-level privacy: {why}.")
-
-
-def check_rng(rng: Any) -> None:
-    """Refuse something that cannot be drawn from, such as a seed."""
-    require(hasattr(rng, "draw"), "rng", rng, "a source of random bits, from secure_rng() or seeded_rng(seed)")
 
 
 def check_adjacency(adjacency: Any) -> Adjacency:

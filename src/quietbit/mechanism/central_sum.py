@@ -58,7 +58,7 @@ class SumCalibration:
     mechanism: InterpolatedMVU | Projected
     guarantee: Guarantee
     clients: int
-    honest: int
+    min_honest_clients: int
     releases: int
     wire_bits: int
     squared_error: float
@@ -81,7 +81,7 @@ def calibrate_sum(
     delta: float,
     adjacency: Adjacency | str,
     clients: int,
-    honest: int | None = None,
+    min_honest_clients: int | None = None,
     releases: int = 1,
     bits: int = 1,
     design_epsilon: float | None = None,
@@ -98,7 +98,7 @@ def calibrate_sum(
         delta: above 0, for at 0 a sum is no better than one client.
         adjacency: what the neighbouring world is.
         clients: how many codes are in a sum.
-        honest: how many of them at least are those of honest clients that answer and do not collude; all by default.
+        min_honest_clients: how many of them at least answer and do not collude with the server; all by default.
         releases: how many sums the same client takes part in (or might, with a secret cohort).
         bits: of a code, 1 to 4; with more than one the design is binomial.
         design_epsilon: of each bit; chosen by default. Beta is solved for, and inputs are clamped.
@@ -116,20 +116,22 @@ def calibrate_sum(
     target = finite_real(epsilon, "epsilon")
     require(check_delta(delta) > 0, "delta", delta, "above 0 for a sum")
     count = whole_number(clients, "clients", 2, MOST_CLIENTS)
-    sure = whole_number(count if honest is None else honest, "honest", 2, count)
+    sure = whole_number(count if min_honest_clients is None else min_honest_clients, "min_honest_clients", 2, count)
     times = whole_number(releases, "releases", 1, MAX_RELEASES)
     width = whole_number(bits, "bits", 1, MOST_BINOMIAL_BITS)
     crowd = None if population is None else whole_number(population, "population", count)
     many = 2**width - 1
-    require(crowd is None or sure == count, "honest", honest, "left out with a secret cohort")
+    require(crowd is None or sure == count, "min_honest_clients", min_honest_clients, "left out with a secret cohort")
 
     whole = ball
     norm = ball.radius if mean_norm is None else finite_real(mean_norm, "mean_norm", at_most=ball.radius)
     if keep is not None:
         require(ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 where coordinates are kept")
         if keep == "auto":
-            given = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency, "clients": clients, "honest": honest}
-            dense = calibrate_sum(ball=ball, releases=releases, bits=bits, population=population, **given)  # type: ignore[arg-type]
+            dense = calibrate_sum(
+                ball=ball, epsilon=epsilon, delta=delta, adjacency=adjacency, clients=clients, releases=releases,
+                min_honest_clients=min_honest_clients, bits=bits, population=population,
+            )  # fmt: skip
             keep = fewest_kept(dense.squared_error / norm**2, ball.dimension)
         ball = Ball(ball.norm, ball.radius, whole_number(keep, "keep", 1, padded_size(ball.dimension)))
 
@@ -162,7 +164,7 @@ def calibrate_sum(
         mechanism=found if keep is None else Projected(found, whole, rows=0),
         guarantee=Guarantee(reached, delta, Unit.CLIENT, which, Trust.SECURE_AGGREGATION),
         clients=count,
-        honest=sure,
+        min_honest_clients=sure,
         releases=times,
         wire_bits=(many * count).bit_length(),
         squared_error=found.variance(0.0) / count + found.expectation(0.0) ** 2 + lost,

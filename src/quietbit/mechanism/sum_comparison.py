@@ -53,7 +53,7 @@ def compare_sums(
     delta: float,
     adjacency: Adjacency,
     clients: int,
-    honest: int | None = None,
+    min_honest_clients: int | None = None,
     releases: int = 1,
     bits: int = 1,
 ) -> tuple[SumRow, ...]:
@@ -68,7 +68,7 @@ def compare_sums(
         delta=delta,
         adjacency=adjacency,
         clients=clients,
-        honest=honest,
+        min_honest_clients=min_honest_clients,
         releases=releases,
         bits=bits,
     )
@@ -85,7 +85,7 @@ def compare_calibration(found: SumCalibration, epsilon: float) -> tuple[SumRow, 
     mechanism, guarantee = found.codes, found.guarantee
     ball, adjacency, delta, releases = mechanism.ball, guarantee.adjacency, guarantee.delta, found.releases
     require(ball.norm is Norm.L2, "ball", ball, "an L2 ball for the comparison")
-    count, share = found.clients, found.honest / found.clients
+    count, share = found.clients, found.min_honest_clients / found.clients
     away = 1.0 if adjacency is Adjacency.ZERO_OUT else 2.0
 
     def gaussian(loss: float) -> float:

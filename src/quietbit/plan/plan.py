@@ -220,8 +220,8 @@ class RoundPlan:
         if self.trust is Trust.SECURE_AGGREGATION:
             return calibrate_sum(
                 ball=ball, epsilon=budget, delta=self.delta, adjacency=self.adjacency, clients=self.cohort,
-                honest=self.min_honest_clients, releases=busiest, bits=self.bits or 1, decoder=cast(Any, self.decoder),
-                keep=self.keep,
+                min_honest_clients=self.min_honest_clients, releases=busiest, bits=self.bits or 1,
+                decoder=cast(Any, self.decoder), keep=self.keep,
             ).mechanism  # fmt: skip
         sample = self.unit is Unit.SAMPLE
 

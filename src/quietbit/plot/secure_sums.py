@@ -56,7 +56,7 @@ def compare_cohorts(
             delta=delta,
             adjacency=adjacency,
             clients=clients,
-            honest=max(2, math.floor(clients * share * (1 + 1e-12))),
+            min_honest_clients=max(2, math.floor(clients * share * (1 + 1e-12))),
             releases=releases,
             bits=bits,
         )

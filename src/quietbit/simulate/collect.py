@@ -31,7 +31,7 @@ from quietbit.privacy.guarantee import Trust
 from quietbit.secagg.plan import masked_size
 from quietbit.simulate.client_rng import CLIENT_BITS, ClientRng, client_rng
 from quietbit.simulate.problem import LocalPlan, Problem, Rows, clip_outside
-from quietbit.wire.header import Header
+from quietbit.wire.payload import Header
 from quietbit.wire.uplink import Uplink
 
 __all__ = [

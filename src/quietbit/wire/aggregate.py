@@ -13,8 +13,7 @@ from typing import Any, Literal, TypeAlias, final, get_args
 from quietbit._validate import InvalidPayload, require, whole_number
 from quietbit.kernel.base import Kernel
 from quietbit.mechanism.base import Accumulator, Body, Mechanism
-from quietbit.wire.header import Header
-from quietbit.wire.source import read_body
+from quietbit.wire.payload import Header, read_body
 from quietbit.wire.tree import Structure, restore
 
 __all__ = ["MAX_PAYLOADS", "Aggregator", "OnError", "Received"]
@@ -53,9 +52,11 @@ class Aggregator:
         *,
         threads: int = 1,
         max_payloads: int = MAX_PAYLOADS,
+        header: Header | None = None,
     ) -> None:
-        """Start from nothing; `Uplink.aggregator` has the arguments ready."""
-        self._header, self._structure, self._threads = Header.of(mechanism), structure, threads
+        """Start from nothing; `Uplink.aggregator` has the arguments ready, the mechanism's header among them."""
+        self._header = Header.of(mechanism) if header is None else header
+        self._structure, self._threads = structure, threads
         self._max_payloads = whole_number(max_payloads, "max_payloads", 1, 2**31 - 1)
         self._accumulator: Accumulator = mechanism.accumulator(kernel, self._max_payloads)
         self._waiting: list[Body] = []

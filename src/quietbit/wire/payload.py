@@ -1,14 +1,31 @@
-"""A payload: header and body, one way to write it, everything checked when it is read.
+"""A payload: header, body and checksums; one way to write it, everything checked when it is read.
 
-Idea     equal codes give equal bytes and no two byte strings mean the same codes: lengths are exact, padding
-         bits are zero, floats are finite. The body is written where it will stay, without a copy.
-Symbols  b, d as in `header.py`.
+Idea     every field of the header is fixed before an update is seen, so a server compares it with its own and has
+         read nothing yet. Equal codes give equal bytes and no two byte strings mean the same codes: lengths are exact,
+         padding bits are zero, floats are finite. The body is written where it will stay, without a copy. Bytes,
+         buffers, paths and open files are read no further than they deserve: the server knows what size a payload must
+         have, and anything else is refused before memory is taken for it. What is kept is immutable or our own copy.
+Symbols  b = bits per code; d = number of codes, the dimension of the update (Skellam pads it to a power of
+         two); the body has ceil(b d / 8) bytes: version 1, 64 bytes of header. A body without codes has b = 0 and a
+         length of its own: version 2, in which every byte counts, and 24 of the identity's 32 bytes make a header of
+         56. All numbers are little-endian. P = the polynomial 0xEDB88320 (bit-reflected);
+         crc(A B) = crc(A) x^(8 |B|) + crc(B) modulo P.
+Source   docs/reference/wire_format.md has every byte; ISO 3309 for the polynomial.
+
+The checksums are CRC-32, and are there for accidents: a flipped bit, a lost packet, a half-written file. CRC-32 is in
+every language's standard library, catches every error of one or two bits (in bodies up to 512 MB) and every burst of up
+to 32, and misses other errors once in 2^32 times. Anyone can compute it, so it proves nothing about who sent a payload;
+use an authenticated channel for that.
 """
 
 from __future__ import annotations
 
+import os
+import struct
+import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any, final
 
@@ -16,15 +33,141 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import Codes
-from quietbit._validate import refuse_payload, require
+from quietbit._validate import InvalidParameter, InvalidPayload, refuse_payload, require
+from quietbit.kernel.base import MAX_DIMENSION
 from quietbit.mechanism.ball import usual_kernel
-from quietbit.mechanism.base import Body
-from quietbit.wire.checksum import checksum
-from quietbit.wire.header import FLOAT_BITS, Header
+from quietbit.mechanism.base import FLOAT_BITS, WIDTHS, Body, Layout, Mechanism
+from quietbit.mechanism.registry import identity_of
 
-__all__ = ["Body", "Payload", "build", "check_body", "pack_codes"]
+__all__ = [
+    "FLOAT_BITS", "HEADER_SIZE", "MAGIC", "SHORT_SIZE", "VERSIONS", "Body", "Header", "Payload", "build", "check_body",
+    "checksum", "joined", "pack_codes", "read_body",
+]  # fmt: skip
 
+MAGIC = b"QBIT"
+CODES, OPAQUE = 1, 2  # versions: a body of packed codes, a body that its mechanism reads
+VERSIONS = (CODES, OPAQUE)
+START = struct.Struct("<4sHHQQ")  # magic, version, bits, dimension, length; then the identity
+SEALS = struct.Struct("<II")  # checksum of the body, checksum of all header bytes before this one
+NAMES = {CODES: 32, OPAQUE: 24}  # bytes of the identity
+HEADER_SIZE, SHORT_SIZE = (START.size + NAMES[version] + SEALS.size for version in VERSIONS)
+LONGEST_OPAQUE = 2**40
+POLYNOMIAL = 0xEDB88320
+ONE = 1 << 31  # the polynomial 1: the highest bit is the constant term
+WORTHWHILE = 1 << 21  # bytes per thread below which starting a thread does not pay
 CHUNK = 1 << 18  # floats looked at together
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What all payloads of one mechanism have in common; ``identity`` names the mechanism, in 32 bytes or in 24.
+
+    >>> Header(Layout.codes(3, 11), identity=bytes(32)).size
+    69
+    """
+
+    layout: Layout
+    identity: bytes
+    _fields: bytes = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse an identity of another length."""
+        layout, length = self.layout, NAMES[self.version]
+        fine = isinstance(self.identity, bytes) and len(self.identity) == length
+        require(fine, "identity", self.identity, f"{length} bytes")
+        start = START.pack(MAGIC, self.version, layout.bits, layout.count, layout.size)
+        object.__setattr__(self, "_fields", start + self.identity)
+
+    @classmethod
+    def of(cls, mechanism: Mechanism) -> Header:
+        """The header of a mechanism's payloads."""
+        layout = mechanism.layout
+        return cls(layout, identity_of(mechanism)[: NAMES[CODES if layout.bits else OPAQUE]])
+
+    @property
+    def length(self) -> int:
+        """Bytes of the body."""
+        return self.layout.size
+
+    @property
+    def head(self) -> int:
+        """Bytes of the header itself."""
+        return len(self._fields) + SEALS.size
+
+    @property
+    def size(self) -> int:
+        """Bytes of a payload."""
+        return self.head + self.length
+
+    @property
+    def version(self) -> int:
+        """1 for codes, 2 for a body that only its mechanism reads."""
+        return CODES if self.layout.bits else OPAQUE
+
+    def fields(self) -> bytes:
+        """The bytes before the checksums, the same for every payload."""
+        return self._fields
+
+    def seal(self, body_checksum: int) -> bytes:
+        """The whole header for a body with this checksum."""
+        partial = self.fields() + struct.pack("<I", body_checksum)
+        return partial + struct.pack("<I", zlib.crc32(partial))
+
+    @classmethod
+    def parse(cls, data: bytes | memoryview) -> tuple[Header, int]:
+        """The header and the body's checksum from the first bytes of a payload.
+
+        Refused: too few bytes, another magic or version, a header that fails its checksum, and fields that contradict
+        each other.
+        """
+        if len(data) < SHORT_SIZE:
+            refuse_payload("length of the payload", f"at least {SHORT_SIZE} bytes", len(data))
+        magic, version, bits, count, length = START.unpack_from(data)
+        if magic != MAGIC:
+            refuse_payload("the first four bytes of the payload", f"{MAGIC!r}", repr(magic))
+        if version not in VERSIONS:
+            refuse_payload("version of the payload", " or ".join(map(str, VERSIONS)), version)
+        end = START.size + NAMES[version]
+        if len(data) < end + SEALS.size:
+            refuse_payload("length of the payload", f"at least {end + SEALS.size} bytes", len(data))
+        name = bytes(data[START.size : end])
+        body_checksum, header_checksum = SEALS.unpack_from(data, end)
+        if zlib.crc32(memoryview(data)[: end + 4]) != header_checksum:
+            refuse_payload("checksum of the header", "that of the bytes before it", f"{header_checksum:#010x}")
+        widths = WIDTHS if version == CODES else (0,)
+        if bits not in widths:
+            refuse_payload("bits of the payload", "1 to 16, or 32" if version == CODES else "0", bits)
+        if not 1 <= count <= MAX_DIMENSION:
+            refuse_payload("dimension of the payload", f"from 1 to {MAX_DIMENSION}", count)
+        if version == OPAQUE and not 1 <= length <= LONGEST_OPAQUE:
+            refuse_payload("length written in the payload", f"from 1 to {LONGEST_OPAQUE} bytes", length)
+        layout = Layout.codes(bits, count) if version == CODES else Layout.opaque(count, length)
+        if length != layout.size:
+            refuse_payload("length written in the payload", f"{layout.size} bytes", length)
+        return cls(layout, name), body_checksum
+
+    def expect(self, head: bytes | memoryview) -> int:
+        """The body's checksum, after refusing everything that is not a header of this mechanism."""
+        end = len(self._fields)
+        if len(head) == end + SEALS.size and head[:end] == self._fields:
+            body_checksum, header_checksum = SEALS.unpack_from(head, end)
+            if zlib.crc32(head[: end + 4]) == header_checksum:
+                return int(body_checksum)
+        # Something is wrong with it: find out what.
+        found, body_checksum = Header.parse(head)
+        mine, theirs = self.layout, found.layout
+        for what, wanted, got in (
+            ("bits of the payload", mine.bits, theirs.bits),
+            ("dimension of the payload", mine.count, theirs.count),
+            ("length written in the payload", mine.size, theirs.size),
+        ):
+            if wanted != got:
+                refuse_payload(what, f"{wanted}", got)
+        if found.identity != self.identity:
+            names = f"{self.identity.hex()[:16]}...", f"{found.identity.hex()[:16]}..."
+            refuse_payload("mechanism identity of the payload", *names)
+        return body_checksum
 
 
 @final
@@ -104,3 +247,111 @@ def _check_finite(values: NDArray[Any]) -> None:
     for start in range(0, values.size, CHUNK):
         if not np.isfinite(values[start : start + CHUNK]).all():
             refuse_payload("floats of the payload", "finite", "a NaN or an infinity")
+
+
+def read_body(source: Any, header: Header, threads: int = 1) -> Body:
+    """The checked body of one payload of the mechanism that ``header`` names.
+
+    ``source`` is bytes, any buffer of bytes, a path, or a file open for reading bytes that holds one payload
+    and nothing else. A bad payload, and a file that cannot be read, raises `InvalidPayload`; something that
+    is none of these raises `InvalidParameter`.
+    """
+    if isinstance(source, str | os.PathLike):
+        try:
+            with open(source, "rb") as file:
+                return _from_file(file, header, threads)
+        except OSError as error:
+            raise InvalidPayload(
+                f"payload file must be readable, got {error.strerror or 'an error'} for {os.fspath(source)!r}."
+            ) from error
+    if hasattr(source, "read"):
+        return _from_file(source, header, threads)
+    try:
+        view = memoryview(source).cast("B")
+    except TypeError:
+        raise InvalidParameter(
+            f"payload must be bytes, a buffer, a path or an open file, got a {type(source).__name__}."
+        ) from None
+    return _from_view(view, header, threads)
+
+
+def _from_view(view: memoryview, header: Header, threads: int) -> Body:
+    expected = header.expect(view[: header.head])
+    if view.nbytes != header.size:
+        _refuse_size(view.nbytes, header)
+    body = view[header.head :]
+    kept = np.frombuffer(body if isinstance(view.obj, bytes) else bytes(body), dtype=np.uint8)
+    check_body(header, kept, expected, threads)
+    return kept
+
+
+def _from_file(file: Any, header: Header, threads: int) -> Body:
+    expected = header.expect(_read(file, header.head))
+    kept = np.frombuffer(_read(file, header.length), dtype=np.uint8)
+    if kept.size == header.length and file.read(1):
+        refuse_payload("size of the payload", f"{header.size} bytes", "more")
+    if kept.size != header.length:
+        _refuse_size(header.head + kept.size, header)
+    check_body(header, kept, expected, threads)
+    return kept
+
+
+def _read(file: Any, size: int) -> bytes:
+    """Up to ``size`` bytes; a pipe or a socket may deliver them in pieces."""
+    data: bytes | str | None = file.read(size)
+    if isinstance(data, str):
+        raise InvalidParameter("payload file must be open for reading bytes, got one open for text.")
+    if data is None or len(data) in (0, size):
+        return data or b""
+    pieces = [data]
+    while (missing := size - sum(map(len, pieces))) and (more := file.read(missing)):
+        pieces.append(more)
+    return b"".join(pieces)
+
+
+def _refuse_size(found: int, header: Header) -> None:
+    what = "truncated" if found < header.size else "padded"
+    refuse_payload("size of the payload", f"{header.size} bytes", f"{found} (it is {what})")
+
+
+def checksum(data: memoryview | bytes, threads: int = 1) -> int:
+    """CRC-32 of the bytes.
+
+    >>> checksum(b"123456789") == 0xCBF43926
+    True
+    """
+    workers = max(1, min(threads, len(data) // WORTHWHILE))
+    if workers == 1:
+        return zlib.crc32(data)
+    width, view = -(-len(data) // workers), memoryview(data)
+    pieces = [view[start : start + width] for start in range(0, len(data), width)]
+    with ThreadPoolExecutor(workers) as pool:
+        found = list(pool.map(zlib.crc32, pieces))
+    total = found[0]
+    for crc, piece in zip(found[1:], pieces[1:], strict=True):
+        total = joined(total, crc, len(piece))
+    return total
+
+
+def joined(first: int, second: int, length: int) -> int:
+    """The checksum of two pieces one after the other; ``length`` is that of the second, in bytes.
+
+    >>> joined(zlib.crc32(b"quiet"), zlib.crc32(b"bit"), 3) == zlib.crc32(b"quietbit")
+    True
+    """
+    power, base, exponent = ONE, ONE >> 1, 8 * length
+    while exponent:
+        if exponent & 1:
+            power = _product(power, base)
+        base, exponent = _product(base, base), exponent >> 1
+    return _product(first, power) ^ second
+
+
+def _product(a: int, b: int) -> int:
+    """The product modulo P."""
+    result = 0
+    for place in range(31, -1, -1):
+        if a >> place & 1:
+            result ^= b
+        b = (b >> 1) ^ (POLYNOMIAL if b & 1 else 0)  # b times x
+    return result

@@ -19,8 +19,7 @@ from quietbit.kernel.rng import RandomBits, device_rng, secure_rng
 from quietbit.kernel.select import default_kernel, select
 from quietbit.mechanism.base import Mechanism, check_rng
 from quietbit.wire.aggregate import MAX_PAYLOADS, Aggregator, OnError, Received
-from quietbit.wire.header import Header
-from quietbit.wire.payload import build
+from quietbit.wire.payload import Header, build
 from quietbit.wire.tree import Leaf, Structure, device_leaves, leaves
 
 __all__ = ["Uplink"]
@@ -103,7 +102,12 @@ class Uplink:
     def aggregator(self) -> Aggregator:
         """An empty mean to which payloads are added as they arrive."""
         return Aggregator(
-            self.mechanism, self.structure, self._kernel, threads=self.threads, max_payloads=self.max_payloads
+            self.mechanism,
+            self.structure,
+            self._kernel,
+            threads=self.threads,
+            max_payloads=self.max_payloads,
+            header=self.header,
         )
 
 

@@ -9,7 +9,7 @@ from quietbit.plan.plan import RoundPlan
 from quietbit.simulate.client_rng import seeded_client_rng
 from quietbit.simulate.collect import PlainCollector, UplinkCollector, make_collector
 from quietbit.simulate.loop import simulate
-from quietbit.wire.header import HEADER_SIZE
+from quietbit.wire.payload import HEADER_SIZE
 from quietbit.wire.uplink import Uplink
 from quietbit_lab.experiment.quick import QuickCollector, RowBlock, quick_collector, release_bodies, row_bits, train
 from unit.simulate.makers import chosen, mechanisms, small_problem, steps_for

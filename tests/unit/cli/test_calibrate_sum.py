@@ -17,7 +17,7 @@ def test_the_issue_example(capsys, tmp_path):
         assert word in text
     facts = shell(capsys, *words, "--json").json
     assert 0.999 <= facts["epsilon_upper"] <= 1
-    assert (facts["wire_bits"], facts["honest"], facts["trust"]) == (9, 300, "secure-aggregation")
+    assert (facts["wire_bits"], facts["min_honest_clients"], facts["trust"]) == (9, 300, "secure-aggregation")
     assert [line["bits"] for line in facts["comparison"]] == [9, 32, 16, 1, 1]
     assert facts["comparison"][0]["epsilon_upper"] == facts["epsilon_upper"]
     assert quietbit.Design.load(out).identity() == facts["identity"]
@@ -25,7 +25,7 @@ def test_the_issue_example(capsys, tmp_path):
 
 def test_honest_clients_bits_and_secret_cohorts(capsys):
     usual = shell(capsys, *SECURE, "--clients", 200, "--json").json
-    fewer = shell(capsys, *SECURE, "--clients", 200, "--honest", 100, "--json").json
+    fewer = shell(capsys, *SECURE, "--clients", 200, "--min-honest-clients", 100, "--json").json
     assert fewer["squared_error"] > 1.5 * usual["squared_error"]
     wide = shell(capsys, *SECURE, "--clients", 200, "--bits", 2, "--json").json
     assert (usual["wire_bits"], wide["wire_bits"]) == (8, 10)
@@ -47,7 +47,7 @@ def test_a_plot(capsys, tmp_path, monkeypatch):
     [
         ((*SECURE,), "clients must be given"),
         ((*SECURE, "--clients", 1), "clients must be"),
-        ((*SECURE, "--clients", 10, "--honest", 11), "honest"),
+        ((*SECURE, "--clients", 10, "--min-honest-clients", 11), "--min-honest-clients"),
         ((*SECURE, "--clients", 10, "--mechanism", "skellam"), "imvu"),
         ((*SECURE, "--clients", 10, "--beta", 2), "beta must be left out"),
         ((*SECURE, "--clients", 10, "--bits", 5), "bits"),
@@ -55,7 +55,10 @@ def test_a_plot(capsys, tmp_path, monkeypatch):
         ((*SECURE, "--clients", 10, "--unit", "sample"), "unit"),
         ((*SECURE, "--clients", 10, "--sampling-rate", 0.1), "learns who took part"),
         ((*SECURE, "--clients", 10, "--secret-cohort"), "must be given with --secret-cohort"),
-        ((*SECURE, "--clients", 10, "--secret-cohort", "--sampling-rate", 0.1, "--honest", 9), "honest"),
+        (
+            (*SECURE, "--clients", 10, "--secret-cohort", "--sampling-rate", 0.1, "--min-honest-clients", 9),
+            "--min-honest-clients",
+        ),
         ((*SECURE, "--clients", 10, "--plot", "sums.txt"), "figure"),
         (("calibrate", "--mechanism", "imvu", *TARGET, "--clients", 10), "clients must be left out for local trust"),
         (("calibrate", "--mechanism", "imvu", *TARGET, "--sampling-rate", 0.1), "amplifies nothing"),

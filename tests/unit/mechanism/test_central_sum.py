@@ -34,9 +34,9 @@ def test_meets_the_target_from_below(adjacency: Adjacency) -> None:
 
 def test_fewer_honest_clients_cost_accuracy_and_no_bits() -> None:
     given = {"ball": BALL, "epsilon": 1.0, "delta": 1e-5, "adjacency": Adjacency.ZERO_OUT, "clients": 300}
-    all_of_them, half = calibrate_sum(**given), calibrate_sum(**given, honest=150)
+    all_of_them, half = calibrate_sum(**given), calibrate_sum(**given, min_honest_clients=150)
     assert half.wire_bits == all_of_them.wire_bits == 9
-    assert half.honest == 150
+    assert half.min_honest_clients == 150
     assert 1.8 < half.squared_error / all_of_them.squared_error < 2.2
     again = half.mechanism.sum_privacy(150, Adjacency.ZERO_OUT).epsilon_upper(1e-5)
     assert again == half.guarantee.epsilon_upper
@@ -85,12 +85,12 @@ def test_refusals() -> None:
         calibrate_sum(epsilon=1.0, delta=0.0, **given)
     with pytest.raises(InvalidParameter, match="epsilon"):
         calibrate_sum(epsilon=0.0, delta=1e-5, **given)
-    with pytest.raises(InvalidParameter, match="honest"):
-        calibrate_sum(epsilon=1.0, delta=1e-5, honest=11, **given)
+    with pytest.raises(InvalidParameter, match="min_honest_clients"):
+        calibrate_sum(epsilon=1.0, delta=1e-5, min_honest_clients=11, **given)
     with pytest.raises(InvalidParameter, match="population"):
         calibrate_sum(epsilon=1.0, delta=1e-5, population=9, **given)
-    with pytest.raises(InvalidParameter, match="honest must be left out with a secret cohort"):
-        calibrate_sum(epsilon=1.0, delta=1e-5, population=100, honest=9, **given)
+    with pytest.raises(InvalidParameter, match="min_honest_clients must be left out with a secret cohort"):
+        calibrate_sum(epsilon=1.0, delta=1e-5, population=100, min_honest_clients=9, **given)
     uneven = InterpolatedMVU(solve(DesignSpec(8, 3, 5.0)), BALL)
     with pytest.raises(InvalidParameter, match="evenly spaced"):
         uneven.mean_from_sum(np.zeros(5000), 2)

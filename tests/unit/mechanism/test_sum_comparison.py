@@ -25,7 +25,7 @@ def test_one_bit_is_next_to_the_ideal_and_far_from_local() -> None:
 
 def test_distributed_noise_counts_on_the_honest_too() -> None:
     whole = compare_sums(ball=BALL, clients=200, releases=10, **TARGET)
-    half = compare_sums(ball=BALL, clients=200, honest=100, releases=10, **TARGET)
+    half = compare_sums(ball=BALL, clients=200, min_honest_clients=100, releases=10, **TARGET)
     for name in ("one bit, secure sum", "ideal distributed Gaussian", "Skellam, secure sum"):
         a, b = (next(row for row in rows if row.name == name) for rows in (whole, half))
         assert 1.8 < b.squared_error / a.squared_error < 2.4

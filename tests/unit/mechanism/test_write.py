@@ -14,8 +14,7 @@ from quietbit.kernel.select import select
 from quietbit.mechanism import additive
 from quietbit.mechanism.additive import Gaussian, Sign
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.wire.header import Header
-from quietbit.wire.payload import build
+from quietbit.wire.payload import Header, build
 from unit.mechanism.makers import MECHANISMS, update
 
 KERNEL = select("cpu")

@@ -9,8 +9,7 @@ import pytest
 
 from quietbit._validate import InvalidParameter, InvalidPayload
 from quietbit.kernel.rng import seeded_rng
-from quietbit.wire.header import Header
-from quietbit.wire.payload import Payload
+from quietbit.wire.payload import Header, Payload
 from quietbit.wire.uplink import Uplink
 from unit.mechanism.makers import MECHANISMS, update
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quietbit.wire import checksum as module
-from quietbit.wire.checksum import checksum, joined
+from quietbit.wire import payload as module
+from quietbit.wire.payload import checksum, joined
 
 
 @settings(deadline=None, derandomize=True)

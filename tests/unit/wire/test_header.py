@@ -10,7 +10,7 @@ import pytest
 
 from quietbit._validate import InvalidParameter, InvalidPayload
 from quietbit.mechanism.base import Layout
-from quietbit.wire.header import HEADER_SIZE, SHORT_SIZE, Header
+from quietbit.wire.payload import HEADER_SIZE, SHORT_SIZE, Header
 from unit.mechanism.makers import MECHANISMS
 
 IDENTITY = bytes(range(32))

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from quietbit._validate import InvalidParameter, InvalidPayload
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.mechanism.base import Layout
-from quietbit.wire.header import Header
-from quietbit.wire.payload import Payload, build
+from quietbit.wire.payload import Header, Payload, build
 
 IDENTITY = bytes(32)
 

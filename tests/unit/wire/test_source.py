@@ -12,9 +12,7 @@ import pytest
 
 from quietbit._validate import InvalidParameter, InvalidPayload
 from quietbit.mechanism.base import Layout
-from quietbit.wire.header import Header
-from quietbit.wire.payload import Payload
-from quietbit.wire.source import read_body
+from quietbit.wire.payload import Header, Payload, read_body
 
 HEADER = Header(Layout.codes(3, 100), bytes(32))
 CODES = np.arange(100) % 8

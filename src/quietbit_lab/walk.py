@@ -1,0 +1,179 @@
+"""The library as one walks through it: which folder imports which, and the files that one update passes.
+
+    python -m quietbit_lab.walk
+
+Idea     imports are read from the sources, and calls are noted as they happen (`sys.setprofile`) while one payload is
+         sent and one is received, after a first that compiles and fills caches. Compiled functions count with the
+         kernel that calls them. A test holds the numbers, and the page of the architecture shows them.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, final
+
+import numpy as np
+
+import quietbit
+from quietbit import Ball, DesignSpec, InterpolatedMVU, Norm, Uplink, seeded_rng, solve
+
+__all__ = ["LAYERS", "Hop", "Walk", "folder_graph", "main", "one_receive", "one_send", "sizes"]
+
+ROOT = Path(quietbit.__file__).parent
+DIMENSION = 1000
+COMPILED = f"{os.sep}kernel{os.sep}compiled_"  # whether a profiler sees what numba compiled depends on versions
+# From the top down: a folder imports what is below it only.
+LAYERS = (
+    "cli", "plot", "flower", "node", "auditor", "simulate", "plan", "secagg", "wire", "mechanism", "privacy", "kernel",
+    "design",
+)  # fmt: skip
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """A call into one of the library's files, ``depth`` calls below the first."""
+
+    file: str
+    function: str
+    depth: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """All calls of one errand, in their order."""
+
+    hops: tuple[Hop, ...]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Files in the order in which they are first entered."""
+        return tuple(dict.fromkeys(hop.file for hop in self.hops))
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Folders likewise."""
+        return tuple(dict.fromkeys(_folder(file) for file in self.files))
+
+    @property
+    def calls(self) -> int:
+        """How many calls there were."""
+        return len(self.hops)
+
+
+def folder_graph(root: Path = ROOT) -> dict[str, set[str]]:
+    """For every folder of the library the folders that its files import; files beside them are the ground."""
+    found: dict[str, set[str]] = {}
+    for path in sorted(root.rglob("*.py")):
+        here = _folder(str(path.relative_to(root)))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            for name in names:
+                parts = name.split(".")
+                if parts[0] == root.name and len(parts) > 1 and parts[1] != here:
+                    found.setdefault(here, set()).add(parts[1] if (root / parts[1]).is_dir() else "ground")
+    return found
+
+
+def sizes(root: Path = ROOT) -> dict[str, tuple[int, int]]:
+    """For every folder how many files and lines it has."""
+    found: dict[str, tuple[int, int]] = {}
+    for path in sorted(root.rglob("*.py")):
+        name = _folder(str(path.relative_to(root)))
+        files, lines = found.get(name, (0, 0))
+        found[name] = files + 1, lines + len(path.read_text(encoding="utf-8").splitlines())
+    return found
+
+
+def one_send() -> Walk:
+    """What `Uplink.send` of one update passes: one-bit I-MVU of 1,000 parameters, longer than the clip."""
+    uplink, update, rng = _uplink(), np.linspace(-1.0, 1.0, DIMENSION, dtype=np.float32), seeded_rng(1)
+    return _walked(lambda: uplink.send(update, rng))
+
+
+def one_receive() -> Walk:
+    """What `Uplink.receive` passes for the mean of one payload."""
+    uplink = _uplink()
+    payload = uplink.send(np.zeros(DIMENSION, dtype=np.float32), seeded_rng(1))
+    return _walked(lambda: uplink.receive([payload]))
+
+
+def main() -> None:
+    """Print all of it."""
+    print("Folders, from the top down: files, lines, and what they import")
+    graph, counted = folder_graph(), sizes()
+    for name in ("names", *LAYERS, "ground"):
+        files, lines = counted.get(name, (0, 0))
+        below = [one for one in (*LAYERS, "ground") if one in graph.get(name, set())]
+        print(f"  {name:10} {files:3} files {lines:6,} lines   {' '.join(below)}")
+    for title, walk in (("send", one_send()), ("receive", one_receive())):
+        print(f"\nOne {title}: {len(walk.files)} files, {walk.calls} calls")
+        _print_calls(walk)
+
+
+def _print_calls(walk: Walk) -> None:
+    """A line per call; what is called again from the same place is counted instead."""
+    lines: list[tuple[str, int]] = []
+    for hop in walk.hops:
+        line = f"  {'  ' * hop.depth}{hop.file}  {hop.function}"
+        if lines and lines[-1][0] == line:
+            lines[-1] = line, lines[-1][1] + 1
+        else:
+            lines.append((line, 1))
+    for line, times in lines:
+        print(line + (f"  x {times}" if times > 1 else ""))
+
+
+def _uplink() -> Uplink:
+    design = solve(DesignSpec(2, 1, 1.0))
+    return Uplink(InterpolatedMVU(design, Ball(Norm.L2, 1.0, DIMENSION)))
+
+
+def _walked(errand: Callable[[], Any]) -> Walk:
+    errand()  # compiles, and fills what is kept
+    hops: list[Hop] = []
+    depth = 0
+    before = sys.getprofile()
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal depth
+        name = frame.f_code.co_filename
+        if not name.startswith(f"{ROOT}{os.sep}") or COMPILED in name:
+            return
+        if event == "call":
+            inner = frame.f_code.co_name
+            if not inner.startswith("<") or inner == "<lambda>":  # comprehensions are no calls of anybody's
+                hops.append(Hop(str(Path(name).relative_to(ROOT)), inner, depth))
+            depth += 1
+        elif event == "return":
+            depth -= 1
+
+    sys.setprofile(note)
+    try:
+        errand()
+    finally:
+        sys.setprofile(before)
+    return Walk(tuple(hops))
+
+
+def _folder(file: str) -> str:
+    """The folder of a file; files beside the folders are the ground, but for the list of public names on top."""
+    parts = Path(file).parts
+    if len(parts) > 1:
+        return parts[0]
+    return "names" if file == "__init__.py" else "ground"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""A mechanism of a user's own, in a package outside this one and known by its entry point, works everywhere.
+
+The package is the first block of the how-to page, in a folder on the path with the two files that an installer leaves.
+"""
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import quietbit
+from quietbit.cli.main import main
+from quietbit.mechanism import registry
+from quietbit.plan.plan import RoundPlan
+from quietbit.simulate import Training, simulate
+from quietbit_lab.experiment.quick import train
+from unit.simulate.makers import small_problem
+
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "add-your-own-mechanism.md"
+GIVEN = {"clip": 1.0, "norm": "l1", "adjacency": "zero-out", "epsilon": 6.0, "delta": 0.0, "cohort": 20}
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """The package on the path; the registry reads entry points anew, and forgets them afterwards."""
+    text = PAGE.read_text(encoding="utf-8")
+    block, group = (re.search(rf"^```{kind}\n(.*?)^```", text, re.M | re.S).group(1) for kind in ("python", "toml"))
+    (tmp_path / "linear_bit.py").write_text(block)
+    folder = tmp_path / "linear_bit-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: linear-bit\nVersion: 1.0\n")
+    # pyproject.toml's table, as an installer writes it down
+    points = group.replace('[project.entry-points."quietbit.mechanisms"]', "[quietbit.mechanisms]").replace('"', "")
+    (folder / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "linear_bit", raising=False)
+    registry.families.cache_clear()
+    yield importlib.import_module("linear_bit")
+    monkeypatch.undo()
+    sys.modules.pop("linear_bit", None)
+    registry.families.cache_clear()
+    assert "linear-bit" not in registry.families()
+
+
+def test_its_word_leads_to_it_and_a_description_back(installed):
+    assert registry.family("linear-bit") is installed.FAMILY
+    mechanism = installed.LinearBit(quietbit.Ball("l1", 1.0, 30), 0.5)
+    assert registry.build(registry.describe(mechanism)) == mechanism
+    assert registry.identity_of(mechanism) != registry.identity_of(installed.LinearBit(mechanism.ball, 0.25))
+
+
+def test_uplink_and_audit(installed):
+    mechanism = installed.LinearBit(quietbit.Ball("l1", 1.0, 30), 0.9)
+    uplink = quietbit.Uplink(mechanism)
+    update = np.linspace(-1, 1, 30) / 20
+    mean = uplink.receive([uplink.send(update, quietbit.seeded_rng(k)) for k in range(4000)])
+    assert np.abs(mean - update).max() < 7 * (mechanism.variance(0.0) / 4000) ** 0.5  # 30 coordinates: below 1e-9
+    with pytest.raises(quietbit.InvalidParameter, match="finite"):
+        uplink.send(np.full(30, np.nan))
+    found = quietbit.audit(mechanism, "replace-one", delta=0.0, samples=1000, rng=quietbit.seeded_rng(2))
+    assert found.passed
+
+
+def test_calibrate_and_plan_meet_the_same_target(installed):
+    ball = quietbit.Ball("l1", 1.0, 39)
+    found = quietbit.calibrate("linear-bit", ball=ball, epsilon=6.0, delta=0.0, adjacency="zero-out", releases=4)
+    assert 6 * (1 - 1e-4) < found.guarantee.epsilon_upper <= 6
+    assert RoundPlan("linear-bit", **GIVEN, releases=4).mechanism_for(39) == found.mechanism
+    by_hand = RoundPlan("linear-bit", **{**GIVEN, "epsilon": None}, design_epsilon=1.5)
+    assert by_hand.release(by_hand.mechanism_for(39)).epsilon_upper(0.0) == pytest.approx(1.5, rel=1e-9)
+    with pytest.raises(quietbit.InvalidParameter, match="bits must be left out for linear-bit"):
+        RoundPlan("linear-bit", **GIVEN, bits=2)
+    with pytest.raises(quietbit.InvalidParameter, match="mechanism must be imvu under secure-aggregation"):
+        RoundPlan("linear-bit", **GIVEN, trust="secure-aggregation")
+
+
+@pytest.mark.parametrize("way", [simulate, train])
+def test_simulate(installed, way):
+    run = way(small_problem(), RoundPlan("linear-bit", **GIVEN, rng="seeded"), Training(0.1, 6))
+    assert run.status == "finished"
+    assert isinstance(run.mechanism, installed.LinearBit)
+    assert 6 * (1 - 1e-4) < run.guarantee.epsilon_upper <= 6
+    assert run.bytes_per_client == quietbit.Uplink(run.mechanism).header.size
+    same = simulate(small_problem(), RoundPlan("linear-bit", **GIVEN, rng="seeded"), Training(0.1, 6))
+    np.testing.assert_array_equal(run.parameters, same.parameters)
+
+
+def test_flower(installed):
+    pytest.importorskip("flwr", reason="needs the flower extra: pip install 'quietbit[flower]'")
+    from quietbit.flower import RunSettings
+
+    config = {
+        "quietbit.mechanism": "linear-bit", "quietbit.clip": 1.0, "quietbit.norm": "l1", "quietbit.epsilon": 6.0,
+        "quietbit.delta": 1e-6, "quietbit.adjacency": "zero-out", "quietbit.releases": 4,
+    }  # fmt: skip
+    mechanism = RunSettings.from_run_config(config).mechanism_for(39)
+    assert isinstance(mechanism, installed.LinearBit)
+    assert mechanism.privacy(quietbit.Adjacency.ZERO_OUT).repeat(4).epsilon_upper(1e-6) <= 6
+
+
+def test_command_line(installed, capsys, tmp_path):
+    words = "--mechanism linear-bit --norm l1 --adjacency zero-out --epsilon 6 --delta 0"
+    assert main(["calibrate", *words.split(), "--releases", "4", "--dimension", "39"]) == 0
+    assert "linear-bit on an l1 ball" in capsys.readouterr().out
+    out = tmp_path / "run.json"
+    more = ["--lr", "0.1", "--rounds", "4", "--cohort", "300", "--seed", "1", "--out", str(out)]
+    assert main(["train", *words.split(), *more]) == 0
+    assert "epsilon <= " in capsys.readouterr().out
+    assert main(["train", "--repeat", str(out), "--json"]) == 0
+    assert main(["report", str(out), "--out", str(tmp_path / "report.html")]) == 0
+
+
+def test_without_the_package_the_word_is_refused():
+    with pytest.raises(quietbit.InvalidParameter, match="mechanism must be one of"):
+        registry.family("linear-bit")
+
+
+def test_a_word_that_is_taken_is_refused(installed, tmp_path):
+    points = tmp_path / "linear_bit-1.0.dist-info" / "entry_points.txt"
+    points.write_text(points.read_text() + "again = linear_bit:FAMILY\n")
+    registry.families.cache_clear()
+    with pytest.raises(quietbit.InvalidParameter, match="one that is not taken"):
+        registry.families()
+    points.write_text("")
