@@ -9,6 +9,7 @@ import math
 import struct
 import tomllib
 import zlib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -81,10 +82,7 @@ def kept(nonce: bytes, count: int, size: int) -> list[int]:
 def quantised(codes: bytes, count: int) -> list[float]:
     """Four bits each, lower half of a byte first; level divided by g = sum of steps times density at thresholds."""
     levels = [-level / 2**32 for level in LEVELS[::-1]] + [level / 2**32 for level in LEVELS]
-    gain = sum(
-        (b - a) * math.exp(-((a + b) ** 2) / 8) / math.sqrt(2 * math.pi)
-        for a, b in zip(levels, levels[1:], strict=False)
-    )
+    gain = sum((b - a) * math.exp(-((a + b) ** 2) / 8) / math.sqrt(2 * math.pi) for a, b in pairwise(levels))
     return [levels[codes[k // 2] >> 4 * (k % 2) & 15] / gain for k in range(count)]
 
 
