@@ -50,9 +50,9 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
-from quietbit.flower import PrivateStrategy, PrivateUplink
+from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
 
-client = ClientApp(mods=[PrivateUplink()])
+client = ClientApp(mods=[PrivateUplink(simulation=Simulation())])
 server = ServerApp()
 
 @client.train()

@@ -26,7 +26,7 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from quietbit.flower import PrivateStrategy, PrivateUplink, RunSettings
+from quietbit.flower import PrivateStrategy, PrivateUplink, RunSettings, Simulation
 from quietbit.flower.wire import WireSizes
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
@@ -115,7 +115,7 @@ def ways(nodes: int) -> list[Way]:
         Way("FedAvg, nothing private", [], fedavg),
         Way(f"LocalDpMod(epsilon={EPSILON:g})", [LocalDpMod(CLIP, CLIP, EPSILON, DELTA)], fedavg, CLASSIC / EPSILON),
         Way(f"LocalDpMod(epsilon={told:.3f})", [LocalDpMod(CLIP, CLIP, told, DELTA)], fedavg, fitting),
-        Way("quietbit, one bit", [PrivateUplink()], lambda: PrivateStrategy(fedavg(), SETTINGS)),
+        Way("quietbit, one bit", [PrivateUplink(simulation=Simulation())], lambda: PrivateStrategy(fedavg(), SETTINGS)),
     ]
 
 

@@ -15,11 +15,11 @@ from __future__ import annotations
 import argparse
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import numpy as np
 import torch
-from quietbit.simulate.cohort import PrivateCollector, release_bodies
 from threadpoolctl import threadpool_limits
 
 from quietbit.kernel.base import packed_size
@@ -27,8 +27,11 @@ from quietbit.kernel.rng import secure_rng
 from quietbit.kernel.select import select
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.simulate.client_rng import secure_client_rng
+from quietbit.plan.plan import RoundPlan
+from quietbit.privacy.guarantee import Adjacency
+from quietbit.simulate.collect import Collector, make_collector
 from quietbit.simulate.problem import LocalPlan
+from quietbit_lab.experiment.quick import QuickCollector, release_bodies, row_bits
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
 from quietbit_lab.task.linear import LinearSoftmax
 
@@ -43,10 +46,11 @@ class Bench:
 
     problem: LinearSoftmax
     mechanism: InterpolatedMVU
-    plan: LocalPlan
+    plan: RoundPlan
+    steps: LocalPlan
 
 
-def setup() -> Bench:
+def setup(cohort: int) -> Bench:
     from quietbit.design.solve import solve
     from quietbit.design.spec import DesignSpec
 
@@ -56,11 +60,12 @@ def setup() -> Bench:
     examples = Examples(inputs, labels)
     problem = LinearSoftmax(Dataset("random", CLASSES, examples, examples), Partition.one_each(EXAMPLES))
     ball = Ball(Norm.L2, CLIP, problem.dimension)
-    return Bench(problem, InterpolatedMVU(solve(DesignSpec(2, 1, EPSILON)), ball), LocalPlan(Norm.L2, CLIP))
+    plan = RoundPlan("imvu", clip=CLIP, adjacency=Adjacency.ZERO_OUT, design_epsilon=EPSILON, cohort=cohort)
+    mechanism = InterpolatedMVU(solve(DesignSpec(2, 1, EPSILON)), ball)
+    return Bench(problem, mechanism, plan, LocalPlan(Norm.L2, CLIP))
 
 
-def whole_rounds(bench: Bench, rounds: int, cohort: int, threads: int) -> float:
-    collector = PrivateCollector(bench.problem, bench.plan, bench.mechanism, secure_client_rng(), threads)
+def whole_rounds(bench: Bench, collector: Collector, rounds: int, cohort: int) -> float:
     parameters, best = np.zeros(bench.problem.dimension, dtype=np.float32), float("inf")
     for number in range(rounds + 1):
         clients = np.random.default_rng(number).permutation(EXAMPLES)[:cohort].astype(np.int64)
@@ -72,19 +77,22 @@ def whole_rounds(bench: Bench, rounds: int, cohort: int, threads: int) -> float:
 
 def parts(bench: Bench, rounds: int) -> dict[str, float]:
     """Seconds per client of each part, on one thread."""
-    collector = PrivateCollector(bench.problem, bench.plan, bench.mechanism, secure_client_rng())
+    collector = QuickCollector(bench.problem, bench.steps, bench.plan, bench.mechanism)
     size = bench.problem.dimension
     rows = np.zeros((ROWS, -(-size // 8) * 8), dtype=np.float32)
     parameters = np.zeros(size, dtype=np.float32)
-    best = {"gradients and clipping": float("inf"), "words and sampling kernel": float("inf"), "adding": float("inf")}
+    best = {
+        "gradients and clipping": float("inf"),
+        "check, random bits and kernel": float("inf"),
+        "adding": float("inf"),
+    }
     for number in range(4 * rounds):
         clients = np.random.default_rng(number).permutation(EXAMPLES)[:ROWS].astype(np.int64)
         times = [time.perf_counter()]
-        bench.problem.updates(parameters, clients, bench.plan, rows[:, :size])
+        bench.problem.updates(parameters, clients, bench.steps, rows[:, :size])
         times.append(time.perf_counter())
-        bodies = release_bodies(
-            bench.mechanism, rows, clients, number, collector.rng, collector.kernel, collector.header
-        )
+        draw = partial(row_bits, bench.plan, collector.rng, number, clients.tolist(), size, rows.shape[1])
+        bodies = release_bodies(bench.mechanism, rows, clients, number, collector.rng, draw, collector.kernel)
         times.append(time.perf_counter())
         bench.mechanism.accumulator(collector.kernel, ROWS).add(bodies)
         times.append(time.perf_counter())
@@ -136,36 +144,37 @@ def published_round(bench: Bench, rounds: int, cohort: int) -> float:
 
 TOGETHER: tuple[tuple[str, dict[str, Any]], ...] = (
     ("no privacy", {"mechanism": "none"}),
-    ("Gaussian", {"mechanism": "gaussian", "noise": 2.0}),
-    ("Skellam, 16 bits", {"mechanism": "skellam", "noise": 2.0}),
-    ("I-MVU, 1 bit, epsilon 0.25", {"mechanism": "imvu", "epsilon": 0.25}),
-    ("I-MVU, 1 bit, epsilon 5", {"mechanism": "imvu", "epsilon": 5.0}),
-    ("I-MVU, 3 bits, 8 levels", {"mechanism": "imvu", "epsilon": 5.0, "bits": 3, "levels": 8}),
-    ("SignSGD, noise 0.5", {"mechanism": "sign", "noise": 0.5}),
-    ("SignSGD, noise 5", {"mechanism": "sign", "noise": 5.0}),
-    ("MVU, 1 bit", {"mechanism": "mvu", "epsilon": 1.0, "bits": 1}),
+    ("Gaussian", {"mechanism": "gaussian", "noise_multiplier": 2.0}),
+    ("Skellam, 16 bits", {"mechanism": "skellam", "noise_multiplier": 2.0}),
+    ("I-MVU, 1 bit, epsilon 0.25", {"mechanism": "imvu", "design_epsilon": 0.25}),
+    ("I-MVU, 1 bit, epsilon 5", {"mechanism": "imvu", "design_epsilon": 5.0}),
+    ("I-MVU, 3 bits, 8 levels", {"mechanism": "imvu", "design_epsilon": 5.0, "bits": 3, "levels": 8}),
+    ("SignSGD, noise 0.5", {"mechanism": "sign", "noise_multiplier": 0.5}),
+    ("SignSGD, noise 5", {"mechanism": "sign", "noise_multiplier": 5.0}),
+    ("MVU, 1 bit", {"mechanism": "mvu", "design_epsilon": 1.0, "bits": 1}),
 )
 
 
 def together(device: str, runs: int, rounds: int, cohort: int) -> None:
     """Seconds per training and round when many are trained side by side."""
-    from quietbit.plan.settings import Settings
-
+    from quietbit_lab.experiment.record import Setting
     from quietbit_lab.task.linear_batch import Batch
     from quietbit_lab.task.linear_device import DeviceProblem, open_device
 
-    data = DeviceProblem(setup().problem, open_device(device))
+    data = DeviceProblem(setup(cohort).problem, open_device(device))
 
     def wait() -> None:
         if device.startswith("cuda"):
             torch.cuda.synchronize()
 
-    common: dict[str, Any] = {"rounds": 100 * rounds, "cohort": cohort, "clip": CLIP, "seed": 1, "words": "seeded"}
+    common: dict[str, Any] = {
+        "rounds": 100 * rounds, "cohort": cohort, "clip": CLIP, "adjacency": "zero-out", "seed": 1, "rng": "seeded",
+    }  # fmt: skip
     print(f"{cohort} clients x {data.problem.dimension:,} parameters on {device}, {runs} trainings at once")
     print(f"{'':34} {'us per round':>14} {'G coordinates/s':>16}")
     for name, given in TOGETHER:
         count = runs if given["mechanism"] != "mvu" else max(1, runs // 9)
-        batch = Batch(data, [Settings(lr=1e-4 * (k + 1), **given, **common) for k in range(count)])
+        batch = Batch(data, [Setting.from_json({"lr": 1e-4 * (k + 1), **given, **common}) for k in range(count)])
         batch.advance(1)
         wait()
         began = time.perf_counter()
@@ -186,11 +195,13 @@ def main() -> None:
     if arguments.device is not None:
         together(arguments.device, arguments.runs, arguments.rounds, arguments.cohort)
         return
-    bench = setup()
+    bench = setup(arguments.cohort)
     size = bench.problem.dimension
     with threadpool_limits(limits=1):
         torch.set_num_threads(1)  # the published round's tensors are too short to gain from more
-        whole = whole_rounds(bench, arguments.rounds, arguments.cohort, arguments.threads)
+        ways = (bench.problem, bench.steps, bench.plan, bench.mechanism, arguments.threads)
+        whole = whole_rounds(bench, QuickCollector(*ways), arguments.rounds, arguments.cohort)
+        sent = whole_rounds(bench, make_collector(*ways), arguments.rounds, arguments.cohort)
         shares, alone = parts(bench, arguments.rounds), kernel_alone(bench, arguments.rounds)
         published = published_round(bench, max(1, arguments.rounds // 2), arguments.cohort)
     print(f"{arguments.cohort} clients x {size:,} parameters, one bit, threads = {arguments.threads}; best of several")
@@ -200,7 +211,8 @@ def main() -> None:
         print(f"{name:34} {1e6 * seconds:14.1f} {size / seconds / 1e9:16.3f} {seconds / one:7.0%}")
     per_client = whole / arguments.cohort
     for name, seconds in (
-        ("whole round", per_client),
+        ("whole round, the laboratory's way", per_client),
+        ("whole round through Uplink.send", sent / arguments.cohort),
         ("the kernel alone", alone),
         ("published way, whole round", published / arguments.cohort),
     ):

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from quietbit.design.rounding import exact_row
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.kernel.base import packed_size
@@ -42,7 +43,7 @@ def interpolated_design(levels: int, bits: int, epsilon: float) -> Design:
     weights = np.exp(2 * epsilon * (x - 0.5) * slopes + bumps)
     return Design(
         DesignSpec(levels, bits, epsilon),
-        weights / weights.sum(axis=1, keepdims=True),
+        np.stack([exact_row(row) for row in weights / weights.sum(axis=1, keepdims=True)]),
         np.linspace(0, 1, symbols),
     )
 

@@ -1,4 +1,4 @@
-"""The vector mechanism end to end: a client's update of a million parameters to 88 bytes, a server's mean of 10,000.
+"""The vector mechanism end to end: a client's update of a million parameters to 80 bytes, a server's mean of 10,000.
 
 Idea     everything is timed in one run on one core and takes turns; processor time, the best of several repeats
          counts, and the ratios are what to read. Then what is claimed is measured at full size: squared error and

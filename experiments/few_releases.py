@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from quietbit import Ball, calibrate
+from quietbit import Ball, calibrate, calibrate_sum
 from quietbit_lab.cohort.releases import bits_mean, gaussian_mean, kept_rows, put_back, vector_mean
 from quietbit_lab.task.registry import TaskSpec, build_task
 
@@ -111,6 +111,8 @@ def train(model: Linear, mean: Any, step: float, clip: float, epochs: int, cohor
 def line(model: Linear, name: str, cell: dict[str, Any], cohort: int) -> dict[str, Any]:
     """Choose on two seeds, report on five."""
     mechanism, facts = None, {}
+    if name.startswith("sum") or name == "central":
+        return _trusting(model, name, cell, cohort)
     if name != "none":
         kind, _, keep = name.partition("-")
         ball = Ball("l2", 1.0, int(keep) if keep else model.dimension)
@@ -118,7 +120,36 @@ def line(model: Linear, name: str, cell: dict[str, Any], cohort: int) -> dict[st
         mechanism = found.mechanism
         facts = {"squared_error": found.squared_error, "epsilon_upper": found.guarantee.epsilon_upper}
         facts["body_bytes"] = mechanism.layout.size
-    mean, epochs = mean_of(mechanism, name), int(cell.get("releases", 1))
+    return _chosen(model, name, cell, cohort, mean_of(mechanism, name), facts)
+
+
+def _trusting(model: Linear, name: str, cell: dict[str, Any], cohort: int) -> dict[str, Any]:
+    """Sums behind masks (all coordinates, or the same few of every client) and a trusted server, beside each other."""
+    ball = Ball("l2", 1.0, model.dimension)
+    if name == "central":
+        found = calibrate("gaussian", ball=ball, delta=DELTA, **cell)
+        deviation = found.mechanism.noise_multiplier / math.sqrt(cohort)  # noise once for the whole sum
+        return _chosen(model, name, cell, cohort, lambda rows, generator: gaussian_mean(rows, deviation, generator), {})
+    keep = int(name.partition("-")[2]) if "-" in name else None
+    summed = calibrate_sum(ball=ball, delta=DELTA, clients=cohort, keep=keep, **cell)
+    facts = {"squared_error": summed.squared_error, "epsilon_upper": summed.guarantee.epsilon_upper}
+    facts["sum_bytes"] = -(-summed.wire_bits * (keep or model.dimension) // 8)
+
+    def shared(rows: Any, generator: Any) -> Any:
+        if keep is None:
+            return bits_mean(rows, summed.codes, generator)
+        one = torch.zeros((1, rows.shape[1]), device=rows.device)
+        places, _ = kept_rows(one, keep, 0, generator)
+        _, y = kept_rows(rows, keep, 0, generator, places)
+        return put_back(bits_mean(y, summed.codes, generator)[None], places, rows.shape[1], 0)
+
+    return _chosen(model, name, cell, cohort, shared, facts)
+
+
+def _chosen(
+    model: Linear, name: str, cell: dict[str, Any], cohort: int, mean: Any, facts: dict[str, Any]
+) -> dict[str, Any]:
+    epochs = int(cell.get("releases", 1))
     tried = {}
     for clip in CLIPS:
         best = 0.0

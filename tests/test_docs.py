@@ -18,6 +18,7 @@ import pytest
 
 import quietbit
 import quietbit.flower
+import quietbit.node
 from quietbit.cli.main import main
 
 ROOT = Path(__file__).parent.parent
@@ -121,9 +122,10 @@ def test_the_page_of_the_command_line_is_what_the_commands_say():
 
 def test_the_reference_lists_every_public_name():
     paths = [path for paths in hook("reference").public_names().values() for path in paths]
-    names = {path.rsplit(".", 1)[1] for path in paths if not path.startswith("quietbit.flower.")}
+    own = ("quietbit.flower.", "quietbit.node.")
+    names = {path.rsplit(".", 1)[1] for path in paths if not path.startswith(own)}
     assert names | {"__version__"} == set(quietbit.__all__)
-    assert {path.rsplit(".", 1)[1] for path in paths} - names == set(quietbit.flower.__all__)
+    assert {path.rsplit(".", 1)[1] for path in paths} - names == {*quietbit.flower.__all__, *quietbit.node.__all__}
 
 
 def test_links_that_leave_the_documentation_become_paths():

@@ -26,6 +26,7 @@ import torch
 import triton
 from timing import Task, seconds
 
+from quietbit.design.rounding import exact_row
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.kernel import triton as kernels
@@ -48,7 +49,7 @@ def make_sampler(bits: int, epsilon: float = 1.0, levels: int = 2) -> Sampler:
     x = np.linspace(0.0, 1.0, levels)[:, None]
     logs = epsilon * (x - 0.5) * np.linspace(-1.0, 1.0, symbols) + (0.2 * rng.normal(size=symbols) if bits > 1 else 0.0)
     logs = logs + (0.02 * epsilon * rng.normal(size=(levels, symbols)) if levels > 2 else 0.0)
-    table = np.exp(logs) / np.exp(logs).sum(axis=1, keepdims=True)
+    table = np.stack([exact_row(row) for row in np.exp(logs) / np.exp(logs).sum(axis=1, keepdims=True)])
     return Sampler.from_design(
         Design(DesignSpec(levels, bits, epsilon), table, np.linspace(-0.3, 1.3, symbols)), 0.5, 0.0, 1.0
     )

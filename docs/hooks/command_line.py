@@ -32,7 +32,15 @@ and the answer is no; 2 bad input, with one sentence on stderr and nothing writt
 def page() -> str:
     """The whole page."""
     group: Any = typer.main.get_command(app)
-    return "\n".join([OPENING, *(_command(name, command) for name, command in group.commands.items())])
+    return "\n".join([OPENING, *(_section(name, command) for name, command in group.commands.items())])
+
+
+def _section(name: str, command: Any) -> str:
+    """One command, or all of a group's."""
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        return _command(name, command)
+    return "\n".join(_section(f"{name} {word}", one) for word, one in inner.items())
 
 
 def _command(name: str, command: Any) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 import quietbit
 import quietbit.flower
+import quietbit.node
 
 __all__ = ["on_page_markdown", "public_names"]
 
@@ -30,6 +31,7 @@ FOLDERS = {
     "secure": "Secure aggregation",
     "federation": "Training",
     "task": "Tasks",
+    "node": "What a node's owner controls",
     "flower": "Flower",
     "report": "Plots and reports",
     "_validate": "Errors",
@@ -38,9 +40,12 @@ FOLDERS = {
 
 def public_names() -> dict[str, list[str]]:
     """The full path of every public name but the version, by heading."""
-    flower = {f"flower.{home}": names for home, names in quietbit.flower._HOMES.items()}
     found: dict[str, list[str]] = {}
-    for home, names in {**quietbit._HOMES, **flower}.items():
+    added: dict[str, tuple[str, ...]] = {}
+    for package in (quietbit.node, quietbit.flower):
+        for home, names in package._HOMES.items():
+            added[home] = tuple(dict.fromkeys((*added.get(home, ()), *names)))
+    for home, names in {**quietbit._HOMES, **added}.items():
         folder = home.split(".")[0]
         found.setdefault(folder, []).extend(f"quietbit.{home}.{name}" for name in names)
     order = [*FOLDERS, *sorted(set(found) - set(FOLDERS))]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from itertools import pairwise
@@ -20,15 +21,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from quietbit.plan.settings import Settings
 
 from engine.superlink import EngineFailure, Network, Node
 from engine.wire import PUSHES, Request, replies, total
-from quietbit.flower import RunSettings, read_ledger
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.flower import RunSettings
+from quietbit.node.filter import Cap
+from quietbit.node.ledger import FileLedger
+from quietbit.node.policy import Policy
+from quietbit.node.release import spent
+from quietbit.plan.plan import RoundPlan
+from quietbit.privacy.guarantee import Adjacency, Trust
 from quietbit.simulate.client_rng import seeded_client_rng
 from quietbit.simulate.loop import simulate
 from quietbit.simulate.problem import LocalPlan, Score, clip_rows
+from quietbit.simulate.training import Training
 from quietbit.wire.uplink import Uplink
 
 pytestmark = [
@@ -97,12 +103,11 @@ def test_the_example_trains_as_the_simulator_does(tmp_path):
     """Three nodes, the example as it is: the model of the engine is that of `simulate`, and so is its accuracy."""
     nodes, rounds, epsilon = 3, 3, 150.0
     config = {"nodes": nodes, "num-server-rounds": rounds, "output": str(tmp_path)}
-    private = {"epsilon": epsilon, "releases": rounds, "words": "seeded", "seed": 7}
-    with Network(tmp_path) as network:
-        for partition in range(nodes):
-            name = f"node-{partition}"
-            own = {"quietbit.ledger": str(tmp_path / name / "ledger.json"), "quietbit.words": "seeded"}
-            network.start_node(name, {"partition-id": partition, "num-partitions": nodes, **own})
+    private = {"epsilon": epsilon, "releases": rounds}
+    with Network(tmp_path) as network, gatekeeper(tmp_path, 1, seed=7) as gate:
+        for partition in range(nodes):  # the second hands its updates to a process of its owner's
+            own = gate if partition == 1 else policy(tmp_path, partition, seed=7)
+            network.start_node(f"node-{partition}", {"partition-id": partition, "num-partitions": nodes, **own})
         network.run(DIGITS, {**config, **{f"quietbit.{key}": value for key, value in private.items()}})
         network.until((tmp_path / "outcome.json").exists, "the example finishes")
         assert [releases(network, partition) for partition in range(nodes)] == [rounds] * nodes
@@ -112,19 +117,50 @@ def test_the_example_trains_as_the_simulator_does(tmp_path):
 
     ours = settings_of(DIGITS, **private)
     problem = DigitsWithoutEngine(module(DIGITS / "flower_digits" / "task.py"), nodes)
-    plan = Settings(
-        "imvu", lr=1.0, rounds=rounds, cohort=nodes, clip=ours.clip, target_epsilon=epsilon, momentum=0.0,
-        local_steps=10, local_rate=0.5, evaluate_every=1, seed=7, words="seeded",
-    )  # fmt: skip
-    run = simulate(problem, plan)
+    strength = ours.mechanism_for(650).design.spec.epsilon
+    plan = RoundPlan(
+        "imvu", clip=ours.clip, adjacency="zero-out", cohort=nodes, design_epsilon=strength, seed=7, rng="seeded"
+    )
+    training = Training(lr=1.0, rounds=rounds, momentum=0.0, local_steps=10, local_rate=0.5, evaluate_every=1)
+    run = simulate(problem, plan, training)
     # The simulator rounds updates to float32 before it clips, the mod does not: no code differs here, and the server
     # adds the same numbers, so that models agree to a rounding of float32.
     np.testing.assert_allclose(model, run.parameters, rtol=0, atol=1e-6)
     assert outcome["accuracy"][1:] == [point.score.accuracy for point in run.points]
     assert outcome["accuracy"][-1] > 0.5
     assert run.guarantee is not None
-    assert outcome["report"]["guarantee"]["epsilon_upper"] == pytest.approx(run.guarantee.epsilon_upper, rel=1e-9)
+    assert run.guarantee.epsilon_upper <= outcome["report"]["guarantee"]["epsilon_upper"] <= epsilon
     assert [entry["answered"] for entry in outcome["report"]["rounds"]] == [nodes] * rounds
+
+
+def policy(folder: Path, partition: int, **changes: Any) -> dict[str, str]:
+    """The node config of a node whose owner has written a policy and begun a ledger."""
+    home = folder / f"node-{partition}"
+    path = home / "policy.toml"
+    if not path.exists():
+        home.mkdir(parents=True, exist_ok=True)
+        given = {
+            "epsilon": 1e6, "delta": 1e-5, "adjacency": "zero-out", "mechanisms": ["imvu"], "largest_clip": 1.0,
+            "releases": 100, "releases_per_day": 100, "ledger": str(home / "ledger"), "counter": str(home / "counter"),
+        }  # fmt: skip
+        found = Policy(**{**given, **changes})
+        FileLedger.create(found.ledger, found.counter)
+        path.write_text(found.text())
+        path.chmod(0o600)
+    return {"quietbit.policy": str(path)}
+
+
+@contextlib.contextmanager
+def gatekeeper(folder: Path, partition: int, **changes: Any) -> Iterator[dict[str, str]]:
+    """`quietbit node serve` beside a node; what its node config says then."""
+    own = policy(folder, partition, **changes)["quietbit.policy"]
+    place = folder / f"node-{partition}" / "gate"
+    words = [sys.executable, "-m", "quietbit.cli", "node", "serve", own, "--socket", str(place)]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as gate:
+        try:
+            yield {"quietbit.gatekeeper": str(place)}
+        finally:
+            gate.terminate()
 
 
 # --- five nodes, three runs, everything that goes wrong
@@ -139,22 +175,21 @@ def start(network: Network, partition: int) -> Node:
             "num-partitions": len(BEHAVIOURS),
             "behaviour": BEHAVIOURS[partition],
             "disk": str(home),
-            "quietbit.ledger": str(home / "ledger.json"),
-            "quietbit.words": "seeded",
+            **policy(network.folder, partition, seed=0),
         },
     )
 
 
 def releases(network: Network, partition: int) -> int:
     """What the node itself says it has released."""
-    path = network.folder / f"node-{partition}" / "ledger.json"
-    return read_ledger(path).releases if path.exists() else 0
+    home = network.folder / f"node-{partition}"
+    return FileLedger(home / "ledger", home / "counter").read().releases
 
 
 def models(settings: RunSettings, rounds: Iterable[Sequence[int]]) -> list[Any]:
     """The model after every round, when exactly these partitions' releases are in the mean."""
     lesson, uplink = module(FAULTY / "faulty" / "lesson.py"), Uplink(settings.mechanism_for(DIMENSION))
-    words, model, found = seeded_client_rng(settings.seed), np.zeros(DIMENSION, np.float32), []
+    words, model, found = seeded_client_rng(0), np.zeros(DIMENSION, np.float32), []
     for number, partitions in enumerate(rounds, 1):
         if partitions:
             payloads = []
@@ -205,7 +240,7 @@ def test_faults_spoil_neither_the_mean_nor_the_ledgers(tmp_path):
         network.kill_node("node-1")
         network.until((second / "round-1.npy").exists, "the round finishes without them")
         assert_models(second, settings, [[STEADY]])
-        assert releases(network, KILLED) == 2  # it was killed before it released anything
+        assert releases(network, KILLED) == 3  # noted before it trained: what was killed may have been the data's doing
         assert releases(network, CUT) == 3  # its release left, and nobody has it
         network.kill_superlink()
         network.start_superlink()
@@ -224,27 +259,28 @@ def test_faults_spoil_neither_the_mean_nor_the_ledgers(tmp_path):
         start(network, CUT)
         network.until(lambda: all(network.nodes[n].identity not in gone for n in ("node-0", "node-1")), "nodes return")
         left = {partition: RELEASES - releases(network, partition) for partition in (KILLED, CUT, STEADY)}
-        assert left[KILLED] == 2
-        assert left[CUT] == 1
+        assert left[KILLED] == left[CUT] == 1
         assert left[STEADY] in (0, 1)  # the SuperLink died in the second round: it may have answered already
         third, before = tmp_path / "third", [releases(network, partition) for partition in range(5)]
         network.run(FAULTY, {**config, "output": str(third), "num-server-rounds": 3})
         network.until((third / "report.json").exists, "the third run finishes")
         answers = [[partition for partition, rest in left.items() if rest >= number] for number in (1, 2, 3)]
-        assert answers[2] == []
+        assert answers[1] == answers[2] == []
         assert_models(third, settings, answers)
         report = json.loads((third / "report.json").read_text())
         assert [entry["answered"] for entry in report["rounds"]] == [len(partitions) for partitions in answers]
-        assert [entry["skipped"] for entry in report["rounds"]] == [False, False, True]
+        assert [entry["skipped"] for entry in report["rounds"]] == [False, True, True]
         assert "is spent" in " ".join(report["rounds"][2]["reasons"])
         # Nothing was lost in this run, so that the server's count of every node's releases is the node's own.
         counted = {node["node"]: node["releases"] for node in report["nodes"]}
         for partition in range(len(BEHAVIOURS)):
             node = network.nodes[f"node-{partition}"]
             assert counted[str(node.identity)] == releases(network, partition) - before[partition]
-            ledger = read_ledger(tmp_path / f"node-{partition}" / "ledger.json")
+            home = tmp_path / f"node-{partition}"
+            ledger = FileLedger(home / "ledger", home / "counter").read()
             assert ledger.releases == RELEASES
-            assert ledger.guarantee(settings.delta, Adjacency.ZERO_OUT).epsilon_upper <= settings.epsilon
+            cap = Cap(settings.epsilon, settings.delta, Adjacency.ZERO_OUT, Trust.LOCAL)
+            assert cap.epsilon_upper(spent(ledger, cap, 0, 0.0, {})) <= settings.epsilon
 
 
 def slowest_round(folder: Path) -> float:

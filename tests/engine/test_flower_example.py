@@ -31,8 +31,7 @@ def test_the_settings_are_those_of_the_app():
     config = app["tool"]["flwr"]["app"]["config"]["quietbit"]
     shown = tomllib.loads(blocks("toml")[0])["tool"]["flwr"]["app"]["config"]["quietbit"]
     assert shown.items() <= config.items()
-    settings = RunSettings.from_run_config({f"quietbit.{key}": value for key, value in config.items()})
-    assert settings.words == "secure"
+    RunSettings.from_run_config({f"quietbit.{key}": value for key, value in config.items()})
     assert "quietbit.epsilon=150.0 quietbit.releases=3" in README
 
 

@@ -14,8 +14,11 @@ pytest.importorskip("cryptography", reason="needs the all extra: pip install 'qu
 
 from engine.simulation import simulate_app
 from quietbit import Adjacency
-from quietbit.flower import NodeLedger, RunSettings
-from quietbit.flower.secure_question import GUARD
+from quietbit.flower import RunSettings
+from quietbit.node.filter import Cap, Price
+from quietbit.node.ledger import StateLedger
+from quietbit.node.question import GUARD
+from quietbit.node.release import spent
 from quietbit.privacy.guarantee import Trust
 from quietbit.secagg.plan import masked_size
 from quietbit.simulate.client_rng import seeded_client_rng
@@ -28,8 +31,8 @@ sys.path.insert(0, str(APP))
 from secure_digits.task import CLIP, DIMENSION, LOST, UNHEARD, problem, update  # noqa: E402
 
 SETTINGS = RunSettings(
-    mechanism="imvu", clip=CLIP, epsilon=30.0, adjacency="zero-out", releases=4, words="seeded", seed=3,
-    trust="secure-aggregation", threshold=7, honest=6, timeout=120.0,
+    mechanism="imvu", clip=CLIP, epsilon=30.0, adjacency="zero-out", releases=4,
+    trust="secure-aggregation", threshold=7, min_honest_clients=6, timeout=120.0,
 )  # fmt: skip
 MECHANISM = SETTINGS.mechanism_for(DIMENSION)
 ROUNDS, FAILED, NODES = 4, 3, range(10)
@@ -56,7 +59,7 @@ def outcome(tmp_path_factory):
 
 def test_every_masked_sum_is_the_plain_sum_of_those_who_stayed_bit_for_bit(outcome):
     """Codes are drawn again here from the same words and added in the open."""
-    words, model = seeded_client_rng(SETTINGS.seed), problem().initial(0)
+    words, model = seeded_client_rng(3), problem().initial(0)
     assert np.array_equal(outcome["models"][0], model)
     for number in range(1, ROUNDS + 1):
         stayed = [p for p in NODES if p not in missing(number, "keys", "shares", "vector")]
@@ -100,18 +103,20 @@ def test_bytes_and_records_that_leave_a_node(outcome):
 
 
 def test_ledgers_and_report_name_the_trust_and_the_honest_clients(outcome):
-    last = {n["partition"]: NodeLedger.from_text(n["ledger"], "it") for n in outcome["notes"] if n["ledger"]}
+    last = {n["partition"]: StateLedger({"ledger": n["ledger"]}).read() for n in outcome["notes"] if n["ledger"]}
     lost = {p: [key for key, gone in LOST.items() if p in gone and key[1] != "unmask"] for p in NODES}
     # An answer that was lost on the way is in the node's ledger; a question that never came is not.
     assert {p: ledger.releases for p, ledger in last.items()} == {p: ROUNDS - len(lost[p]) for p in NODES}
-    assert all(ledger.honest == 6 for ledger in last.values())
-    report, curve = outcome["report"], MECHANISM.sum_privacy(6, Adjacency.ZERO_OUT)
+    assert all({honest for _, honest in ledger.counts} == {6} for ledger in last.values())
+    report, cap = outcome["report"], SETTINGS.cap
     held = report["guarantee"]
-    assert (held["trust"], held["honest"], report["settings"]["quietbit.threshold"]) == ("secure-aggregation", 6, 7)
-    assert held["epsilon_upper"] == curve.repeat(ROUNDS).epsilon_upper(1e-5) <= 30.0
-    spent = last[6].guarantee(1e-5, Adjacency.ZERO_OUT, Trust.SECURE_AGGREGATION)
-    assert spent.epsilon_upper == held["epsilon_upper"]
-    assert last[6].guarantee(1e-5, Adjacency.ZERO_OUT).epsilon_upper > spent.epsilon_upper  # had the masks failed
+    words = held["trust"], held["min_honest_clients"], report["settings"]["quietbit.threshold"]
+    assert words == ("secure-aggregation", 6, 7)
+    assert held["epsilon_upper"] == cap.epsilon_upper(Price.total([(SETTINGS.price(MECHANISM), ROUNDS)])) <= 30.0
+    assert held["epsilon_upper"] >= MECHANISM.sum_privacy(6, Adjacency.ZERO_OUT).repeat(ROUNDS).epsilon_upper(1e-5)
+    assert cap.epsilon_upper(spent(last[6], cap, 6, 0.0, {})) == held["epsilon_upper"]
+    local = Cap(30.0, 1e-5, Adjacency.ZERO_OUT, Trust.LOCAL)
+    assert local.epsilon_upper(spent(last[6], local, 6, 0.0, {})) > held["epsilon_upper"]  # had the masks failed
 
 
 def test_secrets_are_forgotten_with_the_last_step(outcome):

@@ -12,12 +12,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from quietbit.simulate.cohort import PrivateCollector
 from scipy import stats
 
 import quietbit
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.simulate.client_rng import seeded_client_rng
+from quietbit.simulate.collect import UplinkCollector
 from quietbit.simulate.problem import LocalPlan
 from quietbit_lab.task.linear_device import DeviceProblem, open_device
 from quietbit_lab.task.linear_sums import DrawKey, bit_meaning, cohort_mean, kind_of
@@ -92,7 +92,8 @@ def test_mean_and_variance_are_those_of_the_per_client_path(digits, name):
     if name in ("gaussian", "skellam"):
         largest = 0.0  # sums of normals: Bernstein without its linear part
     assert_sums(mine.sum(axis=0), DRAWS * means, DRAWS * spread, largest)
-    collector = PrivateCollector(problem, LocalPlan(Norm.L2, CLIP), mechanism, seeded_client_rng(seed(42)))
+    uplink, rng = quietbit.Uplink(mechanism), seeded_client_rng(seed(42))
+    collector = UplinkCollector(problem, LocalPlan(Norm.L2, CLIP), uplink, rng, uplink.header.size)
     theirs = np.array([collector.mean(parameters, clients, number) for number in range(DRAWS if name == "imvu" else 6)])
     assert_sums(theirs.sum(axis=0), len(theirs) * means, len(theirs) * spread, largest)
     # All coordinates together: squares in units of the variance. Their mean is 1, fourth moments are below 3.2.

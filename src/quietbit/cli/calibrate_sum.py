@@ -71,7 +71,7 @@ def calibrate_secure_sum(
         lines = compare_calibration(found, epsilon)
     rows = _rows(found, epsilon)
     if out is not None:
-        rows.append(Row("saved", "saved as", str(found.mechanism.design.save(out))))
+        rows.append(Row("saved", "saved as", str(found.codes.design.save(out))))
     if plot is not None:
         rows.append(Row("plot", "drawn as", str(_draw(found, epsilon, plot, as_json))))
     if as_json:
@@ -96,7 +96,7 @@ def _population(clients: int, rate: float | None, secret: bool) -> int | None:
 
 
 def _rows(found: SumCalibration, epsilon: float) -> list[Row]:
-    mechanism, guarantee = found.mechanism, found.guarantee
+    mechanism, guarantee = found.codes, found.guarantee
     spec, radius = mechanism.design.spec, mechanism.ball.radius
     rows = [
         Row(

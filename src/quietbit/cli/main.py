@@ -21,6 +21,7 @@ from quietbit.cli.catalogue import catalogue
 from quietbit.cli.certify import certify
 from quietbit.cli.design import design
 from quietbit.cli.doctor import doctor
+from quietbit.cli.node import NODE_COMMANDS, node
 from quietbit.cli.privacy import privacy
 from quietbit.cli.refusal import of_library, of_usage
 
@@ -48,6 +49,7 @@ def _added() -> list[Callable[..., Any]]:
 COMMANDS: tuple[Callable[..., Any], ...] = (*_added(), *OWN)
 for command in COMMANDS:
     app.command()(command)
+app.add_typer(node)
 
 
 @app.callback(invoke_without_command=True)
@@ -66,6 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     chosen = sys.argv[1:] if arguments is None else list(arguments)
     command = {command.__name__: command for command in COMMANDS}.get(chosen[0]) if chosen else None
+    if chosen[:1] == ["node"] and len(chosen) > 1:
+        command = NODE_COMMANDS.get(chosen[1])
     try:
         result = app(chosen, prog_name="quietbit", standalone_mode=False)
         sys.stdout.flush()

@@ -37,7 +37,7 @@ def of_library(message: str, command: Callable[..., Any] | None) -> str:
 def of_usage(error: Any, command: Callable[..., Any] | None = None) -> str:
     """The parser's refusal of a command's words as a sentence of ours; one of no known kind is passed on."""
     kind = type(error).__name__
-    look = f"see quietbit {command.__name__} --help" if command is not None else "see quietbit --help"
+    look = f"see quietbit {command.__name__.replace('_', ' ')} --help" if command is not None else "see quietbit --help"
     said = str(getattr(error, "message", "") or "")
     if kind == "NoSuchOption":
         near = list(getattr(error, "possibilities", None) or ())

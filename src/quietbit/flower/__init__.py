@@ -1,4 +1,4 @@
-"""Flower: private updates through an engine; a client mod, a strategy wrapper, a ledger that the node holds.
+"""Flower: private updates through an engine; a client mod within the owner's policy, and a strategy wrapper.
 
 Idea     two lines change in a Flower app. The mod (`PrivateUplink`) turns the difference a client has learnt into
          one packed release and lets nothing else out; the wrapper (`PrivateStrategy`) turns releases into a mean
@@ -16,34 +16,28 @@ from quietbit._validate import require_module
 
 if TYPE_CHECKING:
     from quietbit.flower.client import PrivateUplink
-    from quietbit.flower.node_ledger import NodeLedger, read_ledger
-    from quietbit.flower.plaintext import PlaintextWarning
     from quietbit.flower.report import Report
-    from quietbit.flower.rng import SeededWordsWarning
     from quietbit.flower.settings import RunSettings
     from quietbit.flower.strategy import PrivateStrategy
+    from quietbit.node.policy import SeededRngWarning, Simulation
 
 __all__ = [
-    "NodeLedger",
-    "PlaintextWarning",
     "PrivateStrategy",
     "PrivateUplink",
     "Report",
     "RunSettings",
-    "SeededWordsWarning",
-    "read_ledger",
+    "SeededRngWarning",
+    "Simulation",
 ]
 
 _HOMES = {
-    "client": ("PrivateUplink",),
-    "node_ledger": ("NodeLedger", "read_ledger"),
-    "plaintext": ("PlaintextWarning",),
-    "report": ("Report",),
-    "settings": ("RunSettings",),
-    "strategy": ("PrivateStrategy",),
-    "rng": ("SeededWordsWarning",),
+    "flower.client": ("PrivateUplink",),
+    "flower.report": ("Report",),
+    "flower.settings": ("RunSettings",),
+    "flower.strategy": ("PrivateStrategy",),
+    "node.policy": ("SeededRngWarning", "Simulation"),
 }
-_ENGINE = ("client", "plaintext", "strategy")  # the files that cannot be imported without Flower
+_ENGINE = ("flower.client", "flower.strategy")  # the files that cannot be imported without Flower
 
 if not TYPE_CHECKING:
 
@@ -53,7 +47,7 @@ if not TYPE_CHECKING:
             raise AttributeError(f"module 'quietbit.flower' has no attribute {name!r}")
         if home in _ENGINE:
             require_module("flwr", "flower")
-        value = getattr(importlib.import_module(f"quietbit.flower.{home}"), name)
+        value = getattr(importlib.import_module(f"quietbit.{home}"), name)
         globals()[name] = value
         return value
 

@@ -1,11 +1,11 @@
 """The client's half: a Flower mod that lets one private release out and nothing else.
 
-Idea     around the app's train function: before it, check what the server asks against this node's own reading of the
-         run config and against its ledger; after it, take ``received - trained``, note the release in the ledger,
-         and only then clip, randomise and pack it. Under secure aggregation the release is masked, and the other
-         three steps of a sum are answered here, without the app. A node that will not answer says so in an error
-         reply; it raises nothing, because Flower forgets the context of an app that raised.
-Symbols  none of the arguments of a refusal is private: names, shapes, settings, counts of releases.
+Idea     a question is checked against the owner's policy and noted in the ledger before the app is called; what leaves
+         afterwards is one release, whatever the app did, of the zero update if it failed (`quietbit.node.release`).
+         Under secure aggregation the release is masked, and the other three steps of a sum are answered here, without
+         the app. Evaluations and queries are answered with a constant, or with the numbers that the policy names. A
+         node that will not answer says so in an error reply; it raises nothing, because Flower forgets the context
+         of an app that raised.
 """
 
 from __future__ import annotations
@@ -13,22 +13,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from logging import ERROR
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.supercore import log
 
-from quietbit._validate import QuietbitError
-from quietbit.flower.job import Books, Job
-from quietbit.flower.node_ledger import AnsweredBefore
-from quietbit.flower.plaintext import ANSWERED, DECLINED, allowed_metrics, check_allowed, decline, failed
-from quietbit.flower.secure_question import SUM
-from quietbit.flower.secure_step import SumStep, forget
+from quietbit._validate import require
+from quietbit.flower.keeper import keeper_for
+from quietbit.flower.layout import Layout
+from quietbit.flower.messages import SUM, question_of, split_pieces
+from quietbit.flower.plaintext import ANSWERED, DECLINED, decline, named_metrics
 from quietbit.flower.settings import RunSettings
+from quietbit.node.ledger import AnsweredBefore
+from quietbit.node.policy import Simulation
+from quietbit.node.question import VECTOR, Question
+from quietbit.node.release import Keeper, Noted, Ticket, Unusable, public
 
 __all__ = ["PrivateUplink"]
 
 CallNext: TypeAlias = Callable[[Message, Context], Message]
+# An app that ends its process must not be told from one that fails; Ctrl-C is the owner's.
+APP_FAILURES = (Exception, SystemExit, GeneratorExit)
 
 
 @final
@@ -36,87 +41,107 @@ CallNext: TypeAlias = Callable[[Message, Context], Message]
 class PrivateUplink:
     """A mod for `flwr.clientapp.ClientApp(mods=[PrivateUplink()])`: train replies become private releases.
 
-    Of every reply (train, evaluate, query) nothing else leaves the node, except the metrics named in ``allow``, with
-    a warning. With ``reveal_errors`` an app's own errors reach the server with their text; else they are replaced by
-    a plain sentence and logged on the node. Put it first among the mods: it is then the last to touch a reply. (A mod
-    before it that raises makes Flower's simulation forget the node's context, and its ledger with it.)
+    The node config names the owner's policy or gatekeeper; without one nothing is released. ``simulation`` is for
+    Flower's simulation runtime, whose nodes belong to nobody: there its rules hold, and on a SuperNode they do not.
+    Put it first among the mods: it is then the last to touch a reply.
     """
 
-    allow: tuple[str, ...] = ()
-    reveal_errors: bool = field(default=False, kw_only=True)
+    simulation: Simulation | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Warn about what is let through."""
-        object.__setattr__(self, "allow", check_allowed(self.allow, self.reveal_errors))
+        """Refuse what are no rules of a simulation."""
+        fine = self.simulation is None or isinstance(self.simulation, Simulation)
+        require(fine, "simulation", self.simulation, "a Simulation")
 
     def __call__(self, message: Message, context: Context, call_next: CallNext) -> Message:
         """Answer a message of the server."""
-        if message.metadata.message_type.partition(".")[0] != MessageType.TRAIN:
-            forget(context)
-            reply = self._run(message, context, call_next)
-            return reply if reply.has_error() else self._reply(message, allowed_metrics(reply.content, self.allow))
-        reply = self._train(message, context, call_next)
-        if reply.has_error():  # then this node has left the sum, if there was one
-            forget(context)
-        return reply
+        if message.metadata.message_type.partition(".")[0] == MessageType.TRAIN:
+            return self._train(message, context, call_next)
+        names: tuple[str, ...] = ()
+        try:
+            keeper = self._keeper(context)
+            keeper.forget(context.run_id)
+            names = keeper.metrics
+        except Exception as error:  # a node without a policy answers with the same constant
+            log(ERROR, "quietbit: this node's keeper cannot be asked", exc_info=error)
+        # Where nothing of the app's answer could leave, the app is not asked: not even its time tells anything.
+        reply = _run(message, context, call_next) if names else None
+        return Message(named_metrics(reply, names), reply_to=message)
+
+    def _keeper(self, context: Context) -> Keeper:
+        return keeper_for(
+            context.node_config, context.state, lambda values: ConfigRecord(dict(values)), self.simulation
+        )
 
     def _train(self, message: Message, context: Context, call_next: CallNext) -> Message:
+        keeper: Keeper | None = None
         try:
             settings = RunSettings.from_run_config(context.run_config)
-            books = Books.of(context, settings)
-            step = SumStep.of(message, context, settings) if settings.secure else None
-            if step is not None and not step.trains:
-                answer = ConfigRecord({"step": step.asked.step, "answer": step.answer(message, settings, books)})
-                return self._reply(message, RecordDict({SUM: answer}))
-            job = Job.prepare(message, context, settings, books)
-            if step is not None:
-                step.check_vector(job.request.round)
+            keeper = self._keeper(context)
+            partition: Any = context.node_config.get("partition-id")
+            question = question_of(message.content, settings, context.run_id, context.node_id, partition)
+            if question.sum is not None and question.sum.step != VECTOR:
+                answer = ConfigRecord({"step": question.sum.step, "answer": keeper.step(question)})
+                return Message(RecordDict({SUM: answer}), reply_to=message)
+            layout, received = _model(message, settings, question)
+            names, ticket = keeper.metrics, keeper.accept(question)
         except Exception as error:
-            return _declined(message, error)
-        reply = self._run(message, context, call_next)
-        if reply.has_error():
-            return reply
-        try:
-            content, update = allowed_metrics(reply.content, self.allow), job.update(reply.content)
-            job.note()
-        except Exception as error:
-            return _declined(message, error)
-        try:
-            payload = job.encode(update)
-            pieces = job.pieces(payload if step is None else step.mask(payload))
-        except Exception as error:  # a NaN, say: whether there was one is not for the server to know
-            log(ERROR, "quietbit: the update cannot be released, and the server is not told why", exc_info=error)
-            return failed(message)
-        for name, piece in pieces.items():
+            return _declined(message, context, keeper, error)
+        reply = _run(message, context, call_next)
+        update = None
+        if reply is not None:
+            try:
+                records = reply.array_records
+                require(len(records) == 1, "number of ArrayRecords in the app's reply", len(records), "1")
+                update = layout.difference(received, next(iter(records.values())))
+            except Exception as error:
+                log(ERROR, "quietbit: the app's answer is no update; zero is released", exc_info=error)
+        return _released(message, context, keeper, ticket, update, named_metrics(reply, names))
+
+
+def _model(message: Message, settings: RunSettings, question: Question) -> tuple[Layout, list[Any]]:
+    """The layout and the values of the model that came; refused before anything is noted."""
+    records = message.content.array_records
+    require(len(records) == 1, "number of ArrayRecords in the message", len(records), "1")
+    arrays = next(iter(records.values()))
+    layout = Layout.of(arrays, settings)
+    rule = f"{question.dimension}, the server's mechanism's"
+    require(layout.dimension == question.dimension, "number of learnt parameters", layout.dimension, rule)
+    return layout, layout.values(arrays)
+
+
+def _run(message: Message, context: Context, call_next: CallNext) -> RecordDict | None:
+    """What the app answers; None where it fails, which the node's log knows and the server does not."""
+    try:
+        reply: object = call_next(message, context)
+        if isinstance(reply, Message) and reply.has_content():
+            return reply.content
+        log(ERROR, "quietbit: the app answered with no content")
+    except APP_FAILURES as error:
+        log(ERROR, "quietbit: the app failed, and the server is not told", exc_info=error)
+    return None
+
+
+def _released(
+    message: Message, context: Context, keeper: Keeper, ticket: Ticket, update: Any, content: RecordDict
+) -> Message:
+    try:
+        for name, piece in split_pieces(ticket.release(update)).items():
             content[name] = ConfigRecord(dict(piece))
-        return self._reply(message, content)
+    except Exception as error:
+        return _declined(message, context, keeper, error if isinstance(error, Noted) else Noted("no release was made."))
+    return Message(content, reply_to=message)
 
-    def _run(self, message: Message, context: Context, call_next: CallNext) -> Message:
-        """The app's reply; its errors without their text."""
+
+def _declined(message: Message, context: Context, keeper: Keeper | None, error: Exception) -> Message:
+    """A refusal in words made from the question alone; this node has then left the sum, if there was one."""
+    said = public(error)
+    if isinstance(said, Unusable):
+        log(ERROR, "quietbit: the message cannot be answered, and the server is not told why", exc_info=error)
+    if keeper is not None:
         try:
-            reply: object = call_next(message, context)
-        except Exception as error:
-            if self.reveal_errors:
-                raise
-            log(ERROR, "quietbit: the app failed, and the server is not told why", exc_info=error)
-            return failed(message)
-        if not isinstance(reply, Message):
-            log(ERROR, "quietbit: the app answered with no Message but a %s", type(reply).__name__)
-            return failed(message)
-        if reply.has_error() and not self.reveal_errors:
-            log(ERROR, "quietbit: the app answered with an error that is not sent: %s", reply.error)
-            return failed(message)
-        return reply
-
-    @staticmethod
-    def _reply(message: Message, content: RecordDict) -> Message:
-        return Message(content, reply_to=message)
-
-
-def _declined(message: Message, error: Exception) -> Message:
-    """A refusal in its own words; anything else, as from arrays of the server's that are none, without its text."""
-    if isinstance(error, QuietbitError):
-        # The server must go on counting a release that was made and whose reply may be lost.
-        return decline(message, error, ANSWERED if isinstance(error, AnsweredBefore) else DECLINED)
-    log(ERROR, "quietbit: the message cannot be answered, and the server is not told why", exc_info=error)
-    return failed(message)
+            keeper.forget(context.run_id)
+        except Exception as failure:
+            log(ERROR, "quietbit: the sum could not be left", exc_info=failure)
+    # The server must go on counting a release that was made and whose reply may be lost.
+    return decline(message, said, ANSWERED if isinstance(said, AnsweredBefore | Noted) else DECLINED)

@@ -55,7 +55,14 @@ class Layout:
         """Entries of all learnt arrays together."""
         return sum(_size(shape) for _, shape, _ in self.learnt)
 
-    def difference(self, received: Mapping[str, Any], trained: Mapping[str, Any]) -> list[FloatVector]:
+    def values(self, arrays: Mapping[str, Any]) -> list[FloatVector]:
+        """Every learnt array in double precision; one that is not finite is refused."""
+        found = [_flat(arrays[name], name, shape) for name, shape, _ in self.learnt]
+        for (name, _, _), part in zip(self.learnt, found, strict=True):
+            require(bool(np.isfinite(part).all()), f"array {name!r}", "others", "of finite numbers")
+        return found
+
+    def difference(self, received: list[FloatVector], trained: Mapping[str, Any]) -> list[FloatVector]:
         """``received - trained`` of every learnt array, in order; a reply of another shape is refused."""
         names = {name for name, _, _ in self.learnt} | set(self.kept)
         if set(trained) != names:
@@ -63,9 +70,11 @@ class Layout:
             raise InvalidParameter(
                 f"The trained arrays must have the names of the received ones, got {odd!r} on one side."
             )
-        return [
-            _flat(received[name], name, shape) - _flat(trained[name], name, shape) for name, shape, _ in self.learnt
-        ]
+        with np.errstate(all="ignore"):  # what overflows is not finite, and is dealt with where it is sent
+            return [
+                old - _flat(trained[name], name, shape)
+                for old, (name, shape, _) in zip(received, self.learnt, strict=True)
+            ]
 
     def stepped(self, arrays: Mapping[str, Any], mean: FloatVector) -> dict[str, Any]:
         """The learnt arrays less the mean, in their own types."""
@@ -80,7 +89,7 @@ class Layout:
 def _flat(array: Any, name: str, shape: tuple[int, ...]) -> FloatVector:
     try:
         values = array.numpy()
-    except (TypeError, ValueError, EOFError, OSError) as error:
+    except Exception as error:  # whatever numpy makes of bytes that are no array
         raise InvalidParameter(f"array {name!r} must be readable, got {type(error).__name__}.") from error
     fits = values.shape == shape and values.dtype.name in FLOATS
     require(fits, f"array {name!r}", f"{values.dtype} {values.shape}", f"floats of shape {shape}")

@@ -1,7 +1,14 @@
-"""The server's report: rounds, nodes, bytes, and the guarantee of the client who is worst off.
+"""The server's account of every node, and its report: rounds, nodes, bytes, and the guarantee of the worst client.
 
-Idea     one value that prints as a table and writes itself as JSON; it holds counts and public settings, and no number
-         that a client computed.
+Idea     the server cannot know whether a release that did not arrive was never made or was lost, so every question is
+         counted as a release unless the node said that it made none; and what releases cost is found as a node finds
+         it. The report is one value that prints as a table and writes itself as JSON; it holds counts and public
+         settings, and no number that a client computed.
+
+For a node that keeps its id through the run this is an upper bound on what it released in the run, and equal to the
+node's own ledger where nothing was lost and both count on the same honest clients. A SuperNode that restarts may come
+back under another id and is then another node here; what it spent in other runs is not known here at all. The node's
+own ledger knows both.
 """
 
 from __future__ import annotations
@@ -13,11 +20,51 @@ from pathlib import Path
 from typing import Any, final
 
 from quietbit.flower.settings import RunSettings
-from quietbit.privacy.guarantee import Guarantee
+from quietbit.node.filter import Cap, Price
+from quietbit.privacy.guarantee import Guarantee, Unit
 
-__all__ = ["NodeReport", "Report", "RoundReport"]
+__all__ = ["Account", "NodeReport", "Participation", "Report", "RoundReport"]
 
 SHOWN = 12  # nodes and reasons in the table; the JSON has them all
+
+
+@final
+@dataclass(slots=True)
+class Participation:
+    """Counts of one node: questions, valid releases, replies that said no, releases that were refused."""
+
+    asked: int = 0
+    answered: int = 0
+    declined: int = 0
+    refused: int = 0
+
+    @property
+    def releases(self) -> int:
+        """The most releases that this node can have made."""
+        return self.asked - self.declined
+
+
+@final
+class Account:
+    """Participation of all nodes of a run, priced."""
+
+    def __init__(self, cap: Cap) -> None:
+        """Start with nobody; the cap is the run's."""
+        self._cap = cap
+        self.nodes: dict[int, Participation] = {}
+
+    def node(self, number: int) -> Participation:
+        """The counts of a node, from zero."""
+        return self.nodes.setdefault(number, Participation())
+
+    def guarantee(self, price: Price, releases: int) -> Guarantee:
+        """What so many releases of one client cost."""
+        reached = self._cap.epsilon_upper(Price.total([(price, releases)]))
+        return Guarantee(reached, self._cap.delta, Unit.CLIENT, self._cap.adjacency, self._cap.trust)
+
+    def worst(self, price: Price) -> Guarantee:
+        """What holds for every client: that of the node with the most releases."""
+        return self.guarantee(price, max((node.releases for node in self.nodes.values()), default=0))
 
 
 @final
@@ -98,7 +145,7 @@ class Report:
                 "unit": held.unit.value,
                 "adjacency": held.adjacency.value,
                 "trust": held.trust.value,
-                "honest": self.settings.honest,
+                "min_honest_clients": self.settings.min_honest_clients,
                 "sentence": held.sentence(),
             }
         return values | {"uplink": self.uplink, "downlink": self.downlink}
@@ -130,8 +177,7 @@ class Report:
         reasons = [f"round {entry.round}: {reason}" for entry in self.rounds for reason in entry.reasons]
         lines += reasons[:SHOWN] + ([f"... and {len(reasons) - SHOWN} more"] if len(reasons) > SHOWN else [])
         if self.guarantee is not None:
-            counted = (
-                f" It counts on {self.settings.honest} honest clients in every sum." if self.settings.honest else ""
-            )
+            honest = self.settings.min_honest_clients
+            counted = f" It counts on {honest} honest clients in every sum." if honest else ""
             lines.append(f"The worst client: {self.guarantee.sentence()}{counted}")
         return "\n".join(lines)

@@ -1,7 +1,8 @@
-"""The settings of a private run: one table of run-config keys, read by client and server alike.
+"""The settings of a private run: one table of run-config keys.
 
-Idea     Flower hands every node and the server the same run config, so both ends build the mechanism from the same
-         words, and a payload of any other mechanism is refused. `TABLE` is the one place where keys are listed.
+Idea     whoever starts a run says what it wants and what it may cost. The server chooses the mechanism from these words
+         and sends it to the nodes in full; a node reads of them what the run promises (its budget, its trust), holds
+         that beside its owner's policy, and believes nothing more. A key that begins like ours and is none is refused.
 Symbols  keys are written ``quietbit.<name>`` in a flat config, or in a table ``[tool.flwr.app.config.quietbit]``.
 
 | key | meaning | default |
@@ -14,14 +15,12 @@ Symbols  keys are written ``quietbit.<name>`` in a flat config, or in a table ``
 | `quietbit.norm` | `l2` or `l1` | `l2` |
 | `quietbit.releases` | how often a client may answer: the mechanism is calibrated to it | required if calibrated |
 | `quietbit.design-epsilon` | the design's epsilon (imvu, mvu), instead of calibrating | calibrated |
-| `quietbit.noise` | noise in units of the sensitivity (the others), instead of calibrating | calibrated |
+| `quietbit.noise-multiplier` | noise in units of the sensitivity (the others), instead of calibrating | calibrated |
 | `quietbit.bits`, `levels`, `beta`, `clamp`, `decoder` | as in `quietbit.plan.plan.RoundPlan` | as there |
 | `quietbit.keep` | arrays that are never sent: names with commas between them, `*` allowed | none |
-| `quietbit.words` | `secure`, or `seeded` for tests and simulations | `secure` |
-| `quietbit.seed` | the seed of seeded words | 0 |
 | `quietbit.trust` | `local`, or `secure-aggregation`: the server sees sums over clients alone (imvu) | `local` |
 | `quietbit.threshold` | t: clients that must stay in a sum of at most 2 t - 1, or it is not made | for sums |
-| `quietbit.honest` | k: how many of them do not collude with the server: privacy is accounted at k | the threshold |
+| `quietbit.min-honest-clients` | k: how many of them do not collude with the server | the threshold |
 | `quietbit.timeout` | seconds that keys, shares and unmasking wait for nodes, each | 600 |
 """
 
@@ -33,13 +32,14 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, final
 
-from quietbit._validate import InvalidParameter, finite_real, require, whole_number
-from quietbit.flower.budget import Budget, read_adjacency, read_trust
-from quietbit.mechanism.base import Mechanism, summable
+from quietbit._validate import InvalidParameter, finite_real, member, require, whole_number
+from quietbit.mechanism.ball import Norm
+from quietbit.mechanism.base import Mechanism
+from quietbit.node.filter import Cap, Price
+from quietbit.node.pricing import release_price
 from quietbit.plan.plan import RoundPlan
 from quietbit.privacy.aggregate import MOST_CLIENTS
 from quietbit.privacy.guarantee import Adjacency, Trust, check_delta
-from quietbit.privacy.release import Release
 
 __all__ = ["PREFIX", "RunSettings"]
 
@@ -47,6 +47,7 @@ PREFIX = "quietbit."
 REQUIRED = ("mechanism", "clip", "epsilon", "adjacency")
 MOST_RELEASES = 10**9
 TIMEOUT = 600.0
+CLOSE = 1e-4  # how near a calibrated mechanism comes to the budget
 
 
 @final
@@ -66,18 +67,16 @@ class RunSettings:
     norm: str = "l2"
     releases: int | None = None
     design_epsilon: float | None = None
-    noise: float | None = None
+    noise_multiplier: float | None = None
     bits: int | None = None
     levels: int | None = None
     beta: float = 1.0
     clamp: bool = False
     decoder: str = "alphabet"
     keep: str = ""
-    words: str = "secure"
-    seed: int = 0
     trust: str = "local"
     threshold: int | None = None
-    honest: int | None = None
+    min_honest_clients: int | None = None
     timeout: float | None = None
 
     def __post_init__(self) -> None:
@@ -86,27 +85,27 @@ class RunSettings:
         require(self.mechanism != "none", "quietbit.mechanism", self.mechanism, "a private mechanism")
         put(self, "epsilon", finite_real(self.epsilon, "quietbit.epsilon"))
         put(self, "delta", check_delta(self.delta))
-        put(self, "seed", whole_number(self.seed, "quietbit.seed", 0))
-        read_adjacency(self.adjacency, "quietbit.adjacency")
+        _word([member.value for member in Adjacency], self.adjacency, "quietbit.adjacency")
+        require(isinstance(self.keep, str), "quietbit.keep", type(self.keep).__name__, "text")
         self._check_trust()
-        calibrated = self._plan().calibrated
+        calibrated = self.plan(self.epsilon).calibrated
         if self.releases is not None:
             require(calibrated, "quietbit.releases", self.releases, "left out when the strength is given by hand")
             put(self, "releases", whole_number(self.releases, "quietbit.releases", 1, MOST_RELEASES))
         elif calibrated:
             raise InvalidParameter(
                 "quietbit.releases must be given (how often a client may answer), or the strength by hand as "
-                "quietbit.design-epsilon or quietbit.noise."
+                "quietbit.design-epsilon or quietbit.noise-multiplier."
             )
 
     def _check_trust(self) -> None:
         """Whom sums count on: named where there are sums, and nowhere else."""
         put = object.__setattr__
-        read_trust(self.trust, "quietbit.trust")
+        _word([Trust.LOCAL.value, Trust.SECURE_AGGREGATION.value], self.trust, "quietbit.trust")
         if not self.secure:
-            for name in ("threshold", "honest", "timeout"):
+            for name in ("threshold", "min_honest_clients", "timeout"):
                 rule = "left out unless quietbit.trust is secure-aggregation"
-                require(getattr(self, name) is None, f"quietbit.{name}", getattr(self, name), rule)
+                require(getattr(self, name) is None, PREFIX + name.replace("_", "-"), getattr(self, name), rule)
             return
         if self.threshold is None:
             raise InvalidParameter(
@@ -114,17 +113,22 @@ class RunSettings:
             )
         threshold = whole_number(self.threshold, "quietbit.threshold", 2, MOST_CLIENTS)
         put(self, "threshold", threshold)
-        known = threshold if self.honest is None else self.honest
-        put(self, "honest", whole_number(known, "quietbit.honest", 2, threshold))
+        known = threshold if self.min_honest_clients is None else self.min_honest_clients
+        put(self, "min_honest_clients", whole_number(known, "quietbit.min-honest-clients", 2, threshold))
         put(self, "timeout", finite_real(TIMEOUT if self.timeout is None else self.timeout, "quietbit.timeout"))
 
     @classmethod
     def from_run_config(cls, config: Mapping[str, Any]) -> RunSettings:
-        """Read the keys that begin with ``quietbit.``; what else the config holds is the app's."""
-        ours = {key.removeprefix(PREFIX): value for key, value in config.items() if key.startswith(PREFIX)}
+        """Read the keys that begin with ``quietbit``; what else the config holds is the app's."""
         known = [field.name.replace("_", "-") for field in fields(cls)]
-        for key in ours:
-            require(key in known, "run-config key", PREFIX + key, "one of " + ", ".join(PREFIX + k for k in known))
+        ours = {}
+        for key, value in config.items():
+            if not key.lower().startswith(PREFIX[:-1]):
+                continue
+            name = key.removeprefix(PREFIX)
+            fine = key.startswith(PREFIX) and name in known
+            require(fine, "run-config key", key, "one of " + ", ".join(PREFIX + word for word in known))
+            ours[name] = value
         for key in REQUIRED:
             if key not in ours:
                 raise InvalidParameter(f"run config must have the key {PREFIX}{key}, which is missing.")
@@ -136,24 +140,14 @@ class RunSettings:
         return {key: value for key, value in values.items() if value is not None}
 
     @property
-    def budget(self) -> Budget:
-        """What the run lets a client spend."""
-        return Budget(self.epsilon, self.delta, self.privacy_adjacency, "the run", self.privacy_trust)
-
-    @property
-    def privacy_adjacency(self) -> Adjacency:
-        """Which worlds must look alike."""
-        return read_adjacency(self.adjacency, "quietbit.adjacency")
-
-    @property
-    def privacy_trust(self) -> Trust:
-        """Who may look."""
-        return read_trust(self.trust, "quietbit.trust")
+    def cap(self) -> Cap:
+        """What the run lets a client spend, as nodes hold it."""
+        return Cap(self.epsilon, self.delta, Adjacency(self.adjacency), Trust(self.trust), "the run")
 
     @property
     def secure(self) -> bool:
         """Whether the server sees sums alone."""
-        return self.privacy_trust is Trust.SECURE_AGGREGATION
+        return Trust(self.trust) is Trust.SECURE_AGGREGATION
 
     def keeps(self, name: str) -> bool:
         """Whether an array of this name is never sent."""
@@ -161,26 +155,56 @@ class RunSettings:
         return any(fnmatchcase(name, pattern) for pattern in patterns if pattern)
 
     def mechanism_for(self, dimension: int) -> Mechanism:
-        """The mechanism for updates of this dimension: built as told, or calibrated; the same at both ends."""
+        """The mechanism for updates of this dimension: built as told, or calibrated on the account that nodes keep."""
         return _mechanism(self, dimension)
 
-    def curve(self, mechanism: Mechanism) -> Release:
+    def price(self, mechanism: Mechanism) -> Price:
         """What one release of the mechanism costs under the run's trust."""
-        if self.honest is None:
-            return mechanism.privacy(self.privacy_adjacency)
-        return summable(mechanism).sum_privacy(self.honest, self.privacy_adjacency)
+        return release_price(mechanism, Adjacency(self.adjacency), self.min_honest_clients or 0)
 
-    def _plan(self) -> RoundPlan:
-        """The same choices in the words of a plan, whose checks and calibration are used."""
+    def plan(self, epsilon: float) -> RoundPlan:
+        """The same choices in the words of a plan, whose checks and calibration are used, for a budget."""
         return RoundPlan(
-            self.mechanism, clip=self.clip, adjacency=self.adjacency, norm=self.norm, epsilon=self.epsilon,
-            delta=self.delta, trust=self.trust, releases=self.releases, cohort=self.threshold or 1,
-            min_honest_clients=self.honest, design_epsilon=self.design_epsilon, noise_multiplier=self.noise,
-            bits=self.bits, levels=self.levels, beta=self.beta, clamp=self.clamp, decoder=self.decoder, rng=self.words,
-            seed=self.seed,
-        )  # type: ignore[arg-type]  # fmt: skip
+            self.mechanism,
+            clip=self.clip,
+            adjacency=Adjacency(self.adjacency),
+            norm=member(Norm, self.norm, "quietbit.norm"),
+            epsilon=epsilon,
+            delta=self.delta,
+            trust=Trust(self.trust),
+            releases=self.releases,
+            cohort=self.threshold or 1,
+            min_honest_clients=self.min_honest_clients,
+            design_epsilon=self.design_epsilon,
+            noise_multiplier=self.noise_multiplier,
+            bits=self.bits,
+            levels=self.levels,
+            beta=self.beta,
+            clamp=self.clamp,
+            decoder=self.decoder,
+        )
 
 
 @lru_cache(maxsize=8)
 def _mechanism(settings: RunSettings, dimension: int) -> Mechanism:
-    return settings._plan().mechanism_for(dimension)
+    """A node stops by sums at fixed orders (`node.filter`), which is a little above the tightest account.
+
+    So the target is lowered until all releases together fit under the node's account of the budget.
+    """
+    target, cap = settings.epsilon, settings.cap
+    found = settings.plan(target).mechanism_for(dimension)
+    if settings.releases is None:
+        return found
+    for _ in range(8):
+        reached = cap.epsilon_upper(Price.total([(settings.price(found), settings.releases)]))
+        if reached <= settings.epsilon:
+            return found
+        target *= settings.epsilon / reached * (1 - CLOSE)
+        found = settings.plan(target).mechanism_for(dimension)
+    raise InvalidParameter(
+        f"quietbit.epsilon must be one that {settings.mechanism} can meet, got {settings.epsilon!r}."
+    )
+
+
+def _word(known: list[str], word: Any, name: str) -> None:
+    require(isinstance(word, str) and word in known, name, word, "one of " + ", ".join(known))

@@ -5,7 +5,7 @@ Idea     the wrapper asks as the inner strategy would, with quietbit's settings 
          mean*. So FedAvg sets the model to it, FedAvgM and FedAdam take its difference as their gradient, and none of
          them sees a client. Everything else is the inner strategy's.
 
-Under secure aggregation the mean is that of a masked sum (`secure_sum.py`): three more messages go to every node.
+Under secure aggregation the mean is that of a masked sum (`secure_round.py`): three more messages go to every node.
 
 A round without a valid release, or without a sum, is skipped: the model stays, and the inner strategy is not called.
 Strategies that compare or reweight single clients (medians, Krum, q-FedAvg, trees, other privacy wrappers) are refused:
@@ -35,18 +35,16 @@ from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
 from quietbit._validate import QuietbitError, require
-from quietbit.flower.account import Account
-from quietbit.flower.collect import OpenRound
 from quietbit.flower.layout import Layout
-from quietbit.flower.release import RECORD
-from quietbit.flower.report import NodeReport, Report, RoundReport
-from quietbit.flower.request import Request
-from quietbit.flower.rng import warn_if_seeded
-from quietbit.flower.secure_sum import SecureRound
+from quietbit.flower.messages import RECORD, Request
+from quietbit.flower.open_round import OpenRound
+from quietbit.flower.plaintext import METRICS, note_metrics
+from quietbit.flower.report import Account, NodeReport, Report, RoundReport
+from quietbit.flower.secure_round import SecureRound
 from quietbit.flower.settings import RunSettings
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.registry import identity_of
-from quietbit.privacy.release import Release
+from quietbit.node.filter import Price
 
 __all__ = ["PrivateStrategy"]
 
@@ -71,13 +69,12 @@ class PrivateStrategy(Strategy):
         found = sorted(kinds & set(SINGLE))
         require(not found, "inner strategy", type(inner).__name__, "one that works on the mean of clients alone")
         self.inner, self.settings = inner, RunSettings.from_run_config(run_config)
-        self._account = Account(self.settings.privacy_adjacency, self.settings.delta, self.settings.privacy_trust)
+        self._account = Account(self.settings.cap)
         self._open: OpenRound | SecureRound | None = None
         self._rounds: list[RoundReport] = []
         self._mechanism: Mechanism | None = None
-        self._release: Release | None = None
+        self._price = Price.nothing()
         self._run = 0
-        warn_if_seeded(self.settings)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -91,7 +88,7 @@ class PrivateStrategy(Strategy):
                 layout.dimension == known, "number of parameters", layout.dimension, f"{known}, as in earlier rounds"
             )
         else:
-            self._release = self.settings.curve(mechanism)
+            self._price = self.settings.price(mechanism)
         self._mechanism, self._run = mechanism, grid.run.run_id
         request = ConfigRecord(dict(Request.of(server_round, mechanism).to_record()))
         messages = list(self.inner.configure_train(server_round, arrays, config, grid))
@@ -134,22 +131,32 @@ class PrivateStrategy(Strategy):
         return self.inner.configure_evaluate(server_round, arrays, config, grid)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """The inner strategy's, on the metrics that nodes let through; without any there is nothing to aggregate.
+        """The inner strategy's, on the numbers that nodes let through; without any there is nothing to aggregate.
 
-        A node that let no weight through counts as one. Where nodes disagree on which metrics they send, the largest
-        group is taken.
+        Every node counts as one, whatever weight it sends. Where nodes disagree on which numbers they send, the
+        largest group is taken. What a node sends cannot end the run: numbers that are none are dropped, and an inner
+        strategy that fails on the rest has no metrics in this round.
         """
         weight = getattr(self.inner, "weighted_by_key", "num-examples")
-        ready = [reply for reply in replies if reply.has_content() and len(reply.content.metric_records) == 1]
         named = []
-        for reply in ready:
-            ((name, record),) = reply.content.metric_records.items()
-            reply.content = RecordDict({name: MetricRecord({weight: 1.0, **record})})
-            named.append(((name, *sorted({weight, *record})), reply))
+        for reply in replies:
+            if not reply.has_content():
+                continue
+            found: dict[str, list[float]] = {}
+            note_metrics(reply.content, found)
+            numbers: dict[str, MetricRecordValues] = {name: values[0] for name, values in found.items()}
+            if set(numbers) <= {weight}:
+                continue
+            reply.content = RecordDict({METRICS: MetricRecord({**numbers, weight: 1.0})})
+            named.append((tuple(sorted(numbers)), reply))
         if not named:
             return None
         usual = Counter(names for names, _ in named).most_common(1)[0][0]
-        return self.inner.aggregate_evaluate(server_round, [reply for names, reply in named if names == usual])
+        try:
+            return self.inner.aggregate_evaluate(server_round, [reply for names, reply in named if names == usual])
+        except Exception as error:
+            log(WARNING, "quietbit: round %s: metrics of nodes could not be aggregated", server_round, exc_info=error)
+            return None
 
     def summary(self) -> None:
         """Log the settings, then the inner strategy's summary."""
@@ -163,7 +170,7 @@ class PrivateStrategy(Strategy):
         nodes = []
         for node, counts in sorted(self._account.nodes.items()):
             if counts.releases not in cost:
-                cost[counts.releases] = self._account.guarantee(self._release, counts.releases).epsilon_upper
+                cost[counts.releases] = self._account.guarantee(self._price, counts.releases).epsilon_upper
             numbers = counts.asked, counts.answered, counts.declined, counts.refused, counts.releases
             nodes.append(NodeReport(node, *numbers, cost[counts.releases]))
         return Report(
@@ -173,12 +180,12 @@ class PrivateStrategy(Strategy):
             dimension=mechanism.domain.dimension if mechanism is not None else 0,
             rounds=tuple(self._rounds),
             nodes=tuple(nodes),
-            guarantee=self._account.worst(self._release) if mechanism is not None else None,
+            guarantee=self._account.worst(self._price) if mechanism is not None else None,
         )
 
     def _numbers(self, outcome: RoundReport) -> dict[str, MetricRecordValues]:
         """Our own metrics of a round, for Flower's result."""
-        worst = self._account.worst(self._release)
+        worst = self._account.worst(self._price)
         return {
             "quietbit-asked": outcome.asked,
             "quietbit-answered": outcome.answered,

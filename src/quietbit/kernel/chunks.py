@@ -2,12 +2,13 @@
 
 Idea     kernels walk through chunks; a chunk inside one contiguous float32 or float64 array is a view of it,
          any other (half precisions, strided arrays, chunks that span several small arrays) is copied, one
-         chunk at a time. Tensors stay on their device.
+         chunk at a time. Torch kernels leave tensors on their device.
 Symbols  bfloat16 comes as a tensor, or as uint16 bit patterns, the upper half of a float32's.
 """
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -39,7 +40,7 @@ class Flat:
         if isinstance(update, Flat):
             return update
         several = isinstance(update, list | tuple) and all(hasattr(part, "__array__") for part in update)
-        parts = tuple(np.asarray(part) for part in (update if several else (update,)))
+        parts = tuple(_array(part) for part in (update if several else (update,)))
         starts, size = [], 0
         for part in parts:
             require(part.dtype.newbyteorder("=") in ACCEPTED, "type of the update", str(part.dtype), RULE)
@@ -65,6 +66,20 @@ class Flat:
                 start += end - begin
             index += 1
         return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+def _array(part: Any) -> NDArray[Any]:
+    """One array; a tensor as the array that shares its memory, copied only from another device or layout."""
+    torch = sys.modules.get("torch")  # whoever made a tensor has imported it
+    if torch is None or not isinstance(part, torch.Tensor):
+        return np.asarray(part)
+    fine = part.is_floating_point() and part.layout == torch.strided and part.element_size() > 1
+    require(fine, "type of the update", str(part.dtype), "dense floating tensors")
+    here = part.detach().resolve_neg().cpu()
+    array: NDArray[Any] = (
+        here.view(torch.int16).numpy().view(np.uint16) if here.dtype == torch.bfloat16 else here.numpy()
+    )
+    return array
 
 
 def _slice(part: NDArray[Any], begin: int, end: int) -> NDArray[Any]:

@@ -140,7 +140,7 @@ def _place(cells: Sequence[int], limits: Sequence[int], words: Sequence[int]) ->
 
 def _word_of(place: int) -> int:
     """The word of 64 bits, sign first, in whose cell a place is; its number is made odd as `quantile.py` does."""
-    tail = min(place, CELLS - 1 - place)
+    tail: int = min(place, CELLS - 1 - place)
     return (tail >> 63) | 1 | (2**63 if place < CELLS // 2 else 0)
 
 

@@ -31,7 +31,18 @@ from numpy.typing import NDArray
 from quietbit._validate import InvalidParameter, finite_real, require
 from quietbit.kernel.chunks import Flat
 
-__all__ = ["BLOCK", "LANES", "LOOK_ERROR", "NORM_ERROR", "ROWS", "Clip", "clip_factor", "joint_norm", "padded_blocks"]
+__all__ = [
+    "BLOCK",
+    "LANES",
+    "LOOK_ERROR",
+    "LOOK_ROOM",
+    "NORM_ERROR",
+    "ROWS",
+    "Clip",
+    "clip_factor",
+    "joint_norm",
+    "padded_blocks",
+]
 
 NORM_ERROR = 2.0**-48
 LOOK_ERROR = 2.0**-40

@@ -39,6 +39,7 @@ __all__ = [
     "rotate_back_",
     "rotate_tensor",
     "rotate_update",
+    "rotated_rows",
     "signs",
 ]
 
@@ -164,6 +165,16 @@ def rotate_tensor(update: Any, seed: int, *, factor: float = 1.0) -> Any:
     buffer = torch.zeros(padded_size(scaled.numel()), dtype=torch.float32, device=update.device)
     buffer[: scaled.numel()] = scaled
     return hadamard_(buffer.mul_(_sign_tensor(buffer, seed)))
+
+
+def rotated_rows(update: Any, seed: int, factor: float, places: NDArray[np.int64]) -> FloatVector:
+    """Some entries of ``factor * update`` rotated, in doubles; tensors are rotated where they are."""
+    if all(hasattr(part, "is_cuda") for part in update):
+        torch = require_module("torch", "torch")
+        whole = torch.cat([part.reshape(-1).float() for part in update])
+        kept = rotate_tensor(whole, seed, factor=factor)[torch.from_numpy(places).to(whole.device)]
+        return np.asarray(kept.double().cpu().numpy())
+    return rotate_update(list(update), seed, factor=factor)[places].astype(np.float64)
 
 
 def _check_flat(values: Any) -> NDArray[Any]:

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache
 from itertools import islice
 from types import SimpleNamespace
@@ -24,18 +26,18 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._validate import InvalidParameter, MissingDependency, require, require_module
+from quietbit._validate import InvalidParameter, MissingDependency, finite_real, require, require_module
 from quietbit.kernel.base import Order, Update, check_output, check_packed, check_table, code_type, packed_size
 from quietbit.kernel.chunks import Tensors
 from quietbit.kernel.law import Gain
-from quietbit.kernel.norm import BLOCK, Clip, joint_norm
+from quietbit.kernel.norm import BLOCK, LOOK_ROOM, NORM_ERROR, Clip, joint_norm
 from quietbit.kernel.reference import check_factor
 from quietbit.kernel.rng import LANES, DeviceBlock, RandomBits, WordBlock
 from quietbit.kernel.sampler import Sampler, level_knots
 from quietbit.kernel.tables import Thresholds, thresholds_on_device
 from quietbit.kernel.torch import TorchKernel
 
-__all__ = ["TritonKernel", "tables_on_device"]
+__all__ = ["TritonKernel", "enqueue", "tables_on_device"]
 
 GIVEN, CHACHA = 0, 2
 DRAWN = {"philox": 1, "chacha12": CHACHA, "philox7": 3}
@@ -44,6 +46,8 @@ ROOM = 1024  # rows the list holds beyond twice as many as are expected
 SETTLERS = 1056  # programs of the second pass: eight per multiprocessor of an H200
 MAGIC, PATTERN = 2.0**23, 0x4B000000
 GROUPS = {1: 2, 2: 2, 3: 2, 4: 2}  # rows per thread by bits, else 1; one bit of a 2-byte type and chacha12 have four
+NORM_SHAPE = {"BLOCKS": 8, "SPLIT": True, "num_warps": 8}  # blocks of a norm per program
+HEAD, LOOKS = 32, 128  # of the numbers that come back to the host: scalars, then sums of a second look
 THREADS = {1: 128}  # threads per program by bits, else 128; chacha12 always has 128
 
 
@@ -112,25 +116,33 @@ class TritonKernel:
         verified: bool = False,
     ) -> None:
         """One code per coordinate, packed into ``out``, an array or a tensor on the device."""
-        torch, parts = require_module("torch", "torch"), Tensors.of(inputs, _machine_code().device)
+        parts = Tensors.of(inputs, _machine_code().device)
         _check_output(out, sampler.bits, parts.size)
-        of_torch, size = isinstance(out, torch.Tensor), out.shape[0]
-        here = of_torch and out.device == parts.device and out.is_contiguous() and out.data_ptr() % 16 == 0
-        packed = out if here else torch.empty(size, dtype=torch.uint8, device=parts.device)
-        self._sample(sampler, parts, rng, packed, factor, verified)
-        if of_torch and not here:
-            out.copy_(packed)
-        elif not of_torch:
-            out[:] = packed.cpu().numpy()
+        with _on_device(out, parts.device) as packed:
+            self._sample(sampler, parts, rng, packed, factor, verified)
 
     def sample_clipped(
         self, sampler: Sampler, inputs: Update, order: Order, radius: float, rng: RandomBits, out: Any
     ) -> None:
-        """Copy the update on the device, measure the copy, sample the copy."""
-        own = Tensors.of(inputs, _machine_code().device).copied()
-        _check_output(out, sampler.bits, own.size)
-        clip = Clip.of(self.norm(own, order), radius, order)
-        self.sample_packed(sampler, own, rng, out, factor=clip.factor, verified=True)
+        """Norm, factor and codes in one go where the words are made on the device; else codes of a private copy.
+
+        With `device_rng` nothing waits for the host until all is done, so a key is drawn before the norm is known; if
+        the update then turns out to be refused, or to have changed, ``out`` is wiped. Tensors in several pieces are
+        joined on the device first.
+        """
+        given = Tensors.of(inputs, _machine_code().device)
+        _check_output(out, sampler.bits, given.size)
+        finite_real(radius, "radius")
+        require(order in (1, 2), "order of the norm", order, "1 or 2")
+        joined = given.joined() if given.size else given
+        with _on_device(out, given.device) as packed:
+            if getattr(rng, "generator", None) in DRAWN and given.size:
+                if _sample_at_once(sampler, joined, given, order, radius, rng, packed):
+                    return
+                packed.zero_()
+            own = joined.copied()
+            factor = Clip.of(self.norm(_pieces(own, given), order), radius, order).factor
+            self._sample(sampler, own, rng, packed, factor, True)
 
     def pack(self, codes: Any, bits: int) -> bytes:
         """Codes, an array or a tensor, as bytes."""
@@ -194,55 +206,175 @@ def _check_output(out: Any, bits: int, dimension: int) -> None:
         check_output(out, bits, dimension)
 
 
-def _sample_rows(sampler: Sampler, gain: Gain, x: Any, block: WordBlock, out: Any) -> None:
-    """Both passes over one contiguous tensor on the device."""
+@contextmanager
+def _on_device(out: Any, device: Any) -> Iterator[Any]:
+    """``out`` itself if kernels can write to it, else bytes on the device that are copied to it in the end.
+
+    Whatever goes wrong, nothing that was sampled stays in it.
+    """
+    torch = require_module("torch", "torch")
+    of_torch = isinstance(out, torch.Tensor)
+    here = of_torch and out.device == device and out.is_contiguous() and out.data_ptr() % 16 == 0
+    packed = out if here else torch.empty(out.shape[0], dtype=torch.uint8, device=device)
+    try:
+        yield packed
+    except BaseException:
+        packed.zero_()
+        out[:] = 0
+        raise
+    if of_torch and not here:
+        out.copy_(packed)
+    elif not of_torch:
+        # Straight into the caller's memory, which torch may write to as `check_output` saw.
+        torch.from_numpy(out).copy_(packed)
+
+
+def _pieces(joined: Tensors, given: Tensors) -> Tensors:
+    """A joined update in the pieces that it came in: blocks of a norm begin with each of them."""
+    if len(given.parts) == len(joined.parts):
+        return joined
+    ends = [start + part.numel() for start, part in zip(given.starts, given.parts, strict=True)]
+    parts = tuple(joined.parts[0][start:end] for start, end in zip(given.starts, ends, strict=True))
+    return replace(given, parts=parts, private=joined.private * len(parts))
+
+
+def _sample_at_once(
+    sampler: Sampler, joined: Tensors, given: Tensors, order: int, radius: float, rng: RandomBits, out: Any
+) -> bool:
+    """Norm, clip factor and both passes without waiting for the host; False where the host must decide.
+
+    The factor that the device found is compared with the host's in the end, and the second look with its limit.
+    """
+    buffer, capacity = enqueue(sampler, joined, given, order, radius, rng, out)
+    host = buffer.cpu().numpy()
+    norm, factor = host[24:26].view(np.float64).tolist()
+    if not math.isfinite(norm):
+        return False
+    clip = Clip.of(norm, radius, order)
+    if clip.limit is None or clip.factor != factor:
+        return False
+    first = HEAD + LOOKS if int(host[10:11].view(np.int32)[0]) > capacity else HEAD
+    found = host[first:].view(np.float64)
+    clip.check(math.fsum(found.tolist()) if np.all(np.isfinite(found)) else math.inf)
+    return True
+
+
+def enqueue(
+    sampler: Sampler, joined: Tensors, given: Tensors, order: int, radius: float, rng: RandomBits, out: Any
+) -> tuple[Any, int]:
+    """Everything that the device does to clip and sample, in its queue; what the host will look at, and the capacity.
+
+    The key is drawn when the norm is already in the queue.
+    """
     torch, code = require_module("torch", "torch"), _machine_code()
-    size, plan, tables = x.numel(), thresholds_on_device(sampler), tables_on_device(sampler, str(x.device))
-    rows = size // 8
+    x = joined.parts[0]
+    buffer = torch.zeros(HEAD + LOOKS + SETTLERS, dtype=torch.int64, device=x.device)
+    limbs, peak, count = buffer[: code.LIMBS + 1], buffer[9:10], buffer[10:11].view(torch.int32)[:1]
+    numbers, looks = buffer[16:26].view(torch.float64), buffer[HEAD:].view(torch.float64)
+    sums = _block_sums(_pieces(joined, given), order, 1.0, peak)
+    shape = {"SIZE": 1024, "LIMBS": code.LIMBS, "LIMB_BITS": code.LIMB_BITS, "enable_fp_fusion": False}
+    code.add_limbs[(-(-sums.numel() // 1024),)](sums, sums.numel(), peak, limbs, **shape)
+    plan = _clip_plan(sampler, radius, str(x.device))
+    few = {"num_warps": 1, "enable_fp_fusion": False}
+    code.clip_numbers[(1,)](limbs, peak, plan, numbers, ORDER=order, LIMBS=code.LIMBS, **few)
+    launch = _Launch(sampler, x, rng.draw(x.numel()), out, True, x.dtype != torch.float64)
+    capacity, first = launch.run(numbers, count, order, looks[LOOKS:])
+    if first.numel():
+        each = 1 << max(5, (-(-first.numel() // LOOKS) - 1).bit_length())
+        code.add_looks[(-(-first.numel() // each),)](first, first.numel(), looks, SIZE=each)
+    return buffer, capacity
+
+
+@lru_cache(maxsize=64)
+def _clip_plan(sampler: Sampler, radius: float, device: str) -> Any:
+    """What `clip_numbers` needs to know, on the device."""
+    torch = require_module("torch", "torch")
+    left = Fraction(radius) * (1 - Fraction(LOOK_ROOM)) * (1 - Fraction(NORM_ERROR))
+    pieces = []
+    for _ in range(3):  # 53 + 86 bits
+        pieces.append(float(left))
+        left -= Fraction(pieces[-1])
+    mantissa, exponent = math.frexp(sampler.scale)
+    plan = thresholds_on_device(sampler)
+    values = (*pieces, 2 * mantissa, exponent - 1, *sampler.t_range, plan.rate, plan.offset)
+    return torch.tensor(values, dtype=torch.float64, device=device)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Launch:
+    """Both passes over one contiguous tensor on the device, all but the numbers that the gain gives.
+
+    ``decidable``: the gain is one that a double holds; ``single``: and float32 too.
+    """
+
+    sampler: Sampler
+    x: Any
+    block: WordBlock
+    out: Any
+    decidable: bool
+    single: bool
+
+    def run(self, numbers: Any, count: Any, order: int, looks: Any) -> tuple[int, Any]:
+        """Sample; ``order`` of a second look, or 0: the first pass's sums are returned, the second's go to ``looks``.
+
+        ``count`` is a zero on the device; beyond the capacity, which is returned first, it means that the second pass
+        did everything.
+        """
+        torch, code, sampler, x = require_module("torch", "torch"), _machine_code(), self.sampler, self.x
+        size, plan, tables = x.numel(), thresholds_on_device(sampler), tables_on_device(sampler, str(x.device))
+        rows, given = size // 8, not isinstance(self.block, DeviceBlock)
+        room = math.ceil(min(1.0, 16 * sampler.symbols * (2 * plan.half + 2) / 65536) * rows) + ROOM
+        capacity = room if self.decidable else -1
+        listed = torch.empty(room, dtype=torch.int64, device=x.device)
+        words = _primary_words(self.block, size, x.device) if given else count
+        keys = [0] * 8 if given else [word - (word >> 31 << 32) for word in self.block.key]  # type: ignore[attr-defined]
+        generator = GIVEN if given else DRAWN[self.block.generator]  # type: ignore[attr-defined]
+        searched = (plan.lowest, plan.highest, tables.coefficients, plan.half)
+        shape = {"BITS": sampler.bits, "DEGREE": plan.degree, "CELLS": plan.cells}
+        kinds = {"GENERATOR": generator, "DOUBLE": not self.single, "CENTRED": plan.centred, "LOOK": order}
+        first = torch.empty(0, dtype=torch.float64, device=x.device)
+        if self.decidable and rows:
+            four = generator == CHACHA or (sampler.bits == 1 and x.element_size() == 2)
+            groups = 4 if four else GROUPS.get(sampler.bits, 1)
+            lanes = LANES if generator == CHACHA else THREADS.get(sampler.bits, LANES)
+            even = rows % (lanes * groups) == 0
+            tile = {"GROUPS": groups, "LANES": lanes, "EVEN": even, "num_warps": lanes // 32}
+            grid = (-(-rows // (lanes * groups)),)
+            first = torch.empty(grid[0] if order else 0, dtype=torch.float64, device=x.device)
+            common = (x, self.out, words, *keys, listed, count, capacity, rows, numbers, first)
+            if plan.lowered is not None:
+                rest = {"DEGREE": plan.degree, "WIDTH": 16 // x.element_size()}
+                code.sample_one_bit[grid](*common, _falling(plan), plan.width, PATTERN, **rest, **kinds, **tile)
+            else:
+                code.sample_thresholds[grid](*common, *searched, **shape, **kinds, **tile)
+        ties, trust = count, int(self.decidable)
+        if given:
+            listed, ties = _listed_ties(self.block, listed, count, capacity, size)
+            capacity = listed.numel()
+            count = torch.full_like(count, capacity)
+            if capacity == 0:
+                return room, first
+        at_once = max(4, code.LIMIT // sampler.symbols)
+        programs = min(-(-room // at_once), 4 if code.interpreted else SETTLERS)
+        code.resolve_rows[(programs,)](
+            x, self.out, words, ties, *keys, listed, count, capacity, size, rows, numbers, looks, *tables.knots,
+            sampler.levels, tables.law, trust, *searched, ROWS=at_once, num_warps=4, **shape, **kinds,
+            enable_fp_fusion=False,
+        )  # fmt: skip
+        return (room if self.decidable else -1), first
+
+
+def _sample_rows(sampler: Sampler, gain: Gain, x: Any, block: WordBlock, out: Any) -> None:
+    """Both passes with a gain that the host knows."""
+    torch, plan = require_module("torch", "torch"), thresholds_on_device(sampler)
     rate = gain.approximate()
     decidable = rate == 0.0 or 2.0**-900 < rate < 2.0**900
-    room = math.ceil(min(1.0, 16 * sampler.symbols * (2 * plan.half + 2) / 65536) * rows) + ROOM
-    capacity = room if decidable else 0
-    listed = torch.empty(room, dtype=torch.int64, device=x.device)
-    # One more than the capacity tells the second pass to do everything.
-    count = torch.full((1,), 0 if decidable else 1, dtype=torch.int32, device=x.device)
-    doubles = (gain.first, gain.second, gain.high, gain.low, *sampler.t_range, rate * plan.rate, plan.offset)
-    numbers = np.array(doubles).view(np.int64).tolist()
-    given = not isinstance(block, DeviceBlock)
-    words = _primary_words(block, size, x.device) if given else count
-    keys = [0] * 8 if given else [word - (word >> 31 << 32) for word in block.key]  # type: ignore[attr-defined]
-    generator = GIVEN if given else DRAWN[block.generator]  # type: ignore[attr-defined]
     single = x.dtype != torch.float64 and (rate == 0.0 or 2.0**-100 < rate * plan.rate < 2.0**100)
-    scalars = (rate * plan.rate, plan.offset) if single else (0.0, 0.0)
-    searched = (plan.lowest, plan.highest, tables.coefficients, plan.half)
-    shape = {"BITS": sampler.bits, "DEGREE": plan.degree, "CELLS": plan.cells}
-    kinds = {"GENERATOR": generator, "DOUBLE": not single, "CENTRED": plan.centred}
-    if decidable and rows:
-        four = generator == CHACHA or (sampler.bits == 1 and x.element_size() == 2)
-        groups = 4 if four else GROUPS.get(sampler.bits, 1)
-        lanes = LANES if generator == CHACHA else THREADS.get(sampler.bits, LANES)
-        kinds |= {"GROUPS": groups, "LANES": lanes, "EVEN": rows % (lanes * groups) == 0, "num_warps": lanes // 32}
-        common = (x, out, words, *keys, listed, count, capacity, rows, *numbers[6:], *scalars)
-        grid = (-(-rows // (lanes * groups)),)
-        if plan.lowered is not None:
-            rest = {"DEGREE": plan.degree, "WIDTH": 16 // x.element_size()}
-            code.sample_one_bit[grid](*common, _falling(plan), plan.width, PATTERN, **rest, **kinds)
-        else:
-            code.sample_thresholds[grid](*common, *searched, **shape, **kinds)
-    ties = count
-    if given:
-        listed, ties = _listed_ties(block, listed, count, capacity, size)
-        capacity = listed.numel()
-        count.fill_(capacity)
-        if capacity == 0:
-            return
-    at_once = max(4, code.LIMIT // sampler.symbols)
-    programs = min(-(-room // at_once), 4 if code.interpreted else SETTLERS)
-    code.resolve_rows[(programs,)](
-        x, out, words, ties, *keys, listed, count, capacity, size, rows, *numbers[:6], *tables.knots, sampler.levels,
-        tables.law, int(decidable), *numbers[6:], *scalars, *searched, ROWS=at_once, num_warps=4, **shape,
-        GENERATOR=generator, DOUBLE=not single, CENTRED=plan.centred, enable_fp_fusion=False,
-    )  # fmt: skip
+    doubles = (gain.first, gain.second, gain.high, gain.low, *sampler.t_range, rate * plan.rate, plan.offset)
+    numbers = torch.tensor(doubles, dtype=torch.float64, device=x.device)
+    count = torch.zeros(1, dtype=torch.int32, device=x.device)
+    _Launch(sampler, x, block, out, decidable, single).run(numbers, count, 0, numbers)
 
 
 def _falling(plan: Thresholds) -> tuple[float, ...]:
@@ -305,17 +437,22 @@ def _add_codes(group: Any, bits: int, table: Any, total: Any) -> None:
     code.add_codes[grid](group, group.stride(0), len(group), total, size, total.numel(), table, BITS=bits, SIZE=1024)
 
 
-def _block_sums(parts: Tensors, order: int, scale: float) -> Any:
-    """The block sums of all parts, on the device."""
+def _block_sums(parts: Tensors, order: int, scale: float, peak: Any) -> Any:
+    """The block sums of all parts, on the device; ``peak`` becomes the largest, as the bits of a double."""
     torch, code = require_module("torch", "torch"), _machine_code()
     blocks = [-(-part.numel() // BLOCK) for part in parts.parts]
     sums = torch.empty(sum(blocks), dtype=torch.float64, device=parts.device)
-    power, begin = torch.full((1,), scale, dtype=torch.float64, device=parts.device), 0
+    scaled, begin = scale != 1.0, 0
+    power = torch.full((1,), scale, dtype=torch.float64, device=parts.device) if scaled else sums
+    shape = {"ORDER": order, "SCALED": scaled, **NORM_SHAPE, "enable_fp_fusion": False}
+    each = NORM_SHAPE["BLOCKS"]
     for part, many in zip(parts.parts, blocks, strict=True):
-        if many:
-            target = sums[begin : begin + many]
-            grid, shape = (-(-many // 8),), {"ORDER": order, "BLOCKS": 8}
-            code.block_sums[grid](part, target, part.numel(), many, power, **shape, num_warps=8, enable_fp_fusion=False)
+        whole, target = part.numel() // BLOCK // each, sums[begin : begin + many]
+        if whole:
+            code.block_sums[(whole,)](part, target, peak, 0, part.numel(), many, power, EVEN=True, **shape)
+        if whole * each < many:
+            rest = (-(-(many - whole * each) // each),)
+            code.block_sums[rest](part, target, peak, whole * each, part.numel(), many, power, EVEN=False, **shape)
         begin += many
     return sums
 
@@ -323,13 +460,12 @@ def _block_sums(parts: Tensors, order: int, scale: float) -> Any:
 def _exact_block_sums(parts: Tensors, order: int, scale: float) -> NDArray[np.float64]:
     """A few doubles whose sum is exactly that of the block sums, or the block sums themselves."""
     torch, code = require_module("torch", "torch"), _machine_code()
-    sums = _block_sums(parts, order, scale)
+    limbs = torch.zeros(code.LIMBS + 2, dtype=torch.int64, device=parts.device)
+    sums = _block_sums(parts, order, scale, limbs[-1:])
     if sums.numel() > 64:
-        limbs = torch.zeros(code.LIMBS + 2, dtype=torch.int64, device=sums.device)
-        limbs[-1:] = sums.max().reshape(1).view(torch.int64)
         grid = (-(-sums.numel() // 1024),)
         shape = {"SIZE": 1024, "LIMBS": code.LIMBS, "LIMB_BITS": code.LIMB_BITS}
-        code.add_limbs[grid](sums, sums.numel(), limbs[-1:].view(torch.float64), limbs, **shape, enable_fp_fusion=False)
+        code.add_limbs[grid](sums, sums.numel(), limbs[-1:], limbs, **shape, enable_fp_fusion=False)
         *found, unfit, peak = limbs.cpu().numpy()
         highest = float(peak.view(np.float64))
         if unfit == 0 and 2.0**-400 < highest < 2.0**400:
@@ -347,7 +483,8 @@ def _largest(parts: Tensors) -> float:
 
 def _check_finite(parts: Tensors) -> None:
     torch = require_module("torch", "torch")
-    if not bool(torch.isfinite(_block_sums(parts, 1, 1.0)).all()) and not math.isfinite(_largest(parts)):
+    peak = torch.zeros(1, dtype=torch.int64, device=parts.device)
+    if not bool(torch.isfinite(_block_sums(parts, 1, 1.0, peak)).all()) and not math.isfinite(_largest(parts)):
         raise InvalidParameter(REFUSED)
 
 

@@ -14,7 +14,12 @@ Symbols  w the primary word; V, width, half, f: see `tables.py`, which also prov
 
 One bit. V is computed with 2^23 added to the polynomial's constant, so its bit pattern is 0x4B000000 + V; w is
 given the same upper bits. The sign of the patterns' difference is the code, and the unsigned minimum over a row
-says whether all eight are decided. Importing this module needs triton.
+says whether all eight are decided.
+
+``numbers`` are eight doubles on the device: the gain's four (`law.Gain`), the clamp's two ends, and rate and offset
+that take an input to a position (`tables.py`). A second look (`norm.py`): a row's terms are added where its codes are
+made from registers, that is in the first pass unless it is listed, else in the second. Importing this module needs
+triton.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -41,14 +46,13 @@ __all__ = [
     "resolve_rows",
     "sample_one_bit",
     "sample_thresholds",
+    "two_product",
+    "two_sum",
     "upper_float",
 ]
 
 KEY_NAMES = ["k0", "k1", "k2", "k3", "k4", "k5", "k6", "k7"]
-DOUBLES = [
-    "first_bits", "second_bits", "high_bits", "low_bits", "least_bits", "most_bits", "rate_bits", "offset_bits",
-]  # fmt: skip  # float64 numbers travel as whole numbers with the same bits
-UNCHANGING = [*KEY_NAMES, "rate_bits", "offset_bits", "pattern"]
+UNCHANGING = [*KEY_NAMES, "pattern"]
 LIMIT = 256  # rows times symbols in a tile: few, because the pass is short and waits for its slowest
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 
@@ -237,11 +241,19 @@ def _list_open(open_, row, listed, count, capacity):
 
 
 @triton.jit
+def _term(value, LOOK: tl.constexpr):
+    """What a value adds to the sum of a second look: its absolute value, or its square."""
+    wide = value.to(tl.float64)
+    return wide * wide if LOOK == 2 else tl.abs(wide)
+
+
+@triton.jit
 def _one_bit_row(
     values, w, row, rows, out, listed, count, capacity,
     double_rate, double_offset, rate, offset, coefficients, width, upper_bits,
-    DEGREE: tl.constexpr, EVEN: tl.constexpr, DOUBLE: tl.constexpr, CENTRED: tl.constexpr,
+    DEGREE: tl.constexpr, EVEN: tl.constexpr, DOUBLE: tl.constexpr, CENTRED: tl.constexpr, LOOK: tl.constexpr,
 ):  # fmt: skip
+    """Codes of one row per thread; what the rows that are not listed add to a second look."""
     codes = (row & 0).to(tl.uint32)
     closest = codes + 0xFFFFFFFF
     for j in tl.static_range(7, -1, -1):
@@ -269,21 +281,26 @@ def _one_bit_row(
         tl.store(out + row, byte, mask=here)
         open_ = open_ & here
     _list_open(open_, row, listed, count, capacity)
+    looked = (row & 0).to(tl.float64)
+    if LOOK > 0:
+        for j in tl.static_range(8):
+            looked += _term(values[j], LOOK)
+        looked = tl.where(open_, 0.0, looked)
+    return looked
 
 
 @triton.jit(do_not_specialize=UNCHANGING)
 def sample_one_bit(
     x, out, words, k0, k1, k2, k3, k4, k5, k6, k7,
-    listed, count, capacity, rows,
-    rate_bits, offset_bits, rate, offset, coefficients, width, pattern,
+    listed, count, capacity, rows, numbers, looks, coefficients, width, pattern,
     DEGREE: tl.constexpr, GENERATOR: tl.constexpr, GROUPS: tl.constexpr, LANES: tl.constexpr,
-    WIDTH: tl.constexpr, EVEN: tl.constexpr, DOUBLE: tl.constexpr,
-    CENTRED: tl.constexpr,
+    WIDTH: tl.constexpr, EVEN: tl.constexpr, DOUBLE: tl.constexpr, CENTRED: tl.constexpr, LOOK: tl.constexpr,
 ):  # fmt: skip
-    """One bit per coordinate; GROUPS rows per thread, LANES apart."""
+    """One bit per coordinate; GROUPS rows per thread, LANES apart. ``looks`` gets each program's sum."""
     key = (k0.to(tl.uint32), k1.to(tl.uint32), k2.to(tl.uint32), k3.to(tl.uint32),
            k4.to(tl.uint32), k5.to(tl.uint32), k6.to(tl.uint32), k7.to(tl.uint32))  # fmt: skip
-    double_rate, double_offset = as_double(rate_bits), as_double(offset_bits)
+    double_rate, double_offset = tl.load(numbers + 6), tl.load(numbers + 7)
+    rate, offset = double_rate.to(tl.float32), double_offset.to(tl.float32)
     upper_bits = pattern.to(tl.uint32)  # 0x4B000000, as an argument: two constants do not fit one instruction
     program = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, LANES)
@@ -297,6 +314,7 @@ def sample_one_bit(
         f = chacha_words(program * LANES + lane, 0, key, 12)
     else:
         f = (lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane)
+    looked = (lane & 0).to(tl.float64)
     for group in tl.static_range(GROUPS):
         row = row_0 + group * LANES
         if GENERATOR == 0:
@@ -313,16 +331,21 @@ def sample_one_bit(
             values = x_2
         else:
             values = x_3
-        _one_bit_row(values, w, row, rows, out, listed, count, capacity, double_rate, double_offset, rate, offset,
-                     coefficients, width, upper_bits, DEGREE, EVEN, DOUBLE, CENTRED)  # fmt: skip
+        looked += _one_bit_row(
+            values, w, row, rows, out, listed, count, capacity, double_rate, double_offset, rate, offset,
+            coefficients, width, upper_bits, DEGREE, EVEN, DOUBLE, CENTRED, LOOK,
+        )  # fmt: skip
+    if LOOK > 0:
+        tl.store(looks + program, tl.sum(looked, axis=0))
 
 
 @triton.jit
 def _thresholds_rows(
     x, w, row_0, rows, out, listed, count, capacity, double_rate, double_offset, rate, offset, low, high, table, half,
     BITS: tl.constexpr, DEGREE: tl.constexpr, CELLS: tl.constexpr, LANES: tl.constexpr, EVEN: tl.constexpr,
-    DOUBLE: tl.constexpr, CENTRED: tl.constexpr,
+    DOUBLE: tl.constexpr, CENTRED: tl.constexpr, LOOK: tl.constexpr,
 ):  # fmt: skip
+    """Codes of LANES rows; what the rows that are not listed add to a second look."""
     row = row_0 + tl.arange(0, LANES)
     index = row_0 * 8 + tl.arange(0, 8 * LANES)
     value = tl.load(x + index) if EVEN else tl.load(x + index, mask=index < rows * 8, other=0.0)
@@ -337,26 +360,31 @@ def _thresholds_rows(
     if not EVEN:
         marked = marked & (row < rows)
     _list_open(marked, row, listed, count, capacity)
+    looked = (row & 0).to(tl.float64)
+    if LOOK > 0:
+        looked = tl.where(marked, 0.0, tl.sum(tl.reshape(_term(value, LOOK), (LANES, 8)), axis=1))
+    return looked
 
 
 @triton.jit(do_not_specialize=UNCHANGING)
 def sample_thresholds(
     x, out, words, k0, k1, k2, k3, k4, k5, k6, k7,
-    listed, count, capacity, rows,
-    rate_bits, offset_bits, rate, offset, low, high, table, half,
-    BITS: tl.constexpr, DEGREE: tl.constexpr, CELLS: tl.constexpr, GENERATOR: tl.constexpr,
-    GROUPS: tl.constexpr, LANES: tl.constexpr, EVEN: tl.constexpr, DOUBLE: tl.constexpr, CENTRED: tl.constexpr,
+    listed, count, capacity, rows, numbers, looks, low, high, table, half,
+    BITS: tl.constexpr, DEGREE: tl.constexpr, CELLS: tl.constexpr, GENERATOR: tl.constexpr, GROUPS: tl.constexpr,
+    LANES: tl.constexpr, EVEN: tl.constexpr, DOUBLE: tl.constexpr, CENTRED: tl.constexpr, LOOK: tl.constexpr,
 ):  # fmt: skip
     """BITS bits per coordinate, by binary search among the thresholds."""
     key = (k0.to(tl.uint32), k1.to(tl.uint32), k2.to(tl.uint32), k3.to(tl.uint32),
            k4.to(tl.uint32), k5.to(tl.uint32), k6.to(tl.uint32), k7.to(tl.uint32))  # fmt: skip
-    double_rate, double_offset = as_double(rate_bits), as_double(offset_bits)
+    double_rate, double_offset = tl.load(numbers + 6), tl.load(numbers + 7)
+    rate, offset = double_rate.to(tl.float32), double_offset.to(tl.float32)
     program = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, LANES)
     if GENERATOR == 2:
         f = chacha_words(program * LANES + lane, 0, key, 12)
     else:
         f = (lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane)
+    looked = (lane & 0).to(tl.float64)
     for group in tl.static_range(GROUPS):
         row_0 = (program * GROUPS + group) * LANES
         if GENERATOR == 0:
@@ -365,8 +393,12 @@ def sample_thresholds(
             w = philox_words(row_0 + lane, 0, key, 7 if GENERATOR == 3 else 10)
         else:
             w = (f[4 * group], f[4 * group + 1], f[4 * group + 2], f[4 * group + 3])
-        _thresholds_rows(x, w, row_0, rows, out, listed, count, capacity, double_rate, double_offset, rate, offset,
-                         low, high, table, half, BITS, DEGREE, CELLS, LANES, EVEN, DOUBLE, CENTRED)  # fmt: skip
+        looked += _thresholds_rows(
+            x, w, row_0, rows, out, listed, count, capacity, double_rate, double_offset, rate, offset,
+            low, high, table, half, BITS, DEGREE, CELLS, LANES, EVEN, DOUBLE, CENTRED, LOOK,
+        )  # fmt: skip
+    if LOOK > 0:
+        tl.store(looks + program, tl.sum(looked, axis=0))
 
 
 def _constant(value: float) -> Any:
@@ -460,13 +492,12 @@ def _tie(low, high):
     return low.to(tl.int64) | ((high & 0xFFFF).to(tl.int64) << 32)
 
 
-@triton.jit(do_not_specialize=KEY_NAMES + DOUBLES)
+@triton.jit(do_not_specialize=KEY_NAMES)
 def resolve_rows(
     x, out, words, ties, k0, k1, k2, k3, k4, k5, k6, k7, listed, count, capacity, dimension, rows,
-    first_bits, second_bits, high_bits, low_bits, least_bits, most_bits, knots, tails, levels, tables,
-    trust, rate_bits, offset_bits, rate, offset, low, high, table, half,
-    BITS: tl.constexpr, GENERATOR: tl.constexpr, ROWS: tl.constexpr,
-    DEGREE: tl.constexpr, CELLS: tl.constexpr, DOUBLE: tl.constexpr, CENTRED: tl.constexpr,
+    numbers_at, looks, knots, tails, levels, tables, trust, low, high, table, half,
+    BITS: tl.constexpr, GENERATOR: tl.constexpr, ROWS: tl.constexpr, DEGREE: tl.constexpr, CELLS: tl.constexpr,
+    DOUBLE: tl.constexpr, CENTRED: tl.constexpr, LOOK: tl.constexpr,
 ):  # fmt: skip
     """Exact codes of the listed rows and of a last, incomplete one; of all rows if the list overflowed.
 
@@ -474,8 +505,11 @@ def resolve_rows(
     """
     key = (k0.to(tl.uint32), k1.to(tl.uint32), k2.to(tl.uint32), k3.to(tl.uint32),
            k4.to(tl.uint32), k5.to(tl.uint32), k6.to(tl.uint32), k7.to(tl.uint32))  # fmt: skip
-    numbers = (as_double(first_bits), as_double(second_bits), as_double(high_bits), as_double(low_bits),
-               as_double(least_bits), as_double(most_bits))  # fmt: skip
+    numbers = (tl.load(numbers_at), tl.load(numbers_at + 1), tl.load(numbers_at + 2), tl.load(numbers_at + 3),
+               tl.load(numbers_at + 4), tl.load(numbers_at + 5))  # fmt: skip
+    double_rate, double_offset = tl.load(numbers_at + 6), tl.load(numbers_at + 7)
+    rate, offset = double_rate.to(tl.float32), double_offset.to(tl.float32)
+    looked = (tl.arange(0, ROWS) & 0).to(tl.float64)
     found = tl.load(count)
     everything = found > capacity
     total = found.to(tl.int64)
@@ -507,7 +541,9 @@ def resolve_rows(
             ties_here = tl.reshape(flat, (ROWS, 8))
         words_here = tl.reshape(primaries(w0, w1, w2, w3, ROWS), (ROWS, 8))
         values = tl.load(x + index, mask=inside, other=0.0)
-        codes, open_ = decide(values, words_here, as_double(rate_bits), as_double(offset_bits), rate, offset, low, high,
+        if LOOK > 0:
+            looked += tl.sum(_term(values, LOOK), axis=1)
+        codes, open_ = decide(values, words_here, double_rate, double_offset, rate, offset, low, high,
                               table, half, BITS, DEGREE, CELLS, DOUBLE, CENTRED)  # fmt: skip
         open_ = ((open_ | (trust == 0)) & inside).to(tl.int32)
         while tl.max(tl.max(open_, axis=1), axis=0) > 0:
@@ -526,3 +562,5 @@ def resolve_rows(
             used = here & ((row * 8 * BITS + 8 * byte) < dimension * BITS)
             tl.store(out + row * BITS + byte, (packed >> (8 * byte)).to(tl.uint8), mask=used)
         first_item += tl.num_programs(0).to(tl.int64) * ROWS
+    if LOOK > 0:
+        tl.store(looks + tl.program_id(0), tl.sum(looked, axis=0))

@@ -151,12 +151,21 @@ def usual_kernel() -> Kernel:
 def own_copy(parts: Sequence[AnyFloats]) -> AnyFloats:
     """The parts' concatenation in memory that nobody else can write to: what is measured is what is released.
 
-    A single array keeps its type; several become float32, or float64 where one of them is.
+    A single array keeps its type; several become float32, or float64 where one of them is. Tensors on a GPU are
+    copied to the host.
     """
+    parts = [part if isinstance(part, np.ndarray) else _from_device(part) for part in parts]
     if len(parts) == 1 and parts[0].dtype != np.uint16:
         return np.array(parts[0]).reshape(-1)
     flat = Flat.of(list(parts))
     return np.array(flat.piece(0, flat.size))
+
+
+def _from_device(tensor: Any) -> AnyFloats:
+    """A tensor's values on the host, half precisions widened."""
+    short = tensor.element_size() == 2
+    copied: AnyFloats = (tensor.float() if short else tensor).cpu().numpy()
+    return copied
 
 
 def clipped_pieces(ball: Ball, parts: Sequence[AnyFloats], kernel: Kernel) -> Callable[[int, int], FloatVector]:

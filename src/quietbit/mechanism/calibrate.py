@@ -16,6 +16,7 @@ from quietbit.design.table import Design
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Error, Mechanism
 from quietbit.mechanism.family import Choices, Target
+from quietbit.mechanism.projected import project
 from quietbit.mechanism.registry import family
 from quietbit.privacy.guarantee import Adjacency, Guarantee
 
@@ -86,8 +87,8 @@ def calibrate(
         clamp: of ``imvu``.
         decoder: of ``imvu``: ``alphabet`` or ``unbiased-at-zero``.
         design: calibrate beta for this design (``imvu``).
-        keep: how many rotated coordinates a client keeps (``vmvu``), a power of two; by default, and for ``auto``,
-            1,024, or as many as make the projection cost at most 1 % of the error.
+        keep: how many rotated coordinates a client keeps, a power of two, or ``auto``: as many as make the projection
+            cost at most 1 % of the error. By default ``vmvu`` keeps 1,024 or more, and the others all.
         account: the guarantee of the most exposed party, where that is not ``releases`` times the mechanism's own
             (samples of clients of several sizes, say).
 
@@ -96,7 +97,8 @@ def calibrate(
     target = Target(epsilon, delta, adjacency, releases)  # type: ignore[arg-type]
     require(isinstance(ball, Ball), "ball", ball, "a Ball")
     chosen = family(mechanism)
-    choices = Choices(bits, levels, beta, clamp, decoder, design, keep)
+    own = keep if "keep" in chosen.uses else None  # others keep coordinates by a wrapper
+    choices = Choices(bits, levels, beta, clamp, decoder, design, own)
     choices.check(chosen)
 
     def priced(found: Mechanism) -> Guarantee:
@@ -107,7 +109,10 @@ def calibrate(
     def measured(found: Mechanism) -> float:
         return priced(found).epsilon_upper
 
-    found = chosen.calibrated(ball, choices, target, measured)
+    def calibrated(within: Ball) -> Mechanism:
+        return chosen.calibrated(within, choices, target, measured)
+
+    found = calibrated(ball) if keep is None or own is not None else project(ball, keep, calibrated)
     guarantee = priced(found)
     return Calibration(
         mechanism=found,

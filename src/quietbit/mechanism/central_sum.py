@@ -24,10 +24,12 @@ from quietbit.design.binomial import MOST_BINOMIAL_BITS, binomial_design
 from quietbit.design.solve import solve_anew
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
-from quietbit.mechanism.ball import Ball
+from quietbit.kernel.transform import padded_size
+from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import check_adjacency
 from quietbit.mechanism.family import MAX_RELEASES
 from quietbit.mechanism.interpolated import Decoder, InterpolatedMVU
+from quietbit.mechanism.projected import Projected, fewest_kept
 from quietbit.mechanism.scaling import MAX_BETA
 from quietbit.privacy.aggregate import MOST_CLIENTS
 from quietbit.privacy.curve import LinearCurve, PrivacyCurve
@@ -48,10 +50,12 @@ class SumCalibration:
 
     ``wire_bits`` is what a client sends per parameter, the modulus of the masks included; ``squared_error`` that of the
     mean at zero; coordinates beyond ``clamped_at`` in magnitude are cut to it. ``saturated``: the target allows more
-    than the largest beta spends. ``population`` is that of a secret cohort, where one was claimed.
+    than the largest beta spends. ``population`` is that of a secret cohort, where one was claimed. Where only some
+    coordinates are kept, ``mechanism`` is a `Projected` on rows 0 (take those of a round with ``at``), and
+    ``projection_error`` is the part of the error that the projection of a mean of norm ``mean_norm`` makes up.
     """
 
-    mechanism: InterpolatedMVU
+    mechanism: InterpolatedMVU | Projected
     guarantee: Guarantee
     clients: int
     honest: int
@@ -61,6 +65,13 @@ class SumCalibration:
     clamped_at: float
     saturated: bool
     population: int | None = None
+    mean_norm: float = 0.0
+    projection_error: float = 0.0
+
+    @property
+    def codes(self) -> InterpolatedMVU:
+        """The mechanism that makes the codes: that of the kept coordinates where not all are."""
+        return self.mechanism.inner if isinstance(self.mechanism, Projected) else self.mechanism
 
 
 def calibrate_sum(
@@ -76,6 +87,8 @@ def calibrate_sum(
     design_epsilon: float | None = None,
     decoder: Decoder = "unbiased-at-zero",
     population: int | None = None,
+    keep: int | str | None = None,
+    mean_norm: float | None = None,
 ) -> SumCalibration:
     """The most accurate mechanism whose ``releases`` secure sums stay within (epsilon, delta).
 
@@ -90,6 +103,9 @@ def calibrate_sum(
         bits: of a code, 1 to 4; with more than one the design is binomial.
         design_epsilon: of each bit; chosen by default. Beta is solved for, and inputs are clamped.
         decoder: which values codes stand for.
+        keep: how many rotated coordinates all clients keep, a power of two, or ``auto``: the least number whose
+            projection costs at most 1 % of the error; all by default.
+        mean_norm: assumed or measured norm of the mean update, for the projection's error; the radius by default.
         population: only where nobody learns who took part: how many clients the cohort is drawn from, anew each time.
 
     Targets below the search are refused, and so are clients not counted on in a secret cohort: who colludes knows
@@ -106,6 +122,16 @@ def calibrate_sum(
     crowd = None if population is None else whole_number(population, "population", count)
     many = 2**width - 1
     require(crowd is None or sure == count, "honest", honest, "left out with a secret cohort")
+
+    whole = ball
+    norm = ball.radius if mean_norm is None else finite_real(mean_norm, "mean_norm", at_most=ball.radius)
+    if keep is not None:
+        require(ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 where coordinates are kept")
+        if keep == "auto":
+            given = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency, "clients": clients, "honest": honest}
+            dense = calibrate_sum(ball=ball, releases=releases, bits=bits, population=population, **given)  # type: ignore[arg-type]
+            keep = fewest_kept(dense.squared_error / norm**2, ball.dimension)
+        ball = Ball(ball.norm, ball.radius, whole_number(keep, "keep", 1, padded_size(ball.dimension)))
 
     def guess(each: float) -> float:
         """Beta as it would be without the finer points: what a linear curve allows."""
@@ -131,17 +157,20 @@ def calibrate_sum(
 
     beta, reached = _search(account, guess(each), target)
     found = build(beta)
+    lost = 0.0 if keep is None else norm**2 / ball.dimension * (1 - ball.dimension / padded_size(whole.dimension))
     return SumCalibration(
-        mechanism=found,
+        mechanism=found if keep is None else Projected(found, whole, rows=0),
         guarantee=Guarantee(reached, delta, Unit.CLIENT, which, Trust.SECURE_AGGREGATION),
         clients=count,
         honest=sure,
         releases=times,
         wire_bits=(many * count).bit_length(),
-        squared_error=found.variance(0.0) / count + found.expectation(0.0) ** 2,
+        squared_error=found.variance(0.0) / count + found.expectation(0.0) ** 2 + lost,
         clamped_at=ball.radius / max(found.beta, 1.0),
         saturated=found.beta >= MAX_BETA,
         population=crowd,
+        mean_norm=0.0 if keep is None else norm,
+        projection_error=lost,
     )
 
 

@@ -26,6 +26,7 @@ from quietbit.design.table import Design
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.family import Family
+from quietbit.mechanism.projected import Projected
 
 __all__ = ["build", "canonical_text", "describe", "families", "family", "identity_of"]
 
@@ -127,7 +128,7 @@ def _built(value: Any) -> Any:
 
 
 def _kinds() -> dict[str, type]:
-    found: dict[str, type] = {"Ball": Ball}
+    found: dict[str, type] = {"Ball": Ball, "Projected": Projected}
     for one in families().values():
         for kind in one.kinds:
             taken = found.setdefault(kind.__name__, kind)

@@ -82,7 +82,7 @@ def compare_calibration(found: SumCalibration, epsilon: float) -> tuple[SumRow, 
     calibrated to the target for a server that sees every payload. Where 16 bits are too few for Skellam noise, its
     row has the least epsilon they reach and an infinite error. No row but the first knows of secret cohorts.
     """
-    mechanism, guarantee = found.mechanism, found.guarantee
+    mechanism, guarantee = found.codes, found.guarantee
     ball, adjacency, delta, releases = mechanism.ball, guarantee.adjacency, guarantee.delta, found.releases
     require(ball.norm is Norm.L2, "ball", ball, "an L2 ball for the comparison")
     count, share = found.clients, found.honest / found.clients

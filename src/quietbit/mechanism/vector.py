@@ -73,7 +73,7 @@ from quietbit.kernel.norm import clip_factor
 from quietbit.kernel.quantile import law_error_upper
 from quietbit.kernel.quantiser import normal_quantiser
 from quietbit.kernel.rng import RandomBits
-from quietbit.kernel.transform import padded_size, rotate_back_, rotate_update
+from quietbit.kernel.transform import padded_size, rotate_back_, rotated_rows
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import (
     Accumulator,
@@ -169,11 +169,10 @@ class VectorMVU:
         """Rotate, keep k rows, clip again, and look for a seed."""
         check_rng(rng)
         factor = clip_factor(kernel.norm(update, self.ball.norm.order), self.ball.radius)
-        rotated = rotate_update(list(update), self.rotation_seed, factor=factor)
-        # Everything from here on works on numbers that nobody else can change, and clips them again.
         block = rng.draw(self.keep)
         nonce = block.uniform64(NONCE_STREAM, 0, 1).astype("<u8", copy=False).tobytes()
-        kept = rotated[rows(nonce, self.keep, self.padded)].astype(np.float64)
+        kept = rotated_rows(update, self.rotation_seed, factor, rows(nonce, self.keep, self.padded))
+        # Everything from here on works on numbers that nobody else can change, and clips them again.
         kept *= math.sqrt(self.padded / self.keep) / self.ball.radius
         direction, length = unit(kept)
         share = min(length, 1.0)

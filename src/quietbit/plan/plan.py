@@ -29,6 +29,7 @@ from quietbit.mechanism.base import Mechanism, summable
 from quietbit.mechanism.calibrate import calibrate
 from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.mechanism.family import MAX_RELEASES, Choices
+from quietbit.mechanism.projected import project
 from quietbit.mechanism.registry import families, family
 from quietbit.plan.account import Account
 from quietbit.plan.participation import KINDS, Participation, participation
@@ -54,6 +55,8 @@ class RoundPlan:
     or ``noise_multiplier``, as the family calls it. Left out, it is calibrated so that all releases of the most
     frequent client together meet the budget ``epsilon`` at ``delta``; given, a budget stops a run before it would be
     exceeded. ``releases`` is how often a client may take part, where no schedule says so (`simulate` has one).
+
+    ``keep`` is how many rotated coordinates a client keeps, a power of two, or ``auto``; all unless said.
 
     ``seed`` fixes who takes part when; with ``rng`` seeded it fixes the randomisation too, which then protects nobody.
 
@@ -85,6 +88,7 @@ class RoundPlan:
     decoder: str = "alphabet"
     rng: str = "secure"
     seed: int = 0
+    keep: int | str | None = None
 
     def __post_init__(self) -> None:
         """Refuse words that are none of ours, numbers without a meaning, and choices that play no part."""
@@ -110,7 +114,7 @@ class RoundPlan:
         """The strength that belongs to the mechanism, or a budget to find it for; no choice that it does not use."""
         strengths = ("design_epsilon", "noise_multiplier")
         if not self.private:
-            for name in ("epsilon", "releases", *strengths):
+            for name in ("epsilon", "releases", "keep", *strengths):
                 require(getattr(self, name) is None, name, getattr(self, name), "left out without privacy")
         known = [*families(), PUBLIC]
         require(self.mechanism in known, "mechanism", self.mechanism, "one of " + ", ".join(known))
@@ -217,6 +221,7 @@ class RoundPlan:
             return calibrate_sum(
                 ball=ball, epsilon=budget, delta=self.delta, adjacency=self.adjacency, clients=self.cohort,
                 honest=self.min_honest_clients, releases=busiest, bits=self.bits or 1, decoder=cast(Any, self.decoder),
+                keep=self.keep,
             ).mechanism  # fmt: skip
         sample = self.unit is Unit.SAMPLE
 
@@ -228,7 +233,7 @@ class RoundPlan:
 
         found = calibrate(
             self.mechanism, ball=ball, epsilon=budget, delta=self.delta, adjacency=self.adjacency, releases=busiest,
-            account=worst if sample else None, **self._choices(),
+            account=worst if sample else None, keep=self.keep, **self._choices(),
         )  # fmt: skip
         if sample and found.saturated:
             raise InvalidParameter(
@@ -239,14 +244,22 @@ class RoundPlan:
 
     def _given(self, ball: Ball, samples: int) -> Mechanism:
         """Built as told."""
-        chosen, choices = family(self.mechanism), Choices(**self._choices())
-        if chosen.strength == "noise_multiplier":
-            return chosen.given(ball, cast(float, self.noise_multiplier) / samples, choices)
-        strength = cast(float, self.design_epsilon)
-        if self.trust is Trust.SECURE_AGGREGATION and (self.bits or 1) > 1:
+        chosen, given = family(self.mechanism), self._choices()
+        noise = chosen.strength == "noise_multiplier"
+        strength = cast(float, self.noise_multiplier) / samples if noise else cast(float, self.design_epsilon)
+        sums = self.trust is Trust.SECURE_AGGREGATION
+        if sums and (self.bits or 1) > 1:
             # Sums of codes of several bits need evenly spaced values, which a solved design does not have.
-            choices = Choices(**{**self._choices(), "design": binomial_design(cast(int, self.bits), strength)})
-        return chosen.given(ball, strength, choices)
+            given["design"] = binomial_design(cast(int, self.bits), strength)
+        own = self.keep if "keep" in chosen.uses else None  # others keep coordinates by a wrapper
+
+        def built(within: Ball) -> Mechanism:
+            return chosen.given(within, strength, Choices(**given, keep=own))
+
+        if self.keep is None or own is not None:
+            return built(ball)
+        found = project(ball, self.keep, built)
+        return found.at(0) if sums else found  # behind masks all clients of a round keep the same rows
 
     def _choices(self) -> dict[str, Any]:
         """What the family of the mechanism makes use of; the rest of the plan's defaults is nobody's choice."""

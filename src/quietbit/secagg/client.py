@@ -100,6 +100,14 @@ class SumClient:
             if other != self._number
         }
 
+    def check_shares(self, sealed: Mapping[int, bytes]) -> None:
+        """Refuse, before step 3 and without taking it, shares that were not sealed for this client in this round."""
+        self._check_next("mask")
+        if self._number in sealed or not set(sealed) <= set(self._keys):
+            raise ProtocolError("Shares arrived from clients that published no keys.")
+        for other, data in sealed.items():
+            keys.open_sealed(self._sealing_key(other, self._number), data, _direction(other, self._number))
+
     def mask(self, codes: Any, sealed: Mapping[int, bytes]) -> bytes:
         """Step 3: the packed masked vector; ``sealed`` are the others' shares for this client.
 
@@ -187,9 +195,12 @@ class SumClient:
         return client
 
     def _enter(self, step: str) -> None:
+        self._check_next(step)
+        self._step += 1
+
+    def _check_next(self, step: str) -> None:
         if self._step >= len(_STEPS) or _STEPS[self._step] != step:
             raise ProtocolError(f"A client does each step once and in order; {step} is not the next.")
-        self._step += 1
 
     def _enough(self, count: int, what: str) -> None:
         if count < self._plan.threshold:

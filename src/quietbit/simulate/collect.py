@@ -112,19 +112,27 @@ class UplinkCollector:
 
     def mean(self, parameters: Rows, clients: Clients, number: int) -> FloatVector:
         """What the server makes of the payloads."""
-        aggregator, lock = self.uplink.aggregator(), Lock()
+        uplink = self._of_round(number)
+        aggregator, lock = uplink.aggregator(), Lock()
 
         def work(chunk: Clients) -> None:
             rows = _kept_rows(self._kept, chunk.size, self.problem.dimension)
             self.problem.updates(parameters, chunk, self.steps, rows)
             pairs = zip(rows, chunk.tolist(), strict=True)
-            payloads = [self.uplink.send(row, self.rng(number, client)) for row, client in pairs]
+            payloads = [uplink.send(row, self.rng(number, client)) for row, client in pairs]
             with lock:
                 aggregator.add_all(payloads)
 
         for _ in spread(work, chunks(clients, self.problem.dimension, self.threads), self.threads):
             pass
         return np.asarray(aggregator.mean())
+
+    def _of_round(self, number: int) -> Uplink:
+        """The uplink; where all clients of a round keep the same coordinates, that of the round's."""
+        mechanism: Any = self.uplink.mechanism
+        if getattr(mechanism, "rows", None) is None:
+            return self.uplink
+        return Uplink(mechanism.at(number), max_payloads=self.uplink.max_payloads)
 
 
 @final

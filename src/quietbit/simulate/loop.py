@@ -134,11 +134,15 @@ def simulate(
 
 
 def _priced(problem: Problem, plan: RoundPlan, training: Training) -> tuple[Mechanism | None, Account | None]:
-    """The mechanism of a run and the account that it will keep."""
+    """The mechanism of a run and the account that it will keep.
+
+    It is calibrated to the plan's own number of releases, or else to what the schedule asks of every client.
+    """
     if not plan.private:
         return None, None
-    rounds = training.rounds if plan.calibrated else 0
-    releases = releases_per_client(plan.schedule(problem.sizes.size), rounds)
+    releases = None
+    if plan.calibrated and plan.releases is None:
+        releases = releases_per_client(plan.schedule(problem.sizes.size), training.rounds)
     mechanism = plan.mechanism_for(problem.dimension, problem.sizes, releases)
     return mechanism, plan.account(mechanism, problem.sizes)
 

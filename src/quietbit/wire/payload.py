@@ -20,7 +20,7 @@ from quietbit._validate import refuse_payload, require
 from quietbit.mechanism.ball import usual_kernel
 from quietbit.mechanism.base import Body
 from quietbit.wire.checksum import checksum
-from quietbit.wire.header import FLOAT_BITS, HEADER_SIZE, Header
+from quietbit.wire.header import FLOAT_BITS, Header
 
 __all__ = ["Body", "Payload", "build", "check_body", "pack_codes"]
 
@@ -46,8 +46,8 @@ class Payload:
     @classmethod
     def from_bytes(cls, data: bytes) -> Payload:
         """Read a payload of any mechanism; anything but exactly what `to_bytes` writes is refused."""
-        header, expected = Header.parse(memoryview(data)[:HEADER_SIZE])
-        body = np.frombuffer(memoryview(data).toreadonly(), dtype=np.uint8, offset=HEADER_SIZE)
+        header, expected = Header.parse(memoryview(data))
+        body = np.frombuffer(memoryview(data).toreadonly(), dtype=np.uint8, offset=header.head)
         check_body(header, body, expected)
         return cls(header, body)
 
@@ -70,9 +70,9 @@ def build(header: Header, write: Callable[[Body], object], threads: int = 1) -> 
     stream.seek(header.size - 1)
     stream.write(b"\0")
     whole = np.frombuffer(stream.getbuffer(), dtype=np.uint8)
-    write(whole[HEADER_SIZE:])
-    seal = header.seal(checksum(whole.data[HEADER_SIZE:], threads))
-    whole[:HEADER_SIZE] = np.frombuffer(seal, dtype=np.uint8)
+    write(whole[header.head :])
+    seal = header.seal(checksum(whole.data[header.head :], threads))
+    whole[: header.head] = np.frombuffer(seal, dtype=np.uint8)
     del whole
     return stream.getvalue()
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from quietbit._validate import InvalidParameter, InvalidPayload, refuse_payload
 from quietbit.mechanism.base import Body
-from quietbit.wire.header import HEADER_SIZE, Header
+from quietbit.wire.header import Header
 from quietbit.wire.payload import check_body
 
 __all__ = ["read_body"]
@@ -47,22 +47,22 @@ def read_body(source: Any, header: Header, threads: int = 1) -> Body:
 
 
 def _from_view(view: memoryview, header: Header, threads: int) -> Body:
-    expected = header.expect(view[:HEADER_SIZE])
+    expected = header.expect(view[: header.head])
     if view.nbytes != header.size:
         _refuse_size(view.nbytes, header)
-    body = view[HEADER_SIZE:]
+    body = view[header.head :]
     kept = np.frombuffer(body if isinstance(view.obj, bytes) else bytes(body), dtype=np.uint8)
     check_body(header, kept, expected, threads)
     return kept
 
 
 def _from_file(file: Any, header: Header, threads: int) -> Body:
-    expected = header.expect(_read(file, HEADER_SIZE))
+    expected = header.expect(_read(file, header.head))
     kept = np.frombuffer(_read(file, header.length), dtype=np.uint8)
     if kept.size == header.length and file.read(1):
         refuse_payload("size of the payload", f"{header.size} bytes", "more")
     if kept.size != header.length:
-        _refuse_size(HEADER_SIZE + kept.size, header)
+        _refuse_size(header.head + kept.size, header)
     check_body(header, kept, expected, threads)
     return kept
 

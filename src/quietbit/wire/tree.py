@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from quietbit._validate import InvalidParameter, require, require_module
 from quietbit.mechanism.base import Reader
 
-__all__ = ["Leaf", "Structure", "leaves", "restore"]
+__all__ = ["Leaf", "Structure", "device_leaves", "leaves", "restore"]
 
 FLOATS = {np.dtype(kind) for kind in (np.float16, np.float32, np.float64)}
 RULE = "float16, bfloat16, float32 or float64"
@@ -82,6 +82,16 @@ def leaves(tree: Any) -> list[NDArray[Any]]:
     alone = len(found) == 1 and _is_leaf(tree)
     require(not (alone and found[0].ndim == 0), "update", "an array without axes", "an array with an axis")
     return found
+
+
+def device_leaves(tree: Any) -> list[Any] | None:
+    """The tensors of an update that lies on a GPU whole, where they are; None for any other."""
+    found = [(path, leaf) for path, leaf in _walk(tree, "update", 0)]
+    if not found or not all(_torch_tensor(leaf) and leaf.is_cuda for _, leaf in found):
+        return None
+    for path, leaf in found:
+        _check_tensor(leaf, path)
+    return [leaf.detach() for _, leaf in found]
 
 
 def restore(structure: Structure, read: Reader) -> Any:
@@ -181,11 +191,16 @@ def _readable(leaf: Any, path: str) -> NDArray[Any]:
     return array.view(np.uint16)
 
 
-def _from_torch(tensor: Any, path: str) -> NDArray[Any]:
-    torch = require_module("torch", "torch")
+def _check_tensor(tensor: Any, path: str) -> Any:
+    torch: Any = require_module("torch", "torch")
     known = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
     require(tensor.dtype in known, f"type of {path}", str(tensor.dtype), RULE)
     require(tensor.layout is torch.strided, f"layout of {path}", str(tensor.layout), "strided (dense)")
+    return torch
+
+
+def _from_torch(tensor: Any, path: str) -> NDArray[Any]:
+    torch = _check_tensor(tensor, path)
     here = tensor.detach().resolve_neg().cpu()
     if here.dtype is torch.bfloat16:
         bits: NDArray[Any] = here.view(torch.int16).numpy().view(np.uint16)

@@ -7,19 +7,21 @@ Idea     both ends are built from the same mechanism and meet only in the payloa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import InitVar, dataclass, field
+from functools import lru_cache
 from typing import Any, final
 
 from quietbit._validate import require, whole_number
 from quietbit.kernel.base import Kernel
-from quietbit.kernel.rng import RandomBits, secure_rng
+from quietbit.kernel.rng import RandomBits, device_rng, secure_rng
 from quietbit.kernel.select import default_kernel, select
 from quietbit.mechanism.base import Mechanism, check_rng
 from quietbit.wire.aggregate import MAX_PAYLOADS, Aggregator, OnError, Received
 from quietbit.wire.header import Header
 from quietbit.wire.payload import build
-from quietbit.wire.tree import Leaf, Structure, leaves
+from quietbit.wire.tree import Leaf, Structure, device_leaves, leaves
 
 __all__ = ["Uplink"]
 
@@ -69,17 +71,20 @@ class Uplink:
         """Clip, randomise, pack and frame an update.
 
         The update's arrays are float16, bfloat16, float32 or float64 and are clipped together, under one
-        norm. ``words`` are the operating system's unless given. Refused before a word is drawn: a NaN or
-        infinite entry, another number of entries, another structure than ``like``.
+        norm. ``rng`` is the operating system's unless given. Refused before a random bit is drawn: a NaN or infinite
+        entry, another number of entries, another structure than ``like``. Tensors on a GPU are clipped and
+        randomised there, with bits that the GPU makes from a key of the operating system's; only the payload leaves it.
         """
         if self._strict:
             self.structure.check(update)
-        parts = leaves(update)
-        size, dimension = sum(part.size for part in parts), self.mechanism.domain.dimension
+        there = device_leaves(update)
+        parts = leaves(update) if there is None else there
+        kernel = self._kernel if there is None else _device_kernel()
+        size, dimension = sum(math.prod(part.shape) for part in parts), self.mechanism.domain.dimension
         require(size == dimension, "number of entries of the update", size, f"{dimension}")
-        chosen = secure_rng() if rng is None else rng
+        chosen = rng if rng is not None else secure_rng() if there is None else device_rng()
         check_rng(chosen)
-        return build(self.header, lambda body: self.mechanism.write(parts, chosen, self._kernel, body), self.threads)
+        return build(self.header, lambda body: self.mechanism.write(parts, chosen, kernel, body), self.threads)
 
     def receive(self, payloads: Iterable[Any], on_error: OnError = "raise") -> Any:
         """The mean of the updates in a stream of payloads, read once.
@@ -100,3 +105,9 @@ class Uplink:
         return Aggregator(
             self.mechanism, self.structure, self._kernel, threads=self.threads, max_payloads=self.max_payloads
         )
+
+
+@lru_cache(maxsize=1)
+def _device_kernel() -> Kernel:
+    """The kernel for updates that lie on a GPU."""
+    return select("triton")

@@ -64,6 +64,10 @@ def train(
     ] = None,
     bits: Annotated[int | None, typer.Option(help="Bits per parameter.")] = None,
     levels: Annotated[int | None, typer.Option(help="Levels of the design (imvu, mvu).")] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(metavar="K|auto", help="Rotated coordinates that a client keeps, a power of two."),
+    ] = None,
     beta: BetaOption = 1.0,
     clamp: ClampOption = False,
     clip: Annotated[
@@ -113,19 +117,21 @@ def train(
     from quietbit_lab.task.registry import TaskSpec
 
     if repeat is not None:
-        kept = read_record(repeat)
-        setting, spec = Setting.from_json(kept["settings"]), TaskSpec.from_json(kept["task"])
+        record_of = read_record(repeat)
+        setting, spec = Setting.from_json(record_of["settings"]), TaskSpec.from_json(record_of["task"])
     else:
         if adjacency is None and mechanism == "none":
             adjacency = "zero-out"  # there is no guarantee that it could be part of
         if adjacency is None:
             raise InvalidParameter("adjacency must be given: zero-out or replace-one.")
         spec = TaskSpec(task, model, clients, samples, least)
+        kept = int(keep) if keep is not None and keep.isdigit() else keep
         chosen = {
             "mechanism": mechanism, "clip": clip, "norm": norm, "adjacency": adjacency, "epsilon": epsilon,
             "delta": delta, "unit": unit, "trust": trust, "cohort": cohort, "participation": participation,
             "min_honest_clients": min_honest_clients, "design_epsilon": design_epsilon,
-            "noise_multiplier": noise_multiplier, "bits": bits, "levels": levels, "beta": beta, "clamp": clamp,
+            "noise_multiplier": noise_multiplier, "bits": bits, "levels": levels, "keep": kept, "beta": beta,
+            "clamp": clamp,
             "rng": rng if rng is not None else "secure" if seed is None else "seeded",
             "seed": secrets.randbits(32) if seed is None else seed,
         }  # fmt: skip

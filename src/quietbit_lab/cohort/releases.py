@@ -57,15 +57,19 @@ def vector_mean(rows: Any, mechanism: VectorMVU, generator: Any) -> Any:
     return put_back(z / mechanism.profile.gain_lower, places, rows.shape[1], mechanism.rotation_seed)
 
 
-def kept_rows(rows: Any, keep: int, seed: int, generator: Any) -> tuple[Any, Any]:
-    """Rows rotated, k stratified coordinates of each kept and clipped to the unit ball again: (places, values)."""
+def kept_rows(rows: Any, keep: int, seed: int, generator: Any, places: Any = None) -> tuple[Any, Any]:
+    """Rows rotated, k stratified coordinates of each kept and clipped to the unit ball again: (places, values).
+
+    With ``places`` all rows keep those.
+    """
     torch = require_module("torch", "torch")
     count, size = rows.shape[0], padded_size(rows.shape[1])
     rotated = _rotated(rows, size, seed)
     width = size // keep
-    offsets = torch.randint(width, (count, keep), generator=generator, device=rows.device)
-    places = offsets + torch.arange(keep, device=rows.device) * width
-    y = rotated.gather(1, places) * math.sqrt(size / keep)
+    if places is None:
+        offsets = torch.randint(width, (count, keep), generator=generator, device=rows.device)
+        places = offsets + torch.arange(keep, device=rows.device) * width
+    y = rotated.gather(1, places.expand(count, keep)) * math.sqrt(size / keep)
     return places, y / y.norm(dim=1, keepdim=True).clamp(min=1.0)
 
 

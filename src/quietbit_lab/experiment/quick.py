@@ -37,7 +37,7 @@ from quietbit.simulate.loop import Progress, Run, simulate
 from quietbit.simulate.problem import LocalPlan, Problem, Rows
 from quietbit.simulate.training import Training
 
-__all__ = ["QuickCollector", "RowBlock", "quick_collector", "release_bodies", "train"]
+__all__ = ["QuickCollector", "RowBlock", "quick_collector", "release_bodies", "row_bits", "train"]
 
 LONG = 4096  # coordinates of a row that the kernel measures sooner than numpy
 ROUNDINGS = 2.0**-32  # more than those of a norm, and far less than the margin that problems keep
@@ -55,7 +55,7 @@ def quick_collector(
     problem: Problem, steps: LocalPlan, plan: RoundPlan, mechanism: Mechanism | None, threads: int
 ) -> Collector:
     """The shortcut where payloads leave clients; where none do, what the simulator itself would take."""
-    if mechanism is None or plan.trust is Trust.CENTRAL:
+    if mechanism is None or plan.trust is Trust.CENTRAL or plan.keep is not None:
         return make_collector(problem, steps, plan, mechanism, threads)
     return QuickCollector(problem, steps, plan, mechanism, threads)
 
@@ -107,7 +107,7 @@ class QuickCollector:
             return [_alone(self.mechanism, *pair, self.rng, number, self.kernel) for pair in _pairs(rows, clients)]
 
         def draw() -> WordBlock:
-            return _block(self.plan, self.rng, number, clients.tolist(), self.problem.dimension, rows.shape[1])
+            return row_bits(self.plan, self.rng, number, clients.tolist(), self.problem.dimension, rows.shape[1])
 
         return release_bodies(self.mechanism, rows, clients, number, self.rng, draw, self.kernel)
 
@@ -177,7 +177,7 @@ def _kernel() -> Kernel:
     return select("torch") if usual.name == "reference" and find_spec("torch") is not None else usual
 
 
-def _block(plan: RoundPlan, rng: ClientRng, number: int, clients: Sequence[int], used: int, width: int) -> WordBlock:
+def row_bits(plan: RoundPlan, rng: ClientRng, number: int, clients: Sequence[int], used: int, width: int) -> WordBlock:
     """The random bits of several clients' releases of ``used`` coordinates, laid out in rows of ``width``."""
     if plan.rng == "secure":
         # One draw for all rows: no two coordinates of it share a bit, and setting up a key takes as long as

@@ -14,7 +14,7 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from enum import Enum
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -42,6 +42,7 @@ RENAMED = {
     "words": "rng",
     "honest": "min_honest_clients",
 }
+NEWER = ("releases", "keep")  # settings that version 1 did not have, left out where nobody made use of them
 OLD_ALONE = set(RENAMED) - set(RENAMED.values())  # names that no newer record has
 EVERY_CLIENT = "every client"
 PACKAGES = ("quietbit", "numpy", "scipy", "numba", "torch", "kymatio", "scikit-learn", "cryptography")
@@ -69,26 +70,26 @@ class Setting:
         return replace(self, plan=replace(self.plan, seed=seed))
 
     def to_json(self) -> dict[str, Any]:
-        """One flat table of plain values for a record; how often clients take part follows from the rest."""
+        """One flat table of plain values for a record."""
         values = {**asdict(self.plan), **asdict(self.training)}
         values = {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
-        return {name: value for name, value in values.items() if name != "releases" or value is not None}
+        return {name: value for name, value in values.items() if name not in NEWER or value is not None}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Setting:
         """From a record or a sweep; an unknown name is refused."""
-        names = {kind: [field.name for field in fields(kind) if field.init] for kind in (RoundPlan, Training)}
-        known = [*names[RoundPlan], *names[Training]]
+        known = {field.name: field for kind in (RoundPlan, Training) for field in fields(kind)}
         for name in values:
             require(name in known, "setting", name, "one of " + ", ".join(known))
+        missing = [name for name, field in known.items() if field.default is MISSING and name not in values]
+        if missing:
+            raise InvalidParameter(f"settings are not complete: {' and '.join(missing)} must be given.")
         given = {**values, "evaluate_at": tuple(values.get("evaluate_at", ()))}
-        try:
-            plan, training = (
-                kind(**{name: value for name, value in given.items() if name in names[kind]}) for kind in names
-            )
-        except TypeError as error:
-            raise InvalidParameter(f"settings are not complete: {error}.") from None
-        return cls(plan, training)  # type: ignore[arg-type]
+        plan, training = (
+            {field.name: given[field.name] for field in fields(kind) if field.name in given}
+            for kind in (RoundPlan, Training)
+        )
+        return cls(RoundPlan(**plan), Training(**training))
 
     def first_words(self) -> dict[str, Any]:
         """The table in the words of version 1, of which digests are taken: a job that has a name keeps it."""

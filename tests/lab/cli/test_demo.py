@@ -41,7 +41,7 @@ def test_leaves_a_report_runs_designs_and_pictures(capsys, tmp_path, monkeypatch
         assert (out / name).exists()
         assert str(out / name) in result.out
     kept = [json.loads(line) for line in (out / "runs" / "results.jsonl").read_text().splitlines()]
-    trained = [demo_training.Trained(k["label"], k["record"]["settings"]["target_epsilon"], k["record"]) for k in kept]
+    trained = [demo_training.Trained(k["label"], k["record"]["settings"]["epsilon"], k["record"]) for k in kept]
     monkeypatch.setattr("quietbit_lab.cli.demo.train_all", lambda _: trained)
     facts = shell(capsys, "demo", "--out", tmp_path / "again", "--json").json
     assert facts["report"] == str(tmp_path / "again" / "report.html")

@@ -5,7 +5,7 @@ import pytest
 from lab.report.makers import changed, runs
 from unit.cli.kit import assert_refused, shell
 
-SMALL = ("--levels", 2, "--levels", 8, "--bits", 2, "--epsilon", 3)
+SMALL = ("--levels", 2, "--levels", 8, "--bits", 2, "--design-epsilon", 3)
 STARTS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
 
 
@@ -41,7 +41,7 @@ def test_draws_runs_in_every_format(capsys, tmp_path, folder, name, form):
 
 def test_a_target_leaves_out_what_costs_more(capsys, tmp_path, folder, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = shell(capsys, "figure", "bytes", "--runs", folder, "--target-epsilon", 10)
+    result = shell(capsys, "figure", "bytes", "--runs", folder, "--epsilon", 10)
     assert (result.code, (tmp_path / "bytes.png").exists()) == (0, True)
     assert "at 10" in result.out
     assert "at 20" not in result.out
@@ -54,15 +54,15 @@ def test_a_target_leaves_out_what_costs_more(capsys, tmp_path, folder, monkeypat
         (("frontier",), "--runs"),
         (("frontier", "--runs", "none"), "Cannot read none"),
         (("other", "--runs", "runs"), "name of a sweep"),
-        (("bytes", "--runs", "runs", "--target-epsilon", "-1"), "--target-epsilon"),
+        (("bytes", "--runs", "runs", "--epsilon", "-1"), "--epsilon"),
         (("bytes", "--runs", "mixed"), "one task, unit, adjacency and delta"),
         (("bias-variance", "--runs", "runs"), "left out"),
-        (("bias-variance", "--target-epsilon", "1"), "left out"),
+        (("bias-variance", "--epsilon", "1"), "left out"),
         (("training", "--runs", "runs", "--out", "f.gif"), "gif"),
         (("bias-variance", "--out", "f.gif"), "gif"),
         (("bias-variance", "--out", "no/f.png"), "Cannot write"),
         (("bias-variance", "--out", "f.png", "--levels", "1"), "--levels"),
-        (("bias-variance", "--out", "f.png", "--epsilon", "nan"), "nan"),
+        (("bias-variance", "--out", "f.png", "--design-epsilon", "nan"), "nan"),
     ],
 )
 def test_bad_input_writes_nothing(capsys, tmp_path, folder, monkeypatch, words, mention):

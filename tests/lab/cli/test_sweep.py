@@ -11,13 +11,14 @@ claim = "a claim"
 name = "digits"
 [common]
 cohort = 50
+adjacency = "zero-out"
 clip = 0.5
 rounds = [2, 4]
 seeds = [1, 2]
 [[grid]]
 label = "I-MVU"
 mechanism = "imvu"
-epsilon = 1.0
+design_epsilon = 1.0
 lr = [0.1, 0.3]
 [[grid]]
 label = "exact"

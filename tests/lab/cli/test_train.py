@@ -7,7 +7,8 @@ import torch
 from quietbit_lab.task.linear import LinearSoftmax
 from unit.cli.kit import assert_refused, shell
 
-SHORT = ("train", "--task", "digits", "--epsilon", 1, "--lr", 0.3, "--rounds", 4, "--cohort", 50)
+ZERO = ("train", "--task", "digits", "--adjacency", "zero-out")
+SHORT = (*ZERO, "--design-epsilon", 1, "--lr", 0.3, "--rounds", 4, "--cohort", 50)
 
 
 def test_a_run_and_its_record(capsys, tmp_path):
@@ -17,20 +18,23 @@ def test_a_run_and_its_record(capsys, tmp_path):
     for word in ("test accuracy", "epsilon <=", "zero-out adjacency", "NOT private", str(out)):
         assert word in " ".join(result.out.split())
     record = json.loads(out.read_text())
-    assert record["settings"]["words"] == "seeded"
+    assert record["settings"]["rng"] == "seeded"
     again = shell(capsys, "train", "--repeat", out, "--threads", 2, "--json").json
     assert [p["accuracy"] for p in again["points"]] == [p["accuracy"] for p in record["points"]]
 
 
 def test_words_are_the_operating_systems_unless_a_seed_is_given(capsys):
     record = shell(capsys, *SHORT, "--json").json
-    assert record["settings"]["words"] == "secure"
-    assert record["seeds"]["words"] is None
+    assert record["settings"]["rng"] == "secure"
+    assert record["seeds"]["rng"] is None
 
 
 def test_a_device_draws_cohorts_as_a_whole(capsys, tmp_path):
     out = tmp_path / "run.json"
-    words = ("train", "--mechanism", "gaussian", "--noise", 1, "--lr", 0.3, "--rounds", 4, "--cohort", 50)
+    words = (
+        *("train", "--mechanism", "gaussian", "--adjacency", "zero-out", "--noise-multiplier", 1),
+        *("--lr", 0.3, "--rounds", 4, "--cohort", 50),
+    )
     result = shell(capsys, *words, "--seed", 3, "--device", "cpu", "--out", out)
     assert (result.code, result.err) == (0, "")
     assert "law of the sum" in result.out
@@ -49,7 +53,7 @@ def test_a_missing_gpu_is_one_sentence(capsys, tmp_path, monkeypatch):
 
 
 def test_a_target_is_kept(capsys):
-    words = ("train", "--target-epsilon", 5, "--lr", 0.3, "--rounds", 30, "--cohort", 100, "--adjacency", "replace-one")
+    words = ("train", "--epsilon", 5, "--lr", 0.3, "--rounds", 30, "--cohort", 100, "--adjacency", "replace-one")
     record = shell(capsys, *words, "--json").json
     assert 4.99 < record["guarantee"]["epsilon_upper"] <= 5
     assert "replace-one" in record["guarantee"]["sentence"]
@@ -60,25 +64,31 @@ def test_a_target_is_kept(capsys):
     [
         (("--task", "imagenet"), "imagenet"),
         (("--mechanism", "rappor"), "rappor"),
-        (("--mechanism", "gaussian"), "noise"),
-        (("--cohort", 5000), "cohort"),
+        (("--mechanism", "gaussian"), "--noise-multiplier"),
+        (("--epsilon", 3, "--cohort", 5000), "cohort"),
         (("--clip", "nan"), "clip"),
         (("--adjacency", "bounded"), "adjacency"),
-        (("--out", "no/run.json"), "Cannot write"),
+        (("--epsilon", 3, "--out", "no/run.json"), "Cannot write"),
         (("--repeat", "none.json"), "none.json"),
-        (("--task", "mnist", "--data", "nowhere"), "quietbit data get mnist"),
-        (("--mechanism", "laplace", "--noise", 1), "norm"),
+        (("--epsilon", 3, "--task", "mnist", "--data", "nowhere"), "quietbit data get mnist"),
+        (("--mechanism", "laplace", "--noise-multiplier", 1), "norm"),
     ],
 )
 def test_bad_input_is_one_sentence(capsys, tmp_path, monkeypatch, words, mention):
     monkeypatch.chdir(tmp_path)
-    assert_refused(shell(capsys, "train", *words), mention)
+    assert_refused(shell(capsys, *ZERO, *words), mention)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_adjacency_is_never_left_implicit(capsys):
+    assert_refused(shell(capsys, "train", "--epsilon", 3), "--adjacency must be given")
+    public = shell(capsys, "train", "--mechanism", "none", "--rounds", 2, "--json").json
+    assert public["guarantee"] is None
 
 
 def test_a_diverging_run_keeps_its_record(capsys, tmp_path):
     out = tmp_path / "run.json"
-    result = shell(capsys, *SHORT[:5], "--lr", 1e30, "--rounds", 4, "--cohort", 50, "--out", out)
+    result = shell(capsys, *SHORT[:7], "--lr", 1e30, "--rounds", 4, "--cohort", 50, "--out", out)
     assert result.code == 2
     assert "diverged in round 1" in result.err
     assert result.err.count("\n") == 1

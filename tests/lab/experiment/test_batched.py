@@ -6,7 +6,6 @@ import sys
 import time
 
 import pytest
-from quietbit.plan.settings import Settings
 
 import quietbit
 from quietbit._files import read_lines
@@ -14,7 +13,7 @@ from quietbit_lab.experiment.batched import BATCH, CHECKPOINT, run_batches
 from quietbit_lab.experiment.grid import Job, Sweep
 from quietbit_lab.experiment.sweep import RESULTS, finished
 from quietbit_lab.task.linear_sweep import LinearTogether
-from unit.simulate.makers import small_problem
+from unit.simulate.makers import setting, small_problem
 
 
 def make_problem(task, seed):
@@ -22,11 +21,20 @@ def make_problem(task, seed):
 
 
 def small_sweep(rounds=6, lrs=(0.1, 0.3), task=None, mechanism="gaussian", **more):
-    strength = {"gaussian": {"noise": 1.0}, "imvu": {"epsilon": 1.0}}[mechanism]
+    strength = {"gaussian": {"noise_multiplier": 1.0}, "imvu": {"design_epsilon": 1.0}}[mechanism]
     jobs = [
         Job(
-            Settings(
-                mechanism, lr, rounds, 20, 1.0, seed=seed, words="seeded", evaluate_at=(rounds,), **strength, **more
+            setting(
+                mechanism=mechanism,
+                lr=lr,
+                rounds=rounds,
+                cohort=20,
+                clip=1.0,
+                seed=seed,
+                rng="seeded",
+                evaluate_at=(rounds,),
+                **strength,
+                **more,
             ),
             task or {"name": "clusters"},
             mechanism,

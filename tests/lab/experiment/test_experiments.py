@@ -52,7 +52,7 @@ def test_parts_of_a_grid():
     part = script("run_on_gpu").part_of(whole, ["MVU, 1 bit"], ["clip=1,4", "lr=0.003", "seed=2"], 1000)
     assert len(part.jobs) == 7 * 2
     assert {job.label for job in part.jobs} == {"MVU, 1 bit"}
-    assert {(job.settings.clip, job.settings.rounds, job.settings.seed) for job in part.jobs} == {
+    assert {(job.setting.plan.clip, job.setting.training.rounds, job.setting.seed) for job in part.jobs} == {
         (1.0, 1000, 2),
         (4.0, 1000, 2),
     }
@@ -69,7 +69,7 @@ def test_tables_choose_by_some_seeds_and_report_others(capsys, tmp_path):
         (1, 0.2, 1.0),
         (2, 0.2, 1.0),
     ):
-        settings = {"seed": seed, "lr": lr, "clip": 1.0, "epsilon": 1.0, "noise": None, "delta": 1e-5}
+        settings = {"seed": seed, "lr": lr, "clip": 1.0, "epsilon": None, "design_epsilon": 1.0, "delta": 1e-5}
         points = [{"round": 9, "accuracy": accuracy, "epsilon_upper": 2.0}]
         record = {
             "status": "finished",
@@ -98,6 +98,6 @@ def test_kept_results_belong_to_their_grid(name):
     def words(settings):
         return json.dumps([settings[name] for name in names])
 
-    known = {words(job.settings.to_json()) for job in read_sweep(FOLDER / f"{name}.toml").jobs}
+    known = {words(job.setting.to_json()) for job in read_sweep(FOLDER / f"{name}.toml").jobs}
     assert len({line["job"] for line in kept}) == len(kept) > 800
     assert {words(line["record"]["settings"]) for line in kept} <= known

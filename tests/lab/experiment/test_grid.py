@@ -10,6 +10,7 @@ claim = "one bit is enough"
 name = "digits"
 [common]
 cohort = 50
+adjacency = "zero-out"
 clip = [0.5, 1.0]
 lr = 0.3
 rounds = [20, 10]
@@ -20,12 +21,12 @@ seeds = [1]
 [[grid]]
 label = "I-MVU"
 mechanism = "imvu"
-epsilon = [0.5, 1.0, 2.0]
-reduced.epsilon = 1.0
+design_epsilon = [0.5, 1.0, 2.0]
+reduced.design_epsilon = 1.0
 [[grid]]
 label = "Gaussian"
 mechanism = "gaussian"
-noise = [1.0, 2.0]
+noise_multiplier = [1.0, 2.0]
 """
 
 
@@ -41,13 +42,13 @@ def test_jobs_are_the_product_of_all_lists(file):
     assert (sweep.name, sweep.claim) == ("small", "one bit is enough")
     assert len(sweep.jobs) == 2 * 2 * (3 + 2)
     assert len({job.identity for job in sweep.jobs}) == len(sweep.jobs)
-    first = sweep.jobs[0].settings
-    assert (first.rounds, first.evaluate_at, first.words) == (20, (10, 20), "seeded")
+    first = sweep.jobs[0].setting
+    assert (first.training.rounds, first.training.evaluate_at, first.plan.rng) == (20, (10, 20), "seeded")
 
 
 def test_the_reduced_grid_is_smaller_and_a_part_of_the_whole(file):
     whole, reduced = read_sweep(file), read_sweep(file, reduced=True)
-    assert [(j.label, j.settings.epsilon, j.settings.noise) for j in reduced.jobs] == [
+    assert [(j.label, j.setting.plan.design_epsilon, j.setting.plan.noise_multiplier) for j in reduced.jobs] == [
         ("I-MVU", 1.0, None),
         ("Gaussian", None, 1.0),
         ("Gaussian", None, 2.0),
@@ -61,7 +62,7 @@ def test_the_reduced_grid_is_smaller_and_a_part_of_the_whole(file):
         ("[[grid]]", "[[grids]]", "grids"),
         ("lr = 0.3", "learning_rate = 0.3", "learning_rate"),
         ("rounds = [20, 10]", "rounds = []", "rounds"),
-        ("epsilon = [0.5, 1.0, 2.0]", "epsilon = [1.0, 1.0]", "twice"),
+        ("design_epsilon = [0.5, 1.0, 2.0]", "design_epsilon = [1.0, 1.0]", "twice"),
         ("cohort = 50", "cohort = 0", "cohort"),
         ("name = ", "name ", "not a sweep"),
     ],

@@ -1,35 +1,39 @@
+import gzip
 import json
+from pathlib import Path
 
 import pytest
-from quietbit.plan.settings import Settings
 
 import quietbit
 from quietbit.simulate.loop import simulate
-from quietbit_lab.experiment.record import commit_of, read_record, run_record, save_record
-from unit.simulate.makers import small_problem
+from quietbit_lab.experiment.grid import Job
+from quietbit_lab.experiment.record import Setting, commit_of, modern, read_record, run_record, save_record
+from unit.simulate.makers import chosen, small_problem
 
 
 @pytest.fixture(scope="module")
 def run():
-    settings = Settings("sign", 0.05, 4, 20, 1.0, noise=2.0, seed=9, words="seeded", evaluate_every=2)
-    return simulate(small_problem(), settings)
+    given = {"mechanism": "sign", "noise_multiplier": 2.0, "lr": 0.05, "rounds": 4, "cohort": 20, "clip": 1.0}
+    return simulate(small_problem(), *chosen(**given, seed=9, rng="seeded", evaluate_every=2))
 
 
 def test_a_record_says_everything_and_repeats_the_run(run, tmp_path):
     path = save_record(tmp_path / "run.json", run_record(run, {"name": "clusters"}))
     record = read_record(path)
     assert record["status"] == "finished"
-    assert record["seeds"] == {"run": 9, "words": 9}
+    assert record["seeds"] == {"run": 9, "rng": 9}
     assert record["mechanism"]["inner"]["noise_multiplier"] == 2.0
     assert record["guarantee"]["sentence"] == run.guarantee.sentence()
     assert {"quietbit", "numpy", "scipy"} <= set(record["versions"])
-    again = simulate(small_problem(), Settings.from_json(record["settings"]))
+    setting = Setting.from_json(record["settings"])
+    assert setting == Setting(run.plan, run.training)
+    again = simulate(small_problem(), setting.plan, setting.training)
     assert [p["accuracy"] for p in record["points"]] == [p.score.accuracy for p in again.points]
     assert record["uplink_bytes"] == again.points[-1].uplink_bytes
 
 
 def test_without_privacy_there_is_no_epsilon():
-    run = simulate(small_problem(), Settings("none", 0.1, 2, 20, 1.0))
+    run = simulate(small_problem(), *chosen(mechanism="none", lr=0.1, rounds=2, cohort=20, clip=1.0))
     record = json.loads(json.dumps(run_record(run, {}), allow_nan=False))
     assert record["guarantee"] is None
     assert record["points"][-1]["epsilon_upper"] is None
@@ -47,3 +51,39 @@ def test_what_is_no_record_is_refused(tmp_path, text):
 
 def test_no_checkout_no_commit(tmp_path):
     assert commit_of(tmp_path) is None
+
+
+RESULTS = sorted((Path(__file__).parents[3] / "experiments" / "results").glob("*.jsonl.gz"))
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.name)
+def test_stored_jobs_keep_their_names(path):
+    """Names that were given under the words of version 1 follow from what is read of them now."""
+    with gzip.open(path, "rt") as file:
+        lines = [json.loads(line) for line in file][::97]
+    assert lines
+    for line in lines:
+        record = modern(line["record"])
+        setting = Setting.from_json(record["settings"])
+        assert Job(setting, record["task"], line["label"]).identity == line["job"]
+        assert setting.to_json() | {"evaluate_at": list(setting.training.evaluate_at)} == record["settings"]
+
+
+def test_old_words_are_read_and_new_ones_stay():
+    old = {"settings": {"epsilon": 1.0, "target_epsilon": 5.0, "noise": None, "words": "seeded", "honest": 3, "lr": 2}}
+    new = {
+        "design_epsilon": 1.0, "epsilon": 5.0, "noise_multiplier": None, "rng": "seeded", "min_honest_clients": 3,
+        "lr": 2,
+    }  # fmt: skip
+    assert modern(old)["settings"] == new
+    assert modern({"settings": new})["settings"] == new
+    assert modern({"status": "finished"}) == {"status": "finished"}
+
+
+def test_unknown_and_missing_names_are_refused():
+    with pytest.raises(quietbit.InvalidParameter, match="momentun"):
+        chosen(mechanism="none", lr=0.1, rounds=2, clip=1.0, momentun=0.5)
+    with pytest.raises(quietbit.InvalidParameter, match="not complete"):
+        Setting.from_json({"mechanism": "none"})
+    with pytest.raises(quietbit.InvalidParameter, match=r"not complete: .*adjacency"):
+        Setting.from_json({"mechanism": "none", "lr": 0.1, "rounds": 2, "clip": 1.0})

@@ -6,13 +6,12 @@ import sys
 import time
 
 import pytest
-from quietbit.plan.settings import Settings
 
 import quietbit
 from quietbit._files import read_lines
 from quietbit_lab.experiment.grid import Job, Sweep
 from quietbit_lab.experiment.sweep import RESULTS, finished, run_sweep
-from unit.simulate.makers import small_problem
+from unit.simulate.makers import setting, small_problem
 
 
 def make_problem(task, seed):
@@ -22,8 +21,16 @@ def make_problem(task, seed):
 def small_sweep(count=4, rounds=6):
     jobs = [
         Job(
-            Settings(
-                "imvu", 0.5, rounds, 20, 1.0, epsilon=1.0, seed=k, words="seeded", evaluate_at=(rounds // 2, rounds)
+            setting(
+                mechanism="imvu",
+                lr=0.5,
+                rounds=rounds,
+                cohort=20,
+                clip=1.0,
+                design_epsilon=1.0,
+                seed=k,
+                rng="seeded",
+                evaluate_at=(rounds // 2, rounds),
             ),
             {"name": "clusters"},
             "I-MVU",
@@ -87,7 +94,8 @@ def test_a_killed_sweep_is_resumed_with_nothing_lost_or_run_twice(tmp_path):
 
 
 def test_a_job_that_diverges_is_a_result_too(tmp_path):
-    job = Job(Settings("imvu", 1e30, 5, 20, 1.0, epsilon=1.0, words="seeded"), {"name": "clusters"}, "I-MVU")
+    steep = setting(mechanism="imvu", lr=1e30, rounds=5, cohort=20, clip=1.0, design_epsilon=1.0, rng="seeded")
+    job = Job(steep, {"name": "clusters"}, "I-MVU")
     run_sweep(Sweep("small", "", (job,)), tmp_path, make_problem)
     assert finished(tmp_path)[0]["record"]["status"] == "diverged"
 

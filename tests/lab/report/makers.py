@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from functools import cache
 
-from quietbit.plan.settings import Settings
-
-from quietbit.simulate.loop import simulate
+from quietbit_lab.experiment.quick import train
 from quietbit_lab.experiment.record import run_record
 from quietbit_lab.report.runs import PlacedRun, label_of
 from quietbit_lab.task.registry import TaskSpec, build_task
+from unit.simulate.makers import chosen
 
 STEPS = {"gaussian": 0.6, "sign": 0.3, "imvu": 0.6, "none": 2.0}
 EVIL = "</script><script>document.title='broken'</script><img src=x onerror=alert(1)> {{data}}"
@@ -25,11 +24,11 @@ def runs() -> tuple[PlacedRun, ...]:
     for mechanism, step in STEPS.items():
         for target in (5.0, 10.0, 20.0) if mechanism != "none" else (None,):
             for seed in (1, 2):
-                settings = Settings(
-                    mechanism, lr=step, rounds=6, cohort=60, clip=1.0, momentum=0.8, target_epsilon=target,
-                    evaluate_every=2, seed=seed, words="seeded",
+                setup = chosen(
+                    mechanism=mechanism, lr=step, rounds=6, cohort=60, clip=1.0, momentum=0.8, epsilon=target,
+                    evaluate_every=2, seed=seed, rng="seeded",
                 )  # fmt: skip
-                record = run_record(simulate(problem, settings), spec.to_json())
+                record = run_record(train(problem, *setup), spec.to_json())
                 found.append(PlacedRun(label_of(record), record))
     return tuple(found)
 

@@ -43,7 +43,7 @@ def test_settings_and_tasks_in_words():
         "mechanism": "sign",
         "lr": 0.1,
         "seed": 1,
-        "noise": None,
+        "noise_multiplier": None,
         "beta": 1.0,
         "local_steps": 1,
         "local_rate": 1,

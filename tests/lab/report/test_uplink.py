@@ -3,7 +3,7 @@ import pytest
 from lab.report.makers import runs
 from quietbit import InvalidParameter
 from quietbit.plot.figure import render_figure
-from quietbit_lab.report.plots import _size, plot_uplink
+from quietbit_lab.report.plots import plot_uplink, shown_size
 from quietbit_lab.report.runs import settings_within
 
 
@@ -20,4 +20,4 @@ def test_a_point_per_mechanism_at_its_bytes():
 
 
 def test_sizes_for_people():
-    assert [_size(v) for v in (0, 100, 2000, 5e6, 1e13)] == ["", "100 B", "2 kB", "5 MB", "10000 GB"]
+    assert [shown_size(v) for v in (0, 100, 2000, 5e6, 1e13)] == ["", "100 B", "2 kB", "5 MB", "10000 GB"]

@@ -1,16 +1,16 @@
 import numpy as np
-from quietbit.plan.settings import Settings
 
 from quietbit.simulate.loop import simulate
 from quietbit_lab.task.registry import TaskSpec, build_task
+from unit.simulate.makers import chosen
 
 
 def test_digits_are_learnt_privately():
     problem = build_task(TaskSpec("digits"))
     assert problem.dimension == 650
     assert problem.sizes.size == 1437
-    settings = Settings("imvu", 0.3, 30, 700, 2.0, epsilon=2.0, seed=1, words="seeded")
-    run = simulate(problem, settings)
+    setup = chosen(mechanism="imvu", lr=0.3, rounds=30, cohort=700, clip=2.0, design_epsilon=2.0, seed=1, rng="seeded")
+    run = simulate(problem, *setup)
     assert run.points[-1].score.accuracy > 0.6
     assert np.isfinite(run.guarantee.epsilon_upper)
 

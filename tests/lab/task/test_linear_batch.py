@@ -3,7 +3,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from quietbit.plan.settings import Settings
 
 import quietbit
 from quietbit.simulate.loop import simulate
@@ -11,26 +10,30 @@ from quietbit.simulate.problem import Score
 from quietbit_lab.task.linear_batch import Batch, train_many
 from quietbit_lab.task.linear_device import DeviceProblem, open_device
 from quietbit_lab.task.linear_sweep import restore, save
-from unit.simulate.makers import small_problem
+from unit.simulate.makers import setting, small_problem
 
-COMMON = {"rounds": 6, "cohort": 20, "clip": 1.0, "seed": 3, "words": "seeded", "evaluate_at": (2, 6)}
+COMMON = {"rounds": 6, "cohort": 20, "clip": 1.0, "seed": 3, "rng": "seeded", "evaluate_at": (2, 6)}
 
 
 def given(mechanism, lr=0.5, **more):
-    return Settings(mechanism, lr, **{**COMMON, **more})
+    return setting(mechanism=mechanism, lr=lr, **{**COMMON, **more})
+
+
+def parts(settings):
+    return settings.plan, settings.training
 
 
 ALL = [
     given("none"),
-    given("gaussian", noise=2.0),
-    given("gaussian", noise=2.0, trust="central"),
-    given("imvu", epsilon=1.0),
-    given("imvu", epsilon=1.0, lr=0.1, trust="secure-aggregation"),
-    given("imvu", epsilon=2.0, beta=4.0, clamp=True, clip=0.5),
-    given("imvu", epsilon=2.0, bits=2, levels=5),
-    given("mvu", epsilon=2.0, bits=1),
-    given("sign", noise=1.0, lr=0.05),
-    given("skellam", noise=2.0),
+    given("gaussian", noise_multiplier=2.0),
+    given("gaussian", noise_multiplier=2.0, trust="central"),
+    given("imvu", design_epsilon=1.0),
+    given("imvu", design_epsilon=1.0, lr=0.1, trust="secure-aggregation"),
+    given("imvu", design_epsilon=2.0, beta=4.0, clamp=True, clip=0.5),
+    given("imvu", design_epsilon=2.0, bits=2, levels=5),
+    given("mvu", design_epsilon=2.0, bits=1),
+    given("sign", noise_multiplier=1.0, lr=0.05),
+    given("skellam", noise_multiplier=2.0),
 ]
 
 
@@ -43,13 +46,13 @@ def test_every_run_has_the_account_and_the_points_of_its_own_simulation(data):
     batch = Batch(data, ALL)
     batch.advance(100)
     for run, settings, draws in zip(batch.runs(), ALL, batch.draws, strict=True):
-        alone = simulate(data.problem, settings)
+        alone = simulate(data.problem, *parts(settings))
         assert (run.status, run.reason, run.rounds) == (alone.status, alone.reason, alone.rounds)
         assert run.bytes_per_client == alone.bytes_per_client
         assert run.guarantee == alone.guarantee
         for mine, other in zip(run.points, alone.points, strict=True):
             assert (mine.round, mine.guarantee, mine.uplink_bytes) == (other.round, other.guarantee, other.uplink_bytes)
-        one_by_one = settings.mechanism in ("imvu", "mvu", "sign")
+        one_by_one = settings.plan.mechanism in ("imvu", "mvu", "sign")
         assert draws == ("every client" if one_by_one else draws)
         assert run.parameters.any()
 
@@ -59,7 +62,7 @@ def test_without_noise_it_is_the_simulator(momentum):
     runs = [given("none", lr=lr, clip=clip, momentum=momentum) for lr, clip in ((0.3, 1.0), (1.0, 0.2))]
     problem = small_problem()
     for run, settings in zip(train_many(problem, runs), runs, strict=True):
-        alone = simulate(problem, settings)
+        alone = simulate(problem, *parts(settings))
         np.testing.assert_allclose(run.parameters, alone.parameters, rtol=1e-5, atol=1e-6)
         assert [p.score.accuracy for p in run.points] == [p.score.accuracy for p in alone.points]
 
@@ -67,11 +70,11 @@ def test_without_noise_it_is_the_simulator(momentum):
 def test_l1_and_sampled_cohorts():
     runs = [
         given("none", norm="l1", participation="sampled"),
-        given("laplace", norm="l1", participation="sampled", noise=1.0),
+        given("laplace", norm="l1", participation="sampled", noise_multiplier=1.0),
     ]
     problem = small_problem()
     exact, noisy = train_many(problem, runs)
-    alone = [simulate(problem, settings) for settings in runs]
+    alone = [simulate(problem, *parts(settings)) for settings in runs]
     np.testing.assert_allclose(exact.parameters, alone[0].parameters, rtol=1e-5, atol=1e-6)
     assert noisy.guarantee == alone[1].guarantee
     assert np.isfinite(noisy.parameters).all()
@@ -79,22 +82,24 @@ def test_l1_and_sampled_cohorts():
 
 def test_a_run_that_diverges_or_meets_its_target_leaves_the_others_alone(data):
     runs = [
-        given("imvu", epsilon=1.0, lr=1e30),
+        given("imvu", design_epsilon=1.0, lr=1e30),
         given("none", lr=0.5),
-        given("gaussian", noise=2.0, target_epsilon=3.0),
-        given("gaussian", target_epsilon=3.0),
+        given("gaussian", noise_multiplier=2.0, epsilon=2.0),
+        given("gaussian", epsilon=3.0),
         given("none", lr=1e30),
     ]
     batch = Batch(data, runs)
     batch.advance(100)
     found = batch.runs()
     for run, settings in zip(found, runs, strict=True):
-        alone = simulate(data.problem, settings)
+        alone = simulate(data.problem, *parts(settings))
         assert (run.status, run.rounds, run.guarantee) == (alone.status, alone.rounds, alone.guarantee)
         assert run.reason.split(": parameters")[0] == alone.reason.split(": parameters")[0]
         assert [(p.round, p.guarantee) for p in run.points] == [(p.round, p.guarantee) for p in alone.points]
     assert [run.status for run in found] == ["diverged", "finished", "target reached", "finished", "diverged"]
-    np.testing.assert_allclose(found[1].parameters, simulate(data.problem, runs[1]).parameters, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        found[1].parameters, simulate(data.problem, *parts(runs[1])).parameters, rtol=1e-5, atol=1e-6
+    )
 
 
 def test_runs_far_behind_are_dropped_and_say_so(data, monkeypatch):
@@ -104,7 +109,7 @@ def test_runs_far_behind_are_dropped_and_say_so(data, monkeypatch):
     scores = iter(table.values())
     monkeypatch.setattr(DeviceProblem, "scores", lambda self, models: [Score(a, 1.0) for a in next(scores)])
     runs = [given("none", lr=lr, evaluate_at=tuple(table)) for lr in (0.5, 0.1, 0.2)]
-    runs.append(given("gaussian", noise=2.0, evaluate_at=tuple(table)))
+    runs.append(given("gaussian", noise_multiplier=2.0, evaluate_at=tuple(table)))
     batch = Batch(data, runs, 0.2)
     batch.advance(100)
     best, slow, catching, other = batch.runs()
@@ -116,17 +121,22 @@ def test_runs_far_behind_are_dropped_and_say_so(data, monkeypatch):
 
 
 def test_seeded_batches_repeat_and_secure_ones_do_not(data):
-    runs = [given("imvu", epsilon=1.0), given("gaussian", noise=1.0)]
+    runs = [given("imvu", design_epsilon=1.0), given("gaussian", noise_multiplier=1.0)]
     first, again = train_many(data.problem, runs), train_many(data.problem, runs)
     for left, right in zip(first, again, strict=True):
         np.testing.assert_array_equal(left.parameters, right.parameters)
-    secure = [given("gaussian", noise=1.0, words="secure")]
+    secure = [given("gaussian", noise_multiplier=1.0, rng="secure")]
     left, right = train_many(data.problem, secure)[0], train_many(data.problem, secure)[0]
     assert not np.array_equal(left.parameters, right.parameters)
 
 
 def test_a_checkpoint_continues_as_if_nothing_had_happened(data, tmp_path):
-    runs = [given("imvu", epsilon=1.0), given("gaussian", noise=1.0), given("none", lr=1e30), given("none")]
+    runs = [
+        given("imvu", design_epsilon=1.0),
+        given("gaussian", noise_multiplier=1.0),
+        given("none", lr=1e30),
+        given("none"),
+    ]
     whole, path = Batch(data, runs), tmp_path / "batch.npz"
     whole.advance(100)
     part = Batch(data, runs)
@@ -156,8 +166,8 @@ def test_a_checkpoint_continues_as_if_nothing_had_happened(data, tmp_path):
         ([], "at least one"),
         ([given("none"), given("none", seed=4)], "walks"),
         ([given("none", local_steps=2)], "one local step"),
-        ([given("imvu", epsilon=1.0, unit="sample")], "client-level"),
-        ([given("skellam", noise=2.0, bits=6)], "more bits"),
+        ([given("imvu", design_epsilon=1.0, unit="sample")], "client-level"),
+        ([given("skellam", noise_multiplier=2.0, bits=6)], "more bits"),
     ],
 )
 def test_what_cannot_be_done_is_refused(data, settings, mention):
@@ -168,7 +178,7 @@ def test_what_cannot_be_done_is_refused(data, settings, mention):
 def test_records_name_the_device_and_what_was_drawn(data):
     from quietbit_lab.task.linear_sweep import batch_records
 
-    batch = Batch(data, [given("gaussian", noise=1.0), given("imvu", epsilon=1.0)])
+    batch = Batch(data, [given("gaussian", noise_multiplier=1.0), given("imvu", design_epsilon=1.0)])
     batch.advance(100)
     found = batch_records(batch, batch.runs(), {"name": "clusters"})
     assert [record["draws"] for record in found] == ["law of the sum", "every client"]
@@ -178,7 +188,7 @@ def test_records_name_the_device_and_what_was_drawn(data):
 
 
 def test_a_batch_can_be_ended_where_it_is(data):
-    settings = given("imvu", epsilon=1.0)
+    settings = given("imvu", design_epsilon=1.0)
     batch = Batch(data, [settings, given("none", lr=1e30)])
     batch.advance(3)
     batch.end_all("interrupted", "Interrupted in round 4.")
@@ -186,13 +196,14 @@ def test_a_batch_can_be_ended_where_it_is(data):
     assert batch.done
     assert (run.status, run.rounds, [p.round for p in run.points]) == ("interrupted", 3, [2])
     assert gone.status == "diverged"
-    assert run.guarantee == simulate(data.problem, given("imvu", epsilon=1.0, rounds=3, evaluate_at=())).guarantee
+    short = given("imvu", design_epsilon=1.0, rounds=3, evaluate_at=())
+    assert run.guarantee == simulate(data.problem, *parts(short)).guarantee
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 def test_a_gpu_draws_what_a_cpu_draws(data):
     """The same words give the same counts; errors that differ in a last digit may move a few of them."""
-    runs = [settings for settings in ALL if settings.mechanism in ("none", "imvu", "sign")]
+    runs = [settings for settings in ALL if settings.plan.mechanism in ("none", "imvu", "sign")]
     found = []
     for name in ("cpu", "cuda"):
         batch = Batch(DeviceProblem(data.problem, open_device(name)), runs)

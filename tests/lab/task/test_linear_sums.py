@@ -50,7 +50,7 @@ def test_one_bit_laws_are_the_mechanisms_own(mechanism):
         one = probability(kind, t)
         assert meaning.low * (1 - one) + meaning.high * one == pytest.approx(mechanism.expectation(value), abs=1e-13)
         if isinstance(mechanism, quietbit.InterpolatedMVU):
-            assert one == pytest.approx(mechanism.law(value)[1], abs=1e-14)
+            assert one == pytest.approx(mechanism.distribution(value)[1], abs=1e-14)
     codes = np.zeros(40, dtype=np.uint8)
     codes[1] = 1
     assert decode(mechanism, codes)[:2].tolist() == [meaning.low, meaning.high]

@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from quietbit.plan.settings import Settings
 
 import quietbit
 from quietbit.mechanism.ball import Ball, Norm
@@ -10,7 +9,7 @@ from quietbit.simulate.problem import LocalPlan
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
 from quietbit_lab.task.linear import LinearSoftmax
 from quietbit_lab.task.module import ModuleProblem, femnist_network, mnist_network
-from unit.simulate.makers import small_dataset
+from unit.simulate.makers import chosen, small_dataset
 
 torch = pytest.importorskip("torch")
 
@@ -157,8 +156,11 @@ def test_inputs_of_the_users_own_making():
 
 def test_a_user_module_trains_at_sample_level():
     problem = ModuleProblem(images(40, 10), Partition.groups(40, 10, 0), mnist_network)
-    settings = Settings("imvu", 0.1, 2, 2, 1.0, epsilon=1.0, beta=8.0, clamp=True, unit="sample", words="seeded")
-    first, second = simulate(problem, settings), simulate(problem, settings, threads=2)
+    setup = chosen(
+        mechanism="imvu", lr=0.1, rounds=2, cohort=2, clip=1.0, design_epsilon=1.0, beta=8.0, clamp=True, unit="sample",
+        rng="seeded",
+    )  # fmt: skip
+    first, second = simulate(problem, *setup), simulate(problem, *setup, threads=2)
     assert first.status == "finished"
     np.testing.assert_array_equal(first.parameters, second.parameters)
     assert first.guarantee.unit is Unit.SAMPLE

@@ -87,7 +87,7 @@ def test_the_vector_mechanism_says_profile_rows_and_bytes(capsys, tmp_path):
     )
     result = shell(capsys, *words, "--delta", "0", "--keep", "512", "--out", tmp_path / "p.json", "--json")
     assert result.code == 0
-    assert result.json["payload_bytes"] == 88
+    assert result.json["payload_bytes"] == 80
     assert result.json["keep"] == 512
     assert result.json["profile"]["levels"] == 2
     assert result.json["epsilon_upper"] <= 4

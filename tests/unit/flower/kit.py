@@ -11,6 +11,10 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from quietbit.flower import PrivateUplink, Simulation
+from quietbit.node.ledger import Books, StateLedger
+
+SIMULATED = PrivateUplink(simulation=Simulation(seed=7))  # the mod of every test without a policy of its own
 RUN = 2**63 + 5  # Flower's ids use all 64 bits
 CONFIG = {
     "quietbit.mechanism": "imvu",
@@ -18,8 +22,6 @@ CONFIG = {
     "quietbit.epsilon": 20.0,
     "quietbit.adjacency": "replace-one",
     "quietbit.releases": 4,
-    "quietbit.words": "seeded",
-    "quietbit.seed": 7,
     "num-server-rounds": 3,
 }
 SHAPES = {"weight": (5, 7), "bias": (7,)}
@@ -68,6 +70,11 @@ def context(node: int, partition: int = 0, config=None, run: int = RUN, **node_c
     """A node's context; keywords of the node config are written with _ for the dot."""
     own = {"partition-id": partition} | {key.replace("_", ".", 1): value for key, value in node_config.items()}
     return Context(run, node, own, RecordDict(), dict(CONFIG if config is None else config))
+
+
+def ledger(place: Context) -> Books:
+    """What a simulated node has noted."""
+    return StateLedger(dict(place.state["quietbit"]) if "quietbit" in place.state else {}).read()
 
 
 def trained(message: Message, shift, metrics=None) -> Message:

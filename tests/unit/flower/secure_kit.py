@@ -9,11 +9,11 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from quietbit.flower import PrivateStrategy, PrivateUplink, RunSettings
+from quietbit.flower import PrivateStrategy, RunSettings
 from quietbit.simulate.client_rng import seeded_client_rng
 from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink
-from unit.flower.kit import DIMENSION, HandGrid, app, be_the_server, context, model
+from unit.flower.kit import DIMENSION, SIMULATED, HandGrid, app, be_the_server, context, model
 
 SUM = "quietbit-sum"
 CONFIG = {
@@ -22,11 +22,9 @@ CONFIG = {
     "quietbit.epsilon": 4.0,
     "quietbit.adjacency": "zero-out",
     "quietbit.releases": 2,
-    "quietbit.words": "seeded",
-    "quietbit.seed": 7,
     "quietbit.trust": "secure-aggregation",
     "quietbit.threshold": 4,
-    "quietbit.honest": 3,
+    "quietbit.min-honest-clients": 3,
 }
 NODES = list(range(101, 107))
 SETTINGS = RunSettings.from_run_config(CONFIG)
@@ -55,7 +53,7 @@ class Room(HandGrid):
         node, step = message.metadata.dst_node_id, message.content[SUM]["step"]
         if (step, node) in self.gone:
             return None
-        reply = PrivateUplink()(message, self.contexts[node], app_of or app(shift(node)))
+        reply = SIMULATED(message, self.contexts[node], app_of or app(shift(node)))
         if self.alter is not None and not reply.has_error():
             reply = self.alter(step, node, reply)
         self.seen.append((step, node, reply))

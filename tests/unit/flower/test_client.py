@@ -1,7 +1,9 @@
 """The mod: one release per answer and nothing beside it; a ledger that is written first; reasons to decline."""
 
-import logging
 import pickle
+import shutil
+import sys
+import threading
 import warnings
 
 import numpy as np
@@ -11,18 +13,25 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from quietbit.flower import NodeLedger, PlaintextWarning, PrivateUplink, RunSettings, SeededWordsWarning, read_ledger
-from quietbit.flower.job import _warn_without_file
-from quietbit.flower.release import Release
-from quietbit.flower.request import Request
+from quietbit._validate import InvalidParameter
+from quietbit.flower import PrivateUplink, RunSettings, SeededRngWarning, Simulation
+from quietbit.flower.messages import Request
+from quietbit.node.filter import Cap
+from quietbit.node.gatekeeper import Gatekeeper
+from quietbit.node.ledger import FileLedger
+from quietbit.node.policy import Policy
+from quietbit.node.question import Framed
+from quietbit.node.release import Kept, spent
+from quietbit.privacy.guarantee import Adjacency, Trust
 from quietbit.simulate.client_rng import seeded_client_rng
 from quietbit.wire.uplink import Uplink
-from unit.flower.kit import CONFIG, DIMENSION, RUN, app, be_the_server, context, model, trained
+from unit.flower.kit import CONFIG, DIMENSION, RUN, SIMULATED, app, be_the_server, context, ledger, model, trained
+from unit.node.makers import books, write_policy
 
 SETTINGS = RunSettings.from_run_config(CONFIG)
 MECHANISM = SETTINGS.mechanism_for(DIMENSION)
 SHIFT = np.linspace(-0.2, 0.3, DIMENSION)
-pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededWordsWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
 
 
 def question(number=1, node=11, kind="train", mechanism=MECHANISM, run=RUN, arrays=None):
@@ -32,11 +41,6 @@ def question(number=1, node=11, kind="train", mechanism=MECHANISM, run=RUN, arra
     message = Message(content, node, kind)
     message.metadata.__dict__["_message_id"] = f"question-{number}"
     return message
-
-
-def ledger(place):
-    text = place.state["quietbit"]["ledger"]
-    return NodeLedger.from_text(text, "the state")
 
 
 def reason(reply, begins="quietbit: "):
@@ -53,10 +57,10 @@ def never(*_):
 
 def test_an_answer_is_one_release_and_nothing_else():
     place = context(11, partition=2)
-    reply = PrivateUplink()(question(3), place, app(SHIFT))
+    reply = SIMULATED(question(3), place, app(SHIFT))
     assert list(reply.content) == ["quietbit"]
     assert list(reply.content["quietbit"]) == ["release"]
-    release = Release.from_bytes(reply.content["quietbit"]["release"])
+    release = Framed.from_bytes(reply.content["quietbit"]["release"])
     assert (release.run, release.round, release.node) == (RUN, 3, 11)
     assert reply.metadata.reply_to_message_id == "question-3"
     expected = Uplink(MECHANISM).send([SHIFT], seeded_client_rng(7)(2, 2))
@@ -69,8 +73,8 @@ def test_the_codes_follow_the_sign_of_received_minus_trained():
     del config["quietbit.releases"]
     mechanism = RunSettings.from_run_config(config).mechanism_for(DIMENSION)
     shift = np.where(np.arange(DIMENSION) % 3 == 0, 0.15, -0.15)
-    reply = PrivateUplink()(question(mechanism=mechanism), context(11, config=config), app(shift))
-    payload = Release.from_bytes(reply.content["quietbit"]["release"]).payload
+    reply = SIMULATED(question(mechanism=mechanism), context(11, config=config), app(shift))
+    payload = Framed.from_bytes(reply.content["quietbit"]["release"]).payload
     agree = np.sign(Uplink(mechanism).receive([payload])) == np.sign(shift)
     assert agree.mean() > 0.9  # 0.99 on average
 
@@ -83,184 +87,296 @@ def test_the_order_of_the_apps_arrays_does_not_matter():
         message.content["arrays"].clear()  # an app may eat what it was given
         return reply
 
-    replies = [PrivateUplink()(question(), context(11), call) for call in (app(SHIFT), shuffled)]
+    replies = [SIMULATED(question(), context(11), call) for call in (app(SHIFT), shuffled)]
     assert replies[0].content["quietbit"] == replies[1].content["quietbit"]
 
 
-def test_the_ledger_is_written_before_a_word_is_drawn(monkeypatch):
+def test_the_ledger_is_written_before_the_app_is_called_and_a_word_is_drawn(monkeypatch):
     place, seen = context(11), []
     plain = Uplink.send
 
     def send(self, *args):
-        seen.append(ledger(place).releases)
+        seen.append(("drawn", ledger(place).releases))
         return plain(self, *args)
+
+    def watched(message, _):
+        seen.append(("called", ledger(place).releases))
+        return trained(message, SHIFT)
 
     monkeypatch.setattr(Uplink, "send", send)
     for number in (1, 2):
-        assert PrivateUplink()(question(number), place, app(SHIFT)).has_content()
-    assert seen == [1, 2]
-    guarantee = ledger(place).guarantee(SETTINGS.delta, SETTINGS.privacy_adjacency)
-    curve = MECHANISM.privacy(SETTINGS.privacy_adjacency)
-    assert guarantee.epsilon_upper == curve.repeat(2).epsilon_upper(SETTINGS.delta)
+        assert SIMULATED(question(number), place, watched).has_content()
+    assert seen == [("called", 1), ("drawn", 1), ("called", 2), ("drawn", 2)]
 
 
-def test_a_release_that_fails_later_is_counted():
-    place = context(11)
-    reply = PrivateUplink()(question(), place, app(np.full(DIMENSION, np.nan)))
-    assert "NaN" not in reason(reply)
-    assert "finite" not in reason(reply)
-    assert ledger(place).releases == 1
+def fails(*_):
+    raise ValueError("label 7 of patient Ada")
+
+
+def leaves(*_):
+    sys.exit("patient Ada")
+
+
+def says(message, _):
+    return Message(Error(1, "patient Ada"), reply_to=message)
+
+
+def forgets(*_):
+    return None
+
+
+def other(message, _):
+    return Message(RecordDict({"arrays": ArrayRecord({"w": Array(np.zeros(3))})}), reply_to=message)
+
+
+def nothing(message, _):
+    return Message(RecordDict(), reply_to=message)
+
+
+def two_models(message, _):
+    return Message(RecordDict({"arrays": model(), "more": model()}), reply_to=message)
+
+
+def garbled(message, _):
+    arrays = dict(model())
+    old = arrays["weight"]
+    arrays["weight"] = Array(dtype=old.dtype, shape=old.shape, stype=old.stype, data=b"PK\x03\x04 is no archive")
+    return Message(RecordDict({"arrays": ArrayRecord(arrays)}), reply_to=message)
+
+
+FAILURES = {
+    "raises": fails, "leaves": leaves, "an error": says, "None": forgets, "other arrays": other, "nothing": nothing,
+    "two models": two_models, "garbled": garbled, "NaN": app(np.full(DIMENSION, np.nan)),
+    "one NaN": app(np.where(np.arange(DIMENSION) == 3, np.nan, SHIFT)), "infinite": app(np.full(DIMENSION, np.inf)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", FAILURES)
+def test_failing_cannot_be_told_from_an_update_of_zero(what):
+    """The same records, the same size, the same ledger: to the last bit what an app gives that learns nothing."""
+    place, still = context(11, partition=2), context(11, partition=2)
+    reply = SIMULATED(question(3), place, FAILURES[what])
+    usual = SIMULATED(question(3), still, app(np.zeros(DIMENSION)))
+    assert reply.content == usual.content
+    assert not reply.has_error()
+    assert ledger(place).releases == ledger(still).releases == 1
+
+
+def test_a_server_that_chooses_weights_to_overflow_learns_nothing():
+    """The attack that read a training image bit by bit: whether a step overflows depended on a pixel."""
+
+    def step(pixel):
+        return app(np.full(DIMENSION, np.inf if pixel else 1e300))
+
+    replies = [SIMULATED(question(1), context(11), step(pixel)) for pixel in (True, False)]
+    assert [reply.has_error() for reply in replies] == [False, False]
+    sizes = {len(reply.content["quietbit"]["release"]) for reply in replies}
+    assert len(sizes) == 1
 
 
 def test_the_budget_ends_it_whatever_the_server_asks():
-    place, mod = context(11), PrivateUplink()
+    place = context(11)
     for number in (1, 2, 3, 4):
-        assert mod(question(number), place, app(SHIFT)).has_content()
+        assert SIMULATED(question(number), place, app(SHIFT)).has_content()
     for number in (5, 6, 100):
-        assert "The budget of the run" in reason(mod(question(number), place, never))
+        said = reason(SIMULATED(question(number), place, never))
+        assert said == "quietbit: The budget of the run is spent."
     assert ledger(place).releases == 4
 
 
+def owned(folder, **changes):
+    """The node config of a node with a policy."""
+    return {"quietbit_policy": write_policy(folder, **{"seed": 7, "epsilon": 1e4} | changes)}
+
+
+def test_without_a_policy_nothing_is_released():
+    said = reason(PrivateUplink()(question(), context(11), never))
+    assert "releases nothing without one" in said
+    assert "quietbit node init" in said
+
+
+def test_on_a_supernode_a_simulations_rules_do_not_hold(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/flwr-clientapp", "--run-once"])
+    assert "releases nothing without one" in reason(SIMULATED(question(), context(11), never))
+
+
+def test_the_nodes_policy_goes_before_a_simulations_rules(tmp_path):
+    own = owned(tmp_path, mechanisms=("gaussian",))
+    assert "does not allow the mechanism 'imvu'" in reason(SIMULATED(question(), context(11, **own), never))
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"quietbit_epsilom": 1.0}, {"quietbit_epsilon": 1.0}, {"quietbit_ledger": "/x"}, {"quietbit_seed": 1},
+        {"quietbit_policy": 3}, {"quietbit_policy": "policy.toml"}, {"quietbit_policy": "/nowhere/policy.toml"},
+        {"quietbit_policy": "/x", "quietbit_gatekeeper": "/y"}, {"quietbit_gatekeeper": "gate"},
+        {"Quietbit_policy": "/x"}, {"quietbit_gatekeeper": "/nowhere/gate"},
+    ],
+)  # fmt: skip
+def test_a_node_config_with_a_mistake_releases_nothing_and_tells_nobody_what_is_in_it(own):
+    said = reason(SIMULATED(question(), context(11, **own), never))
+    assert "its owner's log says why" in said
+    assert not any(str(value) in said for value in own.values())
+
+
 def test_a_cap_of_the_node_is_not_raised_by_the_run(tmp_path):
-    cap = {"quietbit_epsilon": 8.0, "quietbit_delta": 1e-5, "quietbit_adjacency": "replace-one"}
-    path = tmp_path / "ledger.json"
-    own = cap | {"quietbit_ledger": str(path), "quietbit_words": "seeded"}
+    own = owned(tmp_path, epsilon=8.0)
     mod, answers = PrivateUplink(), 0
-    for run in range(10, 20):  # every run is a new one, with a new context and a budget of a million
+    for run in range(10, 40):  # every run is a new one, with a new context and a budget of a million
         config = CONFIG | {"quietbit.epsilon": 1e6, "quietbit.design-epsilon": 0.5 + run / 100}
         del config["quietbit.releases"]
         mechanism = RunSettings.from_run_config(config).mechanism_for(DIMENSION)
         place = context(11, config=config, run=run, **own)
         reply = mod(question(1, mechanism=mechanism, run=run), place, app(SHIFT))
         answers += reply.has_content()
-    assert 0 < answers < 10
-    assert "The budget of this node" in reason(reply)
-    found = read_ledger(path)
-    assert found.releases == answers == len(found.spent)
-    assert found.guarantee(1e-5, SETTINGS.privacy_adjacency).epsilon_upper <= 8.0
+    assert 0 < answers < 30
+    assert reason(reply) == "quietbit: The budget of this node is spent."
+    cap = Cap(8.0, 1e-5, Adjacency.REPLACE_ONE, Trust.LOCAL)
+    assert books(tmp_path).releases == answers
+    assert cap.epsilon_upper(spent(books(tmp_path), cap, 0, 0.0, {})) <= 8.0
 
 
 def test_restarts_and_new_runs_go_on_with_the_file(tmp_path):
-    path = tmp_path / "ledger.json"
-    own = {"quietbit_ledger": str(path), "quietbit_words": "seeded"}
+    own = owned(tmp_path)
     for run in (1, 2, 3, 4):
-        reply = PrivateUplink()(question(run=run), context(run, run=run, **own), app(SHIFT))
-        assert reply.has_content()
+        assert PrivateUplink()(question(run=run), context(run, run=run, **own), app(SHIFT)).has_content()
     assert "budget of the run" in reason(PrivateUplink()(question(run=5), context(5, run=5, **own), never))
-    path.write_text(path.read_text()[:-30])
-    assert "ledger" in reason(PrivateUplink()(question(run=6), context(6, run=6, **own), never))
-    # Without a file the context is all there is: a new one starts from nothing.
-    assert PrivateUplink()(question(run=5), context(5, run=5), app(SHIFT)).has_content()
+    (tmp_path / "ledger").write_text((tmp_path / "ledger").read_text()[:-30])
+    said = reason(PrivateUplink()(question(run=6), context(6, run=6, **own), never))
+    assert said == "quietbit: This node cannot use its policy or its ledger; its owner's log says why."
 
 
-def test_a_ledger_that_cannot_be_written_stops_the_release(tmp_path):
-    own = {"quietbit_ledger": str(tmp_path / "none" / "ledger.json"), "quietbit_words": "seeded"}
-    assert "Cannot lock the ledger" in reason(PrivateUplink()(question(), context(11, **own), never))
+def test_a_ledger_and_counter_that_go_back_within_a_run_are_noticed(tmp_path):
+    own = owned(tmp_path)
+    place = context(11, **own)
+    shutil.copytree(tmp_path, tmp_path / "copy")
+    assert PrivateUplink()(question(1), place, app(SHIFT)).has_content()
+    for name in ("ledger", "counter"):
+        shutil.copy(tmp_path / "copy" / name, tmp_path / name)
+    assert "its owner's log says why" in reason(PrivateUplink()(question(2), place, never))
 
 
 def test_a_round_is_answered_once():
-    place, mod = context(11), PrivateUplink()
-    assert mod(question(2), place, app(SHIFT)).has_content()
+    place = context(11)
+    assert SIMULATED(question(2), place, app(SHIFT)).has_content()
     for number in (2, 1):  # not the words of a node that released nothing: it did, and the reply may be lost
-        assert "must be above 2" in reason(mod(question(number), place, never), "quietbit, answered before: ")
+        assert "must be above 2" in reason(SIMULATED(question(number), place, never), "quietbit, answered before: ")
 
 
-def test_a_node_without_a_ledger_file_warns_once_in_a_process(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
-    _warn_without_file.cache_clear()
-    own = {"quietbit_ledger": str(tmp_path / "ledger.json"), "quietbit_words": "seeded"}
-    PrivateUplink()(question(), context(11, **own), app(SHIFT))
-    assert "must have quietbit.ledger" not in caplog.text
-    for number in (1, 2):
-        PrivateUplink()(question(number), context(11), app(SHIFT))
-    found = [record for record in caplog.records if "must have quietbit.ledger" in record.getMessage()]
-    assert [record.levelno for record in found] == [logging.WARNING]
+def test_a_release_that_is_noted_and_cannot_be_made_says_so(monkeypatch):
+    def broken(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(Uplink, "send", broken)
+    place = context(11)
+    reason(SIMULATED(question(), place, app(SHIFT)), "quietbit, answered before: ")
+    assert ledger(place).releases == 1
 
 
-def test_a_server_with_other_settings_is_declined_before_training():
-    mod, other = PrivateUplink(), {"quietbit.clip": 2.0}
-    theirs = RunSettings.from_run_config(CONFIG | other).mechanism_for(DIMENSION)
-    assert "clip of the server's mechanism must be 1.0, got 2.0" in reason(
-        mod(question(mechanism=theirs), context(11), never)
-    )
-    design = RunSettings.from_run_config(CONFIG | {"quietbit.releases": 5}).mechanism_for(DIMENSION)
-    assert "identity of the server's mechanism" in reason(mod(question(mechanism=design), context(11), never))
+def test_the_gatekeeper_gives_the_release_of_the_process(tmp_path):
+    """The same question through the socket and without: the same bytes, and the same line in the ledger."""
+    replies = []
+    for way in ("policy", "gatekeeper"):
+        folder = tmp_path / way
+        folder.mkdir()
+        own = owned(folder)
+        if way == "gatekeeper":
+            policy = Policy.load(own.pop("quietbit_policy"))
+            gate = Gatekeeper(Kept(policy, FileLedger(policy.ledger, policy.counter), {}), folder / "gate")
+            thread = threading.Thread(target=gate.serve)
+            thread.start()
+            own = {"quietbit_gatekeeper": str(folder / "gate")}
+        place = context(11, partition=2, **own)
+        replies.append(
+            [PrivateUplink()(question(number), place, call) for number, call in ((1, app(SHIFT)), (2, fails))]
+        )
+        assert "must be above 2" in reason(PrivateUplink()(question(2), place, never), "quietbit, answered before: ")
+        assert books(folder).releases == 2
+    gate.stop()
+    thread.join()
+    for one, two in zip(*replies, strict=True):
+        assert one.content == two.content
+
+
+def test_a_server_with_other_mechanisms_is_priced_not_believed(tmp_path):
+    """The run says clip 1 and four releases; the server asks for something else: the node prices what is asked."""
+    loud = RunSettings.from_run_config(CONFIG | {"quietbit.releases": 1}).mechanism_for(DIMENSION)
+    place = context(11)
+    assert SIMULATED(question(1, mechanism=loud), place, app(SHIFT)).has_content()
+    assert "budget of the run" in reason(SIMULATED(question(2, mechanism=loud), place, never))
+    wide = RunSettings.from_run_config(CONFIG | {"quietbit.clip": 3.0}).mechanism_for(DIMENSION)
+    assert "so large a clip" in reason(PrivateUplink()(question(mechanism=wide), context(11, **owned(tmp_path)), never))
+
+
+def test_questions_that_are_none_are_declined_before_training():
     wider = SETTINGS.mechanism_for(DIMENSION + 1)
-    assert "dimension of the server's mechanism" in reason(mod(question(mechanism=wider), context(11), never))
+    assert "number of learnt parameters must be 43" in reason(SIMULATED(question(mechanism=wider), context(11), never))
     plain = question()
     del plain.content["quietbit"]
-    assert "is its strategy a PrivateStrategy?" in reason(mod(plain, context(11), never))
-    assert "quietbit.mechanism, which is missing" in reason(mod(question(), context(11, config={}), never))
+    assert "is its strategy a PrivateStrategy?" in reason(SIMULATED(plain, context(11), never))
+    assert "quietbit.mechanism, which is missing" in reason(SIMULATED(question(), context(11, config={}), never))
+    for key in ("quietbit.epsilom", "quietbit.words", "quietbit.seed"):
+        config = CONFIG | {key: "seeded"}
+        assert "run-config key must be one of" in reason(SIMULATED(question(), context(11, config=config), never))
     two = question()
     two.content["more"] = model(1)
-    assert "number of ArrayRecords" in reason(mod(two, context(11), never))
-
-
-def test_an_app_that_answers_with_something_else_is_declined():
-    def other(message, _):
-        return Message(RecordDict({"arrays": ArrayRecord({"w": Array(np.zeros(3))})}), reply_to=message)
-
-    def nothing(message, _):
-        return Message(RecordDict(), reply_to=message)
-
-    place = context(11)
-    assert "trained arrays must have the names" in reason(PrivateUplink()(question(), place, other))
-    assert "number of ArrayRecords in the app's reply" in reason(PrivateUplink()(question(), place, nothing))
-    assert "quietbit" not in place.state
-
-
-def test_errors_of_the_app_keep_their_text_to_themselves():
-    def fails(*_):
-        raise ValueError("label 7 of patient Ada")
-
-    def says(message, _):
-        return Message(Error(1, "patient Ada"), reply_to=message)
-
-    def forgets(*_):
-        return None
-
-    for kind in ("train", "evaluate", "query"):
-        for call in (fails, says, forgets):
-            assert "Ada" not in reason(PrivateUplink()(question(kind=kind), context(11), call))
-    with pytest.warns(PlaintextWarning, match="Texts of the app's errors"):
-        mod = PrivateUplink(reveal_errors=True)
-    with pytest.raises(ValueError, match="Ada"):
-        mod(question(), context(11), fails)
-    assert "Ada" in mod(question(), context(11), says).error.reason
+    assert "number of ArrayRecords" in reason(SIMULATED(two, context(11), never))
+    arrays = model()
+    arrays["bias"] = Array(np.full(7, np.nan, dtype=np.float32))
+    assert "of finite numbers" in reason(SIMULATED(question(arrays=arrays), context(11), never))
 
 
 @pytest.mark.parametrize("kind", ["evaluate", "evaluate.mine", "query"])
-def test_plaintext_of_other_replies_is_dropped(kind):
-    reply = PrivateUplink()(question(kind=kind), context(11), app(SHIFT))
-    assert dict(reply.content) == {}
-    with pytest.warns(PlaintextWarning):
-        mod = PrivateUplink(allow=("train_loss",))
-    reply = mod(question(kind=kind), context(11), app(SHIFT))
-    assert {name: dict(record) for name, record in reply.content.items()} == {"metrics": {"train_loss": 0.25}}
+@pytest.mark.parametrize("call", [app(SHIFT), fails, leaves, says, forgets, nothing])
+def test_evaluations_and_queries_are_answered_with_a_constant(kind, call):
+    for mod, place in (
+        (SIMULATED, context(11)),
+        (PrivateUplink(), context(11)),
+        (SIMULATED, context(11, quietbit_x=1)),
+    ):
+        reply = mod(question(kind=kind), place, call)
+        assert not reply.has_error()
+        assert dict(reply.content) == {}
 
 
-def test_letting_a_metric_through_names_it():
-    with pytest.warns(PlaintextWarning, match="no privacy: train_loss, num-examples"):
-        mod = PrivateUplink(allow=["train_loss", "num-examples"])
-    reply = mod(question(), context(11), app(SHIFT, {"train_loss": 0.5, "secret": 1}))
+def test_where_nothing_can_leave_the_app_is_not_asked():
+    assert dict(SIMULATED(question(kind="evaluate"), context(11), never).content) == {}
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate", "query"])
+def test_a_metric_that_the_owner_names_is_one_number_whatever_happens(kind, tmp_path):
+    own = owned(tmp_path, metrics=["train_loss"])
+    place, found = context(11, config=CONFIG | {"quietbit.epsilon": 1e3}, **own), []
+    listed = app(SHIFT, {"train_loss": [0.5, 1.5]})
+    wild = app(SHIFT, {"train_loss": float("nan"), "num-examples": 3})
+    for number, call in enumerate((app(SHIFT), fails, listed, wild, nothing), 1):
+        reply = PrivateUplink()(question(number, kind=kind), place, call)
+        found.append({name: dict(record) for name, record in reply.content.metric_records.items()})
+        assert set(reply.content) == {"metrics"} | ({"quietbit"} if kind == "train" else set())
+    assert found == [{"metrics": {"train_loss": value}} for value in (0.25, 0.0, 0.0, 0.0, 0.0)]
+
+
+def test_rules_of_a_simulation_are_what_they_say():
+    with pytest.raises(InvalidParameter, match="a Simulation"):
+        PrivateUplink(simulation=7)
+    reply = PrivateUplink(simulation=Simulation(seed=7, metrics=("train_loss",)))(question(), context(11), app(SHIFT))
     assert sorted(reply.content) == ["metrics", "quietbit"]
-    assert reply.content["metrics"] == MetricRecord({"train_loss": 0.5})
-    with pytest.raises(ValueError, match="a tuple of names"):
-        PrivateUplink(allow="train_loss")
+    assert reply.content["metrics"] == MetricRecord({"train_loss": 0.25})
 
 
-def test_seeded_words_warn_and_secure_ones_differ():
-    with pytest.warns(SeededWordsWarning):
-        PrivateUplink()(question(), context(11), app(SHIFT))
-    secure = {key: value for key, value in CONFIG.items() if key not in ("quietbit.words", "quietbit.seed")}
+def test_seeded_randomness_warns_and_the_systems_differs():
+    with pytest.warns(SeededRngWarning):
+        SIMULATED(question(), context(11), app(SHIFT))
+    mod = PrivateUplink(simulation=Simulation())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        replies = [PrivateUplink()(question(), context(11, config=secure), app(SHIFT)) for _ in range(3)]
+        replies = [mod(question(), context(11), app(SHIFT)) for _ in range(3)]
     assert len({reply.content["quietbit"]["release"] for reply in replies}) == 3
 
 
 def test_it_works_as_a_mod_of_a_client_app_and_travels():
-    client = ClientApp(mods=[pickle.loads(pickle.dumps(PrivateUplink()))])  # noqa: S301
+    client = ClientApp(mods=[pickle.loads(pickle.dumps(SIMULATED))])  # noqa: S301
 
     @client.train()
     def train(message, context):
@@ -272,7 +388,7 @@ def test_it_works_as_a_mod_of_a_client_app_and_travels():
 
     place = context(11)
     reply = client(question(kind="train"), place)
-    assert reply.content == PrivateUplink()(question(), context(11), app(SHIFT)).content
+    assert reply.content == SIMULATED(question(), context(11), app(SHIFT)).content
     assert dict(client(question(kind="evaluate"), place).content) == {}
 
 
@@ -283,10 +399,10 @@ def test_arrays_that_numpy_chokes_on_are_an_error_reply_and_nothing_is_raised(da
     old = arrays["weight"]
     arrays["weight"] = Array(dtype=old.dtype, shape=old.shape, stype=old.stype, data=data)
     place = context(11)
-    reply = PrivateUplink()(
+    reply = SIMULATED(
         question(arrays=ArrayRecord(arrays)),
         place,
         lambda message, _: Message(RecordDict({"arrays": model()}), reply_to=message),
     )
-    assert "log says why" in reason(reply)
+    assert "array 'weight' must be readable" in reason(reply)
     assert "quietbit" not in place.state

@@ -39,11 +39,12 @@ def test_the_difference_is_received_minus_trained_in_double_precision():
         a=np.array(4.0),
         b=np.array([[1, 2], [3, 3.5]], dtype=np.float32),
     )
-    parts = Layout.of(OLD, SETTINGS).difference(OLD, new)
+    parts = Layout.of(OLD, SETTINGS).difference(Layout.of(OLD, SETTINGS).values(OLD), new)
     assert np.concatenate(parts).tolist() == [0, 0, 0, 0.5, 1.0, 0.5]
     assert {part.dtype for part in parts} == {np.dtype(np.float64)}
     small = arrays(x=np.array([1.0], dtype=np.float32)), arrays(x=np.array([1.0 - 2.0**-40]))
-    assert Layout.of(small[0], SETTINGS).difference(*small)[0].tolist() == [2.0**-40]
+    layout = Layout.of(small[0], SETTINGS)
+    assert layout.difference(layout.values(small[0]), small[1])[0].tolist() == [2.0**-40]
 
 
 def test_a_step_subtracts_the_mean_and_keeps_types():
@@ -66,7 +67,7 @@ def test_a_step_subtracts_the_mean_and_keeps_types():
 def test_another_shape_is_refused(new, says):
     reply = arrays(**new) if set(new) == {"a"} and new["a"].dtype.kind == "f" else OLD | arrays(**new)
     with pytest.raises(InvalidParameter, match=says):
-        Layout.of(OLD, SETTINGS).difference(OLD, reply)
+        Layout.of(OLD, SETTINGS).difference(Layout.of(OLD, SETTINGS).values(OLD), reply)
 
 
 def test_counters_are_refused_unless_they_are_kept():
@@ -82,9 +83,20 @@ def test_counters_are_refused_unless_they_are_kept():
 def test_arrays_that_cannot_be_read_are_refused_without_their_bytes(data):
     old = arrays(x=np.array([1.0]))
     with pytest.raises(InvalidParameter, match=r"array 'x' must be readable, got \w+\."):
-        Layout.of(old, SETTINGS).difference(old, {"x": Array("float64", (1,), "numpy.ndarray", data)})
+        Layout.of(old, SETTINGS).values({"x": Array("float64", (1,), "numpy.ndarray", data)})
 
 
 def test_an_array_of_another_serialisation_is_refused():
     with pytest.raises(InvalidParameter, match="type of array 'x'"):
         Layout.of({"x": Array("float32", (1,), "pickle", b"....")}, SETTINGS)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_model_that_is_not_finite_is_refused_and_a_difference_may_be(value):
+    """The first is the server's doing; the second may be the data's, and is dealt with where it is sent."""
+    old = arrays(x=np.array([1.0]))
+    layout = Layout.of(old, SETTINGS)
+    with pytest.raises(InvalidParameter, match="array 'x' must be of finite numbers"):
+        layout.values(arrays(x=np.array([value])))
+    (found,) = layout.difference(layout.values(old), arrays(x=np.array([value])))
+    assert not np.isfinite(found).any()

@@ -11,11 +11,11 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
-from quietbit.flower import PrivateStrategy, PrivateUplink
+from quietbit.flower import PrivateStrategy
 from quietbit.flower.wire import WireSizes
-from unit.flower.kit import CONFIG, DIMENSION, RUN, HandGrid, app, be_the_server, context, model
+from unit.flower.kit import CONFIG, DIMENSION, RUN, SIMULATED, HandGrid, app, be_the_server, context, model
 
-pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededWordsWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
 
 
 def run(nodes=3, rounds=2):
@@ -25,7 +25,7 @@ def run(nodes=3, rounds=2):
     sent = received = 0
     for number in range(1, rounds + 1):
         messages = list(strategy.configure_train(number, arrays, ConfigRecord(), grid))
-        replies = [PrivateUplink()(m, contexts[m.metadata.dst_node_id], app(np.zeros(DIMENSION))) for m in messages]
+        replies = [SIMULATED(m, contexts[m.metadata.dst_node_id], app(np.zeros(DIMENSION))) for m in messages]
         sent += sum(serialised(message) for message in messages)
         received += sum(serialised(reply) for reply in replies)
         arrays, _ = strategy.aggregate_train(number, replies)

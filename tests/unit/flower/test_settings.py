@@ -8,10 +8,10 @@ import pytest
 
 from quietbit._validate import InvalidParameter
 from quietbit.flower import settings
-from quietbit.flower.budget import node_budget
 from quietbit.flower.settings import RunSettings
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.registry import identity_of
+from quietbit.node.filter import Price
 from quietbit.privacy.guarantee import Adjacency, Trust
 
 CONFIG = {
@@ -31,8 +31,8 @@ def read(**changes):
 
 def test_what_is_left_out_has_the_defaults_of_the_library():
     found = read()
-    assert (found.clip, found.delta, found.norm, found.words, found.beta) == (1, 1e-5, "l2", "secure", 1.0)
-    assert found.budget.adjacency is Adjacency.ZERO_OUT
+    assert (found.clip, found.delta, found.norm, found.beta) == (1, 1e-5, "l2", 1.0)
+    assert found.cap.adjacency is Adjacency.ZERO_OUT
 
 
 def test_settings_survive_the_config():
@@ -64,20 +64,29 @@ def test_the_table_in_the_docstring_has_every_key():
         ({"adjacency": "add-remove"}, "quietbit.adjacency must be one of zero-out, replace-one"),
         ({"norm": "l3"}, "norm must be one of"),
         ({"releases": None}, "quietbit.releases must be given"),
-        ({"releases": 0}, "quietbit.releases must be"),
+        ({"releases": 0}, "releases must be"),
         ({"design_epsilon": 2.0}, "left out when the strength is given by hand"),
-        ({"noise": 2.0, "releases": None}, "noise must be left out for imvu"),
-        ({"words": "lucky"}, "words must be one of secure, seeded"),
-        ({"seed": -1}, "seed must be"),
-        ({"epsilonn": 3.0}, "run-config key must be one of"),
+        ({"noise_multiplier": 2.0, "releases": None}, "noise_multiplier must be left out for imvu"),
+        ({"words": "secure"}, "run-config key must be one of"),
+        ({"seed": 1}, "run-config key must be one of"),
+        ({"epsilom": 3.0}, "run-config key must be one of"),
+        ({"Epsilon": 3.0}, "run-config key must be one of"),
+        ({"honest": 3}, "run-config key must be one of"),
+        ({"keep": 3}, "quietbit.keep must be text"),
         ({"trust": "central"}, "quietbit.trust must be one of local, secure-aggregation"),
         ({"threshold": 5}, "quietbit.threshold must be left out unless"),
-        ({"honest": 5}, "quietbit.honest must be left out unless"),
+        ({"min_honest_clients": 5}, "quietbit.min-honest-clients must be left out unless"),
         ({"timeout": 5.0}, "quietbit.timeout must be left out unless"),
         ({"trust": "secure-aggregation"}, "quietbit.threshold must be given for secure aggregation"),
         ({"trust": "secure-aggregation", "threshold": 1}, "quietbit.threshold must be"),
-        ({"trust": "secure-aggregation", "threshold": 5, "honest": 6}, "quietbit.honest must be"),
-        ({"trust": "secure-aggregation", "threshold": 5, "honest": 1}, "quietbit.honest must be"),
+        (
+            {"trust": "secure-aggregation", "threshold": 5, "min_honest_clients": 6},
+            "quietbit.min-honest-clients must be",
+        ),
+        (
+            {"trust": "secure-aggregation", "threshold": 5, "min_honest_clients": 1},
+            "quietbit.min-honest-clients must be",
+        ),
         ({"trust": "secure-aggregation", "threshold": 5, "timeout": 0.0}, "quietbit.timeout must be"),
         ({"trust": "secure-aggregation", "threshold": 5, "mechanism": "gaussian"}, "imvu under secure-aggregation"),
         ({"trust": "secure-aggregation", "threshold": 5, "beta": 2.0}, "beta and clamp"),
@@ -89,22 +98,36 @@ def test_refusals_are_one_sentence(changes, says):
     assert "\n" not in str(refusal.value)
 
 
-def test_the_calibrated_mechanism_meets_the_budget_with_its_releases_and_not_with_one_more():
-    found = read()
+@pytest.mark.parametrize("key", ["quietbit_epsilon", "quietbit-epsilon", "Quietbit.epsilon", "quietbit", "quietbit."])
+def test_a_key_that_begins_like_ours_and_is_none_is_refused(key):
+    with pytest.raises(InvalidParameter, match="run-config key must be one of"):
+        RunSettings.from_run_config(CONFIG | {key: 1.0})
+
+
+def fits(found, mechanism, releases):
+    return found.cap.holds(Price.total([(found.price(mechanism), releases)]))
+
+
+@pytest.mark.parametrize("name", ["imvu", "gaussian", "mvu", "skellam"])
+def test_nodes_can_answer_as_often_as_the_mechanism_is_calibrated_for_and_not_once_more(name):
+    found = read(mechanism=name)
     mechanism = found.mechanism_for(100)
-    curve = mechanism.privacy(found.privacy_adjacency)
-    assert curve.repeat(10).epsilon_upper(1e-5) <= 3.0 < curve.repeat(11).epsilon_upper(1e-5)
+    assert fits(found, mechanism, 10)
+    assert not fits(found, mechanism, 11)
+    assert mechanism.privacy(Adjacency.ZERO_OUT).repeat(10).epsilon_upper(1e-5) <= 3.0
+    assert found.cap.epsilon_upper(Price.total([(found.price(mechanism), 10)])) > 3.0 * 0.999
     assert found.mechanism_for(100) is mechanism
 
 
 def test_under_secure_aggregation_the_sum_over_the_honest_meets_the_budget():
-    found = read(trust="secure-aggregation", threshold=20, honest=15)
-    curve = found.mechanism_for(100).sum_privacy(15, found.privacy_adjacency)
-    assert curve.repeat(10).epsilon_upper(1e-5) <= 3.0 < curve.repeat(11).epsilon_upper(1e-5)
-    assert found.curve(found.mechanism_for(100)).epsilon_upper(1e-5) == curve.epsilon_upper(1e-5)
-    assert found.budget.trust is Trust.SECURE_AGGREGATION
-    assert read(trust="secure-aggregation", threshold=20).honest == 20
-    assert read().budget.trust is Trust.LOCAL
+    found = read(trust="secure-aggregation", threshold=20, min_honest_clients=15)
+    mechanism = found.mechanism_for(100)
+    assert fits(found, mechanism, 10)
+    assert not fits(found, mechanism, 11)
+    assert mechanism.sum_privacy(15, Adjacency.ZERO_OUT).repeat(10).epsilon_upper(1e-5) <= 3.0
+    assert found.cap.trust is Trust.SECURE_AGGREGATION
+    assert read(trust="secure-aggregation", threshold=20).min_honest_clients == 20
+    assert read().cap.trust is Trust.LOCAL
     assert RunSettings.from_run_config(found.to_run_config()) == found
 
 
@@ -128,18 +151,3 @@ def test_names_of_kept_arrays():
     assert found.keeps("bn1.num_batches_tracked")
     assert not found.keeps("head.weight")
     assert not read().keeps("")
-
-
-def test_the_node_names_its_cap_in_full_and_with_a_file():
-    cap = {"quietbit.epsilon": 1.0, "quietbit.delta": 1e-6, "quietbit.adjacency": "replace-one"}
-    assert node_budget({"partition-id": 3}) is None
-    assert node_budget(cap | {"quietbit.ledger": "x"}).epsilon == 1.0
-    assert node_budget(cap | {"quietbit.ledger": "x"}).trust is Trust.LOCAL
-    sums = {"quietbit.ledger": "x", "quietbit.trust": "secure-aggregation"}
-    assert node_budget(cap | sums).trust is Trust.SECURE_AGGREGATION
-    with pytest.raises(InvalidParameter, match=r"quietbit\.trust of the node must be one of"):
-        node_budget(cap | sums | {"quietbit.trust": "blind"})
-    with pytest.raises(InvalidParameter, match=r"quietbit\.ledger beside quietbit\.epsilon"):
-        node_budget(cap)
-    with pytest.raises(InvalidParameter, match=r"quietbit\.delta beside quietbit\.epsilon"):
-        node_budget({"quietbit.epsilon": 1.0})

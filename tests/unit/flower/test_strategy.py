@@ -12,15 +12,16 @@ from flwr.serverapp.exception import InconsistentMessageReplies
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
 
 from quietbit._validate import InvalidParameter, QuietbitError
-from quietbit.flower import NodeLedger, PrivateStrategy, PrivateUplink, RunSettings, SeededWordsWarning
+from quietbit.flower import PrivateStrategy, PrivateUplink, RunSettings, Simulation
 from quietbit.flower.strategy import SINGLE
+from quietbit.node.release import spent
 from quietbit.wire.uplink import Uplink
-from unit.flower.kit import CONFIG, DIMENSION, RUN, HandGrid, app, be_the_server, context, model
+from unit.flower.kit import CONFIG, DIMENSION, RUN, SIMULATED, HandGrid, app, be_the_server, context, ledger, model
 
 NODES = (11, 12, 13, 2**64 - 1)
 SETTINGS = RunSettings.from_run_config(CONFIG)
 MECHANISM = SETTINGS.mechanism_for(DIMENSION)
-pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededWordsWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
 
 
 def shift(node):
@@ -33,7 +34,7 @@ class Federation:
     def __init__(self, inner=None, config=CONFIG, nodes=NODES, mod=None):
         be_the_server()
         self.strategy = PrivateStrategy(inner or FedAvg(), config)
-        self.mod = mod or PrivateUplink()
+        self.mod = mod or SIMULATED
         self.grid = HandGrid(nodes)
         self.contexts = {node: context(node, place, config) for place, node in enumerate(nodes)}
 
@@ -117,8 +118,7 @@ def test_an_unaware_strategy_fails_and_averages_nothing():
     for unaware in (FedAvg(), FedAvgM(server_momentum=0.5), FedAdam()):
         with pytest.raises(InconsistentMessageReplies):
             unaware.aggregate_train(1, replies)
-    with pytest.warns(UserWarning, match="num-examples"):
-        mod = PrivateUplink(allow=("num-examples",))
+    mod = PrivateUplink(simulation=Simulation(seed=7, metrics=("num-examples",)))
     with pytest.raises(InconsistentMessageReplies, match="exactly one ArrayRecord"):
         FedAvg().aggregate_train(1, Federation(mod=mod).ask(1, model()))
 
@@ -263,9 +263,9 @@ def test_server_and_nodes_agree_on_the_account():
     arrays, _ = federation.strategy.aggregate_train(3, federation.ask(3, arrays))
     report = federation.strategy.report()
     for node in report.nodes:
-        own = NodeLedger.from_text(federation.contexts[node.node].state["quietbit"]["ledger"], "it")
+        own = ledger(federation.contexts[node.node])
         assert own.releases == node.releases == (3 if node.node in NODES[:2] else 2)
-        assert own.guarantee(1e-5, SETTINGS.privacy_adjacency).epsilon_upper == node.epsilon_upper
+        assert SETTINGS.cap.epsilon_upper(spent(own, SETTINGS.cap, 0, 0.0, {})) == node.epsilon_upper
     assert report.guarantee.epsilon_upper == max(node.epsilon_upper for node in report.nodes)
 
 
@@ -290,8 +290,7 @@ def test_kept_arrays_stay_as_they_are():
 
 
 def test_allowed_metrics_are_averaged_plainly():
-    with pytest.warns(UserWarning, match="train_loss"):
-        mod = PrivateUplink(allow=("train_loss",))
+    mod = PrivateUplink(simulation=Simulation(seed=7, metrics=("train_loss",)))
     federation = Federation(mod=mod)
     replies = federation.ask(1, model(), {"train_loss": 0.5, "num-examples": 7})
     replies[1].content["metrics"] = MetricRecord({"train_loss": 1.5})
@@ -316,9 +315,38 @@ def test_evaluation_with_metrics_is_the_inner_strategys():
     odd = {"metrics": MetricRecord({"loss": 9.0, "more": 1.0})}
     assert dict(evaluated(Federation(), 1, [*loss, odd])) == {"loss": 2.0}
     weighted = [
-        {"metrics": MetricRecord({"loss": v, "num-examples": n})} for v, n in ((1.0, 3), (2.0, 1), (0.0, 0), (0.0, 0))
+        {"metrics": MetricRecord({"loss": v, "num-examples": n})} for v, n in ((1.0, 3), (2.0, 1), (0.0, 0), (1.0, 0))
     ]
-    assert dict(evaluated(Federation(), 1, weighted)) == {"loss": 1.25}
+    assert dict(evaluated(Federation(), 1, weighted)) == {"loss": 1.0}  # every node counts as one, whatever it says
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"metrics": MetricRecord({"num-examples": 0})},
+        {"metrics": MetricRecord({"num-examples": -3, "loss": 1.0})},
+        {"metrics": MetricRecord({"loss": [1.0, 2.0]})},
+        {"metrics": MetricRecord({"loss": float("nan")})},
+        {"metrics": MetricRecord({"loss": float("inf"), "num-examples": 0})},
+        {"metrics": MetricRecord({"loss": 1.0}), "more": MetricRecord({"loss": 2.0})},
+        {"metrics": MetricRecord({}), "arrays": model()},
+        {"metrics": ConfigRecord({"loss": "many"})},
+    ],
+)
+def test_what_a_node_says_of_its_evaluation_cannot_end_the_run(content):
+    good = [{"metrics": MetricRecord({"loss": value})} for value in (1.0, 3.0)]
+    evaluated(Federation(), 1, [content] * 4)
+    found = evaluated(Federation(), 1, [*good, content, {}])
+    assert found is None or found["loss"] in (2.0, pytest.approx(5 / 3))
+
+
+def test_an_inner_strategy_that_fails_on_metrics_has_none():
+    class Strict(FedAvg):
+        def aggregate_evaluate(self, server_round, replies):
+            raise ZeroDivisionError
+
+    loss = [{"metrics": MetricRecord({"loss": 1.0})}] * 4
+    assert evaluated(Federation(Strict()), 1, loss) is None
 
 
 def test_what_it_refuses():
@@ -341,11 +369,6 @@ def test_what_it_refuses():
         federation.ask(2, ArrayRecord({"w": Array(np.zeros(3))}))
 
 
-def test_the_wrapper_says_that_seeded_words_protect_nobody():
-    with pytest.warns(SeededWordsWarning):
-        PrivateStrategy(FedAvg(), CONFIG)
-
-
 def test_the_summary_names_the_settings(caplog):
     caplog.set_level(logging.INFO, logger="flwr")
     logging.getLogger("flwr").addHandler(caplog.handler)
@@ -357,7 +380,7 @@ def test_the_summary_names_the_settings(caplog):
     assert "Weighted by" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["mvu", "gaussian", "laplace", "sign", "skellam"])
+@pytest.mark.parametrize("name", ["mvu", "vmvu", "gaussian", "laplace", "sign", "skellam"])
 def test_every_mechanism_goes_through(name):
     config = CONFIG | {"quietbit.mechanism": name, "quietbit.norm": "l1" if name == "laplace" else "l2"}
     if name == "skellam":
@@ -382,6 +405,32 @@ def test_a_nodes_words_are_cut_to_one_line():
     assert len(reason) < 500
     # An error of the engine may hide a release: it counts as one.
     assert {entry.releases for entry in federation.strategy.report().nodes} == {1}
+
+
+def test_control_characters_of_nodes_are_spelt_out():
+    federation = Federation()
+    replies = federation.ask(1, model())
+    node = replies[0].metadata.src_node_id
+    replies[0] = Message(Error(2, "\x1b[2J\x07 cleared\x9b \u202e"), reply_to=replies[0])
+    replies[0].metadata.__dict__["_src_node_id"] = node
+    federation.strategy.aggregate_train(1, replies)
+    (reason,) = federation.strategy.report().rounds[0].reasons
+    assert reason.isprintable()
+    assert "\\u001b[2J\\u0007 cleared\\u009b \\u202e" in reason
+
+
+def test_a_round_of_failures_is_paid_for_in_the_report():
+    """An app that fails releases zero: the report's epsilon is that of the nodes' ledgers, not 0."""
+    federation = Federation()
+    messages = list(federation.strategy.configure_train(1, model(), ConfigRecord(), federation.grid))
+    broken = app(np.full(DIMENSION, np.nan))
+    replies = [SIMULATED(m, federation.contexts[m.metadata.dst_node_id], broken) for m in messages]
+    federation.strategy.aggregate_train(1, replies)
+    report = federation.strategy.report()
+    assert numbers(federation.strategy) == (4, 4, 0, 0)
+    for node in report.nodes:
+        own = ledger(federation.contexts[node.node])
+        assert node.epsilon_upper == SETTINGS.cap.epsilon_upper(spent(own, SETTINGS.cap, 0, 0.0, {})) > 0
 
 
 def test_no_single_flipped_bit_of_a_release_gets_in():

@@ -37,7 +37,7 @@ def steep_design() -> Design:
     """Neighbouring rows that have nothing in common: slopes in the ten thousands."""
     rng = np.random.default_rng(4)
     one = 1 / (1 + np.exp(15 * rng.normal(size=1000)))
-    one = np.clip(one, 1e-16, 1 - 1e-15)
+    one = np.clip(one, 1e-15, 1 - 1e-15)  # smaller ones cannot sum to exactly one with their partner
     return Design(
         DesignSpec(1000, 1, 40.0),
         np.stack([exact_row(row) for row in np.stack([1 - one, one], axis=1)]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -21,6 +22,8 @@ if not torch.cuda.is_available():
 from quietbit._validate import InvalidParameter
 from quietbit.kernel import triton as host
 from quietbit.kernel.base import packed_size
+from quietbit.kernel.law import Gain
+from quietbit.kernel.norm import Clip
 from quietbit.kernel.reference import ReferenceKernel, thresholds
 from quietbit.kernel.rng import GENERATORS, DeviceBlock, seeded_rng
 from quietbit.kernel.select import select
@@ -50,6 +53,10 @@ class FixedKey:
 
     def draw(self, count):
         return DeviceBlock(count, self.generator, tuple(0x9E3779B9 * (k + 1) & 0xFFFFFFFF for k in range(8)))
+
+
+def kernel_device():
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +206,143 @@ def test_a_nan_that_slips_through_is_still_randomised(kernel):
         expected = REFERENCE.sample(SAMPLERS[name], np.full(505, -1e3), seeded_rng(8))
         nothing = np.full(505, np.nan, np.float32)
         np.testing.assert_array_equal(kernel.sample(SAMPLERS[name], nothing, seeded_rng(8), verified=True), expected)
+
+
+@pytest.mark.parametrize("generator", [None, *GENERATORS])
+@pytest.mark.parametrize("name", ["one bit", "one bit, five levels", "two bits", "three bits"])
+@pytest.mark.parametrize(("order", "radius"), [(2, 0.25), (1, 3.0), (2, 1e9)])
+def test_clipped_codes_are_those_of_the_reference(kernel, monkeypatch, generator, name, order, radius):
+    """With device words factor and gain come from the device; they are the host's, or it would say so."""
+    decided = []
+    real = host._sample_at_once
+    monkeypatch.setattr(host, "_sample_at_once", lambda *given: decided.append(real(*given)) or decided[-1])
+    rng = (lambda: FixedKey(generator)) if generator else (lambda: seeded_rng(4))
+    sampler, inputs = SAMPLERS[name], update(4211, 21)
+    expected = np.empty(packed_size(sampler.bits, 4211), np.uint8)
+    REFERENCE.sample_clipped(sampler, inputs, order, radius, rng(), expected)
+    out = np.full_like(expected, 0xAA)
+    kernel.sample_clipped(sampler, torch.tensor(inputs), order, radius, rng(), out)
+    np.testing.assert_array_equal(out, expected)
+    on_device = torch.full((out.size,), 0xAA, dtype=torch.uint8, device=kernel_device())
+    kernel.sample_clipped(sampler, torch.tensor(inputs).requires_grad_(), order, radius, rng(), on_device)
+    np.testing.assert_array_equal(on_device.cpu().numpy(), expected)
+    assert decided == ([True, True] if generator else [])
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_clipped_tensors_of_every_type_and_in_pieces(kernel, kind):
+    sampler, inputs = SAMPLERS["one bit"], torch.tensor(update(12_001, 22, np.float64)).to(kind)
+    same = inputs.double().numpy()
+    expected = np.empty(packed_size(1, 12_001), np.uint8)
+    REFERENCE.sample_clipped(sampler, same, 2, 0.7, FixedKey("philox"), expected)
+    out = np.full_like(expected, 0xAA)
+    kernel.sample_clipped(sampler, inputs, 2, 0.7, FixedKey("philox"), out)
+    np.testing.assert_array_equal(out, expected)
+    pieces = [inputs[:4097], inputs[:0], inputs[4097:8001], inputs[8001:].reshape(400, 10)]
+    REFERENCE.sample_clipped(sampler, [same[:4097], same[4097:8001], same[8001:]], 2, 0.7, FixedKey("philox"), expected)
+    kernel.sample_clipped(sampler, pieces, 2, 0.7, FixedKey("philox"), out)
+    np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 4096, 4099])
+@pytest.mark.parametrize("generator", [None, "chacha12"])
+def test_clipped_widths(kernel, size, generator):
+    rng = (lambda: FixedKey(generator)) if generator else (lambda: seeded_rng(4))
+    inputs, sampler = update(size, size), SAMPLERS["three bits"]
+    expected, out = np.empty(packed_size(3, size), np.uint8), np.full(packed_size(3, size), 0xAA, np.uint8)
+    REFERENCE.sample_clipped(sampler, inputs, 2, 0.5, rng(), expected)
+    kernel.sample_clipped(sampler, torch.tensor(inputs), 2, 0.5, rng(), out)
+    np.testing.assert_array_equal(out, expected)
+
+
+class Meddler(FixedKey):
+    """Writes to a tensor when the key is drawn: after the norm, before the codes."""
+
+    def __init__(self, generator, meddle):
+        super().__init__(generator)
+        self.meddle = meddle
+
+    def draw(self, count):
+        self.meddle()
+        return super().draw(count)
+
+
+@pytest.mark.parametrize("name", ["one bit", "two bits", "one bit, cells"])
+@pytest.mark.parametrize("value", [50.0, np.nan, np.inf])
+@pytest.mark.parametrize("at", [0, 4500, -1])
+def test_a_tensor_that_changes_between_the_looks_is_wiped(kernel, name, value, at):
+    inputs = torch.tensor(update(9003, 23), device=kernel_device())
+    inputs[at] = 0.0
+    bits = SAMPLERS[name].bits
+    out = torch.full((packed_size(bits, 9003),), 0xAA, dtype=torch.uint8, device=inputs.device)
+    rng = Meddler("philox", lambda: inputs.__setitem__(at, value))
+    with pytest.raises(InvalidParameter, match="must not change"):
+        kernel.sample_clipped(SAMPLERS[name], inputs, 2, 1.0, rng, out)
+    assert not out.any()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e39])
+def test_clipping_on_the_device_refuses_and_wipes(kernel, bad):
+    inputs = torch.tensor(update(5003, 24, np.float64))
+    inputs[17] = bad
+    out = np.full(packed_size(1, 5003), 0xAA, np.uint8)
+    with pytest.raises(InvalidParameter, match="finite everywhere"):
+        kernel.sample_clipped(SAMPLERS["one bit"], inputs.float(), 2, 1.0, FixedKey("philox"), out)
+    assert not out.any()
+
+
+@pytest.mark.parametrize(
+    ("magnitude", "radius"), [(1e300, 1.0), (1e-300, 1e-301), (0.0, 1.0), (1e-120, 1e-121), (1e140, 1e-140)]
+)
+def test_extreme_updates_fall_back_on_the_host(kernel, magnitude, radius):
+    inputs = update(2001, 25, np.float64) * magnitude
+    expected, out = np.full((2, packed_size(1, 2001)), 0xAA, np.uint8)
+    REFERENCE.sample_clipped(SAMPLERS["one bit"], inputs, 2, radius, FixedKey("philox"), expected)
+    kernel.sample_clipped(SAMPLERS["one bit"], torch.tensor(inputs), 2, radius, FixedKey("philox"), out)
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_an_overflowing_list_counts_every_row_once(kernel, monkeypatch):
+    monkeypatch.setattr(host, "ROOM", 3)
+    steep = make_sampler(3, 2, 2.0, 3.0, -2000.0, 3000.0)  # outside the cells nothing is decided
+    inputs, out, expected = 300.0 * update(1003, 26), *np.full((2, packed_size(2, 1003)), 0xAA, np.uint8)
+    radius = 1.1 * REFERENCE.norm(inputs, 2)
+    REFERENCE.sample_clipped(steep, inputs, 2, radius, FixedKey("philox"), expected)
+    kernel.sample_clipped(steep, torch.tensor(inputs), 2, radius, FixedKey("philox"), out)
+    np.testing.assert_array_equal(out, expected)
+    tensor = torch.tensor(inputs)
+    rng = Meddler("philox", lambda: tensor.mul_(2.0))
+    with pytest.raises(InvalidParameter, match="must not change"):
+        kernel.sample_clipped(steep, tensor, 2, radius, rng, out)
+    assert not out.any()
+
+
+def test_factors_and_gains_of_the_device_are_the_hosts(kernel):
+    """Random and awkward sums of blocks, radii and scales: the same norm, factor and gain, bit for bit."""
+    code = host._machine_code()
+    rng = np.random.default_rng(27)
+    samplers = [make_sampler(2, 1, 1.0, float(10.0**power)) for power in (-5.9, -0.301, 0.0, 0.77, 5.3)]
+    for case in range(160):
+        order, sampler = int(rng.integers(1, 3)), samplers[case % 5]
+        radius = float(10.0 ** rng.uniform(-6, 6))
+        sums = 10.0 ** rng.uniform(-3, 3, size=int(rng.integers(1, 40))) * 2.0 ** int(rng.integers(-60, 60))
+        if case % 4 == 0:  # norms close to the radius, where the factor becomes 1
+            sums = np.array([radius**order * (1 + float(rng.choice([0, 1e-11, -1e-11, 4e-12, 2e-15, -2e-15])))])
+        limbs = torch.zeros(10, dtype=torch.int64, device=kernel_device())
+        device_sums = torch.tensor(sums, device=kernel_device())
+        limbs[9] = device_sums.max().reshape(1).view(torch.int64)[0]
+        shape = {"SIZE": 1024, "LIMBS": code.LIMBS, "LIMB_BITS": code.LIMB_BITS}
+        code.add_limbs[(1,)](device_sums, sums.size, limbs[9:], limbs, **shape, enable_fp_fusion=False)
+        numbers = torch.zeros(10, dtype=torch.float64, device=kernel_device())
+        plan = host._clip_plan(sampler, radius, str(numbers.device))
+        code.clip_numbers[(1,)](limbs, limbs[9:], plan, numbers, ORDER=order, LIMBS=8, enable_fp_fusion=False)
+        total = math.fsum(sums.tolist())
+        norm = math.sqrt(total) if order == 2 else total
+        factor = Clip.of(norm, radius, order).factor
+        gain = Gain.of(factor, sampler.scale)
+        *found, found_norm, found_factor = numbers.tolist()
+        assert (found_norm, found_factor) == (norm, factor)
+        assert tuple(found[:4]) == (gain.first, gain.second, gain.high, gain.low)
 
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 5, 8, 9, 16])

@@ -21,7 +21,7 @@ def test_a_missing_package_is_one_sentence():
     assert run.stdout == "This needs the package triton, which is not installed: pip install 'quietbit[gpu]'.\n"
 
 
-def test_other_kernels_take_device_words():
+def test_other_kernels_take_a_device_rng():
     import numpy as np
 
     codes = ReferenceKernel().sample(make_sampler(), np.zeros(1000), device_rng("philox"))

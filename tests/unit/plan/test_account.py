@@ -1,25 +1,32 @@
 import numpy as np
 import pytest
-from quietbit.plan.sample_level import ROUNDING, sample_curve
 
 import quietbit
 from quietbit.plan.account import Account
+from quietbit.plan.plan import RoundPlan
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.ledger import Ledger
-from quietbit.privacy.release import Release
+from quietbit.privacy.sample_level import ROUNDING
 from unit.simulate.makers import mechanisms
 
 ZERO, ONE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
 
 
+def account_of(mechanism, sizes, unit=Unit.CLIENT, trust=Trust.LOCAL, honest=None):
+    plan = RoundPlan(
+        "imvu", clip=1.0, adjacency=ZERO, design_epsilon=1.0, unit=unit, trust=trust, cohort=8,
+        min_honest_clients=honest,
+    )  # fmt: skip
+    return plan.account(mechanism, np.asarray(sizes, dtype=np.int64))
+
+
 def test_the_worst_client_is_the_busiest():
     mechanism = mechanisms(39)["imvu-1"]
-    account = Account(mechanism, np.ones(4, dtype=np.int64), Unit.CLIENT, ZERO)
+    account = account_of(mechanism, np.ones(4))
     assert account.worst(1e-5).epsilon_upper == 0
     for clients in ([0, 1], [1, 2], [1, 3]):
         account.record(np.array(clients))
-    release = Release(mechanism.privacy(ZERO), ZERO, Unit.CLIENT, Trust.LOCAL)
-    by_hand = Ledger(Unit.CLIENT, ZERO, Trust.LOCAL).record(release, times=3)
+    by_hand = Ledger(Unit.CLIENT, ZERO, Trust.LOCAL).record(mechanism.privacy(ZERO), times=3)
     assert account.worst(1e-5) == by_hand.guarantee(1e-5, adaptive=False)
     assert account.ledger(1).guarantee(1e-5) == by_hand.guarantee(1e-5)
     assert account.ledger(0).guarantee(1e-5).epsilon_upper < by_hand.guarantee(1e-5).epsilon_upper
@@ -30,7 +37,7 @@ def test_the_worst_client_is_the_busiest():
 
 def test_small_clients_are_the_exposed_ones_at_sample_level():
     mechanism = mechanisms(39)["gaussian"]
-    account = Account(mechanism, np.array([10, 2, 50]), Unit.SAMPLE, ZERO)
+    account = account_of(mechanism, [10, 2, 50], Unit.SAMPLE)
     account.record(np.array([0, 1, 2]))
     account.record(np.array([2]))
     answers = [account.ledger(c).guarantee(1e-5, adaptive=False).epsilon_upper for c in range(3)]
@@ -41,18 +48,18 @@ def test_small_clients_are_the_exposed_ones_at_sample_level():
 @pytest.mark.parametrize("kind", ["imvu-1", "imvu-3", "imvu-l1", "gaussian", "laplace", "sign"])
 def test_one_sample_of_one_is_the_client_and_more_samples_cost_less(kind):
     mechanism = mechanisms(39)[kind]
-    costs = [sample_curve(mechanism, n, ZERO).epsilon_upper(1e-5) for n in (1, 2, 5, 20)]
+    costs = [mechanism.privacy(ZERO, n).epsilon_upper(1e-5) for n in (1, 2, 5, 20)]
     assert costs == sorted(costs, reverse=True)
     # One sample is the client: never cheaper than the client's own account between the same two worlds.
     assert costs[0] >= mechanism.privacy(ZERO).epsilon_upper(1e-5) * (1 - 1e-12)
     # Replacing is zeroing at twice the distance.
-    twice = sample_curve(mechanism, 10, ONE).epsilon_upper(1e-5)
+    twice = mechanism.privacy(ONE, 10).epsilon_upper(1e-5)
     assert twice == pytest.approx(costs[2], rel=1e-9)
 
 
 def test_gaussian_sample_account_is_the_formula():
     mechanism = mechanisms(39)["gaussian"]
-    curve = sample_curve(mechanism, 10, ZERO)
+    curve = mechanism.privacy(ZERO, 10)
     moved = 0.1 + ROUNDING
     assert curve.rdp(3.0) == pytest.approx(3.0 * (moved / 2.0) ** 2 / 2, rel=1e-12)
     assert curve.rdp(3.0) >= 3.0 * (moved / 2.0) ** 2 / 2
@@ -60,40 +67,38 @@ def test_gaussian_sample_account_is_the_formula():
 
 def test_interpolated_sample_account_is_theorem_two():
     mechanism = mechanisms(39)["imvu-1"]  # epsilon 1: M = 1
-    curve = sample_curve(mechanism, 4, ZERO)
+    curve = mechanism.privacy(ZERO, 4)
     assert curve.rdp(2.0) == pytest.approx(2.0 * (0.5 / 4) ** 2 / 2, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["mvu", "skellam"])
 def test_random_rounding_has_no_sample_account(kind):
     with pytest.raises(quietbit.InvalidParameter, match="sample-level"):
-        Account(mechanisms(39)[kind], np.array([5]), Unit.SAMPLE, ZERO)
+        account_of(mechanisms(39)[kind], [5], Unit.SAMPLE)
 
 
 def test_under_secure_aggregation_a_release_is_a_sum():
     mechanism = mechanisms(39)["imvu-1"]
-    account = Account(mechanism, np.ones(8, dtype=np.int64), Unit.CLIENT, ZERO, Trust.SECURE_AGGREGATION, 6)
+    account = account_of(mechanism, np.ones(8), trust=Trust.SECURE_AGGREGATION, honest=6)
     account.record(np.arange(8))
     account.record(np.array([2]))
     found = account.worst(1e-5)
     assert found.trust is Trust.SECURE_AGGREGATION
     assert found.epsilon_upper == mechanism.sum_privacy(6, ZERO).repeat(2).epsilon_upper(1e-5)
     assert found.epsilon_upper < mechanism.privacy(ZERO).repeat(2).epsilon_upper(1e-5)
-    fewer = Account(mechanism, np.ones(8, dtype=np.int64), Unit.CLIENT, ZERO, Trust.SECURE_AGGREGATION, 3)
+    fewer = account_of(mechanism, np.ones(8), trust=Trust.SECURE_AGGREGATION, honest=3)
     fewer.record(np.array([2]))
     assert fewer.worst(1e-5).epsilon_upper > account.ledger(0).guarantee(1e-5).epsilon_upper
 
 
-@pytest.mark.parametrize(
-    ("kind", "unit", "trust", "honest", "mention"),
-    [
-        ("imvu-1", Unit.CLIENT, Trust.SECURE_AGGREGATION, None, "honest"),
-        ("imvu-1", Unit.CLIENT, Trust.LOCAL, 5, "honest"),
-        ("imvu-1", Unit.SAMPLE, Trust.SECURE_AGGREGATION, 5, "unit"),
-        ("gaussian", Unit.CLIENT, Trust.SECURE_AGGREGATION, 5, "mechanism"),
-        ("imvu-3", Unit.CLIENT, Trust.SECURE_AGGREGATION, 5, "evenly spaced"),
-    ],
-)
-def test_sums_without_an_account_are_refused(kind, unit, trust, honest, mention):
+@pytest.mark.parametrize(("kind", "mention"), [("gaussian", "mechanism"), ("imvu-3", "evenly spaced")])
+def test_sums_without_an_account_are_refused(kind, mention):
     with pytest.raises(quietbit.InvalidParameter, match=mention):
-        Account(mechanisms(39)[kind], np.ones(8, dtype=np.int64), unit, ZERO, trust, honest)
+        account_of(mechanisms(39)[kind], np.ones(8), trust=Trust.SECURE_AGGREGATION, honest=5)
+
+
+@pytest.mark.parametrize("sizes", [[], [3, 0]])
+def test_clients_without_samples_are_refused(sizes):
+    release = mechanisms(39)["imvu-1"].privacy(ZERO)
+    with pytest.raises(quietbit.InvalidParameter, match="sizes"):
+        Account(lambda samples: release, np.asarray(sizes, dtype=np.int64))

@@ -2,15 +2,12 @@
 
 import numpy as np
 import pytest
-from quietbit.plan.choose import choose_mechanism
-from quietbit.plan.settings import Settings
 
 import quietbit
-from quietbit.plan.account import Account
 from quietbit.plan.participation import participation, releases_per_client
 from quietbit.privacy.guarantee import Adjacency, Unit
 from quietbit.simulate.loop import simulate
-from unit.simulate.makers import small_problem
+from unit.simulate.makers import chosen, small_problem
 
 SIZES = np.array([30, 12, 12, 90, 45, 17], dtype=np.int64)
 KINDS = [
@@ -23,45 +20,44 @@ KINDS = [
 ]
 
 
-def settings(**given):
-    usual = {"lr": 0.1, "rounds": 30, "cohort": 2, "clip": 0.5, "unit": "sample", "target_epsilon": 4.0}
-    return Settings(**{**usual, **given})
+def planned(**given):
+    usual = {"lr": 0.1, "rounds": 30, "cohort": 2, "clip": 0.5, "unit": "sample", "epsilon": 4.0}
+    return chosen(**{**usual, **given})
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind['mechanism']}-{kind.get('norm', 'l2')}")
 @pytest.mark.parametrize("schedule", ["each-once", "sampled"])
 @pytest.mark.parametrize("adjacency", list(Adjacency))
 def test_the_target_is_met_from_below_by_the_worst_client(kind, schedule, adjacency):
-    chosen = settings(**kind, participation=schedule, adjacency=adjacency.value)
+    plan, _ = planned(**kind, participation=schedule, adjacency=adjacency.value)
     counts = releases_per_client(participation(schedule, SIZES.size, 2, 7), 30)
-    mechanism = choose_mechanism(chosen, 39, SIZES, counts)
-    account = Account(mechanism, SIZES, Unit.SAMPLE, adjacency)
+    account = plan.account(plan.mechanism_for(39, SIZES, counts), SIZES)
     account.counts = counts
     answers = [
-        account.ledger(client).guarantee(chosen.delta, adaptive=False).epsilon_upper for client in range(SIZES.size)
+        account.ledger(client).guarantee(plan.delta, adaptive=False).epsilon_upper for client in range(SIZES.size)
     ]
-    assert 4.0 * (1 - 1e-4) <= max(answers) == account.worst(chosen.delta).epsilon_upper <= 4.0
+    assert 4.0 * (1 - 1e-4) <= max(answers) == account.worst(plan.delta).epsilon_upper <= 4.0
 
 
 def test_a_calibrated_run_ends_at_its_target():
     problem = small_problem(samples=10)
-    run = simulate(problem, settings(mechanism="gaussian", cohort=3, rounds=6))
+    run = simulate(problem, *planned(mechanism="gaussian", cohort=3, rounds=6))
     assert run.status == "finished"
     assert 4.0 * (1 - 1e-4) <= run.guarantee.epsilon_upper <= 4.0
     assert run.guarantee.unit is Unit.SAMPLE
 
 
 def test_more_samples_need_less_noise():
-    noises = [choose_mechanism(settings(mechanism="gaussian"), 39, SIZES * k, 3).noise_multiplier for k in (1, 2)]
+    noises = [planned(mechanism="gaussian")[0].mechanism_for(39, SIZES * k, 3).noise_multiplier for k in (1, 2)]
     assert noises[0] == pytest.approx(2 * noises[1], rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["mvu", "skellam"])
 def test_what_rounds_at_random_is_refused(name):
     with pytest.raises(quietbit.InvalidParameter, match="sample-level"):
-        choose_mechanism(settings(mechanism=name), 39, SIZES, 3)
+        planned(mechanism=name)[0].mechanism_for(39, SIZES, 3)
 
 
 def test_a_beta_too_small_for_the_target_is_refused():
     with pytest.raises(quietbit.InvalidParameter, match="beta must be above 1 "):
-        choose_mechanism(settings(mechanism="imvu", target_epsilon=20.0), 39, SIZES * 100, 1)
+        planned(mechanism="imvu", epsilon=20.0)[0].mechanism_for(39, SIZES * 100, 1)

@@ -8,8 +8,11 @@ import numpy as np
 
 import quietbit
 from quietbit.mechanism.ball import Norm
+from quietbit.plan.plan import RoundPlan
 from quietbit.privacy.guarantee import Unit
 from quietbit.simulate.problem import LocalPlan
+from quietbit.simulate.training import Training
+from quietbit_lab.experiment.record import Setting
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
 from quietbit_lab.task.linear import LinearSoftmax
 
@@ -49,5 +52,17 @@ def mechanisms(dimension: int, clip: float = 0.5) -> dict[str, Any]:
     }
 
 
-def plan_for(mechanism: Any, unit: Unit = Unit.CLIENT, **given: Any) -> LocalPlan:
+def steps_for(mechanism: Any, unit: Unit = Unit.CLIENT, **given: Any) -> LocalPlan:
+    """What clients do before such a mechanism."""
     return LocalPlan(mechanism.domain.norm, mechanism.domain.radius, unit, **given)
+
+
+def setting(**given: Any) -> Setting:
+    """Plan and training from one table of names; zero-out unless said."""
+    return Setting.from_json({"adjacency": "zero-out", **given})
+
+
+def chosen(**given: Any) -> tuple[RoundPlan, Training]:
+    """The two parts of a setting."""
+    found = setting(**given)
+    return found.plan, found.training

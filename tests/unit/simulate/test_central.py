@@ -2,39 +2,38 @@
 
 import numpy as np
 import pytest
-from quietbit.plan.settings import Settings
 
 from quietbit.privacy.guarantee import Adjacency, Trust
 from quietbit.simulate.loop import simulate
-from unit.simulate.makers import small_problem
+from unit.simulate.makers import chosen, small_problem
 
 
 def run(**given):
-    usual = {"lr": 0.5, "rounds": 6, "cohort": 60, "clip": 1.0, "words": "seeded", "seed": 4}
-    return simulate(small_problem(count=450), Settings(**{**usual, **given}))
+    usual = {"lr": 0.5, "rounds": 6, "cohort": 60, "clip": 1.0, "rng": "seeded", "seed": 4}
+    return simulate(small_problem(count=450), *chosen(**{**usual, **given}))
 
 
 def test_central_noise_is_added_once_with_the_account_of_the_sum():
-    found = run(mechanism="gaussian", trust="central", noise=3.0)
+    found = run(mechanism="gaussian", trust="central", noise_multiplier=3.0)
     assert found.guarantee.trust is Trust.CENTRAL
     releases = int(found.account.counts.max())
     assert found.guarantee.epsilon_upper == found.mechanism.privacy(Adjacency.ZERO_OUT).repeat(releases).epsilon_upper(
         1e-5
     )
     assert found.bytes_per_client == 4 * 39
-    quiet = run(mechanism="gaussian", trust="central", noise=1e-6, rounds=1, momentum=0.0)
+    quiet = run(mechanism="gaussian", trust="central", noise_multiplier=1e-6, rounds=1, momentum=0.0)
     plain = run(mechanism="none", rounds=1, momentum=0.0)
     np.testing.assert_allclose(quiet.parameters, plain.parameters, atol=1e-6)
-    noisy = run(mechanism="gaussian", trust="central", noise=300.0, rounds=1, momentum=0.0)
+    noisy = run(mechanism="gaussian", trust="central", noise_multiplier=300.0, rounds=1, momentum=0.0)
     # 39 coordinates of standard deviation 0.5 * 300 / 60 = 2.5: their norm is 15.6 to within a factor of 1.6
     assert 10 < np.linalg.norm(noisy.parameters - plain.parameters) < 25
 
 
 def test_a_target_is_met_by_the_sum():
-    found = run(mechanism="imvu", trust="secure-aggregation", target_epsilon=2.0, honest=50)
+    found = run(mechanism="imvu", trust="secure-aggregation", epsilon=2.0, min_honest_clients=50)
     assert 1.99 < found.guarantee.epsilon_upper <= 2.0
     assert found.guarantee.trust is Trust.SECURE_AGGREGATION
-    assert found.settings.honest == 50
+    assert found.plan.min_honest_clients == 50
     assert found.bytes_per_client == 24 + (39 * 6 + 7) // 8  # sums of 60 ones need 6 bits
     releases = int(found.account.counts.max())
     alone = found.mechanism.privacy(Adjacency.ZERO_OUT).repeat(releases).epsilon_upper(1e-5)
@@ -42,11 +41,11 @@ def test_a_target_is_met_by_the_sum():
 
 
 def test_the_mean_is_that_of_the_same_codes_without_masks():
-    given = {"mechanism": "imvu", "epsilon": 1.0, "beta": 2.0}
+    given = {"mechanism": "imvu", "design_epsilon": 1.0, "beta": 2.0}
     np.testing.assert_array_equal(run(**given).parameters, run(**given, trust="secure-aggregation").parameters)
 
 
-@pytest.mark.parametrize("given", [{"epsilon": 1.5}, {"target_epsilon": 2.0}])
+@pytest.mark.parametrize("given", [{"design_epsilon": 1.5}, {"epsilon": 2.0}])
 def test_codes_of_two_bits_are_summed_too(given):
     found = run(mechanism="imvu", trust="secure-aggregation", bits=2, **given)
     assert found.status == "finished"

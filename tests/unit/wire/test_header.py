@@ -10,7 +10,7 @@ import pytest
 
 from quietbit._validate import InvalidParameter, InvalidPayload
 from quietbit.mechanism.base import Layout
-from quietbit.wire.header import HEADER_SIZE, Header
+from quietbit.wire.header import HEADER_SIZE, SHORT_SIZE, Header
 from unit.mechanism.makers import MECHANISMS
 
 IDENTITY = bytes(range(32))
@@ -76,8 +76,30 @@ def test_every_flipped_bit_is_refused() -> None:
 
 @pytest.mark.parametrize("size", range(64))
 def test_a_truncated_header_is_refused(size: int) -> None:
-    with pytest.raises(InvalidPayload, match=f"at least 64 bytes, got {size}"):
+    with pytest.raises(InvalidPayload, match=f"at least {56 if size < 56 else 64} bytes, got {size}"):
         Header.parse(HEADER.seal(7)[:size])
+
+
+SHORT = Header(Layout.opaque(10**6, 24), bytes(range(24)))
+
+
+def test_a_body_without_codes_has_a_short_header() -> None:
+    head = SHORT.seal(7)
+    assert len(head) == SHORT.head == SHORT_SIZE == 56
+    assert SHORT.size == 80
+    assert Header.parse(head) == (SHORT, 7)
+    assert SHORT.expect(head) == 7
+    for place in range(56):
+        changed = bytearray(head)
+        changed[place] ^= 16
+        with pytest.raises(InvalidPayload):
+            Header.parse(bytes(changed))
+        with pytest.raises(InvalidPayload):
+            SHORT.expect(bytes(changed))
+    with pytest.raises(InvalidPayload, match="at least 56 bytes, got 55"):
+        Header.parse(head[:55])
+    with pytest.raises(InvalidParameter, match="24 bytes"):
+        Header(SHORT.layout, bytes(32))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +107,6 @@ def test_a_truncated_header_is_refused(size: int) -> None:
     [
         (0, b"QBIX", "the first four bytes of the payload must be b'QBIT', got b'QBIX'."),
         (4, b"\x03\x00", "version of the payload must be 1 or 2, got 3."),
-        (4, b"\x02\x00", "bits of the payload must be 0, got 3."),
         (6, b"\x11\x00", "bits of the payload must be 1 to 16, or 32, got 17."),
         (6, b"\x00\x00", "bits of the payload must be 1 to 16, or 32, got 0."),
         (6, b"\x04\x00", "length written in the payload must be 6 bytes, got 5."),

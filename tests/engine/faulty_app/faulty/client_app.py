@@ -17,7 +17,7 @@ from flwr.clientapp import ClientApp
 
 from faulty.lesson import trained
 from quietbit.flower import PrivateUplink, RunSettings
-from quietbit.flower.release import Release
+from quietbit.node.question import Framed
 from quietbit.wire.uplink import Uplink
 
 
@@ -50,7 +50,7 @@ def lie(honest: bytes, disk: Path, message: Message, context: Context) -> bytes:
         settings, dimension = RunSettings.from_run_config(context.run_config), int(context.run_config["dimension"])
         other = Uplink(replace(settings, epsilon=settings.epsilon / 2).mechanism_for(dimension))
         number = int(message.content["quietbit"]["round"])
-        return Release(context.run_id, number, context.node_id, other.send(np.zeros(dimension))).to_bytes()
+        return Framed(context.run_id, number, context.node_id, other.send(np.zeros(dimension))).to_bytes()
     if told == 2:
         return secrets.token_bytes(len(honest))
     return honest[:-1] + bytes([honest[-1] ^ 1])

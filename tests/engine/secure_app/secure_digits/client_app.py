@@ -7,20 +7,21 @@ from flwr.app import Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
-from quietbit.flower import PrivateUplink
+from quietbit.flower import PrivateUplink, Simulation
 from secure_digits.task import LOST, UNHEARD, to_arrays, to_vector, update
 
 
 def watch(message, context, call_next):
     """What a step brought and took, and what the node keeps of it."""
     asked, partition = message.content["quietbit-sum"], context.node_config["partition-id"]
-    key = asked["round"], asked["step"]
+    number = message.content["quietbit"]["round"]
+    key = number, asked["step"]
     if partition in LOST.get(key, ()):
         return Message(Error(1, "the question was lost"), reply_to=message)
     reply = call_next(message, context)
     answered, ledger = not reply.has_error(), context.state.get("quietbit")
     note = {
-        "round": asked["round"],
+        "round": number,
         "step": asked["step"],
         "partition": partition,
         "error": "" if answered else reply.error.reason,
@@ -36,7 +37,7 @@ def watch(message, context, call_next):
     return reply
 
 
-app = ClientApp(mods=[watch, PrivateUplink()])
+app = ClientApp(mods=[watch, PrivateUplink(simulation=Simulation(seed=3))])
 
 
 @app.train()

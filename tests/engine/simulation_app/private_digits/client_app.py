@@ -11,7 +11,7 @@ from flwr.clientapp.mod import message_size_mod
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from private_digits.task import problem, to_vector
-from quietbit.flower import PrivateUplink
+from quietbit.flower import PrivateUplink, Simulation
 from quietbit.mechanism.ball import Norm
 from quietbit.simulate.problem import LocalPlan
 
@@ -54,7 +54,7 @@ def watch(message, context, call_next):
     return reply
 
 
-app = ClientApp(mods=[watch, message_size_mod, PrivateUplink()])
+app = ClientApp(mods=[watch, message_size_mod, PrivateUplink(simulation=Simulation(seed=0))])
 
 
 @app.train()

@@ -20,33 +20,29 @@ from flwr.app import Array, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from quietbit._typing import FloatVector
-from quietbit._validate import QuietbitError, require
-from quietbit.flower.account import Account
+from quietbit._validate import QuietbitError, require, whole_number
 from quietbit.flower.layout import Layout
+from quietbit.flower.messages import RECORD, SUM, Request, SumRequest, answer_of, join_pieces
 from quietbit.flower.plaintext import DECLINED, note_metrics, one_line
-from quietbit.flower.release import RECORD, Release, join_pieces
-from quietbit.flower.report import RoundReport
-from quietbit.flower.secure_question import (
+from quietbit.flower.report import Account, RoundReport
+from quietbit.flower.settings import RunSettings
+from quietbit.flower.wire import WireSizes
+from quietbit.mechanism.base import Mechanism, summable
+from quietbit.node.question import (
     KEY_SIZE,
     KEYS,
     SEALED_SIZE,
     SHARES,
     STEPS,
-    SUM,
     UNMASK,
     VECTOR,
-    Question,
-    answer_of,
+    Framed,
     pack,
     pack_keys,
     sum_plan,
     unpack,
     unpack_unmasking,
 )
-from quietbit.flower.settings import RunSettings
-from quietbit.flower.wire import WireSizes
-from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.secagg import keys
 from quietbit.secagg.client import PublicKeys
 from quietbit.secagg.server import SumServer
@@ -80,6 +76,7 @@ class SecureRound:
     _server: SumServer | None = None
     _failed: bool = False
     _metrics: dict[str, list[float]] = field(default_factory=dict)
+    _settings: ConfigRecord = field(default_factory=ConfigRecord)  # which mechanism the sum is of
 
     def ask(self, messages: Iterable[Message]) -> list[Message]:
         """Collect keys and shares from the nodes of the inner strategy's messages; return those to send to U1."""
@@ -88,9 +85,12 @@ class SecureRound:
         self._kind = next((message.metadata.message_type for message in asked.values()), self._kind)
         self._numbers = {node: place + 1 for place, node in enumerate(self._left)}
         try:
-            plan = sum_plan(self.settings, self.run, self.number, len(asked), self.layout.dimension)
+            threshold = whole_number(self.settings.threshold, "quietbit.threshold", 2)
+            size = len(asked), self.layout.dimension, summable(self.mechanism).bits
+            plan = sum_plan(self.run, self.number, threshold, *size)
+            self._settings = ConfigRecord(dict(Request.of(self.number, self.mechanism).to_record()))
             self._server = server = SumServer(plan)
-            table = pack_keys(server.keys(self._keys(asked)))
+            table = pack_keys(server.keys(self._keys()))
             inboxes = server.shares_for(self._shares(table))
         except QuietbitError as error:
             self._fail(error)
@@ -117,7 +117,7 @@ class SecureRound:
             found = server.finish(self._step(UNMASK, dict.fromkeys(self._left, table), self._unmasking))
             total, guard = found.total[: self.layout.dimension], found.total[self.layout.dimension :]
             require(not guard.any(), "guard of the sum", "others", "zeros (a share or a vector is not genuine)")
-            return cast(InterpolatedMVU, self.mechanism).mean_from_sum(total, len(found.clients))
+            return summable(self.mechanism).mean_from_sum(total, len(found.clients))
         except QuietbitError as error:
             self._fail(error)
             return None
@@ -142,7 +142,7 @@ class SecureRound:
             steps=tuple(len(self._done[step]) for step in STEPS),
         )
 
-    def _keys(self, asked: Mapping[int, Message]) -> dict[int, PublicKeys]:
+    def _keys(self) -> dict[int, PublicKeys]:
         """Step 1; a key that no one could agree with, or that someone else has sent, would make all others leave."""
         probe, seen = keys.new_private_key(), set[bytes]()
 
@@ -156,7 +156,7 @@ class SecureRound:
                 seen.add(key)
             return pair
 
-        return self._step(KEYS, dict.fromkeys(self._left, b""), read, beside=asked)
+        return self._step(KEYS, dict.fromkeys(self._left, b""), read)
 
     def _shares(self, table: bytes) -> dict[int, dict[int, bytes]]:
         """Step 2; a client that shares with some of the others alone is not taken in."""
@@ -173,7 +173,7 @@ class SecureRound:
 
     def _vector(self, reply: Message, node: int) -> None:
         """Step 3: the sum grows by one vector."""
-        release = Release.from_bytes(join_pieces(reply.content.config_records))
+        release = Framed.from_bytes(join_pieces(reply.content.config_records))
         release.expect(self.run, self.number, node)
         cast(SumServer, self._server).receive(self._numbers[node], bytes(release.payload))
         self.account.node(node).answered += 1
@@ -185,25 +185,13 @@ class SecureRound:
         return unpack_unmasking(answer_of(reply.content.config_records.get(SUM), UNMASK))
 
     def _question(self, step: str, node: int, table: bytes) -> ConfigRecord:
-        size = len(self._numbers), self._numbers[node], self.layout.dimension
-        return ConfigRecord(dict(Question(step, self.number, *size, table).to_record()))
+        return ConfigRecord(dict(SumRequest(step, len(self._numbers), self._numbers[node], table).to_record()))
 
-    def _step(
-        self,
-        step: str,
-        tables: Mapping[int, bytes],
-        read: Callable[[Message, int], Any],
-        beside: Mapping[int, Message] | None = None,
-    ) -> dict[int, Any]:
-        """Ask the nodes of ``tables``, wait, and return what was read of each, by number; the others are gone.
-
-        The settings in the messages of ``beside`` go along, so that two ends that disagree find out at once.
-        """
+    def _step(self, step: str, tables: Mapping[int, bytes], read: Callable[[Message, int], Any]) -> dict[int, Any]:
+        """Ask the nodes of ``tables``, wait, and return what was read of each, by number; the others are gone."""
         messages = []
         for node, table in tables.items():
-            content = RecordDict({SUM: self._question(step, node, table)})
-            if beside is not None:
-                content[RECORD] = beside[node].content[RECORD]
+            content = RecordDict({SUM: self._question(step, node, table), RECORD: self._settings})
             messages.append(Message(content, node, self._kind, group_id=str(self.number)))
         self.downlink += sum(WireSizes().of(message) for message in messages)
         found = {}
@@ -229,7 +217,7 @@ class SecureRound:
             self._refused += 1
             if step == VECTOR and node in self._left:
                 self.account.node(node).refused += 1
-            self.reasons.append(f"node {node} was refused ({step}): {error}")
+            self.reasons.append(f"node {node} was refused ({step}): {one_line(str(error))}")
             return None
         self._done[step].add(node)
         return value

@@ -15,13 +15,13 @@ from flwr.app import Array, Message
 
 from quietbit._typing import FloatVector
 from quietbit._validate import InvalidPayload, QuietbitError
-from quietbit.flower.account import Account
 from quietbit.flower.layout import Layout
+from quietbit.flower.messages import join_pieces
 from quietbit.flower.plaintext import DECLINED, note_metrics, one_line
-from quietbit.flower.release import Release, join_pieces
-from quietbit.flower.report import RoundReport
+from quietbit.flower.report import Account, RoundReport
 from quietbit.flower.wire import WireSizes
 from quietbit.mechanism.base import Mechanism
+from quietbit.node.question import Framed
 from quietbit.wire.aggregate import Aggregator
 from quietbit.wire.uplink import Uplink
 
@@ -77,7 +77,7 @@ class OpenRound:
             self._refused += 1
             if node in self.asked:
                 self.account.node(node).refused += 1
-            self.reasons.append(f"node {node} was refused: {error}")
+            self.reasons.append(f"node {node} was refused: {one_line(str(error))}")
 
     def mean(self) -> FloatVector | None:
         """The mean of the releases; None where there is none."""
@@ -119,7 +119,7 @@ class OpenRound:
             raise InvalidPayload("it was not asked in this round.")
         if node in self._answered or node in self._declined:
             raise InvalidPayload("it has answered in this round already.")
-        release = Release.from_bytes(join_pieces(reply.content.config_records))
+        release = Framed.from_bytes(join_pieces(reply.content.config_records))
         release.expect(self.run, self.number, node)
         self._aggregator.add(release.payload)
         self._answered.add(node)

@@ -1,0 +1,244 @@
+"""``quietbit node``: what the owner of a device decides, checks, reads and serves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import quietbit
+from quietbit._validate import require
+from quietbit.cli.console import JsonOption, Row, column_table, record, rounded_up, show_json
+from quietbit.cli.options import AdjacencyOption, DeltaOption, adjacency_of
+
+__all__ = ["NODE_COMMANDS", "node"]
+
+NO = 1
+node = typer.Typer(
+    name="node",
+    help="What a device releases is its owner's decision: a policy, a ledger, and a gatekeeper that keeps both.",
+    epilog="Start with: quietbit node init --help",
+    no_args_is_help=True,
+)
+PolicyArgument = Annotated[str, typer.Argument(metavar="POLICY", help="The policy file.", show_default=False)]
+
+
+def node_init(
+    policy: PolicyArgument,
+    epsilon: Annotated[float, typer.Option(help="What all releases of this node together may ever cost.")],
+    adjacency: AdjacencyOption,
+    largest_clip: Annotated[float, typer.Option(help="Updates are clipped to a ball no larger than this.")],
+    releases: Annotated[int, typer.Option(help="How many releases there may be, in all.")],
+    releases_per_day: Annotated[int, typer.Option(help="How many in any 24 hours.")],
+    mechanisms: Annotated[str, typer.Option(help="Families that may be asked for, with commas between.")] = "imvu",
+    delta: DeltaOption = 1e-5,
+    least_epsilon: Annotated[float, typer.Option(help="A release never counts less than this pure epsilon.")] = 0.001,
+    runs: Annotated[
+        str, typer.Option(help="Numbers of the runs that are answered, with commas between; * for all.")
+    ] = "*",
+    sums: Annotated[
+        int | None, typer.Option(metavar="K", help="Allow masked sums, and count on K honest clients in each.")
+    ] = None,
+    local_epsilon: Annotated[
+        float | None, typer.Option(help="With --sums: the cap that holds even if every mask fails.")
+    ] = None,
+    metrics: Annotated[str, typer.Option(help="Numbers of evaluations that may leave WITHOUT any privacy.")] = "",
+    ledger: Annotated[
+        str | None, typer.Option(help="The ledger, an absolute path.  [default: beside the policy]")
+    ] = None,
+    counter: Annotated[
+        str | None, typer.Option(help="Its counter; best on another disk.  [default: beside the policy]")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Write this node's policy and begin its ledger, once.
+
+    A run can ask for less than the policy allows and never for more. The ledger notes every release before it is made;
+    a second file, the counter, is how a ledger that was put back is noticed. Nothing that exists is overwritten.
+
+    Example: quietbit node init /var/lib/quietbit/policy.toml --epsilon 8 --adjacency zero-out --largest-clip 1
+    --releases 200 --releases-per-day 20
+    """
+    from quietbit.node.ledger import FileLedger
+    from quietbit.node.policy import Policy
+
+    place = _absolute(policy)
+    require(not os.path.lexists(place), "POLICY", policy, "a file that does not exist yet")
+    found = Policy(
+        epsilon=epsilon,
+        delta=delta,
+        adjacency=adjacency_of(adjacency),
+        mechanisms=_list(mechanisms),
+        largest_clip=largest_clip,
+        releases=releases,
+        releases_per_day=releases_per_day,
+        ledger=ledger or str(place.parent / "ledger"),
+        counter=counter or str(place.parent / "counter"),
+        least_epsilon=least_epsilon,
+        runs=_list(runs),
+        trust=(quietbit.Trust.LOCAL,) if sums is None else (quietbit.Trust.LOCAL, quietbit.Trust.SECURE_AGGREGATION),
+        min_honest_clients=sums,
+        local_epsilon=local_epsilon,
+        metrics=_list(metrics),
+    )
+    FileLedger.create(found.ledger, found.counter)
+    try:
+        with open(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(found.text())
+    except OSError as error:
+        raise quietbit.QuietbitError(f"Cannot write the policy {place}: {error.strerror}.") from error
+    rows = [
+        Row("policy", "policy", str(place)),
+        Row("ledger", "ledger", found.ledger),
+        Row("counter", "counter", found.counter),
+        Row("next", "next", f'name it in the node config: quietbit.policy="{place}"'),
+    ]
+    record("This node's policy is written, and its ledger begun", rows, json)
+
+
+def node_check(policy: PolicyArgument, json: JsonOption = False) -> int:
+    """Check the policy, the ledger's chain of lines, and its counter; the exit code is 1 if anything is wrong.
+
+    Example: quietbit node check /var/lib/quietbit/policy.toml
+    """
+    from quietbit.node.ledger import FileLedger, LedgerError
+    from quietbit.node.policy import Policy, PolicyError
+
+    said, lines = "", 0
+    try:
+        found = Policy.load(_absolute(policy))
+        lines = FileLedger(found.ledger, found.counter).read().count
+    except (LedgerError, PolicyError) as error:
+        said = str(error)
+    rows = [
+        Row("fine", "fine", not said, "no" if said else "yes"),
+        Row("lines", "lines of the ledger", lines),
+        Row("problem", "problem", said, said or "none"),
+    ]
+    record("This node's policy and ledger", rows, json)
+    return NO if said else 0
+
+
+def node_status(
+    policy: PolicyArgument,
+    last: Annotated[int, typer.Option(help="How many runs to list, the latest last.")] = 20,
+    json: JsonOption = False,
+) -> None:
+    """Say what was released, when, to which run, and what is left.
+
+    Example: quietbit node status /var/lib/quietbit/policy.toml
+    """
+    from quietbit.node.ledger import FileLedger
+    from quietbit.node.policy import DAY, Policy
+    from quietbit.node.release import spent
+
+    found = Policy.load(_absolute(policy))
+    books = FileLedger(found.ledger, found.counter).read()
+    caps: list[dict[str, Any]] = []
+    for cap in found.caps():
+        reached = cap.epsilon_upper(spent(books, cap, found.min_honest_clients or 0, found.least_epsilon, {}))
+        caps.append({"trust": cap.trust.value, "epsilon": cap.epsilon, "epsilon_upper": reached, "delta": cap.delta})
+    runs: list[dict[str, Any]] = [
+        {
+            "run": run, "releases": len(made), "first": _moment(made[0][1]), "last": _moment(made[-1][1]),
+            "mechanisms": sorted({name[:16] for _, _, name in made}),
+        }
+        for run, made in books.runs.items()
+    ]  # fmt: skip
+    today = books.since(time.time() - DAY)
+    values: dict[str, Any] = {
+        "releases": books.releases,
+        "releases_left": max(0, found.releases - books.releases),
+        "today": today,
+        "today_left": max(0, found.releases_per_day - today),
+        "adjacency": found.adjacency.value,
+        "caps": caps,
+        "runs": runs,
+    }
+    if json:
+        show_json(values)
+        return
+    rows = [
+        Row("releases", "releases", books.releases, f"{books.releases} of {found.releases}"),
+        Row("today", "in the last 24 hours", today, f"{today} of {found.releases_per_day}"),
+        *(
+            Row(
+                cap["trust"],
+                f"epsilon ({cap['trust']})",
+                cap["epsilon_upper"],
+                f"{rounded_up(cap['epsilon_upper'], 4)} of {cap['epsilon']:g} at delta {cap['delta']:g}, "
+                f"{found.adjacency.value}",
+            )
+            for cap in caps
+        ),
+    ]
+    record("What this node has released", rows, False)
+    if runs:
+        lines = [
+            [one["run"], str(one["releases"]), one["first"], one["last"], ", ".join(one["mechanisms"])] for one in runs
+        ]
+        column_table("To whom", ["run", "releases", "first", "last", "mechanisms"], lines[-last:])
+
+
+def node_serve(
+    policy: PolicyArgument,
+    socket: Annotated[str, typer.Option(help="The socket to make, an absolute path.")],
+    mode: Annotated[
+        str, typer.Option(help="Its permissions, octal: 660 lets the group of the socket connect.")
+    ] = "600",
+    json: JsonOption = False,
+) -> None:
+    """Be this node's gatekeeper: hold policy, ledger and keys, and hand out nothing but releases.
+
+    Run it as another user than the app. The app gets the socket (node config quietbit.gatekeeper) and can neither read
+    the ledger nor raise a cap. It is not kept from the network by this: that is the owner's to do. Ctrl-C ends it.
+
+    Example: quietbit node serve /var/lib/quietbit/policy.toml --socket /run/quietbit/node.sock --mode 660
+    """
+    import logging
+    import threading
+
+    from quietbit.node.gatekeeper import Gatekeeper
+    from quietbit.node.ledger import FileLedger
+    from quietbit.node.policy import Policy
+    from quietbit.node.release import Kept
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    found = Policy.load(_absolute(policy))
+    ledger = FileLedger(found.ledger, found.counter)
+    ledger.read()  # what is wrong with it is said now
+    octal = len(mode) <= 4 and all(digit in "01234567" for digit in mode) and bool(mode)
+    require(octal, "mode", mode, "permissions in octal, such as 660")
+    gate = Gatekeeper(Kept(found, ledger, {}), socket, mode=int(mode, 8))
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: gate.stop())
+    record("This node's gatekeeper serves", [Row("socket", "socket", socket), Row("policy", "policy", policy)], json)
+    gate.serve()
+
+
+def _absolute(policy: str) -> Path:
+    """What a node config must name: the same file from wherever a process is started."""
+    return Path(policy).expanduser().absolute()
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+NODE_COMMANDS: dict[str, Callable[..., Any]] = {
+    "init": node_init,
+    "check": node_check,
+    "status": node_status,
+    "serve": node_serve,
+}
+for name, command in NODE_COMMANDS.items():
+    node.command(name)(command)

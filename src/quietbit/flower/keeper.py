@@ -1,0 +1,141 @@
+"""Which keeper a node has: the gatekeeper or the policy that its node config names, or a simulation's rules.
+
+Idea     the node config is the owner's, the run config and the app are the run's: only the first can name a policy.
+         Without one nothing is released, unless the app says that it is a simulation and runs in no SuperNode.
+
+| node config | meaning |
+|---|---|
+| `quietbit.policy` | the absolute path of the owner's policy: this process keeps the ledger itself |
+| `quietbit.gatekeeper` | the absolute path of the socket of `quietbit node serve`, which keeps it outside the app |
+
+Flower's state carries the head of the ledger through a run: a ledger that went back in mid-run is refused. Of a
+simulation it carries the whole ledger, which is gone with the run.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any, final
+
+from quietbit._validate import InvalidParameter
+from quietbit.flower.messages import RECORD, SUM
+from quietbit.node.gatekeeper import RemoteKeeper
+from quietbit.node.ledger import Books, Change, FileLedger, LedgerError, StateLedger, mark
+from quietbit.node.policy import Policy, PolicyError, Simulation
+from quietbit.node.release import Keeper, Kept
+
+__all__ = ["keeper_for"]
+
+POLICY, GATEKEEPER = NODE_KEYS = ("quietbit.policy", "quietbit.gatekeeper")
+MakeRecord = Callable[[dict[str, Any]], Any]
+
+
+def keeper_for(
+    node_config: Mapping[str, Any], state: MutableMapping[str, Any], make: MakeRecord, simulation: Simulation | None
+) -> Keeper:
+    """The node's keeper; ``make`` builds a record of the state. Refused where there is none."""
+    own = [key for key in node_config if key.lower().startswith("quietbit")]
+    for key in own:
+        if key not in NODE_KEYS or len(own) > 1 or not isinstance(node_config[key], str):
+            raise PolicyError(
+                f"node config must name one of {' and '.join(NODE_KEYS)}, an absolute path, and nothing else of "
+                f"quietbit's (that is in the policy), got {', '.join(own)}."
+            )
+    if GATEKEEPER in node_config:
+        return RemoteKeeper(node_config[GATEKEEPER])
+    values = _StateRecord(state, RECORD, make)
+    secrets = _Secrets(_StateRecord(state, SUM, make))
+    if POLICY in node_config:
+        policy = Policy.load(node_config[POLICY])
+        return Kept(policy, _Watched(FileLedger(policy.ledger, policy.counter), values), secrets)
+    if simulation is None or _in_supernode():
+        raise InvalidParameter(
+            "This node has no policy, and releases nothing without one: its owner makes it with `quietbit node init` "
+            "and names it in the node config as quietbit.policy (or quietbit.gatekeeper, with `quietbit node serve`)."
+        )
+    return Kept(simulation, StateLedger(values), secrets)
+
+
+def _in_supernode() -> bool:
+    """Whether this is the process that a SuperNode starts for an app: an owner's machine, no simulation."""
+    return Path(sys.argv[0]).name.startswith("flwr-clientapp") if sys.argv else False
+
+
+@final
+class _StateRecord(MutableMapping[str, Any]):
+    """One record of Flower's state as a mapping; it is there while it holds something."""
+
+    def __init__(self, state: MutableMapping[str, Any], name: str, make: MakeRecord) -> None:
+        self._state, self._name, self._make = state, name, make
+
+    def _values(self) -> dict[str, Any]:
+        return dict(self._state[self._name]) if self._name in self._state else {}
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values()[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._state[self._name] = self._make({**self._values(), key: value})
+
+    def __delitem__(self, key: str) -> None:
+        rest = self._values()
+        del rest[key]
+        if rest:
+            self._state[self._name] = self._make(rest)
+        else:
+            del self._state[self._name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values())
+
+    def __len__(self) -> int:
+        return len(self._values())
+
+
+@final
+class _Secrets(MutableMapping[str, bytes]):
+    """Secrets of masked sums by run, in a record of the state."""
+
+    def __init__(self, record: _StateRecord) -> None:
+        self._record = record
+
+    def __getitem__(self, run: str) -> bytes:
+        found = self._record[run]
+        return found if isinstance(found, bytes) else b""
+
+    def __setitem__(self, run: str, value: bytes) -> None:
+        self._record[run] = value
+
+    def __delitem__(self, run: str) -> None:
+        del self._record[run]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._record)
+
+    def __len__(self) -> int:
+        return len(self._record)
+
+
+@final
+class _Watched:
+    """A ledger whose head Flower's state remembers."""
+
+    def __init__(self, ledger: FileLedger, record: _StateRecord) -> None:
+        self._ledger, self._record = ledger, record
+
+    def read(self) -> Books:
+        """What it amounts to; refused where it went back."""
+        known = {key: self._record[key] for key in ("count", "head") if key in self._record}
+        if self._ledger.behind(known):
+            raise LedgerError("The ledger is behind what this run has noted in it.")
+        return self._ledger.read()
+
+    def update(self, change: Change) -> Books:
+        """Add lines, and remember the last."""
+        self.read()
+        books = self._ledger.update(change)
+        for key, value in mark(books).items():
+            self._record[key] = value
+        return books

@@ -1,0 +1,131 @@
+"""What travels in Flower's records: the server's question beside the model, and a node's answer.
+
+Idea     the server says which round it is and which mechanism it will decode with, in full; the node builds and prices
+         that mechanism itself. A release travels as one value of a ConfigRecord, which no strategy takes for
+         weights: averaging it is an error, not a number. Releases beyond 16 MiB are cut into several records, as Flower
+         cuts large arrays. The four steps of a masked sum are messages of the type that the inner strategy trains
+         with, because Flower calls a mod only where the app has a function of the message's type; the app sees the
+         third, which brings the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, final
+
+from quietbit._validate import InvalidParameter, InvalidPayload, refuse_payload, require, whole_number
+from quietbit.flower.settings import RunSettings
+from quietbit.mechanism.base import Mechanism
+from quietbit.node.pricing import description_of
+from quietbit.node.question import MOST_ROUNDS, Question, SumPart
+
+__all__ = ["RECORD", "SUM", "Request", "SumRequest", "answer_of", "join_pieces", "question_of", "split_pieces"]
+
+RECORD = "quietbit"  # the name of our record in a message, and the prefix of its continuations
+SUM = "quietbit-sum"  # that of a masked sum
+FIELD = "release"
+PIECE = 16 * 2**20
+VERSION = 2
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A round of the run and the mechanism it is for."""
+
+    round: int
+    dimension: int
+    mechanism: str
+
+    @classmethod
+    def of(cls, number: int, mechanism: Mechanism) -> Request:
+        """What the server asks in round ``number``, from 1 on."""
+        number = whole_number(number, "round", 1, MOST_ROUNDS)
+        return cls(number, mechanism.domain.dimension, description_of(mechanism))
+
+    def to_record(self) -> dict[str, int | str]:
+        """The values of a ConfigRecord."""
+        return {"version": VERSION, **asdict(self)}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SumRequest:
+    """What the server asks client ``number`` in one step of a sum; ``table`` is what it forwards from the others."""
+
+    step: str
+    clients: int
+    number: int
+    table: bytes = b""
+
+    def to_record(self) -> dict[str, int | str | bytes]:
+        """The values of a ConfigRecord."""
+        return {"version": VERSION, **asdict(self)}
+
+
+def question_of(
+    records: Mapping[str, Any], settings: RunSettings, run: int, node: int, client: int | None = None
+) -> Question:
+    """The question that a message asks, of a run with these settings; a message without one is refused."""
+    asked = _fields(
+        records.get(RECORD),
+        {"version", "round", "dimension", "mechanism"},
+        "The server's message must carry quietbit's settings, and does not: is its strategy a PrivateStrategy?",
+    )
+    part = None
+    if settings.secure:
+        step = _fields(
+            records.get(SUM),
+            {"version", "step", "clients", "number", "table"},
+            "The server's message must carry a step of a masked sum, and does not: is its strategy a PrivateStrategy "
+            "with quietbit.trust = secure-aggregation?",
+        )
+        threshold = whole_number(settings.threshold, "quietbit.threshold", 2)
+        honest = whole_number(settings.min_honest_clients, "quietbit.min-honest-clients", 2)
+        part = SumPart(step["step"], step["clients"], step["number"], threshold, honest, step["table"])
+    return Question(
+        run=run, round=asked["round"], node=node, dimension=asked["dimension"], mechanism=asked["mechanism"],
+        epsilon=settings.epsilon, delta=settings.delta, adjacency=settings.adjacency, client=client, sum=part,
+    )  # fmt: skip
+
+
+def answer_of(record: Mapping[str, Any] | None, step: str) -> bytes:
+    """The bytes that a node answered a step with."""
+    if record is None or set(record) != {"step", "answer"}:
+        raise InvalidParameter(
+            "The reply must hold an answer to a step of a masked sum, and does not (is PrivateUplink among the mods of "
+            "the client app?)."
+        )
+    require(record["step"] == step, "step of the answer", record["step"], step)
+    require(isinstance(record["answer"], bytes), "answer", type(record["answer"]).__name__, "bytes")
+    return bytes(record["answer"])
+
+
+def split_pieces(data: bytes) -> dict[str, dict[str, bytes]]:
+    """The records of a release, by name: one, or several where it is long."""
+    pieces = [data[start : start + PIECE] for start in range(0, len(data), PIECE)]
+    return {RECORD if place == 0 else f"{RECORD}-{place}": {FIELD: piece} for place, piece in enumerate(pieces)}
+
+
+def join_pieces(records: Mapping[str, Mapping[str, Any]]) -> bytes:
+    """The bytes of a release from the records of a reply; anything but `split_pieces`' work is refused."""
+    pieces: list[bytes] = []
+    while (name := RECORD if not pieces else f"{RECORD}-{len(pieces)}") in records:
+        record = records[name]
+        value = record.get(FIELD)
+        if set(record) != {FIELD} or not isinstance(value, bytes):
+            refuse_payload(f"record {name} of the reply", f"one field {FIELD} of bytes", f"the fields {sorted(record)}")
+        pieces.append(value)
+    if not pieces:
+        raise InvalidPayload(
+            "The reply must hold one quietbit release, got none (is PrivateUplink among the mods of the client app?)."
+        )
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _fields(record: Any, names: set[str], missing: str) -> Mapping[str, Any]:
+    if not isinstance(record, Mapping) or set(record) != names:
+        raise InvalidParameter(missing)
+    require(record["version"] == VERSION, "version of the server's quietbit", record["version"], f"{VERSION}")
+    return record

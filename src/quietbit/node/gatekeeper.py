@@ -1,0 +1,272 @@
+"""A keeper outside the app: a small process of the owner's that holds policy, ledger and keys behind a Unix socket.
+
+Idea     a run ships the code that trains, so nothing inside that code can be made to keep a promise. The gatekeeper
+         runs under the owner's user, outside the bundle. The app hands it an update and gets a release: clipped,
+         priced, noted, randomised and framed by the same code (`release.Kept`) that runs in an app's own process.
+Symbols  a message on the socket: magic, length of a JSON object (32 bits), length of the bytes after it (64 bits).
+
+What it stops: an app cannot read or reset the ledger, raise a cap, choose its randomness, or learn the secrets of sums,
+if it runs as another user. What it does not stop: an app that can reach the network by itself can send what it likes,
+wherever it likes; and an app decides which update it hands over. Take the network away from the app, and let the
+engine verify who wrote it.
+
+    app                                   gatekeeper
+    {"ask": "release", "question"}  --->  checks, prices, notes
+                 {"accepted": true} <---
+    (trains)
+    {"update": true} + float64      --->  clips, randomises, frames
+                    {} + release    <---
+
+A connection that ends before its update came leaves a release that was noted and not made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import stat
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from quietbit._validate import InvalidParameter, QuietbitError, require
+from quietbit.node.ledger import AnsweredBefore
+from quietbit.node.policy import NotAllowed, PolicyError
+from quietbit.node.question import Question
+from quietbit.node.release import BudgetSpent, Keeper, Noted, Unusable, public
+from quietbit.secagg.plan import ProtocolError
+from quietbit.wire.tree import leaves
+
+__all__ = ["Gatekeeper", "RemoteKeeper"]
+
+LOGGER = logging.getLogger(__name__)
+MAGIC, HEAD = b"QBG1", struct.Struct("<4sIQ")
+MOST_JSON = 2**22
+MOST_BYTES = 2**40
+PATIENCE = 86400.0  # seconds that an app may train
+WAIT = 600.0  # seconds that an app waits for an answer
+KINDS: dict[str, type[QuietbitError]] = {
+    "answered": AnsweredBefore, "noted": Noted, "spent": BudgetSpent, "unusable": Unusable, "not-allowed": NotAllowed,
+    "protocol": ProtocolError, "refused": InvalidParameter,
+}  # fmt: skip
+
+
+@final
+class Gatekeeper:
+    """Serves one keeper on a socket; `serve` returns when ``stop`` is called."""
+
+    def __init__(
+        self, keeper: Keeper, path: str | os.PathLike[str], *, mode: int = 0o600, patience: float = PATIENCE
+    ) -> None:
+        """Bind the socket; one that somebody listens on is refused, what a crash left is replaced."""
+        self._keeper, self._path, self._patience = keeper, Path(path).expanduser(), patience
+        require(self._path.is_absolute(), "socket", str(path), "an absolute path")
+        require(0 <= mode <= 0o777, "mode of the socket", mode, "the permission bits of a file")
+        self._stopped, self._free = threading.Event(), threading.BoundedSemaphore(64)
+        self._clear()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            before = os.umask(0o777 & ~mode)
+            try:
+                self._socket.bind(str(self._path))
+            finally:
+                os.umask(before)
+            self._socket.listen(64)
+            self._socket.settimeout(0.2)
+        except OSError as error:
+            self._socket.close()
+            raise QuietbitError(f"Cannot serve on {self._path}: {error.strerror or error}.") from error
+
+    def serve(self) -> None:
+        """Answer until stopped."""
+        try:
+            while not self._stopped.is_set():
+                try:
+                    connection, _ = self._socket.accept()
+                except TimeoutError:
+                    continue
+                if not self._free.acquire(blocking=False):
+                    connection.close()
+                    continue
+                threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+        finally:
+            self._socket.close()
+            with contextlib.suppress(FileNotFoundError):
+                self._path.unlink()
+
+    def stop(self) -> None:
+        """Answer nobody any more."""
+        self._stopped.set()
+
+    def _clear(self) -> None:
+        try:
+            found = os.lstat(self._path)
+        except FileNotFoundError:
+            return
+        if not stat.S_ISSOCK(found.st_mode):
+            raise QuietbitError(f"Cannot serve on {self._path}: there is something that is no socket.")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            try:
+                probe.connect(str(self._path))
+            except OSError:
+                self._path.unlink()
+                return
+        raise QuietbitError(f"Cannot serve on {self._path}: another gatekeeper does.")
+
+    def _answer(self, connection: socket.socket) -> None:
+        try:
+            with connection:
+                connection.settimeout(self._patience)
+                try:
+                    self._converse(connection)
+                except Exception as error:
+                    if not isinstance(error, QuietbitError) or isinstance(public(error), Unusable):
+                        LOGGER.error("quietbit: a question is not answered.", exc_info=error)
+                    said = public(error)
+                    kind = next((name for name, family in KINDS.items() if isinstance(said, family)), "unusable")
+                    with contextlib.suppress(OSError):
+                        _send(connection, {"refused": str(said), "kind": kind})
+        finally:
+            self._free.release()
+
+    def _converse(self, connection: socket.socket) -> None:
+        asked, data = _receive(connection, 0)
+        what = asked.get("ask")
+        if what == "metrics":
+            _send(connection, {"metrics": list(self._keeper.metrics)})
+        elif what == "forget":
+            self._keeper.forget(int(asked["run"]))
+            _send(connection, {})
+        elif what == "step":
+            _send(connection, {}, self._keeper.step(Question.from_json(asked.get("question"))))
+        elif what == "release":
+            ticket = self._keeper.accept(Question.from_json(asked.get("question")))
+            _send(connection, {"accepted": True})
+            _, data = _receive(connection, MOST_BYTES)
+            update = None
+            if data and len(data) % 8 == 0:
+                update = np.frombuffer(data, dtype="<f8")  # of another length than asked: zero is released
+            _send(connection, {}, ticket.release(update))
+        else:
+            raise InvalidParameter("The question must ask for metrics, a step, a release or to forget.")
+
+
+@final
+class RemoteKeeper:
+    """The app's end of the socket: a keeper like any other."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Name the socket; nothing is asked yet."""
+        self._path = Path(path).expanduser()
+        if not self._path.is_absolute():
+            raise PolicyError(f"socket of the gatekeeper must be an absolute path, got {path!r}.")
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Numbers that the owner lets out as they are."""
+        answer, _ = self._ask({"ask": "metrics"})
+        return tuple(str(name) for name in answer.get("metrics", ()))
+
+    def accept(self, question: Question) -> _RemoteTicket:
+        """Ask whether it may be answered; the connection stays open for the update."""
+        connection = self._connect()
+        try:
+            _send(connection, {"ask": "release", "question": question.to_json()})
+            _answered(_receive(connection, 0))
+        except BaseException:
+            connection.close()
+            raise
+        return _RemoteTicket(connection)
+
+    def step(self, question: Question) -> bytes:
+        """Have a step of a masked sum answered."""
+        return self._ask({"ask": "step", "question": question.to_json()})[1]
+
+    def forget(self, run: int) -> None:
+        """Have the sum of a run left."""
+        self._ask({"ask": "forget", "run": run})
+
+    def _ask(self, question: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        with self._connect() as connection:
+            _send(connection, question)
+            return _answered(_receive(connection, MOST_BYTES))
+
+    def _connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(WAIT)
+            connection.connect(str(self._path))
+        except OSError as error:
+            connection.close()
+            LOGGER.error("quietbit: no gatekeeper answers on %s.", self._path, exc_info=error)
+            raise Unusable("This node's gatekeeper does not answer; its owner's log says why.") from error
+        return connection
+
+
+@final
+class _RemoteTicket:
+    """A question that the gatekeeper has noted."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def release(self, update: Any) -> bytes:
+        """Hand the update over, or say that there is none, and get the release."""
+        data = b""
+        if update is not None:
+            try:
+                parts = [np.asarray(part, dtype="<f8").reshape(-1) for part in leaves(update)]
+                data = np.concatenate(parts).tobytes()
+            except Exception as error:
+                LOGGER.error("quietbit: the update cannot be sent; zero is released in its place.", exc_info=error)
+        try:
+            with self._connection as connection:
+                _send(connection, {"update": bool(data)}, data)
+                return _answered(_receive(connection, MOST_BYTES))[1]
+        except (OSError, Unusable) as error:
+            LOGGER.error("quietbit: the gatekeeper did not make the release.", exc_info=error)
+            raise Noted("The release of this round was noted, and cannot be made.") from error
+
+
+def _answered(received: tuple[dict[str, Any], bytes]) -> tuple[dict[str, Any], bytes]:
+    answer, _ = received
+    if "refused" in answer:
+        raise KINDS.get(str(answer.get("kind")), Unusable)(str(answer["refused"]))
+    return received
+
+
+def _send(connection: socket.socket, said: dict[str, Any], data: bytes = b"") -> None:
+    text = json.dumps(said, allow_nan=False).encode("ascii")
+    connection.sendall(HEAD.pack(MAGIC, len(text), len(data)) + text)
+    for start in range(0, len(data), 2**24):
+        connection.sendall(memoryview(data)[start : start + 2**24])
+
+
+def _receive(connection: socket.socket, most: int) -> tuple[dict[str, Any], bytes]:
+    magic, letters, size = HEAD.unpack(b"".join(_pieces(connection, HEAD.size)))
+    if magic != MAGIC or letters > MOST_JSON or size > most:
+        raise Unusable("The other end of the socket speaks another language.")
+    try:
+        said = json.loads(b"".join(_pieces(connection, letters)))
+    except ValueError as error:
+        raise Unusable("The other end of the socket speaks another language.") from error
+    if not isinstance(said, dict):
+        raise Unusable("The other end of the socket speaks another language.")
+    return said, b"".join(_pieces(connection, size))
+
+
+def _pieces(connection: socket.socket, size: int) -> Iterator[bytes]:
+    """Exactly so many bytes; a connection that ends before is an error."""
+    while size > 0:
+        piece = connection.recv(min(size, 2**20))
+        if not piece:
+            raise Unusable("The connection ended before its message did.")
+        size -= len(piece)
+        yield piece

@@ -1,0 +1,470 @@
+"""A node's ledger on disk: lines that are only ever added, each bound to the one before, and a counter kept apart.
+
+Idea     what was spent is the one thing a node must not forget. Every line of the file holds the SHA-256 of the line
+         before it, so that no line can be changed, taken out or moved. A second file, the counter, says how many
+         lines there are and what the last one is; a ledger that is shorter than its counter, or another one, is
+         refused. Both are made by `quietbit node init` and by nothing else: a ledger that is not there was taken away.
+Symbols  head: SHA-256 of a line; count: number of lines, the first (which names the ledger) included.
+
+| line | says |
+|---|---|
+| `ledger` | format, version, a random name; when it was made |
+| `mechanism` | a mechanism in full, by its identity: once |
+| `price` | what one release of it costs under an adjacency, alone (k = 0) or in a sum with k honest clients |
+| `release` | one release: mechanism, k, run, round, time. Written, with the counter, before a random word is drawn |
+| `step` | a step of a masked sum that hands out shares: answered once |
+
+A line is added under a lock on the file itself, in one write, and forced to disk, then the counter is replaced. A crash
+in between leaves the ledger ahead of its counter, which only means that more was spent; a line without its end was
+never acted upon and is cut off. Refused: anything but a regular file with one name (FIFOs, devices, hard links).
+
+What it cannot notice by itself is a machine whose *whole* disk is put back: both files then agree. Keep the counter
+on another disk or machine; a gatekeeper that runs, and Flower's state within a run, remember the last head besides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, final
+
+import numpy as np
+
+from quietbit._validate import InvalidParameter, QuietbitError, require, whole_number
+from quietbit.node.filter import ORDERS, Price
+from quietbit.privacy.guarantee import Adjacency, Trust
+
+__all__ = ["AnsweredBefore", "Books", "Change", "Entry", "FileLedger", "Ledger", "LedgerError", "StateLedger"]
+
+FORMAT, VERSION = "quietbit-ledger", 2
+COUNTER = "quietbit-counter"
+MOST_BYTES = 256 * 2**20
+MOST_STEPS = 8  # lines of steps for every release that was made, and as many rounds to begin with
+START = bytes(32)
+Entry = dict[str, Any]
+HELP = (
+    "Put the newest copy of both files back. If it is lost, so is the account of what this node has released: only its "
+    "owner can decide to move both files away and begin again with `quietbit node init`"
+)
+
+
+class LedgerError(QuietbitError):
+    """A ledger that cannot be read, written or believed: nobody knows what was spent, so nothing more is."""
+
+
+class AnsweredBefore(InvalidParameter):
+    """A question that is answered once, and was, or may have been: what it asks for has left this node."""
+
+
+@final
+@dataclass(slots=True, eq=False)
+class Books:
+    """What the lines of a ledger amount to."""
+
+    identity: str = ""
+    created: float = 0.0
+    heads: list[bytes] = field(default_factory=list)
+    mechanisms: dict[str, Any] = field(default_factory=dict)
+    prices: dict[tuple[str, str, int], Price] = field(default_factory=dict)
+    counts: dict[tuple[str, int], int] = field(default_factory=dict)
+    times: list[float] = field(default_factory=list)
+    runs: dict[str, list[tuple[int, float, str]]] = field(default_factory=dict)
+    steps: dict[str, tuple[int, int]] = field(default_factory=dict)
+    step_lines: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many lines there are."""
+        return len(self.heads)
+
+    @property
+    def head(self) -> bytes:
+        """The digest of the last line."""
+        return self.heads[-1] if self.heads else START
+
+    @property
+    def releases(self) -> int:
+        """How many releases were noted."""
+        return sum(self.counts.values())
+
+    def since(self, moment: float) -> int:
+        """Releases noted after a moment; those that a clock put into the future are among them."""
+        return sum(1 for when in self.times if when > moment)
+
+    def last_round(self, run: str) -> int:
+        """The last round of a run that was answered; 0 if none."""
+        return max((number for number, _, _ in self.runs.get(run, ())), default=0)
+
+    def check_round(self, run: str, number: int) -> None:
+        """Refuse a round that is not later than all that were answered in this run."""
+        last = self.last_round(run)
+        if not number > last:
+            raise AnsweredBefore(f"round must be above {last}, the last one answered in this run, got {number}.")
+
+    def check_step(self, run: str, number: int, step: int) -> None:
+        """Refuse a step of a sum that is not later than all that were answered in this run."""
+        last = self.steps.get(run, (0, 0))
+        if not (number, step) > last:
+            raise AnsweredBefore(
+                f"step {step} of the sum of round {number} must come after step {last[1]} of round {last[0]}, the last "
+                "one answered in this run."
+            )
+
+    def views(self, trust: Trust, honest: int) -> Iterator[tuple[str, int, int]]:
+        """(mechanism, k, releases) as a trust model sees them: under local trust every k is 0, else at most honest."""
+        for (mechanism, own), times in self.counts.items():
+            yield mechanism, min(own, honest) if trust is Trust.SECURE_AGGREGATION else 0, times
+
+    def total(self, adjacency: Adjacency, trust: Trust, honest: int = 2**31, floor: float = 0.0) -> Price:
+        """The price of everything, each release at no less than ``floor``; needs the prices of all `views`."""
+        return Price.total(
+            (self.prices[mechanism, adjacency.value, own].at_least(floor), times)
+            for mechanism, own, times in self.views(trust, honest)
+        )
+
+    def take(self, line: bytes, origin: str) -> None:
+        """Add a line that was read or is about to be written."""
+        try:
+            entry = json.loads(line)
+            if entry["previous"] != self.head.hex():
+                raise LedgerError(
+                    f"{origin} was changed: line {self.count + 1} does not follow the one before. {HELP}."
+                )
+            self._apply(entry)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise LedgerError(
+                f"{origin} is not a ledger: line {self.count + 1} cannot be read ({type(error).__name__}). {HELP}."
+            ) from error
+        self.heads.append(hashlib.sha256(line).digest())
+
+    def _apply(self, entry: Entry) -> None:
+        kind = entry["kind"]
+        require((kind == "ledger") == (self.count == 0), "kind of the line", kind, "ledger in the first, and no other")
+        if kind == "ledger":
+            require(entry["format"] == FORMAT and entry["version"] == VERSION, "format", entry["format"], FORMAT)
+            self.identity, self.created = str(entry["identity"]), float(entry["time"])
+        elif kind == "mechanism":
+            self.mechanisms[str(entry["mechanism"])] = entry["description"]
+        elif kind == "price":
+            if entry["orders"] == len(ORDERS):  # prices at other orders are made anew
+                rdp = [math.inf if value is None else float(value) for value in entry["rdp"]]
+                pure = math.inf if entry["pure"] is None else float(entry["pure"])
+                key = str(entry["mechanism"]), str(entry["adjacency"]), whole_number(entry["honest"], "honest", 0)
+                self.prices[key] = Price(np.array(rdp), pure, float(entry["lost"]))
+        elif kind == "release":
+            mechanism, honest = str(entry["mechanism"]), whole_number(entry["honest"], "honest", 0)
+            require(mechanism in self.mechanisms, "mechanism of a release", mechanism, "one that was noted")
+            number, when = whole_number(entry["round"], "round", 1), float(entry["time"])
+            self.counts[mechanism, honest] = self.counts.get((mechanism, honest), 0) + 1
+            self.times.append(when)
+            self.runs.setdefault(str(entry["run"]), []).append((number, when, mechanism))
+        elif kind == "step":
+            place = whole_number(entry["round"], "round", 1), whole_number(entry["step"], "step", 1)
+            self.steps[str(entry["run"])] = place
+            self.step_lines += 1
+        else:
+            raise InvalidParameter(f"kind of the line must be one of this version's, got {kind!r}.")
+
+
+Change = Callable[[Books], Iterable[Entry]]
+
+
+class Ledger(Protocol):
+    """A ledger that outlives a message."""
+
+    def read(self) -> Books:
+        """What it amounts to."""
+        ...
+
+    def update(self, change: Change) -> Books:
+        """Add the lines that ``change`` makes of what there is; where it raises, nothing is added."""
+        ...
+
+
+def mechanism_line(identity: str, description: Any) -> Entry:
+    """A mechanism in full."""
+    return {"kind": "mechanism", "mechanism": identity, "description": description}
+
+
+def price_line(identity: str, adjacency: Adjacency, honest: int, price: Price) -> Entry:
+    """What one release costs."""
+    rdp = [value if math.isfinite(value) else None for value in price.rdp.tolist()]
+    pure = price.pure if math.isfinite(price.pure) else None
+    return {
+        "kind": "price", "mechanism": identity, "adjacency": adjacency.value, "honest": honest, "orders": len(ORDERS),
+        "rdp": rdp, "pure": pure, "lost": price.lost,
+    }  # fmt: skip
+
+
+def release_line(identity: str, honest: int, run: str, number: int) -> Entry:
+    """One release, now."""
+    line = {"kind": "release", "mechanism": identity, "honest": honest, "run": run, "round": number}
+    return line | {"time": round(time.time(), 3)}
+
+
+def step_line(run: str, number: int, step: int) -> Entry:
+    """A step of a masked sum that is answered now."""
+    return {"kind": "step", "run": run, "round": number, "step": step}
+
+
+def check_growth(books: Books) -> None:
+    """Refuse steps without end: sums that never come to a release would fill the disk."""
+    if books.step_lines >= MOST_STEPS * (books.releases + 32):
+        raise LedgerError("This node was asked for steps of too many sums that came to nothing.")
+
+
+def first_line() -> Entry:
+    """The line that names a new ledger."""
+    stamp = {"identity": os.urandom(16).hex(), "time": round(time.time(), 3)}
+    return {"kind": "ledger", "format": FORMAT, "version": VERSION, **stamp}
+
+
+def _written(books: Books, entries: Iterable[Entry], origin: str) -> bytes:
+    """The entries as lines, taken into the books one after the other."""
+    lines = []
+    for entry in entries:
+        line = json.dumps(
+            {**entry, "previous": books.head.hex()}, sort_keys=True, separators=(",", ":"), allow_nan=False
+        ).encode("ascii")
+        books.take(line, origin)
+        lines.append(line + b"\n")
+    return b"".join(lines)
+
+
+@final
+class StateLedger:
+    """A ledger in a mapping, for simulations: lines without a disk below them."""
+
+    def __init__(self, state: MutableMapping[str, Any]) -> None:
+        """Hold on to the state; a state without a ledger begins one."""
+        self._state = state
+
+    def read(self) -> Books:
+        """What it amounts to."""
+        books, text = Books(), self._state.get("ledger", "")
+        for line in str(text).encode("ascii").splitlines():
+            books.take(line, "The ledger in the state")
+        if not text:
+            self._state["ledger"] = _written(books, [first_line()], "The ledger in the state").decode("ascii")
+        return books
+
+    def update(self, change: Change) -> Books:
+        """Add lines."""
+        books = self.read()
+        added = _written(books, list(change(books)), "The ledger in the state").decode("ascii")
+        self._state["ledger"] = str(self._state["ledger"]) + added
+        return books
+
+
+@final
+class FileLedger:
+    """The ledger in a file with its counter; made by `create`, used by as many processes as like."""
+
+    def __init__(self, path: str | os.PathLike[str], counter: str | os.PathLike[str]) -> None:
+        """Name the files; they are opened when they are used."""
+        self._path, self._counter = _absolute(path, "ledger"), _absolute(counter, "counter")
+        require(self._path != self._counter, "counter", str(counter), "another file than the ledger")
+        self._books, self._size = Books(), 0
+        self._guard = threading.RLock()
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], counter: str | os.PathLike[str]) -> FileLedger:
+        """Begin a ledger; refused where either file is there already."""
+        ledger = cls(path, counter)
+        for place in (ledger._path, ledger._counter):
+            if os.path.lexists(place):
+                raise LedgerError(
+                    f"{place} is there already: a ledger is begun once. If this node's past releases may be forgotten, "
+                    "move it away first."
+                )
+        try:
+            handle = os.open(ledger._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise LedgerError(f"Cannot make the ledger {ledger._path}: {error.strerror}.") from error
+        try:
+            books = Books()
+            _append(handle, _written(books, [first_line()], str(ledger._path)), 0, ledger._path)
+        finally:
+            os.close(handle)
+        _force(ledger._path.parent)
+        ledger._put_counter(books)
+        return ledger
+
+    def read(self) -> Books:
+        """What it amounts to; refused where it is not what its counter says, or shorter than it was."""
+        with self._guard, self._locked() as handle:
+            return self._read(handle)
+
+    def update(self, change: Change) -> Books:
+        """Read, change, write and force to disk, the counter too, all under the lock."""
+        with self._guard, self._locked() as handle:
+            books = self._read(handle)
+            entries = list(change(books))
+            if not entries:
+                return books
+            size, before = self._size, books
+            # The books are rebuilt from the file if anything goes wrong from here on.
+            self._books, self._size = Books(), 0
+            lines = _written(before, entries, str(self._path))
+            if size + len(lines) > MOST_BYTES:
+                raise LedgerError(f"The ledger {self._path} would be larger than {MOST_BYTES} bytes.")
+            _append(handle, lines, size, self._path)
+            self._put_counter(before)
+            self._books, self._size = before, size + len(lines)
+            return before
+
+    def behind(self, known: Mapping[str, Any]) -> bool:
+        """Whether this is not the ledger, or is an earlier state of it, that ``known`` (a `mark`) was taken of."""
+        books = self.read()
+        count = whole_number(known.get("count", 0), "count", 0)
+        return count > books.count or (count > 0 and books.heads[count - 1].hex() != known.get("head"))
+
+    def _read(self, handle: int) -> Books:
+        size = os.fstat(handle).st_size
+        if size > MOST_BYTES:
+            raise LedgerError(f"{self._path} is not a ledger: it is larger than {MOST_BYTES} bytes.")
+        if size < self._size:
+            raise LedgerError(f"The ledger {self._path} is shorter than it was. {HELP}.")
+        fresh = os.pread(handle, size - self._size, self._size)
+        while len(fresh) < size - self._size:
+            more = os.pread(handle, size - self._size - len(fresh), self._size + len(fresh))
+            if not more:
+                raise LedgerError(f"The ledger {self._path} cannot be read to its end.")
+            fresh += more
+        whole = fresh.rpartition(b"\n")[0]
+        if whole or b"\n" in fresh:
+            # Lines that cannot be read leave nothing behind that looks read.
+            books, self._books, known = self._books, Books(), self._size
+            self._size = 0
+            for line in whole.split(b"\n"):
+                books.take(line, f"The ledger {self._path}")
+            self._books, self._size = books, known + len(whole) + 1
+        self._check_counter(self._books)
+        return self._books
+
+    def _check_counter(self, books: Books) -> None:
+        handle = _open(self._counter, "counter", os.O_RDONLY)
+        try:
+            text = os.read(handle, 4096)
+        except OSError as error:
+            raise LedgerError(f"Cannot read the counter {self._counter}: {error.strerror}.") from error
+        finally:
+            os.close(handle)
+        try:
+            said = json.loads(text)
+            own = said["format"] == COUNTER and said["ledger"] == books.identity
+            count, head = whole_number(said["count"], "count", 1), str(said["head"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise LedgerError(
+                f"{self._counter} is not the counter of a ledger ({type(error).__name__}). {HELP}."
+            ) from error
+        if not own:
+            raise LedgerError(f"The counter {self._counter} belongs to another ledger than {self._path}. {HELP}.")
+        if count > books.count:
+            raise LedgerError(
+                f"The ledger {self._path} is older than its counter ({books.count} lines, not {count}). {HELP}."
+            )
+        if books.heads[count - 1].hex() != head:
+            raise LedgerError(f"The ledger {self._path} is not the one that its counter has seen. {HELP}.")
+
+    def _put_counter(self, books: Books) -> None:
+        said = {"format": COUNTER, "ledger": books.identity, "count": books.count, "head": books.head.hex()}
+        data = (json.dumps(said, sort_keys=True) + "\n").encode("ascii")
+        beside = self._counter.with_name(self._counter.name + ".new")  # one name: what a crash leaves is used again
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(beside)
+            handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                if os.write(handle, data) != len(data):
+                    raise OSError(0, "the disk is full")
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+            os.replace(beside, self._counter)
+        except OSError as error:
+            raise LedgerError(f"Cannot write the counter {self._counter}: {error.strerror}.") from error
+        _force(self._counter.parent)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[int]:
+        """The ledger, open and locked: the lock is on the file itself, whatever name it was opened by."""
+        try:
+            import fcntl as locks
+        except ImportError as error:
+            raise LedgerError("A ledger needs POSIX file locks, which this system does not have.") from error
+        handle = _open(self._path, "ledger", os.O_RDWR)
+        try:
+            locks.flock(handle, locks.LOCK_EX)
+            try:
+                here, there = os.fstat(handle), os.stat(self._path)
+            except OSError as error:
+                raise LedgerError(f"The ledger {self._path} was taken away while it was opened.") from error
+            if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
+                raise LedgerError(f"The ledger {self._path} was replaced while it was opened.")
+            yield handle
+        finally:
+            os.close(handle)  # which gives the lock back
+
+
+def mark(books: Books) -> dict[str, Any]:
+    """What to remember of a ledger in order to notice that it went back."""
+    return {"count": books.count, "head": books.head.hex()}
+
+
+def _absolute(path: str | os.PathLike[str], name: str) -> Path:
+    place = Path(path).expanduser()
+    # A relative path would be another file when the process is started elsewhere.
+    require(place.is_absolute(), name, str(path), "an absolute path")
+    return Path(os.path.realpath(place))
+
+
+def _open(path: Path, name: str, how: int) -> int:
+    """A regular file with one name; a FIFO is not waited for."""
+    try:
+        handle = os.open(path, how | os.O_CLOEXEC | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0))
+    except FileNotFoundError as error:
+        raise LedgerError(
+            f"The {name} {path} is missing: `quietbit node init` makes it, once, and nothing else does. {HELP}."
+        ) from error
+    except OSError as error:
+        raise LedgerError(f"Cannot open the {name} {path}: {error.strerror}.") from error
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+        os.close(handle)
+        raise LedgerError(f"The {name} {path} must be a regular file with one name (no FIFO, device or hard link).")
+    return handle
+
+
+def _append(handle: int, lines: bytes, size: int, path: Path) -> None:
+    """Write at the end of the whole lines; if that fails, leave them as they were."""
+    try:
+        os.ftruncate(handle, size)  # a line without its end, from a crash
+        done = 0
+        while done < len(lines):
+            done += os.pwrite(handle, lines[done:], size + done)
+        os.fsync(handle)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.ftruncate(handle, size)
+        raise LedgerError(f"Cannot write the ledger {path}: {error.strerror}.") from error
+
+
+def _force(folder: Path) -> None:
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise LedgerError(f"Cannot force {folder} to disk: {error.strerror}.") from error

@@ -1,0 +1,347 @@
+"""What an owner allows: one file on the node, written by `quietbit node init`, that no run can change.
+
+Idea     a run asks; the policy says what may be answered. It caps everything the node ever releases, whatever run or
+         server it is for, and names what may be asked at all. Without one, nothing is released. A simulation has
+         no owner, so it gets rules of its own (`Simulation`), which must be named where the app is written.
+Symbols  the keys of the file are the fields of `Policy`, with - for _; unknown ones are refused.
+
+| key | meaning | default |
+|---|---|---|
+| `epsilon`, `delta`, `adjacency` | what all releases together may cost, ever | required |
+| `mechanisms` | families that may be asked for: `imvu`, `mvu`, ... | required |
+| `largest-clip` | the largest ball that updates may be clipped to | required |
+| `releases`, `releases-per-day` | how many releases there may be, in all and in any 24 hours | required |
+| `ledger`, `counter` | absolute paths of the two files; best on two disks | required |
+| `least-epsilon` | a release counts at least as much as one of this pure epsilon | 0 |
+| `runs` | numbers of the runs that are answered, or `*` | `["*"]` |
+| `trust` | `local`, `secure-aggregation` or both | `["local"]` |
+| `min-honest-clients` | k: every sum is priced at so many honest clients, whatever the run says | for sums |
+| `local-epsilon` | a second cap: everything priced as if every mask had failed | for sums |
+| `metrics` | numbers of evaluations that leave the node as they are, without privacy | none |
+| `pricing-seconds` | how long it may take to find out what a mechanism costs | 30 |
+| `seed` | randomness that anybody can repeat, for tests of a deployment: protects nobody | none |
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tomllib
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Protocol, final
+
+from quietbit._validate import InvalidParameter, QuietbitError, finite_real, member, require, whole_number
+from quietbit.kernel.rng import RandomBits, secure_rng
+from quietbit.node.filter import Cap
+from quietbit.privacy.aggregate import MOST_CLIENTS
+from quietbit.privacy.guarantee import Adjacency, Trust, check_delta
+from quietbit.simulate.client_rng import CLIENT_BITS, seeded_client_rng
+
+__all__ = ["NotAllowed", "Policy", "PolicyError", "Rules", "SeededRngWarning", "Simulation"]
+
+MOST_RELEASES = 10**6
+MOST_BYTES = 2**16
+DAY = 86400.0
+
+
+class NotAllowed(QuietbitError):
+    """The owner's policy does not allow what was asked; the sentence names the rule and not its number."""
+
+
+class PolicyError(QuietbitError, ValueError):
+    """A policy that cannot be read or means nothing; the sentence is for the owner, and for nobody else."""
+
+
+class SeededRngWarning(UserWarning):
+    """Releases are made with random bits that anyone can repeat."""
+
+
+class Rules(Protocol):
+    """What a keeper asks of a policy, or of the rules of a simulation."""
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Numbers that may leave as they are."""
+        ...
+
+    @property
+    def least_epsilon(self) -> float:
+        """What a release costs at least."""
+        ...
+
+    @property
+    def pricing_seconds(self) -> float:
+        """How long a price may take."""
+        ...
+
+    def caps(self) -> tuple[Cap, ...]:
+        """Limits on the whole ledger."""
+        ...
+
+    def honest_for(self, trust: Trust, threshold: int | None, honest: int | None) -> int:
+        """How many honest clients a release of this trust is priced at; 0 where the server sees it."""
+        ...
+
+    def check(self, family: str, clip: float, run: str) -> None:
+        """Refuse what may not be asked."""
+        ...
+
+    def check_counts(self, releases: int, today: int) -> None:
+        """Refuse one release more than there may be."""
+        ...
+
+    def rng(self, number: int, client: int | None) -> RandomBits:
+        """The random bits of a release in round ``number``."""
+        ...
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The table above, checked; `load` reads a file and `text` writes one."""
+
+    epsilon: float
+    delta: float
+    adjacency: Adjacency
+    mechanisms: tuple[str, ...]
+    largest_clip: float
+    releases: int
+    releases_per_day: int
+    ledger: str
+    counter: str
+    least_epsilon: float = 0.0
+    runs: tuple[str, ...] = ("*",)
+    trust: tuple[Trust, ...] = (Trust.LOCAL,)
+    min_honest_clients: int | None = None
+    local_epsilon: float | None = None
+    metrics: tuple[str, ...] = ()
+    pricing_seconds: float = 30.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse numbers and words without a meaning, and sums without their two rules."""
+        put = object.__setattr__
+        put(self, "epsilon", finite_real(self.epsilon, "epsilon"))
+        put(self, "delta", check_delta(self.delta))
+        put(self, "adjacency", member(Adjacency, self.adjacency, "adjacency"))
+        put(self, "mechanisms", _words(self.mechanisms, "mechanisms"))
+        require(self.mechanisms, "mechanisms", [], "one name at least")
+        put(self, "largest_clip", finite_real(self.largest_clip, "largest-clip"))
+        put(self, "releases", whole_number(self.releases, "releases", 1, MOST_RELEASES))
+        put(self, "releases_per_day", whole_number(self.releases_per_day, "releases-per-day", 1, MOST_RELEASES))
+        floor = self.least_epsilon
+        put(
+            self,
+            "least_epsilon",
+            0.0 if floor == 0 and not isinstance(floor, bool) else finite_real(floor, "least-epsilon"),
+        )
+        put(self, "runs", _words(self.runs, "runs"))
+        put(self, "trust", tuple(member(Trust, word, "trust") for word in _listed(self.trust, "trust")))
+        known = bool(self.trust) and Trust.CENTRAL not in self.trust
+        require(known, "trust", [word.value for word in self.trust], "local, secure-aggregation or both")
+        put(self, "metrics", _words(self.metrics, "metrics"))
+        put(self, "pricing_seconds", finite_real(self.pricing_seconds, "pricing-seconds"))
+        for name in ("ledger", "counter"):
+            path = getattr(self, name)
+            fine = isinstance(path, str | os.PathLike) and Path(path).expanduser().is_absolute()
+            require(fine, name, path, "the absolute path of a file")
+            put(self, name, str(path))
+        if self.seed is not None:
+            put(self, "seed", whole_number(self.seed, "seed", 0))
+        self._check_sums()
+
+    def _check_sums(self) -> None:
+        put = object.__setattr__
+        if Trust.SECURE_AGGREGATION not in self.trust:
+            for name in ("min_honest_clients", "local_epsilon"):
+                rule = "left out unless trust names secure-aggregation"
+                require(getattr(self, name) is None, name.replace("_", "-"), getattr(self, name), rule)
+            return
+        for name in ("min_honest_clients", "local_epsilon"):
+            if getattr(self, name) is None:
+                raise InvalidParameter(f"{name.replace('_', '-')} must be given beside trust = secure-aggregation.")
+        put(self, "min_honest_clients", whole_number(self.min_honest_clients, "min-honest-clients", 2, MOST_CLIENTS))
+        put(self, "local_epsilon", finite_real(self.local_epsilon, "local-epsilon"))
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> Policy:
+        """Read the keys of a file; an unknown or a missing one is refused."""
+        known = {field.name.replace("_", "-"): field.name for field in fields(cls)}
+        for key in table:
+            require(key in known, "key of the policy", key, "one of " + ", ".join(known))
+        for key in ("epsilon", "delta", "adjacency", "mechanisms", "largest-clip", "releases", "releases-per-day",
+                    "ledger", "counter"):  # fmt: skip
+            if key not in table:
+                raise InvalidParameter(f"policy must have the key {key}, which is missing.")
+        return cls(**{known[key]: value for key, value in table.items()})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Policy:
+        """Read a policy file; one that others than its owner may write is refused."""
+        place = Path(path).expanduser()
+        try:
+            require(place.is_absolute(), "path of the policy", str(path), "an absolute path")
+            return cls.from_table(_table(place))
+        except OSError as error:
+            raise PolicyError(f"Cannot read the policy {place}: {error.strerror}.") from error
+        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise PolicyError(f"The policy {place} is no TOML: {error}.") from error
+        except InvalidParameter as error:
+            raise PolicyError(f"In {place}: {error}") from error
+
+    def text(self) -> str:
+        """The file, with a line on each key."""
+        return "\n".join(
+            [
+                "# What this node releases, at most and ever. Only its owner changes this file; a run cannot.",
+                f"epsilon = {self.epsilon!r}            # what all releases together may cost",
+                f"delta = {self.delta!r}              # the delta of that epsilon",
+                f'adjacency = "{self.adjacency.value}"',
+                f"mechanisms = {_toml(self.mechanisms)}",
+                f"largest-clip = {self.largest_clip!r}       # updates are clipped to a ball no larger than this",
+                f"releases = {self.releases}            # in all",
+                f"releases-per-day = {self.releases_per_day}    # in any 24 hours",
+                f"least-epsilon = {self.least_epsilon!r}      # a release never counts less than this",
+                f'runs = {_toml(self.runs)}             # numbers of runs, or "*"',
+                f"trust = {_toml(tuple(word.value for word in self.trust))}",
+                *(
+                    [
+                        f"min-honest-clients = {self.min_honest_clients}   # sums are priced at so many",
+                        f"local-epsilon = {self.local_epsilon!r}      # the cap if every mask failed",
+                    ]
+                    if self.min_honest_clients is not None
+                    else []
+                ),
+                f"metrics = {_toml(self.metrics)}             # numbers that leave with no privacy at all",
+                f"pricing-seconds = {self.pricing_seconds!r}",
+                *([f"seed = {self.seed}   # for tests: protects nobody"] if self.seed is not None else []),
+                "# The ledger and its counter: made by `quietbit node init`. Keep them on two disks if you can.",
+                f"ledger = {_toml(self.ledger)}",
+                f"counter = {_toml(self.counter)}",
+                "",
+            ]
+        )
+
+    def caps(self) -> tuple[Cap, ...]:
+        """The cap, and where sums are allowed the local one."""
+        words = self.delta, self.adjacency
+        if self.local_epsilon is None:
+            return (Cap(self.epsilon, *words, Trust.LOCAL),)
+        return Cap(self.epsilon, *words, Trust.SECURE_AGGREGATION), Cap(self.local_epsilon, *words, Trust.LOCAL)
+
+    def honest_for(self, trust: Trust, threshold: int | None, honest: int | None) -> int:
+        """The node's own least number, for sums of at least so many; the run's is not looked at."""
+        if trust not in self.trust:
+            raise NotAllowed(f"This node's policy does not allow {trust.value} trust.")
+        if trust is not Trust.SECURE_AGGREGATION:
+            return 0
+        own = self.min_honest_clients or MOST_CLIENTS
+        if threshold is None or not threshold >= own:
+            raise NotAllowed("This node's policy does not allow sums of so few clients.")
+        return own
+
+    def check(self, family: str, clip: float, run: str) -> None:
+        """Refuse another family, a larger ball, another run."""
+        if family not in self.mechanisms:
+            raise NotAllowed(f"This node's policy does not allow the mechanism {family[:40]!r}.")
+        if not clip <= self.largest_clip:
+            raise NotAllowed("This node's policy does not allow so large a clip.")
+        if "*" not in self.runs and run not in self.runs:
+            raise NotAllowed("This node's policy does not allow this run.")
+
+    def check_counts(self, releases: int, today: int) -> None:
+        """Refuse a release beyond the number in all, or of any 24 hours."""
+        if not releases <= self.releases:
+            raise NotAllowed("This node's policy allows no more releases.")
+        if not today <= self.releases_per_day:
+            raise NotAllowed("This node's policy allows no more releases today.")
+
+    def rng(self, number: int, client: int | None) -> RandomBits:
+        """The operating system's, unless the owner has written a seed into the policy."""
+        return secure_rng() if self.seed is None else _seeded(self.seed, number, client)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """The rules of nodes that belong to nobody: whatever the run asks, within the run's own budget.
+
+    With a ``seed``, randomness is that of the engine-free simulator. ``metrics`` leave as they are. Sums are priced at
+    ``min_honest_clients``, the run's number unless given.
+    """
+
+    seed: int | None = None
+    metrics: tuple[str, ...] = ()
+    min_honest_clients: int | None = None
+    least_epsilon: float = 0.0
+    pricing_seconds: float = 600.0
+
+    def __post_init__(self) -> None:
+        """Refuse what is no seed and no list of names."""
+        if self.seed is not None:
+            object.__setattr__(self, "seed", whole_number(self.seed, "seed", 0))
+        object.__setattr__(self, "metrics", _words(self.metrics, "metrics"))
+
+    def caps(self) -> tuple[Cap, ...]:
+        """None but the run's."""
+        return ()
+
+    def honest_for(self, trust: Trust, threshold: int | None, honest: int | None) -> int:
+        """The run's word, or the simulation's own."""
+        if trust is not Trust.SECURE_AGGREGATION:
+            return 0
+        return whole_number(self.min_honest_clients or honest, "honest clients of the sum", 2)
+
+    def check(self, family: str, clip: float, run: str) -> None:
+        """Everything may be asked."""
+
+    def check_counts(self, releases: int, today: int) -> None:
+        """As often as the run's budget allows."""
+
+    def rng(self, number: int, client: int | None) -> RandomBits:
+        """The simulator's, where there is a seed."""
+        return secure_rng() if self.seed is None else _seeded(self.seed, number, client)
+
+
+def _seeded(seed: int, number: int, client: int | None) -> RandomBits:
+    warnings.warn("The randomness is seeded: these releases protect nobody.", SeededRngWarning, 3)
+    if client is None:
+        raise InvalidParameter("node config must have a partition-id for seeded randomness, and it is missing.")
+    return seeded_client_rng(seed)(number - 1, whole_number(client, "partition-id", 0, 2**CLIENT_BITS - 1))
+
+
+def _table(place: Path) -> dict[str, Any]:
+    """The keys of the file."""
+    with os.fdopen(os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        mode = os.fstat(file.fileno()).st_mode
+        require(stat.S_ISREG(mode), "policy", str(place), "a regular file")
+        rule = "a file that only its owner can write (chmod go-w)"
+        require(not mode & (stat.S_IWGRP | stat.S_IWOTH), "policy", str(place), rule)
+        data = file.read(MOST_BYTES + 1)
+    require(len(data) <= MOST_BYTES, "size of the policy", len(data), f"at most {MOST_BYTES} bytes")
+    return tomllib.loads(data.decode("utf-8"))
+
+
+def _listed(value: Any, name: str) -> tuple[Any, ...]:
+    require(isinstance(value, list | tuple), name, value, "a list")
+    return tuple(value)
+
+
+def _words(value: Any, name: str) -> tuple[str, ...]:
+    found = _listed(value, name)
+    require(all(isinstance(word, str) and word for word in found), name, value, "a list of names")
+    return found
+
+
+def _toml(value: Any) -> str:
+    """A word or a list of words as TOML; control characters are escaped."""
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_toml(word) for word in value) + "]"
+    quoted = "".join(
+        f"\\{letter}" if letter in '"\\' else letter if letter.isprintable() else f"\\u{ord(letter):04x}"
+        for letter in value
+    )
+    return f'"{quoted}"'

@@ -1,0 +1,120 @@
+"""From the server's description to a mechanism and its price: built, certified and priced here, within a time limit.
+
+Idea     the server says which mechanism it will decode with, in full; nobody runs its calibration again. The node
+         builds it from that description, takes its privacy from the numbers it will sample with, and believes
+         nothing else. A description is the server's to choose: its size is limited, and so is the time that finding
+         its price may take.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeVar, final
+
+from quietbit._validate import InvalidParameter, QuietbitError, require
+from quietbit.mechanism.base import Mechanism, summable
+from quietbit.mechanism.registry import build, describe, families, identity_of
+from quietbit.node.filter import Price, price_of
+from quietbit.node.policy import NotAllowed
+from quietbit.privacy.guarantee import Adjacency
+
+__all__ = ["MOST_DESCRIPTION", "Offer", "description_of", "release_price", "within"]
+
+MOST_DESCRIPTION = 2**18
+Found = TypeVar("Found")
+
+
+class _Late(BaseException):
+    """Ends a thread whose answer nobody waits for."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """A mechanism that a server asks for: built from its description, with its identity (hexadecimal) and family."""
+
+    mechanism: Mechanism
+    identity: str
+    family: str
+
+    @classmethod
+    def read(cls, text: str) -> Offer:
+        """Build it; a description that is too long, or of no mechanism we know, is refused."""
+        rule = f"at most {MOST_DESCRIPTION} characters"
+        require(isinstance(text, str) and len(text) <= MOST_DESCRIPTION, "description of the mechanism", "more", rule)
+        return _offer(text)
+
+    @property
+    def description(self) -> Any:
+        """Plain values that rebuild it."""
+        return describe(self.mechanism)
+
+    def price(self, adjacency: Adjacency, honest: int) -> Price:
+        """What one release costs, alone (0) or as part of a sum that counts on so many honest clients."""
+        return release_price(self.mechanism, adjacency, honest)
+
+
+def description_of(mechanism: Mechanism) -> str:
+    """One line of JSON that `Offer.read` reads."""
+    return json.dumps(describe(mechanism), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def within(seconds: float, work: Callable[[], Found]) -> Found:
+    """What ``work`` returns or raises; refused where that takes longer, and the work is given up."""
+    found: list[Found] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(work())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        # The thread ends at its next step: what it computes is of bounded size, how often it does so is not.
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_Late))
+        raise NotAllowed("This node cannot find out in time what the mechanism costs.")
+    if failed:
+        raise failed[0]
+    return found[0]
+
+
+@lru_cache(maxsize=16)
+def _offer(text: str) -> Offer:
+    try:
+        mechanism = build(json.loads(text))
+        return Offer(mechanism, identity_of(mechanism).hex(), _family(mechanism))
+    except QuietbitError as error:
+        raise InvalidParameter(f"The described mechanism is refused: {error}") from error
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError, ArithmeticError) as error:
+        raise InvalidParameter(f"The description is of no mechanism ({type(error).__name__}).") from error
+
+
+def _family(mechanism: Mechanism) -> str:
+    """The word of the family whose mechanisms are of this class: the class that it names first."""
+    return next((name for name, one in families().items() if one.kinds[0] is type(mechanism)), "")
+
+
+# An identity names a mechanism, so that its price is found once in a process; the ledger keeps it beyond that.
+_PRICES: dict[tuple[str, Adjacency, int], Price] = {}
+_MOST_PRICES = 4096
+
+
+def release_price(mechanism: Mechanism, adjacency: Adjacency, honest: int) -> Price:
+    """What one release costs, alone (0) or as part of a sum that counts on so many honest clients."""
+    key = identity_of(mechanism).hex(), adjacency, honest
+    if key not in _PRICES:
+        release = summable(mechanism).sum_privacy(honest, adjacency) if honest else mechanism.privacy(adjacency)
+        found = price_of(release.curve)
+        if len(_PRICES) >= _MOST_PRICES:
+            _PRICES.clear()
+        _PRICES[key] = found
+    return _PRICES[key]

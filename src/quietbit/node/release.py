@@ -1,0 +1,250 @@
+"""The one way anything leaves a node: a question is accepted and noted, and then exactly one release is made.
+
+Idea     everything that can be refused is refused before the data are touched, from the question, the policy and the
+         ledger alone. An accepted question is written into the ledger *before* the app trains. After that one
+         thing happens, whatever the app does: one release of the same size as any other, of the zero update if
+         something went wrong (an app that raised, a NaN, arrays of other shapes). So a refusal tells nothing about
+         the data, and a failure looks like a release. The same code runs in the app's process and in a gatekeeper.
+Symbols  k: honest clients that a sum is priced at; 0 where the server sees the release.
+
+What a server still sees is time, and silence: a process that is killed, or a machine that dies, answers nothing. Such
+a question was noted all the same, so there are no more silences than releases.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import MutableMapping
+from typing import Any, Protocol, final
+
+import numpy as np
+
+from quietbit._validate import InvalidParameter, QuietbitError, require
+from quietbit.kernel.rng import RandomBits
+from quietbit.mechanism.base import summable
+from quietbit.node.filter import Cap, Price
+from quietbit.node.ledger import (
+    Books,
+    Entry,
+    Ledger,
+    LedgerError,
+    check_growth,
+    mechanism_line,
+    price_line,
+    release_line,
+    step_line,
+)
+from quietbit.node.policy import DAY, PolicyError, Rules
+from quietbit.node.pricing import Offer, within
+from quietbit.node.question import KEYS, SHARES, STEPS, VECTOR, Framed, Question
+from quietbit.node.sums import SumStep, forget
+from quietbit.privacy.guarantee import Adjacency, Trust
+from quietbit.wire.uplink import Uplink
+
+__all__ = ["BudgetSpent", "Keeper", "Kept", "Noted", "Ticket", "Unusable", "make_release", "public", "spent"]
+
+LOGGER = logging.getLogger(__name__)
+Priced = tuple[str, Adjacency, int]
+
+
+class BudgetSpent(QuietbitError):
+    """The next release would exceed a budget."""
+
+
+class Noted(QuietbitError):
+    """A release that is in the ledger and cannot be made: it counts."""
+
+
+class Unusable(QuietbitError):
+    """This node cannot keep its books, and answers nothing; why is for its owner."""
+
+
+class Ticket(Protocol):
+    """An accepted question: one release, once."""
+
+    def release(self, update: Any) -> bytes:
+        """The framed release of an update (a list of arrays), or of zero where it is None or cannot be sent."""
+        ...
+
+
+class Keeper(Protocol):
+    """Who holds policy, ledger and keys: in this process, or behind a socket."""
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Numbers that the owner lets out as they are."""
+        ...
+
+    def accept(self, question: Question) -> Ticket:
+        """Check a question and note its release; a `QuietbitError` is a reason not to answer."""
+        ...
+
+    def step(self, question: Question) -> bytes:
+        """Answer a step of a masked sum that needs no training."""
+        ...
+
+    def forget(self, run: int) -> None:
+        """Leave the sum of a run, if there is one."""
+        ...
+
+
+def public(error: Exception) -> QuietbitError:
+    """An error in words that a server may hear: no path, no total, nothing of the data."""
+    if isinstance(error, LedgerError | PolicyError):
+        return Unusable("This node cannot use its policy or its ledger; its owner's log says why.")
+    return error if isinstance(error, QuietbitError) else Unusable("This node cannot answer; its owner's log says why.")
+
+
+def make_release(uplink: Uplink, update: Any, rng: RandomBits) -> bytes:
+    """The payload of an update, or of the zero update where there is none or it cannot be sent."""
+    if update is not None:
+        try:
+            return uplink.send(update, rng)
+        except Exception as error:
+            LOGGER.error("quietbit: the update cannot be sent; zero is released in its place.", exc_info=error)
+    zeros = np.zeros(uplink.mechanism.domain.dimension, dtype=np.float32)
+    return Uplink(uplink.mechanism).send(zeros, rng)
+
+
+@final
+class Kept:
+    """A keeper in this process."""
+
+    def __init__(self, rules: Rules, ledger: Ledger, secrets: MutableMapping[str, bytes]) -> None:
+        """Hold on to the rules, the ledger, and where secrets of masked sums are kept between their steps."""
+        self._rules, self._ledger, self._secrets = rules, ledger, secrets
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Those of the policy."""
+        return self._rules.metrics
+
+    def accept(self, question: Question) -> _Accepted:
+        """Check, price and note."""
+        offer, honest = self._offer(question)
+        step = None
+        if question.sum is not None:
+            require(question.sum.step == VECTOR, "step of the sum", question.sum.step, f"{VECTOR} for a release")
+            step = SumStep(question, summable(offer.mechanism), self._secrets)
+            self._following(self._ledger.read(), question, offer, honest)
+            step.check_vector()
+        rng = self._rules.rng(question.round, question.client)
+        self._ledger.update(lambda books: self._following(books, question, offer, honest))
+        return _Accepted(question, Uplink(offer.mechanism), rng, step)
+
+    def step(self, question: Question) -> bytes:
+        """Keys and shares before a release, shares after it; the two that hand out shares are noted first."""
+        part, run = question.sum, str(question.run)
+        if part is None or part.step == VECTOR:
+            raise InvalidParameter("The question must be a step of a masked sum without training, and is not.")
+        offer, honest = self._offer(question)
+        step = SumStep(question, summable(offer.mechanism), self._secrets)
+        if part.step == KEYS:
+            step.check_start()
+            # Nobody is kept waiting for a sum that no budget is left for.
+            self._following(self._ledger.read(), question, offer, honest)
+            return step.keys()
+        place = STEPS.index(part.step) + 1
+
+        def following(books: Books) -> list[Entry]:
+            check_growth(books)
+            books.check_step(run, question.round, place)
+            return [step_line(run, question.round, place)]
+
+        def note() -> None:
+            self._ledger.update(following)
+
+        return step.shares(note) if part.step == SHARES else step.unmask(note)
+
+    def forget(self, run: int) -> None:
+        """Leave the sum."""
+        forget(self._secrets, run)
+
+    def _offer(self, question: Question) -> tuple[Offer, int]:
+        """The mechanism that is asked for, allowed and priced in time, and the k it is priced at."""
+        part, rules = question.sum, self._rules
+        honest = rules.honest_for(question.trust, part.threshold if part else None, part.honest if part else None)
+
+        def work() -> Offer:
+            offer = Offer.read(question.mechanism)
+            own = offer.mechanism.domain.dimension
+            require(
+                question.dimension == own, "dimension of the question", question.dimension, f"{own}, the mechanism's"
+            )
+            rules.check(offer.family, offer.mechanism.domain.radius, str(question.run))
+            for cap, _ in self._caps(question):
+                offer.price(cap.adjacency, honest if cap.trust is Trust.SECURE_AGGREGATION else 0)
+            return offer
+
+        return within(rules.pricing_seconds, work), honest
+
+    def _caps(self, question: Question) -> list[tuple[Cap, float]]:
+        """Every cap that must hold, and the least that a release counts under it: the run's and the owner's."""
+        return [(question.cap, 0.0), *((cap, self._rules.least_epsilon) for cap in self._rules.caps())]
+
+    def _following(self, books: Books, question: Question, offer: Offer, honest: int) -> list[Entry]:
+        """The lines of one more release; refused where a rule or a budget does not allow it."""
+        run = str(question.run)
+        books.check_round(run, question.round)
+        self._rules.check_counts(books.releases + 1, books.since(time.time() - DAY) + 1)
+        prices: dict[Priced, Price] = {}
+        for cap, floor in self._caps(question):
+            own = honest if cap.trust is Trust.SECURE_AGGREGATION else 0
+            price = prices[offer.identity, cap.adjacency, own] = offer.price(cap.adjacency, own)
+            before = spent(books, cap, honest, floor, prices)
+            if not cap.holds(Price.total([(before, 1), (price.at_least(floor), 1)])):
+                raise BudgetSpent(f"The budget of {cap.owner} is spent.")
+        lines = [] if offer.identity in books.mechanisms else [mechanism_line(offer.identity, offer.description)]
+        for (name, adjacency, own), price in prices.items():
+            if (name, adjacency.value, own) not in books.prices:
+                lines.append(price_line(name, adjacency, own, price))
+        return [*lines, release_line(offer.identity, honest, run, question.round)]
+
+
+def spent(books: Books, cap: Cap, honest: int, floor: float, prices: dict[Priced, Price]) -> Price:
+    """What everything in the books costs under a cap, sums at no more than ``honest`` clients (0: as noted).
+
+    Prices that the books do not have yet, after a change of the policy, are found and added to ``prices``.
+    """
+    parts = []
+    for name, own, times in books.views(cap.trust, honest or 2**31):
+        price = books.prices.get((name, cap.adjacency.value, own)) or prices.get((name, cap.adjacency, own))
+        if price is None:
+            offer = Offer.read(json.dumps(books.mechanisms[name]))
+            if offer.identity != name:
+                raise LedgerError(f"A mechanism of the ledger is not the one it was noted as ({name[:16]}...).")
+            price = prices[name, cap.adjacency, own] = offer.price(cap.adjacency, own)
+        parts.append((price.at_least(floor), times))
+    return Price.total(parts)
+
+
+@final
+class _Accepted:
+    """A question that is in the ledger, and its one release."""
+
+    def __init__(self, question: Question, uplink: Uplink, rng: RandomBits, step: SumStep | None) -> None:
+        self._question, self._uplink, self._rng, self._step = question, uplink, rng, step
+        self._used = False
+
+    def release(self, update: Any) -> bytes:
+        """The frame around the payload, masked if it goes into a sum."""
+        payload = self.payload(update)
+        try:
+            body = payload if self._step is None else self._step.mask(payload)
+        except Exception as error:
+            LOGGER.error("quietbit: the release cannot be masked.", exc_info=error)
+            raise Noted("The release of this round was noted, and cannot be made.") from error
+        return Framed(self._question.run, self._question.round, self._question.node, body).to_bytes()
+
+    def payload(self, update: Any, uplink: Uplink | None = None) -> bytes:
+        """The payload without a frame; once. ``uplink`` is one of the same mechanism that knows the update's shape."""
+        if self._used:
+            raise Noted("The release of this round was made already.")
+        self._used = True
+        try:
+            return make_release(uplink or self._uplink, update, self._rng)
+        except Exception as error:
+            LOGGER.error("quietbit: not even zero can be released.", exc_info=error)
+            raise Noted("The release of this round was noted, and cannot be made.") from error

@@ -1,0 +1,73 @@
+"""Uplink without an engine, within a policy: every payload is noted in the ledger before it is made.
+
+Idea     `Uplink.send` randomises; it does not count. A sender ties an uplink to the owner's policy and ledger, so that
+         release 51 of a guarantee for 50 is refused, whichever program asks, also after a restart.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, final
+
+from quietbit._validate import require, whole_number
+from quietbit.node.filter import Cap
+from quietbit.node.ledger import AnsweredBefore, FileLedger
+from quietbit.node.policy import Policy
+from quietbit.node.pricing import description_of
+from quietbit.node.question import MOST_ID, Question
+from quietbit.node.release import Kept, Unusable, spent
+from quietbit.privacy.guarantee import Guarantee, Trust, Unit
+from quietbit.wire.uplink import Uplink
+
+__all__ = ["PrivateSender"]
+
+RACES = 64
+
+
+@final
+class PrivateSender:
+    """``PrivateSender(uplink, "/var/lib/quietbit/policy.toml").send(update)``: a payload, or a reason why not.
+
+    ``run`` keeps apart what is sent to several servers; everything counts together. An update that cannot be sent (a
+    NaN, another shape) becomes the zero update, because *no answer* would be an answer about the data.
+    """
+
+    def __init__(self, uplink: Uplink, policy: str | os.PathLike[str] | Policy, run: int = 0) -> None:
+        """Read the policy; the ledger must have been made by `quietbit node init`."""
+        require(isinstance(uplink, Uplink), "uplink", type(uplink).__name__, "an Uplink")
+        self._uplink = uplink
+        self._policy = policy if isinstance(policy, Policy) else Policy.load(policy)
+        self._run = whole_number(run, "run", 0, MOST_ID)
+        self._ledger = FileLedger(self._policy.ledger, self._policy.counter)
+        self._keeper = Kept(self._policy, self._ledger, {})
+        self._ledger.read()
+
+    def send(self, update: Any) -> bytes:
+        """Note one release, then clip, randomise and pack the update: the bytes of `Uplink.send`."""
+        for _ in range(RACES):
+            try:
+                return self._keeper.accept(self._question()).payload(update, self._uplink)
+            except AnsweredBefore:  # another process of this node was quicker: the next number is ours
+                continue
+        raise Unusable("Too many programs send with this policy at once.")
+
+    def _question(self) -> Question:
+        policy = self._policy
+        return Question(
+            run=self._run,
+            round=self._ledger.read().last_round(str(self._run)) + 1,
+            node=0,
+            client=0,
+            dimension=self._uplink.mechanism.domain.dimension,
+            mechanism=description_of(self._uplink.mechanism),
+            epsilon=policy.local_epsilon or policy.epsilon,
+            delta=policy.delta,
+            adjacency=policy.adjacency.value,
+        )
+
+    def guarantee(self) -> Guarantee:
+        """What this node's releases have cost so far, all runs together, as if the server saw each."""
+        policy = self._policy
+        cap = Cap(policy.local_epsilon or policy.epsilon, policy.delta, policy.adjacency, Trust.LOCAL)
+        reached = cap.epsilon_upper(spent(self._ledger.read(), cap, 0, 0.0, {}))
+        return Guarantee(reached, policy.delta, Unit.CLIENT, policy.adjacency, Trust.LOCAL)

@@ -1,0 +1,441 @@
+"""A server that wants more than it may have, against a node with a policy: every question is counted.
+
+Idea     what a server can choose is drawn at random from fixed seeds (run configs, mechanisms, models, orders of
+         messages, moments of kills, copies and full disks), beside the questions that once worked. After every
+         question the same promises are checked (`Node.ask`). `CASES` says how many questions each part asks; the
+         threat model prints the same numbers, and a test compares them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs the flower extra")
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+
+from quietbit.design.solve import solve
+from quietbit.design.spec import DesignSpec
+from quietbit.flower import PrivateUplink, RunSettings
+from quietbit.flower.messages import Request, SumRequest
+from quietbit.mechanism.additive import Gaussian, Sign
+from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.node.filter import Price
+from quietbit.node.ledger import FileLedger, LedgerError
+from quietbit.node.policy import Policy
+from quietbit.node.question import STEPS, Framed, pack
+from quietbit.node.release import spent
+from quietbit.secagg.plan import masked_size
+from quietbit.wire.uplink import Uplink
+from unit.flower.kit import CONFIG, DIMENSION, be_the_server, context, model, trained
+from unit.node.makers import write_policy
+
+pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
+CASES = {
+    "failures that depend on the data": 256,
+    "run configs": 300,
+    "mechanisms": 400,
+    "models": 60,
+    "orders of messages": 500,
+    "copies put back": 60,
+    "kills": 100,
+    "full disks": 60,
+}
+DESIGN = solve(DesignSpec(2, 1, 0.3))
+SMALL = InterpolatedMVU(DESIGN, Ball(Norm.L2, 1.0, DIMENSION))
+THREAT_MODEL = Path(__file__).parent.parent.parent / "docs" / "explanation" / "threat-model.md"
+
+
+class Node:
+    """A node with a policy, its app, and all that it has been made to say."""
+
+    def __init__(self, folder, **changes):
+        given = {"epsilon": 6.0, "mechanisms": ["imvu", "gaussian", "sign"], "seed": 7, "releases": 10**5,
+                 "releases_per_day": 10**5} | changes  # fmt: skip
+        self.folder = folder
+        self.path = write_policy(folder, **given)
+        self.policy = Policy.load(self.path)
+        self.answers: dict[str, int] = {}
+        self.calls = 0
+        self.asked = 0
+
+    def context(self, run=1, config=None):
+        return context(11, 3, CONFIG | {"quietbit.epsilon": 1e6} if config is None else config, run,
+                       quietbit_policy=self.path)  # fmt: skip
+
+    def books(self):
+        return FileLedger(self.policy.ledger, self.policy.counter).read()
+
+    def ask(self, message, place, app=None):
+        """Carry a message and hold the node to its promises, whatever the message was."""
+        before, called = self.books().releases, self.calls
+
+        def watched(*words):
+            self.calls += 1
+            assert self.books().releases == before + 1, "the app ran before its release was noted"
+            return (app or (lambda m, _: trained(m, np.full(DIMENSION, 0.1))))(*words)
+
+        self.asked += 1
+        reply = PrivateUplink()(message, place, watched)
+        books = self.books()
+        if reply.has_error():
+            said = reply.error.reason
+            assert said.isprintable()
+            assert said.startswith(("quietbit: ", "quietbit, answered before: "))
+            assert not any(word in said for word in (str(self.folder), "policy.toml", "counter")), said
+            assert books.releases == before
+            assert self.calls == called
+        elif message.metadata.message_type == "train" and "quietbit" in reply.content:
+            assert books.releases == before + 1
+            assert set(reply.content) == {"quietbit"}
+            data = reply.content["quietbit"]["release"]
+            name = message.content["quietbit"]["mechanism"]
+            assert self.answers.setdefault(name, len(data)) == len(data), "releases of one mechanism differ in size"
+        else:
+            assert books.releases == before
+            assert set(reply.content) <= {"quietbit-sum"}
+        for cap in self.policy.caps():
+            assert cap.holds(spent(books, cap, self.policy.min_honest_clients or 0, self.policy.least_epsilon, {}))
+        return reply
+
+
+def train(number=1, mechanism=SMALL, run=1, arrays=None, kind="train", **changes):
+    be_the_server(run)
+    record = Request.of(max(1, number), mechanism).to_record() | {"round": number} | changes
+    content = RecordDict({"arrays": model() if arrays is None else arrays, "quietbit": ConfigRecord(record)})
+    return Message(content, 11, kind)
+
+
+def test_failures_that_depend_on_the_data_tell_nothing(tmp_path):
+    """A picture of 64 pixels was read out at epsilon 0.012, a pixel a question: a step failed where one was bright."""
+    pixels = np.random.default_rng(1).integers(0, 2, 64)
+    node, faint = Node(tmp_path, epsilon=1e4), InterpolatedMVU(DESIGN, Ball(Norm.L2, 1e-3, DIMENSION))
+    size, number = set(), 0
+
+    def fails(message, kind):
+        if kind == 0:
+            raise ValueError("bright")
+        if kind == 1:
+            return trained(message, np.full(DIMENSION, np.nan))
+        if kind == 2:
+            return Message(Error(1, "bright"), reply_to=message)
+        sys.exit("bright")
+
+    for kind in range(4):
+        for pixel in pixels:
+            number += 1
+            app = (lambda m, _, k=kind: fails(m, k)) if pixel else (lambda m, _: trained(m, np.zeros(DIMENSION)))
+            reply = node.ask(train(number, faint), node.context(), app)
+            assert not reply.has_error()
+            size.add(len(reply.content["quietbit"]["release"]))
+            # What leaves is that of zero, from the node's own randomness: bright or dark, bit for bit the same.
+            rng = node.policy.rng(number, 3)
+            sent = bytes(Framed.from_bytes(reply.content["quietbit"]["release"]).payload)
+            assert sent == Uplink(faint).send(np.zeros(DIMENSION), rng)
+    assert len(size) == 1
+    assert node.books().releases == number == CASES["failures that depend on the data"]
+
+
+KEYS = [
+    "mechanism", "clip", "epsilon", "adjacency", "delta", "norm", "releases", "design-epsilon", "noise-multiplier",
+    "bits", "levels", "beta", "clamp", "decoder", "keep", "trust", "threshold", "min-honest-clients", "timeout",
+    "words", "seed", "epsilom", "policy", "ledger", "honest", "metrics", "", "Epsilon",
+]  # fmt: skip
+VALUES = [
+    0, 1, -1, 2, 7, 1e-9, 1e300, float("nan"), float("inf"), True, "", "seeded", "imvu", "gaussian", "zero-out",
+    "replace-one", "secure-aggregation", "local", "*", "l1", "/etc/passwd", "\x1b[2J", "x" * 5000, 10**30,
+]  # fmt: skip
+
+
+def test_run_configs(tmp_path):
+    rng, node, answered = np.random.default_rng(2), Node(tmp_path), 0
+    for case in range(CASES["run configs"]):
+        config = CONFIG | {"quietbit.epsilon": 1e6}
+        for _ in range(rng.integers(1, 4)):
+            key = "quietbit" + rng.choice([".", ".", ".", "-", "_"]) + str(rng.choice(KEYS))
+            if rng.random() < 0.2:
+                config.pop(key, None)
+            else:
+                config[key] = VALUES[rng.integers(len(VALUES))]
+        reply = node.ask(train(1, run=case + 1), node.context(case + 1, config))
+        answered += not reply.has_error()
+        unknown = [key for key in config if key.startswith("quietbit") and key not in known_keys()]
+        assert not (unknown and not reply.has_error()), unknown
+    assert answered > 0
+    assert node.asked == CASES["run configs"]
+
+
+def known_keys():
+    return {"quietbit." + name.replace("_", "-") for name in RunSettings.__slots__}
+
+
+def mutated(rng, value):
+    """A description with one thing changed, wherever that is."""
+    if isinstance(value, dict) and value and rng.random() < 0.85:
+        key = list(value)[rng.integers(len(value))]
+        if rng.random() < 0.1:
+            return {name: part for name, part in value.items() if name != key}
+        return {**value, key: mutated(rng, value[key])}
+    if isinstance(value, list) and value and rng.random() < 0.85:
+        place = rng.integers(len(value))
+        return [mutated(rng, part) if number == place else part for number, part in enumerate(value)]
+    if isinstance(value, float) and rng.random() < 0.6:
+        return float(value) * float(rng.choice([0.5, 1.01, 2.0, -1.0, 1e3, 1e-3]))
+    return [0, -1, 1e308, None, "Gaussian", "os.system", [], {}, True, 42, 2**70, "l1", 1e-300, [[]]][rng.integers(14)]
+
+
+def test_mechanisms(tmp_path):
+    """Descriptions that a server makes up: built and priced as they are, or refused; the cap holds."""
+    ball = Ball(Norm.L2, 1.0, DIMENSION)
+    good = [SMALL, Gaussian(ball, 3.0), Sign(Gaussian(ball, 3.0)), InterpolatedMVU(DESIGN, ball, 0.5, True)]
+    texts = [Request.of(1, one).mechanism for one in good]
+    rng, node, answered = np.random.default_rng(3), Node(tmp_path, epsilon=30.0), 0
+    for case in range(CASES["mechanisms"]):
+        found = json.loads(texts[rng.integers(len(texts))])
+        for _ in range(rng.integers(0, 3)):
+            found = mutated(rng, found)
+        text = json.dumps(found)
+        if rng.random() < 0.05:
+            text = text[: rng.integers(len(text))] + "\x00" * int(rng.integers(3))
+        reply = node.ask(_described(text, case + 1), node.context(case + 1))
+        answered += not reply.has_error()
+    assert 0 < answered < CASES["mechanisms"]
+    total = spent(node.books(), node.policy.caps()[0], 0, 0.0, {})
+    assert isinstance(total, Price)
+    assert node.asked == CASES["mechanisms"]
+
+
+def _described(text, run):
+    message = train(1, run=run)
+    message.content["quietbit"] = ConfigRecord(dict(message.content["quietbit"]) | {"mechanism": text})
+    return message
+
+
+def test_models(tmp_path):
+    """Weights chosen to break training, and arrays that are none."""
+    rng, node = np.random.default_rng(4), Node(tmp_path, epsilon=1e4)
+    for case in range(CASES["models"]):
+        arrays = dict(model(case))
+        shape = arrays["weight"].shape
+        kind = case % 10
+        if kind == 0:
+            arrays["weight"] = Array(np.full(shape, [np.nan, np.inf, -np.inf][case // 10 % 3], dtype=np.float32))
+        elif kind == 1:
+            arrays["weight"] = Array(np.full(shape, np.float32(3e38)))
+        elif kind == 2:
+            arrays["weight"] = Array("float32", shape, "numpy.ndarray", rng.bytes(rng.integers(0, 200)))
+        elif kind == 3:
+            arrays["weight"] = Array("float32", shape, "pickle", b"cos\nsystem\n(S'true'\ntR.")
+        elif kind == 4:
+            arrays = {"weight": arrays["weight"]}
+        elif kind == 5:
+            arrays["more"] = Array(np.zeros(3))
+        elif kind == 6:
+            arrays["weight"] = Array(np.zeros((7, 5), dtype=np.float32))
+        elif kind == 7:
+            arrays["bias"] = Array(np.zeros(7, dtype=np.int64))
+        elif kind == 8:
+            arrays["weight"] = Array(np.zeros(shape, dtype=np.float64) + 1e308)
+        elif kind == 9:
+            arrays = {}
+        before = node.books().releases
+        reply = node.ask(train(1, run=case + 1, arrays=ArrayRecord(arrays)), node.context(case + 1))
+        assert reply.has_error() == (kind in (0, 2, 3, 4, 5, 7, 9)), (kind, reply)
+        assert node.books().releases == before + (not reply.has_error())
+
+
+def test_orders_of_messages(tmp_path):
+    """Trainings, evaluations, queries and steps of sums in any order, of any round: one answer to each at most."""
+    rng = np.random.default_rng(5)
+    sums = {"trust": ["local", "secure-aggregation"], "min_honest_clients": 3, "local_epsilon": 40.0}
+    node = Node(tmp_path, epsilon=40.0, adjacency="zero-out", **sums)
+    secure = {key: value for key, value in CONFIG.items() if key != "quietbit.releases"} | {
+        "quietbit.trust": "secure-aggregation", "quietbit.threshold": 4, "quietbit.adjacency": "zero-out",
+        "quietbit.design-epsilon": 0.3, "quietbit.epsilon": 1e6,
+    }  # fmt: skip
+    places = {run: node.context(run, secure if run % 2 else None) for run in (1, 2, 3, 4)}
+    answered: set[tuple[object, ...]] = set()
+    tables = [b"", bytes(68 * 4), rng.bytes(86 * 3), pack(dict.fromkeys([1, 2, 3, 4], b"")), rng.bytes(37)]
+    for _ in range(CASES["orders of messages"]):
+        run, number = int(rng.integers(1, 5)), int(rng.integers(0, 6))
+        kind = str(rng.choice(["train", "train", "train", "evaluate", "query"]))
+        message, step = train(number, run=run, kind=kind), None
+        if rng.random() < 0.8 and run % 2:
+            step = str(rng.choice([*STEPS, "five"]))
+            part = SumRequest(step, int(rng.integers(1, 9)), int(rng.integers(0, 6)), tables[rng.integers(len(tables))])
+            message.content["quietbit-sum"] = ConfigRecord(dict(part.to_record()))
+        reply = node.ask(message, places[run])
+        if kind != "train":
+            assert not reply.has_error()
+            assert dict(reply.content) == {}
+        elif not reply.has_error():
+            assert number >= 1
+            key = run, number, step
+            assert key not in answered or step == "keys", key  # fresh keys after a sum was left give nothing away
+            answered.add(key)
+            if step == "vector":
+                raise AssertionError("no sum had enough genuine shares")
+    assert any(step is None for _, _, step in answered)
+    assert any(step == "keys" for _, _, step in answered)
+    assert masked_size(4, DIMENSION) > 0
+
+
+def test_copies_put_back(tmp_path):
+    """An older ledger, an older counter, or both, at any moment: never a release too many."""
+    rng, node = np.random.default_rng(6), Node(tmp_path, epsilon=1e4)
+    copies, newest = [], 0
+    place = node.context()  # the same run goes on
+    for case in range(CASES["copies put back"]):
+        (folder := tmp_path / f"copy-{case}").mkdir()
+        for name in ("ledger", "counter"):
+            shutil.copy(tmp_path / name, folder / name)
+        copies.append(folder)
+        newest += 1
+        assert not node.ask(train(newest), place).has_error()
+        (now := tmp_path / f"now-{case}").mkdir()
+        for name in ("ledger", "counter"):
+            shutil.copy(tmp_path / name, now / name)
+        what, old = str(rng.choice(["ledger", "both", "gone", "counter"])), copies[rng.integers(len(copies))]
+        for name in ("ledger", "counter"):
+            if what in (name, "both"):
+                shutil.copy(old / name, tmp_path / name)
+        if what == "gone":
+            (tmp_path / "ledger").unlink()
+        reply = PrivateUplink()(train(newest + 1), place, lambda m, _: trained(m, np.zeros(DIMENSION)))
+        if what == "counter":  # a ledger ahead of its counter is what a crash leaves: the ledger counts
+            assert not reply.has_error()
+            newest += 1
+            continue
+        assert reply.has_error(), what
+        for name in ("ledger", "counter"):
+            shutil.copy(now / name, tmp_path / name)
+    assert node.books().releases == newest > CASES["copies put back"]
+
+
+NURSERY = """
+import os, random, resource, signal, sys, time
+import numpy as np
+from quietbit.node.ledger import FileLedger, LedgerError
+from quietbit.node.policy import Policy
+from quietbit.node.pricing import Offer
+from quietbit.node.sender import PrivateSender
+from quietbit.wire.uplink import Uplink
+what, path, cases = sys.argv[1], sys.argv[2], int(sys.argv[3])
+uplink, rng, policy = Uplink(Offer.read(sys.stdin.read()).mechanism), random.Random(7), Policy.load(path)
+size = len(PrivateSender(uplink, path).send(np.zeros(42)))
+
+def releases():
+    return FileLedger(policy.ledger, policy.counter).read().releases
+
+def release_for_ever(limit, said):
+    if limit:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    sender = PrivateSender(uplink, path)
+    try:
+        while True:
+            assert len(sender.send(np.zeros(42))) == size
+            os.write(said, b".")
+    except LedgerError:
+        os._exit(3)
+
+for case in range(cases):
+    before = releases()
+    limit = os.stat(policy.ledger).st_size + rng.randrange(1500) if what == "full" else 0
+    hear, say = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(hear)
+        try:
+            release_for_ever(limit, say)
+        finally:
+            os._exit(4)
+    os.close(say)
+    if what == "kill":
+        time.sleep(rng.random() * 0.05)
+        os.kill(pid, signal.SIGKILL)
+    status = os.waitpid(pid, 0)[1]
+    heard = b""
+    while piece := os.read(hear, 4096):
+        heard += piece
+    os.close(hear)
+    made = releases() - before
+    if what == "kill":
+        assert made >= len(heard), (made, heard)
+    else:
+        assert os.waitstatus_to_exitcode(status) == 3, status
+        assert made == len(heard), (made, heard)
+    print(made, flush=True)
+"""
+
+
+def nursery(what, path, cases):
+    """Start so many processes that release without end; each is killed at some moment, or its disk is full at some."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", NURSERY, what, path, str(cases)],
+        input=Request.of(1, SMALL).mechanism,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [int(line) for line in done.stdout.split()]
+
+
+def test_kills(tmp_path):
+    """A process that is killed at any moment has released no more than its ledger says, and leaves nothing behind."""
+    node = Node(tmp_path, epsilon=1e6)
+    made = nursery("kill", node.path, CASES["kills"])
+    assert len(made) == CASES["kills"]
+    assert sum(made) > 0
+    assert node.books().releases == sum(made) + 1
+    assert {path.name for path in tmp_path.iterdir()} <= {"ledger", "counter", "counter.new", "policy.toml"}
+
+
+def test_full_disks(tmp_path):
+    """What does not fit on the disk is not released, and the ledger can still be read."""
+    node, rng = Node(tmp_path, epsilon=1e6), np.random.default_rng(8)
+    made = nursery("full", node.path, CASES["full disks"] // 2)
+    assert node.books().releases == sum(made) + 1
+    assert len(set(made)) > 1
+    for _ in range(CASES["full disks"] // 2):
+        before = node.books().releases
+        ledger = FileLedger(node.policy.ledger, node.policy.counter)
+        with pytest.MonkeyPatch.context() as patch:
+            full(patch, rng)
+            with pytest.raises(LedgerError):
+                ledger.update(lambda books: [{"kind": "step", "run": "1", "round": 1, "step": 1}])
+        assert node.books().releases == before
+
+
+def full(patch, rng):
+    """The write, the truncation, the forcing to disk or the counter fails."""
+    import os
+
+    def no(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    patch.setattr(os, str(rng.choice(["pwrite", "fsync", "replace", "write"])), no)
+
+
+def test_the_threat_model_prints_these_numbers():
+    text = THREAT_MODEL.read_text(encoding="utf-8")
+    for name, count in CASES.items():
+        assert re.search(rf"\| {re.escape(name)} \| {count:,} \|", text), name
+    assert f"{sum(CASES.values()):,} questions" in text
+
+
+def test_a_metric_is_what_the_owner_names_and_nothing_more(tmp_path):
+    node = Node(tmp_path, metrics=["loss"])
+    reply = PrivateUplink()(train(kind="evaluate"), node.context(), lambda m, _: Message(
+        RecordDict({"metrics": MetricRecord({"loss": [1.0] * 1000, "pixels": [0.0] * 64})}), reply_to=m))  # fmt: skip
+    assert {name: dict(record) for name, record in reply.content.items()} == {"metrics": {"loss": 0.0}}

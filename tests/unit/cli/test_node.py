@@ -1,0 +1,141 @@
+"""``quietbit node``: written once, checked, shown, served; and refusals in one sentence."""
+
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from quietbit.node.gatekeeper import RemoteKeeper
+from quietbit.node.policy import Policy
+from quietbit.node.question import Framed
+from quietbit.node.sender import PrivateSender
+from quietbit.wire.uplink import Uplink
+from unit.cli.kit import assert_refused, shell
+from unit.node.makers import DIMENSION, MECHANISM, question
+
+
+def init(capsys, folder, *more):
+    words = [
+        "--epsilon",
+        8,
+        "--adjacency",
+        "replace-one",
+        "--largest-clip",
+        1,
+        "--releases",
+        50,
+        "--releases-per-day",
+        9,
+    ]
+    return shell(capsys, "node", "init", folder / "policy.toml", *words, *more)
+
+
+def test_init_writes_a_policy_and_begins_a_ledger_once(capsys, tmp_path):
+    done = init(capsys, tmp_path, "--json")
+    assert done.code == 0
+    assert done.json["ledger"] == str(tmp_path / "ledger")
+    found = Policy.load(done.json["policy"])
+    assert (found.epsilon, found.releases, found.releases_per_day, found.mechanisms) == (8.0, 50, 9, ("imvu",))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["counter", "ledger", "policy.toml"]
+    assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.iterdir())
+    assert_refused(init(capsys, tmp_path), "POLICY must be a file that does not exist yet")
+    (tmp_path / "policy.toml").unlink()
+    assert_refused(init(capsys, tmp_path), "is there already: a ledger is begun once")
+
+
+def test_init_with_sums_and_metrics(capsys, tmp_path):
+    done = init(capsys, tmp_path, "--sums", 5, "--local-epsilon", 30, "--metrics", "loss, accuracy", "--runs", "7,8")
+    assert done.code == 0
+    found = Policy.load(tmp_path / "policy.toml")
+    assert (found.min_honest_clients, found.local_epsilon) == (5, 30.0)
+    assert (found.metrics, found.runs) == (("loss", "accuracy"), ("7", "8"))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--epsilon", -1], "--epsilon must be"),
+        (["--adjacency", "both"], "--adjacency must be one of"),
+        (["--sums", 5], "local-epsilon must be given"),
+        (["--sums", 1, "--local-epsilon", 3], "min-honest-clients must be"),
+        (["--mechanisms", ""], "--mechanisms must be"),
+        (["--counter", "counter"], "--counter must be the absolute path"),
+        (["--epsilom", 1], "no option --epsilom"),
+    ],
+)
+def test_init_refuses_in_one_sentence_and_leaves_nothing(capsys, tmp_path, words, says):
+    assert_refused(init(capsys, tmp_path, *words), says)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_option_names_the_command(capsys, tmp_path):
+    assert_refused(shell(capsys, "node", "init", tmp_path / "p"), "must be given: see quietbit node init --help")
+
+
+def test_check_says_no_with_exit_code_one(capsys, tmp_path):
+    path = tmp_path / "policy.toml"
+    init(capsys, tmp_path)
+    assert shell(capsys, "node", "check", path, "--json").json == {"fine": True, "lines": 1, "problem": ""}
+    PrivateSender(Uplink(MECHANISM), path).send(np.zeros(DIMENSION))
+    shutil.copy(tmp_path / "ledger", tmp_path / "old")
+    PrivateSender(Uplink(MECHANISM), path).send(np.zeros(DIMENSION))
+    shutil.copy(tmp_path / "old", tmp_path / "ledger")
+    found = shell(capsys, "node", "check", path, "--json")
+    assert found.code == 1
+    assert "older than its counter" in found.json["problem"]
+    (tmp_path / "ledger").unlink()
+    assert "is missing" in shell(capsys, "node", "check", path, "--json").json["problem"]
+    assert shell(capsys, "node", "check", path).code == 1
+    path.chmod(0o666)
+    assert shell(capsys, "node", "check", path).code == 1
+
+
+def test_status_says_what_was_released_to_whom_and_what_is_left(capsys, tmp_path):
+    path = tmp_path / "policy.toml"
+    init(capsys, tmp_path)
+    for run in (3, 3, 4):
+        PrivateSender(Uplink(MECHANISM), path, run=run).send(np.zeros(DIMENSION))
+    found = shell(capsys, "node", "status", path, "--json").json
+    assert (found["releases"], found["releases_left"], found["today"], found["today_left"]) == (3, 47, 3, 6)
+    assert [(one["run"], one["releases"]) for one in found["runs"]] == [("3", 2), ("4", 1)]
+    (cap,) = found["caps"]
+    assert 0 < cap["epsilon_upper"] <= cap["epsilon"] == 8.0
+    text = shell(capsys, "node", "status", path).out
+    assert "3 of 50" in text
+    assert "3 of 9" in text
+
+
+def test_serve_answers_until_it_is_told_to_stop(tmp_path, capsys):
+    init(capsys, tmp_path)
+    place = tmp_path / "node.sock"
+    words = ["node", "serve", str(tmp_path / "policy.toml"), "--socket", str(place), "--json"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "quietbit.cli", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as gate:
+        try:
+            deadline = time.monotonic() + 60
+            while not place.exists() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            data = RemoteKeeper(place).accept(question()).release([np.zeros(DIMENSION)])
+            assert Framed.from_bytes(data).round == 1
+        finally:
+            gate.send_signal(signal.SIGTERM)
+            _, err = gate.communicate(timeout=30)
+    assert gate.returncode == 0, err
+    assert not place.exists()
+
+
+def test_serve_refuses_before_it_serves(capsys, tmp_path):
+    place = tmp_path / "node.sock"
+    assert_refused(shell(capsys, "node", "serve", tmp_path / "none", "--socket", place), "Cannot read the policy")
+    init(capsys, tmp_path)
+    (tmp_path / "counter").unlink()
+    assert_refused(shell(capsys, "node", "serve", tmp_path / "policy.toml", "--socket", place), "is missing")
+    assert not place.exists()
+    with socket.socket(socket.AF_UNIX) as probe, pytest.raises(OSError, match="No such file"):
+        probe.connect(str(place))

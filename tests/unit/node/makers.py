@@ -1,0 +1,58 @@
+"""Policies, mechanisms and questions for tests of the node."""
+
+from __future__ import annotations
+
+from quietbit.design.solve import solve
+from quietbit.design.spec import DesignSpec
+from quietbit.mechanism.additive import Gaussian
+from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.node.ledger import FileLedger
+from quietbit.node.policy import Policy
+from quietbit.node.pricing import description_of
+from quietbit.node.question import Question
+from quietbit.node.release import Kept
+
+DIMENSION = 42
+BALL = Ball(Norm.L2, 1.0, DIMENSION)
+MECHANISM = InterpolatedMVU(solve(DesignSpec(2, 1, 0.5)), BALL)
+NOISY = Gaussian(BALL, 4.0)
+
+
+def policy(folder, **changes) -> Policy:
+    """A policy whose files are in a folder."""
+    given = {
+        "epsilon": 8.0, "delta": 1e-5, "adjacency": "replace-one", "mechanisms": ("imvu", "gaussian"),
+        "largest_clip": 2.0, "releases": 50, "releases_per_day": 40, "ledger": str(folder / "ledger"),
+        "counter": str(folder / "counter"),
+    }  # fmt: skip
+    return Policy(**given | changes)
+
+
+def write_policy(folder, **changes) -> str:
+    """A policy with its ledger on disk, as `quietbit node init` leaves them; the path of the policy."""
+    found = policy(folder, **changes)
+    FileLedger.create(found.ledger, found.counter)
+    path = folder / "policy.toml"
+    path.write_text(found.text())
+    path.chmod(0o600)
+    return str(path)
+
+
+def keeper(folder, **changes) -> Kept:
+    """A keeper with a new ledger."""
+    found = policy(folder, **changes)
+    FileLedger.create(found.ledger, found.counter)
+    return Kept(found, FileLedger(found.ledger, found.counter), {})
+
+
+def books(folder):
+    return FileLedger(folder / "ledger", folder / "counter").read()
+
+
+def question(number=1, mechanism=MECHANISM, **changes) -> Question:
+    given = {
+        "run": 7, "round": number, "node": 11, "dimension": mechanism.domain.dimension,
+        "mechanism": description_of(mechanism), "epsilon": 1e6, "delta": 1e-5, "adjacency": "replace-one", "client": 0,
+    }  # fmt: skip
+    return Question(**given | changes)

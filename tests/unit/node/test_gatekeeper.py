@@ -1,0 +1,158 @@
+"""The keeper behind a socket: the same answers as in the process, and nothing an app could ask beyond them."""
+
+import contextlib
+import os
+import socket
+import stat
+import threading
+
+import numpy as np
+import pytest
+
+from quietbit._validate import InvalidParameter, QuietbitError
+from quietbit.mechanism.additive import Gaussian
+from quietbit.mechanism.ball import Ball, Norm
+from quietbit.node.gatekeeper import HEAD, MAGIC, Gatekeeper, RemoteKeeper, _receive, _send
+from quietbit.node.ledger import AnsweredBefore
+from quietbit.node.policy import NotAllowed, PolicyError
+from quietbit.node.question import Framed
+from quietbit.node.release import BudgetSpent, Noted, Unusable
+from quietbit.simulate.client_rng import seeded_client_rng
+from quietbit.wire.uplink import Uplink
+from unit.node.makers import DIMENSION, MECHANISM, books, keeper, question
+
+pytestmark = pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
+UPDATE = np.linspace(-0.2, 0.3, DIMENSION)
+
+
+@contextlib.contextmanager
+def serving(folder, **changes):
+    held = keeper(folder, **changes)
+    gate = Gatekeeper(held, folder / "gate", patience=5.0)
+    thread = threading.Thread(target=gate.serve)
+    thread.start()
+    try:
+        yield RemoteKeeper(folder / "gate")
+    finally:
+        gate.stop()
+        thread.join(10)
+        assert not thread.is_alive()
+        assert not (folder / "gate").exists()
+
+
+def test_a_release_through_the_socket_is_the_one_of_the_process(tmp_path):
+    with serving(tmp_path, seed=5, metrics=["loss"]) as remote:
+        assert remote.metrics == ("loss",)
+        ticket = remote.accept(question(2, client=1))
+        assert books(tmp_path).releases == 1  # before the app trains
+        data = ticket.release([UPDATE[:40], UPDATE[40:]])
+    framed = Framed.from_bytes(data)
+    assert (framed.run, framed.round, framed.node) == (7, 2, 11)
+    assert bytes(framed.payload) == Uplink(MECHANISM).send(UPDATE, seeded_client_rng(5)(1, 1))
+
+
+@pytest.mark.parametrize("update", [None, [np.full(DIMENSION, np.nan)], [UPDATE[:-1]], ["x"], [np.zeros(10**5)]])
+def test_failures_are_releases_of_zero_here_too(tmp_path, update):
+    with serving(tmp_path, seed=5) as remote:
+        data = remote.accept(question()).release(update)
+    zero = Uplink(MECHANISM).send(np.zeros(DIMENSION), seeded_client_rng(5)(0, 0))
+    assert bytes(Framed.from_bytes(data).payload) == zero
+
+
+def test_refusals_keep_their_kind(tmp_path):
+    with serving(tmp_path) as remote:
+        remote.accept(question(1, run=3)).release(None)
+        with pytest.raises(AnsweredBefore):
+            remote.accept(question(1, run=3))
+        with pytest.raises(InvalidParameter):
+            remote.accept(question(mechanism=MECHANISM, dimension=3))
+        with pytest.raises(InvalidParameter):
+            remote.step(question())
+        with pytest.raises(NotAllowed):
+            remote.accept(question(1, Gaussian(Ball(Norm.L2, 9.0, DIMENSION), 2.0)))
+        with pytest.raises(BudgetSpent):
+            remote.accept(question(1, Gaussian(Ball(Norm.L2, 1.0, DIMENSION), 0.1)))
+        remote.forget(3)
+        (tmp_path / "ledger").rename(tmp_path / "gone")
+        with pytest.raises(Unusable, match="its owner's log says why"):
+            remote.accept(question(40))
+
+
+def test_a_connection_that_ends_is_noted_and_releases_nothing(tmp_path):
+    with serving(tmp_path) as remote:
+        remote.accept(question(1))._connection.close()
+        assert books(tmp_path).releases == 1
+        assert remote.accept(question(2)).release(None)
+        ticket = remote.accept(question(3))
+        ticket._connection.shutdown(socket.SHUT_RDWR)
+        with pytest.raises(Noted):
+            ticket.release([UPDATE])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"GET / HTTP/1.0\r\n\r\n" + bytes(64), HEAD.pack(MAGIC, 2**32 - 1, 0), HEAD.pack(MAGIC, 2, 2**63) + b"{}",
+     HEAD.pack(MAGIC, 2, 0) + b"[]", HEAD.pack(MAGIC, 4, 0) + b"\xff\xff\xff\xff", HEAD.pack(MAGIC, 2, 0) + b"{}",
+     HEAD.pack(MAGIC, 13, 0) + b'{"ask": "all"', HEAD.pack(MAGIC, 15, 0) + b'{"ask": "step"}'],
+)  # fmt: skip
+def test_other_words_are_refused_and_the_gate_stays_open(tmp_path, data):
+    with serving(tmp_path) as remote:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
+            raw.connect(str(tmp_path / "gate"))
+            raw.sendall(data)
+            raw.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(OSError, QuietbitError):
+                assert "refused" in _receive(raw, 0)[0]
+        assert books(tmp_path).releases == 0
+        assert remote.accept(question()).release([UPDATE])
+
+
+def test_an_update_before_the_question_is_not_taken(tmp_path):
+    with serving(tmp_path), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
+        raw.connect(str(tmp_path / "gate"))
+        _send(raw, {"ask": "release", "question": question().to_json()}, UPDATE.tobytes())
+        raw.shutdown(socket.SHUT_WR)
+        assert "refused" in _receive(raw, 0)[0]
+        assert books(tmp_path).releases == 0
+
+
+def test_the_socket_is_the_owners(tmp_path):
+    with serving(tmp_path):
+        mode = os.stat(tmp_path / "gate").st_mode
+        assert stat.S_ISSOCK(mode)
+        assert mode & 0o777 == 0o600
+        with pytest.raises(QuietbitError, match="another gatekeeper does"):
+            Gatekeeper(None, tmp_path / "gate")
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(str(tmp_path / "gate"))
+    left.close()
+    gate = Gatekeeper(None, tmp_path / "gate", mode=0o660)  # what a crash left is replaced
+    assert os.stat(tmp_path / "gate").st_mode & 0o777 == 0o660
+    gate.stop()
+    gate.serve()
+    (tmp_path / "gate").write_text("a file")
+    with pytest.raises(QuietbitError, match="no socket"):
+        Gatekeeper(None, tmp_path / "gate")
+    with pytest.raises(InvalidParameter, match="absolute path"):
+        Gatekeeper(None, "gate")
+    with pytest.raises(PolicyError, match="absolute path"):
+        RemoteKeeper("gate")
+    with pytest.raises(Unusable, match="does not answer"):
+        RemoteKeeper(tmp_path / "nobody").accept(question())
+
+
+def test_many_at_once_lose_no_release(tmp_path):
+    with serving(tmp_path, epsilon=1e3) as remote:
+        sizes = []
+
+        def ask(run):
+            sizes.append(len(remote.accept(question(1, run=run)).release([UPDATE])))
+
+        threads = [threading.Thread(target=ask, args=(run,)) for run in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(sizes) == 12
+    assert len(set(sizes)) == 1
+    assert books(tmp_path).releases == 12

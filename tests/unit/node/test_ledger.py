@@ -1,0 +1,335 @@
+"""A ledger on disk: chained lines, a counter kept apart, and everything that can happen to two files."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from quietbit._validate import InvalidParameter
+from quietbit.node.filter import Price
+from quietbit.node.ledger import (
+    AnsweredBefore,
+    Books,
+    FileLedger,
+    LedgerError,
+    StateLedger,
+    check_growth,
+    mark,
+    mechanism_line,
+    price_line,
+    release_line,
+    step_line,
+)
+from quietbit.node.pricing import Offer, description_of
+from quietbit.privacy.guarantee import Adjacency, Trust
+from unit.node.makers import MECHANISM, NOISY
+
+OFFER = Offer.read(description_of(MECHANISM))
+ADJACENCY = Adjacency.REPLACE_ONE
+PRICED = [mechanism_line(OFFER.identity, OFFER.description),
+          price_line(OFFER.identity, ADJACENCY, 0, OFFER.price(ADJACENCY, 0))]  # fmt: skip
+
+
+def release(books: Books):
+    known = [] if OFFER.identity in books.mechanisms else PRICED
+    return [*known, release_line(OFFER.identity, 0, "7", books.last_round("7") + 1)]
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    found = FileLedger.create(tmp_path / "ledger", tmp_path / "counter")
+    for _ in range(3):
+        found.update(release)
+    return found
+
+
+def again(folder):
+    return FileLedger(folder / "ledger", folder / "counter")
+
+
+def test_lines_add_up_and_are_read_by_another_process(ledger, tmp_path):
+    for books in (ledger.read(), again(tmp_path).read()):
+        assert books.releases == 3
+        assert books.last_round("7") == 3
+        assert books.count == 1 + 2 + 3
+        total = books.total(ADJACENCY, Trust.LOCAL)
+        expected = Price.total([(OFFER.price(ADJACENCY, 0), 3)])
+        assert total.rdp.tolist() == expected.rdp.tolist()
+        assert books.since(time.time() - 60) == 3
+        assert books.since(time.time() + 60) == 0
+    text = (tmp_path / "ledger").read_text()
+    assert text.isascii()
+    assert text.count("\n") == 6
+    assert (tmp_path / "ledger").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_round_and_a_step_are_answered_once_and_in_order(ledger):
+    books = ledger.read()
+    for number in (3, 2):
+        with pytest.raises(AnsweredBefore, match="above 3, the last one answered"):
+            books.check_round("7", number)
+    books.check_round("8", 1)
+    books = ledger.update(lambda _: [step_line("7", 4, 2), step_line("7", 4, 4)])
+    for number, step in ((4, 4), (4, 2), (3, 4)):
+        with pytest.raises(AnsweredBefore, match="must come after step 4 of round 4"):
+            books.check_step("7", number, step)
+    books.check_step("7", 5, 2)
+
+
+def test_steps_without_a_release_come_to_an_end(ledger):
+    for number in range(1, 10_000):
+        try:
+            ledger.update(lambda books, n=number: check_growth(books) or [step_line("7", n, 2) for _ in range(40)])
+        except LedgerError as error:
+            assert "too many sums" in str(error)  # noqa: PT017
+            break
+    assert ledger.read().step_lines < 400
+
+
+def test_a_ledger_is_made_once_and_never_by_use(tmp_path):
+    with pytest.raises(LedgerError, match="is missing: `quietbit node init` makes it"):
+        again(tmp_path).read()
+    with pytest.raises(LedgerError, match="is missing"):
+        again(tmp_path).update(release)
+    assert list(tmp_path.iterdir()) == []
+    FileLedger.create(tmp_path / "ledger", tmp_path / "counter")
+    with pytest.raises(LedgerError, match="is there already"):
+        FileLedger.create(tmp_path / "ledger", tmp_path / "counter")
+    (tmp_path / "ledger").unlink()
+    with pytest.raises(LedgerError, match="is there already"):  # the counter is
+        FileLedger.create(tmp_path / "ledger", tmp_path / "counter")
+    with pytest.raises(InvalidParameter, match="an absolute path"):
+        FileLedger("ledger", tmp_path / "counter")
+    with pytest.raises(InvalidParameter, match="another file than the ledger"):
+        FileLedger(tmp_path / "ledger", tmp_path / "ledger")
+
+
+def test_an_old_copy_is_refused_and_what_to_do_is_said(ledger, tmp_path):
+    shutil.copy(tmp_path / "ledger", tmp_path / "old")
+    ledger.update(release)
+    shutil.copy(tmp_path / "ledger", tmp_path / "new")
+    shutil.copy(tmp_path / "old", tmp_path / "ledger")
+    with pytest.raises(LedgerError, match=r"older than its counter.*`quietbit node init`"):
+        again(tmp_path).update(release)
+    with pytest.raises(LedgerError, match="shorter than it was"):
+        ledger.update(release)
+    shutil.copy(tmp_path / "new", tmp_path / "ledger")
+    assert again(tmp_path).read().releases == 4
+
+
+def test_an_old_ledger_with_its_old_counter_is_noticed_by_who_remembers(ledger, tmp_path):
+    for name in ("ledger", "counter"):
+        shutil.copy(tmp_path / name, tmp_path / f"{name}.old")
+    known = mark(ledger.update(release))
+    for name in ("ledger", "counter"):
+        os.replace(tmp_path / f"{name}.old", tmp_path / name)
+    with pytest.raises(LedgerError, match="shorter than it was"):  # a gatekeeper that runs
+        ledger.read()
+    assert again(tmp_path).behind(known)  # Flower's state within a run
+    assert not again(tmp_path).behind({})
+    assert again(tmp_path).read().releases == 3  # alone, it cannot know
+
+
+@pytest.mark.parametrize("name", ["ledger", "counter"])
+def test_a_file_that_is_gone_is_not_begun_anew(ledger, tmp_path, name):
+    (tmp_path / name).unlink()
+    for found in (ledger, again(tmp_path)):
+        with pytest.raises(LedgerError, match=f"The {name} .* is missing"):
+            found.update(release)
+    assert not (tmp_path / name).exists()
+
+
+def lines(folder):
+    return (folder / "ledger").read_bytes().splitlines()
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["count", "taken out", "moved", "cut", "cut in a line", "emptied", "not ours", "other kind", "twice",
+     "other ledger", "no list", "NaN"],
+)  # fmt: skip
+def test_a_changed_ledger_is_refused(ledger, tmp_path, change):
+    old = lines(tmp_path)
+    if change == "count":
+        new = [old[0], old[1].replace(b'"kind":"mechanism"', b'"kind":"mechanism" '), *old[2:]]
+    elif change == "taken out":
+        new = [*old[:4], *old[5:]]
+    elif change == "moved":
+        new = [*old[:3], old[4], old[3], *old[5:]]
+    elif change in ("cut", "cut in a line"):
+        new = old[:-1]
+    elif change == "emptied":
+        new = []
+    elif change == "twice":
+        new = [*old, old[-1]]
+    elif change == "not ours":
+        new = [b"hello", *old[1:]]
+    elif change == "no list":
+        new = [b"[]", *old[1:]]
+    elif change == "NaN":
+        new = [*old[:2], old[2].replace(b'"rdp":[', b'"rdp":[NaN,'), *old[3:]]
+    elif change == "other kind":
+        new = [*old[:-1], old[-1].replace(b'"kind":"release"', b'"kind":"gift"')]
+    else:
+        other = FileLedger.create(tmp_path / "ledger2", tmp_path / "counter2")
+        for _ in range(3):
+            other.update(release)
+        new = (tmp_path / "ledger2").read_bytes().splitlines()
+    data = b"".join(line + b"\n" for line in new)
+    (tmp_path / "ledger").write_bytes(data + (old[-1][:20] if change == "cut in a line" else b""))
+    with pytest.raises(LedgerError):
+        again(tmp_path).update(release)
+
+
+def test_a_line_without_its_end_was_never_acted_upon_and_is_cut_off(ledger, tmp_path):
+    with (tmp_path / "ledger").open("ab") as file:
+        file.write(b'{"kind":"release","mech')
+    assert again(tmp_path).read().releases == 3
+    assert again(tmp_path).update(release).releases == 4
+    assert len(lines(tmp_path)) == 7
+    assert again(tmp_path).read().releases == 4
+
+
+def test_a_ledger_ahead_of_its_counter_has_spent_more(ledger, tmp_path):
+    """The crash between the two writes."""
+    shutil.copy(tmp_path / "counter", tmp_path / "before")
+    ledger.update(release)
+    os.replace(tmp_path / "before", tmp_path / "counter")
+    (tmp_path / "counter.new").write_text("what a crash left")
+    assert again(tmp_path).read().releases == 4
+    assert again(tmp_path).update(release).releases == 5
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["counter", "ledger"]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format":"quietbit-counter"}', "\xff"])
+def test_a_counter_that_is_none_is_refused(ledger, tmp_path, text):
+    (tmp_path / "counter").write_bytes(text.encode("latin-1"))
+    with pytest.raises(LedgerError, match="is not the counter"):
+        again(tmp_path).read()
+
+
+def test_a_counter_of_another_ledger_is_refused(ledger, tmp_path):
+    said = json.loads((tmp_path / "counter").read_text()) | {"ledger": "00" * 16}
+    (tmp_path / "counter").write_text(json.dumps(said))
+    with pytest.raises(LedgerError, match="belongs to another ledger"):
+        again(tmp_path).read()
+    FileLedger.create(tmp_path / "l2", tmp_path / "c2")
+    with pytest.raises(LedgerError, match="belongs to another ledger"):
+        FileLedger(tmp_path / "ledger", tmp_path / "c2").read()
+
+
+def test_hard_links_fifos_devices_and_folders_are_refused(ledger, tmp_path):
+    os.link(tmp_path / "ledger", tmp_path / "second name")
+    with pytest.raises(LedgerError, match="a regular file with one name"):
+        ledger.update(release)
+    (tmp_path / "second name").unlink()
+    assert ledger.update(release).releases == 4
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    for place in (tmp_path / "fifo", Path("/dev/full"), Path("/dev/null")):
+        with pytest.raises(LedgerError, match="a regular file with one name"):
+            FileLedger(place, tmp_path / "counter").update(release)
+        with pytest.raises(LedgerError, match="a regular file with one name"):
+            FileLedger(tmp_path / "ledger", place).update(release)
+    with pytest.raises(LedgerError, match="Cannot open"):
+        FileLedger(tmp_path / "folder", tmp_path / "counter").read()
+    assert again(tmp_path).read().releases == 4
+
+
+NOTE = f"""
+import sys
+from quietbit.node.ledger import FileLedger, LedgerError, release_line
+ledger = FileLedger(sys.argv[1] + "/ledger", sys.argv[1] + "/counter")
+def release(books):
+    return [release_line({OFFER.identity!r}, 0, "7", books.last_round("7") + 1)]
+"""
+FULL = f"""{NOTE}
+import resource, signal
+limit = int(sys.argv[2])
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+try:
+    ledger.update(release)
+except LedgerError as error:
+    print(error)
+"""
+
+
+def child(code, *words):
+    return subprocess.Popen([sys.executable, "-c", code, *map(str, words)], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("room", [0, 1, 100])
+def test_a_full_disk_leaves_the_ledger_as_it_was(ledger, tmp_path, room):
+    before = (tmp_path / "ledger").read_bytes()
+    found = child(FULL, tmp_path, len(before) + room)
+    assert "Cannot write the ledger" in found.communicate(timeout=60)[0]
+    assert (tmp_path / "ledger").read_bytes() == before
+    assert again(tmp_path).update(release).releases == 4
+
+
+KILLED = f"""{NOTE}
+print("ready", flush=True)
+for _ in range(100_000):
+    print(ledger.update(release).releases, flush=True)
+"""
+
+
+def test_kills_lose_no_release_and_leave_nothing_behind(ledger, tmp_path):
+    """What a process has said it noted is there after it was killed, whenever that was."""
+    for _ in range(4):
+        with child(KILLED, tmp_path) as writer:
+            assert writer.stdout.readline() == "ready\n"
+            writer.stdout.readline()
+            writer.send_signal(signal.SIGKILL)
+            said = [int(line) for line in writer.stdout.read().split()[:-1]]
+        assert again(tmp_path).read().releases >= max(said, default=0)
+    assert sorted(path.name for path in tmp_path.iterdir() if not path.name.endswith(".new")) == ["counter", "ledger"]
+    assert len(list(tmp_path.iterdir())) <= 3
+
+
+WRITER = f"""{NOTE}
+for _ in range(30):
+    ledger.update(release)
+"""
+
+
+def test_two_processes_lose_no_release(ledger, tmp_path):
+    with child(WRITER, tmp_path) as one, child(WRITER, tmp_path) as other:
+        assert [one.wait(timeout=60), other.wait(timeout=60)] == [0, 0]
+    assert again(tmp_path).read().releases == 63
+    assert ledger.read().releases == 63
+
+
+def test_many_mechanisms_are_priced_once(tmp_path):
+    """200 distinct mechanisms: their prices are in the ledger, and totals are sums of those."""
+    found, start = FileLedger.create(tmp_path / "ledger", tmp_path / "counter"), Offer.read(description_of(NOISY))
+    price = start.price(ADJACENCY, 0)
+    entries = []
+    for number in range(200):
+        name = f"{number:064x}"
+        entries += [
+            mechanism_line(name, {}),
+            price_line(name, ADJACENCY, 0, price),
+            release_line(name, 0, "7", number + 1),
+        ]
+    found.update(lambda _: entries)
+    books = again(tmp_path).read()
+    assert books.total(ADJACENCY, Trust.LOCAL).rdp.tolist() == pytest.approx((200 * price.rdp).tolist(), rel=1e-12)
+
+
+def test_a_ledger_in_a_mapping_has_the_same_lines():
+    state = {}
+    found = StateLedger(state)
+    for _ in range(2):
+        found.update(release)
+    assert StateLedger(state).read().releases == 2
+    state["ledger"] = state["ledger"].replace('"round":1', '"round":9')
+    with pytest.raises(LedgerError, match="was changed"):
+        StateLedger(state).read()

@@ -1,0 +1,145 @@
+"""The owner's file: read as it was written, every key with a meaning, and nothing that a run could add."""
+
+import ast
+import inspect
+import math
+import os
+import warnings
+from dataclasses import fields
+
+import pytest
+
+from quietbit._validate import InvalidParameter
+from quietbit.node import policy as module
+from quietbit.node.policy import NotAllowed, Policy, PolicyError, SeededRngWarning, Simulation
+from quietbit.privacy.guarantee import Adjacency, Trust
+from quietbit.simulate.client_rng import seeded_client_rng
+from unit.node.makers import policy, write_policy
+
+SUMS = {"trust": ["local", "secure-aggregation"], "min_honest_clients": 5, "local_epsilon": 30.0}
+
+
+def test_it_reads_what_it_writes(tmp_path):
+    for number, changes in enumerate(({}, SUMS, {"seed": 3, "metrics": ["loss"], "runs": ["7", "8"]})):
+        folder = tmp_path / f'{number} "quoted" \\ and more'
+        folder.mkdir()
+        assert Policy.load(write_policy(folder, **changes)) == policy(folder, **changes)
+
+
+def test_the_table_in_the_docstring_has_every_key():
+    text = ast.get_docstring(ast.parse(inspect.getsource(module)))
+    for field in fields(Policy):
+        assert f"`{field.name.replace('_', '-')}`" in text, field.name
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"epsilon": 0.0}, {"epsilon": math.nan}, {"epsilon": "8"}, {"delta": 1.0}, {"adjacency": "add-remove"},
+        {"mechanisms": []}, {"mechanisms": "imvu"}, {"mechanisms": [3]}, {"largest_clip": math.inf}, {"releases": 0},
+        {"releases": 10**7}, {"releases_per_day": 0.5}, {"least_epsilon": -1.0}, {"least_epsilon": True},
+        {"runs": "*"}, {"trust": ["central"]}, {"trust": []}, {"trust": "local"}, {"metrics": [""]}, {"seed": -1},
+        {"pricing_seconds": 0.0}, {"ledger": "ledger"}, {"counter": 3}, {"local_epsilon": 3.0},
+        {"min_honest_clients": 3}, SUMS | {"min_honest_clients": None}, SUMS | {"local_epsilon": None},
+        SUMS | {"min_honest_clients": 1}, SUMS | {"local_epsilon": math.nan},
+    ],
+)  # fmt: skip
+def test_what_has_no_meaning_is_refused(tmp_path, changes):
+    with pytest.raises(InvalidParameter) as refusal:
+        policy(tmp_path, **changes)
+    assert "\n" not in str(refusal.value)
+
+
+def test_unknown_and_missing_keys_are_refused(tmp_path):
+    path = write_policy(tmp_path)
+    text = (tmp_path / "policy.toml").read_text()
+    for change, says in (
+        (text + "epsilom = 1.0\n", "key of the policy must be one of"),
+        (text.replace("largest-clip", "largest_clip"), "key of the policy must be one of"),
+        ("\n".join(line for line in text.splitlines() if not line.startswith("delta")), "delta, which is missing"),
+        ("epsilon = ", "is no TOML"),
+        ("\udcff", "is no TOML"),
+    ):
+        with open(path, "wb") as file:
+            file.write(change.encode("utf-8", "surrogateescape"))
+        with pytest.raises(PolicyError, match=says):
+            Policy.load(path)
+
+
+def test_a_file_that_others_may_write_is_no_policy(tmp_path):
+    path = write_policy(tmp_path)
+    os.chmod(path, 0o620)
+    with pytest.raises(PolicyError, match="only its owner can write"):
+        Policy.load(path)
+    os.mkfifo(tmp_path / "fifo", 0o600)
+    with pytest.raises(PolicyError, match="a regular file"):
+        Policy.load(tmp_path / "fifo")
+    for place in ("policy.toml", tmp_path / "none"):
+        with pytest.raises(PolicyError):
+            Policy.load(place)
+
+
+def test_what_it_allows(tmp_path):
+    own = policy(tmp_path, runs=["7"], releases=3, releases_per_day=2)
+    own.check("imvu", 2.0, "7")
+    for words in (
+        ("mvu", 1.0, "7"),
+        ("imvu", 2.0000001, "7"),
+        ("imvu", math.nan, "7"),
+        ("imvu", 1.0, "8"),
+        ("", 1.0, "7"),
+    ):
+        with pytest.raises(NotAllowed) as refusal:
+            own.check(*words)
+        assert "2.0" not in str(refusal.value)  # the rule is named, its number is not
+    own.check_counts(3, 2)
+    for counts in ((4, 1), (2, 3)):
+        with pytest.raises(NotAllowed):
+            own.check_counts(*counts)
+
+
+def test_sums_are_priced_at_the_nodes_own_number_whatever_the_run_says(tmp_path):
+    local = policy(tmp_path)
+    assert local.honest_for(Trust.LOCAL, None, None) == 0
+    with pytest.raises(NotAllowed, match="secure-aggregation trust"):
+        local.honest_for(Trust.SECURE_AGGREGATION, 100, 90)
+    sums = policy(tmp_path, **SUMS)
+    for honest in (2, 5, 99):
+        assert sums.honest_for(Trust.SECURE_AGGREGATION, 100, honest) == 5
+    for threshold in (4, None):
+        with pytest.raises(NotAllowed, match="so few clients"):
+            sums.honest_for(Trust.SECURE_AGGREGATION, threshold, 2)
+    only = policy(tmp_path, **SUMS | {"trust": ["secure-aggregation"]})
+    with pytest.raises(NotAllowed, match="local trust"):
+        only.honest_for(Trust.LOCAL, None, None)
+
+
+def test_there_is_a_second_cap_where_there_are_sums(tmp_path):
+    (cap,) = policy(tmp_path).caps()
+    assert (cap.epsilon, cap.trust, cap.adjacency) == (8.0, Trust.LOCAL, Adjacency.REPLACE_ONE)
+    both = policy(tmp_path, **SUMS).caps()
+    assert [(cap.epsilon, cap.trust) for cap in both] == [(8.0, Trust.SECURE_AGGREGATION), (30.0, Trust.LOCAL)]
+
+
+def test_randomness_is_the_systems_unless_the_owner_says_otherwise(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert repr(policy(tmp_path).rng(1, None)) == "secure_rng()"
+        assert repr(Simulation().rng(1, None)) == "secure_rng()"
+    for rules in (policy(tmp_path, seed=5), Simulation(seed=5)):
+        with pytest.warns(SeededRngWarning, match="protect nobody"):
+            found = rules.rng(4, 3)
+        assert found.draw(9).primary(0, 9).tolist() == seeded_client_rng(5)(3, 3).draw(9).primary(0, 9).tolist()
+        with pytest.warns(SeededRngWarning), pytest.raises(InvalidParameter, match="partition-id"):
+            rules.rng(4, None)
+
+
+def test_a_simulation_follows_the_run():
+    rules = Simulation()
+    rules.check("anything", 1e9, "7")
+    rules.check_counts(10**9, 10**9)
+    assert rules.caps() == ()
+    assert rules.honest_for(Trust.SECURE_AGGREGATION, 7, 6) == 6
+    assert Simulation(min_honest_clients=3).honest_for(Trust.SECURE_AGGREGATION, 7, 6) == 3
+    with pytest.raises(InvalidParameter):
+        Simulation(metrics="loss")

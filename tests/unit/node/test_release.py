@@ -1,0 +1,266 @@
+"""The one way out: noted first, one release of one size whatever happens, and refusals that know no data."""
+
+import math
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from quietbit._validate import InvalidParameter
+from quietbit.design.solve import solve
+from quietbit.design.spec import DesignSpec
+from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.node import release as module
+from quietbit.node.filter import Cap, Price
+from quietbit.node.ledger import AnsweredBefore, FileLedger, LedgerError
+from quietbit.node.policy import NotAllowed, SeededRngWarning
+from quietbit.node.pricing import Offer, description_of, within
+from quietbit.node.question import Framed, Question
+from quietbit.node.release import BudgetSpent, Kept, Noted, Unusable, public, spent
+from quietbit.privacy.guarantee import Adjacency, Trust
+from quietbit.simulate.client_rng import seeded_client_rng
+from quietbit.wire.uplink import Uplink
+from unit.node.makers import DIMENSION, MECHANISM, NOISY, books, keeper, policy, question
+
+UPDATE = np.linspace(-0.2, 0.3, DIMENSION)
+
+
+def payload(data):
+    return bytes(Framed.from_bytes(data).payload)
+
+
+@pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
+def test_a_release_is_that_of_the_uplink_in_its_frame(tmp_path):
+    data = keeper(tmp_path, seed=5).accept(question(3, client=2)).release([UPDATE])
+    framed = Framed.from_bytes(data)
+    assert (framed.run, framed.round, framed.node) == (7, 3, 11)
+    assert payload(data) == Uplink(MECHANISM).send(UPDATE, seeded_client_rng(5)(2, 2))
+
+
+WRONG = {
+    "nothing": None,
+    "NaN": [np.full(DIMENSION, math.nan)],
+    "one NaN": [np.where(np.arange(DIMENSION) == 7, math.nan, UPDATE)],
+    "infinite": [np.full(DIMENSION, -math.inf)],
+    "too short": [UPDATE[:-1]],
+    "too long": [np.zeros(DIMENSION + 1)],
+    "whole numbers": [np.zeros(DIMENSION, dtype=np.int64)],
+    "words": ["update"],
+    "an object": object(),
+    "empty": [],
+}
+
+
+@pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
+@pytest.mark.parametrize("what", WRONG)
+@pytest.mark.parametrize("mechanism", [MECHANISM, NOISY], ids=["imvu", "gaussian"])
+def test_whatever_goes_wrong_is_one_release_of_zero(tmp_path, what, mechanism):
+    """Bit for bit what an update of zeros gives, from the same randomness."""
+    held = keeper(tmp_path, seed=5)
+    data = held.accept(question(1, mechanism)).release(WRONG[what])
+    assert payload(data) == Uplink(mechanism).send(np.zeros(DIMENSION), seeded_client_rng(5)(0, 0))
+    usual = held.accept(question(2, mechanism)).release([UPDATE])
+    assert len(data) == len(usual)
+    assert books(tmp_path).releases == 2
+
+
+def test_huge_numbers_are_clipped_or_zero_but_always_one_release(tmp_path):
+    held = keeper(tmp_path)
+    sizes = {
+        len(held.accept(question(number)).release([np.full(DIMENSION, value)]))
+        for number, value in enumerate((1e308, -1e308, 5e-324, 1e200), 1)
+    }
+    assert len(sizes) == 1
+    assert books(tmp_path).releases == 4
+
+
+def test_the_ledger_is_written_before_the_app_could_train(tmp_path, monkeypatch):
+    ticket = keeper(tmp_path).accept(question())
+    assert books(tmp_path).releases == 1
+    drawn = []
+    send = Uplink.send
+    monkeypatch.setattr(Uplink, "send", lambda *args: drawn.append(books(tmp_path).releases) or send(*args))
+    ticket.release([UPDATE])
+    assert drawn == [1]
+    with pytest.raises(Noted, match="made already"):
+        ticket.release([UPDATE])
+
+
+def test_a_release_that_cannot_be_made_is_noted_and_says_so(tmp_path, monkeypatch):
+    ticket = keeper(tmp_path).accept(question())
+
+    def broken(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(module, "make_release", broken)
+    with pytest.raises(Noted, match="was noted, and cannot be made"):
+        ticket.release([UPDATE])
+    assert books(tmp_path).releases == 1
+
+
+def test_the_cap_ends_it_whatever_is_asked(tmp_path):
+    held, answers = keeper(tmp_path, epsilon=4.0), 0
+    for number in range(1, 40):
+        design = solve(DesignSpec(2, 1, 0.4 + number / 50))
+        mechanism = InterpolatedMVU(design, Ball(Norm.L2, 1.0, DIMENSION))
+        try:
+            held.accept(question(1, mechanism, run=number)).release(None)
+        except BudgetSpent as error:
+            assert str(error) == "The budget of this node is spent."  # noqa: PT017
+            break
+        answers += 1
+    assert 2 < answers < 30
+    cap = Cap(4.0, 1e-5, Adjacency.REPLACE_ONE, Trust.LOCAL)
+    total = spent(books(tmp_path), cap, 0, 0.0, {})
+    assert cap.epsilon_upper(total) <= 4.0
+    assert books(tmp_path).releases == answers
+
+
+def test_the_runs_own_budget_is_held_too(tmp_path):
+    held = keeper(tmp_path)
+    limit = MECHANISM.privacy(Adjacency.REPLACE_ONE).repeat(2).epsilon_upper(1e-5) * 1.01
+    for number in (1, 2):
+        held.accept(question(number, epsilon=limit))
+    with pytest.raises(BudgetSpent, match="of the run is spent"):
+        held.accept(question(3, epsilon=limit))
+    assert books(tmp_path).releases == 2
+
+
+def test_counts_in_all_and_per_day(tmp_path, monkeypatch):
+    held = keeper(tmp_path, epsilon=1e4, releases=5, releases_per_day=2)
+    moment = time.time()
+    monkeypatch.setattr(time, "time", lambda: moment)
+    for number in (1, 2):
+        held.accept(question(number))
+    with pytest.raises(NotAllowed, match="today"):
+        held.accept(question(3))
+    moment -= 10 * 86400  # a clock that is put back gives nothing back
+    with pytest.raises(NotAllowed, match="today"):
+        held.accept(question(3))
+    moment += 11 * 86400 + 1
+    for number in (3, 4):
+        held.accept(question(number))
+    moment += 86401
+    held.accept(question(5))
+    with pytest.raises(NotAllowed, match="no more releases"):
+        held.accept(question(6))
+
+
+def test_a_least_price_bounds_questions_that_cost_nearly_nothing(tmp_path):
+    faint = InterpolatedMVU(solve(DesignSpec(2, 1, 0.01)), Ball(Norm.L2, 1e-3, DIMENSION))
+    for floor, most in ((0.0, 30), (0.5, 17)):
+        folder = tmp_path / str(floor)
+        folder.mkdir()
+        held, answers = keeper(folder, epsilon=4.0, least_epsilon=floor), 0
+        for number in range(1, 31):
+            try:
+                held.accept(question(number, faint))
+            except BudgetSpent:
+                break
+            answers += 1
+        assert answers <= most
+        assert (answers == 30) == (floor == 0.0)
+
+
+def test_a_round_is_answered_once_and_runs_are_apart(tmp_path):
+    held = keeper(tmp_path)
+    held.accept(question(2))
+    for number in (1, 2):
+        with pytest.raises(AnsweredBefore):
+            held.accept(question(number))
+    held.accept(question(1, run=8))
+
+
+def test_what_the_policy_forbids_is_neither_priced_into_nor_noted(tmp_path):
+    held = keeper(tmp_path, mechanisms=("gaussian",))
+    with pytest.raises(NotAllowed, match="mechanism 'imvu'"):
+        held.accept(question())
+    large = replace(NOISY, ball=Ball(Norm.L2, 3.0, DIMENSION))
+    with pytest.raises(NotAllowed, match="so large a clip"):
+        held.accept(question(1, large))
+    assert books(tmp_path).count == 1
+
+
+def test_a_change_of_the_policy_prices_the_past_anew(tmp_path):
+    keeper(tmp_path, adjacency="zero-out").accept(question(adjacency="zero-out"))
+    first = policy(tmp_path)
+    other = Kept(first, FileLedger(first.ledger, first.counter), {})
+    other.accept(question(2))
+    found = books(tmp_path)
+    kinds = {(adjacency, honest) for _, adjacency, honest in found.prices}
+    assert kinds == {("zero-out", 0), ("replace-one", 0)}
+    cap = Cap(8.0, 1e-5, Adjacency.REPLACE_ONE, Trust.LOCAL)
+    expected = Price.total([(Offer.read(description_of(MECHANISM)).price(Adjacency.REPLACE_ONE, 0), 2)])
+    assert spent(found, cap, 0, 0.0, {}).rdp.tolist() == expected.rdp.tolist()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "[]", "null", "3", '{"kind":"os"}', '{"kind":"Ball","norm":"l2","radius":1.0,"dimension":3}', "[" * 5000,
+     '{"kind":"Gaussian"}', '{"kind":"Gaussian","domain":3,"multiplier":2}', "x" * 300_000, '{"kind":["Gaussian"]}',
+     '{"kind":"InterpolatedMVU","design":{"design":"abc"},"domain":{"kind":"Ball"}}'],
+)  # fmt: skip
+def test_descriptions_of_no_mechanism_are_refused(tmp_path, text):
+    with pytest.raises(InvalidParameter):
+        keeper(tmp_path).accept(replace(question(), mechanism=text))
+    assert books(tmp_path).count == 1
+
+
+def test_a_mechanism_of_another_dimension_is_refused(tmp_path):
+    with pytest.raises(InvalidParameter, match="dimension of the question must be 42, the mechanism's, got 41"):
+        keeper(tmp_path).accept(replace(question(), dimension=41))
+
+
+def test_a_price_that_takes_too_long_is_given_up(tmp_path, monkeypatch):
+    ended = []
+
+    def endless(self, adjacency, honest):
+        try:
+            while True:
+                pass
+        finally:
+            ended.append(True)
+
+    monkeypatch.setattr(Offer, "price", endless)
+    held, start = keeper(tmp_path, pricing_seconds=0.2), time.monotonic()
+    with pytest.raises(NotAllowed, match="in time"):
+        held.accept(question())
+    assert time.monotonic() - start < 5
+    deadline = time.monotonic() + 10
+    while not ended and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert ended  # the thread does not go on in secret
+    assert books(tmp_path).count == 1
+    assert within(5.0, lambda: 3) == 3
+
+
+def test_servers_hear_no_paths_and_no_totals(tmp_path):
+    said = public(LedgerError(f"The ledger {tmp_path} is gone after 17 releases."))
+    assert isinstance(said, Unusable)
+    assert str(tmp_path) not in str(said)
+    assert "17" not in str(said)
+    assert "secret" not in str(public(OSError("secret")))
+    assert str(public(BudgetSpent("The budget of this node is spent."))) == "The budget of this node is spent."
+
+
+def test_questions_survive_json_and_others_are_refused():
+    asked = question(3)
+    assert Question.from_json(asked.to_json()) == asked
+    good = asked.to_json()
+    for change in (
+        {"run": -1}, {"run": 2**64}, {"round": 0}, {"round": math.nan}, {"dimension": 2.5}, {"epsilon": 0},
+        {"epsilon": math.nan}, {"delta": 2}, {"adjacency": "none"}, {"client": -1}, {"more": 1}, {"sum": 3},
+        {"sum": {}}, {"mechanism": 3},
+    ):  # fmt: skip
+        with pytest.raises(InvalidParameter):
+            Question.from_json(good | change)
+    for values in (None, [], {}, "x"):
+        with pytest.raises(InvalidParameter):
+            Question.from_json(values)
+
+
+def test_the_seeded_warning_is_a_warning(tmp_path):
+    with pytest.warns(SeededRngWarning):
+        keeper(tmp_path, seed=1).accept(question())
