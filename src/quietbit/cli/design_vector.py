@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import quietbit
-from quietbit._validate import require
 from quietbit.cli.console import Row, progress_bar, record, rounded, rounded_up
 from quietbit.cli.files import check_outputs
 from quietbit.cli.options import adjacency_of
@@ -16,6 +15,8 @@ if TYPE_CHECKING:
     from quietbit.design.profile import Profile
 
 __all__ = ["design_profile", "profile_rows"]
+
+Given = TypeVar("Given")
 
 
 def design_profile(
@@ -35,12 +36,9 @@ def design_profile(
     from quietbit.mechanism.solve_profile import solve_profile
     from quietbit.privacy.profile import certify_profile
 
-    for name, value in (("epsilon", epsilon), ("delta", delta), ("adjacency", adjacency)):
-        if value is None:
-            raise quietbit.InvalidParameter(f"{name} must be given for --vector: a profile is made for a target.")
-    require(epsilon is not None and delta is not None and adjacency is not None, "target", None, "complete")
-    which = adjacency_of(adjacency)
-    target = ProfileTarget(epsilon, delta, releases, which.value)
+    asked, allowed, word = _given(epsilon, "epsilon"), _given(delta, "delta"), _given(adjacency, "adjacency")
+    which = adjacency_of(word)
+    target = ProfileTarget(asked, allowed, releases, which.value)
     check_outputs(out, figures=(plot,))
     with progress_bar("Solving", quiet=as_json):
         found = solve_profile(target.epsilon, target.delta, target.releases, which)
@@ -93,6 +91,12 @@ def design_profile(
         rows.append(Row("plot", "drawn as", str(save_figure(picture, plot))))
     many = "1 release" if target.releases == 1 else f"{target.releases} releases"
     record(f"profile for epsilon {target.epsilon:g}, delta {target.delta:g}, {many}, {which.value}", rows, as_json)
+
+
+def _given(value: Given | None, name: str) -> Given:
+    if value is None:
+        raise quietbit.InvalidParameter(f"{name} must be given for --vector: a profile is made for a target.")
+    return value
 
 
 def profile_rows(profile: Profile) -> list[Row]:
