@@ -27,12 +27,12 @@ LEVELS = (551452454, 1666654756, 2820758935, 4047321442, 5395471909, 6949456311,
 
 def read_by_the_book(data: bytes) -> tuple[int, bytes, bytes]:
     """Dimension, identity and body of a payload of version 2."""
-    magic, version, bits, dimension, length, identity, body_crc, head_crc = struct.unpack("<4sHHQQ32sII", data[:64])
+    magic, version, bits, dimension, length, identity, body_crc, head_crc = struct.unpack("<4sHHQQ24sII", data[:56])
     assert (magic, version, bits) == (b"QBIT", 2, 0)
-    assert head_crc == zlib.crc32(data[:60])
-    assert body_crc == zlib.crc32(data[64:])
-    assert len(data) == 64 + length
-    return dimension, identity, data[64:]
+    assert head_crc == zlib.crc32(data[:52])
+    assert body_crc == zlib.crc32(data[56:])
+    assert len(data) == 56 + length
+    return dimension, identity, data[56:]
 
 
 def block(key: bytes, nonce: bytes, number: int) -> list[int]:

@@ -1,10 +1,9 @@
 """Error and bias of whole releases of the vector mechanism: d = 1,000, updates of three norms and three kinds.
 
-What is checked, at 1e-9 a test: along the update decoded releases have the claimed mean (but for the second clip, whose
-share is known), and their squared error is the claimed one. Along the update a release is s = <x/|x|, decoded>: its
-mean over N releases is normal to high accuracy, and its variance is the theory's; 6.2 standard deviations are 6e-10.
-Squared
-errors of d coordinates average d nearly independent terms, so 6.2 of their standard deviations are a few per mille.
+Along the update a decoded release is s = <x/|x|, decoded>. Its mean over N releases is normal to high accuracy and must
+be the update's length, but for what the second clip takes, which is computed from the lengths that rows give; 6.2
+standard deviations are a false-alarm rate of 6e-10. Squared errors of d coordinates average d nearly independent terms,
+so 6.2 of their standard deviations are a few per mille.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -10,6 +11,7 @@ import typer
 import quietbit
 from quietbit._validate import require
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded
+from quietbit.cli.design_vector import profile_rows
 from quietbit.cli.files import check_outputs
 from quietbit.cli.options import (
     AdjacencyOption,
@@ -43,7 +45,7 @@ def calibrate(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="One of imvu, mvu, gaussian, laplace, sign, skellam; may be left out for secure aggregation.",
+            help="One of imvu, vmvu, mvu, gaussian, laplace, sign, skellam; may be left out for secure aggregation.",
         ),
     ] = None,
     releases: ReleasesOption = 1,
@@ -62,6 +64,10 @@ def calibrate(
         str | None, typer.Option(metavar="NAME", help="Of imvu: alphabet (unless said) or unbiased-at-zero.")
     ] = None,
     design: Annotated[str | None, typer.Option(help="Keep this design and calibrate beta instead (imvu).")] = None,
+    keep: Annotated[
+        int | None,
+        typer.Option(help="Rotated coordinates that a client keeps, a power of two (vmvu); chosen unless said."),
+    ] = None,
     samples: SamplesOption = None,
     trust: TrustOption = "local",
     clients: Annotated[
@@ -80,7 +86,7 @@ def calibrate(
     plot: Annotated[
         Path | None, typer.Option(help="Draw error and bits over the number of clients (secure-aggregation).")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Save the design found, as JSON (imvu, mvu).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Save the design or profile found (imvu, mvu, vmvu).")] = None,
     json: JsonOption = False,
 ) -> None:
     """Find the most accurate mechanism of its kind within a privacy target.
@@ -91,15 +97,18 @@ def calibrate(
     Example: quietbit calibrate --mechanism imvu --bits 1 --epsilon 3 --delta 1e-5 --releases 50
     --adjacency replace-one
 
+    Example: quietbit calibrate --mechanism vmvu --epsilon 4 --delta 0 --adjacency replace-one --dimension 1000000
+
     Example: quietbit calibrate --trust secure-aggregation --clients 1000 --epsilon 1 --delta 1e-5 --releases 10
     --adjacency zero-out --dimension 100000 --plot sums.png
     """
     from quietbit.mechanism.registry import families, family
+    from quietbit.wire.header import Header
 
     if trust_of(trust) is quietbit.Trust.SECURE_AGGREGATION:
         from quietbit.cli.calibrate_sum import calibrate_secure_sum
 
-        unused = {"levels": levels, "beta": beta, "clamp": clamp, "design": design, "decoder": decoder}
+        unused = {"levels": levels, "beta": beta, "clamp": clamp, "design": design, "decoder": decoder, "keep": keep}
         calibrate_secure_sum(
             ball=quietbit.Ball(norm_of(norm), radius, dimension),
             mechanism=mechanism,
@@ -131,7 +140,8 @@ def calibrate(
     require(kept, "out", str(out), f"left out for {mechanism}, which has no design to save")
     require(trust_of(trust) is quietbit.Trust.LOCAL, "trust", trust, "local or secure-aggregation")
     ball = quietbit.Ball(norm_of(norm), radius, dimension)
-    refuse_delta_zero(delta, ball.norm)
+    if mechanism != "vmvu":  # purely private on an L2 ball
+        refuse_delta_zero(delta, ball.norm)
     check_outputs(out)
     with progress_bar("Calibrating", quiet=json):
         found = quietbit.calibrate(
@@ -147,21 +157,27 @@ def calibrate(
             clamp=clamp,
             decoder=decoder,
             design=find_design(design) if design is not None else None,
+            keep=keep,
             samples=samples,
         )
     chosen, guarantee = found.mechanism, found.guarantee
     per_parameter = 8 * chosen.layout.size / dimension if chosen.layout.bits == 0 else _bits(chosen, dimension)
+    size = Header.of(chosen).size
     ratio = found.squared_error / found.gaussian_squared_error
+    against = "none: it has no pure privacy"
+    if found.gaussian_squared_error < math.inf:
+        against = f"{rounded(found.gaussian_squared_error)} for the same target; ours is {rounded(ratio, 4)} times that"
     rows = [
         Row("mechanism", "mechanism", mechanism),
         *_setting(chosen),
+        Row("payload_bytes", "bytes of a payload", size),
         Row("bits_per_parameter", "bits per parameter", per_parameter, rounded(per_parameter, 4)),
         Row("squared_error", "squared error at zero", found.squared_error, rounded(found.squared_error)),
         Row(
             "gaussian_squared_error",
             "Gaussian noise's",
             found.gaussian_squared_error,
-            f"{rounded(found.gaussian_squared_error)} for the same target; ours is {rounded(ratio, 4)} times that",
+            against,
         ),
         Row("releases", "releases", found.releases),
         Row("epsilon_upper", "epsilon of all releases", guarantee.epsilon_upper),
@@ -179,10 +195,18 @@ def calibrate(
         Row("trust", "trust", guarantee.trust.value),
         Row("guarantee", "guarantee", guarantee.sentence()),
     ]
-    table = getattr(chosen, "design", None)
-    if out is not None and table is not None:
-        rows.append(Row("saved", "saved as", str(table.save(out))))
+    if out is not None:
+        rows.append(Row("saved", "saved as", str(_save(chosen, out))))
     record(f"{mechanism} on an {norm} ball of radius {radius:g}, dimension {dimension}", rows, json)
+
+
+def _save(mechanism: Any, out: Path) -> Path:
+    """Its design or its profile."""
+    from quietbit.design.profile_store import write_profile
+
+    if hasattr(mechanism, "profile"):
+        return write_profile(mechanism.profile, out)
+    return cast(Path, mechanism.design.save(out))
 
 
 def _refuse_sums(trust: str, **given: Any) -> None:
@@ -206,6 +230,8 @@ def _setting(mechanism: Mechanism) -> list[Row]:
             continue
         if name == "design":
             rows += _design_rows(mechanism)
+        elif name == "profile":
+            rows += profile_rows(cast(Any, mechanism).profile)
         else:
             rows.append(Row(name, LABELS.get(name, name.replace("_", " ")), value))
     return rows

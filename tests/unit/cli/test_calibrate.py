@@ -1,6 +1,7 @@
 import pytest
 
 import quietbit
+from quietbit.design.profile_store import read_profile
 from unit.cli.kit import EIGHT_LEVELS, assert_refused, shell
 
 TARGET = ("--epsilon", 3, "--delta", 1e-5, "--adjacency", "replace-one")
@@ -70,3 +71,29 @@ def test_only_designs_can_be_saved(capsys, tmp_path):
     words = ("calibrate", "--mechanism", "imvu", *TARGET, "--out", tmp_path / "no" / "d.json")
     assert_refused(shell(capsys, *words), "Cannot write")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_vector_mechanism_says_profile_rows_and_bytes(capsys, tmp_path):
+    words = (
+        "calibrate",
+        "--mechanism",
+        "vmvu",
+        "--epsilon",
+        "4",
+        "--adjacency",
+        "replace-one",
+        "--dimension",
+        "100000",
+    )
+    result = shell(capsys, *words, "--delta", "0", "--keep", "512", "--out", tmp_path / "p.json", "--json")
+    assert result.code == 0
+    assert result.json["payload_bytes"] == 80
+    assert result.json["keep"] == 512
+    assert result.json["profile"]["levels"] == 2
+    assert result.json["epsilon_upper"] <= 4
+    assert result.json["squared_error"] < 1.01 * 0.435
+    assert read_profile(tmp_path / "p.json").identity() == result.json["identity"]
+    shown = shell(capsys, *words, "--delta", "1e-5").out
+    assert "2 levels" in shown
+    assert_refused(shell(capsys, *words, "--delta", "0", "--keep", "500"), "power of two")
+    assert_refused(shell(capsys, *words, "--delta", "0", "--bits", "2"), "bits must be left out")

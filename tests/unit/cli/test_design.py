@@ -1,6 +1,8 @@
 import pytest
 
 import quietbit
+from quietbit.design.profile_store import read_profile
+from quietbit.privacy.profile import certify_profile
 from unit.cli.kit import assert_refused, shell
 
 BASE = ("design", "--levels", "2", "--bits", "1", "--design-epsilon", "1")
@@ -74,3 +76,45 @@ def test_an_unwritable_plot_leaves_no_design(capsys, tmp_path):
     assert_refused(shell(capsys, *BASE, "--out", tmp_path / "d.json", "--plot", tmp_path / "d.bmp"), "bmp")
     assert_refused(shell(capsys, *BASE, "--out", tmp_path / "d.png", "--plot", tmp_path / "d.png"), "different")
     assert list(tmp_path.iterdir()) == []
+
+
+VECTOR = ("design", "--vector", "--epsilon", "8", "--delta", "1e-5", "--releases", "3", "--adjacency", "zero-out")
+
+
+def test_a_profile_is_solved_certified_saved_and_drawn(capsys, tmp_path):
+    out, plot = tmp_path / "p.json", tmp_path / "p.svg"
+    result = shell(capsys, *VECTOR, "--out", out, "--plot", plot, "--json")
+    assert result.code == 0
+    saved = read_profile(out)
+    assert result.json["identity"] == saved.identity()
+    certificate = certify_profile(saved, quietbit.Adjacency.ZERO_OUT, 3, 1e-5)
+    assert result.json["epsilon_upper"] == certificate.epsilon_upper <= 8
+    assert result.json["squared_error_upper"] == certificate.squared_error_upper <= 1.02 * 0.367
+    assert result.json["least_squared_error"] <= result.json["squared_error_upper"]
+    assert result.json["squared_error_upper"] < result.json["gaussian_squared_error"]
+    assert plot.read_bytes().startswith(b"<?xml")
+    shown = shell(capsys, *VECTOR).out
+    for label in ("epsilon measured", "epsilon at delta 0", "squared error", "Gaussian noise's", "no profile beats"):
+        assert label in shown
+
+
+def test_a_pure_profile_has_no_gaussian_beside_it(capsys):
+    words = ("design", "--vector", "--epsilon", "1", "--delta", "0", "--adjacency", "replace-one")
+    assert "it has no pure privacy" in shell(capsys, *words).out
+
+
+@pytest.mark.parametrize(
+    ("words", "mention"),
+    [
+        (("design", "--vector", "--delta", "0", "--adjacency", "zero-out"), "epsilon must be given"),
+        (("design", "--vector", "--epsilon", "1", "--adjacency", "zero-out"), "delta must be given"),
+        (("design", "--vector", "--epsilon", "1", "--delta", "0"), "adjacency must be given"),
+        ((*VECTOR, "--bits", "1"), "bits must be left out"),
+        ((*BASE, "--epsilon", "1"), "epsilon must be left out"),
+        (("design", "--bits", "1"), "--vector"),
+        (("design", "--vector", "--epsilon", "nan", "--delta", "0", "--adjacency", "zero-out"), "nan"),
+        (("design", "--vector", "--epsilon", "1", "--delta", "0", "--adjacency", "some"), "some"),
+    ],
+)
+def test_a_target_is_complete_or_refused(capsys, words, mention):
+    assert_refused(shell(capsys, *words), mention)

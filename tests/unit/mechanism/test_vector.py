@@ -70,10 +70,10 @@ def test_without_delta_one_release_is_privunit(epsilon: float, best: float) -> N
     assert found.mechanism.privacy(Adjacency.REPLACE_ONE).pure_epsilon_upper() <= epsilon
 
 
-def test_a_seed_is_88_bytes_whatever_the_dimension() -> None:
+def test_a_seed_is_80_bytes_whatever_the_dimension() -> None:
     for dimension in (1, 1000, 10**6, 10**8):
         mechanism = VectorMVU(STEP, Ball(Norm.L2, 1.0, dimension), min(1024, module.padded_size(dimension)))
-        assert Uplink(mechanism).header.size == 88 <= 96
+        assert Uplink(mechanism).header.size == 80 <= 96
 
 
 def test_rows_are_as_few_as_the_noise_allows() -> None:
@@ -150,14 +150,14 @@ def test_a_seed_decodes_by_the_book() -> None:
         mechanism = MECHANISMS[name]
         payload = Uplink(mechanism).send(update(mechanism.domain), seeded_rng(3))
         found = Uplink(mechanism).receive([payload])
-        assert found == pytest.approx(by_the_book(mechanism, payload[64:]), abs=1e-9)
+        assert found == pytest.approx(by_the_book(mechanism, payload[56:]), abs=1e-9)
 
 
 def test_the_seed_that_is_sent_is_the_first_accepted() -> None:
     """Candidates, acceptance words and nonce from the streams that the reference names, looked at one by one."""
     mechanism, vector = SEEDED, update(SEEDED.domain, share=0.8)
     for seed in range(20):
-        body = Uplink(mechanism).send(vector, seeded_rng(seed))[64:]
+        body = Uplink(mechanism).send(vector, seeded_rng(seed))[56:]
         block = seeded_rng(seed).draw(mechanism.keep)
         nonce = block.uniform64(2, 0, 1).astype("<u8").tobytes()
         kept = rotate(vector, mechanism.rotation_seed)[rows(nonce, mechanism.keep, mechanism.padded)]
@@ -238,5 +238,5 @@ def test_a_large_update_is_decoded_from_its_rows_alone() -> None:
     mechanism = VectorMVU(STEP, Ball(Norm.L2, 1.0, 300_000), 1024)
     uplink = Uplink(mechanism, max_payloads=100)
     payload = uplink.send(np.ones(300_000, dtype=np.float32), seeded_rng(1))
-    assert len(payload) == 88
-    assert uplink.receive([payload]) == pytest.approx(by_the_book(mechanism, payload[64:]), abs=1e-9)
+    assert len(payload) == 80
+    assert uplink.receive([payload]) == pytest.approx(by_the_book(mechanism, payload[56:]), abs=1e-9)

@@ -1,0 +1,126 @@
+"""Faults of the vector mechanism that an audit of the real path must see, and none where there is none.
+
+False alarms: 1e-9 per audit, so a fault that is "caught" was not caught by chance. Seeds are fixed: whether a fault is
+found is then a fact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attack.faults import RepeatedBits, Tampered
+from quietbit import Ball, Norm
+from quietbit.auditor.audit import Audit, audit
+from quietbit.kernel.rng import seeded_rng
+from quietbit.mechanism import vector as module
+from quietbit.mechanism.solve_profile import solve_profile
+from quietbit.mechanism.vector import VectorMVU
+from quietbit.privacy.guarantee import Adjacency
+from statistical.kit import seed
+
+SURE = 1 - 1e-9
+BALL = Ball(Norm.L2, 1.0, 30)
+
+
+def honest(keep: int = 32, epsilon: float = 4.0) -> VectorMVU:
+    """Purely private at this epsilon, replace-one: a two-level profile."""
+    return VectorMVU(solve_profile(epsilon, 0.0, 1, Adjacency.REPLACE_ONE), BALL, keep)
+
+
+def look(target: Any, samples: int, rng: Any = None, delta: float = 1e-5) -> Audit:
+    source = seeded_rng(seed(1)) if rng is None else rng
+    return audit(target, Adjacency.REPLACE_ONE, rng=source, samples=samples, confidence=SURE, delta=delta)
+
+
+def names(found: Audit) -> set[str]:
+    return {one.name for one in found.findings if not one.passed}
+
+
+@pytest.mark.parametrize("keep", [32, 8, 1])
+def test_nothing_is_found_without_a_fault(keep: int) -> None:
+    found = look(honest(keep), 300)
+    assert found.failures == ()
+    assert found.epsilon_lower <= found.epsilon_upper <= 4.0
+
+
+def test_the_bound_on_epsilon_is_not_far_below_the_claim() -> None:
+    """Against a step at epsilon 2 half of what there is to see is seen: the audit has power here."""
+    found = look(honest(32, 2.0), 1000, delta=0.0)
+    assert 1.0 < found.epsilon_lower <= found.epsilon_upper <= 2.0
+
+
+def test_a_profile_a_tenth_too_steep() -> None:
+    """Sampled at 1.1 times the epsilon and decoded with the gain of the claim, as the two ends would."""
+    claimed, steep = honest(), honest(epsilon=4.4)
+    factor = steep.profile.gain_lower / claimed.profile.gain_lower
+
+    @dataclass(frozen=True)
+    class Decoding(Tampered):
+        def receive(self, payloads: Any) -> Any:
+            return super().receive(payloads) * factor
+
+    found = look(Decoding(claimed, steep), 800)
+    assert "response" in names(found)
+    assert found.verdict == "failed"
+
+
+def test_a_profile_far_too_steep_exceeds_the_claim_itself() -> None:
+    """The empirical bound on epsilon alone, without any claim about means: 4 where 1 is claimed."""
+    found = look(Tampered(honest(epsilon=1.0), honest()), 500)
+    assert found.epsilon_lower > found.epsilon_upper
+
+
+def test_acceptance_computed_from_the_unclipped_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither clip: an update three times too long is tilted three times too far."""
+
+    def unclipped(value: float, most: float) -> float:
+        return value if most == 1.0 else min(value, most)  # the second clip alone is left out
+
+    mechanism = honest(epsilon=2.0)
+    levels = mechanism.profile.levels
+    monkeypatch.setattr(module, "clip_factor", lambda norm, radius: 1.0)
+    monkeypatch.setattr(module, "min", unclipped, raising=False)
+    # Weights below zero would be refused: the faulty client cuts them off at nothing, as a careless one would.
+    real = module.acceptance_limits
+    monkeypatch.setattr(module, "acceptance_limits", lambda chances: real(np.clip(chances, 0.0, 1.0)))
+    assert (1 - 3 + 3 * levels[0]) < 0
+    found = look(mechanism, 500)
+    assert "clipping" in names(found)
+
+
+def test_a_seed_used_again() -> None:
+    """The same random bits for every release, or for every seventh: candidates and acceptance repeat."""
+    for period in (1, 7):
+        found = look(honest(), 100, RepeatedBits(seed(5), period))
+        assert {"releases", "payloads"} & names(found)
+
+
+@pytest.mark.parametrize("by", [1, -1])
+def test_one_row_too_many_or_too_few(by: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client cuts the rotated update into k + 1 or k - 1 strata where the server has k."""
+    real = module.rows
+
+    def off_by_one(nonce: bytes, count: int, size: int) -> Any:
+        found = real(nonce, count + by, size)
+        return found[:count] if by > 0 else np.append(found, size - 1)
+
+    assert look(honest(8), 200).failures == ()
+    monkeypatch.setattr(module, "rows", off_by_one)
+    found = look(honest(8), 200)
+    assert "response" in names(found)
+    assert found.verdict == "failed"
+
+
+def test_a_stream_of_normals_shifted_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client looks at normals 1 .. k where the server takes 0 .. k - 1: what is sent is noise, and is found out."""
+    real = module.search
+
+    def shifted(direction: Any, *rest: Any, **more: Any) -> Any:
+        return real(np.roll(direction, 1), *rest, **more)
+
+    monkeypatch.setattr(module, "search", shifted)
+    assert "response" in names(look(honest(), 200))
