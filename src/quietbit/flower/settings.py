@@ -70,9 +70,9 @@ class RunSettings:
     noise_multiplier: float | None = None
     bits: int | None = None
     levels: int | None = None
-    beta: float = 1.0
-    clamp: bool = False
-    decoder: str = "alphabet"
+    beta: float | None = None
+    clamp: bool | None = None
+    decoder: str | None = None
     keep: str = ""
     trust: str = "local"
     threshold: int | None = None

@@ -43,6 +43,7 @@ PUBLIC = "none"  # in place of a mechanism: clipped updates as they are, without
 CENTRAL = "gaussian"  # whose noise a trusted server adds once, to the sum
 SOLVED_FOR_SUMS = "imvu"  # what `calibrate_sum` solves for
 RNGS = ("secure", "seeded")
+# Choices of a mechanism, with what the paper takes: harmless where a mechanism makes no use of it.
 USUAL = {"bits": None, "levels": None, "beta": 1.0, "clamp": False, "decoder": "alphabet"}
 
 
@@ -54,7 +55,8 @@ class RoundPlan:
     ``mechanism`` is the word of a family, or ``none`` for a run without privacy. Its strength is ``design_epsilon``
     or ``noise_multiplier``, as the family calls it. Left out, it is calibrated so that all releases of the most
     frequent client together meet the budget ``epsilon`` at ``delta``; given, a budget stops a run before it would be
-    exceeded. ``releases`` is how often a client may take part, where no schedule says so (`simulate` has one).
+    exceeded. ``bits``, ``levels``, ``beta``, ``clamp`` and ``decoder`` are left to the family unless said.
+    ``releases`` is how often a client may take part, where no schedule says so (`simulate` has one).
 
     ``keep`` is how many rotated coordinates a client keeps, a power of two, or ``auto``; all unless said.
 
@@ -83,9 +85,9 @@ class RoundPlan:
     noise_multiplier: float | None = None
     bits: int | None = None
     levels: int | None = None
-    beta: float = 1.0
-    clamp: bool = False
-    decoder: str = "alphabet"
+    beta: float | None = None
+    clamp: bool | None = None
+    decoder: str | None = None
     rng: str = "secure"
     seed: int = 0
     keep: int | str | None = None
@@ -156,7 +158,7 @@ class RoundPlan:
         width = whole_number(self.bits or 1, "bits", 1, MOST_BINOMIAL_BITS)
         even = width == 1 or self.levels in (None, 2)
         require(even, "levels", self.levels, "left out for sums of codes of several bits")
-        free = not self.calibrated or (self.beta == 1.0 and not self.clamp)
+        free = not self.calibrated or (self.beta in (None, 1.0) and not self.clamp)
         rule = "left out: for a budget under secure aggregation they are chosen"
         require(free, "beta and clamp", (self.beta, self.clamp), rule)
         found = not self.calibrated or self.mechanism == SOLVED_FOR_SUMS
@@ -221,7 +223,7 @@ class RoundPlan:
             return calibrate_sum(
                 ball=ball, epsilon=budget, delta=self.delta, adjacency=self.adjacency, clients=self.cohort,
                 min_honest_clients=self.min_honest_clients, releases=busiest, bits=self.bits or 1,
-                decoder=cast(Any, self.decoder), keep=self.keep,
+                decoder=cast(Any, self.decoder or "unbiased-at-zero"), keep=self.keep,
             ).mechanism  # fmt: skip
         sample = self.unit is Unit.SAMPLE
 
@@ -237,7 +239,7 @@ class RoundPlan:
         )  # fmt: skip
         if sample and found.saturated:
             raise InvalidParameter(
-                f"beta must be above {self.beta:g} to make use of epsilon {budget:g}: one of {int(sizes.min())} "
+                f"beta must be above {self.beta or 1.0:g} to make use of epsilon {budget:g}: one of {int(sizes.min())} "
                 f"samples moves an input by little, and {self.mechanism} can reveal no more of it."
             )
         return found.mechanism

@@ -11,7 +11,7 @@ import typer
 from quietbit._validate import InvalidParameter, QuietbitError
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded_up, show_json
 from quietbit.cli.files import check_outputs
-from quietbit.cli.options import BetaOption, ClampOption, NormOption, TrustOption
+from quietbit.cli.options import NormOption, TrustOption
 
 if TYPE_CHECKING:
     from quietbit.simulate.loop import Point, Run
@@ -68,8 +68,13 @@ def train(
         str | None,
         typer.Option(metavar="K|auto", help="Rotated coordinates that a client keeps, a power of two."),
     ] = None,
-    beta: BetaOption = 1.0,
-    clamp: ClampOption = False,
+    beta: Annotated[
+        float | None, typer.Option(help="Stretches small coordinates over the design's range (imvu).")
+    ] = None,
+    clamp: Annotated[
+        bool | None,
+        typer.Option("--clamp/--no-clamp", help="Cut large coordinates (imvu); chosen unless said."),
+    ] = None,
     clip: Annotated[
         float, typer.Option(help="Largest norm of an update (of a sample's gradient for sample-level).")
     ] = 0.5,

@@ -43,6 +43,7 @@ RENAMED = {
     "honest": "min_honest_clients",
 }
 NEWER = ("releases", "keep")  # settings that version 1 did not have, left out where nobody made use of them
+PAPER = {"beta": 1.0, "clamp": False, "decoder": "alphabet"}  # what sweeps mean unless they say otherwise
 OLD_ALONE = set(RENAMED) - set(RENAMED.values())  # names that no newer record has
 EVERY_CLIENT = "every client"
 PACKAGES = ("quietbit", "numpy", "scipy", "numba", "torch", "kymatio", "scikit-learn", "cryptography")
@@ -84,7 +85,7 @@ class Setting:
         missing = [name for name, field in known.items() if field.default is MISSING and name not in values]
         if missing:
             raise InvalidParameter(f"settings are not complete: {' and '.join(missing)} must be given.")
-        given = {**values, "evaluate_at": tuple(values.get("evaluate_at", ()))}
+        given = {**PAPER, **values, "evaluate_at": tuple(values.get("evaluate_at", ()))}
         plan, training = (
             {field.name: given[field.name] for field in fields(kind) if field.name in given}
             for kind in (RoundPlan, Training)

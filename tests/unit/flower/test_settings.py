@@ -31,7 +31,7 @@ def read(**changes):
 
 def test_what_is_left_out_has_the_defaults_of_the_library():
     found = read()
-    assert (found.clip, found.delta, found.norm, found.beta) == (1, 1e-5, "l2", 1.0)
+    assert (found.clip, found.delta, found.norm, found.beta) == (1, 1e-5, "l2", None)
     assert found.cap.adjacency is Adjacency.ZERO_OUT
 
 
