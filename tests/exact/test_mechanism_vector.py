@@ -20,6 +20,7 @@ from quietbit.design.profile import Profile
 from quietbit.kernel.quantiser import normal_quantiser
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.select import select
+from quietbit.kernel.transform import rotate_update
 from quietbit.mechanism import vector as module
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.vector import VectorMVU
@@ -145,6 +146,35 @@ def test_acceptance_is_the_stated_one() -> None:
         assert limits == pytest.approx(expected, rel=3e-7 if norm < 1 else 2.0**-50)
 
 
+@pytest.mark.parametrize("adjacency", Adjacency)
+def test_divergences_of_all_orders_stay_within_the_claim(adjacency: Adjacency) -> None:
+    """Rényi moments of the caught limits: below the claim, and equal to it for opposite full-length updates."""
+    stairs = Profile.from_weights([-1.0, 0.2, 1.3], [0.2, 0.7, 2.0, 5.0])
+    mechanism = made(stairs, 1, 1)
+    release = mechanism.privacy(adjacency)
+    masses = np.diff(np.concatenate([[0.0], ndtr(stairs.edges), [1.0]]))
+    cuts = np.unique(np.concatenate([stairs.edges, -stairs.edges]))
+    ends = np.concatenate([[-np.inf], cuts, [np.inf]])
+    share, places = np.diff(ndtr(ends)), np.concatenate([[cuts[0] - 1], (cuts[1:] + cuts[:-1]) / 2, [cuts[-1] + 1]])
+
+    def law(value: float) -> Any:
+        direction, limits = caught(mechanism, np.array([value]))
+        return (limits / (limits @ masses))[np.searchsorted(stairs.edges, direction[0] * places, side="right")]
+
+    laws = {value: law(value) for value in (0.0, 0.4, -0.4, 1.0, -1.0)}
+    worlds = [(a, b) for a in laws for b in laws if adjacency is Adjacency.REPLACE_ONE or 0.0 in (a, b)]
+    for alpha in (1.01, 1.5, 3.0, 8.0):
+        claim = release.rdp(alpha)
+        found = {
+            pair: math.log(float(share @ (laws[pair[0]] ** alpha * laws[pair[1]] ** (1 - alpha)))) / (alpha - 1)
+            for pair in worlds
+        }
+        assert max(found.values()) <= claim * (1 + 1e-9) + 1e-11
+        worst = (1.0, -1.0) if adjacency is Adjacency.REPLACE_ONE else max(found, key=lambda pair: found[pair])
+        assert claim == pytest.approx(found[worst], rel=1e-6)
+    assert release.rdp(500.0) <= release.pure_epsilon_upper()
+
+
 def code_law(mechanism: Any, update: Any) -> Any:
     """The probabilities of all sixteen codes of one row, from the steps' limits out of 2^128."""
     found: list[Any] = []
@@ -155,7 +185,7 @@ def code_law(mechanism: Any, update: Any) -> Any:
     chances = np.diff([0.0, *(limit / 2.0**128 for limit in found[0]), 1.0])
     edges = np.concatenate([[-np.inf], mechanism.profile.edges, [np.inf]])
     cuts = np.concatenate([[-np.inf], normal_quantiser(4).thresholds, [np.inf]])
-    rotated = module.rotate_update([np.asarray(update)], mechanism.rotation_seed)[0]
+    rotated = rotate_update([np.asarray(update)], mechanism.rotation_seed)[0]
     law = np.zeros(16)
     for chance, low, high in zip(chances, edges, edges[1:], strict=False):
         share = ndtr(np.clip(cuts, low, high))

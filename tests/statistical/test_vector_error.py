@@ -22,7 +22,7 @@ from quietbit.mechanism.vector import VectorMVU
 from quietbit.privacy.guarantee import Adjacency
 from statistical.kit import seed
 
-SIZE, TIMES, SIGMAS, RADIUS = 1000, 1200, 6.2, 2.0
+SIZE, TIMES, SIGMAS, RADIUS = 1000, 600, 6.2, 2.0
 STEEP = Profile.from_weights([4.8], [1.0, 2.0**21])
 
 
@@ -56,7 +56,7 @@ def lengths(made: VectorMVU, update: Any) -> Any:
 
     turned = rotate(update / RADIUS, made.rotation_seed)
     plain = np.random.default_rng(1)
-    picks = [rows(plain.bytes(8), made.keep, made.padded) for _ in range(4000)]
+    picks = [rows(plain.bytes(8), made.keep, made.padded) for _ in range(1500)]
     return np.array([math.sqrt(made.padded / made.keep) * np.linalg.norm(turned[pick]) for pick in picks])
 
 

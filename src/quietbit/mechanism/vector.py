@@ -25,16 +25,15 @@ r = min(|y|, 1) is a length in [0, 1] and zero stays zero, and the account holds
 2. uses weights that are rounded to multiples of n 2^-64 after a few roundings: relatively, 2^-51 + n 2^-64 / h_0 each,
    and as much for their sum;
 3. draws among 2^128 seeds, as far as ChaCha20 is a random function of them. There are at most 2^(32 k) vectors y (of
-   float32, scaled alike), and as a function of a the hockey-stick divergence of a pair is linear between at most 2^20
-   ratios of levels. By Hoeffding's inequality all sums of weights and all hockey-sticks, 2^(64 k + 22) numbers from 0
-   to n, are at once within n c of their means, c = sqrt(23 k + 43) 2^-64, but with probability 2^-100 over that
-   function;
-4. has normals of 64 bits: probabilities of half-spaces and quadrants are off by e = k 2^-63. E (h(t) - a h(t'))_+ is
-   summed by parts as in Theorem 1: differences in one variable have one sign each and mixed ones too, so they add up
-   to at most 2 n + 2, and it moves by at most (2 n + 2) e; a sum of weights by n e;
+   float32, scaled alike), and 2^20 quadrants t >= s, t' >= s' between the edges of two. By Hoeffding's inequality the
+   shares of seeds in all of these 2^(64 k + 20) are at once within c of their probabilities, c = sqrt(23 k + 43)
+   2^-64, but with probability 2^-100 over that function;
+4. has normals of 64 bits: probabilities of quadrants are off by e = k 2^-63. E (h(t) - a h(t'))_+ is summed by parts
+   as in Theorem 1: differences in one variable have one sign each and mixed ones too, so they add up to at most 2 n +
+   2, and it moves by at most (2 n + 2) (e + c); a sum of weights by n (e + c);
 5. sends the next seed unseen after `tries_upper` seeds: a law 1 + r (1 - f)(h - 1), that of a shorter update.
 So densities are within e^s of those of the blurred profile, s = 2 (2^-50 + n 2^-63 / h_0) + n (e + c), which is slack,
-and hockey-sticks are within e^s q of e^s H(a e^-2s), q = n (5 e + c). An outcome of mass e^s q that only one world has
+and hockey-sticks are within e^s q of e^s H(a e^-2s), q = 5 n (e + c). An outcome of mass e^s q that only one world has
 accounts for that at every a, and by Lemma 4 (of the page named above) the pair with this outcome dominates: e^s q is
 lost mass. The largest ratio of weights is what it is, so a pure account has the slack alone.
 
@@ -91,7 +90,8 @@ from quietbit.mechanism.base import (
 from quietbit.mechanism.family import Account, Choices, Target
 from quietbit.mechanism.solve_profile import solve_profile
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.curve import with_delta, with_slack
+from quietbit.privacy.curve import FunctionCurve, PureCurve, with_delta, with_slack
+from quietbit.privacy.dominating import DominatingCurve
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.profile import BLUR, profile_curve
 from quietbit.privacy.release import Release
@@ -200,9 +200,10 @@ class VectorMVU:
         why = "its rows can lengthen the difference of two close updates, so gradients would have to be projected first"
         refuse_samples(samples, why)
         slack, lost = self._sampling()
-        curve = with_slack(profile_curve(self.profile, which, BLUR), slack)
-        pure = curve.pure_epsilon_upper() if self.seeded else math.inf
-        return Release(with_delta(curve, lost, pure), which, Unit.CLIENT, Trust.LOCAL)
+        pair = profile_curve(self.profile, which, BLUR)
+        curve = with_slack(pair, slack)
+        everywhere = self._everywhere(pair, slack, curve.pure_epsilon_upper()) if self.seeded else None
+        return Release(with_delta(curve, lost, everywhere=everywhere), which, Unit.CLIENT, Trust.LOCAL)
 
     def error(self) -> Error:
         """Noise and projection of an update on the sphere, relative to which shorter ones fare better."""
@@ -245,6 +246,27 @@ class VectorMVU:
         cost = 0.0 if self.seeded else normal_quantiser(QUANTISED).cost
         return (1 + cost) * (self.ball.radius / self.profile.gain_lower) ** 2
 
+    def _everywhere(self, pair: DominatingCurve, slack: float, pure: float) -> FunctionCurve:
+        """Divergences of what a search really sends: those of the pair, sampling inside, and what ``pure`` implies.
+
+        p^alpha q^(1 - alpha) is at most M = n R^(alpha - 1), convex, and submodular like (p - a q)_+: so the same sums
+        by parts hold, the worst two updates are opposite again, and its mean moves by at most 4 M (e + c).
+        """
+        off = math.log(4.04 * self.profile.largest * (law_error_upper(self.keep) + self._draws))
+        ratio, plain = pair.pure_epsilon_upper(), PureCurve(pure)
+
+        def bound(alpha: float) -> float:
+            moment = float(np.logaddexp((alpha - 1) * pair.rdp(alpha), off + (alpha - 1) * ratio))
+            moment += (2 * alpha - 1) * slack + 1e-14 * (1 + abs(moment))
+            return min(round_up(moment / (alpha - 1), 1e-15), plain.rdp(alpha))
+
+        return FunctionCurve(bound, "a seed of the vector mechanism", pure)
+
+    @property
+    def _draws(self) -> float:
+        """c: how far sums over 2^128 seeds are from their means, relative to the largest term."""
+        return math.sqrt(23 * self.keep + 43) * 2.0**-64
+
     def _sampling(self) -> tuple[float, float]:
         """Slack and lost mass, each rounded up."""
         require(inner_error_upper(self.keep) <= BLUR, "keep", self.keep, "small enough for the account's blur")
@@ -253,10 +275,10 @@ class VectorMVU:
             error = code_error_upper(self.keep, QUANTISED, largest)
             return 2.0**-49, round_up(1.01 * (1 + largest / smallest) * error, 1e-14)
         law = law_error_upper(self.keep)
-        draws = math.sqrt(23 * self.keep + 43) * 2.0**-64
+        draws = self._draws
         slack = 2 * (2.0**-50 + largest * 2.0**-63 / smallest) + 1.01 * largest * (law + draws)
         # Levels over their mean, and e^slack, are within 1 % of one.
-        return round_up(slack, 1e-14), round_up(1.01 * largest * (5 * law + draws), 1e-14)
+        return round_up(slack, 1e-14), round_up(5.05 * largest * (law + draws), 1e-14)
 
 
 @final

@@ -435,15 +435,18 @@ def total(releases: Iterable[tuple[PrivacyCurve, int]]) -> _Curve:
     return DeltaCurve(whole, lost, total(known) if len(known) == len(releases) else None)
 
 
-def with_delta(curve: PrivacyCurve, lost: float, pure: float = math.inf) -> _Curve:
+def with_delta(
+    curve: PrivacyCurve, lost: float, pure: float = math.inf, everywhere: PrivacyCurve | None = None
+) -> _Curve:
     """The curve of a release that is the certified one but for outputs of mass at most ``lost``, in either world.
 
     For every pair of neighbours there are two laws that ``curve`` covers and a set of outputs outside which the
     release has exactly these; the head of this file has the proof, for adaptive compositions too. ``pure`` is a
-    max-divergence of the release as it is, where one is known.
+    max-divergence of the release as it is, where one is known; ``everywhere`` a whole curve of it, where more is known.
     """
     require(pure >= 0, "pure", pure, "a number of at least 0")
-    return total([(DeltaCurve(curve, check_delta(lost), PureCurve(pure) if pure < math.inf else None), 1)])
+    plain = PureCurve(pure) if everywhere is None and pure < math.inf else everywhere
+    return total([(DeltaCurve(curve, check_delta(lost), plain), 1)])
 
 
 def split_delta(curve: PrivacyCurve) -> tuple[PrivacyCurve, float]:

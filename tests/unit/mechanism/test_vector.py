@@ -231,7 +231,7 @@ def test_sampling_is_in_the_price() -> None:
     many = VectorMVU(STEP, LARGE, 2**16).privacy(Adjacency.REPLACE_ONE)
     inner, lost = split_delta(many.curve)
     assert (inner.slack, lost) > found["vmvu seed"]  # type: ignore[attr-defined]
-    assert lost == pytest.approx(1.01 * STEP.largest * (5 * 2.0**-47 + math.sqrt(23 * 2**16 + 43) * 2.0**-64))
+    assert lost == pytest.approx(5.05 * STEP.largest * (2.0**-47 + math.sqrt(23 * 2**16 + 43) * 2.0**-64))
 
 
 def test_a_large_update_is_decoded_from_its_rows_alone() -> None:
