@@ -15,7 +15,7 @@ LAYERS = (
     "cli", "plot", "flower", "node", "simulate", "plan", "secagg", "auditor", "wire", "mechanism", "privacy", "kernel",
     "design",
 )  # fmt: skip
-GROUND = {"_files", "_threads", "_typing", "_validate"}
+GROUND = {"_files", "_search", "_threads", "_typing", "_validate"}
 OPTIONAL = ("numba", "torch", "cryptography", "matplotlib", "typer", "rich", "dp_accounting", "flwr", "mpmath")
 FILES = sorted(ROOT.rglob("*.py"))
 

@@ -35,7 +35,7 @@ WORDS = {
     "kernel": "the only code that knows devices",
     "design": "tables and profiles, certified",
 }
-ROW, WIDTH, LEFT, TOP = 44, 330, 20, 54
+ROW, WIDTH, LEFT, TOP = 44, 390, 20, 54
 SEND, RECEIVE = "#00897b", "#e07b00"
 
 
@@ -49,11 +49,10 @@ def page() -> str:
 def picture() -> str:
     """The picture, in colours that light and dark pages can both show."""
     send, receive = one_send(), one_receive()
-    shown = [name for name in LAYERS]
-    height = TOP + ROW * len(shown) + 16
+    height = TOP + ROW * len(LAYERS) + 16
     ink = "#5f6b7a"
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 {height}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 780 {height}" role="img" '
         f'aria-label="Folders of the library from the top down, with the files that one send and one receive pass">',
         f'<g font-family="sans-serif" font-size="13" fill="{ink}">',
         f'<text x="{LEFT}" y="24" font-weight="bold">imports point down</text>',
@@ -62,7 +61,7 @@ def picture() -> str:
         f'<text x="{LEFT + WIDTH + 30}" y="42" font-weight="bold" fill="{RECEIVE}">'
         f"receive: {len(receive.files)} files, {receive.calls} calls</text>",
     ]
-    for place, name in enumerate(shown):
+    for place, name in enumerate(LAYERS):
         y = TOP + ROW * place
         parts.append(
             f'<rect x="{LEFT}" y="{y}" width="{WIDTH}" height="{ROW - 8}" rx="6" fill="none" stroke="{ink}"/>'

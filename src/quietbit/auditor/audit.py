@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 
+from quietbit._search import nearest_that_holds
 from quietbit._validate import finite_real, require, whole_number
 from quietbit.auditor.checks import Finding, check_all, detectable_gain
 from quietbit.auditor.probes import Claims, probes
@@ -172,7 +173,5 @@ def _excess(claim: float, gain: float, delta: float) -> float:
     low, high = 0.0, 2.0
     while gaussian_log_delta(claim, high) < math.log(delta):
         high *= 2
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if gaussian_log_delta(claim, middle) < math.log(delta) else (low, middle)
+    high = nearest_that_holds(lambda mu: gaussian_log_delta(claim, mu) >= math.log(delta), high, low, halvings=80)
     return max(gaussian_epsilon_upper((gain * high) ** 2 / 2, delta) - claim, 0.0)

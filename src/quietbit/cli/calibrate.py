@@ -103,7 +103,7 @@ def calibrate(
     --adjacency zero-out --dimension 100000 --plot sums.png
     """
     from quietbit.mechanism.registry import families, family
-    from quietbit.wire.header import Header
+    from quietbit.wire.payload import Header
 
     if trust_of(trust) is quietbit.Trust.SECURE_AGGREGATION:
         from quietbit.cli.calibrate_sum import calibrate_secure_sum

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
+from quietbit._search import nearest_that_holds
 from quietbit._validate import InvalidParameter, finite_real, require, whole_number
 from quietbit.design.binomial import MOST_BINOMIAL_BITS, binomial_design
 from quietbit.design.solve import solve_anew
@@ -219,7 +220,4 @@ def root(account: Callable[[float], float], low: float, high: float, target: flo
     if account(high) <= target:
         return high
     require(account(low) <= target, "epsilon", target, f"at least {account(low):.3g}")
-    while high > low * (1 + 1e-9):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if account(middle) <= target else (low, middle)
-    return low
+    return nearest_that_holds(lambda loss: account(loss) <= target, low, high, relative=1e-9, by_ratio=True)

@@ -26,6 +26,7 @@ from typing import final
 
 import numpy as np
 
+from quietbit._search import nearest_that_holds
 from quietbit._typing import FloatVector
 from quietbit._validate import finite_real, require, whole_number
 from quietbit.kernel.base import Kernel, code_type
@@ -189,11 +190,8 @@ class Skellam:
 @lru_cache(maxsize=256)
 def _relative_scale(multiplier: float, bits: int, size: int, wrap: float) -> float:
     """The largest s C that meets the wrapping rule, by bisection from below."""
-    low, high = 0.0, 2.0**bits * (1 + 1 / multiplier)
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _fits(middle, multiplier, bits, size, wrap) else (low, middle)
-    return low
+    high = 2.0**bits * (1 + 1 / multiplier)
+    return nearest_that_holds(lambda reach: _fits(reach, multiplier, bits, size, wrap), 0.0, high, halvings=60)
 
 
 def _fits(reach: float, multiplier: float, bits: int, size: int, wrap: float) -> bool:

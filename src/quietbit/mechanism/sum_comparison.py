@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
+from quietbit._search import nearest_that_holds
 from quietbit._validate import require
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.calibrate import calibrate
@@ -159,8 +160,4 @@ def _skellam_reach(multiplier: float, clients: int, size: int) -> float:
         root = math.hypot(variance, room)
         return room * math.asinh(room / variance) - room * room / (root + variance) >= doubt
 
-    low, high = 1e-9, 2.0**SKELLAM_BITS * (1 + 1 / multiplier)
-    for _ in range(80):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return nearest_that_holds(fits, 1e-9, 2.0**SKELLAM_BITS * (1 + 1 / multiplier), halvings=80, by_ratio=True)

@@ -15,6 +15,7 @@ import math
 import numpy as np
 from scipy.special import erfcx, log_ndtr
 
+from quietbit._search import nearest_that_holds
 from quietbit._validate import require
 from quietbit.privacy.guarantee import check_delta
 
@@ -61,13 +62,5 @@ def gaussian_epsilon_upper(slope: float, delta: float) -> float:
     if gaussian_log_delta(0.0, mu) <= target:
         return 0.0
     # delta(epsilon) <= Phi(mu/2 - epsilon/mu) <= exp(-t^2/2): a certain upper end.
-    low, high = 0.0, mu * (mu / 2 + math.sqrt(-2 * target) + 1)
-    while high - low > 1e-13 * high:
-        middle = 0.5 * (low + high)
-        if not low < middle < high:
-            break
-        if gaussian_log_delta(middle, mu) <= target:
-            high = middle
-        else:
-            low = middle
-    return high
+    high = mu * (mu / 2 + math.sqrt(-2 * target) + 1)
+    return nearest_that_holds(lambda epsilon: gaussian_log_delta(epsilon, mu) <= target, high, 0.0, relative=1e-13)

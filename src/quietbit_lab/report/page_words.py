@@ -46,11 +46,11 @@ SETTINGS = {
     "clamp": "clamped",
     "decoder": "decoder",
     "momentum": "momentum",
-    "epsilon": "target epsilon",
+    "epsilon": "epsilon budget",
     "participation": "participation",
     "local_steps": "local steps",
     "local_rate": "local rate",
-    "rng": "random words",
+    "rng": "random bits",
     "min_honest_clients": "honest clients",
 }
 SILENT = ("seed", "rounds", "evaluate_at", "evaluate_every", "mechanism", "unit", "adjacency", "delta", "trust")
