@@ -24,7 +24,7 @@ lint: $(READY)   ## ruff and mypy --strict, over the package, its examples and i
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-demo: $(READY)   ## train privately on digits with three mechanisms, and write a report
+demo: $(READY)   ## train privately on digits with four mechanisms, and write a report
 	$(BIN)/quietbit demo --out demo-output
 
 docs: $(READY)   ## build the documentation into site/; warnings are errors

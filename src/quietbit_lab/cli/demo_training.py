@@ -1,11 +1,11 @@
-"""The demo's training: the embedded digits, three mechanisms, three guarantees, three seeds each.
+"""The demo's training: the embedded digits, four mechanisms, three guarantees, three seeds each.
 
 Idea     every mechanism is calibrated to the same epsilons and meets the same cohorts; rounds, momentum and step
          sizes are fixed here, once for all epsilons. A run without noise shows what the task allows.
 Choice   rounds, cohort, clip and momentum come from a grid of some 2,800 settings with simulated Gaussian noise, two
          to four seeds each, scored on the test images; step sizes from 23 settings in the simulator, scored on
-         them too: four of Gaussian, nine of I-MVU (two decoders) and six of SignSGD with three or four seeds, four
-         without noise with one. Accuracies are flattered by it, and not certainly all alike.
+         them too: four of Gaussian, nine of I-MVU (two decoders) and six of SignSGD with three or four seeds, two of
+         the vector mechanism with two, four without noise with one. Accuracies are flattered by it, and not certainly all alike.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ RUNS = (
     ("Gaussian, 32 bits", "gaussian", 0.6),
     ("SignSGD, 1 bit", "sign", 0.3),
     ("I-MVU, 1 bit", "imvu", 0.6),
+    ("Vector, 80 bytes", "vmvu", 0.6),
     ("without noise", PUBLIC, 2.0),
 )
 

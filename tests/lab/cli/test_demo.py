@@ -25,13 +25,13 @@ def test_leaves_a_report_runs_designs_and_pictures(capsys, tmp_path, monkeypatch
     assert "zero-out adjacency: the neighbour's update is the zero vector" in result.out
     lines = {
         match[0]: match
-        for match in re.findall(r"(Gaussian|SignSGD|I-MVU), \d+ bits? +(\S+) ± \S+ % +(\S+) +(\S+)", result.out)
+        for match in re.findall(r"(Gaussian|SignSGD|I-MVU|Vector), \d+ b\w+ +(\S+) ± \S+ % +(\S+) +(\S+)", result.out)
     }
-    assert set(lines) == {"Gaussian", "SignSGD", "I-MVU"}
+    assert set(lines) == {"Gaussian", "SignSGD", "I-MVU", "Vector"}
     for _, accuracy, epsilon, _ in lines.values():
         assert 19.9 < float(epsilon) <= 20
         assert float(accuracy) > 30  # ten classes: far from chance whatever the words
-    assert (lines["Gaussian"][3], lines["SignSGD"][3], lines["I-MVU"][3]) == ("2,664", "146", "146")
+    assert [lines[name][3] for name in ("Gaussian", "SignSGD", "I-MVU", "Vector")] == ["2,664", "146", "146", "80"]
     designs = sorted(out.glob("*.json"))
     assert len(designs) == 3
     for path in designs:
@@ -47,11 +47,11 @@ def test_leaves_a_report_runs_designs_and_pictures(capsys, tmp_path, monkeypatch
     assert facts["report"] == str(tmp_path / "again" / "report.html")
     assert facts["calibrated"]["epsilon_upper"] <= 3
     assert facts["calibrated"]["payload_bytes"] == 100_000 // 8 + 64  # one bit each, and a header
-    assert [one["bytes_per_client_and_round"] for one in facts["training"]] == [2664, 146, 146, 2600]
-    assert all("zero-out adjacency" in one["guarantee"] for one in facts["training"][:3])
+    assert [one["bytes_per_client_and_round"] for one in facts["training"]] == [2664, 146, 146, 80, 2600]
+    assert all("zero-out adjacency" in one["guarantee"] for one in facts["training"][:4])
     assert (tmp_path / "again" / "report.html").read_bytes() == (out / "report.html").read_bytes()
     again = shell(capsys, "report", out / "runs", "--out", tmp_path / "again.html", "--json")
-    assert again.json["runs"] == 10
+    assert again.json["runs"] == 13
     figure = shell(capsys, "figure", "demo", "--runs", out / "runs", "--out", tmp_path / "f.svg", "--json")
     assert figure.code == 0
 
@@ -70,12 +70,12 @@ def test_the_closing_table_is_made_from_the_records():
         for accuracy in (0.5, 0.7)
     ]
     facts = demo_training.headline(trained)
-    assert [one["seeds"] for one in facts] == [2] * 4
+    assert [one["seeds"] for one in facts] == [2] * 5
     assert facts[0]["accuracy"] == pytest.approx(0.6)
     assert facts[0]["deviation"] == pytest.approx(0.02**0.5)
     assert facts[0]["epsilon_upper"] == target
     assert facts[0]["bytes_per_client"] == 100 * demo_training.EPOCHS
-    assert facts[3]["guarantee"] is None
+    assert facts[4]["guarantee"] is None
     assert demo_training.curves(trained)["I-MVU, 1 bit"] == [(1, 0.1), (2, pytest.approx(0.6))]
     assert len(set(demo_training.sweep_lines(trained).splitlines())) == len(trained)
 
