@@ -17,6 +17,7 @@ Symbols  keys are written ``quietbit.<name>`` in a flat config, or in a table ``
 | `quietbit.design-epsilon` | the design's epsilon (imvu, mvu), instead of calibrating | calibrated |
 | `quietbit.noise-multiplier` | noise in units of the sensitivity (the others), instead of calibrating | calibrated |
 | `quietbit.bits`, `levels`, `beta`, `clamp`, `decoder` | as in `quietbit.plan.plan.RoundPlan` | as there |
+| `quietbit.keep-coordinates` | how many rotated coordinates are sent, a power of two or `auto` (local trust) | all |
 | `quietbit.keep` | arrays that are never sent: names with commas between them, `*` allowed | none |
 | `quietbit.trust` | `local`, or `secure-aggregation`: the server sees sums over clients alone (imvu) | `local` |
 | `quietbit.threshold` | t: clients that must stay in a sum of at most 2 t - 1, or it is not made | for sums |
@@ -74,6 +75,7 @@ class RunSettings:
     clamp: bool | None = None
     decoder: str | None = None
     keep: str = ""
+    keep_coordinates: int | str | None = None
     trust: str = "local"
     threshold: int | None = None
     min_honest_clients: int | None = None
@@ -88,6 +90,9 @@ class RunSettings:
         _word([member.value for member in Adjacency], self.adjacency, "quietbit.adjacency")
         require(isinstance(self.keep, str), "quietbit.keep", type(self.keep).__name__, "text")
         self._check_trust()
+        own = self.keep_coordinates is None or not self.secure
+        rule = "left out for sums, whose rows would have to change every round"
+        require(own, "quietbit.keep-coordinates", self.keep_coordinates, rule)
         calibrated = self.plan(self.epsilon).calibrated
         if self.releases is not None:
             require(calibrated, "quietbit.releases", self.releases, "left out when the strength is given by hand")
@@ -182,6 +187,7 @@ class RunSettings:
             beta=self.beta,
             clamp=self.clamp,
             decoder=self.decoder,
+            keep=self.keep_coordinates,
         )
 
 

@@ -28,7 +28,7 @@ from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.family import Family
 from quietbit.mechanism.projected import Projected
 
-__all__ = ["build", "canonical_text", "describe", "families", "family", "identity_of"]
+__all__ = ["build", "canonical_text", "describe", "families", "family", "family_of", "identity_of"]
 
 FORMAT = "quietbit-mechanism"
 VERSION = 1
@@ -58,6 +58,17 @@ def family(name: str) -> Family:
     known = families()
     require(name in known, "mechanism", name, "one of " + ", ".join(known))
     return known[name]
+
+
+def family_of(mechanism: Mechanism) -> str:
+    """The word of the family that a mechanism is of, or that the one inside a wrapper is of; empty for strangers."""
+    inside: Any = mechanism
+    while inside is not None:
+        for word, one in families().items():
+            if one.kinds[0] is type(inside):
+                return word
+        inside = getattr(inside, "inner", None)
+    return ""
 
 
 def identity_of(mechanism: Mechanism) -> bytes:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, final
 
 from quietbit._validate import InvalidParameter, QuietbitError, require
 from quietbit.mechanism.base import Mechanism, summable
-from quietbit.mechanism.registry import build, describe, families, identity_of
+from quietbit.mechanism.registry import build, describe, family_of, identity_of
 from quietbit.node.filter import Price, price_of
 from quietbit.node.policy import NotAllowed
 from quietbit.privacy.guarantee import Adjacency
@@ -91,16 +91,11 @@ def within(seconds: float, work: Callable[[], Found]) -> Found:
 def _offer(text: str) -> Offer:
     try:
         mechanism = build(json.loads(text))
-        return Offer(mechanism, identity_of(mechanism).hex(), _family(mechanism))
+        return Offer(mechanism, identity_of(mechanism).hex(), family_of(mechanism))
     except QuietbitError as error:
         raise InvalidParameter(f"The described mechanism is refused: {error}") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError, ArithmeticError) as error:
         raise InvalidParameter(f"The description is of no mechanism ({type(error).__name__}).") from error
-
-
-def _family(mechanism: Mechanism) -> str:
-    """The word of the family whose mechanisms are of this class: the class that it names first."""
-    return next((name for name, one in families().items() if one.kinds[0] is type(mechanism)), "")
 
 
 # An identity names a mechanism, so that its price is found once in a process; the ledger keeps it beyond that.

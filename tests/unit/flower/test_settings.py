@@ -10,7 +10,7 @@ from quietbit._validate import InvalidParameter
 from quietbit.flower import settings
 from quietbit.flower.settings import RunSettings
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.mechanism.registry import identity_of
+from quietbit.mechanism.registry import build, describe, family_of, identity_of
 from quietbit.node.filter import Price
 from quietbit.privacy.guarantee import Adjacency, Trust
 
@@ -151,3 +151,13 @@ def test_names_of_kept_arrays():
     assert found.keeps("bn1.num_batches_tracked")
     assert not found.keeps("head.weight")
     assert not read().keeps("")
+
+
+def test_some_coordinates_are_kept_and_a_node_knows_the_family_inside():
+    found = read(**{"keep-coordinates": 64, "epsilon": 8.0, "releases": 5}).mechanism_for(3000)
+    assert found.keep == 64
+    assert family_of(found) == "imvu"
+    assert family_of(build(describe(found))) == "imvu"
+    sums = {"trust": "secure-aggregation", "threshold": 10, "keep-coordinates": 64}
+    with pytest.raises(InvalidParameter, match="keep-coordinates must be left out for sums"):
+        read(**sums)
