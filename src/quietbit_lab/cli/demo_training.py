@@ -5,7 +5,8 @@ Idea     every mechanism is calibrated to the same epsilons and meets the same c
 Choice   rounds, cohort, clip and momentum come from a grid of some 2,800 settings with simulated Gaussian noise, two
          to four seeds each, scored on the test images; step sizes from 23 settings in the simulator, scored on
          them too: four of Gaussian, nine of I-MVU (two decoders) and six of SignSGD with three or four seeds, two of
-         the vector mechanism with two, four without noise with one. Accuracies are flattered by it, and not certainly all alike.
+         the vector mechanism with two, four without noise with one. Accuracies are flattered by it, and not certainly
+         all alike.
 """
 
 from __future__ import annotations
