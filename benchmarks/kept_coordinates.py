@@ -46,9 +46,7 @@ def main() -> None:
             found.setdefault(f"{name}, k = {keep}", []).append(ratio)
             claim = float(np.mean(errors)) / mechanism.error().squared
             seconds = time.perf_counter() - began
-            print(
-                f"{name} k={keep} d=10^{power}: {ratio:.3f} of the Gaussian's, {claim:.3f} of the claim, {seconds:.1f} s"
-            )
+            print(f"{name} {keep} 10^{power}: {ratio:.3f} of the Gaussian's, {claim:.3f} of the claim, {seconds:.1f} s")
     if given.plot is not None:
         figure = blank_figure(6.0, 3.4)
         axes = plain_axes(figure.add_subplot(), "error at fixed k", "dimension", "squared error / Gaussian's")

@@ -33,6 +33,13 @@ def sigmoid_bit(epsilon: float) -> Design:
     return Design(DesignSpec(2, 1, epsilon), table, np.array([0.0, 1.0]))
 
 
+def own_epsilon(design: Design) -> float:
+    """Half the difference of the two log-odds of a one-bit table, in 60 digits: the epsilon that it really has."""
+    with mp.workdps(60):
+        odds = [mp.log(mp.mpf(row[1]) / mp.mpf(row[0])) for row in design.probabilities.tolist()]
+        return float((odds[1] - odds[0]) / 2)
+
+
 def summing_to_one(weights: Any) -> Any:
     """Rows of probabilities whose rational sums are one."""
     return np.stack([exact_row(row) for row in np.asarray(weights, dtype=np.float64)])

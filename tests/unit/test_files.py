@@ -88,5 +88,5 @@ def test_a_system_without_posix_locks_uses_its_own(tmp_path, monkeypatch):
 
 
 def test_importing_needs_no_posix_locks():
-    code = "import sys; sys.modules['fcntl'] = None; import quietbit_lab.experiment.files"
+    code = "import sys; sys.modules['fcntl'] = None; import quietbit._files, quietbit_lab.experiment.sweep"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -66,7 +66,7 @@ def calibrate(
     design: Annotated[str | None, typer.Option(help="Keep this design and calibrate beta instead (imvu).")] = None,
     keep: Annotated[
         int | None,
-        typer.Option(help="Rotated coordinates that a client keeps, a power of two (vmvu); chosen unless said."),
+        typer.Option(help="Rotated coordinates that a client keeps, a power of two; all unless said (vmvu: a few)."),
     ] = None,
     samples: SamplesOption = None,
     trust: TrustOption = "local",
@@ -108,7 +108,7 @@ def calibrate(
     if trust_of(trust) is quietbit.Trust.SECURE_AGGREGATION:
         from quietbit.cli.calibrate_sum import calibrate_secure_sum
 
-        unused = {"levels": levels, "beta": beta, "clamp": clamp, "design": design, "decoder": decoder, "keep": keep}
+        unused = {"levels": levels, "beta": beta, "clamp": clamp, "design": design, "decoder": decoder}
         calibrate_secure_sum(
             ball=quietbit.Ball(norm_of(norm), radius, dimension),
             mechanism=mechanism,
@@ -122,6 +122,7 @@ def calibrate(
             min_honest_clients=min_honest_clients,
             sampling_rate=sampling_rate,
             secret_cohort=secret_cohort,
+            keep=keep,
             unused=unused,
             plot=plot,
             out=out,

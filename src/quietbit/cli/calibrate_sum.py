@@ -38,6 +38,7 @@ def calibrate_secure_sum(
     min_honest_clients: int | None,
     sampling_rate: float | None,
     secret_cohort: bool,
+    keep: int | str | None,
     unused: Mapping[str, Any],
     plot: Path | None,
     out: Path | None,
@@ -67,6 +68,7 @@ def calibrate_secure_sum(
             releases=releases,
             bits=1 if bits is None else bits,
             population=population,
+            keep=keep,
         )
         lines = compare_calibration(found, epsilon)
     rows = _rows(found, epsilon)
@@ -95,6 +97,16 @@ def _population(clients: int, rate: float | None, secret: bool) -> int | None:
     return max(clients, math.floor(clients / finite_real(rate, "sampling_rate", at_most=1.0) * (1 + 1e-12)))
 
 
+def _kept(found: SumCalibration) -> list[Row]:
+    """What is lost by keeping some of the coordinates, where not all are."""
+    kept = found.codes.ball.dimension
+    if kept == found.mechanism.domain.dimension:
+        return []
+    lost = found.projection_error
+    text = f"{rounded(lost)} of it, from a mean of norm {found.mean_norm:g} on {kept:,} coordinates, the same for all"
+    return [Row("keep", "kept coordinates", kept), Row("projection_error", "projection", lost, text)]
+
+
 def _rows(found: SumCalibration, epsilon: float) -> list[Row]:
     mechanism, guarantee = found.codes, found.guarantee
     spec, radius = mechanism.design.spec, mechanism.ball.radius
@@ -115,6 +127,7 @@ def _rows(found: SumCalibration, epsilon: float) -> list[Row]:
         Row(
             "squared_error", "squared error at zero", found.squared_error, f"{rounded(found.squared_error)} of the mean"
         ),
+        *_kept(found),
         Row("clients", "clients in a sum", found.clients),
         Row("min_honest_clients", "counted on", sure, f"{sure:,} that answer and do not collude with the server"),
         Row("releases", "sums per client", found.releases),

@@ -20,7 +20,7 @@ def test_leaves_a_report_runs_designs_and_pictures(capsys, tmp_path, monkeypatch
     out = tmp_path / "out"
     result = shell(capsys, "demo", "--out", out)
     assert result.code == 0
-    assert "Training: 10 of 10: without noise" in result.err  # progress, as lines where stderr is no terminal
+    assert "Training: 13 of 13: without noise" in result.err  # progress, as lines where stderr is no terminal
     assert result.out.strip().endswith(str(out / "report.html"))
     assert "zero-out adjacency: the neighbour's update is the zero vector" in result.out
     lines = {

@@ -55,8 +55,7 @@ def test_a_file_serves_as_well_as_a_name(capsys, tmp_path):
         (("--beta", "inf"), "inf"),
         (("--radius", "-1"), "radius"),
         (("--dimension", "0"), "dimension"),
-        (("--unit", "group"), "group"),
-        (("--trust", "none"), "none"),
+        (("--samples", "0"), "samples"),
     ],
 )
 def test_bad_input_is_one_sentence(capsys, words, mention):

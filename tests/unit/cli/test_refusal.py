@@ -10,7 +10,7 @@ from unit.cli.kit import assert_refused, shell
         (("unknown",), "There is no command unknown: see quietbit --help."),
         (("--unknown",), "There is no option --unknown: see quietbit --help."),
         (("design", "--level", "2"), "There is no option --level: did you mean --levels?"),
-        (("design",), "--levels must be given: see quietbit design --help."),
+        (("calibrate",), "--epsilon must be given: see quietbit calibrate --help."),
         (("design", "--levels", "two"), "--levels must be a whole number, got 'two'."),
         (("design", "--levels"), "--levels must be given a value: see quietbit design --help."),
         (("catalogue", "--epsilon", "x"), "--epsilon must be a number, got 'x'."),
@@ -18,8 +18,8 @@ from unit.cli.kit import assert_refused, shell
         (("report",), "RUNS must be given: see quietbit report --help."),
         (("demo", "more"), "There is no place for 'more': see quietbit demo --help."),
         (("design", "--levels", "1", "--bits", "1", "--design-epsilon", "1"), "--levels must be a whole number from 2"),
-        (("train", "--mechanism", "gaussian"), "--noise must be given for gaussian, or a --target-epsilon to"),
-        (("train", "--target-epsilon", "-1", "--mechanism", "sign"), "--target-epsilon must be a finite number"),
+        (("train", "--mechanism", "gaussian", "--adjacency", "zero-out"), "--noise-multiplier must be given for"),
+        (("train", "--epsilon", "-1", "--mechanism", "sign", "--adjacency", "zero-out"), "--epsilon must be a finite"),
     ],
 )  # fmt: skip
 def test_every_refusal_has_one_voice(capsys, words, sentence):

@@ -26,6 +26,6 @@ def test_error_and_bits_against_the_number_of_clients() -> None:
     drawn = {line.get_label(): line for line in left.lines}
     assert set(drawn) == {"one bit, secure sum", "ideal distributed Gaussian", "Skellam, secure sum", "one bit, local"}
     ours, ideal = (drawn[name].get_ydata() for name in ("one bit, secure sum", "ideal distributed Gaussian"))
-    assert all(1 < a / b < 1.1 for a, b in zip(ours, ideal, strict=True))
+    assert all(1 < a / b < 1.35 for a, b in zip(ours, ideal, strict=True))
     assert max(right.lines[0].get_ydata()) <= 32
     assert render_figure(figure, "png").startswith(b"\x89PNG")

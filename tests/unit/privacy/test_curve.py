@@ -116,7 +116,7 @@ def test_sampling_slack_covers_both_directions():
     assert slack >= 1000 * math.log(least / (least - error))
     assert slack >= 1000 * math.log((least + error) / least)
     assert slack == pytest.approx(1000 * error / least, rel=1e-6)
-    with pytest.raises(InvalidParameter, match="below the smallest probability"):
+    with pytest.raises(InvalidParameter, match="smallest probability of a symbol must be above"):
         sampling_slack_upper(10, 2.0**-48, 2.0**-48)
 
 
