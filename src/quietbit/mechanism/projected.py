@@ -49,11 +49,12 @@ from quietbit.mechanism.base import (
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.release import Release
 
-__all__ = ["Projected", "fewest_kept", "project"]
+__all__ = ["Projected", "check_rotated", "fewest_kept", "project"]
 
 NONCE = 8
 COST = 0.01
 MOST_ROWS = 2**64 - 1
+LARGEST_RADIUS = 2.0**90
 
 
 @final
@@ -73,6 +74,7 @@ class Projected:
         """Refuse an inner mechanism for another radius or norm, or of a dimension that is no power of two."""
         require(isinstance(self.inner, Mechanism), "inner", self.inner, "a mechanism")
         require(isinstance(self.ball, Ball) and self.ball.norm is Norm.L2, "ball", self.ball, "an L2 ball")
+        check_rotated(self.ball)
         inside = self.inner.domain
         fits = inside.norm is Norm.L2 and inside.radius == self.ball.radius
         require(fits, "ball of the inner mechanism", inside, f"an L2 ball of radius {self.ball.radius!r}")
@@ -230,6 +232,12 @@ class _Shared:
     def reader(self, count: int) -> Reader:
         mean = self.mechanism.spread(self.sums.reader(count)(0, self.mechanism.keep))
         return lambda start, stop: mean[start:stop]
+
+
+def check_rotated(ball: Ball) -> None:
+    """Refuse a ball that single precision cannot rotate: some of its updates would be refused, which tells which."""
+    fine = 1 / LARGEST_RADIUS <= ball.radius <= LARGEST_RADIUS
+    require(fine, "radius", ball.radius, "from 2^-90 to 2^90: rotations are in single precision")
 
 
 def fewest_kept(squared_error: float, dimension: int, cost: float = COST) -> int:

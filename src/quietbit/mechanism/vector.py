@@ -88,6 +88,7 @@ from quietbit.mechanism.base import (
     refuse_samples,
 )
 from quietbit.mechanism.family import Account, Choices, Target
+from quietbit.mechanism.projected import check_rotated, fewest_kept
 from quietbit.mechanism.solve_profile import solve_profile
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.curve import FunctionCurve, PureCurve, with_delta, with_slack
@@ -107,7 +108,6 @@ NONCE_STREAM = 2  # after the streams of candidates and acceptance
 DIRECT_STREAMS = (3, 4)
 PROJECTION_COST = 0.01
 SMALLEST_RATIO = 2.0**-52
-LARGEST_RADIUS = 2.0**90
 
 
 @final
@@ -139,8 +139,7 @@ class VectorMVU:
         require(
             smallest >= ratio, "smallest level of the profile", smallest, f"at least {ratio:.3g}, 2^-52 of the largest"
         )
-        fine = 1 / LARGEST_RADIUS <= self.ball.radius <= LARGEST_RADIUS
-        require(fine, "radius", self.ball.radius, "from 2^-90 to 2^90: rotations are in single precision")
+        check_rotated(self.ball)
         if not self.seeded:
             _cells(self.profile)  # refused now, if at all
 
@@ -346,11 +345,7 @@ def fewest_coordinates(squared_error: float, dimension: int, cost: float = PROJE
     >>> fewest_coordinates(6.33, 10**6), fewest_coordinates(0.075, 10**6), fewest_coordinates(0.133, 100)
     (1024, 2048, 128)
     """
-    noise = finite_real(squared_error, "squared_error")
-    padded = padded_size(dimension)
-    wanted = 1 / (finite_real(cost, "cost") * noise + 1 / padded)
-    keep = 1 << max(0, math.ceil(math.log2(wanted) - 1e-12))
-    return min(max(keep, LEAST_KEPT), padded, MOST_KEPT)
+    return min(max(fewest_kept(squared_error, dimension, cost), LEAST_KEPT), padded_size(dimension), MOST_KEPT)
 
 
 @final

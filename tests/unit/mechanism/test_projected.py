@@ -168,3 +168,20 @@ def test_numbers_that_cannot_be_kept_are_refused(keep: Any) -> None:
 def test_auto_keeps_the_fewest_that_cost_one_percent() -> None:
     assert fewest_kept(2.0, 10**6) == 64
     assert projected(keep="auto").keep == 64
+
+
+@pytest.mark.parametrize("radius", [1e30, 1e-30, 2.0**91])
+def test_a_ball_of_which_only_some_updates_could_be_rotated_is_refused_whole(radius: float) -> None:
+    """Single precision ends at 2^96: refusing one update of a ball and sending another would tell which it was."""
+    with pytest.raises(InvalidParameter, match="rotations are in single precision"):
+        calibrate("imvu", ball=Ball(Norm.L2, radius, DIMENSION), keep=KEEP, **GIVEN)
+    with pytest.raises(InvalidParameter, match="rotations are in single precision"):
+        calibrate("vmvu", ball=Ball(Norm.L2, radius, DIMENSION), **GIVEN)
+
+
+@pytest.mark.parametrize("radius", [2.0**90, 2.0**-90])
+def test_every_update_of_the_largest_and_smallest_ball_is_sent(radius: float) -> None:
+    uplink = Uplink(calibrate("imvu", ball=Ball(Norm.L2, radius, DIMENSION), keep=KEEP, **GIVEN).mechanism)
+    spike, flat = np.zeros(DIMENSION), np.full(DIMENSION, radius)
+    spike[3] = radius
+    assert {len(uplink.send(update)) for update in (spike, flat, -spike, 1e3 * flat, 0 * flat)} == {72}
