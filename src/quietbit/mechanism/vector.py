@@ -101,6 +101,7 @@ __all__ = ["FAMILIES", "VectorMVU", "fewest_coordinates"]
 
 NONCE, SEED = 8, 16
 MOST_TRIES = 100_000
+MOST_NORMALS = 2**28  # expected for one release: about a second of one core, whoever described the mechanism
 QUANTISED = 4  # bits of a coordinate where z itself is sent: costs 1 % of the error
 LEAST_KEPT = 1024
 MOST_KEPT = 65_536  # what the blur of the account has room for
@@ -142,6 +143,9 @@ class VectorMVU:
         check_rotated(self.ball)
         if not self.seeded:
             _cells(self.profile)  # refused now, if at all
+        work = self.keep * self.profile.largest if self.seeded else 0.0
+        rule = f"small enough for {MOST_NORMALS:,} normals a release ({self.profile.largest:.0f} seeds are looked at)"
+        require(work <= MOST_NORMALS, "keep", keep, rule)
 
     @property
     def domain(self) -> Ball:

@@ -240,3 +240,12 @@ def test_a_large_update_is_decoded_from_its_rows_alone() -> None:
     payload = uplink.send(np.ones(300_000, dtype=np.float32), seeded_rng(1))
     assert len(payload) == 80
     assert uplink.receive([payload]) == pytest.approx(by_the_book(mechanism, payload[56:]), abs=1e-9)
+
+
+def test_a_mechanism_that_would_keep_a_device_busy_for_hours_is_not_built() -> None:
+    """A server may describe any mechanism to a node, whose time limit ends with the pricing."""
+    busy = Profile.from_weights([4.2], [1e-4, 60_000.0])
+    assert 1e4 < busy.largest < 1e5
+    VectorMVU(busy, Ball(Norm.L2, 1.0, 10**6), 1024)
+    with pytest.raises(InvalidParameter, match="keep must be small enough for 268,435,456 normals"):
+        VectorMVU(busy, Ball(Norm.L2, 1.0, 10**6), 65_536)
