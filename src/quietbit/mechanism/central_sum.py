@@ -211,7 +211,10 @@ def _search(account: Callable[[float], float], start: float, target: float) -> t
         if loss < LEAST_BETA:
             break
     if private == 0:
-        raise InvalidParameter(f"epsilon must be larger for this many clients and releases, got {target!r}.")
+        raise InvalidParameter(
+            f"epsilon must be larger for this many clients and releases (more clients in a sum or fewer releases would "
+            f"help), got {target!r}."
+        )
     return private, value
 
 
@@ -219,5 +222,6 @@ def root(account: Callable[[float], float], low: float, high: float, target: flo
     """The largest loss within a factor 1 + 1e-9 of the boundary that meets the target, by halving the logarithm."""
     if account(high) <= target:
         return high
-    require(account(low) <= target, "epsilon", target, f"at least {account(low):.3g}")
+    least = account(low)
+    require(least <= target, "epsilon", target, f"at least {least:.3g} (more clients or fewer releases would help)")
     return nearest_that_holds(lambda loss: account(loss) <= target, low, high, relative=1e-9, by_ratio=True)

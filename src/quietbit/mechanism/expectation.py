@@ -7,8 +7,8 @@ Symbols  d = dimension; C = clip; m = cohort; T = rounds; e = squared error of a
          nu = noise of a round's mean / C: sqrt(d e / m) / C; sqrt(d e) / (m C) where noise is added once, to the sum.
          rho = nu / sqrt(T).
 Source   thresholds: measured by benchmarks/expectations.py, kept in benchmarks/README.md. Whatever the number of
-         rounds, a linear model keeps all but a few points of its accuracy at rho = 0.1, loses a third of it at 0.3, and
-         guesses at 1; the mean of vectors is off by rho times the clip.
+         rounds, a linear model loses 2 to 9 points of its accuracy at rho = 0.1, and more the less clients agree: at 1
+         between a fifth and four fifths of it, at 3 half of it to all. The mean of vectors is off by rho clips.
 
 Inverse. e does not depend on the number of clients, and not on d either but for a few percent: so rho^2 is proportional
 to d over the number of updates m T, and a useful rho says how many are needed, or how few parameters they would do for.
@@ -28,7 +28,8 @@ from quietbit.privacy.guarantee import Trust
 
 __all__ = ["HOPELESS_ABOVE", "USEFUL_UP_TO", "Expectation", "Verdict", "about", "expectation"]
 
-USEFUL_UP_TO, HOPELESS_ABOVE = 0.1, 1.0
+USEFUL_UP_TO, HOPELESS_ABOVE = 0.1, 3.0
+LEAST_MODEL = 100  # parameters of the smallest part of a model that is worth naming
 WORDS = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 
 
@@ -80,20 +81,21 @@ class Expectation:
 
     @property
     def _once(self) -> bool:
-        """Whether the noise of a mean falls with the cohort, and not with its root only: more clients hide each other."""
+        """Whether the noise of a mean falls with the cohort, and not with its root only."""
         return self.trust is not Trust.LOCAL
 
     def sentence(self) -> str:
         """The verdict in one sentence, with what would help."""
-        many = "" if self.rounds == 1 else f", and {self.run_noise:.2g} times over {self.rounds:,} rounds"
-        start = f"{self.verdict.value}: the noise in the mean of {_updates(self.cohort)} is {_times(self.noise)}{many}"
+        many = "" if self.rounds == 1 else f", and {_short(self.run_noise)} times over {self.rounds:,} rounds"
+        whose = "one update" if self.cohort == 1 else f"the mean of {self.cohort:,} updates"
+        start = f"{self.verdict.value}: the noise in {whose} is {_short(self.noise)} times the clip{many}"
         if self.verdict is Verdict.USEFUL:
             return start + "."
         return f"{start}; {self._help()}."
 
     def _help(self) -> str:
         least, fewer = about(self.clients_needed), self.parameters_allowed
-        small = f"train a head or LoRA of at most {about(fewer)} parameters" if fewer >= 10 else ""
+        small = f"train a head or LoRA of at most {about(fewer)} parameters" if fewer >= LEAST_MODEL else ""
         # Behind masks the noise of a cohort is about that of one client.
         summed = self.run_noise / math.sqrt(self.cohort) if not self._once else math.inf
         aid = "use secure aggregation" if summed <= HOPELESS_ABOVE else ""
@@ -143,9 +145,5 @@ def about(number: float) -> str:
     return f"{math.ceil(rough):,}"
 
 
-def _updates(cohort: int) -> str:
-    return "one update" if cohort == 1 else f"{cohort:,} updates"
-
-
-def _times(noise: float) -> str:
-    return f"{float(f'{noise:.2g}'):,g} times the clip"
+def _short(number: float) -> str:
+    return f"{float(f'{number:.2g}'):,g}"

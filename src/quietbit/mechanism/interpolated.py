@@ -269,6 +269,7 @@ class _Family:
     kinds: tuple[type, ...] = (InterpolatedMVU,)
     uses: tuple[str, ...] = ("bits", "levels", "beta", "clamp", "decoder", "design")
     strength: str = "design_epsilon"
+    work: str = "a code drawn per coordinate"
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> InterpolatedMVU:
         """The mechanism of a design of this epsilon: the one given among the choices, or else the best there is."""
