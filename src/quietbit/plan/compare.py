@@ -19,15 +19,15 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from quietbit._validate import InvalidParameter, QuietbitError, finite_real, member, require, whole_number
+from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.calibrate import alternatives, calibrate, smallest_of_the_best
+from quietbit.mechanism.calibrate import Calibration, alternatives, calibrate, smallest_of_the_best
 from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.mechanism.expectation import Expectation, expectation
 from quietbit.mechanism.family import Target
 from quietbit.mechanism.projected import Projected, fewest_kept
 from quietbit.mechanism.registry import family
-from quietbit.kernel.transform import padded_size
 from quietbit.plan.sizes import bytes_sent
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust
 from quietbit.wire.tree import Structure
@@ -206,11 +206,11 @@ class _Question:
     def gaussian(self) -> float:
         """The squared error of one client's Gaussian release at the target; infinite where it has none."""
         try:
-            return self._calibrated_gaussian().squared_error
+            return self.calibrated_gaussian().squared_error
         except QuietbitError:
             return math.inf
 
-    def _calibrated_gaussian(self) -> Any:
+    def calibrated_gaussian(self) -> Calibration:
         ball, target = Ball(Norm.L2, self.ball.radius, self.ball.dimension), self.target
         return calibrate(
             CENTRAL, ball=ball, epsilon=target.epsilon, delta=target.delta, adjacency=target.adjacency,
@@ -281,7 +281,7 @@ def _summed(asked: _Question) -> list[ComparisonRow]:
 def _central(asked: _Question) -> list[ComparisonRow]:
     """The yardstick: a server that is trusted with the updates adds noise once, to their sum."""
     try:
-        found = asked._calibrated_gaussian()
+        found = asked.calibrated_gaussian()
     except QuietbitError as error:
         return [ComparisonRow(CENTRAL, Trust.CENTRAL, refusal=str(error))]
     guarantee: Guarantee = (

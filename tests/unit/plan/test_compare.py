@@ -98,12 +98,16 @@ def test_every_family_has_its_row_and_says_why_where_there_is_none():
     local = {row.name: row for row in found.rows if row.trust is Trust.LOCAL}
     assert set(local) == set(families())
     assert {row.trust for row in found.rows} == {Trust.LOCAL, Trust.SECURE_AGGREGATION, Trust.CENTRAL}
-    assert local["laplace"].mechanism is None and local["laplace"].noise == math.inf
+    assert local["laplace"].mechanism is None
+    assert local["laplace"].noise == math.inf
     assert "must be l1" in local["laplace"].verdict
     for row in found.rows:
         if row.mechanism is not None:
-            assert row.guarantee.epsilon_upper <= found.epsilon and row.guarantee.trust is row.trust
-            assert row.payload_bytes > 0 and row.work and row.relative_error < math.inf
+            assert row.guarantee.epsilon_upper <= found.epsilon
+            assert row.guarantee.trust is row.trust
+            assert row.payload_bytes > 0
+            assert row.work
+            assert row.relative_error < math.inf
     assert (found.rounds, found.releases) == (15, 5)
     assert found.bytes_per_client(local["imvu"]) == 5 * local["imvu"].payload_bytes
     assert found.bytes_in_all(local["imvu"]) == 1500 * local["imvu"].payload_bytes
@@ -130,7 +134,8 @@ def test_a_sign_is_never_the_best_row_for_it_has_no_unit():
     found = compare(100, epsilon=2.0, delta=0.0, adjacency="zero-out", cohort=10, releases=1, norm="l1", trust="local")
     sign = next(row for row in found.rows if row.name == "sign")
     best = found.best("local")
-    assert sign.noise < best.noise and best.name == "laplace"
+    assert sign.noise < best.noise
+    assert best.name == "laplace"
     auto = quietbit.calibrate("auto", ball=quietbit.Ball("l1", 1.0, 100), epsilon=2.0, delta=0.0, adjacency="zero-out")
     assert auto.mechanism == best.mechanism
 
@@ -138,8 +143,9 @@ def test_a_sign_is_never_the_best_row_for_it_has_no_unit():
 def test_nothing_within_reach_is_an_answer_and_auto_says_why():
     given = {"epsilon": 1e-9, "delta": 0.0, "adjacency": "zero-out"}
     found = compare(10, cohort=2, releases=1000, **given, norm="l1")
-    assert found.best("local") is None and all(row.refusal for row in found.rows)
-    with pytest.raises(InvalidParameter, match="No mechanism reaches epsilon 1e-09 here .*imvu: "):
+    assert found.best("local") is None
+    assert all(row.refusal for row in found.rows)
+    with pytest.raises(InvalidParameter, match=r"No mechanism reaches epsilon 1e-09 here .*imvu: "):
         quietbit.calibrate("auto", ball=quietbit.Ball("l1", 1.0, 10), releases=1000, **given)
 
 
