@@ -22,9 +22,10 @@ from quietbit.mechanism.projected import project
 from quietbit.mechanism.registry import families, family
 from quietbit.privacy.guarantee import Adjacency, Guarantee
 
-__all__ = ["AUTO", "Alternative", "Calibration", "alternatives", "calibrate", "smallest_of_the_best"]
+__all__ = ["AUTO", "AUTO_RULE", "Alternative", "Calibration", "alternatives", "calibrate", "smallest_of_the_best"]
 
 AUTO = "auto"  # in place of a family's word: whichever serves best
+AUTO_RULE = "of the mechanisms within 5 % of the least error, the one that sends the fewest bytes"
 NEARLY = 1.05  # how much more error is worth sending less
 TRUE_GAIN = 0.01  # how far off one the slope of a decoded mean may be to be the update's: a sign's is not
 

@@ -29,7 +29,7 @@ from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import check_adjacency
 from quietbit.mechanism.family import MAX_RELEASES
-from quietbit.mechanism.interpolated import Decoder, InterpolatedMVU
+from quietbit.mechanism.interpolated import UNBIASED, Decoder, InterpolatedMVU
 from quietbit.mechanism.projected import Projected, fewest_kept
 from quietbit.mechanism.scaling import MAX_BETA
 from quietbit.privacy.aggregate import MOST_CLIENTS
@@ -86,7 +86,7 @@ def calibrate_sum(
     releases: int = 1,
     bits: int = 1,
     design_epsilon: float | None = None,
-    decoder: Decoder = "unbiased-at-zero",
+    decoder: Decoder = UNBIASED,
     population: int | None = None,
     keep: int | str | None = None,
     mean_norm: float | None = None,

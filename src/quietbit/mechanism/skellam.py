@@ -218,6 +218,6 @@ FAMILIES = (
         limits=lambda ball, choices: (1 / MAX_MULTIPLIER, 1 / MIN_MULTIPLIER),
         inverse=True,
         work="a rotation, a random rounding and a Skellam draw per coordinate",
-        remedy="16 bits, fewer kept coordinates, fewer releases, or a mechanism without integers, such as vmvu, would help",
+        remedy="16 bits, fewer coordinates, fewer releases, or vmvu, which has no integers to round to, would help",
     ),
 )

@@ -45,8 +45,8 @@ class ComparisonRow:
     """One way to meet the target; where it does not, ``refusal`` says why and there are no numbers.
 
     ``keep`` is how many coordinates are sent where not all are. ``payload_bytes`` is what a client sends in a round.
-    ``relative_error`` is the squared error of a round's mean over that of Gaussian noise added by every client, infinite
-    privacy losses aside (at delta 0 there is none to compare with).
+    ``relative_error`` is the squared error of a round's mean over that of Gaussian noise added by every client; None
+    at delta 0, where no Gaussian has an account.
     """
 
     name: str
@@ -55,7 +55,7 @@ class ComparisonRow:
     mechanism: Mechanism | None = None
     guarantee: Guarantee | None = None
     payload_bytes: int = 0
-    relative_error: float = math.inf
+    relative_error: float | None = None
     expected: Expectation | None = None
     work: str = ""
     refusal: str = ""
@@ -74,7 +74,7 @@ class ComparisonRow:
 @final
 @dataclass(frozen=True, slots=True)
 class ClipPoint:
-    """A clip of ``clip`` times the length of the updates: the noise beside what is left of them, and what is cut off."""
+    """A clip of ``clip`` times the updates' length: the noise beside what is left of them, and what is ``cut`` off."""
 
     clip: float
     noise: float
@@ -94,6 +94,7 @@ class Comparison:
     cohort: int
     rounds: int
     releases: int
+    min_honest_clients: int | None
     rows: tuple[ComparisonRow, ...]
 
     def best(self, trust: Trust | str) -> ComparisonRow | None:
@@ -154,8 +155,8 @@ def compare(
         min_honest_clients: of a cohort, for secure aggregation: how many answer and do not collude; all unless said.
         report: ``report(fraction, message)`` is told how far it is.
 
-    >>> found = compare(1_000, epsilon=4.0, delta=0.0, adjacency="replace-one", clients=10_000, cohort=1_000, releases=1,
-    ...                 trust="local")
+    >>> found = compare(1_000, epsilon=4.0, delta=0.0, adjacency="replace-one", clients=10_000, cohort=1_000,
+    ...                 releases=1, trust="local")
     >>> found.best("local").name, found.best("local").expected.verdict.value
     ('vmvu', 'hard')
     """
@@ -170,7 +171,9 @@ def compare(
     target = Target(epsilon, delta, adjacency, often)  # type: ignore[arg-type]
     asked = _Question(ball, target, many, crowd, times, min_honest_clients, report)
     rows = [row for way, found in WAYS.items() if which in (None, way) for row in found(asked)]
-    return Comparison(ball, target.epsilon, target.delta, target.adjacency, crowd, many, times, often, tuple(rows))
+    return Comparison(
+        ball, target.epsilon, target.delta, target.adjacency, crowd, many, times, often, asked.honest, tuple(rows)
+    )
 
 
 def dimension_of(model: Any) -> int:
@@ -221,9 +224,7 @@ class _Question:
         self, name: str, trust: Trust, mechanism: Mechanism, guarantee: Guarantee, gaussian: float
     ) -> ComparisonRow:
         expected = expectation(mechanism, cohort=self.cohort, rounds=self.rounds, clients=self.clients, trust=trust)
-        energy = (
-            expected.noise * self.ball.radius
-        ) ** 2 / self.ball.dimension  # squared error of a coordinate of the mean
+        squared = (expected.noise * self.ball.radius) ** 2 / self.ball.dimension  # of a coordinate of the mean
         work = _work(name, trust, mechanism)
         keep = getattr(mechanism, "keep", None)
         kept = keep if keep is not None and keep < padded_size(self.ball.dimension) else None
@@ -234,7 +235,7 @@ class _Question:
             mechanism=mechanism,
             guarantee=guarantee,
             payload_bytes=bytes_sent(mechanism, trust, self.cohort),
-            relative_error=energy * self.cohort / gaussian,
+            relative_error=squared * self.cohort / gaussian if math.isfinite(gaussian) else None,
             expected=expected,
             work=work,
         )

@@ -29,6 +29,7 @@ from quietbit.mechanism.base import Mechanism, summable
 from quietbit.mechanism.calibrate import AUTO, calibrate
 from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.mechanism.family import MAX_RELEASES, Choices
+from quietbit.mechanism.interpolated import UNBIASED
 from quietbit.mechanism.projected import project
 from quietbit.mechanism.registry import families, family
 from quietbit.plan.account import Account
@@ -234,7 +235,7 @@ class RoundPlan:
             return calibrate_sum(
                 ball=ball, epsilon=budget, delta=self.delta, adjacency=self.adjacency, clients=self.cohort,
                 min_honest_clients=self.min_honest_clients, releases=busiest, bits=self.bits or 1,
-                decoder=cast(Any, self.decoder or "unbiased-at-zero"), keep=self.keep,
+                decoder=cast(Any, self.decoder or UNBIASED), keep=self.keep,
             ).mechanism  # fmt: skip
         sample = self.unit is Unit.SAMPLE
 
@@ -244,10 +245,10 @@ class RoundPlan:
             account.counts = counts
             return account.worst(self.delta)
 
-        central = self.trust is Trust.CENTRAL
         found = calibrate(
-            CENTRAL if central else self.mechanism, ball=ball, epsilon=budget, delta=self.delta, adjacency=self.adjacency, releases=busiest,
-            account=worst if sample else None, keep=self.keep, **self._choices(),
+            CENTRAL if self.trust is Trust.CENTRAL else self.mechanism, ball=ball, epsilon=budget, delta=self.delta,
+            adjacency=self.adjacency, releases=busiest, account=worst if sample else None, keep=self.keep,
+            **self._choices(),
         )  # fmt: skip
         if sample and found.saturated:
             raise InvalidParameter(

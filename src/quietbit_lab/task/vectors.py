@@ -1,10 +1,10 @@
 """The plainest task there is: every client has a vector, and what is learnt is their mean.
 
-Idea     no model and no data stand between the noise and what it does: after T rounds of step 1/T the parameters are the
-         mean of the private means, and their distance from the true one is the noise of the run. What a comparison
+Idea     no model and no data stand between the noise and what it does: after T rounds of step 1/T the parameters are
+         the mean of the private means, and their distance from the true one is the noise of the run. What a comparison
          predicts is held against it.
-Symbols  clients' vectors are one common direction of length ``agreement`` and, at right angles to it, what is their own;
-         all have length ``length``.
+Symbols  clients' vectors all have length ``length``: ``agreement`` of it in one common direction, and the rest, which
+         is their own, at right angles to it.
 """
 
 from __future__ import annotations
