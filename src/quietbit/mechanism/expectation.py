@@ -87,20 +87,22 @@ class Expectation:
     def sentence(self) -> str:
         """The verdict in one sentence, with what would help."""
         many = "" if self.rounds == 1 else f", and {_short(self.run_noise)} times over {self.rounds:,} rounds"
-        whose = "one update" if self.cohort == 1 else f"the mean of {self.cohort:,} updates"
-        start = f"{self.verdict.value}: the noise in {whose} is {_short(self.noise)} times the clip{many}"
-        if self.verdict is Verdict.USEFUL:
-            return start + "."
-        return f"{start}; {self._help()}."
+        if self.cohort == 1:  # no run yet that could be judged
+            start = f"the noise in one update is {_short(self.noise)} times the clip{many}"
+        else:
+            what = f"the noise in the mean of {self.cohort:,} updates is {_short(self.noise)} times the clip"
+            start = f"{self.verdict.value}: {what}{many}"
+        return f"{start}." if self.verdict is Verdict.USEFUL else f"{start}; {self._help()}."
 
     def _help(self) -> str:
         least, fewer = about(self.clients_needed), self.parameters_allowed
-        small = f"train a head or LoRA of at most {about(fewer)} parameters" if fewer >= LEAST_MODEL else ""
-        # Behind masks the noise of a cohort is about that of one client.
-        summed = self.run_noise / math.sqrt(self.cohort) if not self._once else math.inf
-        aid = "use secure aggregation" if summed <= HOPELESS_ABOVE else ""
-        others = [word for word in (small, aid) if word]
-        return f"a useful run needs about {least} clients" + (f", or {', or '.join(others)}" if others else "")
+        small = f"a head or LoRA of at most {about(fewer)} parameters" if fewer >= LEAST_MODEL else ""
+        # Behind masks the noise of a cohort's sum is about that of one client.
+        summed = self.run_noise / math.sqrt(self.cohort) if self.cohort > 1 and not self._once else math.inf
+        masks = "secure aggregation" if summed <= USEFUL_UP_TO else ""
+        words = ", or ".join(word for word in (f"about {least} clients", small, masks) if word)
+        near = self.verdict is Verdict.HOPELESS and USEFUL_UP_TO < summed <= HOPELESS_ABOVE
+        return f"a useful run takes {words}" + (" (secure aggregation would make it hard instead)" if near else "")
 
 
 def expectation(
