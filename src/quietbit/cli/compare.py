@@ -163,6 +163,7 @@ def _plain_row(found: Comparison, row: ComparisonRow) -> dict[str, Any]:
         "relative_error": row.relative_error,
         "noise": row.noise,
         "run_noise": expected.run_noise,
+        "response": expected.response,
         "clip_sensitivity": [
             {"clip_over_length": point.clip, "noise": point.noise, "cut": point.cut} for point in found.clip_points(row)
         ],

@@ -13,6 +13,10 @@ Source   thresholds: measured by benchmarks/expectations.py, kept in benchmarks/
 Inverse. e does not depend on the number of clients, and not on d either but for a few percent: so rho^2 is proportional
 to d over the number of updates m T, and a useful rho says how many are needed, or how few parameters they would do for.
 Where noise is added once, rho is proportional to sqrt(d / T) / m instead.
+
+Response. A code of few bits saturates: a coordinate that is not small decodes to less than itself, and no averaging helps
+against that. The response is what becomes of an update that fills the ball with normally distributed coordinates: E[u
+f(u)] / (g E[u^2]) for f the mean of the decoded value and g its slope at zero, u ~ N(0, C^2 / d).
 """
 
 from __future__ import annotations
@@ -22,13 +26,18 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import final
 
+import numpy as np
+
 from quietbit._validate import member, require, whole_number
 from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.projected import Projected
 from quietbit.privacy.guarantee import Trust
 
 __all__ = ["HOPELESS_ABOVE", "USEFUL_UP_TO", "Expectation", "Verdict", "about", "expectation"]
 
 USEFUL_UP_TO, HOPELESS_ABOVE = 0.1, 3.0
+SHORTENED = 0.97  # a response below it is mentioned
+NODES = 24
 LEAST_MODEL = 100  # parameters of the smallest part of a model that is worth naming
 WORDS = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 
@@ -46,7 +55,8 @@ class Verdict(Enum):
 class Expectation:
     """The noise of a run and what it means; ``noise`` is that of one round's mean, as a multiple of the clip.
 
-    ``clients`` is how many there are in all, of whom a cohort takes part in a round.
+    ``clients`` is how many there are in all, of whom a cohort takes part in a round. ``response`` is the part of a
+    typical update that comes through: 1 but for codes that saturate, which shorten it.
     """
 
     noise: float
@@ -55,6 +65,7 @@ class Expectation:
     rounds: int
     clients: int
     trust: Trust
+    response: float = 1.0
 
     @property
     def run_noise(self) -> float:
@@ -92,6 +103,8 @@ class Expectation:
         else:
             what = f"the noise in the mean of {self.cohort:,} updates is {_short(self.noise)} times the clip"
             start = f"{self.verdict.value}: {what}{many}"
+        if self.response < SHORTENED:
+            start += f" (updates come out about {100 * (1 - self.response):.0f} % too short)"
         return f"{start}." if self.verdict is Verdict.USEFUL else f"{start}; {self._help()}."
 
     def _help(self) -> str:
@@ -129,7 +142,18 @@ def expectation(
     error = mechanism.error().squared
     shared = float(getattr(mechanism, "shared_error", 0.0))  # of rows that all clients of a round keep
     squared = error / many**2 if which is Trust.CENTRAL else (error - shared) / many + shared
-    return Expectation(math.sqrt(ball.dimension * squared) / ball.radius, ball.dimension, many, times, crowd, which)
+    noise = math.sqrt(ball.dimension * squared) / ball.radius
+    return Expectation(noise, ball.dimension, many, times, crowd, which, _response(mechanism))
+
+
+def _response(mechanism: Mechanism) -> float:
+    """By quadrature, on the coordinates that are kept where not all are."""
+    inside = mechanism.inner if isinstance(mechanism, Projected) else mechanism
+    ball, gain = inside.domain, inside.error().gain
+    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
+    inputs = np.clip(nodes * ball.radius / math.sqrt(ball.dimension), -ball.radius, ball.radius)
+    means = np.array([inside.expectation(float(value)) for value in inputs]) - inside.expectation(0.0)
+    return float(weights @ (inputs * means) / (gain * (weights @ inputs**2)))
 
 
 def about(number: float) -> str:
