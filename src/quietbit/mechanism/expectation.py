@@ -14,9 +14,9 @@ Inverse. e does not depend on the number of clients, and not on d either but for
 to d over the number of updates m T, and a useful rho says how many are needed, or how few parameters they would do for.
 Where noise is added once, rho is proportional to sqrt(d / T) / m instead.
 
-Response. A code of few bits saturates: a coordinate that is not small decodes to less than itself, and no averaging helps
-against that. The response is what becomes of an update that fills the ball with normally distributed coordinates: E[u
-f(u)] / (g E[u^2]) for f the mean of the decoded value and g its slope at zero, u ~ N(0, C^2 / d).
+Response. A code of few bits saturates: a coordinate that is not small decodes to less than itself, and no averaging
+helps against that. The response is what becomes of an update that fills the ball with normally distributed
+coordinates: E[u f(u)] / (g E[u^2]) for f the mean of the decoded value and g its slope at zero, u ~ N(0, C^2 / d).
 """
 
 from __future__ import annotations
