@@ -116,7 +116,7 @@ def hook(file: str) -> ModuleType:
 def test_the_page_of_the_command_line_is_what_the_commands_say():
     module = hook("command_line")
     text = module.PAGE.read_text(encoding="utf-8")
-    assert text == module.page(), "the page is stale: run `make docs`"
+    assert text == module.page(), "the page is stale: run `make site`"
     assert "## quietbit doctor" in text
 
 
@@ -126,6 +126,16 @@ def test_the_reference_lists_every_public_name():
     names = {path.rsplit(".", 1)[1] for path in paths if not path.startswith(own)}
     assert names | {"__version__"} == set(quietbit.__all__)
     assert {path.rsplit(".", 1)[1] for path in paths} - names == {*quietbit.flower.__all__, *quietbit.node.__all__}
+
+
+def test_formulas_become_mathml_and_a_broken_one_stops_the_build():
+    formula = hook("mathematics").on_page_content
+    shown = formula('<p>so <span class="arithmatex">\\(a &lt; b^2\\)</span></p>')
+    assert shown.startswith("<p>so <math")
+    assert "<msup>" in shown
+    for wrong in (r"\frac{a}{b", r"\nosuchword x"):
+        with pytest.raises(ValueError, match="cannot be read"):
+            formula(f'<div class="arithmatex">\\[{wrong}\\]</div>')
 
 
 def test_links_that_leave_the_documentation_become_paths():
@@ -149,6 +159,7 @@ def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path):
         for path in paths:
             assert f'id="{path}"' in reference, path
     assert 'id="quietbit.wire.uplink.Uplink.send"' in reference
+    assert "<blockquote>" not in reference  # three angle brackets are an example, not three quotations
     for page in (tmp_path / "site").rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         fetched = re.findall(
