@@ -15,13 +15,13 @@ from flwr.app import Array, Message
 
 from quietbit._typing import FloatVector
 from quietbit._validate import InvalidPayload, QuietbitError
-from quietbit.flower.layout import Layout
-from quietbit.flower.messages import join_pieces
 from quietbit.flower.plaintext import DECLINED, note_metrics, one_line
-from quietbit.flower.report import Account, RoundReport
 from quietbit.flower.wire import WireSizes
 from quietbit.mechanism.base import Mechanism
+from quietbit.node.layout import Layout
+from quietbit.node.messages import join_pieces
 from quietbit.node.question import Framed
+from quietbit.node.report import Account, RoundReport
 from quietbit.wire.aggregate import Aggregator
 from quietbit.wire.uplink import Uplink
 

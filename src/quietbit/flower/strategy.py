@@ -35,16 +35,16 @@ from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
 from quietbit._validate import QuietbitError, require
-from quietbit.flower.layout import Layout
-from quietbit.flower.messages import RECORD, Request
 from quietbit.flower.open_round import OpenRound
 from quietbit.flower.plaintext import METRICS, note_metrics
-from quietbit.flower.report import Account, NodeReport, Report, RoundReport
 from quietbit.flower.secure_round import SecureRound
-from quietbit.flower.settings import RunSettings
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.filter import Price
+from quietbit.node.layout import Layout
+from quietbit.node.messages import RECORD, Request
+from quietbit.node.report import Account, NodeReport, Report, RoundReport
+from quietbit.node.settings import RunSettings
 
 __all__ = ["PrivateStrategy"]
 
@@ -59,7 +59,7 @@ SINGLE = (
 class PrivateStrategy(Strategy):
     """``PrivateStrategy(FedAvg(...), context.run_config)``: use it as the strategy it wraps.
 
-    The settings come from the run config (`quietbit.flower.settings` has the keys). `report` says what happened.
+    The settings come from the run config (`quietbit.node.settings` has the keys). `report` says what happened.
     """
 
     def __init__(self, inner: Strategy, run_config: Mapping[str, Any]) -> None:

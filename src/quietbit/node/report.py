@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
-from quietbit.flower.settings import RunSettings
 from quietbit.node.filter import Cap, Price
+from quietbit.node.settings import RunSettings
 from quietbit.privacy.guarantee import Guarantee, Unit
 
 __all__ = ["Account", "NodeReport", "Participation", "Report", "RoundReport"]

@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, final
 
 from quietbit._validate import InvalidParameter, InvalidPayload, refuse_payload, require, whole_number
-from quietbit.flower.settings import RunSettings
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.pricing import description_of
 from quietbit.node.question import MOST_ROUNDS, Question, SumPart
+from quietbit.node.settings import RunSettings
 
 __all__ = ["RECORD", "SUM", "Request", "SumRequest", "answer_of", "join_pieces", "question_of", "split_pieces"]
 
