@@ -15,11 +15,11 @@ from flwr.app import Array, Message
 
 from quietbit._typing import FloatVector
 from quietbit._validate import InvalidPayload, QuietbitError
-from quietbit.flower.plaintext import DECLINED, note_metrics, one_line
+from quietbit.flower.plaintext import DECLINED, note_metrics
 from quietbit.flower.wire import WireSizes
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.layout import Layout
-from quietbit.node.messages import join_pieces
+from quietbit.node.messages import join_pieces, one_line
 from quietbit.node.question import Framed
 from quietbit.node.report import Account, RoundReport
 from quietbit.wire.aggregate import Aggregator

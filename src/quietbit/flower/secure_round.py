@@ -21,11 +21,11 @@ from flwr.serverapp import Grid
 
 from quietbit._typing import FloatVector
 from quietbit._validate import QuietbitError, require, whole_number
-from quietbit.flower.plaintext import DECLINED, note_metrics, one_line
+from quietbit.flower.plaintext import DECLINED, note_metrics
 from quietbit.flower.wire import WireSizes
 from quietbit.mechanism.base import Mechanism, summable
 from quietbit.node.layout import Layout
-from quietbit.node.messages import RECORD, SUM, Request, SumRequest, answer_of, join_pieces
+from quietbit.node.messages import RECORD, SUM, Request, SumRequest, answer_of, join_pieces, one_line
 from quietbit.node.question import (
     KEY_SIZE,
     KEYS,

@@ -51,9 +51,9 @@ class Account:
     def __init__(self, cap: Cap) -> None:
         """Start with nobody; the cap is the run's."""
         self._cap = cap
-        self.nodes: dict[int, Participation] = {}
+        self.nodes: dict[int | str, Participation] = {}
 
-    def node(self, number: int) -> Participation:
+    def node(self, number: int | str) -> Participation:
         """The counts of a node, from zero."""
         return self.nodes.setdefault(number, Participation())
 
@@ -72,7 +72,7 @@ class Account:
 class RoundReport:
     """One round: how many were asked, answered, said no and were refused (with reasons), and the bytes sent.
 
-    ``uplink_payload`` counts payloads alone, ``uplink`` and ``downlink`` whole messages as Flower serialises them.
+    ``uplink_payload`` counts payloads alone, ``uplink`` and ``downlink`` whole messages as the engine serialises them.
     A round without a valid release is ``skipped``: the model and the inner strategy stay as they were. Of a masked
     sum, ``steps`` says how many sent keys, shares, their vector, and shares for unmasking.
     """
@@ -95,7 +95,7 @@ class RoundReport:
 class NodeReport:
     """One node: the counts, the most releases it can have made, and what those cost."""
 
-    node: int
+    node: int | str
     asked: int
     answered: int
     declined: int
