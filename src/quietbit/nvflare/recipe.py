@@ -2,7 +2,8 @@
 
 Idea     NVFlare looks filters up by the exact name of a task (a pattern matches nothing) and keeps data and results
          apart, so that registering by hand can leave a way open. This registers all four. Tasks that are not named are
-         not run on the clients: there is nothing that they could answer.
+         not run on the clients: there is nothing that they could answer. The job carries no copy of quietbit, as
+         it would of any other package: sites use the one that they have installed.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ def add_privacy(
     names = list(tasks)
     fine = bool(names) and all(isinstance(name, str) and name and "*" not in name for name in names)
     require(fine, "tasks", names, "names of tasks, without patterns")
+    job = recipe._job.job  # there is no public way to it
+    job.set_app_packages([*job.app_packages, "quietbit"])
     receiver, numbers = dict(known.to_run_config()), list(metrics) or None
     recipe.add_server_output_filter(PrivateReceiver(receiver), tasks=names)
     recipe.add_server_input_filter(PrivateReceiver(receiver), tasks=names)

@@ -30,7 +30,7 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.filter import ContentBlockedException, Filter, FilterChainType, FilterContextKey
 from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReservedKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
-from nvflare.apis.shareable import Shareable
+from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_copy
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.fuel.utils import fobs
 
@@ -209,7 +209,13 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
             flat, metrics = self._decoded(run, question, result, fl_ctx)
         except Exception as error:  # whatever a client can make its message of: nothing of it ends the job
             run.note(question, "refused", f"was refused: {one_line(str(error))}")
-        return _difference(question, task, flat, metrics)
+        found = _difference(question, task, flat, metrics)
+        if not isinstance(result, Shareable):
+            return found
+        # In place: NVFlare shows some of its components (model selectors) the object that came, not what filters return.
+        result.clear()
+        result.update(found)
+        return result
 
     def _decoded(
         self, run: _Run, question: _Question, result: Any, fl_ctx: FLContext
@@ -285,5 +291,6 @@ def _metrics(numbers: Any) -> dict[str, float]:
 
 
 def _size(shareable: Any) -> int:
-    """Bytes of a message as NVFlare serialises it, before its heads."""
-    return len(fobs.dumps(shareable))
+    """Bytes of a message as NVFlare serialises it, without what the server notes in it when it comes."""
+    sent = make_copy(shareable, [ReservedHeaderKey.PEER_PROPS]) if isinstance(shareable, Shareable) else shareable
+    return len(fobs.dumps(sent))
