@@ -20,17 +20,6 @@ GROUND = {"_files", "_search", "_threads", "_typing", "_validate"}
 OPTIONAL = (
     "numba", "torch", "cryptography", "matplotlib", "typer", "rich", "dp_accounting", "flwr", "nvflare", "mpmath",
 )  # fmt: skip
-    "numba",
-    "torch",
-    "cryptography",
-    "matplotlib",
-    "typer",
-    "rich",
-    "dp_accounting",
-    "flwr",
-    "nvflare",
-    "mpmath",
-)
 FILES = sorted(ROOT.rglob("*.py"))
 
 

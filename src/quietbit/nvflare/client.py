@@ -23,6 +23,7 @@ import logging
 import math
 import re
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, final
 from weakref import WeakKeyDictionary
@@ -33,8 +34,10 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.filter import ContentBlockedException, Filter, FilterChainType, FilterContextKey
 from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
-from nvflare.apis.shareable import Shareable
+from nvflare.apis.shareable import ReservedHeaderKey, Shareable
+from nvflare.apis.utils.task_utils import get_filters
 from nvflare.app_common.logging.constants import is_log_streaming_allowed
+from nvflare.private.privacy_manager import Scope
 
 from quietbit._typing import FloatVector
 from quietbit._validate import InvalidParameter, require
@@ -46,12 +49,13 @@ from quietbit.node.policy import PolicyError, Simulation
 from quietbit.node.release import Keeper, Noted, Ticket, Unusable, public
 from quietbit.node.settings import RunSettings
 from quietbit.nvflare.arrays import named
-from quietbit.nvflare.gate import shut, strip_context
+from quietbit.nvflare.gate import shut
 
 __all__ = ["ASKED", "PrivateUplink", "number_of"]
 
 LOGGER = logging.getLogger(__name__)
 TURN = "quietbit.turn"
+TOO = "PrivateUplink must stand among the {} filters of a task, too, and nothing is sent."
 ASKED = {"settings", "request"}  # what stands under RECORD in the data of a task
 STARTS = (EventType.ABOUT_TO_START_RUN, EventType.START_RUN)
 _STATES: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()  # by engine: what a keeper remembers of a run
@@ -79,6 +83,7 @@ class Turn:
     received: list[FloatVector] = field(default_factory=list)
     names: tuple[str, ...] = ()
     reply: Shareable | None = None
+    content: dict[str, Any] = field(default_factory=dict)
 
     @property
     def runs(self) -> bool:
@@ -91,9 +96,18 @@ class Turn:
             if result is self.reply:
                 return self.reply
             raise ContentBlockedException("quietbit: this task was answered, and what came after it is not sent.")
-        self.reply = Shareable()
         if self.ticket is None and self.runs:
-            return DXO(DataKind.METRICS, data=_numbers(result, self.names)).update_shareable(self.reply)
+            self.reply = DXO(DataKind.METRICS, data=_numbers(result, self.names)).to_shareable()
+        else:
+            self.reply = Shareable({RECORD: self._record(result)})
+        self.content = deepcopy({key: value for key, value in self.reply.items() if key != ReservedHeaderKey.HEADERS})
+        return self.reply
+
+    def sealed(self, result: Any) -> dict[str, Any] | None:
+        """What was answered, as it was written; None for any other object than the answer."""
+        return self.content if self.reply is not None and result is self.reply else None
+
+    def _record(self, result: Any) -> dict[str, Any]:
         record: dict[str, Any] = {}
         if self.ticket is not None:
             try:
@@ -102,10 +116,7 @@ class Turn:
                     record["metrics"] = _numbers(result, self.names)
             except Exception as error:
                 self._declined(error if isinstance(error, Noted) else Noted("no release was made."))
-        if not record:
-            record = {"declined": self.reason, "noted": self.noted}
-        self.reply[RECORD] = record
-        return self.reply
+        return record or {"declined": self.reason, "noted": self.noted}
 
     def _declined(self, error: Exception) -> None:
         said = public(error)
@@ -152,17 +163,18 @@ class PrivateUplink(Filter):  # type: ignore[misc]
         """Shut the other ways out when a run starts; `process` does it again, and raises where it cannot."""
         if event_type in STARTS:
             try:
-                shut(fl_ctx, _may_run)
+                shut(fl_ctx, _turn)
             except Exception as error:
                 LOGGER.error("quietbit: this engine cannot be watched: nothing will be released.", exc_info=error)
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Decide about a task that comes in; answer for one that goes out. Whatever else passes here raises."""
         where = self.get_prop(FilterContextKey.CHAIN_TYPE), fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION)
-        shut(fl_ctx, _may_run)
+        shut(fl_ctx, _turn)
         turn = _turn(fl_ctx)
         if where == (FilterChainType.TASK_DATA_CHAIN, FilterKey.IN):
             if turn is None:
+                _check_way_out(fl_ctx)
                 turn = self._decide(shareable, fl_ctx)
                 if not fl_ctx.set_prop(TURN, turn, private=True, sticky=False):
                     raise ContentBlockedException("quietbit: what was decided about this task cannot be remembered.")
@@ -170,12 +182,8 @@ class PrivateUplink(Filter):  # type: ignore[misc]
         if where != (FilterChainType.TASK_RESULT_CHAIN, FilterKey.OUT):
             raise ContentBlockedException(f"quietbit: nothing is sent this way: {where[0]} going {where[1]}.")
         if turn is None:
-            raise ContentBlockedException(
-                "quietbit: PrivateUplink must stand among the data filters of a task, too, and nothing is sent."
-            )
-        reply = turn.answer(shareable)
-        strip_context(fl_ctx)
-        return reply
+            raise ContentBlockedException(f"quietbit: {TOO.format('data')}")
+        return turn.answer(shareable)
 
     def _decide(self, shareable: Any, fl_ctx: FLContext) -> Turn:
         """The turn of a task: accepted and noted, or declined with a reason that tells nothing of the data."""
@@ -227,16 +235,19 @@ class PrivateUplink(Filter):  # type: ignore[misc]
         return keeper_for(owner, state, dict, self._rules if simulated else None)
 
 
+def _check_way_out(fl_ctx: FLContext) -> None:
+    """Refuse a task whose result no filter of ours would see."""
+    table, task = fl_ctx.get_prop(FLContextKey.RUNNER).task_result_filters, fl_ctx.get_prop(FLContextKey.TASK_NAME)
+    ahead = get_filters(Scope.TASK_RESULT_FILTERS_NAME, fl_ctx, table, task, FilterKey.OUT)
+    if not any(isinstance(one, PrivateUplink) for one in ahead):
+        raise ContentBlockedException(f"quietbit: {TOO.format('result')}")
+
+
 def _turn(fl_ctx: FLContext) -> Turn | None:
     """The turn of the task that a context is about, if it was decided."""
     found = fl_ctx.get_prop(TURN)
     same = isinstance(found, Turn) and found.task == str(fl_ctx.get_prop(FLContextKey.TASK_ID))
     return found if same else None
-
-
-def _may_run(fl_ctx: FLContext) -> bool | None:
-    turn = _turn(fl_ctx)
-    return None if turn is None else turn.runs
 
 
 def _numbers(result: Any, names: tuple[str, ...]) -> dict[str, float]:

@@ -4,8 +4,9 @@ Idea     NVFlare's filters see the results of tasks, and neither failures nor an
          the filter, before the first task, puts itself where the rest would leave: around every executor (NVFlare
          answers by itself for one that raises, past all filters, and asks no filter about a task that none is
          registered for), on the auxiliary channel (metrics streamed as events, logs, objects, messages between
-         clients), and on the public properties of contexts, which travel with every message.
-Symbols  a turn: what was decided about one task, left in its context (`client.Turn`).
+         clients), on the public properties of contexts, which travel with every message, and last where results
+         are sent: what was answered for the task leaves as it was written, whatever came after the filter.
+Symbols  a turn: what was decided about one task, and what was answered, left in its context (`client.py`).
 
 This leans on names of NVFlare 2.9 (`ClientRunner`, `ClientRunManager`): where one is missing, nothing is released.
 """
@@ -13,14 +14,14 @@ This leans on names of NVFlare 2.9 (`ClientRunner`, `ClientRunManager`): where o
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any, final
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, final
 
 from nvflare.apis.fl_constant import FLContextKey, ReservedKey, ReservedTopic, ReturnCode
 from nvflare.apis.fl_context import FLContext
-from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 
-__all__ = ["shut", "strip_context"]
+__all__ = ["Decided", "shut"]
 
 LOGGER = logging.getLogger(__name__)
 # What the engine itself sends: that a client is there, and which task it asks about.
@@ -32,35 +33,57 @@ PUBLIC = (
     ReservedKey.RUN_NUM, ReservedKey.IDENTITY_NAME, ReservedKey.FQSN, ReservedKey.IS_LEAF, FLContextKey.CLIENT_NAME,
     FLContextKey.CURRENT_RUN, FLContextKey.CURRENT_JOB_ID,
 )  # fmt: skip
+# What the engine writes into the head of a result; the cookies are the server's own.
+HEAD = (
+    ReservedHeaderKey.COOKIE_JAR, ReservedHeaderKey.TASK_NAME, ReservedHeaderKey.TASK_ID,
+    ReservedHeaderKey.CONTENT_TYPE, ReservedHeaderKey.AUDIT_EVENT_ID, ReservedHeaderKey.MSG_ROOT_ID,
+    ReservedHeaderKey.MSG_ROOT_TTL,
+)  # fmt: skip
+CODES = {value for name, value in vars(ReturnCode).items() if name.isupper()}
 # An app that ends its process must not be told from one that fails; Ctrl-C is the owner's.
 APP_FAILURES = (Exception, SystemExit, GeneratorExit)
 DONE = "_quietbit_gate"
 
+
+class Decided(Protocol):
+    """A task that was decided about."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether its app is to be called."""
+        ...
+
+    def sealed(self, result: Any) -> Mapping[str, Any] | None:
+        """What was answered, if this is the answer."""
+        ...
+
+
 Execute = Callable[..., Any]
-MayRun = Callable[[FLContext], bool | None]
+TurnOf = Callable[[FLContext], Decided | None]
 
 
-def shut(fl_ctx: FLContext, may_run: MayRun) -> None:
-    """Shut them for this process, once. ``may_run`` says of a context whether its app is to be called; None: no turn.
+def shut(fl_ctx: FLContext, turn_of: TurnOf) -> None:
+    """Shut them for this process, once. ``turn_of`` finds the turn that a context is about.
 
     An engine in which one of them is not found raises, and then nothing is released.
     """
     engine, runner = fl_ctx.get_engine(), fl_ctx.get_prop(FLContextKey.RUNNER)
     for executor in runner.task_router.task_table.values():
         if not hasattr(executor, DONE):
-            executor.execute = _watched(executor.execute, may_run)
+            executor.execute = _watched(executor.execute, turn_of)
             setattr(executor, DONE, True)
     auxiliary, manager = engine.aux_runner, engine.fl_ctx_mgr
     if not hasattr(auxiliary, DONE):
         auxiliary.send_aux_request = _sending(auxiliary.send_aux_request, 1)
         auxiliary.multicast_aux_requests = _sending(auxiliary.multicast_aux_requests, 0)
-        auxiliary.dispatch = _answering(auxiliary.dispatch)
+        auxiliary.dispatch = _answering(auxiliary.dispatch, turn_of)
+        engine.send_task_result = _last(engine.send_task_result, turn_of)
         setattr(auxiliary, DONE, True)
     if not isinstance(manager.public_stickers, _Known):
         manager.public_stickers = _Known(manager.public_stickers)
 
 
-def strip_context(fl_ctx: FLContext) -> None:
+def _strip(fl_ctx: FLContext) -> None:
     """Take every public property out of a context that does not only say who this client is."""
     for key in fl_ctx.get_all_public_props():
         if key not in PUBLIC:
@@ -88,15 +111,15 @@ class _Known(dict[str, Any]):
         return self.get(key, default)
 
 
-def _watched(execute: Execute, may_run: MayRun) -> Execute:
+def _watched(execute: Execute, turn_of: TurnOf) -> Execute:
     """An executor whose failures are results like any other, for the filter to make a release of."""
 
     def watched(task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Any) -> Any:
-        run = may_run(fl_ctx)
-        if run is None:
+        turn = turn_of(fl_ctx)
+        if turn is None:
             LOGGER.error("quietbit: task %s has passed no filter of quietbit's, and is not run.", task_name)
             return make_reply(ReturnCode.TASK_DATA_FILTER_ERROR)
-        if not run:
+        if not turn.runs:
             return Shareable()
         try:
             result = execute(task_name, shareable, fl_ctx, abort_signal)
@@ -120,17 +143,43 @@ def _sending(send: Execute, place: int) -> Execute:
             return {}
         for value in (*arguments, *named.values()):
             if isinstance(value, FLContext):
-                strip_context(value)
+                _strip(value)
         return send(*arguments, **named)
 
     return sending
 
 
-def _answering(dispatch: Execute) -> Execute:
+def _answering(dispatch: Execute, turn_of: TurnOf) -> Execute:
     """Replies to the auxiliary messages of others: those that components make say nothing but that they came."""
 
     def answering(topic: str, request: Shareable, fl_ctx: FLContext) -> Any:
         reply = dispatch(topic=topic, request=request, fl_ctx=fl_ctx)
-        return reply if topic in ANSWERED else make_reply(ReturnCode.OK)
+        return _written(reply, fl_ctx, turn_of) if topic in ANSWERED else make_reply(ReturnCode.OK)
 
     return answering
+
+
+def _last(send: Execute, turn_of: TurnOf) -> Execute:
+    """The sending of results."""
+
+    def last(result: Shareable, fl_ctx: FLContext, *arguments: Any, **named: Any) -> Any:
+        return send(_written(result, fl_ctx, turn_of), fl_ctx, *arguments, **named)
+
+    return last
+
+
+def _written(result: Any, fl_ctx: FLContext, turn_of: TurnOf) -> Shareable:
+    """A result written anew: the answer of its task as it was sealed, or else a return code and no content."""
+    _strip(fl_ctx)
+    turn, heads = turn_of(fl_ctx), result if isinstance(result, Shareable) else Shareable()
+    content = turn.sealed(result) if turn is not None else None
+    empty = set(heads) <= {ReservedHeaderKey.HEADERS} and heads.get_return_code() in CODES
+    if content is None and not empty:
+        LOGGER.error("quietbit: a result that is not the release of its task is not sent.")
+    code = heads.get_return_code() if content is None and empty else ReturnCode.TASK_RESULT_FILTER_ERROR
+    found = make_reply(ReturnCode.OK if content is not None else code)
+    for key in HEAD:
+        if heads.get_header(key) is not None:
+            found.set_header(key, heads.get_header(key))
+    found.update(content or {})
+    return found

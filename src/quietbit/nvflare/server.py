@@ -202,17 +202,17 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         question = run.questions.get(task) if run is not None else None
         if run is None or question is None:
             raise ContentBlockedException("quietbit: a result came for a task that was not asked.")
-        run.rounds[question.round]["uplink"] += _size(result)
         flat: FloatVector | None = None
         metrics: dict[str, float] = {}
         try:
+            run.rounds[question.round]["uplink"] += _size(result)
             flat, metrics = self._decoded(run, question, result, fl_ctx)
         except Exception as error:  # whatever a client can make its message of: nothing of it ends the job
             run.note(question, "refused", f"was refused: {one_line(str(error))}")
         found = _difference(question, task, flat, metrics)
         if not isinstance(result, Shareable):
             return found
-        # In place: NVFlare shows some of its components (model selectors) the object that came, not what filters return.
+        # In place: NVFlare shows some of its components (model selectors) what came, not what filters return.
         result.clear()
         result.update(found)
         return result
