@@ -19,6 +19,7 @@ import pytest
 import quietbit
 import quietbit.flower
 import quietbit.node
+import quietbit.nvflare
 from quietbit.cli.main import main
 
 ROOT = Path(__file__).parent.parent
@@ -122,10 +123,11 @@ def test_the_page_of_the_command_line_is_what_the_commands_say():
 
 def test_the_reference_lists_every_public_name():
     paths = [path for paths in hook("reference").public_names().values() for path in paths]
-    own = ("quietbit.flower.", "quietbit.node.")
+    own = ("quietbit.flower.", "quietbit.node.", "quietbit.nvflare.")
     names = {path.rsplit(".", 1)[1] for path in paths if not path.startswith(own)}
     assert names | {"__version__"} == set(quietbit.__all__)
-    assert {path.rsplit(".", 1)[1] for path in paths} - names == {*quietbit.flower.__all__, *quietbit.node.__all__}
+    theirs = {*quietbit.flower.__all__, *quietbit.node.__all__, *quietbit.nvflare.__all__}
+    assert {path.rsplit(".", 1)[1] for path in paths} - names == theirs
 
 
 def test_formulas_become_mathml_and_a_broken_one_stops_the_build():
@@ -178,7 +180,9 @@ def test_examples_are_typed(tmp_path):
             file.write_text("\n".join(blocks), encoding="utf-8")
     files = [str(file) for file in sorted(tmp_path.glob("*.py"))]
     assert len(files) >= 8
-    missing = "[mypy]\nstrict = true\n[mypy-flwr.*,torch.*,sklearn.*,scipy.*]\nignore_missing_imports = true\n"
+    missing = (
+        "[mypy]\nstrict = true\n[mypy-flwr.*,nvflare.*,torch.*,sklearn.*,scipy.*]\nignore_missing_imports = true\n"
+    )
     (tmp_path / "mypy.ini").write_text(missing)
     (tmp_path / "wrong.py").write_text("from quietbit import Ball\nball: int = Ball.nothing\n")
     words = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--cache-dir", "cache"]
