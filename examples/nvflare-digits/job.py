@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, default=20.0)
     parser.add_argument("--workspace", default="nvflare-digits-output")
     parser.add_argument("--seed", type=int, help="repeatable randomness, which protects nobody")
-    parser.add_argument("--export", help="write the job into this folder instead of running it")
+    parser.add_argument("--write", metavar="FOLDER", help="write the job into this folder instead of running it")
     chosen = parser.parse_args()
     os.chdir(HERE)
     recipe = NumpyFedAvgRecipe(
@@ -47,8 +47,8 @@ def main() -> None:
         "quietbit.releases": chosen.rounds,
     }
     add_privacy(recipe, settings, simulation=True, seed=chosen.seed)
-    if chosen.export:
-        recipe.export(chosen.export)
+    if chosen.write:
+        recipe.export(chosen.write)
         return
     workspace = Path(chosen.workspace).resolve()
     recipe.execute(SimEnv(num_clients=chosen.sites, workspace_root=str(workspace)))

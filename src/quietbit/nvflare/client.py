@@ -76,6 +76,7 @@ class Turn:
     """
 
     task: str
+    cookies: Any = None
     reason: str = ""
     noted: bool = False
     ticket: Ticket | None = None
@@ -187,7 +188,8 @@ class PrivateUplink(Filter):  # type: ignore[misc]
 
     def _decide(self, shareable: Any, fl_ctx: FLContext) -> Turn:
         """The turn of a task: accepted and noted, or declined with a reason that tells nothing of the data."""
-        turn = Turn(str(fl_ctx.get_prop(FLContextKey.TASK_ID)))
+        cookies = shareable.get_cookie_jar() if isinstance(shareable, Shareable) else None
+        turn = Turn(str(fl_ctx.get_prop(FLContextKey.TASK_ID)), deepcopy(cookies))
         try:
             keeper = self._keeper(fl_ctx)
             turn.names = keeper.metrics

@@ -33,11 +33,10 @@ PUBLIC = (
     ReservedKey.RUN_NUM, ReservedKey.IDENTITY_NAME, ReservedKey.FQSN, ReservedKey.IS_LEAF, FLContextKey.CLIENT_NAME,
     FLContextKey.CURRENT_RUN, FLContextKey.CURRENT_JOB_ID,
 )  # fmt: skip
-# What the engine writes into the head of a result; the cookies are the server's own.
+# What the engine writes into the head of a result.
 HEAD = (
-    ReservedHeaderKey.COOKIE_JAR, ReservedHeaderKey.TASK_NAME, ReservedHeaderKey.TASK_ID,
-    ReservedHeaderKey.CONTENT_TYPE, ReservedHeaderKey.AUDIT_EVENT_ID, ReservedHeaderKey.MSG_ROOT_ID,
-    ReservedHeaderKey.MSG_ROOT_TTL,
+    ReservedHeaderKey.TASK_NAME, ReservedHeaderKey.TASK_ID, ReservedHeaderKey.CONTENT_TYPE,
+    ReservedHeaderKey.AUDIT_EVENT_ID, ReservedHeaderKey.MSG_ROOT_ID, ReservedHeaderKey.MSG_ROOT_TTL,
 )  # fmt: skip
 CODES = {value for name, value in vars(ReturnCode).items() if name.isupper()}
 # An app that ends its process must not be told from one that fails; Ctrl-C is the owner's.
@@ -51,6 +50,11 @@ class Decided(Protocol):
     @property
     def runs(self) -> bool:
         """Whether its app is to be called."""
+        ...
+
+    @property
+    def cookies(self) -> Any:
+        """What the server sent to have it back, as it came."""
         ...
 
     def sealed(self, result: Any) -> Mapping[str, Any] | None:
@@ -181,5 +185,7 @@ def _written(result: Any, fl_ctx: FLContext, turn_of: TurnOf) -> Shareable:
     for key in HEAD:
         if heads.get_header(key) is not None:
             found.set_header(key, heads.get_header(key))
+    if turn is not None and turn.cookies is not None:
+        found.set_cookie_jar(turn.cookies)
     found.update(content or {})
     return found

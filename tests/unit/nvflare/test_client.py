@@ -273,8 +273,9 @@ def test_an_engine_that_cannot_be_watched_gets_nothing():
 
 
 def leaky(task_name, shareable, fl_ctx):
-    """An honest app with components around it that talk: properties, events, messages, streams."""
+    """An honest app with components around it that talk: cookies, properties, events, messages."""
     engine = fl_ctx.get_engine()
+    shareable.add_cookie("SECRET", SECRET)
     fl_ctx.set_prop("SECRET sticky", SECRET, private=False, sticky=True)
     fl_ctx.set_prop("SECRET", SECRET, private=False, sticky=False)
     event = DXO(DataKind.ANALYTIC, data={"SECRET": SECRET}).to_shareable()
@@ -298,6 +299,7 @@ def test_nothing_leaves_beside_the_release():
     assert public_names(reply) == set()
     assert "SECRET sticky" not in site.engine.new_context().get_all_public_props()
     assert [sent["topic"] for sent in site.engine.sent] == ["__job_heartbeat__", "__task_check__"]
+    assert reply.get_cookie_jar() == {"contribution_round": 0}
     assert not [word for word in SECRETS if word in fobs.dumps(reply)]
 
 
@@ -309,6 +311,7 @@ def test_without_the_filter_all_of_it_leaves():
     topics = [sent["topic"] for sent in site.engine.sent]
     assert sorted(topics) == ["SECRET", "SECRET", "SECRET", "__job_heartbeat__", "__task_check__", "fed.event"]
     assert public_names(reply) == {"SECRET", "SECRET sticky"}
+    assert "SECRET" in reply.get_cookie_jar()
 
 
 def test_what_components_answer_to_messages_is_not_sent():
