@@ -27,6 +27,7 @@ from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.family import Family
 from quietbit.mechanism.projected import Projected
+from quietbit.mechanism.watched import Watched
 
 __all__ = ["build", "canonical_text", "describe", "families", "family", "family_of", "identity_of"]
 
@@ -139,7 +140,7 @@ def _built(value: Any) -> Any:
 
 
 def _kinds() -> dict[str, type]:
-    found: dict[str, type] = {"Ball": Ball, "Projected": Projected}
+    found: dict[str, type] = {"Ball": Ball, "Projected": Projected, "Watched": Watched}
     for one in families().values():
         for kind in one.kinds:
             taken = found.setdefault(kind.__name__, kind)
