@@ -24,7 +24,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, final
+from typing import Any, Protocol, final, runtime_checkable
 
 import numpy as np
 
@@ -39,10 +39,31 @@ from quietbit.privacy.curve import PureCurve, total
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.release import Release
 
-__all__ = ["LARGEST_BIT_EPSILON", "Watched"]
+__all__ = ["LARGEST_BIT_EPSILON", "Answers", "Watched", "Watching"]
 
 WORDS = 2**64
 LARGEST_BIT_EPSILON = 20.0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The share of updates that the clip left alone, estimated without bias (it may leave [0, 1]), and its noise.
+
+    ``deviation`` is the standard deviation that randomising the bits gives the share; it is public.
+    """
+
+    share: float
+    deviation: float
+
+
+@runtime_checkable
+class Watching(Accumulator, Protocol):
+    """An accumulator that counts bits of a clip too."""
+
+    def answers(self, count: int) -> Answers:
+        """What ``count`` clients said."""
+        ...
 
 
 @final
@@ -137,10 +158,11 @@ class Watched:
         """What an auditor allows the inner mechanism's moments to be off, relatively."""
         return float(getattr(self.inner, "moment_error", 0.0))
 
-    def share(self, ones: int, count: int) -> float:
-        """An unbiased estimate of the share of updates inside the clip, from the answers; it may leave [0, 1]."""
+    def answers(self, ones: int, count: int) -> Answers:
+        """What it means that ``ones`` of ``count`` bits say that the clip left an update alone."""
         lie = self.lies / WORDS
-        return (ones / count - lie) / (1 - 2 * lie)
+        truth = 1 - 2 * lie
+        return Answers((ones / count - lie) / truth, math.sqrt(lie * (1 - lie) / count) / truth)
 
     @property
     def _ratio(self) -> float:
@@ -183,9 +205,9 @@ class _Counting:
         ratio = mechanism.clip / mechanism.inner.domain.radius
         return lambda start, stop: read(start, stop) * ratio
 
-    def inside(self, count: int) -> float:
-        """The share of ``count`` updates that were no longer than the clip, estimated without bias."""
-        return self.mechanism.share(self.ones, count)
+    def answers(self, count: int) -> Answers:
+        """What ``count`` clients said."""
+        return self.mechanism.answers(self.ones, count)
 
     def _parts(self, body: Body) -> tuple[Body, int]:
         """The inner body, as its mechanism wrote it, and the answer."""

@@ -23,7 +23,7 @@ from quietbit._validate import InvalidParameter, finite_real, require, whole_num
 from quietbit.mechanism.ball import Norm
 from quietbit.privacy.guarantee import Unit
 
-__all__ = ["MARGIN", "LocalPlan", "Problem", "Rows", "Score", "clip_factors", "clip_outside", "clip_rows"]
+__all__ = ["MARGIN", "MAX_CLIP", "LocalPlan", "Problem", "Rows", "Score", "clip_factors", "clip_outside", "clip_rows"]
 
 Rows = NDArray[np.float32]
 MARGIN = 2.0**-20
