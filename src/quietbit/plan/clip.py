@@ -54,15 +54,17 @@ class ClipRule:
 @final
 @dataclass(slots=True, eq=False)
 class MovingClip:
-    """The clip of a run as it moves; `history` has those of all rounds so far, this one's last."""
+    """The clip of a run as it moves; ``history`` has those of all rounds so far, the next one's last."""
 
     rule: ClipRule
     history: list[float]
+    _answered: float  # the last clip that somebody answered to
 
     @classmethod
     def from_start(cls, rule: ClipRule, clip: float) -> MovingClip:
         """Where a run begins."""
-        return cls(rule, [finite_real(clip, "clip")])
+        start = finite_real(clip, "clip")
+        return cls(rule, [start], start)
 
     @property
     def clip(self) -> float:
@@ -70,9 +72,13 @@ class MovingClip:
         return self.history[-1]
 
     def move(self, answers: Answers | None) -> None:
-        """On to the next round; without answers (a round that was skipped) the clip stays."""
-        start, found = self.history[0], self.clip
+        """On to the next round.
+
+        Where nobody answered, because no owner allows such a clip perhaps, it is that of the last round with answers.
+        """
+        start, found = self.history[0], self._answered
         if answers is not None:
+            self._answered = self.clip
             found = self.rule.following(self.clip, answers, len(self.history) - 1)
         self.history.append(min(max(found, start / REACH), start * REACH))
 

@@ -270,7 +270,8 @@ class RoundPlan:
 
         found = calibrate(
             self.mechanism, ball=ball, epsilon=budget, delta=self.delta, adjacency=self.adjacency, releases=busiest,
-            account=worst if sample else None, keep=self.keep, bit_epsilon=self._bit_epsilon(busiest), **self._choices(),
+            account=worst if sample else None, keep=self.keep, bit_epsilon=self._bit_epsilon(busiest),
+            **self._choices(),
         )  # fmt: skip
         if sample and found.saturated:
             raise InvalidParameter(

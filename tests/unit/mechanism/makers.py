@@ -71,9 +71,7 @@ MECHANISMS |= {
     f"watched {name}": Watched(MECHANISMS[name], 1.9, 0.5)
     for name in ("imvu one bit l1 beta 8", "imvu three bits five levels", "gaussian", "skellam 8 bits", "vmvu seed")
 }
-MECHANISMS["watched kept"] = Watched(
-    Projected(InterpolatedMVU(design(), Ball(Norm.L2, RADIUS, 16)), ROUND), 0.2, 0.5
-)
+MECHANISMS["watched kept"] = Watched(Projected(InterpolatedMVU(design(), Ball(Norm.L2, RADIUS, 16)), ROUND), 0.2, 0.5)
 
 
 class CountingWords:
