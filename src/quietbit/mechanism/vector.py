@@ -370,7 +370,7 @@ class _Family:
     def calibrated(self, ball: Ball, choices: Choices, target: Target, account: Account) -> Mechanism:
         """A profile for the target; for less of it where sampling, or a bit beside the release, costs something."""
         require(ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 for the vector mechanism")
-        aim = target.epsilon
+        aim, slope, before = target.epsilon, 1.0, (math.nan, math.nan)
         for number in range(8):
             profile = solve_profile(aim, target.delta, target.releases, target.adjacency)
             found = _with_rows(profile, ball, choices)
@@ -384,9 +384,11 @@ class _Family:
             )
             if reached <= target.epsilon:
                 return found
-            # What is added costs nearly the same at the next profile; a margin that grows ends the search.
-            over = reached / target.epsilon - 1 if math.isfinite(reached) else 1e-6
-            aim -= target.epsilon * (1.001 * over + 1e-9 * 4**number)
+            over = reached - target.epsilon if math.isfinite(reached) else 1e-6 * target.epsilon
+            if before[0] > aim and before[1] > reached:
+                slope = min(max((before[1] - reached) / (before[0] - aim), 0.25), 1.0)
+            before = aim, reached
+            aim -= over / slope + target.epsilon * 1e-9 * 4**number  # a margin that grows ends the search
             if not aim > 0:
                 break
         require(False, "epsilon", target.epsilon, f"at least {reached:.4g}, the least that vmvu reaches here")
