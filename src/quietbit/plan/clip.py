@@ -54,17 +54,23 @@ class ClipRule:
 @final
 @dataclass(slots=True, eq=False)
 class MovingClip:
-    """The clip of a run as it moves; ``history`` has those of all rounds so far, the next one's last."""
+    """The clip of a run as it moves; ``history`` has those of all rounds so far, the next one's last.
+
+    >>> moving = MovingClip.from_start(1.0, quantile=0.5)
+    >>> moving.move(Answers(share=1.0, deviation=0.1))  # the clip left all updates alone: it is too large
+    >>> [round(clip, 2) for clip in moving.history]
+    [1.0, 0.47]
+    """
 
     rule: ClipRule
     history: list[float]
     _answered: float  # the last clip that somebody answered to
 
     @classmethod
-    def from_start(cls, rule: ClipRule, clip: float) -> MovingClip:
-        """Where a run begins."""
+    def from_start(cls, clip: float, *, quantile: float, rate: float = RATE) -> MovingClip:
+        """Where a run begins, and the share of updates that its clip shall leave alone."""
         start = finite_real(clip, "clip")
-        return cls(rule, [start], start)
+        return cls(ClipRule(quantile, rate), [start], start)
 
     @property
     def clip(self) -> float:

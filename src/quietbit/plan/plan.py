@@ -206,7 +206,7 @@ class RoundPlan:
         """The clip at the start of a run; None where it stays."""
         if self.clip_quantile is None:
             return None
-        return MovingClip.from_start(ClipRule(self.clip_quantile, cast(float, self.clip_rate)), self.clip)
+        return MovingClip.from_start(self.clip, quantile=self.clip_quantile, rate=cast(float, self.clip_rate))
 
     def schedule(self, clients: int) -> Participation:
         """Who takes part in which round, when there are so many clients."""

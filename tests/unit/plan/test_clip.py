@@ -37,7 +37,7 @@ def test_noise_beyond_half_a_share_shortens_the_step_by_as_much() -> None:
 def test_a_start_ten_times_off_ends_at_the_quantile(factor: float, quantile: float) -> None:
     lengths = np.random.default_rng(1).lognormal(0.0, 0.7, 4000)
     wanted = float(np.quantile(lengths, quantile))
-    moving = MovingClip.from_start(ClipRule(quantile), factor * wanted)
+    moving = MovingClip.from_start(factor * wanted, quantile=quantile)
     for _ in range(60):
         moving.move(Answers(float((lengths <= moving.clip).mean()), 0.0))
     assert moving.clip == pytest.approx(wanted, rel=0.05)
@@ -46,7 +46,7 @@ def test_a_start_ten_times_off_ends_at_the_quantile(factor: float, quantile: flo
 
 
 def test_a_round_without_answers_goes_back_to_the_last_clip_that_had_some() -> None:
-    moving = MovingClip.from_start(ClipRule(0.5), 1.0)
+    moving = MovingClip.from_start(1.0, quantile=0.5)
     moving.move(None)
     assert moving.clip == 1.0
     moving.move(Answers(0.0, 0.0))
@@ -56,7 +56,7 @@ def test_a_round_without_answers_goes_back_to_the_last_clip_that_had_some() -> N
 
 
 def test_the_clip_stays_within_reach_of_its_start() -> None:
-    moving = MovingClip.from_start(ClipRule(0.5, 2.0), 1.0)
+    moving = MovingClip.from_start(1.0, quantile=0.5, rate=2.0)
     for _ in range(100):
         moving.move(Answers(1.0, 0.0))
     assert moving.clip == 1e-4
