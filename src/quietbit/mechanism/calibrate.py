@@ -16,7 +16,7 @@ from quietbit.design.table import Design
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Error, Mechanism
 from quietbit.mechanism.family import Choices, Target
-from quietbit.mechanism.projected import project
+from quietbit.mechanism.projected import Projected, ProjectedSamples, project
 from quietbit.mechanism.registry import family
 from quietbit.mechanism.watched import Watched
 from quietbit.privacy.guarantee import Adjacency, Guarantee
@@ -82,7 +82,8 @@ def calibrate(
         delta: in [0, 1); at 0 only pure mechanisms can answer.
         adjacency: what the neighbouring world is.
         releases: how often the same party takes part.
-        samples: how many samples a client has, where one of them is to be protected rather than the client.
+        samples: how many samples a client has, where one of them is to be protected rather than the client. With
+            ``keep``, their gradients are then sent by `Uplink.send_samples`.
         bits: per code; 1 by default, 16 for ``skellam``.
         levels: of the design; 2 for ``imvu``, and for ``mvu`` about the root of the dimension.
         beta: of ``imvu`` when its design is solved for.
@@ -120,6 +121,8 @@ def calibrate(
         return chosen.calibrated(within, choices, target, measured)
 
     found = calibrated(ball) if keep is None or own is not None else project(ball, keep, calibrated)
+    if samples is not None and isinstance(found, Projected):
+        found = ProjectedSamples(found)
     guarantee = priced(found)
     return Calibration(
         mechanism=whole(found),

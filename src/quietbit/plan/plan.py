@@ -29,7 +29,7 @@ from quietbit.mechanism.base import Mechanism, summable
 from quietbit.mechanism.calibrate import calibrate
 from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.mechanism.family import MAX_RELEASES, Choices
-from quietbit.mechanism.projected import project
+from quietbit.mechanism.projected import ProjectedSamples, project
 from quietbit.mechanism.registry import families, family
 from quietbit.mechanism.watched import Watched
 from quietbit.plan.account import Account
@@ -270,7 +270,8 @@ class RoundPlan:
 
         found = calibrate(
             self.mechanism, ball=ball, epsilon=budget, delta=self.delta, adjacency=self.adjacency, releases=busiest,
-            account=worst if sample else None, keep=self.keep, bit_epsilon=self._bit_epsilon(busiest),
+            account=worst if sample else None, samples=int(sizes.min()) if sample else None, keep=self.keep,
+            bit_epsilon=self._bit_epsilon(busiest),
             **self._choices(),
         )  # fmt: skip
         if sample and found.saturated:
@@ -303,6 +304,8 @@ class RoundPlan:
         if self.keep is None or own is not None:
             return built(ball)
         found = project(ball, self.keep, built)
+        if self.unit is Unit.SAMPLE:
+            return ProjectedSamples(found)
         return found.at(0) if sums else found  # behind masks all clients of a round keep the same rows
 
     def _choices(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from threading import Lock, local
-from typing import Any, Protocol, TypeAlias, TypeVar, final, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeVar, cast, final, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +25,13 @@ from quietbit._typing import FloatVector
 from quietbit._validate import InvalidParameter, require, whole_number
 from quietbit.kernel.rng import WordBlock
 from quietbit.mechanism.ball import Ball
-from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.base import Mechanism, SampleWise
 from quietbit.plan.clip import MovingClip
 from quietbit.plan.plan import RoundPlan
 from quietbit.privacy.guarantee import Trust
 from quietbit.secagg.plan import masked_size
 from quietbit.simulate.client_rng import CLIENT_BITS, ClientRng, client_rng
-from quietbit.simulate.problem import LocalPlan, Problem, Rows, clip_outside
+from quietbit.simulate.problem import LocalPlan, Problem, Rows, SampleProblem, clip_outside
 from quietbit.wire.payload import Header
 from quietbit.wire.uplink import Uplink
 
@@ -116,6 +116,10 @@ class UplinkCollector:
         # Only the mechanism clips to a clip that moves: its bit is about the update as it was.
         steps = self.steps if self.moving is None else replace(self.steps, clip=ball.radius)
         check_ball(ball, self.problem, steps)
+        shown = not isinstance(self.uplink.mechanism, SampleWise) or isinstance(self.problem, SampleProblem)
+        require(
+            shown, "problem", self.problem.name, "one with `gradients`, where samples are protected and few rows kept"
+        )
         object.__setattr__(self, "threads", whole_number(self.threads, "threads", 1, 1024))
 
     def mean(self, parameters: Rows, clients: Clients, number: int) -> FloatVector:
@@ -124,10 +128,7 @@ class UplinkCollector:
         aggregator, lock = uplink.aggregator(), Lock()
 
         def work(chunk: Clients) -> None:
-            rows = _kept_rows(self._kept, chunk.size, self.problem.dimension)
-            self.problem.updates(parameters, chunk, self.steps, rows)
-            pairs = zip(rows, chunk.tolist(), strict=True)
-            payloads = [uplink.send(row, self.rng(number, client)) for row, client in pairs]
+            payloads = self._payloads(uplink, parameters, chunk, number)
             with lock:
                 aggregator.add_all(payloads)
 
@@ -136,6 +137,16 @@ class UplinkCollector:
         if self.moving is not None:
             self.moving.move(aggregator.answers())
         return np.asarray(aggregator.mean())
+
+    def _payloads(self, uplink: Uplink, parameters: Rows, chunk: Clients, number: int) -> list[bytes]:
+        """What these clients send."""
+        if isinstance(uplink.mechanism, SampleWise):
+            shown = cast(SampleProblem, self.problem).gradients
+            return [uplink.send_samples(shown(parameters, one), self.rng(number, one)) for one in chunk.tolist()]
+        rows = _kept_rows(self._kept, chunk.size, self.problem.dimension)
+        self.problem.updates(parameters, chunk, self.steps, rows)
+        pairs = zip(rows, chunk.tolist(), strict=True)
+        return [uplink.send(row, self.rng(number, client)) for row, client in pairs]
 
     def _of_round(self, number: int) -> Uplink:
         """The uplink; where all clients of a round keep the same coordinates, or its clip moves, that of the round."""
