@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, final
 
 from quietbit._validate import require
@@ -120,7 +120,10 @@ def calibrate(
     def calibrated(within: Ball) -> Mechanism:
         return chosen.calibrated(within, choices, target, measured)
 
-    found = calibrated(ball) if keep is None or own is not None else project(ball, keep, calibrated)
+    def rotated(within: Ball) -> Mechanism:
+        return chosen.calibrated(within, replace(choices, rotated=True), target, measured)
+
+    found = calibrated(ball) if keep is None or own is not None else project(ball, keep, rotated)
     if samples is not None and isinstance(found, Projected):
         found = ProjectedSamples(found)
     guarantee = priced(found)
