@@ -31,7 +31,10 @@ Account: TypeAlias = Callable[[Mechanism], float]  # the epsilon that a mechanis
 @final
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What may be chosen of a mechanism beside its strength; None leaves it to the family."""
+    """What may be chosen of a mechanism beside its strength; None leaves it to the family.
+
+    ``rotated`` is no choice but a fact that `calibrate` knows: updates come rotated, so that no coordinate is large.
+    """
 
     bits: int | None = None
     levels: int | None = None
@@ -40,10 +43,13 @@ class Choices:
     decoder: str | None = None
     design: Design | None = None
     keep: int | str | None = None
+    rotated: bool = False
 
     def check(self, family: Family) -> None:
         """Refuse a choice that the family makes no use of."""
         for field in fields(self):
+            if field.name == "rotated":
+                continue
             value = getattr(self, field.name)
             shown = "a design" if isinstance(value, Design) else value
             used = value is None or field.name in family.uses

@@ -74,7 +74,8 @@ class RoundReport:
 
     ``uplink_payload`` counts payloads alone, ``uplink`` and ``downlink`` whole messages as the engine serialises them.
     A round without a valid release is ``skipped``: the model and the inner strategy stay as they were. Of a masked
-    sum, ``steps`` says how many sent keys, shares, their vector, and shares for unmasking.
+    sum, ``steps`` says how many sent keys, shares, their vector, and shares for unmasking. ``clip`` is that of the
+    round, where it moves.
     """
 
     round: int
@@ -88,6 +89,7 @@ class RoundReport:
     downlink: int
     reasons: tuple[str, ...]
     steps: tuple[int, ...] = ()
+    clip: float | None = None
 
 
 @final
@@ -161,6 +163,7 @@ class Report:
         lines = [f"quietbit: run {self.run}, {self.dimension:,} parameters, mechanism {self.identity[:16]}", head]
         for entry in self.rounds:
             note = f"  {' > '.join(map(str, entry.steps))}" if entry.steps else ""
+            note += "" if entry.clip is None else f"  clip {entry.clip:.3g}"
             note += "  skipped" if entry.skipped else ""
             lines.append(
                 f"{entry.round:5}  {entry.asked:5}  {entry.answered:8}  {entry.declined:8}  {entry.refused:7}"
