@@ -133,4 +133,5 @@ FAMILY = SearchedFamily(
     strength="design_epsilon",
     build=lambda ball, loss, choices: SampledCoefficient(ball, loss, choices.bits or 1),
     limits=lambda ball, choices: (LEAST_EPSILON, MOST_EPSILON),
+    baseline=True,
 )

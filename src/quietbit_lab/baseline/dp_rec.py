@@ -57,6 +57,7 @@ from quietbit_lab.baseline.tilt import draw, tilt_release
 __all__ = ["FAMILY", "RelativeEntropyCoding", "best_slope", "weight_limit"]
 
 MOST_BITS = 12
+MOST_NORMALS = 2**27  # of all candidates: about a second, whoever described the mechanism
 LEAST_EPSILON, MOST_EPSILON = 1e-3, 16.0
 LARGEST_NORMAL = 10.0
 DRAW_STREAM = 0
@@ -82,7 +83,7 @@ class RelativeEntropyCoding:
         put_in(self, "slope", finite_real(self.slope, "slope", at_most=1e4))
         put_in(self, "limit", finite_real(self.limit, "limit", at_most=MOST_EPSILON))
         put_in(self, "bits", whole_number(self.bits, "bits", 1, MOST_BITS))
-        check_ball(self.ball, Norm.L2, "DP-REC")
+        check_ball(self.ball, Norm.L2, "DP-REC", 1, MOST_NORMALS // self.candidates)
         require(self.limit >= 1e-6, "limit", self.limit, "at least 1e-6")
 
     @property
@@ -192,4 +193,5 @@ FAMILY = SearchedFamily(
     strength="design_epsilon",
     build=_build,
     limits=lambda ball, choices: (LEAST_EPSILON, MOST_EPSILON),
+    baseline=True,
 )

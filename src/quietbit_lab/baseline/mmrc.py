@@ -60,6 +60,7 @@ from quietbit_lab.baseline.tilt import draw, tilt_release
 __all__ = ["FAMILY", "MinimalRandomCoding", "best_cap", "cap_densities", "cap_levels"]
 
 MOST_BITS = 12
+MOST_NORMALS = 2**27  # of all points: about a second, whoever described the mechanism
 LEAST_EPSILON, MOST_EPSILON = 1e-4, 16.0
 CAPS = np.exp(np.linspace(math.log(1e-7), math.log(0.5), 400))
 DRAW_STREAM = 0
@@ -83,7 +84,7 @@ class MinimalRandomCoding:
         put_in(self, "bits", whole_number(self.bits, "bits", 1, MOST_BITS))
         put_in(self, "cap", finite_real(self.cap, "cap", at_most=0.5))
         require(self.cap >= 1e-9, "cap", self.cap, "at least 1e-9")
-        check_ball(self.ball, Norm.L2, "MMRC", 2)
+        check_ball(self.ball, Norm.L2, "MMRC", 2, MOST_NORMALS // self.points)
 
     @property
     def points(self) -> int:
@@ -124,9 +125,9 @@ class MinimalRandomCoding:
         return Expanded(decode, self.bits, 1.0, max_payloads, total, lambda mean: mean * scale)
 
     def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
-        """The pair of a density between PrivUnit's two levels."""
+        """The pair of a density between the two levels, or what so few points reach of them."""
         refuse_samples(samples, "MMRC looks at the direction of the whole update")
-        return tilt_release(*cap_levels(self.cap, self.design_epsilon), check_adjacency(adjacency))
+        return tilt_release(*_reached(self.cap, self.design_epsilon, self.points), check_adjacency(adjacency))
 
     def error(self) -> Error:
         """C^2 / m^2 over all coordinates."""
@@ -171,6 +172,16 @@ def cap_densities(inside: np.ndarray[tuple[int], np.dtype[np.bool_]], cap: float
     return np.where(inside, (1 - (1 - part) * low) / part, low)
 
 
+@lru_cache(maxsize=1024)
+def _reached(cap: float, epsilon: float, points: int) -> tuple[float, float]:
+    """The least and the largest density that some number of points in the cap leads to: all of them are looked at."""
+    low, high = cap_levels(cap, epsilon)
+    part = np.arange(1, points) / points
+    inside = np.where(part <= cap, high, (1 - (1 - part) * low) / part)
+    outside = np.where(part <= cap, (1 - part * high) / (1 - part), low)
+    return float(outside.min()) * (1 - 1e-14), float(inside.max()) * (1 + 1e-14)
+
+
 def _point(nonce: bytes, number: int, dimension: int) -> FloatVector:
     raw = candidate(nonce, number, dimension)
     return np.asarray(raw / np.sqrt(raw @ raw))
@@ -211,4 +222,5 @@ FAMILY = SearchedFamily(
     strength="design_epsilon",
     build=_build,
     limits=lambda ball, choices: (LEAST_EPSILON, MOST_EPSILON),
+    baseline=True,
 )

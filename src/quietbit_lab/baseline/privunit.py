@@ -25,7 +25,6 @@ from functools import lru_cache
 from typing import final
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 from scipy.special import ndtri
 
 from quietbit._validate import finite_real, require
@@ -149,6 +148,8 @@ def _moments(epsilon: float, cap: float, dimension: int) -> tuple[float, float]:
 
 @lru_cache(maxsize=1024)
 def _best_cap(epsilon: float, dimension: int) -> float:
+    from scipy.optimize import minimize_scalar  # takes longer to import than all the rest
+
     found = minimize_scalar(
         lambda log: -_moments(epsilon, math.exp(log), dimension)[0],
         bounds=(math.log(1e-8), math.log(0.5)),
@@ -165,6 +166,7 @@ def step_profile(epsilon: float) -> Profile:
     >>> round(step_profile(1.0).gain_lower ** -2, 2)
     6.33
     """
+    from scipy.optimize import minimize_scalar
 
     def gain(log: float) -> float:
         low, high = cap_levels(math.exp(log), epsilon)
@@ -192,6 +194,7 @@ FAMILY = SearchedFamily(
     strength="design_epsilon",
     build=_unit,
     limits=lambda ball, choices: (LEAST_EPSILON, MOST_EPSILON),
+    baseline=True,
 )
 FAMILY_G = SearchedFamily(
     "privunit-g",
@@ -200,4 +203,5 @@ FAMILY_G = SearchedFamily(
     strength="design_epsilon",
     build=_with_step,
     limits=lambda ball, choices: (LEAST_EPSILON, MOST_EPSILON),
+    baseline=True,
 )

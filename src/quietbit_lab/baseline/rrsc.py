@@ -60,7 +60,7 @@ from quietbit_lab.baseline.tilt import draw, subset_levels, tilt_release
 __all__ = ["FAMILY", "RotatingSimplex", "best_closest"]
 
 MOST_BITS = 12
-MOST_NUMBERS = 2**26  # of a rotated simplex: half a gigabyte
+MOST_WORK = 2**31  # multiplications of a rotation, d M^2: about a second, whoever described the mechanism
 LEAST_EPSILON, MOST_EPSILON = 1e-4, 16.0
 DRAW_STREAM = 0
 
@@ -82,7 +82,7 @@ class RotatingSimplex:
         require(self.design_epsilon >= LEAST_EPSILON, "design_epsilon", self.design_epsilon, f"at least {LEAST_EPSILON:g}")
         put_in(self, "bits", whole_number(self.bits, "bits", 1, MOST_BITS))
         put_in(self, "closest", whole_number(self.closest, "closest", 1, self.corners - 1))
-        check_ball(self.ball, Norm.L2, "RRSC", self.corners, MOST_NUMBERS // self.corners)
+        check_ball(self.ball, Norm.L2, "RRSC", self.corners, MOST_WORK // self.corners**2)
 
     @property
     def corners(self) -> int:
@@ -201,4 +201,5 @@ FAMILY = SearchedFamily(
     strength="design_epsilon",
     build=_build,
     limits=lambda ball, choices: (LEAST_EPSILON, MOST_EPSILON),
+    baseline=True,
 )

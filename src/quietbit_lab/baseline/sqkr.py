@@ -53,6 +53,7 @@ __all__ = ["FAMILY", "SubsampledSigns", "kashin"]
 MOST_BITS = 12
 LEAST_EPSILON, MOST_EPSILON = 1e-4, 16.0
 TURNS = 40
+MOST_DIMENSION = 2**21  # a few seconds of transforms, whoever described the mechanism
 SMALL = 256  # dimensions below which the cube needs more room
 RESIDUE = 0.01  # of what the search may leave over, and what cross terms of the frame may add
 
@@ -76,7 +77,7 @@ class SubsampledSigns:
         put_in = object.__setattr__
         put_in(self, "design_epsilon", finite_real(self.design_epsilon, "design_epsilon", at_most=MOST_EPSILON))
         require(self.design_epsilon >= LEAST_EPSILON, "design_epsilon", self.design_epsilon, f"at least {LEAST_EPSILON:g}")
-        check_ball(self.ball, Norm.L2, "SQKR")
+        check_ball(self.ball, Norm.L2, "SQKR", 1, MOST_DIMENSION)
         put_in(self, "bits", whole_number(self.bits, "bits", 1, min(MOST_BITS, self.length)))
         put_in(self, "level", finite_real(self.level, "level", above=1.0, at_most=100.0))
         put_in(self, "rotation_seed", whole_number(self.rotation_seed, "rotation_seed", 0))
@@ -184,4 +185,5 @@ FAMILY = SearchedFamily(
     strength="design_epsilon",
     build=_build,
     limits=lambda ball, choices: (LEAST_EPSILON, MOST_EPSILON),
+    baseline=True,
 )

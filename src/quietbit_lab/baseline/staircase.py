@@ -21,7 +21,6 @@ from functools import lru_cache
 from typing import final
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
 
 from quietbit._typing import FloatVector
@@ -182,6 +181,8 @@ def best_gamma(epsilon: float, dimension: int) -> float:
     >>> round(best_gamma(1.0, 1), 4)
     0.4167
     """
+    from scipy.optimize import minimize_scalar  # takes longer to import than all the rest
+
     found = minimize_scalar(
         lambda gamma: mean_square(epsilon, float(gamma), dimension),
         bounds=(1e-6, 1 - 1e-6),
@@ -200,6 +201,7 @@ class _Family:
     kinds: tuple[type, ...] = (Staircase,)
     uses: tuple[str, ...] = ()
     strength: str = "design_epsilon"
+    baseline: bool = True
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> Staircase:
         """The staircase of this epsilon for replace-one neighbours."""
