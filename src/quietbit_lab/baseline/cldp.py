@@ -1,8 +1,8 @@
 """CLDP's mechanism for L1 balls: one sampled Walsh-Hadamard coefficient, one bit.
 
-Idea     the coefficients of a vector of L1 norm C are at most C/sqrt(p) each, so a random one of them, rounded to a sign
-         and randomised, is unbiased for the whole vector; a bit and the number of the coefficient are all that is
-         sent. The number comes from a public nonce here.
+Idea     the coefficients of a vector of L1 norm C are at most C/sqrt(p) each, so a random one of them, rounded to a
+         sign and randomised, is unbiased for the whole vector; a bit and the number of the coefficient are all that
+         is sent. The number comes from a public nonce here.
 Symbols  p = dimension padded to a power of two; A = C/sqrt(p); k = `bits` signs (one in the paper), g as in `signs`.
 Source   Girgis, Data, Diggavi, Kairouz, Suresh (AISTATS 2021), "Shuffled model of federated learning: privacy,
          accuracy and communication trade-offs", their mechanism for the L1 ball.
@@ -33,7 +33,7 @@ from quietbit.mechanism.base import (
     check_value,
     refuse_samples,
 )
-from quietbit.mechanism.family import Choices, SearchedFamily
+from quietbit.mechanism.family import SearchedFamily
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.release import Release
 from quietbit_lab.baseline.codebook import check_ball, clipped, new_nonce, numbered_layout, put
@@ -60,7 +60,9 @@ class SampledCoefficient:
         """Refuse another norm and numbers out of range."""
         put_in = object.__setattr__
         put_in(self, "design_epsilon", finite_real(self.design_epsilon, "design_epsilon", at_most=MOST_EPSILON))
-        require(self.design_epsilon >= LEAST_EPSILON, "design_epsilon", self.design_epsilon, f"at least {LEAST_EPSILON:g}")
+        require(
+            self.design_epsilon >= LEAST_EPSILON, "design_epsilon", self.design_epsilon, f"at least {LEAST_EPSILON:g}"
+        )
         check_ball(self.ball, Norm.L1, "CLDP")
         put_in(self, "bits", whole_number(self.bits, "bits", 1, min(MOST_BITS, self.length)))
         put_in(self, "rotation_seed", whole_number(self.rotation_seed, "rotation_seed", 0))

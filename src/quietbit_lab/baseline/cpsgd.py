@@ -1,18 +1,19 @@
 """cpSGD: binomial noise on whole numbers, so that only fair coins are needed.
 
-Idea     the number of heads among N fair coins is nearly normal, and a sum of clients' coins is one binomial again; the price
-         of not being normal is a condition on N and terms that fade with it.
-Symbols  N: coins in the sum, N/4 their variance; D1, D2, D8: distances of neighbours' integers; d: codes of an update;
-         delta_0 = `release_delta`: what one release may lose.
+Idea     the number of heads among N fair coins is nearly normal, and a sum of clients' coins is one binomial again;
+         the price of not being normal is a condition on N and terms that fade with it.
+Symbols  N: coins in the sum, N/4 their variance; D1, D2, D8: distances of neighbours' integers; d: codes of an
+         update; delta_0 = `release_delta`: what one release may lose.
 Source   Agarwal, Suresh, Yu, Kumar, McMahan (NeurIPS 2018), "cpSGD", Theorem 1 with p = 1/2 and s = 1: needs
          N/4 >= max(23 log(10 d/delta_0), 2 D8), and gives
          eps = D2 sqrt(2 log(1.25/delta_0))/sqrt(N/4) + (c D2 sqrt(log(10/delta_0)) + b D1)/(N/4 (1 - delta_0/10))
                + (2/3 D8 log(1.25/delta_0) + k D8 log(20 d/delta_0) log(10/delta_0))/(N/4), b = 1/3, c = 5/2, k = 2/3.
 
-That is an (eps, delta_0) for one release and no more: any such release is a post-processing of one that is purely private but
-for an outcome of mass delta_0 (Kairouz, Oh, Viswanath 2015), so it goes into the ledger as a pure curve with lost mass.
-Composition over releases is all the worse for it, which is the published account's price and not this library's choice.
-tests/exact/test_baseline_sums.py holds the theorem against exact binomial tails. Coins are bits of random words: exact.
+That is an (eps, delta_0) for one release and no more: any such release is a post-processing of one that is purely
+private but for an outcome of mass delta_0 (Kairouz, Oh, Viswanath 2015), so it goes into the ledger as a pure curve
+with lost mass. Composition over releases is all the worse for it, which is the published account's price and not
+this library's choice. tests/exact/test_baseline_sums.py holds the theorem against exact binomial tails. Coins are
+bits of random words: exact.
 """
 
 from __future__ import annotations
@@ -128,7 +129,9 @@ def binomial_epsilon_upper(coins: int, apart: Distances, codes: int, delta: floa
     """Theorem 1's epsilon for N = ``coins`` in the sum; too few of them are refused."""
     variance = coins / 4
     least = max(23 * math.log(10 * codes / delta), 2 * apart.largest)
-    require(variance >= least, "variance of the noise in the sum", variance, f"at least {least:.4g}, as Theorem 1 needs")
+    require(
+        variance >= least, "variance of the noise in the sum", variance, f"at least {least:.4g}, as Theorem 1 needs"
+    )
     tenth, fourth = math.log(10 / delta), math.log(1.25 / delta)
     first = apart.l2 * math.sqrt(2 * fourth / variance)
     second = (2.5 * apart.l2 * math.sqrt(tenth) + apart.l1 / 3) / (variance * (1 - delta / 10))

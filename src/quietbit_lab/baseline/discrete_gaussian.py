@@ -1,18 +1,18 @@
 """The distributed discrete Gaussian: every client adds a little discrete normal noise, and only sums are seen.
 
-Idea     the sum of n discrete Gaussians of variance parameter w is, but for a tiny factor, a discrete Gaussian of n w,
-         which is as private as a continuous one.
-Symbols  w = sigma^2: of one client; tau = 10 sum_{k=1}^{n-1} exp(-2 pi^2 w k/(k+1)): bound on |log ratio| between the law
-         of the sum and the discrete Gaussian, per coordinate; D2: L2 distance of neighbours' integers.
-Source   Kairouz, Liu, Steinke (ICML 2021), Theorem 9 and its corollary for sums; Canonne, Kamath, Steinke (NeurIPS 2020),
-         Theorem 4: a discrete Gaussian has D_alpha <= alpha D2^2/(2 n w) for whole-number shifts.
+Idea     the sum of n discrete Gaussians of variance parameter w is, but for a tiny factor, a discrete Gaussian of n
+         w, which is as private as a continuous one.
+Symbols  w = sigma^2: of one client; tau = 10 sum_{k=1}^{n-1} exp(-2 pi^2 w k/(k+1)): bound on |log ratio| between
+         the law of the sum and the discrete Gaussian, per coordinate; D2: L2 distance of neighbours' integers.
+Source   Kairouz, Liu, Steinke (ICML 2021), Theorem 9 and its corollary for sums; Canonne, Kamath, Steinke (NeurIPS
+         2020), Theorem 4: a discrete Gaussian has D_alpha <= alpha D2^2/(2 n w) for whole-number shifts.
 
-Account. alpha D2^2/(2 n w) with p tau of slack (`with_slack`): sharper than the two forms of the paper where tau counts, and the
-same where it does not. tests/exact/test_baseline_sums.py holds tau against exact convolutions.
-Sampling. Thresholds of 256 bits: a draw's law is within 2^-240 of the discrete Gaussian in total variation, values beyond 22
-standard deviations (mass below 2^-340) included. If laws are (1 - h) of each other's mass plus h of anything, then P <= P_ideal + h
-<= e^eps P'_ideal + delta + h <= e^eps (P' + h) + delta + h: the loss of mass is (1 + e^eps) h, h = n p 2^-240. For every eps up
-to 64 that is below 2^-100 for n p <= 2^45, which is what is lost here; an eps above 64 is not worth a claim.
+Account. alpha D2^2/(2 n w) with p tau of slack (`with_slack`): sharper than the two forms of the paper where tau
+counts, and the same where it does not. tests/exact/test_baseline_sums.py holds tau against exact convolutions.
+Sampling. Thresholds of 512 bits: a draw's law is within h_1 = 2^-490 of the discrete Gaussian in total variation,
+what is cut off far out included. Where the real laws are within h of ideal ones in total variation, P <= P_ideal + h
+<= e^eps P'_ideal + delta + h <= e^eps (P' + h) + delta + h: the loss of mass is (1 + e^eps) h. With h = n p h_1 and
+n p <= 2^57 that is below 2^-100, which is what is lost here, for every eps up to 230; nobody needs a claim beyond.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from quietbit_lab.baseline.sums import Grid, calibrate_sums, check_sum, finest_r
 __all__ = ["DistributedDiscreteGaussian", "calibrate_discrete_gaussian", "gaussian_table", "tau_upper"]
 
 LEAST_DEVIATION = 0.5  # of one client's noise: below it the theorem says nothing
-MOST_DEVIATION = 1e5
-WORDS, DIGITS, GUARD = 4, 120, 96
+MOST_DEVIATION = 1e4
+WORDS, DIGITS, GUARD = 8, 220, 96
 LOST = 2.0**-100
 NOISE_STREAM = 1000
 
@@ -129,7 +129,7 @@ def tau_upper(variance: float, clients: int) -> float:
 
 @lru_cache(maxsize=8)
 def gaussian_table(variance: float) -> PoissonTable:
-    """Thresholds of the discrete Gaussian with this parameter, to 256 bits."""
+    """Thresholds of the discrete Gaussian with this parameter, to 512 bits."""
     context = Context(prec=DIGITS)
     exact = Decimal(variance)
     ratio = context.exp(context.divide(Decimal(-1), exact))  # weight(k+1)/weight(k) = e^(-(2k+1)/2v)

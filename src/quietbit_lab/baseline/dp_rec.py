@@ -1,17 +1,18 @@
 """DP-REC: Gaussian noise by relative entropy coding, one of N public candidates, where its account holds.
 
-Idea     N = 2^b normal vectors come from a public nonce; a client picks one with probability proportional to the ratio of
-         the Gaussian mechanism's density to the public one, exp(mu t) in t = <u, z>, and sends its number.
-Symbols  mu = `slope`; a = `limit`: exponents are cut to +-a; w_j = exp(clamp(mu t_j, -a, a)); h_j = N w_j / sum w; m = E[t]
-         of the candidate sent.
+Idea     N = 2^b normal vectors come from a public nonce; a client picks one with probability proportional to the
+         ratio of the Gaussian mechanism's density to the public one, exp(mu t) in t = <u, z>, and sends its number.
+Symbols  mu = `slope`; a = `limit`: exponents are cut to +-a; w_j = exp(clamp(mu t_j, -a, a)); h_j = N w_j / sum w; m
+         = E[t] of the candidate sent.
 Source   Triastcyn, Reisser, Louizos (2021), "DP-REC: private and communication-efficient federated learning".
 
-Where the account holds. Importance sampling from N candidates is not the Gaussian mechanism: its normaliser is a sum of N
-weights that depend on the update, and unbounded ones at that, so the Gaussian's own account is not a bound for any
-finite N. With exponents cut to +-a it is one for certain: h lies between N/(1 + (N-1) e^2a) and N/(1 + (N-1) e^-2a), and `tilt`
-does the rest. Up to twice the epsilon of the weights themselves goes to the normaliser; MMRC is the repair.
-Error, exactly. E[w_1 f(t_1)/sum w] = integral over s > 0 of E[w f e^(-s w)] (E e^(-s w))^(N-1), for f = t and t^2; across the
-update candidates are standard normal whatever was picked.
+Where the account holds. Importance sampling from N candidates is not the Gaussian mechanism: its normaliser is a sum
+of N weights that depend on the update, and unbounded ones at that, so the Gaussian's own account is not a bound for
+any finite N. With exponents cut to +-a it is one for certain: h lies between N/(1 + (N-1) e^2a) and N/(1 + (N-1)
+e^-2a), and `tilt` does the rest. Up to twice the epsilon of the weights themselves goes to the normaliser; MMRC is
+the repair.
+Error, exactly. E[w_1 f(t_1)/sum w] = integral over s > 0 of E[w f e^(-s w)] (E e^(-s w))^(N-1), for f = t and t^2;
+across the update candidates are standard normal whatever was picked.
 """
 
 from __future__ import annotations

@@ -9,11 +9,11 @@ Symbols  q = `cap`: mass of the cap; high = e^eps/(q e^eps + 1 - q), low = e^-ep
 Source   Shah, Chen, Balle, Kairouz, Theis (AISTATS 2022), "Optimal compression of locally differentially private
          mechanisms", Algorithm 2; Bhowmick et al. (2018) for PrivUnit.
 
-Privacy. N times a probability lies in [low, high] whatever c is (none or all in the cap: all alike, one), and the mean
-over the points is one: `tilt`. How exactly inner products are computed does not matter to that.
+Privacy. N times a probability lies in [low, high] whatever c is (none or all in the cap: all alike, one), and the
+mean over the points is one: `tilt`. How exactly inner products are computed does not matter to that.
 Error, exactly. c is binomial (N, q); P(cap) = f high or 1 - (1 - f) low; given the cap, points are uniform in it. So
-m = E[t | cap] (E P(cap) - q)/(1 - q), and z C/m is unbiased with a squared error of C^2/m^2 - |x|^2. The cap is the best
-one for N points, which is not PrivUnit's where points are few.
+m = E[t | cap] (E P(cap) - q)/(1 - q), and z C/m is unbiased with a squared error of C^2/m^2 - |x|^2. The cap is the
+best one for N points, which is not PrivUnit's where points are few.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ class MinimalRandomCoding:
         """Refuse another norm and numbers out of range."""
         put_in = object.__setattr__
         put_in(self, "design_epsilon", finite_real(self.design_epsilon, "design_epsilon", at_most=MOST_EPSILON))
-        require(self.design_epsilon >= LEAST_EPSILON, "design_epsilon", self.design_epsilon, f"at least {LEAST_EPSILON:g}")
+        require(
+            self.design_epsilon >= LEAST_EPSILON, "design_epsilon", self.design_epsilon, f"at least {LEAST_EPSILON:g}"
+        )
         put_in(self, "bits", whole_number(self.bits, "bits", 1, MOST_BITS))
         put_in(self, "cap", finite_real(self.cap, "cap", at_most=0.5))
         require(self.cap >= 1e-9, "cap", self.cap, "at least 1e-9")

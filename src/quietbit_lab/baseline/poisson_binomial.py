@@ -1,20 +1,22 @@
 """The Poisson binomial mechanism: a few coins a coordinate, biased by the update, and only sums are seen.
 
 Idea     others' coins are the noise, as in the library's own one-bit sums; here the bias of a coin is linear in the
-         coordinate, p = 1/2 + theta x/c, so the mean is unbiased everywhere in the clamp, at the price of a theta of at most
-         a quarter.
+         coordinate, p = 1/2 + theta x/c, so the mean is unbiased everywhere in the clamp, at the price of a theta of
+         at most a quarter.
 Symbols  m = `coins` of a client and coordinate; n = clients; c = `clamp`: coordinates are cut to +-c after a public
          rotation; S = theta C/c: L2 distance of neighbours' p for zero-out, twice that for replace-one.
 Source   Chen, Ozgur, Kairouz (ICML 2022), "The Poisson binomial mechanism for unbiased federated learning with secure
          aggregation".
 
 Account. Not the paper's bound, whose constant is not sharp, but the library's certified one for sums of bits
-(`quietbit.privacy.aggregate`): coins with bias p are the bits of a logistic design of epsilon e = log((1 + 2 theta)/(1 - 2
-theta)) at x = 1/2 + logit(p)/2e, in [0, 1]. logit is convex above 1/2, so |x - 1/2| <= |p - 1/2|/(2 theta): zero-out neighbours are
-at most S/(2 theta) apart in x. Its slope is at most 4/(1 - 4 theta^2): replace-one neighbours are at most
-2 S * 2/(e (1 - 4 theta^2)) apart. m coins are m sums that a server could see one by one: m times the divergence of one.
+(`quietbit.privacy.aggregate`): coins with bias p are the bits of a logistic design of epsilon e = log((1 + 2
+theta)/(1 - 2 theta)) at x = 1/2 + logit(p)/2e, in [0, 1]. logit is convex above 1/2, so |x - 1/2| <= |p - 1/2|/(2
+theta): zero-out neighbours are at most S/(2 theta) apart in x. Its slope is at most 4/(1 - 4 theta^2): replace-one
+neighbours are at most 2 S * 2/(e (1 - 4 theta^2)) apart. m coins are m sums that a server could see one by one: m
+times the divergence of one.
 Error of the mean at zero: c^2/(4 theta^2 m n).
-Sampling. A coin compares 64 random bits with a threshold; p is off by 2^-50 at most and at least 1/4: slack p m 2^-48.
+Sampling. A coin compares 64 random bits with a threshold; p is off by 2^-50 at most and at least 1/4: slack p m
+2^-48.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ __all__ = ["PoissonBinomial", "calibrate_poisson_binomial"]
 
 MOST_COINS = 255
 MOST_THETA = 0.25
-COMFORTABLE_THETA = 0.2
+COMFORTABLE_THETA = 0.1  # at which the change of variable costs replace-one neighbours 6 % and others nothing
 SPREAD = 5.0  # the clamp, in deviations of an evenly spread update's coordinate: one in two million is cut
 
 

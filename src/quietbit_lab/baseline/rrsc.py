@@ -79,7 +79,9 @@ class RotatingSimplex:
         """Refuse another norm, more corners than dimensions, and numbers out of range."""
         put_in = object.__setattr__
         put_in(self, "design_epsilon", finite_real(self.design_epsilon, "design_epsilon", at_most=MOST_EPSILON))
-        require(self.design_epsilon >= LEAST_EPSILON, "design_epsilon", self.design_epsilon, f"at least {LEAST_EPSILON:g}")
+        require(
+            self.design_epsilon >= LEAST_EPSILON, "design_epsilon", self.design_epsilon, f"at least {LEAST_EPSILON:g}"
+        )
         put_in(self, "bits", whole_number(self.bits, "bits", 1, MOST_BITS))
         put_in(self, "closest", whole_number(self.closest, "closest", 1, self.corners - 1))
         check_ball(self.ball, Norm.L2, "RRSC", self.corners, MOST_WORK // self.corners**2)

@@ -5,8 +5,8 @@ Idea     k of N coefficients, one from each of k strata, are picked by a public 
 Symbols  a_j in [-A, A]: coefficients; g = (high - low)/M = (e^eps - 1)/(e^eps + M - 1): what is left of a sign on
          average; w_j: rows in stratum j, about N/k.
 
-A symbol is e^eps times as likely as any other, and zero coefficients give the uniform law: `tilt` has the account. A sign
-decodes to w_j A/g at its row and zero elsewhere, which is unbiased for the coefficients.
+A symbol is e^eps times as likely as any other, and zero coefficients give the uniform law: `tilt` has the account. A
+sign decodes to w_j A/g at its row and zero elsewhere, which is unbiased for the coefficients.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def sign_gain(bits: int, epsilon: float) -> float:
     return (high - low) / (1 << bits)
 
 
-def symbol_of(coefficients: FloatVector, reach: float, bits: int, epsilon: float, nonce: bytes, block: WordBlock) -> int:
+def symbol_of(
+    coefficients: FloatVector, reach: float, bits: int, epsilon: float, nonce: bytes, block: WordBlock
+) -> int:
     """The symbol that is sent for coefficients of magnitude at most ``reach``; larger ones are cut to it."""
     kept = np.clip(coefficients[rows(nonce, bits, coefficients.size)] / reach, -1.0, 1.0)
     uniform = (block.uniform64(ROUNDING_STREAM, 0, bits) >> np.uint64(11)) * 2.0**-53

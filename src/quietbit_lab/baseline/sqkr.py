@@ -1,18 +1,19 @@
 """SQKR: subsampled signs of Kashin's representation, by randomised response.
 
-Idea     in a redundant frame every vector has coefficients that are all of about the same size (Kashin); a few of their
-         signs, sampled by public randomness, say as much about it as any others, and one randomised response hides them
-         together.
+Idea     in a redundant frame every vector has coefficients that are all of about the same size (Kashin); a few of
+         their signs, sampled by public randomness, say as much about it as any others, and one randomised response
+         hides them together.
 Symbols  d = dimension; N = 2d padded to a power of two: length of the coefficients; F: two public rotations of the
-         padded vector, an isometry R^d -> R^N, so that x = F^T a for a = F x and for many others; A = level C/sqrt(N):
-         bound on |a_j|; k = `bits`.
+         padded vector, an isometry R^d -> R^N, so that x = F^T a for a = F x and for many others; A = level
+         C/sqrt(N): bound on |a_j|; k = `bits`.
 Source   Chen, Kairouz, Ozgur (NeurIPS 2020), "Breaking the communication-privacy-accuracy trilemma"; Lyubarskii and
          Vershynin (2010) for the representation.
 
-The representation is looked for by projecting back and forth between the cube and the plane F^T a = x: a_0 = F x, then
-cut to the cube, then add F of what is missing. One rotation is no frame for that: half the rows of a padded vector's
-Walsh-Hadamard transform repeat the other half. At level 1.9 and N >= 2d, 40 turns leave less than 1/1000 of the
-update; what is left is a bias, and the last cut makes |a_j| <= A certain, on which nothing in the account depends.
+The representation is looked for by projecting back and forth between the cube and the plane F^T a = x: a_0 = F x,
+then cut to the cube, then add F of half as much again as is missing. Always as many turns, so that time tells
+nothing. One rotation is no frame for that: half the rows of a padded vector's Walsh-Hadamard transform repeat the
+other half. At level 1.9 and N >= 2d, 20 turns leave less than 1/1000 of the update; what is left is a bias, and the
+last cut makes |a_j| <= A certain, on which nothing in the account depends.
 Error: N A^2/(k g^2) = level^2 C^2/(k g^2) per coordinate, g as in `signs`. The published comparison has 3.57 for
 level^2 by its own search for coefficients; 1.9^2 = 3.61.
 """
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import final
 
 import numpy as np
@@ -29,7 +31,7 @@ from quietbit._typing import FloatVector
 from quietbit._validate import finite_real, require, whole_number
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
-from quietbit.kernel.transform import padded_size, rotate, rotate_back
+from quietbit.kernel.transform import hadamard_, padded_size, signs
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import (
     Accumulator,
@@ -52,7 +54,7 @@ __all__ = ["FAMILY", "SubsampledSigns", "kashin"]
 
 MOST_BITS = 12
 LEAST_EPSILON, MOST_EPSILON = 1e-4, 16.0
-TURNS = 40
+TURNS, STEP = 20, 1.5
 MOST_DIMENSION = 2**21  # a few seconds of transforms, whoever described the mechanism
 SMALL = 256  # dimensions below which the cube needs more room
 RESIDUE = 0.01  # of what the search may leave over, and what cross terms of the frame may add
@@ -76,7 +78,9 @@ class SubsampledSigns:
         """Refuse another norm and numbers out of range."""
         put_in = object.__setattr__
         put_in(self, "design_epsilon", finite_real(self.design_epsilon, "design_epsilon", at_most=MOST_EPSILON))
-        require(self.design_epsilon >= LEAST_EPSILON, "design_epsilon", self.design_epsilon, f"at least {LEAST_EPSILON:g}")
+        require(
+            self.design_epsilon >= LEAST_EPSILON, "design_epsilon", self.design_epsilon, f"at least {LEAST_EPSILON:g}"
+        )
         check_ball(self.ball, Norm.L2, "SQKR", 1, MOST_DIMENSION)
         put_in(self, "bits", whole_number(self.bits, "bits", 1, min(MOST_BITS, self.length)))
         put_in(self, "level", finite_real(self.level, "level", above=1.0, at_most=100.0))
@@ -152,16 +156,23 @@ def kashin(vector: FloatVector, length: int, reach: float, seed: int) -> FloatVe
     for _ in range(TURNS):
         cut = np.clip(found, -reach, reach)
         padded[: vector.size] = vector - _back(cut, seed)[: vector.size]
-        found = cut + _forth(padded, seed)
+        found = cut + STEP * _forth(padded, seed)
     return np.clip(found, -reach, reach)
 
 
 def _forth(padded: FloatVector, seed: int) -> FloatVector:
-    return rotate(rotate(padded, 2 * seed), 2 * seed + 1)
+    first, second = _both_signs(padded.size, seed)
+    return np.asarray(hadamard_(hadamard_(padded * first) * second))
 
 
 def _back(coefficients: FloatVector, seed: int) -> FloatVector:
-    return rotate_back(rotate_back(coefficients, 2 * seed + 1), 2 * seed)
+    first, second = _both_signs(coefficients.size, seed)
+    return np.asarray(hadamard_(hadamard_(coefficients.copy()) * second) * first)
+
+
+@lru_cache(maxsize=4)
+def _both_signs(size: int, seed: int) -> tuple[FloatVector, FloatVector]:
+    return signs(size, 2 * seed), signs(size, 2 * seed + 1)
 
 
 def best_bits(epsilon: float) -> int:

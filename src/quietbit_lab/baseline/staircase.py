@@ -3,13 +3,14 @@
 Idea     Laplace noise falls as fast everywhere as privacy allows; it is enough to fall by e^-epsilon once per unit of
          sensitivity. The density is constant on rings of the L1 norm: high on the first part of each unit, lower by
          e^-epsilon on the rest. In one dimension no additive noise has a smaller variance.
-Symbols  D = `width` radii: the sensitivity that one step covers; b = e^-epsilon; gamma: share of a unit on the higher part;
-         density b^k on [k D, (k + gamma) D), b^(k+1) on [(k + gamma) D, (k+1) D) of the L1 norm.
-Source   Geng and Viswanath (2014), "The optimal mechanism in differential privacy"; Geng, Kairouz, Oh, Viswanath (2015) for
-         several dimensions.
+Symbols  D = `width` radii: the sensitivity that one step covers; b = e^-epsilon; gamma: share of a unit on the
+         higher part; density b^k on [k D, (k + gamma) D), b^(k+1) on [(k + gamma) D, (k+1) D) of the L1 norm.
+Source   Geng and Viswanath (2014), "The optimal mechanism in differential privacy"; Geng, Kairouz, Oh, Viswanath
+         (2015) for several dimensions.
 
-A trap: independent staircases per coordinate are no L1 mechanism. A coordinate that moves by any small amount may cost a whole
-epsilon, and so does the next. The rings are of the whole vector's norm, so neighbours within j D cost j epsilon.
+A trap: independent staircases per coordinate are no L1 mechanism. A coordinate that moves by any small amount may
+cost a whole epsilon, and so does the next. The rings are of the whole vector's norm, so neighbours within j D cost j
+epsilon.
 Floats. As for Laplace noise, the account is that of real numbers; floats have low digits that it does not cover.
 """
 
@@ -74,7 +75,9 @@ class Staircase:
         """Refuse another norm and numbers out of range."""
         put = object.__setattr__
         put(self, "design_epsilon", finite_real(self.design_epsilon, "design_epsilon", at_most=MOST_EPSILON))
-        require(self.design_epsilon >= LEAST_EPSILON, "design_epsilon", self.design_epsilon, f"at least {LEAST_EPSILON:g}")
+        require(
+            self.design_epsilon >= LEAST_EPSILON, "design_epsilon", self.design_epsilon, f"at least {LEAST_EPSILON:g}"
+        )
         put(self, "width", finite_real(self.width, "width", at_most=2.0))
         put(self, "gamma", finite_real(self.gamma, "gamma", at_most=1.0))
         check_ball(self.ball, Norm.L1, "the staircase", 1, MOST_DIMENSION)

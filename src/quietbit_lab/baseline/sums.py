@@ -1,11 +1,12 @@
 """What baselines for secure sums share: public rotation, integers within a certain length, a modulus.
 
-Idea     an update is rotated, scaled to whole numbers whose length is bounded for certain, given whole-number noise and
-         reduced modulo 2^b; sums modulo 2^b are those of the integers as long as these stay inside, which a rule for the
-         scale makes all but certain. Wrapping costs accuracy, never privacy.
-Symbols  C = radius; n = clients; p = padded dimension; s C = `reach`: the radius in units of the integers; D1, D2, D8:
-         largest L1, L2 and maximum distance of neighbours' integers; v: variance of the noise in the sum.
-Source   Kairouz, Liu, Steinke (ICML 2021): rotation and conditional rounding; the library's Skellam follows the same road.
+Idea     an update is rotated, scaled to whole numbers whose length is bounded for certain, given whole-number noise
+         and reduced modulo 2^b; sums modulo 2^b are those of the integers as long as these stay inside, which a rule
+         for the scale makes all but certain. Wrapping costs accuracy, never privacy.
+Symbols  C = radius; n = clients; p = padded dimension; s C = `reach`: the radius in units of the integers; D1, D2,
+         D8: largest L1, L2 and maximum distance of neighbours' integers; v: variance of the noise in the sum.
+Source   Kairouz, Liu, Steinke (ICML 2021): rotation and conditional rounding; the library's Skellam follows the same
+         road.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class Grid:
 
     @property
     def size(self) -> int:
-        """p."""
+        """P."""
         return padded_size(self.ball.dimension)
 
     @property
@@ -106,9 +107,7 @@ class Grid:
         l1 = min(self.squared_length, math.sqrt(self.size) * l2)
         return Distances(*(round_up(times * one, 1e-15) for one in (l1, l2, l2)))
 
-    def integers(
-        self, update: Parts, rng: RandomBits, kernel: Kernel
-    ) -> tuple[NDArray[np.int64], WordBlock]:
+    def integers(self, update: Parts, rng: RandomBits, kernel: Kernel) -> tuple[NDArray[np.int64], WordBlock]:
         """The rounded vector, and the words it was rounded with, streams from 1000 on unused."""
         inside = clipped(self.ball, update, rng, kernel)
         rotated = rotate(inside, self.rotation_seed) * (self.reach / self.ball.radius)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from quietbit.mechanism.vector import VectorMVU
 from quietbit_lab.baseline.cldp import SampledCoefficient
 from quietbit_lab.baseline.dp_rec import RelativeEntropyCoding
 from quietbit_lab.baseline.mmrc import MinimalRandomCoding
-from quietbit_lab.baseline.privunit import PrivUnit, step_profile
+from quietbit_lab.baseline.privunit import PrivUnit
 from quietbit_lab.baseline.rrsc import RotatingSimplex
 from quietbit_lab.baseline.sqkr import SubsampledSigns
 from quietbit_lab.baseline.staircase import Staircase
@@ -16,7 +15,6 @@ from unit.mechanism.makers import POINTED, ROUND
 
 BASELINES: dict[str, Any] = {
     "privunit": PrivUnit(ROUND, 2.0, 0.2),
-    "privunit-g": VectorMVU(step_profile(2.0), ROUND, 128),
     "rrsc": RotatingSimplex(ROUND, 3.0, 3, 2),
     "mmrc": MinimalRandomCoding(ROUND, 3.0, 4, 0.2),
     "sqkr": SubsampledSigns(ROUND, 3.0, 3, 2.5),
