@@ -182,9 +182,14 @@ def best_slope(limit: float, bits: int) -> float:
 
 
 def _build(ball: Ball, loss: float, choices: Choices) -> RelativeEntropyCoding:
-    bits = choices.bits or max(1, min(8, round(loss)))
-    limit = weight_limit(loss, bits)
-    return RelativeEntropyCoding(ball, best_slope(limit, bits), limit, bits)
+    """With up to a byte, unless bits are chosen, the best: more candidates leave less epsilon for the weights."""
+    check_ball(ball, Norm.L2, "DP-REC", 1, MOST_NORMALS // 2)
+    room = min(8, (MOST_NORMALS // ball.dimension).bit_length() - 1)
+    found = []
+    for bits in (choices.bits,) if choices.bits else range(1, room + 1):
+        limit = weight_limit(loss, bits)
+        found.append(RelativeEntropyCoding(ball, best_slope(limit, bits), limit, bits))
+    return max(found, key=lambda one: one.gain)
 
 
 FAMILY = SearchedFamily(

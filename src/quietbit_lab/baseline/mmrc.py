@@ -211,9 +211,9 @@ def best_cap(epsilon: float, bits: int, dimension: int) -> float:
 
 
 def _build(ball: Ball, loss: float, choices: Choices) -> MinimalRandomCoding:
-    """As many bits as epsilon has nats, as in the published comparison, unless they are chosen."""
-    check_ball(ball, Norm.L2, "MMRC", 2)
-    bits = choices.bits or max(1, min(8, round(loss)))
+    """One byte, unless bits are chosen: fewer (the published comparison has one for each nat) are worse."""
+    check_ball(ball, Norm.L2, "MMRC", 2, MOST_NORMALS // 2)
+    bits = choices.bits or min(8, (MOST_NORMALS // ball.dimension).bit_length() - 1)
     return MinimalRandomCoding(ball, loss, bits, best_cap(loss, bits, ball.dimension))
 
 

@@ -190,9 +190,10 @@ def best_closest(epsilon: float, bits: int) -> int:
 
 
 def _build(ball: Ball, loss: float, choices: Choices) -> RotatingSimplex:
-    """As many bits as epsilon has nats, as its authors do, unless they are chosen."""
-    room = ball.dimension.bit_length() - 1
-    bits = choices.bits or max(1, min(8, room, round(loss)))
+    """One byte, unless bits are chosen: fewer (its authors take one for each nat) are worse and no shorter."""
+    check_ball(ball, Norm.L2, "RRSC", 2, MOST_WORK // 4)
+    room = min(ball.dimension.bit_length() - 1, ((MOST_WORK // ball.dimension).bit_length() - 1) // 2)
+    bits = choices.bits or min(8, room)
     return RotatingSimplex(ball, loss, bits, best_closest(loss, bits))
 
 
