@@ -112,7 +112,7 @@ class SearchedFamily:
     """A family whose strength is found by search: ``build`` makes the mechanism of a loss.
 
     ``limits`` gives the least and the largest loss; ``inverse`` says that the strength is one over the loss, as for
-    noise.
+    noise. A ``baseline`` is there to be compared with: it answers to its word, and nothing else ever picks it.
     """
 
     name: str
@@ -122,6 +122,7 @@ class SearchedFamily:
     build: Callable[[Ball, float, Choices], Mechanism]
     limits: Callable[[Ball, Choices], tuple[float, float]]
     inverse: bool = False
+    baseline: bool = False
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> Mechanism:
         """The mechanism of this strength."""
