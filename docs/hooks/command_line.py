@@ -44,12 +44,27 @@ def _section(name: str, command: Any) -> str:
 
 
 def _command(name: str, command: Any) -> str:
-    text, _, example = (" ".join(command.help.split())).partition("Example: ")
+    text, *examples = " ".join(command.help.split()).split("Example: ")
     shown = [one for one in command.params if one.name not in ("help", "json")]
     arguments = [one for one in shown if one.param_type_name == "argument"]
     options = [one for one in shown if one.param_type_name == "option"]
     words = " ".join(["quietbit", name, *(_metavar(one) for one in arguments), *(["[OPTIONS]"] if options else [])])
-    lines = [f"## quietbit {name}", "", text.strip(), "", "```text", words, f"# {example}", "```", ""]
+    lines = [
+        f"## quietbit {name}",
+        "",
+        text.strip(),
+        "",
+        "```text",
+        words,
+        "```",
+        "",
+        "For example:",
+        "",
+        "```bash",
+        *(example.strip() for example in examples),
+        "```",
+        "",
+    ]
     for heading, group in (("Argument", arguments), ("Option", options)):
         if group:
             lines += [f"| {heading} | Meaning | Default |", "|---|---|---|", *map(_row, group), ""]

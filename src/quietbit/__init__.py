@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from quietbit.mechanism.interpolated import InterpolatedMVU
     from quietbit.mechanism.skellam import Skellam
     from quietbit.mechanism.vector import VectorMVU
+    from quietbit.mechanism.watched import Watched
+    from quietbit.plan.clip import MovingClip
     from quietbit.plan.compare import Comparison, compare
     from quietbit.privacy.curve import PrivacyCurve
     from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
@@ -92,6 +94,8 @@ _HOMES = {
     "mechanism.interpolated": ("InterpolatedMVU",),
     "mechanism.skellam": ("Skellam",),
     "mechanism.vector": ("VectorMVU",),
+    "mechanism.watched": ("Watched",),
+    "plan.clip": ("MovingClip",),
     "plan.compare": (
         "Comparison",
         "compare",
@@ -143,6 +147,7 @@ __all__ = [
     "MaskedSum",
     "Mechanism",
     "MissingDependency",
+    "MovingClip",
     "Norm",
     "PrivacyCurve",
     "ProtocolError",
@@ -158,6 +163,7 @@ __all__ = [
     "Unit",
     "Uplink",
     "VectorMVU",
+    "Watched",
     "__version__",
     "audit",
     "calibrate",

@@ -97,12 +97,11 @@ def calibrate(
     """Find the most accurate mechanism of its kind within a privacy target.
 
     With --trust secure-aggregation the server sees sums of codes alone: their account meets the target,
-    releases are the sums a client takes part in, and the answer is compared with the alternatives.
+    releases are the sums a client takes part in, and the answer is compared with the alternatives. With --cohort
+    the answer says what to expect of a round; quietbit compare shows all mechanisms.
 
     Example: quietbit calibrate --mechanism imvu --bits 1 --epsilon 3 --delta 1e-5 --releases 50
     --adjacency replace-one
-
-    Which mechanism? quietbit compare shows them all. With --cohort the answer says what to expect of a round.
 
     Example: quietbit calibrate --mechanism vmvu --epsilon 4 --delta 0 --adjacency replace-one --dimension 1000000
 

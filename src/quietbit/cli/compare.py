@@ -50,6 +50,9 @@ def compare(
         int | None,
         typer.Option(help="Of a cohort, for secure aggregation: who answers and does not collude (all unless said)."),
     ] = None,
+    baselines: Annotated[
+        bool, typer.Option("--baselines", help="Rows for the field's other mechanisms too, none of which is chosen.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Draw noise over releases and over bytes, as png, svg or pdf.")
     ] = None,
@@ -75,7 +78,7 @@ def compare(
     }  # fmt: skip
     ball = quietbit.Ball(norm_of(norm), clip, dimension)
     with progress_bar("Comparing", quiet=json) as report:
-        found = quietbit.compare(ball, rounds=rounds, releases=releases, report=report, **given)
+        found = quietbit.compare(ball, rounds=rounds, releases=releases, baselines=baselines, report=report, **given)
     if out is not None:
         from quietbit.plot.compare import compare_releases, plot_comparison
         from quietbit.plot.figure import save_figure

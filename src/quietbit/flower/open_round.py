@@ -15,13 +15,14 @@ from flwr.app import Array, Message
 
 from quietbit._typing import FloatVector
 from quietbit._validate import InvalidPayload, QuietbitError
-from quietbit.flower.layout import Layout
-from quietbit.flower.messages import join_pieces
-from quietbit.flower.plaintext import DECLINED, note_metrics, one_line
-from quietbit.flower.report import Account, RoundReport
+from quietbit.flower.plaintext import DECLINED, note_metrics
 from quietbit.flower.wire import WireSizes
 from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.watched import Answers
+from quietbit.node.layout import Layout
+from quietbit.node.messages import join_pieces, one_line
 from quietbit.node.question import Framed
+from quietbit.node.report import Account, RoundReport
 from quietbit.wire.aggregate import Aggregator
 from quietbit.wire.uplink import Uplink
 
@@ -89,6 +90,10 @@ class OpenRound:
     def metrics(self) -> dict[str, float]:
         """The plain mean of every number that nodes let through, over the nodes that did."""
         return {name: sum(values) / len(values) for name, values in sorted(self._metrics.items())}
+
+    def answers(self) -> Answers | None:
+        """What nodes said about the clip, where it moves."""
+        return self._aggregator.answers()
 
     def report(self) -> RoundReport:
         """The counts so far."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any, final
 
@@ -35,16 +36,16 @@ from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
 from quietbit._validate import QuietbitError, require
-from quietbit.flower.layout import Layout
-from quietbit.flower.messages import RECORD, Request
 from quietbit.flower.open_round import OpenRound
 from quietbit.flower.plaintext import METRICS, note_metrics
-from quietbit.flower.report import Account, NodeReport, Report, RoundReport
 from quietbit.flower.secure_round import SecureRound
-from quietbit.flower.settings import RunSettings
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.filter import Price
+from quietbit.node.layout import Layout
+from quietbit.node.messages import RECORD, Request
+from quietbit.node.report import Account, NodeReport, Report, RoundReport
+from quietbit.node.settings import RunSettings
 
 __all__ = ["PrivateStrategy"]
 
@@ -59,7 +60,7 @@ SINGLE = (
 class PrivateStrategy(Strategy):
     """``PrivateStrategy(FedAvg(...), context.run_config)``: use it as the strategy it wraps.
 
-    The settings come from the run config (`quietbit.flower.settings` has the keys). `report` says what happened.
+    The settings come from the run config (`quietbit.node.settings` has the keys). `report` says what happened.
     """
 
     def __init__(self, inner: Strategy, run_config: Mapping[str, Any]) -> None:
@@ -73,6 +74,7 @@ class PrivateStrategy(Strategy):
         self._open: OpenRound | SecureRound | None = None
         self._rounds: list[RoundReport] = []
         self._mechanism: Mechanism | None = None
+        self._moving = self.settings.plan(self.settings.epsilon).moving_clip()
         self._price = Price.nothing()
         self._run = 0
 
@@ -81,7 +83,7 @@ class PrivateStrategy(Strategy):
     ) -> Iterable[Message]:
         """The inner strategy's questions, with quietbit's settings beside the model."""
         layout = Layout.of(arrays, self.settings)
-        mechanism = self.settings.mechanism_for(layout.dimension)
+        mechanism = self._of_round(self.settings.mechanism_for(layout.dimension))
         if self._mechanism is not None:
             known = self._mechanism.domain.dimension
             require(
@@ -108,7 +110,7 @@ class PrivateStrategy(Strategy):
         for reply in replies:
             current.take(reply)
         mean = current.mean()
-        outcome = current.report()
+        outcome = self._moved(current)
         self._rounds.append(outcome)
         for reason in outcome.reasons:
             log(WARNING, "quietbit: round %s: %s", server_round, reason)
@@ -183,10 +185,26 @@ class PrivateStrategy(Strategy):
             guarantee=self._account.worst(self._price) if mechanism is not None else None,
         )
 
+    def _of_round(self, mechanism: Any) -> Mechanism:
+        """The mechanism of the round that is next: where the clip moves, at the clip of this round."""
+        found: Mechanism = mechanism if self._moving is None else mechanism.at_clip(self._moving.clip)
+        return found
+
+    def _moved(self, current: OpenRound | SecureRound) -> RoundReport:
+        """What happened in a round; where the clip moves, it goes on to the next one's."""
+        outcome = current.report()
+        if self._moving is None:
+            return outcome
+        clip = self._moving.clip
+        self._moving.move(current.answers() if isinstance(current, OpenRound) else None)
+        return replace(outcome, clip=clip)
+
     def _numbers(self, outcome: RoundReport) -> dict[str, MetricRecordValues]:
         """Our own metrics of a round, for Flower's result."""
         worst = self._account.worst(self._price)
+        clip = {} if outcome.clip is None else {"quietbit-clip": outcome.clip}
         return {
+            **clip,
             "quietbit-asked": outcome.asked,
             "quietbit-answered": outcome.answered,
             "quietbit-refused": outcome.refused,

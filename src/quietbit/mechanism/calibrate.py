@@ -17,9 +17,10 @@ from quietbit._validate import InvalidParameter, QuietbitError, require
 from quietbit.design.table import Design
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Error, Mechanism
-from quietbit.mechanism.family import Choices, Target
-from quietbit.mechanism.projected import project
+from quietbit.mechanism.family import Choices, Target, is_baseline
+from quietbit.mechanism.projected import Projected, ProjectedSamples, project
 from quietbit.mechanism.registry import families, family
+from quietbit.mechanism.watched import Watched
 from quietbit.privacy.guarantee import Adjacency, Guarantee
 
 __all__ = ["AUTO", "AUTO_RULE", "Alternative", "Calibration", "alternatives", "calibrate", "smallest_of_the_best"]
@@ -70,13 +71,15 @@ class Calibration:
 class Alternative:
     """One way to meet a target: a family's word, whether few coordinates are kept, and what came of it.
 
-    Where the target is out of reach there is no calibration, and ``refusal`` is the sentence that says why.
+    Where the target is out of reach there is no calibration, and ``refusal`` is the sentence that says why. A
+    ``baseline`` is there to be compared with, and never chosen.
     """
 
     mechanism: str
     keep: int | str | None
     calibration: Calibration | None
     refusal: str = ""
+    baseline: bool = False
 
 
 def calibrate(
@@ -95,6 +98,7 @@ def calibrate(
     decoder: str | None = None,
     design: Design | None = None,
     keep: int | str | None = None,
+    bit_epsilon: float | None = None,
     account: Priced | None = None,
 ) -> Calibration:
     """The most accurate mechanism of its kind whose releases together stay within (epsilon, delta).
@@ -109,7 +113,8 @@ def calibrate(
         delta: in [0, 1); at 0 only pure mechanisms can answer.
         adjacency: what the neighbouring world is.
         releases: how often the same party takes part.
-        samples: how many samples a client has, where one of them is to be protected rather than the client.
+        samples: how many samples a client has, where one of them is to be protected rather than the client. With
+            ``keep``, their gradients are then sent by `Uplink.send_samples`.
         bits: per code; 1 by default, 16 for ``skellam``.
         levels: of the design; 2 for ``imvu``, and for ``mvu`` about the root of the dimension.
         beta: of ``imvu`` when its design is solved for.
@@ -118,6 +123,8 @@ def calibrate(
         design: calibrate beta for this design (``imvu``).
         keep: how many rotated coordinates a client keeps, a power of two, or ``auto``: as many as make the projection
             cost at most 1 % of the error. By default ``vmvu`` keeps 1,024 or more, and the others all.
+        bit_epsilon: what the bit of a clip that moves costs in every release (`Watched`); the budget is met for
+            both together. By default the clip stays where it is, and there is no bit.
         account: the guarantee of the most exposed party, where that is not ``releases`` times the mechanism's own
             (samples of clients of several sizes, say).
 
@@ -128,16 +135,20 @@ def calibrate(
     if mechanism == AUTO:
         unused = Choices(bits, levels, beta, clamp, decoder, design, None)
         require(unused == Choices(), "mechanism", AUTO, "named where bits, levels, beta, clamp, decoder or design are")
-        return _chosen(alternatives(ball, target, samples=samples, keep=keep, account=account), target)
+        ways = alternatives(ball, target, samples=samples, keep=keep, bit_epsilon=bit_epsilon, account=account)
+        return _chosen(ways, target)
     chosen = family(mechanism)
     own = keep if "keep" in chosen.uses else None  # others keep coordinates by a wrapper
     choices = Choices(bits, levels, beta, clamp, decoder, design, own)
     choices.check(chosen)
 
+    def whole(found: Mechanism) -> Mechanism:
+        return found if bit_epsilon is None else Watched(found, found.domain.radius, bit_epsilon)
+
     def priced(found: Mechanism) -> Guarantee:
         if account is not None:
-            return account(found)
-        return found.privacy(target.adjacency, samples).repeat(target.releases).guarantee(target.delta)
+            return account(whole(found))
+        return whole(found).privacy(target.adjacency, samples).repeat(target.releases).guarantee(target.delta)
 
     def measured(found: Mechanism) -> float:
         return priced(found).epsilon_upper
@@ -145,10 +156,15 @@ def calibrate(
     def calibrated(within: Ball) -> Mechanism:
         return chosen.calibrated(within, choices, target, measured)
 
-    found = calibrated(ball) if keep is None or own is not None else project(ball, keep, calibrated)
+    def rotated(within: Ball) -> Mechanism:
+        return chosen.calibrated(within, replace(choices, rotated=True), target, measured)
+
+    found = calibrated(ball) if keep is None or own is not None else project(ball, keep, rotated)
+    if samples is not None and isinstance(found, Projected):
+        found = ProjectedSamples(found)
     guarantee = priced(found)
     return Calibration(
-        mechanism=found,
+        mechanism=whole(found),
         guarantee=guarantee,
         releases=target.releases,
         error=found.error(),
@@ -163,39 +179,51 @@ def alternatives(
     *,
     samples: int | None = None,
     keep: int | str | None = None,
+    bit_epsilon: float | None = None,
     account: Priced | None = None,
+    baselines: bool = False,
     report: Callable[[float, str], None] | None = None,
 ) -> tuple[Alternative, ...]:
     """Every family calibrated to the target; on an L2 ball also with as few coordinates kept as cost 1 % of the error.
 
-    With ``keep`` given, that many are kept by all. ``report(fraction, message)`` is told what is looked at.
+    With ``keep`` given, that many are kept by all. ``baselines``: those too that are there to be compared with alone.
+    ``report(fraction, message)`` is told what is looked at.
     """
     ways: list[tuple[str, int | str | None]] = []
     for word, one in families().items():
-        ways.append((word, keep))
-        if keep is None and ball.norm is Norm.L2 and samples is None and "keep" not in one.uses:
+        only = is_baseline(one)
+        if not only or baselines:
+            ways.append((word, keep))
+        if keep is None and ball.norm is Norm.L2 and samples is None and "keep" not in one.uses and not only:
             ways.append((word, "auto"))
     found = []
     for place, (word, kept) in enumerate(ways):
         if report is not None:
             report(place / len(ways), word)
         look = _looked if account is None else _looked.__wrapped__  # an account of somebody's own is not remembered
-        found.append(look(word, kept, ball, target, samples, account))
+        found.append(look(word, kept, ball, target, samples, bit_epsilon, account))
     return tuple(found)
 
 
 @lru_cache(maxsize=256)
 def _looked(
-    word: str, keep: int | str | None, ball: Ball, target: Target, samples: int | None, account: Priced | None
+    word: str,
+    keep: int | str | None,
+    ball: Ball,
+    target: Target,
+    samples: int | None,
+    bit_epsilon: float | None,
+    account: Priced | None,
 ) -> Alternative:
+    baseline = is_baseline(family(word))
     try:
         found = calibrate(
             word, ball=ball, epsilon=target.epsilon, delta=target.delta, adjacency=target.adjacency,
-            releases=target.releases, samples=samples, keep=keep, account=account,
+            releases=target.releases, samples=samples, keep=keep, bit_epsilon=bit_epsilon, account=account,
         )  # fmt: skip
     except QuietbitError as error:
-        return Alternative(word, keep, None, str(error))
-    return Alternative(word, keep, found)
+        return Alternative(word, keep, None, str(error), baseline)
+    return Alternative(word, keep, found, baseline=baseline)
 
 
 def smallest_of_the_best(errors: Sequence[float], sizes: Sequence[int]) -> int:
@@ -213,7 +241,7 @@ def _chosen(ways: Sequence[Alternative], target: Target) -> Calibration:
 
     Only among mechanisms whose decoded mean is the update: whoever asks for one by name knows what to divide by.
     """
-    reached = [(way.mechanism, way.calibration) for way in ways if way.calibration is not None]
+    reached = [(way.mechanism, way.calibration) for way in ways if way.calibration is not None and not way.baseline]
     known = [(word, found) for word, found in reached if abs(found.error.gain - 1) <= TRUE_GAIN]
     if not known:
         said = "; ".join(f"{way.mechanism}: {way.refusal.rstrip('.')}" for way in ways)

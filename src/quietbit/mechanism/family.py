@@ -20,7 +20,16 @@ from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Mechanism
 from quietbit.privacy.guarantee import Adjacency, check_delta
 
-__all__ = ["FEWER", "Account", "Choices", "Family", "SearchedFamily", "Target", "largest_private"]
+__all__ = [
+    "FEWER",
+    "Account",
+    "Choices",
+    "Family",
+    "SearchedFamily",
+    "Target",
+    "is_baseline",
+    "largest_private",
+]
 
 ACCURACY = 2e-5
 FEWER = "fewer releases or another mechanism would help"
@@ -32,7 +41,10 @@ Account: TypeAlias = Callable[[Mechanism], float]  # the epsilon that a mechanis
 @final
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What may be chosen of a mechanism beside its strength; None leaves it to the family."""
+    """What may be chosen of a mechanism beside its strength; None leaves it to the family.
+
+    ``rotated`` is no choice but a fact that `calibrate` knows: updates come rotated, so that no coordinate is large.
+    """
 
     bits: int | None = None
     levels: int | None = None
@@ -41,10 +53,13 @@ class Choices:
     decoder: str | None = None
     design: Design | None = None
     keep: int | str | None = None
+    rotated: bool = False
 
     def check(self, family: Family) -> None:
         """Refuse a choice that the family makes no use of."""
         for field in fields(self):
+            if field.name == "rotated":
+                continue
             value = getattr(self, field.name)
             shown = "a design" if isinstance(value, Design) else value
             used = value is None or field.name in family.uses
@@ -108,6 +123,7 @@ class SearchedFamily:
 
     ``limits`` gives the least and the largest loss; ``inverse`` says that the strength is one over the loss, as for
     noise. ``work`` says what a client computes, for comparisons; ``remedy`` what would make a smaller target possible.
+    A ``baseline`` is there to be compared with: it answers to its word, and nothing else ever picks it.
     """
 
     name: str
@@ -119,6 +135,7 @@ class SearchedFamily:
     inverse: bool = False
     work: str = ""
     remedy: str = FEWER
+    baseline: bool = False
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> Mechanism:
         """The mechanism of this strength."""
@@ -133,6 +150,11 @@ class SearchedFamily:
             return account(self.build(ball, loss, choices))
 
         return self.build(ball, largest_private(measured, low, high, target.epsilon, self.name, self.remedy), choices)
+
+
+def is_baseline(family: Family) -> bool:
+    """Whether a family is there to be compared with alone; those of other packages need not say that they are not."""
+    return bool(getattr(family, "baseline", False))
 
 
 def largest_private(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 from quietbit._validate import InvalidParameter, QuietbitError, finite_real, member, require, whole_number
@@ -44,7 +44,8 @@ CENTRAL, SUMMED = "gaussian", "imvu"
 class ComparisonRow:
     """One way to meet the target; where it does not, ``refusal`` says why and there are no numbers.
 
-    ``keep`` is how many coordinates are sent where not all are. ``payload_bytes`` is what a client sends in a round.
+    ``keep`` is how many coordinates are sent where not all are. ``payload_bytes`` is what a client sends in a round. A
+    ``baseline`` is there to be compared with, and never the best.
     ``relative_error`` is the squared error of a round's mean over that of Gaussian noise added by every client; None
     at delta 0, where no Gaussian has an account.
     """
@@ -59,6 +60,7 @@ class ComparisonRow:
     expected: Expectation | None = None
     work: str = ""
     refusal: str = ""
+    baseline: bool = False
 
     @property
     def noise(self) -> float:
@@ -100,10 +102,11 @@ class Comparison:
     def best(self, trust: Trust | str) -> ComparisonRow | None:
         """The row that ``auto`` would take: of those within 5 % of the least noise energy, the one that sends least.
 
-        Only ways whose decoded mean is the update count (a sign's is not); None where nothing reaches the target.
+        Only ways whose decoded mean is the update count (a sign's is not), and no baselines; None where nothing reaches
+        the target.
         """
         which = member(Trust, trust, "trust")
-        known = [row for row in self.rows if row.trust is which and row.mechanism is not None and _in_units(row)]
+        known = [row for row in self.rows if row.trust is which and not row.baseline and _in_units(row)]
         if not known:
             return None
         return known[smallest_of_the_best([row.noise**2 for row in known], [row.payload_bytes for row in known])]
@@ -135,6 +138,7 @@ def compare(
     clip: float | None = None,
     norm: Norm | str | None = None,
     min_honest_clients: int | None = None,
+    baselines: bool = False,
     report: Report | None = None,
 ) -> Comparison:
     """Every mechanism and trust model that applies, calibrated to the same target.
@@ -153,6 +157,7 @@ def compare(
         clip: largest norm of an update; 1 unless said. No row depends on it but through the mechanisms themselves.
         norm: l2 unless said; sums behind masks have an account for l2 alone.
         min_honest_clients: of a cohort, for secure aggregation: how many answer and do not collude; all unless said.
+        baselines: rows also for mechanisms that are there to be compared with alone, and never the best.
         report: ``report(fraction, message)`` is told how far it is.
 
     >>> found = compare(1_000, epsilon=4.0, delta=0.0, adjacency="replace-one", clients=10_000, cohort=1_000,
@@ -169,7 +174,7 @@ def compare(
     require(crowd >= many, "clients", crowd, f"at least {many}, the cohort")
     times, often = _schedule(rounds, releases, crowd, many)
     target = Target(epsilon, delta, adjacency, often)  # type: ignore[arg-type]
-    asked = _Question(ball, target, many, crowd, times, min_honest_clients, report)
+    asked = _Question(ball, target, many, crowd, times, min_honest_clients, baselines, report)
     rows = [row for way, found in WAYS.items() if which in (None, way) for row in found(asked)]
     return Comparison(
         ball, target.epsilon, target.delta, target.adjacency, crowd, many, times, often, asked.honest, tuple(rows)
@@ -200,6 +205,7 @@ class _Question:
     clients: int
     rounds: int
     honest: int | None
+    baselines: bool
     report: Report | None
 
     def tell(self, fraction: float, message: str) -> None:
@@ -244,15 +250,18 @@ class _Question:
 def _local(asked: _Question) -> list[ComparisonRow]:
     """Every family, and with few coordinates kept where that sends less."""
     rows, gaussian = [], asked.gaussian()
-    for way in alternatives(asked.ball, asked.target, report=lambda share, word: asked.tell(0.7 * share, word)):
+    ways = alternatives(
+        asked.ball, asked.target, baselines=asked.baselines, report=lambda share, word: asked.tell(0.7 * share, word)
+    )
+    for way in ways:
         found = way.calibration
         if found is None:
             if way.keep is None:  # said once
-                rows.append(ComparisonRow(way.mechanism, Trust.LOCAL, refusal=way.refusal))
+                rows.append(ComparisonRow(way.mechanism, Trust.LOCAL, refusal=way.refusal, baseline=way.baseline))
             continue
         row = asked.row(way.mechanism, Trust.LOCAL, found.mechanism, found.guarantee, gaussian)
         if way.keep is None or row.keep is not None:
-            rows.append(row)
+            rows.append(replace(row, baseline=way.baseline))
     return rows
 
 

@@ -42,7 +42,13 @@ RENAMED = {
     "words": "rng",
     "honest": "min_honest_clients",
 }
-NEWER = ("releases", "keep")  # settings that version 1 did not have, left out where nobody made use of them
+NEWER = (
+    "releases",
+    "keep",
+    "clip_quantile",
+    "clip_rate",
+    "clip_bit_epsilon",
+)  # settings that version 1 did not have, left out where nobody made use of them
 PAPER = {"beta": 1.0, "clamp": False}  # what sweeps mean unless they say otherwise
 OLD_ALONE = set(RENAMED) - set(RENAMED.values())  # names that no newer record has
 EVERY_CLIENT = "every client"
@@ -130,6 +136,7 @@ def run_record(
         "mechanism": describe(run.mechanism),
         "dimension": int(run.parameters.size),
         "points": [_point(point) for point in run.points],
+        **({"clips": run.clips} if run.clips else {}),
         "guarantee": _guarantee(run.guarantee),
         "expectation": run.expected.sentence() if run.expected is not None else None,
         "bytes_per_client": run.bytes_per_client,

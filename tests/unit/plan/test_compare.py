@@ -10,6 +10,7 @@ import pytest
 import quietbit
 from quietbit._validate import InvalidParameter
 from quietbit.mechanism.expectation import Verdict
+from quietbit.mechanism.family import is_baseline
 from quietbit.mechanism.registry import families, identity_of
 from quietbit.plan.compare import compare, dimension_of
 from quietbit.plan.plan import RoundPlan
@@ -96,7 +97,7 @@ def test_the_clip_does_to_the_noise_what_is_said(clip):
 def test_every_family_has_its_row_and_says_why_where_there_is_none():
     found = asked(650, 300, 100, 15, 8.0, "zero-out", None)
     local = {row.name: row for row in found.rows if row.trust is Trust.LOCAL}
-    assert set(local) == set(families())
+    assert set(local) == {word for word, one in families().items() if not is_baseline(one)}
     assert {row.trust for row in found.rows} == {Trust.LOCAL, Trust.SECURE_AGGREGATION, Trust.CENTRAL}
     assert local["laplace"].mechanism is None
     assert local["laplace"].noise == math.inf
@@ -198,3 +199,20 @@ def test_the_dimension_of_a_model_is_what_it_trains():
     assert dimension_of([np.zeros((2, 2)), {"a": np.zeros(3, dtype=np.float32)}]) == 7
     with pytest.raises(InvalidParameter, match="array"):
         dimension_of("resnet")
+
+
+def test_a_baseline_has_a_row_where_asked_for_and_is_never_the_best(monkeypatch):
+    """Even where it is the most accurate of all: here the Gaussian under another word, on the only list there is."""
+    gaussian = families()["gaussian"]
+    listed = {"sign": families()["sign"], "rival": dataclasses.replace(gaussian, name="rival", baseline=True)}
+    for file in ("registry", "calibrate"):
+        monkeypatch.setattr(f"quietbit.mechanism.{file}.families", lambda: listed)
+    given = {"epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out", "cohort": 10, "rounds": 2, "trust": "local"}
+    assert {row.name for row in compare(17, **given).rows} == {"sign"}
+    found = compare(17, **given, baselines=True)
+    rival = next(row for row in found.rows if row.name == "rival")
+    assert rival.baseline
+    assert rival.noise < min(row.noise for row in found.rows if row.name == "sign")
+    assert found.best("local") is None, "a sign has no unit, and the rival is a baseline"
+    with pytest.raises(InvalidParameter, match="No mechanism reaches"):
+        quietbit.calibrate("auto", ball=quietbit.Ball("l2", 1.0, 17), epsilon=1.0, delta=1e-5, adjacency="zero-out")

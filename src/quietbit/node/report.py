@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
-from quietbit.flower.settings import RunSettings
 from quietbit.node.filter import Cap, Price
+from quietbit.node.settings import RunSettings
 from quietbit.privacy.guarantee import Guarantee, Unit
 
 __all__ = ["Account", "NodeReport", "Participation", "Report", "RoundReport"]
@@ -51,9 +51,9 @@ class Account:
     def __init__(self, cap: Cap) -> None:
         """Start with nobody; the cap is the run's."""
         self._cap = cap
-        self.nodes: dict[int, Participation] = {}
+        self.nodes: dict[int | str, Participation] = {}
 
-    def node(self, number: int) -> Participation:
+    def node(self, number: int | str) -> Participation:
         """The counts of a node, from zero."""
         return self.nodes.setdefault(number, Participation())
 
@@ -72,9 +72,10 @@ class Account:
 class RoundReport:
     """One round: how many were asked, answered, said no and were refused (with reasons), and the bytes sent.
 
-    ``uplink_payload`` counts payloads alone, ``uplink`` and ``downlink`` whole messages as Flower serialises them.
+    ``uplink_payload`` counts payloads alone, ``uplink`` and ``downlink`` whole messages as the engine serialises them.
     A round without a valid release is ``skipped``: the model and the inner strategy stay as they were. Of a masked
-    sum, ``steps`` says how many sent keys, shares, their vector, and shares for unmasking.
+    sum, ``steps`` says how many sent keys, shares, their vector, and shares for unmasking. ``clip`` is that of the
+    round, where it moves.
     """
 
     round: int
@@ -88,6 +89,7 @@ class RoundReport:
     downlink: int
     reasons: tuple[str, ...]
     steps: tuple[int, ...] = ()
+    clip: float | None = None
 
 
 @final
@@ -95,7 +97,7 @@ class RoundReport:
 class NodeReport:
     """One node: the counts, the most releases it can have made, and what those cost."""
 
-    node: int
+    node: int | str
     asked: int
     answered: int
     declined: int
@@ -161,6 +163,7 @@ class Report:
         lines = [f"quietbit: run {self.run}, {self.dimension:,} parameters, mechanism {self.identity[:16]}", head]
         for entry in self.rounds:
             note = f"  {' > '.join(map(str, entry.steps))}" if entry.steps else ""
+            note += "" if entry.clip is None else f"  clip {entry.clip:.3g}"
             note += "  skipped" if entry.skipped else ""
             lines.append(
                 f"{entry.round:5}  {entry.asked:5}  {entry.answered:8}  {entry.declined:8}  {entry.refused:7}"
