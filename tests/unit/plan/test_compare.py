@@ -203,16 +203,16 @@ def test_the_dimension_of_a_model_is_what_it_trains():
 
 def test_a_baseline_has_a_row_where_asked_for_and_is_never_the_best(monkeypatch):
     """Even where it is the most accurate of all: here the Gaussian under another word, on the only list there is."""
-    gaussian = families()["gaussian"]
-    listed = {"sign": families()["sign"], "rival": dataclasses.replace(gaussian, name="rival", baseline=True)}
-    for file in ("registry", "calibrate"):
-        monkeypatch.setattr(f"quietbit.mechanism.{file}.families", lambda: listed)
+    known = dict(families())
+    rival = dataclasses.replace(known["gaussian"], name="rival", baseline=True)
+    monkeypatch.setattr("quietbit.mechanism.registry.families", lambda: {**known, "rival": rival})
+    monkeypatch.setattr("quietbit.mechanism.calibrate.families", lambda: {"sign": known["sign"], "rival": rival})
     given = {"epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out", "cohort": 10, "rounds": 2, "trust": "local"}
     assert {row.name for row in compare(17, **given).rows} == {"sign"}
     found = compare(17, **given, baselines=True)
-    rival = next(row for row in found.rows if row.name == "rival")
-    assert rival.baseline
-    assert rival.noise < min(row.noise for row in found.rows if row.name == "sign")
+    rivals = next(row for row in found.rows if row.name == "rival")
+    assert rivals.baseline
+    assert rivals.noise < min(row.noise for row in found.rows if row.name == "sign")
     assert found.best("local") is None, "a sign has no unit, and the rival is a baseline"
     with pytest.raises(InvalidParameter, match="No mechanism reaches"):
         quietbit.calibrate("auto", ball=quietbit.Ball("l2", 1.0, 17), epsilon=1.0, delta=1e-5, adjacency="zero-out")
