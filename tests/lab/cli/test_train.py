@@ -19,8 +19,19 @@ def test_a_run_and_its_record(capsys, tmp_path):
         assert word in " ".join(result.out.split())
     record = json.loads(out.read_text())
     assert record["settings"]["rng"] == "seeded"
+    assert record["expectation"] in " ".join(result.out.split())
+    assert record["expectation"].startswith("hopeless: the noise in the mean of 50 updates is ")
     again = shell(capsys, "train", "--repeat", out, "--threads", 2, "--json").json
     assert [p["accuracy"] for p in again["points"]] == [p["accuracy"] for p in record["points"]]
+
+
+def test_auto_says_what_it_took_and_the_paper_s_decoder_its_gain(capsys):
+    words = ("--lr", 0.3, "--rounds", 2, "--cohort", 20)
+    auto = shell(capsys, *ZERO, "--mechanism", "auto", "--epsilon", 4, *words, "--clip", 1)
+    assert "auto took vmvu: of the mechanisms within 5 % of the least error" in " ".join(auto.out.split())
+    plain = shell(capsys, *ZERO, "--design-epsilon", 4, "--decoder", "alphabet", *words)
+    assert "gain of the decoder 2.075: a step is so many times as long as it says" in " ".join(plain.out.split())
+    assert "gain" not in shell(capsys, *SHORT).out
 
 
 def test_words_are_the_operating_systems_unless_a_seed_is_given(capsys):
