@@ -5,8 +5,8 @@ Idea     a model is a dict of arrays; those that are learnt, in the order in whi
          taken in double precision, whatever the arrays' type. Arrays that are kept (`quietbit.keep`) are never
          read on the client, and the server's stay as they are.
 
-Refused: arrays of anything but floats that are not kept (counters, masks), a reply with other names or shapes, a
-model without a learnt entry. Names and shapes are public; no value is ever put into a refusal.
+Refused, all by name: arrays that are no parameters and are not kept (running statistics, counters, masks); a reply with
+other names or shapes, a model without a learnt entry. Names and shapes are public; no value is ever put into a refusal.
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ from typing import Any, final
 import numpy as np
 
 from quietbit._typing import FloatVector
-from quietbit._validate import InvalidParameter, require
+from quietbit._validate import InvalidParameter, check_parameters, require
 from quietbit.flower.settings import RunSettings
 
 __all__ = ["Layout"]
 
 FLOATS = ("float16", "float32", "float64")
 STYPE = "numpy.ndarray"
+REMEDY = (
+    "turn BatchNorm into GroupNorm where the model is made, for server and nodes (quietbit.group_norm), or list arrays that "
+    'nobody is to send in quietbit.keep, as "*.running_*, *.num_batches_tracked": the server\'s then stay as they are'
+)
 
 
 @final
@@ -38,15 +42,13 @@ class Layout:
     @classmethod
     def of(cls, arrays: Mapping[str, Any], settings: RunSettings) -> Layout:
         """The layout of an ArrayRecord; only descriptions are looked at."""
-        learnt, kept = [], []
-        for name, array in arrays.items():
-            if settings.keeps(name):
-                kept.append(name)
-                continue
-            rule = ", ".join(FLOATS) + f", or {name!r} listed in quietbit.keep"
-            require(array.dtype in FLOATS and array.stype == STYPE, f"type of array {name!r}", array.dtype, rule)
-            learnt.append((name, tuple(array.shape), array.dtype))
-        layout = cls(tuple(learnt), tuple(kept))
+        kept = tuple(name for name in arrays if settings.keeps(name))
+        rest = {name: array for name, array in arrays.items() if name not in kept}
+        check_parameters(((name, array.dtype) for name, array in rest.items()), REMEDY)
+        for name, array in rest.items():
+            fine = array.dtype in FLOATS and array.stype == STYPE
+            require(fine, f"type of array {name!r}", f"{array.dtype} ({array.stype})", ", ".join(FLOATS))
+        layout = cls(tuple((name, tuple(array.shape), array.dtype) for name, array in rest.items()), kept)
         require(layout.dimension > 0, "number of learnt parameters", layout.dimension, "at least 1")
         return layout
 
@@ -57,10 +59,13 @@ class Layout:
 
     def values(self, arrays: Mapping[str, Any]) -> list[FloatVector]:
         """Every learnt array in double precision; one that is not finite is refused."""
-        found = [_flat(arrays[name], name, shape) for name, shape, _ in self.learnt]
-        for (name, _, _), part in zip(self.learnt, found, strict=True):
-            require(bool(np.isfinite(part).all()), f"array {name!r}", "others", "of finite numbers")
-        return found
+        self.check_finite(arrays)
+        return [_flat(arrays[name], name, shape) for name, shape, _ in self.learnt]
+
+    def check_finite(self, arrays: Mapping[str, Any]) -> None:
+        """Refuse a model with a NaN or an infinity among what is learnt; all such arrays are named."""
+        spoilt = [n for n, shape, _ in self.learnt if not bool(np.isfinite(_flat(arrays[n], n, shape)).all())]
+        require(not spoilt, "array" if len(spoilt) == 1 else "arrays", ", ".join(spoilt), "of finite numbers")
 
     def difference(self, received: list[FloatVector], trained: Mapping[str, Any]) -> list[FloatVector]:
         """``received - trained`` of every learnt array, in order; a reply of another shape is refused."""
