@@ -30,12 +30,12 @@ Priced: TypeAlias = Callable[[Mechanism], Guarantee]
 class Calibration:
     """A mechanism that meets a target, what it guarantees, and what it costs in accuracy.
 
-    ``squared_error`` is the expected squared error of a decoded coordinate whose true value is 0 (for `Sign`,
-    whose +1 and -1 have no unit, after dividing by its slope at 0); ``gaussian_squared_error`` is the same for
-    a Gaussian calibrated to the same target on the L2 ball of the same radius. ``saturated`` says that the
-    target allows more than this kind of mechanism can be made to reveal with a certificate, so that the
-    guarantee is more than 1e-4 below it: one release of I-MVU or MVU at an epsilon of 30 and more, where
-    probabilities meet the accuracy of the sampler and of the doubles that hold them.
+    ``squared_error`` is the expected squared error of a decoded coordinate whose true value is 0, after dividing by the
+    slope of its mean there (which is 1 but for `Sign`, whose +1 and -1 have no unit, and for the decoder ``alphabet``);
+    ``gaussian_squared_error`` is the same for a Gaussian calibrated to the same target on the L2 ball of the same
+    radius. ``saturated`` says that the target allows more than this kind of mechanism can be made to reveal with a
+    certificate, so that the guarantee is more than 1e-4 below it: one release of I-MVU or MVU at an epsilon of 30 and
+    more, where probabilities meet the accuracy of the sampler and of the doubles that hold them.
     """
 
     mechanism: Mechanism

@@ -125,7 +125,7 @@ class InterpolatedMVU:
         """By enumeration at a coordinate of zero; the gain is the slope of the mean there."""
         bias, step = self.expectation(0.0), self.ball.radius * 2.0**-20
         gain = (self.expectation(step) - self.expectation(-step)) / (2 * step)
-        return Error(self.variance(0.0) + bias**2, gain, bias)
+        return Error((self.variance(0.0) + bias**2) / gain**2, gain, bias)
 
     def distribution(self, value: float) -> FloatVector:
         """The probabilities of all symbols for an update's coordinate of this value."""
