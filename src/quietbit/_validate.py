@@ -108,9 +108,9 @@ def check_parameters(arrays: Iterable[tuple[str, str]], remedy: str = PARAMETERS
 
     Running statistics are known by their names, counters and masks by their types.
 
-    >>> check_parameters([("bn.weight", "float32"), ("bn.running_var", "float32"), ("bn.steps", "int64")], "drop both")
+    >>> check_parameters([("weight", "float32"), ("running_var", "float32"), ("steps", "int64")], "drop")
     Traceback (most recent call last):
-    quietbit._validate.InvalidParameter: 2 arrays are no parameters: bn.running_var (a statistic), bn.steps (int64); drop both.
+    quietbit._validate.InvalidParameter: 2 arrays are no parameters: running_var (a statistic), steps (int64); drop.
     """
     found = []
     for name, kind in arrays:

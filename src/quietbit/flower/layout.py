@@ -21,14 +21,18 @@ from quietbit._typing import FloatVector
 from quietbit._validate import InvalidParameter, check_parameters, require
 from quietbit.flower.settings import RunSettings
 
-__all__ = ["Layout"]
+__all__ = ["Layout", "NotFinite"]
 
 FLOATS = ("float16", "float32", "float64")
 STYPE = "numpy.ndarray"
 REMEDY = (
-    "turn BatchNorm into GroupNorm where the model is made, for server and nodes (quietbit.group_norm), or list arrays that "
-    'nobody is to send in quietbit.keep, as "*.running_*, *.num_batches_tracked": the server\'s then stay as they are'
+    "where the model is made, for server and nodes, turn its BatchNorm into GroupNorm (quietbit.group_norm), or list "
+    'arrays that nobody is to send in quietbit.keep, as "*.running_*, *.num_batches_tracked": the server\'s then stay'
 )
+
+
+class NotFinite(InvalidParameter):
+    """A model with a NaN or an infinity in it."""
 
 
 @final
@@ -65,7 +69,8 @@ class Layout:
     def check_finite(self, arrays: Mapping[str, Any]) -> None:
         """Refuse a model with a NaN or an infinity among what is learnt; all such arrays are named."""
         spoilt = [n for n, shape, _ in self.learnt if not bool(np.isfinite(_flat(arrays[n], n, shape)).all())]
-        require(not spoilt, "array" if len(spoilt) == 1 else "arrays", ", ".join(spoilt), "of finite numbers")
+        if spoilt:
+            raise NotFinite(f"The model must be of finite numbers, and is not in {', '.join(spoilt)}.")
 
     def difference(self, received: list[FloatVector], trained: Mapping[str, Any]) -> list[FloatVector]:
         """``received - trained`` of every learnt array, in order; a reply of another shape is refused."""
@@ -87,7 +92,8 @@ class Layout:
         for name, shape, kind in self.learnt:
             stop = start + _size(shape)
             moved = _flat(arrays[name], name, shape) - mean[start:stop]
-            found[name], start = moved.astype(kind).reshape(shape), stop
+            with np.errstate(over="ignore"):  # what its type cannot hold is infinite, as `check_finite` will find
+                found[name], start = moved.astype(kind).reshape(shape), stop
         return found
 
 
