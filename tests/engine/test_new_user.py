@@ -12,13 +12,15 @@ import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra: pip install 'quietbit[flower]'")
-torch = pytest.importorskip("torch", reason="needs the torch extra: pip install 'quietbit[torch]'")
-datasets = pytest.importorskip("sklearn.datasets", reason="needs the lab extra: pip install 'quietbit[lab]'")
+pytest.importorskip("torch", reason="needs the torch extra: pip install 'quietbit[torch]'")
+pytest.importorskip("sklearn", reason="needs the lab extra: pip install 'quietbit[lab]'")
 pytest.importorskip("typer", reason="the command line")
 
+import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
+from sklearn import datasets
 from typer.testing import CliRunner
 
 from quietbit import InvalidParameter, group_norm

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from quietbit._validate import require_module
 
 if TYPE_CHECKING:
+    from quietbit.flower.accountant import GaussianAccountant
     from quietbit.flower.client import PrivateUplink
     from quietbit.flower.report import Report
     from quietbit.flower.settings import RunSettings
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from quietbit.node.policy import SeededRngWarning, Simulation
 
 __all__ = [
+    "GaussianAccountant",
     "PrivateStrategy",
     "PrivateUplink",
     "Report",
@@ -31,13 +33,14 @@ __all__ = [
 ]
 
 _HOMES = {
+    "flower.accountant": ("GaussianAccountant",),
     "flower.client": ("PrivateUplink",),
     "flower.report": ("Report",),
     "flower.settings": ("RunSettings",),
     "flower.strategy": ("PrivateStrategy",),
     "node.policy": ("SeededRngWarning", "Simulation"),
 }
-_ENGINE = ("flower.client", "flower.strategy")  # the files that cannot be imported without Flower
+_ENGINE = ("flower.accountant", "flower.client", "flower.strategy")  # the files that cannot be imported without Flower
 
 if not TYPE_CHECKING:
 
