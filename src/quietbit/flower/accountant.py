@@ -6,7 +6,8 @@ Idea     Flower's strategies with noise on the server (`DifferentialPrivacyServe
 Symbols  sigma: an event's noise multiplier, the noise's deviation over the sensitivity; mu^2 = sum of 1 / sigma^2.
 Source   Balle and Wang (ICML 2018), Theorem 8, as in `privacy.gaussian`; the protocol is `flwr.serverapp`'s, of 1.41.
 
-It holds for noise that was fixed in advance. Refused: events sampled by chance (`poisson`, `without-replacement`). The
+It holds for noise that was fixed in advance, and for noise as the formula means it: Flower draws it from numpy's
+generator, in floating point. Refused: events sampled by chance (`poisson`, `without-replacement`). The
 server of a Flower run knows whom it has asked, and there is no amplification against those who know.
 """
 
@@ -38,7 +39,7 @@ class GaussianAccountant:
         require(isinstance(config, PrivacyConfig), "config", type(config).__name__, "Flower's PrivacyConfig")
         plain = config.sampling_method is SamplingMethod.NO_AMPLIFICATION
         require(
-            plain, "sampling_method", config.sampling_method.value, "no-amplification: the server knows whom it asks"
+            plain, "sampling_method", config.sampling_method.value, "no-amplification (a server knows whom it asks)"
         )
         self._config = config
         self._events: list[tuple[GaussianPrivacyEvent, int]] = []

@@ -98,7 +98,8 @@ class Comparison:
 def read_placed_runs(paths: Sequence[Path]) -> list[PlacedRun]:
     """Every run in these files and folders, each once; a path without a run is refused.
 
-    A file is the record of one training, or what a Flower strategy's report saved. A folder holds the results of a sweep, or else records.
+    A file is the record of one training, or what a Flower strategy's report saved. A folder holds the results of a
+    sweep, or else records.
     """
     found: list[PlacedRun] = []
     for path in paths:
