@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help setup test lint demo docs package bench catalogue clean
+.PHONY: help setup test lint demo docs site package bench catalogue clean
 help:            ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
 
@@ -27,10 +27,13 @@ lint: $(READY)   ## ruff and mypy --strict, over the package, its examples and i
 demo: $(READY)   ## train privately on digits with four mechanisms, and write a report
 	$(BIN)/quietbit demo --out demo-output
 
-docs: $(READY)   ## build the documentation into site/; warnings are errors
+docs: site       ## build the documentation and serve it at http://127.0.0.1:8000 until Ctrl-C
+	@echo "reading at http://127.0.0.1:8000, Ctrl-C to stop"
+	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory site 8000 2>/dev/null || true
+
+site: $(READY)   ## build the documentation into site/; warnings are errors
 	$(BIN)/python docs/hooks/command_line.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "open site/index.html"
 
 package: $(READY)  ## build wheel and sdist into dist/, and try them in an empty environment
 	$(BIN)/python -m build --no-isolation --outdir dist .

@@ -115,9 +115,9 @@ def line(model: Linear, name: str, cell: dict[str, Any], cohort: int) -> dict[st
         return _trusting(model, name, cell, cohort)
     if name != "none":
         kind, _, keep = name.partition("-")
-        ball = Ball("l2", 1.0, int(keep) if keep else model.dimension)
-        found = calibrate(kind, ball=ball, delta=DELTA, **cell)
-        mechanism = found.mechanism
+        ball = Ball("l2", 1.0, model.dimension)
+        found = calibrate(kind, ball=ball, delta=DELTA, keep=int(keep) if keep else None, **cell)
+        mechanism = found.mechanism.inner if keep else found.mechanism
         facts = {"squared_error": found.squared_error, "epsilon_upper": found.guarantee.epsilon_upper}
         facts["body_bytes"] = mechanism.layout.size
     return _chosen(model, name, cell, cohort, mean_of(mechanism, name), facts)

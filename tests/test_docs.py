@@ -19,6 +19,7 @@ import pytest
 import quietbit
 import quietbit.flower
 import quietbit.node
+import quietbit.nvflare
 from quietbit.cli.main import main
 
 ROOT = Path(__file__).parent.parent
@@ -116,16 +117,27 @@ def hook(file: str) -> ModuleType:
 def test_the_page_of_the_command_line_is_what_the_commands_say():
     module = hook("command_line")
     text = module.PAGE.read_text(encoding="utf-8")
-    assert text == module.page(), "the page is stale: run `make docs`"
+    assert text == module.page(), "the page is stale: run `make site`"
     assert "## quietbit doctor" in text
 
 
 def test_the_reference_lists_every_public_name():
     paths = [path for paths in hook("reference").public_names().values() for path in paths]
-    own = ("quietbit.flower.", "quietbit.node.")
+    own = ("quietbit.flower.", "quietbit.node.", "quietbit.nvflare.")
     names = {path.rsplit(".", 1)[1] for path in paths if not path.startswith(own)}
     assert names | {"__version__"} == set(quietbit.__all__)
-    assert {path.rsplit(".", 1)[1] for path in paths} - names == {*quietbit.flower.__all__, *quietbit.node.__all__}
+    theirs = {*quietbit.flower.__all__, *quietbit.node.__all__, *quietbit.nvflare.__all__}
+    assert {path.rsplit(".", 1)[1] for path in paths} - names == theirs
+
+
+def test_formulas_become_mathml_and_a_broken_one_stops_the_build():
+    formula = hook("mathematics").on_page_content
+    shown = formula('<p>so <span class="arithmatex">\\(a &lt; b^2\\)</span></p>')
+    assert shown.startswith("<p>so <math")
+    assert "<msup>" in shown
+    for wrong in (r"\frac{a}{b", r"\nosuchword x"):
+        with pytest.raises(ValueError, match="cannot be read"):
+            formula(f'<div class="arithmatex">\\[{wrong}\\]</div>')
 
 
 def test_links_that_leave_the_documentation_become_paths():
@@ -149,6 +161,7 @@ def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path):
         for path in paths:
             assert f'id="{path}"' in reference, path
     assert 'id="quietbit.wire.uplink.Uplink.send"' in reference
+    assert "<blockquote>" not in reference  # three angle brackets are an example, not three quotations
     for page in (tmp_path / "site").rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         fetched = re.findall(
@@ -167,7 +180,9 @@ def test_examples_are_typed(tmp_path):
             file.write_text("\n".join(blocks), encoding="utf-8")
     files = [str(file) for file in sorted(tmp_path.glob("*.py"))]
     assert len(files) >= 8
-    missing = "[mypy]\nstrict = true\n[mypy-flwr.*,torch.*,sklearn.*,scipy.*]\nignore_missing_imports = true\n"
+    missing = (
+        "[mypy]\nstrict = true\n[mypy-flwr.*,nvflare.*,torch.*,sklearn.*,scipy.*]\nignore_missing_imports = true\n"
+    )
     (tmp_path / "mypy.ini").write_text(missing)
     (tmp_path / "wrong.py").write_text("from quietbit import Ball\nball: int = Ball.nothing\n")
     words = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--cache-dir", "cache"]

@@ -15,8 +15,11 @@ LAYERS = (
     "cli", "plot", "flower", "node", "simulate", "plan", "secagg", "auditor", "wire", "mechanism", "privacy", "kernel",
     "design",
 )  # fmt: skip
+BESIDE = {"nvflare": "flower"}  # the second engine stands beside the first: neither imports the other
 GROUND = {"_files", "_search", "_threads", "_typing", "_validate"}
-OPTIONAL = ("numba", "torch", "cryptography", "matplotlib", "typer", "rich", "dp_accounting", "flwr", "mpmath")
+OPTIONAL = (
+    "numba", "torch", "cryptography", "matplotlib", "typer", "rich", "dp_accounting", "flwr", "nvflare", "mpmath",
+)  # fmt: skip
 FILES = sorted(ROOT.rglob("*.py"))
 
 
@@ -25,7 +28,7 @@ def height(module: str) -> int:
     parts = module.split(".")
     if len(parts) == 1:
         return len(LAYERS) + 1
-    return 0 if parts[1] in GROUND else len(LAYERS) - LAYERS.index(parts[1])
+    return 0 if parts[1] in GROUND else len(LAYERS) - LAYERS.index(BESIDE.get(parts[1], parts[1]))
 
 
 def imported(path: Path) -> set[str]:
@@ -60,13 +63,15 @@ def test_the_rule_can_fail():
     assert wrong_way("quietbit.design.solve", "quietbit.privacy.curve")
     assert wrong_way("quietbit._validate", "quietbit.design.spec")
     assert wrong_way("quietbit.mechanism.additive", "quietbit")
+    assert wrong_way("quietbit.nvflare.client", "quietbit.flower.client")
+    assert wrong_way("quietbit.flower.client", "quietbit.nvflare.client")
     assert not wrong_way("quietbit.privacy.curve", "quietbit.design.table")
     assert not wrong_way("quietbit.cli.main", "quietbit")
 
 
 def test_every_folder_is_a_known_layer():
     folders = {path.relative_to(ROOT).parts[0] for path in FILES if path.parent != ROOT}
-    assert folders <= set(LAYERS)
+    assert folders <= {*LAYERS, *BESIDE}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -105,7 +110,8 @@ def test_every_list_of_names_in_the_package_holds():
         module = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
         if path.stem == "__main__" or "triton" in path.stem:
             continue
-        if path.parent.name == "flower" and find_spec("flwr") is None:
+        engine = {"flower": "flwr", "nvflare": "nvflare"}.get(path.parent.name)
+        if engine is not None and find_spec(engine) is None:
             continue
         listed = next(
             (

@@ -23,7 +23,8 @@ BEGIN, END = "<!-- walk -->", "<!-- end of the walk -->"
 WORDS = {
     "cli": "one file per command",
     "plot": "pictures of designs and sums",
-    "flower": "the engine: mod, strategy, messages",
+    "flower": "an engine: mod, strategy, rounds",
+    "nvflare": "another engine: filters at both ends",
     "node": "the owner's policy, ledger and gatekeeper",
     "auditor": "does the sampler keep its claim?",
     "simulate": "the round loop without an engine",

@@ -49,7 +49,22 @@ def _command(name: str, command: Any) -> str:
     arguments = [one for one in shown if one.param_type_name == "argument"]
     options = [one for one in shown if one.param_type_name == "option"]
     words = " ".join(["quietbit", name, *(_metavar(one) for one in arguments), *(["[OPTIONS]"] if options else [])])
-    lines = [f"## quietbit {name}", "", text.strip(), "", "```text", words, f"# {example}", "```", ""]
+    lines = [
+        f"## quietbit {name}",
+        "",
+        text.strip(),
+        "",
+        "```text",
+        words,
+        "```",
+        "",
+        "For example:",
+        "",
+        "```bash",
+        example,
+        "```",
+        "",
+    ]
     for heading, group in (("Argument", arguments), ("Option", options)):
         if group:
             lines += [f"| {heading} | Meaning | Default |", "|---|---|---|", *map(_row, group), ""]

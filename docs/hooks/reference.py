@@ -15,6 +15,7 @@ from typing import Any
 import quietbit
 import quietbit.flower
 import quietbit.node
+import quietbit.nvflare
 
 __all__ = ["on_page_markdown", "public_names"]
 
@@ -33,6 +34,7 @@ FOLDERS = {
     "simulate": "Training",
     "node": "What a node's owner controls",
     "flower": "Flower",
+    "nvflare": "NVFlare",
     "_validate": "Errors",
 }
 
@@ -41,7 +43,7 @@ def public_names() -> dict[str, list[str]]:
     """The full path of every public name but the version, by heading."""
     found: dict[str, list[str]] = {}
     added: dict[str, tuple[str, ...]] = {}
-    for package in (quietbit.node, quietbit.flower):
+    for package in (quietbit.node, quietbit.flower, quietbit.nvflare):
         for home, names in package._HOMES.items():
             added[home] = tuple(dict.fromkeys((*added.get(home, ()), *names)))
     for home, names in {**quietbit._HOMES, **added}.items():

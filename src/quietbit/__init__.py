@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from quietbit.mechanism.interpolated import InterpolatedMVU
     from quietbit.mechanism.skellam import Skellam
     from quietbit.mechanism.vector import VectorMVU
+    from quietbit.mechanism.watched import Watched
+    from quietbit.plan.clip import MovingClip
     from quietbit.privacy.curve import PrivacyCurve
     from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
     from quietbit.privacy.ledger import Ledger
@@ -87,6 +89,8 @@ _HOMES = {
     "mechanism.interpolated": ("InterpolatedMVU",),
     "mechanism.skellam": ("Skellam",),
     "mechanism.vector": ("VectorMVU",),
+    "mechanism.watched": ("Watched",),
+    "plan.clip": ("MovingClip",),
     "privacy.curve": ("PrivacyCurve",),
     "privacy.guarantee": (
         "Adjacency",
@@ -133,6 +137,7 @@ __all__ = [
     "MaskedSum",
     "Mechanism",
     "MissingDependency",
+    "MovingClip",
     "Norm",
     "PrivacyCurve",
     "ProtocolError",
@@ -148,6 +153,7 @@ __all__ = [
     "Unit",
     "Uplink",
     "VectorMVU",
+    "Watched",
     "__version__",
     "audit",
     "calibrate",

@@ -30,8 +30,8 @@ DIMENSION = 1000
 COMPILED = f"{os.sep}kernel{os.sep}compiled_"  # whether a profiler sees what numba compiled depends on versions
 # From the top down: a folder imports what is below it only.
 LAYERS = (
-    "cli", "plot", "flower", "node", "auditor", "simulate", "plan", "secagg", "wire", "mechanism", "privacy", "kernel",
-    "design",
+    "cli", "plot", "flower", "nvflare", "node", "auditor", "simulate", "plan", "secagg", "wire", "mechanism", "privacy",
+    "kernel", "design",
 )  # fmt: skip
 
 

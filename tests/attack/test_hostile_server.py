@@ -24,12 +24,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.flower import PrivateUplink, RunSettings
-from quietbit.flower.messages import Request, SumRequest
 from quietbit.mechanism.additive import Gaussian, Sign
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.node.filter import Price
 from quietbit.node.ledger import FileLedger, LedgerError
+from quietbit.node.messages import Request, SumRequest
 from quietbit.node.policy import Policy
 from quietbit.node.question import STEPS, Framed, pack
 from quietbit.node.release import spent

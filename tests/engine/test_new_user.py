@@ -113,4 +113,4 @@ def test_the_helped_model_learns_and_becomes_a_page(digits, tmp_path):
     done = CliRunner().invoke(command, ["report", str(saved), "--out", str(page), "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["runs"] == 1
-    assert "a Flower run of 826 parameters" in page.read_text()
+    assert "a federated run of 826 parameters" in page.read_text()

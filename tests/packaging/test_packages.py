@@ -180,7 +180,17 @@ def test_the_wheel_holds_the_package_and_its_data(wheel: Path, checkout: Path) -
     assert sorted(line.split(">=")[0] for line in always) == [
         *("cryptography", "numpy", "rich", "scipy", "threadpoolctl", "typer"),
     ]
-    assert set(metadata.get_all("Provides-Extra")) >= {"cpu", "plot", "torch", "gpu", "lab", "flower", "all", "dev"}
+    assert set(metadata.get_all("Provides-Extra")) >= {
+        "cpu",
+        "plot",
+        "torch",
+        "gpu",
+        "lab",
+        "flower",
+        "nvflare",
+        "all",
+        "dev",
+    }
 
 
 def test_the_sdist_holds_all_that_is_needed_to_build_and_test(sdist: Path, wheel: Path, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ PACKAGES = (
     ("scikit-learn", "lab"),
     ("kymatio", "lab"),
     ("flwr", "flower"),
+    ("nvflare", "nvflare"),
 )
 FOLDERS = {"designs": "solved designs", "features": "features"}
 

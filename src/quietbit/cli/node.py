@@ -37,6 +37,9 @@ def node_init(
     releases_per_day: Annotated[int, typer.Option(help="How many in any 24 hours.")],
     mechanisms: Annotated[str, typer.Option(help="Families that may be asked for, with commas between.")] = "imvu",
     delta: DeltaOption = 1e-5,
+    smallest_clip: Annotated[
+        float, typer.Option(help="Nor to one smaller than this, where a run moves its clip.")
+    ] = 0.0,
     least_epsilon: Annotated[float, typer.Option(help="A release never counts less than this pure epsilon.")] = 0.001,
     runs: Annotated[
         str, typer.Option(help="Numbers of the runs that are answered, with commas between; * for all.")
@@ -75,6 +78,7 @@ def node_init(
         adjacency=adjacency_of(adjacency),
         mechanisms=_list(mechanisms),
         largest_clip=largest_clip,
+        smallest_clip=smallest_clip,
         releases=releases,
         releases_per_day=releases_per_day,
         ledger=ledger or str(place.parent / "ledger"),

@@ -17,10 +17,10 @@ from quietbit._validate import require_module
 if TYPE_CHECKING:
     from quietbit.flower.accountant import GaussianAccountant
     from quietbit.flower.client import PrivateUplink
-    from quietbit.flower.report import Report
-    from quietbit.flower.settings import RunSettings
     from quietbit.flower.strategy import PrivateStrategy
     from quietbit.node.policy import SeededRngWarning, Simulation
+    from quietbit.node.report import Report
+    from quietbit.node.settings import RunSettings
 
 __all__ = [
     "GaussianAccountant",
@@ -35,8 +35,8 @@ __all__ = [
 _HOMES = {
     "flower.accountant": ("GaussianAccountant",),
     "flower.client": ("PrivateUplink",),
-    "flower.report": ("Report",),
-    "flower.settings": ("RunSettings",),
+    "node.report": ("Report",),
+    "node.settings": ("RunSettings",),
     "flower.strategy": ("PrivateStrategy",),
     "node.policy": ("SeededRngWarning", "Simulation"),
 }

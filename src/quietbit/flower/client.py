@@ -19,15 +19,15 @@ from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.supercore import log
 
 from quietbit._validate import require
-from quietbit.flower.keeper import keeper_for
-from quietbit.flower.layout import Layout
-from quietbit.flower.messages import SUM, question_of, split_pieces
 from quietbit.flower.plaintext import ANSWERED, DECLINED, decline, named_metrics
-from quietbit.flower.settings import RunSettings
+from quietbit.node.keeper import keeper_for
+from quietbit.node.layout import Layout
 from quietbit.node.ledger import AnsweredBefore
+from quietbit.node.messages import SUM, question_of, split_pieces
 from quietbit.node.policy import Simulation
 from quietbit.node.question import VECTOR, Question
 from quietbit.node.release import Keeper, Noted, Ticket, Unusable, public
+from quietbit.node.settings import RunSettings
 
 __all__ = ["PrivateUplink"]
 

@@ -15,13 +15,14 @@ from flwr.app import Array, Message
 
 from quietbit._typing import FloatVector
 from quietbit._validate import InvalidPayload, QuietbitError
-from quietbit.flower.layout import Layout
-from quietbit.flower.messages import join_pieces
-from quietbit.flower.plaintext import DECLINED, note_metrics, one_line
-from quietbit.flower.report import Account, RoundReport
+from quietbit.flower.plaintext import DECLINED, note_metrics
 from quietbit.flower.wire import WireSizes
 from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.watched import Answers
+from quietbit.node.layout import Layout
+from quietbit.node.messages import join_pieces, one_line
 from quietbit.node.question import Framed
+from quietbit.node.report import Account, RoundReport
 from quietbit.wire.aggregate import Aggregator
 from quietbit.wire.uplink import Uplink
 
@@ -95,6 +96,10 @@ class OpenRound:
     def failed(self) -> set[int]:
         """Nodes that were asked and neither answered nor declined: dead, late or lost on the way."""
         return self.asked - self._answered - self._declined - self._spoilt
+
+    def answers(self) -> Answers | None:
+        """What nodes said about the clip, where it moves."""
+        return self._aggregator.answers()
 
     def report(self) -> RoundReport:
         """The counts so far."""

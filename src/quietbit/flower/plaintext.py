@@ -15,9 +15,10 @@ from flwr.app import Error, Message, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
-__all__ = ["ANSWERED", "DECLINED", "decline", "named_metrics", "note_metrics", "one_line"]
+from quietbit.node.messages import one_line
 
-MOST_LETTERS = 400
+__all__ = ["ANSWERED", "DECLINED", "decline", "named_metrics", "note_metrics"]
+
 METRICS = "metrics"
 DECLINED = "quietbit: "  # how the reason of an error reply begins when nothing was released
 ANSWERED = "quietbit, answered before: "  # and when this round's release was noted, whether or not it arrived
@@ -46,13 +47,6 @@ def named_metrics(content: RecordDict | None, names: tuple[str, ...]) -> RecordD
 def decline(message: Message, reason: object, kind: str = DECLINED) -> Message:
     """An error reply that says why this node does not answer, in one sentence."""
     return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, one_line(f"{kind}{reason}")), reply_to=message)
-
-
-def one_line(reason: str) -> str:
-    """Somebody else's words on one line, of a length that a report can bear, with control characters spelt out."""
-    text = " ".join(reason.split())
-    shown = "".join(letter if letter.isprintable() else f"\\u{ord(letter):04x}" for letter in text[: MOST_LETTERS + 1])
-    return shown if len(shown) <= MOST_LETTERS else f"{shown[:MOST_LETTERS]}..."
 
 
 def note_metrics(content: RecordDict, into: dict[str, list[float]]) -> None:

@@ -21,13 +21,11 @@ from flwr.serverapp import Grid
 
 from quietbit._typing import FloatVector
 from quietbit._validate import QuietbitError, require, whole_number
-from quietbit.flower.layout import Layout
-from quietbit.flower.messages import RECORD, SUM, Request, SumRequest, answer_of, join_pieces
-from quietbit.flower.plaintext import DECLINED, note_metrics, one_line
-from quietbit.flower.report import Account, RoundReport
-from quietbit.flower.settings import RunSettings
+from quietbit.flower.plaintext import DECLINED, note_metrics
 from quietbit.flower.wire import WireSizes
 from quietbit.mechanism.base import Mechanism, summable
+from quietbit.node.layout import Layout
+from quietbit.node.messages import RECORD, SUM, Request, SumRequest, answer_of, join_pieces, one_line
 from quietbit.node.question import (
     KEY_SIZE,
     KEYS,
@@ -43,6 +41,8 @@ from quietbit.node.question import (
     unpack,
     unpack_unmasking,
 )
+from quietbit.node.report import Account, RoundReport
+from quietbit.node.settings import RunSettings
 from quietbit.secagg import keys
 from quietbit.secagg.client import PublicKeys
 from quietbit.secagg.server import SumServer

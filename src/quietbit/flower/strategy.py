@@ -41,17 +41,17 @@ from flwr.supercore import log
 
 from quietbit._typing import FloatVector
 from quietbit._validate import QuietbitError, require, whole_number
-from quietbit.flower.layout import Layout, NotFinite
-from quietbit.flower.messages import RECORD, Request
 from quietbit.flower.open_round import OpenRound
-from quietbit.flower.outlook import outlook
 from quietbit.flower.plaintext import METRICS, note_metrics
-from quietbit.flower.report import Account, NodeReport, Report, RoundReport
 from quietbit.flower.secure_round import SecureRound
-from quietbit.flower.settings import RunSettings
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.filter import Price
+from quietbit.node.layout import Layout, NotFinite
+from quietbit.node.messages import RECORD, Request
+from quietbit.node.outlook import outlook
+from quietbit.node.report import Account, NodeReport, Report, RoundReport
+from quietbit.node.settings import RunSettings
 
 __all__ = ["PrivateStrategy"]
 
@@ -71,7 +71,7 @@ UNSAID = ("Weighted by", "Received %s results and %s failures")  # what is not s
 class PrivateStrategy(Strategy):
     """``PrivateStrategy(FedAvg(...), context.run_config)``: use it as the strategy it wraps.
 
-    The settings come from the run config (`quietbit.flower.settings` has the keys). `report` says what happened.
+    The settings come from the run config (`quietbit.node.settings` has the keys). `report` says what happened.
     """
 
     def __init__(self, inner: Strategy, run_config: Mapping[str, Any]) -> None:
@@ -85,6 +85,7 @@ class PrivateStrategy(Strategy):
         self._open: OpenRound | SecureRound | None = None
         self._rounds: list[RoundReport] = []
         self._mechanism: Mechanism | None = None
+        self._moving = self.settings.plan(self.settings.epsilon).moving_clip()
         self._price = Price.nothing()
         self._run = 0
         self._planned = 0
@@ -130,7 +131,8 @@ class PrivateStrategy(Strategy):
         """The inner strategy's questions, with quietbit's settings beside the model."""
         layout = Layout.of(arrays, self.settings)
         layout.check_finite(arrays)
-        mechanism, first = self.settings.mechanism_for(layout.dimension), self._mechanism is None
+        first = self._mechanism is None
+        mechanism = self._of_round(self.settings.mechanism_for(layout.dimension))
         if self._mechanism is not None:
             known = self._mechanism.domain.dimension
             require(
@@ -162,7 +164,7 @@ class PrivateStrategy(Strategy):
         for reply in replies:
             current.take(reply)
         mean = current.mean()
-        outcome, arrays, metrics = current.report(), None, MetricRecord()
+        outcome, arrays, metrics = self._moved(current), None, MetricRecord()
         for node in current.failed():
             self._account.node(node).failed += 1
         try:
@@ -263,9 +265,25 @@ class PrivateStrategy(Strategy):
             scores=tuple(self._scores),
         )
 
+    def _of_round(self, mechanism: Any) -> Mechanism:
+        """The mechanism of the round that is next: where the clip moves, at the clip of this round."""
+        found: Mechanism = mechanism if self._moving is None else mechanism.at_clip(self._moving.clip)
+        return found
+
+    def _moved(self, current: OpenRound | SecureRound) -> RoundReport:
+        """What happened in a round; where the clip moves, it goes on to the next one's."""
+        outcome = current.report()
+        if self._moving is None:
+            return outcome
+        clip = self._moving.clip
+        self._moving.move(current.answers() if isinstance(current, OpenRound) else None)
+        return replace(outcome, clip=clip)
+
     def _numbers(self, outcome: RoundReport) -> dict[str, MetricRecordValues]:
         """Our own metrics of a round, for Flower's result."""
+        clip = {} if outcome.clip is None else {"quietbit-clip": outcome.clip}
         return {
+            **clip,
             "quietbit-asked": outcome.asked,
             "quietbit-answered": outcome.answered,
             "quietbit-declined": outcome.declined,

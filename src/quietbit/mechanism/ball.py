@@ -26,7 +26,7 @@ from quietbit.kernel.law import two_product
 from quietbit.kernel.norm import NORM_ERROR, clip_factor
 from quietbit.kernel.select import default_kernel
 
-__all__ = ["Ball", "Norm", "check_update", "clipped_pieces", "own_copy", "usual_kernel"]
+__all__ = ["Ball", "Norm", "check_update", "clipped_pieces", "own_copy", "own_parts", "scaled", "usual_kernel"]
 
 MAX_RADIUS = 1e30  # so that 32-bit floats still hold what a mechanism adds
 MIN_RADIUS = 1e-30
@@ -183,6 +183,24 @@ def _from_device(tensor: Any) -> AnyFloats:
     short = tensor.element_size() == 2
     copied: AnyFloats = (tensor.float() if short else tensor).cpu().numpy()
     return copied
+
+
+def own_parts(parts: Sequence[Any]) -> list[Any]:
+    """`own_copy` as the one part of an update; tensors on a GPU stay there, as they are."""
+    return list(parts) if any(hasattr(part, "is_cuda") for part in parts) else [own_copy(parts)]
+
+
+def scaled(parts: Sequence[Any], factor: float) -> list[Any]:
+    """Every part times the factor, rounded once: float64 stays float64, the others become float32."""
+    return [_scaled(part, factor) for part in parts]
+
+
+def _scaled(part: Any, factor: float) -> Any:
+    if hasattr(part, "is_cuda"):
+        wide = part.double() * factor
+        return wide if part.element_size() == 8 else wide.float()
+    out = np.empty(part.shape, dtype=np.float64 if part.dtype == np.float64 else np.float32)
+    return np.multiply(part, factor, out=out, dtype=np.float64, casting="same_kind")
 
 
 def clipped_pieces(ball: Ball, parts: Sequence[AnyFloats], kernel: Kernel) -> Callable[[int, int], FloatVector]:

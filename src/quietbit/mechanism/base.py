@@ -31,6 +31,7 @@ __all__ = [
     "Mechanism",
     "Parts",
     "Reader",
+    "SampleWise",
     "Summable",
     "check_adjacency",
     "check_rng",
@@ -170,6 +171,15 @@ class Summable(Mechanism, Protocol):
 
     def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
         """The mean of the decoded updates from the sums of their codes."""
+        ...
+
+
+@runtime_checkable
+class SampleWise(Mechanism, Protocol):
+    """A mechanism that clips the gradients of a client's samples one by one, and releases their mean."""
+
+    def write_samples(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """Client: fill ``out`` from the gradients, each of which is an update's parts."""
         ...
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, final
 
 from quietbit._validate import require
@@ -16,8 +16,9 @@ from quietbit.design.table import Design
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Error, Mechanism
 from quietbit.mechanism.family import Choices, Target
-from quietbit.mechanism.projected import project
+from quietbit.mechanism.projected import Projected, ProjectedSamples, project
 from quietbit.mechanism.registry import family
+from quietbit.mechanism.watched import Watched
 from quietbit.privacy.guarantee import Adjacency, Guarantee
 
 __all__ = ["Calibration", "calibrate"]
@@ -67,6 +68,7 @@ def calibrate(
     decoder: str | None = None,
     design: Design | None = None,
     keep: int | str | None = None,
+    bit_epsilon: float | None = None,
     account: Priced | None = None,
 ) -> Calibration:
     """The most accurate mechanism of its kind whose releases together stay within (epsilon, delta).
@@ -80,7 +82,8 @@ def calibrate(
         delta: in [0, 1); at 0 only pure mechanisms can answer.
         adjacency: what the neighbouring world is.
         releases: how often the same party takes part.
-        samples: how many samples a client has, where one of them is to be protected rather than the client.
+        samples: how many samples a client has, where one of them is to be protected rather than the client. With
+            ``keep``, their gradients are then sent by `Uplink.send_samples`.
         bits: per code; 1 by default, 16 for ``skellam``.
         levels: of the design; 2 for ``imvu``, and for ``mvu`` about the root of the dimension.
         beta: of ``imvu`` when its design is solved for.
@@ -89,6 +92,8 @@ def calibrate(
         design: calibrate beta for this design (``imvu``).
         keep: how many rotated coordinates a client keeps, a power of two, or ``auto``: as many as make the projection
             cost at most 1 % of the error. By default ``vmvu`` keeps 1,024 or more, and the others all.
+        bit_epsilon: what the bit of a clip that moves costs in every release (`Watched`); the budget is met for
+            both together. By default the clip stays where it is, and there is no bit.
         account: the guarantee of the most exposed party, where that is not ``releases`` times the mechanism's own
             (samples of clients of several sizes, say).
 
@@ -101,10 +106,13 @@ def calibrate(
     choices = Choices(bits, levels, beta, clamp, decoder, design, own)
     choices.check(chosen)
 
+    def whole(found: Mechanism) -> Mechanism:
+        return found if bit_epsilon is None else Watched(found, found.domain.radius, bit_epsilon)
+
     def priced(found: Mechanism) -> Guarantee:
         if account is not None:
-            return account(found)
-        return found.privacy(target.adjacency, samples).repeat(target.releases).guarantee(target.delta)
+            return account(whole(found))
+        return whole(found).privacy(target.adjacency, samples).repeat(target.releases).guarantee(target.delta)
 
     def measured(found: Mechanism) -> float:
         return priced(found).epsilon_upper
@@ -112,10 +120,15 @@ def calibrate(
     def calibrated(within: Ball) -> Mechanism:
         return chosen.calibrated(within, choices, target, measured)
 
-    found = calibrated(ball) if keep is None or own is not None else project(ball, keep, calibrated)
+    def rotated(within: Ball) -> Mechanism:
+        return chosen.calibrated(within, replace(choices, rotated=True), target, measured)
+
+    found = calibrated(ball) if keep is None or own is not None else project(ball, keep, rotated)
+    if samples is not None and isinstance(found, Projected):
+        found = ProjectedSamples(found)
     guarantee = priced(found)
     return Calibration(
-        mechanism=found,
+        mechanism=whole(found),
         guarantee=guarantee,
         releases=target.releases,
         error=found.error(),

@@ -31,7 +31,10 @@ Account: TypeAlias = Callable[[Mechanism], float]  # the epsilon that a mechanis
 @final
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What may be chosen of a mechanism beside its strength; None leaves it to the family."""
+    """What may be chosen of a mechanism beside its strength; None leaves it to the family.
+
+    ``rotated`` is no choice but a fact that `calibrate` knows: updates come rotated, so that no coordinate is large.
+    """
 
     bits: int | None = None
     levels: int | None = None
@@ -40,10 +43,13 @@ class Choices:
     decoder: str | None = None
     design: Design | None = None
     keep: int | str | None = None
+    rotated: bool = False
 
     def check(self, family: Family) -> None:
         """Refuse a choice that the family makes no use of."""
         for field in fields(self):
+            if field.name == "rotated":
+                continue
             value = getattr(self, field.name)
             shown = "a design" if isinstance(value, Design) else value
             used = value is None or field.name in family.uses
@@ -106,7 +112,7 @@ class SearchedFamily:
     """A family whose strength is found by search: ``build`` makes the mechanism of a loss.
 
     ``limits`` gives the least and the largest loss; ``inverse`` says that the strength is one over the loss, as for
-    noise.
+    noise. A ``baseline`` is there to be compared with: it answers to its word, and nothing else ever picks it.
     """
 
     name: str
@@ -116,6 +122,7 @@ class SearchedFamily:
     build: Callable[[Ball, float, Choices], Mechanism]
     limits: Callable[[Ball, Choices], tuple[float, float]]
     inverse: bool = False
+    baseline: bool = False
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> Mechanism:
         """The mechanism of this strength."""

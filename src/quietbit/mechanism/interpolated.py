@@ -244,13 +244,14 @@ def _build(ball: Ball, loss: float, choices: Choices) -> InterpolatedMVU:
     return InterpolatedMVU(design, ball, 1.0 if choices.beta is None else choices.beta, clamp, decoder)
 
 
-def _share(ball: Ball) -> float | None:
+def _share(ball: Ball, rotated: bool) -> float | None:
     """The share of the radius to which one coordinate is cut; None where the account would gain little by it.
 
     At a tenth a dominating Gaussian pair has 1.9 % more variance than Gaussian noise. At most 1/share^2 coordinates of
-    an update can be cut at all, and one spread evenly over d of them is eight times below the cut.
+    an update can be cut at all, and one spread evenly over d of them is eight times below the cut. Coordinates of a
+    rotated update are about normal, of deviation 1/sqrt(d) or less: a cut at three of them takes 0.3 % of the signal.
     """
-    share = max(LEAST_SHARE, min(8 / math.sqrt(ball.dimension), 1.0))
+    share = max(LEAST_SHARE, min((3 if rotated else 8) / math.sqrt(ball.dimension), 1.0))
     return share if ball.norm is Norm.L2 and share <= MOST_SHARE else None
 
 
@@ -281,7 +282,7 @@ class _Family:
 
     def calibrated(self, ball: Ball, choices: Choices, target: Target, account: Account) -> Mechanism:
         """By search; with one bit on an L2 ball, inputs are clamped where that makes the account sharp."""
-        share = _share(ball)
+        share = _share(ball, choices.rotated)
         free = choices.beta is None and choices.clamp is None and choices.design is None
         if free and share is not None and (choices.levels or 2) == 2 and (choices.bits or 1) == 1:
             choices = replace(choices, beta=1 / share, clamp=True)

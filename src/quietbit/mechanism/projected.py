@@ -12,13 +12,16 @@ the projection then average out over clients. For sums behind masks all clients 
 names them (a number that changes with every round), it is part of the mechanism's identity, and a payload made for
 other rows is refused. No nonce is sent, and the error |mean|^2 / k does not average out within the round.
 
-Samples. The projection can lengthen the difference of two close updates by sqrt(p/k), so a price per sample would need
-every sample's gradient projected first and clipped among the k; that is refused here.
+Samples. The projection can lengthen the difference of two close updates by sqrt(p/k), so one sample's price is not
+known once gradients are averaged, and `Projected` refuses it. `ProjectedSamples` projects every sample's gradient and
+clips it among the k before the mean is taken: one of n samples then moves what the inner mechanism sees by at most its
+share of the clip, which is what that mechanism's price per sample asks for.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -26,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit._validate import finite_real, require, whole_number
+from quietbit._validate import InvalidParameter, finite_real, require, whole_number
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.expand import rows as choose_rows
 from quietbit.kernel.norm import clip_factor
@@ -49,12 +52,13 @@ from quietbit.mechanism.base import (
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.release import Release
 
-__all__ = ["Projected", "check_rotated", "fewest_kept", "project"]
+__all__ = ["Projected", "ProjectedSamples", "check_rotated", "fewest_kept", "project"]
 
 NONCE = 8
 COST = 0.01
 MOST_ROWS = 2**64 - 1
 LARGEST_RADIUS = 2.0**90
+MOST_SAMPLES = 2**24  # whose sum in doubles is off by less than the price per sample allows for roundings
 
 
 @final
@@ -119,8 +123,29 @@ class Projected:
         check_rng(rng)
         factor = clip_factor(kernel.norm(update, self.ball.norm.order), self.ball.radius)
         nonce = self._nonce(rng)
+        self._close(nonce, self._kept(update, factor, nonce), rng, kernel, out)
+
+    def write_each(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """The same for the mean of samples' gradients, each of which is projected and clipped by itself."""
+        check_rng(rng)
+        count = whole_number(len(gradients), "number of gradients", 1, MOST_SAMPLES)
+        order, radius = self.ball.norm.order, self.ball.radius
+        factors = [
+            clip_factor(kernel.norm(one, order), radius) for one in gradients
+        ]  # refused before a draw, if at all
+        nonce, total = self._nonce(rng), np.zeros(self.keep)
+        for one, factor in zip(gradients, factors, strict=True):
+            total += self.inner.domain.clip(self._kept(one, factor, nonce))
+        self._close(nonce, total / count, rng, kernel, out)
+
+    def _kept(self, update: Parts, factor: float, nonce: bytes) -> FloatVector:
+        """What the rows that the nonce names see of the update, before it is clipped again."""
         kept = rotated_rows(update, self.rotation_seed, factor, choose_rows(nonce, self.keep, self.padded))
         kept *= math.sqrt(self.padded / self.keep)
+        return kept
+
+    def _close(self, nonce: bytes, kept: FloatVector, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """The body: the nonce where rows are the client's own, and what the inner mechanism makes of the rows."""
         if self.rows is None:
             out[:NONCE] = np.frombuffer(nonce, dtype=np.uint8)
             out = out[NONCE:]
@@ -134,7 +159,7 @@ class Projected:
 
     def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
         """The inner mechanism's: a public map before the last clip changes nothing."""
-        refuse_samples(samples, "projecting can lengthen the difference of two close updates")
+        refuse_samples(samples, "projecting can lengthen the difference of two close updates (see ProjectedSamples)")
         return self.inner.privacy(adjacency)  # type: ignore[no-any-return]
 
     def sum_privacy(self, clients: int, adjacency: Adjacency) -> Release:
@@ -181,6 +206,59 @@ class Projected:
         if self.rows is not None:
             return self._name()
         return rng.draw(1).uniform64(0, 0, 1).astype("<u8", copy=False).tobytes()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ProjectedSamples:
+    """A `Projected` for clients whose samples are protected: it is given their gradients one by one, never the mean."""
+
+    inner: Projected
+
+    def __post_init__(self) -> None:
+        """Refuse anything but a projection."""
+        require(isinstance(self.inner, Projected), "inner", self.inner, "a Projected")
+
+    @property
+    def domain(self) -> Ball:
+        """Where gradients are clipped to."""
+        return self.inner.domain
+
+    @property
+    def layout(self) -> Layout:
+        """The projection's."""
+        return self.inner.layout
+
+    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """Refused: an update is a mean already."""
+        raise InvalidParameter(
+            "update must be given as its samples' gradients (Uplink.send_samples), got their mean: each is projected "
+            "and clipped by itself."
+        )
+
+    def write_samples(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """Project and clip every gradient, and release the mean."""
+        self.inner.write_each(gradients, rng, kernel, out)
+
+    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
+        """The projection's."""
+        return self.inner.accumulator(kernel, max_payloads)
+
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
+        """The inner mechanism's, of a client or of one of as many samples as there were gradients."""
+        return self.inner.inner.privacy(adjacency, samples)  # type: ignore[no-any-return]
+
+    def error(self) -> Error:
+        """The projection's."""
+        return self.inner.error()
+
+    def expectation(self, value: float) -> float:
+        """The projection's."""
+        return self.inner.expectation(value)
+
+    def variance(self, value: float) -> float:
+        """The projection's."""
+        return self.inner.variance(value)
 
 
 @final

@@ -26,7 +26,8 @@ from quietbit.design.table import Design
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.family import Family
-from quietbit.mechanism.projected import Projected
+from quietbit.mechanism.projected import Projected, ProjectedSamples
+from quietbit.mechanism.watched import Watched
 
 __all__ = ["build", "canonical_text", "describe", "families", "family", "family_of", "identity_of"]
 
@@ -139,7 +140,12 @@ def _built(value: Any) -> Any:
 
 
 def _kinds() -> dict[str, type]:
-    found: dict[str, type] = {"Ball": Ball, "Projected": Projected}
+    found: dict[str, type] = {
+        "Ball": Ball,
+        "Projected": Projected,
+        "ProjectedSamples": ProjectedSamples,
+        "Watched": Watched,
+    }
     for one in families().values():
         for kind in one.kinds:
             taken = found.setdefault(kind.__name__, kind)

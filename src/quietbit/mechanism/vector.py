@@ -368,11 +368,10 @@ class _Family:
         return _with_rows(profile, ball, choices)
 
     def calibrated(self, ball: Ball, choices: Choices, target: Target, account: Account) -> Mechanism:
-        """A profile for the target, asked for a little less where sampling costs something."""
+        """A profile for the target; for less of it where sampling, or a bit beside the release, costs something."""
         require(ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 for the vector mechanism")
-        room = 0.0
-        for _ in range(8):
-            aim = target.epsilon * (1 - room)
+        aim, slope, before = target.epsilon, 1.0, (math.nan, math.nan)
+        for number in range(8):
             profile = solve_profile(aim, target.delta, target.releases, target.adjacency)
             found = _with_rows(profile, ball, choices)
             reached = account(found)
@@ -385,7 +384,13 @@ class _Family:
             )
             if reached <= target.epsilon:
                 return found
-            room = max(2 * room, 2 * (reached / target.epsilon - 1) if math.isfinite(reached) else 1e-6, 1e-9)
+            over = reached - target.epsilon if math.isfinite(reached) else 1e-6 * target.epsilon
+            if before[0] > aim and before[1] > reached:
+                slope = min(max((before[1] - reached) / (before[0] - aim), 0.25), 1.0)
+            before = aim, reached
+            aim -= over / slope + target.epsilon * 1e-9 * 4**number  # a margin that grows ends the search
+            if not aim > 0:
+                break
         require(False, "epsilon", target.epsilon, f"at least {reached:.4g}, the least that vmvu reaches here")
         return found
 

@@ -10,6 +10,7 @@ Symbols  the keys of the file are the fields of `Policy`, with - for _; unknown 
 | `epsilon`, `delta`, `adjacency` | what all releases together may cost, ever | required |
 | `mechanisms` | families that may be asked for: `imvu`, `mvu`, ... | required |
 | `largest-clip` | the largest ball that updates may be clipped to | required |
+| `smallest-clip` | the smallest, where a run moves its clip | 0 |
 | `releases`, `releases-per-day` | how many releases there may be, in all and in any 24 hours | required |
 | `ledger`, `counter` | absolute paths of the two files; best on two disks | required |
 | `least-epsilon` | a release counts at least as much as one of this pure epsilon | 0 |
@@ -112,6 +113,7 @@ class Policy:
     releases_per_day: int
     ledger: str
     counter: str
+    smallest_clip: float = 0.0
     least_epsilon: float = 0.0
     runs: tuple[str, ...] = ("*",)
     trust: tuple[Trust, ...] = (Trust.LOCAL,)
@@ -132,12 +134,12 @@ class Policy:
         put(self, "largest_clip", finite_real(self.largest_clip, "largest-clip"))
         put(self, "releases", whole_number(self.releases, "releases", 1, MOST_RELEASES))
         put(self, "releases_per_day", whole_number(self.releases_per_day, "releases-per-day", 1, MOST_RELEASES))
-        floor = self.least_epsilon
-        put(
-            self,
-            "least_epsilon",
-            0.0 if floor == 0 and not isinstance(floor, bool) else finite_real(floor, "least-epsilon"),
-        )
+        for name in ("smallest_clip", "least_epsilon"):
+            floor = getattr(self, name)
+            none = floor == 0 and not isinstance(floor, bool)
+            put(self, name, 0.0 if none else finite_real(floor, name.replace("_", "-")))
+        rule = f"at most {self.largest_clip!r}, the largest"
+        require(self.smallest_clip <= self.largest_clip, "smallest-clip", self.smallest_clip, rule)
         put(self, "runs", _words(self.runs, "runs"))
         put(self, "trust", tuple(member(Trust, word, "trust") for word in _listed(self.trust, "trust")))
         known = bool(self.trust) and Trust.CENTRAL not in self.trust
@@ -202,6 +204,11 @@ class Policy:
                 f'adjacency = "{self.adjacency.value}"',
                 f"mechanisms = {_toml(self.mechanisms)}",
                 f"largest-clip = {self.largest_clip!r}       # updates are clipped to a ball no larger than this",
+                *(
+                    [f"smallest-clip = {self.smallest_clip!r}      # nor to one smaller than this"]
+                    if self.smallest_clip
+                    else []
+                ),
                 f"releases = {self.releases}            # in all",
                 f"releases-per-day = {self.releases_per_day}    # in any 24 hours",
                 f"least-epsilon = {self.least_epsilon!r}      # a release never counts less than this",
@@ -244,11 +251,13 @@ class Policy:
         return own
 
     def check(self, family: str, clip: float, run: str) -> None:
-        """Refuse another family, a larger ball, another run."""
+        """Refuse another family, a larger ball or one that is too small, another run."""
         if family not in self.mechanisms:
             raise NotAllowed(f"This node's policy does not allow the mechanism {family[:40]!r}.")
         if not clip <= self.largest_clip:
             raise NotAllowed("This node's policy does not allow so large a clip.")
+        if not clip >= self.smallest_clip:
+            raise NotAllowed("This node's policy does not allow so small a clip.")
         if "*" not in self.runs and run not in self.runs:
             raise NotAllowed("This node's policy does not allow this run.")
 

@@ -36,7 +36,11 @@ class _Late(BaseException):
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
-    """A mechanism that a server asks for: built from its description, with its identity (hexadecimal) and family."""
+    """A mechanism that a server asks for: built from its description, with its identity (hexadecimal) and family.
+
+    Where a clip moves, the mechanisms of all rounds have one price: ``identity`` and ``description`` are then those of
+    the one that stands for them (`priced_as`), so that the ledger notes it once.
+    """
 
     mechanism: Mechanism
     identity: str
@@ -52,7 +56,7 @@ class Offer:
     @property
     def description(self) -> Any:
         """Plain values that rebuild it."""
-        return describe(self.mechanism)
+        return describe(_priced(self.mechanism))
 
     def price(self, adjacency: Adjacency, honest: int) -> Price:
         """What one release costs, alone (0) or as part of a sum that counts on so many honest clients."""
@@ -91,11 +95,17 @@ def within(seconds: float, work: Callable[[], Found]) -> Found:
 def _offer(text: str) -> Offer:
     try:
         mechanism = build(json.loads(text))
-        return Offer(mechanism, identity_of(mechanism).hex(), family_of(mechanism))
+        return Offer(mechanism, identity_of(_priced(mechanism)).hex(), family_of(mechanism))
     except QuietbitError as error:
         raise InvalidParameter(f"The described mechanism is refused: {error}") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError, ArithmeticError) as error:
         raise InvalidParameter(f"The description is of no mechanism ({type(error).__name__}).") from error
+
+
+def _priced(mechanism: Mechanism) -> Mechanism:
+    """The mechanism in the ledger whose price this one has: itself, unless it says otherwise."""
+    found: Mechanism = getattr(mechanism, "priced_as", mechanism)
+    return found
 
 
 # An identity names a mechanism, so that its price is found once in a process; the ledger keeps it beyond that.
@@ -105,6 +115,7 @@ _MOST_PRICES = 4096
 
 def release_price(mechanism: Mechanism, adjacency: Adjacency, honest: int) -> Price:
     """What one release costs, alone (0) or as part of a sum that counts on so many honest clients."""
+    mechanism = _priced(mechanism)
     key = identity_of(mechanism).hex(), adjacency, honest
     if key not in _PRICES:
         release = summable(mechanism).sum_privacy(honest, adjacency) if honest else mechanism.privacy(adjacency)

@@ -29,9 +29,11 @@ from quietbit.mechanism.base import Mechanism, summable
 from quietbit.mechanism.calibrate import calibrate
 from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.mechanism.family import MAX_RELEASES, Choices
-from quietbit.mechanism.projected import project
+from quietbit.mechanism.projected import ProjectedSamples, project
 from quietbit.mechanism.registry import families, family
+from quietbit.mechanism.watched import Watched
 from quietbit.plan.account import Account
+from quietbit.plan.clip import RATE, ClipRule, MovingClip, usual_bit_epsilon
 from quietbit.plan.participation import KINDS, Participation, participation
 from quietbit.privacy.aggregate import MOST_CLIENTS
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit, check_delta
@@ -59,6 +61,10 @@ class RoundPlan:
     ``releases`` is how often a client may take part, where no schedule says so (`simulate` has one).
 
     ``keep`` is how many rotated coordinates a client keeps, a power of two, or ``auto``; all unless said.
+
+    With a ``clip_quantile`` the clip moves: it begins at ``clip`` and follows the updates, by steps of ``clip_rate``
+    (0.2 unless said), towards the one that leaves this share of them alone. Every release then carries one bit more,
+    of ``clip_bit_epsilon``; unless said, all bits of a client alone would cost a tenth of the budget.
 
     ``seed`` fixes who takes part when; with ``rng`` seeded it fixes the randomisation too, which then protects nobody.
 
@@ -91,6 +97,9 @@ class RoundPlan:
     rng: str = "secure"
     seed: int = 0
     keep: int | str | None = None
+    clip_quantile: float | None = None
+    clip_rate: float | None = None
+    clip_bit_epsilon: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse words that are none of ours, numbers without a meaning, and choices that play no part."""
@@ -111,6 +120,7 @@ class RoundPlan:
             put(self, "releases", whole_number(self.releases, "releases", 1, MAX_RELEASES))
         self._check_mechanism()
         self._check_trust()
+        self._check_clip()
 
     def _check_mechanism(self) -> None:
         """The strength that belongs to the mechanism, or a budget to find it for; no choice that it does not use."""
@@ -164,6 +174,24 @@ class RoundPlan:
         found = not self.calibrated or self.mechanism == SOLVED_FOR_SUMS
         require(found, "mechanism", self.mechanism, f"{SOLVED_FOR_SUMS} to meet a budget by sums")
 
+    def _check_clip(self) -> None:
+        """A clip that moves by the bits of single clients, whose updates it clips; else nothing of it."""
+        if self.clip_quantile is None:
+            for name in ("clip_rate", "clip_bit_epsilon"):
+                value = getattr(self, name)
+                require(value is None, name, value, "left out unless clip_quantile says that the clip moves")
+            return
+        moves = ClipRule(self.clip_quantile, RATE if self.clip_rate is None else self.clip_rate)
+        object.__setattr__(self, "clip_quantile", moves.quantile)
+        object.__setattr__(self, "clip_rate", moves.rate)
+        require(self.private, "clip_quantile", self.clip_quantile, "left out without privacy")
+        rule = "local where the clip moves: its bit is priced as one that the server sees"
+        require(self.trust is Trust.LOCAL, "trust", self.trust.value, rule)
+        rule = "client where the clip moves: samples are clipped one by one, and a bit for each would cost too much"
+        require(self.unit is Unit.CLIENT, "unit", self.unit.value, rule)
+        if self.clip_bit_epsilon is None and not self.calibrated:
+            raise InvalidParameter("clip_bit_epsilon must be given where the mechanism's strength is.")
+
     @property
     def private(self) -> bool:
         """Whether there is a mechanism at all."""
@@ -173,6 +201,12 @@ class RoundPlan:
     def calibrated(self) -> bool:
         """Whether the mechanism's strength is to be found from the budget."""
         return self.private and self.design_epsilon is None and self.noise_multiplier is None
+
+    def moving_clip(self) -> MovingClip | None:
+        """The clip at the start of a run; None where it stays."""
+        if self.clip_quantile is None:
+            return None
+        return MovingClip.from_start(self.clip, quantile=self.clip_quantile, rate=cast(float, self.clip_rate))
 
     def schedule(self, clients: int) -> Participation:
         """Who takes part in which round, when there are so many clients."""
@@ -199,7 +233,8 @@ class RoundPlan:
             raise InvalidParameter("sizes must be given where samples are protected: the samples of each client.")
         known = np.ones(1, dtype=np.int64) if sizes is None else np.asarray(sizes, dtype=np.int64)
         if not self.calibrated:
-            return self._given(ball, int(known.min()) if sample else 1)
+            found = self._given(ball, int(known.min()) if sample else 1)
+            return found if self.clip_bit_epsilon is None else Watched(found, self.clip, self.clip_bit_epsilon)
         times = self.releases if releases is None else releases
         if times is None:
             raise InvalidParameter("releases must be given to meet a budget: how often a client may take part.")
@@ -235,7 +270,9 @@ class RoundPlan:
 
         found = calibrate(
             self.mechanism, ball=ball, epsilon=budget, delta=self.delta, adjacency=self.adjacency, releases=busiest,
-            account=worst if sample else None, keep=self.keep, **self._choices(),
+            account=worst if sample else None, samples=int(sizes.min()) if sample else None, keep=self.keep,
+            bit_epsilon=self._bit_epsilon(busiest),
+            **self._choices(),
         )  # fmt: skip
         if sample and found.saturated:
             raise InvalidParameter(
@@ -243,6 +280,12 @@ class RoundPlan:
                 f"samples moves an input by little, and {self.mechanism} can reveal no more of it."
             )
         return found.mechanism
+
+    def _bit_epsilon(self, releases: int) -> float | None:
+        """What the bit of a clip that moves costs in a release; None where the clip stays."""
+        if self.clip_quantile is None or self.clip_bit_epsilon is not None:
+            return self.clip_bit_epsilon
+        return usual_bit_epsilon(cast(float, self.epsilon), self.delta, releases)
 
     def _given(self, ball: Ball, samples: int) -> Mechanism:
         """Built as told."""
@@ -261,6 +304,8 @@ class RoundPlan:
         if self.keep is None or own is not None:
             return built(ball)
         found = project(ball, self.keep, built)
+        if self.unit is Unit.SAMPLE:
+            return ProjectedSamples(found)
         return found.at(0) if sums else found  # behind masks all clients of a round keep the same rows
 
     def _choices(self) -> dict[str, Any]:

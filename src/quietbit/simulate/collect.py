@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock, local
-from typing import Any, Protocol, TypeAlias, TypeVar, final, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeVar, cast, final, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +25,13 @@ from quietbit._typing import FloatVector
 from quietbit._validate import InvalidParameter, require, whole_number
 from quietbit.kernel.rng import WordBlock
 from quietbit.mechanism.ball import Ball
-from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.base import Mechanism, SampleWise
+from quietbit.plan.clip import MovingClip
 from quietbit.plan.plan import RoundPlan
 from quietbit.privacy.guarantee import Trust
 from quietbit.secagg.plan import masked_size
 from quietbit.simulate.client_rng import CLIENT_BITS, ClientRng, client_rng
-from quietbit.simulate.problem import LocalPlan, Problem, Rows, clip_outside
+from quietbit.simulate.problem import LocalPlan, Problem, Rows, SampleProblem, clip_outside
 from quietbit.wire.payload import Header
 from quietbit.wire.uplink import Uplink
 
@@ -74,7 +75,9 @@ def make_collector(
     if plan.trust is Trust.CENTRAL:
         return CentralCollector(PlainCollector(problem, steps, threads), mechanism, rng)
     uplink = Uplink(mechanism, max_payloads=plan.cohort)
-    return UplinkCollector(problem, steps, uplink, rng, payload_bytes(plan, mechanism), threads)
+    return UplinkCollector(
+        problem, steps, uplink, rng, payload_bytes(plan, mechanism), threads, moving=plan.moving_clip()
+    )
 
 
 def payload_bytes(plan: RoundPlan, mechanism: Mechanism) -> int:
@@ -95,6 +98,7 @@ class UplinkCollector:
     """The real path: `Uplink.send` for every client, an `Aggregator` for the server.
 
     Behind secure aggregation codes travel masked. Masks cancel exactly, so the mean is computed without them.
+    A clip that is ``moving`` is asked for in every round, and told what the bits of the round said.
     """
 
     problem: Problem
@@ -103,11 +107,19 @@ class UplinkCollector:
     rng: ClientRng
     bytes_per_client: int
     threads: int = 1
+    moving: MovingClip | None = None
     _kept: local = field(default_factory=local, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse a mechanism for another ball than the updates are clipped to."""
-        check_ball(self.uplink.mechanism.domain, self.problem, self.steps)
+        ball = self.uplink.mechanism.domain
+        # Only the mechanism clips to a clip that moves: its bit is about the update as it was.
+        steps = self.steps if self.moving is None else replace(self.steps, clip=ball.radius)
+        check_ball(ball, self.problem, steps)
+        shown = not isinstance(self.uplink.mechanism, SampleWise) or isinstance(self.problem, SampleProblem)
+        require(
+            shown, "problem", self.problem.name, "one with `gradients`, where samples are protected and few rows kept"
+        )
         object.__setattr__(self, "threads", whole_number(self.threads, "threads", 1, 1024))
 
     def mean(self, parameters: Rows, clients: Clients, number: int) -> FloatVector:
@@ -116,20 +128,31 @@ class UplinkCollector:
         aggregator, lock = uplink.aggregator(), Lock()
 
         def work(chunk: Clients) -> None:
-            rows = _kept_rows(self._kept, chunk.size, self.problem.dimension)
-            self.problem.updates(parameters, chunk, self.steps, rows)
-            pairs = zip(rows, chunk.tolist(), strict=True)
-            payloads = [uplink.send(row, self.rng(number, client)) for row, client in pairs]
+            payloads = self._payloads(uplink, parameters, chunk, number)
             with lock:
                 aggregator.add_all(payloads)
 
         for _ in spread(work, chunks(clients, self.problem.dimension, self.threads), self.threads):
             pass
+        if self.moving is not None:
+            self.moving.move(aggregator.answers())
         return np.asarray(aggregator.mean())
 
+    def _payloads(self, uplink: Uplink, parameters: Rows, chunk: Clients, number: int) -> list[bytes]:
+        """What these clients send."""
+        if isinstance(uplink.mechanism, SampleWise):
+            shown = cast(SampleProblem, self.problem).gradients
+            return [uplink.send_samples(shown(parameters, one), self.rng(number, one)) for one in chunk.tolist()]
+        rows = _kept_rows(self._kept, chunk.size, self.problem.dimension)
+        self.problem.updates(parameters, chunk, self.steps, rows)
+        pairs = zip(rows, chunk.tolist(), strict=True)
+        return [uplink.send(row, self.rng(number, client)) for row, client in pairs]
+
     def _of_round(self, number: int) -> Uplink:
-        """The uplink; where all clients of a round keep the same coordinates, that of the round's."""
+        """The uplink; where all clients of a round keep the same coordinates, or its clip moves, that of the round."""
         mechanism: Any = self.uplink.mechanism
+        if self.moving is not None:
+            return Uplink(mechanism.at_clip(self.moving.clip), max_payloads=self.uplink.max_payloads)
         if getattr(mechanism, "rows", None) is None:
             return self.uplink
         return Uplink(mechanism.at(number), max_payloads=self.uplink.max_payloads)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias, final
 
 import numpy as np
@@ -23,7 +23,7 @@ from quietbit.plan.account import Account
 from quietbit.plan.participation import releases_per_client
 from quietbit.plan.plan import RoundPlan
 from quietbit.privacy.guarantee import Guarantee
-from quietbit.simulate.collect import MakeCollector, make_collector
+from quietbit.simulate.collect import MakeCollector, UplinkCollector, make_collector
 from quietbit.simulate.problem import Problem, Rows, Score
 from quietbit.simulate.training import Training
 
@@ -68,6 +68,7 @@ class Run:
     parameters: Rows
     bytes_per_client: int
     seconds: float
+    clips: list[float] = field(default_factory=list)  # of a clip that moves: where it began, and after every round
 
     @property
     def guarantee(self) -> Guarantee | None:
@@ -98,6 +99,8 @@ def simulate(
     w = np.array(problem.initial(plan.seed), dtype=np.float32)
     v, sent, began = np.zeros(w.size), 0, time.perf_counter()
     run = Run(plan, training, mechanism, account, [], FINISHED, "", 0, w, collects.bytes_per_client, 0.0)
+    if isinstance(collects, UplinkCollector) and collects.moving is not None:
+        run.clips = collects.moving.history
     try:
         # One thread per library call: the cohort is what is spread over threads.
         with one_thread():

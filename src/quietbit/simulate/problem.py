@@ -23,7 +23,18 @@ from quietbit._validate import InvalidParameter, finite_real, require, whole_num
 from quietbit.mechanism.ball import Norm
 from quietbit.privacy.guarantee import Unit
 
-__all__ = ["MARGIN", "LocalPlan", "Problem", "Rows", "Score", "clip_factors", "clip_outside", "clip_rows"]
+__all__ = [
+    "MARGIN",
+    "MAX_CLIP",
+    "LocalPlan",
+    "Problem",
+    "Rows",
+    "SampleProblem",
+    "Score",
+    "clip_factors",
+    "clip_outside",
+    "clip_rows",
+]
 
 Rows = NDArray[np.float32]
 MARGIN = 2.0**-20
@@ -99,6 +110,15 @@ class Problem(Protocol):
 
     def evaluate(self, parameters: Rows) -> Score:
         """The score on test data."""
+        ...
+
+
+@runtime_checkable
+class SampleProblem(Problem, Protocol):
+    """A problem that can show its samples one by one, as is needed where they are protected and coordinates kept."""
+
+    def gradients(self, parameters: Rows, client: int) -> Rows:
+        """The gradient of every sample of a client, a row each, as they are: what sends them clips them."""
         ...
 
 

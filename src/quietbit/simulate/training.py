@@ -10,7 +10,7 @@ from typing import final
 
 from quietbit._validate import finite_real, require, whole_number
 from quietbit.plan.plan import RoundPlan
-from quietbit.simulate.problem import LocalPlan
+from quietbit.simulate.problem import MAX_CLIP, LocalPlan
 
 __all__ = ["Training"]
 
@@ -45,8 +45,12 @@ class Training:
         finite_real(self.local_rate, "local rate")
 
     def local(self, plan: RoundPlan) -> LocalPlan:
-        """What clients do with their data before anything is randomised."""
-        return LocalPlan(plan.norm, plan.clip, plan.unit, self.local_steps, self.local_rate)
+        """What clients do with their data before anything is randomised.
+
+        A clip that moves is the mechanism's own to apply, which must see how long the update was.
+        """
+        clip = plan.clip if plan.clip_quantile is None else MAX_CLIP
+        return LocalPlan(plan.norm, clip, plan.unit, self.local_steps, self.local_rate)
 
     def evaluated(self, number: int) -> bool:
         """Whether the model is scored after ``number`` rounds: at the end, and where asked for."""

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias, final, get_args
 from quietbit._validate import InvalidPayload, require, whole_number
 from quietbit.kernel.base import Kernel
 from quietbit.mechanism.base import Accumulator, Body, Mechanism
+from quietbit.mechanism.watched import Answers, Watching
 from quietbit.wire.payload import Header, read_body
 from quietbit.wire.tree import Structure, restore
 
@@ -25,11 +26,15 @@ MAX_PAYLOADS = 2**24
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Received:
-    """A mean, over how many payloads it was taken, and how many were refused."""
+    """A mean, over how many payloads it was taken, and how many were refused.
+
+    Where the clip is watched (`Watched`), ``answers`` says how many updates it left alone.
+    """
 
     mean: Any
     count: int
     refused: int
+    answers: Answers | None = None
 
 
 @final
@@ -109,9 +114,15 @@ class Aggregator:
         self._settle()
         return restore(self._structure, self._accumulator.reader(self._count))
 
+    def answers(self) -> Answers | None:
+        """How many updates the clip left alone, where it is watched and somebody has answered."""
+        self._settle()
+        counts = self._accumulator
+        return counts.answers(self._count) if self._count and isinstance(counts, Watching) else None
+
     def received(self) -> Received:
         """The mean with its counts."""
-        return Received(self.mean(), self._count, self._refused)
+        return Received(self.mean(), self._count, self._refused, self.answers())
 
     def _settle(self) -> None:
         waiting, self._waiting = self._waiting, []

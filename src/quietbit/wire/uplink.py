@@ -13,11 +13,11 @@ from dataclasses import InitVar, dataclass, field
 from functools import lru_cache
 from typing import Any, final
 
-from quietbit._validate import require, whole_number
+from quietbit._validate import InvalidParameter, require, whole_number
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits, device_rng, secure_rng
 from quietbit.kernel.select import default_kernel, select
-from quietbit.mechanism.base import Mechanism, check_rng
+from quietbit.mechanism.base import Mechanism, Parts, SampleWise, check_rng
 from quietbit.wire.aggregate import MAX_PAYLOADS, Aggregator, OnError, Received
 from quietbit.wire.payload import Header, build
 from quietbit.wire.tree import Leaf, Structure, device_leaves, leaves
@@ -74,16 +74,40 @@ class Uplink:
         entry, another number of entries, another structure than ``like``. Tensors on a GPU are clipped and
         randomised there, with bits that the GPU makes from a key of the operating system's; only the payload leaves it.
         """
+        parts, there = self._parts(update)
+        kernel = _device_kernel() if there else self._kernel
+        chosen = rng if rng is not None else device_rng() if there else secure_rng()
+        check_rng(chosen)
+        return build(self.header, lambda body: self.mechanism.write(parts, chosen, kernel, body), self.threads)
+
+    def send_samples(self, gradients: Iterable[Any], rng: RandomBits | None = None) -> bytes:
+        """The same for the mean of a client's samples' gradients, where samples are protected and coordinates kept.
+
+        Every gradient has the structure of an update and is projected and clipped by itself; their number is the one to
+        price a release with. Refused for mechanisms that clip means.
+        """
+        mechanism = self.mechanism
+        if not isinstance(mechanism, SampleWise):
+            raise InvalidParameter(
+                "mechanism must take gradients one by one (calibrate with samples and keep), got a "
+                f"{type(mechanism).__name__}: send the mean of clipped gradients."
+            )
+        found = [self._parts(one) for one in gradients]
+        here = not any(there for _, there in found)
+        require(here, "gradients", "tensors on a GPU", "arrays or tensors on the host")
+        parts, chosen = [part for part, _ in found], rng if rng is not None else secure_rng()
+        check_rng(chosen)
+        return build(self.header, lambda body: mechanism.write_samples(parts, chosen, self._kernel, body), self.threads)
+
+    def _parts(self, update: Any) -> tuple[Parts, bool]:
+        """The arrays of an update, and whether they lie on a GPU; another structure or size is refused."""
         if self._strict:
             self.structure.check(update)
         there = device_leaves(update)
-        parts = leaves(update) if there is None else there
-        kernel = self._kernel if there is None else _device_kernel()
+        parts: Parts = leaves(update) if there is None else there
         size, dimension = sum(math.prod(part.shape) for part in parts), self.mechanism.domain.dimension
         require(size == dimension, "number of entries of the update", size, f"{dimension}")
-        chosen = rng if rng is not None else secure_rng() if there is None else device_rng()
-        check_rng(chosen)
-        return build(self.header, lambda body: self.mechanism.write(parts, chosen, kernel, body), self.threads)
+        return parts, there is not None
 
     def receive(self, payloads: Iterable[Any], on_error: OnError = "raise") -> Any:
         """The mean of the updates in a stream of payloads, read once.

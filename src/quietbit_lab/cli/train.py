@@ -78,6 +78,13 @@ def train(
     clip: Annotated[
         float, typer.Option(help="Largest norm of an update (of a sample's gradient for sample-level).")
     ] = 0.5,
+    adaptive_clip: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Move the clip to leave this share of updates alone (0.5, say), by a private bit of each.",
+        ),
+    ] = None,
     norm: NormOption = "l2",
     lr: Annotated[float, typer.Option(help="The server's step size.")] = 0.1,
     momentum: Annotated[float, typer.Option(help="The server's momentum.")] = 0.5,
@@ -136,7 +143,7 @@ def train(
             "delta": delta, "unit": unit, "trust": trust, "cohort": cohort, "participation": participation,
             "min_honest_clients": min_honest_clients, "design_epsilon": design_epsilon,
             "noise_multiplier": noise_multiplier, "bits": bits, "levels": levels, "keep": kept, "beta": beta,
-            "clamp": clamp,
+            "clamp": clamp, "clip_quantile": adaptive_clip,
             "rng": rng if rng is not None else "secure" if seed is None else "seeded",
             "seed": secrets.randbits(32) if seed is None else seed,
         }  # fmt: skip
@@ -256,6 +263,8 @@ def _rows(run: Run, draws: str, out: Path | None) -> list[Row]:
         Row("uplink", "uplink in all", last.uplink_bytes, bytes_shown(last.uplink_bytes)),
         Row("seconds", "time", run.seconds, f"{run.seconds:.1f} s"),
     ]
+    if run.clips:
+        rows.append(Row("clips", "clip", run.clips, f"from {run.clips[0]:.3g} to {run.clips[-1]:.3g}"))
     words = "seeded: reproducible, NOT private" if run.plan.rng == "seeded" else "the operating system's"
     rows.append(Row("rng", "random bits", run.plan.rng, words))
     rows.append(Row("draws", "drawn at random", draws))

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from quietbit._validate import QuietbitError
-from quietbit.flower.report import FORMAT, VERSION
-from quietbit.flower.settings import RunSettings
 from quietbit.mechanism.registry import identity_of
+from quietbit.node.report import FORMAT, VERSION
+from quietbit.node.settings import RunSettings
 from quietbit.privacy.guarantee import Unit
 from quietbit_lab.experiment.record import describe
 
@@ -32,14 +32,14 @@ def flower_record(saved: Mapping[str, Any], path: Path) -> dict[str, Any]:
         raise QuietbitError(f"{path} has version {saved.get('version')!r}, and this library reads {VERSION}.")
     missing = [name for name in NEEDED if name not in saved]
     if missing:
-        raise QuietbitError(f"{path} holds a Flower run that is not complete: {', '.join(missing)} is not there.")
+        raise QuietbitError(f"{path} holds a federated run that is not complete: {', '.join(missing)} is not there.")
     try:
         record = _record(saved)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise QuietbitError(f"{path} holds a Flower run that is damaged: {str(error).rstrip('.')}.") from error
+        raise QuietbitError(f"{path} holds a federated run that is damaged: {str(error).rstrip('.')}.") from error
     if not record["points"]:
         raise QuietbitError(
-            f"{path} holds a Flower run without a score: let evaluate_fn return a MetricRecord with {ACCURACY!r}."
+            f"{path} holds a federated run without a score: in Flower, let evaluate_fn return a MetricRecord with {ACCURACY!r}."
         )
     return record
 
@@ -72,7 +72,7 @@ def _record(saved: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "status": "finished",
         "reason": None,
-        "task": {"name": f"a Flower run of {int(saved['dimension']):,} parameters"},
+        "task": {"name": f"a federated run of {int(saved['dimension']):,} parameters"},
         "settings": {
             "mechanism": settings.mechanism,
             "clip": settings.clip,

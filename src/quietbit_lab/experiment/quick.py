@@ -55,7 +55,7 @@ def quick_collector(
     problem: Problem, steps: LocalPlan, plan: RoundPlan, mechanism: Mechanism | None, threads: int
 ) -> Collector:
     """The shortcut where payloads leave clients; where none do, what the simulator itself would take."""
-    if mechanism is None or plan.trust is Trust.CENTRAL or plan.keep is not None:
+    if mechanism is None or plan.trust is Trust.CENTRAL or plan.keep is not None or plan.clip_quantile is not None:
         return make_collector(problem, steps, plan, mechanism, threads)
     return QuickCollector(problem, steps, plan, mechanism, threads)
 

@@ -43,7 +43,13 @@ RENAMED = {
     "words": "rng",
     "honest": "min_honest_clients",
 }
-NEWER = ("releases", "keep")  # settings that version 1 did not have, left out where nobody made use of them
+NEWER = (
+    "releases",
+    "keep",
+    "clip_quantile",
+    "clip_rate",
+    "clip_bit_epsilon",
+)  # settings that version 1 did not have, left out where nobody made use of them
 PAPER = {"beta": 1.0, "clamp": False, "decoder": "alphabet"}  # what sweeps mean unless they say otherwise
 OLD_ALONE = set(RENAMED) - set(RENAMED.values())  # names that no newer record has
 EVERY_CLIENT = "every client"
@@ -131,6 +137,7 @@ def run_record(
         "mechanism": describe(run.mechanism),
         "dimension": int(run.parameters.size),
         "points": [_point(point) for point in run.points],
+        **({"clips": run.clips} if run.clips else {}),
         "guarantee": _guarantee(run.guarantee),
         "bytes_per_client": run.bytes_per_client,
         "uplink_bytes": run.rounds * run.plan.cohort * run.bytes_per_client,

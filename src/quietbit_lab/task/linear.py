@@ -20,7 +20,7 @@ from quietbit._typing import FloatVector
 from quietbit._validate import require
 from quietbit.mechanism.ball import Norm
 from quietbit.privacy.guarantee import Unit
-from quietbit.simulate.problem import LocalPlan, Rows, Score, clip_factors, clip_rows
+from quietbit.simulate.problem import MAX_CLIP, LocalPlan, Rows, Score, clip_factors, clip_rows
 from quietbit_lab.task.dataset import Dataset, Partition
 
 __all__ = ["LinearSoftmax"]
@@ -82,6 +82,13 @@ class LinearSoftmax:
             self._client(parameters, self.partition.of(client), plan, row)
         if plan.unit is Unit.CLIENT:
             clip_rows(out, plan.norm, plan.clip)
+
+    def gradients(self, parameters: Rows, client: int) -> Rows:
+        """The gradient of every sample of a client, as it is."""
+        examples = self.partition.of(client)
+        out = np.empty((examples.size, self.dimension), dtype=np.float32)
+        self._outer(parameters, examples, LocalPlan(Norm.L2, MAX_CLIP), out)
+        return out
 
     def evaluate(self, parameters: Rows) -> Score:
         """Accuracy and cross-entropy on the test examples."""

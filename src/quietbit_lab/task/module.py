@@ -170,6 +170,10 @@ class ModuleProblem:
         flat: Rows = torch.cat(parts, dim=1).cpu().numpy()
         return flat
 
+    def gradients(self, parameters: Rows, client: int) -> Rows:
+        """The gradient of every sample of a client, as it is."""
+        return self.sample_gradients(parameters, self.partition.of(client))
+
     def _means(self, parameters: Rows, clients: NDArray[np.int64], plan: LocalPlan, out: Rows) -> None:
         """Means of the samples' gradients, each clipped first if samples are what is protected."""
         torch = require_module("torch", "lab")

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from quietbit._validate import QuietbitError
-from quietbit.flower.report import NodeReport, Report, RoundReport
-from quietbit.flower.settings import RunSettings
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.filter import Price
+from quietbit.node.report import NodeReport, Report, RoundReport
+from quietbit.node.settings import RunSettings
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
 from quietbit_lab.report.page import render_page
 from quietbit_lab.report.runs import read_placed_runs
@@ -53,7 +53,7 @@ def test_a_saved_flower_run_becomes_a_page(tmp_path):
     assert run.record["guarantee"]["epsilon_upper"] == run.record["points"][-1]["epsilon_upper"] <= 20.0
     assert run.record["mechanism"]["kind"] == "InterpolatedMVU"
     page = render_page([run])
-    assert "a Flower run of 650 parameters" in page
+    assert "a federated run of 650 parameters" in page
     assert "zero-out" in page
 
 
@@ -73,7 +73,7 @@ def test_a_mechanism_that_does_not_follow_from_the_settings_is_not_drawn(tmp_pat
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"scores": []}, "without a score: let evaluate_fn return a MetricRecord with 'accuracy'"),
+        ({"scores": []}, "without a score: in Flower, let evaluate_fn return a MetricRecord with 'accuracy'"),
         ({"scores": [{"round": 1, "loss": 2.0}]}, "without a score"),
         ({"scores": [{"round": 1, "accuracy": None}]}, "without a score"),
         ({"version": 2}, "has version 2, and this library reads 1"),

@@ -50,11 +50,17 @@ class Broken:
         out[:] = np.frombuffer(ReferenceKernel().pack(codes, sampler.bits), dtype=np.uint8)
 
 
+def one_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One mechanism is audited and one shipped design certified, instead of all."""
+    monkeypatch.setattr(module, "_audited", lambda: (Gaussian(Ball(Norm.L2, 1.0, 5), 1.0),))
+    monkeypatch.setattr(module, "catalogue", lambda: [shipped(DesignSpec(2, 1, 1.0))])
+
+
 @pytest.fixture(autouse=True)
-def one_audit(request, monkeypatch):
-    """One mechanism is audited instead of all, but for the test that all is well here."""
+def quick(request, monkeypatch):
+    """All is looked at in the test that all is well here, and only there."""
     if request.node.name != "test_all_is_well_here":
-        monkeypatch.setattr(module, "_audited", lambda: (Gaussian(Ball(Norm.L2, 1.0, 5), 1.0),))
+        one_of_each(monkeypatch)
 
 
 def test_a_release_that_is_not_what_is_claimed_is_seen(monkeypatch):

@@ -2,10 +2,9 @@ from importlib.metadata import version
 
 import pytest
 
-import quietbit
 from quietbit.cli import doctor as module
 from quietbit.kernel.reference import ReferenceKernel
-from unit.auditor.test_doctor import Broken, last_bit
+from unit.auditor.test_doctor import Broken, last_bit, one_of_each
 from unit.cli.kit import shell
 
 
@@ -20,13 +19,12 @@ def test_it_prints_what_is_here_and_passes(capsys):
 
 
 @pytest.fixture
-def one_audit(monkeypatch):
-    """One mechanism is audited instead of all: the others are in the first test."""
-    one = (quietbit.Gaussian(quietbit.Ball("l2", 1.0, 5), 1.0),)
-    monkeypatch.setattr("quietbit.auditor.doctor._audited", lambda: one)
+def quick(monkeypatch):
+    """One mechanism and one design instead of all: the others are in the first test."""
+    one_of_each(monkeypatch)
 
 
-@pytest.mark.usefixtures("one_audit")
+@pytest.mark.usefixtures("quick")
 def test_json_says_the_same_to_machines(capsys):
     result = shell(capsys, "doctor", "--json")
     assert (result.code, result.err) == (0, "")
@@ -41,7 +39,7 @@ def test_json_says_the_same_to_machines(capsys):
     assert set(facts["missing"]) == {name for name, found in facts["versions"].items() if found is None}
 
 
-@pytest.mark.usefixtures("one_audit")
+@pytest.mark.usefixtures("quick")
 def test_a_broken_sampler_exits_1(capsys, monkeypatch):
     monkeypatch.setattr("quietbit.auditor.doctor.default_kernel", lambda: Broken(last_bit))
     result = shell(capsys, "doctor")
@@ -50,7 +48,7 @@ def test_a_broken_sampler_exits_1(capsys, monkeypatch):
     assert "PASS  privacy account" in result.out
 
 
-@pytest.mark.usefixtures("one_audit")
+@pytest.mark.usefixtures("quick")
 def test_a_broken_sampler_exits_1_for_machines(capsys, monkeypatch):
     monkeypatch.setattr("quietbit.auditor.doctor.default_kernel", lambda: Broken(last_bit))
     result = shell(capsys, "doctor", "--json")
@@ -58,7 +56,7 @@ def test_a_broken_sampler_exits_1_for_machines(capsys, monkeypatch):
     assert result.json["passed"] is False
 
 
-@pytest.mark.usefixtures("one_audit")
+@pytest.mark.usefixtures("quick")
 def test_what_is_missing_is_said_with_the_extra_that_brings_it(capsys, monkeypatch):
     def absent(name: str) -> str:
         raise module.PackageNotFoundError(name)

@@ -15,10 +15,10 @@ from flwr.clientapp import ClientApp
 
 from quietbit._validate import InvalidParameter
 from quietbit.flower import PrivateUplink, RunSettings, SeededRngWarning, Simulation
-from quietbit.flower.messages import Request
 from quietbit.node.filter import Cap
 from quietbit.node.gatekeeper import Gatekeeper
 from quietbit.node.ledger import FileLedger
+from quietbit.node.messages import Request
 from quietbit.node.policy import Policy
 from quietbit.node.question import Framed
 from quietbit.node.release import Kept, spent

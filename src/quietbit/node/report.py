@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any, final
 
 from quietbit._files import write_json
-from quietbit.flower.settings import RunSettings
 from quietbit.node.filter import Cap, Price
+from quietbit.node.settings import RunSettings
 from quietbit.privacy.guarantee import Guarantee, Unit
 
 __all__ = ["Account", "NodeReport", "Participation", "Report", "RoundReport"]
 
-FORMAT, VERSION = "quietbit flower run", 1  # of the saved JSON
+FORMAT, VERSION = "quietbit federated run", 1  # of the saved JSON
 SHOWN = 12  # nodes and reasons in the table; the JSON has them all
 COUNTS = "asked  answered  declined  failed  refused"
 
@@ -56,9 +56,9 @@ class Account:
     def __init__(self, cap: Cap) -> None:
         """Start with nobody; the cap is the run's."""
         self._cap = cap
-        self.nodes: dict[int, Participation] = {}
+        self.nodes: dict[int | str, Participation] = {}
 
-    def node(self, number: int) -> Participation:
+    def node(self, number: int | str) -> Participation:
         """The counts of a node, from zero."""
         return self.nodes.setdefault(number, Participation())
 
@@ -81,9 +81,10 @@ class RoundReport:
     ``failed`` did not reply, or something failed on the way: they may have released. Replies that are no valid
     release are ``refused``. ``epsilon_upper`` is that of the worst client when the round was over.
 
-    ``uplink_payload`` counts payloads alone, ``uplink`` and ``downlink`` whole messages as Flower serialises them.
+    ``uplink_payload`` counts payloads alone, ``uplink`` and ``downlink`` whole messages as the engine serialises them.
     A round without a valid release, or that would leave a model that is not finite, is ``skipped``: the model stays
     as it was. Of a masked sum, ``steps`` says how many sent keys, shares, their vector, and shares for unmasking.
+    ``clip`` is that of the round, where it moves.
     """
 
     round: int
@@ -98,6 +99,7 @@ class RoundReport:
     downlink: int
     reasons: tuple[str, ...]
     steps: tuple[int, ...] = ()
+    clip: float | None = None
     epsilon_upper: float = 0.0
 
 
@@ -106,7 +108,7 @@ class RoundReport:
 class NodeReport:
     """One node: the counts, the most releases it can have made, and what those cost."""
 
-    node: int
+    node: int | str
     asked: int
     answered: int
     declined: int
@@ -179,6 +181,7 @@ class Report:
         ]
         for entry in self.rounds:
             note = f"  {' > '.join(map(str, entry.steps))}" if entry.steps else ""
+            note += "" if entry.clip is None else f"  clip {entry.clip:.3g}"
             note += "  skipped" if entry.skipped else ""
             lines.append(f"{entry.round:5}  {_counts(entry)}  {entry.uplink:10,}  {entry.downlink:10,}{note}")
         lines += [

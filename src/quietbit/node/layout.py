@@ -19,7 +19,7 @@ import numpy as np
 
 from quietbit._typing import FloatVector
 from quietbit._validate import InvalidParameter, check_parameters, require
-from quietbit.flower.settings import RunSettings
+from quietbit.node.settings import RunSettings
 
 __all__ = ["Layout", "NotFinite"]
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, final
 
 from quietbit._validate import InvalidParameter
-from quietbit.flower.messages import RECORD, SUM
 from quietbit.node.gatekeeper import RemoteKeeper
 from quietbit.node.ledger import Books, Change, FileLedger, LedgerError, StateLedger, mark
+from quietbit.node.messages import RECORD, SUM
 from quietbit.node.policy import Policy, PolicyError, Simulation
 from quietbit.node.release import Keeper, Kept
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from logging import INFO, WARNING
 
-from quietbit.flower.settings import RunSettings
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.expectation import Verdict, expectation
+from quietbit.node.settings import RunSettings
 from quietbit.privacy.guarantee import Trust
 
 __all__ = ["outlook"]

@@ -3,10 +3,10 @@
 import pytest
 
 from quietbit._validate import InvalidParameter, InvalidPayload
-from quietbit.flower import messages as module
-from quietbit.flower.messages import Request, SumRequest, answer_of, join_pieces, question_of, split_pieces
-from quietbit.flower.settings import RunSettings
+from quietbit.node import messages as module
+from quietbit.node.messages import Request, SumRequest, answer_of, join_pieces, question_of, split_pieces
 from quietbit.node.question import Framed
+from quietbit.node.settings import RunSettings
 from unit.node.makers import DIMENSION, MECHANISM
 
 SAMPLE = Framed(2**64 - 1, 3, 2**63, b"payload")

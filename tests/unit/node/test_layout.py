@@ -7,8 +7,8 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import Array
 
 from quietbit._validate import InvalidParameter
-from quietbit.flower.layout import Layout
-from quietbit.flower.settings import RunSettings
+from quietbit.node.layout import Layout
+from quietbit.node.settings import RunSettings
 
 SETTINGS = RunSettings("imvu", 1.0, 3.0, "zero-out", releases=1, keep="*.count")
 

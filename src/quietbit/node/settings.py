@@ -18,6 +18,8 @@ Symbols  keys are written ``quietbit.<name>`` in a flat config, or in a table ``
 | `quietbit.noise-multiplier` | noise in units of the sensitivity (the others), instead of calibrating | calibrated |
 | `quietbit.bits`, `levels`, `beta`, `clamp`, `decoder` | as in `quietbit.plan.plan.RoundPlan` | as there |
 | `quietbit.keep-coordinates` | how many rotated coordinates are sent, a power of two or `auto` (local trust) | all |
+| `quietbit.clip-quantile` | the share of updates that the clip shall leave alone: it moves every round | fixed |
+| `quietbit.clip-rate`, `clip-bit-epsilon` | of a clip that moves, as in `quietbit.plan.plan.RoundPlan` | as there |
 | `quietbit.keep` | arrays that are never sent: names with commas between them, `*` allowed | none |
 | `quietbit.trust` | `local`, or `secure-aggregation`: the server sees sums over clients alone (imvu) | `local` |
 | `quietbit.threshold` | t: clients that must stay in a sum of at most 2 t - 1, or it is not made | for sums |
@@ -86,6 +88,9 @@ class RunSettings:
     decoder: str | None = None
     keep: str = ""
     keep_coordinates: int | str | None = None
+    clip_quantile: float | None = None
+    clip_rate: float | None = None
+    clip_bit_epsilon: float | None = None
     trust: str = "local"
     threshold: int | None = None
     min_honest_clients: int | None = None
@@ -201,6 +206,9 @@ class RunSettings:
                 clamp=self.clamp,
                 decoder=self.decoder,
                 keep=self.keep_coordinates,
+                clip_quantile=self.clip_quantile,
+                clip_rate=self.clip_rate,
+                clip_bit_epsilon=self.clip_bit_epsilon,
             )
 
 

@@ -7,11 +7,11 @@ from dataclasses import fields
 import pytest
 
 from quietbit._validate import InvalidParameter
-from quietbit.flower import settings
-from quietbit.flower.settings import RunSettings
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.registry import build, describe, family_of, identity_of
+from quietbit.node import settings
 from quietbit.node.filter import Price
+from quietbit.node.settings import RunSettings
 from quietbit.privacy.guarantee import Adjacency, Trust
 
 CONFIG = {

@@ -15,18 +15,29 @@ from dataclasses import asdict, dataclass
 from typing import Any, final
 
 from quietbit._validate import InvalidParameter, InvalidPayload, refuse_payload, require, whole_number
-from quietbit.flower.settings import RunSettings
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.pricing import description_of
 from quietbit.node.question import MOST_ROUNDS, Question, SumPart
+from quietbit.node.settings import RunSettings
 
-__all__ = ["RECORD", "SUM", "Request", "SumRequest", "answer_of", "join_pieces", "question_of", "split_pieces"]
+__all__ = [
+    "RECORD",
+    "SUM",
+    "Request",
+    "SumRequest",
+    "answer_of",
+    "join_pieces",
+    "one_line",
+    "question_of",
+    "split_pieces",
+]
 
 RECORD = "quietbit"  # the name of our record in a message, and the prefix of its continuations
 SUM = "quietbit-sum"  # that of a masked sum
 FIELD = "release"
 PIECE = 16 * 2**20
 VERSION = 2
+MOST_LETTERS = 400
 
 
 @final
@@ -122,6 +133,13 @@ def join_pieces(records: Mapping[str, Mapping[str, Any]]) -> bytes:
             "The reply must hold one quietbit release, got none (is PrivateUplink among the mods of the client app?)."
         )
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def one_line(reason: str) -> str:
+    """Somebody else's words on one line, of a length that a report can bear, with control characters spelt out."""
+    text = " ".join(reason.split())
+    shown = "".join(letter if letter.isprintable() else f"\\u{ord(letter):04x}" for letter in text[: MOST_LETTERS + 1])
+    return shown if len(shown) <= MOST_LETTERS else f"{shown[:MOST_LETTERS]}..."
 
 
 def _fields(record: Any, names: set[str], missing: str) -> Mapping[str, Any]:

@@ -1,0 +1,226 @@
+"""A clip that may move: any mechanism, rescaled to the clip of a round, with one bit that says whether the clip bit.
+
+Idea     nobody knows a good clip beforehand, and it changes as a model learns. Beside its release a client answers one
+         question by randomised response: was my update no longer than this round's clip? The mean of the answers, made
+         unbiased, is the share of updates that the clip leaves alone, and the server moves the clip of the next round
+         towards the one that leaves a wanted share alone. The clip of a round is public and part of the mechanism's
+         identity: a payload made for another clip is refused.
+Symbols  C = this round's clip; R = radius of the inner mechanism; p = chance that the bit lies, a multiple of 2^-64.
+Source   Andrew, Thakkar, McMahan, Ramaswamy (NeurIPS 2021), "Differentially private learning with adaptive clipping",
+         whose clients send the bit to a trusted server; here it leaves the client private. Warner (1965) for the bit.
+
+Account. An update is clipped to C, multiplied by R / C, and handed to the inner mechanism, which clips it again: the
+inner account holds whatever C is, to the last digit, and so does that of a run whose clip moves. The bit is a function
+of one client's data that lies with probability p: its two laws differ by the factor (1 - p) / p at most, for every pair
+of neighbours. Zero-out needs a thought: the zero update has norm 0, so its bit says yes like that of any short update,
+and the worst pair is that of replace-one. Both releases are made of words of their own, so their costs add up.
+
+Body. That of the inner mechanism and one code more, 0 or 1, as wide as the others; after a body without codes, a byte.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any, Protocol, final, runtime_checkable
+
+import numpy as np
+
+from quietbit._validate import finite_real, refuse_payload, require
+from quietbit.kernel.base import Kernel
+from quietbit.kernel.norm import clip_factor
+from quietbit.kernel.rng import RandomBits
+from quietbit.mechanism.ball import Ball, own_parts, scaled
+from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, Reader, check_rng, check_value
+from quietbit.privacy.conversion import round_up
+from quietbit.privacy.curve import PureCurve, total
+from quietbit.privacy.guarantee import Adjacency
+from quietbit.privacy.release import Release
+
+__all__ = ["LARGEST_BIT_EPSILON", "Answers", "Watched", "Watching"]
+
+WORDS = 2**64
+LARGEST_BIT_EPSILON = 20.0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The share of updates that the clip left alone, estimated without bias (it may leave [0, 1]), and its noise.
+
+    ``deviation`` is the standard deviation that randomising the bits gives the share; it is public.
+    """
+
+    share: float
+    deviation: float
+
+
+@runtime_checkable
+class Watching(Accumulator, Protocol):
+    """An accumulator that counts bits of a clip too."""
+
+    def answers(self, count: int) -> Answers:
+        """What ``count`` clients said."""
+        ...
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """Any mechanism on updates clipped to ``clip``, and one randomised bit: whether the update was no longer.
+
+    ``bit_epsilon`` is what the bit costs in a release, under either adjacency.
+    """
+
+    inner: Any  # a Mechanism; dataclasses describe themselves by their fields
+    clip: float
+    bit_epsilon: float
+    lies: int = field(init=False, repr=False, compare=False)  # of 2^64 words, those that make the bit lie
+
+    def __post_init__(self) -> None:
+        """Refuse what is no mechanism, no radius and no epsilon, and a watch on what is watched already."""
+        require(isinstance(self.inner, Mechanism), "inner", self.inner, "a mechanism")
+        require(not isinstance(self.inner, Watched), "inner", "a Watched", "a mechanism that is not watched yet")
+        within = self.inner.domain
+        object.__setattr__(self, "clip", Ball(within.norm, self.clip, within.dimension).radius)
+        chosen = finite_real(self.bit_epsilon, "bit_epsilon", at_most=LARGEST_BIT_EPSILON)
+        object.__setattr__(self, "bit_epsilon", chosen)
+        lies = math.ceil(WORDS / (1 + math.exp(chosen)))  # roundings and all: the price is that of this number
+        require(2 * lies < WORDS, "bit_epsilon", chosen, "large enough that the bit says something")
+        object.__setattr__(self, "lies", lies)
+
+    @property
+    def domain(self) -> Ball:
+        """Where updates are clipped to in this round."""
+        return replace(self.inner.domain, radius=self.clip)  # type: ignore[no-any-return]
+
+    @property
+    def layout(self) -> Layout:
+        """One code more than the inner body has; one byte more where it has none."""
+        within: Layout = self.inner.layout
+        if within.bits:
+            return Layout.codes(within.bits, within.count + 1)
+        return Layout.opaque(within.count, within.size + 1)
+
+    @property
+    def priced_as(self) -> Watched:
+        """The same at the inner mechanism's own radius: its price is that of every clip."""
+        return self.at_clip(self.inner.domain.radius)
+
+    def at_clip(self, clip: float) -> Watched:
+        """The same mechanism in a round of another clip, at the same price."""
+        return replace(self, clip=clip)
+
+    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """The inner mechanism's release of the clipped and rescaled update; then the bit, from a draw of its own."""
+        check_rng(rng)
+        kept = own_parts(update)
+        length = kernel.norm(kept, self.inner.domain.norm.order)
+        within: Layout = self.inner.layout
+        shorter = scaled(kept, clip_factor(length, self.clip) * self._ratio)
+        self.inner.write(shorter, rng, kernel, out[: within.size])
+        word = int(rng.draw(1).uniform64(0, 0, 1)[0])
+        said = (length <= self.clip) != (word < self.lies)
+        place = _place(within)
+        out[place // 8] |= np.uint8(said << place % 8)
+
+    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
+        """The inner mechanism's sums, and a count of the bits that say yes."""
+        return _Counting(self, self.inner.accumulator(kernel, max_payloads))
+
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
+        """The inner mechanism's and the bit's together; one sample can turn the bit as well as all of them."""
+        release: Release = self.inner.privacy(adjacency, samples)
+        return replace(release, curve=total([(release.curve, 1), (PureCurve(self.bit_epsilon_upper), 1)]))
+
+    @property
+    def bit_epsilon_upper(self) -> float:
+        """log((1 - p) / p) of the p that is sampled with, rounded up."""
+        return round_up(math.log1p(Fraction(WORDS - 2 * self.lies, self.lies)), 1e-14)
+
+    def error(self) -> Error:
+        """The inner mechanism's, in units of this clip."""
+        found, ratio = self.inner.error(), 1 / self._ratio
+        return Error(found.squared * ratio**2, found.gain, found.bias * ratio)
+
+    def expectation(self, value: float) -> float:
+        """The inner mechanism's, in units of this clip."""
+        return float(self.inner.expectation(self._inside(value))) / self._ratio
+
+    def variance(self, value: float) -> float:
+        """The inner mechanism's, in units of this clip."""
+        return float(self.inner.variance(self._inside(value))) / self._ratio**2
+
+    @property
+    def moment_error(self) -> float:
+        """What an auditor allows the inner mechanism's moments to be off, relatively."""
+        return float(getattr(self.inner, "moment_error", 0.0))
+
+    def answers(self, ones: int, count: int) -> Answers:
+        """What it means that ``ones`` of ``count`` bits say that the clip left an update alone."""
+        lie = self.lies / WORDS
+        truth = 1 - 2 * lie
+        return Answers((ones / count - lie) / truth, math.sqrt(lie * (1 - lie) / count) / truth)
+
+    @property
+    def _ratio(self) -> float:
+        """R / C."""
+        return float(self.inner.domain.radius) / self.clip
+
+    def _inside(self, value: float) -> float:
+        """A coordinate in the inner mechanism's units, never outside its ball by a rounding."""
+        radius = float(self.inner.domain.radius)
+        return max(-radius, min(radius, check_value(self.domain, value) * self._ratio))
+
+
+@final
+@dataclass(slots=True, eq=False)
+class _Counting:
+    """The inner mechanism's accumulator, in units of the clip, and how many said that the clip left them alone."""
+
+    mechanism: Watched
+    sums: Accumulator
+    ones: int = 0
+
+    @property
+    def group(self) -> int:
+        return self.sums.group
+
+    def check(self, body: Body) -> None:
+        """Refuse an answer that is neither 0 nor 1, and what the inner mechanism refuses."""
+        rest, said = self._parts(body)
+        if said not in (0, 1):
+            refuse_payload("answer of the payload", "0 or 1", said)
+        self.sums.check(rest)
+
+    def add(self, bodies: Sequence[Body]) -> None:
+        parts = [self._parts(body) for body in bodies]
+        self.sums.add([rest for rest, _ in parts])
+        self.ones += sum(said for _, said in parts)
+
+    def reader(self, count: int) -> Reader:
+        read, mechanism = self.sums.reader(count), self.mechanism
+        ratio = mechanism.clip / mechanism.inner.domain.radius
+        return lambda start, stop: read(start, stop) * ratio
+
+    def answers(self, count: int) -> Answers:
+        """What ``count`` clients said."""
+        return self.mechanism.answers(self.ones, count)
+
+    def _parts(self, body: Body) -> tuple[Body, int]:
+        """The inner body, as its mechanism wrote it, and the answer."""
+        within: Layout = self.mechanism.inner.layout
+        place = _place(within)
+        said = int.from_bytes(body[place // 8 :].tobytes(), "little") >> place % 8
+        rest = body[: within.size]
+        if place % 8:  # the last byte is shared: the answer's bits are the inner body's padding
+            rest = rest.copy()
+            rest[-1] &= np.uint8((1 << place % 8) - 1)
+        return rest, said
+
+
+def _place(layout: Layout) -> int:
+    """The bit at which the answer stands: after the last code, or after the last byte."""
+    return layout.bits * layout.count if layout.bits else 8 * layout.size

@@ -1,0 +1,74 @@
+"""NVFlare's weights, numpy arrays or torch tensors, as the named arrays that a layout reads, and differences back.
+
+Idea     a layout asks an array for its type, its shape and its values and for nothing else. Tensors are read where they
+         are; a difference goes back as the kind that the server's model has, so that adding it is what it was.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from quietbit._typing import FloatVector
+from quietbit._validate import require
+from quietbit.node.layout import STYPE, Layout
+
+__all__ = ["NamedArray", "differences", "is_tensor", "named"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class NamedArray:
+    """One array or tensor as a layout wants to see it."""
+
+    value: Any
+
+    @property
+    def stype(self) -> str:
+        """What a layout calls an array."""
+        return STYPE
+
+    @property
+    def dtype(self) -> str:
+        """The name of the entries' type; that of the value's own where it is no array at all."""
+        if isinstance(self.value, np.ndarray):
+            return str(self.value.dtype)
+        return str(self.value.dtype).removeprefix("torch.") if is_tensor(self.value) else type(self.value).__name__
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The lengths of its sides."""
+        return tuple(getattr(self.value, "shape", ()))
+
+    def numpy(self) -> Any:
+        """The entries."""
+        return self.value.detach().cpu().numpy() if is_tensor(self.value) else np.asarray(self.value)
+
+
+def named(weights: Any) -> dict[str, NamedArray]:
+    """The arrays of a model by name."""
+    require(isinstance(weights, Mapping), "weights", type(weights).__name__, "a dict of arrays")
+    for name in weights:
+        require(isinstance(name, str), "name of an array", type(name).__name__, "text")
+    return {name: NamedArray(value) for name, value in weights.items()}
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is torch's, without importing torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def differences(layout: Layout, flat: FloatVector, tensors: frozenset[str]) -> dict[str, Any]:
+    """A vector as named arrays of the model's types; those in ``tensors`` as torch's."""
+    found: dict[str, Any] = {}
+    start = 0
+    for name, shape, kind in layout.learnt:
+        stop = start + int(np.prod(shape, dtype=np.int64))
+        part = flat[start:stop].astype(kind).reshape(shape)
+        found[name], start = sys.modules["torch"].from_numpy(part) if name in tensors else part, stop
+    return found

@@ -1,0 +1,272 @@
+"""The client's half: a filter that lets one private release out and nothing else.
+
+Idea     the same filter stands at both ends of a task. On its way in, the server's question is checked against the
+         owner's policy and noted in the ledger, before the app is called; on its way out, whatever the app
+         answered becomes one release (`quietbit.node.release`), of the zero update if it failed. The reply is written
+         anew, so that nothing of the app's own is left in it: no weights, metrics, counts of steps, headers or return
+         codes. What has no such answer is not answered, and its app is not run: tasks without a question,
+         evaluations and requests for a site's model, unless the policy names numbers that may leave.
+
+NVFlare's own base class for such filters passes data on unfiltered when they are of another kind, when they cannot
+be read, when the return code is not OK and when the filter says nothing. This one is no such class: what it does not
+know raises, and NVFlare then sends an error without content. The other ways out are shut by `gate.py`.
+
+Who decides: `properties` of the scope in the site's `privacy.json`, which jobs cannot write, name the owner's policy
+(`quietbit.policy`) or gatekeeper (`quietbit.gatekeeper`). Without one nothing is released, but in NVFlare's simulator
+and where the job says ``simulation``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import re
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any, final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
+from nvflare.apis.event_type import EventType
+from nvflare.apis.filter import ContentBlockedException, Filter, FilterChainType, FilterContextKey
+from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import ReservedHeaderKey, Shareable
+from nvflare.apis.utils.task_utils import get_filters
+from nvflare.app_common.logging.constants import is_log_streaming_allowed
+from nvflare.private.privacy_manager import Scope
+
+from quietbit._typing import FloatVector
+from quietbit._validate import InvalidParameter, require
+from quietbit.node.keeper import keeper_for
+from quietbit.node.layout import Layout
+from quietbit.node.ledger import AnsweredBefore
+from quietbit.node.messages import RECORD, question_of
+from quietbit.node.policy import PolicyError, Simulation
+from quietbit.node.release import Keeper, Noted, Ticket, Unusable, public
+from quietbit.node.settings import RunSettings
+from quietbit.nvflare.arrays import named
+from quietbit.nvflare.gate import shut
+
+__all__ = ["ASKED", "PrivateUplink", "number_of"]
+
+LOGGER = logging.getLogger(__name__)
+TURN = "quietbit.turn"
+TOO = "PrivateUplink must stand among the {} filters of a task, too, and nothing is sent."
+ASKED = {"settings", "request"}  # what stands under RECORD in the data of a task
+STARTS = (EventType.ABOUT_TO_START_RUN, EventType.START_RUN)
+_STATES: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()  # by engine: what a keeper remembers of a run
+
+
+def number_of(name: str) -> int:
+    """The number under which ledgers and frames know a job or a client: 64 bits of the SHA-256 of its name."""
+    return int.from_bytes(hashlib.sha256(name.encode("utf-8")).digest()[:8], "little")
+
+
+@final
+@dataclass(slots=True, eq=False)
+class Turn:
+    """What was decided about one task before its app was called; it is answered once.
+
+    With a ``ticket`` it is a release of the difference that ``layout`` takes from ``received``; with ``names`` alone it
+    is numbers that the owner lets out; with neither it is ``reason``, and the app is not called.
+    """
+
+    task: str
+    cookies: Any = None
+    reason: str = ""
+    noted: bool = False
+    ticket: Ticket | None = None
+    layout: Layout | None = None
+    received: list[FloatVector] = field(default_factory=list)
+    names: tuple[str, ...] = ()
+    reply: Shareable | None = None
+    content: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def runs(self) -> bool:
+        """Whether the app is called."""
+        return not self.reason
+
+    def answer(self, result: Any) -> Shareable:
+        """The one thing that leaves for this task; the very same object passes a second time."""
+        if self.reply is not None:
+            if result is self.reply:
+                return self.reply
+            raise ContentBlockedException("quietbit: this task was answered, and what came after it is not sent.")
+        if self.ticket is None and self.runs:
+            self.reply = DXO(DataKind.METRICS, data=_numbers(result, self.names)).to_shareable()
+        else:
+            self.reply = Shareable({RECORD: self._record(result)})
+        self.content = deepcopy({key: value for key, value in self.reply.items() if key != ReservedHeaderKey.HEADERS})
+        return self.reply
+
+    def sealed(self, result: Any) -> dict[str, Any] | None:
+        """What was answered, as it was written; None for any other object than the answer."""
+        return self.content if self.reply is not None and result is self.reply else None
+
+    def _record(self, result: Any) -> dict[str, Any]:
+        record: dict[str, Any] = {}
+        if self.ticket is not None:
+            try:
+                record = {"release": self.ticket.release(self._update(result))}
+                if self.names:
+                    record["metrics"] = _numbers(result, self.names)
+            except Exception as error:
+                self._declined(error if isinstance(error, Noted) else Noted("no release was made."))
+        return record or {"declined": self.reason, "noted": self.noted}
+
+    def _declined(self, error: Exception) -> None:
+        said = public(error)
+        self.reason, self.noted = str(said), isinstance(said, AnsweredBefore | Noted)
+
+    def _update(self, result: Any) -> list[FloatVector] | None:
+        """*Received minus trained* of the app's answer; None where it is no update."""
+        try:
+            code = result.get_return_code()
+            require(code == ReturnCode.OK, "return code of the app", code, "OK")
+            layout, dxo = self.layout, from_shareable(result)
+            if layout is None:
+                raise InvalidParameter("A release must have a layout.")
+            arrays: dict[str, Any] = {**dict.fromkeys(layout.kept), **named(dxo.data)}  # kept ones are never read
+            if dxo.data_kind == DataKind.WEIGHTS:
+                return layout.difference(self.received, arrays)
+            require(dxo.data_kind == DataKind.WEIGHT_DIFF, "kind of the app's answer", dxo.data_kind, "weights")
+            # NVFlare's difference is *trained minus received*: taken from zero it is ours.
+            return layout.difference([np.zeros_like(part) for part in self.received], arrays)
+        except Exception as error:
+            LOGGER.error("quietbit: the app's answer is no update; zero is released", exc_info=error)
+            return None
+
+
+@final
+class PrivateUplink(Filter):  # type: ignore[misc]
+    """A filter for the data and the results of a client's tasks: `add_privacy` or `privacy.json` registers it.
+
+    ``simulation`` is for NVFlare's simulator, whose clients belong to nobody: there the job's own budget holds, and on
+    a site it means nothing. With a ``seed`` a simulation can be repeated, and protects nobody. ``metrics`` leave a
+    simulation as they are.
+    """
+
+    def __init__(self, simulation: bool = False, seed: int | None = None, metrics: list[str] | None = None) -> None:
+        """Refuse what are no rules of a simulation; the names are those that NVFlare writes into the job."""
+        super().__init__()
+        self.simulation, self.seed, self.metrics = simulation, seed, metrics
+        require(isinstance(simulation, bool), "simulation", simulation, "true or false")
+        fine = simulation or (seed is None and not metrics)
+        require(fine, "seed and metrics", [seed, metrics], "left out unless it is a simulation")
+        self._rules = Simulation(seed=seed, metrics=tuple(metrics or ())) if simulation else None
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Shut the other ways out when a run starts; `process` does it again, and raises where it cannot."""
+        if event_type in STARTS:
+            try:
+                shut(fl_ctx, _turn)
+            except Exception as error:
+                LOGGER.error("quietbit: this engine cannot be watched: nothing will be released.", exc_info=error)
+
+    def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
+        """Decide about a task that comes in; answer for one that goes out. Whatever else passes here raises."""
+        where = self.get_prop(FilterContextKey.CHAIN_TYPE), fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION)
+        shut(fl_ctx, _turn)
+        turn = _turn(fl_ctx)
+        if where == (FilterChainType.TASK_DATA_CHAIN, FilterKey.IN):
+            if turn is None:
+                _check_way_out(fl_ctx)
+                turn = self._decide(shareable, fl_ctx)
+                if not fl_ctx.set_prop(TURN, turn, private=True, sticky=False):
+                    raise ContentBlockedException("quietbit: what was decided about this task cannot be remembered.")
+            return shareable
+        if where != (FilterChainType.TASK_RESULT_CHAIN, FilterKey.OUT):
+            raise ContentBlockedException(f"quietbit: nothing is sent this way: {where[0]} going {where[1]}.")
+        if turn is None:
+            raise ContentBlockedException(f"quietbit: {TOO.format('data')}")
+        return turn.answer(shareable)
+
+    def _decide(self, shareable: Any, fl_ctx: FLContext) -> Turn:
+        """The turn of a task: accepted and noted, or declined with a reason that tells nothing of the data."""
+        cookies = shareable.get_cookie_jar() if isinstance(shareable, Shareable) else None
+        turn = Turn(str(fl_ctx.get_prop(FLContextKey.TASK_ID)), deepcopy(cookies))
+        try:
+            keeper = self._keeper(fl_ctx)
+            turn.names = keeper.metrics
+            asked = shareable.get(RECORD)
+            if asked is None and turn.names:
+                return turn
+            settings, question = self._question(asked, fl_ctx)
+            dxo = from_shareable(shareable)
+            require(dxo.data_kind == DataKind.WEIGHTS, "kind of the server's data", dxo.data_kind, "weights")
+            arrays = named(dxo.data)
+            layout = Layout.of(arrays, settings)
+            rule = f"{question.dimension}, the server's mechanism's"
+            require(layout.dimension == question.dimension, "number of learnt parameters", layout.dimension, rule)
+            turn.layout, turn.received = layout, layout.values(arrays)
+            turn.ticket = keeper.accept(question)
+        except Exception as error:
+            said = public(error)
+            if isinstance(said, Unusable):
+                LOGGER.error("quietbit: the task cannot be answered, and the server is not told why", exc_info=error)
+            turn.reason, turn.noted = str(said), isinstance(said, AnsweredBefore | Noted)
+        return turn
+
+    def _question(self, asked: Any, fl_ctx: FLContext) -> tuple[RunSettings, Any]:
+        if not isinstance(asked, Mapping) or set(asked) != ASKED or not isinstance(asked["settings"], Mapping):
+            raise InvalidParameter(
+                "The server's task must carry quietbit's question, and does not: is PrivateReceiver among its filters?"
+            )
+        settings = RunSettings.from_run_config(asked["settings"])
+        require(not settings.secure, "quietbit.trust", settings.trust, "local: there are no masked sums over NVFlare")
+        name, digits = fl_ctx.get_identity_name(), re.search(r"(\d+)$", fl_ctx.get_identity_name())
+        client = int(digits[1]) if digits else None
+        run, node = number_of(fl_ctx.get_job_id()), number_of(name)
+        return settings, question_of({RECORD: asked["request"]}, settings, run, node, client)
+
+    def _keeper(self, fl_ctx: FLContext) -> Keeper:
+        simulated = bool(fl_ctx.get_prop(FLContextKey.SIMULATE_MODE, False))
+        if not simulated and is_log_streaming_allowed(fl_ctx):
+            raise PolicyError(
+                "allow_log_streaming must be false in local/resources.json, and is not: this site would stream to the "
+                "server what its log says about the data."
+            )
+        owner = fl_ctx.get_prop(FLContextKey.SCOPE_PROPERTIES) or {}
+        require(isinstance(owner, Mapping), "properties of the scope", type(owner).__name__, "a dict")
+        state = _STATES.setdefault(fl_ctx.get_engine(), {})
+        return keeper_for(owner, state, dict, self._rules if simulated else None)
+
+
+def _check_way_out(fl_ctx: FLContext) -> None:
+    """Refuse a task whose result no filter of ours would see."""
+    table, task = fl_ctx.get_prop(FLContextKey.RUNNER).task_result_filters, fl_ctx.get_prop(FLContextKey.TASK_NAME)
+    ahead = get_filters(Scope.TASK_RESULT_FILTERS_NAME, fl_ctx, table, task, FilterKey.OUT)
+    if not any(isinstance(one, PrivateUplink) for one in ahead):
+        raise ContentBlockedException(f"quietbit: {TOO.format('result')}")
+
+
+def _turn(fl_ctx: FLContext) -> Turn | None:
+    """The turn of the task that a context is about, if it was decided."""
+    found = fl_ctx.get_prop(TURN)
+    same = isinstance(found, Turn) and found.task == str(fl_ctx.get_prop(FLContextKey.TASK_ID))
+    return found if same else None
+
+
+def _numbers(result: Any, names: tuple[str, ...]) -> dict[str, float]:
+    """One number for each of the names, 0 where the app has none; everything else is dropped."""
+    found: Any = {}
+    try:
+        dxo = from_shareable(result)
+        found = dxo.data if dxo.data_kind == DataKind.METRICS else dxo.get_meta_prop(MetaKey.INITIAL_METRICS, {})
+    except Exception as error:
+        LOGGER.error("quietbit: the app's answer holds no metrics", exc_info=error)
+    values = {name: found.get(name) for name in names} if isinstance(found, Mapping) else {}
+    return {name: _number(values.get(name)) for name in names}
+
+
+def _number(value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return 0.0
+    return number if math.isfinite(number) else 0.0

@@ -1,0 +1,46 @@
+"""One call that makes a job private: both filters, at both ends, for its training task.
+
+Idea     NVFlare looks filters up by the exact name of a task (a pattern matches nothing) and keeps data and results
+         apart, so that registering by hand can leave a way open. This registers all four. Tasks that are not named are
+         not run on the clients: there is nothing that they could answer. The job carries no copy of quietbit, as
+         it would of any other package: sites use the one that they have installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from quietbit._validate import require
+from quietbit.node.settings import RunSettings
+from quietbit.nvflare.client import PrivateUplink
+from quietbit.nvflare.server import PrivateReceiver
+
+__all__ = ["add_privacy"]
+
+
+def add_privacy(
+    recipe: Any,
+    settings: Mapping[str, Any],
+    *,
+    tasks: Sequence[str] = ("train",),
+    simulation: bool = False,
+    seed: int | None = None,
+    metrics: Sequence[str] = (),
+) -> None:
+    """Put quietbit's filters around the training ``tasks`` of a recipe; ``settings`` are the keys of a run config.
+
+    ``simulation``, ``seed`` and ``metrics`` are for NVFlare's simulator; on a site its owner's policy decides.
+    """
+    known = RunSettings.from_run_config(settings)
+    require(not known.secure, "quietbit.trust", known.trust, "local: there are no masked sums over NVFlare")
+    names = list(tasks)
+    fine = bool(names) and all(isinstance(name, str) and name and "*" not in name for name in names)
+    require(fine, "tasks", names, "names of tasks, without patterns")
+    job = recipe._job.job  # there is no public way to it
+    job.set_app_packages([*job.app_packages, "quietbit"])
+    receiver, numbers = dict(known.to_run_config()), list(metrics) or None
+    recipe.add_server_output_filter(PrivateReceiver(receiver), tasks=names)
+    recipe.add_server_input_filter(PrivateReceiver(receiver), tasks=names)
+    recipe.add_client_input_filter(PrivateUplink(simulation, seed, numbers), tasks=names)
+    recipe.add_client_output_filter(PrivateUplink(simulation, seed, numbers), tasks=names)

@@ -1,0 +1,105 @@
+"""A clip that follows the updates: how it moves from round to round, and what its bits may cost.
+
+Idea     the server wants a clip that leaves a share q of updates alone. From the bits of a round it estimates the share
+         that this round's clip left alone, and moves the clip by a factor, up where the share is too small. The first
+         steps are long, so that a start ten times too high or too low is made good in six rounds, and shorten to a
+         rate that goes on following. The bits' noise is public: where it is more than half a share, steps are shortened
+         by as much, so that a small cohort makes the clip slow and not wild.
+Symbols  C <- C exp(-r (share - q) / max(1, 2 s)); s = the estimate's standard deviation from the bits' noise;
+         r = max(rate, 3 / (t + 2)) in round t = 0, 1, ..., as in stochastic approximation.
+Source   Andrew, Thakkar, McMahan, Ramaswamy (NeurIPS 2021), Algorithm 1, geometric updates with a constant rate of 0.2;
+         Robbins and Monro (1951) for steps that shorten.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+from quietbit._validate import finite_real, require
+from quietbit.mechanism.family import largest_private
+from quietbit.mechanism.watched import LARGEST_BIT_EPSILON, Answers
+from quietbit.privacy.curve import PureCurve
+
+__all__ = ["RATE", "ClipRule", "MovingClip", "check_quantile", "usual_bit_epsilon"]
+
+RATE = 0.2
+FIRST = 3.0
+LARGEST_RATE = 2.0
+REACH = 1e4  # how far the clip may go from where it began, both ways: updates that shrink to nothing end there
+SHARE = 0.1  # of the budget, for all bits of a client together
+LEAST_BIT_EPSILON = 1e-9
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ClipRule:
+    """The share of updates that a clip shall leave alone, and how fast the clip follows."""
+
+    quantile: float
+    rate: float = RATE
+
+    def __post_init__(self) -> None:
+        """Refuse a share that no clip can have for long, and a rate without a meaning."""
+        object.__setattr__(self, "quantile", check_quantile(self.quantile))
+        object.__setattr__(self, "rate", finite_real(self.rate, "clip_rate", at_most=LARGEST_RATE))
+
+    def following(self, clip: float, answers: Answers, number: int) -> float:
+        """The clip of the round after round ``number``, from 0 on."""
+        rate = max(self.rate, FIRST / (number + 2)) / max(1.0, 2 * answers.deviation)
+        return clip * math.exp(-rate * (answers.share - self.quantile))
+
+
+@final
+@dataclass(slots=True, eq=False)
+class MovingClip:
+    """The clip of a run as it moves; ``history`` has those of all rounds so far, the next one's last.
+
+    >>> moving = MovingClip.from_start(1.0, quantile=0.5)
+    >>> moving.move(Answers(share=1.0, deviation=0.1))  # the clip left all updates alone: it is too large
+    >>> [round(clip, 2) for clip in moving.history]
+    [1.0, 0.47]
+    """
+
+    rule: ClipRule
+    history: list[float]
+    _answered: float  # the last clip that somebody answered to
+
+    @classmethod
+    def from_start(cls, clip: float, *, quantile: float, rate: float = RATE) -> MovingClip:
+        """Where a run begins, and the share of updates that its clip shall leave alone."""
+        start = finite_real(clip, "clip")
+        return cls(ClipRule(quantile, rate), [start], start)
+
+    @property
+    def clip(self) -> float:
+        """Of the round that is next, or under way."""
+        return self.history[-1]
+
+    def move(self, answers: Answers | None) -> None:
+        """On to the next round.
+
+        Where nobody answered, because no owner allows such a clip perhaps, it is that of the last round with answers.
+        """
+        start, found = self.history[0], self._answered
+        if answers is not None:
+            self._answered = self.clip
+            found = self.rule.following(self.clip, answers, len(self.history) - 1)
+        self.history.append(min(max(found, start / REACH), start * REACH))
+
+
+def check_quantile(quantile: float) -> float:
+    """A share of updates, neither none nor all: no clip leaves exactly all alone, however large."""
+    number = finite_real(quantile, "clip_quantile")
+    require(number < 1, "clip_quantile", quantile, "between 0 and 1, both excluded")
+    return number
+
+
+def usual_bit_epsilon(epsilon: float, delta: float, releases: int) -> float:
+    """The epsilon of one bit, such that all bits of a client alone would cost a tenth of the budget."""
+
+    def spent(each: float) -> float:
+        return PureCurve(each).repeat(releases).epsilon_upper(delta)
+
+    return largest_private(spent, LEAST_BIT_EPSILON, LARGEST_BIT_EPSILON, SHARE * epsilon, "the bit of the clip")

@@ -1,0 +1,88 @@
+"""Poisson private representation (PPR): a mechanism's output named by its place in a public Poisson process.
+
+Idea     both ends hold the same endless list of candidates; a client draws a place in it so that the candidate there
+         has exactly the law of the mechanism that is simulated, and sends the place. Nothing is approximated; what
+         it costs is privacy against a server that holds the list, which is every server here.
+Symbols  e: epsilon of the simulated PrivUnitG; alpha > 1: how sharply small places are preferred; h: its density, two
+         levels, high on mass q.
+Source   Liu, Chen, Ozgur, Li (NeurIPS 2024), "Universal exact compression of differentially private mechanisms": the
+         output of an e-private mechanism costs 2 alpha e in this form; the mean of log2(place) is at most
+         D(P||Q)/log 2 + log2(3.56)/min((alpha - 1)/2, 1), and a place takes l + log2(l + 1) + 2 bits for l of these.
+
+Not a mechanism for `Uplink`: places have no largest value, so payloads have no fixed size, and how long a client
+searches depends on what it found. Here are its account, its error and its bits.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+from scipy.special import ndtr
+
+from quietbit._validate import finite_real, require
+from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.base import Error, check_adjacency
+from quietbit.mechanism.family import largest_private
+from quietbit.privacy.conversion import round_up
+from quietbit.privacy.curve import PureCurve
+from quietbit.privacy.guarantee import Adjacency, Trust, Unit
+from quietbit.privacy.release import Release
+from quietbit_lab.baseline.codebook import check_ball
+from quietbit_lab.baseline.privunit import step_profile
+
+__all__ = ["PoissonRepresentation", "calibrate_ppr"]
+
+LEAST_EPSILON, MOST_EPSILON = 1e-4, 16.0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PoissonRepresentation:
+    """PrivUnitG of ``simulated_epsilon`` on updates in an L2 ball, sent as a place in a Poisson process."""
+
+    ball: Ball
+    simulated_epsilon: float
+    alpha: float = 1.1
+
+    def __post_init__(self) -> None:
+        """Refuse another norm and numbers out of range."""
+        put = object.__setattr__
+        put(self, "simulated_epsilon", finite_real(self.simulated_epsilon, "simulated_epsilon", at_most=MOST_EPSILON))
+        least = LEAST_EPSILON
+        require(self.simulated_epsilon >= least, "simulated_epsilon", self.simulated_epsilon, f"at least {least:g}")
+        put(self, "alpha", finite_real(self.alpha, "alpha", above=1.0, at_most=100.0))
+        check_ball(self.ball, Norm.L2, "PPR")
+
+    def privacy(self, adjacency: Adjacency) -> Release:
+        """2 alpha e: what a place reveals to a server that holds the list."""
+        which = check_adjacency(adjacency)
+        own = step_profile(self.simulated_epsilon).pure_epsilon_upper(which.value)
+        curve = PureCurve(round_up(2 * self.alpha * own, 1e-14))
+        return Release(curve, which, Unit.CLIENT, Trust.LOCAL)
+
+    def error(self) -> Error:
+        """That of the simulated mechanism, exactly."""
+        return Error((self.ball.radius / step_profile(self.simulated_epsilon).gain_lower) ** 2)
+
+    def bits_upper(self) -> float:
+        """A bound on the mean number of bits of a place."""
+        profile = step_profile(self.simulated_epsilon)
+        mass, (low, high) = float(ndtr(-profile.edges[0])), profile.levels.tolist()
+        nats = mass * high * math.log(high) + (1 - mass) * low * math.log(low)
+        length = nats / math.log(2) + math.log2(3.56) / min((self.alpha - 1) / 2, 1.0)
+        return round_up(length + math.log2(length + 1) + 2, 1e-9)
+
+
+def calibrate_ppr(
+    ball: Ball, *, epsilon: float, delta: float, adjacency: Adjacency, releases: int = 1, alpha: float = 1.1
+) -> PoissonRepresentation:
+    """The most revealing simulated mechanism whose ``releases`` places stay within (epsilon, delta)."""
+    which = check_adjacency(adjacency)
+
+    def account(loss: float) -> float:
+        return PoissonRepresentation(ball, loss, alpha).privacy(which).repeat(releases).epsilon_upper(delta)
+
+    found = largest_private(account, LEAST_EPSILON, MOST_EPSILON, epsilon, "PPR")
+    return PoissonRepresentation(ball, found, alpha)

@@ -1,0 +1,86 @@
+"""Releases whose density against a public law is bounded: how they are drawn, and what they cost.
+
+Idea     many local mechanisms pick one of M public candidates, or a point of a public sphere, and differ in nothing but
+         a density h >= 0 of mean one against the uniform law. All that their privacy depends on is the range of h.
+         An update of length r < 1 uses 1 - r + r h, so a zero vector gets the uniform law itself.
+Symbols  M: candidates; h in [low, high]; a = (1 - low)/(high - low): the mass that h = high would have if h took no
+         values but the two.
+Source   Kairouz, Oh, Viswanath (2016) for extremal mechanisms with two levels; the pairs are proved here.
+
+Dominating pairs. E (h - c h')_+ is convex in (h, h'), so over all pairs of densities with values in [low, high] and
+mean one (under an atomless law, of which any other is a coarsening) it is largest where both take the two values only,
+high on a set of mass a each. With b the mass of the overlap it is, for c >= 1, (a - b)(high - c low)_+, so the overlap
+should be as small as it can be, max(0, 2a - 1), whatever c is; for c < 1 use E (h - c h')_+ = 1 - c + E (c h' - h)_+.
+Hence one pair of at most four masses dominates all replace-one neighbours. Zero-out neighbours are (h, 1): the same
+argument gives the two-level h. Mixtures over what is drawn before (rounded bits, lengths) are covered by convexity.
+
+Sampling. Weights are whole multiples of 2^-44, their sum is exact, and 128 random bits pick a place below the sum. A
+weight is off by 2^-45, relatively 2^-45 / low at most; their mean by as much as rounding makes it, which is checked to
+be below 2^-41; the place by less than 2^-60. Every probability is within e^s of the one meant, s = 2^-44 / low + 2^-40.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quietbit._typing import FloatVector
+from quietbit._validate import require
+from quietbit.kernel.rng import WordBlock
+from quietbit.privacy.curve import PrivacyCurve, with_slack
+from quietbit.privacy.dominating import DominatingCurve
+from quietbit.privacy.guarantee import Adjacency, Trust, Unit
+from quietbit.privacy.release import Release
+
+__all__ = ["MOST_CANDIDATES", "draw", "subset_levels", "tilt_curve", "tilt_release"]
+
+UNIT = 2.0**44
+MEAN_ERROR = 2.0**-41
+LEAST_LEVEL = 2.0**-30
+MOST_CANDIDATES = 2**16
+NEGLIGIBLE = 1e-14
+COMPUTED = 1e-12  # more than the masses of a pair are off, relatively
+
+
+def draw(densities: FloatVector, share: float, block: WordBlock, stream: int) -> int:
+    """The number of a candidate, j with probability proportional to 1 - share + share h_j."""
+    weights = np.rint(((1.0 - share) + share * densities) * UNIT).astype(np.int64)
+    ends = np.cumsum(weights)
+    whole = int(ends[-1])
+    fine = abs(whole / (UNIT * weights.size) - 1) <= MEAN_ERROR and int(weights.min()) > 0
+    require(fine, "mean of the densities", whole / (UNIT * weights.size), "one")
+    high, low = (int(word) for word in block.uniform64(stream, 0, 2))
+    place = ((high << 64) | low) * whole >> 128
+    return int(np.searchsorted(ends, place, side="right"))
+
+
+def subset_levels(candidates: int, chosen: int, epsilon: float) -> tuple[float, float]:
+    """The two values of h where ``chosen`` of the candidates are e^epsilon times as likely as the others.
+
+    >>> subset_levels(2, 1, np.log(3.0))
+    (0.5, 1.5)
+    """
+    factor = float(np.exp(-epsilon))
+    whole = chosen + (candidates - chosen) * factor
+    return candidates * factor / whole, candidates / whole
+
+
+def tilt_curve(low: float, high: float, adjacency: Adjacency) -> PrivacyCurve:
+    """The curve of one release whose density lies in [low, high]; sampling as `draw` does it included."""
+    require(LEAST_LEVEL <= low < 1, "smallest density", low, "below 1 and at least 2^-30")
+    require(1 < high < 1 / LEAST_LEVEL, "largest density", high, "above 1 and below 2^30")
+    mass = (1 - low) / (high - low)
+    if adjacency is Adjacency.ZERO_OUT:
+        pair = [mass * high, (1 - mass) * low], [mass, 1 - mass]
+    else:
+        both = max(0.0, 2 * mass - 1)
+        one, neither = mass - both, 1 - 2 * mass + both
+        rest = both * high if both > 0 else neither * low
+        last = [rest] if rest > NEGLIGIBLE else []  # less than that is rounding, for which the account has room
+        pair = [one * high, one * low, *last], [one * low, one * high, *last]
+    curve = DominatingCurve.from_masses(*pair, relative_error=COMPUTED)
+    return with_slack(curve, 2.0**-44 / low + 2.0**-40)
+
+
+def tilt_release(low: float, high: float, adjacency: Adjacency) -> Release:
+    """The same with its words: what the server sees of one client."""
+    return Release(tilt_curve(low, high, adjacency), adjacency, Unit.CLIENT, Trust.LOCAL)

@@ -1,0 +1,44 @@
+"""The auditor on the field: no alarm without a fault, and a response that is too strong is seen.
+
+False alarms: 1e-9 per audit. Seeds are fixed; faults are found with a margin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from attack.faults import Tampered
+from lab.baseline.makers import BASELINES
+from quietbit.auditor.audit import Audit, audit
+from quietbit.kernel.rng import seeded_rng
+from quietbit.privacy.guarantee import Adjacency
+from statistical.kit import seed
+
+SURE = 1 - 1e-9
+
+
+def look(target: Any, samples: int) -> Audit:
+    return audit(target, Adjacency.REPLACE_ONE, rng=seeded_rng(seed(1)), samples=samples, delta=0.0, confidence=SURE)
+
+
+@pytest.mark.parametrize("name", ["cldp three bits", "dp-rec"])
+def test_nothing_is_found_without_a_fault(name: str) -> None:
+    """Two of them; `benchmarks/field.py --audit` looks at all, and longer."""
+    assert look(BASELINES[name], 100).failures == ()
+
+
+def test_a_release_that_reveals_twice_as_much_is_seen() -> None:
+    """It decodes with the honest gain, so that the mean is too long: the response is what gives it away."""
+    honest = BASELINES["mmrc"]
+    louder = replace(honest, design_epsilon=2 * honest.design_epsilon)
+
+    class Stronger(Tampered):
+        def receive(self, payloads: Any) -> Any:
+            return super().receive(payloads) * (louder.gain / honest.gain)
+
+    found = look(Stronger(honest, louder), 150)
+    assert found.verdict == "failed"
+    assert "response" in {one.name for one in found.findings if not one.passed}

@@ -1,0 +1,20 @@
+"""Every law of the library's mechanisms, held by the baselines too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lab.baseline.makers import BASELINES
+from laws.test_mechanisms import *  # noqa: F403
+from quietbit.mechanism import registry
+
+
+@pytest.fixture(params=BASELINES.values(), ids=BASELINES.keys())
+def mechanism(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def test_a_description_leads_back(mechanism: Any) -> None:
+    assert registry.build(registry.describe(mechanism)) == mechanism

@@ -1,0 +1,501 @@
+"""The client's filter with NVFlare's own runner around it: one release leaves, whatever happens, and nothing else."""
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("nvflare", reason="needs the nvflare extra")
+from nvflare.apis.dxo import DXO, DataKind
+from nvflare.apis.dxo_filter import DXOFilter
+from nvflare.apis.filter import Filter, FilterChainType, FilterContextKey
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
+from nvflare.apis.fl_exception import UnsafeJobError
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.workspace import Workspace
+from nvflare.fuel.utils import fobs
+from nvflare.private.fed.app.fl_conf import create_privacy_manager
+from nvflare.private.privacy_manager import Scope
+
+from quietbit._validate import InvalidParameter
+from quietbit.node.question import Framed
+from quietbit.nvflare import PrivateUplink
+from quietbit.nvflare.client import number_of
+from quietbit.wire.uplink import Uplink
+from unit.node.makers import books, write_policy
+from unit.nvflare.kit import (
+    CONFIG,
+    DIMENSION,
+    JOB,
+    NEARLY_EXACT,
+    Server,
+    Site,
+    content,
+    public_names,
+    release_of,
+    trained,
+    weights,
+)  # fmt: skip
+
+SECRET = 12345.6789  # what must never leave, as a number and as a word
+SECRETS = (np.float32(SECRET).tobytes(), np.float64(SECRET).tobytes(), np.float64(SECRET).tobytes()[::-1], b"SECRET")
+
+
+def fails(error):
+    def answer(task_name, shareable, fl_ctx):
+        raise error
+
+    return answer
+
+
+def says(result):
+    return lambda task_name, shareable, fl_ctx: result() if callable(result) else result
+
+
+def raw(kind=DataKind.WEIGHTS, names=("weight", "bias"), shape=None, value=SECRET):
+    arrays = {n: np.full(shape or s, value, np.float32) for n, s in zip(names, [(5, 7), (7,)], strict=True)}
+    return DXO(kind, data=arrays)
+
+
+def with_headers():
+    found = raw().to_shareable()
+    found.set_header("SECRET", SECRET)
+    found["SECRET"] = raw().to_dict()
+    return found
+
+
+def not_ok():
+    found = raw().to_shareable()
+    found.set_return_code(ReturnCode.EXECUTION_EXCEPTION)
+    return found
+
+
+ANSWERS = {
+    "weights": says(lambda: raw().to_shareable()),
+    "difference": says(lambda: raw(DataKind.WEIGHT_DIFF).to_shareable()),
+    "meta": trained(NUM_STEPS_CURRENT_ROUND=SECRET, SECRET=SECRET, initial_metrics={"loss": SECRET}),
+    "headers": says(with_headers),
+    "metrics": says(lambda: DXO(DataKind.METRICS, data={"SECRET": SECRET}).to_shareable()),
+    "collection": says(lambda: DXO(DataKind.COLLECTION, data={"a": raw(), "b": raw()}).to_shareable()),
+    "statistics": says(lambda: DXO(DataKind.STATISTICS, data={"SECRET": SECRET}).to_shareable()),
+    "app defined": says(lambda: DXO(DataKind.APP_DEFINED, data="SECRET").to_shareable()),
+    "whole model": says(lambda: raw(DataKind.FL_MODEL).to_shareable()),
+    "no kind": says(lambda: Shareable({"SECRET": SECRET})),
+    "no content": says(Shareable),
+    "not ok": says(not_ok),
+    "an error": says(lambda: make_reply(ReturnCode.EXECUTION_EXCEPTION, {"SECRET": SECRET})),
+    "other shapes": says(lambda: raw(shape=(3,)).to_shareable()),
+    "other names": says(lambda: raw(names=("weight", "SECRET")).to_shareable()),
+    "NaN": says(lambda: raw(value=np.nan).to_shareable()),
+    "infinity": says(lambda: raw(value=np.inf).to_shareable()),
+    "text": says(lambda: DXO(DataKind.WEIGHTS, data={"weight": "SECRET", "bias": SECRET}).to_shareable()),
+    "none": says(None),
+    "a dict": says({"SECRET": SECRET}),
+    "value error": fails(ValueError(f"SECRET {SECRET}")),
+    "runtime error": fails(RuntimeError(f"SECRET {SECRET}")),
+    "unsafe job": fails(UnsafeJobError("SECRET")),
+    "exit": fails(SystemExit("SECRET")),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+def test_one_release_leaves_whatever_the_app_answers(answer):
+    site = Site(answer)
+    reply = site.does(Server().asks())
+    honest = Site(trained()).does(Server().asks())
+    assert site.app.calls == 1
+    assert reply.get_return_code() == ReturnCode.OK
+    assert set(content(reply)) == {"quietbit"}
+    assert len(release_of(reply)) == len(release_of(honest))
+    assert set(reply["__headers__"]) == set(honest["__headers__"])
+    assert public_names(reply) == set()
+    sent = fobs.dumps(reply)
+    assert len(sent) == len(fobs.dumps(honest))
+    assert not [word for word in SECRETS if word in sent]
+
+
+class Stock(DXOFilter):
+    """A filter of NVFlare's usual kind, which removes everything that it looks at."""
+
+    def __init__(self):
+        super().__init__([DataKind.WEIGHTS, DataKind.WEIGHT_DIFF], None)
+
+    def process_dxo(self, dxo, shareable, fl_ctx):
+        return DXO(dxo.data_kind, data={"nothing": np.zeros(1)})
+
+
+@pytest.mark.parametrize("name", ["meta", "headers", "metrics", "no kind", "not ok"])
+def test_the_usual_kind_of_filter_lets_it_out(name):
+    """The test above can fail: these answers leave through a filter that derives from DXOFilter."""
+    reply = Site(ANSWERS[name], filters=[None, Stock()]).does(Server().asks())
+    leaks = [word for word in SECRETS if word in fobs.dumps(reply)]
+    assert leaks if name != "meta" else not leaks  # a DXO of its own has no meta
+
+
+@pytest.mark.parametrize("kind", [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF])
+def test_the_server_gets_what_was_trained(kind):
+    server = Server(NEARLY_EXACT)
+    reply = Site(trained(0.05, kind)).does(server.asks())
+    seen = server.takes(reply)["DXO"]
+    found = np.concatenate([seen["data"][name].reshape(-1) for name in ("weight", "bias")])
+    assert seen["kind"] == DataKind.WEIGHT_DIFF
+    assert seen["data"]["weight"].dtype == np.float32
+    # Noise of 0.01 x 2 x clip in each of 42 places: 0.3 is 15 deviations, a false alarm below 1e-48.
+    assert np.abs(found - 0.05).max() < 0.3
+    assert np.abs(found.mean() - 0.05) < 0.05  # and 16 for the mean: the sign is right, which -0.05 would not be
+
+
+def test_a_seeded_simulation_can_be_repeated_and_says_so():
+    server = Server()
+    task = server.asks("site-3")
+    with pytest.warns(UserWarning, match="protect nobody"):
+        first = release_of(Site(trained(), "site-3", seed=7).does(task))
+    with pytest.warns(UserWarning, match="protect nobody"):
+        assert release_of(Site(trained(), "site-3", seed=7).does(task)) == first
+    assert release_of(Site(trained(), "site-3").does(task)) != first
+    frame = Framed.from_bytes(first)
+    frame.expect(number_of(JOB), 1, number_of("site-3"))
+    mechanism = server.data._settings.mechanism_for(DIMENSION)
+    assert Uplink(mechanism).receive([frame.payload]).shape == (DIMENSION,)
+
+
+def test_a_round_is_answered_once_and_the_runs_budget_ends_it():
+    site, server = Site(trained()), Server()
+    for number in range(4):
+        assert release_of(site.does(server.asks(number=number)))
+    again = content(site.does(server.asks(number=3)))["quietbit"]
+    assert again["noted"] is True
+    assert "above 4" in again["declined"]
+    over = content(site.does(server.asks(number=4)))["quietbit"]
+    assert over == {"declined": "The budget of the run is spent.", "noted": False}
+    assert site.app.calls == 4
+
+
+QUESTIONS = {
+    "no question": lambda task: task.pop("quietbit"),
+    "another thing": lambda task: task.update(quietbit=5),
+    "no settings": lambda task: task["quietbit"].pop("settings"),
+    "settings of another kind": lambda task: task["quietbit"].update(settings=[1]),
+    "an unknown key": lambda task: task["quietbit"]["settings"].update({"quietbit.seed": 1}),
+    "no private mechanism": lambda task: task["quietbit"]["settings"].update({"quietbit.mechanism": "none"}),
+    "infinite budget": lambda task: task["quietbit"]["settings"].update({"quietbit.epsilon": float("inf")}),
+    "NaN": lambda task: task["quietbit"]["settings"].update({"quietbit.delta": float("nan")}),
+    "another dimension": lambda task: task["quietbit"]["request"].update(dimension=41),
+    "round 0": lambda task: task["quietbit"]["request"].update(round=0),
+    "another version": lambda task: task["quietbit"]["request"].update(version=1),
+    "no mechanism": lambda task: task["quietbit"]["request"].update(mechanism="{}"),
+    "other weights": lambda task: task["DXO"]["data"].pop("bias"),
+    "weights of words": lambda task: task["DXO"]["data"].update(bias="words"),
+    "infinite weights": lambda task: task["DXO"]["data"]["bias"].fill(np.inf),
+    "no weights": lambda task: task.pop("DXO"),
+    "another kind": lambda task: task["DXO"].update(kind=DataKind.WEIGHT_DIFF),
+    "masked sums": lambda task: task["quietbit"]["settings"].update(
+        {"quietbit.trust": "secure-aggregation", "quietbit.threshold": 2}
+    ),
+}
+
+
+@pytest.mark.parametrize("change", QUESTIONS.values(), ids=QUESTIONS)
+def test_a_question_that_is_none_is_declined_and_the_app_is_not_run(change):
+    site, task = Site(trained()), Server().asks()
+    change(task)
+    reply = content(site.does(task))
+    assert set(reply) == {"quietbit"}
+    assert set(reply["quietbit"]) == {"declined", "noted"}
+    assert reply["quietbit"]["noted"] is False
+    assert site.app.calls == 0
+
+
+@pytest.mark.parametrize("name", ["validate", "submit_model", "anything"])
+def test_a_task_that_no_filter_is_registered_for_is_not_run(name):
+    site = Site(says(lambda: raw().to_shareable()))
+    site.does(Server().asks())  # the ways out are shut by the first task at the latest
+    task = DXO(DataKind.WEIGHTS, data=weights()).to_shareable()
+    task.set_header("__task_name__", name)
+    task.set_header("__task_id__", "another")
+    reply = site.does(task)
+    assert content(reply) == {}
+    assert reply.get_return_code() == ReturnCode.TASK_DATA_FILTER_ERROR
+    assert site.app.calls == 1
+
+
+def test_they_are_shut_when_the_run_starts():
+    site = Site(says(lambda: raw().to_shareable()))
+    site.engine.fire_event("_about_to_start_run", site.engine.new_context())
+    task = DXO(DataKind.WEIGHTS, data=weights()).to_shareable()
+    task.set_header("__task_name__", "submit_model")
+    assert content(site.does(task)) == {}
+    assert site.app.calls == 0
+
+
+@pytest.mark.parametrize("pushed", [True, False])
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("missing", [0, 1])
+def test_one_filter_without_the_other_lets_nothing_out(missing, early, pushed):
+    filters = [PrivateUplink(simulation=True), PrivateUplink(simulation=True)]
+    filters[missing] = None
+    site = Site(says(lambda: raw().to_shareable()), filters=filters)
+    if early:
+        site.engine.fire_event("_start_run", site.engine.new_context())
+    reply = site.is_pushed(Server().asks()) if pushed else site.does(Server().asks())
+    assert content(reply) == {}
+    assert reply.get_return_code() != ReturnCode.OK
+
+
+def test_a_task_that_is_pushed_is_answered_in_the_same_way():
+    reply = Site(ANSWERS["headers"]).is_pushed(Server().asks())
+    assert release_of(reply)
+    assert not [word for word in SECRETS if word in fobs.dumps(reply)]
+
+
+@pytest.mark.parametrize("chain", [FilterChainType.TASK_DATA_CHAIN, FilterChainType.TASK_RESULT_CHAIN, None])
+@pytest.mark.parametrize("direction", ["in", "out", None])
+def test_other_directions_raise(chain, direction):
+    """Swarms and other workflows between clients send tasks out and take results in."""
+    site, tool = Site(trained()), PrivateUplink(simulation=True)
+    tool.set_prop(FilterContextKey.CHAIN_TYPE, chain)
+    context = site.engine.new_context()
+    context.set_prop(FLContextKey.FILTER_DIRECTION, direction, private=True, sticky=False)
+    if (chain, direction) != (FilterChainType.TASK_DATA_CHAIN, "in"):
+        with pytest.raises(Exception, match="nothing is sent"):
+            tool.process(raw().to_shareable(), context)
+
+
+def test_an_engine_that_cannot_be_watched_gets_nothing():
+    site = Site(says(lambda: raw().to_shareable()))
+    del site.engine.aux_runner
+    site.engine.dispatch = None
+    context = site.engine.new_context()
+    context.set_prop(FLContextKey.FILTER_DIRECTION, "out", private=True, sticky=False)
+    with pytest.raises(AttributeError, match="aux_runner"):
+        site.runner.task_result_filters["train/out"][0].process(raw().to_shareable(), context)
+
+
+def leaky(task_name, shareable, fl_ctx):
+    """An honest app with components around it that talk: cookies, properties, events, messages."""
+    engine = fl_ctx.get_engine()
+    shareable.add_cookie("SECRET", SECRET)
+    fl_ctx.set_prop("SECRET sticky", SECRET, private=False, sticky=True)
+    fl_ctx.set_prop("SECRET", SECRET, private=False, sticky=False)
+    event = DXO(DataKind.ANALYTIC, data={"SECRET": SECRET}).to_shareable()
+
+    with engine.new_context() as other:
+        other.set_prop(FLContextKey.EVENT_DATA, event, private=True, sticky=False)
+        other.set_prop(FLContextKey.EVENT_SCOPE, "federation", private=True, sticky=False)
+        engine.fire_event("fed.analytix_log_stats", other)
+    engine.send_aux_request(None, "SECRET", Shareable({"SECRET": SECRET}), 1.0, fl_ctx)
+    engine.multicast_aux_requests("SECRET", {"server": Shareable({"SECRET": SECRET})}, 1.0, fl_ctx)
+    engine.fire_and_forget_aux_request("SECRET", Shareable({"SECRET": SECRET}), fl_ctx)
+    engine.send_aux_request(None, "__job_heartbeat__", Shareable(), 0.0, engine.new_context())
+    return trained()(task_name, shareable, fl_ctx)
+
+
+def test_nothing_leaves_beside_the_release():
+    site = Site(leaky)
+    site.engine.fire_event("_start_run", site.engine.new_context())
+    reply = site.does(Server().asks())
+    assert release_of(reply)
+    assert public_names(reply) == set()
+    assert "SECRET sticky" not in site.engine.new_context().get_all_public_props()
+    assert [sent["topic"] for sent in site.engine.sent] == ["__job_heartbeat__", "__task_check__"]
+    assert reply.get_cookie_jar() == {"contribution_round": 0}
+    assert not [word for word in SECRETS if word in fobs.dumps(reply)]
+
+
+def test_without_the_filter_all_of_it_leaves():
+    """The test above can fail."""
+    site = Site(leaky, filters=[None, None])
+    site.engine.fire_event("_start_run", site.engine.new_context())
+    reply = site.does(Server().asks())
+    topics = [sent["topic"] for sent in site.engine.sent]
+    assert sorted(topics) == ["SECRET", "SECRET", "SECRET", "__job_heartbeat__", "__task_check__", "fed.event"]
+    assert public_names(reply) == {"SECRET", "SECRET sticky"}
+    assert "SECRET" in reply.get_cookie_jar()
+
+
+def test_what_components_answer_to_messages_is_not_sent():
+    site = Site(trained())
+    site.does(Server().asks())
+    site.engine.register_aux_message_handler("ask", lambda topic, request, fl_ctx: Shareable({"SECRET": SECRET}))
+    request = Shareable()
+    request.set_peer_props({"__run_num__": JOB})
+    assert content(site.engine.dispatch("ask", request, site.engine.new_context())) == {}
+
+
+class Changes(Filter):
+    """A job's own filter, after ours."""
+
+    def process(self, shareable, fl_ctx):
+        return raw().to_shareable()
+
+
+def site_scope():
+    """A scope like one of `privacy.json`, in a simulation."""
+    scope = Scope()
+    scope.add_task_data_filter(PrivateUplink(simulation=True), "inout")
+    scope.add_task_result_filter(PrivateUplink(simulation=True), "inout")
+    return scope
+
+
+def test_a_sites_filter_and_a_jobs_filter_make_one_release():
+    site = Site(trained(), scope=site_scope())
+    assert release_of(site.does(Server().asks()))
+    assert site.app.calls == 1
+    assert site.does(Server().asks())["quietbit"]["noted"]  # the round was answered, once
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_what_comes_after_the_filter_is_not_sent(both):
+    filters = [PrivateUplink(simulation=True), PrivateUplink(simulation=True)] if both else [None, None]
+    site = Site(trained(), scope=site_scope(), filters=filters)
+    site.runner.task_result_filters["train/out"].insert(0, Changes())
+    reply = site.does(Server().asks())
+    assert content(reply) == {}
+    assert reply.get_return_code() == ReturnCode.TASK_RESULT_FILTER_ERROR
+
+
+class Talks(FLComponent):
+    """A component of the job that writes into results and contexts after all filters have seen them."""
+
+    def handle_event(self, event_type, fl_ctx):
+        result = fl_ctx.get_prop(FLContextKey.TASK_RESULT)
+        if event_type == "_after_task_result_filter" and result is not None:
+            result["SECRET"] = raw().to_dict()
+            result.set_header("SECRET", SECRET)
+            result.set_return_code("SECRET")
+            result["quietbit"]["SECRET"] = SECRET
+            result["quietbit"]["release"] += b"SECRET"
+            fl_ctx.set_prop("SECRET", SECRET, private=False, sticky=False)
+
+
+def test_an_answer_that_is_changed_afterwards_leaves_as_it_was_written():
+    site = Site(trained())
+    site.engine.add_handler(Talks())
+    reply = site.does(Server().asks())
+    assert release_of(reply)
+    assert reply.get_return_code() == ReturnCode.OK
+    assert public_names(reply) == set()
+    assert not [word for word in SECRETS if word in fobs.dumps(reply)]
+
+
+@pytest.fixture
+def quiet(monkeypatch):
+    """A site that does not stream its log."""
+    monkeypatch.setattr("quietbit.nvflare.client.is_log_streaming_allowed", lambda fl_ctx: False)
+
+
+def test_a_site_answers_within_its_owners_policy(quiet, tmp_path):
+    path = write_policy(tmp_path, releases=2, epsilon=100.0)
+    properties = {"quietbit.policy": path}
+    site, server = Site(trained(), simulated=False, properties=properties), Server()
+    for number in range(2):
+        assert release_of(site.does(server.asks(number=number)))
+        assert books(tmp_path).releases == number + 1
+    said = content(site.does(server.asks(number=2)))["quietbit"]
+    assert said == {"declined": "This node's policy allows no more releases.", "noted": False}
+    assert site.app.calls == 2
+    assert books(tmp_path).runs[str(number_of(JOB))][-1][0] == 2
+
+
+PRIVACY = {
+    "scopes": [
+        {
+            "name": "private",
+            "task_data_filters": [{"path": "quietbit.nvflare.client.PrivateUplink", "direction": "inout"}],
+            "task_result_filters": [{"path": "quietbit.nvflare.client.PrivateUplink", "direction": "inout"}],
+        }
+    ],
+    "default_scope": "private",
+    "components": [{"id": "quietbit", "path": "quietbit.nvflare.client.PrivateUplink"}],
+}
+
+
+@pytest.mark.parametrize("name", ["train", "whatever"])
+def test_a_site_holds_every_job_to_its_privacy_json(tmp_path, name):
+    """The owner's file, read by NVFlare; the job brings no filter, and a task of any name is answered by ours."""
+    for folder in ("local", "startup"):
+        (tmp_path / folder).mkdir()
+    path = write_policy(tmp_path, epsilon=100.0)
+    PRIVACY["scopes"][0]["properties"] = {"quietbit.policy": path}
+    (tmp_path / "local" / "privacy.json").write_text(json.dumps(PRIVACY))
+    (tmp_path / "local" / "resources.json").write_text(json.dumps({"allow_log_streaming": False}))
+    manager = create_privacy_manager(Workspace(str(tmp_path), "site-1"), names_only=False)
+    scope, guard = manager.get_scope(""), manager.components["quietbit"]
+    site = Site(ANSWERS["headers"], simulated=False, filters=[None, None], scope=scope, properties=scope.props)
+    site.engine.new_context().set_prop(FLContextKey.WORKSPACE_ROOT, str(tmp_path), private=True)
+    site.engine.add_handler(guard)
+    site.engine.fire_event("_about_to_start_run", site.engine.new_context())
+    reply = site.does(Server().asks(name=name))
+    assert release_of(reply)
+    assert books(tmp_path).releases == 1
+    assert not [word for word in SECRETS if word in fobs.dumps(reply)]
+
+
+def test_the_ledger_has_the_release_before_the_app_runs(quiet, tmp_path):
+    seen = []
+    path = write_policy(tmp_path, epsilon=100.0)
+
+    def looks(task_name, shareable, fl_ctx):
+        seen.append(books(tmp_path).releases)
+        raise ValueError
+
+    assert release_of(Site(looks, simulated=False, properties={"quietbit.policy": path}).does(Server().asks()))
+    assert seen == [1]
+
+
+def test_a_server_cannot_ask_for_more_than_the_policy_allows(quiet, tmp_path):
+    path = write_policy(tmp_path, largest_clip=0.5)
+    site = Site(trained(), simulated=False, properties={"quietbit.policy": path})
+    said = content(site.does(Server().asks()))["quietbit"]["declined"]
+    assert said == "This node's policy does not allow so large a clip."
+    greedy = Server({**CONFIG, "quietbit.clip": 0.5, "quietbit.epsilon": 1e6, "quietbit.releases": 1})
+    assert content(site.does(greedy.asks()))["quietbit"]["declined"] == "The budget of this node is spent."
+    assert books(tmp_path).releases == 0
+
+
+def test_a_site_without_a_policy_releases_nothing_even_if_the_job_calls_it_a_simulation(quiet):
+    site = Site(trained(), simulated=False, filters=[PrivateUplink(simulation=True), PrivateUplink(simulation=True)])
+    assert "has no policy" in content(site.does(Server().asks()))["quietbit"]["declined"]
+    assert site.app.calls == 0
+
+
+def test_a_site_that_streams_its_log_releases_nothing(tmp_path):
+    path = write_policy(tmp_path)
+    site = Site(trained(), simulated=False, properties={"quietbit.policy": path})
+    said = content(site.does(Server().asks()))["quietbit"]["declined"]
+    assert said == "This node cannot use its policy or its ledger; its owner's log says why."
+    assert books(tmp_path).releases == 0
+
+
+def test_numbers_leave_only_where_they_are_named():
+    app = trained(initial_metrics={"accuracy": 0.75, "loss": SECRET, "bad": float("nan")})
+    site, server = Site(app, metrics=["accuracy", "bad", "missing"]), Server()
+    reply = site.does(server.asks())
+    record = content(reply)["quietbit"]
+    assert record["metrics"] == {"accuracy": 0.75, "bad": 0.0, "missing": 0.0}
+    meta = server.takes(reply)["DXO"]["meta"]
+    assert meta["initial_metrics"] == record["metrics"]
+    evaluated = Site(
+        says(lambda: DXO(DataKind.METRICS, data={"accuracy": 0.5, "loss": SECRET}).to_shareable()),
+        metrics=["accuracy"], tasks=("train", "validate"),
+    )  # fmt: skip
+    task = DXO(DataKind.WEIGHTS, data=weights()).to_shareable()
+    task.set_header("__task_name__", "validate")
+    found = evaluated.does(task)["DXO"]
+    assert (found["kind"], found["data"], found["meta"]) == (DataKind.METRICS, {"accuracy": 0.5}, {})
+
+
+def test_a_model_is_no_number():
+    site = Site(says(lambda: raw().to_shareable()), metrics=["weight"], tasks=("submit_model",))
+    task = DXO(DataKind.WEIGHTS, data=weights()).to_shareable()
+    task.set_header("__task_name__", "submit_model")
+    assert site.does(task)["DXO"]["data"] == {"weight": 0.0}
+
+
+@pytest.mark.parametrize(
+    "given", [{"seed": 1}, {"metrics": ["a"]}, {"simulation": 1}, {"simulation": True, "seed": -1}]
+)
+def test_rules_that_are_none_are_refused(given):
+    with pytest.raises(InvalidParameter):
+        PrivateUplink(**given)

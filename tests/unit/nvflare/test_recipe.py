@@ -1,0 +1,51 @@
+"""`add_privacy` on NVFlare's own recipe: what stands in the job that it writes."""
+
+import json
+
+import pytest
+
+pytest.importorskip("nvflare", reason="needs the nvflare extra")
+from nvflare.app_common.np.recipes.fedavg import NumpyFedAvgRecipe
+
+from quietbit._validate import InvalidParameter
+from quietbit.nvflare import add_privacy
+from unit.nvflare.kit import CONFIG
+
+SCRIPT = "import nvflare.client as flare\nflare.init()\n"
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "client.py").write_text(SCRIPT)
+    return NumpyFedAvgRecipe(name="job", model=[[0.0, 0.0]], min_clients=2, num_rounds=1, train_script="client.py")
+
+
+def test_all_four_filters_are_registered_and_no_copy_of_quietbit_is_carried(recipe, tmp_path):
+    add_privacy(recipe, {**CONFIG, "learning-rate": 0.1}, simulation=True, seed=7, metrics=["loss"])
+    recipe.export(str(tmp_path / "jobs"))
+    written = {path.name: json.loads(path.read_text()) for path in (tmp_path / "jobs").rglob("config_fed_*.json")}
+    for side, name in (
+        ("server", "quietbit.nvflare.server.PrivateReceiver"),
+        ("client", "quietbit.nvflare.client.PrivateUplink"),
+    ):
+        for chain in ("task_data_filters", "task_result_filters"):
+            (entry,) = written[f"config_fed_{side}.json"][chain]
+            (made,) = entry["filters"]
+            assert (entry["tasks"], made["path"]) == (["train"], f"quietbit.nvflare.{side}.{name}")
+            wanted = {"settings": CONFIG} if side == "server" else {"simulation": True, "seed": 7, "metrics": ["loss"]}
+            for key, value in wanted.items():
+                found = made["args"][key]
+                assert (found.items() >= value.items()) if isinstance(value, dict) else (found == value)
+    assert not [path for path in (tmp_path / "jobs").rglob("*") if path.name == "quietbit"]
+
+
+@pytest.mark.parametrize("tasks", [(), ("*",), ("train*",), ("",), (5,)])
+def test_patterns_are_refused(recipe, tasks):
+    with pytest.raises(InvalidParameter, match="tasks"):
+        add_privacy(recipe, CONFIG, tasks=tasks)
+
+
+def test_masked_sums_are_refused(recipe):
+    with pytest.raises(InvalidParameter, match="masked sums"):
+        add_privacy(recipe, {**CONFIG, "quietbit.trust": "secure-aggregation", "quietbit.threshold": 2})

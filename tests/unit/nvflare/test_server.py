@@ -1,0 +1,220 @@
+"""The server's filter: releases become differences of weight one; what else comes has no weight, and ends nothing."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("nvflare", reason="needs the nvflare extra")
+from nvflare.apis.dxo import DXO, DataKind
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.app_common.aggregators.weighted_aggregation_helper import WeightedAggregationHelper
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from nvflare.app_common.workflows.base_fedavg import _get_num_steps_weight
+
+from quietbit._validate import InvalidParameter
+from quietbit.node.question import Framed
+from quietbit.nvflare import PrivateReceiver
+from quietbit.nvflare.client import number_of
+from quietbit.nvflare.server import NO_WEIGHT
+from quietbit.wire.uplink import Uplink
+from unit.nvflare.kit import CONFIG, DIMENSION, JOB, Server, Site, carried, release_of, trained, weights
+
+
+def flat(arrays):
+    return np.concatenate([arrays[name].reshape(-1) for name in ("weight", "bias")])
+
+
+def reply_of(server, client="site-1", number=0):
+    return Site(trained(), client).does(server.asks(client, number))
+
+
+def record(**fields):
+    return Shareable({"quietbit": fields})
+
+
+def test_a_release_becomes_its_own_estimate_of_weight_one(tmp_path):
+    server = Server(folder=tmp_path)
+    reply = reply_of(server)
+    payload = Framed.from_bytes(release_of(reply)).payload
+    expected = Uplink(server.data._settings.mechanism_for(DIMENSION)).receive([bytes(payload)])
+    seen = server.takes(reply)
+    model = FLModelUtils.from_shareable(seen)
+    np.testing.assert_array_equal(flat(model.params), -expected.astype(np.float32))
+    assert model.params_type == "DIFF"
+    assert _get_num_steps_weight(model) == 1.0
+    assert seen is reply  # in place: components of NVFlare that keep the object see the difference, too
+    assert seen.get_cookie(AppConstants.CONTRIBUTION_ROUND) == 0
+    assert seen.get_peer_prop("__identity_name__", None) == "site-1"
+    assert seen.get_header(AppConstants.CURRENT_ROUND) == 0
+    found = server.report(tmp_path)
+    assert [found["rounds"][0][name] for name in ("asked", "answered", "declined", "refused")] == [1, 1, 0, 0]
+    assert found["nodes"][0]["node"] == "site-1"
+    assert 0 < found["guarantee"]["epsilon_upper"] < 20
+    assert found["run"] == str(number_of(JOB))
+
+
+RESULTS = {
+    "nothing": lambda reply: Shareable(),
+    "raw weights": lambda reply: DXO(DataKind.WEIGHTS, data=weights()).to_shareable(),
+    "a difference": lambda reply: DXO(DataKind.WEIGHT_DIFF, data=weights()).to_shareable(),
+    "no record": lambda reply: Shareable({"quietbit": 5}),
+    "no bytes": lambda reply: record(release="words"),
+    "short": lambda reply: record(release=b"QBRL"),
+    "cut": lambda reply: record(release=release_of(reply)[:-1]),
+    "a bit turned": lambda reply: record(release=release_of(reply)[:-1] + bytes([release_of(reply)[-1] ^ 1])),
+    "more": lambda reply: record(release=release_of(reply) + b"0"),
+    "another field": lambda reply: record(release=release_of(reply), weight=100),
+    "another round": lambda reply: record(release=Framed(number_of(JOB), 2, number_of("site-1"), b"").to_bytes()),
+    "another run": lambda reply: record(release=Framed(5, 1, number_of("site-1"), b"").to_bytes()),
+    "another client": lambda reply: record(release=Framed(number_of(JOB), 1, number_of("site-2"), b"").to_bytes()),
+    "a number without an end": lambda reply: record(release=release_of(reply), metrics={"a": 10**400}),
+}
+
+
+@pytest.mark.parametrize("change", RESULTS.values(), ids=RESULTS)
+def test_what_is_no_release_has_no_weight(change, tmp_path):
+    server = Server(folder=tmp_path)
+    reply = reply_of(server)
+    seen = server.takes(change(reply))
+    assert seen["DXO"]["meta"] == {"NUM_STEPS_CURRENT_ROUND": NO_WEIGHT}
+    assert not flat(seen["DXO"]["data"]).any()
+    assert seen.get_return_code() == ReturnCode.OK
+    entry = server.report(tmp_path)["rounds"][0]
+    assert (entry["answered"], entry["refused"], entry["skipped"], len(entry["reasons"])) == (0, 1, True, 1)
+
+
+def test_a_client_that_declines_or_fails_has_no_weight_and_only_its_word_saves_the_account(tmp_path):
+    server = Server(folder=tmp_path)
+    answers = {
+        "site-1": record(declined="The budget is\nspent.", noted=False),
+        "site-2": record(declined="It was made.", noted=True),
+        "site-3": make_reply(ReturnCode.TASK_ABORTED),
+        "site-4": record(declined="words", noted="no"),
+    }
+    for client, answer in answers.items():
+        server.asks(client)
+        assert server.takes(answer, client)["DXO"]["meta"] == {"NUM_STEPS_CURRENT_ROUND": NO_WEIGHT}
+    found = server.report(tmp_path)
+    assert [node["releases"] for node in found["nodes"]] == [0, 1, 1, 1]
+    assert "site-1 did not answer: The budget is spent." in found["rounds"][0]["reasons"]
+    assert found["rounds"][0]["declined"] == 1
+
+
+def test_a_task_is_answered_once_and_by_the_client_it_was_for(tmp_path):
+    server = Server(folder=tmp_path)
+    first, second = reply_of(server, "site-1"), reply_of(server, "site-2")
+    twice = carried(first)
+    assert server.takes(carried(second), "site-1", sender="site-2")["DXO"]["meta"]["NUM_STEPS_CURRENT_ROUND"] < 1
+    assert server.takes(first, "site-1")["DXO"]["meta"]["NUM_STEPS_CURRENT_ROUND"] == 1
+    assert server.takes(twice, "site-1")["DXO"]["meta"]["NUM_STEPS_CURRENT_ROUND"] < 1
+    assert server.takes(second, "site-2")["DXO"]["meta"]["NUM_STEPS_CURRENT_ROUND"] == 1
+    with pytest.raises(Exception, match="was not asked"):
+        server.takes(twice, "site-3")
+    entry = server.report(tmp_path)["rounds"][0]
+    assert (entry["asked"], entry["answered"], entry["refused"]) == (2, 2, 2)
+
+
+def averaged(results):
+    """NVFlare's own streaming mean, as FedAvg uses it."""
+    helper = WeightedAggregationHelper()
+    for place, result in enumerate(results):
+        model = FLModelUtils.from_shareable(result)
+        helper.add(model.params, _get_num_steps_weight(model), f"client {place}", 0)
+    return flat(helper.get_result())
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
+def test_no_weight_is_none_in_nvflares_mean(order):
+    """Two clients answer and two do not: the mean is that of the two, to the last bit, whoever comes first."""
+    server = Server()
+    clients = [f"site-{place}" for place in range(4)]
+    replies = [reply_of(server, client) for client in clients[:2]]
+    for client in clients[2:]:
+        server.asks(client)
+    seen = [server.takes(reply, client) for reply, client in zip(replies, clients[:2], strict=True)]
+    seen += [server.takes(Shareable(), client) for client in clients[2:]]
+    alone = averaged([seen[place] for place in order if place < 2])
+    np.testing.assert_array_equal(averaged([seen[place] for place in order]), alone)
+    assert alone.any()
+    assert not averaged(seen[2:]).any()  # where nobody answers the model stays
+
+
+def test_what_clients_say_about_themselves_is_not_believed():
+    server = Server()
+    reply = reply_of(server)
+    reply.set_header(AppConstants.CURRENT_ROUND, 9)
+    reply.set_cookie_jar({AppConstants.CONTRIBUTION_ROUND: 9})
+    reply.set_peer_props({"__identity_name__": "somebody"})
+    seen = server.takes(reply)
+    assert seen.get_cookie(AppConstants.CONTRIBUTION_ROUND) == 0
+    assert seen.get_peer_prop("__identity_name__", None) == "site-1"
+    assert seen.get_header(AppConstants.CURRENT_ROUND) == 0
+
+
+def test_a_task_that_is_fetched_again_is_one_question(tmp_path):
+    server = Server(folder=tmp_path)
+    server.asks()
+    server.asks()
+    assert server.report(tmp_path)["rounds"][0]["asked"] == 1
+
+
+def test_kept_arrays_stay_where_they_are():
+    server = Server({**CONFIG, "quietbit.keep": "count*"})
+    arrays = {**weights(), "count": np.array(7)}
+
+    def answer(task_name, shareable, fl_ctx):
+        found = {name: value for name, value in shareable["DXO"]["data"].items() if name != "count"}
+        return DXO(DataKind.WEIGHTS, data=found).to_shareable()
+
+    seen = server.takes(Site(answer).does(server.asks(arrays=arrays)))["DXO"]
+    assert set(seen["data"]) == {"weight", "bias"}
+    assert seen["meta"]["NUM_STEPS_CURRENT_ROUND"] == 1
+
+
+def test_tensors_come_back_as_tensors():
+    torch = pytest.importorskip("torch", reason="needs the torch extra")
+    server, arrays = Server(), weights()
+    task = server.asks(arrays={name: torch.from_numpy(value) for name, value in arrays.items()})
+    task["DXO"]["data"] = arrays  # the wire is not what this is about
+    seen = server.takes(Site(trained()).does(task))["DXO"]["data"]
+    assert all(isinstance(value, torch.Tensor) and value.dtype == torch.float32 for value in seen.values())
+
+
+ASKS = {
+    "a difference": {"kind": DataKind.WEIGHT_DIFF},
+    "no round": {"number": None},
+    "round -1": {"number": -1},
+    "counters": {"arrays": {"count": np.arange(3)}},
+    "nothing": {"arrays": {}},
+    "words": {"arrays": {"weight": "words"}},
+}
+
+
+@pytest.mark.parametrize("given", ASKS.values(), ids=ASKS)
+def test_a_question_that_cannot_be_asked_ends_the_job_with_a_sentence(given):
+    server, said = Server(), []
+    server.data.system_panic = lambda reason, fl_ctx: said.append(reason)
+    with pytest.raises((InvalidParameter, ValueError)):
+        server.asks(**given)
+    assert said
+    assert said[0].startswith("quietbit: the question cannot be asked: ")
+
+
+def test_another_model_in_mid_run_is_refused():
+    server = Server()
+    server.data.system_panic = lambda reason, fl_ctx: None
+    server.asks()
+    with pytest.raises(InvalidParameter, match="as in earlier rounds"):
+        server.asks(number=1, arrays={"weight": np.zeros(3, np.float32)})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {**CONFIG, "quietbit.trust": "secure-aggregation", "quietbit.threshold": 2}, {**CONFIG, "quietbit.odd": 1}],
+)
+def test_settings_that_cannot_be_kept_are_refused(given):
+    with pytest.raises(InvalidParameter):
+        PrivateReceiver(given)
+    with pytest.raises(InvalidParameter):
+        PrivateReceiver(dict(CONFIG), report="../report.json")
