@@ -39,7 +39,7 @@ def flower_record(saved: Mapping[str, Any], path: Path) -> dict[str, Any]:
         raise QuietbitError(f"{path} holds a federated run that is damaged: {str(error).rstrip('.')}.") from error
     if not record["points"]:
         raise QuietbitError(
-            f"{path} holds a federated run without a score: in Flower, let evaluate_fn return a MetricRecord with {ACCURACY!r}."
+            f"{path} has a run without a score: in Flower, let evaluate_fn return a MetricRecord with {ACCURACY!r}."
         )
     return record
 

@@ -25,7 +25,7 @@ def saved(folder, name="run.json", of=SETTINGS, accuracies=(0.1, 0.5, 0.75), **c
     price = settings.price(mechanism)
     spent = [settings.cap.epsilon_upper(Price.total([(price, times)])) for times in (1, 2)]
     rounds = tuple(
-        RoundReport(number, 50, 40, 6, 3, 1, False, 5_000, 20_000, 90_000, (), (), spent[number - 1])
+        RoundReport(number, 50, 40, 6, 3, 1, False, 5_000, 20_000, 90_000, (), epsilon_upper=spent[number - 1])
         for number in (1, 2)
     )
     report = Report(
@@ -73,7 +73,7 @@ def test_a_mechanism_that_does_not_follow_from_the_settings_is_not_drawn(tmp_pat
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"scores": []}, "without a score: in Flower, let evaluate_fn return a MetricRecord with 'accuracy'"),
+        ({"scores": []}, "a run without a score: in Flower, let evaluate_fn return a MetricRecord with 'accuracy'"),
         ({"scores": [{"round": 1, "loss": 2.0}]}, "without a score"),
         ({"scores": [{"round": 1, "accuracy": None}]}, "without a score"),
         ({"version": 2}, "has version 2, and this library reads 1"),
