@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from quietbit.mechanism.calibrate import Calibration, calibrate
     from quietbit.mechanism.central_sum import SumCalibration, calibrate_sum
     from quietbit.mechanism.dithered import DitheredMVU
+    from quietbit.mechanism.expectation import Expectation, expectation
     from quietbit.mechanism.interpolated import InterpolatedMVU
     from quietbit.mechanism.skellam import Skellam
     from quietbit.mechanism.vector import VectorMVU
     from quietbit.mechanism.watched import Watched
     from quietbit.plan.clip import MovingClip
+    from quietbit.plan.compare import Comparison, compare
     from quietbit.privacy.curve import PrivacyCurve
     from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
     from quietbit.privacy.ledger import Ledger
@@ -86,11 +88,19 @@ _HOMES = {
         "calibrate_sum",
     ),
     "mechanism.dithered": ("DitheredMVU",),
+    "mechanism.expectation": (
+        "Expectation",
+        "expectation",
+    ),
     "mechanism.interpolated": ("InterpolatedMVU",),
     "mechanism.skellam": ("Skellam",),
     "mechanism.vector": ("VectorMVU",),
     "mechanism.watched": ("Watched",),
     "plan.clip": ("MovingClip",),
+    "plan.compare": (
+        "Comparison",
+        "compare",
+    ),
     "privacy.curve": ("PrivacyCurve",),
     "privacy.guarantee": (
         "Adjacency",
@@ -123,9 +133,11 @@ __all__ = [
     "Ball",
     "Calibration",
     "Certificate",
+    "Comparison",
     "Design",
     "DesignSpec",
     "DitheredMVU",
+    "Expectation",
     "Gaussian",
     "Guarantee",
     "InterpolatedMVU",
@@ -160,6 +172,8 @@ __all__ = [
     "calibrate_sum",
     "catalogue",
     "certify",
+    "compare",
+    "expectation",
     "group_norm",
     "masked_sum",
     "secure_rng",

@@ -20,6 +20,7 @@ __all__ = [
     "QuietbitError",
     "check_parameters",
     "finite_real",
+    "how_to_install",
     "member",
     "refuse_payload",
     "require",
@@ -129,6 +130,16 @@ def refuse_payload(name: str, rule: str, found: object) -> NoReturn:
     raise InvalidPayload(f"{name} must be {rule}, got {found}.")
 
 
+def how_to_install(extra: str = "") -> str:
+    """What brings an extra: quietbit is in no package index, so that it is installed from its folder.
+
+    >>> how_to_install("plot")
+    "pip install '.[plot]' in a checkout of quietbit"
+    """
+    what = f"'.[{extra}]'" if extra else "."
+    return f"pip install {what} in a checkout of quietbit"
+
+
 def require_module(name: str, extra: str) -> ModuleType:
     """Import an optional module, or say in one sentence how to get it."""
     try:
@@ -136,5 +147,5 @@ def require_module(name: str, extra: str) -> ModuleType:
     except ImportError as error:
         package = name.split(".")[0]
         raise MissingDependency(
-            f"This needs the package {package}, which is not installed: pip install 'quietbit[{extra}]'."
+            f"This needs the package {package}, which is not installed: {how_to_install(extra)}."
         ) from error

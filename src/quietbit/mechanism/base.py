@@ -84,7 +84,7 @@ class Error:
     """How far a decoded coordinate is off: ``squared`` at a true value of 0, in the units of the update.
 
     ``gain`` is the slope of the decoded mean at 0: 1 where decoding is unbiased to first order. ``squared`` is what
-    remains after dividing by it, so that decoders which differ by a factor are alike. ``bias`` is the decoded mean at 0.
+    remains after dividing by it, so that decoders which differ by a factor are alike. ``bias``: the decoded mean at 0.
     """
 
     squared: float

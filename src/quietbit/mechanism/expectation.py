@@ -7,12 +7,16 @@ Symbols  d = dimension; C = clip; m = cohort; T = rounds; e = squared error of a
          nu = noise of a round's mean / C: sqrt(d e / m) / C; sqrt(d e) / (m C) where noise is added once, to the sum.
          rho = nu / sqrt(T).
 Source   thresholds: measured by benchmarks/expectations.py, kept in benchmarks/README.md. Whatever the number of
-         rounds, a linear model keeps all but a few points of its accuracy at rho = 0.1, loses a third of it at 0.3, and
-         guesses at 1; the mean of vectors is off by rho times the clip.
+         rounds, a linear model loses 2 to 9 points of its accuracy at rho = 0.1, and more the less clients agree: at 1
+         between a fifth and four fifths of it, at 3 half of it to all. The mean of vectors is off by rho clips.
 
 Inverse. e does not depend on the number of clients, and not on d either but for a few percent: so rho^2 is proportional
 to d over the number of updates m T, and a useful rho says how many are needed, or how few parameters they would do for.
 Where noise is added once, rho is proportional to sqrt(d / T) / m instead.
+
+Response. A code of few bits saturates: a coordinate that is not small decodes to less than itself, and no averaging
+helps against that. The response is what becomes of an update that fills the ball with normally distributed
+coordinates: E[u f(u)] / (g E[u^2]) for f the mean of the decoded value and g its slope at zero, u ~ N(0, C^2 / d).
 """
 
 from __future__ import annotations
@@ -22,13 +26,19 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import final
 
+import numpy as np
+
 from quietbit._validate import member, require, whole_number
 from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.projected import Projected
 from quietbit.privacy.guarantee import Trust
 
 __all__ = ["HOPELESS_ABOVE", "USEFUL_UP_TO", "Expectation", "Verdict", "about", "expectation"]
 
-USEFUL_UP_TO, HOPELESS_ABOVE = 0.1, 1.0
+USEFUL_UP_TO, HOPELESS_ABOVE = 0.1, 3.0
+SHORTENED = 0.97  # a response below it is mentioned
+NODES = 24
+LEAST_MODEL = 100  # parameters of the smallest part of a model that is worth naming
 WORDS = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 
 
@@ -45,7 +55,8 @@ class Verdict(Enum):
 class Expectation:
     """The noise of a run and what it means; ``noise`` is that of one round's mean, as a multiple of the clip.
 
-    ``clients`` is how many there are in all, of whom a cohort takes part in a round.
+    ``clients`` is how many there are in all, of whom a cohort takes part in a round. ``response`` is the part of a
+    typical update that comes through: 1 but for codes that saturate, which shorten it.
     """
 
     noise: float
@@ -54,6 +65,7 @@ class Expectation:
     rounds: int
     clients: int
     trust: Trust
+    response: float = 1.0
 
     @property
     def run_noise(self) -> float:
@@ -80,25 +92,30 @@ class Expectation:
 
     @property
     def _once(self) -> bool:
-        """Whether the noise of a mean falls with the cohort, and not with its root only: more clients hide each other."""
+        """Whether the noise of a mean falls with the cohort, and not with its root only."""
         return self.trust is not Trust.LOCAL
 
     def sentence(self) -> str:
         """The verdict in one sentence, with what would help."""
-        many = "" if self.rounds == 1 else f", and {self.run_noise:.2g} times over {self.rounds:,} rounds"
-        start = f"{self.verdict.value}: the noise in the mean of {_updates(self.cohort)} is {_times(self.noise)}{many}"
-        if self.verdict is Verdict.USEFUL:
-            return start + "."
-        return f"{start}; {self._help()}."
+        many = "" if self.rounds == 1 else f", and {_short(self.run_noise)} times over {self.rounds:,} rounds"
+        if self.cohort == 1:  # no run yet that could be judged
+            start = f"the noise in one update is {_short(self.noise)} times the clip{many}"
+        else:
+            what = f"the noise in the mean of {self.cohort:,} updates is {_short(self.noise)} times the clip"
+            start = f"{self.verdict.value}: {what}{many}"
+        if self.response < SHORTENED:
+            start += f" (updates come out about {100 * (1 - self.response):.0f} % too short)"
+        return f"{start}." if self.verdict is Verdict.USEFUL else f"{start}; {self._help()}."
 
     def _help(self) -> str:
         least, fewer = about(self.clients_needed), self.parameters_allowed
-        small = f"train a head or LoRA of at most {about(fewer)} parameters" if fewer >= 10 else ""
-        # Behind masks the noise of a cohort is about that of one client.
-        summed = self.run_noise / math.sqrt(self.cohort) if not self._once else math.inf
-        aid = "use secure aggregation" if summed <= HOPELESS_ABOVE else ""
-        others = [word for word in (small, aid) if word]
-        return f"a useful run needs about {least} clients" + (f", or {', or '.join(others)}" if others else "")
+        small = f"a head or LoRA of at most {about(fewer)} parameters" if fewer >= LEAST_MODEL else ""
+        # Behind masks the noise of a cohort's sum is about that of one client.
+        summed = self.run_noise / math.sqrt(self.cohort) if self.cohort > 1 and not self._once else math.inf
+        masks = "secure aggregation" if summed <= USEFUL_UP_TO else ""
+        words = ", or ".join(word for word in (f"about {least} clients", small, masks) if word)
+        near = self.verdict is Verdict.HOPELESS and USEFUL_UP_TO < summed <= HOPELESS_ABOVE
+        return f"a useful run takes {words}" + (" (secure aggregation would make it hard instead)" if near else "")
 
 
 def expectation(
@@ -125,7 +142,18 @@ def expectation(
     error = mechanism.error().squared
     shared = float(getattr(mechanism, "shared_error", 0.0))  # of rows that all clients of a round keep
     squared = error / many**2 if which is Trust.CENTRAL else (error - shared) / many + shared
-    return Expectation(math.sqrt(ball.dimension * squared) / ball.radius, ball.dimension, many, times, crowd, which)
+    noise = math.sqrt(ball.dimension * squared) / ball.radius
+    return Expectation(noise, ball.dimension, many, times, crowd, which, _response(mechanism))
+
+
+def _response(mechanism: Mechanism) -> float:
+    """By quadrature, on the coordinates that are kept where not all are."""
+    inside = mechanism.inner if isinstance(mechanism, Projected) else mechanism
+    ball, gain = inside.domain, inside.error().gain
+    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
+    inputs = np.clip(nodes * ball.radius / math.sqrt(ball.dimension), -ball.radius, ball.radius)
+    means = np.array([inside.expectation(float(value)) for value in inputs]) - inside.expectation(0.0)
+    return float(weights @ (inputs * means) / (gain * (weights @ inputs**2)))
 
 
 def about(number: float) -> str:
@@ -143,9 +171,5 @@ def about(number: float) -> str:
     return f"{math.ceil(rough):,}"
 
 
-def _updates(cohort: int) -> str:
-    return "one update" if cohort == 1 else f"{cohort:,} updates"
-
-
-def _times(noise: float) -> str:
-    return f"{float(f'{noise:.2g}'):,g} times the clip"
+def _short(number: float) -> str:
+    return f"{float(f'{number:.2g}'):,g}"

@@ -87,7 +87,7 @@ from quietbit.mechanism.base import (
     check_value,
     refuse_samples,
 )
-from quietbit.mechanism.family import Account, Choices, Target
+from quietbit.mechanism.family import FEWER, Account, Choices, Target
 from quietbit.mechanism.projected import check_rotated, fewest_kept
 from quietbit.mechanism.solve_profile import solve_profile
 from quietbit.privacy.conversion import round_up
@@ -361,6 +361,7 @@ class _Family:
     kinds: tuple[type, ...] = (VectorMVU,)
     uses: tuple[str, ...] = ("keep",)
     strength: str = "design_epsilon"
+    work: str = "a rotation, then a search among seeds"
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> VectorMVU:
         """The mechanism of the step that is purely private at this epsilon for one release, replace-one."""
@@ -376,12 +377,8 @@ class _Family:
             found = _with_rows(profile, ball, choices)
             reached = account(found)
             searched = found.seeded or target.delta > 0
-            require(
-                searched,
-                "delta",
-                target.delta,
-                f"above 0 at this epsilon: vmvu would look at {profile.largest:.3g} seeds",
-            )
+            rule = f"above 0 at this epsilon (vmvu would look at {profile.largest:.3g} seeds), or epsilon smaller"
+            require(searched, "delta", target.delta, rule)
             if reached <= target.epsilon:
                 return found
             over = reached - target.epsilon if math.isfinite(reached) else 1e-6 * target.epsilon
@@ -391,7 +388,7 @@ class _Family:
             aim -= over / slope + target.epsilon * 1e-9 * 4**number  # a margin that grows ends the search
             if not aim > 0:
                 break
-        require(False, "epsilon", target.epsilon, f"at least {reached:.4g}, the least that vmvu reaches here")
+        require(False, "epsilon", target.epsilon, f"at least {reached:.4g}, the least that vmvu reaches here ({FEWER})")
         return found
 
 

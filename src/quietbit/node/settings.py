@@ -7,7 +7,7 @@ Symbols  keys are written ``quietbit.<name>`` in a flat config, or in a table ``
 
 | key | meaning | default |
 |---|---|---|
-| `quietbit.mechanism` | `imvu`, `mvu`, `gaussian`, `laplace`, `sign` or `skellam` | required |
+| `quietbit.mechanism` | `imvu`, `vmvu`, `mvu`, `gaussian`, `laplace`, `sign`, `skellam`, or `auto` | required |
 | `quietbit.clip` | radius of the ball that the difference of parameters is clipped to | required |
 | `quietbit.epsilon` | what all releases of one client together may cost | required |
 | `quietbit.adjacency` | `zero-out` or `replace-one` | required |

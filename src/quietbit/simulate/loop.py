@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from quietbit._threads import one_thread
 from quietbit._validate import QuietbitError
 from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.expectation import Expectation, expectation
 from quietbit.plan.account import Account
 from quietbit.plan.participation import releases_per_client
 from quietbit.plan.plan import RoundPlan
@@ -74,6 +75,14 @@ class Run:
     def guarantee(self) -> Guarantee | None:
         """What holds for every client after all rounds; every release counts, scored or not."""
         return self.account.worst(self.plan.delta) if self.account is not None else None
+
+    @property
+    def expected(self) -> Expectation | None:
+        """What was to be expected of so many rounds; nothing where there was no noise, or no round."""
+        if self.mechanism is None or self.account is None or not self.rounds:
+            return None
+        plan, clients = self.plan, int(self.account.sizes.size)
+        return expectation(self.mechanism, cohort=plan.cohort, rounds=self.rounds, clients=clients, trust=plan.trust)
 
 
 def simulate(

@@ -101,7 +101,6 @@ def _jobs(first: int) -> list[tuple[str, float | None, Setting]]:
                     epsilon=target,
                     delta=DELTA,
                     cohort=COHORT,
-                    decoder="unbiased-at-zero" if mechanism == "imvu" else "alphabet",
                     seed=first + seed,
                 )
                 training = Training(step, ROUNDS, momentum=MOMENTUM, evaluate_every=EVERY)

@@ -50,7 +50,7 @@ NEWER = (
     "clip_rate",
     "clip_bit_epsilon",
 )  # settings that version 1 did not have, left out where nobody made use of them
-PAPER = {"beta": 1.0, "clamp": False, "decoder": "alphabet"}  # what sweeps mean unless they say otherwise
+PAPER = {"beta": 1.0, "clamp": False}  # what sweeps mean unless they say otherwise
 OLD_ALONE = set(RENAMED) - set(RENAMED.values())  # names that no newer record has
 EVERY_CLIENT = "every client"
 PACKAGES = ("quietbit", "numpy", "scipy", "numba", "torch", "kymatio", "scikit-learn", "cryptography")
@@ -139,6 +139,7 @@ def run_record(
         "points": [_point(point) for point in run.points],
         **({"clips": run.clips} if run.clips else {}),
         "guarantee": _guarantee(run.guarantee),
+        "expectation": run.expected.sentence() if run.expected is not None else None,
         "bytes_per_client": run.bytes_per_client,
         "uplink_bytes": run.rounds * run.plan.cohort * run.bytes_per_client,
         "seconds": run.seconds,

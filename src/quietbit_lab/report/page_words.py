@@ -54,7 +54,7 @@ SETTINGS = {
     "min_honest_clients": "honest clients",
 }
 SILENT = ("seed", "rounds", "evaluate_at", "evaluate_every", "mechanism", "unit", "adjacency", "delta", "trust")
-OF_IMVU, OF_DESIGNS = {"beta": 1.0, "clamp": False, "decoder": "alphabet"}, ("levels",)  # with what is usual
+OF_IMVU, OF_DESIGNS = {"beta": 1.0, "clamp": False, "decoder": "unbiased-at-zero"}, ("levels",)  # with what is usual
 
 
 def spelt_out(unit: str, adjacency: str, delta: float) -> list[tuple[str, str]]:

@@ -178,3 +178,12 @@ def test_some_coordinates_are_kept_and_a_node_knows_the_family_inside():
     sums = {"trust": "secure-aggregation", "threshold": 10, "keep-coordinates": 64}
     with pytest.raises(InvalidParameter, match="keep-coordinates must be left out for sums"):
         read(**sums)
+
+
+def test_auto_becomes_a_mechanism_before_anything_is_priced():
+    found = read(mechanism="auto", releases=5)
+    mechanism = found.mechanism_for(40)
+    assert build(describe(mechanism)).privacy(Adjacency.ZERO_OUT).curve is not None
+    assert found.cap.epsilon_upper(Price.total([(found.price(mechanism), 5)])) <= found.epsilon
+    with pytest.raises(InvalidParameter, match="bits must be left out for auto"):
+        read(mechanism="auto", bits=2)
