@@ -513,7 +513,7 @@ def test_a_run_whose_rounds_are_all_skipped_returns_the_model_it_was_given(caplo
         ({}, 10, "quietbit.releases is 4, and 10 rounds ask a node 10 times: nodes decline after 4 times"),
         ({"quietbit.releases": 20}, 4, "with quietbit.releases = 4 the same epsilon would need less noise"),
         ({"quietbit.epsilon": 0.01}, 4, "hopeless: the noise in the mean of 4 updates"),
-        ({"quietbit.epsilon": 4.0}, 4, "a useful run needs about"),
+        ({"quietbit.epsilon": 4.0}, 4, "a useful run takes about"),
     ],
 )
 def test_settings_that_do_not_fit_are_told_before_the_first_round(config, rounds, says, caplog):
