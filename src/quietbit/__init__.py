@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from quietbit.secagg.plan import ProtocolError, SumPlan
     from quietbit.secagg.server import MaskedSum, masked_sum
     from quietbit.wire.aggregate import Aggregator, Received
+    from quietbit.wire.group_norm import group_norm
     from quietbit.wire.uplink import Uplink
 
     __version__: str
@@ -121,6 +122,7 @@ _HOMES = {
         "Aggregator",
         "Received",
     ),
+    "wire.group_norm": ("group_norm",),
     "wire.uplink": ("Uplink",),
 }
 
@@ -172,6 +174,7 @@ __all__ = [
     "certify",
     "compare",
     "expectation",
+    "group_norm",
     "masked_sum",
     "secure_rng",
     "seeded_rng",

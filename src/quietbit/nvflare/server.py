@@ -19,7 +19,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, final
 from weakref import WeakKeyDictionary
@@ -98,7 +98,7 @@ class _Run:
         price = self.settings.price(self.mechanism)
         rounds = tuple(
             RoundReport(
-                number, counts["asked"], counts["answered"], counts["declined"], counts["refused"],
+                number, counts["asked"], counts["answered"], counts["declined"], _failed(counts), counts["refused"],
                 not counts["answered"], counts["payload"], counts["uplink"], counts["downlink"],
                 tuple(self.reasons[number]),
             )
@@ -106,7 +106,8 @@ class _Run:
         )  # fmt: skip
         nodes = tuple(
             NodeReport(
-                name, counts.asked, counts.answered, counts.declined, counts.refused, counts.releases,
+                name, counts.asked, counts.answered, counts.declined, _failed(asdict(counts)), counts.refused,
+                counts.releases,
                 self.account.guarantee(price, counts.releases).epsilon_upper,
             )
             for name, counts in sorted(self.account.nodes.items(), key=lambda entry: str(entry[0]))
@@ -256,6 +257,11 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         run.note(question, "answered")
         run.rounds[question.round]["payload"] += len(release.payload)
         return mean, metrics
+
+
+def _failed(counts: Mapping[str, int]) -> int:
+    """How many questions were neither answered nor declined, nor had an answer that was refused."""
+    return max(0, counts["asked"] - counts["answered"] - counts["declined"] - counts["refused"])
 
 
 def _difference(question: _Question, task: str, flat: FloatVector | None, metrics: dict[str, float]) -> Shareable:

@@ -55,7 +55,10 @@ def test_json_and_table():
     assert values["settings"]["quietbit.mechanism"] == "imvu"
     text = str(report)
     assert "... and 3 more nodes" in text
-    assert text.splitlines()[-1].startswith("The worst client: epsilon <= ")
+    assert "Nodes, in this run (what a node released in other runs is in its own ledger)" in text
+    assert text.count("asked  answered  declined  failed  refused") == 2
+    assert (values["format"], values["version"]) == ("quietbit federated run", 1)
+    assert text.splitlines()[-1].startswith("The worst client, in this run: epsilon <= ")
     assert max(map(len, text.splitlines()[:-1])) <= 100
 
 
