@@ -115,6 +115,18 @@ def test_one_release_leaves_whatever_the_app_answers(answer):
     assert not [word for word in SECRETS if word in sent]
 
 
+@pytest.mark.parametrize(
+    "name", ["NaN", "metrics", "collection", "not ok", "value error", "exit", "none", "other shapes"]
+)
+def test_a_failure_is_a_release_of_the_zero_update_bit_for_bit(name):
+    with pytest.warns(UserWarning, match="protect nobody"):
+        failed = release_of(Site(ANSWERS[name], seed=7).does(Server().asks()))
+    with pytest.warns(UserWarning, match="protect nobody"):
+        assert failed == release_of(Site(trained(0.0), seed=7).does(Server().asks()))
+    with pytest.warns(UserWarning, match="protect nobody"):
+        assert failed != release_of(Site(trained(0.5), seed=7).does(Server().asks()))
+
+
 class Stock(DXOFilter):
     """A filter of NVFlare's usual kind, which removes everything that it looks at."""
 

@@ -7,6 +7,7 @@ pytest.importorskip("nvflare", reason="needs the nvflare extra")
 from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.app_common.aggregators.intime_accumulate_model_aggregator import InTimeAccumulateWeightedAggregator
 from nvflare.app_common.aggregators.weighted_aggregation_helper import WeightedAggregationHelper
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
@@ -138,6 +139,20 @@ def test_no_weight_is_none_in_nvflares_mean(order):
     np.testing.assert_array_equal(averaged([seen[place] for place in order]), alone)
     assert alone.any()
     assert not averaged(seen[2:]).any()  # where nobody answers the model stays
+
+
+def test_nvflares_other_aggregator_takes_the_same_mean():
+    server, replies = Server(), []
+    aggregator = InTimeAccumulateWeightedAggregator(expected_data_kind=DataKind.WEIGHT_DIFF)
+    context = server.context("site-1", "none")
+    context.set_prop(AppConstants.CURRENT_ROUND, 0, private=True, sticky=False)
+    for client in ("site-1", "site-2"):
+        replies.append(server.takes(reply_of(server, client), client))
+    server.asks("site-3")
+    replies.append(server.takes(Shareable(), "site-3"))
+    assert all(aggregator.accept(reply, context) for reply in replies)
+    found = flat(aggregator.aggregate(context)["DXO"]["data"])
+    np.testing.assert_allclose(found, averaged(replies), rtol=1e-6)
 
 
 def test_what_clients_say_about_themselves_is_not_believed():
