@@ -146,6 +146,7 @@ def test_nvflares_other_aggregator_takes_the_same_mean():
     aggregator = InTimeAccumulateWeightedAggregator(expected_data_kind=DataKind.WEIGHT_DIFF)
     context = server.context("site-1", "none")
     context.set_prop(AppConstants.CURRENT_ROUND, 0, private=True, sticky=False)
+    aggregator.handle_event("_start_run", context)
     for client in ("site-1", "site-2"):
         replies.append(server.takes(reply_of(server, client), client))
     server.asks("site-3")
