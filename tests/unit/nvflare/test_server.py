@@ -85,6 +85,25 @@ def test_what_is_no_release_has_no_weight(change, tmp_path):
     assert (entry["answered"], entry["refused"], entry["skipped"], len(entry["reasons"])) == (0, 1, True, 1)
 
 
+def test_whatever_a_client_sends_is_one_difference_or_none():
+    """150 results with something changed: the job goes on, and what has weight is a whole release."""
+    rng, server, taken = np.random.default_rng(5), Server({**CONFIG, "quietbit.releases": 1000}), 0
+    site = Site(trained())
+    for number in range(150):
+        reply = site.does(server.asks(number=number))
+        release = bytearray(release_of(reply))
+        release[rng.integers(len(release))] ^= 1 << rng.integers(8)
+        junk = [bytes(release), None, 5, [], {}, b"", 2**63, float("nan"), "words", release_of(reply)]
+        made = {"release": junk[rng.integers(len(junk))], "metrics": {"a": junk[rng.integers(len(junk))]}}
+        made = {name: value for name, value in made.items() if rng.random() < 0.9}
+        whole = made.get("release") == release_of(reply)
+        seen = server.takes(Shareable({"quietbit": made}), number=number)["DXO"]
+        assert seen["meta"]["NUM_STEPS_CURRENT_ROUND"] == (1.0 if whole else NO_WEIGHT)
+        assert all(np.isfinite(value) for value in seen["meta"].get("initial_metrics", {}).values())
+        taken += whole
+    assert 5 < taken < 60
+
+
 def test_a_client_that_declines_or_fails_has_no_weight_and_only_its_word_saves_the_account(tmp_path):
     server = Server(folder=tmp_path)
     answers = {
