@@ -1,5 +1,7 @@
 """The server's filter: releases become differences of weight one; what else comes has no weight, and ends nothing."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -14,10 +16,12 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.app_common.workflows.base_fedavg import _get_num_steps_weight
 
 from quietbit._validate import InvalidParameter
+from quietbit.mechanism.registry import build
 from quietbit.node.question import Framed
 from quietbit.nvflare import PrivateReceiver
 from quietbit.nvflare.client import number_of
 from quietbit.nvflare.server import NO_WEIGHT
+from quietbit.plan.clip import MovingClip
 from quietbit.wire.uplink import Uplink
 from unit.nvflare.kit import CONFIG, DIMENSION, JOB, Server, Site, carried, release_of, trained, weights
 
@@ -253,3 +257,23 @@ def test_settings_that_cannot_be_kept_are_refused(given):
         PrivateReceiver(given)
     with pytest.raises(InvalidParameter):
         PrivateReceiver(dict(CONFIG), report="../report.json")
+
+
+def test_a_clip_that_moves_moves_as_its_rule_says(tmp_path):
+    """Three rounds, eight clients: every round's clip follows from the bits of the one before."""
+    config = {**CONFIG, "quietbit.releases": 3, "quietbit.clip-quantile": 0.5, "quietbit.clip-bit-epsilon": 5.0}
+    server = Server(config, tmp_path)
+    sites = [Site(trained(), f"site-{place}") for place in range(8)]
+    moving = MovingClip.from_start(1.0, quantile=0.5)
+    for number in range(3):
+        tasks = [server.asks(site.name, number) for site in sites]
+        uplink = Uplink(build(json.loads(tasks[0]["quietbit"]["request"]["mechanism"])))
+        replies = [site.does(task) for site, task in zip(sites, tasks, strict=True)]
+        payloads = [bytes(Framed.from_bytes(release_of(reply)).payload) for reply in replies]
+        received = uplink.collect(payloads)
+        seen = [server.takes(reply, site.name, number) for reply, site in zip(replies, sites, strict=True)]
+        np.testing.assert_allclose(averaged(seen), -received.mean, rtol=1e-4, atol=1e-5)
+        moving.move(received.answers)
+    found = [entry["clip"] for entry in server.report(tmp_path)["rounds"]]
+    np.testing.assert_allclose(found, moving.history[:3], rtol=1e-12)
+    assert len(set(found)) == 3
