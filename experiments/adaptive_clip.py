@@ -85,13 +85,14 @@ def main() -> None:
     """Choose, report, and write after every line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", default="mnist")
+    parser.add_argument("--model", default="", help="linear for pixels; the task's own features unless said")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--epsilon", type=float, default=8.08)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--cohort", type=int, default=600)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    model = Linear(build_task(TaskSpec(given.task), seed=0, device=given.device), given.device)
+    model = Linear(build_task(TaskSpec(given.task, given.model), seed=0, device=given.device), given.device)
     setting = Setting(model, given.epsilon, given.epochs, given.cohort)
     say(f"{given.task}: {model.dimension:,} parameters, bits of epsilon {setting.watched.bit_epsilon:.3g}")
     record: dict[str, Any] = {"task": given.task, "epsilon": given.epsilon, "epochs": given.epochs, "lines": []}
