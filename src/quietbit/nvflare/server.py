@@ -125,12 +125,15 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
     """
 
     def __init__(self, settings: dict[str, Any], report: str = REPORT) -> None:
-        """Read the settings; those with masked sums are refused."""
+        """Read the settings; those with masked sums, or with a clip that moves, are refused."""
         super().__init__()
         self.settings, self.report = dict(settings), report
         self._settings = RunSettings.from_run_config(settings)
         secure = self._settings.secure
         require(not secure, "quietbit.trust", self._settings.trust, "local: there are no masked sums over NVFlare")
+        moves = self._settings.clip_quantile
+        rule = "left out over NVFlare, where nothing moves the clip: its bit would be paid for and tell nobody anything"
+        require(moves is None, "quietbit.clip-quantile", moves, rule)
         require(Path(report).name == report, "report", report, "the name of a file")
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
