@@ -212,9 +212,10 @@ class VectorMVU:
     def blanket(self, adjacency: Adjacency) -> BlanketPair | None:
         """What hides a release among others': every weight is at least the smallest, so N(0, I) is the blanket.
 
-        None where z itself is sent. Densities are within e^s of the blurred profile's. A convex function of U - a V that
-        does not decrease, with slope at most 1, is submodular in (t, t'), so summing by parts as in 4. its mean moves by
-        at most (2 + a) n (e + c); its worst pair is t' = -t again, and the corners of a rectangle bound what lies inside.
+        None where z itself is sent. Densities are within e^s of the blurred profile's. A convex function of U - a V
+        that does not decrease, with slope at most 1, is submodular in (t, t'), so summing by parts as in 4. its mean
+        moves by at most (2 + a) n (e + c); its worst pair is t' = -t again, and the corners of a rectangle bound what
+        lies inside.
         """
         which = check_adjacency(adjacency)
         if not self.seeded:

@@ -1,10 +1,10 @@
 """The blanket: what one release among n hides behind, when nobody knows whose it is.
 
-Idea     whatever another client holds, with some probability it sends a draw from one fixed law, the blanket. A client's
-         own release is looked for among those draws, and n of them make a sum of n independent numbers: its positive
-         part is delta. Three outcomes are enough, and their sum is bounded without a single cancellation.
-Symbols  n = crowd; P, P': laws of the client's release and its neighbour's; B: blanket; g = share, with R >= g B for the
-         law R of every other client's release; U = dP/dB, V = dP'/dB under B; a = e^epsilon, X = U - a V.
+Idea     whatever another client holds, with some probability it sends a draw from one fixed law, the blanket. A
+         client's own release is looked for among those draws, and n of them make a sum of n independent numbers: its
+         positive part is delta. Three outcomes are enough, and their sum is bounded without a single cancellation.
+Symbols  n = crowd; P, P': laws of the client's release and its neighbour's; B: blanket; g = share, with R >= g B for
+         the law R of every other client's release; U = dP/dB, V = dP'/dB under B; a = e^epsilon, X = U - a V.
 Source   Balle, Bell, Gascón, Nissim (2019), Lemma 5.3; Feldman, McMillan, Talwar (2021), Theorem 3.2, for releases that
          come one after the other. docs/theory/shuffling.md has statements and proofs.
 
@@ -13,11 +13,11 @@ Source   Balle, Bell, Gascón, Nissim (2019), Lemma 5.3; Feldman, McMillan, Talw
 The right side grows with X in the increasing convex order, so it may be computed for any other X that has only more of
 it: pointwise larger, or spread out to the corners of a rectangle with the same mean.
 
-How the sum is computed. X has one positive outcome, x_1, and two that are not, x_2 and x_3. N_1 + N_2 = C is binomial, N_1
-given C too, and E(N_1 - theta)_+ is linear in theta between whole numbers: a table of sums of positive terms. Rows of the
-table stand for ranges of C: with m = max(0, -E[x | 1 or 2]), E(S_C - k)_+ <= E(S_high + m (high - C) - k)_+ by Jensen's
-inequality. N_3 only lowers the sum, so a range of N_3 counts as its lower end. What the windows leave out is bounded by
-Chernoff's inequality and added.
+How the sum is computed. X has one positive outcome, x_1, and two that are not, x_2 and x_3. N_1 + N_2 = C is
+binomial, N_1 given C too, and E(N_1 - theta)_+ is linear in theta between whole numbers: a table of sums of positive
+terms. Rows of the table stand for ranges of C: with m = max(0, -E[x | 1 or 2]), E(S_C - k)_+ <= E(S_high + m (high -
+C) - k)_+ by Jensen's inequality. N_3 only lowers the sum, so a range of N_3 counts as its lower end. What the windows
+leave out is bounded by Chernoff's inequality and added.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Blanket:
     """A lower bound on every other client's law, and two neighbours' densities against it.
 
     Outcome by outcome ``masses`` are those of the blanket, ``first`` bounds U from above and ``second`` V from below.
-    Only the first outcome may have U > V. Where densities hold up to a factor e^(+-``slack``), delta is e^slack times that
-    at epsilon - 2 slack; ``error`` is how far a sampler's means may be off: delta grows by (2 + a) of it.
+    Only the first outcome may have U > V. Where densities hold up to a factor e^(+-``slack``), delta is e^slack times
+    that at epsilon - 2 slack; ``error`` is how far a sampler's means may be off: delta grows by (2 + a) of it.
 
     >>> response = Blanket(0.25, (0.5, 0.5, 0.0), (1.6, 0.4, 1.0), (0.4, 1.6, 1.0))
     >>> response.delta_upper(1000, 0.5) < 1e-3 < response.delta_upper(10, 0.5)

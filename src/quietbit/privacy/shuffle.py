@@ -1,22 +1,25 @@
 """What a release costs against those who see all releases and not whose they are.
 
-Idea     n clients release once each, in an order that is uniform and stays secret; the server, who knows it, has the local
-         guarantee, and whoever sees the releases without it (or anything computed from them) has this one. It is found
-         numerically for releases that are purely private on their own, and several shuffles of one client compose.
-Symbols  n = crowd; p = e^epsilon of one release: between any two updates (replace-one), or of one against zero (zero-out).
+Idea     n clients release once each, in an order that is uniform and stays secret; the server, who knows it, has the
+         local guarantee, and whoever sees the releases without it (or anything computed from them) has this one. It
+         is found numerically for releases that are purely private on their own, and several shuffles of one client
+         compose.
+Symbols  n = crowd; p = e^epsilon of one release: between any two updates (replace-one), or of one against zero
+         (zero-out).
 Source   Feldman, McMillan, Talwar (2021), Theorem 3.2: clones; Balle, Bell, Gascón, Nissim (2019): blankets; Zhu, Dong,
          Wang (2022), Theorem 10: composition. docs/theory/shuffling.md has the proofs for all that is used here.
 
-What must hold: every client of the crowd makes at most one release in a shuffle; the order is uniform over the crowd and
-independent of data, of what is released and of who answers; those whom the guarantee is against do not learn it; clients
-that tell them what they sent, or when, are not counted. The mechanism is the same throughout or chosen in the light of
-earlier releases among those with this account; updates may depend on anything that came before.
+What must hold: every client of the crowd makes at most one release in a shuffle; the order is uniform over the crowd
+and independent of data, of what is released and of who answers; those whom the guarantee is against do not learn it;
+clients that tell them what they sent, or when, are not counted. An update is a function of the client's data and of
+what is public by then, not of what the client keeps from earlier shuffles: when it was asked, or what it sent.
 
 Three blankets, the best of which answers at every epsilon:
     clones        B = (P + P')/2, share 1/p: U, V = 2 p/(p+1), 2/(p+1) or the reverse, with equal mass. Replace-one.
     through zero  B = law of the zero update, share 1/z, z = e^epsilon for zero-out: U and V in [1/z, z] with mean 1.
     its own       what a mechanism knows of itself: `quietbit.mechanism.vector` has one.
-A release that is private only at delta > 0 has no such bound (R >= g B fails on a set of outputs, in n places): refused.
+A release that is private only at delta > 0 has no such bound (R >= g B fails on a set of outputs, in n places):
+refused.
 """
 
 from __future__ import annotations
@@ -170,8 +173,8 @@ def shuffled_curve(
     far, near = replace_one.pure_epsilon_upper(), zero_out.pure_epsilon_upper()
     if not far < math.inf:
         raise InvalidParameter(
-            "A release must be private at delta = 0 to be amplified by shuffling: what others send hides it only if every "
-            "output of it is possible for them, and (epsilon, delta) does not promise that."
+            "A crowd hides only releases that are private at delta = 0: what others send covers one of them if every "
+            "output of it is possible for them too, and (epsilon, delta) does not promise that."
         )
     local = far if adjacency is Adjacency.REPLACE_ONE else min(near, far)
     if local == 0 or local > MOST_EPSILON:
