@@ -22,6 +22,7 @@ from typing import Any, final
 from quietbit.node.filter import Cap, Price
 from quietbit.node.settings import RunSettings
 from quietbit.privacy.guarantee import Guarantee, Unit
+from quietbit.privacy.observers import Observers
 
 __all__ = ["Account", "NodeReport", "Participation", "Report", "RoundReport"]
 
@@ -118,6 +119,7 @@ class Report:
     rounds: tuple[RoundReport, ...]
     nodes: tuple[NodeReport, ...]
     guarantee: Guarantee | None
+    observers: Observers | None = None
 
     @property
     def uplink(self) -> int:
@@ -149,6 +151,17 @@ class Report:
                 "trust": held.trust.value,
                 "min_honest_clients": self.settings.min_honest_clients,
                 "sentence": held.sentence(),
+            }
+        values["observers"] = None
+        if self.observers is not None:
+            pair = self.observers
+            values["observers"] = {
+                "server_epsilon_upper": pair.server.epsilon_upper,
+                "result_epsilon_upper": pair.result.epsilon_upper if pair.result is not None else None,
+                "crowd": pair.crowd,
+                "shuffles": pair.shuffles,
+                "secret_order": pair.secret_order,
+                "sentence": pair.sentence(),
             }
         return values | {"uplink": self.uplink, "downlink": self.downlink}
 
@@ -183,4 +196,6 @@ class Report:
             honest = self.settings.min_honest_clients
             counted = f" It counts on {honest} honest clients in every sum." if honest else ""
             lines.append(f"The worst client: {self.guarantee.sentence()}{counted}")
+        if self.observers is not None:
+            lines.append(self.observers.second())
         return "\n".join(lines)

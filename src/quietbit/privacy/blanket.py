@@ -39,9 +39,9 @@ __all__ = ["MOST_CROWD", "Blanket"]
 MOST_CROWD = 10**9
 _UNIT = 2.0**-53
 _REACH, _MORE = 10.5, 60  # a window: so many standard deviations, and so many more
-_FINE = 32  # rows per standard deviation
+_FINE = 16  # rows per standard deviation
 _COARSE = 1e-4  # or rows of this share of C, where that is more
-_STEPS = 4  # ranges of N_3 per standard deviation
+_STEPS, _FEW = 4, 32  # ranges of N_3 per standard deviation; where that is large, of all of it but this
 _SUM_MARGIN = 1e-11  # relative error of sums of positive numbers
 
 
@@ -176,7 +176,8 @@ def _ranges(number: int, chance: float) -> tuple[NDArray[np.int64], FloatVector]
     if number < 1 or chance <= 0:
         return np.zeros(1, dtype=np.int64), np.ones(1)
     low, high = _window(number, chance)
-    step = max(1, math.floor(math.sqrt(number * chance * (1 - chance)) / _STEPS))
+    spread = math.sqrt(number * chance * (1 - chance))
+    step = max(1, math.floor(spread / _STEPS), math.floor(spread) - _FEW)
     pmf = _pmf(number, chance, np.arange(low, high + 1))
     begins = np.arange(0, pmf.size, step)
     shares = np.add.reduceat(pmf, begins)
@@ -209,7 +210,7 @@ def _upper_tail(number: int, chance: float, least: int) -> float:
 
 def _lower_tail(number: int, chance: float, below: int) -> float:
     """A bound on P(below ``below``), by Chernoff."""
-    return _chernoff(number, chance, below - 1)
+    return 0.0 if chance >= 1 else _chernoff(number, chance, below - 1)
 
 
 def _chernoff(number: int, chance: float, count: int) -> float:

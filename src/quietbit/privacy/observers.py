@@ -57,10 +57,13 @@ class Observers:
 
     def sentence(self) -> str:
         """Both guarantees in plain English."""
-        first = f"Against the server: {self.server.sentence()}"
+        return f"Against the server: {self.server.sentence()} {self.second()}"
+
+    def second(self) -> str:
+        """The guarantee against those who see the result alone, in plain English."""
         if self.result is None:
-            return f"{first} Against those who see the result alone: no less is promised, because {self.reason}."
+            return f"Against those who see the result alone: no less is promised, because {self.reason}."
         among = "in a secret order" if self.secret_order else "in the same round"
         times = "once" if self.shuffles == 1 else f"{self.shuffles:,} times"
         crowd = f"It counts on {self.crowd:,} clients that release {among}, {times}."
-        return f"{first} Against those who see the result alone: {self.result.sentence()} {crowd}"
+        return f"Against those who see the result alone: {self.result.sentence()} {crowd}"
