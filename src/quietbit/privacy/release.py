@@ -81,7 +81,9 @@ class Release:
         return self.curve.epsilon_upper(delta)
 
     def repeat(self, times: int) -> Release:
-        """``times`` such releases of the same party."""
+        """``times`` such releases of the same party; one is this one, with all it knows of itself."""
+        if whole_number(times, "times", 0) == 1:
+            return self
         return replace(self, curve=total([(self.curve, times)]))
 
     def compose(self, other: PrivacyCurve) -> Release:

@@ -129,7 +129,7 @@ def sweep_lines(trained: list[Trained]) -> bytes:
 
 def _second(runs: list[dict[str, Any]]) -> str | None:
     """What holds against those who see the models alone, where there is a guarantee of that kind."""
-    found = [record["observers"] for record in runs if (record["observers"] or {}).get("result")]
+    found = [pair for record in runs if (pair := record.get("observers") or {}).get("result")]
     worst = max(found, key=lambda pair: pair["result"]["epsilon_upper"], default=None)
     return worst["sentence"] if worst is not None else None
 
