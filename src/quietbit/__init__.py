@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from quietbit.mechanism.central_sum import SumCalibration, calibrate_sum
     from quietbit.mechanism.dithered import DitheredMVU
     from quietbit.mechanism.interpolated import InterpolatedMVU
+    from quietbit.mechanism.shuffled import shuffled_privacy
     from quietbit.mechanism.skellam import Skellam
     from quietbit.mechanism.vector import VectorMVU
     from quietbit.mechanism.watched import Watched
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from quietbit.privacy.curve import PrivacyCurve
     from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
     from quietbit.privacy.ledger import Ledger
+    from quietbit.privacy.observers import Observers
     from quietbit.privacy.release import Release
     from quietbit.secagg.plan import ProtocolError, SumPlan
     from quietbit.secagg.server import MaskedSum, masked_sum
@@ -86,6 +88,7 @@ _HOMES = {
     ),
     "mechanism.dithered": ("DitheredMVU",),
     "mechanism.interpolated": ("InterpolatedMVU",),
+    "mechanism.shuffled": ("shuffled_privacy",),
     "mechanism.skellam": ("Skellam",),
     "mechanism.vector": ("VectorMVU",),
     "mechanism.watched": ("Watched",),
@@ -98,6 +101,7 @@ _HOMES = {
         "Unit",
     ),
     "privacy.ledger": ("Ledger",),
+    "privacy.observers": ("Observers",),
     "privacy.release": ("Release",),
     "secagg.plan": (
         "ProtocolError",
@@ -137,6 +141,7 @@ __all__ = [
     "MissingDependency",
     "MovingClip",
     "Norm",
+    "Observers",
     "PrivacyCurve",
     "ProtocolError",
     "QuietbitError",
@@ -161,6 +166,7 @@ __all__ = [
     "masked_sum",
     "secure_rng",
     "seeded_rng",
+    "shuffled_privacy",
     "solve",
 ]
 

@@ -236,16 +236,18 @@ def test_what_an_order_that_is_not_uniform_costs():
 
 
 def test_a_client_twice_in_one_shuffle_is_not_covered():
-    """Two releases of one client in one shuffle exceed the bound of one; two shuffles, composed, cover them."""
-    crowd, p = 12, 4
-    rows, local = response(2, p), math.nextafter(math.log(p), 9)
-    laws = [histograms([rows[world], rows[world], *[rows[1]] * (crowd - 2)]) for world in (0, 1)]
-    curve = ShuffledCurve(crowd, local, (clones(local),))
-    epsilon = 0.8
-    exact = float(max(hockey_stick(a, b, power_of_e(epsilon)) for a, b in itertools.permutations(laws, 2)))
-    once = histograms([rows[0], *[rows[1]] * (crowd - 1)]), histograms([rows[1], *[rows[1]] * (crowd - 1)])
-    assert float(hockey_stick(*once, power_of_e(epsilon))) <= curve.delta_upper(epsilon) < 3 * exact
-    assert exact > max(float(hockey_stick(a, b, power_of_e(epsilon))) for a, b in itertools.permutations(once, 2)) * 2
+    """Two releases of one client in a shuffle exceed the bound, which one of them keeps."""
+    crowd, p, epsilon = 12, 3, 0.5
+    rows = [
+        (Fraction(p, p + 1), Fraction(1, p + 1), Fraction(0)),
+        (Fraction(1, p + 1), Fraction(p, p + 1), Fraction(0)),
+    ]
+    far = (Fraction(1, p + 1), Fraction(1, p + 1), Fraction(p - 1, p + 1))
+    bound = clones(math.nextafter(math.log(p), 9)).delta_upper(crowd, epsilon)
+    for times, holds in ((1, True), (2, False)):
+        laws = [histograms([*[row] * times, *[far] * (crowd - times)]) for row in rows]
+        exact = max(hockey_stick(one, other, power_of_e(epsilon)) for one, other in itertools.permutations(laws, 2))
+        assert (float(exact) <= bound) is holds
 
 
 @pytest.mark.parametrize("times", [2, 3])
