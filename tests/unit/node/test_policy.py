@@ -38,7 +38,7 @@ def test_the_table_in_the_docstring_has_every_key():
         {"epsilon": 0.0}, {"epsilon": math.nan}, {"epsilon": "8"}, {"delta": 1.0}, {"adjacency": "add-remove"},
         {"mechanisms": []}, {"mechanisms": "imvu"}, {"mechanisms": [3]}, {"largest_clip": math.inf}, {"releases": 0},
         {"releases": 10**7}, {"releases_per_day": 0.5}, {"least_epsilon": -1.0}, {"least_epsilon": True},
-        {"runs": "*"}, {"trust": ["central"]}, {"trust": []}, {"trust": "local"}, {"metrics": [""]}, {"seed": -1},
+        {"runs": "*"}, {"trust": ["central"]}, {"trust": ["shuffled"]}, {"trust": []}, {"trust": "local"}, {"metrics": [""]}, {"seed": -1},
         {"pricing_seconds": 0.0}, {"ledger": "ledger"}, {"counter": 3}, {"local_epsilon": 3.0},
         {"min_honest_clients": 3}, SUMS | {"min_honest_clients": None}, SUMS | {"local_epsilon": None},
         SUMS | {"min_honest_clients": 1}, SUMS | {"local_epsilon": math.nan},
