@@ -170,18 +170,18 @@ def shuffled_curve(
     """
     require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
     crowd = whole_number(crowd, "crowd", 1, MOST_CROWD)
-    far, near = replace_one.pure_epsilon_upper(), zero_out.pure_epsilon_upper()
+    far = replace_one.pure_epsilon_upper()
+    near = min(far, zero_out.pure_epsilon_upper())  # zero is one of the updates
     if not far < math.inf:
         raise InvalidParameter(
             "A crowd hides only releases that are private at delta = 0: what others send covers one of them if every "
             "output of it is possible for them too, and (epsilon, delta) does not promise that."
         )
-    local = far if adjacency is Adjacency.REPLACE_ONE else min(near, far)
+    local = far if adjacency is Adjacency.REPLACE_ONE else near
     if local == 0 or local > MOST_EPSILON:
         return PureCurve(local)
     found = [own] if own is not None else []
-    if near < math.inf:
-        found.append(through_zero(near, adjacency))
+    found.append(through_zero(near, adjacency))
     if adjacency is Adjacency.REPLACE_ONE:
         found.append(clones(far))
     return ShuffledCurve(crowd, local, tuple(found))
