@@ -162,7 +162,7 @@ def test_the_sum_is_what_it_should_be(masses):
 
 
 def test_the_published_pair_is_the_same_number():
-    """Feldman, McMillan, Talwar (2021), Theorem 3.2: (A + D, C - A + 1 - D), summed as it stands."""
+    """Feldman, McMillan, Talwar (2021): (A + D, C - A + 1 - D), summed as it stands."""
     crowd, local = 300, 1.5
     p, keep = math.exp(local), math.exp(-local)
     law: dict[tuple[int, int], list[float]] = {}

@@ -5,7 +5,7 @@ Idea     whatever another client holds, with some probability it sends a draw fr
          positive part is delta. Three outcomes are enough, and their sum is bounded without a single cancellation.
 Symbols  n = crowd; P, P': laws of the client's release and its neighbour's; B: blanket; g = share, with R >= g B for
          the law R of every other client's release; U = dP/dB, V = dP'/dB under B; a = e^epsilon, X = U - a V.
-Source   Balle, Bell, Gascón, Nissim (2019), Lemma 5.3; Feldman, McMillan, Talwar (2021), Theorem 3.2, for releases that
+Source   Balle, Bell, Gascón, Nissim (2019): the blanket; Feldman, McMillan, Talwar (2021): clones, and releases that
          come one after the other. docs/theory/shuffling.md has statements and proofs.
 
     H_a(order secret) <= E(B_1 X_1 + ... + B_n X_n)_+ / (n g),      B_i = 1 with probability g, else 0,  independent.

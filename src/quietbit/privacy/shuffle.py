@@ -6,7 +6,7 @@ Idea     n clients release once each, in an order that is uniform and stays secr
          compose.
 Symbols  n = crowd; p = e^epsilon of one release: between any two updates (replace-one), or of one against zero
          (zero-out).
-Source   Feldman, McMillan, Talwar (2021), Theorem 3.2: clones; Balle, Bell, Gascón, Nissim (2019): blankets; Zhu, Dong,
+Source   Feldman, McMillan, Talwar (2021): clones; Balle, Bell, Gascón, Nissim (2019): blankets; Zhu, Dong,
          Wang (2022), Theorem 10: composition. docs/theory/shuffling.md has the proofs for all that is used here.
 
 What must hold: every client of the crowd makes at most one release in a shuffle; the order is uniform over the crowd
@@ -18,8 +18,8 @@ Three blankets, the best of which answers at every epsilon:
     clones        B = (P + P')/2, share 1/p: U, V = 2 p/(p+1), 2/(p+1) or the reverse, with equal mass. Replace-one.
     through zero  B = law of the zero update, share 1/z, z = e^epsilon for zero-out: U and V in [1/z, z] with mean 1.
     its own       what a mechanism knows of itself: `quietbit.mechanism.vector` has one.
-A release that is private only at delta > 0 has no such bound (R >= g B fails on a set of outputs, in n places):
-refused.
+A release that is private only at delta > 0 is refused: R >= g B does not follow from that, and no blanket of such a
+mechanism is worked out here.
 """
 
 from __future__ import annotations
@@ -174,8 +174,8 @@ def shuffled_curve(
     near = min(far, zero_out.pure_epsilon_upper())  # zero is one of the updates
     if not far < math.inf:
         raise InvalidParameter(
-            "A crowd hides only releases that are private at delta = 0: what others send covers one of them if every "
-            "output of it is possible for them too, and (epsilon, delta) does not promise that."
+            "Only releases that are private at delta = 0 have a bound in a crowd here: what others send hides one of them "
+            "if every output of it is likely enough for them too, and (epsilon, delta) does not promise that."
         )
     local = far if adjacency is Adjacency.REPLACE_ONE else near
     if local == 0 or local > MOST_EPSILON:
