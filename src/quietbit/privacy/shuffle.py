@@ -174,8 +174,8 @@ def shuffled_curve(
     near = min(far, zero_out.pure_epsilon_upper())  # zero is one of the updates
     if not far < math.inf:
         raise InvalidParameter(
-            "Only releases that are private at delta = 0 have a bound in a crowd here: what others send hides one of them "
-            "if every output of it is likely enough for them too, and (epsilon, delta) does not promise that."
+            "Only releases that are private at delta = 0 have a bound in a crowd here: what others send hides one of "
+            "them if every output of it is likely enough for them too, and (epsilon, delta) does not promise that."
         )
     local = far if adjacency is Adjacency.REPLACE_ONE else near
     if local == 0 or local > MOST_EPSILON:
