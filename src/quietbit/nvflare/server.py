@@ -131,6 +131,8 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         self._settings = RunSettings.from_run_config(settings)
         secure = self._settings.secure
         require(not secure, "quietbit.trust", self._settings.trust, "local: there are no masked sums over NVFlare")
+        rule = "open: the controller chooses the clients over NVFlare"
+        require(self._settings.order == "open", "quietbit.order", self._settings.order, rule)
         require(Path(report).name == report, "report", report, "the name of a file")
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
