@@ -24,6 +24,7 @@ from quietbit._files import write_json
 from quietbit.node.filter import Cap, Price
 from quietbit.node.settings import RunSettings
 from quietbit.privacy.guarantee import Guarantee, Unit
+from quietbit.privacy.observers import Observers
 
 __all__ = ["Account", "NodeReport", "Participation", "Report", "RoundReport"]
 
@@ -134,6 +135,7 @@ class Report:
     nodes: tuple[NodeReport, ...]
     guarantee: Guarantee | None
     scores: tuple[Mapping[str, float], ...] = ()
+    observers: Observers | None = None
 
     @property
     def uplink(self) -> int:
@@ -167,6 +169,17 @@ class Report:
                 "min_honest_clients": self.settings.min_honest_clients,
                 "sentence": held.sentence(),
             }
+        values["observers"] = None
+        if self.observers is not None:
+            pair = self.observers
+            values["observers"] = {
+                "server_epsilon_upper": pair.server.epsilon_upper,
+                "result_epsilon_upper": pair.result.epsilon_upper if pair.result is not None else None,
+                "crowd": pair.crowd,
+                "shuffles": pair.shuffles,
+                "secret_order": pair.secret_order,
+                "sentence": pair.sentence(),
+            }
         return values | {"uplink": self.uplink, "downlink": self.downlink}
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -195,7 +208,9 @@ class Report:
         reasons = [f"round {entry.round}: {reason}" for entry in self.rounds for reason in entry.reasons]
         lines += ["What went wrong", *reasons[:SHOWN]] if reasons else []
         lines += [f"... and {len(reasons) - SHOWN} more"] if len(reasons) > SHOWN else []
-        return "\n".join([*lines, *([self.promise()] if self.guarantee is not None else [])])
+        lines += [self.promise()] if self.guarantee is not None else []
+        lines += [self.observers.second()] if self.observers is not None else []
+        return "\n".join(lines)
 
     def promise(self) -> str:
         """The guarantee of the worst client in words; of a run that has not begun there is none."""

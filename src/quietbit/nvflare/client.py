@@ -72,6 +72,8 @@ def local_settings(values: Mapping[str, Any]) -> RunSettings:
     settings = RunSettings.from_run_config(values)
     rule = f"{Trust.LOCAL.value}: over NVFlare the server sees every release"
     require(settings.trust == Trust.LOCAL.value, "quietbit.trust", settings.trust, rule)
+    rule = "open: the controller chooses the clients over NVFlare"
+    require(settings.order == "open", "quietbit.order", settings.order, rule)
     return settings
 
 

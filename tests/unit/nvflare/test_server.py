@@ -250,7 +250,12 @@ def test_another_model_in_mid_run_is_refused():
 
 @pytest.mark.parametrize(
     "given",
-    [{}, {**CONFIG, "quietbit.trust": "secure-aggregation", "quietbit.threshold": 2}, {**CONFIG, "quietbit.odd": 1}],
+    [
+        {},
+        {**CONFIG, "quietbit.trust": "secure-aggregation", "quietbit.threshold": 2},
+        {**CONFIG, "quietbit.odd": 1},
+        {**CONFIG, "quietbit.order": "secret"},
+    ],
 )
 def test_settings_that_cannot_be_kept_are_refused(given):
     with pytest.raises(InvalidParameter):
