@@ -110,7 +110,10 @@ class NodeReport:
 @final
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What happened in a run so far; `print` it, or `save` it."""
+    """What happened in a run so far; `print` it, or `save` it.
+
+    It names nodes, and rounds in which one did not answer: where their order is secret, it is for the server alone.
+    """
 
     settings: RunSettings
     run: int
