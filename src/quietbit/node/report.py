@@ -125,6 +125,7 @@ class Report:
     """What happened in a run so far; `print` it, or `save` it.
 
     ``scores`` are the numbers that the server's own ``evaluate_fn`` found, each with its round.
+    It names nodes, and rounds in which one did not answer: where their order is secret, it is for the server alone.
     """
 
     settings: RunSettings

@@ -38,7 +38,7 @@ __all__ = ["MOST_CROWD", "Blanket"]
 
 MOST_CROWD = 10**9
 _UNIT = 2.0**-53
-_REACH, _MORE = 10.5, 60  # a window: so many standard deviations, and so many more
+_REACH, _MORE = 10.5, 20  # a window: so many standard deviations, and so many more
 _FINE = 16  # rows per standard deviation
 _COARSE = 1e-4  # or rows of this share of C, where that is more
 _STEPS, _FEW = 4, 32  # ranges of N_3 per standard deviation; where that is large, of all of it but this
@@ -84,10 +84,11 @@ class Blanket:
         """An upper bound on delta at ``epsilon``, a number of at least 0, for one release among ``crowd``."""
         crowd = whole_number(crowd, "crowd", 1, MOST_CROWD)
         require(0 <= epsilon < math.inf, "epsilon", epsilon, "a finite number of at least 0")
-        # Below a = 1 the sum grows by at most (1 - a) E V, and E V is at most 2.
-        inner = max(0.0, epsilon - 2 * self.slack)
+        inner, short = max(0.0, epsilon - 2 * self.slack), max(0.0, 2 * self.slack - epsilon)
         growth = math.exp(min(inner, 700.0)) * (1 - 4 * _UNIT)
-        lost = self.error * (2 + math.exp(min(epsilon, 700.0))) + 4 * max(0.0, self.slack - epsilon / 2)
+        lost = self.error * (2 + math.exp(min(epsilon, 700.0)))
+        # Below a = 1 the sum grows by at most (1 - a) E V.
+        lost += short * math.fsum(mass * v for mass, v in zip(self.masses, self.second, strict=True)) * (1 + 1e-12)
         pairs = zip(self.first, self.second, strict=True)
         up, down, middle = (u - growth * v + 4 * _UNIT * (u + growth * v) for u, v in pairs)
         found = 0.0

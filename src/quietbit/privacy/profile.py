@@ -14,6 +14,7 @@ from typing import final
 
 import numpy as np
 
+from quietbit._typing import FloatVector
 from quietbit._validate import require, whole_number
 from quietbit.design.normal import cell_masses
 from quietbit.design.profile import Profile
@@ -101,7 +102,7 @@ def profile_blanket(
     early, late = np.nextafter(profile.edges - blur, -np.inf), np.nextafter(profile.edges + blur, np.inf)
     share = (levels - low) / (high - low)
 
-    def masses(cuts: list[float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    def masses(cuts: list[float]) -> FloatVector:
         return np.array([float(mass) for mass in cell_masses(cuts)])
 
     least, most = (float(levels @ masses(edges.tolist())) for edges in (late, early))
@@ -109,7 +110,7 @@ def profile_blanket(
     behind = low * math.exp(-slack) * (1 - 1e-15)
     if adjacency is Adjacency.ZERO_OUT:
         above, below = (float(share @ masses(edges.tolist())) for edges in (early, late))
-        above, below = above * (1 + _CELLS), below * (1 - _CELLS)
+        above, below = min(1.0, above * (1 + _CELLS)), below * (1 - _CELLS)
         ones = (1.0, 1.0, 1.0)
         forward = Blanket(behind, (above, 1 - above, 0.0), (high, low, 1.0), ones, slack, error)
         return BlanketPair(forward, Blanket(behind, (1 - below, below, 0.0), ones, (low, high, 1.0), slack, error))
