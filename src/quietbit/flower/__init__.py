@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from quietbit._validate import require_module
 
 if TYPE_CHECKING:
+    from quietbit.flower.accountant import GaussianAccountant
     from quietbit.flower.client import PrivateUplink
     from quietbit.flower.strategy import PrivateStrategy
     from quietbit.node.policy import SeededRngWarning, Simulation
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from quietbit.node.settings import RunSettings
 
 __all__ = [
+    "GaussianAccountant",
     "PrivateStrategy",
     "PrivateUplink",
     "Report",
@@ -31,13 +33,14 @@ __all__ = [
 ]
 
 _HOMES = {
+    "flower.accountant": ("GaussianAccountant",),
     "flower.client": ("PrivateUplink",),
     "node.report": ("Report",),
     "node.settings": ("RunSettings",),
     "flower.strategy": ("PrivateStrategy",),
     "node.policy": ("SeededRngWarning", "Simulation"),
 }
-_ENGINE = ("flower.client", "flower.strategy")  # the files that cannot be imported without Flower
+_ENGINE = ("flower.accountant", "flower.client", "flower.strategy")  # the files that cannot be imported without Flower
 
 if not TYPE_CHECKING:
 

@@ -66,7 +66,7 @@ def test_the_table_in_the_docstring_has_every_key():
         ({"releases": None}, "quietbit.releases must be given"),
         ({"releases": 0}, "releases must be"),
         ({"design_epsilon": 2.0}, "left out when the strength is given by hand"),
-        ({"noise_multiplier": 2.0, "releases": None}, "noise_multiplier must be left out for imvu"),
+        ({"noise_multiplier": 2.0, "releases": None}, r"quietbit\.noise-multiplier must be left out for imvu"),
         ({"words": "secure"}, "run-config key must be one of"),
         ({"seed": 1}, "run-config key must be one of"),
         ({"epsilom": 3.0}, "run-config key must be one of"),
@@ -89,13 +89,30 @@ def test_the_table_in_the_docstring_has_every_key():
         ),
         ({"trust": "secure-aggregation", "threshold": 5, "timeout": 0.0}, "quietbit.timeout must be"),
         ({"trust": "secure-aggregation", "threshold": 5, "mechanism": "gaussian"}, "imvu under secure-aggregation"),
-        ({"trust": "secure-aggregation", "threshold": 5, "beta": 2.0}, "beta and clamp"),
+        ({"trust": "secure-aggregation", "threshold": 5, "beta": 2.0}, r"quietbit\.beta and quietbit\.clamp"),
     ],
 )
 def test_refusals_are_one_sentence(changes, says):
     with pytest.raises(InvalidParameter, match=says) as refusal:
         read(**changes)
     assert "\n" not in str(refusal.value)
+    assert "quietbit." in str(refusal.value)  # as it is called in the run config, whoever refused it
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"bits": 99}, "quietbit.bits must be a whole number from 1 to 8, got 99"),
+        ({"levels": 1}, "quietbit.levels must be"),
+        ({"clip": 1e40}, "quietbit.clip must be above 0 and at most 1e"),
+        ({"keep_coordinates": 3}, "quietbit.keep-coordinates must be a power of two"),
+        ({"decoder": "best"}, "quietbit.decoder must be one of"),
+    ],
+)
+def test_refusals_of_a_calibration_name_the_key(changes, says):
+    with pytest.raises(InvalidParameter) as refusal:
+        read(**changes).mechanism_for(100)
+    assert str(refusal.value).startswith(says)
 
 
 @pytest.mark.parametrize("key", ["quietbit_epsilon", "quietbit-epsilon", "Quietbit.epsilon", "quietbit", "quietbit."])
