@@ -215,4 +215,5 @@ FAMILY = TunedFamily(
     uses=("bits",),
     build=lambda ball, loss, share, choices: MinimalRandomCoding(ball, loss, _bits(ball, choices), share),
     usual=_usual,
+    work="256 normal vectors, and inner products with them",
 )

@@ -39,7 +39,7 @@ ROUGHLY = 1e-3  # of epsilon and of the share: the error is flat around its best
 class TunedFamily:
     """A family of mechanisms with an epsilon and a share; ``usual`` is the share that its papers take.
 
-    ``build`` makes the mechanism of a ball, an epsilon, a share and choices.
+    ``build`` makes the mechanism of a ball, an epsilon, a share and choices; ``work`` says what a client computes.
     """
 
     name: str
@@ -47,6 +47,7 @@ class TunedFamily:
     uses: tuple[str, ...]
     build: Callable[[Ball, float, float, Choices], Mechanism]
     usual: Callable[[Ball, float, Choices], float]
+    work: str
     strength: str = "design_epsilon"
     baseline: bool = True
 
