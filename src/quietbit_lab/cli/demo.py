@@ -203,12 +203,12 @@ def _training_table(facts: list[dict[str, Any]]) -> None:
     for one in facts:
         if one["second"]:
             print(f"{one['label']}: {one['second']}")
+    print(f"{CLIENTS:,} clients with one image each are few. Sums of one bit per parameter, which hide every client")
     print(
-        f"{CLIENTS:,} clients with one image each are few. Sums of one bit per parameter, which hide every client behind"
+        "behind the others, train a model one would use; a server that sees every update needs many more clients, and"
     )
-    print("the others, train a model one would use; a server that sees every update needs many more clients (60,000 of")
-    print("them: README), and gets the most out of these few with the vector mechanism. 360 images test each model, so")
+    print("gets the most out of these few with the vector mechanism (60,000 clients: see the README). 360 images test")
     print(
-        "accuracies move by several points from one run of this demo to the next. Bytes of sums are those of the masked"
+        "each model, so accuracies move by several points from one run of this demo to the next. The bytes of sums are"
     )
-    print("codes; the keys and shares of a round come on top (docs/how-to/secure-aggregation.md).")
+    print("those of the masked codes; a round's keys and shares come on top (docs/how-to/secure-aggregation.md).")

@@ -23,12 +23,8 @@ def test_leaves_a_report_runs_designs_and_pictures(capsys, tmp_path, monkeypatch
     assert "Training: 13 of 13: without noise" in result.err  # progress, as lines where stderr is no terminal
     assert result.out.strip().endswith(str(out / "report.html"))
     assert "zero-out adjacency: the neighbour's update is the zero vector" in result.out
-    lines = {
-        match[0]: match
-        for match in re.findall(
-            r"(Secure sums|Vector|I-MVU|Gaussian), \d+ b\w+ +(\S+) ± \S+ % +(\S+) +(\S+) +(\S+)", result.out
-        )
-    }
+    row = r"(Secure sums|Vector|I-MVU|Gaussian), \d+ b\w+ +(\S+) ± \S+ % +(\S+) +(\S+) +(\S+)"
+    lines = {match[0]: match for match in re.findall(row, result.out)}
     assert list(lines) == ["Secure sums", "Vector", "I-MVU", "Gaussian"]
     for _, accuracy, epsilon, _, _ in lines.values():
         assert 3.9 < float(epsilon) <= 4
