@@ -204,11 +204,7 @@ def _training_table(facts: list[dict[str, Any]]) -> None:
         if one["second"]:
             print(f"{one['label']}: {one['second']}")
     print(f"{CLIENTS:,} clients with one image each are few. Sums of one bit per parameter, which hide every client")
-    print(
-        "behind the others, train a model one would use; a server that sees every update needs many more clients, and"
-    )
-    print("gets the most out of these few with the vector mechanism (60,000 clients: see the README). 360 images test")
-    print(
-        "each model, so accuracies move by several points from one run of this demo to the next. The bytes of sums are"
-    )
-    print("those of the masked codes; a round's keys and shares come on top (docs/how-to/secure-aggregation.md).")
+    print("behind the others, train a model one would use. A server that sees every update needs many more clients,")
+    print("and gets the most out of these few with the vector mechanism (60,000 clients: see the README). 360 images")
+    print("test each model, so accuracies move by several points from one run of this demo to the next. The bytes of")
+    print("sums are those of the masked codes; keys and shares come on top (docs/how-to/secure-aggregation.md).")
