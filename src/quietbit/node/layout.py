@@ -56,6 +56,11 @@ class Layout:
         require(layout.dimension > 0, "number of learnt parameters", layout.dimension, "at least 1")
         return layout
 
+    def nameless(self, arrays: Mapping[str, Any]) -> bool:
+        """Whether arrays have numbers for names and a counter among them: statistics could hide there."""
+        counters = any(str(arrays[name].dtype).startswith(("int", "uint")) for name in self.kept)
+        return counters and all(name.isdigit() for name in arrays)
+
     @property
     def dimension(self) -> int:
         """Entries of all learnt arrays together."""

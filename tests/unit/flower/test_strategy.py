@@ -546,6 +546,19 @@ def test_a_model_that_cannot_be_learnt_is_refused_before_anybody_is_asked(caplog
         PrivateStrategy(FedAvg(), CONFIG).start(Nobody(NODES), spoilt)
 
 
+def test_counters_among_arrays_without_names_are_warned_of(caplog):
+    """A list of a state_dict's values: nobody can tell a running variance, but its counter is there."""
+    values = [np.zeros((5, 7), np.float32), np.ones(7, np.float32), np.array(3)]
+    listed = ArrayRecord({str(place): Array(value) for place, value in enumerate(values)})
+    with pytest.raises(InvalidParameter, match=r"1 array is no parameter: 2 \(int64\)"):
+        start(Federation(), caplog, initial=listed, lost=NODES)
+    start(Federation(config=CONFIG | {"quietbit.keep": "2"}), caplog, rounds=1, initial=listed, lost=NODES)
+    assert "arrays have numbers for names, and counters among them" in caplog.text
+    caplog.clear()
+    start(Federation(), caplog, rounds=1, lost=NODES)
+    assert "numbers for names" not in caplog.text
+
+
 def test_a_step_that_would_spoil_the_model_is_not_taken(caplog):
     class Diverges(FedAvg):
         def aggregate_train(self, server_round, replies):
