@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from quietbit.mechanism.dithered import DitheredMVU
     from quietbit.mechanism.expectation import Expectation, expectation
     from quietbit.mechanism.interpolated import InterpolatedMVU
+    from quietbit.mechanism.shuffled import shuffled_privacy
     from quietbit.mechanism.skellam import Skellam
     from quietbit.mechanism.vector import VectorMVU
     from quietbit.mechanism.watched import Watched
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from quietbit.privacy.curve import PrivacyCurve
     from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
     from quietbit.privacy.ledger import Ledger
+    from quietbit.privacy.observers import Observers
     from quietbit.privacy.release import Release
     from quietbit.secagg.plan import ProtocolError, SumPlan
     from quietbit.secagg.server import MaskedSum, masked_sum
@@ -93,6 +95,7 @@ _HOMES = {
         "expectation",
     ),
     "mechanism.interpolated": ("InterpolatedMVU",),
+    "mechanism.shuffled": ("shuffled_privacy",),
     "mechanism.skellam": ("Skellam",),
     "mechanism.vector": ("VectorMVU",),
     "mechanism.watched": ("Watched",),
@@ -109,6 +112,7 @@ _HOMES = {
         "Unit",
     ),
     "privacy.ledger": ("Ledger",),
+    "privacy.observers": ("Observers",),
     "privacy.release": ("Release",),
     "secagg.plan": (
         "ProtocolError",
@@ -151,6 +155,7 @@ __all__ = [
     "MissingDependency",
     "MovingClip",
     "Norm",
+    "Observers",
     "PrivacyCurve",
     "ProtocolError",
     "QuietbitError",
@@ -178,6 +183,7 @@ __all__ = [
     "masked_sum",
     "secure_rng",
     "seeded_rng",
+    "shuffled_privacy",
     "solve",
 ]
 

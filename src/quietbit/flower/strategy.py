@@ -46,6 +46,7 @@ from quietbit.flower.plaintext import METRICS, note_metrics
 from quietbit.flower.secure_round import SecureRound
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.registry import identity_of
+from quietbit.node.crowd import Crowds
 from quietbit.node.filter import Price
 from quietbit.node.layout import Layout, NotFinite
 from quietbit.node.messages import RECORD, Request
@@ -86,6 +87,7 @@ class PrivateStrategy(Strategy):
         require(not found, "inner strategy", type(inner).__name__, "one that works on the mean of clients alone")
         self.inner, self.settings = inner, RunSettings.from_run_config(run_config)
         self._account = Account(self.settings.cap)
+        self._crowds = Crowds(self.settings.order == "secret")
         self._open: OpenRound | SecureRound | None = None
         self._rounds: list[RoundReport] = []
         self._mechanism: Mechanism | None = None
@@ -149,6 +151,8 @@ class PrivateStrategy(Strategy):
         self._mechanism, self._run = mechanism, grid.run.run_id
         request = ConfigRecord(dict(Request.of(server_round, mechanism).to_record()))
         messages = list(self.inner.configure_train(server_round, arrays, config, grid))
+        if self._crowds.secret:
+            messages = self._readdressed(messages, grid)
         for content in {id(message.content): message.content for message in messages}.values():
             content[RECORD] = request
         if first:
@@ -181,6 +185,7 @@ class PrivateStrategy(Strategy):
         reached = self._account.worst(self._price).epsilon_upper
         outcome = replace(outcome, skipped=arrays is None, epsilon_upper=reached)
         self._rounds.append(outcome)
+        self._crowds.record(outcome.answered if mean is not None else 0)
         for reason in outcome.reasons:
             log(WARNING, "quietbit: round %s: %s", server_round, reason)
         counts = outcome.answered, outcome.asked, outcome.declined, outcome.failed, outcome.refused
@@ -260,6 +265,11 @@ class PrivateStrategy(Strategy):
                 cost[counts.releases] = self._account.guarantee(self._price, counts.releases).epsilon_upper
             numbers = counts.asked, counts.answered, counts.declined, counts.failed, counts.refused, counts.releases
             nodes.append(NodeReport(node, *numbers, cost[counts.releases]))
+        guarantee = self._account.worst(self._price) if mechanism is not None else None
+        pair = None
+        if mechanism is not None and guarantee is not None:
+            most = max((node.releases for node in self._account.nodes.values()), default=0)
+            pair = self._crowds.observers(guarantee, mechanism, most)
         return Report(
             settings=self.settings,
             run=self._run,
@@ -267,8 +277,9 @@ class PrivateStrategy(Strategy):
             dimension=mechanism.domain.dimension if mechanism is not None else 0,
             rounds=tuple(self._rounds),
             nodes=tuple(nodes),
-            guarantee=self._account.worst(self._price) if mechanism is not None else None,
+            guarantee=guarantee,
             scores=tuple(self._scores),
+            observers=pair,
         )
 
     def _of_round(self, mechanism: Any) -> Mechanism:
@@ -284,6 +295,22 @@ class PrivateStrategy(Strategy):
         clip = self._moving.clip
         self._moving.move(current.answers() if isinstance(current, OpenRound) else None)
         return replace(outcome, clip=clip)
+
+    def _readdressed(self, messages: list[Message], grid: Grid) -> list[Message]:
+        """The inner strategy's questions, as many as it asks, to the next nodes of the secret order."""
+        alike = len({id(message.content) for message in messages}) <= 1
+        require(alike, "inner strategy", type(self.inner).__name__, "one that asks all nodes alike, for a secret order")
+        nodes = self._crowds.cohort(grid.get_node_ids(), len(messages))
+        return [
+            Message(
+                message.content,
+                dst_node_id=node,
+                message_type=message.metadata.message_type,
+                ttl=message.metadata.ttl,
+                group_id=message.metadata.group_id,
+            )
+            for message, node in zip(messages, nodes, strict=True)
+        ]
 
     def _numbers(self, outcome: RoundReport) -> dict[str, MetricRecordValues]:
         """Our own metrics of a round, for Flower's result."""

@@ -299,7 +299,7 @@ class Sign:
     def error(self) -> Error:
         """Of a decoded coordinate divided by the slope at zero."""
         slope = self.slope_at_zero
-        return Error(1 / slope**2, gain=slope)
+        return Error(1 / slope**2, gain=slope, unitless=True)
 
     def expectation(self, value: float) -> float:
         """P(+1) - P(-1)."""

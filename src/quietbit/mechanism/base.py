@@ -85,11 +85,13 @@ class Error:
 
     ``gain`` is the slope of the decoded mean at 0: 1 where decoding is unbiased to first order. ``squared`` is what
     remains after dividing by it, so that decoders which differ by a factor are alike. ``bias``: the decoded mean at 0.
+    ``unitless``: decoded values are no updates, whatever the gain, until somebody divides by it (`Sign`).
     """
 
     squared: float
     gain: float = 1.0
     bias: float = 0.0
+    unitless: bool = False
 
 
 class Accumulator(Protocol):

@@ -17,6 +17,7 @@ from quietbit._validate import InvalidParameter, QuietbitError, require
 from quietbit.design.table import Design
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Error, Mechanism
+from quietbit.mechanism.expectation import expectation
 from quietbit.mechanism.family import Choices, Target, is_baseline
 from quietbit.mechanism.projected import Projected, ProjectedSamples, project
 from quietbit.mechanism.registry import families, family
@@ -28,7 +29,6 @@ __all__ = ["AUTO", "AUTO_RULE", "Alternative", "Calibration", "alternatives", "c
 AUTO = "auto"  # in place of a family's word: whichever serves best
 AUTO_RULE = "of the mechanisms within 5 % of the least error, the one that sends the fewest bytes"
 NEARLY = 1.05  # how much more error is worth sending less
-TRUE_GAIN = 0.01  # how far off one the slope of a decoded mean may be to be the update's: a sign's is not
 
 Priced: TypeAlias = Callable[[Mechanism], Guarantee]
 
@@ -242,15 +242,16 @@ def _chosen(ways: Sequence[Alternative], target: Target) -> Calibration:
     Only among mechanisms whose decoded mean is the update: whoever asks for one by name knows what to divide by.
     """
     reached = [(way.mechanism, way.calibration) for way in ways if way.calibration is not None and not way.baseline]
-    known = [(word, found) for word, found in reached if abs(found.error.gain - 1) <= TRUE_GAIN]
+    known = [(word, found) for word, found in reached if not found.error.unitless]
     if not known:
         said = "; ".join(f"{way.mechanism}: {way.refusal.rstrip('.')}" for way in ways)
         raise InvalidParameter(f"No mechanism reaches epsilon {target.epsilon:g} here ({said}).")
     sizes = [found.mechanism.layout.size for _, found in known]
-    errors = [found.squared_error for _, found in known]
-    word, best = known[smallest_of_the_best(errors, sizes)]
+    errors = [expectation(found.mechanism, cohort=1).loudness ** 2 for _, found in known]
+    place = smallest_of_the_best(errors, sizes)
+    word, best = known[place]
     against = f", {best.relative_error:.3g} times the Gaussian's" if math.isfinite(best.gaussian_squared_error) else ""
-    size, least = best.mechanism.layout.size, best.squared_error / min(errors)
+    size, least = sizes[place], errors[place] / min(errors)
     close = "the least error of all" if least <= 1 else f"an error within {100 * (least - 1):.1f} % of the least"
     reason = f"auto took {word}: {close}{against}, and with {size:,} bytes no more to send than any other as accurate."
     return replace(best, reason=reason)

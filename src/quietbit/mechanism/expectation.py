@@ -73,22 +73,27 @@ class Expectation:
         return self.noise / math.sqrt(self.rounds)
 
     @property
+    def loudness(self) -> float:
+        """The noise over the run beside what comes through of an update: what the verdict goes by."""
+        return self.run_noise / self.response if self.response > 0 else math.inf
+
+    @property
     def verdict(self) -> Verdict:
         """Useful, hard or hopeless; a noise that is no number is hopeless."""
-        if self.run_noise <= USEFUL_UP_TO:
+        if self.loudness <= USEFUL_UP_TO:
             return Verdict.USEFUL
-        return Verdict.HARD if self.run_noise <= HOPELESS_ABOVE else Verdict.HOPELESS
+        return Verdict.HARD if self.loudness <= HOPELESS_ABOVE else Verdict.HOPELESS
 
     @property
     def clients_needed(self) -> float:
         """About how many clients a useful run needs, each taking part as often, in as many rounds."""
-        more = self.run_noise / USEFUL_UP_TO
+        more = self.loudness / USEFUL_UP_TO
         return self.clients * max(1.0, more if self._once else more**2)
 
     @property
     def parameters_allowed(self) -> float:
         """About how many parameters a useful run of these clients may have."""
-        return self.dimension * (USEFUL_UP_TO / self.run_noise) ** 2 if self.run_noise > 0 else math.inf
+        return self.dimension * (USEFUL_UP_TO / self.loudness) ** 2 if self.loudness > 0 else math.inf
 
     @property
     def _once(self) -> bool:
@@ -111,7 +116,7 @@ class Expectation:
         least, fewer = about(self.clients_needed), self.parameters_allowed
         small = f"a head or LoRA of at most {about(fewer)} parameters" if fewer >= LEAST_MODEL else ""
         # Behind masks the noise of a cohort's sum is about that of one client.
-        summed = self.run_noise / math.sqrt(self.cohort) if self.cohort > 1 and not self._once else math.inf
+        summed = self.loudness / math.sqrt(self.cohort) if self.cohort > 1 and not self._once else math.inf
         masks = "secure aggregation" if summed <= USEFUL_UP_TO else ""
         words = ", or ".join(word for word in (f"about {least} clients", small, masks) if word)
         near = self.verdict is Verdict.HOPELESS and USEFUL_UP_TO < summed <= HOPELESS_ABOVE

@@ -94,8 +94,9 @@ from quietbit.privacy.conversion import round_up
 from quietbit.privacy.curve import FunctionCurve, PureCurve, with_delta, with_slack
 from quietbit.privacy.dominating import DominatingCurve
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
-from quietbit.privacy.profile import BLUR, profile_curve
+from quietbit.privacy.profile import BLUR, profile_blanket, profile_curve
 from quietbit.privacy.release import Release
+from quietbit.privacy.shuffle import BlanketPair
 
 __all__ = ["FAMILIES", "VectorMVU", "fewest_coordinates"]
 
@@ -207,6 +208,21 @@ class VectorMVU:
         curve = with_slack(pair, slack)
         everywhere = self._everywhere(pair, slack, curve.pure_epsilon_upper()) if self.seeded else None
         return Release(with_delta(curve, lost, everywhere=everywhere), which, Unit.CLIENT, Trust.LOCAL)
+
+    def blanket(self, adjacency: Adjacency) -> BlanketPair | None:
+        """What hides a release among others': every weight is at least the smallest, so N(0, I) is the blanket.
+
+        None where z itself is sent. Densities are within e^s of the blurred profile's. A convex function of U - a V
+        that does not decrease, with slope at most 1, is submodular in (t, t'), so summing by parts as in 4. its mean
+        moves by at most (2 + a) n (e + c); its worst pair is t' = -t again, and the corners of a rectangle bound what
+        lies inside.
+        """
+        which = check_adjacency(adjacency)
+        if not self.seeded:
+            return None
+        slack, _ = self._sampling()
+        error = round_up(1.02 * self.profile.largest * (law_error_upper(self.keep) + self._draws), 1e-14)
+        return profile_blanket(self.profile, which, BLUR, slack, error)
 
     def error(self) -> Error:
         """Noise and projection of an update on the sphere, relative to which shorter ones fare better."""

@@ -24,6 +24,7 @@ from quietbit._files import write_json
 from quietbit.node.filter import Cap, Price
 from quietbit.node.settings import RunSettings
 from quietbit.privacy.guarantee import Guarantee, Unit
+from quietbit.privacy.observers import Observers
 
 __all__ = ["Account", "NodeReport", "Participation", "Report", "RoundReport"]
 
@@ -124,6 +125,7 @@ class Report:
     """What happened in a run so far; `print` it, or `save` it.
 
     ``scores`` are the numbers that the server's own ``evaluate_fn`` found, each with its round.
+    It names nodes, and rounds in which one did not answer: where their order is secret, it is for the server alone.
     """
 
     settings: RunSettings
@@ -134,6 +136,7 @@ class Report:
     nodes: tuple[NodeReport, ...]
     guarantee: Guarantee | None
     scores: tuple[Mapping[str, float], ...] = ()
+    observers: Observers | None = None
 
     @property
     def uplink(self) -> int:
@@ -167,6 +170,17 @@ class Report:
                 "min_honest_clients": self.settings.min_honest_clients,
                 "sentence": held.sentence(),
             }
+        values["observers"] = None
+        if self.observers is not None:
+            pair = self.observers
+            values["observers"] = {
+                "server_epsilon_upper": pair.server.epsilon_upper,
+                "result_epsilon_upper": pair.result.epsilon_upper if pair.result is not None else None,
+                "crowd": pair.crowd,
+                "shuffles": pair.shuffles,
+                "secret_order": pair.secret_order,
+                "sentence": pair.sentence(),
+            }
         return values | {"uplink": self.uplink, "downlink": self.downlink}
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -195,7 +209,9 @@ class Report:
         reasons = [f"round {entry.round}: {reason}" for entry in self.rounds for reason in entry.reasons]
         lines += ["What went wrong", *reasons[:SHOWN]] if reasons else []
         lines += [f"... and {len(reasons) - SHOWN} more"] if len(reasons) > SHOWN else []
-        return "\n".join([*lines, *([self.promise()] if self.guarantee is not None else [])])
+        lines += [self.promise()] if self.guarantee is not None else []
+        lines += [self.observers.second()] if self.observers is not None else []
+        return "\n".join(lines)
 
     def promise(self) -> str:
         """The guarantee of the worst client in words; of a run that has not begun there is none."""

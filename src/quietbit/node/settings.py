@@ -22,6 +22,7 @@ Symbols  keys are written ``quietbit.<name>`` in a flat config, or in a table ``
 | `quietbit.clip-rate`, `clip-bit-epsilon` | of a clip that moves, as in `quietbit.plan.plan.RoundPlan` | as there |
 | `quietbit.keep` | arrays that are never sent: names with commas between them, `*` allowed | none |
 | `quietbit.trust` | `local`, or `secure-aggregation`: the server sees sums over clients alone (imvu) | `local` |
+| `quietbit.order` | `open`: the strategy asks whom it likes; `secret`: every node once per epoch, in secret | `open` |
 | `quietbit.threshold` | t: clients that must stay in a sum of at most 2 t - 1, or it is not made | for sums |
 | `quietbit.min-honest-clients` | k: how many of them do not collude with the server | the threshold |
 | `quietbit.timeout` | seconds that keys, shares and unmasking wait for nodes, each | 600 |
@@ -92,6 +93,7 @@ class RunSettings:
     clip_rate: float | None = None
     clip_bit_epsilon: float | None = None
     trust: str = "local"
+    order: str = "open"
     threshold: int | None = None
     min_honest_clients: int | None = None
     timeout: float | None = None
@@ -123,6 +125,11 @@ class RunSettings:
         """Whom sums count on: named where there are sums, and nowhere else."""
         put = object.__setattr__
         _word([Trust.LOCAL.value, Trust.SECURE_AGGREGATION.value], self.trust, "quietbit.trust")
+        _word(["open", "secret"], self.order, "quietbit.order")
+        if self.secure:
+            require(
+                self.order == "open", "quietbit.order", self.order, "left out for sums, which have their own account"
+            )
         if not self.secure:
             for name in ("threshold", "min_honest_clients", "timeout"):
                 rule = "left out unless quietbit.trust is secure-aggregation"

@@ -68,7 +68,8 @@ class RoundPlan:
     (0.2 unless said), towards the one that leaves this share of them alone. Every release then carries one bit more,
     of ``clip_bit_epsilon``; unless said, all bits of a client alone would cost a tenth of the budget.
 
-    ``seed`` fixes who takes part when; with ``rng`` seeded it fixes the randomisation too, which then protects nobody.
+    ``seed`` fixes who takes part when, unless ``participation`` is a ``secret-order``; with ``rng`` seeded it fixes
+    the randomisation too, which then protects nobody.
 
     ``trust`` says who may look. ``local``: the server sees every payload. ``secure-aggregation`` (imvu): it sees sums
     of codes over a cohort, of which ``min_honest_clients``, the whole cohort unless said, answer in every round and do
@@ -166,6 +167,11 @@ class RoundPlan:
         secure = self.trust is Trust.SECURE_AGGREGATION
         count = self.min_honest_clients
         require(secure or count is None, "min_honest_clients", count, "left out unless trust is secure-aggregation")
+        secret = self.participation == "secret-order"
+        rule = "secure for a secret order: nobody must be able to draw it again"
+        require(not secret or self.rng == "secure", "rng", self.rng, rule)
+        rule = "local: what a crowd hides from others than the server is said beside it (`quietbit.plan.observers`)"
+        require(self.trust is not Trust.SHUFFLED, "trust", self.trust.value, rule)
         if self.trust is Trust.LOCAL:
             return
         names = _summed() if secure else [CENTRAL]

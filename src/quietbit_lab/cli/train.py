@@ -96,7 +96,11 @@ def train(
     rounds: Annotated[int, typer.Option(help="Rounds of training.")] = 100,
     cohort: Annotated[int, typer.Option(help="Clients per round.")] = 100,
     participation: Annotated[
-        str, typer.Option(metavar="each-once|sampled", help="Each client once per epoch, or drawn afresh every round.")
+        str,
+        typer.Option(
+            metavar="each-once|sampled|secret-order",
+            help="Each client once per epoch, drawn afresh every round, or once per epoch in an order nobody knows.",
+        ),
     ] = "each-once",
     local_steps: Annotated[int, typer.Option(help="Gradient steps of a client per round.")] = 1,
     local_rate: Annotated[float, typer.Option(help="Their size, where there are several.")] = 0.1,
@@ -265,6 +269,7 @@ def _rows(run: Run, draws: str, out: Path | None) -> list[Row]:
         Row("status", "status", run.status, f"{run.status}{': ' + run.reason if run.reason else ''}"),
         Row("guarantee", "guarantee", "", guarantee.sentence() if guarantee else "none: the run was not private"),
         *_expected(run),
+        *_second(run),
         Row("bytes", "uplink per client", run.bytes_per_client, f"{run.bytes_per_client:,} bytes a round"),
         Row("uplink", "uplink in all", last.uplink_bytes, bytes_shown(last.uplink_bytes)),
         Row("seconds", "time", run.seconds, f"{run.seconds:.1f} s"),
@@ -295,6 +300,12 @@ def _expected(run: Run) -> list[Row]:
         text = f"{gain:.4g}: a step is so many times as long as it says"
         rows.append(Row("gain", "gain of the decoder", gain, text))
     return rows
+
+
+def _second(run: Run) -> list[Row]:
+    """What holds against those who see the models alone."""
+    pair = run.observers
+    return [Row("observers", "beside it", "", pair.second())] if pair is not None else []
 
 
 def bytes_shown(count: float) -> str:

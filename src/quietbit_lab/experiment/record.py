@@ -26,6 +26,7 @@ from quietbit._validate import InvalidParameter, QuietbitError, require
 from quietbit.mechanism.base import Mechanism
 from quietbit.plan.plan import RoundPlan
 from quietbit.privacy.guarantee import Guarantee
+from quietbit.privacy.observers import Observers
 from quietbit.simulate.loop import Point, Run
 from quietbit.simulate.training import Training
 
@@ -140,6 +141,7 @@ def run_record(
         **({"clips": run.clips} if run.clips else {}),
         "guarantee": _guarantee(run.guarantee),
         "expectation": run.expected.sentence() if run.expected is not None else None,
+        "observers": _observers(run.observers),
         "bytes_per_client": run.bytes_per_client,
         "uplink_bytes": run.rounds * run.plan.cohort * run.bytes_per_client,
         "seconds": run.seconds,
@@ -248,6 +250,19 @@ def _guarantee(guarantee: Guarantee | None) -> dict[str, Any] | None:
         "adjacency": guarantee.adjacency.value,
         "trust": guarantee.trust.value,
         "sentence": guarantee.sentence(),
+    }
+
+
+def _observers(pair: Observers | None) -> dict[str, Any] | None:
+    """What holds against those who see the models alone, beside the guarantee above."""
+    if pair is None:
+        return None
+    return {
+        "result": _guarantee(pair.result),
+        "crowd": pair.crowd,
+        "shuffles": pair.shuffles,
+        "secret_order": pair.secret_order,
+        "sentence": pair.second(),
     }
 
 

@@ -111,3 +111,9 @@ def test_codes_that_saturate_shorten_an_update_by_what_is_said():
     kept = Projected(inner, quietbit.Ball("l2", 1.0, 5000))
     assert expectation(kept, cohort=10).response < found.response, "fewer coordinates are larger ones"
     assert expectation(quietbit.Gaussian(BALL, 5.0), cohort=10).response == pytest.approx(1.0, abs=1e-12)
+
+
+def test_what_hardly_comes_through_is_not_useful_however_quiet():
+    faint = quietbit.Expectation(0.01, 10, 2, 1, 2, Trust.LOCAL, response=0.001)
+    assert (faint.loudness, faint.verdict) == (pytest.approx(10.0), Verdict.HOPELESS)
+    assert quietbit.Expectation(0.01, 10, 2, 1, 2, Trust.LOCAL, response=0.0).verdict is Verdict.HOPELESS

@@ -97,7 +97,7 @@ def test_a_strength_by_hand_is_what_is_built():
     assert (built.beta, built.clamp, built.bits, built.decoder) == (4.0, True, 2, "unbiased-at-zero")
 
 
-@pytest.mark.parametrize("trust", list(Trust))
+@pytest.mark.parametrize("trust", sorted(set(Trust) - {Trust.SHUFFLED}, key=lambda trust: trust.value))
 def test_one_release_has_the_words_of_the_plan(trust):
     chosen = plan(**(NOISY if trust is Trust.CENTRAL else {}), adjacency="replace-one", trust=trust)
     mechanism = chosen.mechanism_for(30)
