@@ -524,7 +524,8 @@ def test_settings_that_do_not_fit_are_told_before_the_first_round(config, rounds
 
 
 def test_a_fitting_run_is_not_warned(caplog):
-    start(Federation(config=CONFIG | {"quietbit.epsilon": 5000.0}), caplog, rounds=4)
+    fitting = {"quietbit.mechanism": "gaussian", "quietbit.epsilon": 5000.0}
+    start(Federation(config=CONFIG | fitting), caplog, rounds=4)
     assert "useful: " in caplog.text
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING and "evaluations" not in r.getMessage()]
 
