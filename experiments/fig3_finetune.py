@@ -3,7 +3,7 @@ r"""Figure 3: a pre-trained WideResNet-28-10, all of whose parameters are fine-t
 Idea     a client per image, 100 rounds of 500, each client once. One backward pass gives every layer's input and the
          gradient at its output; their products are the clients' own gradients, a chunk of clients at a time in rows of
          36 million numbers. Rows are clipped, released by the mechanisms' laws, and added. Step sizes are chosen on
-         5,000 held-out training images (45,000 clients train), the test set is looked at with another seed.
+         5,000 held-out training images (45,000 clients train); the network that does best there is scored on the test set.
 Symbols  n clients of a chunk, d parameters; k kept coordinates of p = d padded; a row of kept coordinates needs k x k and
          256 x 256 Hadamard matrices only: index = stratum x width + offset, and the signs of a sum of bits multiply.
 
@@ -262,20 +262,20 @@ def main() -> None:
             say("time is up")
             return
         summed = Sum(name, cell, rows.dimension, given.device)
-        tried = {}
+        tried, best = {}, 0.0
         for step in (float(word) for word in steps.split(",")):
             began = time.monotonic()
             data = {"images": images, "labels": labels, "clients": labels.numel() - held}
-            train(rows, start, data, summed, step, 100, given)
+            train(rows, start, data, summed, step, 1, given)
             tried[step] = accuracy(rows, images[-held:], labels[-held:])
+            if tried[step] >= max(tried.values()):
+                best, scored = step, accuracy(rows, test, test_labels)
             say(f"{name} {epsilon} step {step}: {100 * tried[step]:.1f} % held out, {time.monotonic() - began:.1f} s")
-        best = max(tried, key=lambda step: tried[step])
-        train(rows, start, {"images": images, "labels": labels, "clients": labels.numel()}, summed, best, 1, given)
         found = {"mechanism": name, **cell, **summed.facts, "step": best, "clip": CLIP, "tried": list(tried.items())}
-        done.append(found | {"accuracies": [accuracy(rows, test, test_labels)]})
+        done.append(found | {"accuracies": [scored]})
         given.out.parent.mkdir(parents=True, exist_ok=True)
         given.out.write_text(json.dumps(done, indent=1))
-        say(f"{name} {epsilon}: {100 * done[-1]['accuracies'][0]:.1f} % (step {best})")
+        say(f"{name} {epsilon}: {100 * scored:.1f} % (step {best})")
 
 
 def say(words: str) -> None:

@@ -24,7 +24,21 @@ from quietbit_lab.task.efficientnet import directions, read_efficientnet
 from quietbit_lab.task.images import load_cifar10
 
 BEGAN = time.monotonic()
-MOST = 256  # directions kept
+MOST = 512  # directions kept
+PUBLIC = 50_000  # images that give the directions
+# ImageNet's classes by CIFAR-10's names: what a public head starts from (deer has antelopes only, horse a zebra too).
+NAMED = (
+    [404, 895],
+    [436, 468, 511, 609, 627, 656, 661, 751, 817],
+    [*range(7, 25), *range(80, 101), *range(127, 147)],
+    [*range(281, 286)],
+    [*range(351, 354)],
+    [*range(151, 269)],
+    [30, 31, 32],
+    [339, 340],
+    [403, 484, 510, 554, 625, 628, 724, 780, 871, 914],
+    [555, 569, 675, 717, 864, 867],
+)
 
 
 def public_directions(x: Any, labels: Any, ridge: float = 1e-2) -> dict[str, Any]:
@@ -40,8 +54,9 @@ def public_directions(x: Any, labels: Any, ridge: float = 1e-2) -> dict[str, Any
     values, vectors = torch.linalg.eigh(within + ridge * within.diagonal().mean() * torch.eye(x.shape[1]).to(within))
     white = vectors * values.rsqrt() @ vectors.T
     _, _, right = torch.linalg.svd(means @ white, full_matrices=False)
-    _, axes = torch.linalg.eigh(centred.T @ centred)
-    return {"mean": mean, "lda": white @ right[:MOST].T, "pca": axes.flip(1)[:, :MOST]}
+    spreads, axes = torch.linalg.eigh(centred.T @ centred / x.shape[0])
+    pca, spread = axes.flip(1)[:, :MOST], spreads.flip(0)[:MOST]
+    return {"mean": mean, "lda": white @ right[:MOST].T, "pca": pca, "spread": spread}
 
 
 def main() -> None:
@@ -50,6 +65,7 @@ def main() -> None:
     parser.add_argument("--network", required=True, help="efficientnet, or a file of wide_network.py")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--flip", action="store_true", help="the mean of an image's channels and its mirror image's")
     parser.add_argument("--most", type=int, help="images of each kind, for a trial")
     parser.add_argument("--blocks", type=int, default=4)
     parser.add_argument("--width", type=int, default=10)
@@ -65,6 +81,8 @@ def main() -> None:
         network = read_efficientnet(given.data, given.device)
         channels = network.channels
         extra["classifier"] = directions(network.weights["_fc.weight"], MOST)
+        rows = network.weights["_fc.weight"]
+        extra["start"] = np.stack([rows[named].mean(axis=0) for named in NAMED])
     else:
         wide = restored(Path(given.network), 10, blocks=given.blocks, width=given.width).to(given.device)
 
@@ -73,13 +91,20 @@ def main() -> None:
                 return wide.channels(scaled(torch.from_numpy(np.ascontiguousarray(images)).to(given.device)))
 
     def all_of(images: Any) -> Any:
-        found = [channels(images[start : start + given.batch]) for start in range(0, len(images), given.batch)]
+        found = []
+        for start in range(0, len(images), given.batch):
+            here = images[start : start + given.batch]
+            found.append((channels(here) + channels(here[:, :, ::-1])) / 2 if given.flip else channels(here))
         say(f"{len(images):,} images")
         return torch.cat(found)
 
-    order = np.random.default_rng(0).permutation(len(public))[: given.most]
+    order = np.random.default_rng(0).permutation(len(public))[: given.most or PUBLIC]
     train, test = all_of(dataset.train.inputs[: given.most]), all_of(dataset.test.inputs[: given.most])
-    directed = public_directions(all_of(public[order]), torch.from_numpy(labels[order]).to(given.device))
+    seen = all_of(public[order])
+    directed = public_directions(seen, torch.from_numpy(labels[order]).to(given.device))
+    if "classifier" in extra:
+        along = (seen.double() - directed["mean"]) @ torch.from_numpy(extra["classifier"]).to(seen.device).double()
+        directed["classifier_spread"] = along.square().mean(dim=0)
     kept = {name: value.float().cpu().numpy().astype(np.float32) for name, value in directed.items()} | extra
     given.out.parent.mkdir(parents=True, exist_ok=True)
     np.savez(
