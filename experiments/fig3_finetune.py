@@ -3,11 +3,12 @@ r"""Figure 3: a pre-trained WideResNet-28-10, all of whose parameters are fine-t
 Idea     a client per image, 100 rounds of 500, each client once. One backward pass gives every layer's input and the
          gradient at its output; their products are the clients' own gradients, a chunk of clients at a time in rows of
          36 million numbers. Rows are clipped, released by the mechanisms' laws, and added. Step sizes are chosen on
-         5,000 held-out training images (45,000 clients train); the network that does best there is scored on the test set.
-Symbols  n clients of a chunk, d parameters; k kept coordinates of p = d padded; a row of kept coordinates needs k x k and
-         256 x 256 Hadamard matrices only: index = stratum x width + offset, and the signs of a sum of bits multiply.
+         5,000 held-out training images (45,000 clients train); the best network there is scored on the test set.
+Symbols  n clients of a chunk, d parameters; k kept coordinates of p = d padded. One of a stratum each needs small
+         Hadamard matrices only: index = stratum x width + offset, and the signs of a sum of bits multiply.
 
-    PYTHONPATH=src python experiments/fig3_finetune.py wide.npz --data data --device cuda --minutes 8 --out fig3-whole.json
+    PYTHONPATH=src python experiments/fig3_finetune.py wide.npz --data data --device cuda --minutes 8 \
+        --jobs none:0:0.1,0.4 vmvu:10:0.03,0.1 gaussian:10:0.03,0.1 --out experiments/results/fig3-whole.json
 """
 
 from __future__ import annotations
@@ -122,9 +123,7 @@ class Sum:
         self.name, self.dimension, self.device, self.facts = name, dimension, device, {}
         if name != "none":
             epsilon = min(cell["epsilon"], MOST_ALONE) if name == "vmvu" else cell["epsilon"]
-            found = calibrate(
-                name, ball=Ball("l2", 1.0, dimension), delta=DELTA, **{**cell, "epsilon": epsilon}
-            )
+            found = calibrate(name, ball=Ball("l2", 1.0, dimension), delta=DELTA, **{**cell, "epsilon": epsilon})
             self.mechanism: Any = found.mechanism
             self.facts = {"epsilon_upper": found.guarantee.epsilon_upper, "bytes": 56 + self.mechanism.layout.size}
         if name == "vmvu":

@@ -159,7 +159,9 @@ def main() -> None:
     """Every line until the time is up; what is in the file already is kept."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--turn", nargs="*", default=["lda"], help="none, lda, pca, pca-soft, classifier or classifier-soft")
+    parser.add_argument(
+        "--turn", nargs="*", default=["lda"], help="none, lda, pca, pca-soft, classifier or classifier-soft"
+    )
     parser.add_argument("--features", type=int, nargs="*", default=[128])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--minutes", type=float, default=8.0)
@@ -182,7 +184,9 @@ def main() -> None:
             what = {"turn": turn, "features": heads.width - 1, "started": given.start}
             if name == "none" and (epsilon, adjacency) != (given.epsilon[0], given.adjacency[0]):
                 continue
-            if any(all(one[key] == value for key, value in {**cell, **what, "mechanism": name}.items()) for one in done):
+            if any(
+                all(one[key] == value for key, value in {**cell, **what, "mechanism": name}.items()) for one in done
+            ):
                 continue
             if time.monotonic() - BEGAN > 60 * given.minutes:
                 say("time is up")
@@ -191,7 +195,8 @@ def main() -> None:
             given.out.parent.mkdir(parents=True, exist_ok=True)
             given.out.write_text(json.dumps(done, indent=1))
             last, got = done[-1], 100 * np.array(done[-1]["accuracies"])
-            how = f"held out {100 * last['validation']:.1f}, step {last['step']:g}, start {last['start']:g}, clip {last['clip']:g}, averaged {last['averaged']}, edge {last['edge']}"
+            how = f"held out {100 * last['validation']:.1f}, step {last['step']:g}, start {last['start']:g}"
+            how += f", clip {last['clip']:g}, averaged {last['averaged']}, edge {last['edge']}"
             say(f"{turn} {features} {name} {cell}: {got.mean():.1f} +- {got.std():.1f} ({how})")
 
 

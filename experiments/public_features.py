@@ -20,25 +20,12 @@ import numpy as np
 import torch
 from wide_network import restored, scaled, tiny_images
 
-from quietbit_lab.task.efficientnet import directions, read_efficientnet
+from quietbit_lab.task.efficientnet import NAMED, directions, read_efficientnet
 from quietbit_lab.task.images import load_cifar10
 
 BEGAN = time.monotonic()
 MOST = 512  # directions kept
 PUBLIC = 50_000  # images that give the directions
-# ImageNet's classes by CIFAR-10's names: what a public head starts from (deer has antelopes only, horse a zebra too).
-NAMED = (
-    [404, 895],
-    [436, 468, 511, 609, 627, 656, 661, 751, 817],
-    [*range(7, 25), *range(80, 101), *range(127, 147)],
-    [*range(281, 286)],
-    [*range(351, 354)],
-    [*range(151, 269)],
-    [30, 31, 32],
-    [339, 340],
-    [403, 484, 510, 554, 625, 628, 724, 780, 871, 914],
-    [555, 569, 675, 717, 864, 867],
-)
 
 
 def public_directions(x: Any, labels: Any, ridge: float = 1e-2) -> dict[str, Any]:

@@ -4,9 +4,10 @@ Idea     group normalisation (16 groups) sees one sample at a time, so that a cl
          own. Convolutions are pre-trained with standardised weights; afterwards the standardised weights are what is
          kept, and the network that is fine-tuned has plain convolutions.
 Source   Zagoruyko and Komodakis (2016); Wu and He (2018); Qiao et al. (2019) for standardised weights. Figure 3 of Guo
-         et al. (ICML 2023) is pre-trained on ImageNet; here it is Tiny-ImageNet at 32 x 32 (100,000 images, 200 classes).
+         et al. (ICML 2023) is pre-trained on ImageNet; here it is Tiny-ImageNet at 32 x 32 (100,000 images of 200
+         classes).
 
-    PYTHONPATH=src python experiments/wide_network.py --images data/tiny-imagenet-32 --device cuda --epochs 24 --out wide.npz
+    PYTHONPATH=src python experiments/wide_network.py --images data/tiny-imagenet-32 --device cuda --out wide.npz
 """
 
 from __future__ import annotations
@@ -171,7 +172,9 @@ def main() -> None:
     torch.manual_seed(0)
     generator = torch.Generator(given.device).manual_seed(0)
     found = tiny_images(given.images, given.classes)
-    images, labels, test, test_labels = (torch.from_numpy(np.ascontiguousarray(part)).to(given.device) for part in found)
+    images, labels, test, test_labels = (
+        torch.from_numpy(np.ascontiguousarray(part)).to(given.device) for part in found
+    )
     say(f"{labels.numel():,} images")
     sizes = {"blocks": given.blocks, "width": given.width}
     network = Wide(int(labels.max()) + 1, plain=False, **sizes).to(given.device).to(memory_format=torch.channels_last)
@@ -191,7 +194,7 @@ def main() -> None:
             loss.backward()
             optimiser.step()
             plan.step()
-        say(f"epoch {epoch + 1}: loss {float(loss):.3f}")
+        say(f"epoch {epoch + 1}: loss {loss.item():.3f}")
         if (epoch + 1) % 4 == 0 or epoch + 1 == given.epochs:
             say(f"epoch {epoch + 1}: {100 * accuracy(network, test, test_labels, half):.1f} % of the validation images")
     given.out.parent.mkdir(parents=True, exist_ok=True)

