@@ -25,7 +25,7 @@ from quietbit import Ball, calibrate
 from quietbit_lab.cohort.releases import bits_mean, gaussian_mean, kept_rows, put_back, sign_mean, vector_mean
 
 DELTA, MOMENTUM, COHORT, CLASSES, LENGTH = 1e-5, 0.5, 500, 10, 6.0
-HELD_OUT, HEADER = 5000, 56  # images that choose; bytes of a payload's head
+HELD_OUT, HEADER, SEED = 5000, 56, 8  # images that choose; bytes of a payload's head, and of a client's places
 STEPS = tuple(0.02 * 2**place for place in range(10))
 CLIPS = (1.0, 2.0, 4.0)
 STARTS = (2.0, 5.0, 12.0)  # lengths of a public start
@@ -90,6 +90,7 @@ def mean_of(name: str, cell: dict[str, Any], dimension: int) -> tuple[Any, dict[
     found = calibrate(kind, ball=ball, delta=DELTA, **aim)
     mechanism: Any = found.mechanism
     facts = {"epsilon_upper": found.guarantee.epsilon_upper, "bytes": HEADER + mechanism.layout.size}
+    facts["bytes"] += SEED if keep else 0
     if kind == "gaussian":
         return (lambda rows, generator: gaussian_mean(rows, mechanism.noise_multiplier, generator)), facts
     if kind == "sign":
