@@ -10,9 +10,9 @@ from quietbit_lab.task.registry import TaskSpec
 
 torch = pytest.importorskip("torch")
 # kernel, stride, widening, channels out: the published table of EfficientNet-Lite0's sixteen blocks
-BLOCKS = [(3, 1, 1, 16)] + [(3, 2, 6, 24), (3, 1, 6, 24)] + [(5, 2, 6, 40), (5, 1, 6, 40)]
-BLOCKS += [(3, 2, 6, 80), (3, 1, 6, 80), (3, 1, 6, 80)] + [(5, 1, 6, 112)] * 3
-BLOCKS += [(5, 2, 6, 192)] + [(5, 1, 6, 192)] * 3 + [(3, 1, 6, 320)]
+BLOCKS = [(3, 1, 1, 16), (3, 2, 6, 24), (3, 1, 6, 24), (5, 2, 6, 40), (5, 1, 6, 40)]
+BLOCKS += [(3, 2, 6, 80), *[(3, 1, 6, 80)] * 2, *[(5, 1, 6, 112)] * 3]
+BLOCKS += [(5, 2, 6, 192), *[(5, 1, 6, 192)] * 3, (3, 1, 6, 320)]
 
 
 def random_weights():
@@ -152,6 +152,7 @@ def test_damaged_weights_are_refused(tmp_path):
             read_efficientnet(tmp_path)
 
 
+@pytest.mark.needs_shared
 def test_the_published_weights_name_cifars_images(shared_data):
     """Zero-shot, with no training at all, half of sixteen images are right; by chance seven or more are once in 1e3."""
     if not (shared_data / "efficientnet_lite0").is_dir():
