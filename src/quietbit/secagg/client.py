@@ -354,7 +354,9 @@ class SumClient:
         try:
             plain = keys.open_sealed(self._sealing_key(other, self._number), sealed, _direction(other, self._number))
         except InvalidParameter as error:
-            raise ProtocolError(f"What client {other} dealt to client {self._number} is not genuine: {error}") from error
+            raise ProtocolError(
+                f"What client {other} dealt to client {self._number} is not genuine: {error}"
+            ) from error
         pair = plain[: shamir.SHARE_SIZE], plain[shamir.SHARE_SIZE :]
         if _commitments(self._plan, other, self._number, pair) != committed:
             raise ProtocolError(f"What client {other} dealt to client {self._number} is not what it committed to.")

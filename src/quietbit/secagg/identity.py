@@ -158,7 +158,9 @@ class Directory:
                 raise
             raise InvalidParameter("The directory must be one of quietbit's, and cannot be read.") from error
         rule = "signed by the operator whose key was written down"
-        require(verified(operator, b"directory", found._text().encode("ascii"), signature), "directory", "another", rule)
+        require(
+            verified(operator, b"directory", found._text().encode("ascii"), signature), "directory", "another", rule
+        )
         return found
 
     @classmethod

@@ -186,7 +186,9 @@ class SumPlan:
         """
         others = self.clients - 1 if self.neighbours is None else self.neighbours
         signatures = 2 * SIGNATURE_SIZE if self.active else 0
-        return self.advertisement_size + DEALT_SIZE * others + self.payload_size + SHARE_SIZE * (others + 1) + signatures
+        return (
+            self.advertisement_size + DEALT_SIZE * others + self.payload_size + SHARE_SIZE * (others + 1) + signatures
+        )
 
     @property
     def shares_needed(self) -> int:
