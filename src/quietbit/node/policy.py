@@ -338,7 +338,7 @@ class Policy:
         return found.keys(places)
 
     def check_sum(self, plan: SumPlan) -> None:
-        """Refuse a server that must be believed where the owner has a directory, and sums that colluders could unmask."""
+        """Refuse a server that must be believed where there is a directory, and sums that colluders could unmask."""
         if self.directory is not None and not plan.active:
             raise NotAllowed("This node's policy does not allow sums whose server must be believed.")
         if not plan.exposure_upper(self.most_colluders, self.min_honest_clients or MOST_CLIENTS) <= RISK:

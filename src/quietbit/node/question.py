@@ -7,9 +7,9 @@ Symbols  n: clients of a sum, numbered from 1; t: threshold; k: honest clients t
 Source   the steps are those of `quietbit.secagg.client` (Bonawitz et al., CCS 2017, Figure 4).
 
 The frame, all numbers little-endian: magic ``QBRL``, version and a zero (16 bits each), run, round and node (64 bits
-each), then the payload. Tables of numbered byte strings (advertisements, what is dealt, shares) travel as one value: for
-every entry the client's number in four bytes, little-endian, then its bytes, all of one length. Sets of clients
-are bitmaps of n bits.
+each), then the payload. Tables of numbered byte strings (advertisements, what is dealt, shares) travel as one value:
+for every entry the client's number in four bytes, little-endian, then its bytes, all of one length. Sets of clients are
+bitmaps of n bits.
 
 | step | the server's table | the answer |
 |---|---|---|

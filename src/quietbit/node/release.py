@@ -135,7 +135,7 @@ class Kept:
         return _Accepted(question, Uplink(offer.mechanism), rng, step)
 
     def step(self, question: Question) -> bytes:
-        """Keys and shares before a release, lists and shares after it; what hands out or signs anything is noted first."""
+        """Keys and shares before a release, lists and shares after it; what hands out or signs something is noted."""
         part, run = question.sum, str(question.run)
         if part is None or part.step == VECTOR:
             raise InvalidParameter("The question must be a step of a masked sum without training, and is not.")

@@ -152,7 +152,7 @@ class SumStep:
         return found[0], found[1], found[2], data
 
     def _restored(self) -> SumClient:
-        # The plan's context holds the run, the round, n, t, d and the members: a sum that changes any midway is another.
+        # The plan's context holds run, round, n, t, d and the members: a sum that changes any of them is another.
         _, _, context, client = self._kept()
         if context != self._plan.context:
             raise ProtocolError("This node is not part of the sum that is asked about.")

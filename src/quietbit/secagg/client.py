@@ -25,6 +25,7 @@ import os
 import struct
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, final
 
 import numpy as np
@@ -77,11 +78,9 @@ class Advertisement:
         size = plan.advertisement_size
         require(len(data) == size, "length of the advertisement", len(data), f"{size} bytes")
         cuts = [keys.KEY_SIZE, keys.KEY_SIZE, SEED_COMMITMENT_SIZE, CHOICE_SIZE * (plan.neighbours is not None)]
-        parts, start = [], 0
-        for cut in cuts:
-            parts.append(data[start : start + cut])
-            start += cut
-        return cls(*parts, data[start:])
+        ends = list(accumulate(cuts))
+        sealing, masking, seed, choice = (data[end - cut : end] for end, cut in zip(ends, cuts, strict=True))
+        return cls(sealing, masking, seed, choice, data[ends[-1] :])
 
     def check(self, plan: SumPlan, number: int) -> None:
         """Refuse one that is not client ``number``'s own for this plan, or whose keys are not canonical."""
@@ -253,9 +252,9 @@ class SumClient:
     ) -> Unmasking:
         """The last step: one share for every secret held: of the seed if its vector arrived, of the pair key if not.
 
-        In the active model ``confirmed`` are signatures of the lists by t members of U2, and ``masked`` those of U1 that
-        came with the vectors of the clients whose seeds are asked for. Afterwards the client is done; it never answers
-        twice, so that no client's two secrets can both be asked of it.
+        In the active model ``confirmed`` are signatures of the lists by t members of U2, and ``masked`` those of U1
+        that came with the vectors of the clients whose seeds are asked for. Afterwards the client is done; it never
+        answers twice, so that no client's two secrets can both be asked of it.
         """
         plan = self._plan
         if not plan.active and self._step == STEPS.index("confirm"):

@@ -136,8 +136,8 @@ class SumPlan:
             fine = fine and len(found) == len(set(found)) == clients
             require(fine, "members", f"{len(found)} keys", f"{clients} different public keys, one for each client")
             object.__setattr__(self, "members", found)
-        near = (self.neighbours or 0, self.share_threshold or 0, int(self.members is not None))
-        numbers = struct.pack("<IIQIIII", self.clients, self.threshold, self.dimension, self.largest_code, *near)
+        rest = (self.neighbours or 0, self.share_threshold or 0, int(self.members is not None))
+        numbers = struct.pack("<IIQIIII", self.clients, self.threshold, self.dimension, self.largest_code, *rest)
         data = numbers + b"".join(self.members or ()) + self.round_name
         object.__setattr__(self, "context", hashlib.sha256(b"quietbit/secure/2/plan" + data).digest())
 
@@ -241,7 +241,7 @@ class SumPlan:
 
     @property
     def most_colluders(self) -> int:
-        """C: how many clients may collude with the server without voiding secrecy; with neighbours see `exposure_upper`.
+        """C: how many clients may collude with the server and learn nothing; with neighbours see `exposure_upper`.
 
         Of an active server 2 t - n - 1: two sets of t that signed different lists would have more members in common
         than collude, and an honest client signs one list. Of one that follows the protocol t - 1: so many hold too few
@@ -348,7 +348,7 @@ def _tail(others: int, marked: int, drawn: int, least: int) -> Fraction:
 
 
 def _log_choose(many: FloatVector | int, few: FloatVector | int) -> FloatVector:
-    """log C(many, few), -inf where there is no way."""
+    """The logarithm of C(many, few), -inf where there is no way."""
     n, k = np.broadcast_arrays(np.asarray(many, dtype=np.float64), np.asarray(few, dtype=np.float64))
     fine = (k >= 0) & (k <= n)
     n, k = np.where(fine, n, 0.0), np.where(fine, k, 0.0)

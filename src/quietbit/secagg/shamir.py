@@ -1,8 +1,8 @@
 """Shamir's secret sharing of 16 bytes.
 
 Idea     a secret is the value at 0 of a random polynomial of degree t - 1; any t values tell it, fewer say nothing.
-Symbols  F = integers modulo the prime 2^128 - 159, the last below 2^128: shares are as long as secrets; holder i has the
-         value at i. Secrets are drawn below the prime.
+Symbols  F = integers modulo the prime 2^128 - 159, the last below 2^128: shares are as long as secrets; holder i has
+         the value at i. Secrets are drawn below the prime.
 Source   Shamir, "How to share a secret" (CACM 1979).
 
 Whether shares are genuine cannot be told from t of them. Whoever recovers a secret checks every share, and the secret,
