@@ -160,7 +160,7 @@ def sum_plan(
     """The masked sum of round ``number`` of a run; one that the threshold does not fit is refused."""
     threshold, clients = part.threshold, part.clients
     most = (3 * threshold - 1) // 2 if part.active else 2 * threshold - 1
-    rule = f"from the threshold, {threshold}, to {most} ({part.server} server)"
+    rule = f"from the threshold, {threshold}, to {most}"
     require(threshold <= clients <= most, "clients of the sum", clients, rule)
     name = f"quietbit/flower/{run}/{number}".encode()
     near = part.neighbours, part.share_threshold

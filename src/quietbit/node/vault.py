@@ -35,12 +35,15 @@ class Vault(MutableMapping[str, bytes]):
         return f"Vault({len(self._sealed)})"
 
     def __getitem__(self, run: str) -> bytes:
-        data = self._sealed[run]
+        data, cipher = self._sealed[run], self._cipher()
         exceptions = require_module("cryptography.exceptions", "all")
         try:
-            return bytes(self._cipher().decrypt(data[:NONCE], data[NONCE:], run.encode()))
+            return bytes(cipher.decrypt(data[:NONCE], data[NONCE:], run.encode()))
         except (exceptions.InvalidTag, ValueError) as error:
             raise ProtocolError("What was kept of this client's secrets cannot be read: it leaves the sum.") from error
+
+    def __contains__(self, run: object) -> bool:
+        return run in self._sealed
 
     def __setitem__(self, run: str, value: bytes) -> None:
         nonce = os.urandom(NONCE)
