@@ -109,7 +109,16 @@ def masked_round(count: int, dimension: int, near: tuple[int, int] | None, activ
     members = tuple(one.public for one in people.values()) if active else None
     gone_count = count // 20
     threshold = max(count - max(gone_count + count // 100 + 1, 1), 2 * count // 3 + 1)
-    plan = SumPlan(count, threshold, dimension, b"benchmark", 1, *(near or (None, None)), members)
+    plan = SumPlan(
+        count,
+        threshold,
+        dimension,
+        b"benchmark",
+        1,
+        neighbours=near[0] if near else None,
+        share_threshold=near[1] if near else None,
+        members=members,
+    )
     rng = np.random.default_rng(0)
     codes = {i: rng.integers(0, 2, dimension, dtype=np.uint32) for i in people}
     server, cost, clock = SumServer(plan), Spent(), time.process_time
