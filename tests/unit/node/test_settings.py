@@ -126,13 +126,13 @@ def test_nodes_can_answer_as_often_as_the_mechanism_is_calibrated_for_and_not_on
 
 
 def test_under_secure_aggregation_the_sum_over_the_honest_meets_the_budget():
-    found = read(trust="secure-aggregation", threshold=20, min_honest_clients=15)
+    found = read(**SUMS | {"threshold": 20}, min_honest_clients=15)
     mechanism = found.mechanism_for(100)
     assert fits(found, mechanism, 10)
     assert not fits(found, mechanism, 11)
     assert mechanism.sum_privacy(15, Adjacency.ZERO_OUT).repeat(10).epsilon_upper(1e-5) <= 3.0
     assert found.cap.trust is Trust.SECURE_AGGREGATION
-    assert read(trust="secure-aggregation", threshold=20).min_honest_clients == 20
+    assert read(**SUMS | {"threshold": 20}).min_honest_clients == 20
     assert read().cap.trust is Trust.LOCAL
     assert RunSettings.from_run_config(found.to_run_config()) == found
 
