@@ -17,17 +17,20 @@ from quietbit._validate import require_module
 if TYPE_CHECKING:
     from quietbit.flower.client import PrivateUplink
     from quietbit.flower.strategy import PrivateStrategy
-    from quietbit.node.policy import SeededRngWarning, Simulation
+    from quietbit.node.policy import SeededRngWarning, Simulation, simulated_directory
     from quietbit.node.report import Report
     from quietbit.node.settings import RunSettings
+    from quietbit.secagg.identity import Directory
 
 __all__ = [
+    "Directory",
     "PrivateStrategy",
     "PrivateUplink",
     "Report",
     "RunSettings",
     "SeededRngWarning",
     "Simulation",
+    "simulated_directory",
 ]
 
 _HOMES = {
@@ -35,7 +38,8 @@ _HOMES = {
     "node.report": ("Report",),
     "node.settings": ("RunSettings",),
     "flower.strategy": ("PrivateStrategy",),
-    "node.policy": ("SeededRngWarning", "Simulation"),
+    "node.policy": ("SeededRngWarning", "Simulation", "simulated_directory"),
+    "secagg.identity": ("Directory",),
 }
 _ENGINE = ("flower.client", "flower.strategy")  # the files that cannot be imported without Flower
 

@@ -12,7 +12,6 @@ somebody else. Private keys are files that only their owner can read, and are sh
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import stat
@@ -109,7 +108,6 @@ class Directory:
     """The members that an operator vouches for; a sum's members are named by their places in it, from 0."""
 
     members: tuple[Member, ...]
-    digest: bytes = field(init=False, repr=False, compare=False)
     _places: dict[bytes, int] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
@@ -119,7 +117,6 @@ class Directory:
         for what in ("name", "key"):
             distinct = len({getattr(member, what) for member in self.members})
             require(distinct == count, f"{what}s of the members", f"{count - distinct} twice", "all different")
-        object.__setattr__(self, "digest", hashlib.sha256(self._text().encode("ascii")).digest())
         object.__setattr__(self, "_places", {member.key: place for place, member in enumerate(self.members)})
 
     @classmethod

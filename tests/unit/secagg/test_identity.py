@@ -62,7 +62,6 @@ def test_a_directory_is_believed_with_its_operator_s_signature_alone(tmp_path) -
     (tmp_path / "members.json").write_text(text)
     read = Directory.load(tmp_path / "members.json", operator.public)
     assert read == found
-    assert read.digest == found.digest
     assert read.place(nodes[2].public) == 2
     assert read.place(operator.public) is None
     assert read.keys([2, 0]) == (nodes[2].public, nodes[0].public)

@@ -7,8 +7,7 @@ from flwr.app import MetricRecord
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from quietbit.flower import PrivateStrategy
-from quietbit.node.policy import simulated_directory
+from quietbit.flower import PrivateStrategy, simulated_directory
 from secure_digits.task import problem, to_arrays, to_vector
 
 app = ServerApp()
