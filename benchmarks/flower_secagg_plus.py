@@ -53,7 +53,7 @@ class Nodes:
             self.seconds += time.process_time() - start
             self.down += sent
             self.up += WireSizes().of(reply)
-            reply.metadata._src_node_id = node
+            vars(reply.metadata)["_src_node_id"] = node
             replies.append(reply)
         return replies
 
