@@ -29,7 +29,7 @@ EVERYWHERE = sorted(
 )
 CLAIMS = ROOT / "docs" / "theory" / "claims.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-ROW = re.compile(r"^\| (.+) \| `(quietbit\.[\w.]+)` \| `(tests/[\w/]+\.py)::(\w+)` \|$")
+ROW = re.compile(r"^\| (.+) \| `(quietbit(?:_lab)?\.[\w.]+)` \| `(tests/[\w/]+\.py)::(\w+)` \|$")
 
 
 # What an example may take as given: the wire format is read from a real payload.

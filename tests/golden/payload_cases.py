@@ -40,10 +40,10 @@ def design(bits: int) -> Design:
 
 
 CASES: dict[str, Any] = {
-    "v1_imvu_1bit": InterpolatedMVU(design(1), ROUND, beta=2.0),
-    "v1_imvu_2bit_l1": InterpolatedMVU(design(2), POINTED),
+    "v1_imvu_1bit": InterpolatedMVU(design(1), ROUND, beta=2.0, decoder="alphabet"),
+    "v1_imvu_2bit_l1": InterpolatedMVU(design(2), POINTED, decoder="alphabet"),
     "v1_imvu_3bit_clamped": InterpolatedMVU(design(3), ROUND, beta=3.0, clamp=True, decoder="unbiased-at-zero"),
-    "v1_imvu_4bit": InterpolatedMVU(design(4), ROUND),
+    "v1_imvu_4bit": InterpolatedMVU(design(4), ROUND, decoder="alphabet"),
     "v1_mvu_2bit": DitheredMVU(design(2), ROUND),
     "v1_sign_gaussian": Sign(Gaussian(ROUND, 0.5)),
     "v1_gaussian": Gaussian(ROUND, 0.5),

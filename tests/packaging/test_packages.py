@@ -121,7 +121,8 @@ except quietbit.MissingDependency as error:
 # One test that goes from step to step: the environment takes half a minute to make, and tests may run in any order.
 def test_a_stranger_installs_and_tries_the_wheel(bare: Environment, wheel: Path) -> None:
     refusal = bare.python(NUMPY_AND_SCIPY_ALONE)
-    assert refusal == "This needs the package cryptography, which is not installed: pip install 'quietbit[all]'.\n"
+    said = "This needs the package cryptography, which is not installed: pip install '.[all]' in a checkout of "
+    assert refusal == f"{said}quietbit.\n"
 
     bare.pip(wheel)  # now with what it depends on
     listed = run(bare.bin / "python", "-m", "pip", "check", "--disable-pip-version-check", cwd=bare.folder)
@@ -136,7 +137,7 @@ def test_a_stranger_installs_and_tries_the_wheel(bare: Environment, wheel: Path)
     assert doctor["passed"] is True
     assert doctor["default_kernel"] == "reference"
     assert doctor["versions"]["numba"] is None
-    assert doctor["missing"]["flwr"] == "pip install 'quietbit[flower]'"
+    assert doctor["missing"]["flwr"] == "pip install '.[flower]' in a checkout of quietbit"
     bare.quietbit("design", "--levels", 8, "--bits", 2, "--design-epsilon", 3, "--out", "table.json")
     bare.quietbit("certify", "table.json", "--no-bound")
     wanted = ("--mechanism", "imvu", "--epsilon", 3, "--delta", 1e-5, "--adjacency", "replace-one")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -38,12 +37,9 @@ def main(grid: Grid, context: Context) -> None:
         evaluate_fn=score,
     )
     report = strategy.report()
-    scores = [float(str(record["accuracy"])) for record in result.evaluate_metrics_serverapp.values()]
     print(report)
-    print(f"accuracy on test digits: {scores[-1]:.3f}")
+    print(f"accuracy on test digits: {report.scores[-1]['accuracy']:.3f}")
     if config["output"]:
         folder = Path(str(config["output"]))
-        model = result.arrays if len(result.arrays) else initial  # Flower's are empty when every round was skipped
-        np.savez(folder / "model.npz", weight=model["weight"].numpy(), bias=model["bias"].numpy())
-        facts = {"accuracy": scores, "report": report.to_json()}
-        (folder / "outcome.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+        np.savez(folder / "model.npz", weight=result.arrays["weight"].numpy(), bias=result.arrays["bias"].numpy())
+        report.save(folder / "run.json")  # `quietbit report run.json` makes a page of it

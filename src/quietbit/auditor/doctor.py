@@ -289,7 +289,8 @@ def _audited() -> tuple[Mechanism, ...]:
 
 def _example() -> InterpolatedMVU:
     table = np.array([[255.0, 1.0], [1.0, 255.0]]) / 256
-    return InterpolatedMVU(Design(DesignSpec(2, 1, 4.0), table, np.array([0.0, 1.0])), Ball(Norm.L2, 1.5, 21), 2.0)
+    design = Design(DesignSpec(2, 1, 4.0), table, np.array([0.0, 1.0]))
+    return InterpolatedMVU(design, Ball(Norm.L2, 1.5, 21), 2.0, decoder="alphabet")
 
 
 def _shipped(spec: DesignSpec) -> Design:

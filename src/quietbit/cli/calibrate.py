@@ -30,7 +30,7 @@ from quietbit.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from quietbit import Design, Mechanism
+    from quietbit import Calibration, Design, Mechanism
 
 __all__ = ["calibrate"]
 
@@ -45,7 +45,8 @@ def calibrate(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="One of imvu, vmvu, mvu, gaussian, laplace, sign, skellam; may be left out for secure aggregation.",
+            help="One of imvu, vmvu, mvu, gaussian, laplace, sign, skellam, or auto, which takes the best; may be left "
+            "out for secure aggregation.",
         ),
     ] = None,
     releases: ReleasesOption = 1,
@@ -61,7 +62,8 @@ def calibrate(
         bool | None, typer.Option("--clamp", help="Cut inputs to [0, 1], as the published code does (imvu).")
     ] = None,
     decoder: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of imvu: alphabet (unless said) or unbiased-at-zero.")
+        str | None,
+        typer.Option(metavar="NAME", help="Of imvu: unbiased-at-zero (unless said) or alphabet, the paper's."),
     ] = None,
     design: Annotated[str | None, typer.Option(help="Keep this design and calibrate beta instead (imvu).")] = None,
     keep: Annotated[
@@ -83,6 +85,9 @@ def calibrate(
     secret_cohort: Annotated[
         bool, typer.Option("--secret-cohort", help="Nobody, the server included, learns who took part.")
     ] = False,
+    cohort: Annotated[
+        int | None, typer.Option(help="Clients in a round, to be told what to expect of it; one unless said.")
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw error and bits over the number of clients (secure-aggregation).")
     ] = None,
@@ -92,7 +97,8 @@ def calibrate(
     """Find the most accurate mechanism of its kind within a privacy target.
 
     With --trust secure-aggregation the server sees sums of codes alone: their account meets the target,
-    releases are the sums a client takes part in, and the answer is compared with the alternatives.
+    releases are the sums a client takes part in, and the answer is compared with the alternatives. With --cohort
+    the answer says what to expect of a round; quietbit compare shows all mechanisms.
 
     Example: quietbit calibrate --mechanism imvu --bits 1 --epsilon 3 --delta 1e-5 --releases 50
     --adjacency replace-one
@@ -102,12 +108,13 @@ def calibrate(
     Example: quietbit calibrate --trust secure-aggregation --clients 1000 --epsilon 1 --delta 1e-5 --releases 10
     --adjacency zero-out --dimension 100000 --plot sums.png
     """
-    from quietbit.mechanism.registry import families, family
+    from quietbit.mechanism.registry import families, family, family_of
     from quietbit.wire.payload import Header
 
     if trust_of(trust) is quietbit.Trust.SECURE_AGGREGATION:
         from quietbit.cli.calibrate_sum import calibrate_secure_sum
 
+        require(cohort is None, "cohort", cohort, "left out for secure aggregation, where it is --clients")
         unused = {"levels": levels, "beta": beta, "clamp": clamp, "design": design, "decoder": decoder}
         calibrate_secure_sum(
             ball=quietbit.Ball(norm_of(norm), radius, dimension),
@@ -136,12 +143,12 @@ def calibrate(
             "--secret-cohort out, or say --trust secure-aggregation if only sums are seen and nobody learns the cohort."
         )
     if mechanism is None:
-        raise quietbit.InvalidParameter(f"mechanism must be given: one of {', '.join(families())}.")
-    kept = out is None or family(mechanism).strength == "design_epsilon"
+        raise quietbit.InvalidParameter(f"mechanism must be given: one of {', '.join(families())}, or auto.")
+    kept = out is None or (mechanism in families() and family(mechanism).strength == "design_epsilon")
     require(kept, "out", str(out), f"left out for {mechanism}, which has no design to save")
     require(trust_of(trust) is quietbit.Trust.LOCAL, "trust", trust, "local or secure-aggregation")
     ball = quietbit.Ball(norm_of(norm), radius, dimension)
-    if mechanism != "vmvu":  # purely private on an L2 ball
+    if mechanism not in ("vmvu", "auto"):  # purely private on an L2 ball
         refuse_delta_zero(delta, ball.norm)
     check_outputs(out)
     with progress_bar("Calibrating", quiet=json):
@@ -169,7 +176,8 @@ def calibrate(
     if found.gaussian_squared_error < math.inf:
         against = f"{rounded(found.gaussian_squared_error)} for the same target; ours is {rounded(ratio, 4)} times that"
     rows = [
-        Row("mechanism", "mechanism", mechanism),
+        Row("mechanism", "mechanism", family_of(chosen) or mechanism),
+        *([Row("reason", "why", found.reason)] if found.reason else []),
         *_setting(chosen),
         Row("payload_bytes", "bytes of a payload", size),
         Row("bits_per_parameter", "bits per parameter", per_parameter, rounded(per_parameter, 4)),
@@ -180,6 +188,7 @@ def calibrate(
             found.gaussian_squared_error,
             against,
         ),
+        *_expected(found, cohort),
         Row("releases", "releases", found.releases),
         Row("epsilon_upper", "epsilon of all releases", guarantee.epsilon_upper),
         Row(
@@ -199,6 +208,21 @@ def calibrate(
     if out is not None:
         rows.append(Row("saved", "saved as", str(_save(chosen, out))))
     record(f"{mechanism} on an {norm} ball of radius {radius:g}, dimension {dimension}", rows, json)
+
+
+def _expected(found: Calibration, cohort: int | None) -> list[Row]:
+    """Noise and verdict, and the gain where it is not one."""
+    many = 1 if cohort is None else cohort
+    expected = quietbit.expectation(found.mechanism, cohort=many, rounds=found.releases)
+    rows = [
+        Row("noise", "noise / clip", expected.noise, rounded(expected.noise, 3)),
+        Row("expectation", "what to expect", expected.sentence()),
+    ]
+    gain = found.error.gain
+    if abs(gain - 1) > 1e-6:
+        text = f"{rounded(gain, 4)}: small coordinates decode to so many times their value; divide by it, or the step"
+        rows.append(Row("gain", "gain", gain, text))
+    return rows
 
 
 def _save(mechanism: Any, out: Path) -> Path:

@@ -111,6 +111,7 @@ def _rows(found: SumCalibration, epsilon: float) -> list[Row]:
     mechanism, guarantee = found.codes, found.guarantee
     spec, radius = mechanism.design.spec, mechanism.ball.radius
     sure = found.min_honest_clients
+    expected = quietbit.expectation(found.mechanism, cohort=found.clients, rounds=found.releases, trust=guarantee.trust)
     rows = [
         Row(
             "design",
@@ -127,6 +128,8 @@ def _rows(found: SumCalibration, epsilon: float) -> list[Row]:
         Row(
             "squared_error", "squared error at zero", found.squared_error, f"{rounded(found.squared_error)} of the mean"
         ),
+        Row("noise", "noise / clip", expected.noise, rounded(expected.noise, 3)),
+        Row("expectation", "what to expect", expected.sentence()),
         *_kept(found),
         Row("clients", "clients in a sum", found.clients),
         Row("min_honest_clients", "counted on", sure, f"{sure:,} that answer and do not collude with the server"),

@@ -10,6 +10,7 @@ import typer
 
 import quietbit
 from quietbit._files import cache_folder
+from quietbit._validate import how_to_install
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, show_json
 
 if TYPE_CHECKING:
@@ -85,8 +86,7 @@ def _versions() -> dict[str, str | None]:
 
 
 def _advice(name: str) -> str:
-    extra = dict(PACKAGES)[name]
-    return f"pip install 'quietbit[{extra}]'" if extra else "pip install quietbit"
+    return how_to_install(dict(PACKAGES)[name])
 
 
 def _version_rows(versions: dict[str, str | None]) -> list[Row]:

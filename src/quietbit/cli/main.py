@@ -19,6 +19,7 @@ from quietbit.cli.audit import audit
 from quietbit.cli.calibrate import calibrate
 from quietbit.cli.catalogue import catalogue
 from quietbit.cli.certify import certify
+from quietbit.cli.compare import compare
 from quietbit.cli.design import design
 from quietbit.cli.doctor import doctor
 from quietbit.cli.node import NODE_COMMANDS, node
@@ -38,7 +39,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-OWN = (design, certify, catalogue, privacy, calibrate, audit, doctor)
+OWN = (compare, design, certify, catalogue, privacy, calibrate, audit, doctor)
 
 
 def _added() -> list[Callable[..., Any]]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from quietbit._validate import require_module
 
 if TYPE_CHECKING:
+    from quietbit.flower.accountant import GaussianAccountant
     from quietbit.flower.client import PrivateUplink
     from quietbit.flower.strategy import PrivateStrategy
     from quietbit.node.policy import SeededRngWarning, Simulation, simulated_directory
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Directory",
+    "GaussianAccountant",
     "PrivateStrategy",
     "PrivateUplink",
     "Report",
@@ -34,6 +36,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "flower.accountant": ("GaussianAccountant",),
     "flower.client": ("PrivateUplink",),
     "node.report": ("Report",),
     "node.settings": ("RunSettings",),
@@ -41,7 +44,7 @@ _HOMES = {
     "node.policy": ("SeededRngWarning", "Simulation", "simulated_directory"),
     "secagg.identity": ("Directory",),
 }
-_ENGINE = ("flower.client", "flower.strategy")  # the files that cannot be imported without Flower
+_ENGINE = ("flower.accountant", "flower.client", "flower.strategy")  # the files that cannot be imported without Flower
 
 if not TYPE_CHECKING:
 

@@ -47,6 +47,7 @@ class OpenRound:
     reasons: list[str] = field(default_factory=list)
     _answered: set[int] = field(default_factory=set)
     _declined: set[int] = field(default_factory=set)
+    _spoilt: set[int] = field(default_factory=set)  # nodes of which a reply was refused
     _refused: int = 0
     _aggregator: Aggregator = field(init=False)
     _metrics: dict[str, list[float]] = field(default_factory=dict)
@@ -77,6 +78,7 @@ class OpenRound:
         except QuietbitError as error:
             self._refused += 1
             if node in self.asked:
+                self._spoilt.add(node)
                 self.account.node(node).refused += 1
             self.reasons.append(f"node {node} was refused: {one_line(str(error))}")
 
@@ -91,6 +93,10 @@ class OpenRound:
         """The plain mean of every number that nodes let through, over the nodes that did."""
         return {name: sum(values) / len(values) for name, values in sorted(self._metrics.items())}
 
+    def failed(self) -> set[int]:
+        """Nodes that were asked and neither answered nor declined: dead, late or lost on the way."""
+        return self.asked - self._answered - self._declined - self._spoilt
+
     def answers(self) -> Answers | None:
         """What nodes said about the clip, where it moves."""
         return self._aggregator.answers()
@@ -102,6 +108,7 @@ class OpenRound:
             asked=len(self.asked),
             answered=len(self._answered),
             declined=len(self._declined),
+            failed=len(self.failed()),
             refused=self._refused,
             skipped=not self._answered,
             uplink_payload=self.payloads,
@@ -111,7 +118,8 @@ class OpenRound:
         )
 
     def _note_error(self, node: int, reason: str) -> None:
-        self.reasons.append(f"node {node} did not answer: {reason.removeprefix(DECLINED)}")
+        said = "declined" if reason.startswith(DECLINED) else "did not answer"
+        self.reasons.append(f"node {node} {said}: {reason.removeprefix(DECLINED)}")
         # Only a node's own word means that nothing was released: an engine's error may hide a release, and a node that
         # has answered before (`plaintext.ANSWERED`) has made one.
         fresh = node in self.asked and node not in self._answered and node not in self._declined

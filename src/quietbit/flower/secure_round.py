@@ -77,7 +77,9 @@ class SecureRound:
     _kind: str = MessageType.TRAIN  # the type that the inner strategy trains with
     _left: list[int] = field(default_factory=list)  # nodes that are still there
     _done: dict[str, set[int]] = field(default_factory=lambda: {step: set() for step in STEPS})
+    _gone: set[int] = field(default_factory=set)  # nodes that were asked for something and did not bring it
     _declined: set[int] = field(default_factory=set)
+    _spoilt: set[int] = field(default_factory=set)  # nodes of which an answer was refused
     _refused: int = 0
     _server: SumServer | None = None
     _plan: SumPlan | None = None
@@ -125,6 +127,7 @@ class SecureRound:
         """Unmask the sum over U2 and decode it; None where there is no sum."""
         if self._failed or self._server is None:
             return None
+        self._gone |= set(self._left) - self._done[VECTOR]
         server, plan, self._left = self._server, cast(SumPlan, self._plan), sorted(self._done[VECTOR])
         try:
             arrived, confirmed = server.arrived(), dict[int, bytes]()
@@ -146,6 +149,10 @@ class SecureRound:
         """The plain mean of every number that nodes let through, over the nodes that did."""
         return {name: sum(values) / len(values) for name, values in sorted(self._metrics.items())}
 
+    def failed(self) -> set[int]:
+        """Nodes that fell silent before their vector was here: dead, late or lost on the way."""
+        return self._gone - self._done[VECTOR] - self._declined - self._spoilt
+
     def report(self) -> RoundReport:
         """The counts; ``answered`` are the clients in the sum."""
         return RoundReport(
@@ -153,6 +160,7 @@ class SecureRound:
             asked=len(self._numbers) or len(self._left),
             answered=len(self._done[VECTOR]),
             declined=len(self._declined),
+            failed=len(self.failed()),
             refused=self._refused,
             skipped=self._failed,
             uplink_payload=self.payloads,
@@ -253,6 +261,7 @@ class SecureRound:
             value = self._read(step, reply, read)
             if value is not None:
                 found[self._numbers[reply.metadata.src_node_id]] = value
+        self._gone |= set(tables) - self._done[step]
         self._left = sorted(self._done[step])
         return found
 
@@ -269,6 +278,7 @@ class SecureRound:
             value = read(reply, node)
         except QuietbitError as error:
             self._refused += 1
+            self._spoilt |= {node} & set(self._left)
             if step == VECTOR and node in self._left:
                 self.account.node(node).refused += 1
             self.reasons.append(f"node {node} was refused ({step}): {one_line(str(error))}")
@@ -277,7 +287,8 @@ class SecureRound:
         return value
 
     def _note_error(self, step: str, node: int, reason: str) -> None:
-        self.reasons.append(f"node {node} did not answer ({step}): {reason.removeprefix(DECLINED)}")
+        said = "declined" if reason.startswith(DECLINED) else "did not answer"
+        self.reasons.append(f"node {node} {said} ({step}): {reason.removeprefix(DECLINED)}")
         fresh = node in self._left and node not in self._done[step] and node not in self._declined
         if reason.startswith(DECLINED) and fresh:
             self._declined.add(node)

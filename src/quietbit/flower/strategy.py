@@ -8,7 +8,10 @@ Idea     the wrapper asks as the inner strategy would, with quietbit's settings 
 Under secure aggregation the mean is that of a masked sum (`secure_round.py`): three more messages go to every node,
 four where the server may lie.
 
-A round without a valid release, or without a sum, is skipped: the model stays, and the inner strategy is not called.
+A round without a valid release, or without a sum, is skipped: the model stays, and the inner strategy is not called. A
+step that would leave a model that is not finite is not taken either. What the inner strategy logs of weights and of
+replies it never saw is left out of the log: every node counts as one, and there are counts of our own.
+
 Strategies that compare or reweight single clients (medians, Krum, q-FedAvg, trees, other privacy wrappers) are refused:
 there is one reply for them to see.
 """
@@ -16,9 +19,10 @@ there is one reply for them to see.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
-from logging import INFO, WARNING
+from logging import INFO, WARNING, LogRecord, getLogger
 from typing import Any, final
 
 import numpy as np
@@ -33,18 +37,21 @@ from flwr.app import (
     RecordDict,
 )
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
-from quietbit._validate import QuietbitError, require
+from quietbit._typing import FloatVector
+from quietbit._validate import QuietbitError, require, whole_number
 from quietbit.flower.open_round import OpenRound
 from quietbit.flower.plaintext import METRICS, note_metrics
 from quietbit.flower.secure_round import SecureRound
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.registry import identity_of
+from quietbit.node.crowd import Crowds
 from quietbit.node.filter import Price
-from quietbit.node.layout import Layout
+from quietbit.node.layout import Layout, NotFinite
 from quietbit.node.messages import RECORD, Request
+from quietbit.node.outlook import outlook
 from quietbit.node.question import sum_rows
 from quietbit.node.report import Account, NodeReport, Report, RoundReport
 from quietbit.node.settings import RunSettings
@@ -57,6 +64,11 @@ SINGLE = (
     "DifferentialPrivacyServerSideAdaptiveClipping", "DifferentialPrivacyServerSideFixedClipping", "FedMedian",
     "FedTrimmedAvg", "FedXgbBagging", "FedXgbCyclic", "Krum", "MultiKrum", "QFedAvg",
 )  # fmt: skip
+NO_NUMBERS = (
+    "nodes answer evaluations with nothing, unless their owners let a metric out: evaluate on the server "
+    "(evaluate_fn), and save the messages with fraction_evaluate=0.0."
+)
+UNSAID = ("Weighted by", "Received %s results and %s failures")  # what is not so when every reply is one private mean
 
 
 @final
@@ -79,18 +91,57 @@ class PrivateStrategy(Strategy):
         require(fine, "directory", type(directory).__name__, rule)
         self._directory, self._places = directory, dict[int, int]()
         self._account = Account(self.settings.cap)
+        self._crowds = Crowds(self.settings.order == "secret")
         self._open: OpenRound | SecureRound | None = None
         self._rounds: list[RoundReport] = []
         self._mechanism: Mechanism | None = None
         self._moving = self.settings.plan(self.settings.epsilon).moving_clip()
         self._price = Price.nothing()
         self._run = 0
+        self._planned = 0
+        self._scores: list[dict[str, float]] = []
+        self._numbers_missed = False
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Flower's own, after a look at the model: arrays that cannot be learnt are refused before anybody is asked.
+
+        The first round says what to expect. The result holds the model that was given where no round changed it.
+        """
+        layout = Layout.of(initial_arrays, self.settings)
+        layout.check_finite(initial_arrays)
+        self.settings.mechanism_for(layout.dimension)
+        self._planned = whole_number(num_rounds, "num_rounds", 0)
+
+        def scored(number: int, arrays: ArrayRecord) -> MetricRecord | None:
+            found = evaluate_fn(number, arrays) if evaluate_fn is not None else None
+            numbers = {k: float(v) for k, v in (found or {}).items() if isinstance(v, int | float)}
+            self._scores += [{"round": number, **numbers}] if numbers else []
+            return found
+
+        result = super().start(
+            grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, scored if evaluate_fn else None
+        )
+        if not result.arrays:
+            result.arrays = initial_arrays
+        log(INFO, "quietbit: %s", self.report().promise())
+        return result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """The inner strategy's questions, with quietbit's settings beside the model."""
         layout = Layout.of(arrays, self.settings)
+        layout.check_finite(arrays)
+        first = self._mechanism is None
         mechanism = self._of_round(self.settings.mechanism_for(layout.dimension), server_round, grid.run.run_id)
         if self._mechanism is not None:
             known = self._mechanism.domain.dimension
@@ -102,8 +153,15 @@ class PrivateStrategy(Strategy):
         self._mechanism, self._run = mechanism, grid.run.run_id
         request = ConfigRecord(dict(Request.of(server_round, mechanism).to_record()))
         messages = list(self.inner.configure_train(server_round, arrays, config, grid))
+        if self._crowds.secret:
+            messages = self._readdressed(messages, grid)
         for content in {id(message.content): message.content for message in messages}.values():
             content[RECORD] = request
+        if first:
+            rounds = self._planned or self.settings.releases or 1
+            nodes = len(list(grid.get_node_ids()))
+            for level, line in outlook(self.settings, mechanism, asked=len(messages), nodes=nodes, rounds=rounds):
+                log(level, "quietbit: %s", line)
         common = self._run, server_round, dict(arrays), layout, mechanism, self._account
         if self.settings.secure:
             self._open = SecureRound(*common, self.settings, grid, self._directory, self._places)
@@ -121,21 +179,41 @@ class PrivateStrategy(Strategy):
         for reply in replies:
             current.take(reply)
         mean = current.mean()
-        outcome = self._moved(current)
+        outcome, arrays, metrics = self._moved(current), None, MetricRecord()
+        for node in current.failed():
+            self._account.node(node).failed += 1
+        try:
+            if mean is not None:
+                arrays, metrics = self._stepped(server_round, current, mean)
+        except NotFinite as error:  # an update too large for the model's type, or a strategy that diverged
+            outcome = replace(outcome, reasons=(*outcome.reasons, f"the step was not taken: {error}"))
+        reached = self._account.worst(self._price).epsilon_upper
+        outcome = replace(outcome, skipped=arrays is None, epsilon_upper=reached)
         self._rounds.append(outcome)
+        self._crowds.record(outcome.answered if mean is not None else 0)
         for reason in outcome.reasons:
             log(WARNING, "quietbit: round %s: %s", server_round, reason)
-        if mean is None:
-            log(WARNING, "quietbit: round %s is skipped: there is no mean.", server_round)
-            return None, MetricRecord(self._numbers(outcome))
-        stepped = {
-            name: Array(np.asarray(value)) for name, value in current.layout.stepped(current.arrays, mean).items()
-        }
-        arrays = ArrayRecord({name: stepped.get(name, old) for name, old in current.arrays.items()})
-        reply = self._synthetic(arrays, current.metrics())
-        found, metrics = self.inner.aggregate_train(server_round, [reply])
-        numbers = MetricRecord({**(metrics or {}), **self._numbers(outcome)})
-        return None if found is None else _as_before(found, current), numbers
+        counts = outcome.answered, outcome.asked, outcome.declined, outcome.failed, outcome.refused
+        log(INFO, "quietbit: %s of %s nodes answered, %s declined, %s failed, %s refused", *counts)
+        if arrays is None:
+            log(WARNING, "quietbit: round %s is skipped: the model stays as it was.", server_round)
+        numbers = MetricRecord({**metrics, **self._numbers(outcome)})
+        return ArrayRecord(current.arrays) if arrays is None else arrays, numbers
+
+    def _stepped(
+        self, server_round: int, current: OpenRound | SecureRound, mean: FloatVector
+    ) -> tuple[ArrayRecord | None, MetricRecord]:
+        """The inner strategy's step on the mean; a model that would not be finite is refused, before and after it."""
+        moved = {name: Array(np.asarray(value)) for name, value in current.layout.stepped(current.arrays, mean).items()}
+        current.layout.check_finite(moved)
+        arrays = ArrayRecord({name: moved.get(name, old) for name, old in current.arrays.items()})
+        with _plain_words():
+            found, metrics = self.inner.aggregate_train(server_round, [self._synthetic(arrays, current.metrics())])
+        if found is None:
+            return None, metrics or MetricRecord()
+        kept = _as_before(found, current)
+        current.layout.check_finite(kept)
+        return kept, metrics or MetricRecord()
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -151,8 +229,9 @@ class PrivateStrategy(Strategy):
         strategy that fails on the rest has no metrics in this round.
         """
         weight = getattr(self.inner, "weighted_by_key", "num-examples")
-        named = []
+        named, asked = [], 0
         for reply in replies:
+            asked += 1
             if not reply.has_content():
                 continue
             found: dict[str, list[float]] = {}
@@ -163,10 +242,14 @@ class PrivateStrategy(Strategy):
             reply.content = RecordDict({METRICS: MetricRecord({**numbers, weight: 1.0})})
             named.append((tuple(sorted(numbers)), reply))
         if not named:
+            if asked and not self._numbers_missed:
+                self._numbers_missed = True
+                log(WARNING, "quietbit: %s", NO_NUMBERS)
             return None
         usual = Counter(names for names, _ in named).most_common(1)[0][0]
         try:
-            return self.inner.aggregate_evaluate(server_round, [reply for names, reply in named if names == usual])
+            with _plain_words():
+                return self.inner.aggregate_evaluate(server_round, [reply for names, reply in named if names == usual])
         except Exception as error:
             log(WARNING, "quietbit: round %s: metrics of nodes could not be aggregated", server_round, exc_info=error)
             return None
@@ -174,7 +257,8 @@ class PrivateStrategy(Strategy):
     def summary(self) -> None:
         """Log the settings, then the inner strategy's summary."""
         log(INFO, "\t├──> quietbit: %s", ", ".join(f"{k}={v}" for k, v in self.settings.to_run_config().items()))
-        self.inner.summary()
+        with _plain_words():
+            self.inner.summary()
 
     def report(self) -> Report:
         """Rounds, nodes, bytes and the guarantee of the worst client so far."""
@@ -184,8 +268,13 @@ class PrivateStrategy(Strategy):
         for node, counts in sorted(self._account.nodes.items()):
             if counts.releases not in cost:
                 cost[counts.releases] = self._account.guarantee(self._price, counts.releases).epsilon_upper
-            numbers = counts.asked, counts.answered, counts.declined, counts.refused, counts.releases
+            numbers = counts.asked, counts.answered, counts.declined, counts.failed, counts.refused, counts.releases
             nodes.append(NodeReport(node, *numbers, cost[counts.releases]))
+        guarantee = self._account.worst(self._price) if mechanism is not None else None
+        pair = None
+        if mechanism is not None and guarantee is not None:
+            most = max((node.releases for node in self._account.nodes.values()), default=0)
+            pair = self._crowds.observers(guarantee, mechanism, most)
         return Report(
             settings=self.settings,
             run=self._run,
@@ -193,7 +282,9 @@ class PrivateStrategy(Strategy):
             dimension=mechanism.domain.dimension if mechanism is not None else 0,
             rounds=tuple(self._rounds),
             nodes=tuple(nodes),
-            guarantee=self._account.worst(self._price) if mechanism is not None else None,
+            guarantee=guarantee,
+            scores=tuple(self._scores),
+            observers=pair,
         )
 
     def _of_round(self, mechanism: Any, number: int, run: int) -> Mechanism:
@@ -212,18 +303,35 @@ class PrivateStrategy(Strategy):
         self._moving.move(current.answers() if isinstance(current, OpenRound) else None)
         return replace(outcome, clip=clip)
 
+    def _readdressed(self, messages: list[Message], grid: Grid) -> list[Message]:
+        """The inner strategy's questions, as many as it asks, to the next nodes of the secret order."""
+        alike = len({id(message.content) for message in messages}) <= 1
+        require(alike, "inner strategy", type(self.inner).__name__, "one that asks all nodes alike, for a secret order")
+        nodes = self._crowds.cohort(grid.get_node_ids(), len(messages))
+        return [
+            Message(
+                message.content,
+                dst_node_id=node,
+                message_type=message.metadata.message_type,
+                ttl=message.metadata.ttl,
+                group_id=message.metadata.group_id,
+            )
+            for message, node in zip(messages, nodes, strict=True)
+        ]
+
     def _numbers(self, outcome: RoundReport) -> dict[str, MetricRecordValues]:
         """Our own metrics of a round, for Flower's result."""
-        worst = self._account.worst(self._price)
         clip = {} if outcome.clip is None else {"quietbit-clip": outcome.clip}
         return {
             **clip,
             "quietbit-asked": outcome.asked,
             "quietbit-answered": outcome.answered,
+            "quietbit-declined": outcome.declined,
+            "quietbit-failed": outcome.failed,
             "quietbit-refused": outcome.refused,
             "quietbit-uplink-bytes": outcome.uplink,
             "quietbit-downlink-bytes": outcome.downlink,
-            "quietbit-epsilon": worst.epsilon_upper,
+            "quietbit-epsilon": outcome.epsilon_upper,
         }
 
     def _synthetic(self, arrays: ArrayRecord, metrics: dict[str, float]) -> Message:
@@ -234,13 +342,25 @@ class PrivateStrategy(Strategy):
         return Message(RecordDict({key: arrays, "metrics": record}), dst_node_id=0, message_type=MessageType.TRAIN)
 
 
+@contextmanager
+def _plain_words() -> Iterator[None]:
+    """Leave out of Flower's log what the inner strategy says of weights and of replies, and nothing else."""
+
+    def said(record: LogRecord) -> bool:
+        return not any(words in str(record.msg) for words in UNSAID)
+
+    logger = getLogger("flwr")
+    logger.addFilter(said)
+    try:
+        yield
+    finally:
+        logger.removeFilter(said)
+
+
 def _as_before(found: ArrayRecord, current: OpenRound | SecureRound) -> ArrayRecord:
     """The inner strategy's arrays in the types they had; kept arrays untouched, whatever the strategy made of them."""
-    kept, kinds = set(current.layout.kept), {name: kind for name, _, kind in current.layout.learnt}
+    kinds = {name: kind for name, _, kind in current.layout.learnt}
     require(set(found) == set(current.arrays), "arrays of the inner strategy", sorted(found), "those of the model")
-    return ArrayRecord(
-        {
-            name: current.arrays[name] if name in kept else Array(found[name].numpy().astype(kinds[name], copy=False))
-            for name in current.arrays
-        }
-    )
+    with np.errstate(over="ignore"):  # what becomes infinite is refused by whoever called
+        stepped = {name: found[name].numpy().astype(kind, copy=False) for name, kind in kinds.items()}
+    return ArrayRecord({name: Array(stepped[name]) if name in stepped else old for name, old in current.arrays.items()})

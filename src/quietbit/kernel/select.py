@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, final
 
-from quietbit._validate import QuietbitError, require, require_module
+from quietbit._validate import QuietbitError, how_to_install, require, require_module
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.reference import ReferenceKernel
 
@@ -136,7 +136,7 @@ def aes_gigabytes_per_second(seconds: float = SECONDS) -> float | None:
 def gpu_support() -> Gpu:
     """The first CUDA device that torch sees, or why there is none."""
     if find_spec("torch") is None:
-        return Gpu("", 0.0, "torch is not installed: pip install 'quietbit[gpu]'.")
+        return Gpu("", 0.0, f"torch is not installed: {how_to_install('gpu')}.")
     torch: Any = require_module("torch", "gpu")
     if not torch.cuda.is_available():
         built = "for CPUs alone" if torch.version.cuda is None else f"for CUDA {torch.version.cuda}"

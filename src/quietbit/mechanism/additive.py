@@ -299,7 +299,7 @@ class Sign:
     def error(self) -> Error:
         """Of a decoded coordinate divided by the slope at zero."""
         slope = self.slope_at_zero
-        return Error(1 / slope**2, gain=slope)
+        return Error(1 / slope**2, gain=slope, unitless=True)
 
     def expectation(self, value: float) -> float:
         """P(+1) - P(-1)."""
@@ -399,6 +399,7 @@ FAMILIES = (
         build=lambda ball, loss, choices: Gaussian(ball, 1 / loss),
         limits=_limits,
         inverse=True,
+        work="a normal draw per coordinate",
     ),
     SearchedFamily(
         "laplace",
@@ -408,6 +409,7 @@ FAMILIES = (
         build=lambda ball, loss, choices: Laplace(ball, 1 / loss),
         limits=_limits,
         inverse=True,
+        work="a Laplace draw per coordinate",
     ),
     SearchedFamily(
         "sign",
@@ -417,5 +419,6 @@ FAMILIES = (
         build=_sign,
         limits=_limits,
         inverse=True,
+        work="a noisy sign per coordinate",
     ),
 )

@@ -9,7 +9,7 @@ Source   Guo et al. (ICML 2023), section "Vector MVU"; Shewchuk (1997) for sums 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatArray, FloatVector
-from quietbit._validate import finite_real, member, require, whole_number
+from quietbit._validate import check_parameters, finite_real, member, require, whole_number
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.chunks import Flat
 from quietbit.kernel.law import two_product
@@ -73,6 +73,23 @@ class Ball:
         object.__setattr__(self, "norm", member(Norm, self.norm, "norm"))
         object.__setattr__(self, "radius", radius)
         object.__setattr__(self, "dimension", whole_number(self.dimension, "dimension", 1, MAX_DIMENSION))
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Any], radius: float, norm: Norm = Norm.L2) -> Ball:
+        """The ball for updates of a model, from its parameters by name: ``Ball.of(model.state_dict(), 1.0)``.
+
+        Arrays that are no parameters (running statistics, counters, masks) are refused, all of them by name.
+
+        >>> Ball.of({"weight": np.zeros((3, 2)), "bias": np.zeros(3)}, 1.0).dimension
+        9
+        """
+        require(isinstance(parameters, Mapping), "parameters", type(parameters).__name__, "a dict of arrays by name")
+        for name, array in parameters.items():
+            fine = hasattr(array, "shape") and hasattr(array, "dtype")
+            require(fine, f"parameter {name!r}", type(array).__name__, "an array")
+        kinds = {name: str(getattr(array.dtype, "name", array.dtype)) for name, array in parameters.items()}
+        check_parameters((str(name), kind.removeprefix("torch.")) for name, kind in kinds.items())
+        return cls(norm, radius, sum(math.prod(array.shape) for array in parameters.values()))
 
     def contains(self, update: FloatArray) -> bool:
         """Whether the norm, as a real number, is at most the radius; refuses what `clip` refuses."""

@@ -83,13 +83,15 @@ class Layout:
 class Error:
     """How far a decoded coordinate is off: ``squared`` at a true value of 0, in the units of the update.
 
-    ``gain`` is the slope of the decoded mean at 0: 1 where decoding is unbiased to first order; ``squared`` is what
-    remains after dividing by it where codes have no unit (`Sign`). ``bias`` is the decoded mean at 0.
+    ``gain`` is the slope of the decoded mean at 0: 1 where decoding is unbiased to first order. ``squared`` is what
+    remains after dividing by it, so that decoders which differ by a factor are alike. ``bias``: the decoded mean at 0.
+    ``unitless``: decoded values are no updates, whatever the gain, until somebody divides by it (`Sign`).
     """
 
     squared: float
     gain: float = 1.0
     bias: float = 0.0
+    unitless: bool = False
 
 
 class Accumulator(Protocol):

@@ -1,27 +1,34 @@
-"""Calibration: the most accurate mechanism of a family that meets a target.
+"""Calibration: the most accurate mechanism of a family that meets a target, or of all families.
 
 Idea     the family knows how to look; the account is that of the mechanism itself, so the guarantee never exceeds the
          target, whatever the search did. Beside the error stands the Gaussian's at the same target.
+         ``auto`` asks every family there is and takes the one that sends least among those of nearly the least error.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TypeAlias, final
 
-from quietbit._validate import require
+from quietbit._validate import InvalidParameter, QuietbitError, require
 from quietbit.design.table import Design
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Error, Mechanism
-from quietbit.mechanism.family import Choices, Target
+from quietbit.mechanism.expectation import expectation
+from quietbit.mechanism.family import Choices, Target, is_baseline
 from quietbit.mechanism.projected import Projected, ProjectedSamples, project
-from quietbit.mechanism.registry import family
+from quietbit.mechanism.registry import families, family
 from quietbit.mechanism.watched import Watched
 from quietbit.privacy.guarantee import Adjacency, Guarantee
 
-__all__ = ["Calibration", "calibrate"]
+__all__ = ["AUTO", "AUTO_RULE", "Alternative", "Calibration", "alternatives", "calibrate", "smallest_of_the_best"]
+
+AUTO = "auto"  # in place of a family's word: whichever serves best
+AUTO_RULE = "of the mechanisms within 5 % of the least error, the one that sends the fewest bytes"
+NEARLY = 1.05  # how much more error is worth sending less
 
 Priced: TypeAlias = Callable[[Mechanism], Guarantee]
 
@@ -31,12 +38,13 @@ Priced: TypeAlias = Callable[[Mechanism], Guarantee]
 class Calibration:
     """A mechanism that meets a target, what it guarantees, and what it costs in accuracy.
 
-    ``squared_error`` is the expected squared error of a decoded coordinate whose true value is 0 (for `Sign`,
-    whose +1 and -1 have no unit, after dividing by its slope at 0); ``gaussian_squared_error`` is the same for
-    a Gaussian calibrated to the same target on the L2 ball of the same radius. ``saturated`` says that the
-    target allows more than this kind of mechanism can be made to reveal with a certificate, so that the
-    guarantee is more than 1e-4 below it: one release of I-MVU or MVU at an epsilon of 30 and more, where
-    probabilities meet the accuracy of the sampler and of the doubles that hold them.
+    ``squared_error`` is the expected squared error of a decoded coordinate whose true value is 0, after dividing by the
+    slope of its mean there (which is 1 but for `Sign`, whose +1 and -1 have no unit, and for the decoder ``alphabet``);
+    ``gaussian_squared_error`` is the same for a Gaussian calibrated to the same target on the L2 ball of the same
+    radius. ``saturated`` says that the target allows more than this kind of mechanism can be made to reveal with a
+    certificate, so that the guarantee is more than 1e-4 below it: one release of I-MVU or MVU at an epsilon of 30 and
+    more, where probabilities meet the accuracy of the sampler and of the doubles that hold them. ``reason`` says why
+    ``auto`` took this mechanism.
     """
 
     mechanism: Mechanism
@@ -45,11 +53,33 @@ class Calibration:
     error: Error
     gaussian_squared_error: float
     saturated: bool
+    reason: str = ""
 
     @property
     def squared_error(self) -> float:
         """Of a decoded coordinate whose true value is 0."""
         return self.error.squared
+
+    @property
+    def relative_error(self) -> float:
+        """The squared error over the Gaussian's."""
+        return self.error.squared / self.gaussian_squared_error
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One way to meet a target: a family's word, whether few coordinates are kept, and what came of it.
+
+    Where the target is out of reach there is no calibration, and ``refusal`` is the sentence that says why. A
+    ``baseline`` is there to be compared with, and never chosen.
+    """
+
+    mechanism: str
+    keep: int | str | None
+    calibration: Calibration | None
+    refusal: str = ""
+    baseline: bool = False
 
 
 def calibrate(
@@ -76,7 +106,8 @@ def calibrate(
     Args:
         mechanism: the word of a family: ``imvu`` (solves for the design's epsilon, or for beta where a design is
             given), ``vmvu`` (designs its profile), ``mvu``, ``gaussian``, ``laplace``, ``sign`` (of the noise that
-            fits the ball's norm), ``skellam``, or that of another package.
+            fits the ball's norm), ``skellam``, or that of another package; ``auto`` for whichever serves best: of those
+            within 5 % of the least error, the one that sends the fewest bytes.
         ball: where updates lie.
         epsilon: the target for all releases of one party together; met to a relative 1e-4 from below.
         delta: in [0, 1); at 0 only pure mechanisms can answer.
@@ -101,6 +132,11 @@ def calibrate(
     """
     target = Target(epsilon, delta, adjacency, releases)  # type: ignore[arg-type]
     require(isinstance(ball, Ball), "ball", ball, "a Ball")
+    if mechanism == AUTO:
+        unused = Choices(bits, levels, beta, clamp, decoder, design, None)
+        require(unused == Choices(), "mechanism", AUTO, "named where bits, levels, beta, clamp, decoder or design are")
+        ways = alternatives(ball, target, samples=samples, keep=keep, bit_epsilon=bit_epsilon, account=account)
+        return _chosen(ways, target)
     chosen = family(mechanism)
     own = keep if "keep" in chosen.uses else None  # others keep coordinates by a wrapper
     choices = Choices(bits, levels, beta, clamp, decoder, design, own)
@@ -135,6 +171,90 @@ def calibrate(
         gaussian_squared_error=_gaussian_error(ball, target, measured),
         saturated=guarantee.epsilon_upper < target.epsilon * (1 - 1e-4),
     )
+
+
+def alternatives(
+    ball: Ball,
+    target: Target,
+    *,
+    samples: int | None = None,
+    keep: int | str | None = None,
+    bit_epsilon: float | None = None,
+    account: Priced | None = None,
+    baselines: bool = False,
+    report: Callable[[float, str], None] | None = None,
+) -> tuple[Alternative, ...]:
+    """Every family calibrated to the target; on an L2 ball also with as few coordinates kept as cost 1 % of the error.
+
+    With ``keep`` given, that many are kept by all. ``baselines``: those too that are there to be compared with alone.
+    ``report(fraction, message)`` is told what is looked at.
+    """
+    ways: list[tuple[str, int | str | None]] = []
+    for word, one in families().items():
+        only = is_baseline(one)
+        if not only or baselines:
+            ways.append((word, keep))
+        if keep is None and ball.norm is Norm.L2 and samples is None and "keep" not in one.uses and not only:
+            ways.append((word, "auto"))
+    found = []
+    for place, (word, kept) in enumerate(ways):
+        if report is not None:
+            report(place / len(ways), word)
+        look = _looked if account is None else _looked.__wrapped__  # an account of somebody's own is not remembered
+        found.append(look(word, kept, ball, target, samples, bit_epsilon, account))
+    return tuple(found)
+
+
+@lru_cache(maxsize=256)
+def _looked(
+    word: str,
+    keep: int | str | None,
+    ball: Ball,
+    target: Target,
+    samples: int | None,
+    bit_epsilon: float | None,
+    account: Priced | None,
+) -> Alternative:
+    baseline = is_baseline(family(word))
+    try:
+        found = calibrate(
+            word, ball=ball, epsilon=target.epsilon, delta=target.delta, adjacency=target.adjacency,
+            releases=target.releases, samples=samples, keep=keep, bit_epsilon=bit_epsilon, account=account,
+        )  # fmt: skip
+    except QuietbitError as error:
+        return Alternative(word, keep, None, str(error), baseline)
+    return Alternative(word, keep, found, baseline=baseline)
+
+
+def smallest_of_the_best(errors: Sequence[float], sizes: Sequence[int]) -> int:
+    """The place of the smallest size among those whose error is within 5 % of the least; of equals the least error.
+
+    >>> smallest_of_the_best([1.0, 1.02, 1.2], [400, 13, 2])
+    1
+    """
+    enough = NEARLY * min(errors)
+    return min((place for place, error in enumerate(errors) if error <= enough), key=lambda k: (sizes[k], errors[k], k))
+
+
+def _chosen(ways: Sequence[Alternative], target: Target) -> Calibration:
+    """The calibration that ``auto`` stands for, with its reason; refused where nothing reaches the target.
+
+    Only among mechanisms whose decoded mean is the update: whoever asks for one by name knows what to divide by.
+    """
+    reached = [(way.mechanism, way.calibration) for way in ways if way.calibration is not None and not way.baseline]
+    known = [(word, found) for word, found in reached if not found.error.unitless]
+    if not known:
+        said = "; ".join(f"{way.mechanism}: {way.refusal.rstrip('.')}" for way in ways)
+        raise InvalidParameter(f"No mechanism reaches epsilon {target.epsilon:g} here ({said}).")
+    sizes = [found.mechanism.layout.size for _, found in known]
+    errors = [expectation(found.mechanism, cohort=1).loudness ** 2 for _, found in known]
+    place = smallest_of_the_best(errors, sizes)
+    word, best = known[place]
+    against = f", {best.relative_error:.3g} times the Gaussian's" if math.isfinite(best.gaussian_squared_error) else ""
+    size, least = sizes[place], errors[place] / min(errors)
+    close = "the least error of all" if least <= 1 else f"an error within {100 * (least - 1):.1f} % of the least"
+    reason = f"auto took {word}: {close}{against}, and with {size:,} bytes no more to send than any other as accurate."
+    return replace(best, reason=reason)
 
 
 def _gaussian_error(ball: Ball, target: Target, measured: Callable[[Mechanism], float]) -> float:

@@ -29,7 +29,7 @@ from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import check_adjacency
 from quietbit.mechanism.family import MAX_RELEASES
-from quietbit.mechanism.interpolated import Decoder, InterpolatedMVU
+from quietbit.mechanism.interpolated import UNBIASED, Decoder, InterpolatedMVU
 from quietbit.mechanism.projected import Projected, fewest_kept
 from quietbit.mechanism.scaling import MAX_BETA
 from quietbit.privacy.aggregate import MOST_CLIENTS
@@ -86,7 +86,7 @@ def calibrate_sum(
     releases: int = 1,
     bits: int = 1,
     design_epsilon: float | None = None,
-    decoder: Decoder = "unbiased-at-zero",
+    decoder: Decoder = UNBIASED,
     population: int | None = None,
     keep: int | str | None = None,
     mean_norm: float | None = None,
@@ -211,7 +211,10 @@ def _search(account: Callable[[float], float], start: float, target: float) -> t
         if loss < LEAST_BETA:
             break
     if private == 0:
-        raise InvalidParameter(f"epsilon must be larger for this many clients and releases, got {target!r}.")
+        raise InvalidParameter(
+            f"epsilon must be larger for this many clients and releases (more clients in a sum or fewer releases would "
+            f"help), got {target!r}."
+        )
     return private, value
 
 
@@ -219,5 +222,6 @@ def root(account: Callable[[float], float], low: float, high: float, target: flo
     """The largest loss within a factor 1 + 1e-9 of the boundary that meets the target, by halving the logarithm."""
     if account(high) <= target:
         return high
-    require(account(low) <= target, "epsilon", target, f"at least {account(low):.3g}")
+    least = account(low)
+    require(least <= target, "epsilon", target, f"at least {least:.3g} (more clients or fewer releases would help)")
     return nearest_that_holds(lambda loss: account(loss) <= target, low, high, relative=1e-9, by_ratio=True)

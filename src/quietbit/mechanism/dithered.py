@@ -192,6 +192,7 @@ class _Family:
     kinds: tuple[type, ...] = (DitheredMVU,)
     uses: tuple[str, ...] = ("bits", "levels")
     strength: str = "design_epsilon"
+    work: str = "a random rounding and a code drawn per coordinate"
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> DitheredMVU:
         """The mechanism of a design of this epsilon, with enough levels for dithering to cost little."""

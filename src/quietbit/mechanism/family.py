@@ -20,9 +20,19 @@ from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Mechanism
 from quietbit.privacy.guarantee import Adjacency, check_delta
 
-__all__ = ["Account", "Choices", "Family", "SearchedFamily", "Target", "largest_private"]
+__all__ = [
+    "FEWER",
+    "Account",
+    "Choices",
+    "Family",
+    "SearchedFamily",
+    "Target",
+    "is_baseline",
+    "largest_private",
+]
 
 ACCURACY = 2e-5
+FEWER = "fewer releases or another mechanism would help"
 MAX_RELEASES = 10**9
 
 Account: TypeAlias = Callable[[Mechanism], float]  # the epsilon that a mechanism costs the most exposed party
@@ -112,7 +122,8 @@ class SearchedFamily:
     """A family whose strength is found by search: ``build`` makes the mechanism of a loss.
 
     ``limits`` gives the least and the largest loss; ``inverse`` says that the strength is one over the loss, as for
-    noise. A ``baseline`` is there to be compared with: it answers to its word, and nothing else ever picks it.
+    noise. ``work`` says what a client computes, for comparisons; ``remedy`` what would make a smaller target possible.
+    A ``baseline`` is there to be compared with: it answers to its word, and nothing else ever picks it.
     """
 
     name: str
@@ -122,6 +133,8 @@ class SearchedFamily:
     build: Callable[[Ball, float, Choices], Mechanism]
     limits: Callable[[Ball, Choices], tuple[float, float]]
     inverse: bool = False
+    work: str = ""
+    remedy: str = FEWER
     baseline: bool = False
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> Mechanism:
@@ -136,10 +149,17 @@ class SearchedFamily:
         def measured(loss: float) -> float:
             return account(self.build(ball, loss, choices))
 
-        return self.build(ball, largest_private(measured, low, high, target.epsilon, self.name), choices)
+        return self.build(ball, largest_private(measured, low, high, target.epsilon, self.name, self.remedy), choices)
 
 
-def largest_private(account: Callable[[float], float], low: float, high: float, target: float, name: str) -> float:
+def is_baseline(family: Family) -> bool:
+    """Whether a family is there to be compared with alone; those of other packages need not say that they are not."""
+    return bool(getattr(family, "baseline", False))
+
+
+def largest_private(
+    account: Callable[[float], float], low: float, high: float, target: float, name: str, remedy: str = FEWER
+) -> float:
     """The largest loss found with account(loss) <= target; the bracket's lower end is always private."""
 
     def safe(loss: float) -> float:
@@ -151,7 +171,7 @@ def largest_private(account: Callable[[float], float], low: float, high: float, 
     value = account(low)
     if math.isinf(value):
         raise InvalidParameter(f"delta must be above 0 here: {name} has no account at delta 0 for this ball.")
-    require(value <= target, "epsilon", target, f"at least {value:.4g}, the least that {name} reaches here")
+    require(value <= target, "epsilon", target, f"at least {value:.4g}, the least that {name} reaches here ({remedy})")
     private = low
     revealing, above = _first_above(safe, low, high, target)
     if above <= target:

@@ -52,12 +52,13 @@ from quietbit.privacy.interpolated import interpolated_l1_curve, interpolated_l2
 from quietbit.privacy.release import Release
 from quietbit.privacy.sample_level import sample_share
 
-__all__ = ["FAMILIES", "Decoder", "InterpolatedMVU"]
+__all__ = ["FAMILIES", "UNBIASED", "Decoder", "InterpolatedMVU"]
 
 MIN_BETA = 1e-6
 EVEN = 1e-9
 LEAST_SHARE, MOST_SHARE = 0.1, 0.25
 Decoder: TypeAlias = Literal["alphabet", "unbiased-at-zero"]
+UNBIASED: Decoder = "unbiased-at-zero"
 
 
 @final
@@ -67,15 +68,16 @@ class InterpolatedMVU:
 
     ``beta`` spreads small coordinates over the design's range; ``clamp`` cuts inputs to [0, 1], as the
     published code does, where the paper lets the end segments continue. ``decoder`` says which values symbols
-    stand for on the server: the design's alphabet, or that alphabet rescaled to be unbiased to first order
-    at a coordinate of zero. It changes no privacy.
+    stand for on the server: the design's alphabet rescaled to be unbiased to first order at a coordinate of zero, or
+    the alphabet itself, as in the paper, which stretches small coordinates by the error's ``gain`` (1.04 to 9 in its
+    experiments, and with it the step of whoever trains). It changes no privacy.
     """
 
     design: Design
     ball: Ball
     beta: float = 1.0
     clamp: bool = False
-    decoder: Decoder = "alphabet"
+    decoder: Decoder = UNBIASED
     scaling: Scaling = field(init=False, repr=False, compare=False)
     sampler: Sampler = field(init=False, repr=False, compare=False)
     values: FloatVector = field(init=False, repr=False, compare=False)
@@ -91,7 +93,7 @@ class InterpolatedMVU:
         object.__setattr__(self, "scaling", scaling)
         object.__setattr__(self, "sampler", scaling.sampler(self.design))
         alphabet = self.design.alphabet
-        if self.decoder == "unbiased-at-zero":
+        if self.decoder == UNBIASED:
             alphabet = _unbiased_at_centre(self.design)
         values = (2 * alphabet - 1) * (self.ball.radius / self.beta)
         values.setflags(write=False)
@@ -125,7 +127,7 @@ class InterpolatedMVU:
         """By enumeration at a coordinate of zero; the gain is the slope of the mean there."""
         bias, step = self.expectation(0.0), self.ball.radius * 2.0**-20
         gain = (self.expectation(step) - self.expectation(-step)) / (2 * step)
-        return Error(self.variance(0.0) + bias**2, gain, bias)
+        return Error((self.variance(0.0) + bias**2) / gain**2, gain, bias)
 
     def distribution(self, value: float) -> FloatVector:
         """The probabilities of all symbols for an update's coordinate of this value."""
@@ -237,7 +239,7 @@ def _unbiased_at_centre(design: Design) -> FloatVector:
 
 
 def _build(ball: Ball, loss: float, choices: Choices) -> InterpolatedMVU:
-    clamp, decoder = bool(choices.clamp), cast(Decoder, choices.decoder or "unbiased-at-zero")
+    clamp, decoder = bool(choices.clamp), cast(Decoder, choices.decoder or UNBIASED)
     if choices.design is not None:
         return InterpolatedMVU(choices.design, ball, loss, clamp, decoder)
     design = closed_design(DesignSpec(choices.levels or 2, choices.bits or 1, loss))
@@ -270,6 +272,7 @@ class _Family:
     kinds: tuple[type, ...] = (InterpolatedMVU,)
     uses: tuple[str, ...] = ("bits", "levels", "beta", "clamp", "decoder", "design")
     strength: str = "design_epsilon"
+    work: str = "a code drawn per coordinate"
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> InterpolatedMVU:
         """The mechanism of a design of this epsilon: the one given among the choices, or else the best there is."""

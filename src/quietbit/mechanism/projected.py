@@ -181,6 +181,11 @@ class Projected:
         inner: Error = self.inner.error()
         return replace(inner, squared=inner.squared + self._projection(self.ball.radius))
 
+    @property
+    def shared_error(self) -> float:
+        """The part of the squared error that all clients of a round have in common, so that no mean averages it out."""
+        return self._projection(self.ball.radius) if self.rows is not None else 0.0
+
     def expectation(self, value: float) -> float:
         """The inner mechanism's gain times the value, as far as the second clip leaves it unbiased."""
         return float(self.inner.error().gain) * check_value(self.ball, value)

@@ -217,5 +217,7 @@ FAMILIES = (
         build=lambda ball, loss, choices: Skellam(ball, 1 / loss, choices.bits or 16),
         limits=lambda ball, choices: (1 / MAX_MULTIPLIER, 1 / MIN_MULTIPLIER),
         inverse=True,
+        work="a rotation, a random rounding and a Skellam draw per coordinate",
+        remedy="16 bits, fewer coordinates, fewer releases, or vmvu, which has no integers to round to, would help",
     ),
 )

@@ -105,7 +105,6 @@ def compare_calibration(found: SumCalibration, epsilon: float) -> tuple[SumRow, 
         delta=delta,
         adjacency=adjacency,
         releases=releases,
-        decoder="unbiased-at-zero",
     )
     secure, width = Trust.SECURE_AGGREGATION, mechanism.bits
     many = "one bit" if width == 1 else f"{width} bits"

@@ -87,15 +87,16 @@ from quietbit.mechanism.base import (
     check_value,
     refuse_samples,
 )
-from quietbit.mechanism.family import Account, Choices, Target
+from quietbit.mechanism.family import FEWER, Account, Choices, Target
 from quietbit.mechanism.projected import check_rotated, fewest_kept
 from quietbit.mechanism.solve_profile import solve_profile
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.curve import FunctionCurve, PureCurve, with_delta, with_slack
 from quietbit.privacy.dominating import DominatingCurve
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
-from quietbit.privacy.profile import BLUR, profile_curve
+from quietbit.privacy.profile import BLUR, profile_blanket, profile_curve
 from quietbit.privacy.release import Release
+from quietbit.privacy.shuffle import BlanketPair
 
 __all__ = ["FAMILIES", "VectorMVU", "fewest_coordinates"]
 
@@ -207,6 +208,21 @@ class VectorMVU:
         curve = with_slack(pair, slack)
         everywhere = self._everywhere(pair, slack, curve.pure_epsilon_upper()) if self.seeded else None
         return Release(with_delta(curve, lost, everywhere=everywhere), which, Unit.CLIENT, Trust.LOCAL)
+
+    def blanket(self, adjacency: Adjacency) -> BlanketPair | None:
+        """What hides a release among others': every weight is at least the smallest, so N(0, I) is the blanket.
+
+        None where z itself is sent. Densities are within e^s of the blurred profile's. A convex function of U - a V
+        that does not decrease, with slope at most 1, is submodular in (t, t'), so summing by parts as in 4. its mean
+        moves by at most (2 + a) n (e + c); its worst pair is t' = -t again, and the corners of a rectangle bound what
+        lies inside.
+        """
+        which = check_adjacency(adjacency)
+        if not self.seeded:
+            return None
+        slack, _ = self._sampling()
+        error = round_up(1.02 * self.profile.largest * (law_error_upper(self.keep) + self._draws), 1e-14)
+        return profile_blanket(self.profile, which, BLUR, slack, error)
 
     def error(self) -> Error:
         """Noise and projection of an update on the sphere, relative to which shorter ones fare better."""
@@ -361,6 +377,7 @@ class _Family:
     kinds: tuple[type, ...] = (VectorMVU,)
     uses: tuple[str, ...] = ("keep",)
     strength: str = "design_epsilon"
+    work: str = "a rotation, then a search among seeds"
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> VectorMVU:
         """The mechanism of the step that is purely private at this epsilon for one release, replace-one."""
@@ -376,12 +393,8 @@ class _Family:
             found = _with_rows(profile, ball, choices)
             reached = account(found)
             searched = found.seeded or target.delta > 0
-            require(
-                searched,
-                "delta",
-                target.delta,
-                f"above 0 at this epsilon: vmvu would look at {profile.largest:.3g} seeds",
-            )
+            rule = f"above 0 at this epsilon (vmvu would look at {profile.largest:.3g} seeds), or epsilon smaller"
+            require(searched, "delta", target.delta, rule)
             if reached <= target.epsilon:
                 return found
             over = reached - target.epsilon if math.isfinite(reached) else 1e-6 * target.epsilon
@@ -391,7 +404,7 @@ class _Family:
             aim -= over / slope + target.epsilon * 1e-9 * 4**number  # a margin that grows ends the search
             if not aim > 0:
                 break
-        require(False, "epsilon", target.epsilon, f"at least {reached:.4g}, the least that vmvu reaches here")
+        require(False, "epsilon", target.epsilon, f"at least {reached:.4g}, the least that vmvu reaches here ({FEWER})")
         return found
 
 

@@ -142,8 +142,9 @@ class Watched:
 
     def error(self) -> Error:
         """The inner mechanism's, in units of this clip."""
-        found, ratio = self.inner.error(), 1 / self._ratio
-        return Error(found.squared * ratio**2, found.gain, found.bias * ratio)
+        found: Error = self.inner.error()
+        ratio = 1 / self._ratio
+        return replace(found, squared=found.squared * ratio**2, bias=found.bias * ratio)
 
     def expectation(self, value: float) -> float:
         """The inner mechanism's, in units of this clip."""

@@ -56,7 +56,8 @@ def keeper_for(
     if simulation is None or _in_supernode():
         raise InvalidParameter(
             "This node has no policy, and releases nothing without one: its owner makes it with `quietbit node init` "
-            "and names it in the node config as quietbit.policy (or quietbit.gatekeeper, with `quietbit node serve`)."
+            "and names it as quietbit.policy (or quietbit.gatekeeper, with `quietbit node serve`) in Flower's node "
+            "config, or in the properties of NVFlare's privacy.json."
         )
     return Kept(simulation, StateLedger(values), Vault(sealed, simulation_key))
 

@@ -5,8 +5,8 @@ Idea     a model is a dict of arrays; those that are learnt, in the order in whi
          taken in double precision, whatever the arrays' type. Arrays that are kept (`quietbit.keep`) are never
          read on the client, and the server's stay as they are.
 
-Refused: arrays of anything but floats that are not kept (counters, masks), a reply with other names or shapes, a
-model without a learnt entry. Names and shapes are public; no value is ever put into a refusal.
+Refused, all by name: arrays that are no parameters and are not kept (running statistics, counters, masks); a reply with
+other names or shapes, a model without a learnt entry. Names and shapes are public; no value is ever put into a refusal.
 """
 
 from __future__ import annotations
@@ -18,13 +18,21 @@ from typing import Any, final
 import numpy as np
 
 from quietbit._typing import FloatVector
-from quietbit._validate import InvalidParameter, require
+from quietbit._validate import InvalidParameter, check_parameters, require
 from quietbit.node.settings import RunSettings
 
-__all__ = ["Layout"]
+__all__ = ["Layout", "NotFinite"]
 
 FLOATS = ("float16", "float32", "float64")
 STYPE = "numpy.ndarray"
+REMEDY = (
+    "where the model is made, for server and nodes, turn its BatchNorm into GroupNorm (quietbit.group_norm), or list "
+    'arrays that nobody is to send in quietbit.keep, as "*.running_*, *.num_batches_tracked": the server\'s then stay'
+)
+
+
+class NotFinite(InvalidParameter):
+    """A model with a NaN or an infinity in it."""
 
 
 @final
@@ -38,15 +46,13 @@ class Layout:
     @classmethod
     def of(cls, arrays: Mapping[str, Any], settings: RunSettings) -> Layout:
         """The layout of an ArrayRecord; only descriptions are looked at."""
-        learnt, kept = [], []
-        for name, array in arrays.items():
-            if settings.keeps(name):
-                kept.append(name)
-                continue
-            rule = ", ".join(FLOATS) + f", or {name!r} listed in quietbit.keep"
-            require(array.dtype in FLOATS and array.stype == STYPE, f"type of array {name!r}", array.dtype, rule)
-            learnt.append((name, tuple(array.shape), array.dtype))
-        layout = cls(tuple(learnt), tuple(kept))
+        kept = tuple(name for name in arrays if settings.keeps(name))
+        rest = {name: array for name, array in arrays.items() if name not in kept}
+        check_parameters(((name, array.dtype) for name, array in rest.items()), REMEDY)
+        for name, array in rest.items():
+            fine = array.dtype in FLOATS and array.stype == STYPE
+            require(fine, f"type of array {name!r}", f"{array.dtype} ({array.stype})", ", ".join(FLOATS))
+        layout = cls(tuple((name, tuple(array.shape), array.dtype) for name, array in rest.items()), kept)
         require(layout.dimension > 0, "number of learnt parameters", layout.dimension, "at least 1")
         return layout
 
@@ -57,10 +63,14 @@ class Layout:
 
     def values(self, arrays: Mapping[str, Any]) -> list[FloatVector]:
         """Every learnt array in double precision; one that is not finite is refused."""
-        found = [_flat(arrays[name], name, shape) for name, shape, _ in self.learnt]
-        for (name, _, _), part in zip(self.learnt, found, strict=True):
-            require(bool(np.isfinite(part).all()), f"array {name!r}", "others", "of finite numbers")
-        return found
+        self.check_finite(arrays)
+        return [_flat(arrays[name], name, shape) for name, shape, _ in self.learnt]
+
+    def check_finite(self, arrays: Mapping[str, Any]) -> None:
+        """Refuse a model with a NaN or an infinity among what is learnt; all such arrays are named."""
+        spoilt = [n for n, shape, _ in self.learnt if not bool(np.isfinite(_flat(arrays[n], n, shape)).all())]
+        if spoilt:
+            raise NotFinite(f"The model must be of finite numbers, and is not in {', '.join(spoilt)}.")
 
     def difference(self, received: list[FloatVector], trained: Mapping[str, Any]) -> list[FloatVector]:
         """``received - trained`` of every learnt array, in order; a reply of another shape is refused."""
@@ -82,7 +92,8 @@ class Layout:
         for name, shape, kind in self.learnt:
             stop = start + _size(shape)
             moved = _flat(arrays[name], name, shape) - mean[start:stop]
-            found[name], start = moved.astype(kind).reshape(shape), stop
+            with np.errstate(over="ignore"):  # what its type cannot hold is infinite, as `check_finite` will find
+                found[name], start = moved.astype(kind).reshape(shape), stop
         return found
 
 

@@ -167,7 +167,7 @@ class Policy:
         require(self.smallest_clip <= self.largest_clip, "smallest-clip", self.smallest_clip, rule)
         put(self, "runs", _words(self.runs, "runs"))
         put(self, "trust", tuple(member(Trust, word, "trust") for word in _listed(self.trust, "trust")))
-        known = bool(self.trust) and Trust.CENTRAL not in self.trust
+        known = bool(self.trust) and set(self.trust) <= {Trust.LOCAL, Trust.SECURE_AGGREGATION}
         require(known, "trust", [word.value for word in self.trust], "local, secure-aggregation or both")
         put(self, "metrics", _words(self.metrics, "metrics"))
         put(self, "pricing_seconds", finite_real(self.pricing_seconds, "pricing-seconds"))

@@ -7,35 +7,41 @@ Idea     the server cannot know whether a release that did not arrive was never 
 
 For a node that keeps its id through the run this is an upper bound on what it released in the run, and equal to the
 node's own ledger where nothing was lost and both count on the same honest clients. A SuperNode that restarts may come
-back under another id and is then another node here; what it spent in other runs is not known here at all. The node's
-own ledger knows both.
+back under another id and is then another node here; what it spent in other runs is not known here at all, and the
+report says so. The node's own ledger knows both. `quietbit report` makes a page of a report that was saved.
 """
 
 from __future__ import annotations
 
-import json
+import math
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
+from quietbit._files import write_json
 from quietbit.node.filter import Cap, Price
 from quietbit.node.settings import RunSettings
 from quietbit.privacy.guarantee import Guarantee, Unit
+from quietbit.privacy.observers import Observers
 
 __all__ = ["Account", "NodeReport", "Participation", "Report", "RoundReport"]
 
+FORMAT, VERSION = "quietbit federated run", 1  # of the saved JSON
 SHOWN = 12  # nodes and reasons in the table; the JSON has them all
+COUNTS = "asked  answered  declined  failed  refused"
 
 
 @final
 @dataclass(slots=True)
 class Participation:
-    """Counts of one node: questions, valid releases, replies that said no, releases that were refused."""
+    """Counts of one node: questions, valid releases, replies that said no, no reply, releases that were refused."""
 
     asked: int = 0
     answered: int = 0
     declined: int = 0
+    failed: int = 0
     refused: int = 0
 
     @property
@@ -70,18 +76,23 @@ class Account:
 @final
 @dataclass(frozen=True, slots=True)
 class RoundReport:
-    """One round: how many were asked, answered, said no and were refused (with reasons), and the bytes sent.
+    """One round: how many were asked, and what became of it (with reasons); the bytes sent.
+
+    Nodes that ``answered`` are in the mean. Those that ``declined`` say that they released nothing; those that
+    ``failed`` did not reply, or something failed on the way: they may have released. Replies that are no valid
+    release are ``refused``. ``epsilon_upper`` is that of the worst client when the round was over.
 
     ``uplink_payload`` counts payloads alone, ``uplink`` and ``downlink`` whole messages as the engine serialises them.
-    A round without a valid release is ``skipped``: the model and the inner strategy stay as they were. Of a masked
-    sum, ``steps`` says how many sent keys, shares, their vector, and shares for unmasking. ``clip`` is that of the
-    round, where it moves.
+    A round without a valid release, or that would leave a model that is not finite, is ``skipped``: the model stays
+    as it was. Of a masked sum, ``steps`` says how many sent keys, shares, their vector, and shares for unmasking.
+    ``clip`` is that of the round, where it moves.
     """
 
     round: int
     asked: int
     answered: int
     declined: int
+    failed: int
     refused: int
     skipped: bool
     uplink_payload: int
@@ -90,6 +101,7 @@ class RoundReport:
     reasons: tuple[str, ...]
     steps: tuple[int, ...] = ()
     clip: float | None = None
+    epsilon_upper: float = 0.0
 
 
 @final
@@ -101,6 +113,7 @@ class NodeReport:
     asked: int
     answered: int
     declined: int
+    failed: int
     refused: int
     releases: int
     epsilon_upper: float
@@ -109,7 +122,11 @@ class NodeReport:
 @final
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What happened in a run so far; `print` it, or `save` it."""
+    """What happened in a run so far; `print` it, or `save` it.
+
+    ``scores`` are the numbers that the server's own ``evaluate_fn`` found, each with its round.
+    It names nodes, and rounds in which one did not answer: where their order is secret, it is for the server alone.
+    """
 
     settings: RunSettings
     run: int
@@ -118,6 +135,8 @@ class Report:
     rounds: tuple[RoundReport, ...]
     nodes: tuple[NodeReport, ...]
     guarantee: Guarantee | None
+    scores: tuple[Mapping[str, float], ...] = ()
+    observers: Observers | None = None
 
     @property
     def uplink(self) -> int:
@@ -130,19 +149,20 @@ class Report:
         return sum(entry.downlink for entry in self.rounds)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; ids of runs and nodes are words, being too long for JSON's numbers."""
-        values: dict[str, Any] = asdict(self)
+        """Plain values; ids of runs and nodes are words, being too long for JSON's numbers, and no bound is null."""
+        values: dict[str, Any] = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        values["scores"] = [{name: _finite(value) for name, value in entry.items()} for entry in self.scores]
         values["rounds"] = [
-            {**asdict(entry), "reasons": list(entry.reasons), "steps": list(entry.steps)} for entry in self.rounds
+            _plain(entry) | {"reasons": list(entry.reasons), "steps": list(entry.steps)} for entry in self.rounds
         ]
         values["run"] = str(self.run)
         values["settings"] = self.settings.to_run_config()
-        values["nodes"] = [{**asdict(entry), "node": str(entry.node)} for entry in self.nodes]
+        values["nodes"] = [_plain(entry) | {"node": str(entry.node)} for entry in self.nodes]
         values["guarantee"] = None
         if self.guarantee is not None:
             held = self.guarantee
             values["guarantee"] = {
-                "epsilon_upper": held.epsilon_upper,
+                "epsilon_upper": _finite(held.epsilon_upper),
                 "delta": held.delta,
                 "unit": held.unit.value,
                 "adjacency": held.adjacency.value,
@@ -150,37 +170,67 @@ class Report:
                 "min_honest_clients": self.settings.min_honest_clients,
                 "sentence": held.sentence(),
             }
+        values["observers"] = None
+        if self.observers is not None:
+            pair = self.observers
+            values["observers"] = {
+                "server_epsilon_upper": pair.server.epsilon_upper,
+                "result_epsilon_upper": pair.result.epsilon_upper if pair.result is not None else None,
+                "crowd": pair.crowd,
+                "shuffles": pair.shuffles,
+                "secret_order": pair.secret_order,
+                "sentence": pair.sentence(),
+            }
         return values | {"uplink": self.uplink, "downlink": self.downlink}
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the JSON."""
-        place = Path(path)
-        place.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
-        return place
+        """Write the JSON, from which `quietbit report` makes a page; the file appears whole or not at all."""
+        return write_json(Path(path), self.to_json())
 
     def __str__(self) -> str:
-        head = "round  asked  answered  declined  refused      uplink    downlink"
-        lines = [f"quietbit: run {self.run}, {self.dimension:,} parameters, mechanism {self.identity[:16]}", head]
+        lines = [
+            f"quietbit: run {self.run}, {self.dimension:,} parameters, mechanism {self.identity[:16]}",
+            "Rounds, with the bytes of whole messages",
+            f"round  {COUNTS}      uplink    downlink",
+        ]
         for entry in self.rounds:
             note = f"  {' > '.join(map(str, entry.steps))}" if entry.steps else ""
             note += "" if entry.clip is None else f"  clip {entry.clip:.3g}"
             note += "  skipped" if entry.skipped else ""
-            lines.append(
-                f"{entry.round:5}  {entry.asked:5}  {entry.answered:8}  {entry.declined:8}  {entry.refused:7}"
-                f"  {entry.uplink:10,}  {entry.downlink:10,}{note}"
-            )
-        lines += ["                node  asked  answered  declined  refused  releases  epsilon <="]
+            lines.append(f"{entry.round:5}  {_counts(entry)}  {entry.uplink:10,}  {entry.downlink:10,}{note}")
+        lines += [
+            "Nodes, in this run (what a node released in other runs is in its own ledger)",
+            f"                node  {COUNTS}  releases  epsilon <=",
+        ]
         for node in self.nodes[:SHOWN]:
-            lines.append(
-                f"{node.node:20}  {node.asked:5}  {node.answered:8}  {node.declined:8}  {node.refused:7}"
-                f"  {node.releases:8}  {node.epsilon_upper:10.4g}"
-            )
+            lines.append(f"{node.node:20}  {_counts(node)}  {node.releases:8}  {node.epsilon_upper:10.4g}")
         if len(self.nodes) > SHOWN:
             lines.append(f"... and {len(self.nodes) - SHOWN} more nodes")
         reasons = [f"round {entry.round}: {reason}" for entry in self.rounds for reason in entry.reasons]
-        lines += reasons[:SHOWN] + ([f"... and {len(reasons) - SHOWN} more"] if len(reasons) > SHOWN else [])
-        if self.guarantee is not None:
-            honest = self.settings.min_honest_clients
-            counted = f" It counts on {honest} honest clients in every sum." if honest else ""
-            lines.append(f"The worst client: {self.guarantee.sentence()}{counted}")
+        lines += ["What went wrong", *reasons[:SHOWN]] if reasons else []
+        lines += [f"... and {len(reasons) - SHOWN} more"] if len(reasons) > SHOWN else []
+        lines += [self.promise()] if self.guarantee is not None else []
+        lines += [self.observers.second()] if self.observers is not None else []
         return "\n".join(lines)
+
+    def promise(self) -> str:
+        """The guarantee of the worst client in words; of a run that has not begun there is none."""
+        if self.guarantee is None:
+            return "Nothing was released."
+        honest = self.settings.min_honest_clients
+        counted = f" It counts on {honest} honest clients in every sum." if honest else ""
+        return f"The worst client, in this run: {self.guarantee.sentence()}{counted}"
+
+
+def _plain(entry: RoundReport | NodeReport) -> dict[str, Any]:
+    return asdict(entry) | {"epsilon_upper": _finite(entry.epsilon_upper)}
+
+
+def _finite(value: float) -> float | None:
+    """JSON knows no infinity."""
+    return value if math.isfinite(value) else None
+
+
+def _counts(entry: RoundReport | NodeReport) -> str:
+    """The columns of `COUNTS`."""
+    return f"{entry.asked:5}  {entry.answered:8}  {entry.declined:8}  {entry.failed:6}  {entry.refused:7}"

@@ -7,7 +7,7 @@ Symbols  keys are written ``quietbit.<name>`` in a flat config, or in a table ``
 
 | key | meaning | default |
 |---|---|---|
-| `quietbit.mechanism` | `imvu`, `mvu`, `gaussian`, `laplace`, `sign` or `skellam` | required |
+| `quietbit.mechanism` | `imvu`, `vmvu`, `mvu`, `gaussian`, `laplace`, `sign`, `skellam`, or `auto` | required |
 | `quietbit.clip` | radius of the ball that the difference of parameters is clipped to | required |
 | `quietbit.epsilon` | what all releases of one client together may cost | required |
 | `quietbit.adjacency` | `zero-out` or `replace-one` | required |
@@ -22,6 +22,7 @@ Symbols  keys are written ``quietbit.<name>`` in a flat config, or in a table ``
 | `quietbit.clip-rate`, `clip-bit-epsilon` | of a clip that moves, as in `quietbit.plan.plan.RoundPlan` | as there |
 | `quietbit.keep` | arrays that are never sent: names with commas between them, `*` allowed | none |
 | `quietbit.trust` | `local`, or `secure-aggregation`: the server sees sums over clients alone (imvu) | `local` |
+| `quietbit.order` | `open`: the strategy asks whom it likes; `secret`: every node once per epoch, in secret | `open` |
 | `quietbit.server` | `active`: sums are secret from a server that lies; or `honest-but-curious` | for sums |
 | `quietbit.threshold` | t: clients that must stay in a sum of fewer than 3 t / 2 (active) or 2 t | for sums |
 | `quietbit.neighbours`, `share-threshold` | with how many others a client deals, and who recovers its secrets | all |
@@ -31,7 +32,9 @@ Symbols  keys are written ``quietbit.<name>`` in a flat config, or in a table ``
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -54,6 +57,14 @@ REQUIRED = ("mechanism", "clip", "epsilon", "adjacency")
 MOST_RELEASES = 10**9
 TIMEOUT = 600.0
 CLOSE = 1e-4  # how near a calibrated mechanism comes to the budget
+# What a plan calls some of the keys.
+ELSEWHERE = {
+    "cohort": "threshold",
+    "keep": "keep-coordinates",
+    "radius": "clip",
+    "output_bits": "bits",
+    "input_levels": "levels",
+}
 
 
 @final
@@ -85,6 +96,7 @@ class RunSettings:
     clip_rate: float | None = None
     clip_bit_epsilon: float | None = None
     trust: str = "local"
+    order: str = "open"
     server: str | None = None
     threshold: int | None = None
     neighbours: int | None = None
@@ -97,7 +109,8 @@ class RunSettings:
         put = object.__setattr__
         require(self.mechanism != "none", "quietbit.mechanism", self.mechanism, "a private mechanism")
         put(self, "epsilon", finite_real(self.epsilon, "quietbit.epsilon"))
-        put(self, "delta", check_delta(self.delta))
+        with _in_run_config():
+            put(self, "delta", check_delta(self.delta))
         _word([member.value for member in Adjacency], self.adjacency, "quietbit.adjacency")
         require(isinstance(self.keep, str), "quietbit.keep", type(self.keep).__name__, "text")
         self._check_trust()
@@ -115,6 +128,11 @@ class RunSettings:
         """Whom sums count on: named where there are sums, and nowhere else."""
         put = object.__setattr__
         _word([Trust.LOCAL.value, Trust.SECURE_AGGREGATION.value], self.trust, "quietbit.trust")
+        _word(["open", "secret"], self.order, "quietbit.order")
+        if self.secure:
+            require(
+                self.order == "open", "quietbit.order", self.order, "left out for sums, which have their own account"
+            )
         if not self.secure:
             for name in ("server", "threshold", "neighbours", "share_threshold", "min_honest_clients", "timeout"):
                 rule = "left out unless quietbit.trust is secure-aggregation"
@@ -155,9 +173,10 @@ class RunSettings:
             fine = key.startswith(PREFIX) and name in known
             require(fine, "run-config key", key, "one of " + ", ".join(PREFIX + word for word in known))
             ours[name] = value
-        for key in REQUIRED:
-            if key not in ours:
-                raise InvalidParameter(f"run config must have the key {PREFIX}{key}, which is missing.")
+        missing = [PREFIX + key for key in REQUIRED if key not in ours]
+        if missing:
+            many = "the key" if len(missing) == 1 else "the keys"
+            raise InvalidParameter(f"run config must have {many} {', '.join(missing)}, which {_is(missing)} missing.")
         return cls(**{key.replace("-", "_"): value for key, value in ours.items()})
 
     def to_run_config(self) -> dict[str, bool | float | int | str]:
@@ -195,29 +214,30 @@ class RunSettings:
 
     def plan(self, epsilon: float) -> RoundPlan:
         """The same choices in the words of a plan, whose checks and calibration are used, for a budget."""
-        return RoundPlan(
-            self.mechanism,
-            clip=self.clip,
-            adjacency=Adjacency(self.adjacency),
-            norm=member(Norm, self.norm, "quietbit.norm"),
-            epsilon=epsilon,
-            delta=self.delta,
-            trust=Trust(self.trust),
-            releases=self.releases,
-            cohort=self.threshold or 1,
-            min_honest_clients=self.min_honest_clients,
-            design_epsilon=self.design_epsilon,
-            noise_multiplier=self.noise_multiplier,
-            bits=self.bits,
-            levels=self.levels,
-            beta=self.beta,
-            clamp=self.clamp,
-            decoder=self.decoder,
-            keep=self.keep_coordinates,
-            clip_quantile=self.clip_quantile,
-            clip_rate=self.clip_rate,
-            clip_bit_epsilon=self.clip_bit_epsilon,
-        )
+        with _in_run_config():
+            return RoundPlan(
+                self.mechanism,
+                clip=self.clip,
+                adjacency=Adjacency(self.adjacency),
+                norm=member(Norm, self.norm, "quietbit.norm"),
+                epsilon=epsilon,
+                delta=self.delta,
+                trust=Trust(self.trust),
+                releases=self.releases,
+                cohort=self.threshold or 1,
+                min_honest_clients=self.min_honest_clients,
+                design_epsilon=self.design_epsilon,
+                noise_multiplier=self.noise_multiplier,
+                bits=self.bits,
+                levels=self.levels,
+                beta=self.beta,
+                clamp=self.clamp,
+                decoder=self.decoder,
+                keep=self.keep_coordinates,
+                clip_quantile=self.clip_quantile,
+                clip_rate=self.clip_rate,
+                clip_bit_epsilon=self.clip_bit_epsilon,
+            )
 
 
 @lru_cache(maxsize=8)
@@ -227,7 +247,8 @@ def _mechanism(settings: RunSettings, dimension: int) -> Mechanism:
     So the target is lowered until all releases together fit under the node's account of the budget.
     """
     target, cap = settings.epsilon, settings.cap
-    found = settings.plan(target).mechanism_for(dimension)
+    with _in_run_config():
+        found = settings.plan(target).mechanism_for(dimension)
     if settings.releases is None:
         return found
     for _ in range(8):
@@ -239,6 +260,30 @@ def _mechanism(settings: RunSettings, dimension: int) -> Mechanism:
     raise InvalidParameter(
         f"quietbit.epsilon must be one that {settings.mechanism} can meet, got {settings.epsilon!r}."
     )
+
+
+@contextmanager
+def _in_run_config() -> Iterator[None]:
+    """Let a refusal name the run-config key that whoever wrote the run config knows, as ``quietbit.clip``."""
+    try:
+        yield
+    except InvalidParameter as error:
+        head, must, rest = str(error).partition(" must ")
+        names = {field.name for field in fields(RunSettings)} | set(ELSEWHERE)
+        long = {name for name in names if "_" in name}  # the others are ordinary words in the rest of a sentence
+        raise InvalidParameter(_renamed(head, names) + must + _renamed(rest, long)) from None
+
+
+def _renamed(text: str, names: set[str]) -> str:
+    return re.sub(rf"(?<![\w.])({'|'.join(sorted(names))})(?!\w)", _key, text)
+
+
+def _key(name: re.Match[str]) -> str:
+    return PREFIX + ELSEWHERE.get(name[0], name[0]).replace("_", "-")
+
+
+def _is(found: list[str]) -> str:
+    return "is" if len(found) == 1 else "are"
 
 
 def _word(known: list[str], word: Any, name: str) -> None:

@@ -50,8 +50,9 @@ from quietbit.node.release import Keeper, Noted, Ticket, Unusable, public
 from quietbit.node.settings import RunSettings
 from quietbit.nvflare.arrays import named
 from quietbit.nvflare.gate import shut
+from quietbit.privacy.guarantee import Trust
 
-__all__ = ["ASKED", "PrivateUplink", "number_of"]
+__all__ = ["PrivateUplink", "local_settings", "number_of"]
 
 LOGGER = logging.getLogger(__name__)
 TURN = "quietbit.turn"
@@ -64,6 +65,16 @@ _STATES: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()  # by engi
 def number_of(name: str) -> int:
     """The number under which ledgers and frames know a job or a client: 64 bits of the SHA-256 of its name."""
     return int.from_bytes(hashlib.sha256(name.encode("utf-8")).digest()[:8], "little")
+
+
+def local_settings(values: Mapping[str, Any]) -> RunSettings:
+    """The settings of a job; refused where they count on anybody but the client itself."""
+    settings = RunSettings.from_run_config(values)
+    rule = f"{Trust.LOCAL.value}: over NVFlare the server sees every release"
+    require(settings.trust == Trust.LOCAL.value, "quietbit.trust", settings.trust, rule)
+    rule = "open: the controller chooses the clients over NVFlare"
+    require(settings.order == "open", "quietbit.order", settings.order, rule)
+    return settings
 
 
 @final
@@ -217,8 +228,7 @@ class PrivateUplink(Filter):  # type: ignore[misc]
             raise InvalidParameter(
                 "The server's task must carry quietbit's question, and does not: is PrivateReceiver among its filters?"
             )
-        settings = RunSettings.from_run_config(asked["settings"])
-        require(not settings.secure, "quietbit.trust", settings.trust, "local: there are no masked sums over NVFlare")
+        settings = local_settings(asked["settings"])
         name, digits = fl_ctx.get_identity_name(), re.search(r"(\d+)$", fl_ctx.get_identity_name())
         client = int(digits[1]) if digits else None
         run, node = number_of(fl_ctx.get_job_id()), number_of(name)

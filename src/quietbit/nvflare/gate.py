@@ -97,22 +97,14 @@ def _strip(fl_ctx: FLContext) -> None:
 
 @final
 class _Known(dict[str, Any]):
-    """Public properties of all contexts to come; others are not taken in."""
+    """Public properties of all contexts to come; no other is taken in, and none is changed."""
 
     def __init__(self, before: dict[str, Any]) -> None:
         super().__init__({key: value for key, value in before.items() if key in PUBLIC})
 
     def __setitem__(self, key: str, value: Any) -> None:
-        if key in PUBLIC:
+        if key in PUBLIC and key not in self:
             super().__setitem__(key, value)
-
-    def update(self, *others: Any, **values: Any) -> None:
-        for key, value in dict(*others, **values).items():
-            self[key] = value
-
-    def setdefault(self, key: str, default: Any = None) -> Any:
-        self[key] = self.get(key, default)
-        return self.get(key, default)
 
 
 def _watched(execute: Execute, turn_of: TurnOf) -> Execute:
@@ -177,11 +169,11 @@ def _written(result: Any, fl_ctx: FLContext, turn_of: TurnOf) -> Shareable:
     _strip(fl_ctx)
     turn, heads = turn_of(fl_ctx), result if isinstance(result, Shareable) else Shareable()
     content = turn.sealed(result) if turn is not None else None
-    empty = set(heads) <= {ReservedHeaderKey.HEADERS} and heads.get_return_code() in CODES
-    if content is None and not empty:
+    code = ReturnCode.OK if content is not None else heads.get_return_code()
+    if content is None and (code not in CODES or set(heads) != {ReservedHeaderKey.HEADERS}):
         LOGGER.error("quietbit: a result that is not the release of its task is not sent.")
-    code = heads.get_return_code() if content is None and empty else ReturnCode.TASK_RESULT_FILTER_ERROR
-    found = make_reply(ReturnCode.OK if content is not None else code)
+        code = ReturnCode.TASK_RESULT_FILTER_ERROR
+    found = make_reply(code)
     for key in HEAD:
         if heads.get_header(key) is not None:
             found.set_header(key, heads.get_header(key))

@@ -16,10 +16,11 @@ Weights, headers and round are written from the question that was asked, and nev
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, final
 from weakref import WeakKeyDictionary
@@ -38,13 +39,15 @@ from quietbit._typing import FloatVector
 from quietbit._validate import InvalidPayload, refuse_payload, require, whole_number
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.registry import identity_of
+from quietbit.mechanism.watched import Answers
 from quietbit.node.layout import Layout
 from quietbit.node.messages import RECORD, Request, one_line
 from quietbit.node.question import Framed
 from quietbit.node.report import Account, NodeReport, Report, RoundReport
 from quietbit.node.settings import RunSettings
 from quietbit.nvflare.arrays import differences, is_tensor, named
-from quietbit.nvflare.client import number_of
+from quietbit.nvflare.client import local_settings, number_of
+from quietbit.plan.clip import MovingClip
 from quietbit.wire.uplink import Uplink
 
 __all__ = ["NO_WEIGHT", "PrivateReceiver"]
@@ -61,13 +64,34 @@ class _Question:
     """What one client was asked in one task."""
 
     client: str
-    round: int
+    round: _Round
     name: str
     cookies: Any
     layout: Layout
     tensors: frozenset[str]
-    current: int
     open: bool = True
+
+
+@final
+@dataclass(slots=True, eq=False)
+class _Round:
+    """A round: its mechanism, its counts, why some have no answer, and what answers say about a clip that moves."""
+
+    number: int
+    mechanism: Mechanism
+    clip: float | None
+    counts: Counter[str] = field(default_factory=Counter)
+    reasons: list[str] = field(default_factory=list)
+    task_size: int | None = None
+    answers: list[Answers] = field(default_factory=list)
+
+    def about_clip(self) -> Answers | None:
+        """The mean of what single clients said; their bits are independent and lie equally often."""
+        if not self.answers:
+            return None
+        count = len(self.answers)
+        share = sum(answer.share for answer in self.answers) / count
+        return Answers(share, self.answers[0].deviation / math.sqrt(count))
 
 
 @final
@@ -77,36 +101,48 @@ class _Run:
 
     settings: RunSettings
     job: str
-    mechanism: Mechanism
+    mechanism: Any
     account: Account
+    moving: MovingClip | None
     questions: dict[str, _Question] = field(default_factory=dict)
-    rounds: dict[int, Counter[str]] = field(default_factory=dict)
-    reasons: dict[int, list[str]] = field(default_factory=dict)
-    sizes: dict[int, int] = field(default_factory=dict)
+    rounds: dict[int, _Round] = field(default_factory=dict)
+
+    def open(self, number: int) -> _Round:
+        """The round of this number; a new one closes the one before, after which a clip may have moved."""
+        if number not in self.rounds:
+            mechanism, clip = self.mechanism, None
+            if self.moving is not None:
+                if self.rounds:
+                    self.moving.move(next(reversed(self.rounds.values())).about_clip())
+                clip = self.moving.clip
+                mechanism = mechanism.at_clip(clip)
+            self.rounds[number] = _Round(number, mechanism, clip)
+        return self.rounds[number]
 
     def note(self, question: _Question, what: str, reason: str = "") -> None:
         """Count an answer, with the reason why it is none."""
-        self.rounds[question.round][what] += 1
+        question.round.counts[what] += 1
         if what in ("answered", "declined", "refused"):
             counts = self.account.node(question.client)
             setattr(counts, what, getattr(counts, what) + 1)
         if reason:
-            self.reasons[question.round].append(f"{question.client} {reason}")
+            question.round.reasons.append(f"{question.client} {reason}")
 
     def report(self) -> Report:
         """Rounds, clients, bytes and the guarantee of the worst client."""
         price = self.settings.price(self.mechanism)
         rounds = tuple(
             RoundReport(
-                number, counts["asked"], counts["answered"], counts["declined"], counts["refused"],
-                not counts["answered"], counts["payload"], counts["uplink"], counts["downlink"],
-                tuple(self.reasons[number]),
+                number, entry.counts["asked"], entry.counts["answered"], entry.counts["declined"],
+                _failed(entry.counts), entry.counts["refused"], not entry.counts["answered"], entry.counts["payload"],
+                entry.counts["uplink"], entry.counts["downlink"], tuple(entry.reasons), clip=entry.clip,
             )
-            for number, counts in sorted(self.rounds.items())
+            for number, entry in sorted(self.rounds.items())
         )  # fmt: skip
         nodes = tuple(
             NodeReport(
-                name, counts.asked, counts.answered, counts.declined, counts.refused, counts.releases,
+                name, counts.asked, counts.answered, counts.declined, _failed(asdict(counts)), counts.refused,
+                counts.releases,
                 self.account.guarantee(price, counts.releases).epsilon_upper,
             )
             for name, counts in sorted(self.account.nodes.items(), key=lambda entry: str(entry[0]))
@@ -125,12 +161,10 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
     """
 
     def __init__(self, settings: dict[str, Any], report: str = REPORT) -> None:
-        """Read the settings; those with masked sums are refused."""
+        """Read the settings; those of another trust than local are refused."""
         super().__init__()
         self.settings, self.report = dict(settings), report
-        self._settings = RunSettings.from_run_config(settings)
-        secure = self._settings.secure
-        require(not secure, "quietbit.trust", self._settings.trust, "local: there are no masked sums over NVFlare")
+        self._settings = local_settings(settings)
         require(Path(report).name == report, "report", report, "the name of a file")
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
@@ -159,27 +193,25 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
             dxo = from_shareable(shareable)
             require(dxo.data_kind == DataKind.WEIGHTS, "kind of the task's data", dxo.data_kind, "weights")
             layout = Layout.of(named(dxo.data), self._settings)
-            current = shareable.get_header(AppConstants.CURRENT_ROUND)
-            number = whole_number(current, "round of the task", 0) + 1
+            number = whole_number(shareable.get_header(AppConstants.CURRENT_ROUND), "round of the task", 0) + 1
             run = self._run(fl_ctx, layout.dimension)
         except Exception as error:
             # NVFlare asks again for ever where a filter of tasks fails.
             self.system_panic(f"quietbit: the question cannot be asked: {one_line(str(error))}", fl_ctx)
             raise
         task, client = str(fl_ctx.get_prop(FLContextKey.TASK_ID)), _peer(fl_ctx)
+        current = run.open(number)
         shareable[RECORD] = {
             "settings": self._settings.to_run_config(),
-            "request": Request.of(number, run.mechanism).to_record(),
+            "request": Request.of(number, current.mechanism).to_record(),
         }
-        run.rounds.setdefault(number, Counter())
-        run.reasons.setdefault(number, [])
-        if number not in run.sizes:
-            run.sizes[number] = _size(shareable)  # the same for all clients, but for digits
-        run.rounds[number]["downlink"] += run.sizes[number]
+        if current.task_size is None:
+            current.task_size = _size(shareable)  # the same for all clients, but for digits
+        current.counts["downlink"] += current.task_size
         if task not in run.questions:  # a task that a client fetches again is the same question
             tensors = frozenset(name for name, value in dxo.data.items() if is_tensor(value))
             name, cookies = fl_ctx.get_prop(FLContextKey.TASK_NAME), shareable.get_cookie_jar()
-            question = _Question(client, number, str(name), cookies, layout, tensors, current)
+            question = _Question(client, current, str(name), cookies, layout, tensors)
             run.questions[task] = question
             run.account.node(client).asked += 1
             run.note(question, "asked")
@@ -191,7 +223,8 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         if run is None:
             mechanism = self._settings.mechanism_for(dimension)
             job = str(fl_ctx.get_job_id())
-            run = _RUNS[engine] = _Run(self._settings, job, mechanism, Account(self._settings.cap))
+            moving = self._settings.plan(self._settings.epsilon).moving_clip()
+            run = _RUNS[engine] = _Run(self._settings, job, mechanism, Account(self._settings.cap), moving)
         known = run.mechanism.domain.dimension
         require(dimension == known, "number of parameters", dimension, f"{known}, as in earlier rounds")
         return run
@@ -205,7 +238,7 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         flat: FloatVector | None = None
         metrics: dict[str, float] = {}
         try:
-            run.rounds[question.round]["uplink"] += _size(result)
+            question.round.counts["uplink"] += _size(result)
             flat, metrics = self._decoded(run, question, result, fl_ctx)
         except Exception as error:  # whatever a client can make its message of: nothing of it ends the job
             run.note(question, "refused", f"was refused: {one_line(str(error))}")
@@ -231,7 +264,7 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
             code = result.get_return_code() if isinstance(result, Shareable) else None
             if code != ReturnCode.OK:  # the engine's word: a release may have been noted, and lost
                 question.open = False
-                run.reasons[question.round].append(f"{question.client} did not answer: {one_line(str(code))}")
+                question.round.reasons.append(f"{question.client} did not answer: {one_line(str(code))}")
                 return None, {}
             raise InvalidPayload(
                 "The result must hold one quietbit release, got none (is PrivateUplink among the client's filters?)."
@@ -242,20 +275,27 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
             if record["noted"] is False:
                 run.note(question, "declined", f"did not answer: {said}")
             else:  # it has made a release for this round, which counts
-                run.reasons[question.round].append(f"{question.client} did not answer: {said}")
+                question.round.reasons.append(f"{question.client} did not answer: {said}")
             return None, {}
         if not set(record) <= {"release", "metrics"} or not isinstance(record.get("release"), bytes):
             refuse_payload(
                 "the result", "one release of bytes", f"the fields {one_line(str(sorted(map(str, record))))}"
             )
         release = Framed.from_bytes(record["release"])
-        release.expect(number_of(run.job), question.round, number_of(question.client))
-        mean: FloatVector = Uplink(run.mechanism).receive([release.payload])
+        release.expect(number_of(run.job), question.round.number, number_of(question.client))
+        received = Uplink(question.round.mechanism).collect([release.payload])
         metrics = _metrics(record.get("metrics"))
         question.open = False
         run.note(question, "answered")
-        run.rounds[question.round]["payload"] += len(release.payload)
-        return mean, metrics
+        question.round.counts["payload"] += len(release.payload)
+        if received.answers is not None:
+            question.round.answers.append(received.answers)
+        return received.mean, metrics
+
+
+def _failed(counts: Mapping[str, int]) -> int:
+    """How many questions were neither answered nor declined, nor had an answer that was refused."""
+    return max(0, counts["asked"] - counts["answered"] - counts["declined"] - counts["refused"])
 
 
 def _difference(question: _Question, task: str, flat: FloatVector | None, metrics: dict[str, float]) -> Shareable:
@@ -268,7 +308,7 @@ def _difference(question: _Question, task: str, flat: FloatVector | None, metric
     found = DXO(DataKind.WEIGHT_DIFF, data=moved, meta=meta).to_shareable()
     found.set_header(ReservedKey.TASK_NAME, question.name)
     found.set_header(ReservedKey.TASK_ID, task)
-    found.set_header(AppConstants.CURRENT_ROUND, question.current)
+    found.set_header(AppConstants.CURRENT_ROUND, question.round.number - 1)
     found.set_peer_props({ReservedKey.IDENTITY_NAME: question.client})
     if question.cookies:
         found.set_cookie_jar(question.cookies)

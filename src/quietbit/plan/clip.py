@@ -22,7 +22,7 @@ from quietbit.mechanism.family import largest_private
 from quietbit.mechanism.watched import LARGEST_BIT_EPSILON, Answers
 from quietbit.privacy.curve import PureCurve
 
-__all__ = ["RATE", "ClipRule", "MovingClip", "check_quantile", "usual_bit_epsilon"]
+__all__ = ["RATE", "ClipRule", "MovingClip", "usual_bit_epsilon"]
 
 RATE = 0.2
 FIRST = 3.0
@@ -42,7 +42,9 @@ class ClipRule:
 
     def __post_init__(self) -> None:
         """Refuse a share that no clip can have for long, and a rate without a meaning."""
-        object.__setattr__(self, "quantile", check_quantile(self.quantile))
+        number = finite_real(self.quantile, "clip_quantile")
+        require(number < 1, "clip_quantile", self.quantile, "between 0 and 1, both excluded")
+        object.__setattr__(self, "quantile", number)
         object.__setattr__(self, "rate", finite_real(self.rate, "clip_rate", at_most=LARGEST_RATE))
 
     def following(self, clip: float, answers: Answers, number: int) -> float:
@@ -87,13 +89,6 @@ class MovingClip:
             self._answered = self.clip
             found = self.rule.following(self.clip, answers, len(self.history) - 1)
         self.history.append(min(max(found, start / REACH), start * REACH))
-
-
-def check_quantile(quantile: float) -> float:
-    """A share of updates, neither none nor all: no clip leaves exactly all alone, however large."""
-    number = finite_real(quantile, "clip_quantile")
-    require(number < 1, "clip_quantile", quantile, "between 0 and 1, both excluded")
-    return number
 
 
 def usual_bit_epsilon(epsilon: float, delta: float, releases: int) -> float:

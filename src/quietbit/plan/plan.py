@@ -26,9 +26,10 @@ from quietbit._validate import InvalidParameter, finite_real, member, require, w
 from quietbit.design.binomial import MOST_BINOMIAL_BITS, binomial_design
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism, summable
-from quietbit.mechanism.calibrate import calibrate
+from quietbit.mechanism.calibrate import AUTO, calibrate
 from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.mechanism.family import MAX_RELEASES, Choices
+from quietbit.mechanism.interpolated import UNBIASED
 from quietbit.mechanism.projected import ProjectedSamples, project
 from quietbit.mechanism.registry import families, family
 from quietbit.mechanism.watched import Watched
@@ -54,7 +55,8 @@ USUAL = {"bits": None, "levels": None, "beta": 1.0, "clamp": False, "decoder": "
 class RoundPlan:
     """Mechanism, budget, participation and trust of a run.
 
-    ``mechanism`` is the word of a family, or ``none`` for a run without privacy. Its strength is ``design_epsilon``
+    ``mechanism`` is the word of a family, ``auto`` for the one that serves the budget best under the plan's trust
+    (`mechanism_for` names it), or ``none`` for a run without privacy. Its strength is ``design_epsilon``
     or ``noise_multiplier``, as the family calls it. Left out, it is calibrated so that all releases of the most
     frequent client together meet the budget ``epsilon`` at ``delta``; given, a budget stops a run before it would be
     exceeded. ``bits``, ``levels``, ``beta``, ``clamp`` and ``decoder`` are left to the family unless said.
@@ -66,7 +68,8 @@ class RoundPlan:
     (0.2 unless said), towards the one that leaves this share of them alone. Every release then carries one bit more,
     of ``clip_bit_epsilon``; unless said, all bits of a client alone would cost a tenth of the budget.
 
-    ``seed`` fixes who takes part when; with ``rng`` seeded it fixes the randomisation too, which then protects nobody.
+    ``seed`` fixes who takes part when, unless ``participation`` is a ``secret-order``; with ``rng`` seeded it fixes
+    the randomisation too, which then protects nobody.
 
     ``trust`` says who may look. ``local``: the server sees every payload. ``secure-aggregation`` (imvu): it sees sums
     of codes over a cohort, of which ``min_honest_clients``, the whole cohort unless said, answer in every round and do
@@ -128,15 +131,16 @@ class RoundPlan:
         if not self.private:
             for name in ("epsilon", "releases", "keep", *strengths):
                 require(getattr(self, name) is None, name, getattr(self, name), "left out without privacy")
-        known = [*families(), PUBLIC]
+        known = [*families(), AUTO, PUBLIC]
         require(self.mechanism in known, "mechanism", self.mechanism, "one of " + ", ".join(known))
-        chosen = family(self.mechanism) if self.private else None
+        chosen = family(self.mechanism) if self.mechanism not in (AUTO, PUBLIC) else None
         uses = chosen.uses if chosen is not None else ()
         for name, usual in USUAL.items():
             value = getattr(self, name)
             rule = f"left out for {self.mechanism}, which makes no use of it"
             require(value is None or value == usual or name in uses, name, value, rule)
         if chosen is None:
+            self._check_auto(strengths)
             return
         for name in strengths:
             value = getattr(self, name)
@@ -149,16 +153,30 @@ class RoundPlan:
                 f"{chosen.strength} must be given for {self.mechanism}, or a budget epsilon to find it for."
             )
 
+    def _check_auto(self, strengths: tuple[str, ...]) -> None:
+        """A budget is all that ``auto`` goes by."""
+        if not self.private:
+            return
+        for name in strengths:
+            require(getattr(self, name) is None, name, getattr(self, name), f"left out for {AUTO}, which finds its own")
+        if self.epsilon is None:
+            raise InvalidParameter(f"epsilon must be given for {AUTO}: the budget that a mechanism is chosen for.")
+
     def _check_trust(self) -> None:
         """Only what has an account under the trust model, and the clients that it counts on."""
         secure = self.trust is Trust.SECURE_AGGREGATION
         count = self.min_honest_clients
         require(secure or count is None, "min_honest_clients", count, "left out unless trust is secure-aggregation")
+        secret = self.participation == "secret-order"
+        rule = "secure for a secret order: nobody must be able to draw it again"
+        require(not secret or self.rng == "secure", "rng", self.rng, rule)
+        rule = "local: what a crowd hides from others than the server is said beside it (`quietbit.plan.observers`)"
+        require(self.trust is not Trust.SHUFFLED, "trust", self.trust.value, rule)
         if self.trust is Trust.LOCAL:
             return
         names = _summed() if secure else [CENTRAL]
         rule = f"{' or '.join(names)} under {self.trust.value} trust"
-        require(self.mechanism in names, "mechanism", self.mechanism, rule)
+        require(self.mechanism in [*names, AUTO], "mechanism", self.mechanism, rule)
         require(self.unit is Unit.CLIENT, "unit", self.unit.value, f"client under {self.trust.value} trust")
         if not secure:
             return
@@ -171,7 +189,7 @@ class RoundPlan:
         free = not self.calibrated or (self.beta in (None, 1.0) and not self.clamp)
         rule = "left out: for a budget under secure aggregation they are chosen"
         require(free, "beta and clamp", (self.beta, self.clamp), rule)
-        found = not self.calibrated or self.mechanism == SOLVED_FOR_SUMS
+        found = not self.calibrated or self.mechanism in (SOLVED_FOR_SUMS, AUTO)
         require(found, "mechanism", self.mechanism, f"{SOLVED_FOR_SUMS} to meet a budget by sums")
 
     def _check_clip(self) -> None:
@@ -258,7 +276,7 @@ class RoundPlan:
             return calibrate_sum(
                 ball=ball, epsilon=budget, delta=self.delta, adjacency=self.adjacency, clients=self.cohort,
                 min_honest_clients=self.min_honest_clients, releases=busiest, bits=self.bits or 1,
-                decoder=cast(Any, self.decoder or "unbiased-at-zero"), keep=self.keep,
+                decoder=cast(Any, self.decoder or UNBIASED), keep=self.keep,
             ).mechanism  # fmt: skip
         sample = self.unit is Unit.SAMPLE
 
@@ -269,9 +287,9 @@ class RoundPlan:
             return account.worst(self.delta)
 
         found = calibrate(
-            self.mechanism, ball=ball, epsilon=budget, delta=self.delta, adjacency=self.adjacency, releases=busiest,
-            account=worst if sample else None, samples=int(sizes.min()) if sample else None, keep=self.keep,
-            bit_epsilon=self._bit_epsilon(busiest),
+            CENTRAL if self.trust is Trust.CENTRAL else self.mechanism, ball=ball, epsilon=budget, delta=self.delta,
+            adjacency=self.adjacency, releases=busiest, account=worst if sample else None,
+            samples=int(sizes.min()) if sample else None, keep=self.keep, bit_epsilon=self._bit_epsilon(busiest),
             **self._choices(),
         )  # fmt: skip
         if sample and found.saturated:
@@ -310,7 +328,8 @@ class RoundPlan:
 
     def _choices(self) -> dict[str, Any]:
         """What the family of the mechanism makes use of; the rest of the plan's defaults is nobody's choice."""
-        return {name: getattr(self, name) for name in family(self.mechanism).uses if name in USUAL}
+        uses = () if self.mechanism == AUTO else family(self.mechanism).uses
+        return {name: getattr(self, name) for name in uses if name in USUAL}
 
 
 def _summed() -> list[str]:

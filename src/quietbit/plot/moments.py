@@ -37,7 +37,7 @@ class Moments:
 
 def interpolated_moments(design: Design, x: FloatVector) -> Moments:
     """I-MVU: log-probabilities interpolated between the levels."""
-    return _moments(InterpolatedMVU(design, UNIT), x)
+    return _moments(InterpolatedMVU(design, UNIT, decoder="alphabet"), x)
 
 
 def dithered_moments(design: Design, x: FloatVector) -> Moments:

@@ -8,6 +8,7 @@ from quietbit.privacy.baselines import (
     skellam_rdp_upper,
 )
 from quietbit.privacy.bits import dominated_l2_curve, dominating_square_upper
+from quietbit.privacy.blanket import Blanket
 from quietbit.privacy.conversion import epsilon_from_linear, epsilon_from_rdp
 from quietbit.privacy.curve import (
     ComposedCurve,
@@ -40,11 +41,15 @@ from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit, sensit
 from quietbit.privacy.interpolated import interpolated_l1_curve, interpolated_l2_curve
 from quietbit.privacy.ledger import Ledger
 from quietbit.privacy.loss import LossDistribution
+from quietbit.privacy.observers import Observers
 from quietbit.privacy.release import Release
 from quietbit.privacy.renyi import RenyiConstant, fisher_information, fisher_supremum_upper, kappa_upper
+from quietbit.privacy.shuffle import BlanketPair, ShuffledCurve, clones, shuffled_curve, through_zero
 
 __all__ = [
     "Adjacency",
+    "Blanket",
+    "BlanketPair",
     "ComposedCurve",
     "DeltaCurve",
     "DominatingCurve",
@@ -55,13 +60,16 @@ __all__ = [
     "Ledger",
     "LinearCurve",
     "LossDistribution",
+    "Observers",
     "PrivacyCurve",
     "PureCurve",
     "Release",
     "RenyiConstant",
+    "ShuffledCurve",
     "SlackCurve",
     "Trust",
     "Unit",
+    "clones",
     "dithered_l1_curve",
     "dithered_l2_curve",
     "dominated_l2_curve",
@@ -82,10 +90,12 @@ __all__ = [
     "reference_row",
     "sampling_slack_upper",
     "sensitivity",
+    "shuffled_curve",
     "skellam_curve",
     "skellam_rdp_upper",
     "smallest_probability_lower",
     "through_centre_constant_upper",
+    "through_zero",
     "total",
     "with_delta",
     "with_slack",

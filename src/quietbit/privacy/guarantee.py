@@ -43,6 +43,7 @@ class Trust(Enum):
     LOCAL = "local"
     CENTRAL = "central"
     SECURE_AGGREGATION = "secure-aggregation"
+    SHUFFLED = "shuffled"
 
 
 _NEIGHBOUR = {
@@ -54,6 +55,7 @@ _TRUST = {
     Trust.LOCAL: "local trust: the server sees every payload",
     Trust.CENTRAL: "central trust: the server is trusted and what it publishes is covered",
     Trust.SECURE_AGGREGATION: "secure-aggregation trust: the server sees only the sum of the payloads",
+    Trust.SHUFFLED: "shuffled trust: the observer sees what came of the releases and not which client made which",
 }
 
 

@@ -8,18 +8,26 @@ Source   docs/theory/vector-mechanism.md, "The dominating pair".
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import final
 
+import numpy as np
+
+from quietbit._typing import FloatVector
 from quietbit._validate import require, whole_number
+from quietbit.design.normal import cell_masses
 from quietbit.design.profile import Profile
+from quietbit.privacy.blanket import Blanket
 from quietbit.privacy.dominating import DominatingCurve
 from quietbit.privacy.guarantee import Adjacency, check_delta
 from quietbit.privacy.loss import LossDistribution
+from quietbit.privacy.shuffle import BlanketPair
 
-__all__ = ["BLUR", "ProfileCertificate", "certify_profile", "profile_curve", "profile_losses"]
+__all__ = ["BLUR", "ProfileCertificate", "certify_profile", "profile_blanket", "profile_curve", "profile_losses"]
 
 MOST_BLUR = 2.0**-26  # beyond, the masses of P would exceed one by more than rounding
+_CELLS = 1e-13  # relative error of a sum of masses
 BLUR = 2.0**-30  # room for what a sampler's <u, z> may be off: `inner_error_upper` of up to 65,536 coordinates
 
 
@@ -74,3 +82,43 @@ def certify_profile(
         gain_lower=gain,
         squared_error_upper=(1 + 4e-16) / (gain * gain),
     )
+
+
+def profile_blanket(
+    profile: Profile, adjacency: Adjacency, blur: float = BLUR, slack: float = 0.0, error: float = 0.0
+) -> BlanketPair | None:
+    """The blanket N(0, I) of a profile: every density is at least its smallest level. None where that is 0.
+
+    Weights of a sampler lie between w(t - blur) and w(t + blur), their means within a factor of one, which joins the
+    ``slack`` of the sampler's densities. Values between the smallest level and the largest become a mixture of the two
+    with the same mean; both levels the largest become both the smallest, which is more of U - a V for a >= 1.
+    """
+    require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
+    require(0 <= blur <= MOST_BLUR, "blur", blur, "at least 0 and at most 2^-26")
+    levels = profile.levels
+    low, high = float(levels[0]), float(levels[-1])
+    if low == 0:
+        return None
+    early, late = np.nextafter(profile.edges - blur, -np.inf), np.nextafter(profile.edges + blur, np.inf)
+    share = (levels - low) / (high - low)
+
+    def masses(cuts: list[float]) -> FloatVector:
+        return np.array([float(mass) for mass in cell_masses(cuts)])
+
+    least, most = (float(levels @ masses(edges.tolist())) for edges in (late, early))
+    slack += math.log(max(1.0, most, 1 / least)) + 1e-12
+    behind = low * math.exp(-slack) * (1 - 1e-15)
+    if adjacency is Adjacency.ZERO_OUT:
+        above, below = (float(share @ masses(edges.tolist())) for edges in (early, late))
+        above, below = min(1.0, above * (1 + _CELLS)), below * (1 - _CELLS)
+        ones = (1.0, 1.0, 1.0)
+        forward = Blanket(behind, (above, 1 - above, 0.0), (high, low, 1.0), ones, slack, error)
+        return BlanketPair(forward, Blanket(behind, (1 - below, below, 0.0), ones, (low, high, 1.0), slack, error))
+    cuts = np.union1d(early, -late)
+    first = share[np.searchsorted(early, np.append(-np.inf, cuts), side="right")]  # stepped up at a cell's left end
+    second = share[np.searchsorted(late, np.append(-cuts, -np.inf), side="right")]  # h(-t), least at its right end
+    cells = masses(cuts.tolist())
+    up = float(np.minimum(first, 1 - second) @ cells) * (1 + _CELLS)
+    down = float(np.minimum(second, 1 - first) @ cells) * (1 - _CELLS)
+    one = Blanket(behind, (up, down, max(0.0, 1 - up - down)), (high, low, low), (low, high, low), slack, error)
+    return BlanketPair(one, one)

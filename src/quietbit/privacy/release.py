@@ -9,7 +9,9 @@ What follows from what. The zero vector lies in every ball, so zero-out neighbou
 replace-one account holds for zero-out (not the other way round, where distances double). What a server publishes, or
 the sum that it sees, is computed from the payloads, so a local account holds under secure aggregation and central
 trust; what is published is computed from the sum, so an account of the sum holds under central trust. Neither goes
-back. A client's account says nothing in general about one of its samples, nor the reverse.
+back. Who sees releases without knowing whose they are sees less than the server, so a local account holds under
+shuffled trust too; an account under shuffled trust counts on a secret that no other trust speaks of, and holds
+nowhere else. A client's account says nothing in general about one of its samples, nor the reverse.
 """
 
 from __future__ import annotations
@@ -24,9 +26,10 @@ from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
 __all__ = ["Release"]
 
 _IMPLIES = {
-    Trust.LOCAL: {Trust.LOCAL, Trust.SECURE_AGGREGATION, Trust.CENTRAL},
+    Trust.LOCAL: {Trust.LOCAL, Trust.SECURE_AGGREGATION, Trust.CENTRAL, Trust.SHUFFLED},
     Trust.SECURE_AGGREGATION: {Trust.SECURE_AGGREGATION, Trust.CENTRAL},
     Trust.CENTRAL: {Trust.CENTRAL},
+    Trust.SHUFFLED: {Trust.SHUFFLED},
 }
 
 
@@ -78,7 +81,9 @@ class Release:
         return self.curve.epsilon_upper(delta)
 
     def repeat(self, times: int) -> Release:
-        """``times`` such releases of the same party."""
+        """``times`` such releases of the same party; one is this one, with all it knows of itself."""
+        if whole_number(times, "times", 0) == 1:
+            return self
         return replace(self, curve=total([(self.curve, times)]))
 
     def compose(self, other: PrivacyCurve) -> Release:

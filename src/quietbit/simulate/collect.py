@@ -28,11 +28,10 @@ from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Mechanism, SampleWise
 from quietbit.plan.clip import MovingClip
 from quietbit.plan.plan import RoundPlan
+from quietbit.plan.sizes import bytes_sent
 from quietbit.privacy.guarantee import Trust
-from quietbit.secagg.plan import masked_size
 from quietbit.simulate.client_rng import CLIENT_BITS, ClientRng, client_rng
 from quietbit.simulate.problem import LocalPlan, Problem, Rows, SampleProblem, clip_outside
-from quietbit.wire.payload import Header
 from quietbit.wire.uplink import Uplink
 
 __all__ = [
@@ -81,15 +80,8 @@ def make_collector(
 
 
 def payload_bytes(plan: RoundPlan, mechanism: Mechanism) -> int:
-    """What a client sends in a round.
-
-    Header and body of a payload, or a masked vector, which is as wide as the largest sum (keys and shares, which do not
-    grow with d, apart).
-    """
-    if plan.trust is Trust.SECURE_AGGREGATION:
-        layout = mechanism.layout
-        return masked_size(plan.cohort, layout.count, 2**layout.bits - 1)
-    return Header.of(mechanism).size
+    """What a client sends in a round of a plan."""
+    return bytes_sent(mechanism, plan.trust, plan.cohort)
 
 
 @final

@@ -19,10 +19,13 @@ from numpy.typing import NDArray
 from quietbit._threads import one_thread
 from quietbit._validate import QuietbitError
 from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.expectation import Expectation, expectation
 from quietbit.plan.account import Account
+from quietbit.plan.observers import observers
 from quietbit.plan.participation import releases_per_client
 from quietbit.plan.plan import RoundPlan
 from quietbit.privacy.guarantee import Guarantee
+from quietbit.privacy.observers import Observers
 from quietbit.simulate.collect import MakeCollector, UplinkCollector, make_collector
 from quietbit.simulate.problem import Problem, Rows, Score
 from quietbit.simulate.training import Training
@@ -75,6 +78,21 @@ class Run:
         """What holds for every client after all rounds; every release counts, scored or not."""
         return self.account.worst(self.plan.delta) if self.account is not None else None
 
+    @property
+    def expected(self) -> Expectation | None:
+        """What was to be expected of so many rounds; nothing where there was no noise, or no round."""
+        if self.mechanism is None or self.account is None or not self.rounds:
+            return None
+        plan, clients = self.plan, int(self.account.sizes.size)
+        return expectation(self.mechanism, cohort=plan.cohort, rounds=self.rounds, clients=clients, trust=plan.trust)
+
+    @property
+    def observers(self) -> Observers | None:
+        """The guarantee against the server, and the one against those who see the models alone."""
+        if self.account is None or self.mechanism is None:
+            return None
+        return observers(self.plan, self.mechanism, self.account)
+
 
 def simulate(
     problem: Problem,
@@ -107,11 +125,12 @@ def simulate(
             for number in range(training.rounds):
                 clients = schedule.cohort(number)
                 if account is not None:
-                    if _exceeds(account, plan, clients):
+                    charged = schedule.charged(number)
+                    if _exceeds(account, plan, charged):
                         run.status = TARGET
                         run.reason = f"Round {number + 1} would exceed the budget epsilon {plan.epsilon:g}."
                         break
-                    account.record(clients)
+                    account.record(charged)
                 sent += clients.size * collects.bytes_per_client
                 mean = collects.mean(w, clients, number)
                 v = training.momentum * v + mean

@@ -16,7 +16,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._validate import InvalidParameter, require, require_module
+from quietbit._validate import InvalidParameter, check_parameters, require, require_module
 from quietbit.mechanism.base import Reader
 
 __all__ = ["Leaf", "Structure", "device_leaves", "leaves", "restore"]
@@ -55,6 +55,7 @@ class Structure:
     @classmethod
     def of(cls, tree: Any) -> Structure:
         """Look at an update, or at anything with the same shapes, such as the model's parameters."""
+        _arrays(tree)
         skeleton = _mapped(tree, lambda path, leaf: _described(leaf, path), "update", 0)
         return cls(skeleton, tuple(leaf for _, leaf in _walk(skeleton, "update", 0)))
 
@@ -76,9 +77,9 @@ class Structure:
 def leaves(tree: Any) -> list[NDArray[Any]]:
     """The arrays of an update in order, as kernels read them: bfloat16 as the uint16 of its bits.
 
-    Refused with their place: integers, sparse tensors, masked arrays, whatever is no array.
+    Refused with their places: running statistics, integers, sparse tensors, masked arrays, whatever is no array.
     """
-    found = [_readable(leaf, path) for path, leaf in _walk(tree, "update", 0)]
+    found = [_readable(leaf, path) for path, leaf in _arrays(tree)]
     alone = len(found) == 1 and _is_leaf(tree)
     require(not (alone and found[0].ndim == 0), "update", "an array without axes", "an array with an axis")
     return found
@@ -86,7 +87,7 @@ def leaves(tree: Any) -> list[NDArray[Any]]:
 
 def device_leaves(tree: Any) -> list[Any] | None:
     """The tensors of an update that lies on a GPU whole, where they are; None for any other."""
-    found = [(path, leaf) for path, leaf in _walk(tree, "update", 0)]
+    found = _arrays(tree)
     if not found or not all(_torch_tensor(leaf) and leaf.is_cuda for _, leaf in found):
         return None
     for path, leaf in found:
@@ -121,6 +122,17 @@ def _filled(leaf: Leaf, read: Reader, start: int, stop: int) -> Any:
 
 def _check_fits(fits: bool, leaf: Leaf) -> None:
     require(fits, f"type of {leaf.path} in `like`", leaf.kind, "one that holds the mean, such as float32")
+
+
+def _arrays(tree: Any) -> list[tuple[str, Any]]:
+    """The arrays of an update with their paths; those that are no parameters are refused together."""
+    found = list(_walk(tree, "update", 0))
+    check_parameters((path, _kind(leaf)) for path, leaf in found)
+    return found
+
+
+def _kind(leaf: Any) -> str:
+    return str(getattr(leaf.dtype, "name", leaf.dtype)).removeprefix("torch.")
 
 
 def _walk(node: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:

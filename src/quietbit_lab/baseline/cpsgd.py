@@ -58,7 +58,7 @@ class BinomialNoise:
     reach: float
     clients: int
     release_delta: float
-    wire_bits: int = 20
+    wire_bits: int = 16
     rotation_seed: int = 0
 
     def __post_init__(self) -> None:
@@ -147,7 +147,7 @@ def calibrate_cpsgd(
     adjacency: Adjacency,
     clients: int,
     releases: int = 1,
-    wire_bits: int = 20,
+    wire_bits: int = 16,
 ) -> BinomialNoise:
     """The least noise whose ``releases`` sums stay within (epsilon, delta), half of delta for the theorem.
 

@@ -45,6 +45,7 @@ LEAST_DEVIATION = 0.5  # of one client's noise: below it the theorem says nothin
 MOST_DEVIATION = 1e4
 WORDS, DIGITS, GUARD = 8, 220, 96
 LOST = 2.0**-100
+MOST_SLACK = 1.0  # beyond, sums are no discrete Gaussians in any useful sense
 NOISE_STREAM = 1000
 
 
@@ -59,7 +60,7 @@ class DistributedDiscreteGaussian:
     ball: Ball
     noise_multiplier: float
     clients: int
-    wire_bits: int = 20
+    wire_bits: int = 16
     rotation_seed: int = 0
 
     def __post_init__(self) -> None:
@@ -115,6 +116,8 @@ class DistributedDiscreteGaussian:
         which = check_adjacency(adjacency)
         slope = round_up(self.grid.distances(which).l2 ** 2 / (2 * self.variance), 1e-14)
         slack = round_up(self.code_count * tau_upper(self.variance / self.clients, self.clients), 1e-14)
+        deviation = math.sqrt(self.variance / self.clients)
+        require(slack <= MOST_SLACK, "deviation of one client's integers", deviation, "larger (more bits make it so)")
         curve = with_delta(with_slack(LinearCurve(slope), slack), LOST)
         return Release(curve, which, Unit.CLIENT, Trust.SECURE_AGGREGATION)
 
@@ -157,7 +160,7 @@ def calibrate_discrete_gaussian(
     adjacency: Adjacency,
     clients: int,
     releases: int = 1,
-    wire_bits: int = 20,
+    wire_bits: int = 16,
 ) -> DistributedDiscreteGaussian:
     """The least noise whose ``releases`` sums stay within (epsilon, delta)."""
     return calibrate_sums(

@@ -197,6 +197,9 @@ def _training_table(facts: list[dict[str, Any]]) -> None:
     heads = ("mechanism", "test accuracy", "epsilon", "bytes a client and round", f"bytes a client, {EPOCHS} rounds")
     column_table(f"Private federated training on digits, {SEEDS} seeds each", heads, lines)
     print(f"All private lines: {max((o['guarantee'] for o in facts if o['guarantee']), key=len)}")
+    for one in facts:
+        if one["second"]:
+            print(f"{one['label']}: {one['second']}")
     print("The data set is tiny (1,437 clients with one image each, 360 to test), so local privacy costs much, and")
     print("accuracies move by several points from one run of this demo to the next. Rounds, momentum and step")
     print("sizes were searched for beforehand on the same 360 images, which flatters all of these accuracies.")

@@ -17,7 +17,10 @@ __all__ = ["report"]
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUNS...", help="Records of trainings, or folders of records or of a sweep's results."),
+        typer.Argument(
+            metavar="RUNS...",
+            help="Records of trainings or of Flower runs, or folders of records or of a sweep's results.",
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Where to write the page, as .html.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="What the page is called.")] = "Private federated training",

@@ -34,7 +34,9 @@ def train(
     mechanism: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="imvu, mvu, gaussian, laplace, sign, skellam, an installed one, or none (no privacy)."
+            metavar="NAME",
+            help="imvu, vmvu, mvu, gaussian, laplace, sign, skellam, an installed one, auto (the best), or none (no "
+            "privacy).",
         ),
     ] = "imvu",
     adjacency: Annotated[
@@ -75,6 +77,9 @@ def train(
         bool | None,
         typer.Option("--clamp/--no-clamp", help="Cut large coordinates (imvu); chosen unless said."),
     ] = None,
+    decoder: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of imvu: unbiased-at-zero (unless said) or alphabet.")
+    ] = None,
     clip: Annotated[
         float, typer.Option(help="Largest norm of an update (of a sample's gradient for sample-level).")
     ] = 0.5,
@@ -91,7 +96,11 @@ def train(
     rounds: Annotated[int, typer.Option(help="Rounds of training.")] = 100,
     cohort: Annotated[int, typer.Option(help="Clients per round.")] = 100,
     participation: Annotated[
-        str, typer.Option(metavar="each-once|sampled", help="Each client once per epoch, or drawn afresh every round.")
+        str,
+        typer.Option(
+            metavar="each-once|sampled|secret-order",
+            help="Each client once per epoch, drawn afresh every round, or once per epoch in an order nobody knows.",
+        ),
     ] = "each-once",
     local_steps: Annotated[int, typer.Option(help="Gradient steps of a client per round.")] = 1,
     local_rate: Annotated[float, typer.Option(help="Their size, where there are several.")] = 0.1,
@@ -143,7 +152,7 @@ def train(
             "delta": delta, "unit": unit, "trust": trust, "cohort": cohort, "participation": participation,
             "min_honest_clients": min_honest_clients, "design_epsilon": design_epsilon,
             "noise_multiplier": noise_multiplier, "bits": bits, "levels": levels, "keep": kept, "beta": beta,
-            "clamp": clamp, "clip_quantile": adaptive_clip,
+            "clamp": clamp, "decoder": decoder, "clip_quantile": adaptive_clip,
             "rng": rng if rng is not None else "secure" if seed is None else "seeded",
             "seed": secrets.randbits(32) if seed is None else seed,
         }  # fmt: skip
@@ -259,6 +268,8 @@ def _rows(run: Run, draws: str, out: Path | None) -> list[Row]:
         ),
         Row("status", "status", run.status, f"{run.status}{': ' + run.reason if run.reason else ''}"),
         Row("guarantee", "guarantee", "", guarantee.sentence() if guarantee else "none: the run was not private"),
+        *_expected(run),
+        *_second(run),
         Row("bytes", "uplink per client", run.bytes_per_client, f"{run.bytes_per_client:,} bytes a round"),
         Row("uplink", "uplink in all", last.uplink_bytes, bytes_shown(last.uplink_bytes)),
         Row("seconds", "time", run.seconds, f"{run.seconds:.1f} s"),
@@ -271,6 +282,30 @@ def _rows(run: Run, draws: str, out: Path | None) -> list[Row]:
     if out is not None:
         rows.append(Row("saved", "saved as", str(out)))
     return rows
+
+
+def _expected(run: Run) -> list[Row]:
+    """What ``auto`` took, what was to be expected, and the gain where it is not one."""
+    from quietbit.mechanism.calibrate import AUTO, AUTO_RULE
+    from quietbit.mechanism.registry import family_of
+
+    if run.mechanism is None or run.expected is None:
+        return []
+    rows, gain = [Row("expectation", "to be expected", run.expected.sentence())], run.mechanism.error().gain
+    if run.plan.mechanism == AUTO:
+        rows.insert(
+            0, Row("mechanism", "auto took", family_of(run.mechanism), f"{family_of(run.mechanism)}: {AUTO_RULE}")
+        )
+    if abs(gain - 1) > 1e-6:
+        text = f"{gain:.4g}: a step is so many times as long as it says"
+        rows.append(Row("gain", "gain of the decoder", gain, text))
+    return rows
+
+
+def _second(run: Run) -> list[Row]:
+    """What holds against those who see the models alone."""
+    pair = run.observers
+    return [Row("observers", "beside it", "", pair.second())] if pair is not None else []
 
 
 def bytes_shown(count: float) -> str:

@@ -26,11 +26,13 @@ from quietbit._validate import InvalidParameter, QuietbitError, require
 from quietbit.mechanism.base import Mechanism
 from quietbit.plan.plan import RoundPlan
 from quietbit.privacy.guarantee import Guarantee
+from quietbit.privacy.observers import Observers
 from quietbit.simulate.loop import Point, Run
 from quietbit.simulate.training import Training
 
 __all__ = [
-    "EVERY_CLIENT", "FORMAT", "Setting", "commit_of", "modern", "read_record", "run_record", "save_record", "versions",
+    "EVERY_CLIENT", "FORMAT", "Setting", "commit_of", "describe", "modern", "read_json", "read_record", "run_record",
+    "save_record", "versions",
 ]  # fmt: skip
 
 FORMAT, VERSION, READ = "quietbit run", 2, (1, 2)
@@ -49,7 +51,7 @@ NEWER = (
     "clip_rate",
     "clip_bit_epsilon",
 )  # settings that version 1 did not have, left out where nobody made use of them
-PAPER = {"beta": 1.0, "clamp": False, "decoder": "alphabet"}  # what sweeps mean unless they say otherwise
+PAPER = {"beta": 1.0, "clamp": False}  # what sweeps mean unless they say otherwise
 OLD_ALONE = set(RENAMED) - set(RENAMED.values())  # names that no newer record has
 EVERY_CLIENT = "every client"
 PACKAGES = ("quietbit", "numpy", "scipy", "numba", "torch", "kymatio", "scikit-learn", "cryptography")
@@ -138,6 +140,8 @@ def run_record(
         "points": [_point(point) for point in run.points],
         **({"clips": run.clips} if run.clips else {}),
         "guarantee": _guarantee(run.guarantee),
+        "expectation": run.expected.sentence() if run.expected is not None else None,
+        "observers": _observers(run.observers),
         "bytes_per_client": run.bytes_per_client,
         "uplink_bytes": run.rounds * run.plan.cohort * run.bytes_per_client,
         "seconds": run.seconds,
@@ -160,15 +164,21 @@ def save_record(path: Path, record: dict[str, Any]) -> Path:
     return write_json(path, record)
 
 
-def read_record(path: Path) -> dict[str, Any]:
-    """A record from a file, in today's words; anything else is refused."""
+def read_json(path: Path) -> dict[str, Any]:
+    """The table in a JSON file; anything else is refused."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise QuietbitError(f"Cannot read {path}: {error.strerror}.") from error
     except ValueError as error:
         raise QuietbitError(f"{path} is not a run record: it is not complete JSON.") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
+    return content if isinstance(content, dict) else {}
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """A record from a file, in today's words; anything else is refused."""
+    content = read_json(path)
+    if content.get("format") != FORMAT:
         raise QuietbitError(f"{path} is not a run record: it does not say format {FORMAT!r}.")
     if content.get("version") not in READ:
         raise QuietbitError(f"{path} has version {content.get('version')!r}, and this library reads 1 and 2.")
@@ -240,6 +250,19 @@ def _guarantee(guarantee: Guarantee | None) -> dict[str, Any] | None:
         "adjacency": guarantee.adjacency.value,
         "trust": guarantee.trust.value,
         "sentence": guarantee.sentence(),
+    }
+
+
+def _observers(pair: Observers | None) -> dict[str, Any] | None:
+    """What holds against those who see the models alone, beside the guarantee above."""
+    if pair is None:
+        return None
+    return {
+        "result": _guarantee(pair.result),
+        "crowd": pair.crowd,
+        "shuffles": pair.shuffles,
+        "secret_order": pair.secret_order,
+        "sentence": pair.second(),
     }
 
 

@@ -3,7 +3,7 @@
 Idea     runs that differ by seed alone become one row with a mean and a deviation, and what all rows of a comparison
          share is said once. Three thousand trainings stay below a megabyte.
 Symbols  a row is [label, setting, rounds, epsilon, accuracy, deviation, seeds, bytes per client, bytes in all,
-         chosen, mechanism, state]; the page's script knows the same order by `COLUMNS`.
+         chosen, mechanism, state, second]; the page's script knows the same order by `COLUMNS`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["COLUMNS", "page_data"]
 
 COLUMNS = (
     *("label", "setting", "rounds", "epsilon", "accuracy", "deviation", "seeds"),
-    *("bytes", "uplink", "chosen", "mechanism", "state"),
+    *("bytes", "uplink", "chosen", "mechanism", "state", "second"),
 )
 JUDGED, UNBEATEN = 1, 2  # how a row may be chosen; 0: it is a point of a curve and no more
 OF_A_RUN = ("seed", "rounds", "evaluate_at")  # what may differ between runs of one row
@@ -97,19 +97,25 @@ class _Table:
     def _ended(self) -> list[list[Any]]:
         """A row for each label, setting and number of rounds, over seeds."""
         first: dict[str, PlacedRun] = {}  # one run for each label and settings, for what is equal over seeds
+        second: dict[str, tuple[float, str]] = {}  # what holds against those who see the models alone, over all seeds
         plain = []
         for run in self.comparison.runs:
             if run.ended:
                 plain.append(run.plain())
-                first.setdefault(_key(run.label, plain[-1]["record"]["settings"]), run)
+                key = _key(run.label, plain[-1]["record"]["settings"])
+                first.setdefault(key, run)
+                second[key] = max(second.get(key, (-1.0, "")), _second(run.record))
         points = summarise(plain)
         runs = [first[_key(point.label, point.settings)] for point in points]
         worth = [point for point, run in zip(points, runs, strict=True) if run.judged(point.rounds)]
         rank = {id(point): JUDGED for point in worth}
         rank |= {id(point): UNBEATEN for line in frontier(worth).values() for point in line}
-        return [self._row(point, run, rank.get(id(point), 0)) for point, run in zip(points, runs, strict=True)]
+        return [
+            self._row(point, run, rank.get(id(point), 0), second[_key(point.label, point.settings)][1])
+            for point, run in zip(points, runs, strict=True)
+        ]
 
-    def _row(self, point: Summary, run: PlacedRun, chosen: int) -> list[Any]:
+    def _row(self, point: Summary, run: PlacedRun, chosen: int, second: str) -> list[Any]:
         record = run.record
         # Under central trust noise is added by the server: what leaves a client is the plain update.
         drawn = chosen == UNBEATEN and run.trust != "central"
@@ -127,6 +133,7 @@ class _Table:
             chosen,
             self.pictures.place(record) if drawn else -1,
             "",
+            second if chosen and point.rounds == record.get("rounds") else "",
         ]
 
     def _broken(self, run: PlacedRun) -> list[Any]:
@@ -147,6 +154,7 @@ class _Table:
             0,
             -1,
             f"{record['status']}: {record.get('reason') or 'no reason was kept'}",
+            "",
         ]
 
     def _place(self, settings: Mapping[str, Any]) -> int:
@@ -162,6 +170,12 @@ class _Table:
 
 def _key(label: str, settings: Mapping[str, Any]) -> str:
     return json.dumps([label, {k: v for k, v in settings.items() if k not in OF_A_RUN}], sort_keys=True)
+
+
+def _second(record: Mapping[str, Any]) -> tuple[float, str]:
+    """The second guarantee of a run, in numbers and in words; where there is none nothing is shown."""
+    found = (record.get("observers") or {}).get("result")
+    return (found["epsilon_upper"], record["observers"]["sentence"]) if found else (-1.0, "")
 
 
 def _split(settings: list[dict[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -45,7 +45,8 @@ class Pictures:
         settings = record["settings"]
         if not described:
             return -1
-        key = json.dumps([described, settings.get("norm"), settings.get("clip"), record.get("dimension")])
+        facts = [settings.get("norm"), settings.get("clip"), record.get("dimension"), record.get("expectation")]
+        key = json.dumps([described, *facts])
         if key not in self._places:
             self._places[key] = self._draw(record)
         return self._places[key]
@@ -56,7 +57,7 @@ class Pictures:
         mechanism = rebuild(record)
         if mechanism is None:
             return -1
-        self.found.append(_picture(mechanism, record["mechanism"]))
+        self.found.append(_picture(mechanism, record["mechanism"], record.get("expectation")))
         return len(self.found) - 1
 
 
@@ -100,13 +101,13 @@ def _design(described: Mapping[str, Any]) -> Design | None:
     return design if design.identity() == said["identity"] else None
 
 
-def _picture(mechanism: Mechanism, described: Mapping[str, Any]) -> dict[str, Any]:
+def _picture(mechanism: Mechanism, described: Mapping[str, Any], expected: Any) -> dict[str, Any]:
     clip, unit = mechanism.domain.radius, _unit(mechanism)
     x = np.linspace(-1.0, 1.0, POINTS)
     mean = np.array([mechanism.expectation(float(clip * u)) for u in x]) / unit
     variance = np.array([mechanism.variance(float(clip * u)) for u in x]) / unit**2
     return {
-        "words": _words(described),
+        "words": _words(described) + (f" What was to be expected: {expected}" if expected else ""),
         "x": _digits(x, 4),
         "bias": _digits(mean - x),
         "variance": _digits(variance),

@@ -29,6 +29,7 @@ TRUSTS = {
     Trust.LOCAL: "Local: nobody is trusted. The server, and whoever reads the wire, may see every payload.",
     Trust.CENTRAL: "Central: the server is trusted with every update; what it publishes is covered.",
     Trust.SECURE_AGGREGATION: "Secure aggregation: the server sees the sum of the payloads and no single one.",
+    Trust.SHUFFLED: "Shuffled: whoever sees what came of the releases, and not which client made which.",
 }
 DELTA = "No set of outcomes is more than e^epsilon times as likely in one world as in the other, plus {delta:g}."
 PLACE = "{epsilon}"
@@ -54,7 +55,7 @@ SETTINGS = {
     "min_honest_clients": "honest clients",
 }
 SILENT = ("seed", "rounds", "evaluate_at", "evaluate_every", "mechanism", "unit", "adjacency", "delta", "trust")
-OF_IMVU, OF_DESIGNS = {"beta": 1.0, "clamp": False, "decoder": "alphabet"}, ("levels",)  # with what is usual
+OF_IMVU, OF_DESIGNS = {"beta": 1.0, "clamp": False, "decoder": "unbiased-at-zero"}, ("levels",)  # with what is usual
 
 
 def spelt_out(unit: str, adjacency: str, delta: float) -> list[tuple[str, str]]:

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, final
 
 from quietbit._validate import QuietbitError, require
+from quietbit_lab.experiment import flower_record
 from quietbit_lab.experiment.frontier import Summary, frontier, summarise
-from quietbit_lab.experiment.record import read_record
+from quietbit_lab.experiment.record import read_json, read_record
 from quietbit_lab.experiment.sweep import RESULTS, finished
 
 __all__ = [
@@ -97,7 +98,8 @@ class Comparison:
 def read_placed_runs(paths: Sequence[Path]) -> list[PlacedRun]:
     """Every run in these files and folders, each once; a path without a run is refused.
 
-    A file is the record of one training. A folder holds the results of a sweep, or else records.
+    A file is the record of one training, or what a Flower strategy's report saved. A folder holds the results of a
+    sweep, or else records.
     """
     found: list[PlacedRun] = []
     for path in paths:
@@ -211,7 +213,9 @@ def _named_by_trust(runs: Sequence[PlacedRun]) -> list[PlacedRun]:
 
 
 def _single(path: Path) -> PlacedRun:
-    record = _checked(read_record(path), path)
+    saved = read_json(path)
+    flower = saved.get("format") == flower_record.FORMAT
+    record = _checked(flower_record.flower_record(saved, path) if flower else read_record(path), path)
     return PlacedRun(label_of(record), record)
 
 

@@ -112,6 +112,8 @@ class Batch:
             if setting.plan.unit is not Unit.CLIENT or setting.training.local_steps != 1:
                 raise InvalidParameter("Many models at once need client-level privacy and one local step.")
         clients = problem.sizes.size
+        rule = "each-once or sampled: runs side by side are continued from checkpoints, and a secret order is not kept"
+        require(first.plan.participation != "secret-order", "participation", first.plan.participation, rule)
         self._schedule = first.plan.schedule(clients)
         self.counts = np.zeros(clients, dtype=np.int64)
         self._accounts = Accounts(problem.sizes, self.counts)

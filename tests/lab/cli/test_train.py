@@ -19,8 +19,19 @@ def test_a_run_and_its_record(capsys, tmp_path):
         assert word in " ".join(result.out.split())
     record = json.loads(out.read_text())
     assert record["settings"]["rng"] == "seeded"
+    assert record["expectation"] in " ".join(result.out.split())
+    assert record["expectation"].startswith("hopeless: the noise in the mean of 50 updates is ")
     again = shell(capsys, "train", "--repeat", out, "--threads", 2, "--json").json
     assert [p["accuracy"] for p in again["points"]] == [p["accuracy"] for p in record["points"]]
+
+
+def test_auto_says_what_it_took_and_the_paper_s_decoder_its_gain(capsys):
+    words = ("--lr", 0.3, "--rounds", 2, "--cohort", 20)
+    auto = shell(capsys, *ZERO, "--mechanism", "auto", "--epsilon", 4, *words, "--clip", 1)
+    assert "auto took vmvu: of the mechanisms within 5 % of the least error" in " ".join(auto.out.split())
+    plain = shell(capsys, *ZERO, "--design-epsilon", 4, "--decoder", "alphabet", *words)
+    assert "gain of the decoder 2.075: a step is so many times as long as it says" in " ".join(plain.out.split())
+    assert "gain" not in shell(capsys, *SHORT).out
 
 
 def test_words_are_the_operating_systems_unless_a_seed_is_given(capsys):
@@ -112,3 +123,18 @@ def test_ctrl_c_keeps_what_was_finished(capsys, tmp_path, monkeypatch):
     record = json.loads(out.read_text())
     assert record["status"] == "interrupted"
     assert [point["round"] for point in record["points"]] == [1, 2]
+
+
+def test_a_secret_order_brings_a_second_guarantee(capsys, tmp_path):
+    out = tmp_path / "run.json"
+    words = ("train", "--task", "digits", "--adjacency", "replace-one", "--mechanism", "vmvu", "--design-epsilon", 1)
+    more = ("--lr", 0.3, "--rounds", 2, "--cohort", 50, "--participation", "secret-order", "--out", out)
+    result = shell(capsys, *words, *more)
+    assert result.code == 0
+    assert "Against those who see the result alone: epsilon <=" in " ".join(result.out.split())
+    pair = json.loads(out.read_text())["observers"]
+    assert (pair["crowd"], pair["shuffles"], pair["secret_order"]) == (1437, 1, True)
+    assert pair["result"]["trust"] == "shuffled"
+    assert pair["result"]["epsilon_upper"] < 0.2
+    assert_refused(shell(capsys, *words, *more, "--seed", 1), "secret order")
+    assert_refused(shell(capsys, *words, *more, "--device", "cpu"), "each-once or sampled")

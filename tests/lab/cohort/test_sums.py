@@ -203,5 +203,5 @@ def test_a_missing_gpu_is_one_sentence():
     run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)
     assert run.stdout in (
         "The cohort kernel for GPUs needs an NVIDIA GPU, and torch sees none here.\n",
-        "This needs the package triton, which is not installed: pip install 'quietbit[gpu]'.\n",
+        "This needs the package triton, which is not installed: pip install '.[gpu]' in a checkout of quietbit.\n",
     )

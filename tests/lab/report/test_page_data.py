@@ -110,3 +110,15 @@ def test_nothing_to_report_is_refused():
         page_data([], "t")
     with pytest.raises(InvalidParameter, match="score"):
         page_data([changed(runs()[0], points=[])], "t")
+
+
+def test_the_second_guarantee_is_the_worst_over_seeds_and_stands_at_the_end_of_a_run():
+    def said(epsilon):
+        return {"result": {"epsilon_upper": epsilon}, "sentence": f"among others epsilon <= {epsilon}"}
+
+    pairs = [changed(run, observers=said(0.1 * k)) for k, run in enumerate(runs()[:2], start=1)]
+    rows = rows_of(page_data([*pairs, *runs()[2:]], "title"))
+    (told,) = [row for row in rows if row["second"]]
+    assert told["second"] == "among others epsilon <= 0.2"
+    assert told["rounds"] == 6
+    assert all(not row["second"] for row in rows_of(page_data(runs(), "title")))  # none is private at delta = 0

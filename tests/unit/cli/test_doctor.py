@@ -66,4 +66,4 @@ def test_what_is_missing_is_said_with_the_extra_that_brings_it(capsys, monkeypat
     result = shell(capsys, "doctor")
     assert result.code == 0
     for extra in ("cpu", "torch", "gpu", "plot", "accounting", "lab", "flower"):
-        assert f"not installed: pip install 'quietbit[{extra}]'" in result.out
+        assert f"not installed: pip install '.[{extra}]' in a checkout of quietbit" in result.out

@@ -14,7 +14,7 @@ from quietbit.cli.main import app, main
 from unit.cli.kit import assert_refused, shell
 
 COMMANDS = (
-    *("design", "certify", "catalogue", "privacy", "calibrate", "audit"),
+    *("compare", "design", "certify", "catalogue", "privacy", "calibrate", "audit"),
     *("train", "sweep", "data", "figure", "report", "demo", "doctor"),
 )
 

@@ -78,9 +78,10 @@ def run(room, rounds=1, config=CONFIG):
     strategy, arrays, history = strategy_of(config, len(room.nodes)), model(), [model()]
     for number in range(1, rounds + 1):
         replies = room.send_and_receive(strategy.configure_train(number, arrays, ConfigRecord({}), room))
-        found, _ = strategy.aggregate_train(number, replies)
-        arrays = found if found is not None else arrays
-        history.append(found)
+        before, (arrays, _) = arrays, strategy.aggregate_train(number, replies)
+        skipped = strategy.report().rounds[-1].skipped
+        assert not skipped or all(arrays[name].data == before[name].data for name in before)  # it is as it was
+        history.append(None if skipped else arrays)
     return strategy, history
 
 

@@ -315,7 +315,9 @@ def test_questions_that_are_none_are_declined_before_training():
     plain = question()
     del plain.content["quietbit"]
     assert "is its strategy a PrivateStrategy?" in reason(SIMULATED(plain, context(11), never))
-    assert "quietbit.mechanism, which is missing" in reason(SIMULATED(question(), context(11, config={}), never))
+    assert "keys quietbit.mechanism, quietbit.clip, quietbit.epsilon, quietbit.adjacency, which are" in reason(
+        SIMULATED(question(), context(11, config={}), never)
+    )
     for key in ("quietbit.epsilom", "quietbit.words", "quietbit.seed"):
         config = CONFIG | {key: "seeded"}
         assert "run-config key must be one of" in reason(SIMULATED(question(), context(11, config=config), never))

@@ -82,9 +82,9 @@ def test_a_round_without_an_answer_leaves_the_clip():
 
 def test_a_clip_without_a_meaning_is_refused():
     for wrong in (0.0, 1.0, math.nan):
-        with pytest.raises(InvalidParameter, match="clip_quantile"):
+        with pytest.raises(InvalidParameter, match=r"quietbit\.clip-quantile"):
             RunSettings.from_run_config({**CONFIG, "quietbit.clip-quantile": wrong})
-    with pytest.raises(InvalidParameter, match="clip_rate must be left out"):
+    with pytest.raises(InvalidParameter, match=r"quietbit\.clip-rate must be left out"):
         RunSettings.from_run_config({**CONFIG, "quietbit.clip-rate": 0.3})
     sums = {**CONFIG, "quietbit.clip-quantile": 0.5, "quietbit.trust": "secure-aggregation", "quietbit.threshold": 3}
     with pytest.raises(InvalidParameter, match="trust must be local where the clip moves"):

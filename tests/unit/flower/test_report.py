@@ -55,8 +55,11 @@ def test_json_and_table():
     assert values["settings"]["quietbit.mechanism"] == "imvu"
     text = str(report)
     assert "... and 3 more nodes" in text
-    assert text.splitlines()[-1].startswith("The worst client: epsilon <= ")
-    assert max(map(len, text.splitlines()[:-1])) <= 100
+    assert "Nodes, in this run (what a node released in other runs is in its own ledger)" in text
+    assert text.count("asked  answered  declined  failed  refused") == 2
+    assert (values["format"], values["version"]) == ("quietbit federated run", 1)
+    assert text.splitlines()[-2].startswith("The worst client, in this run: epsilon <= ")
+    assert max(map(len, text.splitlines()[:-2])) <= 100
 
 
 def test_it_is_saved_as_json(tmp_path):

@@ -135,7 +135,7 @@ def test_ledger_and_report_name_the_trust_and_whom_they_count_on():
     assert (values["guarantee"]["trust"], values["guarantee"]["min_honest_clients"]) == ("secure-aggregation", 3)
     assert values["guarantee"]["epsilon_upper"] == two
     assert values["settings"]["quietbit.threshold"] == 4
-    assert str(report).endswith("It counts on 3 honest clients in every sum.")
+    assert str(report).splitlines()[-2].endswith("It counts on 3 honest clients in every sum.")
 
 
 def test_bytes_of_all_steps_are_counted():

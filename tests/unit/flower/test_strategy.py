@@ -208,7 +208,7 @@ def test_a_round_without_a_release_is_skipped():
     momentum = [part.copy() for part in inner.momentum_vector]
     federation.ask(2, arrays)
     found, metrics = federation.strategy.aggregate_train(2, [])
-    assert found is None
+    assert np.array_equal(vector(found), vector(arrays))  # the model it was given
     assert metrics["quietbit-answered"] == 0
     assert all(np.array_equal(*pair) for pair in zip(momentum, inner.momentum_vector, strict=True))
     report = federation.strategy.report()
@@ -221,7 +221,7 @@ def test_a_round_without_a_release_is_skipped():
 def test_an_empty_cohort_is_skipped():
     federation = Federation(FedAvg(fraction_train=0.0))
     assert federation.ask(1, model()) == []
-    assert federation.strategy.aggregate_train(1, [])[0] is None
+    assert np.array_equal(vector(federation.strategy.aggregate_train(1, [])[0]), vector(model()))
     assert federation.strategy.report().guarantee.epsilon_upper == 0.0
 
 
@@ -238,7 +238,11 @@ def test_lost_releases_count_and_declined_ones_do_not():
     assert {node.declined for node in report.nodes} == {2}
     assert sum(node.answered for node in report.nodes) == 15
     assert [entry.declined for entry in report.rounds] == [0, 0, 0, 0, 4, 4]
-    assert report.guarantee.epsilon_upper <= SETTINGS.epsilon
+    assert [entry.failed for entry in report.rounds] == [0, 1, 0, 0, 0, 0]
+    assert sum(node.failed for node in report.nodes) == 1
+    assert [entry.epsilon_upper for entry in report.rounds] == sorted(entry.epsilon_upper for entry in report.rounds)
+    assert report.rounds[-1].epsilon_upper == report.guarantee.epsilon_upper <= SETTINGS.epsilon
+    assert "declined: " in report.rounds[-1].reasons[0]
 
 
 def test_a_node_that_says_it_has_answered_before_is_counted():
@@ -272,7 +276,7 @@ def test_server_and_nodes_agree_on_the_account():
 def test_kept_arrays_stay_as_they_are():
     arrays = model()
     arrays["bn.steps"] = Array(np.array([5], dtype=np.int64))
-    with pytest.raises(InvalidParameter, match=r"'bn.steps' listed in quietbit.keep"):
+    with pytest.raises(InvalidParameter, match=r"bn.steps \(int64\); .*quietbit\.keep"):
         Federation().ask(1, arrays)
     federation = Federation(FedAdam(), CONFIG | {"quietbit.keep": "bn.*"})
 
@@ -358,8 +362,8 @@ def test_what_it_refuses():
             PrivateStrategy(inner, CONFIG)
     with pytest.raises(InvalidParameter, match="a Flower strategy"):
         PrivateStrategy(None, CONFIG)
-    with pytest.raises(InvalidParameter, match=r"quietbit\.mechanism, which is missing"):
-        PrivateStrategy(FedAvg(), {})
+    with pytest.raises(InvalidParameter, match=r"the key quietbit\.clip, which is missing"):
+        PrivateStrategy(FedAvg(), {key: value for key, value in CONFIG.items() if key != "quietbit.clip"})
     federation = Federation()
     with pytest.raises(QuietbitError, match="Round 1 was not opened"):
         federation.strategy.aggregate_train(1, [])
@@ -371,13 +375,10 @@ def test_what_it_refuses():
 
 def test_the_summary_names_the_settings(caplog):
     caplog.set_level(logging.INFO, logger="flwr")
-    logging.getLogger("flwr").addHandler(caplog.handler)
-    try:
-        PrivateStrategy(FedAvg(), CONFIG).summary()
-    finally:
-        logging.getLogger("flwr").removeHandler(caplog.handler)
+    PrivateStrategy(FedAvg(), CONFIG).summary()
     assert "quietbit.mechanism=imvu" in caplog.text
-    assert "Weighted by" in caplog.text
+    assert "Fraction: train" in caplog.text
+    assert "Weighted by" not in caplog.text
 
 
 @pytest.mark.parametrize("name", ["mvu", "vmvu", "gaussian", "laplace", "sign", "skellam"])
@@ -447,3 +448,122 @@ def test_no_single_flipped_bit_of_a_release_gets_in():
     found, _ = federation.strategy.aggregate_train(1, [*damaged, good, other])
     assert numbers(federation.strategy) == (2, 2, 0, len(damaged))
     assert np.array_equal(vector(found), (vector(old) - mean).astype(np.float32))
+
+
+# --- a whole run through `start`
+
+
+class Carried(HandGrid):
+    """A grid whose nodes answer at once."""
+
+    def __init__(self, federation, lost=()):
+        super().__init__(NODES)
+        self.federation, self.lost = federation, lost
+
+    def send_and_receive(self, messages, *, timeout=None):
+        found = []
+        for message in messages:
+            if message.metadata.message_type == "evaluate":
+                found.append(Message(RecordDict(), reply_to=message))
+            elif message.metadata.dst_node_id not in self.lost:
+                found.append(self.federation.answer(message))
+        return found
+
+
+def start(federation, said, *, rounds=3, initial=None, lost=(), evaluate=None):
+    said.set_level(logging.INFO, logger="flwr")
+    return federation.strategy.start(Carried(federation, lost), initial or model(), rounds, evaluate_fn=evaluate)
+
+
+def test_a_run_says_what_to_expect_and_nothing_misleading(caplog):
+    federation = Federation()
+    scores = iter((0.1, 0.2, 0.3, float("nan")))
+    result = start(federation, caplog, evaluate=lambda number, arrays: MetricRecord({"accuracy": next(scores)}))
+    assert len(vector(result.arrays)) == DIMENSION
+    assert "the noise in the mean of 4 updates is" in caplog.text
+    assert "quietbit: 4 of 4 nodes answered, 0 declined, 0 failed, 0 refused" in caplog.text
+    assert "nodes answer evaluations with nothing" in caplog.text
+    assert "quietbit: The worst client, in this run: epsilon <= " in caplog.text
+    for misleading in ("Weighted by", "Received 1 results"):
+        assert misleading not in caplog.text
+    report = federation.strategy.report()
+    assert [entry["round"] for entry in report.scores] == [0, 1, 2, 3]
+    assert [entry["accuracy"] for entry in report.to_json()["scores"]] == [0.1, 0.2, 0.3, None]
+
+
+def test_flowers_own_log_is_whole_again_afterwards(caplog):
+    start(Federation(), caplog, rounds=1)
+    caplog.clear()
+    FedAvg().summary()
+    assert "Weighted by" in caplog.text
+
+
+def test_a_run_whose_rounds_are_all_skipped_returns_the_model_it_was_given(caplog):
+    initial = model(5)
+    result = start(Federation(), caplog, initial=initial, lost=NODES)
+    assert np.array_equal(vector(result.arrays), vector(initial))
+    assert caplog.text.count("the model stays as it was") == 3
+    assert "ArrayRecord (0.000 MB)" in caplog.text  # 168 bytes
+    assert np.array_equal(vector(start(Federation(), caplog, initial=initial, rounds=0).arrays), vector(initial))
+
+
+@pytest.mark.parametrize(
+    ("config", "rounds", "says"),
+    [
+        ({}, 10, "quietbit.releases is 4, and 10 rounds ask a node 10 times: nodes decline after 4 times"),
+        ({"quietbit.releases": 20}, 4, "with quietbit.releases = 4 the same epsilon would need less noise"),
+        ({"quietbit.epsilon": 0.01}, 4, "hopeless: the noise in the mean of 4 updates"),
+        ({"quietbit.epsilon": 4.0}, 4, "a useful run takes about"),
+    ],
+)
+def test_settings_that_do_not_fit_are_told_before_the_first_round(config, rounds, says, caplog):
+    start(Federation(config=CONFIG | config), caplog, rounds=rounds, lost=NODES)
+    assert says in caplog.text
+    fitting = [record for record in caplog.records if says in record.getMessage()]
+    assert [record.levelno for record in fitting] == [logging.WARNING]
+
+
+def test_a_fitting_run_is_not_warned(caplog):
+    start(Federation(config=CONFIG | {"quietbit.epsilon": 5000.0}), caplog, rounds=4)
+    assert "useful: " in caplog.text
+    assert not [r for r in caplog.records if r.levelno >= logging.WARNING and "evaluations" not in r.getMessage()]
+
+
+def test_a_model_that_cannot_be_learnt_is_refused_before_anybody_is_asked(caplog):
+    class Nobody(HandGrid):
+        def get_node_ids(self):
+            raise AssertionError
+
+    be_the_server()
+    arrays = model()
+    arrays["bn.running_mean"], arrays["bn.running_var"] = Array(np.zeros(3)), Array(np.ones(3))
+    arrays["bn.num_batches_tracked"] = Array(np.array(7))
+    with pytest.raises(InvalidParameter, match=r"3 arrays are no parameters: .*group_norm.*quietbit\.keep"):
+        PrivateStrategy(FedAvg(), CONFIG).start(Nobody(NODES), arrays)
+    spoilt = model()
+    spoilt["bias"] = Array(np.full(7, np.nan, np.float32))
+    with pytest.raises(InvalidParameter, match="is not in bias"):
+        PrivateStrategy(FedAvg(), CONFIG).start(Nobody(NODES), spoilt)
+
+
+def test_a_step_that_would_spoil_the_model_is_not_taken(caplog):
+    class Diverges(FedAvg):
+        def aggregate_train(self, server_round, replies):
+            found, metrics = super().aggregate_train(server_round, replies)
+            return ArrayRecord({name: Array(array.numpy() * np.nan) for name, array in found.items()}), metrics
+
+    federation = Federation(Diverges())
+    result = start(federation, caplog, rounds=1)
+    assert np.array_equal(vector(result.arrays), vector(model()))
+    (entry,) = federation.strategy.report().rounds
+    assert entry.skipped
+    assert entry.answered == 4
+    assert entry.reasons == (
+        "the step was not taken: The model must be of finite numbers, and is not in weight, bias.",
+    )
+    # A type that cannot hold the mean: the step is refused before the inner strategy sees it.
+    federation = Federation(config=CONFIG | {"quietbit.clip": 1e6})
+    half = ArrayRecord({name: Array(array.numpy().astype(np.float16)) for name, array in model().items()})
+    result = start(federation, caplog, rounds=1, initial=half)
+    assert np.isfinite(vector(result.arrays)).all()
+    assert federation.strategy.report().rounds[0].skipped

@@ -39,4 +39,5 @@ def test_a_missing_package_is_one_sentence_and_no_fallback(name: str, package: s
         f"try:\n    select({name!r})\nexcept MissingDependency as error:\n    print(error)"
     )
     run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert run.stdout == f"This needs the package {package}, which is not installed: pip install 'quietbit[{name}]'.\n"
+    said = f"This needs the package {package}, which is not installed: pip install '.[{name}]' in a checkout of "
+    assert run.stdout == f"{said}quietbit.\n"

@@ -18,7 +18,10 @@ def test_a_missing_package_is_one_sentence():
         "try:\n    select('triton')\nexcept MissingDependency as error:\n    print(error)"
     )
     run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert run.stdout == "This needs the package triton, which is not installed: pip install 'quietbit[gpu]'.\n"
+    assert (
+        run.stdout
+        == "This needs the package triton, which is not installed: pip install '.[gpu]' in a checkout of quietbit.\n"
+    )
 
 
 def test_other_kernels_take_a_device_rng():

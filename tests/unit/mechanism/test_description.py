@@ -38,7 +38,7 @@ def test_every_parameter_matters() -> None:
     others = [
         dataclasses.replace(mechanism, beta=np.nextafter(mechanism.beta, 2.0)),
         dataclasses.replace(mechanism, clamp=True),
-        dataclasses.replace(mechanism, decoder="unbiased-at-zero"),
+        dataclasses.replace(mechanism, decoder="alphabet"),
         dataclasses.replace(mechanism, ball=Ball(ball.norm, ball.radius, ball.dimension + 1)),
         dataclasses.replace(mechanism, ball=Ball(ball.norm, ball.radius * 2, ball.dimension)),
         dataclasses.replace(mechanism, ball=Ball(Norm.L1, ball.radius, ball.dimension)),

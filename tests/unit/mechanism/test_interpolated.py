@@ -21,7 +21,7 @@ BALL = Ball(Norm.L2, 2.0, 3)
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
 @pytest.mark.parametrize("beta", [0.5, 1.0, 8.0])
 def test_one_bit_is_a_logistic_sign(epsilon: float, beta: float) -> None:
-    mechanism = InterpolatedMVU(design(2, 1, epsilon), BALL, beta)
+    mechanism = InterpolatedMVU(design(2, 1, epsilon), BALL, beta, decoder="alphabet")
     for value in (-2.0, -0.3, 0.0, 0.001, 1.7):
         expected = 1 / (1 + math.exp(-epsilon * beta * value / 2.0))
         assert mechanism.distribution(value)[1] == pytest.approx(expected, rel=1e-12)

@@ -165,6 +165,16 @@ def test_numbers_that_cannot_be_kept_are_refused(keep: Any) -> None:
         calibrate("laplace", ball=Ball(Norm.L1, 1.0, 100), epsilon=1.0, delta=0.0, adjacency="zero-out", keep=16)
 
 
+@pytest.mark.parametrize(("keep", "most"), [(256, 1.07), (1024, 1.025), (64, 1.14)])
+def test_rotated_coordinates_are_cut_where_that_sharpens_the_account(keep: int, most: float) -> None:
+    """Beside the Gaussian's error; the account is the inner mechanism's own, of inputs that are cut."""
+    found = calibrate("imvu", ball=BALL, keep=keep, **GIVEN)
+    mechanism: Any = found.mechanism
+    assert mechanism.inner.error().squared < most * found.gaussian_squared_error
+    assert mechanism.inner.clamp == (keep > 64)
+    assert 8.07 < mechanism.inner.privacy(Adjacency.ZERO_OUT).repeat(10).epsilon_upper(1e-5) <= 8.08
+
+
 def test_auto_keeps_the_fewest_that_cost_one_percent() -> None:
     assert fewest_kept(2.0, 10**6) == 64
     assert projected(keep="auto").keep == 64

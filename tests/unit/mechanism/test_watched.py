@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from quietbit import Adjacency, Ball, InvalidParameter, InvalidPayload, Norm, Uplink, calibrate, seeded_rng
+from quietbit.mechanism.ball import own_parts, scaled
 from quietbit.mechanism.projected import Projected
 from quietbit.mechanism.registry import build, describe, family_of, identity_of
 from quietbit.mechanism.watched import Watched
@@ -182,6 +183,19 @@ def test_an_answer_that_is_none_is_refused(name: str) -> None:
     with pytest.raises(InvalidPayload, match=r"answer of the payload must be 0 or 1, got [23]"):
         counts.check(body)
     assert counts.ones == 0
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32", "float64"])
+def test_tensors_are_scaled_where_they_are_and_rounded_once(kind: str) -> None:
+    """Tensors of the host stand for those of a GPU, which are handed to mechanisms as they are."""
+    torch = pytest.importorskip("torch")
+    values = torch.tensor([0.1, -3.0, 7e-3]).to(getattr(torch, kind))
+    (kept,) = own_parts([values])
+    assert kept is values
+    (found,) = scaled([kept], 1 / 3)
+    wide = torch.float64 if kind == "float64" else torch.float32
+    assert found.dtype == wide
+    assert torch.equal(found, (values.double() * (1 / 3)).to(wide))
 
 
 def test_a_description_leads_back_and_names_the_clip() -> None:

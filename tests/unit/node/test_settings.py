@@ -67,7 +67,7 @@ def test_the_table_in_the_docstring_has_every_key():
         ({"releases": None}, "quietbit.releases must be given"),
         ({"releases": 0}, "releases must be"),
         ({"design_epsilon": 2.0}, "left out when the strength is given by hand"),
-        ({"noise_multiplier": 2.0, "releases": None}, "noise_multiplier must be left out for imvu"),
+        ({"noise_multiplier": 2.0, "releases": None}, r"quietbit\.noise-multiplier must be left out for imvu"),
         ({"words": "secure"}, "run-config key must be one of"),
         ({"seed": 1}, "run-config key must be one of"),
         ({"epsilom": 3.0}, "run-config key must be one of"),
@@ -95,13 +95,30 @@ def test_the_table_in_the_docstring_has_every_key():
             SUMS | {"mechanism": "gaussian"},
             "imvu under secure-aggregation",
         ),
-        (SUMS | {"beta": 2.0}, "beta and clamp"),
+        (SUMS | {"beta": 2.0}, r"quietbit\.beta and quietbit\.clamp"),
     ],
 )
 def test_refusals_are_one_sentence(changes, says):
     with pytest.raises(InvalidParameter, match=says) as refusal:
         read(**changes)
     assert "\n" not in str(refusal.value)
+    assert "quietbit." in str(refusal.value)  # as it is called in the run config, whoever refused it
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"bits": 99}, "quietbit.bits must be a whole number from 1 to 8, got 99"),
+        ({"levels": 1}, "quietbit.levels must be"),
+        ({"clip": 1e40}, "quietbit.clip must be above 0 and at most 1e"),
+        ({"keep_coordinates": 3}, "quietbit.keep-coordinates must be a power of two"),
+        ({"decoder": "best"}, "quietbit.decoder must be one of"),
+    ],
+)
+def test_refusals_of_a_calibration_name_the_key(changes, says):
+    with pytest.raises(InvalidParameter) as refusal:
+        read(**changes).mechanism_for(100)
+    assert str(refusal.value).startswith(says)
 
 
 @pytest.mark.parametrize("key", ["quietbit_epsilon", "quietbit-epsilon", "Quietbit.epsilon", "quietbit", "quietbit."])
@@ -166,3 +183,12 @@ def test_some_coordinates_are_kept_and_a_node_knows_the_family_inside():
     assert family_of(build(describe(found))) == "imvu"
     sums = read(**SUMS, **{"keep-coordinates": 64}).mechanism_for(3000)
     assert (sums.keep, sums.rows) == (64, 0)  # which ones is said anew in every round
+
+
+def test_auto_becomes_a_mechanism_before_anything_is_priced():
+    found = read(mechanism="auto", releases=5)
+    mechanism = found.mechanism_for(40)
+    assert build(describe(mechanism)).privacy(Adjacency.ZERO_OUT).curve is not None
+    assert found.cap.epsilon_upper(Price.total([(found.price(mechanism), 5)])) <= found.epsilon
+    with pytest.raises(InvalidParameter, match="bits must be left out for auto"):
+        read(mechanism="auto", bits=2)

@@ -1,6 +1,7 @@
 """The client's filter with NVFlare's own runner around it: one release leaves, whatever happens, and nothing else."""
 
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -19,7 +20,11 @@ from nvflare.private.fed.app.fl_conf import create_privacy_manager
 from nvflare.private.privacy_manager import Scope
 
 from quietbit._validate import InvalidParameter
+from quietbit.node.gatekeeper import Gatekeeper
+from quietbit.node.ledger import FileLedger
+from quietbit.node.policy import Policy
 from quietbit.node.question import Framed
+from quietbit.node.release import Kept
 from quietbit.nvflare import PrivateUplink
 from quietbit.nvflare.client import number_of
 from quietbit.wire.uplink import Uplink
@@ -113,6 +118,18 @@ def test_one_release_leaves_whatever_the_app_answers(answer):
     sent = fobs.dumps(reply)
     assert len(sent) == len(fobs.dumps(honest))
     assert not [word for word in SECRETS if word in sent]
+
+
+@pytest.mark.parametrize(
+    "name", ["NaN", "metrics", "collection", "not ok", "value error", "exit", "none", "other shapes"]
+)
+def test_a_failure_is_a_release_of_the_zero_update_bit_for_bit(name):
+    with pytest.warns(UserWarning, match="protect nobody"):
+        failed = release_of(Site(ANSWERS[name], seed=7).does(Server().asks()))
+    with pytest.warns(UserWarning, match="protect nobody"):
+        assert failed == release_of(Site(trained(0.0), seed=7).does(Server().asks()))
+    with pytest.warns(UserWarning, match="protect nobody"):
+        assert failed != release_of(Site(trained(0.5), seed=7).does(Server().asks()))
 
 
 class Stock(DXOFilter):
@@ -466,6 +483,70 @@ def test_a_site_that_streams_its_log_releases_nothing(tmp_path):
     said = content(site.does(Server().asks()))["quietbit"]["declined"]
     assert said == "This node cannot use its policy or its ledger; its owner's log says why."
     assert books(tmp_path).releases == 0
+
+
+def test_a_gatekeeper_answers_for_a_site(quiet, tmp_path):
+    policy = Policy.load(write_policy(tmp_path, epsilon=100.0))
+    gate = Gatekeeper(Kept(policy, FileLedger(policy.ledger, policy.counter), {}), tmp_path / "gate")
+    thread = threading.Thread(target=gate.serve)
+    thread.start()
+    try:
+        site = Site(trained(), simulated=False, properties={"quietbit.gatekeeper": str(tmp_path / "gate")})
+        assert release_of(site.does(Server().asks()))
+        assert site.does(Server().asks())["quietbit"]["noted"] is True
+    finally:
+        gate.stop()
+        thread.join()
+    assert books(tmp_path).releases == 1
+    assert "declined" in site.does(Server().asks(number=1))["quietbit"]  # and without it nothing is released
+    assert site.app.calls == 1
+
+
+JUNK = (
+    None,
+    True,
+    -1,
+    0,
+    1,
+    2**63,
+    1e308,
+    float("nan"),
+    float("inf"),
+    "",
+    "words",
+    b"",
+    b"words",
+    [],
+    {},
+    {"quietbit": 1},
+)
+
+
+def changed(value, rng):
+    """One value somewhere below replaced by junk, or one key lost."""
+    if not isinstance(value, dict) or not value or rng.random() < 0.1:
+        return JUNK[rng.integers(len(JUNK))]
+    key = list(value)[rng.integers(len(value))]
+    if rng.random() < 0.1:
+        return {name: entry for name, entry in value.items() if name != key}
+    return {**value, key: changed(value[key], rng)}
+
+
+def test_whatever_the_server_asks_the_reply_is_a_release_or_a_refusal():
+    """150 questions with something changed: nothing else comes back, and the app runs for releases alone."""
+    rng, server, released = np.random.default_rng(5), Server({**CONFIG, "quietbit.releases": 1000}), 0
+    site = Site(trained())
+    for number in range(150):
+        task = server.asks(number=number)
+        for part in ("quietbit", "DXO"):
+            if rng.random() < 0.6:
+                task[part] = changed(task[part], rng)
+        reply = content(site.does(task))
+        assert set(reply) == {"quietbit"}
+        assert set(reply["quietbit"]) in ({"release"}, {"declined", "noted"})
+        released += "release" in reply["quietbit"]
+        assert site.app.calls == released
+    assert 15 < released < 100  # both happen
 
 
 def test_numbers_leave_only_where_they_are_named():

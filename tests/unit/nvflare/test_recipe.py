@@ -25,10 +25,7 @@ def test_all_four_filters_are_registered_and_no_copy_of_quietbit_is_carried(reci
     add_privacy(recipe, {**CONFIG, "learning-rate": 0.1}, simulation=True, seed=7, metrics=["loss"])
     recipe.export(str(tmp_path / "jobs"))
     written = {path.name: json.loads(path.read_text()) for path in (tmp_path / "jobs").rglob("config_fed_*.json")}
-    for side, name in (
-        ("server", "quietbit.nvflare.server.PrivateReceiver"),
-        ("client", "quietbit.nvflare.client.PrivateUplink"),
-    ):
+    for side, name in (("server", "PrivateReceiver"), ("client", "PrivateUplink")):
         for chain in ("task_data_filters", "task_result_filters"):
             (entry,) = written[f"config_fed_{side}.json"][chain]
             (made,) = entry["filters"]
@@ -47,5 +44,10 @@ def test_patterns_are_refused(recipe, tasks):
 
 
 def test_masked_sums_are_refused(recipe):
-    with pytest.raises(InvalidParameter, match="masked sums"):
+    with pytest.raises(InvalidParameter, match="sees every release"):
         add_privacy(recipe, {**CONFIG, "quietbit.trust": "secure-aggregation", "quietbit.threshold": 2})
+
+
+def test_a_clip_that_moves_is_refused(recipe):
+    with pytest.raises(InvalidParameter, match="left out over NVFlare, where nothing moves the clip"):
+        add_privacy(recipe, {**CONFIG, "quietbit.clip-quantile": 0.5})

@@ -1,5 +1,7 @@
 """The server's filter: releases become differences of weight one; what else comes has no weight, and ends nothing."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -7,16 +9,19 @@ pytest.importorskip("nvflare", reason="needs the nvflare extra")
 from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.app_common.aggregators.intime_accumulate_model_aggregator import InTimeAccumulateWeightedAggregator
 from nvflare.app_common.aggregators.weighted_aggregation_helper import WeightedAggregationHelper
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.app_common.workflows.base_fedavg import _get_num_steps_weight
 
 from quietbit._validate import InvalidParameter
+from quietbit.mechanism.registry import build
 from quietbit.node.question import Framed
 from quietbit.nvflare import PrivateReceiver
 from quietbit.nvflare.client import number_of
 from quietbit.nvflare.server import NO_WEIGHT
+from quietbit.plan.clip import MovingClip
 from quietbit.wire.uplink import Uplink
 from unit.nvflare.kit import CONFIG, DIMENSION, JOB, Server, Site, carried, release_of, trained, weights
 
@@ -84,6 +89,25 @@ def test_what_is_no_release_has_no_weight(change, tmp_path):
     assert (entry["answered"], entry["refused"], entry["skipped"], len(entry["reasons"])) == (0, 1, True, 1)
 
 
+def test_whatever_a_client_sends_is_one_difference_or_none():
+    """150 results with something changed: the job goes on, and what has weight is a whole release."""
+    rng, server, taken = np.random.default_rng(5), Server({**CONFIG, "quietbit.releases": 1000}), 0
+    site = Site(trained())
+    for number in range(150):
+        reply = site.does(server.asks(number=number))
+        release = bytearray(release_of(reply))
+        release[rng.integers(len(release))] ^= 1 << rng.integers(8)
+        junk = [bytes(release), None, 5, [], {}, b"", 2**63, float("nan"), "words", release_of(reply)]
+        made = {"release": junk[rng.integers(len(junk))], "metrics": {"a": junk[rng.integers(len(junk))]}}
+        made = {name: value for name, value in made.items() if rng.random() < 0.9}
+        whole = made.get("release") == release_of(reply)
+        seen = server.takes(Shareable({"quietbit": made}), number=number)["DXO"]
+        assert seen["meta"]["NUM_STEPS_CURRENT_ROUND"] == (1.0 if whole else NO_WEIGHT)
+        assert all(np.isfinite(value) for value in seen["meta"].get("initial_metrics", {}).values())
+        taken += whole
+    assert 5 < taken < 60
+
+
 def test_a_client_that_declines_or_fails_has_no_weight_and_only_its_word_saves_the_account(tmp_path):
     server = Server(folder=tmp_path)
     answers = {
@@ -138,6 +162,21 @@ def test_no_weight_is_none_in_nvflares_mean(order):
     np.testing.assert_array_equal(averaged([seen[place] for place in order]), alone)
     assert alone.any()
     assert not averaged(seen[2:]).any()  # where nobody answers the model stays
+
+
+def test_nvflares_other_aggregator_takes_the_same_mean():
+    server, replies = Server(), []
+    aggregator = InTimeAccumulateWeightedAggregator(expected_data_kind=DataKind.WEIGHT_DIFF)
+    context = server.context("site-1", "none")
+    context.set_prop(AppConstants.CURRENT_ROUND, 0, private=True, sticky=False)
+    aggregator.handle_event("_start_run", context)
+    for client in ("site-1", "site-2"):
+        replies.append(server.takes(reply_of(server, client), client))
+    server.asks("site-3")
+    replies.append(server.takes(Shareable(), "site-3"))
+    assert all(aggregator.accept(reply, context) for reply in replies)
+    found = flat(aggregator.aggregate(context)["DXO"]["data"])
+    np.testing.assert_allclose(found, averaged(replies), rtol=1e-6)
 
 
 def test_what_clients_say_about_themselves_is_not_believed():
@@ -211,10 +250,35 @@ def test_another_model_in_mid_run_is_refused():
 
 @pytest.mark.parametrize(
     "given",
-    [{}, {**CONFIG, "quietbit.trust": "secure-aggregation", "quietbit.threshold": 2}, {**CONFIG, "quietbit.odd": 1}],
+    [
+        {},
+        {**CONFIG, "quietbit.trust": "secure-aggregation", "quietbit.threshold": 2},
+        {**CONFIG, "quietbit.odd": 1},
+        {**CONFIG, "quietbit.order": "secret"},
+    ],
 )
 def test_settings_that_cannot_be_kept_are_refused(given):
     with pytest.raises(InvalidParameter):
         PrivateReceiver(given)
     with pytest.raises(InvalidParameter):
         PrivateReceiver(dict(CONFIG), report="../report.json")
+
+
+def test_a_clip_that_moves_moves_as_its_rule_says(tmp_path):
+    """Three rounds, eight clients: every round's clip follows from the bits of the one before."""
+    config = {**CONFIG, "quietbit.releases": 3, "quietbit.clip-quantile": 0.5, "quietbit.clip-bit-epsilon": 5.0}
+    server = Server(config, tmp_path)
+    sites = [Site(trained(), f"site-{place}") for place in range(8)]
+    moving = MovingClip.from_start(1.0, quantile=0.5)
+    for number in range(3):
+        tasks = [server.asks(site.name, number) for site in sites]
+        uplink = Uplink(build(json.loads(tasks[0]["quietbit"]["request"]["mechanism"])))
+        replies = [site.does(task) for site, task in zip(sites, tasks, strict=True)]
+        payloads = [bytes(Framed.from_bytes(release_of(reply)).payload) for reply in replies]
+        received = uplink.collect(payloads)
+        seen = [server.takes(reply, site.name, number) for reply, site in zip(replies, sites, strict=True)]
+        np.testing.assert_allclose(averaged(seen), -received.mean, rtol=1e-4, atol=1e-5)
+        moving.move(received.answers)
+    found = [entry["clip"] for entry in server.report(tmp_path)["rounds"]]
+    np.testing.assert_allclose(found, moving.history[:3], rtol=1e-12)
+    assert len(set(found)) == 3

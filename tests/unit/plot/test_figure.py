@@ -42,5 +42,5 @@ def test_pyplot_is_never_loaded(drawn, tmp_path):
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingDependency, match=r"quietbit\[plot\]"):
+    with pytest.raises(MissingDependency, match=r"\.\[plot\]"):
         blank_figure(1, 1)

@@ -71,7 +71,7 @@ def test_what_follows_from_what():
     implied = {
         (Trust.LOCAL, Trust.LOCAL), (Trust.LOCAL, Trust.SECURE_AGGREGATION), (Trust.LOCAL, Trust.CENTRAL),
         (Trust.SECURE_AGGREGATION, Trust.SECURE_AGGREGATION), (Trust.SECURE_AGGREGATION, Trust.CENTRAL),
-        (Trust.CENTRAL, Trust.CENTRAL),
+        (Trust.CENTRAL, Trust.CENTRAL), (Trust.LOCAL, Trust.SHUFFLED), (Trust.SHUFFLED, Trust.SHUFFLED),
     }  # fmt: skip
     for near, far, held, asked in itertools.product(Adjacency, Adjacency, Trust, Trust):
         release = Release(PureCurve(0.5), near, Unit.CLIENT, held)

@@ -1,0 +1,192 @@
+"""``quietbit compare``: which mechanism, under which trust, and whether it can work at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import quietbit
+from quietbit.cli.console import JsonOption, column_table, progress_bar, show_json
+from quietbit.cli.files import check_outputs
+from quietbit.cli.options import AdjacencyOption, DeltaOption, NormOption, adjacency_of, norm_of, trust_of
+
+if TYPE_CHECKING:
+    from quietbit import Comparison
+    from quietbit.plan.compare import ComparisonRow
+
+__all__ = ["compare"]
+
+HEADS = ("mechanism", "keeps", "bytes a round", "bytes in all", "error", "noise", "over the run", "verdict")
+LEGEND = (
+    "error: squared, relative to Gaussian noise added by every client. noise: in the mean of a round, as a multiple of "
+    "the clip; over the run it is divided by the root of the rounds, and useful up to 0.1, hopeless above 3. keeps: "
+    "rotated coordinates sent, where not all are. bytes: what one client sends."
+)
+CLIP = (
+    "The clip: one of twice the length that updates have makes the noise twice as loud beside them, of four times four "
+    "times; one of half that length cuts them in half, noise and all, and gains nothing."
+)
+WIDTH = 110
+
+
+def compare(
+    dimension: Annotated[int, typer.Option(help="Parameters in an update: what a client trains, and no more.")],
+    epsilon: Annotated[float, typer.Option(help="What all releases of one client together may cost.")],
+    delta: DeltaOption,
+    adjacency: AdjacencyOption,
+    cohort: Annotated[int, typer.Option(help="Clients in a round.")],
+    clients: Annotated[int | None, typer.Option(help="Clients in all; the cohort unless said.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of the run. Say this or --releases.")] = None,
+    releases: Annotated[int | None, typer.Option(help="How often a client takes part. Say this or --rounds.")] = None,
+    trust: Annotated[
+        str | None, typer.Option(metavar="WORD", help="local, secure-aggregation or central; all unless said.")
+    ] = None,
+    clip: Annotated[float, typer.Option(help="Largest norm of an update; every noise is proportional to it.")] = 1.0,
+    norm: NormOption = "l2",
+    min_honest_clients: Annotated[
+        int | None,
+        typer.Option(help="Of a cohort, for secure aggregation: who answers and does not collude (all unless said)."),
+    ] = None,
+    baselines: Annotated[
+        bool, typer.Option("--baselines", help="Rows for the field's other mechanisms too, none of which is chosen.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Draw noise over releases and over bytes, as png, svg or pdf.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Compare all mechanisms and trust models for a run, before anything is trained.
+
+    Every row is calibrated to the same epsilon. The number that decides is the noise in the mean of a round, as a
+    multiple of the clip: no mean of updates is longer than the clip, so noise of 10 clips drowns a round, and only
+    many rounds can average it out. More clients or fewer parameters make it smaller; secure aggregation makes it
+    smaller by the root of the cohort, because then only the sum needs to be private.
+
+    Example: quietbit compare --dimension 7850 --epsilon 8 --delta 1e-5 --adjacency zero-out --clients 60000
+    --cohort 600 --rounds 100
+
+    Example: quietbit compare --dimension 1000000 --epsilon 2 --delta 1e-6 --adjacency replace-one --clients 100000
+    --cohort 1000 --releases 1 --trust local --out compare.svg
+    """
+    check_outputs(figures=() if out is None else (out,))
+    given: dict[str, Any] = {
+        "epsilon": epsilon, "delta": delta, "adjacency": adjacency_of(adjacency), "clients": clients, "cohort": cohort,
+        "trust": None if trust is None else trust_of(trust), "min_honest_clients": min_honest_clients,
+    }  # fmt: skip
+    ball = quietbit.Ball(norm_of(norm), clip, dimension)
+    with progress_bar("Comparing", quiet=json) as report:
+        found = quietbit.compare(ball, rounds=rounds, releases=releases, baselines=baselines, report=report, **given)
+    if out is not None:
+        from quietbit.plot.compare import compare_releases, plot_comparison
+        from quietbit.plot.figure import save_figure
+
+        with progress_bar("Drawing", quiet=json) as report:
+            save_figure(plot_comparison(found, compare_releases(found, report=report)), out)
+    if json:
+        show_json(_plain(found, out))
+        return
+    _show(found)
+    if out is not None:
+        print(f"Drawn as {out}.")
+
+
+def _show(found: Comparison) -> None:
+    times = "one release" if found.releases == 1 else f"{found.releases:,} releases"
+    _say(
+        f"{found.ball.dimension:,} parameters; epsilon {found.epsilon:g} at delta = {found.delta:g} for all of a "
+        f"client's {times} ({found.adjacency.value} adjacency); {found.cohort:,} of {found.clients:,} clients a round, "
+        f"{found.rounds:,} round{'s' if found.rounds > 1 else ''}.\n"
+    )
+    for trust in dict.fromkeys(row.trust for row in found.rows):
+        rows = [row for row in found.rows if row.trust is trust]
+        reached = sorted((row for row in rows if row.expected is not None), key=lambda row: row.noise)
+        if reached:
+            column_table(f"{trust.value} trust", HEADS, [_line(found, row) for row in reached])
+        for row in rows:
+            if row.refusal:
+                _say(f"{row.name}, {trust.value}: {row.refusal}")
+        best = found.best(trust)
+        if best is not None:
+            kept = f" keeping {best.keep:,} coordinates" if best.keep is not None else ""
+            _say(f"Best under {trust.value} trust: {best.name}{kept} (a client computes: {best.work}).")
+            _say(f"{_capital(best.verdict)}\n")
+    _say(LEGEND)
+    _say(CLIP)
+
+
+def _line(found: Comparison, row: ComparisonRow) -> list[str]:
+    expected = row.expected
+    if expected is None:
+        return [row.name]
+    return [
+        row.name,
+        "" if row.keep is None else f"{row.keep:,}",
+        f"{row.payload_bytes:,}",
+        f"{found.bytes_per_client(row):,}",
+        "" if row.relative_error is None else _short(row.relative_error, 3),
+        _short(row.noise, 3),
+        _short(expected.run_noise, 2),
+        expected.verdict.value,
+    ]
+
+
+def _plain(found: Comparison, out: Path | None) -> dict[str, Any]:
+    best = {trust.value: found.best(trust) for trust in dict.fromkeys(row.trust for row in found.rows)}
+    plain: dict[str, Any] = {
+        "dimension": found.ball.dimension,
+        "clip": found.ball.radius,
+        "norm": found.ball.norm.value,
+        "epsilon": found.epsilon,
+        "delta": found.delta,
+        "adjacency": found.adjacency.value,
+        "clients": found.clients,
+        "cohort": found.cohort,
+        "rounds": found.rounds,
+        "releases": found.releases,
+        "rows": [_plain_row(found, row) for row in found.rows],
+        "best": {trust: found.rows.index(row) if row is not None else None for trust, row in best.items()},
+    }
+    return plain if out is None else {**plain, "plot": str(out)}
+
+
+def _plain_row(found: Comparison, row: ComparisonRow) -> dict[str, Any]:
+    start = {"mechanism": row.name, "trust": row.trust.value}
+    expected, guarantee = row.expected, row.guarantee
+    if expected is None or guarantee is None:
+        return {**start, "refusal": row.refusal}
+    return {
+        **start,
+        "keep": row.keep,
+        "payload_bytes": row.payload_bytes,
+        "bytes_per_client": found.bytes_per_client(row),
+        "bytes_in_all": found.bytes_in_all(row),
+        "relative_error": row.relative_error,
+        "noise": row.noise,
+        "run_noise": expected.run_noise,
+        "response": expected.response,
+        "clip_sensitivity": [
+            {"clip_over_length": point.clip, "noise": point.noise, "cut": point.cut} for point in found.clip_points(row)
+        ],
+        "work": row.work,
+        "verdict": expected.verdict.value,
+        "sentence": expected.sentence(),
+        "clients_needed": expected.clients_needed,
+        "parameters_allowed": expected.parameters_allowed,
+        "guarantee": guarantee.sentence(),
+        "epsilon_upper": guarantee.epsilon_upper,
+    }
+
+
+def _say(text: str) -> None:
+    print("\n".join(fill(line, WIDTH) for line in text.split("\n")))
+
+
+def _short(value: float, digits: int) -> str:
+    return f"{float(f'{value:.{digits}g}'):,g}"
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]

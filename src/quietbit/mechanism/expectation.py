@@ -1,0 +1,180 @@
+"""What to expect of a run before it is started: how loud the noise is beside the updates, and a plain word for it.
+
+Idea     a server sees the mean of a cohort with noise on it. Its length is told as a multiple of the clip, which is the
+         most that a mean of updates can measure. Over a run the noise of the rounds averages out and what clients agree
+         on does not, so the whole run is judged by the noise of a round over the root of the number of rounds.
+Symbols  d = dimension; C = clip; m = cohort; T = rounds; e = squared error of a decoded coordinate.
+         nu = noise of a round's mean / C: sqrt(d e / m) / C; sqrt(d e) / (m C) where noise is added once, to the sum.
+         rho = nu / sqrt(T).
+Source   thresholds: measured by benchmarks/expectations.py, kept in benchmarks/README.md. Whatever the number of
+         rounds, a linear model loses 2 to 9 points of its accuracy at rho = 0.1, and more the less clients agree: at 1
+         between a fifth and four fifths of it, at 3 half of it to all. The mean of vectors is off by rho clips.
+
+Inverse. e does not depend on the number of clients, and not on d either but for a few percent: so rho^2 is proportional
+to d over the number of updates m T, and a useful rho says how many are needed, or how few parameters they would do for.
+Where noise is added once, rho is proportional to sqrt(d / T) / m instead.
+
+Response. A code of few bits saturates: a coordinate that is not small decodes to less than itself, and no averaging
+helps against that. The response is what becomes of an update that fills the ball with normally distributed
+coordinates: E[u f(u)] / (g E[u^2]) for f the mean of the decoded value and g its slope at zero, u ~ N(0, C^2 / d).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import final
+
+import numpy as np
+
+from quietbit._validate import member, require, whole_number
+from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.projected import Projected
+from quietbit.privacy.guarantee import Trust
+
+__all__ = ["HOPELESS_ABOVE", "USEFUL_UP_TO", "Expectation", "Verdict", "about", "expectation"]
+
+USEFUL_UP_TO, HOPELESS_ABOVE = 0.1, 3.0
+SHORTENED = 0.97  # a response below it is mentioned
+NODES = 24
+LEAST_MODEL = 100  # parameters of the smallest part of a model that is worth naming
+WORDS = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
+
+
+class Verdict(Enum):
+    """What a run of this noise may come to."""
+
+    USEFUL = "useful"
+    HARD = "hard"
+    HOPELESS = "hopeless"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """The noise of a run and what it means; ``noise`` is that of one round's mean, as a multiple of the clip.
+
+    ``clients`` is how many there are in all, of whom a cohort takes part in a round. ``response`` is the part of a
+    typical update that comes through: 1 but for codes that saturate, which shorten it.
+    """
+
+    noise: float
+    dimension: int
+    cohort: int
+    rounds: int
+    clients: int
+    trust: Trust
+    response: float = 1.0
+
+    @property
+    def run_noise(self) -> float:
+        """rho: what is left of the noise when the rounds are averaged, as a multiple of the clip."""
+        return self.noise / math.sqrt(self.rounds)
+
+    @property
+    def loudness(self) -> float:
+        """The noise over the run beside what comes through of an update: what the verdict goes by."""
+        return self.run_noise / self.response if self.response > 0 else math.inf
+
+    @property
+    def verdict(self) -> Verdict:
+        """Useful, hard or hopeless; a noise that is no number is hopeless."""
+        if self.loudness <= USEFUL_UP_TO:
+            return Verdict.USEFUL
+        return Verdict.HARD if self.loudness <= HOPELESS_ABOVE else Verdict.HOPELESS
+
+    @property
+    def clients_needed(self) -> float:
+        """About how many clients a useful run needs, each taking part as often, in as many rounds."""
+        more = self.loudness / USEFUL_UP_TO
+        return self.clients * max(1.0, more if self._once else more**2)
+
+    @property
+    def parameters_allowed(self) -> float:
+        """About how many parameters a useful run of these clients may have."""
+        return self.dimension * (USEFUL_UP_TO / self.loudness) ** 2 if self.loudness > 0 else math.inf
+
+    @property
+    def _once(self) -> bool:
+        """Whether the noise of a mean falls with the cohort, and not with its root only."""
+        return self.trust is not Trust.LOCAL
+
+    def sentence(self) -> str:
+        """The verdict in one sentence, with what would help."""
+        many = "" if self.rounds == 1 else f", and {_short(self.run_noise)} times over {self.rounds:,} rounds"
+        if self.cohort == 1:  # no run yet that could be judged
+            start = f"the noise in one update is {_short(self.noise)} times the clip{many}"
+        else:
+            what = f"the noise in the mean of {self.cohort:,} updates is {_short(self.noise)} times the clip"
+            start = f"{self.verdict.value}: {what}{many}"
+        if self.response < SHORTENED:
+            start += f" (updates come out about {100 * (1 - self.response):.0f} % too short)"
+        return f"{start}." if self.verdict is Verdict.USEFUL else f"{start}; {self._help()}."
+
+    def _help(self) -> str:
+        least, fewer = about(self.clients_needed), self.parameters_allowed
+        small = f"a head or LoRA of at most {about(fewer)} parameters" if fewer >= LEAST_MODEL else ""
+        # Behind masks the noise of a cohort's sum is about that of one client.
+        summed = self.loudness / math.sqrt(self.cohort) if self.cohort > 1 and not self._once else math.inf
+        masks = "secure aggregation" if summed <= USEFUL_UP_TO else ""
+        words = ", or ".join(word for word in (f"about {least} clients", small, masks) if word)
+        near = self.verdict is Verdict.HOPELESS and USEFUL_UP_TO < summed <= HOPELESS_ABOVE
+        return f"a useful run takes {words}" + (" (secure aggregation would make it hard instead)" if near else "")
+
+
+def expectation(
+    mechanism: Mechanism,
+    *,
+    cohort: int,
+    rounds: int = 1,
+    clients: int | None = None,
+    trust: Trust | str = Trust.LOCAL,
+) -> Expectation:
+    """What to expect of ``rounds`` rounds in which ``cohort`` clients send updates through this mechanism.
+
+    Args:
+        mechanism: calibrated for what a client may spend in all its releases.
+        cohort: clients in a round.
+        rounds: of the run.
+        clients: how many there are in all; the cohort unless said.
+        trust: who may look. Under ``central`` trust the mechanism's noise is added once, to the sum.
+    """
+    many, times = whole_number(cohort, "cohort", 1), whole_number(rounds, "rounds", 1)
+    crowd = whole_number(many if clients is None else clients, "clients", 1)
+    require(crowd >= many, "clients", crowd, f"at least {many}, the cohort")
+    which, ball = member(Trust, trust, "trust"), mechanism.domain
+    error = mechanism.error().squared
+    shared = float(getattr(mechanism, "shared_error", 0.0))  # of rows that all clients of a round keep
+    squared = error / many**2 if which is Trust.CENTRAL else (error - shared) / many + shared
+    noise = math.sqrt(ball.dimension * squared) / ball.radius
+    return Expectation(noise, ball.dimension, many, times, crowd, which, _response(mechanism))
+
+
+def _response(mechanism: Mechanism) -> float:
+    """By quadrature, on the coordinates that are kept where not all are."""
+    inside = mechanism.inner if isinstance(mechanism, Projected) else mechanism
+    ball, gain = inside.domain, inside.error().gain
+    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
+    inputs = np.clip(nodes * ball.radius / math.sqrt(ball.dimension), -ball.radius, ball.radius)
+    means = np.array([inside.expectation(float(value)) for value in inputs]) - inside.expectation(0.0)
+    return float(weights @ (inputs * means) / (gain * (weights @ inputs**2)))
+
+
+def about(number: float) -> str:
+    """A number for people, to two digits.
+
+    >>> about(4_210_000), about(19_730), about(12), about(3.2e13)
+    ('4.2 million', '20,000', '12', '32 trillion')
+    """
+    if not number < 1e15:
+        return "more than 1000 trillion"
+    rough = float(f"{number:.2g}")
+    for size, word in WORDS:
+        if rough >= size:
+            return f"{rough / size:g} {word}"
+    return f"{math.ceil(rough):,}"
+
+
+def _short(number: float) -> str:
+    return f"{float(f'{number:.2g}'):,g}"

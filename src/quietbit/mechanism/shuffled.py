@@ -1,0 +1,42 @@
+"""What a mechanism's release costs among many, against those who do not know whose it is.
+
+Idea     any mechanism that is private at delta = 0 has clones; one that knows more of itself says so by a method
+         `blanket`, and the better of both answers. Everybody else is refused, with the reason.
+Source   docs/theory/shuffling.md.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from quietbit.mechanism.base import Mechanism, check_adjacency
+from quietbit.privacy.guarantee import Adjacency, Trust, Unit
+from quietbit.privacy.release import Release
+from quietbit.privacy.shuffle import BlanketPair, shuffled_curve
+
+__all__ = ["shuffled_privacy"]
+
+
+@runtime_checkable
+class _Blanketed(Protocol):
+    """A mechanism that knows what hides its releases."""
+
+    def blanket(self, adjacency: Adjacency) -> BlanketPair | None:
+        """Its blankets under an adjacency."""
+        ...
+
+
+def shuffled_privacy(mechanism: Mechanism, adjacency: Adjacency, crowd: int) -> Release:
+    """What one release of a client costs against observers of a shuffle of ``crowd`` clients, each releasing once.
+
+    The head of `quietbit.privacy.shuffle` says what must hold. Mechanisms without a guarantee at delta = 0 are refused.
+    """
+    which = check_adjacency(adjacency)
+    curve = shuffled_curve(
+        which,
+        crowd,
+        replace_one=mechanism.privacy(Adjacency.REPLACE_ONE).curve,
+        zero_out=mechanism.privacy(Adjacency.ZERO_OUT).curve,
+        own=mechanism.blanket(which) if isinstance(mechanism, _Blanketed) else None,
+    )
+    return Release(curve, which, Unit.CLIENT, Trust.SHUFFLED)

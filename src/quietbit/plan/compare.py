@@ -1,0 +1,347 @@
+"""Which mechanism, under which trust: every way to meet a target, with its bytes, its noise and a plain verdict.
+
+Idea     the same question is put to every family of the registry, to sums behind masks, and to a trusted server as the
+         yardstick. Each answer is a mechanism calibrated to the target, so that its error is its own; a way that cannot
+         reach the target says so in one sentence. What a run would come to is `expectation`'s to say.
+Symbols  d = dimension; m = cohort; T = rounds; N = clients; r = T m / N releases of a client.
+         noise: length of the noise in the mean of a round, as a multiple of the clip.
+
+The clip. All noise is proportional to the clip and none depends on the updates. So a clip of c times the length that
+updates really have makes the noise c times as loud beside them where c > 1, while c < 1 shortens every update to c of
+its length: the noise falls as the signal does, nothing is won, and long updates lose weight against short ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+from quietbit._validate import InvalidParameter, QuietbitError, finite_real, member, require, whole_number
+from quietbit.kernel.transform import padded_size
+from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.calibrate import Calibration, alternatives, calibrate, smallest_of_the_best
+from quietbit.mechanism.central_sum import calibrate_sum
+from quietbit.mechanism.expectation import Expectation, expectation
+from quietbit.mechanism.family import Target
+from quietbit.mechanism.projected import Projected, fewest_kept
+from quietbit.mechanism.registry import family
+from quietbit.plan.sizes import bytes_sent
+from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust
+from quietbit.wire.tree import Structure
+
+__all__ = ["ClipPoint", "Comparison", "ComparisonRow", "compare", "dimension_of"]
+
+Report = Callable[[float, str], None]
+CLIPS = (0.25, 0.5, 1.0, 2.0, 4.0)
+CENTRAL, SUMMED = "gaussian", "imvu"
+LEAST_KEPT = 64  # with fewer the second clip takes too much of a long update
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ComparisonRow:
+    """One way to meet the target; where it does not, ``refusal`` says why and there are no numbers.
+
+    ``keep`` is how many coordinates are sent where not all are. ``payload_bytes`` is what a client sends in a round. A
+    ``baseline`` is there to be compared with, and never the best.
+    ``relative_error`` is the squared error of a round's mean over that of Gaussian noise added by every client; None
+    at delta 0, where no Gaussian has an account.
+    """
+
+    name: str
+    trust: Trust
+    keep: int | None = None
+    mechanism: Mechanism | None = None
+    guarantee: Guarantee | None = None
+    payload_bytes: int = 0
+    relative_error: float | None = None
+    expected: Expectation | None = None
+    work: str = ""
+    refusal: str = ""
+    baseline: bool = False
+
+    @property
+    def noise(self) -> float:
+        """In the mean of a round, as a multiple of the clip; infinite where the target is out of reach."""
+        return math.inf if self.expected is None else self.expected.noise
+
+    @property
+    def verdict(self) -> str:
+        """What a run would come to, or why there is none."""
+        return self.refusal if self.expected is None else self.expected.sentence()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ClipPoint:
+    """A clip of ``clip`` times the updates' length: the noise beside what is left of them, and what is ``cut`` off."""
+
+    clip: float
+    noise: float
+    cut: float
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The question as it was understood, and a row for every way."""
+
+    ball: Ball
+    epsilon: float
+    delta: float
+    adjacency: Adjacency
+    clients: int
+    cohort: int
+    rounds: int
+    releases: int
+    min_honest_clients: int | None
+    rows: tuple[ComparisonRow, ...]
+
+    def best(self, trust: Trust | str) -> ComparisonRow | None:
+        """The row that ``auto`` would take: of those within 5 % of the least noise energy, the one that sends least.
+
+        Only ways whose decoded mean is the update count (a sign's is not), and no baselines; None where nothing reaches
+        the target.
+        """
+        which = member(Trust, trust, "trust")
+        mine = [row for row in self.rows if row.trust is which and not row.baseline]
+        known = [(row, row.expected) for row in mine if row.expected is not None and not _unitless(row)]
+        if not known:
+            return None
+        errors, sizes = [one.loudness**2 for _, one in known], [row.payload_bytes for row, _ in known]
+        return known[smallest_of_the_best(errors, sizes)][0]
+
+    def bytes_per_client(self, row: ComparisonRow) -> int:
+        """What a client sends in all its releases."""
+        return row.payload_bytes * self.releases
+
+    def bytes_in_all(self, row: ComparisonRow) -> int:
+        """What all clients send in all rounds."""
+        return row.payload_bytes * self.cohort * self.rounds
+
+    def clip_points(self, row: ComparisonRow) -> tuple[ClipPoint, ...]:
+        """How the noise of a round's mean depends on how well the clip fits the updates."""
+        return tuple(ClipPoint(clip, row.noise * max(clip, 1.0), max(0.0, 1.0 - clip)) for clip in CLIPS)
+
+
+def compare(
+    model: Any,
+    *,
+    epsilon: float,
+    delta: float,
+    adjacency: Adjacency | str,
+    cohort: int,
+    clients: int | None = None,
+    rounds: int | None = None,
+    releases: int | None = None,
+    trust: Trust | str | None = None,
+    clip: float | None = None,
+    norm: Norm | str | None = None,
+    min_honest_clients: int | None = None,
+    baselines: bool = False,
+    report: Report | None = None,
+) -> Comparison:
+    """Every mechanism and trust model that applies, calibrated to the same target.
+
+    Args:
+        model: how many parameters an update has: a number, a `Ball` (which is the clip and the norm too), a torch
+            module (what it trains), or arrays in dicts, lists and tuples such as a ``state_dict``.
+        epsilon: what all releases of one client together may cost.
+        delta: of that epsilon.
+        adjacency: what the neighbouring world is.
+        cohort: clients in a round.
+        clients: how many there are in all; the cohort unless said.
+        rounds: of the run; then a client sends ``ceil(rounds * cohort / clients)`` updates. Or
+        releases: how often a client takes part; then there are ``clients * releases / cohort`` rounds. One of the two.
+        trust: local, central or secure-aggregation; all of them unless said.
+        clip: largest norm of an update; 1 unless said. No row depends on it but through the mechanisms themselves.
+        norm: l2 unless said; sums behind masks have an account for l2 alone.
+        min_honest_clients: of a cohort, for secure aggregation: how many answer and do not collude; all unless said.
+        baselines: rows also for mechanisms that are there to be compared with alone, and never the best.
+        report: ``report(fraction, message)`` is told how far it is.
+
+    >>> found = compare(1_000, epsilon=4.0, delta=0.0, adjacency="replace-one", clients=10_000, cohort=1_000,
+    ...                 releases=1, trust="local")
+    >>> found.best("local").name, found.best("local").expected.verdict.value
+    ('vmvu', 'hard')
+    """
+    ball = _ball(model, clip, norm)
+    which = None if trust is None else member(Trust, trust, "trust")
+    known = [way.value for way in WAYS]
+    require(which is None or which in WAYS, "trust", trust, "one of " + ", ".join(known))
+    many = whole_number(cohort, "cohort", 1)
+    crowd = whole_number(many if clients is None else clients, "clients", 1)
+    require(crowd >= many, "clients", crowd, f"at least {many}, the cohort")
+    times, often = _schedule(rounds, releases, crowd, many)
+    target = Target(epsilon, delta, adjacency, often)  # type: ignore[arg-type]
+    asked = _Question(ball, target, many, crowd, times, min_honest_clients, baselines, report)
+    rows = [row for way, found in WAYS.items() if which in (None, way) for row in found(asked)]
+    return Comparison(
+        ball, target.epsilon, target.delta, target.adjacency, crowd, many, times, often, asked.honest, tuple(rows)
+    )
+
+
+def dimension_of(model: Any) -> int:
+    """How many parameters an update of this model has: a number, what a torch module trains, or a tree of arrays.
+
+    >>> import numpy as np
+    >>> dimension_of({"weight": np.zeros((3, 4)), "bias": np.zeros(3)}), dimension_of(10)
+    (15, 10)
+    """
+    if isinstance(model, int) and not isinstance(model, bool):
+        return model
+    parameters = getattr(model, "parameters", None)
+    if callable(parameters):
+        return sum(int(one.numel()) for one in parameters() if one.requires_grad)
+    return Structure.of(model).size
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Question:
+    ball: Ball
+    target: Target
+    cohort: int
+    clients: int
+    rounds: int
+    honest: int | None
+    baselines: bool
+    report: Report | None
+
+    def tell(self, fraction: float, message: str) -> None:
+        if self.report is not None:
+            self.report(fraction, message)
+
+    def gaussian(self) -> float:
+        """The squared error of one client's Gaussian release at the target; infinite where it has none."""
+        try:
+            return self.calibrated_gaussian().squared_error
+        except QuietbitError:
+            return math.inf
+
+    def calibrated_gaussian(self) -> Calibration:
+        ball, target = Ball(Norm.L2, self.ball.radius, self.ball.dimension), self.target
+        return calibrate(
+            CENTRAL, ball=ball, epsilon=target.epsilon, delta=target.delta, adjacency=target.adjacency,
+            releases=target.releases,
+        )  # fmt: skip
+
+    def row(
+        self, name: str, trust: Trust, mechanism: Mechanism, guarantee: Guarantee, gaussian: float
+    ) -> ComparisonRow:
+        expected = expectation(mechanism, cohort=self.cohort, rounds=self.rounds, clients=self.clients, trust=trust)
+        squared = (expected.noise * self.ball.radius) ** 2 / self.ball.dimension  # of a coordinate of the mean
+        work = _work(name, trust, mechanism)
+        keep = getattr(mechanism, "keep", None)
+        kept = keep if keep is not None and keep < padded_size(self.ball.dimension) else None
+        return ComparisonRow(
+            name=name,
+            trust=trust,
+            keep=kept,
+            mechanism=mechanism,
+            guarantee=guarantee,
+            payload_bytes=bytes_sent(mechanism, trust, self.cohort),
+            relative_error=squared * self.cohort / gaussian if math.isfinite(gaussian) else None,
+            expected=expected,
+            work=work,
+        )
+
+
+def _local(asked: _Question) -> list[ComparisonRow]:
+    """Every family, and with few coordinates kept where that sends less."""
+    rows, gaussian = [], asked.gaussian()
+    ways = alternatives(
+        asked.ball, asked.target, baselines=asked.baselines, report=lambda share, word: asked.tell(0.7 * share, word)
+    )
+    for way in ways:
+        found = way.calibration
+        if found is None:
+            if way.keep is None:  # said once
+                rows.append(ComparisonRow(way.mechanism, Trust.LOCAL, refusal=way.refusal, baseline=way.baseline))
+            continue
+        row = asked.row(way.mechanism, Trust.LOCAL, found.mechanism, found.guarantee, gaussian)
+        if way.keep is None or row.keep is not None:
+            rows.append(replace(row, baseline=way.baseline))
+    return rows
+
+
+def _summed(asked: _Question) -> list[ComparisonRow]:
+    """One-bit codes behind masks, and the same with few coordinates kept where that sends less."""
+    ball, target, secure = asked.ball, asked.target, Trust.SECURE_AGGREGATION
+    asked.tell(0.7, "sums")
+    common: dict[str, Any] = {
+        "epsilon": target.epsilon, "delta": target.delta, "adjacency": target.adjacency, "releases": target.releases,
+        "clients": asked.cohort, "min_honest_clients": asked.honest,
+    }  # fmt: skip
+    try:
+        require(ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 for sums behind masks")
+        dense = calibrate_sum(ball=ball, **common)
+    except QuietbitError as error:
+        return [ComparisonRow(SUMMED, secure, refusal=str(error))]
+    gaussian = asked.gaussian()
+    rows = [asked.row(SUMMED, secure, dense.mechanism, dense.guarantee, gaussian)]
+    keep = max(LEAST_KEPT, fewest_kept(dense.squared_error / ball.radius**2, ball.dimension))
+    if keep <= ball.dimension // 2:
+        asked.tell(0.85, "sums of kept coordinates")
+        few = calibrate_sum(ball=ball, keep=keep, **common)
+        rows.append(asked.row(SUMMED, secure, few.mechanism, few.guarantee, gaussian))
+    return rows
+
+
+def _central(asked: _Question) -> list[ComparisonRow]:
+    """The yardstick: a server that is trusted with the updates adds noise once, to their sum."""
+    try:
+        found = asked.calibrated_gaussian()
+    except QuietbitError as error:
+        return [ComparisonRow(CENTRAL, Trust.CENTRAL, refusal=str(error))]
+    guarantee: Guarantee = (
+        found.mechanism.privacy(asked.target.adjacency)
+        .under(trust=Trust.CENTRAL)
+        .repeat(asked.target.releases)
+        .guarantee(asked.target.delta)
+    )
+    return [asked.row(CENTRAL, Trust.CENTRAL, found.mechanism, guarantee, found.squared_error)]
+
+
+WAYS: dict[Trust, Callable[[_Question], list[ComparisonRow]]] = {
+    Trust.LOCAL: _local,
+    Trust.SECURE_AGGREGATION: _summed,
+    Trust.CENTRAL: _central,
+}
+
+
+def _ball(model: Any, clip: float | None, norm: Norm | str | None) -> Ball:
+    if isinstance(model, Ball):
+        for name, value in (("clip", clip), ("norm", norm)):
+            require(value is None, name, value, "left out beside a Ball, which has one")
+        return model
+    which = Norm.L2 if norm is None else member(Norm, norm, "norm")
+    return Ball(which, 1.0 if clip is None else finite_real(clip, "clip"), dimension_of(model))
+
+
+def _schedule(rounds: int | None, releases: int | None, clients: int, cohort: int) -> tuple[int, int]:
+    """Rounds, and the releases of the client that takes part most often when each has its turn."""
+    if (rounds is None) == (releases is None):
+        raise InvalidParameter("rounds or releases must be given, and not both: each follows from the other.")
+    if rounds is not None:
+        times = whole_number(rounds, "rounds", 1)
+        return times, -(-times * cohort // clients)
+    often = whole_number(releases, "releases", 1)
+    return max(1, clients * often // cohort), often
+
+
+def _work(name: str, trust: Trust, mechanism: Mechanism) -> str:
+    """What a client computes beside its update, in words; families of other packages may say nothing."""
+    if trust is Trust.CENTRAL:
+        return "nothing: the server adds the noise"
+    own = str(getattr(family(name), "work", "")) or "not said"
+    if isinstance(mechanism, Projected):
+        own = f"a rotation, then {own} that is kept"
+    return f"{own}, and masks" if trust is Trust.SECURE_AGGREGATION else own
+
+
+def _unitless(row: ComparisonRow) -> bool:
+    return row.mechanism is not None and row.mechanism.error().unitless

@@ -1,0 +1,220 @@
+"""What a release costs against those who see all releases and not whose they are.
+
+Idea     n clients release once each, in an order that is uniform and stays secret; the server, who knows it, has the
+         local guarantee, and whoever sees the releases without it (or anything computed from them) has this one. It
+         is found numerically for releases that are purely private on their own, and several shuffles of one client
+         compose.
+Symbols  n = crowd; p = e^epsilon of one release: between any two updates (replace-one), or of one against zero
+         (zero-out).
+Source   Feldman, McMillan, Talwar (2021): clones; Balle, Bell, Gascón, Nissim (2019): blankets; Zhu, Dong,
+         Wang (2022), Theorem 10: composition. docs/theory/shuffling.md has the proofs for all that is used here.
+
+What must hold: every client of the crowd makes at most one release in a shuffle; the order is uniform over the crowd
+and independent of data, of what is released and of who answers; those whom the guarantee is against do not learn it;
+clients that tell them what they sent, or when, are not counted. An update is a function of the client's data and of
+what is public by then, not of what the client keeps from earlier shuffles: when it was asked, or what it sent.
+
+Three blankets, the best of which answers at every epsilon:
+    clones        B = (P + P')/2, share 1/p: U, V = 2 p/(p+1), 2/(p+1) or the reverse, with equal mass. Replace-one.
+    through zero  B = law of the zero update, share 1/z, z = e^epsilon for zero-out: U and V in [1/z, z] with mean 1.
+    its own       what a mechanism knows of itself: `quietbit.mechanism.vector` has one.
+A release that is private only at delta > 0 is refused: R >= g B does not follow from that, and no blanket of such a
+mechanism is worked out here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import final
+
+import numpy as np
+
+from quietbit._validate import InvalidParameter, finite_real, require, whole_number
+from quietbit.privacy.blanket import MOST_CROWD, Blanket
+from quietbit.privacy.curve import LossPair, PrivacyCurve, PureCurve, total
+from quietbit.privacy.guarantee import Adjacency, check_delta
+from quietbit.privacy.loss import LossDistribution
+
+__all__ = ["BlanketPair", "ShuffledCurve", "clones", "shuffled_curve", "through_zero"]
+
+_UNIT = 2.0**-53
+_NODES = 160  # at which delta is computed for compositions
+_LEAST_DELTA = 1e-20  # where these end
+_CLOSE = 1e-7  # how near the epsilon found is to the least that is proved
+MOST_EPSILON = 30.0  # of one release: beyond, a crowd of 10^9 hides nothing
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BlanketPair:
+    """A blanket for the party's data against the neighbour's, and one for the other way round."""
+
+    forward: Blanket
+    backward: Blanket
+
+    def delta_upper(self, crowd: int, epsilon: float) -> float:
+        """The larger delta of the two ways round."""
+        found = self.forward.delta_upper(crowd, epsilon)
+        return found if self.backward == self.forward else max(found, self.backward.delta_upper(crowd, epsilon))
+
+
+def clones(epsilon: float) -> BlanketPair:
+    """For releases that are epsilon-private between any two updates, and replace-one neighbours."""
+    epsilon = _pure(epsilon)
+    high, low = 2 / (1 + math.exp(-epsilon)) * (1 + 4 * _UNIT), 2 / (1 + math.exp(epsilon)) * (1 - 4 * _UNIT)
+    one = Blanket(_share(epsilon), (0.5, 0.5, 0.0), (high, low, 1.0), (low, high, 1.0))
+    return BlanketPair(one, one)
+
+
+def through_zero(epsilon: float, adjacency: Adjacency) -> BlanketPair:
+    """For releases that are epsilon-private against the zero update."""
+    epsilon = _pure(epsilon)
+    high, low = math.exp(epsilon) * (1 + 4 * _UNIT), math.exp(-epsilon) * (1 - 4 * _UNIT)
+    share, rare = _share(epsilon), 1 / (1 + math.exp(epsilon))
+    if adjacency is Adjacency.REPLACE_ONE:
+        rare_up, rare_down = rare * (1 + 4 * _UNIT), rare * (1 - 4 * _UNIT)
+        masses = rare_up, rare_down, 1 - rare_up - rare_down
+        one = Blanket(share, masses, (high, low, low), (low, high, low))
+        return BlanketPair(one, one)
+    rare_up, often_up = rare * (1 + 4 * _UNIT), (1 - rare) * (1 + 4 * _UNIT)
+    forward = Blanket(share, (rare_up, 1 - rare_up, 0.0), (high, low, 1.0), (1.0, 1.0, 1.0))
+    backward = Blanket(share, (often_up, 1 - often_up, 0.0), (1.0, 1.0, 1.0), (low, high, 1.0))
+    return BlanketPair(forward, backward)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ShuffledCurve:
+    """One release among ``crowd`` in a secret order; made by `shuffled_curve`.
+
+    >>> curve = ShuffledCurve(60_000, 2.0, (clones(2.0),))
+    >>> round(curve.epsilon_upper(1e-6), 4), curve.repeat(10).epsilon_upper(1e-6) < 0.2
+    (0.0593, True)
+    """
+
+    crowd: int
+    local: float
+    blankets: tuple[BlanketPair, ...] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse a crowd that is none, and a curve without a blanket."""
+        object.__setattr__(self, "crowd", whole_number(self.crowd, "crowd", 1, MOST_CROWD))
+        object.__setattr__(self, "local", _pure(self.local))
+        known = bool(self.blankets) and all(isinstance(one, BlanketPair) for one in self.blankets)
+        require(known, "blankets", self.blankets, "at least one BlanketPair")
+
+    def delta_upper(self, epsilon: float) -> float:
+        """The least delta proved at ``epsilon``, either way round; 0 from the local epsilon on."""
+        if epsilon >= self.local:
+            return 0.0
+        return min(one.delta_upper(self.crowd, epsilon) for one in self.blankets)
+
+    def losses(self) -> LossPair:
+        """The pairs whose delta connects points of this one's, both ways round: they dominate a whole shuffle."""
+        return _losses(self)
+
+    def rdp(self, alpha: float) -> float:
+        """The larger Rényi divergence of the two pairs, or what the local epsilon implies."""
+        return min(PureCurve(self.local).rdp(alpha), max(one.rdp_upper(alpha) for one in self.losses()))
+
+    def pure_epsilon_upper(self) -> float:
+        """The local epsilon: without delta a crowd hides nothing."""
+        return self.local
+
+    def repeat(self, times: int) -> PrivacyCurve:
+        """The curve of ``times`` shuffles, each in an order of its own."""
+        return total([(self, times)])
+
+    def compose(self, other: PrivacyCurve) -> PrivacyCurve:
+        """The curve of this shuffle followed by another release."""
+        return total([(self, 1), (other, 1)])
+
+    def accounts(self, delta: float) -> dict[str, float]:
+        """The epsilon of every account at ``delta``."""
+        delta = check_delta(delta)
+        found = {"pure": self.local}
+        if delta > 0:
+            found["shuffle"] = _epsilon(self, delta)
+        return found
+
+    def epsilon_upper(self, delta: float) -> float:
+        """The least epsilon found at ``delta`` in [0, 1)."""
+        return min(self.accounts(delta).values())
+
+    def answered_by(self, delta: float) -> str:
+        """Which account `epsilon_upper` took."""
+        found = self.accounts(delta)
+        return min(found, key=lambda name: found[name])
+
+
+def shuffled_curve(
+    adjacency: Adjacency,
+    crowd: int,
+    *,
+    replace_one: PrivacyCurve,
+    zero_out: PrivacyCurve,
+    own: BlanketPair | None = None,
+) -> PrivacyCurve:
+    """The curve of one release among ``crowd`` whose order stays secret.
+
+    Args:
+        adjacency: which two worlds must look alike.
+        crowd: how many clients release in the shuffle, this one included; those who would tell are left out.
+        replace_one: the release's own curve between any two updates: the other clients' may be any.
+        zero_out: its curve against the zero update.
+        own: the mechanism's own blankets for this adjacency, where it has any.
+
+    Curves that are private only at delta > 0 are refused.
+    """
+    require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
+    crowd = whole_number(crowd, "crowd", 1, MOST_CROWD)
+    far = replace_one.pure_epsilon_upper()
+    near = min(far, zero_out.pure_epsilon_upper())  # zero is one of the updates
+    if not far < math.inf:
+        raise InvalidParameter(
+            "Only releases that are private at delta = 0 have a bound in a crowd here: what others send hides one of "
+            "them if every output of it is likely enough for them too, and (epsilon, delta) does not promise that."
+        )
+    local = far if adjacency is Adjacency.REPLACE_ONE else near
+    if local == 0 or local > MOST_EPSILON:
+        return PureCurve(local)
+    found = [own] if own is not None else []
+    found.append(through_zero(near, adjacency))
+    if adjacency is Adjacency.REPLACE_ONE:
+        found.append(clones(far))
+    return ShuffledCurve(crowd, local, tuple(found))
+
+
+def _pure(epsilon: float) -> float:
+    return finite_real(epsilon, "epsilon of one release", at_most=MOST_EPSILON)
+
+
+def _share(epsilon: float) -> float:
+    return math.exp(-epsilon) * (1 - 4 * _UNIT)
+
+
+@lru_cache(maxsize=256)
+def _epsilon(curve: ShuffledCurve, delta: float) -> float:
+    """The least epsilon at which delta is proved, up to a part in 10^7: the end of a bisection that holds."""
+    if curve.delta_upper(0.0) <= delta:
+        return 0.0
+    high = curve.local
+    low = high
+    while curve.delta_upper(low) <= delta:
+        high, low = low, low / 4
+    while high - low > _CLOSE * high:
+        middle = math.sqrt(low * high) if high > 2 * low else 0.5 * (low + high)
+        low, high = (low, middle) if curve.delta_upper(middle) <= delta else (middle, high)
+    return high
+
+
+@lru_cache(maxsize=64)
+def _losses(curve: ShuffledCurve) -> LossPair:
+    """Points of delta where compositions need them: up to where it is nothing, or what a sampler's error leaves."""
+    left = 2 * curve.delta_upper(math.nextafter(curve.local, 0.0))
+    last = _epsilon(curve, max(_LEAST_DELTA, left))
+    nodes = np.unique(np.append(np.linspace(0.0, last, _NODES), curve.local))
+    one = LossDistribution.from_profile(nodes, [curve.delta_upper(float(node)) for node in nodes], symmetric=True)
+    return one, one

@@ -1,0 +1,97 @@
+"""A Flower run as the record of a training: what `Report.save` wrote, in the words that the report page reads.
+
+Idea     the settings of a run name its mechanism completely, so it is built from them again, and accepted if its
+         identity is the one that the nodes' releases carried. Points are the rounds that the server's own
+         ``evaluate_fn`` scored with an accuracy; what every round had cost by then is in the file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from quietbit._validate import QuietbitError
+from quietbit.mechanism.registry import identity_of
+from quietbit.node.report import FORMAT, VERSION
+from quietbit.node.settings import RunSettings
+from quietbit.privacy.guarantee import Unit
+from quietbit_lab.experiment.record import describe
+
+__all__ = ["FORMAT", "flower_record"]
+
+ACCURACY = "accuracy"
+NEEDED = ("settings", "rounds", "scores", "dimension", "identity", "guarantee", "run")
+OF_PLAN = ("norm", "bits", "levels", "beta", "clamp", "decoder", "design_epsilon", "noise_multiplier")
+
+
+def flower_record(saved: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The record of a run that a strategy's report kept; one without a score, or damaged, is refused."""
+    if saved.get("version") != VERSION:
+        raise QuietbitError(f"{path} has version {saved.get('version')!r}, and this library reads {VERSION}.")
+    missing = [name for name in NEEDED if name not in saved]
+    if missing:
+        raise QuietbitError(f"{path} holds a federated run that is not complete: {', '.join(missing)} is not there.")
+    try:
+        record = _record(saved)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise QuietbitError(f"{path} holds a federated run that is damaged: {str(error).rstrip('.')}.") from error
+    if not record["points"]:
+        raise QuietbitError(
+            f"{path} has a run without a score: in Flower, let evaluate_fn return a MetricRecord with {ACCURACY!r}."
+        )
+    return record
+
+
+def _record(saved: Mapping[str, Any]) -> dict[str, Any]:
+    settings, rounds = RunSettings.from_run_config(saved["settings"]), saved["rounds"]
+    mechanism = settings.mechanism_for(int(saved["dimension"]))
+    same = identity_of(mechanism).hex() == saved["identity"]
+    answered = [entry for entry in rounds if not entry["skipped"]]
+    sent = sum(int(entry["uplink"]) for entry in rounds)
+    replies = sum(int(entry["answered"]) for entry in rounds)
+    after = {int(entry["round"]): place for place, entry in enumerate(rounds, 1)}
+    points = []
+    for score in saved["scores"]:
+        number = int(score["round"])
+        if number in after and isinstance(score.get(ACCURACY), int | float):
+            passed = rounds[: after[number]]
+            loss = score.get("loss")
+            points.append(
+                {
+                    "round": number,
+                    "accuracy": float(score[ACCURACY]),
+                    "loss": loss if isinstance(loss, int | float) and math.isfinite(loss) else None,
+                    "epsilon_upper": passed[-1]["epsilon_upper"],
+                    "uplink_bytes": sum(int(entry["uplink"]) for entry in passed),
+                    "seconds": None,
+                }
+            )
+    cohort = max((int(entry["asked"]) for entry in rounds), default=0)
+    return {
+        "status": "finished",
+        "reason": None,
+        "task": {"name": f"a federated run of {int(saved['dimension']):,} parameters"},
+        "settings": {
+            "mechanism": settings.mechanism,
+            "clip": settings.clip,
+            "epsilon": settings.epsilon,
+            "delta": settings.delta,
+            "unit": Unit.CLIENT.value,
+            "adjacency": settings.adjacency,
+            "trust": settings.trust,
+            "min_honest_clients": settings.min_honest_clients,
+            "cohort": cohort,
+            "rounds": len(rounds),
+            "keep": settings.keep_coordinates,
+            **{name: getattr(settings, name) for name in OF_PLAN},
+        },
+        "rounds": len(answered),
+        "mechanism": describe(mechanism) if same else None,
+        "dimension": int(saved["dimension"]),
+        "points": points,
+        "guarantee": saved["guarantee"],
+        "bytes_per_client": round(sent / replies) if replies else None,
+        "uplink_bytes": sent,
+    }

@@ -1,0 +1,96 @@
+"""A report that a strategy saved becomes a page; what is damaged or has no score is refused with a sentence."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from quietbit._validate import QuietbitError
+from quietbit.mechanism.registry import identity_of
+from quietbit.node.filter import Price
+from quietbit.node.report import NodeReport, Report, RoundReport
+from quietbit.node.settings import RunSettings
+from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
+from quietbit_lab.report.page import render_page
+from quietbit_lab.report.runs import read_placed_runs
+
+SETTINGS = RunSettings("imvu", 0.5, 20.0, "zero-out", releases=2)
+DIMENSION = 650
+
+
+def saved(folder, name="run.json", of=SETTINGS, accuracies=(0.1, 0.5, 0.75), **changes):
+    settings = of
+    mechanism = settings.mechanism_for(DIMENSION)
+    price = settings.price(mechanism)
+    spent = [settings.cap.epsilon_upper(Price.total([(price, times)])) for times in (1, 2)]
+    rounds = tuple(
+        RoundReport(number, 50, 40, 6, 3, 1, False, 5_000, 20_000, 90_000, (), epsilon_upper=spent[number - 1])
+        for number in (1, 2)
+    )
+    report = Report(
+        settings=settings,
+        run=2**63 + 1,
+        identity=identity_of(mechanism).hex(),
+        dimension=DIMENSION,
+        rounds=rounds,
+        nodes=(NodeReport(7, 2, 2, 0, 0, 0, 2, spent[1]),),
+        guarantee=Guarantee(spent[1], 1e-5, Unit.CLIENT, Adjacency.ZERO_OUT, Trust.LOCAL),
+        scores=tuple({"round": number, "accuracy": value, "loss": 1.0} for number, value in enumerate(accuracies)),
+    )
+    path = report.save(folder / name)
+    if changes:
+        path.write_text(json.dumps(report.to_json() | changes))
+    return path
+
+
+def test_a_saved_flower_run_becomes_a_page(tmp_path):
+    (run,) = read_placed_runs([saved(tmp_path)])
+    assert run.label == "I-MVU, 1 bit"
+    assert [(point["round"], point["accuracy"]) for point in run.record["points"]] == [(1, 0.5), (2, 0.75)]
+    assert run.record["points"][1]["uplink_bytes"] == 40_000
+    assert run.record["bytes_per_client"] == 500
+    assert run.record["guarantee"]["epsilon_upper"] == run.record["points"][-1]["epsilon_upper"] <= 20.0
+    assert run.record["mechanism"]["kind"] == "InterpolatedMVU"
+    page = render_page([run])
+    assert "a federated run of 650 parameters" in page
+    assert "zero-out" in page
+
+
+def test_two_flower_runs_are_compared_where_epsilon_means_the_same(tmp_path):
+    other = RunSettings("gaussian", 0.5, 20.0, "zero-out", releases=2)
+    runs = read_placed_runs([saved(tmp_path), saved(tmp_path, "other.json", other, accuracies=(0.1, 0.6, 0.8))])
+    assert {run.label for run in runs} == {"I-MVU, 1 bit", "Gaussian, 32 bits"}
+    assert "2 runs of 2 mechanisms" in render_page(runs)
+
+
+def test_a_mechanism_that_does_not_follow_from_the_settings_is_not_drawn(tmp_path):
+    (run,) = read_placed_runs([saved(tmp_path, identity="00" * 32)])
+    assert run.record["mechanism"] is None
+    assert "650" in render_page([run])
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"scores": []}, "a run without a score: in Flower, let evaluate_fn return a MetricRecord with 'accuracy'"),
+        ({"scores": [{"round": 1, "loss": 2.0}]}, "without a score"),
+        ({"scores": [{"round": 1, "accuracy": None}]}, "without a score"),
+        ({"version": 2}, "has version 2, and this library reads 1"),
+        ({"settings": {}}, "damaged: run config must have the keys"),
+        ({"rounds": [{}]}, "damaged"),
+        ({"rounds": None}, "damaged"),
+    ],
+)
+def test_what_is_no_flower_run_is_refused(tmp_path, changes, says):
+    with pytest.raises(QuietbitError, match=says):
+        read_placed_runs([saved(tmp_path, **changes)])
+
+
+def test_a_run_with_a_key_missing_is_refused(tmp_path):
+    path = saved(tmp_path)
+    values = json.loads(path.read_text())
+    del values["identity"]
+    path.write_text(json.dumps(values))
+    with pytest.raises(QuietbitError, match="not complete: identity is not there"):
+        read_placed_runs([path])

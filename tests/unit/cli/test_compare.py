@@ -1,0 +1,52 @@
+"""``quietbit compare``: a table, JSON, a picture, and refusals."""
+
+import pytest
+
+from unit.cli.kit import assert_refused, shell
+
+QUESTION = (
+    "compare", "--dimension", "650", "--epsilon", "8", "--delta", "1e-5", "--adjacency", "zero-out",
+    "--clients", "300", "--cohort", "100",
+)  # fmt: skip
+
+
+def test_the_table_names_every_trust_and_its_best_way(capsys):
+    result = shell(capsys, *QUESTION, "--rounds", "15")
+    assert result.code == 0
+    for words in ("local trust", "secure-aggregation trust", "central trust", "Best under local trust: vmvu"):
+        assert words in result.out
+    assert "laplace, local: norm of the ball must be l1" in result.out
+    assert "5 releases" in result.out
+    assert "The clip:" in result.out
+
+
+def test_json_has_all_numbers(capsys):
+    found = shell(capsys, *QUESTION, "--releases", "5", "--trust", "central", "--json").json
+    row = found["rows"][found["best"]["central"]]
+    assert (row["mechanism"], row["trust"], row["payload_bytes"]) == ("gaussian", "central", 2600)
+    assert row["epsilon_upper"] <= 8
+    assert row["run_noise"] == pytest.approx(row["noise"] / found["rounds"] ** 0.5)
+    assert row["relative_error"] == pytest.approx(1 / 100)
+    assert [point["clip_over_length"] for point in row["clip_sensitivity"]] == [0.25, 0.5, 1.0, 2.0, 4.0]
+    assert row["sentence"].startswith(row["verdict"])
+
+
+def test_the_picture_is_written(capsys, tmp_path):
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+    picture = tmp_path / "compare.svg"
+    result = shell(capsys, *QUESTION, "--releases", "5", "--trust", "central", "--json", "--out", picture)
+    assert result.json["plot"] == str(picture)
+    assert "</svg>" in picture.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "rounds or releases must be given"),
+        (("--rounds", "3", "--releases", "2"), "not both"),
+        (("--rounds", "3", "--trust", "nobody"), "trust"),
+        (("--rounds", "3", "--out", "picture.txt"), ".svg"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(capsys, words, said):
+    assert_refused(shell(capsys, *QUESTION, *words), said)

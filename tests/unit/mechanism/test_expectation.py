@@ -1,0 +1,119 @@
+"""What to expect of a run: the noise is that of the mechanism, and what would help does help."""
+
+import math
+
+import numpy as np
+import pytest
+
+import quietbit
+from quietbit._validate import InvalidParameter
+from quietbit.mechanism.expectation import HOPELESS_ABOVE, USEFUL_UP_TO, Verdict, expectation
+from quietbit.mechanism.projected import Projected
+from quietbit.privacy.guarantee import Trust
+
+BALL = quietbit.Ball("l2", 3.0, 1000)
+
+
+def test_the_noise_of_a_mean_is_that_of_its_updates():
+    """By hand for Gaussian noise of 2 clips on each of 1,000 coordinates."""
+    found = expectation(quietbit.Gaussian(BALL, 2.0), cohort=50, rounds=16, clients=400)
+    assert found.noise == pytest.approx(2 * math.sqrt(1000 / 50))
+    assert found.run_noise == pytest.approx(found.noise / 4)
+    central = expectation(quietbit.Gaussian(BALL, 2.0), cohort=50, rounds=16, trust="central")
+    assert central.noise == pytest.approx(2 * math.sqrt(1000) / 50)
+
+
+@pytest.mark.parametrize("trust", [Trust.LOCAL, Trust.CENTRAL])
+def test_as_many_clients_or_as_few_parameters_make_a_useful_run(trust):
+    mechanism = quietbit.Gaussian(BALL, 2.0)
+    found = expectation(mechanism, cohort=50, rounds=16, clients=400, trust=trust)
+    more = math.ceil(50 * found.clients_needed / 400)  # as many of them in a round as before
+    helped = expectation(mechanism, cohort=more, rounds=16, clients=8 * more, trust=trust)
+    assert helped.run_noise == pytest.approx(USEFUL_UP_TO, rel=0.01)
+    smaller = quietbit.Gaussian(quietbit.Ball("l2", 3.0, max(1, math.floor(found.parameters_allowed))), 2.0)
+    if found.parameters_allowed >= 1:
+        assert expectation(smaller, cohort=50, rounds=16, clients=400, trust=trust).run_noise <= USEFUL_UP_TO
+
+
+def test_rows_that_all_clients_keep_are_not_averaged_out():
+    inner = quietbit.Gaussian(quietbit.Ball("l2", 3.0, 64), 2.0)
+    own, shared = Projected(inner, BALL), Projected(inner, BALL, rows=5)
+    projection = 9.0 / 64 * (1 - 64 / 1024)
+    assert (own.shared_error, shared.shared_error) == (0.0, pytest.approx(projection))
+    many = 10_000
+    alone = expectation(own, cohort=many).noise ** 2
+    together = expectation(shared, cohort=many).noise ** 2
+    assert together - alone == pytest.approx(1000 / 9 * projection * (1 - 1 / many))
+
+
+def test_a_decoder_makes_no_difference_to_what_is_expected():
+    design = quietbit.solve(quietbit.DesignSpec(2, 1, 4.0))
+    plain, other = (quietbit.InterpolatedMVU(design, BALL, decoder=word) for word in ("alphabet", "unbiased-at-zero"))
+    assert plain.error().gain > 1.9
+    assert expectation(plain, cohort=9).noise == pytest.approx(expectation(other, cohort=9).noise, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "verdict"), [(0.01, Verdict.USEFUL), (0.2, Verdict.HARD), (5.0, Verdict.HOPELESS)]
+)
+def test_the_sentence_says_what_it_comes_to(multiplier, verdict):
+    found = expectation(quietbit.Gaussian(BALL, multiplier), cohort=20, rounds=4)
+    assert found.verdict is verdict
+    text = found.sentence()
+    assert text.startswith(f"{verdict.value}: the noise in the mean of 20 updates is ")
+    assert text.endswith(".")
+    assert ("a useful run takes about" in text) == (verdict is not Verdict.USEFUL)
+
+
+def test_secure_aggregation_is_named_only_where_it_would_help():
+    def said(multiplier, **given):
+        return expectation(quietbit.Gaussian(BALL, multiplier), **{"cohort": 400, "rounds": 16, **given}).sentence()
+
+    assert said(2.0).endswith(" clients, or secure aggregation.")
+    assert said(20.0).endswith(" (secure aggregation would make it hard instead).")
+    assert "secure aggregation" not in said(5000.0)
+    assert "secure aggregation" not in said(400.0, trust="central")
+    assert "secure aggregation" not in said(0.1)
+
+
+def test_one_update_alone_is_not_judged():
+    text = expectation(quietbit.Gaussian(BALL, 5.0), cohort=1).sentence()
+    assert text == "the noise in one update is 160 times the clip; a useful run takes about 2.5 million clients."
+
+
+def test_a_noise_that_is_no_number_is_hopeless():
+    assert quietbit.Expectation(math.nan, 10, 2, 1, 2, Trust.LOCAL).verdict is Verdict.HOPELESS
+    assert quietbit.Expectation(math.inf, 10, 2, 1, 2, Trust.LOCAL).verdict is Verdict.HOPELESS
+    assert HOPELESS_ABOVE > USEFUL_UP_TO
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"cohort": 0}, "cohort"), ({"rounds": 0}, "rounds"), ({"clients": 3}, "at least 20"), ({"trust": "x"}, "trust")],
+)
+def test_what_has_no_meaning_is_refused(change, said):
+    with pytest.raises(InvalidParameter, match=said):
+        expectation(quietbit.Gaussian(BALL, 1.0), **{"cohort": 20, **change})
+
+
+def test_codes_that_saturate_shorten_an_update_by_what_is_said():
+    """Against the mean over 200,000 normal coordinates: a standard error of 3e-4, and a bound of ten of them."""
+    design = quietbit.solve(quietbit.DesignSpec(2, 1, 3.0))
+    mechanism = quietbit.InterpolatedMVU(design, quietbit.Ball("l2", 1.0, 100), beta=8.0, clamp=True)
+    u = np.clip(np.random.default_rng(5).standard_normal(200_000) / 10, -1, 1)
+    grid = np.linspace(-1, 1, 2001)
+    means = np.interp(u, grid, [mechanism.expectation(float(value)) for value in grid])
+    found = expectation(mechanism, cohort=10)
+    assert 0.5 < found.response < 0.9
+    assert found.response == pytest.approx(float(u @ means / (u @ u)), abs=3e-3)
+    assert f"about {100 * (1 - found.response):.0f} % too short" in found.sentence()
+    inner = quietbit.InterpolatedMVU(design, quietbit.Ball("l2", 1.0, 64), beta=8.0, clamp=True)
+    kept = Projected(inner, quietbit.Ball("l2", 1.0, 5000))
+    assert expectation(kept, cohort=10).response < found.response, "fewer coordinates are larger ones"
+    assert expectation(quietbit.Gaussian(BALL, 5.0), cohort=10).response == pytest.approx(1.0, abs=1e-12)
+
+
+def test_what_hardly_comes_through_is_not_useful_however_quiet():
+    faint = quietbit.Expectation(0.01, 10, 2, 1, 2, Trust.LOCAL, response=0.001)
+    assert (faint.loudness, faint.verdict) == (pytest.approx(10.0), Verdict.HOPELESS)
+    assert quietbit.Expectation(0.01, 10, 2, 1, 2, Trust.LOCAL, response=0.0).verdict is Verdict.HOPELESS

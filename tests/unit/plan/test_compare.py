@@ -1,0 +1,220 @@
+"""A comparison: every way has a row, what it promises is what a simulation finds, and nothing is asked by name."""
+
+import dataclasses
+import math
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+import quietbit
+from quietbit._validate import InvalidParameter
+from quietbit.mechanism.expectation import Verdict
+from quietbit.mechanism.family import is_baseline
+from quietbit.mechanism.registry import families, identity_of
+from quietbit.plan.compare import compare, dimension_of
+from quietbit.plan.plan import RoundPlan
+from quietbit.privacy.guarantee import Trust
+from quietbit.simulate import Training, simulate
+from quietbit_lab.task.vectors import VectorMean
+
+FACTOR = 1.5  # what a simulated error may be off by
+CLIP = 0.5
+# (parameters, clients, cohort, rounds, epsilon, adjacency, trust, mechanism, verdict)
+SITUATIONS = {
+    "many clients, a small model": (100, 6000, 3000, 2, 8.0, "zero-out", "local", "gaussian", Verdict.USEFUL),
+    "a seed each": (256, 200, 200, 1, 4.0, "replace-one", "local", "vmvu", Verdict.HARD),
+    "one bit each": (650, 300, 100, 15, 8.0, "zero-out", "local", "imvu", Verdict.HARD),
+    "the same behind masks": (650, 600, 200, 15, 8.0, "zero-out", "secure-aggregation", "imvu", Verdict.USEFUL),
+    "a trusted server": (650, 300, 100, 15, 2.0, "replace-one", "central", "gaussian", Verdict.HARD),
+    "few clients, a larger model": (2000, 100, 20, 5, 1.0, "replace-one", "local", "gaussian", Verdict.HOPELESS),
+}
+
+
+def asked(dimension, clients, cohort, rounds, epsilon, adjacency, trust):
+    return compare(
+        quietbit.Ball("l2", CLIP, dimension), epsilon=epsilon, delta=1e-5, adjacency=adjacency, clients=clients,
+        cohort=cohort, rounds=rounds, trust=trust,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=8)
+def simulated(dimension, clients, cohort, rounds, epsilon, adjacency, trust, mechanism, length=0.9 * CLIP):
+    """The run in which every update is sent, and how far what it learnt is from the clipped vectors' mean, in clips."""
+    plan = RoundPlan(
+        mechanism, clip=CLIP, adjacency=adjacency, epsilon=epsilon, delta=1e-5, trust=trust, cohort=cohort,
+        rng="seeded", seed=7,
+    )  # fmt: skip
+    problem = VectorMean(dimension, clients, length=length)
+    run = simulate(problem, plan, Training(lr=1 / rounds, rounds=rounds, momentum=0.0))
+    assert run.status == "finished", run.reason
+    clipped = problem.mean() * min(1.0, CLIP / length)  # all have this length
+    return run, float(np.linalg.norm(run.parameters - clipped)) / CLIP
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_a_simulation_confirms_the_error_and_the_verdict(name):
+    """With 100 coordinates or more a factor 1.5 either way is missed by chance less often than once in 10^9."""
+    *question, mechanism, verdict = SITUATIONS[name]
+    row = next(row for row in asked(*question).rows if row.name == mechanism)
+    assert row.expected.verdict is verdict
+    run, found = simulated(*question, mechanism)
+    assert row.expected.run_noise / FACTOR <= found <= row.expected.run_noise * FACTOR
+    assert run.bytes_per_client == row.payload_bytes
+    assert run.guarantee.epsilon_upper <= question[4]
+    if verdict is Verdict.USEFUL:
+        assert found < 0.2
+    if verdict is Verdict.HOPELESS:
+        assert found > 1.0, "zero would have been the better answer"
+
+
+def test_a_promise_half_as_large_would_be_noticed():
+    *question, mechanism, _ = SITUATIONS["one bit each"]
+    row = next(row for row in asked(*question).rows if row.name == mechanism)
+    _, found = simulated(*question, mechanism)
+    assert found > FACTOR * row.expected.run_noise / 2
+
+
+@pytest.mark.parametrize("clip", [0.5, 2.0])
+def test_the_clip_does_to_the_noise_what_is_said(clip):
+    """A clip of so many times the updates' length: the noise beside what is left of them, and what is cut off."""
+    *question, mechanism, _ = SITUATIONS["one bit each"]
+    comparison = asked(*question)
+    row = next(row for row in comparison.rows if row.name == mechanism)
+    point = next(point for point in comparison.clip_points(row) if point.clip == clip)
+    length = CLIP / clip
+    run, noise = simulated(*question, mechanism, length)
+    left = min(1.0, clip)
+    assert point.cut == 1 - left
+    beside, predicted = noise * CLIP / (left * length), point.noise / math.sqrt(question[3])
+    assert predicted / FACTOR <= beside <= predicted * FACTOR
+    towards = VectorMean(question[0], question[1], length=length).mean()
+    reached = float(run.parameters @ towards / (towards @ towards))  # what is left of the mean's length
+    spread = row.expected.run_noise * CLIP / math.sqrt(question[0]) / np.linalg.norm(towards)
+    assert abs(reached - left) < 6.5 * spread  # missed by chance once in 10^10
+
+
+def test_every_family_has_its_row_and_says_why_where_there_is_none():
+    found = asked(650, 300, 100, 15, 8.0, "zero-out", None)
+    local = {row.name: row for row in found.rows if row.trust is Trust.LOCAL}
+    assert set(local) == {word for word, one in families().items() if not is_baseline(one)}
+    assert {row.trust for row in found.rows} == {Trust.LOCAL, Trust.SECURE_AGGREGATION, Trust.CENTRAL}
+    assert local["laplace"].mechanism is None
+    assert local["laplace"].noise == math.inf
+    assert "must be l1" in local["laplace"].verdict
+    for row in found.rows:
+        if row.mechanism is not None:
+            assert row.guarantee.epsilon_upper <= found.epsilon
+            assert row.guarantee.trust is row.trust
+            assert row.payload_bytes > 0
+            assert row.work
+            assert row.relative_error < math.inf
+    assert (found.rounds, found.releases) == (15, 5)
+    assert found.bytes_per_client(local["imvu"]) == 5 * local["imvu"].payload_bytes
+    assert found.bytes_in_all(local["imvu"]) == 1500 * local["imvu"].payload_bytes
+
+
+def test_auto_is_the_best_row_of_its_trust():
+    found = asked(650, 300, 100, 15, 8.0, "zero-out", None)
+    ball = quietbit.Ball("l2", CLIP, 650)
+    auto = quietbit.calibrate("auto", ball=ball, epsilon=8.0, delta=1e-5, adjacency="zero-out", releases=5)
+    assert identity_of(auto.mechanism) == identity_of(found.best("local").mechanism)
+    assert auto.reason.startswith(f"auto took {found.best('local').name}: ")
+    for trust in Trust:
+        best = found.best(trust)
+        if best is None:
+            continue
+        plan = RoundPlan(
+            "auto", clip=CLIP, adjacency="zero-out", epsilon=8.0, trust=trust, cohort=100, releases=5,
+            keep=best.keep if trust is Trust.SECURE_AGGREGATION else None,
+        )  # fmt: skip
+        assert identity_of(plan.mechanism_for(650)) == identity_of(best.mechanism)
+
+
+def test_a_sign_is_never_the_best_row_for_it_has_no_unit():
+    """At epsilon 1 and radius 1 its gain is one by chance: what has no unit is not told by a number."""
+    found = compare(100, epsilon=1.0, delta=0.0, adjacency="zero-out", cohort=10, releases=1, norm="l1", trust="local")
+    sign = next(row for row in found.rows if row.name == "sign")
+    best = found.best("local")
+    assert sign.mechanism.error().gain == pytest.approx(1.0, rel=1e-4)
+    assert sign.noise < best.noise
+    assert best.name == "imvu"
+    auto = quietbit.calibrate("auto", ball=quietbit.Ball("l1", 1.0, 100), epsilon=1.0, delta=0.0, adjacency="zero-out")
+    assert identity_of(auto.mechanism) == identity_of(best.mechanism)
+
+
+def test_nothing_within_reach_is_an_answer_and_auto_says_why():
+    given = {"epsilon": 1e-9, "delta": 0.0, "adjacency": "zero-out"}
+    found = compare(10, cohort=2, releases=1000, **given, norm="l1")
+    assert found.best("local") is None
+    assert all(row.refusal for row in found.rows)
+    with pytest.raises(InvalidParameter, match=r"No mechanism reaches epsilon 1e-09 here .*imvu: "):
+        quietbit.calibrate("auto", ball=quietbit.Ball("l1", 1.0, 10), releases=1000, **given)
+
+
+def test_rounds_and_releases_follow_from_each_other():
+    given = {"epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out", "trust": "central", "clients": 1000}
+    assert compare(10, cohort=300, rounds=10, **given).releases == 3
+    assert compare(10, cohort=300, rounds=11, **given).releases == 4  # some client goes once more
+    assert compare(10, cohort=300, releases=4, **given).rounds == 13
+    assert compare(10, cohort=1000, releases=4, **given).rounds == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"rounds": 3, "releases": 3}, "not both"),
+        ({"rounds": None}, "rounds or releases must be given"),
+        ({"cohort": 0}, "cohort"),
+        ({"clients": 5}, "clients must be at least 10, the cohort"),
+        ({"epsilon": math.nan}, "epsilon"),
+        ({"adjacency": "near"}, "adjacency"),
+        ({"trust": "nobody"}, "trust"),
+        ({"clip": math.nan}, "clip"),
+        ({"norm": "l3"}, "norm"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(change, said):
+    given = {"epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out", "cohort": 10, "rounds": 2, **change}
+    with pytest.raises(InvalidParameter, match=said):
+        compare(10, **given)
+
+
+def test_a_ball_is_clip_and_norm():
+    given = {"epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out", "cohort": 10, "rounds": 2, "trust": "central"}
+    ball = quietbit.Ball("l2", 3.0, 10)
+    assert compare(ball, **given).ball == ball
+    with pytest.raises(InvalidParameter, match="clip must be left out beside a Ball"):
+        compare(ball, clip=3.0, **given)
+    narrow, wide = compare(ball, **given), compare(dataclasses.replace(ball, radius=6.0), **given)
+    assert narrow.rows[0].noise == pytest.approx(wide.rows[0].noise), "noise is told in clips"
+
+
+def test_the_dimension_of_a_model_is_what_it_trains():
+    torch = pytest.importorskip("torch", reason="modules are torch's")
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2))
+    assert dimension_of(model) == 15 + 8
+    for one in model[0].parameters():
+        one.requires_grad = False
+    assert dimension_of(model) == 8
+    assert dimension_of(model.state_dict()) == 15 + 8
+    assert dimension_of([np.zeros((2, 2)), {"a": np.zeros(3, dtype=np.float32)}]) == 7
+    with pytest.raises(InvalidParameter, match="array"):
+        dimension_of("resnet")
+
+
+def test_a_baseline_has_a_row_where_asked_for_and_is_never_the_best(monkeypatch):
+    """Even where it is the most accurate of all: here the Gaussian under another word, on the only list there is."""
+    known = dict(families())
+    rival = dataclasses.replace(known["gaussian"], name="rival", baseline=True)
+    monkeypatch.setattr("quietbit.mechanism.registry.families", lambda: {**known, "rival": rival})
+    monkeypatch.setattr("quietbit.mechanism.calibrate.families", lambda: {"sign": known["sign"], "rival": rival})
+    given = {"epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out", "cohort": 10, "rounds": 2, "trust": "local"}
+    assert {row.name for row in compare(17, **given).rows} == {"sign"}
+    found = compare(17, **given, baselines=True)
+    rivals = next(row for row in found.rows if row.name == "rival")
+    assert rivals.baseline
+    assert rivals.noise < min(row.noise for row in found.rows if row.name == "sign")
+    assert found.best("local") is None, "a sign has no unit, and the rival is a baseline"
+    with pytest.raises(InvalidParameter, match="No mechanism reaches"):
+        quietbit.calibrate("auto", ball=quietbit.Ball("l2", 1.0, 17), epsilon=1.0, delta=1e-5, adjacency="zero-out")

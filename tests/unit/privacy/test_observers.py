@@ -1,0 +1,56 @@
+"""A pair of guarantees: in sentences, and never a mixture."""
+
+import pytest
+
+from quietbit._validate import InvalidParameter
+from quietbit.privacy.curve import PureCurve
+from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
+from quietbit.privacy.ledger import Ledger
+from quietbit.privacy.observers import Observers
+from quietbit.privacy.release import Release
+
+REPLACE, ZERO = Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT
+SERVER = Guarantee(4.0, 1e-6, Unit.CLIENT, REPLACE, Trust.LOCAL)
+RESULT = Guarantee(0.1386, 1e-6, Unit.CLIENT, REPLACE, Trust.SHUFFLED)
+
+
+def test_both_are_said():
+    said = Observers(SERVER, RESULT, 60_000, 1, True).sentence()
+    assert "Against the server: epsilon <= 4 " in said
+    assert "Against those who see the result alone: epsilon <= 0.1386 " in said
+    assert "60,000 clients that release in a secret order, once" in said
+    assert "in the same round, 8 times" in Observers(SERVER, RESULT, 50, 8).sentence()
+
+
+def test_no_second_guarantee_needs_a_reason():
+    said = Observers(SERVER, None, reason="the order is public").sentence()
+    assert said.endswith("no less is promised, because the order is public.")
+    with pytest.raises(InvalidParameter, match="reason"):
+        Observers(SERVER, None)
+
+
+@pytest.mark.parametrize(
+    ("server", "result", "more"),
+    [
+        (RESULT, RESULT, {"crowd": 5}),
+        (SERVER, SERVER, {"crowd": 5}),
+        (SERVER, RESULT, {}),
+        (SERVER, RESULT, {"crowd": 5, "reason": "both"}),
+        (SERVER, Guarantee(0.1, 1e-6, Unit.CLIENT, ZERO, Trust.SHUFFLED), {"crowd": 5}),
+        (Guarantee(4.0, 1e-6, Unit.CLIENT, REPLACE, Trust.CENTRAL), RESULT, {"crowd": 5}),
+    ],
+)
+def test_mixtures_are_refused(server, result, more):
+    with pytest.raises(InvalidParameter):
+        Observers(server, result, **more)
+
+
+def test_a_ledger_of_shuffles_takes_local_releases_and_not_the_other_way_round():
+    """What was released in the open is seen by everybody; what a crowd hid from others the server saw."""
+    shuffled = Release(PureCurve(0.1), REPLACE, Unit.CLIENT, Trust.SHUFFLED)
+    local = Release(PureCurve(1.0), REPLACE, Unit.CLIENT, Trust.LOCAL)
+    both = Ledger(Unit.CLIENT, REPLACE, Trust.SHUFFLED).record(shuffled, 2).record(local)
+    assert both.guarantee(0.0, adaptive=False).epsilon_upper == pytest.approx(1.2)
+    for trust in (Trust.LOCAL, Trust.CENTRAL, Trust.SECURE_AGGREGATION):
+        with pytest.raises(InvalidParameter, match="shuffled"):
+            Ledger(Unit.CLIENT, REPLACE, trust).record(shuffled)
