@@ -7,7 +7,9 @@ Idea     prints tables of (1) n kappa(n)/kappa(1) over orders 2 to 64, (2) secon
 
 from __future__ import annotations
 
+import sys
 import time
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,7 +21,8 @@ from quietbit.mechanism.sum_comparison import compare_sums
 from quietbit.privacy.aggregate import AggregateConstant, aggregate_curve
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.secagg.client import SumClient
-from quietbit.secagg.plan import SumPlan, neighbours_for
+from quietbit.secagg.identity import Identity, verified
+from quietbit.secagg.plan import SumPlan, bits_for, neighbours_for
 from quietbit.secagg.server import SumServer
 
 ORDERS = (2.0, 2.5, 3.0, 4.0, 8.0, 16.0, 32.0, 64.0)
@@ -90,45 +93,125 @@ def secret_cohorts() -> None:
             print(f"| 1000 | {drawn} | 100 | {adjacency.value} | {found.squared_error:.3e} |")
 
 
-def masked_round(count: int, dimension: int, near: tuple[int, int] | None) -> None:
-    plan = SumPlan(count, 17 * count // 20, dimension, b"benchmark", 1, *(near or (None, None)))
+@dataclass
+class Spent:
+    """What a round cost: seconds of a client that nobody else has verified anything for, of the server, and bytes."""
+
+    client: float = 0.0
+    server: float = 0.0
+    up: float = 0.0
+    down: float = 0.0
+
+
+def masked_round(count: int, dimension: int, near: tuple[int, int] | None, active: bool) -> Spent:
+    """A round in which one client in twenty leaves before its vector is sent, and one in a hundred after."""
+    people = {i: Identity.new() for i in range(1, count + 1)}
+    members = tuple(one.public for one in people.values()) if active else None
+    gone_count = count // 20
+    threshold = max(count - max(gone_count + count // 100 + 1, 1), 2 * count // 3 + 1)
+    plan = SumPlan(
+        count,
+        threshold,
+        dimension,
+        b"benchmark",
+        1,
+        neighbours=near[0] if near else None,
+        share_threshold=near[1] if near else None,
+        members=members,
+    )
     rng = np.random.default_rng(0)
-    codes = {i: rng.integers(0, 2, dimension, dtype=np.uint32) for i in range(1, count + 1)}
-    clients = {i: SumClient(plan, i) for i in codes}
-    server = SumServer(plan)
-    published = server.keys({i: client.advertise() for i, client in clients.items()})
-    start = time.process_time()
-    inboxes = server.shares_for({i: client.share(published) for i, client in clients.items()})
-    sharing = (time.process_time() - start) / count
-    gone = set(rng.choice(np.arange(1, count + 1), count // 20, replace=False).tolist())
-    start = time.process_time()
-    vectors = {i: clients[i].mask(codes[i], inboxes[i]) for i in sorted(set(codes) - gone)}
-    masking = (time.process_time() - start) / len(vectors)
-    start = time.process_time()
+    codes = {i: rng.integers(0, 2, dimension, dtype=np.uint32) for i in people}
+    server, cost, clock = SumServer(plan), Spent(), time.process_time
+    clients, times = {}, []
+    start = clock()
+    for i in people:
+        clients[i] = SumClient(plan, i, people[i] if active else None)
+    published = {i: client.advertise() for i, client in clients.items()}
+    times.append((clock() - start) / count)
+    start = clock()
+    near_each = server.advertise(published)
+    cost.server += clock() - start
+    watched = sorted(people)[:: max(1, count // 8)]  # clients that verify everything themselves
+    parts, spent = {}, []
+    for i in people:
+        if i in watched:
+            verified.cache_clear()
+        start = clock()
+        parts[i] = clients[i].share(near_each[i])
+        if i in watched:
+            spent.append(clock() - start)
+    times.append(float(np.mean(spent)))
+    start = clock()
+    inboxes, u1 = server.deal(parts), server.dealers()
+    cost.server += clock() - start
+    gone = set(rng.choice(sorted(people), gone_count, replace=False).tolist())
+    left = sorted(set(people) - gone)
+    start = clock()
+    vectors = {i: clients[i].mask(codes[i], u1, inboxes[i]) for i in left}
+    times.append((clock() - start) / len(left))
+    start = clock()
     for i, data in vectors.items():
         server.receive(i, data)
-    arrived = server.arrived()
-    late = set(sorted(arrived)[:: max(1, len(arrived) // (count // 100 + 1))])
-    found = server.finish({i: clients[i].unmask(arrived) for i in sorted(arrived - late)})
-    adding = time.process_time() - start
-    assert (found.total == sum(codes[i] for i in found.clients)).all()
-    pairs = "all pairs" if near is None else f"{near[0]} neighbours"
-    print(
-        f"| {count} | {pairs} | {len(gone)} + {len(late)} | {dimension} x {plan.bits} bits | {plan.uplink_size} |",
-        end="",
-    )
-    print(f" {1000 * sharing:.1f} | {1000 * masking:.1f} | {adding:.2f} |")
+    u2 = server.arrived()
+    cost.server += clock() - start
+    proof: dict[int, bytes] = {}
+    if active:
+        signed = {i: clients[i].confirm(u2) for i in left}
+        start = clock()
+        proof = server.confirm(signed)
+        cost.server += clock() - start
+    late = set(left[:: len(left) // max(1, count // 100)][: count // 100]) if count >= 100 else set()
+    answers, spent, masked = {}, [], {i: server.masked(i) for i in left}
+    for i in sorted(set(left) - late):
+        if i in watched:
+            verified.cache_clear()
+        start = clock()
+        answers[i] = clients[i].unmask(u2, proof, masked[i])
+        if i in watched:
+            spent.append(clock() - start)
+    times.append(float(np.mean(spent)))
+    start = clock()
+    found = server.finish(answers)
+    cost.server += clock() - start
+    if not (found.total == sum(codes[i] for i in found.clients)).all():
+        raise RuntimeError("the masked sum is not the plain one")
+    cost.client = sum(times)
+    stay = sorted(answers)
+    shares = np.mean([len(answers[i].seeds) + len(answers[i].pair_keys) for i in stay])
+    dealt = np.mean([sum(map(len, parts[i].values())) for i in stay])
+    signatures = 128 if active else 0
+    cost.up = float(plan.advertisement_size + dealt + plan.payload_size + 16 * shares + signatures)
+    entries = np.mean([len(near_each[i]) * plan.advertisement_size + 80 * len(inboxes[i]) for i in stay])
+    lists = (4 * count if active else 0) + 2 * ((count + 7) // 8)
+    cost.down = float(entries + lists + 64 * len(proof) + np.mean([64 * len(masked[i]) for i in stay]))
+    return cost
 
 
 def masked_rounds() -> None:
-    print("\n| clients | masks | gone + late | vector | bytes a client | share, ms | mask, ms | server, s |")
+    """Against n, in both models of the server; bytes are those of the protocol, the model's own not counted."""
+    print("\n| clients | server | deals with | vector | up, bytes | down, bytes | a client, s | the server, s |")
     print("|---|---|---|---|---|---|---|---|")
-    masked_round(30, 100_000, None)
-    masked_round(100, 39_700, None)
-    masked_round(1000, 39_700, neighbours_for(1000, 50, 60))
+    for count, dimension in (
+        (10, 100_000),
+        (30, 100_000),
+        (100, 100_000),
+        (300, 100_000),
+        (1000, 100_000),
+        (1000, 1024),
+    ):
+        near = neighbours_for(count, count // 20, count // 20 + count // 100 + 1) if count >= 100 else None
+        for active in (False, True):
+            cost = masked_round(count, dimension, near, active)
+            pairs = "all" if near is None else f"{near[0]}, {near[1]} recover"
+            model = "active" if active else "honest but curious"
+            print(f"| {count} | {model} | {pairs} | {dimension} x {bits_for(count)} bits |", end="")
+            print(f" {cost.up:,.0f} | {cost.down:,.0f} | {cost.client:.3f} | {cost.server:.2f} |", flush=True)
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["rounds"]:
+        masked_rounds()
+        sys.exit()
     tightness()
     curves()
     comparison()

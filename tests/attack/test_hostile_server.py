@@ -258,12 +258,20 @@ def test_orders_of_messages(tmp_path):
     sums = {"trust": ["local", "secure-aggregation"], "min_honest_clients": 3, "local_epsilon": 40.0}
     node = Node(tmp_path, epsilon=40.0, adjacency="zero-out", **sums)
     secure = {key: value for key, value in CONFIG.items() if key != "quietbit.releases"} | {
-        "quietbit.trust": "secure-aggregation", "quietbit.threshold": 4, "quietbit.adjacency": "zero-out",
+        "quietbit.trust": "secure-aggregation", "quietbit.server": "honest-but-curious",
+        "quietbit.threshold": 4, "quietbit.adjacency": "zero-out",
         "quietbit.design-epsilon": 0.3, "quietbit.epsilon": 1e6,
     }  # fmt: skip
     places = {run: node.context(run, secure if run % 2 else None) for run in (1, 2, 3, 4)}
     answered: set[tuple[object, ...]] = set()
-    tables = [b"", bytes(68 * 4), rng.bytes(86 * 3), pack(dict.fromkeys([1, 2, 3, 4], b"")), rng.bytes(37)]
+    tables = [
+        b"",
+        bytes(100 * 4),
+        b"\x0f" + rng.bytes(84 * 3),
+        b"\x0f",
+        pack(dict.fromkeys([1, 2], b"")),
+        rng.bytes(37),
+    ]
     for _ in range(CASES["orders of messages"]):
         run, number = int(rng.integers(1, 5)), int(rng.integers(0, 6))
         kind = str(rng.choice(["train", "train", "train", "evaluate", "query"]))

@@ -17,7 +17,6 @@ from quietbit import Adjacency
 from quietbit.flower import RunSettings
 from quietbit.node.filter import Cap, Price
 from quietbit.node.ledger import StateLedger
-from quietbit.node.question import GUARD
 from quietbit.node.release import spent
 from quietbit.privacy.guarantee import Trust
 from quietbit.secagg.plan import masked_size
@@ -32,7 +31,8 @@ from secure_digits.task import CLIP, DIMENSION, LOST, UNHEARD, problem, update  
 
 SETTINGS = RunSettings(
     mechanism="imvu", clip=CLIP, epsilon=30.0, adjacency="zero-out", releases=4,
-    trust="secure-aggregation", threshold=7, min_honest_clients=6, timeout=120.0,
+    trust="secure-aggregation", server="active", threshold=7, min_honest_clients=6, timeout=120.0,
+    neighbours=8, share_threshold=5,
 )  # fmt: skip
 MECHANISM = SETTINGS.mechanism_for(DIMENSION)
 ROUNDS, FAILED, NODES = 4, 3, range(10)
@@ -80,7 +80,7 @@ def test_too_many_dropouts_fail_closed(outcome):
     entries = outcome["report"]["rounds"]
     assert [entry["skipped"] for entry in entries] == [number == FAILED for number in range(1, ROUNDS + 1)]
     assert [entry["steps"] for entry in entries] == [
-        [9, 9, 8, 7], [10, 9, 7, 7], [10, 10, 6, 0], [10, 10, 10, 7],
+        [9, 9, 8, 8, 7], [10, 9, 7, 7, 7], [10, 10, 6, 0, 0], [10, 10, 10, 10, 7],
     ]  # fmt: skip
     assert any(
         "Only 6 clients sent their masked vectors; the threshold is 7" in r for r in entries[FAILED - 1]["reasons"]
@@ -94,11 +94,11 @@ def test_bytes_and_records_that_leave_a_node(outcome):
     vectors = [note for note in answered if note["step"] == "vector"]
     assert all(note["records"] == {"quietbit": ["release"]} for note in vectors)
     assert all(n["records"] == {"quietbit-sum": ["answer", "step"]} for n in answered if n["step"] != "vector")
-    size = masked_size(10, DIMENSION + GUARD)
-    assert size == 24 + 4 * (DIMENSION + 32) // 8  # sums of ten ones: 4 bits
-    assert all(size < note["serialised"] <= size + 1024 for note in vectors)
-    assert all(entry["uplink_payload"] == entry["answered"] * size for entry in outcome["report"]["rounds"])
-    most = {"keys": 64, "shares": 9 * 86, "unmask": 4 + 10 * 37}
+    size = masked_size(10, DIMENSION)
+    assert size == 24 + 4 * (DIMENSION + 16) // 8  # sums of ten ones: 4 bits
+    assert all(size + 64 < note["serialised"] <= size + 64 + 1024 for note in vectors)
+    assert all(entry["uplink_payload"] == entry["answered"] * (size + 64) for entry in outcome["report"]["rounds"])
+    most = {"identity": 32, "keys": 176, "shares": 9 * 84, "confirm": 64, "unmask": 4 + 10 * 20}
     assert all(note["serialised"] <= most[note["step"]] + 1024 for note in answered if note["step"] != "vector")
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import quietbit
+from quietbit._files import write_text
 from quietbit._validate import require
 from quietbit.cli.console import JsonOption, Row, column_table, record, rounded_up, show_json
 from quietbit.cli.options import AdjacencyOption, DeltaOption, adjacency_of
@@ -50,6 +51,14 @@ def node_init(
     local_epsilon: Annotated[
         float | None, typer.Option(help="With --sums: the cap that holds even if every mask fails.")
     ] = None,
+    directory: Annotated[
+        str | None, typer.Option(help="With --sums: the members, signed by --operator; the server may then lie.")
+    ] = None,
+    operator: Annotated[
+        str | None, typer.Option(metavar="HEX", help="The public key of whoever signs the directory.")
+    ] = None,
+    own_key: Annotated[str | None, typer.Option(help="This node's private key, from quietbit node keys.")] = None,
+    most_colluders: Annotated[int, typer.Option(help="How many members may work for the server.")] = 0,
     metrics: Annotated[str, typer.Option(help="Numbers of evaluations that may leave WITHOUT any privacy.")] = "",
     ledger: Annotated[
         str | None, typer.Option(help="The ledger, an absolute path.  [default: beside the policy]")
@@ -88,6 +97,10 @@ def node_init(
         trust=(quietbit.Trust.LOCAL,) if sums is None else (quietbit.Trust.LOCAL, quietbit.Trust.SECURE_AGGREGATION),
         min_honest_clients=sums,
         local_epsilon=local_epsilon,
+        directory=None if directory is None else str(_absolute(directory)),
+        operator=operator,
+        own_key=None if own_key is None else str(_absolute(own_key)),
+        most_colluders=most_colluders,
         metrics=_list(metrics),
     )
     FileLedger.create(found.ledger, found.counter)
@@ -225,6 +238,94 @@ def node_serve(
     gate.serve()
 
 
+def node_keys(
+    path: Annotated[str, typer.Argument(metavar="FILE", help="The private key.", show_default=False)],
+    json: JsonOption = False,
+) -> None:
+    """Make this node's identity for masked sums, or show the public key of one that is there.
+
+    The private key stays in FILE, which only its owner can read. Give the public key to the operator of the directory,
+    by a way that the server is not part of.
+
+    Example: quietbit node keys /var/lib/quietbit/own.pem
+    """
+    from quietbit.secagg.identity import Identity
+
+    place = _absolute(path)
+    fresh = not os.path.lexists(place)
+    if fresh:
+        found = Identity.new()
+        found.save(place)
+    else:
+        found = Identity.load(place)
+    rows = [Row("file", "private key", str(place)), Row("public", "public key", found.public.hex())]
+    record("A new identity" if fresh else "The identity that is there", rows, json)
+
+
+def node_directory(
+    path: Annotated[str, typer.Argument(metavar="FILE", help="The directory.", show_default=False)],
+    operator: Annotated[
+        str, typer.Option(help="The operator's private key, to sign a directory, or public key, to check one.")
+    ],
+    members: Annotated[
+        str | None, typer.Option(help="A text file to sign: on every line a public key and a name.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Sign the list of members of masked sums, or check and show one.
+
+    Whoever signs it vouches that its members are different nodes, and must not be the server. Nodes' owners write the
+    operator's public key down in their policies (quietbit node init --operator). A new list replaces an old one.
+
+    Example: quietbit node directory members.json --operator operator.pem --members nodes.txt
+    """
+    from quietbit.secagg.identity import Directory, Identity
+
+    if members is not None:
+        signer = Identity.load(_absolute(operator))
+        found = Directory.of(_member(line) for line in _lines(members))
+        write_text(_absolute(path), found.signed(signer), make_folder=False)
+        public = signer.public
+    else:
+        public = _hexadecimal(operator, "operator")
+        found = Directory.load(_absolute(path), public)
+    values = {
+        "directory": str(_absolute(path)),
+        "operator": public.hex(),
+        "members": [{"name": one.name, "key": one.key.hex()} for one in found.members],
+    }
+    if json:
+        show_json(values)
+        return
+    column_table(
+        f"{len(found.members)} members, signed by {public.hex()}",
+        ["name", "public key"],
+        [[one.name, one.key.hex()] for one in found.members],
+    )
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        text = _absolute(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise quietbit.QuietbitError(f"Cannot read the members {path}: {error}.") from error
+    return [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
+
+
+def _member(line: str) -> tuple[str, bytes]:
+    key, _, name = line.partition(" ")
+    return name.strip(), _hexadecimal(key, "key of a member")
+
+
+def _hexadecimal(text: str, name: str) -> bytes:
+    try:
+        found = bytes.fromhex(text)
+    except ValueError:
+        found = b""
+    require(len(found) == 32, name, text, "64 hexadecimal digits")
+    return found
+
+
 def _absolute(policy: str) -> Path:
     """What a node config must name: the same file from wherever a process is started."""
     return Path(policy).expanduser().absolute()
@@ -243,6 +344,8 @@ NODE_COMMANDS: dict[str, Callable[..., Any]] = {
     "check": node_check,
     "status": node_status,
     "serve": node_serve,
+    "keys": node_keys,
+    "directory": node_directory,
 }
 for name, command in NODE_COMMANDS.items():
     node.command(name)(command)

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from quietbit.flower.accountant import GaussianAccountant
     from quietbit.flower.client import PrivateUplink
     from quietbit.flower.strategy import PrivateStrategy
-    from quietbit.node.policy import SeededRngWarning, Simulation
+    from quietbit.node.policy import SeededRngWarning, Simulation, simulated_directory
     from quietbit.node.report import Report
     from quietbit.node.settings import RunSettings
+    from quietbit.secagg.identity import Directory
 
 __all__ = [
+    "Directory",
     "GaussianAccountant",
     "PrivateStrategy",
     "PrivateUplink",
@@ -30,6 +32,7 @@ __all__ = [
     "RunSettings",
     "SeededRngWarning",
     "Simulation",
+    "simulated_directory",
 ]
 
 _HOMES = {
@@ -38,7 +41,8 @@ _HOMES = {
     "node.report": ("Report",),
     "node.settings": ("RunSettings",),
     "flower.strategy": ("PrivateStrategy",),
-    "node.policy": ("SeededRngWarning", "Simulation"),
+    "node.policy": ("SeededRngWarning", "Simulation", "simulated_directory"),
+    "secagg.identity": ("Directory",),
 }
 _ENGINE = ("flower.accountant", "flower.client", "flower.strategy")  # the files that cannot be imported without Flower
 

@@ -1,10 +1,10 @@
 """A masked sum that is open on the server: what each step asks, who is still there, and the mean in the end.
 
 Idea     keys and shares are asked for while a round is configured, masked vectors are the round's train replies, and
-         unmasking is asked for when they have arrived. Each step asks those who are still there, takes in what is
-         whole, and notes who is gone and why. Below the threshold the round fails closed: no further step is asked,
-         nothing is unmasked, and there is no mean.
-Symbols  U1: clients whose shares went round; U2: those whose vector arrived; t: threshold.
+         lists are confirmed and unmasking asked for when they have arrived. Each step asks those who are still there,
+         takes in what is whole, and notes who is gone and why. Below the threshold the round fails closed: no further
+         step is asked, nothing is unmasked, and there is no mean.
+Symbols  U1: clients that dealt shares; U2: those whose vector arrived; t: threshold.
 Source   Bonawitz et al. (CCS 2017), Figure 4; `quietbit.secagg.server`.
 
 Every node that was asked for its vector and did not say no is counted as having released, sum or no sum.
@@ -20,31 +20,35 @@ from flwr.app import Array, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from quietbit._typing import FloatVector
-from quietbit._validate import QuietbitError, require, whole_number
+from quietbit._validate import InvalidParameter, QuietbitError, require, whole_number
 from quietbit.flower.plaintext import DECLINED, note_metrics
 from quietbit.flower.wire import WireSizes
 from quietbit.mechanism.base import Mechanism, summable
 from quietbit.node.layout import Layout
 from quietbit.node.messages import RECORD, SUM, Request, SumRequest, answer_of, join_pieces, one_line
 from quietbit.node.question import (
-    KEY_SIZE,
+    CONFIRM,
+    IDENTITY,
     KEYS,
-    SEALED_SIZE,
     SHARES,
     STEPS,
     UNMASK,
     VECTOR,
     Framed,
+    SumPart,
     pack,
-    pack_keys,
+    pack_advertised,
+    pack_evidence,
     sum_plan,
     unpack,
     unpack_unmasking,
+    write_places,
 )
 from quietbit.node.report import Account, RoundReport
 from quietbit.node.settings import RunSettings
-from quietbit.secagg import keys
-from quietbit.secagg.client import PublicKeys
+from quietbit.secagg.client import Advertisement
+from quietbit.secagg.identity import PUBLIC_SIZE, SIGNATURE_SIZE, Directory
+from quietbit.secagg.plan import DEALT_SIZE, SumPlan
 from quietbit.secagg.server import SumServer
 
 __all__ = ["SecureRound"]
@@ -63,6 +67,8 @@ class SecureRound:
     account: Account
     settings: RunSettings
     grid: Grid
+    directory: Directory | None = None
+    places: dict[int, int] = field(default_factory=dict)  # of nodes in the directory, as far as they have said
     downlink: int = 0
     uplink: int = 0
     payloads: int = 0
@@ -76,6 +82,7 @@ class SecureRound:
     _spoilt: set[int] = field(default_factory=set)  # nodes of which an answer was refused
     _refused: int = 0
     _server: SumServer | None = None
+    _plan: SumPlan | None = None
     _failed: bool = False
     _metrics: dict[str, list[float]] = field(default_factory=dict)
     _settings: ConfigRecord = field(default_factory=ConfigRecord)  # which mechanism the sum is of
@@ -85,21 +92,28 @@ class SecureRound:
         asked = {message.metadata.dst_node_id: message for message in messages}
         self._left = sorted(asked)
         self._kind = next((message.metadata.message_type for message in asked.values()), self._kind)
-        self._numbers = {node: place + 1 for place, node in enumerate(self._left)}
+        self._settings = ConfigRecord(dict(Request.of(self.number, self.mechanism).to_record()))
         try:
-            threshold = whole_number(self.settings.threshold, "quietbit.threshold", 2)
-            size = len(asked), self.layout.dimension, summable(self.mechanism).bits
-            plan = sum_plan(self.run, self.number, threshold, *size)
-            self._settings = ConfigRecord(dict(Request.of(self.number, self.mechanism).to_record()))
+            members, table = self._members()
+            self._numbers = {node: place + 1 for place, node in enumerate(self._left)}
+            settings, count = self.settings, len(self._left)
+            threshold = whole_number(settings.threshold, "quietbit.threshold", 2)
+            near = settings.neighbours, settings.share_threshold
+            part = SumPart(KEYS, max(2, count), 1, threshold, 2, str(settings.server), *near)
+            rule = f"at least the threshold, {threshold}, with an identity"
+            require(count >= 2, "clients of the sum", count, rule)
+            size = self.mechanism.layout.count, summable(self.mechanism).bits
+            self._plan = plan = sum_plan(self.run, self.number, part, *size, members)
             self._server = server = SumServer(plan)
-            table = pack_keys(server.keys(self._keys()))
-            inboxes = server.shares_for(self._shares(table))
+            near_each = server.advertise(self._keys(plan, table))
+            inboxes = server.deal(self._shares(server, near_each))
         except QuietbitError as error:
             self._fail(error)
             return []
-        sizes = WireSizes()
+        sizes, u1 = WireSizes(), plan.bitmap(server.dealers())
+        self._left = [node for node in self._left if self._numbers[node] in inboxes]
         for node in self._left:
-            message, record = asked[node], self._question(VECTOR, node, pack(inboxes[self._numbers[node]]))
+            message, record = asked[node], self._question(VECTOR, node, u1 + pack(inboxes[self._numbers[node]]))
             self.downlink += sizes.of(message) + len(record.deflate())
             self.account.node(node).asked += 1
             message.content = RecordDict({**message.content, SUM: record})
@@ -114,16 +128,22 @@ class SecureRound:
         if self._failed or self._server is None:
             return None
         self._gone |= set(self._left) - self._done[VECTOR]
-        server, self._left = self._server, sorted(self._done[VECTOR])
+        server, plan, self._left = self._server, cast(SumPlan, self._plan), sorted(self._done[VECTOR])
         try:
-            table = pack(dict.fromkeys(server.arrived(), b""))
-            found = server.finish(self._step(UNMASK, dict.fromkeys(self._left, table), self._unmasking))
-            total, guard = found.total[: self.layout.dimension], found.total[self.layout.dimension :]
-            require(not guard.any(), "guard of the sum", "others", "zeros (a share or a vector is not genuine)")
-            return summable(self.mechanism).mean_from_sum(total, len(found.clients))
+            arrived, confirmed = server.arrived(), dict[int, bytes]()
+            if plan.active:
+                told = dict.fromkeys(self._left, plan.bitmap(arrived))
+                confirmed = server.confirm(self._step(CONFIRM, told, self._signature))
+            tables = {
+                node: pack_evidence(plan, arrived, confirmed, server.masked(self._numbers[node])) for node in self._left
+            }
+            found = server.finish(self._step(UNMASK, tables, self._unmasking))
+            return summable(self.mechanism).mean_from_sum(found.total, len(found.clients))
         except QuietbitError as error:
             self._fail(error)
             return None
+        finally:
+            self._name_liars()
 
     def metrics(self) -> dict[str, float]:
         """The plain mean of every number that nodes let through, over the nodes that did."""
@@ -137,7 +157,7 @@ class SecureRound:
         """The counts; ``answered`` are the clients in the sum."""
         return RoundReport(
             round=self.number,
-            asked=len(self._numbers),
+            asked=len(self._numbers) or len(self._left),
             answered=len(self._done[VECTOR]),
             declined=len(self._declined),
             failed=len(self.failed()),
@@ -147,37 +167,65 @@ class SecureRound:
             uplink=self.uplink,
             downlink=self.downlink,
             reasons=tuple(self.reasons),
-            steps=tuple(len(self._done[step]) for step in STEPS),
+            steps=tuple(len(self._done[step]) for step in STEPS if step != CONFIRM or self.settings.active),
         )
 
-    def _keys(self) -> dict[int, PublicKeys]:
-        """Step 1; a key that no one could agree with, or that someone else has sent, would make all others leave."""
-        probe, seen = keys.new_private_key(), set[bytes]()
+    def _members(self) -> tuple[tuple[bytes, ...] | None, bytes]:
+        """The public keys of the nodes that are members, in order, and their places; none where no server lies."""
+        if not self.settings.active:
+            return None, b""
+        if self.directory is None:
+            raise InvalidParameter("PrivateStrategy must be given the directory of members for an active server.")
+        self._numbers = {node: place + 1 for place, node in enumerate(self._left)}
+        found: dict[int, int] = {}
+        unknown = [node for node in self._left if node not in self.places]
+        if unknown:
+            everybody, self._left = self._left, unknown
+            self._done[IDENTITY] = set()
+            self._step(IDENTITY, dict.fromkeys(unknown, b""), self._identity)
+            self._left = everybody
+        for node in self._left:
+            if node in self.places and self.places[node] not in found.values():
+                found[node] = self.places[node]
+        self._left = sorted(found)
+        places = [found[node] for node in self._left]
+        return self.directory.keys(places), write_places(places)
 
-        def read(reply: Message, node: int) -> PublicKeys:
-            data = answer_of(reply.content.config_records.get(SUM), KEYS)
-            require(len(data) == 2 * KEY_SIZE, "length of the public keys", len(data), f"{2 * KEY_SIZE} bytes")
-            pair = PublicKeys(data[:KEY_SIZE], data[KEY_SIZE:])
-            for key in (pair.sealing, pair.masking):
-                keys.agree(probe, key)
-                require(key not in seen, "public key", "one that was sent before", "this client's own")
-                seen.add(key)
-            return pair
+    def _identity(self, reply: Message, node: int) -> int:
+        """Who a node says it is; whether it is will show in what it signs."""
+        key = answer_of(reply.content.config_records.get(SUM), IDENTITY)
+        require(len(key) == PUBLIC_SIZE, "length of the identity", len(key), f"{PUBLIC_SIZE} bytes")
+        place = cast(Directory, self.directory).place(key)
+        require(place is not None, "identity", key.hex(), "one of the directory's")
+        taken = any(one == place for other, one in self.places.items() if other != node)
+        require(not taken, "identity", key.hex(), "one that no other node has named")
+        self.places[node] = cast(int, place)
+        return self.places[node]
 
-        return self._step(KEYS, dict.fromkeys(self._left, b""), read)
+    def _keys(self, plan: SumPlan, table: bytes) -> dict[int, Advertisement]:
+        """Step 1; an advertisement that would make all others leave is refused."""
+        server = cast(SumServer, self._server)
 
-    def _shares(self, table: bytes) -> dict[int, dict[int, bytes]]:
-        """Step 2; a client that shares with some of the others alone is not taken in."""
-        known = {self._numbers[node] for node in self._left}
+        def read(reply: Message, node: int) -> Advertisement:
+            found = Advertisement.read(plan, answer_of(reply.content.config_records.get(SUM), KEYS))
+            server.check_advertisement(self._numbers[node], found)
+            return found
+
+        return self._step(KEYS, dict.fromkeys(self._left, table), read)
+
+    def _shares(
+        self, server: SumServer, near: Mapping[int, Mapping[int, Advertisement]]
+    ) -> dict[int, dict[int, bytes]]:
+        """Step 2; a client that deals to some of those it chose alone is not taken in."""
 
         def read(reply: Message, node: int) -> dict[int, bytes]:
-            data = answer_of(reply.content.config_records.get(SUM), SHARES)
-            parts = unpack(data, SEALED_SIZE, "sealed shares")
-            rule = "all the others with keys"
-            require(set(parts) == known - {self._numbers[node]}, "receivers of its shares", sorted(parts), rule)
+            parts = unpack(answer_of(reply.content.config_records.get(SUM), SHARES), DEALT_SIZE, "shares")
+            holders = server.holders(self._numbers[node])
+            require(set(parts) == holders, "receivers of its shares", sorted(parts), "all those it chose")
             return parts
 
-        return self._step(SHARES, dict.fromkeys(self._left, table), read)
+        self._left = [node for node in self._left if self._numbers[node] in near]
+        return self._step(SHARES, {node: pack_advertised(near[self._numbers[node]]) for node in self._left}, read)
 
     def _vector(self, reply: Message, node: int) -> None:
         """Step 3: the sum grows by one vector."""
@@ -187,6 +235,12 @@ class SecureRound:
         self.account.node(node).answered += 1
         self.payloads += len(release.payload)
         note_metrics(reply.content, self._metrics)
+
+    @staticmethod
+    def _signature(reply: Message, node: int) -> bytes:
+        found = answer_of(reply.content.config_records.get(SUM), CONFIRM)
+        require(len(found) == SIGNATURE_SIZE, "length of the signature", len(found), f"{SIGNATURE_SIZE} bytes")
+        return found
 
     @staticmethod
     def _unmasking(reply: Message, node: int) -> Any:
@@ -243,4 +297,13 @@ class SecureRound:
 
     def _fail(self, error: QuietbitError) -> None:
         self._failed = True
+        self._name_liars()
         self.reasons.append(f"there is no sum: {error}")
+
+    def _name_liars(self) -> None:
+        """Say in the report which nodes were found out, each once."""
+        nodes = {number: node for node, number in self._numbers.items()}
+        for number, what in self._server.liars.items() if self._server is not None else ():
+            said = f"node {nodes[number]} was found out: {one_line(what)}"
+            if said not in self.reasons:
+                self.reasons.append(said)

@@ -5,7 +5,8 @@ Idea     the wrapper asks as the inner strategy would, with quietbit's settings 
          mean*. So FedAvg sets the model to it, FedAvgM and FedAdam take its difference as their gradient, and none of
          them sees a client. Everything else is the inner strategy's.
 
-Under secure aggregation the mean is that of a masked sum (`secure_round.py`): three more messages go to every node.
+Under secure aggregation the mean is that of a masked sum (`secure_round.py`): three more messages go to every node,
+four where the server may lie.
 
 A round without a valid release, or without a sum, is skipped: the model stays, and the inner strategy is not called. A
 step that would leave a model that is not finite is not taken either. What the inner strategy logs of weights and of
@@ -51,8 +52,10 @@ from quietbit.node.filter import Price
 from quietbit.node.layout import Layout, NotFinite
 from quietbit.node.messages import RECORD, Request
 from quietbit.node.outlook import outlook
+from quietbit.node.question import sum_rows
 from quietbit.node.report import Account, NodeReport, Report, RoundReport
 from quietbit.node.settings import RunSettings
+from quietbit.secagg.identity import Directory
 
 __all__ = ["PrivateStrategy"]
 
@@ -76,16 +79,21 @@ UNSAID = ("Weighted by", "Received %s results and %s failures")  # what is not s
 class PrivateStrategy(Strategy):
     """``PrivateStrategy(FedAvg(...), context.run_config)``: use it as the strategy it wraps.
 
-    The settings come from the run config (`quietbit.node.settings` has the keys). `report` says what happened.
+    The settings come from the run config (`quietbit.node.settings` has the keys). ``directory`` says who the members of
+    masked sums are, where the server may lie. `report` says what happened.
     """
 
-    def __init__(self, inner: Strategy, run_config: Mapping[str, Any]) -> None:
+    def __init__(self, inner: Strategy, run_config: Mapping[str, Any], *, directory: Directory | None = None) -> None:
         """Read the settings; refuse what is no strategy, and those that need single clients' replies."""
         require(isinstance(inner, Strategy), "inner strategy", type(inner).__name__, "a Flower strategy")
         kinds = {kind.__name__ for kind in type(inner).__mro__}
         found = sorted(kinds & set(SINGLE))
         require(not found, "inner strategy", type(inner).__name__, "one that works on the mean of clients alone")
         self.inner, self.settings = inner, RunSettings.from_run_config(run_config)
+        fine = isinstance(directory, Directory) if self.settings.active else directory is None
+        rule = "a Directory where quietbit.server is active, and left out elsewhere"
+        require(fine, "directory", type(directory).__name__, rule)
+        self._directory, self._places = directory, dict[int, int]()
         self._account = Account(self.settings.cap)
         self._crowds = Crowds(self.settings.order == "secret")
         self._open: OpenRound | SecureRound | None = None
@@ -140,7 +148,7 @@ class PrivateStrategy(Strategy):
         layout = Layout.of(arrays, self.settings)
         layout.check_finite(arrays)
         first = self._mechanism is None
-        mechanism = self._of_round(self.settings.mechanism_for(layout.dimension))
+        mechanism = self._of_round(self.settings.mechanism_for(layout.dimension), server_round, grid.run.run_id)
         if self._mechanism is not None:
             known = self._mechanism.domain.dimension
             require(
@@ -161,7 +169,10 @@ class PrivateStrategy(Strategy):
             for level, line in outlook(self.settings, mechanism, asked=len(messages), nodes=nodes, rounds=rounds):
                 log(level, "quietbit: %s", line)
         common = self._run, server_round, dict(arrays), layout, mechanism, self._account
-        self._open = SecureRound(*common, self.settings, grid) if self.settings.secure else OpenRound(*common)
+        if self.settings.secure:
+            self._open = SecureRound(*common, self.settings, grid, self._directory, self._places)
+        else:
+            self._open = OpenRound(*common)
         return self._open.ask(messages)
 
     def aggregate_train(
@@ -282,9 +293,11 @@ class PrivateStrategy(Strategy):
             observers=pair,
         )
 
-    def _of_round(self, mechanism: Any) -> Mechanism:
-        """The mechanism of the round that is next: where the clip moves, at the clip of this round."""
+    def _of_round(self, mechanism: Any, number: int, run: int) -> Mechanism:
+        """The mechanism of a round: where the clip moves, at its clip; where sums keep coordinates, of its rows."""
         found: Mechanism = mechanism if self._moving is None else mechanism.at_clip(self._moving.clip)
+        if self.settings.secure and getattr(mechanism, "rows", None) is not None:
+            found = mechanism.at(sum_rows(run, number))
         return found
 
     def _moved(self, current: OpenRound | SecureRound) -> RoundReport:

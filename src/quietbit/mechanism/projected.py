@@ -118,6 +118,11 @@ class Projected:
         """The same mechanism on the rows of this number, as for a round of masked sums."""
         return replace(self, rows=rows)
 
+    @property
+    def priced_as(self) -> Projected:
+        """What stands for it in a ledger: its account does not depend on which rows all clients keep."""
+        return self if self.rows is None else self.at(0)
+
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Rotate, keep k rows, and hand them to the inner mechanism, which clips them again."""
         check_rng(rng)

@@ -8,8 +8,9 @@ Idea     the node config is the owner's, the run config and the app are the run'
 | `quietbit.policy` | the absolute path of the owner's policy: this process keeps the ledger itself |
 | `quietbit.gatekeeper` | the absolute path of the socket of `quietbit node serve`, which keeps it outside the app |
 
-Flower's state carries the head of the ledger through a run: a ledger that went back in mid-run is refused. Of a
-simulation it carries the whole ledger, which is gone with the run.
+Secrets of masked sums wait in Flower's state between steps, sealed with a key beside the ledger (`node.vault`). The
+state also carries the head of the ledger through a run: a ledger that went back in mid-run is refused. Of a simulation
+it carries the whole ledger, which is gone with the run.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from quietbit.node.ledger import Books, Change, FileLedger, LedgerError, StateLe
 from quietbit.node.messages import RECORD, SUM
 from quietbit.node.policy import Policy, PolicyError, Simulation
 from quietbit.node.release import Keeper, Kept
+from quietbit.node.vault import Vault, key_file, simulation_key
 
 __all__ = ["keeper_for"]
 
@@ -46,9 +48,10 @@ def keeper_for(
     if GATEKEEPER in node_config:
         return RemoteKeeper(node_config[GATEKEEPER])
     values = _StateRecord(state, RECORD, make)
-    secrets = _Secrets(_StateRecord(state, SUM, make))
+    sealed = _Secrets(_StateRecord(state, SUM, make))
     if POLICY in node_config:
         policy = Policy.load(node_config[POLICY])
+        secrets = Vault(sealed, lambda: key_file(f"{policy.ledger}.key"))
         return Kept(policy, _Watched(FileLedger(policy.ledger, policy.counter), values), secrets)
     if simulation is None or _in_supernode():
         raise InvalidParameter(
@@ -56,7 +59,7 @@ def keeper_for(
             "and names it as quietbit.policy (or quietbit.gatekeeper, with `quietbit node serve`) in Flower's node "
             "config, or in the properties of NVFlare's privacy.json."
         )
-    return Kept(simulation, StateLedger(values), secrets)
+    return Kept(simulation, StateLedger(values), Vault(sealed, simulation_key))
 
 
 def _in_supernode() -> bool:
@@ -97,7 +100,7 @@ class _StateRecord(MutableMapping[str, Any]):
 
 @final
 class _Secrets(MutableMapping[str, bytes]):
-    """Secrets of masked sums by run, in a record of the state."""
+    """Sealed secrets of masked sums by run, in a record of the state."""
 
     def __init__(self, record: _StateRecord) -> None:
         self._record = record

@@ -3,7 +3,7 @@
 Idea     the server says which round it is and which mechanism it will decode with, in full; the node builds and prices
          that mechanism itself. A release travels as one value of a ConfigRecord, which no strategy takes for
          weights: averaging it is an error, not a number. Releases beyond 16 MiB are cut into several records, as Flower
-         cuts large arrays. The four steps of a masked sum are messages of the type that the inner strategy trains
+         cuts large arrays. The steps of a masked sum are messages of the type that the inner strategy trains
          with, because Flower calls a mod only where the app has a function of the message's type; the app sees the
          third, which brings the model.
 """
@@ -36,7 +36,7 @@ RECORD = "quietbit"  # the name of our record in a message, and the prefix of it
 SUM = "quietbit-sum"  # that of a masked sum
 FIELD = "release"
 PIECE = 16 * 2**20
-VERSION = 2
+VERSION = 3
 MOST_LETTERS = 400
 
 
@@ -94,7 +94,9 @@ def question_of(
         )
         threshold = whole_number(settings.threshold, "quietbit.threshold", 2)
         honest = whole_number(settings.min_honest_clients, "quietbit.min-honest-clients", 2)
-        part = SumPart(step["step"], step["clients"], step["number"], threshold, honest, step["table"])
+        near = settings.neighbours, settings.share_threshold
+        words = threshold, honest, str(settings.server), *near
+        part = SumPart(step["step"], step["clients"], step["number"], *words, step["table"])
     return Question(
         run=run, round=asked["round"], node=node, dimension=asked["dimension"], mechanism=asked["mechanism"],
         epsilon=settings.epsilon, delta=settings.delta, adjacency=settings.adjacency, client=client, sum=part,

@@ -18,6 +18,10 @@ Symbols  the keys of the file are the fields of `Policy`, with - for _; unknown 
 | `trust` | `local`, `secure-aggregation` or both | `["local"]` |
 | `min-honest-clients` | k: every sum is priced at so many honest clients, whatever the run says | for sums |
 | `local-epsilon` | a second cap: everything priced as if every mask had failed | for sums |
+| `directory` | absolute path of the list of members: sums are then secret from a server that lies | none |
+| `operator` | the public key that the directory must be signed with, hexadecimal | with `directory` |
+| `own-key` | absolute path of this node's private key (`quietbit node keys`) | with `directory` |
+| `most-colluders` | how many members may work for the server: sums that so many could unmask are declined | 0 |
 | `metrics` | numbers of evaluations that leave the node as they are, without privacy | none |
 | `pricing-seconds` | how long it may take to find out what a mechanism costs | 30 |
 | `seed` | randomness that anybody can repeat, for tests of a deployment: protects nobody | none |
@@ -25,12 +29,14 @@ Symbols  the keys of the file are the fields of `Policy`, with - for _; unknown 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import tomllib
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, final
 
@@ -39,13 +45,16 @@ from quietbit.kernel.rng import RandomBits, secure_rng
 from quietbit.node.filter import Cap
 from quietbit.privacy.aggregate import MOST_CLIENTS
 from quietbit.privacy.guarantee import Adjacency, Trust, check_delta
+from quietbit.secagg.identity import PUBLIC_SIZE, Directory, Identity
+from quietbit.secagg.plan import SumPlan
 from quietbit.simulate.client_rng import CLIENT_BITS, seeded_client_rng
 
-__all__ = ["NotAllowed", "Policy", "PolicyError", "Rules", "SeededRngWarning", "Simulation"]
+__all__ = ["NotAllowed", "Policy", "PolicyError", "Rules", "SeededRngWarning", "Simulation", "simulated_directory"]
 
 MOST_RELEASES = 10**6
 MOST_BYTES = 2**16
 DAY = 86400.0
+RISK = 2.0**-40  # the largest chance that a sum with few neighbours can be unmasked
 
 
 class NotAllowed(QuietbitError):
@@ -98,6 +107,18 @@ class Rules(Protocol):
         """The random bits of a release in round ``number``."""
         ...
 
+    def identity(self, client: int | None) -> Identity | None:
+        """What this node signs with in sums; None where its owner trusts servers to follow the protocol."""
+        ...
+
+    def members(self, places: tuple[int, ...]) -> tuple[bytes, ...]:
+        """The public keys of the members at these places of the directory."""
+        ...
+
+    def check_sum(self, plan: SumPlan) -> None:
+        """Refuse a sum that could be unmasked by as many colluders as there may be."""
+        ...
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +140,10 @@ class Policy:
     trust: tuple[Trust, ...] = (Trust.LOCAL,)
     min_honest_clients: int | None = None
     local_epsilon: float | None = None
+    directory: str | None = None
+    operator: str | None = None
+    own_key: str | None = None
+    most_colluders: int = 0
     metrics: tuple[str, ...] = ()
     pricing_seconds: float = 30.0
     seed: int | None = None
@@ -157,11 +182,22 @@ class Policy:
 
     def _check_sums(self) -> None:
         put = object.__setattr__
+        named = ("directory", "operator", "own_key")
+        put(self, "most_colluders", whole_number(self.most_colluders, "most-colluders", 0, MOST_CLIENTS))
         if Trust.SECURE_AGGREGATION not in self.trust:
-            for name in ("min_honest_clients", "local_epsilon"):
+            for name in ("min_honest_clients", "local_epsilon", *named):
                 rule = "left out unless trust names secure-aggregation"
                 require(getattr(self, name) is None, name.replace("_", "-"), getattr(self, name), rule)
             return
+        given = [name for name in named if getattr(self, name) is not None]
+        rule = "all given, for sums that are secret from a server that lies, or all left out"
+        require(len(given) in (0, 3), "directory, operator and own-key", ", ".join(given), rule)
+        if given:
+            for name in ("directory", "own_key"):
+                path = getattr(self, name)
+                fine = isinstance(path, str) and Path(path).expanduser().is_absolute()
+                require(fine, name.replace("_", "-"), path, "the absolute path of a file")
+            self._operator()
         for name in ("min_honest_clients", "local_epsilon"):
             if getattr(self, name) is None:
                 raise InvalidParameter(f"{name.replace('_', '-')} must be given beside trust = secure-aggregation.")
@@ -218,8 +254,18 @@ class Policy:
                     [
                         f"min-honest-clients = {self.min_honest_clients}   # sums are priced at so many",
                         f"local-epsilon = {self.local_epsilon!r}      # the cap if every mask failed",
+                        f"most-colluders = {self.most_colluders}       # members that may work for the server",
                     ]
                     if self.min_honest_clients is not None
+                    else []
+                ),
+                *(
+                    [
+                        f"directory = {_toml(self.directory)}   # who the members of sums are",
+                        f"operator = {_toml(self.operator)}   # whose signature the directory must have",
+                        f"own-key = {_toml(self.own_key)}   # what this node signs with",
+                    ]
+                    if self.directory is not None
                     else []
                 ),
                 f"metrics = {_toml(self.metrics)}             # numbers that leave with no privacy at all",
@@ -272,6 +318,42 @@ class Policy:
         """The operating system's, unless the owner has written a seed into the policy."""
         return secure_rng() if self.seed is None else _seeded(self.seed, number, client)
 
+    def identity(self, client: int | None) -> Identity | None:
+        """The key in the file that the policy names."""
+        if self.own_key is None:
+            return None
+        try:
+            return Identity.load(Path(self.own_key).expanduser())
+        except QuietbitError as error:
+            raise PolicyError(str(error)) from error
+
+    def members(self, places: tuple[int, ...]) -> tuple[bytes, ...]:
+        """Of the directory that the operator has signed."""
+        if self.directory is None:
+            raise NotAllowed("This node's policy names no directory of members, which such sums need.")
+        try:
+            found = Directory.load(Path(self.directory).expanduser(), self._operator())
+        except QuietbitError as error:
+            raise PolicyError(str(error)) from error
+        return found.keys(places)
+
+    def check_sum(self, plan: SumPlan) -> None:
+        """Refuse a server that must be believed where there is a directory, and sums that colluders could unmask."""
+        if self.directory is not None and not plan.active:
+            raise NotAllowed("This node's policy does not allow sums whose server must be believed.")
+        if not plan.exposure_upper(self.most_colluders, self.min_honest_clients or MOST_CLIENTS) <= RISK:
+            raise NotAllowed("This node's policy does not allow sums that so few colluding clients could unmask.")
+
+    def _operator(self) -> bytes:
+        try:
+            found = bytes.fromhex(self.operator or "")
+        except (TypeError, ValueError):
+            found = b""
+        require(
+            len(found) == PUBLIC_SIZE, "operator", self.operator, f"a public key: {2 * PUBLIC_SIZE} hexadecimal digits"
+        )
+        return found
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,6 +395,29 @@ class Simulation:
     def rng(self, number: int, client: int | None) -> RandomBits:
         """The simulator's, where there is a seed."""
         return secure_rng() if self.seed is None else _seeded(self.seed, number, client)
+
+    def identity(self, client: int | None) -> Identity | None:
+        """One that anybody can make, of this number among the simulated nodes (its ``partition-id``)."""
+        if client is None:
+            raise InvalidParameter("node config must have a partition-id for a simulated identity, and it is missing.")
+        return _simulated(client)
+
+    def members(self, places: tuple[int, ...]) -> tuple[bytes, ...]:
+        """Simulated nodes are members by their numbers."""
+        return tuple(_simulated(place).public for place in places)
+
+    def check_sum(self, plan: SumPlan) -> None:
+        """Whatever the run asks."""
+
+
+def simulated_directory(nodes: int) -> Directory:
+    """The directory of simulated nodes with partition-ids from 0; anybody can sign for them, so it protects nobody."""
+    return Directory.of((f"simulated node {place}", _simulated(place).public) for place in range(nodes))
+
+
+@lru_cache(maxsize=1 << 14)
+def _simulated(place: int) -> Identity:
+    return Identity(hashlib.sha256(b"quietbit/simulation/identity/%d" % place).digest())
 
 
 def _seeded(seed: int, number: int, client: int | None) -> RandomBits:

@@ -4,20 +4,28 @@ Idea     a question is plain values, checked when it is read, so that the same o
          gatekeeper's socket or from a program of one's own. A release goes back in a frame that says for which run,
          round and node it was made: a payload of yesterday is not taken for one of today.
 Symbols  n: clients of a sum, numbered from 1; t: threshold; k: honest clients that the run counts on.
-         GUARD: coordinates beyond the model's that every client of a sum sends as 0. A sum in which one of them is
-         not 0 was unmasked with a share that is not genuine, or holds a vector of another sum: it is thrown away. At
-         least two bits each, so that garbage passes with a chance of at most 2^-64.
 Source   the steps are those of `quietbit.secagg.client` (Bonawitz et al., CCS 2017, Figure 4).
 
 The frame, all numbers little-endian: magic ``QBRL``, version and a zero (16 bits each), run, round and node (64 bits
-each), then the payload. Tables of numbered byte strings (keys, sealed shares, shares) travel as one value: for every
-entry the client's number in four bytes, little-endian, then its bytes, all of one length.
+each), then the payload. Tables of numbered byte strings (advertisements, what is dealt, shares) travel as one value:
+for every entry the client's number in four bytes, little-endian, then its bytes, all of one length. Sets of clients are
+bitmaps of n bits.
+
+| step | the server's table | the answer |
+|---|---|---|
+| `identity` | nothing | the node's public signing key; only where the server may lie, once in a run |
+| `keys` | places of the members in the directory, four bytes each, where the server may lie | an advertisement |
+| `shares` | advertisements of those near this client | what is dealt to each |
+| `vector` | U1, and what was dealt to this client | the masked vector, framed |
+| `confirm` | U2 | a signature; only where the server may lie |
+| `unmask` | U2; where the server may lie who confirmed it, t signatures, and signatures of U1 | shares |
 """
 
 from __future__ import annotations
 
+import hashlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, final
 
@@ -26,20 +34,21 @@ from quietbit.kernel.base import MAX_DIMENSION
 from quietbit.node.filter import Cap
 from quietbit.privacy.aggregate import MOST_CLIENTS
 from quietbit.privacy.guarantee import Adjacency, Trust, check_delta
-from quietbit.secagg.client import PublicKeys, Unmasking
-from quietbit.secagg.plan import SumPlan
+from quietbit.secagg.client import Advertisement, Unmasking
+from quietbit.secagg.identity import SIGNATURE_SIZE
+from quietbit.secagg.plan import ServerModel, SumPlan
 from quietbit.secagg.shamir import SHARE_SIZE
 
 __all__ = [
-    "GUARD", "KEYS", "KEY_SIZE", "SEALED_SIZE", "SHARES", "STEPS", "UNMASK", "VECTOR", "Framed", "Question", "SumPart",
-    "pack", "pack_keys", "pack_unmasking", "sum_plan", "unpack", "unpack_keys", "unpack_unmasking",
+    "CONFIRM", "IDENTITY", "KEYS", "SHARES", "STEPS", "UNMASK", "VECTOR", "Framed", "Question", "SumPart", "pack",
+    "pack_advertised", "pack_evidence", "pack_unmasking", "read_places", "sum_plan", "sum_rows", "unpack",
+    "unpack_advertised", "unpack_evidence", "unpack_unmasking", "write_places",
 ]  # fmt: skip
 
-KEYS, SHARES, VECTOR, UNMASK = STEPS = ("keys", "shares", "vector", "unmask")
-KEY_SIZE, SEALED_SIZE = 32, 2 * SHARE_SIZE + 16
+IDENTITY = "identity"
+KEYS, SHARES, VECTOR, CONFIRM, UNMASK = STEPS = ("keys", "shares", "vector", "confirm", "unmask")
 MOST_ROUNDS = 2**47
 MOST_ID = 2**64 - 1
-GUARD = 32
 MAGIC, VERSION, FRAME = b"QBRL", 1, struct.Struct("<4sHHQQQ")
 
 
@@ -53,17 +62,27 @@ class SumPart:
     number: int
     threshold: int
     honest: int
+    server: str
+    neighbours: int | None = None
+    share_threshold: int | None = None
     table: bytes = b""
 
     def __post_init__(self) -> None:
         """Refuse what is no step of a sum."""
-        require(self.step in STEPS, "step of the sum", self.step, "one of " + ", ".join(STEPS))
+        active = member(ServerModel, self.server, "server of the sum") is ServerModel.ACTIVE
+        known = [step for step in STEPS if active or step != CONFIRM] + ([IDENTITY] if active else [])
+        require(self.step in known, "step of the sum", self.step, "one of " + ", ".join(known))
         require(isinstance(self.table, bytes), "table of the step", type(self.table).__name__, "bytes")
         put = object.__setattr__
         put(self, "clients", whole_number(self.clients, "clients of the sum", 2, MOST_CLIENTS))
         put(self, "number", whole_number(self.number, "number of the client", 1, self.clients))
         put(self, "threshold", whole_number(self.threshold, "threshold of the sum", 2, MOST_CLIENTS))
         put(self, "honest", whole_number(self.honest, "honest clients of the sum", 2, self.threshold))
+
+    @property
+    def active(self) -> bool:
+        """Whether the server may lie."""
+        return self.server == ServerModel.ACTIVE.value
 
 
 @final
@@ -135,12 +154,25 @@ class Question:
         return cls(**{**values, "sum": part})
 
 
-def sum_plan(run: int, number: int, threshold: int, clients: int, dimension: int, bits: int) -> SumPlan:
-    """The masked sum of round ``number`` of a run, guard included; one that the threshold does not fit is refused."""
-    rule = f"from the threshold, {threshold}, to {2 * threshold - 1}"
-    require(threshold <= clients < 2 * threshold, "clients of the sum", clients, rule)
+def sum_plan(
+    run: int, number: int, part: SumPart, dimension: int, bits: int, members: tuple[bytes, ...] | None
+) -> SumPlan:
+    """The masked sum of round ``number`` of a run; one that the threshold does not fit is refused."""
+    threshold, clients = part.threshold, part.clients
+    most = (3 * threshold - 1) // 2 if part.active else 2 * threshold - 1
+    rule = f"from the threshold, {threshold}, to {most}"
+    require(threshold <= clients <= most, "clients of the sum", clients, rule)
     name = f"quietbit/flower/{run}/{number}".encode()
-    return SumPlan(clients, threshold, dimension + GUARD, name, 2**bits - 1)
+    near = part.neighbours, part.share_threshold
+    if part.neighbours is not None and part.neighbours >= clients:
+        near = None, None  # a cohort so small deals with everybody
+    return SumPlan(clients, threshold, dimension, name, 2**bits - 1, *near, members)
+
+
+def sum_rows(run: int, number: int) -> int:
+    """Which rotated coordinates all clients of a round keep, where they keep some: others in every round."""
+    name = f"quietbit/rows/{run}/{number}".encode()
+    return int.from_bytes(hashlib.sha256(name).digest()[:8], "little")
 
 
 @final
@@ -194,15 +226,49 @@ def unpack(data: bytes, size: int, what: str) -> dict[int, bytes]:
     return found
 
 
-def pack_keys(published: Mapping[int, PublicKeys]) -> bytes:
-    """All public keys, for the clients."""
-    return pack({number: pair.sealing + pair.masking for number, pair in published.items()})
+def pack_advertised(published: Mapping[int, Advertisement]) -> bytes:
+    """Advertisements, for a client."""
+    return pack({number: one.to_bytes() for number, one in published.items()})
 
 
-def unpack_keys(data: bytes) -> dict[int, PublicKeys]:
-    """The public keys of a table."""
-    table = unpack(data, 2 * KEY_SIZE, "public keys")
-    return {number: PublicKeys(pair[:KEY_SIZE], pair[KEY_SIZE:]) for number, pair in table.items()}
+def unpack_advertised(plan: SumPlan, data: bytes) -> dict[int, Advertisement]:
+    """The advertisements of a table."""
+    table = unpack(data, plan.advertisement_size, "advertisements")
+    return {number: Advertisement.read(plan, one) for number, one in table.items()}
+
+
+def write_places(places: Iterable[int]) -> bytes:
+    """Places of members in the directory, in the order of the clients' numbers."""
+    return b"".join(place.to_bytes(4, "little") for place in places)
+
+
+def read_places(data: bytes, clients: int) -> tuple[int, ...]:
+    """Read `write_places`; another number of places than of clients is refused."""
+    require(len(data) == 4 * clients, "length of the list of members", len(data), f"{4 * clients} bytes")
+    return tuple(int.from_bytes(data[start : start + 4], "little") for start in range(0, len(data), 4))
+
+
+def pack_evidence(
+    plan: SumPlan, arrived: Collection[int], confirmed: Mapping[int, bytes], masked: Mapping[int, bytes]
+) -> bytes:
+    """U2, and in the active model who confirmed it, their signatures, and a table of signatures of U1."""
+    if not plan.active:
+        return plan.bitmap(arrived)
+    signatures = b"".join(confirmed[number] for number in sorted(confirmed))
+    return plan.bitmap(arrived) + plan.bitmap(confirmed) + signatures + pack(masked)
+
+
+def unpack_evidence(plan: SumPlan, data: bytes) -> tuple[frozenset[int], dict[int, bytes], dict[int, bytes]]:
+    """Read `pack_evidence`."""
+    size = (plan.clients + 7) // 8
+    if not plan.active:
+        return plan.from_bitmap(data), {}, {}
+    signers = sorted(plan.from_bitmap(data[size : 2 * size]))
+    end = 2 * size + SIGNATURE_SIZE * len(signers)
+    require(len(data) >= end, "length of the signatures", len(data), f"at least {end} bytes")
+    cut = [data[start : start + SIGNATURE_SIZE] for start in range(2 * size, end, SIGNATURE_SIZE)]
+    masked = unpack(data[end:], SIGNATURE_SIZE, "signatures")
+    return plan.from_bitmap(data[:size]), dict(zip(signers, cut, strict=True)), masked
 
 
 def pack_unmasking(found: Unmasking) -> bytes:

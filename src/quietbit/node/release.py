@@ -36,9 +36,9 @@ from quietbit.node.ledger import (
     release_line,
     step_line,
 )
-from quietbit.node.policy import DAY, PolicyError, Rules
+from quietbit.node.policy import DAY, NotAllowed, PolicyError, Rules
 from quietbit.node.pricing import Offer, within
-from quietbit.node.question import KEYS, SHARES, STEPS, VECTOR, Framed, Question
+from quietbit.node.question import CONFIRM, IDENTITY, KEYS, SHARES, STEPS, VECTOR, Framed, Question, sum_rows
 from quietbit.node.sums import SumStep, forget
 from quietbit.privacy.guarantee import Adjacency, Trust
 from quietbit.wire.uplink import Uplink
@@ -127,7 +127,7 @@ class Kept:
         step = None
         if question.sum is not None:
             require(question.sum.step == VECTOR, "step of the sum", question.sum.step, f"{VECTOR} for a release")
-            step = SumStep(question, summable(offer.mechanism), self._secrets)
+            step = SumStep(question, summable(offer.mechanism), self._secrets, self._rules)
             self._following(self._ledger.read(), question, offer, honest)
             step.check_vector()
         rng = self._rules.rng(question.round, question.client)
@@ -135,12 +135,17 @@ class Kept:
         return _Accepted(question, Uplink(offer.mechanism), rng, step)
 
     def step(self, question: Question) -> bytes:
-        """Keys and shares before a release, shares after it; the two that hand out shares are noted first."""
+        """Keys and shares before a release, lists and shares after it; what hands out or signs something is noted."""
         part, run = question.sum, str(question.run)
         if part is None or part.step == VECTOR:
             raise InvalidParameter("The question must be a step of a masked sum without training, and is not.")
+        if part.step == IDENTITY:
+            identity = self._rules.identity(question.client)
+            if identity is None:
+                raise NotAllowed("This node's policy names no identity to take part in such sums with.")
+            return identity.public
         offer, honest = self._offer(question)
-        step = SumStep(question, summable(offer.mechanism), self._secrets)
+        step = SumStep(question, summable(offer.mechanism), self._secrets, self._rules)
         if part.step == KEYS:
             step.check_start()
             # Nobody is kept waiting for a sum that no budget is left for.
@@ -156,7 +161,9 @@ class Kept:
         def note() -> None:
             self._ledger.update(following)
 
-        return step.shares(note) if part.step == SHARES else step.unmask(note)
+        if part.step == SHARES:
+            return step.shares(note)
+        return step.confirm(note) if part.step == CONFIRM else step.unmask(note)
 
     def forget(self, run: int) -> None:
         """Leave the sum."""
@@ -173,6 +180,10 @@ class Kept:
             require(
                 question.dimension == own, "dimension of the question", question.dimension, f"{own}, the mechanism's"
             )
+            kept = getattr(offer.mechanism, "rows", None)
+            if part is not None and kept is not None:
+                rows = sum_rows(question.run, question.round)
+                require(kept == rows, "rows that a sum keeps", kept, f"{rows}, this round's")
             rules.check(offer.family, offer.mechanism.domain.radius, str(question.run))
             for cap, _ in self._caps(question):
                 offer.price(cap.adjacency, honest if cap.trust is Trust.SECURE_AGGREGATION else 0)

@@ -17,13 +17,15 @@ Symbols  keys are written ``quietbit.<name>`` in a flat config, or in a table ``
 | `quietbit.design-epsilon` | the design's epsilon (imvu, mvu), instead of calibrating | calibrated |
 | `quietbit.noise-multiplier` | noise in units of the sensitivity (the others), instead of calibrating | calibrated |
 | `quietbit.bits`, `levels`, `beta`, `clamp`, `decoder` | as in `quietbit.plan.plan.RoundPlan` | as there |
-| `quietbit.keep-coordinates` | how many rotated coordinates are sent, a power of two or `auto` (local trust) | all |
+| `quietbit.keep-coordinates` | how many rotated coordinates are sent, a power of two or `auto` | all |
 | `quietbit.clip-quantile` | the share of updates that the clip shall leave alone: it moves every round | fixed |
 | `quietbit.clip-rate`, `clip-bit-epsilon` | of a clip that moves, as in `quietbit.plan.plan.RoundPlan` | as there |
 | `quietbit.keep` | arrays that are never sent: names with commas between them, `*` allowed | none |
 | `quietbit.trust` | `local`, or `secure-aggregation`: the server sees sums over clients alone (imvu) | `local` |
 | `quietbit.order` | `open`: the strategy asks whom it likes; `secret`: every node once per epoch, in secret | `open` |
-| `quietbit.threshold` | t: clients that must stay in a sum of at most 2 t - 1, or it is not made | for sums |
+| `quietbit.server` | `active`: sums are secret from a server that lies; or `honest-but-curious` | for sums |
+| `quietbit.threshold` | t: clients that must stay in a sum of fewer than 3 t / 2 (active) or 2 t | for sums |
+| `quietbit.neighbours`, `share-threshold` | with how many others a client deals, and who recovers its secrets | all |
 | `quietbit.min-honest-clients` | k: how many of them do not collude with the server | the threshold |
 | `quietbit.timeout` | seconds that keys, shares and unmasking wait for nodes, each | 600 |
 """
@@ -46,6 +48,7 @@ from quietbit.node.pricing import release_price
 from quietbit.plan.plan import RoundPlan
 from quietbit.privacy.aggregate import MOST_CLIENTS
 from quietbit.privacy.guarantee import Adjacency, Trust, check_delta
+from quietbit.secagg.plan import ServerModel
 
 __all__ = ["PREFIX", "RunSettings"]
 
@@ -94,7 +97,10 @@ class RunSettings:
     clip_bit_epsilon: float | None = None
     trust: str = "local"
     order: str = "open"
+    server: str | None = None
     threshold: int | None = None
+    neighbours: int | None = None
+    share_threshold: int | None = None
     min_honest_clients: int | None = None
     timeout: float | None = None
 
@@ -108,9 +114,6 @@ class RunSettings:
         _word([member.value for member in Adjacency], self.adjacency, "quietbit.adjacency")
         require(isinstance(self.keep, str), "quietbit.keep", type(self.keep).__name__, "text")
         self._check_trust()
-        own = self.keep_coordinates is None or not self.secure
-        rule = "left out for sums, whose rows would have to change every round"
-        require(own, "quietbit.keep-coordinates", self.keep_coordinates, rule)
         calibrated = self.plan(self.epsilon).calibrated
         if self.releases is not None:
             require(calibrated, "quietbit.releases", self.releases, "left out when the strength is given by hand")
@@ -131,7 +134,7 @@ class RunSettings:
                 self.order == "open", "quietbit.order", self.order, "left out for sums, which have their own account"
             )
         if not self.secure:
-            for name in ("threshold", "min_honest_clients", "timeout"):
+            for name in ("server", "threshold", "neighbours", "share_threshold", "min_honest_clients", "timeout"):
                 rule = "left out unless quietbit.trust is secure-aggregation"
                 require(getattr(self, name) is None, PREFIX + name.replace("_", "-"), getattr(self, name), rule)
             return
@@ -139,6 +142,19 @@ class RunSettings:
             raise InvalidParameter(
                 "quietbit.threshold must be given for secure aggregation: the fewest clients that a sum is made of."
             )
+        if self.server is None:
+            raise InvalidParameter(
+                "quietbit.server must be given for secure aggregation: active (it may lie, and nodes have identities), "
+                "or honest-but-curious (it is trusted to follow the protocol)."
+            )
+        _word([model.value for model in ServerModel], self.server, "quietbit.server")
+        given = self.neighbours is None, self.share_threshold is None
+        rule = "both given or both left out"
+        require(given[0] == given[1], "quietbit.neighbours and quietbit.share-threshold", given, rule)
+        if self.neighbours is not None:
+            put(self, "neighbours", whole_number(self.neighbours, "quietbit.neighbours", 2, MOST_CLIENTS))
+            most = self.neighbours + 1
+            put(self, "share_threshold", whole_number(self.share_threshold, "quietbit.share-threshold", 2, most))
         threshold = whole_number(self.threshold, "quietbit.threshold", 2, MOST_CLIENTS)
         put(self, "threshold", threshold)
         known = threshold if self.min_honest_clients is None else self.min_honest_clients
@@ -177,6 +193,11 @@ class RunSettings:
     def secure(self) -> bool:
         """Whether the server sees sums alone."""
         return Trust(self.trust) is Trust.SECURE_AGGREGATION
+
+    @property
+    def active(self) -> bool:
+        """Whether sums are secret from a server that lies."""
+        return self.server == ServerModel.ACTIVE.value
 
     def keeps(self, name: str) -> bool:
         """Whether an array of this name is never sent."""

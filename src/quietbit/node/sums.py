@@ -4,126 +4,159 @@ Idea     engines end the client's process after every message, so the client of 
          between steps, and restored for the plan that it was made for and no other. A node answers a step once and
          in order; one that refuses a step forgets its secrets and has left the sum.
 Symbols  U1: clients whose shares went round; U2: those whose vector arrived; t: threshold.
-Source   Bonawitz et al. (CCS 2017), Figure 4, honest-but-curious server; `quietbit.secagg.client`.
+Source   Bonawitz et al. (CCS 2017), Figure 4; `quietbit.secagg.client`.
 
-What a node checks without believing the server: t is at least its policy's; n < 2 t; at least t distinct pairs of keys,
-its own among them; t members in U1 and in U2, U2 within U1 and the node within both; shares that were sealed for it in
-this round, all opened *before* its release is noted, so that garbage in one of them costs nobody a release; one vector
-in a round; one answer to the last step, so that of no client both secrets are given up. Both steps that hand out shares
-are noted in the ledger before they are answered: two processes of a node that were started from the same state
-cannot both seal shares with the same keys, or both unmask.
+What a node checks without believing the server: t is at least its policy's; n < 2 t, or n < 3 t / 2 where the server
+may lie; every advertisement of those it deals with, signed by a member of its directory where the server may lie; t
+members in U1 and in U2, U2 within U1 and the node within both; shares that were sealed for it in this round and are
+those committed to, all opened *before* its release is noted, so that garbage in one of them costs nobody a release; one
+vector in a round; signatures of t members under the very lists it was told; one answer to the last step, so that of no
+client both secrets are given up. All steps that hand out shares or signatures of lists are noted in the ledger
+before they are answered: two processes of a node that were started from the same state cannot both seal shares with the
+same keys, sign two lists, or both unmask.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, MutableMapping
-from typing import final
-
-import numpy as np
+from typing import Protocol, final
 
 from quietbit._validate import InvalidParameter
 from quietbit.mechanism.base import Summable
 from quietbit.node.question import (
-    GUARD,
-    SEALED_SIZE,
+    KEYS,
     Question,
     SumPart,
     pack,
     pack_unmasking,
+    read_places,
     sum_plan,
     unpack,
-    unpack_keys,
+    unpack_advertised,
+    unpack_evidence,
 )
 from quietbit.secagg.client import SumClient
-from quietbit.secagg.plan import ProtocolError, SumPlan
+from quietbit.secagg.identity import Identity
+from quietbit.secagg.plan import DEALT_SIZE, ProtocolError, SumPlan
 from quietbit.wire.payload import Payload
 
-__all__ = ["SumStep", "forget"]
+__all__ = ["Membership", "SumStep", "forget"]
 
 MOST_SUMS = 64  # that a gatekeeper remembers at once
+
+
+class Membership(Protocol):
+    """Who a node is in sums, and who the others are."""
+
+    def identity(self, client: int | None) -> Identity | None:
+        """What this node signs with; None where its owner trusts servers to follow the protocol."""
+        ...
+
+    def members(self, places: tuple[int, ...]) -> tuple[bytes, ...]:
+        """The public keys of the members at these places."""
+        ...
+
+    def check_sum(self, plan: SumPlan) -> None:
+        """Refuse a sum that could be unmasked by as many colluders as the owner fears."""
+        ...
 
 
 @final
 class SumStep:
     """One step that a node was asked for."""
 
-    def __init__(self, question: Question, mechanism: Summable, secrets: MutableMapping[str, bytes]) -> None:
-        """Read the question; refused where the sum does not fit the threshold or the mechanism."""
+    def __init__(
+        self, question: Question, mechanism: Summable, secrets: MutableMapping[str, bytes], rules: Membership
+    ) -> None:
+        """Read the question; refused where the sum does not fit the threshold, the mechanism or the owner's rules."""
         if question.sum is None:
             raise InvalidParameter("The question must be about a masked sum, and is not.")
         part: SumPart = question.sum
         self._part, self._secrets, self._run = part, secrets, str(question.run)
-        self._plan: SumPlan = sum_plan(
-            question.run, question.round, part.threshold, part.clients, question.dimension, mechanism.bits
-        )
+        self._identity = rules.identity(question.client) if part.active else None
+        # Who the members are is said with the first step, and kept: a server cannot say it twice.
+        self._places = b"" if not part.active else part.table if part.step == KEYS else self._kept()[0]
+        members = rules.members(read_places(self._places, part.clients)) if part.active else None
+        if members is not None and self._identity is not None and members[part.number - 1] != self._identity.public:
+            raise ProtocolError("The list of members does not have this node in its place.")
+        size = mechanism.layout.count, mechanism.bits
+        self._plan: SumPlan = sum_plan(question.run, question.round, part, *size, members)
+        rules.check_sum(self._plan)
 
     def check_start(self) -> None:
         """Refuse a second start of the same round."""
-        kept = self._kept()
-        if kept is not None and kept["round"] == self._plan.round_name.hex():
+        if self._run in self._secrets and self._kept()[1] == self._plan.round_name:
             raise ProtocolError("A client does each step once and in order; keys is not the next.")
 
     def keys(self) -> bytes:
-        """Step 1: two public keys."""
-        client = SumClient(self._plan, self._part.number)
-        pair = client.advertise()
+        """Step 1: an advertisement."""
+        client = SumClient(self._plan, self._part.number, self._identity)
+        advertised = client.advertise()
         self._keep(client)
-        return pair.sealing + pair.masking
+        return advertised.to_bytes()
 
     def shares(self, note: Callable[[], None]) -> bytes:
-        """Step 2: sealed shares of both secrets, for the others."""
+        """Step 2: sealed shares of both secrets, for those this node has chosen."""
         client = self._restored()
-        answer = pack(client.share(unpack_keys(self._part.table)))
+        answer = pack(client.share(unpack_advertised(self._plan, self._part.table)))
         note()
         self._keep(client)
         return answer
 
     def check_vector(self) -> None:
         """Refuse, before anything is noted, to send a vector into a sum that this node is not part of."""
-        client, inbox = self._restored(), self._inbox()
-        if len(inbox) + 1 < self._plan.threshold:
-            raise ProtocolError(
-                f"Only {len(inbox) + 1} clients shared their secrets; the threshold is {self._plan.threshold}."
-            )
-        client.check_shares(inbox)
+        self._restored().check_shares(*self._inbox())
 
     def mask(self, payload: bytes) -> bytes:
         """Step 3: the masked vector of a payload's codes; only when the release is in the ledger."""
         client, codes = self._restored(), Payload.from_bytes(payload).codes()
-        masked = client.mask(np.append(codes, np.zeros(GUARD, codes.dtype)), self._inbox())
+        masked = client.mask(codes, *self._inbox())
         self._keep(client)
         return masked
 
+    def confirm(self, note: Callable[[], None]) -> bytes:
+        """Step 4, where the server may lie: a signature of the lists."""
+        client = self._restored()
+        signature = client.confirm(self._plan.from_bitmap(self._part.table))
+        note()
+        self._keep(client)
+        return signature
+
     def unmask(self, note: Callable[[], None]) -> bytes:
-        """Step 4: one share for every client; then this node is done."""
-        found = self._restored().unmask(unpack(self._part.table, 0, "vectors that arrived"))
+        """The last step: one share of every client that dealt to this one; then this node is done."""
+        found = self._restored().unmask(*unpack_evidence(self._plan, self._part.table))
         note()
         forget(self._secrets, int(self._run))
         return pack_unmasking(found)
 
-    def _inbox(self) -> dict[int, bytes]:
-        return unpack(self._part.table, SEALED_SIZE, "sealed shares")
+    def _inbox(self) -> tuple[frozenset[int], dict[int, bytes]]:
+        cut = (self._plan.clients + 7) // 8
+        return self._plan.from_bitmap(self._part.table[:cut]), unpack(self._part.table[cut:], DEALT_SIZE, "shares")
 
     def _keep(self, client: SumClient) -> None:
         while len(self._secrets) >= MOST_SUMS and self._run not in self._secrets:
             del self._secrets[next(iter(self._secrets))]  # the oldest: sums that a server began and never finished
-        values = {"round": self._plan.round_name.hex(), "plan": self._plan.context.hex()}
-        self._secrets[self._run] = json.dumps({**values, "client": client.to_bytes().hex()}).encode("ascii")
+        parts = (self._places, self._plan.round_name, self._plan.context)
+        head = b"".join(len(part).to_bytes(4, "little") + part for part in parts)
+        self._secrets[self._run] = head + client.to_bytes()
 
-    def _kept(self) -> dict[str, str] | None:
-        try:
-            found: dict[str, str] | None = json.loads(self._secrets[self._run]) if self._run in self._secrets else None
-        except ValueError as error:
-            raise ProtocolError("What was kept of this client's secrets cannot be read: it leaves the sum.") from error
-        return found
+    def _kept(self) -> tuple[bytes, bytes, bytes, bytes]:
+        """Places of the members, name of the round, context of the plan, and the client; refused where nothing is."""
+        if self._run not in self._secrets:
+            raise ProtocolError("This node is not part of the sum that is asked about.")
+        data, found = self._secrets[self._run], []
+        for _ in range(3):
+            size = int.from_bytes(data[:4], "little")
+            found.append(data[4 : 4 + size])
+            data = data[4 + size :]
+        return found[0], found[1], found[2], data
 
     def _restored(self) -> SumClient:
-        kept = self._kept()
-        # The plan's context holds the run, the round, n, t and d: a sum that changes any of them midway is another.
-        if kept is None or kept["plan"] != self._plan.context.hex():
+        # The plan's context holds run, round, n, t, d and the members: a sum that changes any of them is another.
+        _, _, context, client = self._kept()
+        if context != self._plan.context:
             raise ProtocolError("This node is not part of the sum that is asked about.")
-        return SumClient.from_bytes(self._plan, bytes.fromhex(kept["client"]))
+        return SumClient.from_bytes(self._plan, client, self._identity)
 
 
 def forget(secrets: MutableMapping[str, bytes], run: int) -> None:

@@ -6,7 +6,9 @@ Symbols  k: bits per coordinate; a mask is a vector of whole numbers below 2^32,
 Source   RFC 7748 (X25519), RFC 5869 (HKDF), NIST SP 800-38A (counter mode), RFC 8439 (ChaCha20-Poly1305).
 
 Every key is used once: a mask key expands one mask from counter 0, a sealing key seals one message with nonce 0. The
-two directions of a pair have different sealing keys.
+two directions of a pair have different sealing keys. X25519 ignores the top bit of a public key and reads numbers above
+its prime as others; so several byte strings would be one key. Only the canonical one is accepted here, and both public
+keys of a pair go into every key that is derived from its secret.
 """
 
 from __future__ import annotations
@@ -16,14 +18,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._validate import InvalidParameter, require_module
-from quietbit.secagg.shamir import SHARE_SIZE
+from quietbit._validate import InvalidParameter, require, require_module
 
 __all__ = [
-    "KEYS_SIZE",
-    "SEALED_SIZE",
+    "KEY_SIZE",
+    "TAG_SIZE",
     "Mask",
     "agree",
+    "check_public",
     "derive",
     "expand",
     "new_private_key",
@@ -34,9 +36,11 @@ __all__ = [
 
 Mask: TypeAlias = NDArray[np.uint32]
 
-KEYS_SIZE = 64  # both public keys of a client
-SEALED_SIZE = 2 * SHARE_SIZE + 16  # shares of both secrets and the seal
+KEY_SIZE = 32
+TAG_SIZE = 16  # what sealing adds
+FIELD = 2**255 - 19
 _NONCE = bytes(12)
+_PROBE = bytes(range(1, 33))  # any private key finds a point of small order
 
 
 def new_private_key() -> bytes:
@@ -44,27 +48,34 @@ def new_private_key() -> bytes:
     return bytes(_x25519().X25519PrivateKey.generate().private_bytes_raw())
 
 
-def public_key(private: bytes) -> bytes:
+def public_key(private: bytes | bytearray) -> bytes:
     """The public key of a private one."""
-    return bytes(_x25519().X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw())
+    return bytes(_x25519().X25519PrivateKey.from_private_bytes(bytes(private)).public_key().public_bytes_raw())
 
 
-def agree(private: bytes, public: bytes) -> bytes:
+def check_public(public: bytes) -> None:
+    """Refuse a public key of small order, of another length, or in another form than its canonical one."""
+    fine = isinstance(public, bytes) and len(public) == KEY_SIZE and int.from_bytes(public, "little") < FIELD
+    require(fine, "public key", public, f"{KEY_SIZE} bytes of a number below 2^255 - 19")
+    agree(_PROBE, public)
+
+
+def agree(private: bytes | bytearray, public: bytes) -> bytes:
     """The secret that two clients share; a public key of small order is refused."""
     x25519 = _x25519()
     try:
         theirs = x25519.X25519PublicKey.from_public_bytes(public)
-        return bytes(x25519.X25519PrivateKey.from_private_bytes(private).exchange(theirs))
+        return bytes(x25519.X25519PrivateKey.from_private_bytes(bytes(private)).exchange(theirs))
     except ValueError as error:
         raise InvalidParameter("public key must be 32 bytes of a point of large order, got another.") from error
 
 
-def derive(secret: bytes, purpose: bytes, context: bytes) -> bytes:
+def derive(secret: bytes | bytearray, purpose: bytes, context: bytes) -> bytes:
     """A key of 32 bytes for one purpose in one context."""
     hashes = require_module("cryptography.hazmat.primitives.hashes", "all")
     hkdf = require_module("cryptography.hazmat.primitives.kdf.hkdf", "all")
-    info = b"quietbit/secure/1/" + purpose + b"/" + context
-    return bytes(hkdf.HKDF(algorithm=hashes.SHA256(), length=32, salt=None, info=info).derive(secret))
+    info = b"quietbit/secure/2/" + purpose + b"/" + context
+    return bytes(hkdf.HKDF(algorithm=hashes.SHA256(), length=32, salt=None, info=info).derive(bytes(secret)))
 
 
 def expand(key: bytes, dimension: int) -> Mask:

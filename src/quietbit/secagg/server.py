@@ -4,6 +4,11 @@ Idea     pair masks cancel between clients that stayed; for one that left, its p
          half of the masks removed; for one that stayed, its own mask is removed. Too few answers: nothing is returned.
 Symbols  U1, U2 as in `client`.
 Source   Bonawitz et al. (CCS 2017), Figure 4.
+
+A sum is right or it is none. Every share is held against its dealer's commitment, every secret against what was
+advertised, and the guard of the sum must be zero. A share that was not dealt is left out and its holder named; a secret
+that is not the advertised one names its dealer, and ends the round. What cannot be seen is a client that masks other
+numbers than its codes: it shifts the sum, or spoils it, which the guard shows without a name.
 """
 
 from __future__ import annotations
@@ -14,11 +19,28 @@ from typing import final
 
 import numpy as np
 
-from quietbit._validate import require
+from quietbit._validate import QuietbitError, require
 from quietbit.secagg import keys, shamir
-from quietbit.secagg.client import PublicKeys, SumClient, Unmasking, pair_mask_key, self_mask_key
+from quietbit.secagg.client import (
+    CONFIRMED,
+    MASKED,
+    PAIR,
+    SEED,
+    Advertisement,
+    SumClient,
+    Unmasking,
+    check_signature,
+    lists_digest,
+    masking_key,
+    pair_mask_key,
+    seed_commitment,
+    self_mask_key,
+    share_commitment,
+    shares_digest,
+)
+from quietbit.secagg.identity import Identity
 from quietbit.secagg.keys import Mask
-from quietbit.secagg.plan import ProtocolError, SumPlan
+from quietbit.secagg.plan import COMMITMENT_SIZE, DEALT_SIZE, SEALED_SIZE, ProtocolError, SumPlan
 
 __all__ = ["MaskedSum", "SumServer", "masked_sum"]
 
@@ -26,7 +48,7 @@ __all__ = ["MaskedSum", "SumServer", "masked_sum"]
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class MaskedSum:
-    """The sum of the bits per coordinate, and the clients it is over: their number is what privacy is accounted at."""
+    """The sum of the codes per coordinate, and the clients it is over: their number is what privacy is accounted at."""
 
     total: Mask
     clients: tuple[int, ...]
@@ -34,46 +56,86 @@ class MaskedSum:
 
 @final
 class SumServer:
-    """One round: `keys`, `shares_for`, `receive`, `finish`, in this order."""
+    """One round: `advertise`, `deal`, `receive`, `arrived`, in the active model `confirm`, and `finish`, in this order.
 
-    __slots__ = ("_arrived", "_keys", "_plan", "_sealed", "_total")
+    ``liars`` says of clients that were found out what they did.
+    """
+
+    __slots__ = ("_advertised", "_arrived", "_chosen", "_confirmed", "_dealt", "_masked", "_plan", "_total", "liars")
 
     def __init__(self, plan: SumPlan) -> None:
         """Start a round."""
         self._plan = plan
-        self._keys: dict[int, PublicKeys] = {}
-        self._sealed: dict[int, dict[int, bytes]] = {}
+        self._advertised: dict[int, Advertisement] = {}
+        self._chosen: dict[int, frozenset[int]] = {}
+        self._dealt: dict[int, dict[int, bytes]] = {}
         self._arrived: set[int] = set()
-        self._total = np.zeros(plan.dimension, dtype=np.uint32)
+        self._masked: dict[int, bytes] = {}
+        self._confirmed: dict[int, bytes] = {}
+        self._total = np.zeros(plan.width, dtype=np.uint32)
+        self.liars: dict[int, str] = {}
 
-    def keys(self, published: Mapping[int, PublicKeys]) -> dict[int, PublicKeys]:
-        """The list of keys to send to all; refused below the threshold."""
-        self._enough(len(published), "published keys")
-        self._keys = dict(published)
-        return dict(published)
+    def check_advertisement(self, number: int, advertised: Advertisement) -> None:
+        """Refuse an advertisement that would make others leave."""
+        advertised.check(self._plan, number)
 
-    def shares_for(self, sealed: Mapping[int, Mapping[int, bytes]]) -> dict[int, dict[int, bytes]]:
-        """What to forward to each client of U1, from what each sent; refused below the threshold."""
-        self._enough(len(sealed), "shared their secrets")
-        require(set(sealed) <= set(self._keys), "clients that shared", sorted(sealed), "among those with keys")
-        for sender, parts in sealed.items():
-            known = set(self._plan.holders(sender, self._keys)) - {sender}
-            require(set(parts) == known, f"receivers of client {sender}'s shares", len(parts), f"those {len(known)}")
-        self._sealed = {sender: dict(parts) for sender, parts in sealed.items()}
-        return {
-            receiver: {
-                sender: self._sealed[sender][receiver]
-                for sender in self._plan.holders(receiver, self._sealed)
-                if sender != receiver
-            }
-            for receiver in self._sealed
-        }
+    def advertise(self, published: Mapping[int, Advertisement]) -> dict[int, dict[int, Advertisement]]:
+        """What to forward to each: the advertisements of those it deals with; refused below the threshold."""
+        plan, good, seen = self._plan, dict[int, Advertisement](), set[bytes]()
+        for number, one in published.items():
+            try:
+                self.check_advertisement(number, one)
+                fresh = not {one.sealing, one.masking} & seen and one.sealing != one.masking
+                require(fresh, "public key", "one that was sent before", "this client's own")
+            except QuietbitError as error:
+                self.liars[number] = str(error)
+                continue
+            seen |= {one.sealing, one.masking}
+            good[number] = one
+        self._enough(len(good), "published keys")
+        self._advertised = good
+        self._chosen = {number: plan.chosen(number, one.choice) & set(good) for number, one in good.items()}
+        near = {number: set(chosen) for number, chosen in self._chosen.items()}
+        for number, chosen in self._chosen.items():
+            for other in chosen:
+                near[other].add(number)
+        return {number: {other: good[other] for other in sorted(others)} for number, others in near.items()}
+
+    def holders(self, number: int) -> frozenset[int]:
+        """To whom a client must deal shares."""
+        return self._chosen[number]
+
+    def deal(self, dealt: Mapping[int, Mapping[int, bytes]]) -> dict[int, dict[int, bytes]]:
+        """What to forward to each client of U1, from what each dealt; refused below the threshold."""
+        require(set(dealt) <= set(self._advertised), "clients that dealt", sorted(dealt), "among those with keys")
+        for dealer, parts in dealt.items():
+            fine = set(parts) == self._chosen[dealer] and all(len(data) == DEALT_SIZE for data in parts.values())
+            if not fine:
+                self.liars[dealer] = "it has not dealt to exactly those whom it chose"
+                continue
+            self._dealt[dealer] = dict(parts)
+        self._enough(len(self._dealt), "shared their secrets")
+        inboxes: dict[int, dict[int, bytes]] = {number: {} for number in self._dealt}
+        for dealer, parts in self._dealt.items():
+            for holder, data in parts.items():
+                if holder in inboxes:
+                    inboxes[holder][dealer] = data
+        return inboxes
+
+    def dealers(self) -> frozenset[int]:
+        """U1, to send to its members."""
+        return frozenset(self._dealt)
 
     def receive(self, client: int, data: bytes) -> None:
-        """Take in one masked vector; a second one of the same client is refused."""
-        require(client in self._sealed, "client", client, "one of those who shared their secrets")
+        """Take in one masked vector, and its signature of U1; a second one of the same client is refused."""
+        plan = self._plan
+        require(client in self._dealt, "client", client, "one of those who shared their secrets")
         require(client not in self._arrived, "client", client, "one whose vector has not arrived yet")
-        values = self._plan.unpack(client, data)
+        cut = plan.payload_size
+        values = plan.unpack(client, data[:cut] if plan.active else data)
+        if plan.active:
+            check_signature(plan, client, MASKED, shares_digest(plan, self._dealt), data[cut:])
+            self._masked[client] = data[cut:]
         self._arrived.add(client)
         self._total += values
 
@@ -82,62 +144,131 @@ class SumServer:
         self._enough(len(self._arrived), "sent their masked vectors")
         return frozenset(self._arrived)
 
+    def confirm(self, signatures: Mapping[int, bytes]) -> dict[int, bytes]:
+        """Signatures of the lists by t members of U2, to send to all who are left; refused where there are fewer."""
+        u2 = self.arrived()
+        digest = lists_digest(self._plan, self._dealt, u2)
+        for client, signature in sorted(signatures.items()):
+            try:
+                require(client in u2, "client that confirmed", client, "one whose vector arrived")
+                check_signature(self._plan, client, CONFIRMED, digest, signature)
+                self._confirmed[client] = signature
+            except QuietbitError as error:
+                self.liars[client] = str(error)
+        self._enough(len(self._confirmed), "confirmed the lists")
+        return {client: self._confirmed[client] for client in sorted(self._confirmed)[: self._plan.threshold]}
+
+    def masked(self, client: int) -> dict[int, bytes]:
+        """The signatures of U1 by those of U2 who dealt to a client, to send to it with `confirm`'s."""
+        return {
+            dealer: signature
+            for dealer, signature in sorted(self._masked.items())
+            if client in self._dealt[dealer] and dealer != client
+        }
+
     def finish(self, answers: Mapping[int, Unmasking]) -> MaskedSum:
         """The sum over U2, from the answers of at least the threshold; anything short of that is refused."""
         u2 = self.arrived()
         require(set(answers) <= u2, "clients that answered", sorted(answers), "among those whose vectors arrived")
         self._enough(len(answers), "helped to unmask")
         plan, total = self._plan, self._total.copy()
+        seeds = {holder: answer.seeds for holder, answer in answers.items()}
         for client in sorted(u2):
-            seed = self._recover({i: answer.seeds for i, answer in answers.items()}, client)
-            total -= keys.expand(self_mask_key(plan, client, seed), plan.dimension)
-        for gone in sorted(set(self._sealed) - u2):
-            private = self._recover({i: answer.pair_keys for i, answer in answers.items()}, gone)
-            if keys.public_key(private) != self._keys[gone].masking:
-                raise ProtocolError(f"The recovered key of client {gone} is not the one it published.")
-            for client in plan.holders(gone, u2):
-                key = pair_mask_key(plan, gone, client, keys.agree(private, self._keys[client].masking))
-                # The client added this mask if its number is the smaller one, and subtracted it otherwise.
-                if client < gone:
-                    total -= keys.expand(key, plan.dimension)
-                else:
-                    total += keys.expand(key, plan.dimension)
-        return MaskedSum(plan.reduce(total), tuple(sorted(u2)))
+            seed = self._recover(seeds, client, SEED)
+            if seed_commitment(plan, client, seed) != self._advertised[client].seed:
+                self._lied(client, "it dealt shares of another seed than it advertised")
+            total -= keys.expand(self_mask_key(plan, client, seed), plan.width)
+        pair_keys = {holder: answer.pair_keys for holder, answer in answers.items()}
+        for gone in sorted(set(self._dealt) - u2):
+            private = masking_key(plan, gone, self._recover(pair_keys, gone, PAIR))
+            own = self._advertised[gone].masking
+            if keys.public_key(private) != own:
+                self._lied(gone, "it dealt shares of another key than it advertised")
+            for client in sorted(u2):
+                if client in self._dealt[gone] or gone in self._dealt[client]:
+                    key = pair_mask_key(plan, gone, client, private, own, self._advertised[client].masking)
+                    # The client added this mask if its number is the smaller one, and subtracted it otherwise.
+                    if client < gone:
+                        total -= keys.expand(key, plan.width)
+                    else:
+                        total += keys.expand(key, plan.width)
+        found = plan.reduce(total)
+        if found[plan.dimension :].any():
+            raise ProtocolError("The guard of the sum is not zero: a vector was not masked as the protocol says.")
+        return MaskedSum(found[: plan.dimension], tuple(sorted(u2)))
 
-    def _recover(self, shares: Mapping[int, Mapping[int, bytes]], client: int) -> bytes:
-        found = {holder: parts[client] for holder, parts in shares.items() if client in parts}
-        needed = self._plan.shares_needed
-        if len(found) < needed:
+    def _recover(self, shares: Mapping[int, Mapping[int, bytes]], dealer: int, kind: bytes) -> bytes:
+        """A secret from shares that its dealer committed to; whoever gave another is named and not counted."""
+        plan, found = self._plan, {}
+        for holder, parts in shares.items():
+            if dealer not in parts:
+                continue
+            if holder == dealer or self._committed(dealer, holder, kind, parts[dealer]):
+                found[holder] = parts[dealer]
+            else:
+                self.liars[holder] = f"it gave a share of client {dealer}'s secret that it was not dealt"
+        if len(found) < plan.shares_needed:
             raise ProtocolError(
-                f"Only {len(found)} clients gave a share of client {client}'s secret, of {needed} needed."
+                f"Only {len(found)} clients gave a share of client {dealer}'s secret, of {plan.shares_needed} needed."
+                + self._named()
             )
-        return shamir.recover(found, needed)
+        # A client's word on its own secret counts last: without it a false one cannot spoil what others hold.
+        others = {holder: part for holder, part in found.items() if holder != dealer}
+        return shamir.recover(others if len(others) >= plan.shares_needed else found, plan.shares_needed)
+
+    def _committed(self, dealer: int, holder: int, kind: bytes, share: bytes) -> bool:
+        data = self._dealt[dealer].get(holder)
+        if data is None:
+            return False
+        start = SEALED_SIZE + (0 if kind == PAIR else COMMITMENT_SIZE)
+        return share_commitment(self._plan, dealer, holder, kind, share) == data[start : start + COMMITMENT_SIZE]
+
+    def _lied(self, client: int, what: str) -> None:
+        self.liars[client] = what
+        raise ProtocolError(f"There is no sum: {what} (client {client}).")
+
+    def _named(self) -> str:
+        if not self.liars:
+            return ""
+        return " Found out: " + "; ".join(f"client {number}: {what}" for number, what in sorted(self.liars.items()))
 
     def _enough(self, count: int, what: str) -> None:
         if count < self._plan.threshold:
-            raise ProtocolError(f"Only {count} clients {what}; the threshold is {self._plan.threshold}.")
+            raise ProtocolError(
+                f"Only {count} clients {what}; the threshold is {self._plan.threshold}." + self._named()
+            )
 
 
 def masked_sum(
     plan: SumPlan,
     codes: Mapping[int, Mask],
     *,
+    identities: Mapping[int, Identity] | None = None,
     gone_before_sharing: Iterable[int] = (),
     gone_before_masking: Iterable[int] = (),
+    gone_before_confirming: Iterable[int] = (),
     gone_before_unmasking: Iterable[int] = (),
 ) -> MaskedSum:
     """A whole round in one process, with clients that leave at each stage: for simulations and tests.
 
-    ``codes`` holds the bits of each client, numbered from 1. Fails with `ProtocolError` where a real round would.
+    ``codes`` holds the codes of each client, numbered from 1, and ``identities`` who they are, where the plan has
+    members. Fails with `ProtocolError` where a real round would.
     """
-    early, middle, late = set(gone_before_sharing), set(gone_before_masking), set(gone_before_unmasking)
-    clients = {number: SumClient(plan, number) for number in codes}
+    own = identities or {}
+    clients = {number: SumClient(plan, number, own.get(number)) for number in codes}
     server = SumServer(plan)
-    published = server.keys({number: client.advertise() for number, client in clients.items()})
-    staying = [number for number in codes if number not in early]
-    inboxes = server.shares_for({number: clients[number].share(published) for number in staying})
-    for number in staying:
-        if number not in middle:
-            server.receive(number, clients[number].mask(codes[number], inboxes[number]))
+    near = server.advertise({number: client.advertise() for number, client in clients.items()})
+    left = set(near) - set(gone_before_sharing)
+    inboxes = server.deal({number: clients[number].share(near[number]) for number in sorted(left)})
+    left -= set(gone_before_masking)
+    u1 = server.dealers()
+    for number in sorted(left):
+        server.receive(number, clients[number].mask(codes[number], u1, inboxes[number]))
     u2 = server.arrived()
-    return server.finish({number: clients[number].unmask(u2) for number in sorted(u2 - late)})
+    confirmed: dict[int, bytes] = {}
+    left -= set(gone_before_confirming)
+    if plan.active:
+        confirmed = server.confirm({number: clients[number].confirm(u2) for number in sorted(left)})
+    left -= set(gone_before_unmasking)
+    answers = {number: clients[number].unmask(u2, confirmed, server.masked(number)) for number in sorted(left)}
+    return server.finish(answers)

@@ -139,3 +139,29 @@ def test_serve_refuses_before_it_serves(capsys, tmp_path):
     assert not place.exists()
     with socket.socket(socket.AF_UNIX) as probe, pytest.raises(OSError, match="No such file"):
         probe.connect(str(place))
+
+
+def test_keys_and_a_directory_that_a_node_pins(capsys, tmp_path):
+    made = [shell(capsys, "node", "keys", tmp_path / f"{name}.pem", "--json").json for name in ("operator", "a", "b")]
+    shown = shell(capsys, "node", "keys", tmp_path / "a.pem", "--json").json
+    assert shown == made[1]
+    private = (tmp_path / "a.pem").read_text().splitlines()[1]
+    assert private not in shell(capsys, "node", "keys", tmp_path / "a.pem").out
+    (tmp_path / "nodes.txt").write_text(f"# two nodes\n{made[1]['public']} first clinic\n{made[2]['public']} second\n")
+    words = ["node", "directory", tmp_path / "members.json"]
+    shell(capsys, *words, "--operator", tmp_path / "operator.pem", "--members", tmp_path / "nodes.txt")
+    found = shell(capsys, *words, "--operator", made[0]["public"], "--json").json
+    assert [one["name"] for one in found["members"]] == ["first clinic", "second"]
+    assert "first clinic" in shell(capsys, *words, "--operator", made[0]["public"]).out
+    assert_refused(shell(capsys, *words, "--operator", made[1]["public"]), "signed by the operator")
+    assert_refused(shell(capsys, *words, "--operator", "xyz"), "64 hexadecimal digits")
+    sums = ["--sums", "5", "--local-epsilon", "30", "--most-colluders", "1", "--directory", tmp_path / "members.json"]
+    (tmp_path / "own").mkdir()
+    init(capsys, tmp_path / "own", *sums, "--operator", made[0]["public"], "--own-key", tmp_path / "a.pem")
+    policy = Policy.load(tmp_path / "own" / "policy.toml")
+    assert policy.identity(None).public.hex() == made[1]["public"]
+    assert policy.members((1, 0)) == (bytes.fromhex(made[2]["public"]), bytes.fromhex(made[1]["public"]))
+    assert policy.most_colluders == 1
+    (tmp_path / "more").mkdir()
+    refused = init(capsys, tmp_path / "more", *sums, "--operator", made[0]["public"])
+    assert_refused(refused, "all given")

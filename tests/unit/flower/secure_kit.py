@@ -10,6 +10,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from quietbit.flower import PrivateStrategy, RunSettings
+from quietbit.node.policy import simulated_directory
 from quietbit.simulate.client_rng import seeded_client_rng
 from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink
@@ -23,9 +24,11 @@ CONFIG = {
     "quietbit.adjacency": "zero-out",
     "quietbit.releases": 2,
     "quietbit.trust": "secure-aggregation",
+    "quietbit.server": "honest-but-curious",
     "quietbit.threshold": 4,
     "quietbit.min-honest-clients": 3,
 }
+ACTIVE = CONFIG | {"quietbit.server": "active", "quietbit.threshold": 5}
 NODES = list(range(101, 107))
 SETTINGS = RunSettings.from_run_config(CONFIG)
 MECHANISM = SETTINGS.mechanism_for(DIMENSION)
@@ -66,7 +69,8 @@ class Room(HandGrid):
 
 def strategy_of(config=CONFIG, nodes=6):
     be_the_server()
-    return PrivateStrategy(FedAvg(min_train_nodes=nodes, min_available_nodes=nodes), config)
+    members = simulated_directory(nodes) if config["quietbit.server"] == "active" else None
+    return PrivateStrategy(FedAvg(min_train_nodes=nodes, min_available_nodes=nodes), config, directory=members)
 
 
 def run(room, rounds=1, config=CONFIG):
@@ -81,9 +85,9 @@ def run(room, rounds=1, config=CONFIG):
     return strategy, history
 
 
-def questions(room, number=1):
+def questions(room, number=1, config=CONFIG):
     """The messages that ask for vectors, keys and shares being done."""
-    strategy = strategy_of(nodes=len(room.nodes))
+    strategy = strategy_of(config, len(room.nodes))
     return strategy, list(strategy.configure_train(number, model(), ConfigRecord({}), room))
 
 

@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import FedAvg, Krum
 from quietbit._validate import InvalidParameter
 from quietbit.flower import PrivateStrategy
 from quietbit.node.filter import Cap, Price
-from quietbit.node.question import GUARD, Framed
+from quietbit.node.question import Framed
 from quietbit.node.release import spent
 from quietbit.privacy.guarantee import Adjacency, Trust
 from quietbit.secagg.plan import masked_size
@@ -102,13 +102,13 @@ def test_what_leaves_a_node_is_masked_and_as_wide_as_the_largest_sum():
             continue
         assert {name: sorted(record) for name, record in reply.content.items()} == {"quietbit": ["release"]}
         release = Framed.from_bytes(reply.content["quietbit"]["release"])
-        assert len(release.payload) == masked_size(6, DIMENSION + GUARD) == 24 + (3 * (DIMENSION + 32) + 7) // 8
+        assert len(release.payload) == masked_size(6, DIMENSION) == 24 + (3 * (DIMENSION + 22) + 7) // 8
         sent = np.unpackbits(np.frombuffer(release.payload[24:], np.uint8), bitorder="little")[: 3 * DIMENSION]
         values = sent.reshape(-1, 3) @ [1, 2, 4]
         # 42 uniform values modulo 8 are all 0 or 1 with probability 4^-42.
         assert values.max() > 1
         assert not np.array_equal(values, codes_of(node))
-    assert strategy.report().rounds[0].uplink_payload == 6 * masked_size(6, DIMENSION + GUARD)
+    assert strategy.report().rounds[0].uplink_payload == 6 * masked_size(6, DIMENSION)
 
 
 def test_ledger_and_report_name_the_trust_and_whom_they_count_on():
@@ -149,7 +149,7 @@ def test_bytes_of_all_steps_are_counted():
         for value in record.values()
         if isinstance(value, bytes)
     )
-    assert data == 6 * (2 * 32 + 5 * (4 + 82) + 32 + masked_size(6, DIMENSION + GUARD) + 4 + 6 * (4 + 33))
+    assert data == 6 * (3 * 32 + 5 * (4 + 80) + 32 + masked_size(6, DIMENSION) + 4 + 6 * (4 + 16))
     assert data < entry.uplink < data + 4 * 6 * 600
 
 
@@ -233,20 +233,20 @@ def test_keys_that_would_make_all_others_leave_are_refused():
             if node == 103:
                 answer = stolen["first"]
             elif node == 104:
-                answer = bytes(64)  # a point of small order: nobody can agree on a secret with it
+                answer = bytes(96)  # a point of small order: nobody can agree on a secret with it
             reply.content[SUM] = ConfigRecord({"step": step, "answer": answer})
         return reply
 
     strategy, (before, after) = run(Room(alter=alter))
     assert np.array_equal(flat(after), stepped(before, [101, 102, 105, 106]))
     reasons = " ".join(strategy.report().rounds[0].reasons)
-    assert "node 103 was refused (keys): public key must be this client's own" in reasons
+    assert "node 103 was found out: public key must be this client's own" in reasons
     assert "node 104 was refused (keys): public key must be 32 bytes of a point of large order" in reasons
 
 
 @pytest.mark.parametrize("helpers", [6, 4])
 def test_a_wrong_share_does_not_pass_for_a_sum(helpers):
-    """With answers to spare the shares contradict each other; without, the guard is not zero, but for 1 in 2^96."""
+    """It is not the one that was dealt: with answers to spare the sum is right without it, and its holder is named."""
 
     def alter(step, node, reply):
         if (step, node) == ("unmask", 103):
@@ -255,18 +255,18 @@ def test_a_wrong_share_does_not_pass_for_a_sum(helpers):
             reply.content[SUM] = ConfigRecord({"step": step, "answer": bytes(answer)})
         return reply
 
-    strategy, (_, after) = run(Room({("unmask", node) for node in NODES[helpers:]}, alter=alter))
-    assert after is None
+    strategy, (before, after) = run(Room({("unmask", node) for node in NODES[helpers:]}, alter=alter))
     (entry,) = strategy.report().rounds
-    assert entry.skipped
-    says = {6: "shares must be of the same polynomial", 4: "guard of the sum must be zeros"}
-    assert f"there is no sum: {says[helpers]}" in entry.reasons[-1]
+    assert entry.skipped == (helpers == 4)
+    assert after is None if helpers == 4 else np.array_equal(flat(after), stepped(before, NODES))
+    said = "node 103 was found out: it gave a share of client 6's secret that it was not dealt"
+    assert said in entry.reasons
 
 
 def test_shares_for_some_alone_are_refused():
     def alter(step, node, reply):
         if (step, node) == ("shares", 105):
-            reply.content[SUM] = ConfigRecord({"step": step, "answer": reply.content[SUM]["answer"][:-86]})
+            reply.content[SUM] = ConfigRecord({"step": step, "answer": reply.content[SUM]["answer"][:-84]})
         return reply
 
     strategy, (before, after) = run(Room(alter=alter))
@@ -278,7 +278,7 @@ def test_forged_shares_make_their_receivers_leave_and_the_round_fails_closed():
     def alter(step, node, reply):
         if (step, node) == ("shares", 105):
             answer = bytearray(reply.content[SUM]["answer"])
-            answer[10::86] = bytes(byte ^ 1 for byte in answer[10::86])
+            answer[10::84] = bytes(byte ^ 1 for byte in answer[10::84])
             reply.content[SUM] = ConfigRecord({"step": step, "answer": bytes(answer)})
         return reply
 
@@ -321,4 +321,4 @@ def test_two_bits_evenly_spaced():
     assert np.corrcoef(moved, updates)[0, 1] > 0  # seeded: a smoke test; exactness is that of one bit
     vectors = [reply for step, _, reply in room.seen if step == "vector"]
     size = len(Framed.from_bytes(vectors[0].content["quietbit"]["release"]).payload)
-    assert size == masked_size(6, DIMENSION + GUARD, 3)
+    assert size == masked_size(6, DIMENSION, 3)

@@ -1,7 +1,5 @@
 """What a node refuses in a masked sum, whatever the server asks: steps twice, other sums, both secrets of a client."""
 
-import json
-
 import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
@@ -15,12 +13,15 @@ from quietbit.node.pricing import description_of
 from quietbit.node.question import Question, SumPart, pack, unpack, unpack_unmasking
 from quietbit.node.release import Kept
 from quietbit.node.sums import SumStep
-from unit.flower.kit import DIMENSION, SIMULATED, app, be_the_server, ledger, model
+from quietbit.node.vault import Vault, key_file
+from quietbit.secagg.client import SumClient
+from quietbit.secagg.plan import ProtocolError
+from unit.flower.kit import DIMENSION, RUN, SIMULATED, app, be_the_server, ledger, model
 from unit.flower.secure_kit import MECHANISM, NODES, SETTINGS, SUM, Room, asking, questions, run, shift
 from unit.node.makers import books, write_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
-KEY_ROW, SHARE_ROW = 4 + 64, 4 + 82
+KEY_ROW, SHARE_ROW = 4 + 96, 4 + 80
 
 
 class Listening(Room):
@@ -42,9 +43,14 @@ def ready():
     return room, strategy, messages
 
 
+def bitmap(arrived):
+    """A list of clients, of eight at most."""
+    return bytes([sum(1 << (number - 1) for number in arrived)])
+
+
 def unmask(message, arrived):
     content = RecordDict({name: message.content[name] for name in (SUM, "quietbit")})
-    step = {"step": "unmask", "table": pack(dict.fromkeys(arrived, b""))}
+    step = {"step": "unmask", "table": bitmap(arrived)}
     return asking(Message(content, message.metadata.dst_node_id, "train"), **step)
 
 
@@ -99,7 +105,7 @@ def test_two_processes_of_a_node_do_not_both_unmask_or_share(tmp_path):
     found = unpack_unmasking(room.carry(unmask(messages[0], [1, 2, 3, 4, 5])).content[SUM]["answer"])
     assert set(found.pair_keys) == {6}
     second = PrivateUplink()(unmask(messages[0], [1, 2, 3, 4, 5, 6]), before, never)
-    assert "must come after step 4 of round 1" in reason(second)
+    assert "must come after step 5 of round 1" in reason(second)
     assert books(folder).releases == 1
 
 
@@ -108,7 +114,7 @@ def test_two_processes_of_a_node_do_not_both_unmask_or_share(tmp_path):
     [
         ([1, 2, 3], "Only 3 clients sent their masked vectors; the threshold is 4"),
         ([2, 3, 4, 5], "unknown clients or lacks this one"),
-        ([1, 2, 3, 4, 7], "unknown clients or lacks this one"),
+        ([1, 2, 3, 4, 7], "list of clients must be of clients 1 to 6"),
         ([], "unknown clients or lacks this one"),
     ],
 )
@@ -162,14 +168,15 @@ def test_a_question_of_an_earlier_round_is_refused(step, says):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda table: table[: 3 * KEY_ROW], "Only 3 clients published keys; the threshold is 4"),
-        (lambda table: table[KEY_ROW:], "does not contain this client's own"),
-        (lambda table: table[:KEY_ROW] + table[4:KEY_ROW].join([b"\2\0\0\0", b""]) + table[2 * KEY_ROW :], "one twice"),
-        (lambda table: table[:-KEY_ROW] + b"\7\0\0\0" + table[-64:], "unknown clients"),
-        (lambda table: table[:-1], "length of the table of public keys"),
+        (lambda table: table[: 2 * KEY_ROW], "Only 3 holders of this client's shares published keys"),
+        (lambda table: b"\1\0\0\0" + table[4:], "unknown clients, or this one"),
+        (lambda table: table[:KEY_ROW] + b"\3\0\0\0" + table[4:KEY_ROW] + table[2 * KEY_ROW :], "a key twice"),
+        (lambda table: table[:-KEY_ROW] + b"\7\0\0\0" + table[-96:], "unknown clients"),
+        (lambda table: table[:-1], "length of the table of advertisements"),
         (lambda table: table[KEY_ROW : 2 * KEY_ROW] + table[:KEY_ROW], "larger than the one before"),
-        (lambda table: table[:-64] + bytes(64), "one twice"),
-        (lambda table: table[:-64] + bytes(32) + b"\1" + bytes(31), "point of large order"),
+        (lambda table: table[:-96] + bytes(96), "a key twice"),
+        (lambda table: table[:-96] + bytes(32) + b"\1" + bytes(63), "point of large order"),
+        (lambda table: table[:-96] + b"\xff" * 32 + table[-64:], "number below 2^255 - 19"),
     ],
 )
 def test_a_list_of_keys_must_be_of_enough_distinct_clients_and_this_one(change, says):
@@ -184,22 +191,22 @@ def test_a_list_of_keys_must_be_of_enough_distinct_clients_and_this_one(change, 
 def test_too_few_shares_are_noticed_before_anyone_trains():
     room, _, messages = ready()
     table = messages[0].content[SUM]["table"]
-    few = asking(messages[0], table=table[: 2 * SHARE_ROW])
+    few = asking(messages[0], table=bitmap([1, 2, 3]) + table[1 : 1 + 2 * SHARE_ROW])
     assert "Only 3 clients shared their secrets; the threshold is 4" in reason(room.carry(few, never))
 
 
 @pytest.mark.parametrize("what", ["bits", "swapped", "stranger"])
 def test_shares_that_are_not_genuine_end_the_nodes_part(what):
     room, _, messages = ready()
-    table = unpack(messages[0].content[SUM]["table"], 82, "shares")
+    table = unpack(messages[0].content[SUM]["table"][1:], 80, "shares")
     if what == "bits":
         table[3] = bytes([table[3][0] ^ 1]) + table[3][1:]
     elif what == "swapped":
         table[3], table[4] = table[4], table[3]
     else:
         table[7] = table[6]
-    reply = room.carry(asking(messages[0], table=pack(table)), never)
-    says = {"stranger": "from clients that published no keys"}.get(what, "sealed shares must be genuine")
+    reply = room.carry(asking(messages[0], table=messages[0].content[SUM]["table"][:1] + pack(table)), never)
+    says = {"stranger": "from exactly those listed clients"}.get(what, "dealt to client 1 is not genuine")
     assert says in reason(reply)
     assert SUM not in room.contexts[101].state
     assert ledger(room.contexts[101]).releases == 0  # opened before anything was noted
@@ -212,7 +219,7 @@ def test_shares_that_are_not_genuine_end_the_nodes_part(what):
         ({"clients": 8}, "from the threshold, 4, to 7, got 8"),
         ({"clients": 3, "number": 1}, "from the threshold, 4, to 7, got 3"),
         ({"step": "more"}, "step of the sum must be one of keys, shares, vector, unmask"),
-        ({"version": 3}, "version of the server's quietbit must be 2, got 3"),
+        ({"version": 2}, "version of the server's quietbit must be 3, got 2"),
         ({"number": 7}, "number of the client"),
         ({"threshold": 2}, "must carry a step of a masked sum"),
         ({"table": "x"}, "table of the step must be bytes"),
@@ -307,26 +314,51 @@ def test_sums_that_are_never_finished_do_not_fill_the_memory(tmp_path):
     policy = Policy.load(owned(tmp_path)["quietbit_policy"])
     held = Kept(policy, FileLedger(policy.ledger, policy.counter), secrets)
     for number in range(70):
-        part = SumPart("keys", 6, 1, 4, 3)
+        part = SumPart("keys", 6, 1, 4, 3, "honest-but-curious")
         asked = Question(number, 1, 11, DIMENSION, description_of(MECHANISM), 1e3, 1e-5, "zero-out", None, part)
-        assert len(held.step(asked)) == 64
+        assert len(held.step(asked)) == 96
     assert list(secrets) == [str(number) for number in range(6, 70)]
 
 
-def secrets_of(place):
-    (kept,) = place.state[SUM].values()
-    return json.loads(bytes.fromhex(json.loads(kept)["client"]))["secrets"]
+def test_what_is_kept_is_nothing_a_server_ever_sees_and_sealed_where_it_waits(monkeypatch):
+    held, written = [], SumClient.to_bytes
 
+    def watched(client):
+        held.extend(bytes(part) for part in (client._sealing, *client._secrets.values()) if part)
+        held.extend(share for pair in client._received.values() for share in pair)
+        return written(client)
 
-def test_what_is_kept_is_nothing_a_server_ever_sees():
+    monkeypatch.setattr(SumClient, "to_bytes", watched)
     room, _, messages = ready()
-    kept = secrets_of(room.contexts[101])
     reply = room.carry(messages[0])
-    assert secrets_of(room.contexts[101]) == ["", "", ""]  # needed no more
+    place = room.contexts[101]
+    secrets = set(held)
+    assert len(secrets) >= 6 * (3 + 12)
+    (kept,) = place.state[SUM].values()
     sent = [r.content for s, n, r in room.seen if n == 101 and s != "vector"]
-    secrets = [bytes.fromhex(part) for part in kept]
-    assert [len(secret) for secret in secrets] == [32, 32, 32]
-    for content in (*sent, reply.content):
-        for record in content.config_records.values():
-            for value in record.values():
-                assert not any(secret in value for secret in secrets if isinstance(value, bytes))
+    values = [v for c in (*sent, reply.content) for r in c.config_records.values() for v in r.values()]
+    for value in (*(v for v in values if isinstance(v, bytes)), kept, repr(place).encode(), str(place.state).encode()):
+        for secret in secrets:
+            assert secret not in value
+            assert secret.hex().encode() not in value
+            assert repr(secret)[2:-1].encode() not in value
+
+
+def test_a_copied_state_without_the_owner_s_disk_is_no_sum(tmp_path):
+    """What waits in Flower's state opens with a key that lies beside the ledger, and for the run it was kept for."""
+    room = Listening({("shares", 101)})
+    room.contexts[101] = Room(**owned(tmp_path)).contexts[101]
+    questions(room)
+    key = tmp_path / "ledger.key"
+    assert key.stat().st_mode & 0o777 == 0o600
+    kept = bytes(next(iter(room.contexts[101].state[SUM].values())))
+    vault = Vault({str(RUN): kept, "2": kept}, lambda: key_file(str(key)))
+    assert vault[str(RUN)]
+    assert repr(vault) == "Vault(2)"
+    for bad in (lambda: vault["2"], lambda: Vault({str(RUN): kept}, lambda: bytes(32))[str(RUN)]):
+        with pytest.raises(ProtocolError, match="leaves the sum"):
+            bad()
+    key.chmod(0o644)
+    reply = PrivateUplink()(room.asked["shares", 101], room.contexts[101], never)
+    assert "its owner's log says why" in reason(reply)
+    assert str(tmp_path) not in reason(reply)

@@ -60,7 +60,9 @@ def test_records_of_another_kind_are_refused(records):
 
 
 LOCAL = RunSettings("imvu", 1.0, 3.0, "zero-out", releases=1)
-SUMS = RunSettings("imvu", 1.0, 3.0, "zero-out", releases=1, trust="secure-aggregation", threshold=4)
+SUMS = RunSettings(
+    "imvu", 1.0, 3.0, "zero-out", releases=1, trust="secure-aggregation", threshold=4, server="honest-but-curious"
+)
 RECORDS = {
     "quietbit": Request.of(4, MECHANISM).to_record(),
     "quietbit-sum": SumRequest("shares", 6, 2, b"abc").to_record(),

@@ -22,6 +22,7 @@ CONFIG = {
     "quietbit.releases": 10,
     "local-epochs": 2,
 }
+SUMS = {"trust": "secure-aggregation", "threshold": 5, "server": "active"}
 
 
 def read(**changes):
@@ -77,19 +78,24 @@ def test_the_table_in_the_docstring_has_every_key():
         ({"threshold": 5}, "quietbit.threshold must be left out unless"),
         ({"min_honest_clients": 5}, "quietbit.min-honest-clients must be left out unless"),
         ({"timeout": 5.0}, "quietbit.timeout must be left out unless"),
-        ({"trust": "secure-aggregation"}, "quietbit.threshold must be given for secure aggregation"),
-        ({"trust": "secure-aggregation", "threshold": 1}, "quietbit.threshold must be"),
+        (SUMS | {"threshold": None}, "quietbit.threshold must be given for secure aggregation"),
+        (SUMS | {"threshold": 1}, "quietbit.threshold must be"),
+        (SUMS | {"server": None}, "quietbit.server must be given"),
+        (SUMS | {"server": "nice"}, "quietbit.server must be one of"),
+        ({"server": "active"}, "quietbit.server must be left out unless"),
+        (SUMS | {"neighbours": 4}, "both given or both left out"),
+        (SUMS | {"neighbours": 4, "share-threshold": 6}, "quietbit.share-threshold must be"),
+        (SUMS | {"min_honest_clients": 6}, "quietbit.min-honest-clients must be"),
+        (SUMS | {"min_honest_clients": 1}, "quietbit.min-honest-clients must be"),
         (
-            {"trust": "secure-aggregation", "threshold": 5, "min_honest_clients": 6},
-            "quietbit.min-honest-clients must be",
+            SUMS | {"timeout": 0.0},
+            "quietbit.timeout must be",
         ),
         (
-            {"trust": "secure-aggregation", "threshold": 5, "min_honest_clients": 1},
-            "quietbit.min-honest-clients must be",
+            SUMS | {"mechanism": "gaussian"},
+            "imvu under secure-aggregation",
         ),
-        ({"trust": "secure-aggregation", "threshold": 5, "timeout": 0.0}, "quietbit.timeout must be"),
-        ({"trust": "secure-aggregation", "threshold": 5, "mechanism": "gaussian"}, "imvu under secure-aggregation"),
-        ({"trust": "secure-aggregation", "threshold": 5, "beta": 2.0}, r"quietbit\.beta and quietbit\.clamp"),
+        (SUMS | {"beta": 2.0}, r"quietbit\.beta and quietbit\.clamp"),
     ],
 )
 def test_refusals_are_one_sentence(changes, says):
@@ -137,13 +143,13 @@ def test_nodes_can_answer_as_often_as_the_mechanism_is_calibrated_for_and_not_on
 
 
 def test_under_secure_aggregation_the_sum_over_the_honest_meets_the_budget():
-    found = read(trust="secure-aggregation", threshold=20, min_honest_clients=15)
+    found = read(**SUMS | {"threshold": 20}, min_honest_clients=15)
     mechanism = found.mechanism_for(100)
     assert fits(found, mechanism, 10)
     assert not fits(found, mechanism, 11)
     assert mechanism.sum_privacy(15, Adjacency.ZERO_OUT).repeat(10).epsilon_upper(1e-5) <= 3.0
     assert found.cap.trust is Trust.SECURE_AGGREGATION
-    assert read(trust="secure-aggregation", threshold=20).min_honest_clients == 20
+    assert read(**SUMS | {"threshold": 20}).min_honest_clients == 20
     assert read().cap.trust is Trust.LOCAL
     assert RunSettings.from_run_config(found.to_run_config()) == found
 
@@ -175,9 +181,8 @@ def test_some_coordinates_are_kept_and_a_node_knows_the_family_inside():
     assert found.keep == 64
     assert family_of(found) == "imvu"
     assert family_of(build(describe(found))) == "imvu"
-    sums = {"trust": "secure-aggregation", "threshold": 10, "keep-coordinates": 64}
-    with pytest.raises(InvalidParameter, match="keep-coordinates must be left out for sums"):
-        read(**sums)
+    sums = read(**SUMS, **{"keep-coordinates": 64}).mechanism_for(3000)
+    assert (sums.keep, sums.rows) == (64, 0)  # which ones is said anew in every round
 
 
 def test_auto_becomes_a_mechanism_before_anything_is_priced():

@@ -4,15 +4,17 @@ import numpy as np
 import pytest
 
 from quietbit._validate import InvalidParameter
-from quietbit.secagg.plan import MASKED_HEADER_SIZE, SumPlan, bits_for, masked_size
+from quietbit.secagg.plan import MASKED_HEADER_SIZE, ServerModel, SumPlan, bits_for, masked_size
 
 
 @pytest.mark.parametrize(("clients", "dimension"), [(2, 1), (3, 9), (1000, 67), (100_000, 3), (7, 70_001)])
 def test_packed_size_is_exact_and_packing_is_undone(clients: int, dimension: int) -> None:
     plan = SumPlan(clients, clients // 2 + 1, dimension, b"r")
-    values = np.random.default_rng(1).integers(0, 2**plan.bits, dimension, dtype=np.uint32)
+    values = np.random.default_rng(1).integers(0, 2**plan.bits, plan.width, dtype=np.uint32)
     data = plan.pack(2, values)
-    assert len(data) == plan.payload_size == MASKED_HEADER_SIZE + -(-bits_for(clients) * dimension // 8)
+    assert plan.width == dimension + plan.guard
+    assert 64 <= plan.guard * plan.bits < 64 + plan.bits
+    assert len(data) == plan.payload_size == MASKED_HEADER_SIZE + -(-bits_for(clients) * plan.width // 8)
     assert (plan.unpack(2, data) == values).all()
     assert MASKED_HEADER_SIZE == 24
 
@@ -25,7 +27,7 @@ def test_codes_of_more_bits_need_a_wider_modulus() -> None:
     assert [bits_for(1000, 2**b - 1) for b in (1, 2, 3, 4)] == [10, 12, 13, 14]
     plan = SumPlan(10, 6, 100, b"r", largest_code=3)
     assert plan.bits == 5
-    assert plan.payload_size == masked_size(10, 100, 3) == MASKED_HEADER_SIZE + 63
+    assert plan.payload_size == masked_size(10, 100, 3) == MASKED_HEADER_SIZE + 71  # 100 codes and 13 of the guard
     assert plan.context != SumPlan(10, 6, 100, b"r").context
     with pytest.raises(InvalidParameter, match="largest_code"):
         SumPlan(10, 6, 100, b"r", largest_code=0)
@@ -38,9 +40,53 @@ def test_refusals() -> None:
     with pytest.raises(InvalidParameter, match="round_name"):
         SumPlan(10, 6, 4, b"")
     plan = SumPlan(3, 2, 3, b"r")
-    data = plan.pack(1, np.zeros(3, dtype=np.uint32))
+    data = plan.pack(1, np.zeros(3 + 32, dtype=np.uint32))
     for bad in (data[:-1], data + b"\0", b"X" + data[1:], data[:-1] + b"\xc0"):
         with pytest.raises(InvalidParameter, match="masked vector"):
             plan.unpack(1, bad)
     with pytest.raises(InvalidParameter, match="header"):
         plan.unpack(2, data)
+
+
+def members(count: int) -> tuple[bytes, ...]:
+    return tuple(number.to_bytes(32, "big") for number in range(count))
+
+
+@pytest.mark.parametrize("clients", [2, 3, 4, 9, 10, 11, 100])
+def test_a_server_that_lies_needs_more_than_two_thirds(clients: int) -> None:
+    for threshold in range(1, clients + 2):
+        fits = {
+            None: clients // 2 < threshold <= clients,
+            members(clients): 3 * threshold > 2 * clients and threshold <= clients,
+        }
+        for named, fine in fits.items():
+            if fine:
+                plan = SumPlan(clients, threshold, 1, b"r", members=named)
+                # Two quorums of t, less all colluders, still have a member in common.
+                assert plan.most_colluders == (2 * threshold - clients - 1 if named else threshold - 1)
+                assert plan.exposure_upper(plan.most_colluders + 1, 2) == 1.0
+            else:
+                with pytest.raises(InvalidParameter, match="threshold"):
+                    SumPlan(clients, threshold, 1, b"r", members=named)
+
+
+def test_members_are_different_keys_and_part_of_the_context() -> None:
+    plan = SumPlan(4, 3, 5, b"r", members=members(4))
+    assert plan.server is ServerModel.ACTIVE
+    assert SumPlan(4, 3, 5, b"r").server is ServerModel.HONEST_BUT_CURIOUS
+    keys = members(5)
+    others = [None, keys[1:], (keys[1], keys[0], *keys[2:4])]
+    assert len({plan.context, *(SumPlan(4, 3, 5, b"r", members=other).context for other in others)}) == 4
+    for bad in (keys, keys[:3], (*keys[:3], keys[0]), (*keys[:3], b"short"), (*keys[:3], 7)):
+        with pytest.raises(InvalidParameter, match="members"):
+            SumPlan(4, 3, 5, b"r", members=bad)
+    assert "members" not in repr(plan)
+
+
+def test_lists_of_clients_are_bitmaps() -> None:
+    plan = SumPlan(11, 6, 1, b"r")
+    for chosen in (set(), {1}, {8, 9, 11}, set(range(1, 12))):
+        assert plan.from_bitmap(plan.bitmap(chosen)) == chosen
+    for bad in (b"", b"\0", bytes(3), b"\0\x08"):
+        with pytest.raises(InvalidParameter, match="list of clients"):
+            plan.from_bitmap(bad)

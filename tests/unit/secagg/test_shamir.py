@@ -5,10 +5,10 @@ from itertools import combinations
 import pytest
 
 from quietbit._validate import InvalidParameter
-from quietbit.secagg.shamir import PRIME, recover, share
+from quietbit.secagg.shamir import PRIME, new_secret, recover, share
 
 
-def test_the_modulus_is_prime_and_the_first_above_all_secrets() -> None:
+def test_the_modulus_is_the_last_prime_below_sixteen_bytes() -> None:
     def is_prime(number: int) -> bool:  # Miller-Rabin with 20 bases
         odd, twos = number - 1, 0
         while odd % 2 == 0:
@@ -20,10 +20,11 @@ def test_the_modulus_is_prime_and_the_first_above_all_secrets() -> None:
         return True
 
     assert is_prime(PRIME)
-    assert not any(is_prime(2**256 + step) for step in range(1, 297, 2))
+    assert not any(is_prime(2**128 - step) for step in range(1, 159, 2))
+    assert len({new_secret() for _ in range(100)}) == 100
 
 
-@pytest.mark.parametrize("secret", [bytes(32), b"\xff" * 32, bytes(range(32))])
+@pytest.mark.parametrize("secret", [bytes(16), (PRIME - 1).to_bytes(16, "big"), bytes(range(16))])
 def test_every_large_enough_set_recovers_and_no_smaller_one(secret: bytes) -> None:
     shares = share(secret, [1, 2, 3, 5, 8], 3)
     for size in range(1, 6):
@@ -36,8 +37,11 @@ def test_every_large_enough_set_recovers_and_no_smaller_one(secret: bytes) -> No
                     recover(part, 3)
 
 
-def test_a_false_share_is_noticed_where_there_are_more_than_enough() -> None:
-    shares = share(bytes(32), [1, 2, 3, 4], 3)
-    shares[4] = share(bytes(32), [1, 2, 3, 4], 3)[4]
-    with pytest.raises(InvalidParameter, match="same polynomial"):
-        recover(shares, 3)
+def test_what_is_no_share_and_no_secret_is_refused() -> None:
+    with pytest.raises(InvalidParameter, match="below the prime"):
+        share(b"\xff" * 16, [1, 2], 2)
+    with pytest.raises(InvalidParameter, match="length of the secret"):
+        share(bytes(17), [1, 2], 2)
+    for bad in (bytes(15), b"\xff" * 16):
+        with pytest.raises(InvalidParameter, match="below the prime"):
+            recover({1: bytes(16), 2: bad}, 2)

@@ -34,7 +34,7 @@ def test_a_target_is_met_by_the_sum():
     assert 1.99 < found.guarantee.epsilon_upper <= 2.0
     assert found.guarantee.trust is Trust.SECURE_AGGREGATION
     assert found.plan.min_honest_clients == 50
-    assert found.bytes_per_client == 24 + (39 * 6 + 7) // 8  # sums of 60 ones need 6 bits
+    assert found.bytes_per_client == 24 + ((39 + 11) * 6 + 7) // 8  # sums of 60 ones need 6 bits; 11 guard them
     releases = int(found.account.counts.max())
     alone = found.mechanism.privacy(Adjacency.ZERO_OUT).repeat(releases).epsilon_upper(1e-5)
     assert alone > 2 * found.guarantee.epsilon_upper
@@ -49,6 +49,6 @@ def test_the_mean_is_that_of_the_same_codes_without_masks():
 def test_codes_of_two_bits_are_summed_too(given):
     found = run(mechanism="imvu", trust="secure-aggregation", bits=2, **given)
     assert found.status == "finished"
-    assert found.bytes_per_client == 24 + (39 * 8 + 7) // 8  # 3 * 60 = 180 needs 8 bits
+    assert found.bytes_per_client == 24 + (39 + 8) * 8 // 8  # 3 * 60 = 180 needs 8 bits
     steps = np.diff(found.mechanism.values)
     assert np.ptp(steps) < 1e-9 * steps[0]

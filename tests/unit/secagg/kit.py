@@ -1,0 +1,76 @@
+"""Masked sums in one process, step by step, for tests that change something on the way."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography", reason="needs the all extra")
+
+from quietbit.secagg.client import SumClient
+from quietbit.secagg.identity import Identity
+from quietbit.secagg.plan import SumPlan
+from quietbit.secagg.server import SumServer
+
+DIMENSION = 11
+
+
+@lru_cache(maxsize=128)
+def identity(number: int) -> Identity:
+    """The same for a number in every test of a process."""
+    return Identity(bytes([number]) * 32)
+
+
+def plan_of(
+    clients: int, threshold: int, *, active: bool = True, near: tuple[int, int] | None = None, name: bytes = b"round",
+    dimension: int = DIMENSION, largest_code: int = 1,
+) -> SumPlan:  # fmt: skip
+    members = tuple(identity(number).public for number in range(1, clients + 1)) if active else None
+    return SumPlan(clients, threshold, dimension, name, largest_code, *(near or (None, None)), members)
+
+
+def codes_for(plan: SumPlan, seed: int = 5) -> dict[int, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    top = plan.largest_code + 1
+    return {i: rng.integers(0, top, plan.dimension, dtype=np.uint32) for i in range(1, plan.clients + 1)}
+
+
+class Room:
+    """All clients and the server of a sum, as far as a test has taken them."""
+
+    def __init__(self, plan: SumPlan) -> None:
+        self.plan, self.codes, self.server = plan, codes_for(plan), SumServer(plan)
+        self.clients = {i: SumClient(plan, i, identity(i) if plan.active else None) for i in self.codes}
+
+    def advertised(self) -> Room:
+        self.published = {i: client.advertise() for i, client in self.clients.items()}
+        self.near = self.server.advertise(self.published)
+        return self
+
+    def dealt(self) -> Room:
+        self.advertised()
+        self.parts = {i: client.share(self.near[i]) for i, client in self.clients.items()}
+        self.inboxes = self.server.deal(self.parts)
+        self.u1 = self.server.dealers()
+        return self
+
+    def masked(self, senders: list[int] | None = None) -> Room:
+        self.dealt()
+        for i in senders or self.codes:
+            self.server.receive(i, self.clients[i].mask(self.codes[i], self.u1, self.inboxes[i]))
+        self.u2 = self.server.arrived()
+        return self
+
+    def confirmed(self, senders: list[int] | None = None) -> Room:
+        self.masked(senders)
+        self.signatures = {i: self.clients[i].confirm(self.u2) for i in sorted(self.u2)}
+        self.proof = self.server.confirm(self.signatures)
+        return self
+
+    def answers(self) -> dict[int, object]:
+        return {i: self.clients[i].unmask(self.u2, self.proof, self.server.masked(i)) for i in sorted(self.u2)}
+
+    def plain(self, numbers) -> np.ndarray:
+        return sum(self.codes[i] for i in numbers)

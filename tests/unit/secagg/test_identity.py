@@ -1,0 +1,91 @@
+"""Identities and directories: shown to nobody, signed by the operator, one key and one name for each member."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+
+pytest.importorskip("cryptography", reason="needs the all extra")
+
+from quietbit._validate import InvalidParameter, QuietbitError
+from quietbit.secagg.identity import Directory, Identity, verified
+
+
+def directory(count: int = 3) -> tuple[Directory, list[Identity]]:
+    nodes = [Identity.new() for _ in range(count)]
+    return Directory.of((f"node {i}", node.public) for i, node in enumerate(nodes)), nodes
+
+
+def test_a_private_key_is_written_for_its_owner_alone_and_shown_nowhere(tmp_path) -> None:
+    mine = Identity.new()
+    mine.save(tmp_path / "key")
+    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+    again = Identity.load(tmp_path / "key")
+    assert again.public == mine.public
+    assert repr(mine) == f"Identity({mine.public.hex()})"
+    with pytest.raises(TypeError, match="not pickled"):
+        pickle.dumps(mine)
+    with pytest.raises(QuietbitError, match="Cannot write the key"):
+        mine.save(tmp_path / "key")
+    (tmp_path / "key").chmod(0o640)
+    with pytest.raises(InvalidParameter, match="only its owner can read"):
+        Identity.load(tmp_path / "key")
+    (tmp_path / "other").write_text("no key")
+    (tmp_path / "other").chmod(0o600)
+    with pytest.raises(InvalidParameter, match="in PEM"):
+        Identity.load(tmp_path / "other")
+    with pytest.raises(QuietbitError, match="Cannot read the key"):
+        Identity.load(tmp_path / "nowhere")
+
+
+def test_a_signature_is_of_one_message_for_one_purpose() -> None:
+    mine, other = Identity.new(), Identity.new()
+    signature = mine.sign(b"this", b"message")
+    assert verified(mine.public, b"this", b"message", signature)
+    for case in (
+        (other.public, b"this", b"message", signature),
+        (mine.public, b"that", b"message", signature),
+        (mine.public, b"this", b"massage", signature),
+        (mine.public, b"this", b"message", signature[:-1]),
+        (mine.public, b"this", b"message", bytes(64)),
+        (b"short", b"this", b"message", signature),
+    ):
+        assert not verified(*case)
+
+
+def test_a_directory_is_believed_with_its_operator_s_signature_alone(tmp_path) -> None:
+    operator = Identity.new()
+    found, nodes = directory()
+    text = found.signed(operator)
+    (tmp_path / "members.json").write_text(text)
+    read = Directory.load(tmp_path / "members.json", operator.public)
+    assert read == found
+    assert read.place(nodes[2].public) == 2
+    assert read.place(operator.public) is None
+    assert read.keys([2, 0]) == (nodes[2].public, nodes[0].public)
+    with pytest.raises(InvalidParameter, match="places in the directory"):
+        read.keys([3])
+    values = json.loads(text)
+    added = {**values, "members": [*values["members"], {"name": "sybil", "key": Identity.new().public.hex()}]}
+    renamed = {**values, "members": [{**values["members"][0], "name": "x"}, *values["members"][1:]]}
+    for bad in (added, renamed, {**values, "signature": "00" * 64}):
+        with pytest.raises(InvalidParameter, match="signed by the operator"):
+            Directory.read(json.dumps(bad), operator.public)
+    with pytest.raises(InvalidParameter, match="signed by the operator"):
+        Directory.read(text, Identity.new().public)
+    for bad in ("", "[]", "{}", json.dumps({**values, "more": 1}), json.dumps({**values, "members": [1]})):
+        with pytest.raises(InvalidParameter, match="cannot be read"):
+            Directory.read(bad, operator.public)
+
+
+def test_two_members_are_two_nodes() -> None:
+    key = Identity.new().public
+    with pytest.raises(InvalidParameter, match="keys of the members must be all different"):
+        Directory.of([("a", key), ("b", key)])
+    with pytest.raises(InvalidParameter, match="names of the members must be all different"):
+        Directory.of([("a", key), ("a", Identity.new().public)])
+    for name, bad in (("", key), ("line\nbreak", key), ("a", key[:-1])):
+        with pytest.raises(InvalidParameter, match="of the member"):
+            Directory.of([(name, bad)])
