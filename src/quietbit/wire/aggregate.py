@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, final, get_args
+from typing import Any, Literal, TypeAlias, cast, final, get_args
 
 from quietbit._validate import InvalidPayload, require, whole_number
 from quietbit.kernel.base import Kernel
@@ -117,8 +117,9 @@ class Aggregator:
     def answers(self) -> Answers | None:
         """How many updates the clip left alone, where it is watched and somebody has answered."""
         self._settle()
-        counts = self._accumulator
-        return counts.answers(self._count) if self._count and isinstance(counts, Watching) else None
+        # A look at the class: asking a protocol would look up its other attributes too, in an order of chance.
+        watching = hasattr(type(self._accumulator), "answers")
+        return cast(Watching, self._accumulator).answers(self._count) if self._count and watching else None
 
     def received(self) -> Received:
         """The mean with its counts."""
