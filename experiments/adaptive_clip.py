@@ -3,7 +3,8 @@ r"""A clip that is wrong by a factor of ten, fixed and moving: what it costs in 
 Idea     the linear models of `few_releases.py`, a client per example, every client once per epoch, one-bit I-MVU at one
          budget, the bits of the moving clip included. Four seeds choose clip and step of the fixed clip, and step and
          share of the moving one from the same start; five others report both, begun there, ten times too low and ten
-         times too high. Steps are those of the model, so that a clip that is too small moves it too little.
+         times too high. Steps are in units of the clip, for both: how far a mean of updates that are all cut moves the
+         model.
 
     PYTHONPATH=src:extra QUIETBIT_DATA=data python experiments/adaptive_clip.py --device cuda \
         --out experiments/results/adaptive-clip.json
@@ -27,7 +28,7 @@ from quietbit_lab.task.registry import TaskSpec, build_task
 
 CHOOSING, REPORTING = (101, 102, 103, 104), (1, 2, 3, 4, 5)
 CLIPS = (2.0, 8.0, 30.0)
-PACES = (0.004, 0.008, 0.011, 0.016, 0.03)  # step times clip: how far a round of clipped updates moves the model
+STEPS = (0.004, 0.008, 0.011, 0.016, 0.03)
 SHARES = (0.3, 0.5, 0.7)
 FACTORS = (1.0, 0.1, 10.0)
 
@@ -60,7 +61,7 @@ class Setting:
                 order = torch.randperm(clients, generator=generator, device=device)
             chosen = order[place * self.cohort : (place + 1) * self.cohort]
             rows = model.updates(weights, chosen, moving.clip)
-            speed = MOMENTUM * speed + moving.clip * mean(rows, generator).reshape(weights.shape)
+            speed = MOMENTUM * speed + mean(rows, generator).reshape(weights.shape)
             if share is not None:
                 # A row that was cut has length 1; the rest are shorter than the clip.
                 inside = rows.norm(dim=1) < 1 - 1e-5
@@ -98,9 +99,7 @@ def main() -> None:
     record: dict[str, Any] = {"task": given.task, "epsilon": given.epsilon, "epochs": given.epochs, "lines": []}
 
     def best(clips: tuple[float, ...], shares: tuple[float | None, ...]) -> dict[str, Any]:
-        tried = [
-            setting.tried(clip, pace / clip, CHOOSING, share) for clip in clips for share in shares for pace in PACES
-        ]
+        tried = [setting.tried(clip, step, CHOOSING, share) for clip in clips for share in shares for step in STEPS]
         return max(tried, key=lambda one: float(one["mean"]))
 
     fixed = best(CLIPS, (None,))

@@ -76,7 +76,7 @@ def mean_of(mechanism: Any, name: str) -> Any:
 
     def projected(rows: Any, generator: Any) -> Any:
         places, y = kept_rows(rows, mechanism.ball.dimension, 0, generator)
-        return put_back(_each_bit(y, mechanism, generator), places, rows.shape[1], 0)
+        return put_back(_each_bit(y, mechanism, generator), places, rows.shape[1], 0)[0]
 
     return projected
 
@@ -141,7 +141,7 @@ def _trusting(model: Linear, name: str, cell: dict[str, Any], cohort: int) -> di
         one = torch.zeros((1, rows.shape[1]), device=rows.device)
         places, _ = kept_rows(one, keep, 0, generator)
         _, y = kept_rows(rows, keep, 0, generator, places)
-        return put_back(bits_mean(y, summed.codes, generator)[None], places, rows.shape[1], 0)
+        return put_back(bits_mean(y, summed.codes, generator)[None], places, rows.shape[1], 0)[0]
 
     return _chosen(model, name, cell, cohort, shared, facts)
 

@@ -52,7 +52,7 @@ CASES: dict[str, Any] = {
     "v1_skellam_16bit": Skellam(ROUND, 0.5),
     "v2_vmvu_seed": VectorMVU(Profile.from_weights([0.5], [1.0, 4.0]), ROUND, keep=16, rotation_seed=3),
     "v2_vmvu_direct": VectorMVU(Profile.from_weights([5.0], [1.0, 2.0**24]), ROUND, keep=8),
-    "watched_imvu_3bit": Watched(InterpolatedMVU(design(3), ROUND), 0.75, 1.0),
+    "watched_imvu_3bit": Watched(InterpolatedMVU(design(3), ROUND, decoder="alphabet"), 0.75, 1.0),
     "watched_vmvu_seed": Watched(
         VectorMVU(Profile.from_weights([0.5], [1.0, 4.0]), ROUND, keep=16, rotation_seed=3), 6.0, 1.0
     ),

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from quietbit import Adjacency, Ball, Norm
-from quietbit.mechanism.family import Choices
+from quietbit.mechanism.family import Choices, Target
 from quietbit.mechanism.solve_profile import solve_profile
 from quietbit_lab.baseline import mmrc, rrsc, sqkr
 from quietbit_lab.baseline.privunit import FAMILY as PRIVUNIT
+from quietbit_lab.baseline.privunit import FAMILY_G as PRIVUNIT_G
 from quietbit_lab.baseline.privunit import step_profile
 from quietbit_lab.baseline.staircase import best_gamma, mean_square
 
@@ -31,21 +32,21 @@ def of_mean(mechanism: Any) -> float:
 @pytest.mark.parametrize(("place", "epsilon"), CASES)
 def test_rrsc_and_sqkr_have_the_published_errors(place: int, epsilon: int) -> None:
     for name, family in (("rrsc", rrsc.FAMILY), ("sqkr", sqkr.FAMILY)):
-        found = of_mean(family.build(BALL, float(epsilon), Choices(bits=epsilon)))
+        found = of_mean(family.given(BALL, float(epsilon), Choices(bits=epsilon)))
         assert found == pytest.approx(GOLDEN[name][place], rel=NEAR), name
 
 
 @pytest.mark.parametrize(("place", "epsilon"), CASES)
 def test_the_published_error_of_mmrc_lies_between_two_caps(place: int, epsilon: int) -> None:
-    best = mmrc.FAMILY.build(BALL, float(epsilon), Choices(bits=epsilon))
-    usual = PRIVUNIT.build(BALL, float(epsilon), Choices()).cap  # type: ignore[attr-defined]
+    best = mmrc.FAMILY.given(BALL, float(epsilon), Choices(bits=epsilon))
+    usual = PRIVUNIT.given(BALL, float(epsilon), Choices()).cap  # type: ignore[attr-defined]
     other = mmrc.MinimalRandomCoding(BALL, float(epsilon), epsilon, usual)
     assert of_mean(best) <= GOLDEN["mmrc"][place] <= of_mean(other) * (1 + NEAR)
 
 
 @pytest.mark.parametrize(("place", "epsilon"), CASES)
 def test_privunit_and_privunit_g_have_the_published_error(place: int, epsilon: int) -> None:
-    on_sphere = of_mean(PRIVUNIT.build(BALL, float(epsilon), Choices()))
+    on_sphere = of_mean(PRIVUNIT.given(BALL, float(epsilon), Choices()))
     normal = step_profile(float(epsilon)).gain_lower ** -2 * BALL.dimension / GOLDEN["clients"]
     for found in (on_sphere, normal):
         assert found == pytest.approx(GOLDEN["privunit_g"][place], rel=NEAR)
@@ -70,3 +71,16 @@ def test_the_staircase_has_geng_and_viswanath_variance(epsilon: float) -> None:
     assert mean_square(epsilon, best_gamma(epsilon, 1), 1) == pytest.approx(exact, rel=1e-9)
     many = mean_square(epsilon, best_gamma(epsilon, 200), 200)
     assert many == pytest.approx(200 * 201 / epsilon**2, rel=1e-6)
+
+
+def test_a_baseline_is_calibrated_at_its_best() -> None:
+    """For zero-out neighbours the cap of the papers is far from the best; tuned, a step is the designed profile."""
+    target = Target(1.0, 1e-5, Adjacency.ZERO_OUT)
+
+    def account(mechanism: Any) -> float:
+        return float(mechanism.privacy(target.adjacency).epsilon_upper(target.delta))
+
+    found = PRIVUNIT_G.calibrated(BALL, Choices(), target, account)
+    assert account(found) <= target.epsilon
+    designed = solve_profile(1.0, 1e-5, 1, Adjacency.ZERO_OUT).gain_lower ** -2
+    assert found.error().squared == pytest.approx(designed, rel=0.01)

@@ -64,6 +64,10 @@ SINGLE = (
     "DifferentialPrivacyServerSideAdaptiveClipping", "DifferentialPrivacyServerSideFixedClipping", "FedMedian",
     "FedTrimmedAvg", "FedXgbBagging", "FedXgbCyclic", "Krum", "MultiKrum", "QFedAvg",
 )  # fmt: skip
+NAMELESS = (
+    "arrays have numbers for names, and counters among them: if these belong to BatchNorm, its running variances are "
+    "learnt with noise on them, and spoil the model. Hand over a state_dict, by name."
+)
 NO_NUMBERS = (
     "nodes answer evaluations with nothing, unless their owners let a metric out: evaluate on the server "
     "(evaluate_fn), and save the messages with fraction_evaluate=0.0."
@@ -118,6 +122,8 @@ class PrivateStrategy(Strategy):
         """
         layout = Layout.of(initial_arrays, self.settings)
         layout.check_finite(initial_arrays)
+        if layout.nameless(initial_arrays):
+            log(WARNING, "quietbit: %s", NAMELESS)
         self.settings.mechanism_for(layout.dimension)
         self._planned = whole_number(num_rounds, "num_rounds", 0)
 

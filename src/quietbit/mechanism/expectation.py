@@ -30,7 +30,8 @@ import numpy as np
 
 from quietbit._validate import member, require, whole_number
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.projected import Projected
+from quietbit.mechanism.projected import Projected, ProjectedSamples
+from quietbit.mechanism.watched import Watched
 from quietbit.privacy.guarantee import Trust
 
 __all__ = ["HOPELESS_ABOVE", "USEFUL_UP_TO", "Expectation", "Verdict", "about", "expectation"]
@@ -153,7 +154,9 @@ def expectation(
 
 def _response(mechanism: Mechanism) -> float:
     """By quadrature, on the coordinates that are kept where not all are."""
-    inside = mechanism.inner if isinstance(mechanism, Projected) else mechanism
+    inside = mechanism
+    while isinstance(inside, Projected | ProjectedSamples | Watched):
+        inside = inside.inner
     ball, gain = inside.domain, inside.error().gain
     nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
     inputs = np.clip(nodes * ball.radius / math.sqrt(ball.dimension), -ball.radius, ball.radius)

@@ -11,7 +11,7 @@ other names or shapes, a model without a learnt entry. Names and shapes are publ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -56,6 +56,11 @@ class Layout:
         require(layout.dimension > 0, "number of learnt parameters", layout.dimension, "at least 1")
         return layout
 
+    def nameless(self, arrays: Mapping[str, Any]) -> bool:
+        """Whether arrays have numbers for names and a counter among them: statistics could hide there."""
+        counters = any(str(arrays[name].dtype).startswith(("int", "uint")) for name in self.kept)
+        return counters and all(name.isdigit() for name in arrays)
+
     @property
     def dimension(self) -> int:
         """Entries of all learnt arrays together."""
@@ -63,14 +68,13 @@ class Layout:
 
     def values(self, arrays: Mapping[str, Any]) -> list[FloatVector]:
         """Every learnt array in double precision; one that is not finite is refused."""
-        self.check_finite(arrays)
-        return [_flat(arrays[name], name, shape) for name, shape, _ in self.learnt]
+        found = [_flat(arrays[name], name, shape) for name, shape, _ in self.learnt]
+        _refuse_spoilt(name for (name, _, _), part in zip(self.learnt, found, strict=True) if not _finite(part))
+        return found
 
     def check_finite(self, arrays: Mapping[str, Any]) -> None:
         """Refuse a model with a NaN or an infinity among what is learnt; all such arrays are named."""
-        spoilt = [n for n, shape, _ in self.learnt if not bool(np.isfinite(_flat(arrays[n], n, shape)).all())]
-        if spoilt:
-            raise NotFinite(f"The model must be of finite numbers, and is not in {', '.join(spoilt)}.")
+        _refuse_spoilt(name for name, shape, _ in self.learnt if not _finite(_flat(arrays[name], name, shape)))
 
     def difference(self, received: list[FloatVector], trained: Mapping[str, Any]) -> list[FloatVector]:
         """``received - trained`` of every learnt array, in order; a reply of another shape is refused."""
@@ -105,6 +109,16 @@ def _flat(array: Any, name: str, shape: tuple[int, ...]) -> FloatVector:
     fits = values.shape == shape and values.dtype.name in FLOATS
     require(fits, f"array {name!r}", f"{values.dtype} {values.shape}", f"floats of shape {shape}")
     return np.asarray(values, dtype=np.float64).reshape(-1)
+
+
+def _finite(values: FloatVector) -> bool:
+    return bool(np.isfinite(values).all())
+
+
+def _refuse_spoilt(names: Iterable[str]) -> None:
+    spoilt = ", ".join(names)
+    if spoilt:
+        raise NotFinite(f"The model must be of finite numbers, and is not in {spoilt}.")
 
 
 def _size(shape: tuple[int, ...]) -> int:

@@ -336,7 +336,7 @@ def _schedule(rounds: int | None, releases: int | None, clients: int, cohort: in
 def _work(name: str, trust: Trust, mechanism: Mechanism) -> str:
     """What a client computes beside its update, in words; families of other packages may say nothing."""
     if trust is Trust.CENTRAL:
-        return "nothing: the server adds the noise"
+        return "nothing, for the server adds the noise"
     own = str(getattr(family(name), "work", "")) or "not said"
     if isinstance(mechanism, Projected):
         own = f"a rotation, then {own} that is kept"

@@ -133,6 +133,8 @@ def simulate(
                     account.record(charged)
                 sent += clients.size * collects.bytes_per_client
                 mean = collects.mean(w, clients, number)
+                if run.clips:
+                    mean = mean / run.clips[number]
                 v = training.momentum * v + mean
                 w = (w - training.lr * v).astype(np.float32)
                 _check_finite(w, number)

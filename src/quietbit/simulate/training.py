@@ -20,6 +20,9 @@ __all__ = ["Training"]
 class Training:
     """``lr`` is the server's step on the mean of the decoded updates, after momentum.
 
+    Where the clip moves, the step is in units of the clip of the round: a mean of updates that are all cut then moves
+    the model equally far wherever the clip is, and noise too, so that a start far off does not throw the model away.
+
     Clients take ``local_steps`` steps of size ``local_rate``. The model is scored at the end, every
     ``evaluate_every`` rounds (0: never), and after the rounds of ``evaluate_at``.
     """

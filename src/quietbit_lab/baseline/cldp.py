@@ -135,5 +135,6 @@ FAMILY = SearchedFamily(
     strength="design_epsilon",
     build=lambda ball, loss, choices: SampledCoefficient(ball, loss, choices.bits or 1),
     limits=lambda ball, choices: (LEAST_EPSILON, MOST_EPSILON),
+    work="a transform, and a few bits",
     baseline=True,
 )

@@ -199,5 +199,6 @@ FAMILY = SearchedFamily(
     strength="design_epsilon",
     build=_build,
     limits=lambda ball, choices: (LEAST_EPSILON, MOST_EPSILON),
+    work="normal vectors, and inner products with them",
     baseline=True,
 )

@@ -41,7 +41,7 @@ from quietbit.mechanism.base import (
     check_value,
     refuse_samples,
 )
-from quietbit.mechanism.family import Choices, SearchedFamily
+from quietbit.mechanism.family import Choices
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.release import Release
 from quietbit_lab.baseline.codebook import (
@@ -55,13 +55,13 @@ from quietbit_lab.baseline.codebook import (
     put,
 )
 from quietbit_lab.baseline.sphere import cap_edge, cap_moments, coordinate_variance, moment_slack
-from quietbit_lab.baseline.tilt import draw, tilt_release
+from quietbit_lab.baseline.tilt import cap_levels, draw, tilt_release
+from quietbit_lab.baseline.tuned import LEAST_EPSILON, MOST_EPSILON, TunedFamily
 
-__all__ = ["FAMILY", "MinimalRandomCoding", "best_cap", "cap_densities", "cap_levels"]
+__all__ = ["FAMILY", "MinimalRandomCoding", "best_cap", "cap_densities"]
 
 MOST_BITS = 12
 MOST_NORMALS = 2**27  # of all points: about a second, whoever described the mechanism
-LEAST_EPSILON, MOST_EPSILON = 1e-4, 16.0
 CAPS = np.exp(np.linspace(math.log(1e-7), math.log(0.5), 400))
 DRAW_STREAM = 0
 
@@ -152,17 +152,6 @@ class MinimalRandomCoding:
         return moment_slack(self.ball.dimension, second)
 
 
-def cap_levels(cap: float, epsilon: float) -> tuple[float, float]:
-    """PrivUnit's densities outside and inside a cap of this mass.
-
-    >>> cap_levels(0.5, math.log(3.0))
-    (0.5, 1.5)
-    """
-    factor = math.exp(-epsilon)
-    whole = cap + (1 - cap) * factor
-    return factor / whole, 1 / whole
-
-
 def cap_densities(inside: np.ndarray[tuple[int], np.dtype[np.bool_]], cap: float, epsilon: float) -> FloatVector:
     """N times the probability of every point: between `cap_levels`, and one on average."""
     low, high = cap_levels(cap, epsilon)
@@ -210,19 +199,21 @@ def best_cap(epsilon: float, bits: int, dimension: int) -> float:
     return float(CAPS[int(np.argmax(gains))])
 
 
-def _build(ball: Ball, loss: float, choices: Choices) -> MinimalRandomCoding:
+def _bits(ball: Ball, choices: Choices) -> int:
     """One byte, unless bits are chosen: fewer (the published comparison has one for each nat) are worse."""
     check_ball(ball, Norm.L2, "MMRC", 2, MOST_NORMALS // 2)
-    bits = choices.bits or min(8, (MOST_NORMALS // ball.dimension).bit_length() - 1)
-    return MinimalRandomCoding(ball, loss, bits, best_cap(loss, bits, ball.dimension))
+    return choices.bits or min(8, (MOST_NORMALS // ball.dimension).bit_length() - 1)
 
 
-FAMILY = SearchedFamily(
+def _usual(ball: Ball, loss: float, choices: Choices) -> float:
+    return best_cap(loss, _bits(ball, choices), ball.dimension)
+
+
+FAMILY = TunedFamily(
     "mmrc",
     (MinimalRandomCoding,),
     uses=("bits",),
-    strength="design_epsilon",
-    build=_build,
-    limits=lambda ball, choices: (LEAST_EPSILON, MOST_EPSILON),
-    baseline=True,
+    build=lambda ball, loss, share, choices: MinimalRandomCoding(ball, loss, _bits(ball, choices), share),
+    usual=_usual,
+    work="256 normal vectors, and inner products with them",
 )

@@ -45,18 +45,17 @@ from quietbit.mechanism.base import (
     check_value,
     refuse_samples,
 )
-from quietbit.mechanism.family import Choices, SearchedFamily
+from quietbit.mechanism.family import Choices
 from quietbit.mechanism.vector import VectorMVU
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.release import Release
 from quietbit_lab.baseline.codebook import check_ball, clipped, direction_of
-from quietbit_lab.baseline.mmrc import cap_levels
 from quietbit_lab.baseline.sphere import cap_moments, coordinate_variance, moment_slack, quantile
-from quietbit_lab.baseline.tilt import tilt_release
+from quietbit_lab.baseline.tilt import cap_levels, tilt_release
+from quietbit_lab.baseline.tuned import LEAST_EPSILON, MOST_EPSILON, TunedFamily, limit_gain
 
 __all__ = ["FAMILY", "FAMILY_G", "PrivUnit", "step_profile"]
 
-LEAST_EPSILON, MOST_EPSILON = 1e-4, 16.0
 MOST_ROWS = 65_536
 CAP_STREAM = 5
 
@@ -162,48 +161,48 @@ def _best_cap(epsilon: float, dimension: int) -> float:
 
 
 @lru_cache(maxsize=1024)
-def step_profile(epsilon: float) -> Profile:
-    """PrivUnitG's profile: the step between weights 1 and e^epsilon with the largest gain.
+def _best_step(epsilon: float) -> float:
+    from scipy.optimize import minimize_scalar
+
+    bounds = (math.log(1e-8), math.log(0.5))
+    found = minimize_scalar(
+        lambda log: -limit_gain(math.exp(log), epsilon), bounds=bounds, method="bounded", options={"xatol": 1e-10}
+    )
+    return math.exp(float(found.x))
+
+
+def step_profile(epsilon: float, share: float | None = None) -> Profile:
+    """PrivUnitG's profile: a step between weights 1 and e^epsilon, by default the one with the largest gain.
 
     >>> round(step_profile(1.0).gain_lower ** -2, 2)
     6.33
     """
-    from scipy.optimize import minimize_scalar
-
-    def gain(log: float) -> float:
-        low, high = cap_levels(math.exp(log), epsilon)
-        edge = float(ndtri(math.exp(log)))
-        return (high - low) * math.exp(-edge * edge / 2)
-
-    bounds = (math.log(1e-8), math.log(0.5))
-    found = minimize_scalar(lambda log: -gain(log), bounds=bounds, method="bounded", options={"xatol": 1e-10})
-    return Profile.from_weights([-float(ndtri(math.exp(found.x)))], [1.0, math.exp(epsilon)])
+    mass = _best_step(epsilon) if share is None else share
+    return Profile.from_weights([-float(ndtri(mass))], [1.0, math.exp(epsilon)])
 
 
-def _with_step(ball: Ball, loss: float, choices: Choices) -> VectorMVU:
-    return VectorMVU(step_profile(loss), ball, min(padded_size(ball.dimension), MOST_ROWS))
+def _with_step(ball: Ball, loss: float, share: float, choices: Choices) -> VectorMVU:
+    return VectorMVU(step_profile(loss, share), ball, min(padded_size(ball.dimension), MOST_ROWS))
 
 
-def _unit(ball: Ball, loss: float, choices: Choices) -> PrivUnit:
+def _usual(ball: Ball, loss: float, choices: Choices) -> float:
     check_ball(ball, Norm.L2, "PrivUnit", 2)
-    return PrivUnit(ball, loss, _best_cap(loss, ball.dimension))
+    return _best_cap(loss, ball.dimension)
 
 
-FAMILY = SearchedFamily(
+FAMILY = TunedFamily(
     "privunit",
     (PrivUnit,),
     uses=(),
-    strength="design_epsilon",
-    build=_unit,
-    limits=lambda ball, choices: (LEAST_EPSILON, MOST_EPSILON),
-    baseline=True,
+    build=lambda ball, loss, share, choices: PrivUnit(ball, loss, share),
+    usual=_usual,
+    work="a normal number per coordinate",
 )
-FAMILY_G = SearchedFamily(
+FAMILY_G = TunedFamily(
     "privunit-g",
     (VectorMVU,),
     uses=(),
-    strength="design_epsilon",
     build=_with_step,
-    limits=lambda ball, choices: (LEAST_EPSILON, MOST_EPSILON),
-    baseline=True,
+    usual=lambda ball, loss, choices: _best_step(loss),
+    work="a rotation, then a search among seeds of all coordinates",
 )

@@ -41,7 +41,7 @@ from quietbit.mechanism.base import (
     check_value,
     refuse_samples,
 )
-from quietbit.mechanism.family import Choices, SearchedFamily
+from quietbit.mechanism.family import Choices
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.release import Release
 from quietbit_lab.baseline.codebook import (
@@ -56,12 +56,12 @@ from quietbit_lab.baseline.codebook import (
 )
 from quietbit_lab.baseline.sphere import chi_mean, coordinate_variance, moment_slack, top_normals
 from quietbit_lab.baseline.tilt import draw, subset_levels, tilt_release
+from quietbit_lab.baseline.tuned import LEAST_EPSILON, MOST_EPSILON, TunedFamily
 
 __all__ = ["FAMILY", "RotatingSimplex", "best_closest"]
 
 MOST_BITS = 12
 MOST_WORK = 2**31  # multiplications of a rotation, d M^2: about a second, whoever described the mechanism
-LEAST_EPSILON, MOST_EPSILON = 1e-4, 16.0
 DRAW_STREAM = 0
 
 
@@ -189,20 +189,24 @@ def best_closest(epsilon: float, bits: int) -> int:
     return int(counts[np.argmax(means * (1 - factor) / (counts + (corners - counts) * factor))])
 
 
-def _build(ball: Ball, loss: float, choices: Choices) -> RotatingSimplex:
+def _bits(ball: Ball, choices: Choices) -> int:
     """One byte, unless bits are chosen: fewer (its authors take one for each nat) are worse and no shorter."""
     check_ball(ball, Norm.L2, "RRSC", 2, MOST_WORK // 4)
     room = min(ball.dimension.bit_length() - 1, ((MOST_WORK // ball.dimension).bit_length() - 1) // 2)
-    bits = choices.bits or min(8, room)
-    return RotatingSimplex(ball, loss, bits, best_closest(loss, bits))
+    return choices.bits or min(8, room)
 
 
-FAMILY = SearchedFamily(
-    "rrsc",
-    (RotatingSimplex,),
-    uses=("bits",),
-    strength="design_epsilon",
-    build=_build,
-    limits=lambda ball, choices: (LEAST_EPSILON, MOST_EPSILON),
-    baseline=True,
+def _build(ball: Ball, loss: float, share: float, choices: Choices) -> RotatingSimplex:
+    bits = _bits(ball, choices)
+    closest = min(max(round(share * 2**bits), 1), 2**bits - 1)
+    return RotatingSimplex(ball, loss, bits, closest)
+
+
+def _usual(ball: Ball, loss: float, choices: Choices) -> float:
+    bits = _bits(ball, choices)
+    return float(best_closest(loss, bits) / 2**bits)
+
+
+FAMILY = TunedFamily(
+    "rrsc", (RotatingSimplex,), uses=("bits",), build=_build, usual=_usual, work="a rotated simplex, orthogonalised"
 )

@@ -196,5 +196,6 @@ FAMILY = SearchedFamily(
     strength="design_epsilon",
     build=_build,
     limits=lambda ball, choices: (LEAST_EPSILON, MOST_EPSILON),
+    work="some eighty transforms, and a few bits",
     baseline=True,
 )

@@ -204,6 +204,7 @@ class _Family:
     kinds: tuple[type, ...] = (Staircase,)
     uses: tuple[str, ...] = ()
     strength: str = "design_epsilon"
+    work: str = "an exponential number per coordinate"
     baseline: bool = True
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> Staircase:

@@ -21,6 +21,8 @@ be below 2^-41; the place by less than 2^-60. Every probability is within e^s of
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from quietbit._typing import FloatVector
@@ -31,7 +33,7 @@ from quietbit.privacy.dominating import DominatingCurve
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.release import Release
 
-__all__ = ["MOST_CANDIDATES", "draw", "subset_levels", "tilt_curve", "tilt_release"]
+__all__ = ["MOST_CANDIDATES", "cap_levels", "draw", "subset_levels", "tilt_curve", "tilt_release"]
 
 UNIT = 2.0**44
 MEAN_ERROR = 2.0**-41
@@ -62,6 +64,17 @@ def subset_levels(candidates: int, chosen: int, epsilon: float) -> tuple[float, 
     factor = float(np.exp(-epsilon))
     whole = chosen + (candidates - chosen) * factor
     return candidates * factor / whole, candidates / whole
+
+
+def cap_levels(cap: float, epsilon: float) -> tuple[float, float]:
+    """PrivUnit's densities outside and inside a cap of this mass.
+
+    >>> cap_levels(0.5, math.log(3.0))
+    (0.5, 1.5)
+    """
+    factor = math.exp(-epsilon)
+    whole = cap + (1 - cap) * factor
+    return factor / whole, 1 / whole
 
 
 def tilt_curve(low: float, high: float, adjacency: Adjacency) -> PrivacyCurve:

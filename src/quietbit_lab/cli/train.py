@@ -29,8 +29,12 @@ LOOKS = 20  # scores along the way, unless asked for otherwise
 
 def train(
     task: Annotated[
-        str, typer.Option(metavar="NAME", help="digits, mnist, fashion-mnist, cifar10 or femnist.")
-    ] = "digits",
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="digits (unless said), mnist, fashion-mnist, cifar10, femnist, or module:function for your own.",
+        ),
+    ] = None,
     mechanism: Annotated[
         str,
         typer.Option(
@@ -104,7 +108,9 @@ def train(
     ] = "each-once",
     local_steps: Annotated[int, typer.Option(help="Gradient steps of a client per round.")] = 1,
     local_rate: Annotated[float, typer.Option(help="Their size, where there are several.")] = 0.1,
-    model: Annotated[str, typer.Option(metavar="NAME", help="linear, scatter or cnn; the paper's unless said.")] = "",
+    model: Annotated[
+        str, typer.Option(metavar="NAME", help="linear, scatter, cnn or efficientnet-head; the paper's unless said.")
+    ] = "",
     clients: Annotated[str, typer.Option(metavar="examples|writers", help="What a client is.")] = "",
     samples: Annotated[int, typer.Option(help="Examples per client, where clients are examples.")] = 1,
     least: Annotated[int, typer.Option(help="Leave out writers with fewer examples.")] = 1,
@@ -135,17 +141,19 @@ def train(
     """
     # Imported here, so that --help need not wait for numpy.
     from quietbit_lab.experiment.record import Setting, read_record
+    from quietbit_lab.task.own import check_named
     from quietbit_lab.task.registry import TaskSpec
 
     if repeat is not None:
         record_of = read_record(repeat)
         setting, spec = Setting.from_json(record_of["settings"]), TaskSpec.from_json(record_of["task"])
+        check_named(spec.name, task)
     else:
         if adjacency is None and mechanism == "none":
             adjacency = "zero-out"  # there is no guarantee that it could be part of
         if adjacency is None:
             raise InvalidParameter("adjacency must be given: zero-out or replace-one.")
-        spec = TaskSpec(task, model, clients, samples, least)
+        spec = TaskSpec(task or "digits", model, clients, samples, least)
         kept = int(keep) if keep is not None and keep.isdigit() else keep
         chosen = {
             "mechanism": mechanism, "clip": clip, "norm": norm, "adjacency": adjacency, "epsilon": epsilon,
@@ -177,6 +185,7 @@ def _train(
     from quietbit.simulate.loop import INTERRUPTED, TARGET
     from quietbit_lab.experiment import quick
     from quietbit_lab.experiment.record import run_record, save_record
+    from quietbit_lab.task.linear import LinearSoftmax
     from quietbit_lab.task.registry import build_task
 
     if device is not None:
@@ -194,7 +203,7 @@ def _train(
             last = _shown(point) if point is not None else last
             report(number / setting.training.rounds, f"round {number:,} of {setting.training.rounds:,}{last}")
 
-        if device is not None and spec.model != "cnn":
+        if device is not None and isinstance(problem, LinearSoftmax):
             run, kept = _as_a_whole(problem, setting, spec, device, show)
         else:
             run = quick.train(problem, setting.plan, setting.training, threads=threads, progress=show)

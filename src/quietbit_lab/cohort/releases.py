@@ -2,8 +2,9 @@
 
 Idea     a shortcut for experiments: the law of what `Uplink.receive` makes of a cohort's payloads, without payloads. A
          client's seed is never looked for; z is drawn from the density that an accepted seed has. Tests hold the
-         moments against `Uplink.send`.
-Symbols  rows: n clipped updates in units of the radius, (n, d); p = d padded; k kept rows; as in `mechanism/vector.py`.
+         moments against `Uplink.send`. Many cohorts at once, each of its own training, cost hardly more than one.
+Symbols  rows: n clipped updates in units of the radius, (n, d), or those of G cohorts, (G, n, d), which give (G, d);
+         p = d padded; k kept rows; as in `mechanism/vector.py`.
 """
 
 from __future__ import annotations
@@ -20,14 +21,32 @@ from quietbit.kernel.transform import padded_size, signs
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.vector import VectorMVU
 
-__all__ = ["bits_mean", "gaussian_mean", "kept_rows", "put_back", "vector_mean"]
+__all__ = [
+    "along_of",
+    "bits_mean",
+    "gaussian_mean",
+    "hadamard_matrix",
+    "kept_rows",
+    "put_back",
+    "sign_mean",
+    "vector_mean",
+]
 
 
 def gaussian_mean(rows: Any, noise_multiplier: float, generator: Any) -> Any:
     """The mean of rows with Gaussian noise each: the noises' sum is drawn at once."""
     torch = require_module("torch", "torch")
-    noise = torch.randn(rows.shape[1], generator=generator, device=rows.device)
-    return rows.mean(dim=0) + noise * (noise_multiplier / math.sqrt(rows.shape[0]))
+    found = rows.mean(dim=-2)
+    noise = torch.randn(found.shape, generator=generator, device=rows.device)
+    return found + noise * (noise_multiplier / math.sqrt(rows.shape[-2]))
+
+
+def sign_mean(rows: Any, noise_multiplier: float, generator: Any) -> Any:
+    """The mean of the signs of rows with Gaussian noise each, divided by the slope at zero."""
+    torch = require_module("torch", "torch")
+    chance = torch.special.ndtr(rows / noise_multiplier)
+    ones = (torch.rand(rows.shape, generator=generator, device=rows.device) < chance).sum(dim=-2)
+    return (2 * ones / rows.shape[-2] - 1) * (noise_multiplier * math.sqrt(math.pi / 2))
 
 
 def bits_mean(rows: Any, mechanism: InterpolatedMVU, generator: Any) -> Any:
@@ -39,22 +58,25 @@ def bits_mean(rows: Any, mechanism: InterpolatedMVU, generator: Any) -> Any:
     if mechanism.clamp:
         offset = offset.clamp(-0.5, 0.5)
     chance = torch.sigmoid(middle + slope * offset)
-    ones = (torch.rand(rows.shape, generator=generator, device=rows.device) < chance).sum(dim=0)
+    ones = (torch.rand(rows.shape, generator=generator, device=rows.device) < chance).sum(dim=-2)
     low, high = (mechanism.values / mechanism.ball.radius).tolist()
-    return low + (high - low) * ones / rows.shape[0]
+    return low + (high - low) * ones / rows.shape[-2]
 
 
 def vector_mean(rows: Any, mechanism: VectorMVU, generator: Any) -> Any:
     """The mean of the vector mechanism's releases of rows in the unit ball, decoded."""
     torch = require_module("torch", "torch")
-    places, y = kept_rows(rows, mechanism.keep, mechanism.rotation_seed, generator)
+    flat = rows.reshape(-1, rows.shape[-1])
+    places, y = kept_rows(flat, mechanism.keep, mechanism.rotation_seed, generator)
     length = y.norm(dim=1, keepdim=True)
     direction = y / length.clamp(min=1e-30)
     share = length.clamp(max=1.0)[:, 0].double()
-    along = _along(mechanism, share, generator).to(y.dtype)
+    along = along_of(mechanism, share, generator).to(y.dtype)
     z = torch.randn(y.shape, generator=generator, device=y.device)
     z += (along - (z * direction).sum(dim=1))[:, None] * direction
-    return put_back(z / mechanism.profile.gain_lower, places, rows.shape[1], mechanism.rotation_seed)
+    groups = rows.shape[0] if rows.dim() == 3 else 1
+    found = put_back(z / mechanism.profile.gain_lower, places, rows.shape[-1], mechanism.rotation_seed, groups)
+    return found if rows.dim() == 3 else found[0]
 
 
 def kept_rows(rows: Any, keep: int, seed: int, generator: Any, places: Any = None) -> tuple[Any, Any]:
@@ -73,17 +95,19 @@ def kept_rows(rows: Any, keep: int, seed: int, generator: Any, places: Any = Non
     return places, y / y.norm(dim=1, keepdim=True).clamp(min=1.0)
 
 
-def put_back(values: Any, places: Any, dimension: int, seed: int) -> Any:
-    """The mean of kept rows, scattered and rotated back."""
+def put_back(values: Any, places: Any, dimension: int, seed: int, groups: int = 1) -> Any:
+    """The means of ``groups`` equal groups of kept rows, scattered and rotated back: a row each."""
     torch = require_module("torch", "torch")
-    size, keep = padded_size(dimension), values.shape[1]
-    total = torch.zeros(size, device=values.device, dtype=values.dtype)
-    total.index_add_(0, places.reshape(-1), values.reshape(-1))
-    total *= math.sqrt(size / keep) / values.shape[0]
-    return (_hadamard(total[None])[0] * _sign_tensor(size, seed, str(total.device)))[:dimension]
+    (count, keep), size = values.shape, padded_size(dimension)
+    group = torch.arange(groups, device=values.device).repeat_interleave(count // groups)
+    total = torch.zeros(groups * size, device=values.device, dtype=values.dtype)
+    total.index_add_(0, (places + group[:, None] * size).reshape(-1), values.reshape(-1))
+    total *= math.sqrt(size / keep) / (count // groups)
+    rotated = _hadamard(total.reshape(groups, size)) * _sign_tensor(size, seed, str(total.device))
+    return rotated[:, :dimension]
 
 
-def _along(mechanism: VectorMVU, share: Any, generator: Any) -> Any:
+def along_of(mechanism: VectorMVU, share: Any, generator: Any) -> Any:
     """<u, z> of every client: a step by its mass, then a place inside it."""
     torch = require_module("torch", "torch")
     edges, levels = mechanism.profile.edges, mechanism.profile.levels
@@ -111,12 +135,13 @@ def _hadamard(rows: Any) -> Any:
     left = 1 << (size.bit_length() // 2)
     right = size // left
     square = rows.reshape(count, left, right)
-    first, second = _matrix(left, str(rows.device)), _matrix(right, str(rows.device))
+    first, second = hadamard_matrix(left, str(rows.device)), hadamard_matrix(right, str(rows.device))
     return (first @ (square @ second)).reshape(count, size)
 
 
 @lru_cache(maxsize=16)
-def _matrix(size: int, device: str) -> Any:
+def hadamard_matrix(size: int, device: str) -> Any:
+    """The orthonormal Hadamard matrix of a power of two, rows in natural order."""
     torch = require_module("torch", "torch")
     found = torch.ones((1, 1))
     while found.shape[0] < size:

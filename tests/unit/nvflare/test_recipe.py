@@ -46,8 +46,3 @@ def test_patterns_are_refused(recipe, tasks):
 def test_masked_sums_are_refused(recipe):
     with pytest.raises(InvalidParameter, match="sees every release"):
         add_privacy(recipe, {**CONFIG, "quietbit.trust": "secure-aggregation", "quietbit.threshold": 2})
-
-
-def test_a_clip_that_moves_is_refused(recipe):
-    with pytest.raises(InvalidParameter, match="left out over NVFlare, where nothing moves the clip"):
-        add_privacy(recipe, {**CONFIG, "quietbit.clip-quantile": 0.5})

@@ -1,0 +1,126 @@
+"""The pictures of the private head and of Figure 3, from the results that are kept: no training, a few seconds.
+
+python experiments/draw_frontier.py docs/images/figures
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quietbit.plot.figure import blank_figure, plain_axes, save_figure, shared_legend
+from quietbit.plot.palette import looks
+
+RESULTS = Path(__file__).parent / "results"
+NAMES = {
+    "vmvu": "vector mechanism",
+    "gaussian": "Gaussian, 32 bits",
+    "imvu": "I-MVU, one bit",
+    "sign": "SignSGD, one bit",
+}
+Row = dict[str, Any]
+
+
+def read(name: str) -> list[Row]:
+    """The lines of a file of results."""
+    found: list[Row] = json.loads((RESULTS / name).read_text())
+    return found
+
+
+def curves(axes: Any, rows: list[Row], names: dict[str, str], across: Callable[[Row], float]) -> None:
+    """Mean and deviation over seeds of every mechanism, over epsilon or whatever ``across`` says."""
+    for (name, label), look in zip(names.items(), looks([*NAMES])[: len(names)], strict=True):
+        mine = sorted((row for row in rows if row["mechanism"] == name), key=across)
+        if mine:
+            values = [100 * np.array(row["accuracies"]) for row in mine]
+            middle, spread = [value.mean() for value in values], [value.std() for value in values]
+            axes.errorbar([across(row) for row in mine], middle, yerr=spread, label=label, capsize=2, **look.line)
+
+
+def panel(figure: Any, place: tuple[int, int, int], title: str, ticks: list[float], low: float, high: float) -> Any:
+    """Axes with accuracy upwards and epsilon, by powers, to the right."""
+    axes = plain_axes(figure.add_subplot(*place), title, "epsilon", "test accuracy, %")
+    axes.set_xscale("log")
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+    axes.set_ylim(low, high)
+    return axes
+
+
+def head(rows: list[Row], out: Path) -> None:
+    """One release a client: from zero and from the public start, both adjacencies."""
+    figure = blank_figure(11.0, 3.8)
+    kinds = [("zero-out", False), ("zero-out", True), ("replace-one", False), ("replace-one", True)]
+    for place, (adjacency, started) in enumerate(kinds):
+        title = f"{adjacency}, {'public start' if started else 'from zero'}"
+        axes = panel(figure, (1, 4, place + 1), title, [1, 2, 4, 8], 10, 95)
+        mine = [row for row in rows if (row["adjacency"], row["started"]) == (adjacency, started)]
+        curves(axes, [row for row in mine if row["releases"] == 1], NAMES, lambda row: row["epsilon"])
+        axes.axhline(88.9, linestyle=":", color="grey", linewidth=1)
+    shared_legend(figure, figure.axes[0], "outside lower center")
+    save_figure(figure, out / "head-cifar10.svg")
+
+
+def releases(rows: list[Row], out: Path) -> None:
+    """The frontier: what taking part more often costs."""
+    figure = blank_figure(11.0, 3.8)
+    names = {name: NAMES[name] for name in ("vmvu", "gaussian", "imvu")}
+    for place, count in enumerate((1, 3, 10, 50)):
+        axes = panel(figure, (1, 4, place + 1), f"{count} release{'s' if count > 1 else ''}", [1, 4, 8], 10, 95)
+        mine = [row for row in rows if row["releases"] == count and row["adjacency"] == "zero-out"]
+        curves(axes, [row for row in mine if not row["started"]], names, lambda row: row["epsilon"])
+    shared_legend(figure, figure.axes[0], "outside lower center")
+    save_figure(figure, out / "frontier-releases.svg")
+
+
+def sizes(rows: list[Row], out: Path) -> None:
+    """The frontier: accuracy over the bytes of a payload."""
+    figure = blank_figure(10.0, 3.8)
+    for place, epsilon in enumerate((1, 4, 8)):
+        axes = plain_axes(
+            figure.add_subplot(1, 3, place + 1),
+            f"epsilon {epsilon}, zero-out",
+            "bytes of an update",
+            "test accuracy, %",
+        )
+        mine = [row for row in rows if row["epsilon"] == epsilon and row["adjacency"] == "zero-out"]
+        mine = [{**row, "mechanism": row["mechanism"].partition("-")[0]} for row in mine if not row["started"]]
+        curves(axes, [row for row in mine if row["releases"] == 1], NAMES, lambda row: row["bytes"])
+        axes.set_xscale("log")
+        axes.set_ylim(10, 95)
+    shared_legend(figure, figure.axes[0], "outside lower center")
+    save_figure(figure, out / "frontier-bytes.svg")
+
+
+def fig3(out: Path) -> None:
+    """Figure 3: the head alone over epsilon, and all parameters at epsilon 10."""
+    figure = blank_figure(9.0, 3.8)
+    private = [row for row in read("fig3-head.json") if row["mechanism"] != "none"]
+    axes = panel(figure, (1, 2, 1), "the head alone, 6,410 parameters", [1, 3, 10, 30, 100], 10, 85)
+    curves(axes, private, NAMES, lambda row: row["epsilon"])
+    axes.axhline(74.8, linestyle=":", color="grey", linewidth=1)
+    axes = panel(figure, (1, 2, 2), "all 36,479,194 parameters, epsilon 10, one seed", [10], 10, 85)
+    curves(
+        axes, [row for row in read("fig3-whole.json") if row["mechanism"] != "none"], NAMES, lambda row: row["epsilon"]
+    )
+    axes.axhline(78.7, linestyle=":", color="grey", linewidth=1)
+    shared_legend(figure, figure.axes[0], "outside lower center")
+    save_figure(figure, out / "fig3.svg")
+
+
+def main(out: Path) -> None:
+    """All four."""
+    rows = read("head-cifar10.json")
+    head(rows, out)
+    releases(rows, out)
+    sizes(rows, out)
+    fig3(out)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,110 @@
+"""Families with a share to choose: how many candidates, or how much of a sphere, count as near the update.
+
+Idea     papers choose the share (a cap, the k nearest corners) that is best for one purely private release. For
+         several releases, a delta, or zero-out neighbours another one is better, and a baseline deserves its best:
+         the share is tuned once for the target, on the law that all of these tend to in high dimension, and each
+         family is calibrated with that share and with its papers'; the smaller error counts.
+Symbols  q: share; (low, high): densities off and on it, high = e^eps low; in the limit the gain is (high - low)
+         phi(g), g the normal quantile of q.
+
+A poor search costs accuracy, never privacy: the account that meets the target is the mechanism's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import final
+
+from scipy.special import ndtri
+
+from quietbit._search import nearest_that_holds
+from quietbit._validate import InvalidParameter, finite_real
+from quietbit.mechanism.ball import Ball
+from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.family import Account, Choices, Target, largest_private
+from quietbit_lab.baseline.tilt import cap_levels, tilt_curve
+
+__all__ = ["LEAST_EPSILON", "MOST_EPSILON", "TunedFamily", "best_share", "limit_gain"]
+
+LEAST_EPSILON, MOST_EPSILON = 1e-4, 16.0
+LEAST_SHARE = 1e-5
+ROUGHLY = 1e-3  # of epsilon and of the share: the error is flat around its best share
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TunedFamily:
+    """A family of mechanisms with an epsilon and a share; ``usual`` is the share that its papers take.
+
+    ``build`` makes the mechanism of a ball, an epsilon, a share and choices; ``work`` says what a client computes.
+    """
+
+    name: str
+    kinds: tuple[type, ...]
+    uses: tuple[str, ...]
+    build: Callable[[Ball, float, float, Choices], Mechanism]
+    usual: Callable[[Ball, float, Choices], float]
+    work: str
+    strength: str = "design_epsilon"
+    baseline: bool = True
+
+    def given(self, ball: Ball, strength: float, choices: Choices) -> Mechanism:
+        """The mechanism of this epsilon with its usual share."""
+        each = finite_real(strength, "design_epsilon")
+        return self.build(ball, each, self.usual(ball, each, choices), choices)
+
+    def calibrated(self, ball: Ball, choices: Choices, target: Target, account: Account) -> Mechanism:
+        """The better of two: the share tuned for the target, and the usual one."""
+        tuned = best_share(target)
+        shares: tuple[Callable[[float], float], ...] = (
+            lambda loss: self.usual(ball, loss, choices),
+            lambda loss: tuned,
+        )
+        found = []
+        for share in shares:
+
+            def made(loss: float, share: Callable[[float], float] = share) -> Mechanism:
+                return self.build(ball, loss, share(loss), choices)
+
+            def measured(loss: float, made: Callable[[float], Mechanism] = made) -> float:
+                return account(made(loss))
+
+            found.append(made(largest_private(measured, LEAST_EPSILON, MOST_EPSILON, target.epsilon, self.name)))
+        return min(found, key=lambda one: one.error().squared)
+
+
+def limit_gain(share: float, epsilon: float) -> float:
+    """The gain in high dimension: that of a step under a normal law."""
+    low, high = cap_levels(share, epsilon)
+    edge = float(ndtri(share))
+    return (high - low) * math.exp(-edge * edge / 2) / math.sqrt(2 * math.pi)
+
+
+@lru_cache(maxsize=64)
+def best_share(target: Target) -> float:
+    """The share whose largest private epsilon has the largest gain."""
+    from scipy.optimize import minimize_scalar  # takes longer to import than all the rest
+
+    def gain(share: float) -> float:
+        def private(epsilon: float) -> bool:
+            try:
+                curve = tilt_curve(*cap_levels(share, epsilon), target.adjacency).repeat(target.releases)
+                return curve.epsilon_upper(target.delta) <= target.epsilon
+            except InvalidParameter:  # too revealing for any account
+                return False
+
+        if not private(LEAST_EPSILON):
+            return 0.0
+        most = nearest_that_holds(private, LEAST_EPSILON, MOST_EPSILON, relative=ROUGHLY, by_ratio=True)
+        return limit_gain(share, most)
+
+    found = minimize_scalar(
+        lambda log: -gain(math.exp(log)),
+        bounds=(math.log(LEAST_SHARE), math.log(0.5)),
+        method="bounded",
+        options={"xatol": 10 * ROUGHLY},
+    )
+    return math.exp(float(found.x))

@@ -1,0 +1,97 @@
+"""Features computed once and kept on disk.
+
+Idea     what turns images into features is fixed and public, and slow. The cache is a plain .npy file with a note
+         beside it: what the features depend on (a *seal*), and a checksum of the content. A file that fails either is
+         computed anew. Neither file is ever half written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quietbit._files import cache_folder, write_json, write_whole
+from quietbit._validate import QuietbitError
+from quietbit_lab.task.dataset import Dataset, Examples
+
+__all__ = ["Report", "featured"]
+
+Report: TypeAlias = Callable[[float, str], None]
+Compute: TypeAlias = Callable[[NDArray[Any]], NDArray[np.float32]]
+CHECKED = 8000  # examples read at once
+
+
+def featured(
+    dataset: Dataset,
+    compute: Compute,
+    how: str,
+    *,
+    kind: str,
+    batch: int,
+    prefix: str = "",
+    report: Report | None = None,
+    folder: Path | None = None,
+) -> Dataset:
+    """The data set with ``compute``'s features in place of images, from the cache where they are there.
+
+    ``how`` says all that they depend on beside the images; ``kind`` names them in messages, ``prefix`` in file names.
+    """
+    tell, place = report or (lambda *_: None), folder or cache_folder("features")
+    parts = []
+    for split, examples in (("train", dataset.train), ("test", dataset.test)):
+        name = f"{prefix}{dataset.name}-{split}"
+        path, note = place / f"{name}.npy", place / f"{name}.json"
+        seal = _seal(how, examples.inputs)
+        if not _valid(path, note, seal):
+            _write(path, note, seal, examples.inputs, compute, batch, lambda share, words: tell(share, words), kind)
+        parts.append(Examples(np.load(path, mmap_mode="r"), examples.labels))
+    return Dataset(dataset.name, dataset.classes, parts[0], parts[1], dataset.writers)
+
+
+def _write(
+    path: Path, note: Path, seal: str, images: NDArray[Any], compute: Compute, batch: int, report: Report, kind: str
+) -> None:
+    shape = (images.shape[0], *compute(images[:1]).shape[1:])
+    digest = hashlib.sha256()
+
+    def write(file: IO[bytes]) -> None:
+        head = {"descr": "<f4", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, head)
+        for start in range(0, images.shape[0], batch):
+            block = compute(images[start : start + batch]).astype("<f4", copy=False).tobytes()
+            digest.update(block)
+            file.write(block)
+            done = min(images.shape[0], start + batch)
+            report(done / images.shape[0], f"{kind} features of {path.stem}, {done:,} of {images.shape[0]:,}")
+
+    note.unlink(missing_ok=True)
+    write_whole(path, write)
+    write_json(
+        note, {"images": seal, "features": digest.hexdigest(), "shape": list(shape), "bytes": path.stat().st_size}
+    )
+
+
+def _valid(path: Path, note: Path, seal: str) -> bool:
+    """Whether the cache holds the features of these images, to the last byte."""
+    try:
+        said = json.loads(note.read_text())
+        if said["images"] != seal or path.stat().st_size != said["bytes"]:
+            return False
+        features = np.load(path, mmap_mode="r")
+        digest = hashlib.sha256()
+        for start in range(0, features.shape[0], CHECKED):
+            digest.update(features[start : start + CHECKED].tobytes())
+        return bool(digest.hexdigest() == said["features"])
+    except (OSError, ValueError, KeyError, TypeError, QuietbitError):
+        return False
+
+
+def _seal(how: str, images: NDArray[Any]) -> str:
+    """What the features depend on: the images, and how they are made."""
+    return hashlib.sha256(f"{how}:{images.shape}".encode() + np.ascontiguousarray(images).tobytes()).hexdigest()

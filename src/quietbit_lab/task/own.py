@@ -1,0 +1,67 @@
+"""A task of one's own: a function, named on the command line, that makes a problem.
+
+Idea     ``module:function`` names a function of an installed module, or of one in the working folder. It is called with
+         ``seed`` and returns a `quietbit.simulate.Problem`: clients, their clipped updates, a start and a score.
+         Importing a module runs it, so that a name counts only where a person gave it: a record or a sweep file that
+         names one is refused unless the command line names the same.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+from quietbit._validate import InvalidParameter, QuietbitError, require
+from quietbit.simulate.problem import Problem
+
+__all__ = ["check_named", "is_own", "own_problem"]
+
+
+def is_own(name: str) -> bool:
+    """Whether a task's name is ``module:function``.
+
+    >>> is_own("my_task:make"), is_own("digits")
+    (True, False)
+    """
+    module, colon, function = name.partition(":")
+    return bool(colon) and function.isidentifier() and all(part.isidentifier() for part in module.split("."))
+
+
+def check_named(name: str, given: str | None) -> None:
+    """Refuse code that a file names and the command line does not."""
+    if is_own(name) and name != given:
+        raise InvalidParameter(
+            f"task must be named on the command line too, as --task {name}: a file alone does not make code run."
+        )
+
+
+def own_problem(name: str, seed: int) -> Problem:
+    """What the function makes, checked to be a problem; a failure is said in one sentence."""
+    module, _, function = name.partition(":")
+    found: Any = getattr(_imported(name, module), function, None)
+    require(callable(found), "task", name, f"a function of the module {module}")
+    try:
+        problem: Any = found(seed=seed)
+    except QuietbitError:
+        raise
+    except Exception as error:
+        raise QuietbitError(f"The task {name} failed: {type(error).__name__}: {str(error).rstrip('.')}.") from error
+    rule = "a Problem (name, dimension, sizes, initial, updates, evaluate)"
+    require(isinstance(problem, Problem), f"result of {name}", type(problem).__name__, rule)
+    made: Problem = problem
+    return made
+
+
+def _imported(name: str, module: str) -> Any:
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.append(here)  # last: nothing installed can be hidden by a file of the working folder
+    try:
+        return importlib.import_module(module)
+    except Exception as error:
+        said = f"{type(error).__name__}: {str(error).rstrip('.')}"
+        raise InvalidParameter(
+            f"task must be module:function with a module that imports, got {name!r} ({said})."
+        ) from error

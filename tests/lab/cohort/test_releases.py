@@ -1,0 +1,92 @@
+"""Means drawn from the mechanisms' laws against means of real payloads."""
+
+import numpy as np
+import pytest
+
+from quietbit import Ball, calibrate
+from quietbit.kernel.rng import seeded_rng
+from quietbit.mechanism.additive import Sign
+from quietbit.wire.uplink import Uplink
+from quietbit_lab.cohort.releases import bits_mean, gaussian_mean, kept_rows, sign_mean, vector_mean
+
+torch = pytest.importorskip("torch")
+DIMENSION, CLIENTS, DRAWS, COHORTS = 24, 8, 4000, 60
+Z = 6.11  # two-sided 1e-9 for one normal statistic
+WORDS = {"epsilon": 3.0, "delta": 1e-5, "adjacency": "zero-out", "releases": 1}
+
+
+def mechanism_of(name, **more):
+    return calibrate(name, ball=Ball("l2", 1.0, DIMENSION), **WORDS, **more).mechanism
+
+
+def rows_of(count=CLIENTS, seed=0):
+    """Updates around one direction, half of them well inside the ball."""
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(count, DIMENSION)) + 2 * np.eye(DIMENSION)[0]
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    rows[::2] *= 0.4
+    return (0.999 * rows).astype(np.float32)
+
+
+def drawn(name, mechanism, rows, draws, seed):
+    """Means of ``draws`` cohorts, all at once: (draws, d)."""
+    generator = torch.Generator().manual_seed(seed)
+    many = torch.from_numpy(rows).expand(draws, *rows.shape)
+    if name == "vmvu":
+        return vector_mean(many, mechanism, generator).numpy()
+    if name == "imvu":
+        return bits_mean(many, mechanism, generator).numpy()
+    noise = mechanism.inner.noise_multiplier if isinstance(mechanism, Sign) else mechanism.noise_multiplier
+    return (sign_mean if isinstance(mechanism, Sign) else gaussian_mean)(many, noise, generator).numpy()
+
+
+def sent(mechanism, rows, cohorts, seed):
+    """The same through payloads: (cohorts, d)."""
+    uplink, words = Uplink(mechanism), seeded_rng(seed)
+    found = []
+    for _ in range(cohorts):
+        payloads = [uplink.send(row, rng=words) for row in rows]
+        found.append(np.asarray(uplink.receive(payloads)))
+    return np.stack(found)
+
+
+def apart(one, other):
+    """The largest difference of means and of second moments along fixed directions, in standard errors."""
+    worst = 0.0
+    axes = np.vstack([np.eye(DIMENSION)[:3], np.ones(DIMENSION) / np.sqrt(DIMENSION)])
+    for axis in axes:
+        for power in (1, 2):
+            a, b = (one @ axis) ** power, (other @ axis) ** power
+            worst = max(worst, abs(a.mean() - b.mean()) / np.sqrt(a.var() / a.size + b.var() / b.size))
+    return worst
+
+
+@pytest.mark.parametrize("name", ["vmvu", "imvu", "gaussian", "sign"])
+def test_means_have_the_moments_of_real_payloads(name):
+    """Eight statistics a mechanism; each beyond Z by chance once in a billion."""
+    mechanism, rows = mechanism_of(name), rows_of()
+    law = drawn(name, mechanism, rows, DRAWS, 1)
+    real = sent(mechanism, rows, COHORTS, 2)
+    if name == "sign":
+        real = real / mechanism.slope_at_zero
+    assert apart(law, real) < Z
+    assert apart(law, real * 2 + 0.5) > Z  # the test can fail
+
+
+def test_cohorts_side_by_side_do_not_mix():
+    """A cohort of zeros beside one of large updates keeps its mean at zero."""
+    mechanism = mechanism_of("vmvu")
+    rows = torch.from_numpy(np.stack([np.zeros((CLIENTS, DIMENSION), dtype=np.float32), rows_of()]))
+    found = torch.stack([vector_mean(rows, mechanism, torch.Generator().manual_seed(seed)) for seed in range(100)])
+    zero, other = found[:, 0, 0].numpy(), found[:, 1, 0].numpy()
+    assert abs(zero.mean()) < Z * zero.std() / 10
+    assert abs(other.mean()) > Z * other.std() / 10
+
+
+def test_kept_rows_are_the_rotations_coordinates():
+    rows = torch.from_numpy(rows_of())
+    places, values = kept_rows(rows, 8, 3, torch.Generator().manual_seed(0))
+    again = kept_rows(rows, 8, 3, torch.Generator().manual_seed(5), places)[1]
+    assert torch.equal(values, again)
+    assert bool((values.norm(dim=1) <= 1 + 1e-5).all())
+    assert bool((places // 4 == torch.arange(8)).all())  # one of each stratum of 32 / 8 places

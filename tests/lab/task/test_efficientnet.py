@@ -1,0 +1,178 @@
+"""The pre-trained network's features: an independent network beside it, and the published weights where they are."""
+
+import numpy as np
+import pytest
+
+from quietbit_lab.task.dataset import DamagedData, Dataset, Examples, MissingData
+from quietbit_lab.task.efficientnet import FEATURES, LENGTH, NAMED, EfficientNetLite0, directions, read_efficientnet
+from quietbit_lab.task.linear import LinearSoftmax
+from quietbit_lab.task.registry import TaskSpec
+
+torch = pytest.importorskip("torch")
+# kernel, stride, widening, channels out: the published table of EfficientNet-Lite0's sixteen blocks
+BLOCKS = [(3, 1, 1, 16), (3, 2, 6, 24), (3, 1, 6, 24), (5, 2, 6, 40), (5, 1, 6, 40)]
+BLOCKS += [(3, 2, 6, 80), *[(3, 1, 6, 80)] * 2, *[(5, 1, 6, 112)] * 3]
+BLOCKS += [(5, 2, 6, 192), *[(5, 1, 6, 192)] * 3, (3, 1, 6, 320)]
+
+
+def random_weights():
+    """Weights of the right shapes that keep activations of order one."""
+    rng, found = np.random.default_rng(0), {}
+
+    def conv(name, out, into, side):
+        found[f"{name}.weight"] = (rng.normal(size=(out, into, side, side)) / np.sqrt(into * side**2)).astype("f4")
+
+    def norm(name, size):
+        found[f"{name}.weight"], found[f"{name}.bias"] = np.full(size, 1.5, "f4"), np.full(size, 0.3, "f4")
+        found[f"{name}.running_mean"], found[f"{name}.running_var"] = np.zeros(size, "f4"), np.ones(size, "f4")
+
+    conv("_conv_stem", 32, 3, 3)
+    norm("_bn0", 32)
+    into = 32
+    for place, (side, _, widening, out) in enumerate(BLOCKS):
+        name, wide = f"_blocks.{place}", into * widening
+        if widening > 1:
+            conv(f"{name}._expand_conv", wide, into, 1)
+            norm(f"{name}._bn0", wide)
+        conv(f"{name}._depthwise_conv", wide, 1, side)
+        norm(f"{name}._bn1", wide)
+        conv(f"{name}._project_conv", out, wide, 1)
+        norm(f"{name}._bn2", out)
+        into = out
+    conv("_conv_head", 1280, 320, 1)
+    norm("_bn1", 1280)
+    found["_fc.weight"] = rng.normal(size=(1000, 1280)).astype("f4")
+    return found
+
+
+def by_modules(weights, x):
+    """The same network out of torch's own modules, padded by the rule of the framework it was trained in."""
+
+    def conv(x, name, stride):
+        weight = torch.from_numpy(weights[f"{name}.weight"])
+        side, size = weight.shape[-1], x.shape[-1]
+        whole = max(side - stride, 0) if size % stride == 0 else max(side - size % stride, 0)
+        layer = torch.nn.Conv2d(x.shape[1], len(weight), side, stride, groups=x.shape[1] // weight.shape[1], bias=False)
+        layer.weight.data = weight
+        return layer(torch.nn.ZeroPad2d((whole // 2, whole - whole // 2) * 2)(x))
+
+    def norm(x, name):
+        layer = torch.nn.BatchNorm2d(x.shape[1], eps=1e-3)
+        keys = ("weight", "bias", "running_mean", "running_var")
+        layer.load_state_dict({key: torch.from_numpy(weights[f"{name}.{key}"]) for key in keys}, strict=False)
+        return layer.eval()(x)
+
+    cut = torch.nn.ReLU6()
+    x, into = cut(norm(conv(x, "_conv_stem", 2), "_bn0")), 32
+    for place, (_, stride, widening, out) in enumerate(BLOCKS):
+        name, y = f"_blocks.{place}", x
+        if widening > 1:
+            y = cut(norm(conv(y, f"{name}._expand_conv", 1), f"{name}._bn0"))
+        y = cut(norm(conv(y, f"{name}._depthwise_conv", stride), f"{name}._bn1"))
+        y = norm(conv(y, f"{name}._project_conv", 1), f"{name}._bn2")
+        x = x + y if stride == 1 and into == out else y
+        into = out
+    return torch.nn.AdaptiveAvgPool2d(1)(cut(norm(conv(x, "_conv_head", 1), "_bn1"))).flatten(1)
+
+
+@pytest.fixture(scope="module")
+def network():
+    return EfficientNetLite0(random_weights())
+
+
+def images(count=2, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+
+
+def test_channels_are_those_of_the_same_network_made_of_modules(network):
+    planes = torch.from_numpy(images().transpose(0, 3, 1, 2).copy()).float()
+    large = torch.nn.Upsample((224, 224), mode="bicubic")(planes).clamp(0, 255)
+    with torch.no_grad():
+        wanted = by_modules(network.weights, (large - 127) / 128).numpy()
+    found = network.channels(images()).numpy()
+    np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4)
+    assert found.std() > 0.01
+
+
+def test_features_have_one_length_and_know_no_left_and_right(network):
+    found = network.features(images())
+    assert found.shape == (2, FEATURES)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), LENGTH, rtol=1e-5)
+    np.testing.assert_allclose(network.features(images()[:, :, ::-1]), found, atol=2e-4)
+    assert np.abs(found[0] - found[1]).max() > 0.01
+
+
+def test_a_head_starts_where_it_is_told(network):
+    start = network.start()
+    assert start.shape == (10 * (FEATURES + 1),)
+    assert (start[-10:] == 0).all()
+    labels = np.arange(10)
+    inputs = np.zeros((10, FEATURES), dtype=np.float32)
+    data = Dataset("toy", 10, Examples(inputs, labels), Examples(inputs, labels))
+    from quietbit import InvalidParameter
+    from quietbit_lab.task.dataset import Partition
+
+    problem = LinearSoftmax(data, Partition.one_each(10), start)
+    np.testing.assert_array_equal(problem.initial(0), start)
+    problem.initial(0)[:] = 5
+    np.testing.assert_array_equal(problem.initial(0), start)  # a copy each time
+    for wrong in (start[:-1], start * np.float32(np.nan)):
+        with pytest.raises(InvalidParameter):
+            LinearSoftmax(data, Partition.one_each(10), wrong)
+
+
+def test_directions_are_orthonormal_and_the_largest_first():
+    rows = np.random.default_rng(1).normal(size=(30, 12)) * np.arange(12, 0, -1)
+    found = directions(rows, 5)
+    np.testing.assert_allclose(found.T @ found, np.eye(5), atol=1e-5)
+    spread = ((rows - rows.mean(axis=0)) @ found).std(axis=0)
+    assert (np.diff(spread) < 0).all()
+
+
+def test_names_stand_for_classes_of_their_own():
+    flat = [place for named in NAMED for place in named]
+    assert len(NAMED) == 10
+    assert len(set(flat)) == len(flat)
+    assert min(flat) >= 0
+    assert max(flat) < 1000
+
+
+def test_damaged_weights_are_refused(tmp_path):
+    with pytest.raises(MissingData):
+        read_efficientnet(tmp_path)
+    (tmp_path / "efficientnet_lite0").mkdir()
+    path = tmp_path / "efficientnet_lite0" / "weights.npz"
+    path.write_bytes(b"no zip")
+    with pytest.raises(DamagedData):
+        read_efficientnet(tmp_path)
+    whole = random_weights()
+    for change in ({"_fc.weight": whole["_fc.weight"][:9]}, {"_bn0.bias": whole["_bn0.bias"] * np.nan}):
+        np.savez(path, **{**whole, **change})
+        with pytest.raises(DamagedData):
+            read_efficientnet(tmp_path)
+
+
+@pytest.mark.needs_shared
+def test_the_published_weights_name_cifars_images(shared_data):
+    """Zero-shot, with no training at all, half of sixteen images are right; by chance seven or more are once in 1e3."""
+    if not (shared_data / "efficientnet_lite0").is_dir():
+        pytest.skip("the weights are not there")
+    from quietbit_lab.task.dataset import load_packed
+
+    planes = load_packed(shared_data / "cifar10" / "test_batch.npy.xz", (3, 10000, 32, 32))[:, :16]
+    planes = planes.cumsum(2, dtype=np.uint8).cumsum(3, dtype=np.uint8)
+    pixels = np.stack([planes[1] + planes[0], planes[0], planes[2] + planes[0]], axis=-1)
+    with np.load(shared_data / "cifar10" / "labels.npz") as kept:
+        labels = kept["test"][:16]
+    network = read_efficientnet(shared_data)
+    start = network.start()[: 10 * FEATURES].reshape(10, FEATURES)
+    right = int(((network.features(pixels) @ start.T).argmax(axis=1) == labels).sum())
+    assert right >= 8
+
+
+def test_words():
+    from quietbit import InvalidParameter
+
+    assert TaskSpec("cifar10", "efficientnet-head").model == "efficientnet-head"
+    with pytest.raises(InvalidParameter):
+        TaskSpec("mnist", "efficientnet-head")
