@@ -15,6 +15,7 @@ import argparse
 import itertools
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ import torch
 from quietbit import Ball, calibrate
 from quietbit_lab.cohort.releases import bits_mean, gaussian_mean, kept_rows, put_back, sign_mean, vector_mean
 
-DELTA, MOMENTUM, COHORT, CLASSES, LENGTH = 1e-5, 0.5, 500, 10, 6.0
+DELTA, MOMENTUM, COHORT, ROUNDS, CLASSES, LENGTH = 1e-5, 0.5, 500, 100, 10, 6.0
 HELD_OUT, HEADER, SEED = 5000, 56, 8  # images that choose; bytes of a payload's head, and of a client's places
 STEPS = tuple(0.02 * 2**place for place in range(10))
 CLIPS = (1.0, 2.0, 4.0)
@@ -110,20 +111,20 @@ def mean_of(name: str, cell: dict[str, Any], dimension: int) -> tuple[Any, dict[
     return projected, facts
 
 
-def train(heads: Heads, mean: Any, settings: list[Any], epochs: int, seed: int, clients: int) -> Any:
+def train(heads: Heads, mean: Any, settings: list[Any], epochs: int, seed: int, clients: int, cohort: int) -> Any:
     """Weights at the end and their mean over the last half, (2, G, K, F + 1); the step falls to a tenth."""
     device, count = heads.device, len(settings)
     generator = torch.Generator(device).manual_seed(seed)
     clips, steps, starts = (torch.tensor(part, device=device) for part in zip(*settings, strict=True))
     weights = starts[:, None, None] * heads.start
     speed, late = torch.zeros_like(weights), torch.zeros_like(weights)
-    each = clients // COHORT
+    each = clients // cohort
     rounds, order = epochs * each, torch.empty(0)
     for number in range(rounds):
         place = number % each
         if place == 0:
             order = torch.rand((count, clients), generator=generator, device=device).argsort(dim=1)
-        rows = heads.rows(weights, order[:, place * COHORT : (place + 1) * COHORT], clips)
+        rows = heads.rows(weights, order[:, place * cohort : (place + 1) * cohort], clips)
         speed = MOMENTUM * speed + mean(rows, generator).reshape(weights.shape)
         weights = weights - steps[:, None, None] * (1 - 0.9 * number / rounds) * speed
         if number >= rounds // 2:
@@ -131,28 +132,30 @@ def train(heads: Heads, mean: Any, settings: list[Any], epochs: int, seed: int, 
     return torch.stack((weights, late / (rounds - rounds // 2)))
 
 
-def line(heads: Heads, name: str, cell: dict[str, Any]) -> dict[str, Any]:
-    """Choose on the held-out images, report on the test images."""
-    mean, facts = mean_of(name, cell, heads.dimension)
+def line(heads: Heads, name: str, cell: dict[str, Any], steps: Sequence[float], clients: int | None) -> dict[str, Any]:
+    """Choose on the held-out images, report on the test images; ``clients`` are the first of them, in 100 rounds."""
+    mean, facts = mean_of(name, {key: cell[key] for key in ("epsilon", "adjacency", "releases")}, heads.dimension)
     epochs, everyone = int(cell["releases"]), heads.train.shape[0]
     held = min(HELD_OUT, everyone // 10)
-    most = max(1, int(ENTRIES / (COHORT * heads.dimension)))
+    choosing, reporting = (everyone - held, everyone) if clients is None else (clients, clients)
+    cohort = COHORT if clients is None else clients // ROUNDS
+    most = max(1, int(ENTRIES / (cohort * heads.dimension)))
     started = bool(heads.start.any())
-    triples = list(itertools.product(CLIPS[:2] if started else CLIPS, STEPS, STARTS if started else (0.0,)))
-    tries = CHOOSING if epochs < 10 else 1
+    triples = list(itertools.product(CLIPS[:2] if started else CLIPS, steps, STARTS if started else (0.0,)))
+    tries = CHOOSING if epochs < 10 and clients is None else 1
     triples *= tries
     scores = []
     for start in range(0, len(triples), most):
-        found = train(heads, mean, triples[start : start + most], epochs, 1000 + start, everyone - held)
+        found = train(heads, mean, triples[start : start + most], epochs, 1000 + start, choosing, cohort)
         inputs, labels = heads.train[everyone - held :], heads.labels[everyone - held :]
         scores.append(np.stack([heads.accuracies(part, inputs, labels) for part in found]))
     table = np.concatenate(scores, axis=1).reshape(2, tries, -1).mean(axis=1)
     averaged, place = np.unravel_index(int(table.argmax()), table.shape)
     clip, step, begin = triples[place]
-    found = train(heads, mean, [triples[place]] * REPORTING, epochs, 1, everyone)
+    found = train(heads, mean, [triples[place]] * REPORTING, epochs, 1, reporting, cohort)
     got = heads.accuracies(found[averaged], heads.test, heads.test_labels)
     chosen = {"clip": clip, "step": step, "start": begin, "averaged": bool(averaged), "validation": float(table.max())}
-    edge = step in (STEPS[0], STEPS[-1])
+    edge = step in (steps[0], steps[-1])
     return {"mechanism": name, **cell, **facts, **chosen, "edge": edge, "accuracies": got.tolist()}
 
 
@@ -171,6 +174,8 @@ def main() -> None:
     parser.add_argument("--mechanism", nargs="*", default=["vmvu", "gaussian", "imvu"])
     parser.add_argument("--adjacency", nargs="*", default=["zero-out", "replace-one"])
     parser.add_argument("--start", action="store_true", help="begin with the public classifier's rows of the names")
+    parser.add_argument("--clients", type=int, nargs="*", default=[None], help="so many of the images; all unless said")
+    parser.add_argument("--steps", type=float, nargs="*", default=list(STEPS), help="to choose from, increasing")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     torch.set_float32_matmul_precision("high")
@@ -178,10 +183,11 @@ def main() -> None:
     for turn, features in itertools.product(given.turn, given.features):
         heads = Heads(given.file, turn, features, given.device, given.start)
         say(f"{turn} {features}: {heads.dimension:,} parameters")
-        for releases, adjacency, epsilon, name in itertools.product(
-            given.releases, given.adjacency, given.epsilon, given.mechanism
+        for clients, releases, adjacency, epsilon, name in itertools.product(
+            given.clients, given.releases, given.adjacency, given.epsilon, given.mechanism
         ):
             cell = {"epsilon": epsilon, "adjacency": adjacency, "releases": releases}
+            cell |= {} if clients is None else {"clients": clients}
             what = {"turn": turn, "features": heads.width - 1, "started": given.start}
             if name == "none" and (epsilon, adjacency) != (given.epsilon[0], given.adjacency[0]):
                 continue
@@ -192,7 +198,7 @@ def main() -> None:
             if time.monotonic() - BEGAN > 60 * given.minutes:
                 say("time is up")
                 return
-            done.append(what | line(heads, name, cell))
+            done.append(what | line(heads, name, cell, given.steps, clients))
             given.out.parent.mkdir(parents=True, exist_ok=True)
             given.out.write_text(json.dumps(done, indent=1))
             last, got = done[-1], 100 * np.array(done[-1]["accuracies"])

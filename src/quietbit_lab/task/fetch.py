@@ -48,12 +48,13 @@ def fetch(name: str, folder: Path, report: Report) -> Path:
     with tempfile.TemporaryDirectory() as place:
         work = Path(place)
         (work / name).mkdir()
-        bring, check = {
+        ways: dict[str, tuple[Callable[[Path, Report], None], Callable[[Path], object]]] = {
             "mnist": (_mnist, load_mnist),
             "cifar10": (_cifar10, load_cifar10),
             "fashion-mnist": (_fashion, load_fashion_mnist),
             "efficientnet_lite0": (_efficientnet, read_efficientnet),
-        }[name]
+        }
+        bring, check = ways[name]
         bring(work, report)
         report(0.9, "verifying")
         check(work)

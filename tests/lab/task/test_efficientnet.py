@@ -154,20 +154,20 @@ def test_damaged_weights_are_refused(tmp_path):
 
 @pytest.mark.needs_shared
 def test_the_published_weights_name_cifars_images(shared_data):
-    """Zero-shot, with no training at all, half of sixteen images are right; by chance seven or more are once in 1e3."""
+    """With no training at all five of eight images are right or more; guesses would be once in two thousand."""
     if not (shared_data / "efficientnet_lite0").is_dir():
         pytest.skip("the weights are not there")
     from quietbit_lab.task.dataset import load_packed
 
-    planes = load_packed(shared_data / "cifar10" / "test_batch.npy.xz", (3, 10000, 32, 32))[:, :16]
+    planes = load_packed(shared_data / "cifar10" / "test_batch.npy.xz", (3, 10000, 32, 32))[:, :8]
     planes = planes.cumsum(2, dtype=np.uint8).cumsum(3, dtype=np.uint8)
     pixels = np.stack([planes[1] + planes[0], planes[0], planes[2] + planes[0]], axis=-1)
     with np.load(shared_data / "cifar10" / "labels.npz") as kept:
-        labels = kept["test"][:16]
+        labels = kept["test"][:8]
     network = read_efficientnet(shared_data)
     start = network.start()[: 10 * FEATURES].reshape(10, FEATURES)
     right = int(((network.features(pixels) @ start.T).argmax(axis=1) == labels).sum())
-    assert right >= 8
+    assert right >= 5
 
 
 def test_words():

@@ -19,7 +19,7 @@ from quietbit.secagg.plan import masked_size
 from quietbit.simulate.client_rng import seeded_client_rng
 from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink
-from unit.flower.kit import DIMENSION, RUN, ledger, model
+from unit.flower.kit import DIMENSION, RUN, be_the_server, ledger, model
 from unit.flower.secure_kit import ACTIVE, CONFIG, NODES, SUM, Room, asking, flat, questions, run, shift, stepped
 from unit.node.makers import write_policy
 
@@ -148,8 +148,11 @@ class Owned(Room):
 
 
 def one_round(room, strategy, number=1):
+    be_the_server()
     replies = room.send_and_receive(strategy.configure_train(number, model(), ConfigRecord({}), room))
-    return strategy.aggregate_train(number, replies)[0], strategy.report().rounds[-1]
+    found, _ = strategy.aggregate_train(number, replies)
+    entry = strategy.report().rounds[-1]
+    return None if entry.skipped else found, entry
 
 
 def test_nodes_of_owners(tmp_path, monkeypatch):

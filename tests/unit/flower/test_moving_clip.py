@@ -86,7 +86,10 @@ def test_a_clip_without_a_meaning_is_refused():
             RunSettings.from_run_config({**CONFIG, "quietbit.clip-quantile": wrong})
     with pytest.raises(InvalidParameter, match=r"quietbit\.clip-rate must be left out"):
         RunSettings.from_run_config({**CONFIG, "quietbit.clip-rate": 0.3})
-    sums = {**CONFIG, "quietbit.clip-quantile": 0.5, "quietbit.trust": "secure-aggregation", "quietbit.threshold": 3}
+    sums = {
+        **CONFIG, "quietbit.clip-quantile": 0.5, "quietbit.trust": "secure-aggregation", "quietbit.threshold": 3,
+        "quietbit.server": "honest-but-curious",
+    }  # fmt: skip
     with pytest.raises(InvalidParameter, match="trust must be local where the clip moves"):
         RunSettings.from_run_config(sums)
 
