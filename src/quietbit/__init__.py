@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from quietbit.privacy.ledger import Ledger
     from quietbit.privacy.observers import Observers
     from quietbit.privacy.release import Release
+    from quietbit.secagg.identity import Directory, Identity
     from quietbit.secagg.plan import ProtocolError, SumPlan
     from quietbit.secagg.server import MaskedSum, masked_sum
     from quietbit.wire.aggregate import Aggregator, Received
@@ -114,6 +115,10 @@ _HOMES = {
     "privacy.ledger": ("Ledger",),
     "privacy.observers": ("Observers",),
     "privacy.release": ("Release",),
+    "secagg.identity": (
+        "Directory",
+        "Identity",
+    ),
     "secagg.plan": (
         "ProtocolError",
         "SumPlan",
@@ -140,10 +145,12 @@ __all__ = [
     "Comparison",
     "Design",
     "DesignSpec",
+    "Directory",
     "DitheredMVU",
     "Expectation",
     "Gaussian",
     "Guarantee",
+    "Identity",
     "InterpolatedMVU",
     "InvalidDesignFile",
     "InvalidParameter",

@@ -73,7 +73,9 @@ def swapped(honest: Any, first: int, second: int) -> Tampered:
     design = Design(honest.design.spec, table, honest.design.alphabet)
     if isinstance(honest, DitheredMVU):
         return Tampered(honest, DitheredMVU(design, honest.ball))
-    other = InterpolatedMVU(design, honest.ball, honest.beta, honest.clamp)
+    other = InterpolatedMVU(
+        design, honest.ball, honest.beta, honest.clamp, decoder="alphabet"
+    )  # the sampler alone counts
     return Tampered(honest, _with(honest, sampler=other.sampler))
 
 

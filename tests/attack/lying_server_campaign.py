@@ -1,6 +1,6 @@
 """More of what `test_lying_server.py` tries, too long for every change: run it by hand, it prints its counts.
 
-    PYTHONPATH=src:tests:tests/attack python tests/attack/lying_server_campaign.py
+    PYTHONPATH=src:tests python tests/attack/lying_server_campaign.py
 
 Idea     (1) ten clients, t = 7: every way to lose three or fewer over the steps, who is drawn at random, with and
          without neighbours: the sum is exact; and every way to lose four: there is none. (2) different lists for fifty
@@ -16,8 +16,8 @@ from __future__ import annotations
 from itertools import combinations_with_replacement
 
 import numpy as np
-from test_lying_server import recovered, split, told
 
+from attack.test_lying_server import recovered, split, told
 from quietbit._validate import QuietbitError
 from quietbit.secagg.plan import ProtocolError
 from quietbit.secagg.server import masked_sum

@@ -21,10 +21,8 @@ if TYPE_CHECKING:
     from quietbit.node.policy import SeededRngWarning, Simulation, simulated_directory
     from quietbit.node.report import Report
     from quietbit.node.settings import RunSettings
-    from quietbit.secagg.identity import Directory
 
 __all__ = [
-    "Directory",
     "GaussianAccountant",
     "PrivateStrategy",
     "PrivateUplink",
@@ -42,7 +40,6 @@ _HOMES = {
     "node.settings": ("RunSettings",),
     "flower.strategy": ("PrivateStrategy",),
     "node.policy": ("SeededRngWarning", "Simulation", "simulated_directory"),
-    "secagg.identity": ("Directory",),
 }
 _ENGINE = ("flower.accountant", "flower.client", "flower.strategy")  # the files that cannot be imported without Flower
 

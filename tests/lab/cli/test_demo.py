@@ -30,7 +30,7 @@ def test_leaves_a_report_runs_designs_and_pictures(capsys, tmp_path, monkeypatch
         assert 3.9 < float(epsilon) <= 4
         assert float(accuracy) > 12  # ten classes: beyond chance whatever the words
     assert float(lines["Secure sums"][1]) > 80  # a model one would use
-    assert [line[3:] for line in lines.values()] == [("8", "756"), ("1", "80"), ("1", "146"), ("1", "2,664")]
+    assert [line[3:] for line in lines.values()] == [("8", "765"), ("1", "80"), ("1", "146"), ("1", "2,664")]
     assert "secure-aggregation trust" in result.out
     assert "local trust" in result.out
     designs = sorted(out.glob("*.json"))
@@ -48,7 +48,7 @@ def test_leaves_a_report_runs_designs_and_pictures(capsys, tmp_path, monkeypatch
     assert facts["report"] == str(tmp_path / "again" / "report.html")
     assert facts["calibrated"]["epsilon_upper"] <= 3
     assert facts["calibrated"]["payload_bytes"] == 100_000 // 8 + 64  # one bit each, and a header
-    assert [one["bytes_per_client_and_round"] for one in facts["training"]] == [756, 80, 146, 2664, 2600]
+    assert [one["bytes_per_client_and_round"] for one in facts["training"]] == [765, 80, 146, 2664, 2600]
     assert all("zero-out adjacency" in one["guarantee"] for one in facts["training"][:4])
     assert (tmp_path / "again" / "report.html").read_bytes() == (out / "report.html").read_bytes()
     again = shell(capsys, "report", out / "runs", "--out", tmp_path / "again.html", "--json")

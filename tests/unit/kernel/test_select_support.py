@@ -19,7 +19,7 @@ def test_a_missing_package_is_the_reason(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     found = {one.name: one for one in support.kernel_support()}
     assert not found["torch"].available
-    assert "quietbit[" in found["torch"].reason
+    assert "pip install '.[torch]' in a checkout" in found["torch"].reason
 
 
 @pytest.mark.parametrize(
@@ -63,4 +63,4 @@ def test_gpu_support_names_the_device_or_the_reason(monkeypatch):
     monkeypatch.setattr(support, "require_module", lambda *_: fake_torch(False))
     assert "sees no GPU" in support.gpu_support().reason
     monkeypatch.setattr(support, "find_spec", lambda name: None)
-    assert "quietbit[gpu]" in support.gpu_support().reason
+    assert ".[gpu]" in support.gpu_support().reason
