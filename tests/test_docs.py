@@ -180,9 +180,8 @@ def test_examples_are_typed(tmp_path):
             file.write_text("\n".join(blocks), encoding="utf-8")
     files = [str(file) for file in sorted(tmp_path.glob("*.py"))]
     assert len(files) >= 8
-    missing = (
-        "[mypy]\nstrict = true\n[mypy-flwr.*,nvflare.*,torch.*,sklearn.*,scipy.*]\nignore_missing_imports = true\n"
-    )
+    # torch has untyped functions, `backward` for one, which is no fault of an example
+    missing = "[mypy]\nstrict = true\nuntyped_calls_exclude = torch\n[mypy-flwr.*,nvflare.*,torch.*,sklearn.*,scipy.*]\nignore_missing_imports = true\n"
     (tmp_path / "mypy.ini").write_text(missing)
     (tmp_path / "wrong.py").write_text("from quietbit import Ball\nball: int = Ball.nothing\n")
     words = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--cache-dir", "cache"]

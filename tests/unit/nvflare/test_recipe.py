@@ -44,10 +44,6 @@ def test_patterns_are_refused(recipe, tasks):
 
 
 def test_masked_sums_are_refused(recipe):
+    sums = {"trust": "secure-aggregation", "threshold": 2, "server": "honest-but-curious"}
     with pytest.raises(InvalidParameter, match="sees every release"):
-        sums = {
-            "quietbit.trust": "secure-aggregation",
-            "quietbit.threshold": 2,
-            "quietbit.server": "honest-but-curious",
-        }
-        add_privacy(recipe, CONFIG | sums)
+        add_privacy(recipe, CONFIG | {f"quietbit.{key}": value for key, value in sums.items()})
