@@ -181,8 +181,8 @@ def test_examples_are_typed(tmp_path):
     files = [str(file) for file in sorted(tmp_path.glob("*.py"))]
     assert len(files) >= 8
     # torch has untyped functions, `backward` for one, which is no fault of an example
-    missing = "[mypy]\nstrict = true\nuntyped_calls_exclude = torch\n[mypy-flwr.*,nvflare.*,torch.*,sklearn.*,scipy.*]\nignore_missing_imports = true\n"
-    (tmp_path / "mypy.ini").write_text(missing)
+    missing = "[mypy-flwr.*,nvflare.*,torch.*,sklearn.*,scipy.*]\nignore_missing_imports = true\n"
+    (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\nuntyped_calls_exclude = torch\n" + missing)
     (tmp_path / "wrong.py").write_text("from quietbit import Ball\nball: int = Ball.nothing\n")
     words = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--cache-dir", "cache"]
     checked = subprocess.run([*words, *files], cwd=tmp_path, capture_output=True, text=True, timeout=300)
