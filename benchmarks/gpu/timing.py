@@ -27,7 +27,7 @@ def seconds(task: Task, graph: bool = True, budget: float = 0.06) -> float:
             replay = captured.replay
         except RuntimeError as error:
             print("no graph:", str(error).splitlines()[0], flush=True)
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
     def timed(times: int) -> float:
         begin.record()

@@ -6,7 +6,9 @@ with them (the other tests of this folder send them through it).
 
 from __future__ import annotations
 
+import importlib.util
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -114,3 +116,15 @@ def test_the_helped_model_learns_and_becomes_a_page(digits, tmp_path):
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["runs"] == 1
     assert "a federated run of 826 parameters" in page.read_text()
+
+
+def test_a_federation_of_100_clients_in_plain_pytorch_learns(capsys):
+    """The example as it is, for two rounds; chance is one in ten."""
+    path = Path(__file__).parents[2] / "examples" / "plain-pytorch" / "federation.py"
+    spec = importlib.util.spec_from_file_location("federation", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.main(rounds=2, seed=0) > 0.3
+    told = capsys.readouterr().out
+    assert "secure-aggregation: imvu" in told
+    assert "epsilon <= 8 at delta = 1e-05" in told
