@@ -97,6 +97,21 @@ def sizes(rows: list[Row], out: Path) -> None:
     save_figure(figure, out / "frontier-bytes.svg")
 
 
+def crowds(rows: list[Row], out: Path) -> None:
+    """The vector mechanism over the number of clients, a line per epsilon; all 50,000 are in the other file."""
+    figure = blank_figure(5.6, 3.8)
+    axes = panel(figure, (1, 1, 1), "one release a client, zero-out", [1000, 5000, 15000, 50000], 10, 95)
+    axes.set_xlabel("clients")
+    for epsilon, look in zip((8, 4, 2, 1), looks([*NAMES]), strict=True):
+        mine = sorted((row["clients"], row["accuracies"]) for row in rows if row["epsilon"] == epsilon)
+        values = [100 * np.array(found) for _, found in mine]
+        middle, spread = [value.mean() for value in values], [value.std() for value in values]
+        axes.errorbar([n for n, _ in mine], middle, yerr=spread, label=f"epsilon {epsilon}", capsize=2, **look.line)
+    axes.axhline(88.9, linestyle=":", color="grey", linewidth=1)
+    shared_legend(figure, axes, "outside lower center")
+    save_figure(figure, out / "head-cifar10-clients.svg")
+
+
 def fig3(out: Path) -> None:
     """Figure 3: the head alone over epsilon, and all parameters at epsilon 10."""
     figure = blank_figure(9.0, 3.8)
@@ -114,11 +129,14 @@ def fig3(out: Path) -> None:
 
 
 def main(out: Path) -> None:
-    """All four."""
+    """All five."""
     rows = read("head-cifar10.json")
     head(rows, out)
     releases(rows, out)
     sizes(rows, out)
+    everyone = {"mechanism": "vmvu", "adjacency": "zero-out", "releases": 1, "started": False}
+    whole = [row | {"clients": 50000} for row in rows if everyone.items() <= row.items()]
+    crowds(whole + read("head-cifar10-clients.json"), out)
     fig3(out)
 
 
