@@ -54,7 +54,7 @@ SETTINGS = {
     "rng": "random bits",
     "min_honest_clients": "honest clients",
 }
-SILENT = ("seed", "rounds", "evaluate_at", "evaluate_every", "mechanism", "unit", "adjacency", "delta", "trust")
+SILENT = ("seed", "rounds", "evaluate_at", "evaluate_every", "mechanism", "unit", "adjacency", "delta")
 OF_IMVU, OF_DESIGNS = {"beta": 1.0, "clamp": False, "decoder": "unbiased-at-zero"}, ("levels",)  # with what is usual
 
 
