@@ -119,12 +119,12 @@ def test_the_helped_model_learns_and_becomes_a_page(digits, tmp_path):
 
 
 def test_a_federation_of_100_clients_in_plain_pytorch_learns(capsys):
-    """The example as it is, for two rounds; chance is one in ten."""
+    """The example as it is, for one round: about half of the images, where chance is one in ten."""
     path = Path(__file__).parents[2] / "examples" / "plain-pytorch" / "federation.py"
     spec = importlib.util.spec_from_file_location("federation", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert module.main(rounds=2, seed=0) > 0.3
+    assert module.main(rounds=1, seed=0) > 0.3
     told = capsys.readouterr().out
     assert "secure-aggregation: imvu" in told
     assert "epsilon <= 8 at delta = 1e-05" in told
