@@ -362,9 +362,7 @@ def _check(ball: Ball, norm: Norm, kind: str) -> None:
 
 
 def _multiplier(value: float, name: str) -> float:
-    multiplier = finite_real(value, name, at_most=MAX_MULTIPLIER)
-    require(multiplier >= MIN_MULTIPLIER, name, multiplier, f"at least {MIN_MULTIPLIER:g}")
-    return multiplier
+    return finite_real(value, name, at_least=MIN_MULTIPLIER, at_most=MAX_MULTIPLIER)
 
 
 def _distance(adjacency: Adjacency, samples: int | None) -> float:
