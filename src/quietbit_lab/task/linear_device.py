@@ -106,10 +106,11 @@ class DeviceProblem:
     def share(self, norm: Norm) -> float:
         """The largest part of a gradient's length that one of its coordinates can have.
 
-        The errors p - y add up to 0, so that the largest has at most half of their L1 length and sqrt(1 - 1/K) of L2.
+        The errors p - y add up to 0, so that the largest has at most half of their L1 length and sqrt(1 - 1/K) of L2;
+        they are rounded, for which a thousandth is added.
         """
         largest = float((self._train.abs().amax(dim=1).double() / self._norms[norm]).amax())
-        return largest * (0.5 if norm is Norm.L1 else (1 - 1 / self.classes) ** 0.5)
+        return largest * (0.5 if norm is Norm.L1 else (1 - 1 / self.classes) ** 0.5) * 1.001
 
     def cohort(self, clients: Tensor) -> Tensor:
         """The features of a cohort, (m, width)."""

@@ -10,9 +10,9 @@ Source   central limit theorem; the laws are those of `mechanism/`.
 What differs from drawing every client. Each coordinate's expectation is right to the factor 1 +- TOLERANCE, and so is
 its variance, on 128 points of the range that the fit did not see, and not certified between them. The cohort's sum has
 the excess kurtosis and skewness of a client's code over m and sqrt(m), which are asked to be at most KURTOSIS and
-SKEWNESS; the normal has none. Adding up rounds divides them further. Where a law is too bent for the powers below, or has
-too heavy tails, there is no such stand-in, and every client is drawn. Nothing here touches an account: a simulation
-draws what clients would have sent.
+SKEWNESS; the normal has none. Adding up rounds divides them further. Where a law is too bent for the powers below, or
+has too heavy tails, there is no such stand-in, and every client is drawn. Nothing here touches an account: a
+simulation draws what clients would have sent.
 """
 
 from __future__ import annotations

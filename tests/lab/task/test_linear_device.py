@@ -43,7 +43,9 @@ def test_outer_products_of_clipped_errors_are_the_clipped_updates(data, norm):
 def test_no_coordinate_has_a_larger_share(data, norm):
     inputs = np.concatenate([data.problem.dataset.train.inputs, np.ones((60, 1))], axis=1)
     wanted = (np.abs(inputs).max(axis=1) / np.linalg.norm(inputs, norm.order, axis=1)).max()
-    assert data.share(norm) == pytest.approx(wanted, rel=1e-6)
+    errors = np.random.default_rng(1).dirichlet([0.2] * 3, size=10000) - [1, 0, 0]
+    part = (np.abs(errors).max(axis=1) / np.linalg.norm(errors, norm.order, axis=1)).max()
+    assert wanted * part <= data.share(norm) <= 1.002 * wanted * part
 
 
 def test_models_there_and_back(data):
