@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, final
 
 import numpy as np
@@ -46,6 +47,7 @@ class Moments:
     variance: FloatVector  # that of z = 0 first
 
 
+@lru_cache(maxsize=1024)
 def fit_moments(mechanism: Any, share: float, cohort: int) -> Moments | None:
     """The polynomials with the fewest powers; None where a normal would not do.
 

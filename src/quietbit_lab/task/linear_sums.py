@@ -358,9 +358,7 @@ class MomentsMean:
     def of(cls, mechanisms: Sequence[Any], share: float, cohort: int, device: Any) -> MomentsMean:
         """The fits of these mechanisms, which are of one kind."""
         torch = require_module("torch", "lab")
-        known = {id(mechanism): mechanism for mechanism in mechanisms}
-        fits = {name: fit_moments(mechanism, share, cohort) for name, mechanism in known.items()}
-        found = [moments for mechanism in mechanisms if (moments := fits[id(mechanism)]) is not None]
+        found = [moments for one in mechanisms if (moments := fit_moments(one, share, cohort)) is not None]
         radii = np.array([mechanism.domain.radius for mechanism in mechanisms])
         means = np.array([moments.mean for moments in found]) * (radii / cohort)[:, None]
         variances = np.array([moments.variance for moments in found]) * (radii[:, None] / cohort) ** 2

@@ -1,6 +1,6 @@
 import math
 
-from quietbit_lab.experiment.frontier import frontier, summarise
+from quietbit_lab.experiment.frontier import frontier, reported, summarise
 
 
 def result(label, seed, points, status="finished", **settings):
@@ -51,3 +51,26 @@ def test_where_a_seed_was_dropped_the_lucky_ones_do_not_count():
         ]
     )
     assert [(s.rounds, s.seeds, s.accuracy) for s in found] == [(5, 2, 0.2), (5, 1, 0.1), (9, 1, 0.2)]
+
+
+def test_choosing_runs_say_which_points_and_the_others_what_they_are_worth():
+    """The step of 2 is lucky where it chooses and worth less; that of 3 is the best of those that report."""
+    lucky = [result("I", 9, [(5, 1.0, a), (9, 2.0, a + 0.1)], lr=lr) for lr, a in ((1, 0.5), (2, 0.8), (3, 0.4))]
+    worth = [result("I", seed, [(5, 1.0, a), (9, 2.0, a)], lr=lr) for seed in (1, 2) for lr, a in ((2, 0.3), (3, 0.9))]
+    alone = [result("G", 1, [(9, 3.0, 0.7)])]
+    lines = reported([{**one, "chooses": True} for one in lucky] + worth + alone)
+    assert [(p.epsilon_upper, p.accuracy, p.seeds, p.settings["lr"]) for p in lines["I"]] == [
+        (1.0, 0.3, 2, 2),
+        (2.0, 0.3, 2, 2),
+    ]
+    assert [p.accuracy for p in lines["G"]] == [0.7]
+    unmarked = reported(lucky + worth)["I"]
+    assert unmarked[0].settings["lr"] == 3
+    assert reported([{**one, "chooses": True} for one in lucky]) == {}
+
+
+def test_runs_of_several_lengths_report_one_point():
+    chooses = {**result("I", 9, [(5, 1.0, 0.5), (9, 2.0, 0.4)], **{"planned rounds": 9}), "chooses": True}
+    short = [result("I", seed, [(5, 1.0, 0.6)], **{"planned rounds": 5}) for seed in (1, 2)]
+    found = reported([chooses, *short, result("I", 3, [(5, 1.0, 0.9)], **{"planned rounds": 7})])
+    assert [(p.accuracy, p.seeds) for p in found["I"]] == [(0.6, 2)]

@@ -210,3 +210,24 @@ def test_a_gpu_draws_what_a_cpu_draws(data):
         batch.advance(1)
         found.append(np.array([run.parameters for run in batch.runs()]))
     assert np.mean(np.abs(found[0] - found[1]) > 1e-6) < 0.01
+
+
+def test_runs_of_different_length_end_where_they_would_alone(data, tmp_path):
+    """With the account of their own rounds, whether or not a checkpoint lies between."""
+    runs = [given("gaussian", noise_multiplier=2.0, rounds=rounds, evaluate_at=(2, rounds)) for rounds in (6, 3, 4)]
+    runs.append(given("none", rounds=5, evaluate_at=()))
+    for broken in (False, True):
+        batch, path = Batch(data, runs), tmp_path / "batch.npz"
+        if broken:
+            batch.advance(4)
+            save(batch, path)
+            batch = Batch(data, runs)
+            assert restore(batch, path)
+        batch.advance(100)
+        assert batch.done
+        for run, settings in zip(batch.runs(), runs, strict=True):
+            alone = simulate(data.problem, *parts(settings))
+            assert (run.status, run.rounds, run.guarantee) == (alone.status, alone.rounds, alone.guarantee)
+            assert [(p.round, p.guarantee) for p in run.points] == [(p.round, p.guarantee) for p in alone.points]
+    alone = simulate(data.problem, *parts(runs[-1]))
+    np.testing.assert_allclose(batch.runs()[-1].parameters, alone.parameters, rtol=1e-5, atol=1e-6)

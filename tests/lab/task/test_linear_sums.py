@@ -8,7 +8,7 @@ import quietbit
 from path import decode
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.privacy.guarantee import Trust
-from quietbit_lab.task.linear_sums import DrawKey, bit_meaning, cohort_mean, exact_mean, kind_of
+from quietbit_lab.task.linear_sums import DrawKey, again_upper, bit_meaning, cohort_mean, exact_mean, kind_of
 from unit.simulate.makers import mechanisms
 
 BALL = Ball(Norm.L2, 0.5, 40)
@@ -23,7 +23,9 @@ def interpolated(epsilon, **given):
     return quietbit.InterpolatedMVU(design(epsilon), BALL, **given)
 
 
+WIDE = Ball(Norm.L2, 0.5, 40_000)  # in so many dimensions MVU never draws again
 ONE_BIT = [
+    quietbit.DitheredMVU(design(2.0, levels=65), WIDE),
     interpolated(0.25),
     interpolated(5.0),
     interpolated(2.0, beta=0.5, decoder="unbiased-at-zero"),
@@ -38,6 +40,8 @@ def probability(kind, t):
         return 0.5 * math.erfc(-t / math.sqrt(2))
     if kind.startswith("sign-laplace"):
         return 0.5 * math.exp(t) if t < 0 else 1 - 0.5 * math.exp(-t)
+    if kind.startswith("uniform"):
+        return (1 + t) / 2
     return 1 / (1 + math.exp(-t))
 
 
@@ -51,7 +55,7 @@ def test_one_bit_laws_are_the_mechanisms_own(mechanism):
         assert meaning.low * (1 - one) + meaning.high * one == pytest.approx(mechanism.expectation(value), abs=1e-13)
         if isinstance(mechanism, quietbit.InterpolatedMVU):
             assert one == pytest.approx(mechanism.distribution(value)[1], abs=1e-14)
-    codes = np.zeros(40, dtype=np.uint8)
+    codes = np.zeros(mechanism.domain.dimension, dtype=np.uint8)
     codes[1] = 1
     assert decode(mechanism, codes)[:2].tolist() == [meaning.low, meaning.high]
 
@@ -84,6 +88,26 @@ def test_what_goes_row_by_row_and_what_is_refused():
         kind_of(quietbit.Skellam(BALL, 2.0, 6), 10)
     with pytest.raises(quietbit.InvalidParameter, match="odd number of levels"):
         kind_of(quietbit.DitheredMVU(design(2.0, levels=8), BALL), 10)
+
+
+def test_mvu_is_counted_where_its_dither_is_never_drawn_again():
+    """The bound on the chance holds against drawing dithers, for the updates that are longest when dithered."""
+    assert kind_of(quietbit.DitheredMVU(design(2.0, levels=65), WIDE), 600).startswith("uniform ")
+    assert again_upper(quietbit.DitheredMVU(design(2.0, levels=65), Ball(Norm.L2, 8.0, 39_700))) < 1e-160
+    assert again_upper(quietbit.DitheredMVU(design(2.0, levels=65), Ball(Norm.L1, 0.5, 40_000))) == 1.0
+    assert kind_of(quietbit.DitheredMVU(design(2.0, 65, 2), WIDE), 600) == "rows"
+    rng, some = np.random.default_rng(5), 0
+    for dimension, levels in ((400, 9), (400, 17), (900, 17), (1600, 9)):
+        mechanism = quietbit.DitheredMVU(design(2.0, levels), Ball(Norm.L2, 1.0, dimension))
+        half, upper = (levels - 1) / 2, again_upper(mechanism)
+        some += upper < 0.5
+        for active in (1, dimension // 4, dimension):  # spread over some coordinates or all
+            value = half / math.sqrt(active)
+            part = value - math.floor(value)
+            points = math.floor(value) + (rng.random((1000, active)) < part)
+            again = (np.square(points).sum(axis=1) > (mechanism.reach * (levels - 1)) ** 2).mean()
+            assert again <= upper + 6 * math.sqrt(upper / 1000)  # six deviations: 1e-9
+    assert some >= 2  # of the bounds say something
 
 
 def test_without_noise_the_mean_is_the_mean_of_outer_products():

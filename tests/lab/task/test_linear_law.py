@@ -1,0 +1,104 @@
+"""The normal law of cohorts' sums against enumeration, and against what every client draws."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import quietbit
+from quietbit.mechanism.ball import Ball, Norm
+from quietbit_lab.task.linear_law import fit_moments, power_sums
+from quietbit_lab.task.linear_sums import DrawKey, cohort_mean, kind_of
+from statistical.kit import FALSE_ALARM
+
+BALL, TAXI = Ball(Norm.L2, 2.0, 40_000), Ball(Norm.L1, 8.0, 40_000)
+
+
+def interpolated(epsilon, bits=1, ball=BALL, **given):
+    return quietbit.InterpolatedMVU(quietbit.solve(quietbit.DesignSpec(2**bits, bits, epsilon)), ball, **given)
+
+
+CASES = {
+    "one bit": (interpolated(5.0, decoder="alphabet"), 0.2),
+    "three bits": (interpolated(10.0, 3, TAXI, beta=8.0, clamp=True), 0.004),
+    "sign": (quietbit.Sign(quietbit.Gaussian(BALL, 0.5)), 0.2),
+    "sign of Laplace": (quietbit.Sign(quietbit.Laplace(TAXI, 0.03)), 0.004),
+    "MVU": (quietbit.DitheredMVU(quietbit.solve(quietbit.DesignSpec(65, 1, 3.0)), BALL), 0.2),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_polynomials_are_the_mechanisms_mean_and_variance(name):
+    """On points of both signs that no fit has seen."""
+    mechanism, share = CASES[name]
+    moments, radius = fit_moments(mechanism, share, 500), mechanism.domain.radius
+    for z in np.random.default_rng(1).uniform(-1, 1, size=200):
+        mean = radius * sum(c * abs(z) ** k for c, k in zip(moments.mean, moments.odd, strict=True)) * np.sign(z)
+        variance = radius**2 * sum(c * abs(z) ** k for c, k in zip(moments.variance, (0, *moments.even), strict=True))
+        value = z * radius * share
+        assert mean == pytest.approx(mechanism.expectation(value), rel=4e-4)
+        assert variance == pytest.approx(mechanism.variance(value), rel=4e-4)
+
+
+class Lopsided:
+    """Whose mean is 0.2 more than the update."""
+
+    values, domain = np.array([-10.0, 10.0]), BALL
+
+    def distribution(self, value):
+        one = 0.5 + (value + 0.2) / 20
+        return np.array([1 - one, one])
+
+
+def test_a_normal_stands_for_no_bent_or_lopsided_law_and_no_small_cohort():
+    assert fit_moments(interpolated(5.0), 0.2, 500) is not None
+    assert fit_moments(interpolated(5.0), 1.0, 500) is None  # bent
+    assert fit_moments(interpolated(5.0), 0.2, 20) is None  # too few clients
+    assert fit_moments(Lopsided(), 0.1, 500) is None
+
+
+def test_powers_of_products_are_products_of_powers():
+    rng = np.random.default_rng(0)
+    errors, features = rng.standard_normal((2, 3, 5)), rng.standard_normal((5, 8))
+    columns = torch.tensor([[0.5, 2.0], [3.0, -1.0]], dtype=torch.float64)[:, :, None, None]
+    u = np.einsum("gkm,mf->gkmf", errors, features)
+    for powers, signed in (((1, 2), True), ((2, 3), True), ((1, 4), False), ((2, 3), False)):
+        found = power_sums(torch.tensor(errors), torch.tensor(features), powers, columns, signed=signed)
+        sign = np.sign(u) if signed else 1.0
+        wanted = sum(
+            columns[place].numpy() * (sign * np.abs(u) ** power).sum(axis=2) for place, power in enumerate(powers)
+        )
+        np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_draws_have_the_mean_and_variance_of_the_clients_codes(name):
+    """4,800 coordinates, false alarms below 1e-9; half a deviation more, or a fifth more spread, is caught."""
+    mechanism, share = CASES[name]
+    clients, rng = 400, np.random.default_rng(2)
+    kind = kind_of(mechanism, clients, share=share, draw="sums")
+    assert kind.startswith("moments ")
+    features = rng.uniform(-1, 1, (clients, 8)).astype(np.float32)
+    errors = rng.uniform(-1, 1, (1, 3, clients)) * mechanism.domain.radius * share
+    groups = 200
+    mean = cohort_mean(kind, [mechanism] * groups, list(range(groups)), clients, torch.device("cpu"))
+    assert mean.draws == "normal in place of the sum"
+    key = DrawKey.several([bytes([len(name)]) * 32], torch.device("cpu"))[0]
+    drawn = mean.mean(torch.tensor(errors).expand(groups, 3, clients), torch.from_numpy(features), key).numpy()
+    u = np.einsum("km,mf->kfm", errors[0], features.astype(np.float64))
+    expected, variance = (
+        np.array([[f(value) for value in row] for row in u.reshape(24, -1)])
+        for f in (mechanism.expectation, mechanism.variance)
+    )
+    wanted, deviation = expected.mean(axis=1), np.sqrt(variance.sum(axis=1)) / clients
+
+    def alarm(values):
+        """24 means, and a chi-square by Laurent and Massart's bound: 2 e^-x each."""
+        z, x = (values.reshape(groups, 24) - wanted) / deviation, -math.log(FALSE_ALARM / 50)
+        means = np.abs(z.sum(axis=0)).max() / math.sqrt(groups)
+        return means > math.sqrt(2 * x) or abs((z**2).sum() - z.size) > 2 * math.sqrt(z.size * x) + 2 * x
+
+    assert not alarm(drawn)
+    assert alarm(drawn + 0.5 * deviation.reshape(3, 8))
+    assert alarm(1.2 * (drawn - wanted.reshape(3, 8)) + wanted.reshape(3, 8))
