@@ -245,7 +245,7 @@ def bit_meaning(mechanism: Any, share: float = 1.0) -> Meaning:
     inner = getattr(mechanism, "inner", None)
     if inner is not None:  # a sign of something noisy
         gain = 1 / (inner.sigma if hasattr(inner, "sigma") else inner.scale)
-        return Meaning(gain, -1.0, 1.0, _beyond(gain * radius * share))
+        return Meaning(gain, -1.0, 1.0, min(gain * mechanism.cut, _beyond(gain * radius * share)))
     low, high = mechanism.values.tolist()
     if isinstance(mechanism, DitheredMVU):  # a straight line that is unbiased: (1 + u / high) / 2
         return Meaning(1 / high, low, high, _beyond(radius * share / high))
