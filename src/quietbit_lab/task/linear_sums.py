@@ -49,6 +49,7 @@ LEAST_VARIANCE = 1e8  # of a cohort's Skellam noise, where a normal replaces it
 ROWS_GPU, ROWS_CPU = 1 << 25, 1 << 20  # coordinates written out at once
 MOST_BITS = 8  # of the cohort kernel's codes
 CENTRED = 1e-12  # a symmetric design's log-odds at 0, roundings aside
+LEAST_REACH = 0.25  # below it no law is cheaper to draw
 NEVER = 1e-30  # a chance of drawing MVU's dither again that no simulation meets
 
 
@@ -245,7 +246,8 @@ def bit_meaning(mechanism: Any, share: float = 1.0) -> Meaning:
     inner = getattr(mechanism, "inner", None)
     if inner is not None:  # a sign of something noisy
         gain = 1 / (inner.sigma if hasattr(inner, "sigma") else inner.scale)
-        return Meaning(gain, -1.0, 1.0, min(gain * mechanism.cut, _beyond(gain * radius * share)))
+        # Rounded, so that clips of one noise are of one kind.
+        return Meaning(gain, -1.0, 1.0, min(float(f"{gain * mechanism.cut:.9g}"), _beyond(gain * radius * share)))
     low, high = mechanism.values.tolist()
     if isinstance(mechanism, DitheredMVU):  # a straight line that is unbiased: (1 + u / high) / 2
         return Meaning(1 / high, low, high, _beyond(radius * share / high))
@@ -256,11 +258,11 @@ def bit_meaning(mechanism: Any, share: float = 1.0) -> Meaning:
 
 
 def _beyond(reach: float) -> float:
-    """A little more, in five digits: equal for mechanisms that differ by roundings alone.
+    """A power of two that is more, so that a few kinds serve many strengths: each costs the host its time in a round.
 
     The kernel's largest reach is always enough: beyond it the bit is certain.
     """
-    return min(MAX_REACH, float(f"{reach * (1 + 1e-4):.5g}"))
+    return min(MAX_REACH, max(LEAST_REACH, 2.0 ** math.ceil(math.log2(reach * (1 + 1e-4)))))
 
 
 def _logistic(mechanism: Any) -> bool:

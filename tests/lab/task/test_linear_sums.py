@@ -67,12 +67,14 @@ def test_kinds_are_those_of_the_reach():
         return kind_of(quietbit.InterpolatedMVU(design(2.0), Ball(Norm.L2, clip, 40), **given), 10, share=share)
 
     assert len({kind(clip) for clip in (0.25, 0.3, 1.0, 7.7, 8.0)}) == 1
-    assert kind(1.0, 0.25) == "logistic 0.50005"
+    assert kind(1.0, 0.25) == "logistic 1.0"  # the power of two above 1/2 and a little
+    assert kind(1.0, 0.2) == kind(1.0, 0.15) == "logistic 0.5"
+    assert kind(1.0, 1e-6) == "logistic 0.25"
     for given in ({}, {"beta": 8.0, "clamp": True}):
         name, reach = kind(1.0, **given).split()
         assert (name, float(reach)) == ("logistic", pytest.approx(2.0, rel=1e-9))
-    assert kind(1.0, 0.1, beta=8.0, clamp=True) == "logistic 1.6002"
-    assert kind_of(quietbit.Sign(quietbit.Gaussian(BALL, 0.5)), 10, share=0.5) == "sign-normal 1.0001"
+    assert kind(1.0, 0.05, beta=8.0, clamp=True) == "logistic 1.0"
+    assert kind_of(quietbit.Sign(quietbit.Gaussian(BALL, 0.5)), 10, share=0.5) == "sign-normal 2.0"
     assert kind_of(quietbit.Sign(quietbit.Gaussian(BALL, 1e-6)), 10) == "sign-normal 5.0"  # where it is cut
 
 
