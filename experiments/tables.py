@@ -1,8 +1,8 @@
 r"""Tables and figures of accuracy at equal privacy, from the results of a sweep.
 
-Idea     for every mechanism the best setting at each privacy, with mean and standard deviation over seeds. Runs that are
-         marked as choosing, or whose seeds are named with `--choose`, choose the settings and the others report them, so
-         that the luck of the chosen run does not count; both look at the test set, as the paper does.
+Idea     for every mechanism the best setting at each privacy, with mean and standard deviation over seeds. Runs that
+         are marked as choosing, or whose seeds are named with `--choose`, choose the settings and the others report
+         them, so that the luck of the chosen run does not count; both look at the test set, as the paper does.
 
     python experiments/tables.py runs/mnist-ten-epochs/results.jsonl --choose 101 102 103 --each
     python experiments/tables.py experiments/results/fig2-mnist.jsonl.gz --epsilon 1 2 4 8 16
@@ -81,7 +81,7 @@ def print_each(results: Sequence[Result]) -> None:
 
 
 def print_best(results: Sequence[Result], bounds: Sequence[float]) -> None:
-    """For every mechanism the point that the choosing runs find best at each bound on epsilon, as the others report it."""
+    """For every mechanism the point that choosing runs find best at each bound on epsilon, as the others report it."""
     lines = reported(results)
     print("| mechanism | " + " | ".join(f"epsilon <= {bound:g}" for bound in bounds) + " |")
     print("| --- |" + " --- |" * len(bounds))

@@ -13,8 +13,8 @@ Source   Guo et al. (ICML 2023): the one-bit mechanism is the sign of the update
 Error, u = 2^-53. The polynomial stops at degree 15. Logistic: q is analytic within pi of the real line, where |q| < 1
 within 3, so the rest is below (h/3)^16 / (1 - h/3) < 2^-72 with h <= 1/8. Normal: the n-th coefficient is
 He_{n-1}(c) phi(c) / n!, below sqrt((n-1)!) / n! in size (Cramer's bound), so the rest is below 2^-64. Laplace: below
-2^-92. Uniform: 0, each cell lies on one side of 1. Coefficients and the steps of Horner's rule round to u relatively: the first coefficient and the last addition by
-u/2 each of q <= 1/2, everything else by less than u of h times the slope, at most u/16 a step. Turning q into 1 - q
+2^-92. Uniform: 0, for a cell lies on one side of 1. Coefficients and the steps of Horner's rule round to u relatively:
+the first coefficient and the last addition by u/2 each of q <= 1/2, everything else by less than u of h times the slope, at most u/16 a step. Turning q into 1 - q
 costs u/2, rounding down to a multiple of 2^-64 less than 2^-64, cutting a off at 48 less than 2^-69. In all the law is
 right to less than 2 u = 2^-52, well inside SAMPLING_ERROR.
 """

@@ -82,7 +82,7 @@ def frontier(summaries: Iterable[Summary]) -> dict[str, list[Summary]]:
 
 
 def reported(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Summary]]:
-    """For each label the frontier of its choosing runs, as its other runs found it; without the former, of all its runs.
+    """For each label the frontier of its choosing runs, as its other runs found it; without choosing runs, of all.
 
     Points that nobody has reported yet are left out.
     """

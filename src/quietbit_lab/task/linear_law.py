@@ -1,17 +1,18 @@
 """The sum of a cohort's codes as a normal of its own mean and variance: a few matrix products in place of the codes.
 
-Idea     mean and variance of a decoded coordinate depend on one number, the update's coordinate u = e f. The signed power
-         sgn(u)|u|^k of a product is the product of the signed powers, so that a sum over clients of polynomials in u is one
-         matrix product per power, and no client's coordinate is ever written.
+Idea     mean and variance of a decoded coordinate depend on one number, the update's coordinate u = e f. The signed
+         power sgn(u)|u|^k of a product is the product of the signed powers, so that a sum over clients of polynomials
+         in u is one matrix product per power, and no client's coordinate is ever written.
 Symbols  z = u / (radius share), at most 1 in size; mean = radius (c_1 z + c_3 z^3 + ...), odd powers signed; variance =
          radius^2 (d_0 + d_2 z^2 + ...); m clients.
 Source   central limit theorem; the laws are those of `mechanism/`.
 
-What differs from drawing every client. Each coordinate's expectation is right to the factor 1 +- TOLERANCE, and so is its
-variance, on 129 points of the range that the fit did not see. The cohort's sum has excess kurtosis and skewness of a client's
-over m and sqrt(m), which are asked to be at most KURTOSIS and SKEWNESS; the normal has none. A momentum of many
-rounds divides them further. Where a law is too bent for the powers below, or has too heavy tails, there is no such
-stand-in, and every client is drawn.
+What differs from drawing every client. Each coordinate's expectation is right to the factor 1 +- TOLERANCE, and so is
+its variance, on 128 points of the range that the fit did not see, and not certified between them. The cohort's sum has
+the excess kurtosis and skewness of a client's code over m and sqrt(m), which are asked to be at most KURTOSIS and
+SKEWNESS; the normal has none. Adding up rounds divides them further. Where a law is too bent for the powers below, or has
+too heavy tails, there is no such stand-in, and every client is drawn. Nothing here touches an account: a simulation
+draws what clients would have sent.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def _interpolated(mechanism: Any, cohort: int, share: float) -> str:
 def again_upper(mechanism: DitheredMVU) -> float:
     """A bound on the chance that one update's dither is drawn again; 1 for an L1 ball, which nobody needed.
 
-    In spacings, with zero a level and updates of length R at most: a rounded square exceeds y^2 by at most min(1/4, |y|)
+    In spacings, with zero a level and updates of length R at most: a rounded square exceeds y^2 by min(1/4, |y|) at most
     on average, so that the sum of squares has mean R^2 + min(d/4, sqrt(d) R) at most; and Hoeffding's inequality with
     the ranges of `mechanism/rounding.py`.
     """

@@ -1,9 +1,9 @@
 """Jobs of a sweep, trained together on one device, and their checkpoints.
 
 Idea     linear models on clients of one example go in batches; a checkpoint is kept about once a minute. Other models,
-         and MVU of several bits on a CPU, which gains nothing from company, go one by one through the simulator. A checkpoint holds
-         parameters and momentum of the runs alive, the points of all, and how far they were; cohorts and keys follow
-         from the settings. It appears whole or not at all, and names the settings that it belongs to.
+         and MVU of several bits on a CPU, which gains nothing from company, go one by one through the simulator. A
+         checkpoint holds parameters and momentum of the runs alive, the points of all, and how far they were; cohorts
+         and keys follow from the settings. It appears whole or not at all, and names the settings that it belongs to.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class LinearTogether:
         self._device = open_device(self.device)
 
     def prepare(self, race: Race | None, *, chooses: bool, drop_behind: float | None = None) -> None:
-        """What a stage of a sweep is drawn with; ``drop_behind`` in place of the file's, and never where runs report."""
+        """How a stage of a sweep runs; ``drop_behind`` in place of the file's, and never where runs report."""
         said = race.drop_behind / 100 if race is not None and race.drop_behind is not None else None
         behind = drop_behind if drop_behind is not None else said
         self.drop_behind = behind if chooses or race is None else None
