@@ -35,7 +35,7 @@ def figure(
     ] = None,
     runs: Annotated[
         list[Path] | None,
-        typer.Option(metavar="RUNS", help="Records of trainings, or folders of a sweep's results; may be repeated."),
+        typer.Option(metavar="RUNS", help="Records of trainings, folders of a sweep's results, or packed ones (.gz)."),
     ] = None,
     epsilon: Annotated[
         float | None, typer.Option(help="For bytes and training: only settings whose epsilon is at most this.")

@@ -46,6 +46,9 @@ def sweep(
             help="With --device: drop runs this many points behind the best at their epsilon.",
         ),
     ] = None,
+    packed: Annotated[
+        Path | None, typer.Option(metavar="FILE.gz", help="Packed results to continue, where the folder has none yet.")
+    ] = None,
     task: Annotated[
         str | None, typer.Option(metavar="MODULE:FUNCTION", help="Your own problem in place of the file's task.")
     ] = None,
@@ -59,6 +62,7 @@ def sweep(
     Example: quietbit sweep experiments/digits.toml --reduced --workers 2 --out runs/digits
     """
     from quietbit_lab.experiment.grid import Sweep, read_sweep
+    from quietbit_lab.experiment.packed import read_results, unpack
     from quietbit_lab.experiment.race import run_stages
     from quietbit_lab.experiment.sweep import RESULTS, run_sweep
     from quietbit_lab.task.own import check_named, is_own
@@ -76,6 +80,9 @@ def sweep(
         check_named(TaskSpec.from_json(words).name, task)  # refused now rather than in a worker
     folder = out if out is not None else Path("runs") / (chosen.name + ("-reduced" if reduced else ""))
     build = partial(make_problem, str(data) if data is not None else None, device or "cpu")
+    if packed is not None:
+        require(resume, "packed", str(packed), "given with --resume: its results are continued")
+        unpack(read_results(packed), folder)
     with progress_bar(f"Sweep {chosen.name}", quiet=json, lines=True) as report:
         share = 0.0
 
