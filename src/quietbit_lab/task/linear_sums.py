@@ -107,7 +107,8 @@ def kind_of(
     if draw == "sums" and name == "Laplace":
         return "normal"
     if draw == "sums" and hasattr(mechanism, "values"):
-        moments = fit_moments(mechanism, share, cohort)
+        codes: Any = mechanism  # a frozen one: it can be a key
+        moments = fit_moments(codes, share, cohort)
         if moments is not None:
             return f"moments {moments.odd} {moments.even} share {share!r}"
     return KINDS[name](mechanism, cohort, share)
