@@ -83,8 +83,9 @@ class Batch:
     """Runs with the same walk on one device; `advance` takes them on, `runs` says what came of them.
 
     ``drop_behind``: a run that at two scorings in a row has this much less accuracy than the best run of the same
-    mechanism and strength, and was not catching up between them, is dropped; its record says so. ``draw`` is what is
-    drawn of codes: those of all "clients", or "sums" as in `linear_law.py`.
+    mechanism and strength, was not catching up between them, and takes larger steps (step size times clip) than the
+    best, is dropped; its record says so. Smaller steps are slow at first and better later, and stay. ``draw`` is what
+    is drawn of codes: those of all "clients", or "sums" as in `linear_law.py`.
     """
 
     data: DeviceProblem
@@ -306,14 +307,16 @@ class Batch:
         return newest
 
     def _drop(self, places: Sequence[int], most: float) -> None:
-        best: dict[str, float] = {}
+        best: dict[str, tuple[float, float]] = {}
         for place in places:
             lane = self.lanes[self.alive[place]]
-            best[lane.strength] = max(best.get(lane.strength, 0.0), lane.points[-1].score.accuracy)
+            best[lane.strength] = max(best.get(lane.strength, (0.0, 0.0)), (lane.points[-1].score.accuracy, lane.pace))
         ended = []
         for place in places:
             lane = self.lanes[self.alive[place]]
-            if lane.falls_behind(best[lane.strength], most) and self.number < lane.setting.training.rounds:
+            accuracy, pace = best[lane.strength]
+            behind = lane.falls_behind(accuracy, most) and lane.pace > pace
+            if behind and self.number < lane.setting.training.rounds:
                 lane.end(DROPPED, lane.behind_sentence(), self.number, self.counts.copy())
                 ended.append(place)
         self._remove(ended)
@@ -359,6 +362,11 @@ class Lane:
         """Equal for runs that differ in nothing that privacy depends on."""
         return _words(self.setting, STRENGTH)
 
+    @property
+    def pace(self) -> float:
+        """How far a step goes, where updates are as long as the clip."""
+        return self.setting.training.lr * self.setting.plan.clip
+
     def scored(self, number: int) -> bool:
         """Whether there is a point after ``number`` rounds."""
         return bool(self.points) and self.points[-1].round == number
@@ -381,7 +389,7 @@ class Lane:
         """Why it was dropped."""
         return (
             f"Dropped after round {self.points[-1].round}: {100 * self.behind:.1f} points behind the best run "
-            "of the same privacy, and not catching up."
+            "of the same privacy, with larger steps and not catching up."
         )
 
     def run(self, accounts: Accounts, dimension: int, number: int, seconds: float) -> Run:

@@ -103,17 +103,23 @@ def test_a_run_that_diverges_or_meets_its_target_leaves_the_others_alone(data):
 
 
 def test_runs_far_behind_are_dropped_and_say_so(data, monkeypatch):
-    """The second run is 0.4, 0.4 and the third 0.5, 0.3, .. behind: it catches up and stays."""
+    """The second run is 0.4, 0.4 and the third 0.5, 0.3, .. behind: it catches up and stays, as do smaller steps."""
     # Kinds are sorted, so the Gaussian run is scored first.
-    table = {2: (0.1, 0.9, 0.5, 0.4), 3: (0.1, 0.9, 0.5, 0.6), 4: (0.1, 0.9, 0.7), 6: (0.1, 0.9, 0.7)}
+    table = {
+        2: (0.1, 0.9, 0.5, 0.4, 0.2),
+        3: (0.1, 0.9, 0.5, 0.6, 0.2),
+        4: (0.1, 0.9, 0.7, 0.2),
+        6: (0.1, 0.9, 0.7, 0.2),
+    }
     scores = iter(table.values())
     monkeypatch.setattr(DeviceProblem, "scores", lambda self, models: [Score(a, 1.0) for a in next(scores)])
-    runs = [given("none", lr=lr, evaluate_at=tuple(table)) for lr in (0.5, 0.1, 0.2)]
+    runs = [given("none", lr=lr, evaluate_at=tuple(table)) for lr in (0.5, 0.6, 0.7, 0.1)]
     runs.append(given("gaussian", noise_multiplier=2.0, evaluate_at=tuple(table)))
     batch = Batch(data, runs, 0.2)
     batch.advance(100)
-    best, slow, catching, other = batch.runs()
+    best, slow, catching, small, other = batch.runs()
     assert [run.status for run in (best, slow, catching, other)] == ["finished", "dropped", "finished", "finished"]
+    assert small.status == "finished"
     assert slow.reason.startswith("Dropped after round 3: 40.0 points behind")
     assert slow.rounds == slow.points[-1].round == 3
     assert slow.account is None
