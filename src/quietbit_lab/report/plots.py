@@ -22,6 +22,7 @@ __all__ = ["plot_frontier", "plot_training", "plot_uplink", "shared_words", "sho
 
 # Where nobody says which mechanisms the runs have, they look like these, in turn.
 TURNS = ("gaussian", "sign", "imvu", "laplace", "skellam", "mvu")
+CROWDED = 1000  # a range with no room for three numbers in a decade
 Sent = tuple[Summary, int]  # a setting, and the bytes a client sends in a round
 
 
@@ -37,7 +38,9 @@ def plot_frontier(results: Iterable[Mapping[str, Any]], title: str) -> Figure:
         _draw(axes, label, line, [p for p in points if p.label == label], look)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:.0e}"[0] in "235" else "")
+    low, high = axes.get_xlim()
+    named = "235" if high < CROWDED * low else "3"  # so that numbers do not touch
+    axes.xaxis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:.0e}"[0] in named else "")
     axes.legend(frameon=False, fontsize=9, labelcolor=INK, loc="lower right")
     return figure
 
