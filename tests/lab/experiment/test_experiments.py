@@ -92,7 +92,7 @@ def test_tables_choose_by_some_seeds_and_report_others(capsys, tmp_path):
         read_results(packed)
 
 
-@pytest.mark.parametrize("name", ["fig2-mnist", "fig2-cifar10-part", "mnist-ten-epochs"])
+@pytest.mark.parametrize("name", ["fig2-mnist", "fig2-cifar10", "fig4-mnist", "fig4-cifar10", "mnist-ten-epochs"])
 def test_kept_results_belong_to_their_grid(name):
     """Every kept run is a job of the shipped file, or one of its settings with fewer rounds."""
     kept = read_results(FOLDER / "results" / f"{name}.jsonl.gz")
@@ -102,5 +102,5 @@ def test_kept_results_belong_to_their_grid(name):
         return json.dumps([settings[name] for name in names])
 
     known = {words(job.setting.to_json()) for job in read_sweep(FOLDER / f"{name}.toml").jobs}
-    assert len({line["job"] for line in kept}) == len(kept) > 800
+    assert len({line["job"] for line in kept}) == len(kept) > 300
     assert {words(line["record"]["settings"]) for line in kept} <= known
