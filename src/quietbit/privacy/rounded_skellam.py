@@ -1,28 +1,28 @@
-r"""What Skellam noise costs between any two real vectors, when every coordinate is rounded at random on its own.
+"""What Skellam noise costs between any two real vectors, when every coordinate is rounded at random on its own.
 
-Idea     the law of a coordinate at y = k + p is the mixture (1 - p) S_k + p S_{k+1} of Skellam noise around two neighbours.
-         Coordinates are independent, so their Rényi divergences add up, and one at distance t costs c(alpha) t^2, for all
-         t > 0 and wherever the two points lie: docs/theory/rounded-skellam.md has the proof.
-Symbols  v = variance of the noise; S_k(z) = S(z - k), S(z) = e^-v I_z(v); kappa = sup_z log(S(z)^2 / (S(z-1) S(z+1)));
-         n = alpha - 1; g(p) = E e^(kappa J (J-1) / 2) with J binomial (alpha, p); t, D2: distances in steps of the grid.
-Source   Agarwal, Kairouz, Liu (NeurIPS 2021) for the mechanism; Mironov, Talwar, Zhang (2019) for pairing a point with its
-         mirror image (step 3). The bound is this library's own.
+Idea     the law of a coordinate at y = k + p is the mixture (1 - p) S_k + p S_{k+1} of Skellam noise around two
+         neighbours. Coordinates are independent, so their Rényi divergences add up, and one at distance t costs at
+         most c(alpha) t^2, for all t > 0 and wherever the two points lie.
+Symbols  v = variance of the noise; S_k(z) = S(z - k), S(z) = e^-v I_z(v); n = alpha - 1; distances are in steps of the
+         grid; kappa = sup_z log(S(z)^2 / (S(z-1) S(z+1))); g(p) = E e^(kappa J (J-1)/2) with J binomial (alpha, p).
+Source   Agarwal, Kairouz, Liu (NeurIPS 2021) for the noise; Mironov, Talwar, Zhang (2019) for pairing a point with its
+         mirror image (step 3). The bound is proved here and, at length, in docs/theory/rounded-skellam.md.
 
-Steps, for whole orders alpha >= 2. (1) The moment sum P^alpha Q^(1-alpha) is convex in (P, Q), and laws are affine inside a
-cell, so for a given t the worst pair has one point on the grid. (2) kappa bounds the second differences of -log S, whence
-S_j^a S^(1-a) <= e^(kappa a (a-1) j^2 / 2) S_{aj} point by point; this leads every cell k back to cell 0, where (3) the
-moment of the mixture against S is the larger of the two ways round, and at most g(p). (4) With tau = sup over p in (0, 1]
-of log g(p) / (kappa alpha n p^2 / 2) all of it together is at most
+Steps, for whole orders alpha >= 2. (1) The moment sum P^alpha Q^(1-alpha) is convex in (P, Q), and laws are affine
+inside a cell, so for a given t the worst pair has one point on the grid. (2) kappa bounds the second differences of
+-log S, whence S_j^a S^(1-a) <= e^(kappa a (a-1) j^2 / 2) S_{aj} point by point; this leads every cell k back to cell 0,
+where (3) the mixture against S is the larger of the two ways round, and at most g(p). (4) With tau the supremum over p
+in (0, 1] of log g(p) / (kappa alpha n p^2 / 2), all of it together is at most
     c(alpha) = (kappa alpha / 2) (tau (1 + kappa n / 8 + (kappa n / 4)^2) + kappa n / 4).
 Between whole orders (alpha - 1) D_alpha is convex, so chords hold; below 2 the bound at 2 does.
 
-kappa. x I'/I =: y of order nu solves x y' = x^2 + nu^2 - y^2, so u = y^2 - nu^2 solves u' = 2 sqrt(u + nu^2) (x^2 - u)/x,
-whose right side grows with nu; u = x^2 I_{nu+1} I_{nu-1} / I_nu^2 therefore does, and kappa = 2 log(I_0(v)/I_1(v)), the value at
-z = 0. R = I_1/I_0 solves R' = 1 - R/x - R^2, of which 1 - 1/(2x) - 1/(8x^2) - 1/(4x^3) is a lower solution from x = 4 on.
+kappa. y = x I_nu'/I_nu solves x y' = x^2 + nu^2 - y^2, so u = y^2 - nu^2 = x^2 I_{nu-1} I_{nu+1} / I_nu^2 solves
+u' = 2 sqrt(u + nu^2) (x^2 - u)/x, whose right side grows with nu as u < x^2. So u does, and kappa is its value at z = 0:
+2 log(I_0(v)/I_1(v)). R = I_1/I_0 solves R' = 1 - R/x - R^2; 1 - 1/(2x) - 1/(8x^2) - 1/(4x^3) stays below it from x = 4.
 
-tau. g(p) = sum_m binom(alpha, m) a_m p^m with a_0 = 1, a_1 = 0 and a_m >= 0 (a_m counts graphs on m points without a lonely
-one, an edge weighing e^kappa - 1). So (g - 1)/p^2 increases, which covers p up to the first knot, and log g is convex in
-log p, so that a chord covers the way from one knot to the next.
+tau. g(p) = sum_m binom(alpha, m) a_m p^m with a_0 = 1, a_1 = 0 and a_m >= 0 (a_m sums over graphs on m points, none of
+them alone, an edge weighing e^kappa - 1). So (g - 1)/p^2 increases, which covers p up to the first knot, and log g is
+convex in log p, so that a chord covers the way from one knot to the next.
 """
 
 from __future__ import annotations
@@ -42,16 +42,17 @@ from quietbit.privacy.curve import FunctionCurve
 
 __all__ = ["curvature_upper", "rounded_skellam_curve", "rounded_skellam_rdp_upper"]
 
-MOST_ORDERS = 4096  # above, and where kappa alpha is above the next number, nothing is claimed
-STEEPEST = 4.0
+MOST_ORDERS = 4096  # above it nothing is claimed,
+STEEPEST = 1.0  # nor where kappa (alpha - 1) is above this: such noise is too little to speak of
+DENSE, RUNGS = 64, 8  # every whole order below the first, then so many for each doubling
 FLAT = 0.03  # below it, in units where log g = p^2, (g - 1)/p^2 has hardly moved
-KNOT = 0.02  # between knots, in log p: a chord is 2e-4 above a parabola
+KNOT = 0.03  # between knots, in log p: a chord is at most 4.5e-4 above a parabola
 SERIES_FROM = 4.0
 MARGIN = 1e-9  # far above the rounding of a sum of 4096 positive terms
 
 
 def curvature_upper(variance: float) -> float:
-    """kappa = 2 log(I_0(v)/I_1(v)), rounded up: how fast the log-ratio of neighbouring values can grow; about 1/v."""
+    """Kappa = 2 log(I_0(v)/I_1(v)), rounded up: how fast the log-ratio of neighbouring values can grow; about 1/v."""
     v = finite_real(variance, "variance")
     if v < SERIES_FROM:
         return round_up(2 * math.log(float(i0e(v) / i1e(v))))
@@ -65,28 +66,46 @@ def rounded_skellam_curve(distance: float, variance: float) -> FunctionCurve:
 
 
 def rounded_skellam_rdp_upper(alpha: float, distance: float, variance: float) -> float:
-    """c(alpha) distance^2 at a real order above 1, by the chord between whole orders; infinite where nothing is claimed."""
+    """c(alpha) distance^2 at a real order above 1, by chords between whole orders; infinite where nothing is claimed."""
     require(1 < alpha < math.inf, "alpha", alpha, "a finite number above 1")
-    below = math.floor(alpha)
-    part = alpha - below
+    if alpha > MOST_ORDERS:
+        return math.inf
+    below, above = _around(alpha)
+    part = (alpha - below) / (above - below)
     moment = (1 - part) * (below - 1) * _constant_upper(below, variance) if below > 1 else 0.0
     if part > 0:
-        moment += part * below * _constant_upper(below + 1, variance)
+        moment += part * (above - 1) * _constant_upper(above, variance)
     return round_up(moment / (alpha - 1) * distance * distance)
+
+
+def _around(alpha: float) -> tuple[int, int]:
+    """Two whole orders, the first at most alpha, the second above: neighbours, and from 64 on rungs of a ladder."""
+    if alpha < DENSE:
+        return math.floor(alpha), math.floor(alpha) + 1
+    rung = math.floor(RUNGS * math.log2(alpha))
+    while _order(rung) > alpha:
+        rung -= 1
+    while _order(rung + 1) <= alpha:
+        rung += 1
+    return _order(rung), _order(rung + 1)
+
+
+def _order(rung: int) -> int:
+    return math.floor(2 ** (rung / RUNGS))
 
 
 @lru_cache(maxsize=1 << 14)
 def _constant_upper(alpha: int, variance: float) -> float:
     """c(alpha) from above, at a whole order of at least 2."""
     kappa, n = curvature_upper(variance), alpha - 1
-    if alpha > MOST_ORDERS or kappa * n > STEEPEST:
+    if kappa * n > STEEPEST:
         return math.inf
     bend = kappa * n
     return kappa * alpha / 2 * (_tau_upper(alpha, kappa) * (1 + bend / 8 + (bend / 4) ** 2) + bend / 4) * (1 + MARGIN)
 
 
 def _tau_upper(alpha: int, kappa: float) -> float:
-    """sup over p in (0, 1] of log g(p) / (kappa alpha (alpha-1) p^2 / 2), from above."""
+    """Sup over p in (0, 1] of log g(p) / (kappa alpha (alpha-1) p^2 / 2), from above."""
     half = kappa * alpha * (alpha - 1) / 2
     first = min(1.0, FLAT / math.sqrt(half))
     knots = np.linspace(math.log(first), 0.0, 1 + math.ceil(-math.log(first) / KNOT))
