@@ -81,16 +81,18 @@ def whole_number(value: Any, name: str, low: int, high: int | None = None) -> in
     return number
 
 
-def finite_real(value: Any, name: str, *, above: float = 0.0, at_most: float = float("inf")) -> float:
-    """Return ``value`` as a finite float strictly above ``above`` and at most ``at_most``."""
-    bound = (
-        f"a finite number above {above:g}" if at_most == float("inf") else f"above {above:g} and at most {at_most:g}"
-    )
+def finite_real(
+    value: Any, name: str, *, above: float = 0.0, at_least: float | None = None, at_most: float = float("inf")
+) -> float:
+    """Return ``value`` as a finite float strictly above ``above``, or from ``at_least`` on, and at most ``at_most``."""
+    lower = f"above {above:g}" if at_least is None else f"at least {at_least:g}"
+    bound = f"a finite number {lower}" if at_most == float("inf") else f"{lower} and at most {at_most:g}"
     try:
         number = float(value) if not isinstance(value, bool | str) else float("nan")
     except (TypeError, ValueError, OverflowError):
         number = float("nan")
-    require(above < number <= at_most and number < float("inf"), name, value, bound)
+    large = number > above if at_least is None else number >= at_least
+    require(large and number <= at_most and number < float("inf"), name, value, bound)
     return number
 
 

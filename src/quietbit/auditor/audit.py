@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias, final
 import numpy as np
 
 from quietbit._search import nearest_that_holds
-from quietbit._validate import finite_real, require, whole_number
+from quietbit._validate import finite_real, whole_number
 from quietbit.auditor.checks import Finding, check_all, detectable_gain
 from quietbit.auditor.probes import Claims, probes
 from quietbit.auditor.ratio import detectable_lower, measurable, ratio_lower
@@ -105,8 +105,7 @@ def audit(
     check_rng(source)
     delta = check_delta(delta)
     count = whole_number(samples, "samples", 100)
-    sure = finite_real(confidence, "confidence", at_most=1 - 1e-12)
-    require(sure >= 0.5, "confidence", confidence, "at least 0.5")
+    sure = finite_real(confidence, "confidence", at_least=0.5, at_most=1 - 1e-12)
     path = _path(target)
     claim = path.mechanism.privacy(adjacency).epsilon_upper(delta)
     claims = Claims(path.mechanism)

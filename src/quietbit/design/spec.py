@@ -54,8 +54,9 @@ class DesignSpec:
         object.__setattr__(self, "output_bits", whole_number(self.output_bits, "output_bits", 1, MAX_BITS))
         cells = self.input_levels * self.outputs
         require(cells <= MAX_CELLS, "input_levels x 2^output_bits", cells, f"at most {MAX_CELLS}")
-        object.__setattr__(self, "epsilon", finite_real(self.epsilon, "epsilon", at_most=MAX_EPSILON))
-        require(self.epsilon >= MIN_EPSILON, "epsilon", self.epsilon, f"at least {MIN_EPSILON:g}")
+        object.__setattr__(
+            self, "epsilon", finite_real(self.epsilon, "epsilon", at_least=MIN_EPSILON, at_most=MAX_EPSILON)
+        )
         choices = get_args(Privacy)
         known = isinstance(self.privacy, str) and self.privacy in choices
         require(known, "privacy", self.privacy, "one of " + ", ".join(choices))

@@ -78,8 +78,7 @@ class Sampler:
 
         put("bits", whole_number(self.bits, "bits", 1, MAX_BITS))
         put("levels", whole_number(self.levels, "levels", 2, MAX_LEVELS))
-        put("scale", finite_real(self.scale, "scale", at_most=MAX_SCALE))
-        require(self.scale >= 1 / MAX_SCALE, "scale", self.scale, f"at least {1 / MAX_SCALE:g}")
+        put("scale", finite_real(self.scale, "scale", at_least=1 / MAX_SCALE, at_most=MAX_SCALE))
         put("low", finite_real(self.low, "low", above=-MAX_RANGE, at_most=MAX_RANGE))
         put("high", finite_real(self.high, "high", above=-MAX_RANGE, at_most=MAX_RANGE))
         require(self.low <= self.high, "low", self.low, f"at most high = {self.high!r}")

@@ -17,12 +17,13 @@ Laplace over coordinates. One coordinate moved by t scales has (alpha - 1) D_alp
 e^((alpha-1) t) + (alpha-1)/(2 alpha - 1) e^(-alpha t)): convex in t, and 0 at 0. So moving several coordinates by
 t_k >= 0 costs no more than moving one by their sum, and the vector's curve is the scalar's at e.
 
-Signs. A sign is a bit whose law can be certified as it is sampled. With u/scale = t the rarer side has probability
-p >= F(-C/scale) =: p_min. The sampled one differs from it by at most 2^-63 (the grid of tails) and by a relative
-2^-40 (more than the inverse distribution function, the product and the sum are off, times the hazard rate, which is at
-most 10 per unit for |noise| <= 10; for Laplace it is 1). So log-probabilities move by at most -log(1 - 2^-40 -
-2^-63/p_min) per coordinate, which is part of the account. Where p_min is so small that the grid could miss it, there is
-no account and none is given: `privacy` refuses.
+Signs. A sign is a bit whose law can be certified as it is sampled. Before it gets its noise, a coordinate is cut at R =
+5 deviations or 15 scales: this brings no two updates further apart, so the account under the sign stays, and the rarer
+side keeps a probability p of at least p_min = F(-min(C, R)), some 1e-7, that the sampler cannot miss. The sampled one
+differs from it by at most 2^-63 (the grid of tails) and by a relative 2^-40 (more than the inverse distribution
+function, the product and the sum are off, times the hazard rate, which is at most 10 per unit for |noise| <= 10; for
+Laplace it is 1). So log-probabilities move by at most -log(1 - 2^-40 - 2^-63/p_min) per coordinate, which is part of
+the account.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ __all__ = [
 MIN_MULTIPLIER, MAX_MULTIPLIER = 1e-6, 1e7
 CHUNK = 1 << 18  # a multiple of eight, so that chunks of signs begin at whole bytes
 TOP = np.uint64(1 << 63)
+NORMAL_CUT, LAPLACE_CUT = 5.0, 15.0  # R in units of the noise
 NORMAL_REACH, LAPLACE_REACH = 9.5, 45.0  # above the largest noise that one 64-bit word can make
 GRID, ROUNDINGS = 2.0**-63, 2.0**-40  # of a sign's probability: what the tail's grid and the arithmetic can move
 SIGNS = np.array([-1.0, 1.0])
@@ -268,6 +270,13 @@ class Sign:
         return SIGNS
 
     @property
+    def cut(self) -> float:
+        """What single coordinates are cut to: so far out that a sign is all but certain."""
+        if isinstance(self.inner, Gaussian):
+            return NORMAL_CUT * self.inner.sigma
+        return LAPLACE_CUT * self.inner.scale
+
+    @property
     def slope_at_zero(self) -> float:
         """The derivative of the expectation at 0: sqrt(2/pi)/sigma, or 1/scale for Laplace noise."""
         return 2 * self.inner.density_at_zero()
@@ -279,7 +288,7 @@ class Sign:
         block = rng.draw(size)
         for start in range(0, size, CHUNK):
             stop = min(size, start + CHUNK)
-            noisy = self.inner.noisy(piece(start, stop), block, start)
+            noisy = self.inner.noisy(np.clip(piece(start, stop), -self.cut, self.cut), block, start)
             out[start // 8 : (stop + 7) // 8] = np.packbits(noisy >= 0, bitorder="little")
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
@@ -289,10 +298,7 @@ class Sign:
     def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
         """The inner mechanism's curve, for taking a sign is post-processing, and what sampling the bit may add."""
         release = self.inner.privacy(adjacency, samples)
-        least = self.inner.tail(self.domain.radius)
-        missed = ROUNDINGS + GRID / least if least > 0 else math.inf
-        rule = "large enough that the sampler can be certified to draw the rarer sign: at least about a fortieth"
-        require(missed < 0.5, "noise multiplier under a sign", _noise_of(self.inner), rule)
+        missed = ROUNDINGS + GRID / self.inner.tail(min(self.domain.radius, self.cut))
         slack = round_up(-self.domain.dimension * math.log1p(-missed), 1e-14)
         return replace(release, curve=with_slack(release.curve, slack))
 
@@ -304,7 +310,7 @@ class Sign:
     def expectation(self, value: float) -> float:
         """P(+1) - P(-1)."""
         number = check_value(self.domain, value)
-        return math.copysign(1 - 2 * self.inner.tail(abs(number)), number) if number else 0.0
+        return math.copysign(1 - 2 * self.inner.tail(min(abs(number), self.cut)), number) if number else 0.0
 
     def variance(self, value: float) -> float:
         """1 - expectation^2."""
@@ -362,9 +368,7 @@ def _check(ball: Ball, norm: Norm, kind: str) -> None:
 
 
 def _multiplier(value: float, name: str) -> float:
-    multiplier = finite_real(value, name, at_most=MAX_MULTIPLIER)
-    require(multiplier >= MIN_MULTIPLIER, name, multiplier, f"at least {MIN_MULTIPLIER:g}")
-    return multiplier
+    return finite_real(value, name, at_least=MIN_MULTIPLIER, at_most=MAX_MULTIPLIER)
 
 
 def _distance(adjacency: Adjacency, samples: int | None) -> float:
@@ -376,10 +380,6 @@ def _distance(adjacency: Adjacency, samples: int | None) -> float:
 
 def _unit(samples: int | None) -> Unit:
     return Unit.CLIENT if samples is None else Unit.SAMPLE
-
-
-def _noise_of(inner: Gaussian | Laplace) -> float:
-    return inner.noise_multiplier if isinstance(inner, Gaussian) else inner.scale_multiplier
 
 
 def _limits(ball: Ball, choices: Choices) -> tuple[float, float]:

@@ -68,8 +68,7 @@ class Ball:
 
     def __post_init__(self) -> None:
         """Refuse a norm that is none, and numbers no ball can have."""
-        radius = finite_real(self.radius, "radius", at_most=MAX_RADIUS)
-        require(radius >= MIN_RADIUS, "radius", radius, f"at least {MIN_RADIUS:g}")
+        radius = finite_real(self.radius, "radius", at_least=MIN_RADIUS, at_most=MAX_RADIUS)
         object.__setattr__(self, "norm", member(Norm, self.norm, "norm"))
         object.__setattr__(self, "radius", radius)
         object.__setattr__(self, "dimension", whole_number(self.dimension, "dimension", 1, MAX_DIMENSION))

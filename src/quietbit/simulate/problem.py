@@ -62,8 +62,7 @@ class LocalPlan:
         """Refuse numbers that make no step, and several steps under sample-level privacy."""
         require(isinstance(self.norm, Norm), "norm", self.norm, "a Norm")
         require(isinstance(self.unit, Unit), "unit", self.unit, "a Unit")
-        clip = finite_real(self.clip, "clip", at_most=MAX_CLIP)
-        require(clip >= MIN_CLIP, "clip", clip, f"at least {MIN_CLIP:g}")
+        clip = finite_real(self.clip, "clip", at_least=MIN_CLIP, at_most=MAX_CLIP)
         steps = whole_number(self.steps, "local steps", 1)
         rule = "1 for sample-level privacy (a sample would move every later step too)"
         require(steps == 1 or self.unit is Unit.CLIENT, "local steps", steps, rule)

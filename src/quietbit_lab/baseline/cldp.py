@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import final
 
 from quietbit._typing import FloatVector
-from quietbit._validate import finite_real, require, whole_number
+from quietbit._validate import finite_real, whole_number
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.transform import padded_size, rotate, rotate_back
@@ -39,11 +39,11 @@ from quietbit.privacy.release import Release
 from quietbit_lab.baseline.codebook import check_ball, clipped, new_nonce, numbered_layout, put
 from quietbit_lab.baseline.signs import sign_accumulator, sign_gain, symbol_of
 from quietbit_lab.baseline.tilt import subset_levels, tilt_release
+from quietbit_lab.baseline.tuned import LEAST_EPSILON, MOST_EPSILON
 
 __all__ = ["FAMILY", "SampledCoefficient"]
 
 MOST_BITS = 12
-LEAST_EPSILON, MOST_EPSILON = 1e-4, 16.0
 
 
 @final
@@ -59,9 +59,10 @@ class SampledCoefficient:
     def __post_init__(self) -> None:
         """Refuse another norm and numbers out of range."""
         put_in = object.__setattr__
-        put_in(self, "design_epsilon", finite_real(self.design_epsilon, "design_epsilon", at_most=MOST_EPSILON))
-        require(
-            self.design_epsilon >= LEAST_EPSILON, "design_epsilon", self.design_epsilon, f"at least {LEAST_EPSILON:g}"
+        put_in(
+            self,
+            "design_epsilon",
+            finite_real(self.design_epsilon, "design_epsilon", at_least=LEAST_EPSILON, at_most=MOST_EPSILON),
         )
         check_ball(self.ball, Norm.L1, "CLDP")
         put_in(self, "bits", whole_number(self.bits, "bits", 1, min(MOST_BITS, self.length)))

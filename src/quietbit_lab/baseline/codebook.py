@@ -34,6 +34,7 @@ __all__ = [
     "numbered_layout",
     "put",
     "read",
+    "sum_of_points",
 ]
 
 NONCE = 8
@@ -130,3 +131,16 @@ class Expanded:
         """The finished mean."""
         whole = self.finish(self.total.astype(np.float64) / (self.scale * count))
         return lambda start, stop: whole[start:stop]
+
+
+def sum_of_points(
+    point: Callable[[bytes, int], FloatVector], bits: int, reach: float, max_payloads: int, ball: Ball, gain: float
+) -> Expanded:
+    """Sums of whole vectors with a mean of ``gain`` along the update; no coordinate is larger than ``reach``."""
+    scale = ball.radius / gain
+
+    def decode(nonce: bytes, number: int) -> tuple[slice, FloatVector]:
+        return slice(None), point(nonce, number)
+
+    total = np.zeros(ball.dimension, dtype=np.int64)
+    return Expanded(decode, bits, reach, max_payloads, total, lambda mean: mean * scale)

@@ -26,7 +26,7 @@ import numpy as np
 
 from quietbit._search import nearest_that_holds
 from quietbit._typing import FloatVector
-from quietbit._validate import finite_real, require, whole_number
+from quietbit._validate import finite_real, whole_number
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.ball import Ball, Norm
@@ -44,7 +44,6 @@ from quietbit.mechanism.family import Choices, SearchedFamily
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.release import Release
 from quietbit_lab.baseline.codebook import (
-    Expanded,
     candidate,
     check_ball,
     clipped,
@@ -52,6 +51,7 @@ from quietbit_lab.baseline.codebook import (
     new_nonce,
     numbered_layout,
     put,
+    sum_of_points,
 )
 from quietbit_lab.baseline.tilt import draw, tilt_release
 
@@ -82,10 +82,9 @@ class RelativeEntropyCoding:
         """Refuse another norm and numbers out of range."""
         put_in = object.__setattr__
         put_in(self, "slope", finite_real(self.slope, "slope", at_most=1e4))
-        put_in(self, "limit", finite_real(self.limit, "limit", at_most=MOST_EPSILON))
+        put_in(self, "limit", finite_real(self.limit, "limit", at_least=1e-6, at_most=MOST_EPSILON))
         put_in(self, "bits", whole_number(self.bits, "bits", 1, MOST_BITS))
         check_ball(self.ball, Norm.L2, "DP-REC", 1, MOST_NORMALS // self.candidates)
-        require(self.limit >= 1e-6, "limit", self.limit, "at least 1e-6")
 
     @property
     def candidates(self) -> int:
@@ -118,13 +117,12 @@ class RelativeEntropyCoding:
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Sums of candidates; a server expands the one that was picked."""
-        size, scale = self.ball.dimension, self.ball.radius / self.gain
+        size = self.ball.dimension
 
-        def decode(nonce: bytes, number: int) -> tuple[slice, FloatVector]:
-            return slice(None), candidate(nonce, number, size)
+        def point(nonce: bytes, number: int) -> FloatVector:
+            return candidate(nonce, number, size)
 
-        total = np.zeros(size, dtype=np.int64)
-        return Expanded(decode, self.bits, LARGEST_NORMAL, max_payloads, total, lambda mean: mean * scale)
+        return sum_of_points(point, self.bits, LARGEST_NORMAL, max_payloads, self.ball, self.gain)
 
     def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
         """The pair of a density between the bounds at the head of this file, a little widened for rounding."""

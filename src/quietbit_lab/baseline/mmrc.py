@@ -27,7 +27,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from quietbit._typing import FloatVector
-from quietbit._validate import finite_real, require, whole_number
+from quietbit._validate import finite_real, whole_number
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.ball import Ball, Norm
@@ -45,7 +45,6 @@ from quietbit.mechanism.family import Choices
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.release import Release
 from quietbit_lab.baseline.codebook import (
-    Expanded,
     candidate,
     check_ball,
     clipped,
@@ -53,6 +52,7 @@ from quietbit_lab.baseline.codebook import (
     new_nonce,
     numbered_layout,
     put,
+    sum_of_points,
 )
 from quietbit_lab.baseline.sphere import cap_edge, cap_moments, coordinate_variance, moment_slack
 from quietbit_lab.baseline.tilt import cap_levels, draw, tilt_release
@@ -79,13 +79,13 @@ class MinimalRandomCoding:
     def __post_init__(self) -> None:
         """Refuse another norm and numbers out of range."""
         put_in = object.__setattr__
-        put_in(self, "design_epsilon", finite_real(self.design_epsilon, "design_epsilon", at_most=MOST_EPSILON))
-        require(
-            self.design_epsilon >= LEAST_EPSILON, "design_epsilon", self.design_epsilon, f"at least {LEAST_EPSILON:g}"
+        put_in(
+            self,
+            "design_epsilon",
+            finite_real(self.design_epsilon, "design_epsilon", at_least=LEAST_EPSILON, at_most=MOST_EPSILON),
         )
         put_in(self, "bits", whole_number(self.bits, "bits", 1, MOST_BITS))
-        put_in(self, "cap", finite_real(self.cap, "cap", at_most=0.5))
-        require(self.cap >= 1e-9, "cap", self.cap, "at least 1e-9")
+        put_in(self, "cap", finite_real(self.cap, "cap", at_least=1e-9, at_most=0.5))
         check_ball(self.ball, Norm.L2, "MMRC", 2, MOST_NORMALS // self.points)
 
     @property
@@ -118,13 +118,12 @@ class MinimalRandomCoding:
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Sums of points; a server expands the one that was picked."""
-        size, scale = self.ball.dimension, self.ball.radius / self.gain
+        size = self.ball.dimension
 
-        def decode(nonce: bytes, number: int) -> tuple[slice, FloatVector]:
-            return slice(None), _point(nonce, number, size)
+        def point(nonce: bytes, number: int) -> FloatVector:
+            return _point(nonce, number, size)
 
-        total = np.zeros(size, dtype=np.int64)
-        return Expanded(decode, self.bits, 1.0, max_payloads, total, lambda mean: mean * scale)
+        return sum_of_points(point, self.bits, 1.0, max_payloads, self.ball, self.gain)
 
     def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
         """The pair of a density between the two levels, or what so few points reach of them."""

@@ -75,8 +75,7 @@ class PoissonBinomial:
         put = object.__setattr__
         put(self, "clients", check_sum(self.ball, self.clients, 2)[0])
         require(self.clients >= 2, "clients", self.clients, "at least 2: alone, nobody hides anybody")
-        put(self, "theta", finite_real(self.theta, "theta", at_most=MOST_THETA))
-        require(self.theta >= 1e-7, "theta", self.theta, "at least 1e-7")
+        put(self, "theta", finite_real(self.theta, "theta", at_least=1e-7, at_most=MOST_THETA))
         put(self, "coins", whole_number(self.coins, "coins", 1, MOST_COINS))
         put(self, "clamp", finite_real(self.clamp, "clamp", at_most=1.0))
         put(self, "rotation_seed", whole_number(self.rotation_seed, "rotation_seed", 0))

@@ -21,7 +21,7 @@ from typing import final
 
 from scipy.special import ndtr
 
-from quietbit._validate import finite_real, require
+from quietbit._validate import finite_real
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Error, check_adjacency
 from quietbit.mechanism.family import largest_private
@@ -31,10 +31,9 @@ from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.release import Release
 from quietbit_lab.baseline.codebook import check_ball
 from quietbit_lab.baseline.privunit import step_profile
+from quietbit_lab.baseline.tuned import LEAST_EPSILON, MOST_EPSILON
 
 __all__ = ["PoissonRepresentation", "calibrate_ppr"]
-
-LEAST_EPSILON, MOST_EPSILON = 1e-4, 16.0
 
 
 @final
@@ -49,9 +48,8 @@ class PoissonRepresentation:
     def __post_init__(self) -> None:
         """Refuse another norm and numbers out of range."""
         put = object.__setattr__
-        put(self, "simulated_epsilon", finite_real(self.simulated_epsilon, "simulated_epsilon", at_most=MOST_EPSILON))
-        least = LEAST_EPSILON
-        require(self.simulated_epsilon >= least, "simulated_epsilon", self.simulated_epsilon, f"at least {least:g}")
+        epsilon = finite_real(self.simulated_epsilon, "simulated_epsilon", at_least=LEAST_EPSILON, at_most=MOST_EPSILON)
+        put(self, "simulated_epsilon", epsilon)
         put(self, "alpha", finite_real(self.alpha, "alpha", above=1.0, at_most=100.0))
         check_ball(self.ball, Norm.L2, "PPR")
 

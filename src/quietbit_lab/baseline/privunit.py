@@ -27,7 +27,7 @@ from typing import final
 import numpy as np
 from scipy.special import ndtri
 
-from quietbit._validate import finite_real, require
+from quietbit._validate import finite_real
 from quietbit.design.profile import Profile
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
@@ -72,12 +72,12 @@ class PrivUnit:
     def __post_init__(self) -> None:
         """Refuse another norm and numbers out of range."""
         put = object.__setattr__
-        put(self, "design_epsilon", finite_real(self.design_epsilon, "design_epsilon", at_most=MOST_EPSILON))
-        require(
-            self.design_epsilon >= LEAST_EPSILON, "design_epsilon", self.design_epsilon, f"at least {LEAST_EPSILON:g}"
+        put(
+            self,
+            "design_epsilon",
+            finite_real(self.design_epsilon, "design_epsilon", at_least=LEAST_EPSILON, at_most=MOST_EPSILON),
         )
-        put(self, "cap", finite_real(self.cap, "cap", at_most=0.5))
-        require(self.cap >= 1e-9, "cap", self.cap, "at least 1e-9")
+        put(self, "cap", finite_real(self.cap, "cap", at_least=1e-9, at_most=0.5))
         check_ball(self.ball, Norm.L2, "PrivUnit", 2)
 
     @property

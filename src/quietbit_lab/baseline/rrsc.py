@@ -27,7 +27,7 @@ from typing import final
 import numpy as np
 
 from quietbit._typing import FloatMatrix, FloatVector
-from quietbit._validate import finite_real, require, whole_number
+from quietbit._validate import finite_real, whole_number
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.ball import Ball, Norm
@@ -45,7 +45,6 @@ from quietbit.mechanism.family import Choices
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.release import Release
 from quietbit_lab.baseline.codebook import (
-    Expanded,
     candidate,
     check_ball,
     clipped,
@@ -53,6 +52,7 @@ from quietbit_lab.baseline.codebook import (
     new_nonce,
     numbered_layout,
     put,
+    sum_of_points,
 )
 from quietbit_lab.baseline.sphere import chi_mean, coordinate_variance, moment_slack, top_normals
 from quietbit_lab.baseline.tilt import draw, subset_levels, tilt_release
@@ -78,9 +78,10 @@ class RotatingSimplex:
     def __post_init__(self) -> None:
         """Refuse another norm, more corners than dimensions, and numbers out of range."""
         put_in = object.__setattr__
-        put_in(self, "design_epsilon", finite_real(self.design_epsilon, "design_epsilon", at_most=MOST_EPSILON))
-        require(
-            self.design_epsilon >= LEAST_EPSILON, "design_epsilon", self.design_epsilon, f"at least {LEAST_EPSILON:g}"
+        put_in(
+            self,
+            "design_epsilon",
+            finite_real(self.design_epsilon, "design_epsilon", at_least=LEAST_EPSILON, at_most=MOST_EPSILON),
         )
         put_in(self, "bits", whole_number(self.bits, "bits", 1, MOST_BITS))
         put_in(self, "closest", whole_number(self.closest, "closest", 1, self.corners - 1))
@@ -119,13 +120,12 @@ class RotatingSimplex:
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Sums of corners; every payload has a rotation of its own, which is the server's work."""
-        size, scale = self.ball.dimension, self.ball.radius / self.gain
+        size = self.ball.dimension
 
-        def decode(nonce: bytes, number: int) -> tuple[slice, FloatVector]:
-            return slice(None), np.asarray(simplex(nonce, self.corners, size)[:, number])
+        def corner(nonce: bytes, number: int) -> FloatVector:
+            return np.asarray(simplex(nonce, self.corners, size)[:, number])
 
-        total = np.zeros(size, dtype=np.int64)
-        return Expanded(decode, self.bits, 1.0, max_payloads, total, lambda mean: mean * scale)
+        return sum_of_points(corner, self.bits, 1.0, max_payloads, self.ball, self.gain)
 
     def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
         """The pair of a density with two levels."""

@@ -28,7 +28,7 @@ from typing import final
 import numpy as np
 
 from quietbit._typing import FloatVector
-from quietbit._validate import finite_real, require, whole_number
+from quietbit._validate import finite_real, whole_number
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.transform import hadamard_, padded_size, signs
@@ -49,11 +49,11 @@ from quietbit.privacy.release import Release
 from quietbit_lab.baseline.codebook import check_ball, clipped, new_nonce, numbered_layout, put
 from quietbit_lab.baseline.signs import sign_accumulator, sign_gain, symbol_of
 from quietbit_lab.baseline.tilt import subset_levels, tilt_release
+from quietbit_lab.baseline.tuned import LEAST_EPSILON, MOST_EPSILON
 
 __all__ = ["FAMILY", "SubsampledSigns", "kashin"]
 
 MOST_BITS = 12
-LEAST_EPSILON, MOST_EPSILON = 1e-4, 16.0
 TURNS, STEP = 20, 1.5
 MOST_DIMENSION = 2**21  # a few seconds of transforms, whoever described the mechanism
 SMALL = 256  # dimensions below which the cube needs more room
@@ -77,9 +77,10 @@ class SubsampledSigns:
     def __post_init__(self) -> None:
         """Refuse another norm and numbers out of range."""
         put_in = object.__setattr__
-        put_in(self, "design_epsilon", finite_real(self.design_epsilon, "design_epsilon", at_most=MOST_EPSILON))
-        require(
-            self.design_epsilon >= LEAST_EPSILON, "design_epsilon", self.design_epsilon, f"at least {LEAST_EPSILON:g}"
+        put_in(
+            self,
+            "design_epsilon",
+            finite_real(self.design_epsilon, "design_epsilon", at_least=LEAST_EPSILON, at_most=MOST_EPSILON),
         )
         check_ball(self.ball, Norm.L2, "SQKR", 1, MOST_DIMENSION)
         put_in(self, "bits", whole_number(self.bits, "bits", 1, min(MOST_BITS, self.length)))

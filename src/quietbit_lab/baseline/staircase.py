@@ -74,9 +74,10 @@ class Staircase:
     def __post_init__(self) -> None:
         """Refuse another norm and numbers out of range."""
         put = object.__setattr__
-        put(self, "design_epsilon", finite_real(self.design_epsilon, "design_epsilon", at_most=MOST_EPSILON))
-        require(
-            self.design_epsilon >= LEAST_EPSILON, "design_epsilon", self.design_epsilon, f"at least {LEAST_EPSILON:g}"
+        put(
+            self,
+            "design_epsilon",
+            finite_real(self.design_epsilon, "design_epsilon", at_least=LEAST_EPSILON, at_most=MOST_EPSILON),
         )
         put(self, "width", finite_real(self.width, "width", at_most=2.0))
         put(self, "gamma", finite_real(self.gamma, "gamma", at_most=1.0))

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from path import decode, encode
 from quietbit import Ball, Gaussian, Laplace, Norm, Sign
@@ -30,11 +31,42 @@ def test_it_is_the_sign_of_the_inner_release_with_its_account(inner: Gaussian | 
         assert ours.pure_epsilon_upper() >= theirs.pure_epsilon_upper()
 
 
-@pytest.mark.parametrize("inner", [Gaussian(Ball(Norm.L2, 1.0, 9), 0.1), Laplace(Ball(Norm.L1, 1.0, 9), 0.022)])
-def test_a_sign_that_the_sampler_could_miss_has_no_account(inner: Gaussian | Laplace) -> None:
-    """The noise of one word ends at 9.2 deviations or 44.4 scales: beyond, one sign never occurs."""
-    with pytest.raises(InvalidParameter, match="noise multiplier under a sign must be large enough"):
-        Sign(inner).privacy(Adjacency.ZERO_OUT)
+STRONG = [Gaussian(Ball(Norm.L2, 1.0, 9), 0.007), Laplace(Ball(Norm.L1, 1.0, 9), 0.01)]
+
+
+@pytest.mark.parametrize("inner", STRONG)
+def test_a_sign_of_little_noise_is_cut_where_the_sampler_still_draws_both(inner: Gaussian | Laplace) -> None:
+    """The noise of one word ends at 9.2 deviations or 44.4 scales: uncut, one sign would never occur."""
+    mechanism = Sign(inner)
+    far = inner.tail(mechanism.cut)
+    assert 1e-7 < far < 1e-6
+    assert mechanism.expectation(1.0) == mechanism.expectation(mechanism.cut) == 1 - 2 * far
+    ours, theirs = mechanism.privacy(Adjacency.ZERO_OUT, 200), inner.privacy(Adjacency.ZERO_OUT, 200)
+    assert theirs.epsilon_upper(1e-5) < ours.epsilon_upper(1e-5) < theirs.epsilon_upper(1e-5) + 1e-9
+
+
+@pytest.mark.parametrize("inner", STRONG)
+def test_the_smallest_tail_flips_the_sign_of_the_largest_coordinate(inner: Gaussian | Laplace) -> None:
+    """A word whose tail is below the cut's turns a coordinate at the radius over; one above it does not."""
+    update = np.zeros(9)
+    update[0] = 1.0
+    tails = 2 * inner.tail(Sign(inner).cut)  # of |noise|
+    for factor, code in ((0.999, 0), (1.001, 1)):
+        word = (1 << 63) + int(factor * tails * 2.0**63)  # top bit 1: negative noise
+        assert encode(Sign(inner), update, _Words(word))[0] == code
+
+
+class _Words:
+    """Random bits that are chosen: every word the same."""
+
+    def __init__(self, word: int) -> None:
+        self.word = word
+
+    def draw(self, count: int) -> _Words:
+        return self
+
+    def uniform64(self, stream: int, start: int, count: int) -> NDArray[np.uint64]:
+        return np.full(count, self.word, dtype=np.uint64)
 
 
 @pytest.mark.parametrize("inner", [GAUSSIAN, LAPLACE])

@@ -110,7 +110,7 @@ def test_refusals_are_one_sentence(changes, says):
     [
         ({"bits": 99}, "quietbit.bits must be a whole number from 1 to 8, got 99"),
         ({"levels": 1}, "quietbit.levels must be"),
-        ({"clip": 1e40}, "quietbit.clip must be above 0 and at most 1e"),
+        ({"clip": 1e40}, "quietbit.clip must be at least 1e-30 and at most 1e"),
         ({"keep_coordinates": 3}, "quietbit.keep-coordinates must be a power of two"),
         ({"decoder": "best"}, "quietbit.decoder must be one of"),
     ],
