@@ -44,9 +44,7 @@ class PoissonTable:
     words: int
     thresholds: tuple[int, ...]
     heads: NDArray[np.uint64]  # the first 64 bits of each threshold
-    guide: NDArray[np.int64] = field(
-        init=False
-    )  # heads before each of the 2^16 words that end in zeros, and all of them
+    guide: NDArray[np.int64] = field(init=False)  # how many heads come before each of 2^16 equal parts, and in all
 
     def __post_init__(self) -> None:
         """Make the guide, in which a search begins where it nearly always ends."""

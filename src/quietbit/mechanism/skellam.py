@@ -69,6 +69,7 @@ Rounding: TypeAlias = Callable[[FloatVector, WordBlock], NDArray[np.int64]]
 
 SLACK = 2.0**-62  # what `words_needed` promises
 MIN_DEVIATION = 0.5  # of the noise, in units of the integers: below it the bound says nothing
+LEAST_ALONE = 1.3  # likewise for the other bound
 MIN_MULTIPLIER, MAX_MULTIPLIER = 1e-6, 1e7
 LEAST_FOR_CLIENTS = 0.02  # of noise that is calibrated for whole clients: less protects nobody
 FLOATS = 2.0**-46  # of the radius: how far rotating and scaling in doubles can move two updates apart
@@ -154,18 +155,7 @@ class Skellam:
         def within_bounds(values: FloatVector, block: WordBlock) -> NDArray[np.int64]:
             return conditional_rounding(values, Norm.L2, self.squared_length, block) // 2
 
-        self.write_rounded(within_bounds, update, rng, kernel, out)
-
-    def write_rounded(self, rounding: Rounding, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """The same with a rounding of somebody's own, whose account is then theirs too."""
-        check_rng(rng)
-        inside = self.ball.clip(own_copy(update))
-        rotated = rotate(inside.astype(np.float64), self.rotation_seed) * self.scale
-        block = rng.draw(rotated.size)
-        integers = rounding(rotated, block)
-        noise = skellam_noise(self.noise_variance, self._words, block, rotated.size)
-        codes = np.asarray((integers + noise) & (2**self.bits - 1)).astype(code_type(self.bits))
-        out[:] = np.frombuffer(kernel.pack(codes, self.bits), dtype=np.uint8)
+        _write(self, within_bounds, update, rng, kernel, out)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Sums of centred integers, scaled and rotated back at the end; padding is dropped."""
@@ -218,8 +208,11 @@ class IndependentSkellam:
     inner: Skellam
 
     def __post_init__(self) -> None:
-        """Refuse anything but Skellam noise."""
+        """Refuse anything but Skellam noise, and too little of it."""
         require(isinstance(self.inner, Skellam), "inner", self.inner, "a Skellam")
+        deviation = math.sqrt(self.inner.noise_variance)
+        rule = f"at least {LEAST_ALONE:g} where every coordinate is rounded on its own (more bits make room for it)"
+        require(deviation >= LEAST_ALONE, "standard deviation of the integer noise", deviation, rule)
 
     @property
     def domain(self) -> Ball:
@@ -233,7 +226,7 @@ class IndependentSkellam:
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """``code_count`` codes in a row: the noisy integers modulo 2^bits."""
-        self.inner.write_rounded(independent_rounding, update, rng, kernel, out)
+        _write(self.inner, independent_rounding, update, rng, kernel, out)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Sums of centred integers, scaled and rotated back at the end; padding is dropped."""
@@ -269,6 +262,18 @@ class IndependentSkellam:
     def moment_error(self) -> float:
         """How far ``variance`` may be off, as a fraction."""
         return self.inner.moment_error
+
+
+def _write(mechanism: Skellam, rounding: Rounding, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+    """Clip, rotate and scale, round one way or the other, add the noise and wrap."""
+    check_rng(rng)
+    inside = mechanism.ball.clip(own_copy(update))
+    rotated = rotate(inside.astype(np.float64), mechanism.rotation_seed) * mechanism.scale
+    block = rng.draw(rotated.size)
+    integers = rounding(rotated, block)
+    noise = skellam_noise(mechanism.noise_variance, mechanism._words, block, rotated.size)
+    codes = np.asarray((integers + noise) & (2**mechanism.bits - 1)).astype(code_type(mechanism.bits))
+    out[:] = np.frombuffer(kernel.pack(codes, mechanism.bits), dtype=np.uint8)
 
 
 @lru_cache(maxsize=256)
