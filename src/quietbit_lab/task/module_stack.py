@@ -238,11 +238,9 @@ def _layer_gradients(block: Block, u: Tensor, slope: Tensor) -> tuple[Tensor, Te
 
 
 def _squared_lengths(block: Block, one: Tensor, other: Tensor) -> Tensor:
-    """Of every sample's gradient of this layer, (G, N) in float64."""
+    """Of every sample's gradient of this layer, (G, N); each layer's length is right to a few roundings of float32."""
     torch = require_module("torch", "lab")
-    first, second = (
-        torch.linalg.vector_norm(part.flatten(2), dim=2, dtype=torch.float64).square() for part in (one, other)
-    )
+    first, second = (torch.linalg.vector_norm(part.flatten(2), dim=2).double().square() for part in (one, other))
     return second * (first + 1) if block.dense else first + second
 
 
