@@ -8,13 +8,19 @@ Idea     1. For every mechanism and epsilon of `fig5-femnist.toml --reduced` a t
 
     PYTHONPATH=src python experiments/run_femnist.py --data data --out runs/femnist --device cuda --fast --minutes 3
 
-Needed are numpy, scipy and torch alone. All runs of a seed are trained side by side (`quietbit_lab.task.module_batch`);
-a call continues where an earlier one was stopped. `--epsilon`, `--seeds` and `--rounds` cut it down to try it.
+    python experiments/run_femnist.py --out runs/femnist --back femnist.jsonl.gz --keep experiments/results
+
+Needed are numpy, scipy and torch alone. All runs of a seed are trained side by side (`quietbit_lab.task.module_batch`).
+A call continues where an earlier one was stopped; `--back` is one file with all results, which is all that has to travel:
+where it is there already, its results are not run again. `--keep` makes of them what tables and figures are drawn
+from. `--epsilon`, `--seeds` and `--rounds` cut the experiment down to try it.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
+import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,8 +28,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from quietbit._files import append_line
+from quietbit._files import append_line, write_whole
 from quietbit.plan.plan import RoundPlan
 from quietbit_lab.experiment.batched import run_batches
 from quietbit_lab.experiment.grid import Job, Sweep, read_sweep
@@ -53,6 +60,7 @@ class Stage:
     """Runs jobs until the clock stops them, and knows what came of them."""
 
     out: Path
+    back: Path | None
     together: ModuleTogether
     until: float | None
 
@@ -61,6 +69,8 @@ class Stage:
         left = None if self.until is None else max(0.0, self.until - time.monotonic()) / 60
         say(f"{name}: {len(jobs)} trainings asked for")
         run_batches(Sweep(name, "", tuple(jobs)), self.out / name, self.together, resume=True, minutes=left)
+        if self.back is not None:
+            pack(self.out, self.back)
         found = finished(self.out / name)
         if not {job.identity for job in jobs} <= {line["job"] for line in found}:
             raise OutOfTime
@@ -70,7 +80,7 @@ class Stage:
 def main() -> None:
     """Choose and report, as far as time allows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder that holds femnist/")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder that holds femnist/")
     parser.add_argument("--out", type=Path, required=True, help="where results go, a folder for each figure")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--fast", action="store_true", help="products of gradients by tensor cores")
@@ -78,9 +88,16 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, nargs="*", help="only these")
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3, 4, 5])
     parser.add_argument("--rounds", type=int, help="fewer than the files say, to try it")
+    parser.add_argument("--back", type=Path, help="one file with all results")
+    parser.add_argument("--keep", type=Path, help="only make the small files of tables and figures, in this folder")
     given = parser.parse_args()
+    if given.back is not None:
+        unpack(given.back, given.out)
+    if given.keep is not None:
+        keep(given.out, given.keep)
+        return
     together = ModuleTogether(given.device, Problems(given.data), given.fast, say)
-    stage = Stage(given.out, together, None if given.minutes is None else BEGAN + 60 * given.minutes)
+    stage = Stage(given.out, given.back, together, None if given.minutes is None else BEGAN + 60 * given.minutes)
     try:
         fig5 = jobs_of(FIG5, given.epsilon, given.rounds)
         fig5 += without_noise(fig5[0])
@@ -91,7 +108,6 @@ def main() -> None:
             with_step(job, chosen[ONE_BIT, budget(job)] * factor) for job in one_each(fig6) for factor in (0.5, 1)
         ]
         stage.run(FIG6, reported(fig6, choose(stage, starts), given.seeds))
-        share(given.out / FIG5, given.out / FIG6, (ONE_BIT, "Gaussian, 32 bits"))
     except OutOfTime:
         say("Out of time: what is finished is kept, and the same call continues.")
 
@@ -192,26 +208,54 @@ class Problems:
         dataset = load_femnist(self.data, least)
         if "held_out" in task:
             dataset = held_out(dataset, int(task["held_out"]))
-        problem = ModuleProblem(dataset, Partition.by_owner(dataset.writers, least), femnist_network)
+        problem = ModuleProblem(dataset, Partition.by_owner(owners(dataset), least), femnist_network)
         say(f"{problem.sizes.size} writers train on {dataset.train.count:,} images, {dataset.test.count:,} are scored")
         return problem
 
 
 def held_out(dataset: Dataset, one_in: int) -> Dataset:
     """One training writer in so many scores, drawn once and for all; nobody else is looked at."""
-    writers = np.unique(dataset.writers)
+    writers = np.unique(owners(dataset))
     scoring = np.random.default_rng(1).permutation(writers)[: -(-writers.size // one_in)]
-    apart = np.isin(dataset.writers, scoring)
+    apart = np.isin(owners(dataset), scoring)
     train, test = (Examples(dataset.train.inputs[half], dataset.train.labels[half]) for half in (~apart, apart))
-    return Dataset(dataset.name, dataset.classes, train, test, dataset.writers[~apart])
+    return Dataset(dataset.name, dataset.classes, train, test, owners(dataset)[~apart])
 
 
-def share(source: Path, folder: Path, labels: Iterable[str]) -> None:
-    """Copy what both figures show from the first to the second."""
-    there = {line["job"] for line in finished(folder)}
-    for line in finished(source):
-        if line["label"] in labels and line["job"] not in there:
-            append_line(folder / RESULTS, {**line, "sweep": folder.name})
+def owners(dataset: Dataset) -> NDArray[np.int64]:
+    """Whose each training image is."""
+    if dataset.writers is None:
+        raise ValueError("the writers of these images are not known")
+    return dataset.writers
+
+
+def pack(out: Path, back: Path) -> None:
+    """All results in one file."""
+    lines = [line for name in (CHOICE, FIG5, FIG6) for line in finished(out / name)]
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    write_whole(back, lambda file: file.write(gzip.compress(text.encode())))
+
+
+def unpack(back: Path, out: Path) -> None:
+    """Results of that file which the folders do not have yet."""
+    if not back.exists():
+        return
+    there = {line["job"] for name in (CHOICE, FIG5, FIG6) for line in finished(out / name)}
+    for text in gzip.decompress(back.read_bytes()).decode().splitlines():
+        line = json.loads(text)
+        if line["job"] not in there:
+            (out / line["sweep"]).mkdir(parents=True, exist_ok=True)
+            append_line(out / line["sweep"] / RESULTS, line)
+
+
+def keep(out: Path, folder: Path) -> None:
+    """What tables and figures are drawn from; Figure 6 shows two lines of Figure 5 as well."""
+    import tables  # beside this file; it draws, so it needs matplotlib
+
+    choice, fig5, fig6 = (finished(out / name) for name in (CHOICE, FIG5, FIG6))
+    fig6 += [{**line, "sweep": FIG6} for line in fig5 if line["label"] in (ONE_BIT, "Gaussian, 32 bits")]
+    for name, results in ((CHOICE, choice), (FIG5, fig5), (FIG6, fig6)):
+        tables.pack(results, folder / f"{name}.jsonl.gz")
 
 
 def say(words: str) -> None:

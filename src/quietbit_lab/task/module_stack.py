@@ -42,7 +42,7 @@ class Block:
     @property
     def dense(self) -> bool:
         """Whether the layer is no convolution."""
-        return self.layer.weight.ndim == 2
+        return int(self.layer.weight.ndim) == 2
 
     @property
     def middle(self) -> int:
