@@ -11,7 +11,7 @@ Idea     1. For every mechanism and epsilon of `fig5-femnist.toml --reduced` a t
     python experiments/run_femnist.py --out runs/femnist --back femnist.jsonl.gz --keep experiments/results
 
 Needed are numpy, scipy and torch alone. All runs of a seed are trained side by side (`quietbit_lab.task.module_batch`).
-A call continues where an earlier one was stopped; `--back` is one file with all results, which is all that has to travel:
+A call continues where an earlier one was stopped; `--back` is one file with all results, all that has to travel:
 where it is there already, its results are not run again. `--keep` makes of them what tables and figures are drawn
 from. `--epsilon`, `--seeds` and `--rounds` cut the experiment down to try it.
 """
