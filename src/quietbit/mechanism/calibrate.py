@@ -139,7 +139,7 @@ def calibrate(
         return _chosen(ways, target)
     chosen = family(mechanism)
     own = keep if "keep" in chosen.uses else None  # others keep coordinates by a wrapper
-    choices = Choices(bits, levels, beta, clamp, decoder, design, own)
+    choices = Choices(bits, levels, beta, clamp, decoder, design, own, by_sample=samples is not None)
     choices.check(chosen)
 
     def whole(found: Mechanism) -> Mechanism:
