@@ -10,13 +10,15 @@ Source   Guo et al. (ICML 2023), section "Sample-level DP": the experiment that 
 Randomness. Every round seeds torch's generator anew: from the operating system, or for seeded runs from a digest of the
 batch's settings and the round, so that a seeded run is repeated by repeating its batch on the same kind of device. A
 simulation protects nobody. Products may use the short formats of tensor cores (``fast``), as torch's convolutions
-do unless told otherwise; sums of clipped gradients never do.
+do unless told otherwise; sums of clipped gradients never do. Skellam noise and its roundings are replaced by a normal
+of the same variance, v per client: the sum's excess kurtosis is below 1/v, and v is asked to be ten thousand.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -32,6 +34,7 @@ from quietbit.mechanism.additive import Gaussian, Sign
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.mechanism.skellam import IndependentSkellam
 from quietbit.plan.account import Account
 from quietbit.plan.participation import Participation, releases_per_client
 from quietbit.plan.plan import RoundPlan
@@ -43,7 +46,7 @@ from quietbit_lab.cohort.releases import bits_mean, gaussian_mean, sign_mean
 from quietbit_lab.experiment.grid import Job
 from quietbit_lab.experiment.record import EVERY_CLIENT, Setting, run_record
 from quietbit_lab.experiment.sweep import run_job
-from quietbit_lab.task.linear_sums import LAW_OF_THE_SUM
+from quietbit_lab.task.linear_sums import LAW_OF_THE_SUM, NORMAL_FOR_THE_SUM
 from quietbit_lab.task.linear_sweep import device_name
 from quietbit_lab.task.module import ModuleProblem, StoredExamples
 from quietbit_lab.task.module_stack import StackedLayers
@@ -56,6 +59,7 @@ MakeProblem: TypeAlias = Callable[[Mapping[str, Any], int], Problem]
 TOGETHER = {"cuda": 16, "cpu": 2}  # models whose gradients exist at once
 RUNS = {"cuda": 48, "cpu": 16}  # runs of a batch: what is lost where the clock stops one
 SCORED = 1000  # images
+LEAST_VARIANCE = 1e4  # of a client's Skellam noise, in units of its integers, where a normal replaces it
 LOOK = 20  # rounds between looks at the clock
 
 
@@ -74,6 +78,9 @@ def mean_of(mechanism: Mechanism | None) -> tuple[CohortMean, str]:
         if mechanism.bits == 1 and mechanism.sampler.levels == 2:
             return lambda rows, generator: radius * bits_mean(rows / radius, mechanism, generator), EVERY_CLIENT
         return lambda rows, generator: codes_mean(rows, mechanism, generator), EVERY_CLIENT
+    if isinstance(mechanism, IndependentSkellam) and mechanism.inner.noise_variance >= LEAST_VARIANCE:
+        deviation = math.sqrt(mechanism.variance(0.0)) / radius
+        return lambda rows, generator: radius * gaussian_mean(rows / radius, deviation, generator), NORMAL_FOR_THE_SUM
     raise InvalidParameter(f"{type(mechanism).__name__} is not made for many networks at once: leave out --device.")
 
 

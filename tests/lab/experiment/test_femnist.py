@@ -98,7 +98,7 @@ def test_choices_come_from_held_out_writers_and_reports_from_all(femnist, monkey
     assert {line["record"]["settings"]["seed"] for line in choice} == {femnist.CHOOSING}
     assert all(line["record"]["task"]["held_out"] == 10 for line in choice)
     assert not any("held_out" in line["record"]["task"] for line in fig5 + fig6)
-    assert len(fig5) == 2 * 4  # seeds x (three mechanisms, and none)
+    assert len(fig5) == 2 * 5  # seeds x (four mechanisms, and none)
     assert {line["label"] for line in fig6} == {"I-MVU, 3 bits, 8 levels"}
     for line in fig5:
         tried = {
