@@ -30,8 +30,8 @@ MECHANISMS = {
     "sign": {"mechanism": "sign"},
     "skellam": {"mechanism": "skellam", "bits": 16},
     "one bit": {"mechanism": "imvu", "bits": 1, "beta": 8.0, "clamp": True, "decoder": "alphabet"},
-    "three bits": {"mechanism": "imvu", "bits": 3, "levels": 5, "design_epsilon": 3.0, "beta": 6.0, "clamp": True},
-    "unclamped": {"mechanism": "imvu", "bits": 2, "levels": 3, "design_epsilon": 2.0, "beta": 4.0, "clamp": False},
+    "three bits": {"mechanism": "imvu", "bits": 3, "levels": 8, "design_epsilon": 3.0, "beta": 6.0, "clamp": True},
+    "unclamped": {"mechanism": "imvu", "bits": 3, "levels": 8, "design_epsilon": 1.0, "beta": 4.0, "clamp": False},
 }
 
 
