@@ -17,8 +17,8 @@ in (0, 1] of log g(p) / (kappa alpha n p^2 / 2), all of it together is at most
 Between whole orders (alpha - 1) D_alpha is convex, so chords hold; below 2 the bound at 2 does.
 
 kappa. y = x I_nu'/I_nu solves x y' = x^2 + nu^2 - y^2, so u = y^2 - nu^2 = x^2 I_{nu-1} I_{nu+1} / I_nu^2 solves
-u' = 2 sqrt(u + nu^2) (x^2 - u)/x, whose right side grows with nu as u < x^2. So u does, and kappa is its value at z = 0:
-2 log(I_0(v)/I_1(v)). R = I_1/I_0 solves R' = 1 - R/x - R^2; 1 - 1/(2x) - 1/(8x^2) - 1/(4x^3) stays below it from x = 4.
+u' = 2 sqrt(u + nu^2) (x^2 - u)/x, whose right side grows with nu, as u < x^2. So u does, and kappa is the value at 0,
+2 log(I_0(v)/I_1(v)). R = I_1/I_0 solves R' = 1 - R/x - R^2; 1 - 1/(2x) - 1/(8x^2) - 1/(4x^3) is below it from x = 4 on.
 
 tau. g(p) = sum_m binom(alpha, m) a_m p^m with a_0 = 1, a_1 = 0 and a_m >= 0 (a_m sums over graphs on m points, none of
 them alone, an edge weighing e^kappa - 1). So (g - 1)/p^2 increases, which covers p up to the first knot, and log g is
@@ -66,7 +66,7 @@ def rounded_skellam_curve(distance: float, variance: float) -> FunctionCurve:
 
 
 def rounded_skellam_rdp_upper(alpha: float, distance: float, variance: float) -> float:
-    """c(alpha) distance^2 at a real order above 1, by chords between whole orders; infinite where nothing is claimed."""
+    """c(alpha) distance^2 at a real order above 1, by chords between whole orders; infinite where none is claimed."""
     require(1 < alpha < math.inf, "alpha", alpha, "a finite number above 1")
     if alpha > MOST_ORDERS:
         return math.inf
