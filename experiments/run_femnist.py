@@ -19,8 +19,6 @@ from. `--epsilon`, `--seeds` and `--rounds` cut the experiment down to try it.
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,12 +28,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._files import append_line, write_whole
 from quietbit.plan.plan import RoundPlan
 from quietbit_lab.experiment.batched import run_batches
 from quietbit_lab.experiment.grid import Job, Sweep, read_sweep
+from quietbit_lab.experiment.packed import pack, read_results, unpack
 from quietbit_lab.experiment.record import Setting
-from quietbit_lab.experiment.sweep import RESULTS, finished
+from quietbit_lab.experiment.sweep import finished
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
 from quietbit_lab.task.images import load_femnist
 from quietbit_lab.task.module import ModuleProblem, femnist_network
@@ -45,7 +43,7 @@ HERE = Path(__file__).parent
 BEGAN = time.monotonic()
 CHOOSING, HELD_OUT = 101, 10  # the seed that chooses; one writer in so many is held out
 MOST_STEPS = 9  # tried for one mechanism and epsilon
-CHOICE, FIG5, FIG6 = "femnist-choice", "fig5-femnist", "fig6-femnist-levels"
+CHOICE, FIG5, FIG6 = FOLDERS = ("femnist-choice", "fig5-femnist", "fig6-femnist-levels")
 ONE_BIT, NOISELESS = "I-MVU, 1 bit", (0.04, 0.16, 0.64)
 ALIKE = ("cohort", "clip", "unit", "participation", "rng", "adjacency")
 Cell = tuple[str, float]  # label and epsilon
@@ -66,11 +64,11 @@ class Stage:
 
     def run(self, name: str, jobs: Sequence[Job]) -> list[dict[str, Any]]:
         """All results of a folder, once those of these jobs are among them."""
-        left = None if self.until is None else max(0.0, self.until - time.monotonic()) / 60
+        left = None if self.until is None else max(1e-9, self.until - time.monotonic()) / 60
         say(f"{name}: {len(jobs)} trainings asked for")
         run_batches(Sweep(name, "", tuple(jobs)), self.out / name, self.together, resume=True, minutes=left)
         if self.back is not None:
-            pack(self.out, self.back)
+            pack([line for folder in FOLDERS for line in finished(self.out / folder)], self.back)
         found = finished(self.out / name)
         if not {job.identity for job in jobs} <= {line["job"] for line in found}:
             raise OutOfTime
@@ -91,8 +89,9 @@ def main() -> None:
     parser.add_argument("--back", type=Path, help="one file with all results")
     parser.add_argument("--keep", type=Path, help="only make the small files of tables and figures, in this folder")
     given = parser.parse_args()
-    if given.back is not None:
-        unpack(given.back, given.out)
+    if given.back is not None and given.back.exists():
+        for name in FOLDERS:
+            unpack([line for line in read_results(given.back) if line["sweep"] == name], given.out / name)
     if given.keep is not None:
         keep(given.out, given.keep)
         return
@@ -229,33 +228,12 @@ def owners(dataset: Dataset) -> NDArray[np.int64]:
     return dataset.writers
 
 
-def pack(out: Path, back: Path) -> None:
-    """All results in one file."""
-    lines = [line for name in (CHOICE, FIG5, FIG6) for line in finished(out / name)]
-    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
-    write_whole(back, lambda file: file.write(gzip.compress(text.encode())))
-
-
-def unpack(back: Path, out: Path) -> None:
-    """Results of that file which the folders do not have yet."""
-    if not back.exists():
-        return
-    there = {line["job"] for name in (CHOICE, FIG5, FIG6) for line in finished(out / name)}
-    for text in gzip.decompress(back.read_bytes()).decode().splitlines():
-        line = json.loads(text)
-        if line["job"] not in there:
-            (out / line["sweep"]).mkdir(parents=True, exist_ok=True)
-            append_line(out / line["sweep"] / RESULTS, line)
-
-
 def keep(out: Path, folder: Path) -> None:
     """What tables and figures are drawn from; Figure 6 shows two lines of Figure 5 as well."""
-    import tables  # beside this file; it draws, so it needs matplotlib
-
-    choice, fig5, fig6 = (finished(out / name) for name in (CHOICE, FIG5, FIG6))
+    choice, fig5, fig6 = (finished(out / name) for name in FOLDERS)
     fig6 += [{**line, "sweep": FIG6} for line in fig5 if line["label"] in (ONE_BIT, "Gaussian, 32 bits")]
-    for name, results in ((CHOICE, choice), (FIG5, fig5), (FIG6, fig6)):
-        tables.pack(results, folder / f"{name}.jsonl.gz")
+    for name, results in zip(FOLDERS, (choice, fig5, fig6), strict=True):
+        pack(results, folder / f"{name}.jsonl.gz")
 
 
 def say(words: str) -> None:
