@@ -42,6 +42,7 @@ from quietbit_lab.task.module_batch import ModuleTogether
 HERE = Path(__file__).parent
 BEGAN = time.monotonic()
 CHOOSING, HELD_OUT = 101, 10  # the seed that chooses; one writer in so many is held out
+BACK_EVERY = 5.0  # seconds between writings of the one file
 MOST_STEPS = 9  # tried for one mechanism and epsilon
 CHOICE, FIG5, FIG6 = FOLDERS = ("femnist-choice", "fig5-femnist", "fig6-femnist-levels")
 ONE_BIT, NOISELESS = "I-MVU, 1 bit", (0.04, 0.16, 0.64)
@@ -66,13 +67,25 @@ class Stage:
         """All results of a folder, once those of these jobs are among them."""
         left = None if self.until is None else max(1e-9, self.until - time.monotonic()) / 60
         say(f"{name}: {len(jobs)} trainings asked for")
-        run_batches(Sweep(name, "", tuple(jobs)), self.out / name, self.together, resume=True, minutes=left)
-        if self.back is not None:
-            pack([line for folder in FOLDERS for line in finished(self.out / folder)], self.back)
+        sweep, last = Sweep(name, "", tuple(jobs)), time.monotonic()
+
+        def told(done: int, count: int, result: dict[str, Any]) -> None:
+            nonlocal last
+            if time.monotonic() - last > BACK_EVERY:
+                self.bring_back()
+                last = time.monotonic()
+
+        run_batches(sweep, self.out / name, self.together, resume=True, minutes=left, told=told)
+        self.bring_back()
         found = finished(self.out / name)
         if not {job.identity for job in jobs} <= {line["job"] for line in found}:
             raise OutOfTime
         return found
+
+    def bring_back(self) -> None:
+        """Everything so far in one file."""
+        if self.back is not None:
+            pack([line for folder in FOLDERS for line in finished(self.out / folder)], self.back)
 
 
 def main() -> None:

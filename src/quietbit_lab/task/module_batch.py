@@ -310,7 +310,7 @@ class ModuleTogether:
             return None
         if self.note is not None:
             self.note(f"{len(jobs)} runs, {batch.rounds:,} rounds: {batch.seconds:.1f} s")
-        said, name = {"identity": batch.identity, "runs": len(jobs)}, _name(self.device)
+        said, name = {"identity": batch.identity, "runs": len(jobs)}, _name(self.device, self.fast)
         return [
             {
                 "job": job.identity,
@@ -353,5 +353,6 @@ def _kind(device: str) -> str:
     return "cpu" if device == "cpu" else "cuda"
 
 
-def _name(device: str) -> str:
-    return device_name(require_module("torch", "lab").device(device))
+def _name(device: str, fast: bool) -> str:
+    name = device_name(require_module("torch", "lab").device(device))
+    return f"{name}, short products" if fast else name
