@@ -1,11 +1,12 @@
 r"""A sweep on a GPU machine that has numpy, scipy, torch and triton, and nothing else.
 
 Idea     what `quietbit sweep FILE.toml --device cuda` does, without the packages that the command line needs. Pieces
-         of any length: `--minutes` stops cleanly, and `--out` with the same folder continues. Results are also
-         written as one small gzip file, which is all that has to travel back.
+         of any length: `--minutes` stops cleanly, and `--out` with the same folder continues, from packed results where
+         `--packed` names some and the folder has none. Results are also written, packed, to `--back`, batch by
+         batch, which is all that has to travel back.
 
     PYTHONPATH=src:extra QUIETBIT_DATA=data python experiments/run_on_gpu.py experiments/fig2-mnist.toml \
-        --only "I-MVU, 1 bit" "Gaussian, 32 bits" "SignSGD, 1 bit" --out runs/fig2-mnist --minutes 9 --back back
+        --packed experiments/results/fig2-mnist.jsonl.gz --out runs/fig2-mnist --minutes 9 --back back
 
 `extra` holds a copy of kymatio where the machine lacks it.
 """
@@ -13,23 +14,24 @@ Idea     what `quietbit sweep FILE.toml --device cuda` does, without the package
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from quietbit.simulate.problem import Problem
 from quietbit_lab.experiment.batched import run_batches
-from quietbit_lab.experiment.grid import Job, Sweep, read_sweep
-from quietbit_lab.experiment.record import Setting
+from quietbit_lab.experiment.grid import Sweep, read_sweep
+from quietbit_lab.experiment.packed import pack, read_results, unpack
+from quietbit_lab.experiment.race import run_stages
 from quietbit_lab.experiment.sweep import finished
 from quietbit_lab.task.linear_sweep import LinearTogether
 from quietbit_lab.task.registry import TaskSpec, build_task
 
 BEGAN = time.monotonic()
 LINES_EVERY = 10.0  # seconds between lines of progress
+PACKED_EVERY = 20.0  # seconds between packed files, at the least
 
 
 def main() -> None:
@@ -37,43 +39,48 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--back", type=Path, help="folder for the gzip file of results")
+    parser.add_argument("--packed", type=Path, help="earlier results to continue from")
+    parser.add_argument("--back", type=Path, help="folder for the packed results")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--reduced", action="store_true")
-    parser.add_argument("--drop-behind", type=float, metavar="POINTS")
     parser.add_argument("--only", nargs="*", metavar="LABEL", help="grids of the file to run; all unless said")
-    parser.add_argument("--where", nargs="*", default=[], metavar="NAME=VALUES", help="such as clip=1,8 seed=1,2,3")
-    parser.add_argument("--most-rounds", type=int, help="leave out what is scored later")
     given = parser.parse_args()
-    sweep = part_of(read_sweep(given.file, reduced=given.reduced), given.only, given.where, given.most_rounds)
-    say(f"{sweep.name}: {len(sweep.jobs):,} trainings")
-    behind = given.drop_behind / 100 if given.drop_behind is not None else None
-    together = LinearTogether(given.device, make_problem(given.device), behind, Thinned())
-    ran = run_batches(sweep, given.out, together, resume=True, minutes=given.minutes)
-    results = finished(given.out)
-    say(f"{ran:,} finished now, {len(results):,} of {len(sweep.jobs):,} in all")
-    if given.back is not None:
-        given.back.mkdir(parents=True, exist_ok=True)
-        with gzip.open(given.back / f"{sweep.name}.jsonl.gz", "wt", compresslevel=9) as file:
-            for result in results:
-                file.write(json.dumps(result, separators=(",", ":")) + "\n")
+    sweep = read_sweep(given.file, reduced=given.reduced)
+    if given.only:
+        sweep = replace(sweep, jobs=tuple(job for job in sweep.jobs if job.label in given.only))
+    if given.packed is not None and given.packed.exists():
+        unpack(read_results(given.packed), given.out)
+    together, packer = LinearTogether(given.device, make_problem(given.device), note=Thinned()), Packer(sweep, given)
+
+    def run(stage: Sweep, resume: bool, minutes: float | None) -> int:
+        say(f"{stage.name}: {len(stage.jobs):,} trainings that {'choose' if stage.race is not None else 'report'}")
+        together.prepare(sweep.race, chooses=stage.race is not None)
+        return run_batches(stage, given.out, together, resume=True, minutes=minutes, told=packer.told)
+
+    ran, left = run_stages(sweep, given.out, run, resume=True, minutes=given.minutes)
+    packer.pack()
+    say(f"{ran:,} finished now, {left:,} left")
 
 
-def part_of(sweep: Sweep, labels: list[str] | None, where: list[str], most_rounds: int | None) -> Sweep:
-    """Some grids of a sweep, some values of their axes, some of the rounds."""
-    allowed = {name: json.loads(f"[{values}]") for name, values in (words.split("=", 1) for words in where)}
-    jobs = []
-    for job in sweep.jobs:
-        values = job.setting.to_json()
-        if (labels and job.label not in labels) or any(values[name] not in allowed[name] for name in allowed):
-            continue
-        if most_rounds is not None:
-            scored = [number for number in job.setting.training.evaluate_at if number <= most_rounds]
-            setting = Setting.from_json({**values, "rounds": scored[-1], "evaluate_at": scored})
-            job = Job(setting, job.task, job.label)
-        jobs.append(job)
-    return Sweep(sweep.name, sweep.claim, tuple(jobs))
+class Packer:
+    """Keeps the packed file of results up to date."""
+
+    def __init__(self, sweep: Sweep, given: argparse.Namespace) -> None:
+        self._path = None if given.back is None else given.back / f"{sweep.name}.jsonl.gz"
+        self._out, self._last = given.out, time.monotonic()
+
+    def told(self, done: int, count: int, result: dict[str, Any]) -> None:
+        """After a result: pack if the last time is long ago."""
+        if time.monotonic() - self._last >= PACKED_EVERY:
+            self.pack()
+
+    def pack(self) -> None:
+        """Write what is finished."""
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            pack(finished(self._out), self._path)
+        self._last = time.monotonic()
 
 
 def make_problem(device: str) -> Any:

@@ -1,91 +1,77 @@
 r"""Tables and figures of accuracy at equal privacy, from the results of a sweep.
 
-Idea     for every mechanism the best setting at each privacy, with mean and standard deviation over seeds. With
-         `--select` some seeds choose the setting and the others report it, so that the luck of the chosen run does not
-         count; both look at the test set, as the paper does.
+Idea     for every mechanism the best setting at each privacy, with mean and standard deviation over seeds. Runs that are
+         marked as choosing, or whose seeds are named with `--choose`, choose the settings and the others report them, so
+         that the luck of the chosen run does not count; both look at the test set, as the paper does.
 
-    python experiments/tables.py runs/mnist-ten-epochs/results.jsonl --select 101 102 103
+    python experiments/tables.py runs/mnist-ten-epochs/results.jsonl --choose 101 102 103 --each
     python experiments/tables.py experiments/results/fig2-mnist.jsonl.gz --epsilon 1 2 4 8 16
     python experiments/tables.py experiments/results/fig2-mnist.jsonl.gz --figure fig2.png --title "Figure 2"
     python experiments/tables.py runs/fig2-mnist/results.jsonl --pack experiments/results/fig2-mnist.jsonl.gz
+    python experiments/tables.py experiments/results/fig2-mnist.jsonl.gz --unpack runs/fig2-mnist
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from quietbit.plot.figure import save_figure
-from quietbit_lab.experiment.frontier import Summary, summarise
-from quietbit_lab.experiment.record import modern
+from quietbit_lab.experiment.frontier import Summary, reported, same_point, summarise
+from quietbit_lab.experiment.packed import Result, pack, read_results, unpack
 from quietbit_lab.report.plots import plot_frontier
-
-Result = Mapping[str, Any]
 
 
 def main() -> None:
     """Print a table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, nargs="+", help="results.jsonl, or the same packed with gzip")
-    parser.add_argument("--select", type=int, nargs="*", default=[], help="seeds that choose settings")
+    parser.add_argument("--choose", type=int, nargs="*", default=[], help="seeds that choose settings")
+    parser.add_argument("--each", action="store_true", help="a row for every epsilon and number of rounds")
     parser.add_argument("--epsilon", type=float, nargs="*", default=[1.0, 2.0, 4.0, 8.0, 16.0])
     parser.add_argument("--figure", type=Path, help="draw the frontier instead")
     parser.add_argument("--title", default="")
     parser.add_argument("--pack", type=Path, help="keep what tables and figures need, in one small file")
+    parser.add_argument("--unpack", type=Path, metavar="DIR", help="a folder that `quietbit sweep --resume` continues")
     given = parser.parse_args()
-    results = [result for path in given.results for result in read(path)]
-    if given.pack is not None:
+    results = [result for path in given.results for result in read_results(path)]
+    if given.choose:
+        results = [marked(result, given.choose) for result in results]
+    if given.unpack is not None:
+        unpack(results, given.unpack)
+    elif given.pack is not None:
         pack(results, given.pack)
     elif given.figure is not None:
         save_figure(plot_frontier(results, given.title), given.figure)
-    elif given.select:
-        print_selected(results, given.select)
+    elif given.each:
+        print_each(results)
     else:
-        print_best(summarise(results), given.epsilon)
+        print_best(results, given.epsilon)
 
 
-def read(path: Path) -> list[Result]:
-    """The lines of a file of results, in today's words."""
-    with gzip.open(path, "rt") if path.suffix == ".gz" else open(path) as file:
-        lines = [json.loads(line) for line in file]
-    return [{**line, "record": modern(line["record"])} for line in lines]
+def marked(result: Result, choose: Sequence[int]) -> Result:
+    """The result, marked as choosing if its seed is one of these."""
+    return {**result, "chooses": result["record"]["settings"]["seed"] in choose}
 
 
-def pack(results: Iterable[Result], path: Path) -> None:
-    """Settings and points of every run, without what a run's whole record says about machines and bytes."""
-    with open(path, "wb") as file, gzip.GzipFile("", "wb", 9, file, mtime=0) as packed:
-        for result in results:
-            record = result["record"]
-            points = [
-                {name: point[name] for name in ("round", "accuracy", "epsilon_upper")} for point in record["points"]
-            ]
-            kept = {name: record[name] for name in ("status", "settings", "task", "device", "draws")}
-            line = {name: result[name] for name in ("sweep", "job", "label")} | {"record": kept | {"points": points}}
-            packed.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
-
-
-def print_selected(results: Iterable[Result], select: Sequence[int]) -> None:
-    """For every mechanism, strength and number of rounds: what the selecting seeds choose, by the other seeds."""
-    by_use: dict[bool, list[Result]] = {True: [], False: []}
-    for result in results:
-        by_use[result["record"]["settings"]["seed"] in select].append(result)
+def print_each(results: Sequence[Result]) -> None:
+    """For every mechanism, strength and number of rounds: what the choosing seeds choose, by the other seeds."""
     chosen: dict[tuple[str, float, int], Summary] = {}
-    for point in summarise(by_use[True]):
+    for point in summarise(result for result in results if result.get("chooses")):
         key = (point.label, round(point.epsilon_upper, 6), point.rounds)
         if key not in chosen or point.accuracy > chosen[key].accuracy:
             chosen[key] = point
-    reported = {named(point): point for point in summarise(by_use[False])}
+    others = {same_point(point): point for point in summarise(r for r in results if not r.get("chooses"))}
     print("| mechanism | rounds | epsilon | step size | clip | seeds | accuracy, % | deviation |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for (label, epsilon, rounds), point in sorted(
         chosen.items(), key=lambda item: (item[0][2], item[0][1], item[0][0])
     ):
-        found = reported[named(point)]
+        if same_point(point) not in others:
+            continue
+        found = others[same_point(point)]
         lr, clip = point.settings["lr"], point.settings["clip"]
         shown = "none" if math.isinf(epsilon) else f"{epsilon:.2f}"
         print(
@@ -94,17 +80,16 @@ def print_selected(results: Iterable[Result], select: Sequence[int]) -> None:
         )
 
 
-def print_best(points: Sequence[Summary], bounds: Sequence[float]) -> None:
-    """For every mechanism the best mean accuracy whose epsilon is at most each bound."""
-    labels = sorted({point.label for point in points})
+def print_best(results: Sequence[Result], bounds: Sequence[float]) -> None:
+    """For every mechanism the point that the choosing runs find best at each bound on epsilon, as the others report it."""
+    lines = reported(results)
     print("| mechanism | " + " | ".join(f"epsilon <= {bound:g}" for bound in bounds) + " |")
     print("| --- |" + " --- |" * len(bounds))
-    for label in labels:
+    for label, line in sorted(lines.items()):
         cells = []
         for bound in bounds:
-            inside = [p for p in points if p.label == label and p.epsilon_upper <= bound]
-            best = max(inside, key=lambda p: p.accuracy, default=None)
-            cells.append("" if best is None else shown_best(best))
+            inside = [point for point in line if point.epsilon_upper <= bound]  # the last of a frontier is its best
+            cells.append(shown_best(inside[-1]) if inside else "")
         print(f"| {label} | " + " | ".join(cells) + " |")
 
 
@@ -117,11 +102,6 @@ def shown_best(best: Summary) -> str:
         f"{100 * best.accuracy:.1f} ± {100 * best.deviation:.1f} (at {best.epsilon_upper:.2f}: {strength:g}, "
         f"T {best.rounds}, lr {settings['lr']:g}, clip {settings['clip']:g})"
     )
-
-
-def named(point: Summary) -> str:
-    """Equal for summaries of one setting."""
-    return json.dumps([point.label, point.rounds, dict(point.settings)], sort_keys=True)
 
 
 if __name__ == "__main__":

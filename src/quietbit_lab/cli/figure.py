@@ -86,7 +86,7 @@ def _bias_variance(levels: Sequence[int], bits: int, epsilon: float, out: Path, 
 def _of_runs(name: str, paths: Sequence[Path], target: float | None, out: Path, as_json: bool) -> None:
     """Accuracy over epsilon, bytes or rounds, with the best of every mechanism in a table."""
     from quietbit.plot.figure import save_figure
-    from quietbit_lab.experiment.frontier import frontier
+    from quietbit_lab.experiment.frontier import frontier, reported
     from quietbit_lab.report.runs import comparable, read_placed_runs, settings_within
 
     check_outputs(figures=(out,))
@@ -99,9 +99,11 @@ def _of_runs(name: str, paths: Sequence[Path], target: float | None, out: Path, 
     within = settings_within(runs, target)
     require(within, "epsilon", target, "at least the epsilon of one setting")
     path = save_figure(_drawn(name, runs, within, target), out)
+    drawn = name in ("bytes", "training") or target is not None
+    lines = frontier(p for p, _ in within) if drawn else reported(run.plain(whole=False) for run in runs)
     rows = [
         Row(label, label, [(p.epsilon_upper, p.accuracy, p.deviation, p.seeds) for p in line], _best(line))
-        for label, line in sorted(frontier(point for point, _ in within).items())
+        for label, line in sorted(lines.items())
     ]
     record(f"{name}: {len(runs):,} runs", [*rows, Row("saved", "drawn as", str(path))], as_json)
 

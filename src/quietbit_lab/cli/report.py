@@ -31,7 +31,7 @@ def report(
     Example: quietbit report runs/digits --out report.html
     """
     from quietbit_lab.report.page import render_page, save_page
-    from quietbit_lab.report.runs import read_placed_runs
+    from quietbit_lab.report.runs import read_placed_runs, reporting_runs
 
     require(out.suffix.lower() in (".html", ".htm"), "end of the report's file name", str(out), ".html")
     names = [str(path) for path in runs]
@@ -39,7 +39,7 @@ def report(
     check_outputs(out)
     with progress_bar("Report", quiet=json) as told:
         told(0.1, "reading runs")
-        found = read_placed_runs(runs)
+        found = reporting_runs(read_placed_runs(runs))
         told(0.5, f"{len(found):,} runs")
         path = save_page(render_page(found, title), out)
     labels = sorted({run.label for run in found})

@@ -54,10 +54,13 @@ def sweep(
 ) -> None:
     """Run every training of a grid, several at a time; killed at any point, --resume continues.
 
+    Where the file has a table [choose], its seeds choose settings first and the others report what was chosen.
+
     Example: quietbit sweep experiments/digits.toml --reduced --workers 2 --out runs/digits
     """
-    from quietbit_lab.experiment.grid import read_sweep
-    from quietbit_lab.experiment.sweep import RESULTS, pending, run_sweep
+    from quietbit_lab.experiment.grid import Sweep, read_sweep
+    from quietbit_lab.experiment.race import run_stages
+    from quietbit_lab.experiment.sweep import RESULTS, run_sweep
     from quietbit_lab.task.own import check_named, is_own
     from quietbit_lab.task.registry import TaskSpec
 
@@ -85,19 +88,27 @@ def sweep(
             report(share, f"{done:,} of {count:,}: {result['label']} {accuracy}")
 
         if device is None:
-            ran = run_sweep(chosen, folder, build, workers=workers, resume=resume, minutes=minutes, told=told)
+
+            def run(stage: Sweep, resume: bool, minutes: float | None) -> int:
+                return run_sweep(stage, folder, build, workers=workers, resume=resume, minutes=minutes, told=told)
         else:
             from quietbit_lab.experiment.batched import run_batches
             from quietbit_lab.task.linear_sweep import LinearTogether
 
-            together = LinearTogether(device, build, behind, _now_and_then(lambda words: report(share, words)))
-            ran = run_batches(chosen, folder, together, resume=resume, minutes=minutes, told=told)
+            note = _now_and_then(lambda words: report(share, words))
+            together = LinearTogether(device, build, note=note)
+
+            def run(stage: Sweep, resume: bool, minutes: float | None) -> int:
+                together.prepare(chosen.race, chooses=stage.race is not None, drop_behind=behind)
+                return run_batches(stage, folder, together, resume=resume, minutes=minutes, told=told)
+
+        ran, left = run_stages(chosen, folder, run, resume=resume, minutes=minutes)
     rows = [
         Row("sweep", "sweep", chosen.name),
         Row("claim", "claim", chosen.claim),
         Row("jobs", "trainings", len(chosen.jobs)),
         Row("ran", "run now", ran),
-        Row("left", "left to run", len(pending(chosen, folder, resume=True))),
+        Row("left", "left to run", left),
         Row("results", "results", str(folder / RESULTS)),
     ]
     record(f"{chosen.name}: {len(chosen.jobs):,} trainings", rows, json)

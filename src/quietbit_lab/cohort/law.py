@@ -8,12 +8,12 @@ Symbols  t the log-odds (logistic) or the update over the scale of the noise; a 
          a - c; F is used as a whole number of 2^-64: code = 1 where the 64-bit word (16 primary bits, then 48 tie
          bits) reaches it.
 Source   Guo et al. (ICML 2023): the one-bit mechanism is the sign of the update plus logistic noise, SignSGD that of
-         Gaussian or Laplace noise.
+         Gaussian or Laplace noise. One-bit MVU, dithered, is that of uniform noise.
 
 Error, u = 2^-53. The polynomial stops at degree 15. Logistic: q is analytic within pi of the real line, where |q| < 1
 within 3, so the rest is below (h/3)^16 / (1 - h/3) < 2^-72 with h <= 1/8. Normal: the n-th coefficient is
 He_{n-1}(c) phi(c) / n!, below sqrt((n-1)!) / n! in size (Cramer's bound), so the rest is below 2^-64. Laplace: below
-2^-92. Coefficients and the steps of Horner's rule round to u relatively: the first coefficient and the last addition by
+2^-92. Uniform: 0, each cell lies on one side of 1. Coefficients and the steps of Horner's rule round to u relatively: the first coefficient and the last addition by
 u/2 each of q <= 1/2, everything else by less than u of h times the slope, at most u/16 a step. Turning q into 1 - q
 costs u/2, rounding down to a multiple of 2^-64 less than 2^-64, cutting a off at 48 less than 2^-69. In all the law is
 right to less than 2 u = 2^-52, well inside SAMPLING_ERROR.
@@ -48,9 +48,10 @@ class BitLaw(Enum):
     LOGISTIC = "logistic"  # 1 / (1 + e^-t): one-bit I-MVU with two levels
     NORMAL = "normal"  # Phi(t): SignSGD on Gaussian noise of standard deviation 1
     LAPLACE = "laplace"  # SignSGD on Laplace noise of scale 1
+    UNIFORM = "uniform"  # (1 + t) / 2 within [-1, 1]: one-bit MVU
 
 
-@lru_cache(maxsize=3)
+@lru_cache(maxsize=4)
 def tail_table(law: BitLaw) -> FloatMatrix:
     """Coefficients of q around the middle of each cell: row = cell, column = power of h."""
     with decimal.localcontext() as context:
@@ -77,6 +78,11 @@ def _laplace(c: Decimal) -> list[Decimal]:
     return [(-c).exp() / 2 * (-1) ** n / factorial(n) for n in range(DEGREE + 1)]
 
 
+def _uniform(c: Decimal) -> list[Decimal]:
+    straight = [(1 - c) / 2, Decimal("-0.5")] if c < 1 else [Decimal(0), Decimal(0)]
+    return [*straight, *[Decimal(0)] * (DEGREE - 1)]
+
+
 def _normal(c: Decimal) -> list[Decimal]:
     """Q(c), then -phi(c) times Hermite's polynomials; 0 where Q is below 10^-32."""
     if c > 12:
@@ -96,7 +102,12 @@ def _normal(c: Decimal) -> list[Decimal]:
     return [Decimal("0.5") - density * inside, *rest]
 
 
-_SERIES = {BitLaw.LOGISTIC: _logistic, BitLaw.NORMAL: _normal, BitLaw.LAPLACE: _laplace}
+_SERIES = {
+    BitLaw.LOGISTIC: _logistic,
+    BitLaw.NORMAL: _normal,
+    BitLaw.LAPLACE: _laplace,
+    BitLaw.UNIFORM: _uniform,
+}
 
 
 def thresholds(law: BitLaw, t: NDArray[np.float64], reach: float) -> tuple[Any, Any]:

@@ -40,10 +40,11 @@ MAGIC = 1.5 * 2.0**23
 PATTERN = 0x4B400000  # the bits of MAGIC: or-ing w into them gives MAGIC + w
 UNIT = 65536.0
 ROUNDOFF = 2.0**-24
-CAP = {BitLaw.LOGISTIC: 16.0, BitLaw.NORMAL: 5.0, BitLaw.LAPLACE: 16.0}
-BEYOND = {BitLaw.LOGISTIC: 0.0074, BitLaw.NORMAL: 0.019, BitLaw.LAPLACE: 0.0037}  # 65536 q(cap), rounded up
-DENSITY = {BitLaw.LOGISTIC: 0.25, BitLaw.NORMAL: 0.4, BitLaw.LAPLACE: 0.5}  # its largest value
-BEND = {BitLaw.LOGISTIC: 0.0963, BitLaw.NORMAL: 0.242, BitLaw.LAPLACE: 0.5}  # the largest |F''|
+CAP = {BitLaw.LOGISTIC: 16.0, BitLaw.NORMAL: 5.0, BitLaw.LAPLACE: 16.0, BitLaw.UNIFORM: 1.0}
+# 65536 q(cap), rounded up
+BEYOND = {BitLaw.LOGISTIC: 0.0074, BitLaw.NORMAL: 0.019, BitLaw.LAPLACE: 0.0037, BitLaw.UNIFORM: 0.0}
+DENSITY = {BitLaw.LOGISTIC: 0.25, BitLaw.NORMAL: 0.4, BitLaw.LAPLACE: 0.5, BitLaw.UNIFORM: 0.5}  # its largest value
+BEND = {BitLaw.LOGISTIC: 0.0963, BitLaw.NORMAL: 0.242, BitLaw.LAPLACE: 0.5, BitLaw.UNIFORM: 0.0}  # the largest |F''|
 TERMS = (2, 3, 4, 6, 8, 10, 12, 14)  # few, because kernels are compiled for each
 GOOD = 0.5  # a margin below which another term gains nothing
 GRID = 16385
@@ -79,7 +80,7 @@ class BitPlan:
 def bit_plan(law: BitLaw, reach: float, most_terms: int = 14) -> BitPlan:
     """The cheapest odd polynomial of at most so many terms with a small margin, else an exponential.
 
-    The normal law has no exponential form: its polynomial may take all 14 terms.
+    The normal law has no exponential form: its polynomial may take all 14 terms. The uniform one is its own polynomial.
     """
     radius = min(reach, CAP[law])
     shared = 6 * ROUNDOFF * UNIT * radius * DENSITY[law] + (BEYOND[law] if reach > CAP[law] else 0.0) + 2.0**-16

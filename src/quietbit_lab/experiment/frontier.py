@@ -2,10 +2,11 @@
 
 Idea     runs that differ by seed alone are one point with a mean and a standard deviation; each number of
          rounds scored makes a point of its own. A point is on the frontier if none costs less privacy and
-         is at least as accurate.
+         is at least as accurate. Where some runs are marked as choosing, they say which points are on the
+         frontier, and the other runs what these points are worth: luck that chose does not count.
 Source   Guo et al. (ICML 2023), section "Experiments": "plot the Pareto frontier".
 
-Choosing the best of a grid by test accuracy flatters every mechanism, as in the paper; all alike.
+Runs without a mark choose and report at once, which flatters every mechanism, as in the paper; all alike.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
-__all__ = ["Summary", "frontier", "summarise"]
+__all__ = ["Summary", "frontier", "reported", "same_point", "summarise"]
 
 
 @final
@@ -78,6 +79,32 @@ def frontier(summaries: Iterable[Summary]) -> dict[str, list[Summary]]:
     for summary in summaries:
         by_label.setdefault(summary.label, []).append(summary)
     return {label: _best(points) for label, points in by_label.items()}
+
+
+def reported(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Summary]]:
+    """For each label the frontier of its choosing runs, as its other runs found it; without the former, of all its runs.
+
+    Points that nobody has reported yet are left out.
+    """
+    choosing: list[Mapping[str, Any]] = []
+    reporting: list[Mapping[str, Any]] = []
+    for result in results:
+        (choosing if result.get("chooses") else reporting).append(result)
+    points = summarise(reporting)
+    found: dict[str, Summary] = {}
+    for point in sorted(points, key=lambda p: p.seeds):
+        found[same_point(point)] = point  # the most seeds where runs of several lengths have it
+    chosen = frontier(summarise(choosing))
+    lines = frontier(point for point in points if point.label not in chosen)
+    for label, line in chosen.items():
+        lines[label] = [found[same_point(point)] for point in line if same_point(point) in found]
+    return {label: line for label, line in lines.items() if line}
+
+
+def same_point(point: Summary) -> str:
+    """Equal for summaries of one setting after as many rounds, however many were planned."""
+    settings = {name: value for name, value in point.settings.items() if name != "planned rounds"}
+    return json.dumps([point.label, point.rounds, settings], sort_keys=True)
 
 
 def _best(points: list[Summary]) -> list[Summary]:

@@ -88,8 +88,9 @@ def pending(sweep: Sweep, folder: Path, resume: bool) -> list[Job]:
 
 
 def append_result(sweep: Sweep, folder: Path, result: dict[str, Any]) -> None:
-    """One more line of results, on disk when this returns."""
-    append_line(folder / RESULTS, {"sweep": sweep.name, **result})
+    """One more line of results, on disk when this returns; it says where the run only chooses."""
+    use = {"chooses": True} if sweep.race is not None else {}
+    append_line(folder / RESULTS, {"sweep": sweep.name, **use, **result})
 
 
 def run_job(job: Job, make_problem: MakeProblem) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 from quietbit._validate import require
 from quietbit.plot.figure import INK, Axes, Figure, blank_figure, plain_axes
 from quietbit.plot.palette import Look, looks
-from quietbit_lab.experiment.frontier import Summary, frontier, summarise
+from quietbit_lab.experiment.frontier import Summary, reported, summarise
 
 __all__ = ["plot_frontier", "plot_training", "plot_uplink", "shared_words", "shown_size"]
 
@@ -27,11 +27,11 @@ Sent = tuple[Summary, int]  # a setting, and the bytes a client sends in a round
 
 def plot_frontier(results: Iterable[Mapping[str, Any]], title: str) -> Figure:
     """Accuracy over epsilon; results without a finished run, or of epsilons that mean different things, are refused."""
-    points = summarise(results)
-    require(points, "results", "no finished run", "results of at least one finished run")
+    found = list(results)
+    points, lines = summarise(found), sorted(reported(found).items())
+    require(lines, "results", "no finished run that reports", "results of at least one finished run")
     figure = blank_figure(7.2, 4.8)
     axes = plain_axes(figure.subplots(), title, x=f"epsilon of {shared_words(points)}", y="test accuracy, %")
-    lines = sorted(frontier(points).items())
     chosen = looks([str(line[0].settings.get("mechanism", "")) for _, line in lines])
     for look, (label, line) in zip(chosen, lines, strict=True):
         _draw(axes, label, line, [p for p in points if p.label == label], look)

@@ -17,12 +17,13 @@ from typing import Any, final
 from quietbit._validate import QuietbitError, require
 from quietbit_lab.experiment import flower_record
 from quietbit_lab.experiment.frontier import Summary, frontier, summarise
+from quietbit_lab.experiment.packed import read_results
 from quietbit_lab.experiment.record import read_json, read_record
 from quietbit_lab.experiment.sweep import RESULTS, finished
 
 __all__ = [
     "Comparison", "PlacedRun", "best_curves", "comparable", "comparisons", "label_of", "read_placed_runs",
-    "settings_of", "settings_within",
+    "reporting_runs", "settings_of", "settings_within",
 ]  # fmt: skip
 
 NAMES = {
@@ -44,11 +45,12 @@ PUBLIC = "none"  # the mechanism without privacy
 @final
 @dataclass(frozen=True, slots=True)
 class PlacedRun:
-    """A run with the name of its line in a legend."""
+    """A run with the name of its line in a legend; one that ``chooses`` says which settings others report."""
 
     label: str
     record: Mapping[str, Any]
     sweep: str = ""
+    chooses: bool = False
 
     @property
     def mechanism(self) -> str:
@@ -80,7 +82,7 @@ class PlacedRun:
         points = [point for point in self.record["points"] if whole or self.judged(point["round"])]
         status = DROPPED if self.record["status"] == DROPPED else "finished"
         kept = {"status": status, "settings": settings_of(self.record), "points": points}
-        return {"label": self.label, "record": kept}
+        return {"label": self.label, "record": kept, "chooses": self.chooses}
 
 
 @final
@@ -98,12 +100,12 @@ class Comparison:
 def read_placed_runs(paths: Sequence[Path]) -> list[PlacedRun]:
     """Every run in these files and folders, each once; a path without a run is refused.
 
-    A file is the record of one training, or what a Flower strategy's report saved. A folder holds the results of a
-    sweep, or else records.
+    A file is the record of one training, what a Flower strategy's report saved, or packed results (.gz). A folder holds
+    the results of a sweep, or else records.
     """
     found: list[PlacedRun] = []
     for path in paths:
-        here = _folder(path) if path.is_dir() else [_single(path)]
+        here = _folder(path) if path.is_dir() else _packed(path) if path.suffix == ".gz" else [_single(path)]
         if not here:
             raise QuietbitError(f"There are no runs in {path}: it has no {RESULTS} and no record of a training.")
         found += here
@@ -178,8 +180,14 @@ def comparable(runs: Sequence[PlacedRun]) -> list[PlacedRun]:
     return list(compared[0].runs)
 
 
+def reporting_runs(runs: Sequence[PlacedRun]) -> list[PlacedRun]:
+    """The runs less those that only chose; all of them where nobody reports."""
+    return [run for run in runs if not run.chooses] or list(runs)
+
+
 def settings_within(runs: Sequence[PlacedRun], target: float | None) -> list[tuple[Summary, PlacedRun]]:
     """Settings whose epsilon is at most the target, where they were to be judged, each with one of its runs."""
+    runs = reporting_runs(runs)
     first = {_key(run.label, settings_of(run.record)): run for run in reversed(runs)}
     points = summarise(run.plain(whole=False) for run in runs)
     found = [(point, first[_key(point.label, point.settings)]) for point in points]
@@ -189,7 +197,7 @@ def settings_within(runs: Sequence[PlacedRun], target: float | None) -> list[tup
 def best_curves(runs: Sequence[PlacedRun], target: float | None) -> dict[str, list[tuple[int, float]]]:
     """Mean accuracy over rounds of the best setting of each label within the target, up to where it was judged."""
     lines = frontier(point for point, _ in settings_within(runs, target))
-    every = summarise(run.plain() for run in runs)
+    every = summarise(run.plain() for run in reporting_runs(runs))
     curves = {}
     for label, line in sorted(lines.items()):
         best = line[-1]
@@ -221,13 +229,21 @@ def _single(path: Path) -> PlacedRun:
 
 def _folder(folder: Path) -> list[PlacedRun]:
     if (folder / RESULTS).exists():
-        found = []
-        for line in finished(folder):
-            record = _checked(line.get("record"), folder / RESULTS)
-            label = str(line.get("label") or label_of(record))
-            found.append(PlacedRun(label, record, str(line.get("sweep", ""))))
-        return found
+        return _placed(finished(folder), folder / RESULTS)
     return [_single(path) for path in sorted(folder.glob("*.json"))]
+
+
+def _packed(path: Path) -> list[PlacedRun]:
+    return _placed(read_results(path), path)
+
+
+def _placed(lines: Sequence[Mapping[str, Any]], path: Path) -> list[PlacedRun]:
+    found = []
+    for line in lines:
+        record = _checked(line.get("record"), path)
+        label = str(line.get("label") or label_of(record))
+        found.append(PlacedRun(label, record, str(line.get("sweep", "")), bool(line.get("chooses"))))
+    return found
 
 
 def _checked(record: Any, path: Path) -> dict[str, Any]:

@@ -67,14 +67,14 @@ def train_many(problem: LinearSoftmax, settings: Sequence[Setting], device: str 
     `linear_sums.kind_of`; everything else is refused before anything is drawn.
     """
     batch = Batch(DeviceProblem(problem, open_device(device)), settings)
-    batch.advance(settings[0].training.rounds)
+    batch.advance(batch.rounds)
     return batch.runs()
 
 
 def shared_walk(setting: Setting) -> tuple[Any, ...]:
     """What runs of one batch have in common."""
     plan = setting.plan
-    return (plan.seed, plan.cohort, plan.participation, setting.training.rounds, plan.norm.value, plan.rng)
+    return (plan.seed, plan.cohort, plan.participation, plan.norm.value, plan.rng)
 
 
 @final
@@ -83,12 +83,14 @@ class Batch:
     """Runs with the same walk on one device; `advance` takes them on, `runs` says what came of them.
 
     ``drop_behind``: a run that at two scorings in a row has this much less accuracy than the best run of the same
-    mechanism and strength, and was not catching up between them, is dropped; its record says so.
+    mechanism and strength, and was not catching up between them, is dropped; its record says so. ``draw`` is what is
+    drawn of codes: those of all "clients", or "sums" as in `linear_law.py`.
     """
 
     data: DeviceProblem
     settings: Sequence[Setting]
     drop_behind: float | None = None
+    draw: str = "clients"
     number: int = field(init=False, default=0)
     seconds: float = field(init=False, default=0.0)
     identity: str = field(init=False)
@@ -118,8 +120,9 @@ class Batch:
         self.counts = np.zeros(clients, dtype=np.int64)
         self._accounts = Accounts(problem.sizes, self.counts)
         share = self.data.share(first.plan.norm)
-        self.lanes = make_lanes(self.settings, problem.dimension, self._accounts, self._schedule, share)
+        self.lanes = make_lanes(self.settings, problem.dimension, self._accounts, self._schedule, share, self.draw)
         text = json.dumps([setting.first_words() for setting in self.settings], sort_keys=True)
+        text += "" if self.draw == "clients" else self.draw
         self.identity = hashlib.sha256(text.encode()).hexdigest()[:24]
         # Runs of one kind lie side by side, so that a kind is a slice.
         self.alive = sorted(range(len(self.lanes)), key=lambda k: self.lanes[k].kind)
@@ -129,8 +132,8 @@ class Batch:
 
     @property
     def rounds(self) -> int:
-        """How many rounds there are in all."""
-        return self.settings[0].training.rounds
+        """How many rounds the longest run has."""
+        return max(setting.training.rounds for setting in self.settings)
 
     @property
     def done(self) -> bool:
@@ -160,7 +163,8 @@ class Batch:
                 diverged = torch.where(new, here, diverged)
                 self.number += 1
                 scored = any(self.lanes[k].setting.training.evaluated(self.number) for k in self.alive)
-                if scored or self.number % LOOK == 0 or self.number == last:
+                ends = any(self.lanes[k].setting.training.rounds == self.number for k in self.alive)
+                if scored or ends or self.number % LOOK == 0 or self.number == last:
                     self._end_diverged(diverged)
                     self.seconds = before + time.perf_counter() - began
                     newest = self._score(self.number * cohort) if scored else [None] * len(self.lanes)
@@ -276,10 +280,13 @@ class Batch:
         self._remove(places)
 
     def _end_finished(self) -> None:
-        if self.number == self.rounds:
-            for k in self.alive:
-                self.lanes[k].rounds = self.number
-            self._remove(range(len(self.alive)))
+        places = [p for p, k in enumerate(self.alive) if self.lanes[k].setting.training.rounds == self.number]
+        for place in places:
+            lane = self.lanes[self.alive[place]]
+            if self.number < self.rounds:  # others go on, and counts with them
+                lane.counts = self.counts.copy()
+            lane.rounds = self.number
+        self._remove(places)
 
     def _score(self, sent: int, places: Sequence[int] | None = None) -> list[Point | None]:
         """Score the runs that ask for it (or those at ``places``) and drop the ones that are far behind."""
@@ -306,7 +313,7 @@ class Batch:
         ended = []
         for place in places:
             lane = self.lanes[self.alive[place]]
-            if lane.falls_behind(best[lane.strength], most):
+            if lane.falls_behind(best[lane.strength], most) and self.number < lane.setting.training.rounds:
                 lane.end(DROPPED, lane.behind_sentence(), self.number, self.counts.copy())
                 ended.append(place)
         self._remove(ended)
@@ -434,28 +441,33 @@ class Accounts:
 
 
 def make_lanes(
-    settings: Sequence[Setting], dimension: int, accounts: Accounts, schedule: Participation, share: float
+    settings: Sequence[Setting],
+    dimension: int,
+    accounts: Accounts,
+    schedule: Participation,
+    share: float,
+    draw: str = "clients",
 ) -> list[Lane]:
     """A lane for each of the settings; what cannot be drawn or accounted for is refused."""
     lanes, made = [], {}
     for chosen in settings:
         key = _words(chosen, MECHANISM)
         if key not in made:
-            made[key] = _mechanism(chosen, dimension, accounts, schedule, share)
+            made[key] = _mechanism(chosen, dimension, accounts, schedule, share, draw)
         mechanism, kind, size, stop = made[key]
         lanes.append(Lane(chosen, mechanism, kind, size, stop))
     return lanes
 
 
 def _mechanism(
-    setting: Setting, dimension: int, accounts: Accounts, schedule: Participation, share: float
+    setting: Setting, dimension: int, accounts: Accounts, schedule: Participation, share: float, draw: str
 ) -> tuple[Mechanism | None, str, int, int]:
     plan, rounds = setting.plan, setting.training.rounds
     if not plan.private:
         return None, kind_of(None, plan.cohort), 4 * dimension, rounds
     releases = releases_per_client(schedule, rounds if plan.calibrated else 0)
     mechanism = plan.mechanism_for(dimension, accounts.sizes, releases)
-    kind = kind_of(mechanism, plan.cohort, plan.trust, share)
+    kind = kind_of(mechanism, plan.cohort, plan.trust, share, draw)
     account = accounts.open(setting, mechanism)
     size = 4 * dimension if plan.trust is Trust.CENTRAL else payload_bytes(plan, mechanism)
     return mechanism, kind, size, _stop(plan, rounds, account, schedule)

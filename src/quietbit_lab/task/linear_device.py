@@ -104,8 +104,12 @@ class DeviceProblem:
         return self.problem.dataset.classes
 
     def share(self, norm: Norm) -> float:
-        """The largest part of a gradient's length that one of its coordinates can have."""
-        return float((self._train.abs().amax(dim=1).double() / self._norms[norm]).amax())
+        """The largest part of a gradient's length that one of its coordinates can have.
+
+        The errors p - y add up to 0, so that the largest has at most half of their L1 length and sqrt(1 - 1/K) of L2.
+        """
+        largest = float((self._train.abs().amax(dim=1).double() / self._norms[norm]).amax())
+        return largest * (0.5 if norm is Norm.L1 else (1 - 1 / self.classes) ** 0.5)
 
     def cohort(self, clients: Tensor) -> Tensor:
         """The features of a cohort, (m, width)."""

@@ -2,7 +2,8 @@
 
 Idea     the server needs the sum over clients alone. Where its law is known it is drawn once: a sum of normals is
          normal, a sum of m Laplace variables is a difference of two gammas of shape m. One-bit codes are counted by
-         the cohort kernel, which randomises every client and keeps only the counts.
+         the cohort kernel, which randomises every client and keeps only the counts. Where asked to, codes are not
+         drawn but their sum is, as a normal (`linear_law.py`).
 Symbols  G models, K classes, m clients; errors (G, K, m): clipped p - y; features (m, width); a client's update is
          their outer product. gain: what one unit of an update adds to the argument of the bit's law.
 Source   `mechanism/` for the laws; Kotz, Kozubowski, Podgorski (2001), section 2.2, for sums of Laplace variables.
@@ -23,25 +24,32 @@ from typing import Any, Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._validate import InvalidParameter, require_module
+from quietbit._validate import InvalidParameter, require, require_module
 from quietbit.kernel.fixed_point import FixedPoint
 from quietbit.kernel.sampler import Sampler
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.rounding import TRIES
+from quietbit.mechanism.dithered import DitheredMVU
+from quietbit.mechanism.rounding import TRIES, length_upper
 from quietbit.privacy.guarantee import Trust
 from quietbit_lab.cohort.codes import sum_codes
 from quietbit_lab.cohort.sums import MAX_REACH, BitLaw, count_ones
 from quietbit_lab.task.linear_device import Tensor
+from quietbit_lab.task.linear_law import Moments, fit_moments, power_sums
 
-__all__ = ["EVERY_CLIENT", "LAW_OF_THE_SUM", "NORMAL_FOR_THE_SUM", "CohortMean", "DrawKey", "cohort_mean", "kind_of"]
+__all__ = [
+    "DRAWS", "EVERY_CLIENT", "LAW_OF_THE_SUM", "NORMAL_FOR_THE_SUM", "CohortMean", "DrawKey", "again_upper",
+    "cohort_mean", "kind_of",
+]  # fmt: skip
 
 EVERY_CLIENT, LAW_OF_THE_SUM = "every client", "law of the sum"
 NORMAL_FOR_THE_SUM = "normal in place of the sum"
+DRAWS = ("clients", "sums")  # what a caller may ask for
 LEAST_VARIANCE = 1e8  # of a cohort's Skellam noise, where a normal replaces it
 ROWS_GPU, ROWS_CPU = 1 << 25, 1 << 20  # coordinates written out at once
 MOST_BITS = 8  # of the cohort kernel's codes
 CENTRED = 1e-12  # a symmetric design's log-odds at 0, roundings aside
+NEVER = 1e-30  # a chance of drawing MVU's dither again that no simulation meets
 
 
 @final
@@ -78,12 +86,16 @@ class CohortMean(Protocol):
         ...
 
 
-def kind_of(mechanism: Mechanism | None, cohort: int, trust: Trust = Trust.LOCAL, share: float = 1.0) -> str:
+def kind_of(
+    mechanism: Mechanism | None, cohort: int, trust: Trust = Trust.LOCAL, share: float = 1.0, draw: str = "clients"
+) -> str:
     """Models of one kind are drawn together; a mechanism that has no kind here is refused in one sentence.
 
     ``share`` is the largest part of an update's length that one coordinate can have. Kinds of one-bit mechanisms end
-    with their reach, because the kernel is the quicker the less its law bends within it.
+    with their reach, because the kernel is the quicker the less its law bends within it. With ``draw`` "sums" a normal
+    is drawn in place of the sum of codes where it may stand for it.
     """
+    require(draw in DRAWS, "draw", draw, "one of " + ", ".join(DRAWS))
     if trust is Trust.CENTRAL:
         return "central"
     if mechanism is None:
@@ -91,6 +103,12 @@ def kind_of(mechanism: Mechanism | None, cohort: int, trust: Trust = Trust.LOCAL
     name = type(mechanism).__name__
     if name not in KINDS:
         raise InvalidParameter(f"{name} is not made for many models at once: leave out --device.")
+    if draw == "sums" and name == "Laplace":
+        return "normal"
+    if draw == "sums" and hasattr(mechanism, "values"):
+        moments = fit_moments(mechanism, share, cohort)
+        if moments is not None:
+            return f"moments {moments.odd} {moments.even} share {share!r}"
     return KINDS[name](mechanism, cohort, share)
 
 
@@ -117,7 +135,33 @@ def _interpolated(mechanism: Any, cohort: int, share: float) -> str:
     return f"codes {mechanism.design.identity()} {mechanism.decoder} {mechanism.sampler.t_range}"
 
 
+def again_upper(mechanism: DitheredMVU) -> float:
+    """A bound on the chance that one update's dither is drawn again; 1 for an L1 ball, which nobody needed.
+
+    In spacings, with zero a level and updates of length R at most: a rounded square exceeds y^2 by at most min(1/4, |y|)
+    on average, so that the sum of squares has mean R^2 + min(d/4, sqrt(d) R) at most; and Hoeffding's inequality with
+    the ranges of `mechanism/rounding.py`.
+    """
+    ball, cells = mechanism.ball, mechanism.design.spec.input_levels - 1
+    if ball.norm is not Norm.L2 or cells % 2 == 1:
+        return 1.0
+    radius, root = cells / 2, math.sqrt(ball.dimension)
+    mean = radius**2 + min(ball.dimension / 4, root * radius)
+    room = min(length_upper(ball.norm, radius, ball.dimension), ball.dimension * radius**2) - mean
+    return math.exp(-2 * (room / (2 * radius + root)) ** 2) if room > 0 else 1.0
+
+
+def _straight(design: Any) -> bool:
+    """Whether the chance of code 1 is a straight line through 1/2 in the middle."""
+    ones = design.probabilities[:, 1]
+    line = np.linspace(ones[0], ones[-1], ones.size)
+    return bool(np.abs(ones - line).max() <= CENTRED and abs(ones[0] + ones[-1] - 1) <= CENTRED)
+
+
 def _dithered(mechanism: Any, cohort: int, share: float) -> str:
+    # Dithered on its own, a coordinate of one bit has a straight line for its chance of a one.
+    if mechanism.bits == 1 and again_upper(mechanism) <= NEVER and _straight(mechanism.design):
+        return f"uniform {bit_meaning(mechanism, share).reach!r}"
     if mechanism.design.spec.input_levels % 2 == 0:
         raise InvalidParameter("MVU of many models at once needs an odd number of levels: leave out --device.")
     return "rows"
@@ -133,6 +177,12 @@ KINDS: Mapping[str, Callable[[Any, int, float], str]] = {
     "DitheredMVU": _dithered,
 }
 SIGNS = {"Gaussian": "sign-normal", "Laplace": "sign-laplace"}
+LAWS = {
+    "sign-normal": BitLaw.NORMAL,
+    "sign-laplace": BitLaw.LAPLACE,
+    "logistic": BitLaw.LOGISTIC,
+    "uniform": BitLaw.UNIFORM,
+}
 
 
 def cohort_mean(kind: str, mechanisms: Sequence[Any], numbers: Sequence[int], cohort: int, device: Any) -> CohortMean:
@@ -144,7 +194,7 @@ def cohort_mean(kind: str, mechanisms: Sequence[Any], numbers: Sequence[int], co
         # The server adds the noise once, to the sum.
         each = [mechanism.sigma / cohort for mechanism in mechanisms]
         return NormalMean(_column(each, device, torch.float32), LAW_OF_THE_SUM)
-    if kind in ("gaussian", "skellam"):
+    if kind in ("gaussian", "skellam", "normal"):
         deviations = [math.sqrt(mechanism.variance(0.0) / cohort) for mechanism in mechanisms]
         draws = LAW_OF_THE_SUM if kind == "gaussian" else NORMAL_FOR_THE_SUM
         return NormalMean(_column(deviations, device, torch.float32), draws)
@@ -152,6 +202,8 @@ def cohort_mean(kind: str, mechanisms: Sequence[Any], numbers: Sequence[int], co
         return LaplaceMean(_column([mechanism.scale for mechanism in mechanisms], device, torch.float64))
     if kind == "rows":
         return RowsMean(list(mechanisms), device)
+    if kind.startswith("moments"):
+        return MomentsMean.of(mechanisms, float(kind.split()[-1]), cohort, device)
     streams = torch.tensor(numbers, dtype=torch.int32, device=device)
     if kind.startswith("codes"):
         samplers = [mechanism.sampler for mechanism in mechanisms]
@@ -161,7 +213,7 @@ def cohort_mean(kind: str, mechanisms: Sequence[Any], numbers: Sequence[int], co
         scale = [value / (cohort * 2.0**point.shift) for value in unit]
         return CodesMean(samplers[0], point.table, gain, _column(scale, device, torch.float64), streams)
     name, reach = kind.split()
-    law = {"sign-normal": BitLaw.NORMAL, "sign-laplace": BitLaw.LAPLACE, "logistic": BitLaw.LOGISTIC}[name]
+    law = LAWS[name]
     meanings = [bit_meaning(mechanism) for mechanism in mechanisms]
     return BitMean(
         law,
@@ -185,7 +237,7 @@ class Meaning:
 
 
 def bit_meaning(mechanism: Any, share: float = 1.0) -> Meaning:
-    """The one-bit law as ``law(gain * u)``: log-odds for I-MVU, standardised means for signs.
+    """The one-bit law as ``law(gain * u)``: log-odds for I-MVU, standardised means for signs and MVU.
 
     The argument is cut at the reach: where the mechanism clamps, or beyond what any update of the ball can bring.
     """
@@ -194,9 +246,11 @@ def bit_meaning(mechanism: Any, share: float = 1.0) -> Meaning:
     if inner is not None:  # a sign of something noisy
         gain = 1 / (inner.sigma if hasattr(inner, "sigma") else inner.scale)
         return Meaning(gain, -1.0, 1.0, _beyond(gain * radius * share))
+    low, high = mechanism.values.tolist()
+    if isinstance(mechanism, DitheredMVU):  # a straight line that is unbiased: (1 + u / high) / 2
+        return Meaning(1 / high, low, high, _beyond(radius * share / high))
     sampler = mechanism.sampler
     slope = float(sampler.slope[0, 1])
-    low, high = mechanism.values.tolist()
     clamped = slope * sampler.t_range[1]
     return Meaning(slope * sampler.scale, low, high, min(clamped, _beyond(slope * sampler.scale * radius * share)))
 
@@ -286,6 +340,51 @@ class LaplaceMean:
         shape = errors.new_full((1,), float(clients)).expand(found.shape)
         noise = torch._standard_gamma(shape, generator=generator) - torch._standard_gamma(shape, generator=generator)
         return found.add_((noise * (self.scales / clients)).float())
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class MomentsMean:
+    """A normal of the mean and the variance that the cohort's decoded sum has; see `linear_law.py`."""
+
+    powers: Moments  # whose powers all models share
+    unit: Tensor
+    means: Tensor
+    variances: Tensor
+    constant: Tensor
+    draws: str = NORMAL_FOR_THE_SUM
+
+    @classmethod
+    def of(cls, mechanisms: Sequence[Any], share: float, cohort: int, device: Any) -> MomentsMean:
+        """The fits of these mechanisms, which are of one kind."""
+        torch = require_module("torch", "lab")
+        known = {id(mechanism): mechanism for mechanism in mechanisms}
+        fits = {name: fit_moments(mechanism, share, cohort) for name, mechanism in known.items()}
+        found = [moments for mechanism in mechanisms if (moments := fits[id(mechanism)]) is not None]
+        radii = np.array([mechanism.domain.radius for mechanism in mechanisms])
+        means = np.array([moments.mean for moments in found]) * (radii / cohort)[:, None]
+        variances = np.array([moments.variance for moments in found]) * (radii[:, None] / cohort) ** 2
+
+        def column(values: Any, kind: Any) -> Tensor:
+            return torch.from_numpy(np.ascontiguousarray(values)).to(device=device, dtype=kind)[..., None, None]
+
+        return cls(
+            found[0],
+            column(1 / (radii * share), torch.float64),
+            column(means.T, torch.float64),
+            column(variances.T[1:], torch.float64),
+            column(variances[:, 0] * cohort, torch.float32),
+        )
+
+    def mean(self, errors: Tensor, features: Tensor, key: DrawKey) -> Tensor:
+        """A matrix product for each power, and one normal for each coordinate."""
+        inputs = errors * self.unit
+        found = power_sums(inputs, features, self.powers.odd, self.means, signed=True)
+        noise = found.new_empty(found.shape).normal_(generator=key.generator(found.device))
+        if not self.powers.even:
+            return found.addcmul_(noise, self.constant.sqrt())
+        spread = power_sums(inputs, features, self.powers.even, self.variances, signed=False)
+        return found.addcmul_(noise, spread.add_(self.constant).clamp_(min=0.0).sqrt_())
 
 
 def exact_mean(errors: Tensor, features: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Jobs of a sweep, trained together on one device, and their checkpoints.
 
 Idea     linear models on clients of one example go in batches; a checkpoint is kept about once a minute. Other models,
-         and MVU on a CPU, which gains nothing from company, go one by one through the simulator. A checkpoint holds
+         and MVU of several bits on a CPU, which gains nothing from company, go one by one through the simulator. A checkpoint holds
          parameters and momentum of the runs alive, the points of all, and how far they were; cohorts and keys follow
          from the settings. It appears whole or not at all, and names the settings that it belongs to.
 """
@@ -23,7 +23,7 @@ from quietbit._validate import QuietbitError, require_module
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
 from quietbit.simulate.loop import Point, Run
 from quietbit.simulate.problem import Problem, Score
-from quietbit_lab.experiment.grid import Job
+from quietbit_lab.experiment.grid import Job, Race
 from quietbit_lab.experiment.record import Setting, run_record
 from quietbit_lab.experiment.sweep import run_job
 from quietbit_lab.task.linear import LinearSoftmax
@@ -62,7 +62,8 @@ class LinearTogether:
 
     device: str
     make_problem: MakeProblem
-    drop_behind: float | None = None
+    drop_behind: float | None = None  # these two may change from stage to stage of a sweep
+    draw: str = "clients"
     note: Callable[[str], None] | None = None
     _problems: dict[str, Problem] = field(init=False, default_factory=dict, repr=False)
     _data: dict[int, DeviceProblem] = field(init=False, default_factory=dict, repr=False)
@@ -72,12 +73,19 @@ class LinearTogether:
         """Refuse a device that is not there."""
         self._device = open_device(self.device)
 
+    def prepare(self, race: Race | None, *, chooses: bool, drop_behind: float | None = None) -> None:
+        """What a stage of a sweep is drawn with; ``drop_behind`` in place of the file's, and never where runs report."""
+        said = race.drop_behind / 100 if race is not None and race.drop_behind is not None else None
+        behind = drop_behind if drop_behind is not None else said
+        self.drop_behind = behind if chooses or race is None else None
+        self.draw = "clients" if race is None else race.draw if chooses else race.report_draw
+
     def walk(self, job: Job) -> Hashable:
         """Task and walk, for a job of a linear model that gains from company."""
         problem = self.problem(job)
         if not isinstance(problem, LinearSoftmax) or int(problem.sizes.max()) != 1 or not _fits(job.setting):
             return None
-        if self._device.type == "cpu" and job.setting.plan.mechanism == "mvu":
+        if self._device.type == "cpu" and job.setting.plan.mechanism == "mvu" and (job.setting.plan.bits or 1) > 1:
             return None
         return (id(problem), *shared_walk(job.setting))
 
@@ -88,7 +96,7 @@ class LinearTogether:
     def train(self, jobs: Sequence[Job], checkpoint: Path, until: float | None) -> list[dict[str, Any]] | None:
         """Results of a batch, or None and a checkpoint where the time is up."""
         problem = self.problem(jobs[0])
-        batch = Batch(self._on_device(problem), [job.setting for job in jobs], self.drop_behind)
+        batch = Batch(self._on_device(problem), [job.setting for job in jobs], self.drop_behind, self.draw)
         if restore(batch, checkpoint):
             self._say(f"continuing {len(jobs)} runs at round {batch.number:,}")
         kept = time.monotonic()

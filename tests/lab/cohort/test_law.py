@@ -14,6 +14,7 @@ TAILS = {
     BitLaw.LOGISTIC: lambda t: 1 / (1 + mpmath.exp(t)),
     BitLaw.NORMAL: lambda t: mpmath.ncdf(-t),
     BitLaw.LAPLACE: lambda t: mpmath.exp(-t) / 2 if t >= 0 else 1 - mpmath.exp(t) / 2,
+    BitLaw.UNIFORM: lambda t: min(max((1 - t) / 2, 0), 1),
 }
 
 

@@ -144,6 +144,7 @@ def test_counts_are_binomial(law):
         BitLaw.LOGISTIC: lambda x: 1 / (1 + math.exp(-x)),
         BitLaw.NORMAL: lambda x: 0.5 * math.erfc(-x / math.sqrt(2)),
         BitLaw.LAPLACE: lambda x: 1 - math.exp(-x) / 2 if x >= 0 else math.exp(x) / 2,
+        BitLaw.UNIFORM: lambda x: (1 + x) / 2,
     }
     laws = {name: np.array([[f(float(np.float32(x)))] for x in t]) for name, f in chance.items()}
     assert_binomial(counts, clients, laws[law], FALSE_ALARM)

@@ -43,7 +43,7 @@ def expected(law, left, right, reach, generator="philox", streams=(0,)):
 
 @pytest.mark.parametrize("generator", GENERATORS)
 @pytest.mark.parametrize(("law", "reach"), [(BitLaw.LOGISTIC, 0.3), (BitLaw.LOGISTIC, 5.0), (BitLaw.NORMAL, 1.0),
-                                            (BitLaw.NORMAL, 40.0), (BitLaw.LAPLACE, 1.0)])  # fmt: skip
+                                            (BitLaw.NORMAL, 40.0), (BitLaw.LAPLACE, 1.0), (BitLaw.UNIFORM, 0.2)])  # fmt: skip
 def test_counts_are_those_of_the_reference(law, reach, generator):
     """Two configurations, an odd number of clients, a last tile that is not full, a feature that is NaN."""
     left, right = factors(2, 6, 1, 300, reach)

@@ -1,0 +1,117 @@
+"""The sum of a cohort's codes as a normal of its own mean and variance: a few matrix products in place of the codes.
+
+Idea     mean and variance of a decoded coordinate depend on one number, the update's coordinate u = e f. The signed power
+         sgn(u)|u|^k of a product is the product of the signed powers, so that a sum over clients of polynomials in u is one
+         matrix product per power, and no client's coordinate is ever written.
+Symbols  z = u / (radius share), at most 1 in size; mean = radius (c_1 z + c_3 z^3 + ...), odd powers signed; variance =
+         radius^2 (d_0 + d_2 z^2 + ...); m clients.
+Source   central limit theorem; the laws are those of `mechanism/`.
+
+What differs from drawing every client. Each coordinate's expectation is right to the factor 1 +- TOLERANCE, and so is its
+variance, on 129 points of the range that the fit did not see. The cohort's sum has excess kurtosis and skewness of a client's
+over m and sqrt(m), which are asked to be at most KURTOSIS and SKEWNESS; the normal has none. A momentum of many
+rounds divides them further. Where a law is too bent for the powers below, or has too heavy tails, there is no such
+stand-in, and every client is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from quietbit._typing import FloatVector
+from quietbit_lab.task.linear_device import Tensor
+
+__all__ = ["Moments", "fit_moments", "power_sums"]
+
+TOLERANCE = 3e-4
+KURTOSIS, SKEWNESS = 0.03, 0.1  # of a cohort's sum
+ODD = ((1,), (1, 3), (1, 2, 3), (1, 3, 5), (1, 2, 3, 4), (1, 3, 5, 7), (1, 2, 3, 4, 5))
+EVEN = ((), (2,), (1, 2), (2, 4), (1, 2, 3), (2, 4, 6), (1, 2, 3, 4))
+NODES = 128
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Mean and variance of a decoded coordinate as polynomials of z; see the file."""
+
+    odd: tuple[int, ...]
+    even: tuple[int, ...]
+    mean: FloatVector
+    variance: FloatVector  # that of z = 0 first
+
+
+def fit_moments(mechanism: Any, share: float, cohort: int) -> Moments | None:
+    """The polynomials with the fewest powers; None where a normal would not do.
+
+    ``share`` is the largest part of an update's length that one coordinate can have.
+    """
+    fitted = np.cos((np.arange(NODES) + 0.5) * np.pi / (2 * NODES))
+    other = np.linspace(0.0, 1.0, NODES + 1)[1:]
+    values, radius = np.asarray(mechanism.values, dtype=np.float64), mechanism.domain.radius
+    table = np.array([distribution(mechanism, z * radius * share) for z in (*fitted, *other, 0.0, -1.0)])
+    mean = table @ values
+    spread = values - mean[:, None]
+    second, third, fourth = ((table * spread**k).sum(axis=1) for k in (2, 3, 4))
+    if np.any(np.abs(fourth / second**2 - 3) > KURTOSIS * cohort):
+        return None
+    if np.any(np.abs(third) / second**1.5 > SKEWNESS * cohort**0.5):
+        return None
+    if max(abs(mean[-2]), abs(mean[-1] + mean[-3])) > TOLERANCE * fitted[-1] * mean[-3]:  # not odd
+        return None
+    means, variances = mean / radius, second / radius**2
+    odd = _fewest(ODD, fitted, other, means[:NODES] / fitted, means[NODES:-2] / other, -1)
+    even = _fewest(EVEN, fitted, other, variances[:NODES], variances[NODES:-2], 0)
+    if odd is None or even is None:
+        return None
+    return Moments(odd[0], even[0][1:], odd[1], even[1])
+
+
+def distribution(mechanism: Any, value: float) -> FloatVector:
+    """The probabilities of the decoded values; a sign has two."""
+    if hasattr(mechanism, "inner"):
+        one = (1 + float(mechanism.expectation(value))) / 2
+        return np.array([1 - one, one])
+    return np.asarray(mechanism.distribution(value))
+
+
+def _fewest(
+    choices: Sequence[tuple[int, ...]], fitted: FloatVector, other: FloatVector, wanted: FloatVector, held: FloatVector,
+    lower: int,
+) -> tuple[tuple[int, ...], FloatVector] | None:  # fmt: skip
+    """The first powers whose polynomial is right to the tolerance on both sets of points, relatively.
+
+    ``lower`` -1: what is fitted is the polynomial over z; 0: a constant comes first.
+    """
+    for powers in choices:
+        chosen = powers if lower else (0, *powers)
+        rows, checked = (z[:, None] ** (np.array(chosen) + lower) for z in (fitted, other))
+        solved = np.linalg.lstsq(rows / wanted[:, None], np.ones_like(wanted), rcond=None)[0]
+        off = max(np.abs(rows @ solved / wanted - 1).max(), np.abs(checked @ solved / held - 1).max())
+        if off <= TOLERANCE:
+            return chosen, solved
+    return None
+
+
+def power_sums(errors: Tensor, features: Tensor, powers: Sequence[int], columns: Tensor, *, signed: bool) -> Tensor:
+    """Over clients, the sums of column_k |u|^k, with the sign of u where ``signed``; (G, K, width) in float32.
+
+    ``errors`` (G, K, m) with u = errors features; ``columns`` (len(powers), G, 1, 1).
+    """
+    count, classes, clients = errors.shape
+    total = errors.new_zeros((count * classes, features.shape[1]), dtype=features.dtype)
+    for power, column in zip(powers, columns, strict=True):
+        left = (_power(errors, power, signed) * column).to(features.dtype).reshape(-1, clients)
+        total.addmm_(left, _power(features, power, signed))
+    return total.reshape(count, classes, -1)
+
+
+def _power(values: Tensor, power: int, signed: bool) -> Tensor:
+    if power == 1:
+        return values if signed else values.abs()
+    straight = (power % 2 == 1) == signed
+    return values.pow(power) if straight else values.pow(power) * values.sign()
