@@ -12,7 +12,7 @@ Symbols  n clients of a chunk, d parameters; k kept coordinates of p = d padded.
 
 A job is MECHANISM:EPSILON:STEP,STEP.. or MECHANISM:EPSILON:best:SEED,SEED.., which repeats the step that was best on
 the held-out images. ``imvu@4096`` keeps 4,096 rotated coordinates a client, ``imvu-open`` clamps none, and ``vmvu*3``
-sends three releases of every update, each with a third of the budget, whose mean is used.
+sends three releases of every update, within the budget together, whose mean is used.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class Sum:
         if name == "none":
             return
         choices: dict[str, Any] = {"clamp": False} if choice == "open" else {"keep": int(choice)} if choice else {}
-        each = {"epsilon": epsilon / self.times, "delta": DELTA / self.times, "adjacency": "zero-out"}
-        found = calibrate(self.name, ball=Ball("l2", 1.0, dimension), **each, **choices)  # type: ignore[arg-type]
+        target = {"epsilon": epsilon, "delta": DELTA, "adjacency": "zero-out", "releases": self.times}
+        found = calibrate(self.name, ball=Ball("l2", 1.0, dimension), **target, **choices)  # type: ignore[arg-type]
         whole: Any = found.mechanism
-        guarantee = whole.privacy("zero-out").repeat(self.times).guarantee(DELTA)
-        self.facts = {"epsilon_upper": guarantee.epsilon_upper, "bytes": self.times * (56 + whole.layout.size)}
+        size = self.times * (56 + whole.layout.size)
+        self.facts = {"epsilon_upper": found.guarantee.epsilon_upper, "bytes": size}
         self.mechanism: Any = whole.inner if isinstance(whole, Projected) else whole
         if self.name == "vmvu" or isinstance(whole, Projected):
             self.keep, self.seed = whole.keep, whole.rotation_seed
