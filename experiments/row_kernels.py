@@ -24,7 +24,7 @@ TILES = 8  # steps of columns of a program that keeps coordinates
 @triton.jit
 def _sums(
     rows, factors, first, second, stride, scale, most, count: tl.constexpr, law: tl.constexpr, block: tl.constexpr
-):  # type: ignore[no-untyped-def]
+):
     place = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     inside = place < stride
     total = tl.zeros((block,), dtype=tl.float32)
@@ -45,7 +45,7 @@ def _sums(
 
 
 @triton.jit
-def _kept(  # type: ignore[no-untyped-def]
+def _kept(
     rows, signs, offsets, left, right, out, stride, width,
     major: tl.constexpr, minor: tl.constexpr, step: tl.constexpr, tiles: tl.constexpr,
 ):  # fmt: skip
