@@ -114,7 +114,7 @@ class _Convolved(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *given: Any) -> Any:
         (g,), (x,) = given, ctx.saved_tensors
-        layer, (outs, ins, side, _) = ctx.rows.layers[ctx.place], ctx.weights.shape
+        layer, (outs, _, side, _) = ctx.rows.layers[ctx.place], ctx.weights.shape
         seen = patches(x.permute(0, 2, 3, 1), side, layer.stride[0], layer.padding[0])
         slopes = g.permute(0, 2, 3, 1).reshape(x.shape[0], -1, outs)
         out = ctx.rows.here(ctx.place, x.shape[0], outs * seen.shape[2]).view(x.shape[0], outs, seen.shape[2])
@@ -132,7 +132,7 @@ class _Normed(torch.autograd.Function):
     def forward(ctx: Any, x: Any, _: Any, rows: Rows, place: int) -> Any:
         layer, (ctx.scale, ctx.shift) = rows.layers[place], rows.part(place)
         ctx.rows, ctx.place = rows, place
-        inner = x.permute(0, 2, 3, 1).contiguous()
+        inner = x.detach().permute(0, 2, 3, 1).contiguous()
         found, middle, inverse = rows.normed(inner, ctx.scale, ctx.shift, layer.eps)
         ctx.save_for_backward(inner, middle, inverse)
         return found.permute(0, 3, 1, 2)

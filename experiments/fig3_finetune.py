@@ -10,8 +10,9 @@ Symbols  n clients of a chunk, d parameters; k kept coordinates of p = d padded.
     PYTHONPATH=src python experiments/fig3_finetune.py wide --data data --device cuda --minutes 7 \
         --jobs none:0:0.4,0.8 vmvu:10:0.1,0.2 gaussian:10:0.1,0.2 --out experiments/results/fig3-whole.json
 
-A job is MECHANISM:EPSILON:STEP,STEP.. or MECHANISM:EPSILON:best:SEED,SEED.., which repeats the step that was best on the
-held-out images. ``imvu@4096`` keeps 4,096 rotated coordinates a client, ``imvu-open`` clamps none.
+A job is MECHANISM:EPSILON:STEP,STEP.. or MECHANISM:EPSILON:best:SEED,SEED.., which repeats the step that was best on
+the held-out images. ``imvu@4096`` keeps 4,096 rotated coordinates a client, ``imvu-open`` clamps none, and ``vmvu*3``
+sends three releases of every update, within the budget together, whose mean is used.
 """
 
 from __future__ import annotations
@@ -36,7 +37,6 @@ from quietbit_lab.cohort.releases import along_of, put_back
 from quietbit_lab.task.images import load_cifar10
 
 DELTA, MOMENTUM, CLIP, HELD_OUT = 1e-5, 0.5, 1.0, 5000
-MOST_ALONE = 18.0  # of epsilon that the vector mechanism is designed for; more is left unused
 BEGAN = time.monotonic()
 
 
@@ -45,16 +45,17 @@ class Sum:
 
     def __init__(self, name: str, epsilon: float, dimension: int, device: str, *, plain: bool) -> None:
         self.dimension, self.device, self.plain, self.facts = dimension, device, plain, {}
-        self.name, _, choice = name.replace("@", "-").partition("-")
+        self.name, _, choice = name.partition("*")[0].replace("@", "-").partition("-")
+        self.times = int(name.partition("*")[2] or 1)
         self.law, self.keep, self.spread = Law("sum"), 0, 0.0
         if name == "none":
             return
-        budget = min(epsilon, MOST_ALONE) if name == "vmvu" else epsilon
         choices: dict[str, Any] = {"clamp": False} if choice == "open" else {"keep": int(choice)} if choice else {}
-        target = {"epsilon": budget, "delta": DELTA, "adjacency": "zero-out", "releases": 1}
+        target = {"epsilon": epsilon, "delta": DELTA, "adjacency": "zero-out", "releases": self.times}
         found = calibrate(self.name, ball=Ball("l2", 1.0, dimension), **target, **choices)  # type: ignore[arg-type]
         whole: Any = found.mechanism
-        self.facts = {"epsilon_upper": found.guarantee.epsilon_upper, "bytes": 56 + whole.layout.size}
+        size = self.times * (56 + whole.layout.size)
+        self.facts = {"epsilon_upper": found.guarantee.epsilon_upper, "bytes": size}
         self.mechanism: Any = whole.inner if isinstance(whole, Projected) else whole
         if self.name == "vmvu" or isinstance(whole, Projected):
             self.keep, self.seed = whole.keep, whole.rotation_seed
@@ -63,7 +64,8 @@ class Sum:
             self.spread = self.mechanism.noise_multiplier
         elif self.name == "sign":
             noise = self.mechanism.inner.noise_multiplier
-            self.law, self.spread = Law("normal", 1 / (noise * math.sqrt(2))), noise * math.sqrt(math.pi / 2)
+            self.law = Law("normal", 1 / (noise * math.sqrt(2)), self.mechanism.cut)
+            self.spread = noise * math.sqrt(math.pi / 2)
         elif self.name == "imvu":
             odds = np.log(self.mechanism.design.probabilities[:, 1] / self.mechanism.design.probabilities[:, 0])
             most = 1 / self.mechanism.beta if self.mechanism.clamp else math.inf
@@ -73,7 +75,8 @@ class Sum:
     def of(self, rows: Any, factors: Any, generator: Any) -> Any:
         """What a chunk adds; (d,), or where coordinates are kept their places and values."""
         if self.keep:
-            return self._kept(rows, factors, generator)
+            found = [self._kept(rows, factors, generator) for _ in range(self.times)]
+            return tuple(torch.cat(parts) for parts in zip(*found, strict=True))
         total, squares = sums(rows, factors, self.law, plain=self.plain)
         noise = torch.randn(total.shape, generator=generator, device=self.device) if self.spread else 0.0
         if self.law.name == "sum":
@@ -154,7 +157,8 @@ def main() -> None:
     parser.add_argument("--most", type=int, help="images, for a trial")
     parser.add_argument("--blocks", type=int, default=4)
     parser.add_argument("--width", type=int, default=10)
-    parser.add_argument("--plain", action="store_true", help="no kernels of our own, nothing compiled")
+    parser.add_argument("--eager", action="store_true", help="nothing compiled")
+    parser.add_argument("--plain", action="store_true", help="no kernels of our own either")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     plain = given.plain or given.device != "cuda"
@@ -162,7 +166,9 @@ def main() -> None:
     torch.backends.cudnn.benchmark = True
     done = json.loads(given.out.read_text()) if given.out.exists() else []
     network = restored(given.weights, 10, blocks=given.blocks, width=given.width)
-    rows = Rows(network.to(given.device), given.device, min(given.chunk, given.cohort), compiled=not plain)
+    rows = Rows(
+        network.to(given.device), given.device, min(given.chunk, given.cohort), compiled=not (plain or given.eager)
+    )
     start, dataset = rows.flat(), load_cifar10(given.data)
     images, labels, test, test_labels = (
         torch.from_numpy(np.ascontiguousarray(part[: given.most])).to(given.device)
@@ -192,7 +198,9 @@ def main() -> None:
                     "test": accuracy(rows, test, test_labels),
                 }
                 longest = max(longest, time.monotonic() - began)
-                done.append(cell | {"adjacency": "zero-out", "releases": 1, "clip": CLIP} | summed.facts | scored)
+                done.append(
+                    cell | {"adjacency": "zero-out", "releases": summed.times, "clip": CLIP} | summed.facts | scored
+                )
                 given.out.parent.mkdir(parents=True, exist_ok=True)
                 given.out.write_text(json.dumps(done, indent=1))
                 say(

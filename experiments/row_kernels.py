@@ -22,7 +22,9 @@ TILES = 8  # steps of columns of a program that keeps coordinates
 
 
 @triton.jit
-def _sums(rows, factors, first, second, stride, scale, most, count: tl.constexpr, law: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
+def _sums(
+    rows, factors, first, second, stride, scale, most, count: tl.constexpr, law: tl.constexpr, block: tl.constexpr
+):
     place = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     inside = place < stride
     total = tl.zeros((block,), dtype=tl.float32)
@@ -43,7 +45,10 @@ def _sums(rows, factors, first, second, stride, scale, most, count: tl.constexpr
 
 
 @triton.jit
-def _kept(rows, signs, offsets, left, right, out, stride, width, major: tl.constexpr, minor: tl.constexpr, step: tl.constexpr, tiles: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+def _kept(
+    rows, signs, offsets, left, right, out, stride, width,
+    major: tl.constexpr, minor: tl.constexpr, step: tl.constexpr, tiles: tl.constexpr,
+):  # fmt: skip
     client = tl.program_id(0).to(tl.int64)
     keep: tl.constexpr = major * minor
     strata = tl.arange(0, keep)

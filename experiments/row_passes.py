@@ -1,9 +1,8 @@
 r"""What mechanisms need of a cohort's rows, in one pass over them: sums over clients, and kept coordinates.
 
-Idea     sums over clients of the rows, or of the chances of their bits and the squares of those; and of every rotated row
-         one coordinate of each of k strata, for which small Hadamard matrices do: index = stratum x width + offset, and
-         the signs of a sum of bits multiply. The plain way is here, slice by slice; on a GPU `row_kernels` reads
-         every row once.
+Idea     sums over clients of the rows, or of the chances of their bits and the squares of those; and of every rotated
+         row one coordinate of each of k strata, for which small Hadamard matrices do: index = stratum x width + offset,
+         and the signs of a sum of bits multiply. The plain way is here; on a GPU `row_kernels` reads every row once.
 Symbols  rows (n, d) and factors (n,): clipped rows are rows * factors. t = chance - 1/2. p = d padded, w = p / k.
 """
 
@@ -17,7 +16,6 @@ import torch
 
 from quietbit_lab.cohort.releases import hadamard_matrix
 
-LAWS = ("sum", "logistic", "normal")
 COLUMNS = 1 << 18  # at once
 
 
@@ -32,9 +30,9 @@ class Law:
     def of(self, x: Any) -> Any:
         """Of clipped coordinates."""
         x = x.clamp(-self.most, self.most) * self.scale
-        return {"sum": lambda: x, "logistic": lambda: torch.sigmoid(x) - 0.5, "normal": lambda: 0.5 * torch.erf(x)}[
-            self.name
-        ]()
+        if self.name == "logistic":
+            return torch.sigmoid(x) - 0.5
+        return 0.5 * torch.erf(x) if self.name == "normal" else x
 
 
 def sums(rows: Any, factors: Any, law: Law, *, plain: bool) -> tuple[Any, Any]:
