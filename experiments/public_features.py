@@ -6,7 +6,7 @@ Idea     a head of few parameters needs few releases. Tiny-ImageNet, enlarged th
 Source   Fisher (1936); Rao (1948) for several classes.
 
     PYTHONPATH=src python experiments/public_features.py --network efficientnet --data data --device cuda --out eff.npz
-    PYTHONPATH=src python experiments/public_features.py --network wide.npz --data data --device cuda --out wide-f.npz
+    PYTHONPATH=src python experiments/public_features.py --network wide --data data --device cuda --out wide-f.npz
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def public_directions(x: Any, labels: Any, ridge: float = 1e-2) -> dict[str, Any
 def main() -> None:
     """Channels of both data sets, and the directions."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--network", required=True, help="efficientnet, or a file of wide_network.py")
+    parser.add_argument("--network", required=True, help="efficientnet, or what wide_network.py kept")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--flip", action="store_true", help="the mean of an image's channels and its mirror image's")

@@ -1,154 +1,257 @@
-"""Figures 5 and 6 on the reduced grid: one seed for every step size, then more seeds for the best of them.
+r"""Figures 5 and 6 with the network: steps chosen on held-out writers, the chosen ones repeated with five seeds.
 
-    python experiments/run_femnist.py --data DIR --out runs/femnist --model linear --workers 2
-    python experiments/run_femnist.py --data DIR --out runs/femnist --device cuda --workers 14 --seconds 230
+Idea     1. For every mechanism and epsilon of `fig5-femnist.toml --reduced` a tenth of the training writers is held
+            out: the others train, under a seed of their own, with the steps of the file; then, again and again, with
+            half and twice the best step so far, until both are known. The best on the held-out writers is chosen.
+         2. The chosen step with all training writers, seeds 1 to 5, scored on the test writers at the end.
+         3. The same for `fig6-femnist-levels.toml`, beginning at the step of one bit.
 
-1. Every training of `fig5-femnist.toml --reduced`, which has one seed, and a few without noise.
-2. For each mechanism and epsilon, the step size that did best, with the other seeds.
-3. The other numbers of bits of `fig6-femnist.toml --reduced`, all seeds, at the step size that was best for one bit
-   and the same epsilon.
+    PYTHONPATH=src python experiments/run_femnist.py --data data --out runs/femnist --device cuda --fast --minutes 3
 
-With `--model linear` the files are those that end in -linear, for a linear model in place of the network. Needed are
-numpy, scipy and torch alone; a call continues where an earlier one was stopped. Several trainings share one GPU, a
-process each: a round is a few milliseconds of it, and the noise is drawn on the processor meanwhile.
+    python experiments/run_femnist.py --out runs/femnist --back femnist.jsonl.gz --keep experiments/results
+
+Needed are numpy, scipy and torch alone. All runs of a seed are trained side by side (`quietbit_lab.task.module_batch`).
+A call continues where an earlier one was stopped; `--back` is one file with all results, all that has to travel:
+where it is there already, its results are not run again. `--keep` makes of them what tables and figures are drawn
+from. `--epsilon`, `--seeds` and `--rounds` cut the experiment down to try it.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import signal
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from quietbit._files import append_line
+import numpy as np
+from numpy.typing import NDArray
+
 from quietbit.plan.plan import RoundPlan
-from quietbit.simulate.problem import Problem
+from quietbit_lab.experiment.batched import run_batches
 from quietbit_lab.experiment.grid import Job, Sweep, read_sweep
+from quietbit_lab.experiment.packed import pack, read_results, unpack
 from quietbit_lab.experiment.record import Setting
-from quietbit_lab.experiment.sweep import RESULTS, finished, run_sweep
-from quietbit_lab.task.registry import TaskSpec, build_task
+from quietbit_lab.experiment.sweep import finished
+from quietbit_lab.task.dataset import Dataset, Examples, Partition
+from quietbit_lab.task.images import load_femnist
+from quietbit_lab.task.module import ModuleProblem, femnist_network
+from quietbit_lab.task.module_batch import ModuleTogether
 
 HERE = Path(__file__).parent
-SEEDS = (1, 2, 3)
-BEST = 1
-ONE_BIT = "I-MVU, 1 bit"
-NOISELESS = {"cnn": (0.05, 0.1, 0.2), "linear": (0.3, 1.0, 3.0)}
+BEGAN = time.monotonic()
+CHOOSING, HELD_OUT = 101, 10  # the seed that chooses; one writer in so many is held out
+BACK_EVERY = 5.0  # seconds between writings of the one file
+MOST_STEPS = 9  # tried for one mechanism and epsilon
+CHOICE, FIG5, FIG6 = FOLDERS = ("femnist-choice", "fig5-femnist", "fig6-femnist-levels")
+ONE_BIT, NOISELESS = "I-MVU, 1 bit", (0.04, 0.16, 0.64)
 ALIKE = ("cohort", "clip", "unit", "participation", "rng", "adjacency")
+Cell = tuple[str, float]  # label and epsilon
 
 
 class OutOfTime(Exception):
     """The time that was given is over."""
 
 
-def make_problem(data: str, device: str, task: Mapping[str, Any], seed: int) -> Problem:
-    """The problem of a task on a device; worker processes find it by name."""
-    import torch
+@dataclass
+class Stage:
+    """Runs jobs until the clock stops them, and knows what came of them."""
 
-    torch.set_num_threads(1)
-    torch.backends.cudnn.deterministic = True  # so that a record can be repeated
-    return build_task(TaskSpec.from_json(task), data=Path(data), seed=seed, device=device)
+    out: Path
+    back: Path | None
+    together: ModuleTogether
+    until: float | None
 
+    def run(self, name: str, jobs: Sequence[Job]) -> list[dict[str, Any]]:
+        """All results of a folder, once those of these jobs are among them."""
+        left = None if self.until is None else max(1e-9, self.until - time.monotonic()) / 60
+        say(f"{name}: {len(jobs)} trainings asked for")
+        sweep, last = Sweep(name, "", tuple(jobs)), time.monotonic()
 
-def best_step_sizes(results: Iterable[Mapping[str, Any]], count: int) -> dict[tuple[str, float], list[float]]:
-    """For each label and target the step sizes with most seeds and, among these, the best mean final accuracy."""
-    found: dict[tuple[str, float], dict[float, list[float]]] = {}
-    for line in results:
-        record = line["record"]
-        if record["status"] == "finished":
-            settings = record["settings"]
-            by_lr = found.setdefault((line["label"], settings["epsilon"] or 0.0), {})
-            by_lr.setdefault(settings["lr"], []).append(record["points"][-1]["accuracy"])
-    return {key: sorted(by_lr, key=lambda lr: -sum(by_lr[lr]) / len(by_lr[lr]))[:count] for key, by_lr in found.items()}
+        def told(done: int, count: int, result: dict[str, Any]) -> None:
+            nonlocal last
+            if time.monotonic() - last > BACK_EVERY:
+                self.bring_back()
+                last = time.monotonic()
 
+        run_batches(sweep, self.out / name, self.together, resume=True, minutes=left, told=told)
+        self.bring_back()
+        found = finished(self.out / name)
+        if not {job.identity for job in jobs} <= {line["job"] for line in found}:
+            raise OutOfTime
+        return found
 
-def without_noise(job: Job, step_sizes: Iterable[float]) -> list[Job]:
-    """The same training without noise, which has step sizes of its own: what all others are held against."""
-    plan = RoundPlan("none", **{name: getattr(job.setting.plan, name) for name in ALIKE})
-    rates = [replace(job.setting.training, lr=lr) for lr in step_sizes]
-    return [Job(Setting(plan, training), job.task, "without noise") for training in rates]
-
-
-def with_seeds(jobs: Iterable[Job], seeds: Iterable[int]) -> list[Job]:
-    """The same jobs under these seeds."""
-    return [replace(job, setting=job.setting.with_seed(seed)) for seed in seeds for job in jobs]
+    def bring_back(self) -> None:
+        """Everything so far in one file."""
+        if self.back is not None:
+            pack([line for folder in FOLDERS for line in finished(self.out / folder)], self.back)
 
 
 def main() -> None:
-    """Run the three stages, as far as time allows."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", required=True, help="folder that holds femnist/")
+    """Choose and report, as far as time allows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder that holds femnist/")
     parser.add_argument("--out", type=Path, required=True, help="where results go, a folder for each figure")
-    parser.add_argument("--model", default="cnn", choices=sorted(NOISELESS))
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--seconds", type=int, default=0, help="stop after so long; 0: when all is done")
+    parser.add_argument("--fast", action="store_true", help="products of gradients by tensor cores")
+    parser.add_argument("--minutes", type=float, help="stop after so long; the same call continues")
+    parser.add_argument("--epsilon", type=float, nargs="*", help="only these")
+    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--rounds", type=int, help="fewer than the files say, to try it")
+    parser.add_argument("--back", type=Path, help="one file with all results")
+    parser.add_argument("--keep", type=Path, help="only make the small files of tables and figures, in this folder")
     given = parser.parse_args()
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(name, "1")  # for the workers, which run side by side
-    began, build = time.monotonic(), partial(make_problem, given.data, given.device)
-
-    def told(done: int, count: int, result: dict[str, Any]) -> None:
-        last = result["record"]["points"][-1]
-        settings = result["record"]["settings"]
-        print(
-            f"{time.monotonic() - began:6.0f} s  {done} of {count}  {result['label']}, epsilon "
-            f"{settings['epsilon']}, lr {settings['lr']}, seed {settings['seed']}: "
-            f"{100 * last['accuracy']:.1f} % in {result['record']['seconds']:.0f} s",
-            flush=True,
-        )
-
-    def run(sweep: Sweep, jobs: list[Job]) -> None:
-        chosen = replace(sweep, jobs=tuple(jobs))
-        run_sweep(chosen, given.out / sweep.name, build, workers=given.workers, resume=True, told=told)
-
-    def stop(number: int, frame: Any) -> None:
-        raise OutOfTime
-
-    ending = "" if given.model == "cnn" else f"-{given.model}"
-    fig5, fig6 = (read_sweep(HERE / f"{name}-femnist{ending}.toml", reduced=True) for name in ("fig5", "fig6"))
-    signal.signal(signal.SIGALRM, stop)
-    signal.alarm(given.seconds)
+    if given.back is not None and given.back.exists():
+        for name in FOLDERS:
+            unpack([line for line in read_results(given.back) if line["sweep"] == name], given.out / name)
+    if given.keep is not None:
+        keep(given.out, given.keep)
+        return
+    together = ModuleTogether(given.device, Problems(given.data), given.fast, say)
+    stage = Stage(given.out, given.back, together, None if given.minutes is None else BEGAN + 60 * given.minutes)
     try:
-        first = [*fig5.jobs, *without_noise(fig5.jobs[0], NOISELESS[given.model])]
-        run(fig5, with_seeds(first, SEEDS[:1]))
-        best = best_step_sizes(finished(given.out / fig5.name), BEST)
-        good = [job for job in first if job.setting.training.lr in best[job.label, _target(job)]]
-        run(fig5, with_seeds(good, SEEDS[1:]))
-        best = best_step_sizes(finished(given.out / fig5.name), 1)
-        labels = {job.label for job in fig5.jobs}
-        more = {(job.label, _target(job)): job for job in fig6.jobs if job.label not in labels}
-        like_one_bit = [
-            replace(job, setting=_with_lr(job.setting, best[ONE_BIT, target][0])) for (_, target), job in more.items()
+        fig5 = jobs_of(FIG5, given.epsilon, given.rounds)
+        fig5 += without_noise(fig5[0])
+        chosen = choose(stage, fig5)
+        stage.run(FIG5, reported(fig5, chosen, given.seeds))
+        fig6 = jobs_of(FIG6, given.epsilon, given.rounds)
+        starts = [
+            with_step(job, chosen[ONE_BIT, budget(job)] * factor) for job in one_each(fig6) for factor in (0.5, 1)
         ]
-        run(fig6, with_seeds(like_one_bit, SEEDS))
+        stage.run(FIG6, reported(fig6, choose(stage, starts), given.seeds))
     except OutOfTime:
-        print(f"Stopped after {given.seconds} s: what is finished is kept, and the same call continues.")
-    finally:
-        signal.alarm(0)
-        _share(given.out / fig5.name, given.out / fig6.name, {job.label for job in fig6.jobs})
+        say("Out of time: what is finished is kept, and the same call continues.")
 
 
-def _target(job: Job) -> float:
+def jobs_of(name: str, budgets: Sequence[float] | None, rounds: int | None) -> list[Job]:
+    """The reduced jobs of a file, scored at the end alone."""
+    found = []
+    for job in read_sweep(HERE / f"{name}.toml", reduced=True).jobs:
+        if not budgets or job.setting.plan.epsilon in budgets:
+            last = min(job.setting.training.rounds, rounds or job.setting.training.rounds)
+            training = replace(job.setting.training, rounds=last, evaluate_at=())
+            found.append(replace(job, setting=replace(job.setting, training=training)))
+    return found
+
+
+def without_noise(job: Job) -> list[Job]:
+    """The same training without noise, which has steps of its own: what all others are held against."""
+    plan = RoundPlan("none", **{name: getattr(job.setting.plan, name) for name in ALIKE})
+    plain = replace(job, setting=Setting(plan, job.setting.training), label="without noise")
+    return [with_step(plain, step) for step in NOISELESS]
+
+
+def choose(stage: Stage, jobs: Iterable[Job]) -> dict[Cell, float]:
+    """The best step of every cell on the held-out writers: these, then half and twice the best until both are known."""
+    asked = {job.identity: job for job in map(on_held_out, jobs)}
+    while True:
+        results = stage.run(CHOICE, list(asked.values()))
+        tried: dict[Cell, dict[float, float]] = {}
+        for line in results:
+            if line["job"] in asked:
+                record = line["record"]
+                accuracy = record["points"][-1]["accuracy"] if record["status"] == "finished" else 0.0
+                tried.setdefault(cell(asked[line["job"]]), {})[record["settings"]["lr"]] = accuracy
+        more = [with_step(job, step) for job in one_each(asked.values()) for step in beside(tried[cell(job)])]
+        if not more:
+            return {key: best(steps) for key, steps in tried.items()}
+        asked |= {job.identity: job for job in more}
+
+
+def beside(tried: Mapping[float, float]) -> list[float]:
+    """Half and twice the best step, where they were not tried."""
+    if len(tried) >= MOST_STEPS:
+        return []
+    return [step for step in (best(tried) / 2, best(tried) * 2) if step not in tried]
+
+
+def best(tried: Mapping[float, float]) -> float:
+    """The step of the highest accuracy, the smaller one of two."""
+    return min(tried, key=lambda step: (-tried[step], step))
+
+
+def on_held_out(job: Job) -> Job:
+    """The job with fewer writers, as many releases of each, and a seed of its own."""
+    training = job.setting.training
+    rounds = max(1, training.rounds * (HELD_OUT - 1) // HELD_OUT)
+    setting = replace(job.setting, training=replace(training, rounds=rounds)).with_seed(CHOOSING)
+    return replace(job, setting=setting, task={**job.task, "held_out": HELD_OUT})
+
+
+def reported(jobs: Iterable[Job], chosen: Mapping[Cell, float], seeds: Sequence[int]) -> list[Job]:
+    """Every cell at its chosen step, under every seed."""
+    cells = [with_step(job, chosen[cell(job)]) for job in one_each(jobs)]
+    return [replace(job, setting=job.setting.with_seed(seed)) for seed in seeds for job in cells]
+
+
+def one_each(jobs: Iterable[Job]) -> list[Job]:
+    """The first job of every cell."""
+    found: dict[Cell, Job] = {}
+    for job in jobs:
+        found.setdefault(cell(job), job)
+    return list(found.values())
+
+
+def cell(job: Job) -> Cell:
+    """Jobs that differ by step and seed alone share it."""
+    return job.label, budget(job)
+
+
+def budget(job: Job) -> float:
+    """The epsilon that a job may spend; 0 without noise."""
     return float(job.setting.plan.epsilon or 0)
 
 
-def _with_lr(setting: Setting, lr: float) -> Setting:
-    return replace(setting, training=replace(setting.training, lr=lr))
+def with_step(job: Job, step: float) -> Job:
+    """The same with another step."""
+    return replace(job, setting=replace(job.setting, training=replace(job.setting.training, lr=step)))
 
 
-def _share(source: Path, folder: Path, labels: set[str]) -> None:
-    """Copy what both figures show from the first to the second."""
-    folder.mkdir(parents=True, exist_ok=True)
-    there = {line["job"] for line in finished(folder)}
-    for line in finished(source):
-        if line["label"] in labels and line["job"] not in there:
-            append_line(folder / RESULTS, json.loads(json.dumps({**line, "sweep": folder.name})))
+class Problems:
+    """Makes the problem of a task; a task may hold out writers, who then take the place of the test writers."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+
+    def __call__(self, task: Mapping[str, Any], seed: int) -> ModuleProblem:
+        """The network on FEMNIST."""
+        least = int(task["least"])
+        dataset = load_femnist(self.data, least)
+        if "held_out" in task:
+            dataset = held_out(dataset, int(task["held_out"]))
+        problem = ModuleProblem(dataset, Partition.by_owner(owners(dataset), least), femnist_network)
+        say(f"{problem.sizes.size} writers train on {dataset.train.count:,} images, {dataset.test.count:,} are scored")
+        return problem
+
+
+def held_out(dataset: Dataset, one_in: int) -> Dataset:
+    """One training writer in so many scores, drawn once and for all; nobody else is looked at."""
+    writers = np.unique(owners(dataset))
+    scoring = np.random.default_rng(1).permutation(writers)[: -(-writers.size // one_in)]
+    apart = np.isin(owners(dataset), scoring)
+    train, test = (Examples(dataset.train.inputs[half], dataset.train.labels[half]) for half in (~apart, apart))
+    return Dataset(dataset.name, dataset.classes, train, test, owners(dataset)[~apart])
+
+
+def owners(dataset: Dataset) -> NDArray[np.int64]:
+    """Whose each training image is."""
+    if dataset.writers is None:
+        raise ValueError("the writers of these images are not known")
+    return dataset.writers
+
+
+def keep(out: Path, folder: Path) -> None:
+    """What tables and figures are drawn from; Figure 6 shows two lines of Figure 5 as well."""
+    choice, fig5, fig6 = (finished(out / name) for name in FOLDERS)
+    fig6 += [{**line, "sweep": FIG6} for line in fig5 if line["label"] in (ONE_BIT, "Gaussian, 32 bits")]
+    for name, results in zip(FOLDERS, (choice, fig5, fig6), strict=True):
+        pack(results, folder / f"{name}.jsonl.gz")
+
+
+def say(words: str) -> None:
+    """A line with the time."""
+    print(f"{time.monotonic() - BEGAN:7.1f} s  {words}", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ Source   Zagoruyko and Komodakis (2016); Wu and He (2018); Qiao et al. (2019) fo
          et al. (ICML 2023) is pre-trained on ImageNet; here it is Tiny-ImageNet at 32 x 32 (100,000 images of 200
          classes).
 
-    PYTHONPATH=src python experiments/wide_network.py --images data/tiny-imagenet-32 --device cuda --out wide.npz
+    PYTHONPATH=src python experiments/wide_network.py --images data/tiny-imagenet-32 --device cuda --out wide
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from torch import nn
 
 BEGAN = time.monotonic()
 GROUPS, STABLE = 16, 1e-5
+MOST_BYTES = 15 * 2**20  # of a file of 8-bit weights
 
 
 class Standardised(nn.Conv2d):
@@ -42,20 +43,31 @@ class Standardised(nn.Conv2d):
         return nn.functional.conv2d(x, self.filters().to(x.dtype), None, self.stride, self.padding)
 
 
+class Normalised(nn.GroupNorm):
+    """Group normalisation, cut at zero."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(GROUPS, channels)
+
+    def forward(self, x: Any) -> Any:
+        """Normalise and cut."""
+        return nn.functional.relu(super().forward(x))
+
+
 class Block(nn.Module):
     """Two convolutions beside a way past them."""
 
     def __init__(self, conv: Any, ins: int, outs: int, stride: int) -> None:
         super().__init__()
-        self.norm1, self.norm2 = nn.GroupNorm(GROUPS, ins), nn.GroupNorm(GROUPS, outs)
+        self.norm1, self.norm2 = Normalised(ins), Normalised(outs)
         self.conv1 = conv(ins, outs, 3, stride=stride, padding=1, bias=False)
         self.conv2 = conv(outs, outs, 3, padding=1, bias=False)
         self.past = conv(ins, outs, 1, stride=stride, bias=False) if ins != outs else None
 
     def forward(self, x: Any) -> Any:
         """Both ways, added."""
-        y = nn.functional.relu(self.norm1(x))
-        z = self.conv2(nn.functional.relu(self.norm2(self.conv1(y))))
+        y = self.norm1(x)
+        z = self.conv2(self.norm2(self.conv1(y)))
         return z + (x if self.past is None else self.past(y))
 
 
@@ -73,12 +85,12 @@ class Wide(nn.Module):
                 ins = sizes[group] if place == 0 else sizes[group + 1]
                 layers.append(Block(conv, ins, sizes[group + 1], 2 if group and place == 0 else 1))
         self.blocks = nn.Sequential(*layers)
-        self.norm = nn.GroupNorm(GROUPS, sizes[3])
+        self.norm = Normalised(sizes[3])
         self.head = nn.Linear(sizes[3], classes)
 
     def channels(self, x: Any) -> Any:
         """What the head sees."""
-        return nn.functional.relu(self.norm(self.blocks(self.stem(x)))).mean(dim=(2, 3))
+        return self.norm(self.blocks(self.stem(x))).mean(dim=(2, 3))
 
     def forward(self, x: Any) -> Any:
         """Scores."""
@@ -101,11 +113,41 @@ def plain_weights(network: Wide) -> dict[str, np.ndarray[Any, Any]]:
     return {name: value.detach().float().cpu().numpy() for name, value in found.items()}
 
 
+def keep_in_bytes(folder: Path, weights: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+    """Write filters as 8-bit numbers with a scale each, in files below 16 MiB; what is read back is returned.
+
+    Numbers of one dimension (scales and shifts of normalisations) are kept as they are.
+    """
+    parts: list[dict[str, np.ndarray[Any, Any]]] = [{}]
+    for name, value in weights.items():
+        found = {name: value}
+        if value.ndim > 1:
+            scale = np.abs(value).max(axis=tuple(range(1, value.ndim)), keepdims=True) / 127
+            whole = np.rint(value / np.maximum(scale, 1e-30)).astype(np.int8)
+            found = {f"{name}:bytes": whole, f"{name}:scale": scale.astype(np.float32)}
+        size = sum(each.nbytes for each in (parts[-1] | found).values())
+        parts = [*parts, found] if size > MOST_BYTES and parts[-1] else [*parts[:-1], parts[-1] | found]
+    folder.mkdir(parents=True, exist_ok=True)
+    for place, part in enumerate(parts):
+        np.savez(folder / f"wide-{place}.npz", **part)  # type: ignore[arg-type]
+    return kept_weights(folder)
+
+
+def kept_weights(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """Weights from one file as they were, or from a folder's files of 8-bit numbers."""
+    found: dict[str, np.ndarray[Any, Any]] = {}
+    for file in sorted(path.glob("wide-*.npz")) if path.is_dir() else [path]:
+        with np.load(file) as kept:
+            found |= {name: kept[name] for name in kept.files}
+    whole = {name.removesuffix(":bytes"): name for name in found if name.endswith(":bytes")}
+    filters = {name: found[marked].astype(np.float32) * found[f"{name}:scale"] for name, marked in whole.items()}
+    return filters | {name: value.astype(np.float32) for name, value in found.items() if ":" not in name}
+
+
 def restored(path: Path, classes: int, **sizes: int) -> Wide:
     """The plain network with kept weights and a head of zeros."""
     network = Wide(classes, plain=True, **sizes)
-    with np.load(path) as kept:
-        weights = {name: torch.from_numpy(kept[name].astype(np.float32)) for name in kept.files}
+    weights = {name: torch.from_numpy(value) for name, value in kept_weights(path).items()}
     missing, unexpected = network.load_state_dict(weights, strict=False)
     if sorted(missing) != ["head.bias", "head.weight"] or unexpected:
         raise SystemExit(f"{path} is of another network: {missing} {unexpected}")
@@ -158,7 +200,7 @@ def accuracy(network: Any, images: Any, labels: Any, half: Any) -> float:
 
 
 def main() -> None:
-    """Pre-train, and keep the plain weights after every third epoch."""
+    """Pre-train, and keep the plain weights in 8 bits."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
@@ -197,10 +239,11 @@ def main() -> None:
         say(f"epoch {epoch + 1}: loss {loss.item():.3f}")
         if (epoch + 1) % 4 == 0 or epoch + 1 == given.epochs:
             say(f"epoch {epoch + 1}: {100 * accuracy(network, test, test_labels, half):.1f} % of the validation images")
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(given.out.with_suffix(".part.npz"), **plain_weights(network))
-    given.out.with_suffix(".part.npz").replace(given.out)
-    say(f"kept in {given.out}")
+    kept = keep_in_bytes(given.out, plain_weights(network))
+    rounded = Wide(int(labels.max()) + 1, plain=True, **sizes).to(given.device).to(memory_format=torch.channels_last)
+    rounded.load_state_dict({name: torch.from_numpy(value) for name, value in kept.items()}, strict=False)
+    rounded.head.load_state_dict(network.head.state_dict())
+    say(f"kept in {given.out}: {100 * accuracy(rounded, test, test_labels, half):.1f} % with weights of 8 bits")
 
 
 def say(words: str) -> None:

@@ -1,4 +1,4 @@
-"""Skellam's whole release enumerated: conditional rounding, exact noise, wrapped modulo 2^b."""
+"""Skellam's whole release enumerated: both ways of rounding, exact noise, wrapped modulo 2^b."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import pytest
 from scipy import stats
 
 from quietbit import Ball, Norm, Skellam
-from quietbit.kernel.transform import rotate
+from quietbit.kernel.transform import rotate, rotate_back
+from quietbit.mechanism.skellam import IndependentSkellam
 from quietbit.privacy.guarantee import Adjacency
+from quietbit.privacy.rounded_skellam import rounded_skellam_rdp_upper
 
 
-def release(mechanism: Skellam, update: Any) -> Any:
+def release(mechanism: Skellam, update: Any, *, bounded: bool = True) -> Any:
     """The law of all codes together, by convolution over accepted integer vectors and wrapping."""
     modulus = 2**mechanism.bits
     mean = mechanism.noise_variance / 2
@@ -30,7 +32,7 @@ def release(mechanism: Skellam, update: Any) -> Any:
     for ups in itertools.product((0, 1), repeat=len(low)):
         integers = low + np.array(ups)
         chance = math.prod(np.where(ups, part, 1 - part))
-        if float(integers @ integers) > mechanism.squared_length or chance == 0:
+        if (bounded and float(integers @ integers) > mechanism.squared_length) or chance == 0:
             continue
         joint = np.roll(wrapped, integers[0])
         for value in integers[1:]:
@@ -69,3 +71,62 @@ def test_the_release_is_as_private_as_claimed(size: int, bits: int, multiplier: 
                 worst = max(worst, found / claim.rdp(alpha))
                 assert found <= claim.rdp(alpha) * (1 + 1e-9)
         assert worst > 0.1  # the claim is about these releases, not about something far away
+
+
+def neighbours(mechanism: Skellam, share: float) -> list[tuple[Any, Any]]:
+    """Pairs of updates ``share`` radii apart, along rotated coordinates and not, from points on the grid and off it."""
+    size, radius, step = mechanism.ball.dimension, mechanism.ball.radius, 1 / mechanism.scale
+    rng, found = np.random.default_rng(size), []
+    along = [rotate_back(row, mechanism.rotation_seed) for row in np.eye(mechanism.code_count)]
+    for direction in (*along, rng.normal(size=size)):
+        for start in (
+            np.zeros(size),
+            0.5 * step * along[0],
+            1.49 * step * along[-1],
+            0.3 * rng.normal(size=size) * radius,
+        ):
+            moved = share * radius * direction[:size] / np.linalg.norm(direction[:size])
+            for way in (1, -1):
+                other = start + way * moved
+                if max(np.linalg.norm(start), np.linalg.norm(other)) <= radius:
+                    found.append((start, other))
+    return found
+
+
+@pytest.mark.parametrize(("size", "bits", "multiplier"), [(1, 6, 0.3), (1, 8, 0.1), (2, 6, 0.4), (2, 7, 0.2)])
+@pytest.mark.parametrize("samples", [None, 2, 9])
+def test_rounded_on_its_own_a_release_is_as_private_as_claimed(
+    size: int, bits: int, multiplier: float, samples: int | None
+) -> None:
+    mechanism = Skellam(Ball(Norm.L2, 1.0, size), multiplier, bits=bits, wrap_probability=0.1)
+    claim = IndependentSkellam(mechanism).privacy(Adjacency.ZERO_OUT, samples)
+    pairs = neighbours(mechanism, 1 / (samples or 1))
+    assert len(pairs) >= 4
+    worst = 0.0
+    for one, other in pairs:
+        p, q = (release(mechanism, update, bounded=False) for update in (one, other))
+        for alpha in (1.3, 2.0, 3.0, 5.0):
+            found = max(renyi(p, q, alpha), renyi(q, p, alpha))
+            worst = max(worst, found / claim.rdp(alpha))
+            assert found <= claim.rdp(alpha) * (1 + 1e-9)
+    assert worst > 0.5  # the claim is about these releases, not about something far away
+
+
+def test_replacing_a_sample_costs_four_times_zeroing_it() -> None:
+    mechanism = IndependentSkellam(Skellam(Ball(Norm.L2, 1.0, 8), 0.1))
+    zeroed, replaced = (mechanism.privacy(which, 20).rdp(4.0) for which in (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE))
+    assert replaced == pytest.approx(4 * zeroed, rel=1e-4)
+
+
+def test_drawing_again_until_the_vector_is_short_breaks_the_claim() -> None:
+    """Why rounding within bounds has no price per sample: its chance of acceptance tells two close updates apart."""
+    mechanism = Skellam(Ball(Norm.L2, 1.0, 2), 0.2, bits=6, wrap_probability=0.1)
+    claim = rounded_skellam_rdp_upper(2.0, 0.05, mechanism.noise_variance)
+    edge = np.array([math.cos(1.412), math.sin(1.412)])
+    moved = edge - np.array([0.05 / mechanism.scale, 0.0])  # a twentieth of a step of the grid
+    shares = {}
+    for bounded in (True, False):
+        p, q = (release(mechanism, rotate_back(place, 0), bounded=bounded) for place in (edge, moved))
+        shares[bounded] = max(renyi(p, q, 2.0), renyi(q, p, 2.0)) / claim
+    assert shares[False] <= 1
+    assert shares[True] > 2.5

@@ -12,6 +12,7 @@ from scipy import stats
 
 from path import decode, encode
 from quietbit.kernel.rng import secure_rng, seeded_rng
+from quietbit.kernel.transform import rotate
 from quietbit.mechanism.poisson import skellam_noise
 from statistical.kit import FALSE_ALARM, StatisticalFailure, assert_binomial, assert_frequencies, assert_mean, seed
 from unit.mechanism.makers import MECHANISMS, WIDTH, update
@@ -164,3 +165,26 @@ def _log_mass(values: Any, mean: float) -> Any:
     z = values / math.sqrt(variance)
     correction = (z**4 - 6 * z**2 + 3) / (24 * variance)
     return -0.5 * z**2 - 0.5 * math.log(2 * math.pi * variance) + np.log1p(correction)
+
+
+def test_rounded_on_its_own_every_skellam_code_follows_the_law_that_is_accounted_for() -> None:
+    """The mixture of two neighbours' noise modulo 2^b, at every coordinate of the rotated update."""
+    mechanism, codes = MECHANISMS["independent skellam"], releases("independent skellam").copy()
+    inner = mechanism.inner
+    place = rotate(vector("independent skellam"), inner.rotation_seed) * inner.scale
+    low, size, mean = np.floor(place), 2**inner.bits, inner.noise_variance / 2
+    far = np.arange(-20 * size, 20 * size)
+    noise = stats.skellam.pmf(far, mean, mean)
+    law = np.zeros((place.size, size))
+    for row, (k, p) in enumerate(zip(low.astype(int), place - low, strict=True)):
+        np.add.at(law[row], (far + k) % size, (1 - p) * noise)
+        np.add.at(law[row], (far + k + 1) % size, p * noise)
+    assert_frequencies(codes, law)
+    codes[:, -1] = 0
+    with pytest.raises(StatisticalFailure):
+        assert_frequencies(codes, law)
+    # Means too, by Chernoff as above: rounding to the nearest point would be seen, and so would any other bias.
+    centred = (releases("independent skellam").astype(int) + size // 2) % size - size // 2
+    off = centred.mean(axis=0) - place
+    reach = math.sqrt(2 * 1.01 * (inner.noise_variance + 0.25) * math.log(2 * place.size / FALSE_ALARM) / TRIALS)
+    assert np.abs(off).max() <= reach < np.abs(off + np.round(place) - place).max()

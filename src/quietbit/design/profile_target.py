@@ -13,7 +13,7 @@ from quietbit.design.profile import ADJACENCIES
 
 __all__ = ["ProfileTarget"]
 
-MOST_EPSILON = 60.0  # a step at e^epsilon then lies ten deviations out; beyond, nothing is left to design
+MOST_EPSILON = 60.0  # of one release: a step at e^epsilon then lies ten deviations out, and nothing is left to design
 
 
 @final
@@ -28,9 +28,10 @@ class ProfileTarget:
 
     def __post_init__(self) -> None:
         """Refuse what no profile can be designed for."""
-        object.__setattr__(self, "epsilon", finite_real(self.epsilon, "epsilon", at_most=MOST_EPSILON))
         wrong = isinstance(self.delta, bool | str) or not 0 <= self.delta < 1
         require(not wrong, "delta", self.delta, "at least 0 and below 1")
         object.__setattr__(self, "delta", float(self.delta))
         object.__setattr__(self, "releases", whole_number(self.releases, "releases", 1, 10**6))
+        most = MOST_EPSILON * self.releases
+        object.__setattr__(self, "epsilon", finite_real(self.epsilon, "epsilon", at_most=most))
         require(self.adjacency in ADJACENCIES, "adjacency", self.adjacency, " or ".join(ADJACENCIES))

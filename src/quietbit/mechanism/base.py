@@ -197,7 +197,9 @@ def summable(mechanism: Mechanism) -> Summable:
 def refuse_samples(samples: int | None, why: str) -> None:
     """Refuse a price per sample where no theorem gives one."""
     if samples is not None:
-        raise InvalidParameter(f"mechanism must be imvu, gaussian, laplace or sign for sample-level privacy: {why}.")
+        raise InvalidParameter(
+            f"mechanism must be imvu, gaussian, laplace, sign or skellam for sample-level privacy: {why}."
+        )
 
 
 def check_adjacency(adjacency: Any) -> Adjacency:

@@ -43,8 +43,9 @@ class Calibration:
     ``gaussian_squared_error`` is the same for a Gaussian calibrated to the same target on the L2 ball of the same
     radius. ``saturated`` says that the target allows more than this kind of mechanism can be made to reveal with a
     certificate, so that the guarantee is more than 1e-4 below it: one release of I-MVU or MVU at an epsilon of 30 and
-    more, where probabilities meet the accuracy of the sampler and of the doubles that hold them. ``reason`` says why
-    ``auto`` took this mechanism.
+    more, of the vector mechanism above 18 (zero-out) or 30 (replace-one), where probabilities meet the accuracy of the
+    sampler and of the doubles that hold them. Several releases of the same update spend more, and their mean is the
+    more accurate for it. ``reason`` says why ``auto`` took this mechanism.
     """
 
     mechanism: Mechanism
@@ -139,7 +140,7 @@ def calibrate(
         return _chosen(ways, target)
     chosen = family(mechanism)
     own = keep if "keep" in chosen.uses else None  # others keep coordinates by a wrapper
-    choices = Choices(bits, levels, beta, clamp, decoder, design, own)
+    choices = Choices(bits, levels, beta, clamp, decoder, design, own, by_sample=samples is not None)
     choices.check(chosen)
 
     def whole(found: Mechanism) -> Mechanism:

@@ -43,7 +43,8 @@ Account: TypeAlias = Callable[[Mechanism], float]  # the epsilon that a mechanis
 class Choices:
     """What may be chosen of a mechanism beside its strength; None leaves it to the family.
 
-    ``rotated`` is no choice but a fact that `calibrate` knows: updates come rotated, so that no coordinate is large.
+    Two are no choices but facts that `calibrate` knows. ``rotated``: updates come rotated, so that no coordinate is
+    large; ``by_sample``: a client's samples are protected, each for itself.
     """
 
     bits: int | None = None
@@ -54,11 +55,12 @@ class Choices:
     design: Design | None = None
     keep: int | str | None = None
     rotated: bool = False
+    by_sample: bool = False
 
     def check(self, family: Family) -> None:
         """Refuse a choice that the family makes no use of."""
         for field in fields(self):
-            if field.name == "rotated":
+            if field.name in ("rotated", "by_sample"):
                 continue
             value = getattr(self, field.name)
             shown = "a design" if isinstance(value, Design) else value

@@ -1,4 +1,4 @@
-"""Stochastic rounding to a grid with the norm kept in bounds.
+"""Stochastic rounding to a grid: with the norm kept in bounds, or every coordinate on its own.
 
 Idea     rounding a coordinate up or down at random keeps its mean but lengthens the vector; drawing again
          until the length is acceptable makes the bound certain instead of probable. Privacy rests on that
@@ -17,6 +17,10 @@ L1. A magnitude's mean is |y|, or 1/2 inside the cell around the centre when e =
 Last resort. Rounding every coordinate towards the centre gives magnitudes of at most max(|y|, e), which
 meets both bounds: after 200 failed tries, a matter of probability 1e-43, that is what is used. So no update
 ever fails, and the bound never depends on luck.
+
+On its own. Drawing again ties coordinates together; `independent_rounding` does not, and there the probabilities do
+matter: y is rounded up with the chance y - floor(y), rounded up to a multiple of 2^-53. So what is rounded is a vector
+whose coordinates are y's moved up by at most ROUNDING_SHIFT, exactly.
 """
 
 from __future__ import annotations
@@ -30,9 +34,10 @@ from quietbit._typing import FloatVector
 from quietbit.kernel.rng import WordBlock
 from quietbit.mechanism.ball import Norm
 
-__all__ = ["TRIES", "conditional_rounding", "length_upper"]
+__all__ = ["ROUNDING_SHIFT", "TRIES", "conditional_rounding", "independent_rounding", "length_upper"]
 
 TRIES = 200  # each fails with probability at most e^(-1/2): all of them with less than 1e-43
+ROUNDING_SHIFT = 2.0**-53  # of a step of the grid
 
 
 def length_upper(norm: Norm, reach: float, dimension: int, *, offset: bool = False) -> float:
@@ -61,10 +66,21 @@ def conditional_rounding(
     low = 2 * floor.astype(np.int64) + int(offset)
     limit = math.floor(bound * 2**norm.order)
     for attempt in range(TRIES):
-        uniform = (block.uniform64(attempt, 0, values.size) >> np.uint64(11)) * 2.0**-53
+        uniform = _uniform(block, attempt, values.size)
         points = low + 2 * (uniform < part)
         length = points @ points if norm is Norm.L2 else np.abs(points).sum()
         if int(length) <= limit:
             return np.asarray(points)
     inward = 2 * np.floor(np.abs(values) - shift).astype(np.int64) + int(offset)
     return np.asarray(np.where(values < 0, -1, 1) * np.maximum(inward, int(offset)))
+
+
+def independent_rounding(values: FloatVector, block: WordBlock) -> NDArray[np.int64]:
+    """The whole number below or above each value, so that the mean is the value; stream 0 of the words is read."""
+    floor = np.floor(values)
+    return np.asarray(floor.astype(np.int64) + (_uniform(block, 0, values.size) < values - floor))
+
+
+def _uniform(block: WordBlock, stream: int, count: int) -> FloatVector:
+    """Multiples of 2^-53 below 1, all equally likely."""
+    return np.asarray((block.uniform64(stream, 0, count) >> np.uint64(11)) * 2.0**-53)

@@ -12,6 +12,11 @@ Integers. Rounding keeps D2^2 <= `length_upper` for certain; whole numbers satis
 min(D2^2, sqrt(D) D2). The zero vector is rounded to itself: zero-out neighbours are D1 and D2 apart,
 replace-one neighbours twice that. The rotation and all floating-point work come before the rounding, so
 nothing in the account depends on their accuracy.
+Samples. Two close updates may be rounded far apart, and drawing again divides by a chance that depends on the
+update, so `Skellam` has no price per sample. `IndependentSkellam` rounds every coordinate on its own: two
+vectors that are D2 steps of the grid apart, wherever they lie, then cost c(alpha) D2^2, whatever the dimension
+(`privacy.rounded_skellam`). Floating-point work counts there: rotating and scaling in doubles moves each of two
+updates by at most (log2 D + 6) 2^-53 C, less than 2^-47 C.
 Scale. The largest s at which a rotated coordinate (sub-Gaussian with variance proxy (s C)^2/D), the
 rounding and the noise (Chernoff's bound, with its Poisson tails) leave 2^(b-1) with probability at most
 ``wrap_probability`` per release. Wrapping costs accuracy, never privacy.
@@ -20,17 +25,19 @@ rounding and the noise (Chernoff's bound, with its Poisson tails) leave 2^(b-1) 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import final
+from typing import TypeAlias, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quietbit._search import nearest_that_holds
 from quietbit._typing import FloatVector
 from quietbit._validate import finite_real, require, whole_number
 from quietbit.kernel.base import Kernel, code_type
-from quietbit.kernel.rng import RandomBits
+from quietbit.kernel.rng import RandomBits, WordBlock
 from quietbit.kernel.transform import rotate, rotate_back
 from quietbit.mechanism.accumulate import of_values
 from quietbit.mechanism.ball import Ball, Norm, own_copy
@@ -45,20 +52,27 @@ from quietbit.mechanism.base import (
     check_value,
     refuse_samples,
 )
-from quietbit.mechanism.family import SearchedFamily
+from quietbit.mechanism.family import Choices, SearchedFamily
 from quietbit.mechanism.poisson import skellam_noise, words_needed
-from quietbit.mechanism.rounding import conditional_rounding, length_upper
+from quietbit.mechanism.rounding import ROUNDING_SHIFT, conditional_rounding, independent_rounding, length_upper
 from quietbit.privacy.baselines import skellam_curve
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.curve import with_slack
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.release import Release
+from quietbit.privacy.rounded_skellam import rounded_skellam_curve
+from quietbit.privacy.sample_level import sample_share
 
-__all__ = ["FAMILIES", "Skellam"]
+__all__ = ["FAMILIES", "IndependentSkellam", "Skellam"]
+
+Rounding: TypeAlias = Callable[[FloatVector, WordBlock], NDArray[np.int64]]
 
 SLACK = 2.0**-62  # what `words_needed` promises
 MIN_DEVIATION = 0.5  # of the noise, in units of the integers: below it the bound says nothing
-MIN_MULTIPLIER, MAX_MULTIPLIER = 0.02, 1e7
+LEAST_ALONE = 1.3  # likewise for the other bound
+MIN_MULTIPLIER, MAX_MULTIPLIER = 1e-6, 1e7
+LEAST_FOR_CLIENTS = 0.02  # of noise that is calibrated for whole clients: less protects nobody
+FLOATS = 2.0**-46  # of the radius: how far rotating and scaling in doubles can move two updates apart
 
 
 @final
@@ -137,14 +151,11 @@ class Skellam:
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """``code_count`` codes in a row: the noisy integers modulo 2^bits."""
-        check_rng(rng)
-        inside = self.ball.clip(own_copy(update))
-        rotated = rotate(inside.astype(np.float64), self.rotation_seed) * self.scale
-        block = rng.draw(rotated.size)
-        integers = conditional_rounding(rotated, Norm.L2, self.squared_length, block) // 2
-        noise = skellam_noise(self.noise_variance, self._words, block, rotated.size)
-        codes = np.asarray((integers + noise) & (2**self.bits - 1)).astype(code_type(self.bits))
-        out[:] = np.frombuffer(kernel.pack(codes, self.bits), dtype=np.uint8)
+
+        def within_bounds(values: FloatVector, block: WordBlock) -> NDArray[np.int64]:
+            return conditional_rounding(values, Norm.L2, self.squared_length, block) // 2
+
+        _write(self, within_bounds, update, rng, kernel, out)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Sums of centred integers, scaled and rotated back at the end; padding is dropped."""
@@ -159,7 +170,9 @@ class Skellam:
     def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
         """Theorem 3.5 of Agarwal et al. for the integer sensitivities, sampling slack included."""
         which = check_adjacency(adjacency)
-        refuse_samples(samples, "Skellam rounds at random before its noise, and two close updates may round far apart")
+        refuse_samples(
+            samples, "Skellam draws its rounding again until it is within bounds; IndependentSkellam does not"
+        )
         l1, l2 = self.sensitivities(which)
         curve = with_slack(skellam_curve(l1, l2, self.noise_variance), SLACK)
         return Release(curve, which, Unit.CLIENT, Trust.LOCAL)
@@ -187,6 +200,82 @@ class Skellam:
         return words_needed(self.noise_variance, 2 ** (self.bits - 1), self.code_count)
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class IndependentSkellam:
+    """The noise and codes of ``inner``, with every coordinate rounded on its own: for the privacy of samples."""
+
+    inner: Skellam
+
+    def __post_init__(self) -> None:
+        """Refuse anything but Skellam noise, and too little of it."""
+        require(isinstance(self.inner, Skellam), "inner", self.inner, "a Skellam")
+        deviation = math.sqrt(self.inner.noise_variance)
+        rule = f"at least {LEAST_ALONE:g} where every coordinate is rounded on its own (more bits make room for it)"
+        require(deviation >= LEAST_ALONE, "standard deviation of the integer noise", deviation, rule)
+
+    @property
+    def domain(self) -> Ball:
+        """Where updates are clipped to."""
+        return self.inner.ball
+
+    @property
+    def layout(self) -> Layout:
+        """One code per coordinate of the padded vector."""
+        return self.inner.layout
+
+    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """``code_count`` codes in a row: the noisy integers modulo 2^bits."""
+        _write(self.inner, independent_rounding, update, rng, kernel, out)
+
+    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
+        """Sums of centred integers, scaled and rotated back at the end; padding is dropped."""
+        return self.inner.accumulator(kernel, max_payloads)
+
+    def distance(self, adjacency: Adjacency, samples: int | None = None) -> float:
+        """How far apart two neighbours are before they are rounded, in steps of the grid, rounded up."""
+        which, inner = check_adjacency(adjacency), self.inner
+        moved = 1.0 if which is Adjacency.ZERO_OUT else 2.0
+        share = moved if samples is None else sample_share(which, samples)
+        steps = inner.scale * inner.ball.radius * (share + FLOATS) + math.sqrt(inner.code_count) * ROUNDING_SHIFT
+        return round_up(steps, 1e-14)
+
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
+        """c(alpha) times the squared distance, of a client or of one of its samples, sampling slack included."""
+        which, unit = check_adjacency(adjacency), Unit.CLIENT if samples is None else Unit.SAMPLE
+        curve = rounded_skellam_curve(self.distance(which, samples), self.inner.noise_variance)
+        return Release(with_slack(curve, SLACK), which, unit, Trust.LOCAL, samples)
+
+    def error(self) -> Error:
+        """Noise and rounding, unbiased as far as wrapping leaves it."""
+        return self.inner.error()
+
+    def expectation(self, value: float) -> float:
+        """The value itself, as far as wrapping leaves it unbiased."""
+        return self.inner.expectation(value)
+
+    def variance(self, value: float) -> float:
+        """(v + 1/6)/s^2, on average over fractions."""
+        return self.inner.variance(value)
+
+    @property
+    def moment_error(self) -> float:
+        """How far ``variance`` may be off, as a fraction."""
+        return self.inner.moment_error
+
+
+def _write(mechanism: Skellam, rounding: Rounding, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+    """Clip, rotate and scale, round one way or the other, add the noise and wrap."""
+    check_rng(rng)
+    inside = mechanism.ball.clip(own_copy(update))
+    rotated = rotate(inside.astype(np.float64), mechanism.rotation_seed) * mechanism.scale
+    block = rng.draw(rotated.size)
+    integers = rounding(rotated, block)
+    noise = skellam_noise(mechanism.noise_variance, mechanism._words, block, rotated.size)
+    codes = np.asarray((integers + noise) & (2**mechanism.bits - 1)).astype(code_type(mechanism.bits))
+    out[:] = np.frombuffer(kernel.pack(codes, mechanism.bits), dtype=np.uint8)
+
+
 @lru_cache(maxsize=256)
 def _relative_scale(multiplier: float, bits: int, size: int, wrap: float) -> float:
     """The largest s C that meets the wrapping rule, by bisection from below."""
@@ -208,14 +297,23 @@ def _fits(reach: float, multiplier: float, bits: int, size: int, wrap: float) ->
     return room * math.asinh(room / variance) - room * room / (root + variance) >= doubt
 
 
+def _build(ball: Ball, loss: float, choices: Choices) -> Skellam | IndependentSkellam:
+    found = Skellam(ball, 1 / loss, choices.bits or 16)
+    return IndependentSkellam(found) if choices.by_sample else found
+
+
+def _limits(ball: Ball, choices: Choices) -> tuple[float, float]:
+    return 1 / MAX_MULTIPLIER, 1 / (MIN_MULTIPLIER if choices.by_sample else LEAST_FOR_CLIENTS)
+
+
 FAMILIES = (
     SearchedFamily(
         "skellam",
-        (Skellam,),
+        (Skellam, IndependentSkellam),
         uses=("bits",),
         strength="noise_multiplier",
-        build=lambda ball, loss, choices: Skellam(ball, 1 / loss, choices.bits or 16),
-        limits=lambda ball, choices: (1 / MAX_MULTIPLIER, 1 / MIN_MULTIPLIER),
+        build=_build,
+        limits=_limits,
         inverse=True,
         work="a rotation, a random rounding and a Skellam draw per coordinate",
         remedy="16 bits, fewer coordinates, fewer releases, or vmvu, which has no integers to round to, would help",

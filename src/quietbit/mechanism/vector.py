@@ -110,6 +110,8 @@ NONCE_STREAM = 2  # after the streams of candidates and acceptance
 DIRECT_STREAMS = (3, 4)
 PROJECTION_COST = 0.01
 SMALLEST_RATIO = 2.0**-52
+MOST_EPSILON_EACH = 18.0  # zero-out: e^(2 epsilon) lies between the levels of a step, and 2^52 is as far as they may be
+SHORTER = 0.93  # of the epsilon aimed at, where the account of coded normals has lost more than delta
 
 
 @final
@@ -385,9 +387,14 @@ class _Family:
         return _with_rows(profile, ball, choices)
 
     def calibrated(self, ball: Ball, choices: Choices, target: Target, account: Account) -> Mechanism:
-        """A profile for the target; for less of it where sampling, or a bit beside the release, costs something."""
+        """A profile for the target; for less of it where sampling, or a bit beside the release, costs something.
+
+        Where the target allows more than the sampler can be certified to reveal, it gets the most that it can: the
+        smallest of a profile's levels has to be told from nothing, and missing it must cost less than delta.
+        """
         require(ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 for the vector mechanism")
-        aim, slope, before = target.epsilon, 1.0, (math.nan, math.nan)
+        farthest = MOST_EPSILON_EACH * (1 if target.adjacency is Adjacency.ZERO_OUT else 2) * target.releases
+        aim, slope, before = min(target.epsilon, farthest), 1.0, (math.nan, math.nan)
         for number in range(8):
             profile = solve_profile(aim, target.delta, target.releases, target.adjacency)
             found = _with_rows(profile, ball, choices)
@@ -395,6 +402,9 @@ class _Family:
             searched = found.seeded or target.delta > 0
             rule = f"above 0 at this epsilon (vmvu would look at {profile.largest:.3g} seeds), or epsilon smaller"
             require(searched, "delta", target.delta, rule)
+            if math.isinf(reached) and not found.seeded:
+                aim *= SHORTER
+                continue
             if reached <= target.epsilon:
                 return found
             over = reached - target.epsilon if math.isfinite(reached) else 1e-6 * target.epsilon

@@ -317,7 +317,7 @@ class RoundPlan:
         own = self.keep if "keep" in chosen.uses else None  # others keep coordinates by a wrapper
 
         def built(within: Ball) -> Mechanism:
-            return chosen.given(within, strength, Choices(**given, keep=own))
+            return chosen.given(within, strength, Choices(**given, keep=own, by_sample=self.unit is Unit.SAMPLE))
 
         if self.keep is None or own is not None:
             return built(ball)

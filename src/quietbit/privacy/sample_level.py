@@ -10,8 +10,9 @@ Rounding. Updates are float32, and two neighbouring ones are rounded apart: each
 times (the mean, a factor that undoes the first rounding, its product), so each update by 3 x 2^-24 C and their
 distance by less than 2^-21 C. That is no small part of C / n_c when clients are large, so it is added to it.
 
-No price per sample: MVU and Skellam. Both round at random before they add noise, which is not a contraction: two close
-updates can round to grid vectors that are far apart, and their accounts cover whole updates only.
+No price per sample: MVU, and Skellam noise where vectors are rounded within bounds. Both draw the rounding again until
+the vector is short enough, which is not a contraction: two close updates can round to grid vectors that are far apart,
+and the accounts cover whole updates only. Rounded coordinate by coordinate, Skellam noise has one (`rounded_skellam`).
 """
 
 from __future__ import annotations

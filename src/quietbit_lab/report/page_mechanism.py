@@ -136,6 +136,8 @@ def _words(described: Mapping[str, Any]) -> str:
     if kind == "Skellam":
         noise = f"{described['noise_multiplier']:.4g} times the clip"
         return f"Skellam noise of {noise}, on integers of {described['bits']} bits."
+    if kind == "IndependentSkellam":
+        return f"{_words(described['inner'])} Every coordinate is rounded on its own."
     if "design" in described:
         said, count = described["design"], described["bits"]
         bits = f"{count} bit{'s' if count > 1 else ''}"

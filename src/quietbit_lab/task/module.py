@@ -31,7 +31,7 @@ from quietbit.simulate.problem import LocalPlan, Rows, Score, clip_factors, clip
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
 from quietbit_lab.task.module_gradients import SampleGradients, sample_gradients_of
 
-__all__ = ["ModuleProblem", "femnist_network", "mnist_network"]
+__all__ = ["ModuleProblem", "StoredExamples", "femnist_network", "mnist_network"]
 
 Prepare: TypeAlias = Callable[[NDArray[Any]], NDArray[np.float32]]
 CPU_PIECE, GPU_PIECE = 64, 1024  # samples

@@ -15,6 +15,7 @@ from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.projected import Projected
+from quietbit.mechanism.skellam import IndependentSkellam
 from quietbit.mechanism.vector import VectorMVU
 from quietbit.mechanism.watched import Watched
 
@@ -62,6 +63,7 @@ MECHANISMS: dict[str, Any] = {
     "sign of laplace": Sign(Laplace(POINTED, 0.8)),
     "skellam 16 bits": Skellam(ROUND, 1.1),
     "skellam 8 bits": Skellam(ROUND, 1.1, bits=8, rotation_seed=5),
+    "independent skellam": IndependentSkellam(Skellam(ROUND, 0.3, bits=5, rotation_seed=5)),
     "vmvu seed": VectorMVU(STEP, ROUND, keep=32),
     "vmvu seed all rows": VectorMVU(STAIRS, ROUND, keep=128, rotation_seed=5),
     "vmvu direct": VectorMVU(CLIFF, ROUND, keep=64),

@@ -43,6 +43,31 @@ class GivenStreams:
         return np.full(count, self.streams[stream], dtype=np.uint64)
 
 
+class GivenWords:
+    """First words chosen one by one; further ones are zero."""
+
+    def __init__(self, first: Any) -> None:
+        self.first = first
+
+    def uniform64(self, stream: int, start: int, count: int) -> Any:
+        return self.first[start : start + count] if stream == 0 else np.zeros(count, dtype=np.uint64)
+
+
+@pytest.mark.parametrize("mean", [0.125, 5.5, 3e4])
+def test_a_guided_search_counts_thresholds_as_a_plain_one_does(mean: float) -> None:
+    """At random words, at both ends, on bucket edges, and beside heads; on a head the further words, zero, decide."""
+    made = poisson_table(mean, 2)
+    edges, one = np.arange(1 << 16, dtype=np.uint64) << np.uint64(48), np.uint64(1)
+    drawn = np.random.default_rng(3).integers(0, 2**64, 20_000, dtype=np.uint64)
+    words = np.concatenate([drawn, edges, edges - one, made.heads + one, made.heads - one])  # 0 - 1 wraps to the last
+    words = words[~np.isin(words, made.heads)]
+    found = made.draw(GivenWords(words), 0, 0, words.size)
+    assert np.array_equal(found, made.first + np.searchsorted(made.heads, words, side="right"))
+    some = made.heads[:: max(1, made.heads.size // 20)]
+    plain = np.array([sum(t <= int(word) << 64 for t in made.thresholds) for word in some.tolist()])
+    assert np.array_equal(made.draw(GivenWords(some), 0, 0, some.size), made.first + plain)
+
+
 def test_ties_are_settled_by_the_further_words() -> None:
     made = poisson_table(3.7, 3)
     place = 5

@@ -91,7 +91,7 @@ def test_gradients_come_one_by_one_and_means_are_refused() -> None:
     with pytest.raises(InvalidParameter, match="mechanism must take gradients one by one"):
         Uplink(calibrate("gaussian", **GIVEN, keep=KEEP).mechanism).send_samples([aligned()])
     with pytest.raises(InvalidParameter, match="sample-level privacy"):
-        calibrate("skellam", **GIVEN, keep=KEEP, samples=2)
+        calibrate("mvu", **GIVEN, keep=KEEP, samples=2)
 
 
 def test_the_mean_of_gradients_is_received() -> None:

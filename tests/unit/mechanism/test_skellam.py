@@ -13,7 +13,9 @@ from quietbit._validate import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.transform import rotate
 from quietbit.mechanism.poisson import skellam_noise
+from quietbit.mechanism.registry import build, describe, family_of, identity_of
 from quietbit.mechanism.rounding import conditional_rounding
+from quietbit.mechanism.skellam import IndependentSkellam
 from quietbit.privacy.curve import LinearCurve
 from quietbit.privacy.guarantee import Adjacency
 from unit.mechanism.makers import update
@@ -127,3 +129,36 @@ def test_seeds_of_the_rotation_change_codes_not_the_account() -> None:
 def test_wrong_fields_are_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(InvalidParameter):
         Skellam(**({"ball": BALL, "noise_multiplier": 1.0} | arguments))
+
+
+def test_rounded_on_its_own_the_codes_are_mixtures_of_two_neighbours() -> None:
+    """The same words, followed by hand: rounding by the first stream, noise by its own, nothing drawn again."""
+    mechanism = IndependentSkellam(Skellam(BALL, 0.1, bits=8))
+    vector = update(BALL)
+    codes, block = encode(mechanism, vector, seeded_rng(3)), seeded_rng(3).draw(128)
+    place = rotate(vector, 0) * mechanism.inner.scale
+    up = (block.uniform64(0, 0, 128) >> np.uint64(11)) * 2.0**-53 < place - np.floor(place)
+    whole = np.floor(place).astype(int) + up
+    whole += skellam_noise(mechanism.inner.noise_variance, mechanism.inner._words, block, 128)
+    assert np.array_equal(codes, whole % 256)
+    assert 0 < up.sum() < 128
+    assert family_of(mechanism) == "skellam"
+    assert build(describe(mechanism)) == mechanism
+    assert identity_of(mechanism) != identity_of(mechanism.inner)
+
+
+def test_distances_before_rounding_are_those_of_the_updates() -> None:
+    mechanism = IndependentSkellam(Skellam(BALL, 0.1))
+    steps = 2.0 * mechanism.inner.scale
+    zero, other = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
+    assert steps <= mechanism.distance(zero) <= steps * (1 + 1e-12)
+    assert mechanism.distance(other) == pytest.approx(2 * steps, rel=1e-12)
+    assert steps / 50 * (1 + 50 * 2.0**-21) <= mechanism.distance(zero, 50) <= steps / 50 * (1 + 51 * 2.0**-21)
+    assert mechanism.distance(other, 50) > 2 * steps / 50
+
+
+def test_noise_too_little_for_independent_rounding_is_refused() -> None:
+    with pytest.raises(InvalidParameter, match=r"at least 1\.3 where every coordinate is rounded on its own"):
+        IndependentSkellam(Skellam(BALL, 0.02, bits=6))
+    with pytest.raises(InvalidParameter, match="inner must be a Skellam"):
+        IndependentSkellam(Gaussian(BALL, 1.0))  # type: ignore[arg-type]

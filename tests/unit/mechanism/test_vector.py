@@ -124,6 +124,31 @@ def test_a_search_that_is_too_long_needs_a_delta() -> None:
     assert found.guarantee.epsilon_upper <= 16.0
 
 
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "releases", "adjacency", "reached"),
+    [
+        (18.0, 1e-5, 1, Adjacency.ZERO_OUT, 18.0),
+        (30.0, 1e-5, 1, Adjacency.ZERO_OUT, 18.0),
+        (1000.0, 1e-5, 1, Adjacency.ZERO_OUT, 18.0),
+        (100.0, 1e-5, 10, Adjacency.ZERO_OUT, 100.0),
+        (400.0, 1e-5, 10, Adjacency.ZERO_OUT, 180.0),
+        (30.0, 1e-12, 1, Adjacency.ZERO_OUT, 18.0 * 0.93**4),
+        (30.0, 1e-5, 1, Adjacency.REPLACE_ONE, 30.0),
+        (100.0, 1e-5, 1, Adjacency.REPLACE_ONE, 36.0 * 0.93**2),
+    ],
+)
+def test_a_budget_beyond_reach_is_not_spent(
+    monkeypatch: pytest.MonkeyPatch, epsilon: float, delta: float, releases: int, adjacency: Adjacency, reached: float
+) -> None:
+    """Pure steps in place of searched profiles, which are the same here and take seconds to find."""
+    searched = module.solve_profile
+    monkeypatch.setattr(module, "solve_profile", lambda aim, _, *rest: searched(aim, 0.0, *rest))
+    found = calibrate("vmvu", ball=LARGE, epsilon=epsilon, delta=delta, adjacency=adjacency, releases=releases)
+    assert found.guarantee.epsilon_upper == pytest.approx(reached, rel=1e-5)
+    assert found.guarantee.epsilon_upper <= reached * (1 + 1e-9)
+    assert found.saturated == (reached < epsilon)
+
+
 @pytest.mark.parametrize("mechanism", [SEEDED, DIRECT, MECHANISMS["vmvu seed all rows"]])
 def test_a_description_gives_the_same_mechanism_back(mechanism: Any) -> None:
     text = json.dumps(describe(mechanism))

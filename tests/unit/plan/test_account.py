@@ -72,7 +72,7 @@ def test_interpolated_sample_account_is_theorem_two():
 
 
 @pytest.mark.parametrize("kind", ["mvu", "skellam"])
-def test_random_rounding_has_no_sample_account(kind):
+def test_rounding_within_bounds_has_no_sample_account(kind):
     with pytest.raises(quietbit.InvalidParameter, match="sample-level"):
         account_of(mechanisms(39)[kind], [5], Unit.SAMPLE)
 

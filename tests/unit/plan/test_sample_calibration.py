@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import quietbit
+from quietbit.mechanism.skellam import IndependentSkellam, Skellam
 from quietbit.plan.participation import participation, releases_per_client
 from quietbit.privacy.guarantee import Adjacency, Unit
 from quietbit.simulate.loop import simulate
@@ -17,6 +18,7 @@ KINDS = [
     {"mechanism": "imvu", "bits": 1, "beta": 16.0, "clamp": True},
     {"mechanism": "imvu", "bits": 3, "beta": 16.0, "clamp": True},
     {"mechanism": "imvu", "bits": 1, "beta": 4.0, "norm": "l1", "delta": 0.0},
+    {"mechanism": "skellam"},
 ]
 
 
@@ -52,10 +54,18 @@ def test_more_samples_need_less_noise():
     assert noises[0] == pytest.approx(2 * noises[1], rel=1e-3)
 
 
-@pytest.mark.parametrize("name", ["mvu", "skellam"])
-def test_what_rounds_at_random_is_refused(name):
+def test_what_is_rounded_within_bounds_is_refused():
     with pytest.raises(quietbit.InvalidParameter, match="sample-level"):
-        planned(mechanism=name)[0].mechanism_for(39, SIZES, 3)
+        planned(mechanism="mvu")[0].mechanism_for(39, SIZES, 3)
+
+
+def test_where_samples_are_protected_skellam_rounds_each_coordinate_on_its_own():
+    calibrated = planned(mechanism="skellam")[0].mechanism_for(39, SIZES, 3)
+    given = planned(mechanism="skellam", noise_multiplier=2.4)[0].mechanism_for(39, SIZES)
+    assert isinstance(calibrated, IndependentSkellam)
+    assert isinstance(given, IndependentSkellam)
+    assert given.inner.noise_multiplier == pytest.approx(2.4 / 12)
+    assert isinstance(planned(mechanism="skellam", unit="client")[0].mechanism_for(39, releases=3), Skellam)
 
 
 def test_a_beta_too_small_for_the_target_is_refused():

@@ -1,0 +1,146 @@
+"""What Skellam noise costs between any two real vectors, when every coordinate is rounded at random on its own.
+
+Idea     the law of a coordinate at y = k + p is the mixture (1 - p) S_k + p S_{k+1} of Skellam noise around two
+         neighbours. Coordinates are independent, so their Rényi divergences add up, and one at distance t costs at
+         most c(alpha) t^2, for all t > 0 and wherever the two points lie.
+Symbols  v = variance of the noise; S_k(z) = S(z - k), S(z) = e^-v I_z(v); n = alpha - 1; distances are in steps of the
+         grid; kappa = sup_z log(S(z)^2 / (S(z-1) S(z+1))); g(p) = E e^(kappa J (J-1)/2) with J binomial (alpha, p).
+Source   Agarwal, Kairouz, Liu (NeurIPS 2021) for the noise; Mironov, Talwar, Zhang (2019) for pairing a point with its
+         mirror image (step 3). The bound is proved here and, at length, in docs/theory/rounded-skellam.md.
+
+Steps, for whole orders alpha >= 2. (1) The moment sum P^alpha Q^(1-alpha) is convex in (P, Q), and laws are affine
+inside a cell, so for a given t the worst pair has one point on the grid. (2) kappa bounds the second differences of
+-log S, whence S_j^a S^(1-a) <= e^(kappa a (a-1) j^2 / 2) S_{aj} point by point; this leads every cell k back to cell 0,
+where (3) the mixture against S is the larger of the two ways round, and at most g(p). (4) With tau the supremum over p
+in (0, 1] of log g(p) / (kappa alpha n p^2 / 2), all of it together is at most
+    c(alpha) = (kappa alpha / 2) (tau (1 + kappa n / 8 + (kappa n / 4)^2) + kappa n / 4).
+Between whole orders (alpha - 1) D_alpha is convex, so chords hold; below 2 the bound at 2 does.
+
+kappa. y = x I_nu'/I_nu solves x y' = x^2 + nu^2 - y^2, so u = y^2 - nu^2 = x^2 I_{nu-1} I_{nu+1} / I_nu^2 solves
+u' = 2 sqrt(u + nu^2) (x^2 - u)/x, whose right side grows with nu, as u < x^2. So u does, and kappa is the value at 0,
+2 log(I_0(v)/I_1(v)). R = I_1/I_0 solves R' = 1 - R/x - R^2; 1 - 1/(2x) - 1/(8x^2) - 1/(4x^3) is below it from x = 4 on.
+
+tau. g(p) = sum_m binom(alpha, m) a_m p^m with a_0 = 1, a_1 = 0 and a_m >= 0 (a_m sums over graphs on m points, none of
+them alone, an edge weighing e^kappa - 1). So (g - 1)/p^2 increases, which covers p up to the first knot, and log g is
+convex in log p, so that a chord covers the way from one knot to the next.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import final
+
+import numpy as np
+from scipy.special import gammaln, i0e, i1e
+
+from quietbit._typing import FloatVector
+from quietbit._validate import finite_real, require
+from quietbit.privacy.conversion import round_up
+from quietbit.privacy.curve import FunctionCurve
+
+__all__ = ["curvature_upper", "rounded_skellam_curve", "rounded_skellam_rdp_upper"]
+
+MOST_ORDERS = 4096  # above it nothing is claimed,
+STEEPEST = 1.0  # nor where kappa (alpha - 1) is above this: such noise is too little to speak of
+DENSE, RUNGS = 64, 8  # every whole order below the first, then so many for each doubling
+FLAT = 0.03  # below it, in units where log g = p^2, (g - 1)/p^2 has hardly moved
+KNOT = 0.03  # between knots, in log p: a chord is at most 4.5e-4 above a parabola
+SERIES_FROM = 4.0
+MARGIN = 1e-9  # far above the rounding of a sum of 4096 positive terms
+
+
+def curvature_upper(variance: float) -> float:
+    """Kappa = 2 log(I_0(v)/I_1(v)), rounded up: how fast the log-ratio of neighbouring values can grow; about 1/v."""
+    v = finite_real(variance, "variance")
+    if v < SERIES_FROM:
+        return round_up(2 * math.log(float(i0e(v) / i1e(v))))
+    return round_up(-2 * math.log1p(-(1 / (2 * v) + 1 / (8 * v * v) + 1 / (4 * v**3))))
+
+
+def rounded_skellam_curve(distance: float, variance: float) -> FunctionCurve:
+    """The curve of one release between any two vectors within L2 ``distance``, in steps of the grid."""
+    bound = _Bound(finite_real(distance, "distance"), finite_real(variance, "variance"))
+    return FunctionCurve(bound, f"rounded Skellam, variance {variance:g}")
+
+
+def rounded_skellam_rdp_upper(alpha: float, distance: float, variance: float) -> float:
+    """c(alpha) distance^2 at a real order above 1, by chords between whole orders; infinite where none is claimed."""
+    require(1 < alpha < math.inf, "alpha", alpha, "a finite number above 1")
+    if alpha > MOST_ORDERS:
+        return math.inf
+    below, above = _around(alpha)
+    part = (alpha - below) / (above - below)
+    moment = (1 - part) * (below - 1) * _constant_upper(below, variance) if below > 1 else 0.0
+    if part > 0:
+        moment += part * (above - 1) * _constant_upper(above, variance)
+    return round_up(moment / (alpha - 1) * distance * distance)
+
+
+def _around(alpha: float) -> tuple[int, int]:
+    """Two whole orders, the first at most alpha, the second above: neighbours, and from 64 on rungs of a ladder."""
+    if alpha < DENSE:
+        return math.floor(alpha), math.floor(alpha) + 1
+    rung = math.floor(RUNGS * math.log2(alpha))
+    while _order(rung) > alpha:
+        rung -= 1
+    while _order(rung + 1) <= alpha:
+        rung += 1
+    return _order(rung), _order(rung + 1)
+
+
+def _order(rung: int) -> int:
+    return math.floor(2 ** (rung / RUNGS))
+
+
+@lru_cache(maxsize=1 << 14)
+def _constant_upper(alpha: int, variance: float) -> float:
+    """c(alpha) from above, at a whole order of at least 2."""
+    kappa, n = curvature_upper(variance), alpha - 1
+    if kappa * n > STEEPEST:
+        return math.inf
+    bend = kappa * n
+    return kappa * alpha / 2 * (_tau_upper(alpha, kappa) * (1 + bend / 8 + (bend / 4) ** 2) + bend / 4) * (1 + MARGIN)
+
+
+def _tau_upper(alpha: int, kappa: float) -> float:
+    """Sup over p in (0, 1] of log g(p) / (kappa alpha (alpha-1) p^2 / 2), from above."""
+    half = kappa * alpha * (alpha - 1) / 2
+    first = min(1.0, FLAT / math.sqrt(half))
+    knots = np.linspace(math.log(first), 0.0, 1 + math.ceil(-math.log(first) / KNOT))
+    excess = _log_excess(alpha, kappa, knots)
+    best = math.exp(float(excess[0]) - 2 * float(knots[0]))
+    if len(knots) > 1:
+        level, width = np.logaddexp(0.0, excess), float(knots[1] - knots[0])
+        rise = np.diff(level)
+        # (level + rise u) e^(-2 width u) is largest where its derivative vanishes, or at an end.
+        u = np.clip(1 / (2 * width) - level[:-1] / rise, 0.0, 1.0)
+        best = max(best, float(((level[:-1] + rise * u) * np.exp(-2 * (knots[:-1] + width * u))).max()))
+    return best / half
+
+
+def _log_excess(alpha: int, kappa: float, log_p: FloatVector) -> FloatVector:
+    """log(g(p) - 1) at every p: a sum over J = 2 .. alpha of positive terms."""
+    j = np.arange(2, alpha + 1, dtype=np.float64)
+    grown = kappa * j * (j - 1) / 2
+    weight = gammaln(alpha + 1.0) - gammaln(j + 1) - gammaln(alpha - j + 1) + grown + np.log(-np.expm1(-grown))
+    with np.errstate(divide="ignore"):
+        log_rest = np.log(-np.expm1(log_p))
+    found = np.empty_like(log_p)
+    for place, (one, rest) in enumerate(zip(log_p.tolist(), log_rest.tolist(), strict=True)):
+        terms = weight + j * one
+        terms[:-1] += (alpha - j[:-1]) * rest  # the last has no factor 1 - p, which may be zero
+        top = float(terms.max())
+        found[place] = top + math.log(float(np.exp(terms - top).sum()))
+    return found
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    distance: float
+    variance: float
+
+    def __call__(self, alpha: float) -> float:
+        return rounded_skellam_rdp_upper(alpha, self.distance, self.variance)

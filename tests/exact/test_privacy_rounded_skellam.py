@@ -1,0 +1,198 @@
+"""Skellam noise after independent rounding: every step of the proof, and the bound, against sums at 40 digits."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from functools import cache
+from typing import Any
+
+import mpmath as mp
+import numpy as np
+import pytest
+
+from quietbit import InvalidParameter
+from quietbit.privacy.rounded_skellam import curvature_upper, rounded_skellam_curve, rounded_skellam_rdp_upper
+
+DIGITS = 40
+VARIANCES = (1.0, 4.0, 25.0, 100.0)
+EDGE = 50  # no law is moved further; values of the tables that would leave them are not looked at
+
+
+@cache
+def log_law(variance: float) -> Any:
+    """log S(z) at z = 0, 1, ..., from Bessel functions at 40 digits, far into the tail."""
+    with mp.workdps(DIGITS):
+        v, reach = mp.mpf(variance), 60 + int(45 * math.sqrt(variance))
+        # Upwards the recurrence is unstable, downwards it is not: start where the ratio is all but known.
+        ratio, ratios = v / (2 * (reach + 60)), []
+        for k in range(reach + 60, 0, -1):
+            ratio = 1 / (2 * k / v + ratio)  # I_k / I_{k-1}
+            if k <= reach:
+                ratios.append(ratio)
+        logs = [mp.log(mp.besseli(0, v)) - v]
+        for one in reversed(ratios):
+            logs.append(logs[-1] + mp.log(one))
+        return logs
+
+
+@cache
+def tables(variance: float) -> tuple[Any, Any]:
+    """z, and log S as doubles on -reach .. reach."""
+    half = np.array([float(x) for x in log_law(variance)])
+    return np.arange(-len(half) + 1, len(half)), np.concatenate([half[:0:-1], half])
+
+
+def mixture(variance: float, y: float) -> Any:
+    """The logarithm of the law at y, as it is: rounded up with the chance y - floor(y)."""
+    _, logs = tables(variance)
+    low = math.floor(y)
+    with np.errstate(divide="ignore"):
+        down, up = np.log(np.array([1 - (y - low), y - low]))
+    inside = np.arange(EDGE, len(logs) - EDGE)
+    return np.logaddexp(down + logs[inside - low], up + logs[inside - low - 1])
+
+
+def renyi(p: Any, q: Any, alpha: float) -> float:
+    exponent = p + (alpha - 1) * (p - q)
+    top = exponent.max()
+    return float(top + np.log(np.exp(exponent - top).sum())) / (alpha - 1)
+
+
+@pytest.mark.parametrize("variance", [0.25, 1.0, 3.99, 4.0, 4.01, 30.0, 1e3, 1e5])
+def test_the_curvature_is_that_of_the_mode(variance: float) -> None:
+    with mp.workdps(DIGITS):
+        v = mp.mpf(variance)
+        exact = 2 * mp.log(mp.besseli(0, v) / mp.besseli(1, v))
+        upper = curvature_upper(variance)
+        assert exact <= upper <= exact * (1 + mp.mpf(0.3) / v**2 + 1e-9)
+        others = sorted([1, 2, 7, int(math.sqrt(variance)) + 8, int(variance) // 50 + 9])
+        found = [mp.log(mp.besseli(z, v) ** 2 / (mp.besseli(z - 1, v) * mp.besseli(z + 1, v))) for z in others]
+        assert all(one < exact for one in found)
+        assert found == sorted(found, reverse=True)
+
+
+def test_the_lower_solution_stays_below() -> None:
+    """L' <= 1 - L/x - L^2 from x = 4 on, in whole numbers: with t = 1/x, t^3 (16 - 49 t - 4 t^2 - 4 t^3)/64 is left."""
+    t = mp.mpf(1) / 4
+    assert 16 - 49 * t - 4 * t**2 - 4 * t**3 > 0  # and it falls in t
+    for x in (4, 5, 17):
+        one = mp.mpf(1) / x
+        low, slope = 1 - one / 2 - one**2 / 8 - one**3 / 4, one**2 / 2 + one**3 / 4 + 3 * one**4 / 4
+        left = 1 - low * one - low**2 - slope
+        assert mp.almosteq(left, one**3 * (16 - 49 * one - 4 * one**2 - 4 * one**3) / 64, 1e-12)
+        assert low < mp.besseli(1, x) / mp.besseli(0, x)
+
+
+@pytest.mark.parametrize("variance", VARIANCES)
+def test_powers_are_below_a_moved_law_point_by_point(variance: float) -> None:
+    """S_j^a S^(1-a) <= e^(kappa a (a-1) j^2/2) S_{aj}; both signs of j are one by reflection."""
+    z, logs = tables(variance)
+    kappa = curvature_upper(variance)
+    at = dict(zip(z.tolist(), logs.tolist(), strict=True))
+    least = math.inf
+    for a, j in itertools.product((2, 3, 5, 9), (1, 2, 4)):
+        inside = [k for k in at if k - a * j in at and k - j in at]
+        left = np.array([a * at[k - j] + (1 - a) * at[k] for k in inside])
+        right = np.array([at[k - a * j] for k in inside]) + kappa * a * (a - 1) * j * j / 2
+        assert np.all(left <= right + 1e-9)
+        least = min(least, float((right - left).min()))
+    assert least < 0.3 * kappa  # near the mode it is all but an equality
+
+
+@pytest.mark.parametrize("variance", VARIANCES)
+def test_the_mixture_against_the_noise_is_the_larger_way_round_and_below_the_binomial_moment(variance: float) -> None:
+    kappa, base = curvature_upper(variance), mixture(variance, 0.0)
+    for alpha, p in itertools.product((2, 3, 7, 12), (1e-3, 0.1, 0.37, 0.5, 0.8, 0.99, 1.0)):
+        mixed = mixture(variance, p)
+        forward, backward = renyi(mixed, base, alpha), renyi(base, mixed, alpha)
+        assert backward <= forward + 1e-11
+        moment = mp.fsum(
+            mp.binomial(alpha, j) * mp.mpf(p) ** j * mp.mpf(1 - p) ** (alpha - j) * mp.exp(kappa * j * (j - 1) / 2)
+            for j in range(alpha + 1)
+        )
+        assert forward <= float(mp.log(moment)) / (alpha - 1) + 1e-11
+
+
+@pytest.mark.parametrize("distance", [0.2, 0.75, 1.3, 2.6])
+def test_at_a_given_distance_the_worst_pair_has_a_point_on_the_grid(distance: float) -> None:
+    for alpha in (1.5, 2.0, 6.0):
+        free = max(renyi(mixture(4.0, y + distance), mixture(4.0, y), alpha) for y in np.linspace(0, 1, 41))
+        ends = (0.0, 1 - math.fmod(distance, 1))
+        assert free <= max(renyi(mixture(4.0, y + distance), mixture(4.0, y), alpha) for y in ends) + 1e-12
+
+
+DISTANCES = (0.003, 0.02, 0.1, 0.3, 0.5, 0.7, 0.95, 1.0, 1.05, 1.33, 1.5, 1.9, 2.0, 2.5, 3.4, 6.5, 11.25)
+PLACES = (0.0, 0.01, 0.5, 0.66, 0.999)
+
+
+def worst(variance: float, alpha: float) -> tuple[float, float]:
+    """The largest and the smallest share of the claim that any pair takes: both ways round, cell edges first."""
+    shares = []
+    for distance in DISTANCES:
+        claim = rounded_skellam_rdp_upper(alpha, distance, variance)
+        for place in (*PLACES, 1 - math.fmod(distance, 1)):
+            p, q = mixture(variance, place + distance), mixture(variance, place)
+            found = max(renyi(p, q, alpha), renyi(q, p, alpha))
+            if found > 1e-7:  # smaller ones are lost in the rounding of this test's sums
+                shares.append(found / claim)
+    return max(shares), min(shares)
+
+
+@pytest.mark.parametrize(
+    ("variance", "tight"), [(4.0, 0.6), (25.0, 0.85), (100.0, 0.95)], ids=["little", "some", "much"]
+)
+def test_no_pair_exceeds_the_bound_and_the_worst_comes_near(variance: float, tight: float) -> None:
+    for alpha in (1.05, 1.6, 2.0, 2.5, 3.0, 4.7, 8.0):
+        most, _ = worst(variance, alpha)
+        assert most <= 1 + 1e-6
+        if alpha in (2.0, 3.0, 8.0) and (variance > 4 or alpha == 2.0):
+            assert most >= tight
+
+
+def test_steps_of_many_cells_cost_what_gaussian_noise_does() -> None:
+    for distance in (3.4, 11.25):
+        p, q = mixture(100.0, distance), mixture(100.0, 0.0)
+        gaussian = 4 * distance**2 / 200
+        assert gaussian * 0.97 <= renyi(p, q, 4.0) <= rounded_skellam_rdp_upper(4.0, distance, 100.0) <= 1.03 * gaussian
+
+
+def test_noise_of_nine_tenths_of_the_variance_is_caught() -> None:
+    claim = rounded_skellam_rdp_upper(3.0, 0.5, 100.0)
+    assert (
+        renyi(mixture(90.0, 0.5), mixture(90.0, 0.0), 3.0)
+        > claim
+        > renyi(mixture(100.0, 0.5), mixture(100.0, 0.0), 3.0)
+    )
+
+
+def test_far_more_noise_than_a_step_costs_what_gaussian_noise_does() -> None:
+    for alpha, close in (
+        (2.0, 1e-6),
+        (3.0, 1e-6),
+        (20.0, 1e-4),
+        (90.0, 1e-3),
+        (130.3, 0.003),
+        (700.0, 0.003),
+        (4096.0, 1e-3),
+    ):
+        claim = rounded_skellam_rdp_upper(alpha, 1000.0, 1e7) / (alpha * 1000.0**2 / 2e7)
+        assert 1 <= claim <= 1 + close
+
+
+def test_moments_are_convex_in_the_order() -> None:
+    orders = np.concatenate([np.linspace(1.01, 12, 80), np.geomspace(12.5, 2000, 60)])
+    moments = np.array([(a - 1) * rounded_skellam_rdp_upper(float(a), 2.0, 2500.0) for a in orders])
+    slopes = np.diff(moments) / np.diff(orders)
+    assert np.all(slopes[1:] >= slopes[:-1] * (1 - 1e-3))
+
+
+def test_nothing_is_claimed_where_noise_is_too_little_or_orders_are_too_large() -> None:
+    assert rounded_skellam_rdp_upper(40.0, 1.0, 4.0) == math.inf
+    assert rounded_skellam_rdp_upper(4097.0, 1.0, 1e9) == math.inf
+    assert rounded_skellam_curve(1.0, 0.3).epsilon_upper(1e-5) == math.inf
+    for distance, variance in ((math.nan, 1.0), (1.0, math.nan), (0.0, 1.0), (1.0, 0.0), (math.inf, 1.0)):
+        with pytest.raises(InvalidParameter):
+            rounded_skellam_curve(distance, variance)
+    with pytest.raises(InvalidParameter):
+        rounded_skellam_rdp_upper(math.nan, 1.0, 4.0)

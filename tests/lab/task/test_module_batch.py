@@ -1,0 +1,182 @@
+"""Networks trained side by side against the simulator: the same rounds without noise, the same moments with it."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import quietbit
+from quietbit.mechanism.skellam import IndependentSkellam
+from quietbit.plan.participation import releases_per_client
+from quietbit.simulate.loop import simulate
+from quietbit_lab.experiment.batched import run_batches
+from quietbit_lab.experiment.grid import Job, Sweep
+from quietbit_lab.experiment.quick import quick_collector
+from quietbit_lab.experiment.record import Setting
+from quietbit_lab.experiment.sweep import finished
+from quietbit_lab.task.dataset import Dataset, Examples, Partition
+from quietbit_lab.task.module import ModuleProblem
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+
+from quietbit_lab.task.module_batch import ModuleBatch, ModuleTogether, mean_of  # noqa: E402
+
+DRAWS, SENT = 400, 150
+Z = 6.11  # two-sided 1e-9 for one normal statistic
+MECHANISMS = {
+    "gaussian": {"mechanism": "gaussian"},
+    "sign": {"mechanism": "sign"},
+    "skellam": {"mechanism": "skellam", "bits": 16},
+    "one bit": {"mechanism": "imvu", "bits": 1, "beta": 8.0, "clamp": True, "decoder": "alphabet"},
+    "three bits": {"mechanism": "imvu", "bits": 3, "levels": 8, "design_epsilon": 3.0, "beta": 6.0, "clamp": True},
+    "unclamped": {"mechanism": "imvu", "bits": 3, "levels": 8, "design_epsilon": 1.0, "beta": 4.0, "clamp": False},
+}
+
+
+def network():
+    return nn.Sequential(
+        nn.Conv2d(1, 2, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(18, 3)
+    )  # 77 parameters
+
+
+def problem():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 80)
+    inputs = rng.integers(0, 100, (80, 6, 6), dtype=np.uint8)
+    inputs[np.arange(80), labels + 1, 2] = 255
+    train, test = Examples(inputs[:60], labels[:60]), Examples(inputs[60:], labels[60:])
+    return ModuleProblem(Dataset("dots", 3, train, test), Partition.by_owner(np.repeat(np.arange(6), 10)), network)
+
+
+def chosen(**given):
+    words = {
+        "clip": 1.0, "adjacency": "zero-out", "unit": "sample", "cohort": 3, "participation": "each-once", "rounds": 4,
+        "lr": 0.1, "momentum": 0.9, "seed": 3, "rng": "seeded", "evaluate_at": [2, 4],
+    }  # fmt: skip
+    if given.get("mechanism") != "none" and "design_epsilon" not in given:
+        words["epsilon"] = 6.0
+    return Setting.from_json({**words, **given})
+
+
+def test_without_noise_rounds_are_the_simulators():
+    """Three steps and two clips side by side."""
+    settings = [chosen(mechanism="none", lr=lr, clip=clip) for lr, clip in ((0.1, 1.0), (0.5, 1.0), (0.5, 0.05))]
+    batch = ModuleBatch(problem(), settings)
+    batch.advance()
+    for setting, found in zip(settings, batch.runs(), strict=True):
+        alone = simulate(problem(), setting.plan, setting.training)
+        np.testing.assert_allclose(found.parameters, alone.parameters, atol=2e-6)
+        assert [point.round for point in found.points] == [2, 4]
+        assert found.points[-1].score.accuracy == alone.points[-1].score.accuracy
+        assert found.points[-1].score.loss == pytest.approx(alone.points[-1].score.loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", list(MECHANISMS))
+def test_one_round_has_the_moments_of_real_releases(name):
+    """Means and second moments along four directions: eight statistics, each beyond Z by chance once in a billion."""
+    made, setting = problem(), chosen(**MECHANISMS[name])
+    batch = ModuleBatch(made, [setting] * DRAWS)
+    batch._round()
+    law = batch.v.numpy().astype(np.float64)
+    schedule = setting.plan.schedule(made.sizes.size)
+    releases = releases_per_client(schedule, 4) if setting.plan.calibrated else None
+    mechanism = setting.plan.mechanism_for(made.dimension, made.sizes, releases)
+    collects = quick_collector(made, setting.training.local(setting.plan), setting.plan, mechanism, 1)
+    start = made.initial(setting.seed)
+    real = np.stack([collects.mean(start, schedule.cohort(0), number) for number in range(SENT)])
+    assert apart(law, real) < Z
+    assert apart(law, 3 * real) > Z  # the test can fail
+
+
+def apart(one, other):
+    worst, size = 0.0, one.shape[1]
+    for axis in np.vstack([np.eye(size)[[0, 25, 76]], np.ones(size) / np.sqrt(size)]):
+        for power in (1, 2):
+            a, b = (one @ axis) ** power, (other @ axis) ** power
+            spread = np.sqrt(a.var() / a.size + b.var() / b.size)
+            worst = max(worst, abs(a.mean() - b.mean()) / max(spread, 1e-12))
+    return worst
+
+
+def test_the_account_is_the_simulators():
+    settings = [chosen(**MECHANISMS[name]) for name in ("gaussian", "one bit", "three bits")]
+    batch = ModuleBatch(problem(), settings)
+    batch.advance()
+    for setting, found in zip(settings, batch.runs(), strict=True):
+        alone = simulate(problem(), setting.plan, setting.training)
+        assert found.guarantee == alone.guarantee
+        assert [point.guarantee for point in found.points] == [point.guarantee for point in alone.points]
+        assert found.bytes_per_client == alone.bytes_per_client
+        assert found.points[-1].uplink_bytes == alone.points[-1].uplink_bytes
+
+
+def test_a_seeded_batch_is_repeated_and_no_round_or_run_shares_noise():
+    settings = [chosen(**MECHANISMS["gaussian"])] * 2
+    batches = [ModuleBatch(problem(), settings) for _ in range(2)]
+    for batch in batches:
+        batch.advance()
+    assert torch.equal(batches[0].w, batches[1].w)
+    assert not torch.equal(batches[0].w[0], batches[0].w[1])
+    secure = ModuleBatch(problem(), [chosen(**MECHANISMS["gaussian"], rng="secure")])
+    assert secure._seed() != secure._seed()
+    seeds = set()
+    for number in range(4):
+        batches[0].number = number
+        seeds.add(batches[0]._seed())
+    assert len(seeds) == 4
+
+
+def test_a_run_that_diverges_says_so_and_leaves_the_others_alone():
+    settings = [chosen(mechanism="none", lr=lr) for lr in (1e30, 0.1)]
+    batch = ModuleBatch(problem(), settings)
+    batch.advance()
+    bad, good = batch.runs()
+    assert (bad.status, good.status) == ("diverged", "finished")
+    assert not bad.points
+    assert bad.rounds == 2
+    alone = simulate(problem(), settings[1].plan, settings[1].training)
+    np.testing.assert_allclose(good.parameters, alone.parameters, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"mechanism": "gaussian", "unit": "client"},
+        {"mechanism": "gaussian", "participation": "secret-order", "rng": "secure"},
+        {"mechanism": "imvu", "design_epsilon": 5.0, "beta": 8.0, "epsilon": 0.1},  # more than the budget
+    ],
+)
+def test_what_has_no_place_in_a_batch_is_refused(given):
+    with pytest.raises(quietbit.InvalidParameter):
+        ModuleBatch(problem(), [chosen(**given)])
+
+
+def test_different_walks_and_unknown_mechanisms_are_refused():
+    with pytest.raises(quietbit.InvalidParameter, match="alike"):
+        ModuleBatch(problem(), [chosen(mechanism="none"), chosen(mechanism="none", seed=4)])
+    with pytest.raises(quietbit.InvalidParameter, match="not made for many networks"):
+        mean_of(quietbit.Laplace(quietbit.Ball("l1", 1.0, 77), 0.5))
+    few = IndependentSkellam(quietbit.Skellam(quietbit.Ball("l2", 1.0, 77), 0.5, bits=6))  # no normal replaces it
+    with pytest.raises(quietbit.InvalidParameter, match="not made for many networks"):
+        mean_of(few)
+
+
+def test_a_sweep_stops_by_the_clock_and_goes_on(tmp_path):
+    jobs = tuple(
+        Job(chosen(mechanism="none", lr=lr, seed=seed), {"name": "dots"}, "none")
+        for lr in (0.1, 0.2)
+        for seed in (1, 2)
+    )
+    sweep = Sweep("dots", "A claim.", jobs)
+    together = ModuleTogether("cpu", lambda task, seed: problem())
+    assert together.train(jobs[:1], Path("unused"), time.monotonic()) is None
+    assert run_batches(sweep, tmp_path, together, minutes=1e-9) == 0
+    assert run_batches(sweep, tmp_path, together, resume=True) == 4
+    lines = finished(tmp_path)
+    assert {line["job"] for line in lines} == {job.identity for job in jobs}
+    assert [line["record"]["batch"]["runs"] for line in lines] == [2] * 4
+    alone = together.alone(jobs[0])
+    same = next(line for line in lines if line["job"] == alone["job"])
+    assert same["record"]["points"][-1]["accuracy"] == alone["record"]["points"][-1]["accuracy"]
