@@ -12,13 +12,15 @@ from itertools import product
 import numpy as np
 import pytest
 
+from interpreter import interpret
+
 if find_spec("triton") is None or find_spec("torch") is None:
     pytest.skip("the triton kernel needs the packages triton and torch", allow_module_level=True)
 
 import torch
 
 if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
+    interpret()
 
 from pairs import pairs
 from quietbit._validate import InvalidParameter
