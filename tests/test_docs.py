@@ -21,6 +21,7 @@ import quietbit.flower
 import quietbit.node
 import quietbit.nvflare
 from quietbit.cli.main import main
+from unit.auditor.test_doctor import one_of_each
 
 ROOT = Path(__file__).parent.parent
 
@@ -58,7 +59,12 @@ def commands(block: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_examples_run(page, tmp_path, monkeypatch):
-    """In the order of the page, in one folder that has the checkout's examples and experiments, and one namespace."""
+    """In the order of the page, in one folder that has the checkout's examples and experiments, and one namespace.
+
+    On several pages stands `quietbit doctor`: it looks at everything for the README, and at one of each for the others.
+    """
+    if page.name != "README.md":
+        one_of_each(monkeypatch)
     monkeypatch.chdir(tmp_path)
     for folder in ("experiments", "examples"):
         (tmp_path / folder).symlink_to(ROOT / folder)
