@@ -3,6 +3,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+LINTED := $(VENV)/lint.log
+
+# Byte code is written: the engines' processes, which tests start by the dozen, would each compile everything anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup test lint demo docs site package bench catalogue clean
 help:            ## this list
@@ -10,19 +14,25 @@ help:            ## this list
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt \
+		--editable '.[dev]'
+	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # pip would do it on one core; some files are templates
 	touch $@
 
 setup: $(READY)  ## make the virtual environment
 
-test: $(READY) lint  ## lint, types and the whole test suite
-	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
+test: $(READY)   ## lint, types and the whole test suite, beside each other; what lint says comes last
+	@$(MAKE) --no-print-directory lint >$(LINTED) 2>&1 & lint=$$!; \
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 3 --dist worksteal; tests=$$?; \
+	wait $$lint; linted=$$?; cat $(LINTED); \
+	test $$tests -eq 0 && test $$linted -eq 0
 
-lint: $(READY)   ## ruff and mypy --strict, over the package, its examples and its benchmarks
+lint: $(READY)   ## ruff and mypy --strict, over the package, its examples and benchmarks, and the pages' examples
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python docs/hooks/page_examples.py $(VENV)/page-examples
+	$(BIN)/mypy $(VENV)/page-examples
 
 demo: $(READY)   ## train privately on digits with four mechanisms, and write a report
 	$(BIN)/quietbit demo --out demo-output

@@ -1,4 +1,4 @@
-"""Shared by every test: a private cache, and the same examples on every change.
+"""Shared by every test: a private cache, the same examples on every change, and the order.
 
 HYPOTHESIS_PROFILE=fresh draws new examples, for nightly runs.
 """
@@ -18,6 +18,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 # A shell's background jobs ignore Ctrl-C, and so would every process of the tests that try it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever waits for other processes goes first: one worker waits, and the others compute meanwhile."""
+    items.sort(key=lambda item: item.path.parent.name not in ("engine", "packaging"))
 
 
 @pytest.fixture(autouse=True)

@@ -21,14 +21,25 @@ import quietbit.flower
 import quietbit.node
 import quietbit.nvflare
 from quietbit.cli.main import main
+from unit.auditor.test_doctor import one_of_each
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def hook(file: str) -> ModuleType:
+    """A file of docs/hooks, which is no package."""
+    spec = importlib.util.spec_from_file_location(file, ROOT / "docs" / "hooks" / f"{file}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+PAGE_EXAMPLES = hook("page_examples")
+PAGES, BLOCK, name = PAGE_EXAMPLES.PAGES, PAGE_EXAMPLES.BLOCK, PAGE_EXAMPLES.name
 EVERYWHERE = sorted(
     {*PAGES, *(page for folder in ("experiments", "benchmarks", "examples") for page in (ROOT / folder).rglob("*.md"))}
 )
 CLAIMS = ROOT / "docs" / "theory" / "claims.md"
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ROW = re.compile(r"^\| (.+) \| `(quietbit(?:_lab)?\.[\w.]+)` \| `(tests/[\w/]+\.py)::(\w+)` \|$")
 
 
@@ -41,10 +52,6 @@ GIVEN = {
 }
 
 
-def name(page: Path) -> str:
-    return str(page.relative_to(ROOT))
-
-
 def commands(block: str) -> list[list[str]]:
     lines = block.replace("\\\n", " ").splitlines()
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("quietbit ")]
@@ -52,7 +59,12 @@ def commands(block: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_examples_run(page, tmp_path, monkeypatch):
-    """In the order of the page, in one folder that has the checkout's examples and experiments, and one namespace."""
+    """In the order of the page, in one folder that has the checkout's examples and experiments, and one namespace.
+
+    On several pages stands `quietbit doctor`: it looks at everything for the README, and at one of each for the others.
+    """
+    if page.name != "README.md":
+        one_of_each(monkeypatch)
     monkeypatch.chdir(tmp_path)
     for folder in ("experiments", "examples"):
         (tmp_path / folder).symlink_to(ROOT / folder)
@@ -104,14 +116,6 @@ def test_a_dead_link_is_noticed(tmp_path):
     page = tmp_path / "page.md"
     page.write_text('# A heading\n[here](#a-heading) [there](nowhere.png) [no](#no-heading) <img src="none.svg">')
     assert dead_links(page) == ["nowhere.png#", "#no-heading", "none.svg"]
-
-
-def hook(file: str) -> ModuleType:
-    """A file of docs/hooks, which is no package."""
-    spec = importlib.util.spec_from_file_location(file, ROOT / "docs" / "hooks" / f"{file}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_the_page_of_the_command_line_is_what_the_commands_say():
@@ -170,32 +174,17 @@ def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path):
         assert fetched == [], page
 
 
-@pytest.mark.slow
-def test_examples_are_typed(tmp_path):
-    """`mypy --strict` as a user runs it: the package by its py.typed, every example of the pages, every project."""
+def test_lint_gets_every_example_as_the_page_has_it(tmp_path):
+    """`make lint` checks their types; `tests/packaging` that a user's mypy sees the package's."""
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "stale.py").touch()
+    written = {path.name: path.read_text(encoding="utf-8") for path in PAGE_EXAMPLES.write(tmp_path / "modules")}
+    assert {path.name for path in (tmp_path / "modules").iterdir()} == written.keys()
     for page in PAGES:
         blocks = [block for language, block in BLOCK.findall(page.read_text(encoding="utf-8")) if language == "python"]
         if blocks and name(page) not in GIVEN:
-            file = tmp_path / (re.sub(r"\W", "_", name(page)) + ".py")
-            file.write_text("\n".join(blocks), encoding="utf-8")
-    files = [str(file) for file in sorted(tmp_path.glob("*.py"))]
-    assert len(files) >= 8
-    # torch has untyped functions, `backward` for one, which is no fault of an example
-    missing = "[mypy-flwr.*,nvflare.*,torch.*,sklearn.*,scipy.*]\nignore_missing_imports = true\n"
-    (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\nuntyped_calls_exclude = torch\n" + missing)
-    (tmp_path / "wrong.py").write_text("from quietbit import Ball\nball: int = Ball.nothing\n")
-    words = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--cache-dir", "cache"]
-    checked = subprocess.run([*words, *files], cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert checked.returncode == 0, checked.stdout
-    for project in sorted((ROOT / "examples").glob("*/pyproject.toml")):
-        environment = {**os.environ, "MYPYPATH": str(project.parent)}
-        project_words = [*words, *map(str, sorted(project.parent.rglob("*.py")))]
-        checked = subprocess.run(
-            project_words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
-        )
-        assert checked.returncode == 0, checked.stdout
-    wrong = subprocess.run([*words, "wrong.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert "has no attribute" in wrong.stdout  # the package's types are seen
+            assert all(block in written[re.sub(r"\W", "_", name(page)) + ".py"] for block in blocks)
+    assert len(written) >= 8
 
 
 def claims() -> list[tuple[str, str, str, str]]:

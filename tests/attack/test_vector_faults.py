@@ -70,7 +70,7 @@ def test_a_profile_a_tenth_too_steep() -> None:
 
 def test_a_profile_far_too_steep_exceeds_the_claim_itself() -> None:
     """The empirical bound on epsilon alone, without any claim about means: 4 where 1 is claimed."""
-    found = look(Tampered(honest(epsilon=1.0), honest()), 500)
+    found = look(Tampered(honest(epsilon=1.0), honest()), 300)
     assert found.epsilon_lower > found.epsilon_upper
 
 
@@ -88,7 +88,7 @@ def test_acceptance_computed_from_the_unclipped_update(monkeypatch: pytest.Monke
     real = module.acceptance_limits
     monkeypatch.setattr(module, "acceptance_limits", lambda chances: real(np.clip(chances, 0.0, 1.0)))
     assert (1 - 3 + 3 * levels[0]) < 0
-    found = look(mechanism, 500)
+    found = look(mechanism, 300)
     assert "clipping" in names(found)
 
 
@@ -108,7 +108,6 @@ def test_one_row_too_many_or_too_few(by: int, monkeypatch: pytest.MonkeyPatch) -
         found = real(nonce, count + by, size)
         return found[:count] if by > 0 else np.append(found, size - 1)
 
-    assert look(honest(8), 200).failures == ()
     monkeypatch.setattr(module, "rows", off_by_one)
     found = look(honest(8), 200)
     assert "response" in names(found)
@@ -123,4 +122,4 @@ def test_a_stream_of_normals_shifted_by_one(monkeypatch: pytest.MonkeyPatch) -> 
         return real(np.roll(direction, 1), *rest, **more)
 
     monkeypatch.setattr(module, "search", shifted)
-    assert "response" in names(look(honest(), 200))
+    assert "response" in names(look(honest(), 100))

@@ -72,11 +72,15 @@ class Environment:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.bin = folder, folder / "venv" / "bin"
-        run(sys.executable, "-m", "venv", folder / "venv", cwd=folder)
+        run(sys.executable, "-m", "venv", "--without-pip", folder / "venv", cwd=folder)
 
     def pip(self, *words: object, ok: bool = True) -> subprocess.CompletedProcess[str]:
-        given = ("--quiet", "--disable-pip-version-check", "--constraint", CONSTRAINTS)
-        return run(self.bin / "python", "-m", "pip", "install", *given, *words, cwd=self.folder, ok=ok)
+        """Our pip on that environment, which does without one of its own."""
+        ours = (sys.executable, "-m", "pip", "--python", self.bin / "python", "--disable-pip-version-check", *words)
+        return run(*ours, cwd=self.folder, ok=ok)
+
+    def install(self, *words: object, ok: bool = True) -> subprocess.CompletedProcess[str]:
+        return self.pip("install", "--quiet", "--no-compile", "--constraint", CONSTRAINTS, *words, ok=ok)
 
     def python(self, code: str) -> str:
         return run(self.bin / "python", "-W", "error", "-c", code, cwd=self.folder).stdout
@@ -90,11 +94,11 @@ class Environment:
 def bare(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Environment:
     """The wheel beside numpy and scipy, and nothing else."""
     made = Environment(tmp_path_factory.mktemp("bare"))
-    reached = made.pip("threadpoolctl", "--target", made.folder / "probe", ok=False)
+    reached = made.install("threadpoolctl", "--target", made.folder / "probe", ok=False)
     if reached.returncode != 0:
         pytest.skip("needs a package index that pip can reach: threadpoolctl could not be fetched from any")
-    made.pip("numpy", "scipy")
-    made.pip("--no-deps", wheel)
+    made.install("numpy", "scipy")
+    made.install("--no-deps", wheel)
     return made
 
 
@@ -124,9 +128,8 @@ def test_a_stranger_installs_and_tries_the_wheel(bare: Environment, wheel: Path)
     said = "This needs the package cryptography, which is not installed: pip install '.[all]' in a checkout of "
     assert refusal == f"{said}quietbit.\n"
 
-    bare.pip(wheel)  # now with what it depends on
-    listed = run(bare.bin / "python", "-m", "pip", "check", "--disable-pip-version-check", cwd=bare.folder)
-    assert "No broken requirements" in listed.stdout
+    bare.install(wheel)  # now with what it depends on
+    assert "No broken requirements" in bare.pip("check").stdout
     code = "import quietbit, pathlib; print(pathlib.Path(quietbit.__file__).parent)"
     package = Path(bare.python(code).strip())
     assert package.is_relative_to(bare.folder)

@@ -32,7 +32,7 @@ def binomial_design(output_bits: int, epsilon: float) -> Design:
     ``epsilon`` is the design's metric epsilon, of the rarest code: each of the bits has epsilon / (2^b - 1).
 
     >>> binomial_design(2, 1.5).alphabet.round(3).tolist()
-    [-1.542, -0.181, 1.181, 2.542]
+    [-1.541, -0.18, 1.18, 2.541]
     """
     bits = whole_number(output_bits, "output_bits", 1, MOST_BINOMIAL_BITS)
     count = 2**bits - 1

@@ -180,7 +180,7 @@ def best_bits(epsilon: float) -> int:
     """How many signs cost the least error; about as many as epsilon has nats.
 
     >>> [best_bits(float(epsilon)) for epsilon in (1, 2, 4, 8)]
-    [1, 2, 4, 9]
+    [1, 2, 4, 8]
     """
     return min(range(1, MOST_BITS + 1), key=lambda bits: 1 / (bits * sign_gain(bits, epsilon) ** 2))
 

@@ -32,7 +32,7 @@ HONEST = InterpolatedMVU(design(2, 1, 3.0), Ball(Norm.L1, 1.0, 1))
 
 def test_a_sampler_twenty_percent_too_revealing_is_caught() -> None:
     rng = seeded_rng(seed(41))
-    found = audit(stronger(HONEST, 1.2), Adjacency.ZERO_OUT, rng=rng, delta=0.0, samples=2500, confidence=SURE)
+    found = audit(stronger(HONEST, 1.2), Adjacency.ZERO_OUT, rng=rng, delta=0.0, samples=1800, confidence=SURE)
     assert found.verdict == "failed"
     assert found.failures
     assert found.epsilon_upper == HONEST.privacy(Adjacency.ZERO_OUT).epsilon_upper(0.0)
@@ -50,17 +50,17 @@ def test_the_honest_one_is_not_and_the_bound_is_near() -> None:
 def test_noise_of_a_fifth_of_its_size_exceeds_the_claimed_epsilon() -> None:
     """Its lower bound alone does: the Gaussian's account leaves little room."""
     cheat = stronger(Gaussian(Ball(Norm.L2, 1.0, 1), 1.0), 5.0)
-    found = audit(cheat, Adjacency.ZERO_OUT, rng=seeded_rng(seed(60)), delta=0.05, samples=1000, confidence=SURE)
+    found = audit(cheat, Adjacency.ZERO_OUT, rng=seeded_rng(seed(60)), delta=0.05, samples=500, confidence=SURE)
     assert found.epsilon_lower > found.epsilon_upper
     assert found.failures[0].startswith("epsilon: at least")
 
 
 def test_it_finds_a_good_part_of_a_gaussians_epsilon() -> None:
     mechanism = Gaussian(Ball(Norm.L2, 1.0, 1), 0.5)
-    found = audit(mechanism, Adjacency.REPLACE_ONE, rng=seeded_rng(1), delta=1e-3, samples=1500)
+    found = audit(mechanism, Adjacency.REPLACE_ONE, rng=seeded_rng(1), delta=1e-3, samples=1000)
     exact = mechanism.privacy(Adjacency.REPLACE_ONE).epsilon_upper(1e-3)
     assert 0.15 * exact < found.epsilon_lower < exact
-    assert (found.delta, found.adjacency, found.samples) == (1e-3, Adjacency.REPLACE_ONE, 1500)
+    assert (found.delta, found.adjacency, found.samples) == (1e-3, Adjacency.REPLACE_ONE, 1000)
 
 
 def test_an_uplink_with_a_structure_is_audited_like_its_mechanism() -> None:

@@ -8,6 +8,13 @@ from unit.auditor.test_doctor import Broken, last_bit, one_of_each
 from unit.cli.kit import shell
 
 
+@pytest.fixture
+def quick(monkeypatch):
+    """One mechanism and one design: all are looked at in the auditor's tests, and by the README's `quietbit doctor`."""
+    one_of_each(monkeypatch)
+
+
+@pytest.mark.usefixtures("quick")
 def test_it_prints_what_is_here_and_passes(capsys):
     result = shell(capsys, "doctor")
     assert result.code == 0
@@ -16,12 +23,6 @@ def test_it_prints_what_is_here_and_passes(capsys):
     assert result.out.count("PASS") == 7
     assert "FAIL" not in result.out
     assert "Self-test: payload" in result.err  # progress, where there is no terminal for a bar
-
-
-@pytest.fixture
-def quick(monkeypatch):
-    """One mechanism and one design instead of all: the others are in the first test."""
-    one_of_each(monkeypatch)
 
 
 @pytest.mark.usefixtures("quick")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
+
+from interpreter import interpret
 
 if find_spec("triton") is None or find_spec("torch") is None:
     pytest.skip("the triton kernel needs the packages triton and torch", allow_module_level=True)
@@ -14,7 +15,7 @@ if find_spec("triton") is None or find_spec("torch") is None:
 import torch
 
 if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
+    interpret()
 
 from quietbit.kernel import triton_expand
 from quietbit.kernel.expand import ROWS_KEY, accumulate, normals, start_state, strata

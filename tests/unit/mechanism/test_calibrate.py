@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from pairs import pairs
 from quietbit import Ball, DitheredMVU, Gaussian, InterpolatedMVU, Laplace, Norm, Sign, Skellam, calibrate
 from quietbit._validate import InvalidParameter
 from quietbit.design.certify import certify
+from quietbit.design.table import Design
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
 from unit.mechanism.makers import design, table
 
@@ -82,16 +84,16 @@ def test_one_bit_has_the_gaussians_error_in_many_dimensions() -> None:
     assert sign.squared_error == pytest.approx(math.pi / 2 * sign.gaussian_squared_error, rel=1e-6)
 
 
-@pytest.mark.parametrize("ball", [L1, L2], ids=["l1", "l2"])
-@pytest.mark.parametrize("clamp", [False, True])
-def test_beta_is_calibrated_for_a_given_design(ball: Ball, clamp: bool) -> None:
-    for chosen in (design(2, 1, 1.0), table(4, 2, 1.5)):
-        given: Any = {"ball": ball, "delta": 1e-5, "adjacency": Adjacency.REPLACE_ONE, "design": chosen}
-        found = calibrate("imvu", epsilon=1.0, releases=3, clamp=clamp, **given)
-        assert isinstance(found.mechanism, InterpolatedMVU)
-        assert found.mechanism.design is chosen
-        assert found.mechanism.clamp is clamp
-        assert 1.0 - 1e-4 <= found.guarantee.epsilon_upper <= 1.0
+@pytest.mark.parametrize(
+    ("ball", "clamp", "chosen"), pairs((L1, L2), (False, True), (design(2, 1, 1.0), table(4, 2, 1.5)))
+)
+def test_beta_is_calibrated_for_a_given_design(ball: Ball, clamp: bool, chosen: Design) -> None:
+    given: Any = {"ball": ball, "delta": 1e-5, "adjacency": Adjacency.REPLACE_ONE, "design": chosen}
+    found = calibrate("imvu", epsilon=1.0, releases=3, clamp=clamp, **given)
+    assert isinstance(found.mechanism, InterpolatedMVU)
+    assert found.mechanism.design is chosen
+    assert found.mechanism.clamp is clamp
+    assert 1.0 - 1e-4 <= found.guarantee.epsilon_upper <= 1.0
 
 
 def test_choices_are_passed_on() -> None:

@@ -1,0 +1,23 @@
+"""The examples in docstrings are run: what they print is what they say."""
+
+from __future__ import annotations
+
+import doctest
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+SOURCES = Path(__file__).parent.parent / "src"
+WITH_EXAMPLES = sorted(path for path in SOURCES.rglob("*.py") if ">>> " in path.read_text(encoding="utf-8"))
+
+
+def name(path: Path) -> str:
+    return ".".join(path.relative_to(SOURCES).with_suffix("").parts)
+
+
+@pytest.mark.parametrize("path", WITH_EXAMPLES, ids=name)
+def test_examples_print_what_they_say(path: Path) -> None:
+    found = doctest.testmod(import_module(name(path)))
+    assert found.attempted > 0
+    assert found.failed == 0  # what was printed instead is in the captured output
