@@ -6,7 +6,7 @@ Idea     1. For every mechanism and epsilon of `fig5-femnist.toml --reduced` a t
          2. The chosen step with all training writers, seeds 1 to 5, scored on the test writers at the end.
          3. The same for `fig6-femnist-levels.toml`, beginning at the step of one bit.
 
-    PYTHONPATH=src python experiments/run_femnist.py --data data --out runs/femnist --device cuda --fast --minutes 3
+    PYTHONPATH=src python experiments/run_femnist.py --data data --out runs/femnist --device cuda --minutes 9
 
     python experiments/run_femnist.py --out runs/femnist --back femnist.jsonl.gz --keep experiments/results
 
@@ -94,7 +94,6 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder that holds femnist/")
     parser.add_argument("--out", type=Path, required=True, help="where results go, a folder for each figure")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--fast", action="store_true", help="products of gradients by tensor cores")
     parser.add_argument("--minutes", type=float, help="stop after so long; the same call continues")
     parser.add_argument("--epsilon", type=float, nargs="*", help="only these")
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3, 4, 5])
@@ -108,7 +107,7 @@ def main() -> None:
     if given.keep is not None:
         keep(given.out, given.keep)
         return
-    together = ModuleTogether(given.device, Problems(given.data), given.fast, say)
+    together = ModuleTogether(given.device, Problems(given.data), say)
     stage = Stage(given.out, given.back, together, None if given.minutes is None else BEGAN + 60 * given.minutes)
     try:
         fig5 = jobs_of(FIG5, given.epsilon, given.rounds)

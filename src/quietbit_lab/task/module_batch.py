@@ -9,9 +9,8 @@ Source   Guo et al. (ICML 2023), section "Sample-level DP": the experiment that 
 
 Randomness. Every round seeds torch's generator anew: from the operating system, or for seeded runs from a digest of the
 batch's settings and the round, so that a seeded run is repeated by repeating its batch on the same kind of device. A
-simulation protects nobody. Products may use the short formats of tensor cores (``fast``), as torch's convolutions
-do unless told otherwise; sums of clipped gradients never do. Skellam noise and its roundings are replaced by a normal
-of the same variance, v per client: the sum's excess kurtosis is below 1/v, and v is asked to be ten thousand.
+simulation protects nobody. Skellam noise and its roundings are replaced by a normal of the same variance, v per client:
+the sum's excess kurtosis is below 1/v, and v is asked to be ten thousand.
 """
 
 from __future__ import annotations
@@ -123,7 +122,6 @@ class ModuleBatch:
     problem: ModuleProblem
     settings: Sequence[Setting]
     device: str = "cpu"
-    fast: bool = False
     number: int = field(init=False, default=0)
     seconds: float = field(init=False, default=0.0)
     identity: str = field(init=False)
@@ -235,7 +233,7 @@ class ModuleBatch:
         for start in range(0, len(self.lanes), kept):
             some = slice(start, start + kept)
             given = (self.w[some], inputs, labels, sizes, self._columns["clip"][some])
-            rows, fine = self._layers.clipped_means(*given, fast=self.fast)
+            rows, fine = self._layers.clipped_means(*given)
             finite.append(fine)
             means = torch.stack([lane.mean(row, generator) for lane, row in zip(self.lanes[some], rows, strict=True)])
             self.v[some] = self._columns["momentum"][some, None] * self.v[some] + means
@@ -263,7 +261,7 @@ class ModuleBatch:
             inputs, labels = self._test.batch(np.arange(first, min(first + SCORED, count)))
             for start in range(0, len(self.lanes), TOGETHER[_kind(self.device)]):
                 some = slice(start, start + TOGETHER[_kind(self.device)])
-                scores = self._layers.scores(self.w[some], inputs, fast=self.fast)
+                scores = self._layers.scores(self.w[some], inputs)
                 right[some] += (scores.argmax(dim=2) == labels).sum(dim=1)
                 chosen = scores.double().gather(2, labels.expand(scores.shape[0], -1)[..., None])[..., 0]
                 loss[some] += (torch.logsumexp(scores.double(), dim=2) - chosen).sum(dim=1)
@@ -285,7 +283,6 @@ class ModuleTogether:
 
     device: str
     make_problem: MakeProblem
-    fast: bool = False
     note: Callable[[str], None] | None = None
     _problems: dict[str, Problem] = field(init=False, default_factory=dict, repr=False)
 
@@ -304,13 +301,13 @@ class ModuleTogether:
         problem = self._problem(jobs[0])
         if not isinstance(problem, ModuleProblem):
             raise TypeError("walk() sends other problems to alone()")
-        batch = ModuleBatch(problem, [job.setting for job in jobs], self.device, self.fast)
+        batch = ModuleBatch(problem, [job.setting for job in jobs], self.device)
         batch.advance(until)
         if not batch.done:
             return None
         if self.note is not None:
             self.note(f"{len(jobs)} runs, {batch.rounds:,} rounds: {batch.seconds:.1f} s")
-        said, name = {"identity": batch.identity, "runs": len(jobs)}, _name(self.device, self.fast)
+        said, name = {"identity": batch.identity, "runs": len(jobs)}, _name(self.device)
         return [
             {
                 "job": job.identity,
@@ -353,6 +350,5 @@ def _kind(device: str) -> str:
     return "cpu" if device == "cpu" else "cuda"
 
 
-def _name(device: str, fast: bool) -> str:
-    name = device_name(require_module("torch", "lab").device(device))
-    return f"{name}, short products" if fast else name
+def _name(device: str) -> str:
+    return device_name(require_module("torch", "lab").device(device))

@@ -91,37 +91,28 @@ class StackedLayers:
         """Parameters of a model."""
         return self.blocks[-1].stop
 
-    def scores(self, models: Tensor, inputs: Tensor, *, fast: bool = False) -> Tensor:
+    def scores(self, models: Tensor, inputs: Tensor) -> Tensor:
         """Answers of every model, (G, N, classes), to images (N, colours, height, width)."""
-        with require_module("torch", "lab").no_grad(), _products(fast):
+        with require_module("torch", "lab").no_grad(), _exact_products():
             x = _shared(inputs)
             for block in self.blocks:
                 x = _between(block, _product(block, models, _seen(block, x, models.shape[0]), x.shape[1:-1]))
         return x
 
     def clipped_means(
-        self,
-        models: Tensor,
-        inputs: Tensor,
-        labels: Tensor,
-        sizes: Sequence[int],
-        clips: Tensor,
-        *,
-        fast: bool = False,
+        self, models: Tensor, inputs: Tensor, labels: Tensor, sizes: Sequence[int], clips: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Means of clipped gradients, (G, m, d), and whether all of a model's gradients are finite, (G,).
 
-        ``sizes`` are the samples of each client, ``clips`` the L2 clip of each model in float64. With ``fast``,
-        gradients are products in the short formats of tensor cores; their lengths and sums are not.
+        ``sizes`` are the samples of each client, ``clips`` the L2 clip of each model in float64.
         """
         torch = require_module("torch", "lab")
-        with _products(fast):
+        with _exact_products():
             parts = self._sample_gradients(models, inputs, labels)
-        squares = sum(_squared_lengths(block, *part) for block, part in parts)
-        lengths, bound = squares.sqrt(), clips[:, None] * (1 - MARGIN)
-        spread = _spread((bound / torch.maximum(lengths, bound)).clamp(max=1.0), sizes)
-        rows = torch.empty((models.shape[0], len(sizes), self.dimension), device=models.device)
-        with _products(False):
+            squares = sum(_squared_lengths(block, *part) for block, part in parts)
+            lengths, bound = squares.sqrt(), clips[:, None] * (1 - MARGIN)
+            spread = _spread((bound / torch.maximum(lengths, bound)).clamp(max=1.0), sizes)
+            rows = torch.empty((models.shape[0], len(sizes), self.dimension), device=models.device)
             for block, part in parts:
                 _add_up(block, *part, spread, rows)
         return rows, torch.isfinite(lengths).all(dim=1)
@@ -154,11 +145,11 @@ class StackedLayers:
 
 
 @contextmanager
-def _products(fast: bool) -> Iterator[None]:
-    """Matrix products of float32 with tensor cores, or exactly."""
+def _exact_products() -> Iterator[None]:
+    """Matrix products of float32 in float32: the short formats of tensor cores brought nothing on an H200."""
     torch = require_module("torch", "lab")
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if fast else "highest")
+    torch.set_float32_matmul_precision("highest")
     try:
         yield
     finally:
