@@ -2,13 +2,15 @@
 
 Idea     what turns images into features is fixed and public, and slow. The cache is a plain .npy file with a note
          beside it: what the features depend on (a *seal*), and a checksum of the content. A file that fails either is
-         computed anew. Neither file is ever half written.
+         computed anew. Neither file is ever half written. Until all are there they are kept in pieces, each with a
+         checksum of seal and content, so that a stopped computation goes on where it was.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, TypeAlias
@@ -25,6 +27,8 @@ __all__ = ["Report", "featured"]
 Report: TypeAlias = Callable[[float, str], None]
 Compute: TypeAlias = Callable[[NDArray[Any]], NDArray[np.float32]]
 CHECKED = 8000  # examples read at once
+PIECE = 1000  # examples in a piece, about
+DIGEST = 32  # bytes before a piece's content
 
 
 def featured(
@@ -57,24 +61,54 @@ def featured(
 def _write(
     path: Path, note: Path, seal: str, images: NDArray[Any], compute: Compute, batch: int, report: Report, kind: str
 ) -> None:
-    shape = (images.shape[0], *compute(images[:1]).shape[1:])
+    count, shape = images.shape[0], compute(images[:1]).shape[1:]
+    size = max(batch, PIECE // batch * batch)
+    pieces = [path.with_suffix(f".{start:08d}.piece") for start in range(0, count, size)]
+    for place, piece in enumerate(pieces):
+        first, last = place * size, min(count, (place + 1) * size)
+        if _read_piece(piece, seal, first, last, shape) is None:
+            found = []
+            for start in range(first, last, batch):
+                done = min(last, start + batch)
+                found.append(compute(images[start:done]).astype("<f4", copy=False).tobytes())
+                report(done / count, f"{kind} features of {path.stem}, {done:,} of {count:,}")
+            _write_piece(piece, seal, first, b"".join(found))
     digest = hashlib.sha256()
 
     def write(file: IO[bytes]) -> None:
-        head = {"descr": "<f4", "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(file, head)
-        for start in range(0, images.shape[0], batch):
-            block = compute(images[start : start + batch]).astype("<f4", copy=False).tobytes()
-            digest.update(block)
-            file.write(block)
-            done = min(images.shape[0], start + batch)
-            report(done / images.shape[0], f"{kind} features of {path.stem}, {done:,} of {images.shape[0]:,}")
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (count, *shape)})
+        for place, piece in enumerate(pieces):
+            content = _read_piece(piece, seal, place * size, min(count, (place + 1) * size), shape)
+            if content is None:
+                raise QuietbitError(f"Cannot read {piece}, which was written a moment ago: start again.")
+            digest.update(content)
+            file.write(content)
 
     note.unlink(missing_ok=True)
     write_whole(path, write)
-    write_json(
-        note, {"images": seal, "features": digest.hexdigest(), "shape": list(shape), "bytes": path.stat().st_size}
-    )
+    facts = {"images": seal, "features": digest.hexdigest(), "shape": [count, *shape], "bytes": path.stat().st_size}
+    write_json(note, facts)
+    for piece in path.parent.glob(f"{path.stem}.*.piece"):
+        piece.unlink(missing_ok=True)
+
+
+def _write_piece(piece: Path, seal: str, first: int, content: bytes) -> None:
+    write_whole(piece, lambda file: (file.write(_digest(seal, first, content)), file.write(content)))
+
+
+def _read_piece(piece: Path, seal: str, first: int, last: int, shape: tuple[int, ...]) -> bytes | None:
+    """The bytes of a piece, unless it is missing, damaged, or made of other images or otherwise."""
+    try:
+        kept = piece.read_bytes()
+    except OSError:
+        return None
+    content = kept[DIGEST:]
+    right = len(content) == 4 * (last - first) * math.prod(shape) and kept[:DIGEST] == _digest(seal, first, content)
+    return content if right else None
+
+
+def _digest(seal: str, first: int, content: bytes) -> bytes:
+    return hashlib.sha256(f"{seal}:{first}:".encode() + content).digest()
 
 
 def _valid(path: Path, note: Path, seal: str) -> bool:

@@ -1,8 +1,10 @@
 import numpy as np
 import pytest
 
+from quietbit_lab.task import feature_cache
 from quietbit_lab.task import scatter as module
 from quietbit_lab.task.dataset import Dataset, Examples
+from quietbit_lab.task.feature_cache import featured
 from quietbit_lab.task.registry import TaskSpec, build_task
 from quietbit_lab.task.scatter import scatter, scattered
 
@@ -61,6 +63,39 @@ def test_a_corrupt_cache_is_computed_again(tmp_path, harm):
         scattered(dataset(seed=5), None, tmp_path)
     again = scattered(dataset(), None, tmp_path).train.inputs
     np.testing.assert_array_equal(first, again)
+
+
+@pytest.mark.parametrize("harm", ["", "flip", "cut", "other images", "otherwise", "moved"])
+def test_a_stopped_computation_goes_on_where_it_was(tmp_path, monkeypatch, harm):
+    monkeypatch.setattr(feature_cache, "PIECE", 2)
+
+    def run(left, seed=0, how="plain"):
+        def compute(images):
+            if len(calls) == left:
+                raise KeyboardInterrupt
+            calls.append(len(images))
+            return images.reshape(len(images), -1).astype(np.float32)
+
+        calls = []
+        return featured(dataset(seed), compute, how, kind="plain", batch=1, folder=tmp_path), len(calls)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(6)  # the shape, two pieces of two, and half of the third
+    pieces = sorted(tmp_path.glob("*.piece"))
+    assert len(pieces) == 2
+    content = bytearray(pieces[0].read_bytes())
+    if harm == "flip":
+        content[-7] ^= 4
+    pieces[0].write_bytes(content[:-4] if harm == "cut" else content)
+    if harm == "moved":
+        pieces[0].write_bytes(pieces[1].read_bytes())
+    again = {"": 0, "other images": 4, "otherwise": 4}.get(harm, 2)
+    needed = (1 + 2 + again) + (1 + 6)  # the rest of training images, then the test images
+    seed, how = (7 if harm == "other images" else 0), ("other" if harm == "otherwise" else "plain")
+    found, calls = run(-1, seed, how)
+    assert calls == needed
+    np.testing.assert_array_equal(found.train.inputs, dataset(seed).train.inputs.reshape(6, -1))
+    assert not list(tmp_path.glob("*.piece"))
 
 
 @pytest.mark.needs_shared
