@@ -23,6 +23,7 @@ NAMES = {
     "imvu": "I-MVU, one bit",
     "sign": "SignSGD, one bit",
 }
+TRUSTING = {"sum": "one-bit sums, central trust", "central": "trusted server, central trust"}
 Row = dict[str, Any]
 
 
@@ -34,12 +35,19 @@ def read(name: str) -> list[Row]:
 
 def curves(axes: Any, rows: list[Row], names: dict[str, str], across: Callable[[Row], float]) -> None:
     """Mean and deviation over seeds of every mechanism, over epsilon or whatever ``across`` says."""
-    for (name, label), look in zip(names.items(), looks([*NAMES])[: len(names)], strict=True):
+    for (name, label), look in zip(names.items(), looks([*names]), strict=True):
         mine = sorted((row for row in rows if row["mechanism"] == name), key=across)
         if mine:
             values = [100 * np.array(row["accuracies"]) for row in mine]
             middle, spread = [value.mean() for value in values], [value.std() for value in values]
             axes.errorbar([across(row) for row in mine], middle, yerr=spread, label=label, capsize=2, **look.line)
+
+
+def ceiling(axes: Any, rows: list[Row]) -> None:
+    """A dotted line where no noise is added."""
+    plain = [np.mean(row["accuracies"]) for row in rows if row["mechanism"] == "none"]
+    if plain:
+        axes.axhline(100 * max(plain), linestyle=":", color="grey", linewidth=1)
 
 
 def panel(figure: Any, place: tuple[int, int, int], title: str, ticks: list[float], low: float, high: float) -> Any:
@@ -61,15 +69,15 @@ def head(rows: list[Row], out: Path) -> None:
         axes = panel(figure, (1, 4, place + 1), title, [1, 2, 4, 8], 10, 95)
         mine = [row for row in rows if (row["adjacency"], row["started"]) == (adjacency, started)]
         curves(axes, [row for row in mine if row["releases"] == 1], NAMES, lambda row: row["epsilon"])
-        axes.axhline(88.9, linestyle=":", color="grey", linewidth=1)
+        ceiling(axes, rows)
     shared_legend(figure, figure.axes[0], "outside lower center")
     save_figure(figure, out / "head-cifar10.svg")
 
 
 def releases(rows: list[Row], out: Path) -> None:
-    """The frontier: what taking part more often costs."""
+    """The frontier: what taking part more often costs, and what trust in masks or a server buys."""
     figure = blank_figure(11.0, 3.8)
-    names = {name: NAMES[name] for name in ("vmvu", "gaussian", "imvu")}
+    names = {name: NAMES[name] for name in ("vmvu", "gaussian", "imvu")} | TRUSTING
     for place, count in enumerate((1, 3, 10, 50)):
         axes = panel(figure, (1, 4, place + 1), f"{count} release{'s' if count > 1 else ''}", [1, 4, 8], 10, 95)
         mine = [row for row in rows if row["releases"] == count and row["adjacency"] == "zero-out"]
@@ -80,7 +88,7 @@ def releases(rows: list[Row], out: Path) -> None:
 
 def sizes(rows: list[Row], out: Path) -> None:
     """The frontier: accuracy over the bytes of a payload."""
-    figure = blank_figure(10.0, 3.8)
+    figure = blank_figure(13.0, 3.8)
     for place, epsilon in enumerate((1, 4, 8)):
         axes = plain_axes(
             figure.add_subplot(1, 3, place + 1),
@@ -90,7 +98,7 @@ def sizes(rows: list[Row], out: Path) -> None:
         )
         mine = [row for row in rows if row["epsilon"] == epsilon and row["adjacency"] == "zero-out"]
         mine = [{**row, "mechanism": row["mechanism"].partition("-")[0]} for row in mine if not row["started"]]
-        curves(axes, [row for row in mine if row["releases"] == 1], NAMES, lambda row: row["bytes"])
+        curves(axes, [row for row in mine if row["releases"] == 1], NAMES | TRUSTING, lambda row: row["bytes"])
         axes.set_xscale("log")
         axes.set_ylim(10, 95)
     shared_legend(figure, figure.axes[0], "outside lower center")
@@ -107,7 +115,6 @@ def crowds(rows: list[Row], out: Path) -> None:
         values = [100 * np.array(found) for _, found in mine]
         middle, spread = [value.mean() for value in values], [value.std() for value in values]
         axes.errorbar([n for n, _ in mine], middle, yerr=spread, label=f"epsilon {epsilon}", capsize=2, **look.line)
-    axes.axhline(88.9, linestyle=":", color="grey", linewidth=1)
     shared_legend(figure, axes, "outside lower center")
     save_figure(figure, out / "head-cifar10-clients.svg")
 

@@ -14,21 +14,22 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
-from quietbit import Ball, calibrate
+from quietbit import Ball, calibrate, calibrate_sum
 from quietbit_lab.cohort.releases import bits_mean, gaussian_mean, kept_rows, put_back, sign_mean, vector_mean
 
 DELTA, MOMENTUM, COHORT, ROUNDS, CLASSES, LENGTH = 1e-5, 0.5, 500, 100, 10, 6.0
 HELD_OUT, HEADER, SEED = 5000, 56, 8  # images that choose; bytes of a payload's head, and of a client's places
 STEPS = tuple(0.02 * 2**place for place in range(10))
-CLIPS = (1.0, 2.0, 4.0)
+CLIPS = (1.0, 2.0, 4.0)  # for features of length 6
 STARTS = (2.0, 5.0, 12.0)  # lengths of a public start
 SOFT = 0.25  # the power of a direction's public variance that it is divided by, for the turns named soft
 CHOOSING, REPORTING = 2, 5  # trainings per setting
@@ -48,21 +49,27 @@ class Heads:
         self.test, self.test_labels = self._turned(found, "test", turn, features), found["test_labels"].long()
         self.width, self.start = self.train.shape[1], torch.zeros((CLASSES, self.train.shape[1]), device=device)
         if start:
-            rows = (found["start"] - found["start"].mean(dim=0)) @ self._basis(found, turn, features, -SOFT)
+            rows = found["start"] - found["start"].mean(dim=0)
+            basis = self._basis(found, turn, features, SOFT)
+            rows = torch.linalg.lstsq(basis, rows.T).solution.T  # what scores these features as the rows would channels
             self.start[:, :-1] = rows / rows.norm()
         self.dimension = CLASSES * self.width
 
     def _turned(self, found: dict[str, Any], part: str, turn: str, features: int) -> Any:
-        x = found[part].float() - found["mean"]
-        if turn != "none":
-            x = x @ self._basis(found, turn, features, SOFT)
+        if "steps" in found:  # eight bits a principal axis
+            soft = found["spread"][:features].pow(-SOFT) if turn == "pca-soft" else 1.0
+            x = found[part][:, :features].float() * found["steps"][:features] * soft
+        elif turn == "none":
+            x = found[part].float() - found["mean"]
+        else:
+            x = (found[part].float() - found["mean"]) @ self._basis(found, turn, features, SOFT)
         x = x * (LENGTH / x.norm(dim=1, keepdim=True).clamp(min=1e-12))
         return torch.cat((x, torch.ones((x.shape[0], 1), device=self.device)), dim=1)
 
     def _basis(self, found: dict[str, Any], turn: str, features: int, power: float) -> Any:
         """Public directions, each divided by a power of its public variance where the turn is soft."""
         kind, _, how = turn.partition("-")
-        basis = found[kind][:, :features]
+        basis = found[kind][:, :features].float()
         spread = found["spread" if kind == "pca" else f"{kind}_spread"] if how == "soft" else None
         return basis if spread is None else basis * spread[:features].pow(-power)
 
@@ -81,11 +88,13 @@ class Heads:
         return (scores.argmax(dim=2) == labels).float().mean(dim=1).cpu().numpy()
 
 
-def mean_of(name: str, cell: dict[str, Any], dimension: int) -> tuple[Any, dict[str, Any]]:
+def mean_of(name: str, cell: dict[str, Any], dimension: int, cohort: int) -> tuple[Any, dict[str, Any]]:
     """(rows, generator) -> decoded means in units of the clip, and what is known about the mechanism."""
     if name == "none":
         return (lambda rows, generator: rows.mean(dim=-2)), {"bytes": HEADER + 4 * dimension}
     kind, _, keep = name.partition("-")
+    if kind in ("sum", "central"):
+        return trusting(kind, int(keep) if keep else None, cell, dimension, cohort)
     ball = Ball("l2", 1.0, int(keep) if keep else dimension)
     aim = {**cell, "epsilon": min(cell["epsilon"], MOST[cell["releases"] > 1])} if kind == "vmvu" else cell
     found = calibrate(kind, ball=ball, delta=DELTA, **aim)
@@ -111,6 +120,32 @@ def mean_of(name: str, cell: dict[str, Any], dimension: int) -> tuple[Any, dict[
     return projected, facts
 
 
+def trusting(
+    kind: str, keep: int | None, cell: dict[str, Any], dimension: int, cohort: int
+) -> tuple[Any, dict[str, Any]]:
+    """Central trust: one-bit sums behind masks (of all coordinates, or the same few of every client), or a server."""
+    ball = Ball("l2", 1.0, dimension)
+    if kind == "central":
+        central = calibrate("gaussian", ball=ball, delta=DELTA, **cell)
+        noise = cast("Any", central.mechanism).noise_multiplier / math.sqrt(cohort)  # once for the whole sum
+        facts = {"epsilon_upper": central.guarantee.epsilon_upper, "bytes": 4 * dimension, "trust": "central"}
+        return (lambda rows, generator: gaussian_mean(rows, noise, generator)), facts
+    summed = calibrate_sum(ball=ball, delta=DELTA, clients=cohort, keep=keep, **cell)
+    facts = {"epsilon_upper": summed.guarantee.epsilon_upper, "trust": "central"}
+    facts["bytes"] = -(-summed.wire_bits * (keep or dimension) // 8)
+
+    def mean(rows: Any, generator: Any) -> Any:
+        if keep is None:
+            return bits_mean(rows, summed.codes, generator)
+        flat = rows.reshape(-1, dimension)
+        places, _ = kept_rows(flat[:1], keep, 0, generator)
+        _, y = kept_rows(flat, keep, 0, generator, places)
+        values = bits_mean(y.reshape(*rows.shape[:2], keep), summed.codes, generator)
+        return put_back(values, places.expand(rows.shape[0], keep), dimension, 0, rows.shape[0])
+
+    return mean, facts
+
+
 def train(heads: Heads, mean: Any, settings: list[Any], epochs: int, seed: int, clients: int, cohort: int) -> Any:
     """Weights at the end and their mean over the last half, (2, G, K, F + 1); the step falls to a tenth."""
     device, count = heads.device, len(settings)
@@ -132,16 +167,20 @@ def train(heads: Heads, mean: Any, settings: list[Any], epochs: int, seed: int, 
     return torch.stack((weights, late / (rounds - rounds // 2)))
 
 
-def line(heads: Heads, name: str, cell: dict[str, Any], steps: Sequence[float], clients: int | None) -> dict[str, Any]:
+def line(
+    heads: Heads, name: str, cell: dict[str, Any], grid: Sequence[Sequence[float]], clients: int | None
+) -> dict[str, Any]:
     """Choose on the held-out images, report on the test images; ``clients`` are the first of them, in 100 rounds."""
-    mean, facts = mean_of(name, {key: cell[key] for key in ("epsilon", "adjacency", "releases")}, heads.dimension)
     epochs, everyone = int(cell["releases"]), heads.train.shape[0]
     held = min(HELD_OUT, everyone // 10)
     choosing, reporting = (everyone - held, everyone) if clients is None else (clients, clients)
     cohort = COHORT if clients is None else clients // ROUNDS
+    budget = {key: cell[key] for key in ("epsilon", "adjacency", "releases")}
+    mean, facts = mean_of(name, budget, heads.dimension, cohort)
     most = max(1, int(ENTRIES / (cohort * heads.dimension)))
     started = bool(heads.start.any())
-    triples = list(itertools.product(CLIPS[:2] if started else CLIPS, steps, STARTS if started else (0.0,)))
+    clips, steps, starts = grid
+    triples = list(itertools.product(clips, steps, starts if started else (0.0,)))
     tries = CHOOSING if epochs < 10 and clients is None else 1
     triples *= tries
     scores = []
@@ -169,6 +208,8 @@ def main() -> None:
     parser.add_argument("--features", type=int, nargs="*", default=[128])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--minutes", type=float, default=8.0)
+    parser.add_argument("--clips", type=float, nargs="*", default=list(CLIPS), help="to choose from")
+    parser.add_argument("--starts", type=float, nargs="*", default=list(STARTS), help="lengths of a public start")
     parser.add_argument("--epsilon", type=float, nargs="*", default=[1, 2, 4, 8])
     parser.add_argument("--releases", type=int, nargs="*", default=[1])
     parser.add_argument("--mechanism", nargs="*", default=["vmvu", "gaussian", "imvu"])
@@ -198,7 +239,7 @@ def main() -> None:
             if time.monotonic() - BEGAN > 60 * given.minutes:
                 say("time is up")
                 return
-            done.append(what | line(heads, name, cell, given.steps, clients))
+            done.append(what | line(heads, name, cell, (given.clips, given.steps, given.starts), clients))
             given.out.parent.mkdir(parents=True, exist_ok=True)
             given.out.write_text(json.dumps(done, indent=1))
             last, got = done[-1], 100 * np.array(done[-1]["accuracies"])
