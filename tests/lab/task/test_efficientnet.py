@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from quietbit_lab.task import efficientnet
 from quietbit_lab.task.dataset import DamagedData, Dataset, Examples, MissingData
-from quietbit_lab.task.efficientnet import FEATURES, LENGTH, NAMED, EfficientNetLite0, directions, read_efficientnet
+from quietbit_lab.task.efficientnet import FEATURES, LENGTH, NAMED, SCALES, EfficientNetLite0, read_efficientnet
 from quietbit_lab.task.linear import LinearSoftmax
 from quietbit_lab.task.registry import TaskSpec
 
@@ -121,12 +122,33 @@ def test_a_head_starts_where_it_is_told(network):
             LinearSoftmax(data, Partition.one_each(10), wrong)
 
 
-def test_directions_are_orthonormal_and_the_largest_first():
-    rows = np.random.default_rng(1).normal(size=(30, 12)) * np.arange(12, 0, -1)
-    found = directions(rows, 5)
-    np.testing.assert_allclose(found.T @ found, np.eye(5), atol=1e-5)
-    spread = ((rows - rows.mean(axis=0)) @ found).std(axis=0)
-    assert (np.diff(spread) < 0).all()
+def public():
+    with np.load(efficientnet.Path(efficientnet.__file__).with_name(efficientnet.PUBLIC)) as kept:
+        return {name: kept[name].astype(np.float64) for name in kept.files}
+
+
+def test_features_are_turned_channels(network):
+    kept = public()
+    channels = (network.channels(images()).numpy() + network.channels(images()[:, :, ::-1]).numpy()) / 2
+    turned = (channels - kept["mean"]) @ (kept["directions"] * kept["scales"]) / kept["variances"] ** 0.25
+    wanted = LENGTH * turned / np.linalg.norm(turned, axis=1, keepdims=True)
+    np.testing.assert_allclose(network.features(images()), wanted, atol=1e-3)
+
+
+def test_the_public_file_changes_scales_and_shifts_alone(network):
+    kept, tuned = public(), network.tuned()
+    place = 0
+    for name, value in tuned.weights.items():
+        if name not in SCALES:
+            assert value is network.weights[name]
+    for name, step in zip(SCALES, kept["steps"], strict=True):
+        size = len(network.weights[name])
+        wanted = network.weights[name] + step * kept["changes"][place : place + size]
+        np.testing.assert_allclose(tuned.weights[name], wanted, atol=1e-5)
+        place += size
+    assert place == len(kept["changes"]) == 42_016
+    assert tuned.seal != network.seal
+    assert np.abs(tuned.channels(images()).numpy() - network.channels(images()).numpy()).max() > 1e-3
 
 
 def test_names_stand_for_classes_of_their_own():
@@ -164,7 +186,7 @@ def test_the_published_weights_name_cifars_images(shared_data):
     pixels = np.stack([planes[1] + planes[0], planes[0], planes[2] + planes[0]], axis=-1)
     with np.load(shared_data / "cifar10" / "labels.npz") as kept:
         labels = kept["test"][:8]
-    network = read_efficientnet(shared_data)
+    network = read_efficientnet(shared_data).tuned()
     start = network.start()[: 10 * FEATURES].reshape(10, FEATURES)
     right = int(((network.features(pixels) @ start.T).argmax(axis=1) == labels).sum())
     assert right >= 5
