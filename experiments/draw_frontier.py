@@ -33,14 +33,16 @@ def read(name: str) -> list[Row]:
     return found
 
 
-def curves(axes: Any, rows: list[Row], names: dict[str, str], across: Callable[[Row], float]) -> None:
+def curves(axes: Any, rows: list[Row], names: dict[str, str], across: Callable[[Row], float], **style: Any) -> None:
     """Mean and deviation over seeds of every mechanism, over epsilon or whatever ``across`` says."""
     for (name, label), look in zip(names.items(), looks([*names]), strict=True):
         mine = sorted((row for row in rows if row["mechanism"] == name), key=across)
         if mine:
             values = [100 * np.array(row["accuracies"]) for row in mine]
             middle, spread = [value.mean() for value in values], [value.std() for value in values]
-            axes.errorbar([across(row) for row in mine], middle, yerr=spread, label=label, capsize=2, **look.line)
+            axes.errorbar(
+                [across(row) for row in mine], middle, yerr=spread, label=label, capsize=2, **(look.line | style)
+            )
 
 
 def ceiling(axes: Any, rows: list[Row]) -> None:
@@ -60,15 +62,18 @@ def panel(figure: Any, place: tuple[int, int, int], title: str, ticks: list[floa
     return axes
 
 
-def head(rows: list[Row], out: Path) -> None:
-    """One release a client: from zero and from the public start, both adjacencies."""
+def head(rows: list[Row], published: list[Row], out: Path) -> None:
+    """One release a client, the fitted network; the vector mechanism on the network as published beside it."""
     figure = blank_figure(11.0, 3.8)
-    kinds = [("zero-out", False), ("zero-out", True), ("replace-one", False), ("replace-one", True)]
+    kinds = [("zero-out", True), ("replace-one", True), ("zero-out", False)]
     for place, (adjacency, started) in enumerate(kinds):
         title = f"{adjacency}, {'public start' if started else 'from zero'}"
-        axes = panel(figure, (1, 4, place + 1), title, [1, 2, 4, 8], 10, 95)
-        mine = [row for row in rows if (row["adjacency"], row["started"]) == (adjacency, started)]
-        curves(axes, [row for row in mine if row["releases"] == 1], NAMES, lambda row: row["epsilon"])
+        axes = panel(figure, (1, 3, place + 1), title, [1, 2, 4, 8], 10, 95)
+        before = [row for row in published if row["mechanism"] == "vmvu"]
+        for part, names in ((rows, NAMES), (before, {"vmvu": "vector mechanism, network as published"})):
+            mine = [row for row in part if (row["adjacency"], row["started"]) == (adjacency, started)]
+            dash = {"alpha": 0.45, "linestyle": "dashed"} if part is before else {}
+            curves(axes, [row for row in mine if row["releases"] == 1], names, lambda row: row["epsilon"], **dash)
         ceiling(axes, rows)
     shared_legend(figure, figure.axes[0], "outside lower center")
     save_figure(figure, out / "head-cifar10.svg")
@@ -168,7 +173,7 @@ def fig3(out: Path) -> None:
 def main(out: Path) -> None:
     """All five."""
     rows = read("head-cifar10.json")
-    head(rows, out)
+    head(read("head-cifar10-tuned.json"), rows, out)
     releases(rows, out)
     sizes(rows, out)
     everyone = {"mechanism": "vmvu", "adjacency": "zero-out", "releases": 1, "started": False}

@@ -75,12 +75,21 @@ class Heads:
 
     def rows(self, weights: Any, clients: Any, clips: Any) -> Any:
         """Clipped gradients (G, n, d) in units of the clip; ``clients`` is (G, n)."""
+        errors, x = self._errors(weights, clients, clips)
+        return (errors[:, :, :, None] * x[:, :, None, :]).reshape(*clients.shape, -1)
+
+    def mean(self, weights: Any, clients: Any, clips: Any) -> Any:
+        """Their means, (G, d), without a row of each."""
+        errors, x = self._errors(weights, clients, clips)
+        return (errors.transpose(1, 2) @ x / clients.shape[1]).reshape(clients.shape[0], -1)
+
+    def _errors(self, weights: Any, clients: Any, clips: Any) -> tuple[Any, Any]:
+        """The factors of clipped gradients: (G, n, K) and (G, n, F + 1)."""
         x = self.train[clients]
         errors = torch.softmax(x @ weights.transpose(1, 2), dim=2)
         errors.scatter_add_(2, self.labels[clients][:, :, None], torch.full_like(errors[:, :, :1], -1.0))
         norms = errors.norm(dim=2) * x.norm(dim=2)
-        errors /= torch.maximum(norms, clips[:, None])[:, :, None]
-        return (errors[:, :, :, None] * x[:, :, None, :]).reshape(*clients.shape, -1)
+        return errors / torch.maximum(norms, clips[:, None])[:, :, None], x
 
     def accuracies(self, weights: Any, inputs: Any, labels: Any) -> Any:
         """Of every one of the heads."""
@@ -147,7 +156,10 @@ def trusting(
 
 
 def train(heads: Heads, mean: Any, settings: list[Any], epochs: int, seed: int, clients: int, cohort: int) -> Any:
-    """Weights at the end and their mean over the last half, (2, G, K, F + 1); the step falls to a tenth."""
+    """Weights at the end and their mean over the last half, (2, G, K, F + 1); the step falls to a tenth.
+
+    ``mean`` makes releases of rows, or is the deviation of normal noise in their mean.
+    """
     device, count = heads.device, len(settings)
     generator = torch.Generator(device).manual_seed(seed)
     clips, steps, starts = (torch.tensor(part, device=device) for part in zip(*settings, strict=True))
@@ -159,8 +171,13 @@ def train(heads: Heads, mean: Any, settings: list[Any], epochs: int, seed: int, 
         place = number % each
         if place == 0:
             order = torch.rand((count, clients), generator=generator, device=device).argsort(dim=1)
-        rows = heads.rows(weights, order[:, place * cohort : (place + 1) * cohort], clips)
-        speed = MOMENTUM * speed + mean(rows, generator).reshape(weights.shape)
+        here = order[:, place * cohort : (place + 1) * cohort]
+        if isinstance(mean, float):
+            found = heads.mean(weights, here, clips)
+            found += mean * torch.randn(found.shape, generator=generator, device=device)
+        else:
+            found = mean(heads.rows(weights, here, clips), generator)
+        speed = MOMENTUM * speed + found.reshape(weights.shape)
         weights = weights - steps[:, None, None] * (1 - 0.9 * number / rounds) * speed
         if number >= rounds // 2:
             late += weights
@@ -168,7 +185,12 @@ def train(heads: Heads, mean: Any, settings: list[Any], epochs: int, seed: int, 
 
 
 def line(
-    heads: Heads, name: str, cell: dict[str, Any], grid: Sequence[Sequence[float]], clients: int | None
+    heads: Heads,
+    name: str,
+    cell: dict[str, Any],
+    grid: Sequence[Sequence[float]],
+    clients: int | None,
+    normal: bool,
 ) -> dict[str, Any]:
     """Choose on the held-out images, report on the test images; ``clients`` are the first of them, in 100 rounds."""
     epochs, everyone = int(cell["releases"]), heads.train.shape[0]
@@ -178,6 +200,10 @@ def line(
     budget = {key: cell[key] for key in ("epsilon", "adjacency", "releases")}
     mean, facts = mean_of(name, budget, heads.dimension, cohort)
     most = max(1, int(ENTRIES / (cohort * heads.dimension)))
+    chooser = mean
+    if normal:  # the deviation of what comes of updates of zero
+        nothing = torch.zeros((1, cohort, heads.dimension), device=heads.device)
+        chooser = float(mean(nothing, torch.Generator(heads.device).manual_seed(7)).std())
     started = bool(heads.start.any())
     clips, steps, starts = grid
     triples = list(itertools.product(clips, steps, starts if started else (0.0,)))
@@ -185,7 +211,7 @@ def line(
     triples *= tries
     scores = []
     for start in range(0, len(triples), most):
-        found = train(heads, mean, triples[start : start + most], epochs, 1000 + start, choosing, cohort)
+        found = train(heads, chooser, triples[start : start + most], epochs, 1000 + start, choosing, cohort)
         inputs, labels = heads.train[everyone - held :], heads.labels[everyone - held :]
         scores.append(np.stack([heads.accuracies(part, inputs, labels) for part in found]))
     table = np.concatenate(scores, axis=1).reshape(2, tries, -1).mean(axis=1)
@@ -195,7 +221,8 @@ def line(
     got = heads.accuracies(found[averaged], heads.test, heads.test_labels)
     chosen = {"clip": clip, "step": step, "start": begin, "averaged": bool(averaged), "validation": float(table.max())}
     edge = step in (steps[0], steps[-1])
-    return {"mechanism": name, **cell, **facts, **chosen, "edge": edge, "accuracies": got.tolist()}
+    how = {"chosen_with": "normal noise"} if normal else {}
+    return {"mechanism": name, **cell, **facts, **chosen, "edge": edge, **how, "accuracies": got.tolist()}
 
 
 def main() -> None:
@@ -214,6 +241,9 @@ def main() -> None:
     parser.add_argument("--releases", type=int, nargs="*", default=[1])
     parser.add_argument("--mechanism", nargs="*", default=["vmvu", "gaussian", "imvu"])
     parser.add_argument("--adjacency", nargs="*", default=["zero-out", "replace-one"])
+    parser.add_argument(
+        "--normal", action="store_true", help="choose with normal noise of the releases' variance: quick"
+    )
     parser.add_argument("--start", action="store_true", help="begin with the public classifier's rows of the names")
     parser.add_argument("--clients", type=int, nargs="*", default=[None], help="so many of the images; all unless said")
     parser.add_argument("--steps", type=float, nargs="*", default=list(STEPS), help="to choose from, increasing")
@@ -239,7 +269,7 @@ def main() -> None:
             if time.monotonic() - BEGAN > 60 * given.minutes:
                 say("time is up")
                 return
-            done.append(what | line(heads, name, cell, (given.clips, given.steps, given.starts), clients))
+            done.append(what | line(heads, name, cell, (given.clips, given.steps, given.starts), clients, given.normal))
             given.out.parent.mkdir(parents=True, exist_ok=True)
             given.out.write_text(json.dumps(done, indent=1))
             last, got = done[-1], 100 * np.array(done[-1]["accuracies"])
