@@ -32,8 +32,8 @@ from quietbit_lab.task.dataset import Dataset, damaged, find
 from quietbit_lab.task.feature_cache import Report, featured
 
 __all__ = [
-    "BLOCKS", "CHANNELS", "FEATURES", "LENGTH", "NAMED", "SIDE", "STABLE", "EfficientNetLite0", "convolved", "enlarged",
-    "read_efficientnet", "with_efficientnet",
+    "BLOCKS", "CHANNELS", "FEATURES", "LENGTH", "NAMED", "SCALES", "SIDE", "STABLE", "EfficientNetLite0", "convolved",
+    "enlarged", "read_efficientnet", "with_efficientnet",
 ]  # fmt: skip
 
 CHANNELS, FEATURES, SIDE = 1280, 256, 224
@@ -152,7 +152,7 @@ class EfficientNetLite0:
         """The network with the public file's changes of its normalisations."""
         ends = np.cumsum([self.weights[name].size for name in SCALES])
         with np.load(Path(__file__).with_name(PUBLIC), allow_pickle=False) as kept:
-            changes, steps = np.split(kept["changes"], ends[:-1]), kept["steps"]
+            changes, steps = np.split(kept["changes"].astype(np.float32), ends[:-1]), kept["steps"]
         found = {name: self.weights[name] + changes[i] * steps[i] for i, name in enumerate(SCALES)}
         return EfficientNetLite0({**self.weights, **found}, self.device)
 
@@ -232,6 +232,14 @@ def read_efficientnet(folder: Path, device: str = "cpu") -> EfficientNetLite0:
     for name, shape in expected.items():
         if name not in weights or weights[name].shape != shape:
             damaged(path, f"an array {name} of shape {shape}", weights[name].shape if name in weights else "none")
+    for convolution, norm, _, _ in itertools.chain(*BLOCKS):
+        parts = (
+            f"{convolution}.weight",
+            *(f"{norm}.{part}" for part in ("weight", "bias", "running_mean", "running_var")),
+        )
+        for name in parts:
+            if name not in weights or weights[name].shape[0] != weights[parts[0]].shape[0]:
+                damaged(path, f"an array {name} with an entry for each of its channels", "none or another")
     for name, array in weights.items():
         if array.dtype != np.float32 or not np.isfinite(array).all():
             damaged(path, "finite float32 arrays", f"{name} of type {array.dtype}")

@@ -168,8 +168,19 @@ def test_damaged_weights_are_refused(tmp_path):
     with pytest.raises(DamagedData):
         read_efficientnet(tmp_path)
     whole = random_weights()
-    for change in ({"_fc.weight": whole["_fc.weight"][:9]}, {"_bn0.bias": whole["_bn0.bias"] * np.nan}):
+    np.savez(path, **whole)
+    read_efficientnet(tmp_path)
+    block = "_blocks.3._bn1.running_var"
+    for change in (
+        {"_fc.weight": whole["_fc.weight"][:9]},
+        {"_bn0.bias": whole["_bn0.bias"] * np.nan},
+        {block: whole[block][1:]},
+    ):
         np.savez(path, **{**whole, **change})
+        with pytest.raises(DamagedData):
+            read_efficientnet(tmp_path)
+    for gone in ("_blocks.3._expand_conv.weight", block):
+        np.savez(path, **{name: value for name, value in whole.items() if name != gone})
         with pytest.raises(DamagedData):
             read_efficientnet(tmp_path)
 
