@@ -68,7 +68,7 @@ def head(rows: list[Row], published: list[Row], out: Path) -> None:
     kinds = [("zero-out", True), ("replace-one", True), ("zero-out", False)]
     for place, (adjacency, started) in enumerate(kinds):
         title = f"{adjacency}, {'public start' if started else 'from zero'}"
-        axes = panel(figure, (1, 3, place + 1), title, [1, 2, 4, 8], 10, 95)
+        axes = panel(figure, (1, 3, place + 1), title, [1, 2, 4, 8], 65 if started else 10, 95)
         before = [row for row in published if row["mechanism"] == "vmvu"]
         for part, names in ((rows, NAMES), (before, {"vmvu": "vector mechanism, network as published"})):
             mine = [row for row in part if (row["adjacency"], row["started"]) == (adjacency, started)]
