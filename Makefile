@@ -23,7 +23,8 @@ setup: $(READY)  ## make the virtual environment
 
 test: $(READY)   ## lint, types and the whole test suite, beside each other; what lint says comes last
 	@$(MAKE) --no-print-directory lint >$(LINTED) 2>&1 & lint=$$!; \
-	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 3 --dist worksteal; tests=$$?; \
+	export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1; \
+	$(BIN)/python tests/compile_kernels.py && $(BIN)/python -m pytest -q -n 3 --dist worksteal; tests=$$?; \
 	wait $$lint; linted=$$?; cat $(LINTED); \
 	test $$tests -eq 0 && test $$linted -eq 0
 
