@@ -1,6 +1,6 @@
 """Compile the CPU kernels and leave them in numba's cache, before many processes would compile the same at once.
 
-    python tests/compile_kernels.py
+python tests/compile_kernels.py
 """
 
 from __future__ import annotations
