@@ -1,7 +1,4 @@
-"""Compile the CPU kernels and leave them in numba's cache, before many processes would compile the same at once.
-
-python tests/compile_kernels.py
-"""
+"""Compile the CPU kernels and leave them in numba's cache, before many processes would compile the same at once."""
 
 from __future__ import annotations
 
