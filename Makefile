@@ -12,11 +12,12 @@ export PYTHONDONTWRITEBYTECODE :=
 help:            ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
 
+# pip would compile on one core only. Some packages hold templates that are no Python: what they say is not heard.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt \
 		--editable '.[dev]'
-	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # pip would do it on one core; some files are templates
+	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	touch $@
 
 setup: $(READY)  ## make the virtual environment
