@@ -12,18 +12,20 @@ export PYTHONDONTWRITEBYTECODE :=
 help:            ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
 
+# pip would compile on one core only. Some packages hold templates that are no Python: what they say is not heard.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt \
 		--editable '.[dev]'
-	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # pip would do it on one core; some files are templates
+	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	touch $@
 
 setup: $(READY)  ## make the virtual environment
 
 test: $(READY)   ## lint, types and the whole test suite, beside each other; what lint says comes last
 	@$(MAKE) --no-print-directory lint >$(LINTED) 2>&1 & lint=$$!; \
-	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 3 --dist worksteal; tests=$$?; \
+	export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1; \
+	$(BIN)/python tests/compile_kernels.py && $(BIN)/python -m pytest -q -n 3 --dist worksteal; tests=$$?; \
 	wait $$lint; linted=$$?; cat $(LINTED); \
 	test $$tests -eq 0 && test $$linted -eq 0
 

@@ -61,7 +61,7 @@ def distances(spec: DesignSpec):
             yield i, k, Fraction(k - i, n - 1) ** power
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(
     levels=st.integers(2, 9),
     bits=st.integers(1, 3),
