@@ -190,7 +190,7 @@ def line(
     cell: dict[str, Any],
     grid: Sequence[Sequence[float]],
     clients: int | None,
-    normal: bool,
+    normal: str | None,
 ) -> dict[str, Any]:
     """Choose on the held-out images, report on the test images; ``clients`` are the first of them, in 100 rounds."""
     epochs, everyone = int(cell["releases"]), heads.train.shape[0]
@@ -217,11 +217,13 @@ def line(
     table = np.concatenate(scores, axis=1).reshape(2, tries, -1).mean(axis=1)
     averaged, place = np.unravel_index(int(table.argmax()), table.shape)
     clip, step, begin = triples[place]
-    found = train(heads, mean, [triples[place]] * REPORTING, epochs, 1, reporting, cohort)
+    reporter = chooser if normal == "all" else mean
+    found = train(heads, reporter, [triples[place]] * REPORTING, epochs, 1, reporting, cohort)
     got = heads.accuracies(found[averaged], heads.test, heads.test_labels)
     chosen = {"clip": clip, "step": step, "start": begin, "averaged": bool(averaged), "validation": float(table.max())}
     edge = step in (steps[0], steps[-1])
     how = {"chosen_with": "normal noise"} if normal else {}
+    how |= {"reported_with": "normal noise"} if normal == "all" else {}
     return {"mechanism": name, **cell, **facts, **chosen, "edge": edge, **how, "accuracies": got.tolist()}
 
 
@@ -242,7 +244,11 @@ def main() -> None:
     parser.add_argument("--mechanism", nargs="*", default=["vmvu", "gaussian", "imvu"])
     parser.add_argument("--adjacency", nargs="*", default=["zero-out", "replace-one"])
     parser.add_argument(
-        "--normal", action="store_true", help="choose with normal noise of the releases' variance: quick"
+        "--normal",
+        nargs="?",
+        const="choosing",
+        choices=["choosing", "all"],
+        help="choose, or choose and report, with normal noise of the releases' variance: quick",
     )
     parser.add_argument("--start", action="store_true", help="begin with the public classifier's rows of the names")
     parser.add_argument("--clients", type=int, nargs="*", default=[None], help="so many of the images; all unless said")
