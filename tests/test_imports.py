@@ -16,7 +16,7 @@ LAYERS = (
     "design",
 )  # fmt: skip
 BESIDE = {"nvflare": "flower"}  # the second engine stands beside the first: neither imports the other
-GROUND = {"_files", "_search", "_threads", "_typing", "_validate"}
+GROUND = {"_files", "_search", "_threads", "_typing", "errors"}
 OPTIONAL = (
     "numba", "torch", "cryptography", "matplotlib", "typer", "rich", "dp_accounting", "flwr", "nvflare", "mpmath",
 )  # fmt: skip
@@ -61,7 +61,7 @@ def test_imports_point_down(path):
 
 def test_the_rule_can_fail():
     assert wrong_way("quietbit.design.solve", "quietbit.privacy.curve")
-    assert wrong_way("quietbit._validate", "quietbit.design.spec")
+    assert wrong_way("quietbit.errors", "quietbit.design.spec")
     assert wrong_way("quietbit.mechanism.additive", "quietbit")
     assert wrong_way("quietbit.nvflare.client", "quietbit.flower.client")
     assert wrong_way("quietbit.flower.client", "quietbit.nvflare.client")

@@ -23,7 +23,7 @@ import triton
 from kernels import FixedKey, make_sampler, spread
 from timing import seconds
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.kernel import triton as kernels
 from quietbit.kernel.base import packed_size
 from quietbit.kernel.chunks import Tensors

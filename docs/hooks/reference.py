@@ -35,7 +35,7 @@ FOLDERS = {
     "node": "What a node's owner controls",
     "flower": "Flower",
     "nvflare": "NVFlare",
-    "_validate": "Errors",
+    "errors": "Errors",
 }
 
 

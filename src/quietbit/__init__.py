@@ -10,13 +10,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from quietbit._validate import InvalidDesignFile, InvalidParameter, InvalidPayload, MissingDependency, QuietbitError
     from quietbit.auditor.audit import Audit, audit
     from quietbit.design.catalogue import catalogue
     from quietbit.design.certify import Certificate, certify
     from quietbit.design.solve import solve
     from quietbit.design.spec import DesignSpec
     from quietbit.design.table import Design
+    from quietbit.errors import InvalidDesignFile, InvalidParameter, InvalidPayload, MissingDependency, QuietbitError
     from quietbit.kernel.rng import RandomBits, secure_rng, seeded_rng
     from quietbit.mechanism.additive import Gaussian, Laplace, Sign
     from quietbit.mechanism.ball import Ball, Norm
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from quietbit.privacy.curve import PrivacyCurve
     from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
     from quietbit.privacy.ledger import Ledger
-    from quietbit.privacy.observers import Observers
+    from quietbit.privacy.observers import GuaranteePair
     from quietbit.privacy.release import Release
     from quietbit.secagg.identity import Directory, Identity
     from quietbit.secagg.plan import ProtocolError, SumPlan
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 # Where each public name lives; a test holds it against the imports above and against ``__all__``.
 _HOMES = {
-    "_validate": (
+    "errors": (
         "InvalidDesignFile",
         "InvalidParameter",
         "InvalidPayload",
@@ -113,7 +113,7 @@ _HOMES = {
         "Unit",
     ),
     "privacy.ledger": ("Ledger",),
-    "privacy.observers": ("Observers",),
+    "privacy.observers": ("GuaranteePair",),
     "privacy.release": ("Release",),
     "secagg.identity": (
         "Directory",
@@ -150,6 +150,7 @@ __all__ = [
     "Expectation",
     "Gaussian",
     "Guarantee",
+    "GuaranteePair",
     "Identity",
     "InterpolatedMVU",
     "InvalidDesignFile",
@@ -162,7 +163,6 @@ __all__ = [
     "MissingDependency",
     "MovingClip",
     "Norm",
-    "Observers",
     "PrivacyCurve",
     "ProtocolError",
     "QuietbitError",

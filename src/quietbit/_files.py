@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from quietbit._validate import QuietbitError
+from quietbit.errors import QuietbitError
 
 __all__ = ["append_line", "cache_folder", "only_writer", "read_lines", "write_json", "write_text", "write_whole"]
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-__all__ = ["HALVINGS", "nearest_that_holds"]
+__all__ = ["HALVINGS", "bisect"]
 
 HALVINGS = 200  # more than the doubles between any two ends need
 
 
-def nearest_that_holds(
+def bisect(
     holds: Callable[[float], bool],
     inside: float,
     outside: float,
@@ -34,9 +34,9 @@ def nearest_that_holds(
         halvings: stop after so many.
         by_ratio: halve the logarithm, for positive ends that are orders of magnitude apart.
 
-    >>> nearest_that_holds(lambda x: x * x <= 2, 0.0, 2.0) ** 2 <= 2
+    >>> bisect(lambda x: x * x <= 2, 0.0, 2.0) ** 2 <= 2
     True
-    >>> nearest_that_holds(lambda x: x * x >= 2, 2.0, 0.0) ** 2 >= 2
+    >>> bisect(lambda x: x * x >= 2, 2.0, 0.0) ** 2 >= 2
     True
     """
     for _ in range(halvings):

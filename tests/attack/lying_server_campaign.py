@@ -18,7 +18,7 @@ from itertools import combinations_with_replacement
 import numpy as np
 
 from attack.test_lying_server import recovered, split, told
-from quietbit._validate import QuietbitError
+from quietbit.errors import QuietbitError
 from quietbit.secagg.plan import ProtocolError
 from quietbit.secagg.server import masked_sum
 from unit.secagg.kit import Room, codes_for, identity, plan_of

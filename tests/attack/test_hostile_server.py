@@ -333,11 +333,11 @@ import os, random, resource, signal, sys, time
 import numpy as np
 from quietbit.node.ledger import FileLedger, LedgerError
 from quietbit.node.policy import Policy
-from quietbit.node.pricing import Offer
+from quietbit.node.pricing import ProposedMechanism
 from quietbit.node.sender import PrivateSender
 from quietbit.wire.uplink import Uplink
 what, path, cases = sys.argv[1], sys.argv[2], int(sys.argv[3])
-uplink, rng, policy = Uplink(Offer.read(sys.stdin.read()).mechanism), random.Random(7), Policy.load(path)
+uplink, rng, policy = Uplink(ProposedMechanism.read(sys.stdin.read()).mechanism), random.Random(7), Policy.load(path)
 size = len(PrivateSender(uplink, path).send(np.zeros(42)))
 
 def releases():

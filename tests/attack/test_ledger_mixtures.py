@@ -3,7 +3,7 @@
 import pytest
 
 from quietbit import Ball, DesignSpec, InterpolatedMVU, Norm, solve
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.privacy import Adjacency, GaussianCurve, Ledger, LinearCurve, Release, Trust, Unit
 
 ZERO, REPLACE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE

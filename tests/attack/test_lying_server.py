@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("cryptography", reason="needs the all extra")
 
-from quietbit._validate import InvalidParameter, QuietbitError
+from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.secagg import keys, shamir
 from quietbit.secagg.client import (
     CONFIRMED,

@@ -8,11 +8,11 @@ from itertools import combinations_with_replacement
 import numpy as np
 import pytest
 
-from quietbit._validate import InvalidParameter
 from quietbit.design.binomial import binomial_design
 from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
+from quietbit.errors import InvalidParameter
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.privacy.aggregate import aggregate_codes_curve, aggregate_curve

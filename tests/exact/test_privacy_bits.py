@@ -9,7 +9,7 @@ import pytest
 from attack.bits_campaign import campaign
 from exact.bits_kit import exact_excess, gaussian_excess, group_atoms, product_atoms, sixty_digit_delta
 from exact.privacy_kit import one_bit, rough, sigmoid_bit
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.kernel.sampler import SAMPLING_ERROR
 from quietbit.privacy.bits import dominated_l2_curve, dominating_square_upper
 from quietbit.privacy.curve import (

@@ -30,9 +30,9 @@ def main() -> None:
     with atheris.instrument_imports(include=["quietbit.wire"]):
         import numpy as np
 
-        from quietbit._validate import InvalidPayload
         from quietbit.design.spec import DesignSpec
         from quietbit.design.table import Design
+        from quietbit.errors import InvalidPayload
         from quietbit.kernel.rng import seeded_rng
         from quietbit.mechanism.additive import Gaussian
         from quietbit.mechanism.ball import Ball, Norm

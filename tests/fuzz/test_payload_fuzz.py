@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from quietbit._validate import InvalidPayload
+from quietbit.errors import InvalidPayload
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.base import Layout
 from quietbit.wire.payload import HEADER_SIZE, Header, Payload

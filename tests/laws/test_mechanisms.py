@@ -10,7 +10,7 @@ import pytest
 
 from path import decode, encode, many, width
 from quietbit import Mechanism
-from quietbit._validate import InvalidParameter, InvalidPayload
+from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.kernel.rng import secure_rng, seeded_rng
 from quietbit.privacy.guarantee import Adjacency
 from unit.mechanism.makers import MECHANISMS, WIDTH, CountingWords, update

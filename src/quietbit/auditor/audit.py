@@ -20,12 +20,12 @@ from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 
-from quietbit._search import nearest_that_holds
-from quietbit._validate import finite_real, whole_number
+from quietbit._search import bisect
 from quietbit.auditor.checks import Finding, check_all, detectable_gain
 from quietbit.auditor.probes import Claims, probes
 from quietbit.auditor.ratio import detectable_lower, measurable, ratio_lower
 from quietbit.auditor.releases import Path, Record, Shared, release
+from quietbit.errors import check_int, check_real
 from quietbit.kernel.rng import RandomBits, secure_rng
 from quietbit.mechanism.base import Mechanism, check_adjacency, check_rng
 from quietbit.privacy.gaussian import gaussian_epsilon_upper, gaussian_log_delta
@@ -104,8 +104,8 @@ def audit(
     source = secure_rng() if rng is None else rng
     check_rng(source)
     delta = check_delta(delta)
-    count = whole_number(samples, "samples", 100)
-    sure = finite_real(confidence, "confidence", at_least=0.5, at_most=1 - 1e-12)
+    count = check_int(samples, "samples", 100)
+    sure = check_real(confidence, "confidence", at_least=0.5, at_most=1 - 1e-12)
     path = _path(target)
     claim = path.mechanism.privacy(adjacency).epsilon_upper(delta)
     claims = Claims(path.mechanism)
@@ -172,5 +172,5 @@ def _excess(claim: float, gain: float, delta: float) -> float:
     low, high = 0.0, 2.0
     while gaussian_log_delta(claim, high) < math.log(delta):
         high *= 2
-    high = nearest_that_holds(lambda mu: gaussian_log_delta(claim, mu) >= math.log(delta), high, low, halvings=80)
+    high = bisect(lambda mu: gaussian_log_delta(claim, mu) >= math.log(delta), high, low, halvings=80)
     return max(gaussian_epsilon_upper((gain * high) ** 2 / 2, delta) - claim, 0.0)

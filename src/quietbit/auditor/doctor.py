@@ -18,12 +18,12 @@ from typing import final
 import numpy as np
 
 from quietbit._typing import FloatMatrix
-from quietbit._validate import InvalidPayload, QuietbitError, require
 from quietbit.auditor.audit import audit
 from quietbit.design.catalogue import catalogue, shipped
 from quietbit.design.certify import certify
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
+from quietbit.errors import InvalidPayload, QuietbitError, require
 from quietbit.kernel.base import Kernel, packed_size
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import RandomBits, secure_rng, seeded_rng

@@ -19,7 +19,7 @@ from typing import Any, final
 import numpy as np
 
 from quietbit._typing import FloatVector
-from quietbit._validate import require
+from quietbit.errors import require
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Mechanism
 

@@ -21,7 +21,7 @@ from typing import final
 import numpy as np
 from scipy.special import ndtri
 
-from quietbit._search import nearest_that_holds
+from quietbit._search import bisect
 from quietbit._typing import FloatVector
 from quietbit.auditor.tails import clopper_pearson
 
@@ -70,7 +70,7 @@ def detectable_lower(samples: int, claim: float, delta: float, doubt: float) -> 
     low, high = claim, 2 * claim + 50.0
     if not found(high):
         return math.inf
-    return nearest_that_holds(found, high, low, halvings=60)
+    return bisect(found, high, low, halvings=60)
 
 
 @final

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 import quietbit
-from quietbit._validate import require
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded
 from quietbit.cli.design_vector import profile_rows
 from quietbit.cli.files import check_outputs
@@ -28,6 +27,7 @@ from quietbit.cli.options import (
     refuse_delta_zero,
     trust_of,
 )
+from quietbit.errors import require
 
 if TYPE_CHECKING:
     from quietbit import Calibration, Design, Mechanism

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import quietbit
-from quietbit._validate import InvalidParameter, finite_real, require
 from quietbit.cli.console import Row, column_table, progress_bar, record, rounded, rounded_up
 from quietbit.cli.files import check_outputs
+from quietbit.errors import InvalidParameter, check_real, require
 
 if TYPE_CHECKING:
     from quietbit import Adjacency, Ball
@@ -94,7 +94,7 @@ def _population(clients: int, rate: float | None, secret: bool) -> int | None:
             "Subsampling amplifies nothing when the server learns who took part, as it does with pairwise masks: say "
             "--secret-cohort only if nobody learns it."
         )
-    return max(clients, math.floor(clients / finite_real(rate, "sampling_rate", at_most=1.0) * (1 + 1e-12)))
+    return max(clients, math.floor(clients / check_real(rate, "sampling_rate", at_most=1.0) * (1 + 1e-12)))
 
 
 def _kept(found: SumCalibration) -> list[Row]:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 import quietbit
-from quietbit._validate import require
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded, rounded_up
 from quietbit.cli.files import check_outputs
 from quietbit.cli.options import bias_of
+from quietbit.errors import require
 
 if TYPE_CHECKING:
     from quietbit import Certificate, Design

@@ -10,8 +10,8 @@ import typer
 
 import quietbit
 from quietbit._files import cache_folder
-from quietbit._validate import how_to_install
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, show_json
+from quietbit.errors import how_to_install
 
 if TYPE_CHECKING:
     from quietbit.auditor.doctor import Outcome

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import quietbit
-from quietbit._validate import require
+from quietbit.errors import require
 
 __all__ = ["check_folder", "check_outputs"]
 

@@ -13,9 +13,9 @@ import typer
 
 import quietbit
 from quietbit._files import write_text
-from quietbit._validate import require
 from quietbit.cli.console import JsonOption, Row, column_table, record, rounded_up, show_json
 from quietbit.cli.options import AdjacencyOption, DeltaOption, adjacency_of
+from quietbit.errors import require
 
 __all__ = ["NODE_COMMANDS", "node"]
 
@@ -223,7 +223,7 @@ def node_serve(
     from quietbit.node.gatekeeper import Gatekeeper
     from quietbit.node.ledger import FileLedger
     from quietbit.node.policy import Policy
-    from quietbit.node.release import Kept
+    from quietbit.node.release import LocalGate
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     found = Policy.load(_absolute(policy))
@@ -231,7 +231,7 @@ def node_serve(
     ledger.read()  # what is wrong with it is said now
     octal = len(mode) <= 4 and all(digit in "01234567" for digit in mode) and bool(mode)
     require(octal, "mode", mode, "permissions in octal, such as 660")
-    gate = Gatekeeper(Kept(found, ledger, {}), socket, mode=int(mode, 8))
+    gate = Gatekeeper(LocalGate(found, ledger, {}), socket, mode=int(mode, 8))
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: gate.stop())
     record("This node's gatekeeper serves", [Row("socket", "socket", socket), Row("policy", "policy", policy)], json)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import quietbit
-from quietbit._validate import member, require
+from quietbit.errors import member, require
 
 if TYPE_CHECKING:
     from quietbit import Adjacency, Design, Norm, Trust

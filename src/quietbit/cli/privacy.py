@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 import quietbit
-from quietbit._validate import whole_number
 from quietbit.cli.console import JsonOption, Row, record, rounded, rounded_up
 from quietbit.cli.options import (
     AdjacencyOption,
@@ -25,6 +24,7 @@ from quietbit.cli.options import (
     norm_of,
     refuse_delta_zero,
 )
+from quietbit.errors import check_int
 
 __all__ = ["privacy"]
 
@@ -53,7 +53,7 @@ def privacy(
 
     found, which, ball_norm = find_design(design), adjacency_of(adjacency), norm_of(norm)
     refuse_delta_zero(delta, ball_norm)
-    whole_number(releases, "releases", 1)
+    check_int(releases, "releases", 1)
     mechanism = quietbit.InterpolatedMVU(found, quietbit.Ball(ball_norm, radius, dimension), beta, clamp)
     guarantee = mechanism.privacy(which, samples).repeat(releases).guarantee(delta)
     low, high = mechanism.scaling.certified_range

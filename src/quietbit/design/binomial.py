@@ -15,10 +15,10 @@ import math
 import numpy as np
 
 from quietbit._typing import FloatMatrix
-from quietbit._validate import finite_real, require, whole_number
 from quietbit.design.rounding import exact_rows
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
+from quietbit.errors import check_int, check_real, require
 
 __all__ = ["MOST_BINOMIAL_BITS", "binomial_design", "binomial_deviation_upper", "is_evenly_spaced"]
 
@@ -34,9 +34,9 @@ def binomial_design(output_bits: int, epsilon: float) -> Design:
     >>> binomial_design(2, 1.5).alphabet.round(3).tolist()
     [-1.541, -0.18, 1.18, 2.541]
     """
-    bits = whole_number(output_bits, "output_bits", 1, MOST_BINOMIAL_BITS)
+    bits = check_int(output_bits, "output_bits", 1, MOST_BINOMIAL_BITS)
     count = 2**bits - 1
-    spec = DesignSpec(2, bits, finite_real(epsilon, "epsilon"))
+    spec = DesignSpec(2, bits, check_real(epsilon, "epsilon"))
     each = spec.epsilon / count
     odds = np.array([-each, each])
     table = exact_rows(np.exp(_log_binomial(count, odds)))

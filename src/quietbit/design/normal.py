@@ -14,7 +14,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from functools import lru_cache
 from itertools import pairwise
 
-from quietbit._validate import require
+from quietbit.errors import require
 
 __all__ = ["ERROR", "LARGEST", "cell_masses", "density", "distribution", "float_lower", "float_upper"]
 

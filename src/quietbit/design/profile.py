@@ -27,8 +27,8 @@ from typing import Any, final
 import numpy as np
 
 from quietbit._typing import FloatArray, FloatVector
-from quietbit._validate import InvalidDesignFile, QuietbitError, require
 from quietbit.design.normal import LARGEST, cell_masses, density, float_lower, float_upper
+from quietbit.errors import InvalidDesignFile, QuietbitError, require
 
 __all__ = ["ADJACENCIES", "Profile", "parse_profile"]
 

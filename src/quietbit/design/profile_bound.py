@@ -16,9 +16,9 @@ from decimal import Context, Decimal
 from scipy.optimize import brentq
 from scipy.special import ndtri
 
-from quietbit._validate import finite_real, require
 from quietbit.design.normal import LARGEST, density, distribution, float_upper
 from quietbit.design.profile_target import ProfileTarget
+from quietbit.errors import check_real, require
 
 __all__ = ["gain_upper", "pure_edge"]
 
@@ -34,7 +34,7 @@ def pure_edge(epsilon: float, adjacency: str) -> float:
     >>> round(pure_edge(1.0, "replace-one") ** -2, 3)
     6.33
     """
-    epsilon = finite_real(epsilon, "epsilon")
+    epsilon = check_real(epsilon, "epsilon")
     if adjacency == "zero-out":
         # (1 - e^-x)/(e^x - e^-x) = 1/(1 + e^x)
         return -float(ndtri(1 / (1 + math.exp(epsilon))))

@@ -16,10 +16,10 @@ from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 
-from quietbit._validate import InvalidDesignFile, QuietbitError
 from quietbit.design.profile import ADJACENCIES, Profile, parse_profile
 from quietbit.design.profile_target import ProfileTarget
 from quietbit.design.store import cache_folder
+from quietbit.errors import InvalidDesignFile, QuietbitError
 
 __all__ = [
     "cached_profile",

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from quietbit._validate import finite_real, require, whole_number
 from quietbit.design.profile import ADJACENCIES
+from quietbit.errors import check_int, check_real, require
 
 __all__ = ["ProfileTarget"]
 
@@ -31,7 +31,7 @@ class ProfileTarget:
         wrong = isinstance(self.delta, bool | str) or not 0 <= self.delta < 1
         require(not wrong, "delta", self.delta, "at least 0 and below 1")
         object.__setattr__(self, "delta", float(self.delta))
-        object.__setattr__(self, "releases", whole_number(self.releases, "releases", 1, 10**6))
+        object.__setattr__(self, "releases", check_int(self.releases, "releases", 1, 10**6))
         most = MOST_EPSILON * self.releases
-        object.__setattr__(self, "epsilon", finite_real(self.epsilon, "epsilon", at_most=most))
+        object.__setattr__(self, "epsilon", check_real(self.epsilon, "epsilon", at_most=most))
         require(self.adjacency in ADJACENCIES, "adjacency", self.adjacency, " or ".join(ADJACENCIES))

@@ -6,7 +6,6 @@ Idea     Whatever path leads to a table, it ends in the same three steps: rows m
 
 from __future__ import annotations
 
-from quietbit._validate import InvalidParameter, QuietbitError
 from quietbit.design.alphabet import Progress, search
 from quietbit.design.catalogue import shipped
 from quietbit.design.certify import certify
@@ -16,6 +15,7 @@ from quietbit.design.rounding import exact_rows
 from quietbit.design.spec import DesignSpec
 from quietbit.design.store import cached, remember
 from quietbit.design.table import Design
+from quietbit.errors import InvalidParameter, QuietbitError
 
 __all__ = ["solve", "solve_anew"]
 

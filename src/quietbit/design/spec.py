@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, cast, final, get_args
 import numpy as np
 
 from quietbit._typing import FloatVector
-from quietbit._validate import finite_real, require, whole_number
+from quietbit.errors import check_int, check_real, require
 
 __all__ = ["MAX_BITS", "MAX_LEVELS", "Bias", "DesignSpec", "Privacy"]
 
@@ -50,12 +50,12 @@ class DesignSpec:
 
     def __post_init__(self) -> None:
         """Refuse what no design can meet, and keep plain Python numbers."""
-        object.__setattr__(self, "input_levels", whole_number(self.input_levels, "input_levels", 2, MAX_LEVELS))
-        object.__setattr__(self, "output_bits", whole_number(self.output_bits, "output_bits", 1, MAX_BITS))
+        object.__setattr__(self, "input_levels", check_int(self.input_levels, "input_levels", 2, MAX_LEVELS))
+        object.__setattr__(self, "output_bits", check_int(self.output_bits, "output_bits", 1, MAX_BITS))
         cells = self.input_levels * self.outputs
         require(cells <= MAX_CELLS, "input_levels x 2^output_bits", cells, f"at most {MAX_CELLS}")
         object.__setattr__(
-            self, "epsilon", finite_real(self.epsilon, "epsilon", at_least=MIN_EPSILON, at_most=MAX_EPSILON)
+            self, "epsilon", check_real(self.epsilon, "epsilon", at_least=MIN_EPSILON, at_most=MAX_EPSILON)
         )
         choices = get_args(Privacy)
         known = isinstance(self.privacy, str) and self.privacy in choices
@@ -100,4 +100,4 @@ def _bias(value: Any) -> Bias:
     if isinstance(value, str):
         require(value == "exact", "bias", value, "'exact' or a positive penalty")
         return "exact"
-    return cast(Bias, finite_real(value, "bias", at_most=1e9))
+    return cast(Bias, check_real(value, "bias", at_most=1e9))

@@ -15,9 +15,9 @@ from typing import Any
 
 from quietbit._files import cache_folder as kept_in
 from quietbit._files import write_text
-from quietbit._validate import InvalidDesignFile, QuietbitError
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import FORMAT, VERSION, Design
+from quietbit.errors import InvalidDesignFile, QuietbitError
 
 __all__ = ["cache_folder", "cached", "read_design", "remember", "write_design"]
 

@@ -17,8 +17,8 @@ from typing import Any, final
 import numpy as np
 
 from quietbit._typing import FloatMatrix, FloatVector
-from quietbit._validate import require
 from quietbit.design.spec import DesignSpec
+from quietbit.errors import require
 
 __all__ = ["Design"]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from quietbit._validate import require_module
+from quietbit.errors import require_module
 
 if TYPE_CHECKING:
     from quietbit.flower.accountant import GaussianAccountant

@@ -19,7 +19,7 @@ from typing import Any, final
 
 from flwr.serverapp import GaussianPrivacyEvent, PrivacyConfig, PrivacySpent, SamplingMethod
 
-from quietbit._validate import InvalidParameter, finite_real, require, whole_number
+from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.gaussian import gaussian_epsilon_upper, gaussian_log_delta
 from quietbit.privacy.guarantee import check_delta
@@ -64,7 +64,7 @@ class GaussianAccountant:
 
     def get_delta(self, epsilon: float) -> float:
         """The smallest delta at this epsilon, rounded up."""
-        number = finite_real(epsilon, "epsilon", above=-math.ulp(0.0))
+        number = check_real(epsilon, "epsilon", above=-math.ulp(0.0))
         slope = self._slope(self._events)
         return min(1.0, math.exp(gaussian_log_delta(number, math.sqrt(2 * slope)) + SLACK)) if slope else 0.0
 
@@ -79,7 +79,7 @@ class GaussianAccountant:
         if limit is None:
             raise InvalidParameter("max_epsilon must be given, here or in the PrivacyConfig.")
         after = self._slope([*self._events, self._checked(event, count)])
-        return not gaussian_epsilon_upper(after, self._config.target_delta) <= finite_real(limit, "max_epsilon")
+        return not gaussian_epsilon_upper(after, self._config.target_delta) <= check_real(limit, "max_epsilon")
 
     def state_dict(self) -> dict[str, object]:
         """What was composed, as plain values."""
@@ -102,7 +102,7 @@ class GaussianAccountant:
         require(isinstance(event, GaussianPrivacyEvent), "event", type(event).__name__, "a GaussianPrivacyEvent")
         crowd = self._config.population_size
         require(event.population_size == crowd, "population_size of the event", event.population_size, f"{crowd}")
-        return event, whole_number(count, "count", 1)
+        return event, check_int(count, "count", 1)
 
     def _public(self) -> dict[str, object]:
         config = self._config

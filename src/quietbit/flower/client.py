@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, final
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.supercore import log
 
-from quietbit._validate import require
+from quietbit.errors import require
 from quietbit.flower.plaintext import ANSWERED, DECLINED, decline, named_metrics
 from quietbit.node.keeper import keeper_for
 from quietbit.node.layout import Layout
@@ -26,7 +26,7 @@ from quietbit.node.ledger import AnsweredBefore
 from quietbit.node.messages import SUM, question_of, split_pieces
 from quietbit.node.policy import Simulation
 from quietbit.node.question import VECTOR, Question
-from quietbit.node.release import Keeper, Noted, Ticket, Unusable, public
+from quietbit.node.release import Gate, Noted, Ticket, Unusable, public
 from quietbit.node.settings import RunSettings
 
 __all__ = ["PrivateUplink"]
@@ -68,13 +68,13 @@ class PrivateUplink:
         reply = _run(message, context, call_next) if names else None
         return Message(named_metrics(reply, names), reply_to=message)
 
-    def _keeper(self, context: Context) -> Keeper:
+    def _keeper(self, context: Context) -> Gate:
         return keeper_for(
             context.node_config, context.state, lambda values: ConfigRecord(dict(values)), self.simulation
         )
 
     def _train(self, message: Message, context: Context, call_next: CallNext) -> Message:
-        keeper: Keeper | None = None
+        keeper: Gate | None = None
         try:
             settings = RunSettings.from_run_config(context.run_config)
             keeper = self._keeper(context)
@@ -123,7 +123,7 @@ def _run(message: Message, context: Context, call_next: CallNext) -> RecordDict 
 
 
 def _released(
-    message: Message, context: Context, keeper: Keeper, ticket: Ticket, update: Any, content: RecordDict
+    message: Message, context: Context, keeper: Gate, ticket: Ticket, update: Any, content: RecordDict
 ) -> Message:
     try:
         for name, piece in split_pieces(ticket.release(update)).items():
@@ -133,7 +133,7 @@ def _released(
     return Message(content, reply_to=message)
 
 
-def _declined(message: Message, context: Context, keeper: Keeper | None, error: Exception) -> Message:
+def _declined(message: Message, context: Context, keeper: Gate | None, error: Exception) -> Message:
     """A refusal in words made from the question alone; this node has then left the sum, if there was one."""
     said = public(error)
     if isinstance(said, Unusable):

@@ -14,7 +14,7 @@ from typing import final
 from flwr.app import Array, Message
 
 from quietbit._typing import FloatVector
-from quietbit._validate import InvalidPayload, QuietbitError
+from quietbit.errors import InvalidPayload, QuietbitError
 from quietbit.flower.plaintext import DECLINED, note_metrics
 from quietbit.flower.wire import WireSizes
 from quietbit.mechanism.base import Mechanism

@@ -20,7 +20,7 @@ from flwr.app import Array, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from quietbit._typing import FloatVector
-from quietbit._validate import InvalidParameter, QuietbitError, require, whole_number
+from quietbit.errors import InvalidParameter, QuietbitError, check_int, require
 from quietbit.flower.plaintext import DECLINED, note_metrics
 from quietbit.flower.wire import WireSizes
 from quietbit.mechanism.base import Mechanism, summable
@@ -97,7 +97,7 @@ class SecureRound:
             members, table = self._members()
             self._numbers = {node: place + 1 for place, node in enumerate(self._left)}
             settings, count = self.settings, len(self._left)
-            threshold = whole_number(settings.threshold, "quietbit.threshold", 2)
+            threshold = check_int(settings.threshold, "quietbit.threshold", 2)
             near = settings.neighbours, settings.share_threshold
             part = SumPart(KEYS, max(2, count), 1, threshold, 2, str(settings.server), *near)
             rule = f"at least the threshold, {threshold}, with an identity"

@@ -41,7 +41,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
 from quietbit._typing import FloatVector
-from quietbit._validate import QuietbitError, require, whole_number
+from quietbit.errors import QuietbitError, check_int, require
 from quietbit.flower.open_round import OpenRound
 from quietbit.flower.plaintext import METRICS, note_metrics
 from quietbit.flower.secure_round import SecureRound
@@ -125,7 +125,7 @@ class PrivateStrategy(Strategy):
         if layout.nameless(initial_arrays):
             log(WARNING, "quietbit: %s", NAMELESS)
         self.settings.mechanism_for(layout.dimension)
-        self._planned = whole_number(num_rounds, "num_rounds", 0)
+        self._planned = check_int(num_rounds, "num_rounds", 0)
 
         def scored(number: int, arrays: ArrayRecord) -> MetricRecord | None:
             found = evaluate_fn(number, arrays) if evaluate_fn is not None else None

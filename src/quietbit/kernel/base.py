@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import Codes
-from quietbit._validate import require, whole_number
+from quietbit.errors import check_int, require
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.sampler import Sampler
 
@@ -130,8 +130,8 @@ def packed_size(bits: int, dimension: int) -> int:
     >>> packed_size(3, 11)
     5
     """
-    width = whole_number(bits, "bits", 1, MAX_PACKED_BITS)
-    return (width * whole_number(dimension, "dimension", 0, MAX_DIMENSION) + 7) // 8
+    width = check_int(bits, "bits", 1, MAX_PACKED_BITS)
+    return (width * check_int(dimension, "dimension", 0, MAX_DIMENSION) + 7) // 8
 
 
 def check_output(out: NDArray[np.uint8], bits: int, dimension: int) -> None:
@@ -156,7 +156,7 @@ def check_packed(data: ByteBuffer, bits: int, dimension: int) -> NDArray[np.uint
 
 def check_codes(codes: Codes, bits: int) -> Codes:
     """The codes, flat and contiguous, as uint8 or (from 9 bits on) uint16."""
-    width = whole_number(bits, "bits", 1, MAX_PACKED_BITS)
+    width = check_int(bits, "bits", 1, MAX_PACKED_BITS)
     array = np.asarray(codes)
     require(array.dtype.kind in "iu" or array.size == 0, "type of the codes", str(array.dtype), "whole numbers")
     flat = array.reshape(-1)
@@ -174,7 +174,7 @@ def code_type(bits: int) -> Any:
 def check_table(table: Sequence[int] | NDArray[np.int64], bits: int, total: NDArray[Any]) -> NDArray[np.int64]:
     """The table as int64, refused unless it has one entry per code and ``total`` can take the sums."""
     values = np.ascontiguousarray(table, dtype=np.int64)
-    symbols = 2 ** whole_number(bits, "bits", 1, MAX_PACKED_BITS)
+    symbols = 2 ** check_int(bits, "bits", 1, MAX_PACKED_BITS)
     require(values.shape == (symbols,), "shape of the table", values.shape, f"({symbols},)")
     fine = total.ndim == 1 and total.dtype in (np.int32, np.int64) and total.flags.c_contiguous
     require(fine and total.flags.writeable, "total", total.dtype, "a flat, writable array of int32 or int64")

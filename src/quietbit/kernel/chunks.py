@@ -16,7 +16,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._validate import require, require_module
+from quietbit.errors import require, require_module
 
 __all__ = ["Flat", "Tensors", "widen"]
 

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import Codes, FloatVector
-from quietbit._validate import InvalidParameter, require_module, whole_number
+from quietbit.errors import InvalidParameter, check_int, require_module
 from quietbit.kernel.base import (
     ByteBuffer,
     Order,
@@ -75,7 +75,7 @@ class CpuKernel:
 
     def __post_init__(self) -> None:
         """Refuse a number of threads that is none, and a machine without numba."""
-        object.__setattr__(self, "threads", whole_number(self.threads, "threads", 1, MAX_THREADS))
+        object.__setattr__(self, "threads", check_int(self.threads, "threads", 1, MAX_THREADS))
         _machine_code()
 
     @property

@@ -13,7 +13,7 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
-from quietbit._validate import MissingDependency, require, require_module, whole_number
+from quietbit.errors import MissingDependency, check_int, require, require_module
 from quietbit.kernel.expand import MAX_COUNT, ROWS_KEY, check_payloads, start_state, strata
 from quietbit.kernel.quantile import normals_of_words_torch, quantile_table_torch
 
@@ -29,7 +29,7 @@ def normals_tensor(seeds: Any, count: int) -> Any:
     torch = require_module("torch", "torch")
     require(seeds.dim() == 2 and seeds.shape[1] == 16, "seeds", tuple(seeds.shape), "(payloads, 16)")
     require(seeds.dtype == torch.uint8, "type of the seeds", str(seeds.dtype), "uint8")
-    size = whole_number(count, "count", 0, MAX_COUNT)
+    size = check_int(count, "count", 0, MAX_COUNT)
     code = _triton_code() if seeds.is_cuda else None
     if code is not None and size and seeds.shape[0]:
         keys = seeds.contiguous().view(torch.int32)
@@ -46,7 +46,7 @@ def accumulate_tensors(
     fine = total.dim() == 1 and total.dtype == torch.int64 and total.is_contiguous()
     require(fine, "total", (str(total.dtype), tuple(total.shape)), "a flat, contiguous tensor of int64")
     starts = torch.from_numpy(strata(count, total.numel()).copy()).to(total.device)
-    scale = math.ldexp(1.0, whole_number(shift, "shift", 0, 48))
+    scale = math.ldexp(1.0, check_int(shift, "shift", 0, 48))
     each = torch.ones(payloads, dtype=torch.int64, device=total.device) if weights is None else weights.to(torch.int64)
     code = _triton_code() if total.is_cuda else None
     if code is not None and payloads:

@@ -33,8 +33,8 @@ from numpy.typing import NDArray
 from scipy import special
 
 from quietbit._typing import FloatVector
-from quietbit._validate import finite_real, require, whole_number
 from quietbit.design.normal import density, distribution
+from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.expand import inner, inner_error_upper, start_state, stream_words, unit
 from quietbit.kernel.quantile import EXPANSION_ERROR, LARGEST, normals_of_words
 from quietbit.kernel.quantiser import NormalQuantiser
@@ -124,9 +124,9 @@ def code_error_upper(count: int, bits: int, largest: float) -> float:
     u_i^2, so its density is at most 0.5642 where u_i^2 <= 1/2; for the one entry where that may fail it is at most
     sqrt(2) times the density of t, which is at most 0.4 ``largest``.
     """
-    size = whole_number(count, "count", 1, 2**16)
-    levels = 2 ** whole_number(bits, "bits", 1, 8)
-    peak = 0.5642 * size + 0.5657 * finite_real(largest, "largest")
+    size = check_int(count, "count", 1, 2**16)
+    levels = 2 ** check_int(bits, "bits", 1, 8)
+    peak = 0.5642 * size + 0.5657 * check_real(largest, "largest")
     total: float = size * size * levels * 2.0**-126 + 2e-32 * levels * peak + 1025 * 2.0**-127
     return total * (1 + 2.0**-40)
 

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit._validate import InvalidParameter, MissingDependency, finite_real, require, require_module, whole_number
+from quietbit.errors import InvalidParameter, MissingDependency, check_int, check_real, require, require_module
 from quietbit.kernel.quantile import EXPANSION_ERROR, LARGEST, normals_of_words, quantile_table
 from quietbit.kernel.rng import WordBlock
 
@@ -118,7 +118,7 @@ def normals(seed: bytes, count: int) -> FloatVector:
     True
     """
     require(isinstance(seed, bytes) and len(seed) == 16, "seed", _shape_of(seed), "16 bytes")
-    size, code = whole_number(count, "count", 0, MAX_COUNT), _machine_code()
+    size, code = check_int(count, "count", 0, MAX_COUNT), _machine_code()
     if code is None:
         return normals_of_words(_words_numpy(start_state(seed), _whole_tiles(size))[:size])
     out = np.empty(_whole_tiles(size))
@@ -185,7 +185,7 @@ def inner_error_upper(count: int) -> float:
     gamma_{n+3} relatively (half of a sum of squares' error, its root, a quotient; entries that underflow are covered
     by the last digit given away); normals by EXPANSION_ERROR.
     """
-    size = whole_number(count, "count", 1, MAX_COUNT)
+    size = check_int(count, "count", 1, MAX_COUNT)
     depth = -(-size // SUMS) + 7
     rounding = (2 * depth + 4) * UNIT / (1 - (2 * depth + 4) * UNIT)
     return math.sqrt(size) * (rounding * LARGEST + EXPANSION_ERROR) * (1 + 2.0**-20)
@@ -211,7 +211,7 @@ def tries_upper(acceptance_lower: float) -> int:
     >>> tries_upper(0.1)
     396
     """
-    chance = finite_real(acceptance_lower, "acceptance_lower", above=0.0, at_most=1.0)
+    chance = check_real(acceptance_lower, "acceptance_lower", above=0.0, at_most=1.0)
     require(chance >= 1e-9, "acceptance_lower", chance, "at least 1e-9: sample directly instead")
     return 1 if chance == 1.0 else math.ceil(60 * math.log(2) / -math.log1p(-chance) * (1 + 2.0**-40)) + 1
 
@@ -271,7 +271,7 @@ def finest_shift(most: int) -> int:
     >>> finest_shift(1), finest_shift(10_000), finest_shift(10**9)
     (48, 44, 28)
     """
-    weight = whole_number(most, "most", 1, 2**40)
+    weight = check_int(most, "most", 1, 2**40)
     return min(48, 58 - (weight - 1).bit_length())  # |z| < 2^4, so sums stay below 2^62
 
 
@@ -292,7 +292,7 @@ def accumulate(
     payloads = check_payloads(nonces, seeds, weights)
     require(total.ndim == 1 and total.dtype == np.int64, "total", str(total.dtype), "a flat array of int64")
     require(total.flags.c_contiguous and total.flags.writeable, "total", "another", "writable and in a row")
-    starts, scale = strata(count, total.size), math.ldexp(1.0, whole_number(shift, "shift", 0, 48))
+    starts, scale = strata(count, total.size), math.ldexp(1.0, check_int(shift, "shift", 0, 48))
     each = np.ones(payloads, np.int64) if weights is None else np.ascontiguousarray(weights, dtype=np.int64)
     keys = np.ascontiguousarray(seeds).view("<u4")
     tails = np.ascontiguousarray(nonces).view("<u4")
@@ -340,8 +340,8 @@ def _words_numpy(state: NDArray[np.uint32], size: int) -> NDArray[np.uint64]:
 @lru_cache(maxsize=64)
 def strata(count: int, size: int) -> NDArray[np.int64]:
     """Where strata begin, and the end."""
-    length = whole_number(size, "size", 1, 2**40)
-    number = whole_number(count, "count", 1, min(MAX_COUNT, length))
+    length = check_int(size, "size", 1, 2**40)
+    number = check_int(count, "count", 1, min(MAX_COUNT, length))
     require(length <= number * MAX_WIDTH, "size", length, f"at most {MAX_WIDTH} times the {number} rows kept")
     starts = np.arange(number + 1, dtype=np.int64) * length // number
     starts.setflags(write=False)

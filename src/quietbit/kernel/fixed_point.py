@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit._validate import require, whole_number
+from quietbit.errors import check_int, require
 
 __all__ = ["FixedPoint"]
 
@@ -45,7 +45,7 @@ class FixedPoint:
         41
         """
         values = np.asarray(alphabet, dtype=np.float64)
-        count = whole_number(most, "most payloads", 1, 2**40)
+        count = check_int(most, "most payloads", 1, 2**40)
         largest = float(np.abs(values).max(initial=0.0))
         require(0 < largest < 2.0**10, "largest alphabet value", largest, "above 0 and below 1024")
         shift = min(MAX_SHIFT, 61 - math.frexp(largest)[1] - (count - 1).bit_length())
@@ -55,6 +55,6 @@ class FixedPoint:
 
     def mean(self, total: NDArray[Any], payloads: int) -> FloatVector:
         """Totals over ``payloads`` payloads as the mean alphabet value per coordinate."""
-        count = whole_number(payloads, "payloads", 1, self.most)
+        count = check_int(payloads, "payloads", 1, self.most)
         result: FloatVector = total.astype(np.float64) / (float(count) * 2.0**self.shift)
         return result

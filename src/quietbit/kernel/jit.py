@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from quietbit._validate import require_module
+from quietbit.errors import require_module
 
 __all__ = ["compiled", "compiled_fast", "compiled_sum"]
 

@@ -28,7 +28,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._validate import InvalidParameter, finite_real, require
+from quietbit.errors import InvalidParameter, check_real, require
 from quietbit.kernel.chunks import Flat
 
 __all__ = [
@@ -95,7 +95,7 @@ def clip_factor(norm: float, radius: float, room: float = 0.0) -> float:
     (1.0, True)
     """
     # Whole numbers: fractions would look for common divisors at every step.
-    top, bottom = finite_real(radius, "radius").as_integer_ratio()
+    top, bottom = check_real(radius, "radius").as_integer_ratio()
     require(0 <= norm < math.inf, "norm", norm, "finite and not negative")
     for lost in (room, NORM_ERROR):
         part, whole = lost.as_integer_ratio()

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatMatrix, FloatVector
-from quietbit._validate import InvalidDesignFile, require_module, whole_number
+from quietbit.errors import InvalidDesignFile, check_int, require_module
 
 __all__ = [
     "EXPANSION_ERROR",
@@ -72,7 +72,7 @@ def quantile_table() -> FloatMatrix:
 
 def law_error_upper(count: int) -> float:
     """How far half-spaces and quadrants of ``count`` exact quantiles may be from their normal probabilities."""
-    return whole_number(count, "count", 0, 2**40) * 2.0**-63
+    return check_int(count, "count", 0, 2**40) * 2.0**-63
 
 
 def normals_of_words(words: NDArray[np.uint64]) -> FloatVector:

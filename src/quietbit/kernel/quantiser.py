@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatArray, FloatVector
-from quietbit._validate import InvalidParameter, require, whole_number
+from quietbit.errors import InvalidParameter, check_int, require
 
 __all__ = ["NormalQuantiser", "normal_quantiser"]
 
@@ -115,7 +115,7 @@ def normal_quantiser(bits: int) -> NormalQuantiser:
     >>> round(100 * normal_quantiser(3).cost, 2), round(100 * normal_quantiser(4).cost, 2)
     (3.58, 0.96)
     """
-    width = whole_number(bits, "bits", 1, 8)
+    width = check_int(bits, "bits", 1, 8)
     positive = np.array(POSITIVE_LEVELS[width], dtype=np.float64) * 2.0**-32
     plain = np.concatenate([-positive[::-1], positive])
     thresholds = (plain[1:] + plain[:-1]) / 2.0

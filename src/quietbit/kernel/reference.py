@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import Codes, FloatMatrix, FloatVector
-from quietbit._validate import InvalidParameter, finite_real
+from quietbit.errors import InvalidParameter, check_real
 from quietbit.kernel import law
 from quietbit.kernel.base import (
     ByteBuffer,
@@ -122,7 +122,7 @@ def check_finite(flat: Flat) -> None:
 
 def check_factor(factor: float) -> float:
     """A clip factor: from 0 (an update too long for any double) to 1."""
-    return 0.0 if factor == 0 else finite_real(factor, "factor", at_most=1.0)
+    return 0.0 if factor == 0 else check_real(factor, "factor", at_most=1.0)
 
 
 @final

@@ -44,7 +44,7 @@ from typing import Any, Protocol, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._validate import require, require_module, whole_number
+from quietbit.errors import check_int, require, require_module
 
 __all__ = [
     "GENERATORS",
@@ -137,14 +137,14 @@ def seeded_rng(seed: int) -> RandomBits:
     >>> seeded_rng(7)
     seeded_rng(7)  # reproducible, NOT private
     """
-    return _SeededRng(whole_number(seed, "seed", 0))
+    return _SeededRng(check_int(seed, "seed", 0))
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _SecureRng:
     def draw(self, count: int) -> WordBlock:
-        size = whole_number(count, "count", 0, MAX_COUNT)
+        size = check_int(count, "count", 0, MAX_COUNT)
         return _SecureBlock(size, os.urandom(16))
 
     def __repr__(self) -> str:
@@ -184,9 +184,9 @@ class _SecureBlock:
         return blocks[2 * np.arange(chosen.size) + (chosen & 1)].astype(np.uint64, copy=False)
 
     def uniform64(self, stream: int, start: int, count: int) -> Words64:
-        number = whole_number(stream, "stream", 0, MAX_STREAM)
-        first = whole_number(start, "start", 0, MAX_COUNT)
-        size = whole_number(count, "count", 0, MAX_COUNT)
+        number = check_int(stream, "stream", 0, MAX_STREAM)
+        first = check_int(start, "start", 0, MAX_COUNT)
+        size = check_int(count, "count", 0, MAX_COUNT)
         out = np.empty(size, dtype="<u8")
         _expand(self._keystream(OTHER + number, 8 * first), out.view(np.uint8))
         return out
@@ -227,7 +227,7 @@ class _SeededRng:
     _draws: int = 0
 
     def draw(self, count: int) -> WordBlock:
-        size = whole_number(count, "count", 0, MAX_COUNT)
+        size = check_int(count, "count", 0, MAX_COUNT)
         number, self._draws = self._draws, self._draws + 1
         return _SeededBlock(size, self.seed, number)
 
@@ -265,9 +265,9 @@ class _SeededBlock:
         return mixed
 
     def uniform64(self, stream: int, start: int, count: int) -> Words64:
-        number = whole_number(stream, "stream", 0, MAX_STREAM)
-        first = whole_number(start, "start", 0, MAX_COUNT)
-        return self._philox(OTHER + number, first, whole_number(count, "count", 0, MAX_COUNT))
+        number = check_int(stream, "stream", 0, MAX_STREAM)
+        first = check_int(start, "start", 0, MAX_COUNT)
+        return self._philox(OTHER + number, first, check_int(count, "count", 0, MAX_COUNT))
 
     def _key(self, stream: int) -> Words64:
         sequence = np.random.SeedSequence(self.seed, spawn_key=(self.number, stream))
@@ -316,7 +316,7 @@ class _DeviceRng:
     generator: str
 
     def draw(self, count: int) -> DeviceBlock:
-        size = whole_number(count, "count", 0, MAX_COUNT)
+        size = check_int(count, "count", 0, MAX_COUNT)
         return DeviceBlock(size, self.generator, tuple(np.frombuffer(os.urandom(32), dtype="<u4").tolist()))
 
     def __repr__(self) -> str:
@@ -358,8 +358,8 @@ class DeviceBlock:
 
     def uniform64(self, stream: int, start: int, count: int) -> Words64:
         """Full words of a mechanism's own stream."""
-        number = whole_number(stream, "stream", 0, MAX_STREAM)
-        first, size = whole_number(start, "start", 0, MAX_COUNT), whole_number(count, "count", 0, MAX_COUNT)
+        number = check_int(stream, "stream", 0, MAX_STREAM)
+        first, size = check_int(start, "start", 0, MAX_COUNT), check_int(count, "count", 0, MAX_COUNT)
         require(first + size <= MAX_WORDS, "words asked for", (first, first + size), f"inside the stream's {MAX_WORDS}")
         return self._pairs(OTHER + number, np.arange(first, first + size, dtype=np.int64))
 

@@ -38,9 +38,9 @@ from typing import Any, final
 import numpy as np
 
 from quietbit._typing import FloatMatrix, FloatVector
-from quietbit._validate import finite_real, require, whole_number
 from quietbit.design.spec import MAX_BITS, MAX_LEVELS
 from quietbit.design.table import Design
+from quietbit.errors import check_int, check_real, require
 
 __all__ = ["SAMPLING_ERROR", "Sampler", "level_knots"]
 
@@ -76,11 +76,11 @@ class Sampler:
         def put(name: str, value: Any) -> None:
             object.__setattr__(self, name, value)
 
-        put("bits", whole_number(self.bits, "bits", 1, MAX_BITS))
-        put("levels", whole_number(self.levels, "levels", 2, MAX_LEVELS))
-        put("scale", finite_real(self.scale, "scale", at_least=1 / MAX_SCALE, at_most=MAX_SCALE))
-        put("low", finite_real(self.low, "low", above=-MAX_RANGE, at_most=MAX_RANGE))
-        put("high", finite_real(self.high, "high", above=-MAX_RANGE, at_most=MAX_RANGE))
+        put("bits", check_int(self.bits, "bits", 1, MAX_BITS))
+        put("levels", check_int(self.levels, "levels", 2, MAX_LEVELS))
+        put("scale", check_real(self.scale, "scale", at_least=1 / MAX_SCALE, at_most=MAX_SCALE))
+        put("low", check_real(self.low, "low", above=-MAX_RANGE, at_most=MAX_RANGE))
+        put("high", check_real(self.high, "high", above=-MAX_RANGE, at_most=MAX_RANGE))
         require(self.low <= self.high, "low", self.low, f"at most high = {self.high!r}")
         shape = (self.levels - 1, 2**self.bits)
         for name in ("base", "slope", "base_tail", "slope_tail"):

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, final
 
-from quietbit._validate import QuietbitError, how_to_install, require, require_module
+from quietbit.errors import QuietbitError, how_to_install, require, require_module
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.reference import ReferenceKernel
 

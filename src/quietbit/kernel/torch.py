@@ -15,7 +15,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._validate import InvalidParameter, require, require_module
+from quietbit.errors import InvalidParameter, require, require_module
 from quietbit.kernel import law
 from quietbit.kernel.base import (
     ByteBuffer,

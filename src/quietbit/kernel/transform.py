@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit._validate import InvalidParameter, MissingDependency, require, require_module, whole_number
+from quietbit.errors import InvalidParameter, MissingDependency, check_int, require, require_module
 from quietbit.kernel.chunks import Flat
 
 __all__ = [
@@ -55,7 +55,7 @@ def padded_size(dimension: int) -> int:
     >>> padded_size(1), padded_size(5), padded_size(8)
     (1, 8, 8)
     """
-    return 1 << (whole_number(dimension, "dimension", 1, MAX_SIZE) - 1).bit_length()
+    return 1 << (check_int(dimension, "dimension", 1, MAX_SIZE) - 1).bit_length()
 
 
 def hadamard_reference(values: NDArray[Any]) -> NDArray[Any]:
@@ -81,7 +81,7 @@ def hadamard_(values: Any, threads: int = 1) -> Any:
     """
     if hasattr(values, "is_cuda"):
         return _hadamard_tensor(values, threads)
-    flat, workers = _check_flat(values), whole_number(threads, "threads", 1, 1024)
+    flat, workers = _check_flat(values), check_int(threads, "threads", 1, 1024)
     require(flat.flags.writeable and flat.flags.c_contiguous, "array to transform", "another", "writable and in a row")
     code = _machine_code()
     if code is None:
@@ -93,7 +93,7 @@ def hadamard_(values: Any, threads: int = 1) -> Any:
 
 def signs(size: int, seed: int) -> FloatVector:
     """Public signs, +1.0 or -1.0: a function of size and seed alone, on every machine."""
-    words = _sign_words(whole_number(size, "size", 1, MAX_SIZE), seed)
+    words = _sign_words(check_int(size, "size", 1, MAX_SIZE), seed)
     bits = np.unpackbits(words.view(np.uint8), bitorder="little")[:size]
     return np.where(bits, -1.0, 1.0)
 
@@ -294,7 +294,7 @@ def _hadamard_torch(torch: ModuleType, x: Any, values: Any) -> Any:
 
 def _sign_words(size: int, seed: int) -> NDArray[np.uint32]:
     """32 signs to a word: a set bit is a minus, least significant first."""
-    number = whole_number(seed, "seed", 0)
+    number = check_int(seed, "seed", 0)
     key = np.random.SeedSequence(number, spawn_key=(size,)).generate_state(2, np.uint64)
     words = np.random.Philox(key=key).random_raw(-(-size // 64))
     return words.astype("<u8").view("<u4")

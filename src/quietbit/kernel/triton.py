@@ -26,7 +26,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._validate import InvalidParameter, MissingDependency, finite_real, require, require_module
+from quietbit.errors import InvalidParameter, MissingDependency, check_real, require, require_module
 from quietbit.kernel.base import Order, Update, check_output, check_packed, check_table, code_type, packed_size
 from quietbit.kernel.chunks import Tensors
 from quietbit.kernel.law import Gain
@@ -132,7 +132,7 @@ class TritonKernel:
         """
         given = Tensors.of(inputs, _machine_code().device)
         _check_output(out, sampler.bits, given.size)
-        finite_real(radius, "radius")
+        check_real(radius, "radius")
         require(order in (1, 2), "order of the norm", order, "1 or 2")
         joined = given.joined() if given.size else given
         with _on_device(out, given.device) as packed:

@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit._validate import refuse_payload, require
+from quietbit.errors import refuse_payload, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.fixed_point import FixedPoint
 from quietbit.mechanism.base import Accumulator, Body, Reader
 
-__all__ = ["of_floats", "of_values"]
+__all__ = ["code_accumulator", "of_floats"]
 
 GROUP = 15  # one-bit payloads that the kernels add at once
 CHUNK = 1 << 18
@@ -36,7 +36,7 @@ LARGEST_FLOAT = 3.4e38
 Finish: TypeAlias = Callable[[FloatVector], FloatVector]  # what turns the mean of values into the mean of updates
 
 
-def of_values(
+def code_accumulator(
     values: FloatVector, bits: int, count: int, kernel: Kernel, max_payloads: int, finish: Finish | None = None
 ) -> Accumulator:
     """Empty sums of ``count`` codes that stand for ``values``; ``finish`` undoes a rotation, say."""

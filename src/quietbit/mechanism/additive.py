@@ -36,10 +36,10 @@ import numpy as np
 from scipy.special import log_ndtr, ndtri
 
 from quietbit._typing import FloatVector
-from quietbit._validate import finite_real, require
+from quietbit.errors import check_real, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits, WordBlock
-from quietbit.mechanism.accumulate import of_floats, of_values
+from quietbit.mechanism.accumulate import code_accumulator, of_floats
 from quietbit.mechanism.ball import Ball, Norm, clipped_pieces
 from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Parts, check_adjacency, check_rng, check_value
 from quietbit.mechanism.family import Choices, SearchedFamily
@@ -293,7 +293,7 @@ class Sign:
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Counts of ones."""
-        return of_values(SIGNS, 1, self.domain.dimension, kernel, max_payloads)
+        return code_accumulator(SIGNS, 1, self.domain.dimension, kernel, max_payloads)
 
     def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
         """The inner mechanism's curve, for taking a sign is post-processing, and what sampling the bit may add."""
@@ -368,7 +368,7 @@ def _check(ball: Ball, norm: Norm, kind: str) -> None:
 
 
 def _multiplier(value: float, name: str) -> float:
-    return finite_real(value, name, at_least=MIN_MULTIPLIER, at_most=MAX_MULTIPLIER)
+    return check_real(value, name, at_least=MIN_MULTIPLIER, at_most=MAX_MULTIPLIER)
 
 
 def _distance(adjacency: Adjacency, samples: int | None) -> float:

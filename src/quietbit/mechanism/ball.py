@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatArray, FloatVector
-from quietbit._validate import check_parameters, finite_real, member, require, whole_number
+from quietbit.errors import check_int, check_parameters, check_real, member, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.chunks import Flat
 from quietbit.kernel.law import two_product
@@ -68,10 +68,10 @@ class Ball:
 
     def __post_init__(self) -> None:
         """Refuse a norm that is none, and numbers no ball can have."""
-        radius = finite_real(self.radius, "radius", at_least=MIN_RADIUS, at_most=MAX_RADIUS)
+        radius = check_real(self.radius, "radius", at_least=MIN_RADIUS, at_most=MAX_RADIUS)
         object.__setattr__(self, "norm", member(Norm, self.norm, "norm"))
         object.__setattr__(self, "radius", radius)
-        object.__setattr__(self, "dimension", whole_number(self.dimension, "dimension", 1, MAX_DIMENSION))
+        object.__setattr__(self, "dimension", check_int(self.dimension, "dimension", 1, MAX_DIMENSION))
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any], radius: float, norm: Norm = Norm.L2) -> Ball:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit._validate import InvalidParameter, member, require, whole_number
+from quietbit.errors import InvalidParameter, check_int, member, require
 from quietbit.kernel.base import MAX_DIMENSION, Kernel
 from quietbit.kernel.rng import RandomBits, check_rng
 from quietbit.mechanism.ball import Ball
@@ -67,15 +67,13 @@ class Layout:
     def codes(cls, bits: int, count: int) -> Layout:
         """A body of packed codes."""
         require(bits in WIDTHS, "bits", bits, "a whole number from 1 to 16, or 32")
-        many = whole_number(count, "number of codes", 1, MAX_DIMENSION)
+        many = check_int(count, "number of codes", 1, MAX_DIMENSION)
         return cls(int(bits), many, (int(bits) * many + 7) // 8)
 
     @classmethod
     def opaque(cls, dimension: int, size: int) -> Layout:
         """A body of ``size`` bytes for an update of this dimension."""
-        return cls(
-            0, whole_number(dimension, "dimension", 1, MAX_DIMENSION), whole_number(size, "bytes of the body", 1)
-        )
+        return cls(0, check_int(dimension, "dimension", 1, MAX_DIMENSION), check_int(size, "bytes of the body", 1))
 
 
 @final

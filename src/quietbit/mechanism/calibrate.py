@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeAlias, final
 
-from quietbit._validate import InvalidParameter, QuietbitError, require
 from quietbit.design.table import Design
+from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Error, Mechanism
 from quietbit.mechanism.expectation import expectation

@@ -19,12 +19,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
-from quietbit._search import nearest_that_holds
-from quietbit._validate import InvalidParameter, finite_real, require, whole_number
+from quietbit._search import bisect
 from quietbit.design.binomial import MOST_BINOMIAL_BITS, binomial_design
 from quietbit.design.solve import solve_anew
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
+from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import check_adjacency
@@ -114,18 +114,18 @@ def calibrate_sum(
     """
     which = check_adjacency(adjacency)
     require(isinstance(ball, Ball), "ball", ball, "a Ball")
-    target = finite_real(epsilon, "epsilon")
+    target = check_real(epsilon, "epsilon")
     require(check_delta(delta) > 0, "delta", delta, "above 0 for a sum")
-    count = whole_number(clients, "clients", 2, MOST_CLIENTS)
-    sure = whole_number(count if min_honest_clients is None else min_honest_clients, "min_honest_clients", 2, count)
-    times = whole_number(releases, "releases", 1, MAX_RELEASES)
-    width = whole_number(bits, "bits", 1, MOST_BINOMIAL_BITS)
-    crowd = None if population is None else whole_number(population, "population", count)
+    count = check_int(clients, "clients", 2, MOST_CLIENTS)
+    sure = check_int(count if min_honest_clients is None else min_honest_clients, "min_honest_clients", 2, count)
+    times = check_int(releases, "releases", 1, MAX_RELEASES)
+    width = check_int(bits, "bits", 1, MOST_BINOMIAL_BITS)
+    crowd = None if population is None else check_int(population, "population", count)
     many = 2**width - 1
     require(crowd is None or sure == count, "min_honest_clients", min_honest_clients, "left out with a secret cohort")
 
     whole = ball
-    norm = ball.radius if mean_norm is None else finite_real(mean_norm, "mean_norm", at_most=ball.radius)
+    norm = ball.radius if mean_norm is None else check_real(mean_norm, "mean_norm", at_most=ball.radius)
     if keep is not None:
         require(ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 where coordinates are kept")
         if keep == "auto":
@@ -134,7 +134,7 @@ def calibrate_sum(
                 min_honest_clients=min_honest_clients, bits=bits, population=population,
             )  # fmt: skip
             keep = fewest_kept(dense.squared_error / norm**2, ball.dimension)
-        ball = Ball(ball.norm, ball.radius, whole_number(keep, "keep", 1, padded_size(ball.dimension)))
+        ball = Ball(ball.norm, ball.radius, check_int(keep, "keep", 1, padded_size(ball.dimension)))
 
     def guess(each: float) -> float:
         """Beta as it would be without the finer points: what a linear curve allows."""
@@ -147,7 +147,7 @@ def calibrate_sum(
 
         return root(roughly, LEAST_BETA, MAX_BETA, target)
 
-    each = DESIGN_EPSILON if design_epsilon is None else finite_real(design_epsilon, "design_epsilon")
+    each = DESIGN_EPSILON if design_epsilon is None else check_real(design_epsilon, "design_epsilon")
     while design_epsilon is None and each < MOST_DESIGN_EPSILON and guess(each) > max(1.0, ball.dimension**0.5 / 2):
         each *= GROWTH
     design = _design(width, each)
@@ -224,4 +224,4 @@ def root(account: Callable[[float], float], low: float, high: float, target: flo
         return high
     least = account(low)
     require(least <= target, "epsilon", target, f"at least {least:.3g} (more clients or fewer releases would help)")
-    return nearest_that_holds(lambda loss: account(loss) <= target, low, high, relative=1e-9, by_ratio=True)
+    return bisect(lambda loss: account(loss) <= target, low, high, relative=1e-9, by_ratio=True)

@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import cast
 
 from quietbit._typing import FloatMatrix, FloatVector
-from quietbit._validate import require
 from quietbit.design.certify import certify
 from quietbit.design.closed_form import closed_form
 from quietbit.design.rounding import exact_rows
 from quietbit.design.spec import MAX_EPSILON, MIN_EPSILON, MIN_STEP, DesignSpec
 from quietbit.design.table import Design
+from quietbit.errors import require
 
 __all__ = ["closed_design", "design_limits"]
 

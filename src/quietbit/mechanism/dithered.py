@@ -22,14 +22,14 @@ from typing import final
 import numpy as np
 
 from quietbit._typing import FloatVector
-from quietbit._validate import finite_real, require
 from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
+from quietbit.errors import check_real, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.sampler import SAMPLING_ERROR, Sampler
-from quietbit.mechanism.accumulate import of_values
+from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.ball import Ball, Norm, own_copy
 from quietbit.mechanism.base import (
     Accumulator,
@@ -118,7 +118,7 @@ class DitheredMVU:
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Sums of what symbols stand for."""
-        return of_values(self.values, self.bits, self.ball.dimension, kernel, max_payloads)
+        return code_accumulator(self.values, self.bits, self.ball.dimension, kernel, max_payloads)
 
     def error(self) -> Error:
         """At a coordinate of zero, before rejection."""
@@ -196,7 +196,7 @@ class _Family:
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> DitheredMVU:
         """The mechanism of a design of this epsilon, with enough levels for dithering to cost little."""
-        epsilon = finite_real(strength, "design_epsilon")
+        epsilon = check_real(strength, "design_epsilon")
         return DitheredMVU(solve(DesignSpec(choices.levels or MOST_LEVELS, choices.bits or 1, epsilon)), ball)
 
     def calibrated(self, ball: Ball, choices: Choices, target: Target, account: Account) -> Mechanism:

@@ -28,7 +28,7 @@ from typing import final
 
 import numpy as np
 
-from quietbit._validate import member, require, whole_number
+from quietbit.errors import check_int, member, require
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.projected import Projected, ProjectedSamples
 from quietbit.mechanism.watched import Watched
@@ -141,8 +141,8 @@ def expectation(
         clients: how many there are in all; the cohort unless said.
         trust: who may look. Under ``central`` trust the mechanism's noise is added once, to the sum.
     """
-    many, times = whole_number(cohort, "cohort", 1), whole_number(rounds, "rounds", 1)
-    crowd = whole_number(many if clients is None else clients, "clients", 1)
+    many, times = check_int(cohort, "cohort", 1), check_int(rounds, "rounds", 1)
+    crowd = check_int(many if clients is None else clients, "clients", 1)
     require(crowd >= many, "clients", crowd, f"at least {many}, the cohort")
     which, ball = member(Trust, trust, "trust"), mechanism.domain
     error = mechanism.error().squared

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Protocol, TypeAlias, final
 
-from quietbit._validate import InvalidParameter, QuietbitError, finite_real, member, require, whole_number
 from quietbit.design.table import Design
+from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_real, member, require
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Mechanism
 from quietbit.privacy.guarantee import Adjacency, check_delta
@@ -80,10 +80,10 @@ class Target:
 
     def __post_init__(self) -> None:
         """Refuse numbers that are no target."""
-        object.__setattr__(self, "epsilon", finite_real(self.epsilon, "epsilon"))
+        object.__setattr__(self, "epsilon", check_real(self.epsilon, "epsilon"))
         object.__setattr__(self, "delta", check_delta(self.delta))
         object.__setattr__(self, "adjacency", member(Adjacency, self.adjacency, "adjacency"))
-        object.__setattr__(self, "releases", whole_number(self.releases, "releases", 1, MAX_RELEASES))
+        object.__setattr__(self, "releases", check_int(self.releases, "releases", 1, MAX_RELEASES))
 
 
 class Family(Protocol):
@@ -141,7 +141,7 @@ class SearchedFamily:
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> Mechanism:
         """The mechanism of this strength."""
-        value = finite_real(strength, self.strength)
+        value = check_real(strength, self.strength)
         return self.build(ball, 1 / value if self.inverse else value, choices)
 
     def calibrated(self, ball: Ball, choices: Choices, target: Target, account: Account) -> Mechanism:

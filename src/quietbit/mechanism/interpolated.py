@@ -20,14 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit._validate import finite_real, require, whole_number
 from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
+from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.sampler import Sampler
-from quietbit.mechanism.accumulate import of_values
+from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import (
     Accumulator,
@@ -121,7 +121,7 @@ class InterpolatedMVU:
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Sums of what symbols stand for."""
-        return of_values(self.values, self.bits, self.ball.dimension, kernel, max_payloads)
+        return code_accumulator(self.values, self.bits, self.ball.dimension, kernel, max_payloads)
 
     def error(self) -> Error:
         """By enumeration at a coordinate of zero; the gain is the slope of the mean there."""
@@ -192,7 +192,7 @@ class InterpolatedMVU:
 
         A sum says what the mean is only where values are evenly spaced, as two values always are; others are refused.
         """
-        count = whole_number(clients, "clients", 1)
+        count = check_int(clients, "clients", 1)
         values = self.values
         even = float(np.ptp(np.diff(values))) <= EVEN * float(np.ptp(values))
         require(even, "alphabet", values.tolist(), "evenly spaced for sums of codes")
@@ -276,7 +276,7 @@ class _Family:
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> InterpolatedMVU:
         """The mechanism of a design of this epsilon: the one given among the choices, or else the best there is."""
-        each = finite_real(strength, "design_epsilon")
+        each = check_real(strength, "design_epsilon")
         design = choices.design
         if design is None:
             design = solve(DesignSpec(choices.levels or 2, choices.bits or 1, each))

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit._validate import InvalidParameter, finite_real, require, whole_number
+from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.expand import rows as choose_rows
 from quietbit.kernel.norm import clip_factor
@@ -82,11 +82,11 @@ class Projected:
         inside = self.inner.domain
         fits = inside.norm is Norm.L2 and inside.radius == self.ball.radius
         require(fits, "ball of the inner mechanism", inside, f"an L2 ball of radius {self.ball.radius!r}")
-        keep = whole_number(inside.dimension, "keep", 1, self.padded)
+        keep = check_int(inside.dimension, "keep", 1, self.padded)
         require(keep & (keep - 1) == 0, "keep", keep, "a power of two, so that every row is kept equally often")
-        object.__setattr__(self, "rotation_seed", whole_number(self.rotation_seed, "rotation_seed", 0))
+        object.__setattr__(self, "rotation_seed", check_int(self.rotation_seed, "rotation_seed", 0))
         if self.rows is not None:
-            object.__setattr__(self, "rows", whole_number(self.rows, "rows", 0, MOST_ROWS))
+            object.__setattr__(self, "rows", check_int(self.rows, "rows", 0, MOST_ROWS))
 
     @property
     def domain(self) -> Ball:
@@ -133,7 +133,7 @@ class Projected:
     def write_each(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """The same for the mean of samples' gradients, each of which is projected and clipped by itself."""
         check_rng(rng)
-        count = whole_number(len(gradients), "number of gradients", 1, MOST_SAMPLES)
+        count = check_int(len(gradients), "number of gradients", 1, MOST_SAMPLES)
         order, radius = self.ball.norm.order, self.ball.radius
         factors = [
             clip_factor(kernel.norm(one, order), radius) for one in gradients
@@ -335,7 +335,7 @@ def fewest_kept(squared_error: float, dimension: int, cost: float = COST) -> int
     (1, 128)
     """
     padded = padded_size(dimension)
-    wanted = 1 / (finite_real(cost, "cost") * finite_real(squared_error, "squared_error") + 1 / padded)
+    wanted = 1 / (check_real(cost, "cost") * check_real(squared_error, "squared_error") + 1 / padded)
     return min(1 << max(0, math.ceil(math.log2(wanted) - 1e-12)), padded)
 
 
@@ -350,5 +350,5 @@ def project(ball: Ball, keep: int | str, calibrated: Any) -> Projected:
     if keep == "auto":
         first = calibrated(Ball(Norm.L2, ball.radius, padded))
         keep = max(fewest_kept(first.error().squared / ball.radius**2, ball.dimension), min(64, padded))
-    count = whole_number(keep, "keep", 1, padded)
+    count = check_int(keep, "keep", 1, padded)
     return Projected(calibrated(Ball(Norm.L2, ball.radius, count)), ball)

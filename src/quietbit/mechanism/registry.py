@@ -19,10 +19,10 @@ from functools import lru_cache
 from importlib.metadata import entry_points
 from typing import Any
 
-from quietbit._validate import InvalidParameter, QuietbitError, require
 from quietbit.design.profile import Profile, parse_profile
 from quietbit.design.store import parse_design
 from quietbit.design.table import Design
+from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.family import Family

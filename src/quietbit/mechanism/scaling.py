@@ -17,8 +17,8 @@ import math
 from dataclasses import dataclass
 from typing import final
 
-from quietbit._validate import finite_real, require
 from quietbit.design.table import Design
+from quietbit.errors import check_real, require
 from quietbit.kernel.sampler import SAMPLING_ERROR, Sampler
 from quietbit.mechanism.ball import Ball
 from quietbit.privacy.curve import sampling_slack_upper
@@ -43,7 +43,7 @@ class Scaling:
 
     def __post_init__(self) -> None:
         """Refuse a beta that is not positive and a clamp that is neither true nor false."""
-        object.__setattr__(self, "beta", finite_real(self.beta, "beta", at_most=MAX_BETA))
+        object.__setattr__(self, "beta", check_real(self.beta, "beta", at_most=MAX_BETA))
         require(isinstance(self.clamp, bool), "clamp", self.clamp, "True or False")
 
     @property

@@ -33,13 +33,13 @@ from typing import TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._search import nearest_that_holds
+from quietbit._search import bisect
 from quietbit._typing import FloatVector
-from quietbit._validate import finite_real, require, whole_number
+from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.base import Kernel, code_type
 from quietbit.kernel.rng import RandomBits, WordBlock
 from quietbit.kernel.transform import rotate, rotate_back
-from quietbit.mechanism.accumulate import of_values
+from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.ball import Ball, Norm, own_copy
 from quietbit.mechanism.base import (
     Accumulator,
@@ -99,13 +99,13 @@ class Skellam:
         put(
             self,
             "noise_multiplier",
-            finite_real(self.noise_multiplier, "noise_multiplier", at_most=MAX_MULTIPLIER),
+            check_real(self.noise_multiplier, "noise_multiplier", at_most=MAX_MULTIPLIER),
         )
         low = MIN_MULTIPLIER
         require(self.noise_multiplier >= low, "noise_multiplier", self.noise_multiplier, f"at least {low:g}")
-        put(self, "bits", whole_number(self.bits, "bits", 2, 16))
-        put(self, "rotation_seed", whole_number(self.rotation_seed, "rotation_seed", 0))
-        put(self, "wrap_probability", finite_real(self.wrap_probability, "wrap_probability", at_most=0.5))
+        put(self, "bits", check_int(self.bits, "bits", 2, 16))
+        put(self, "rotation_seed", check_int(self.rotation_seed, "rotation_seed", 0))
+        put(self, "wrap_probability", check_real(self.wrap_probability, "wrap_probability", at_most=0.5))
         deviation = math.sqrt(self.noise_variance)
         rule = f"at least {MIN_DEVIATION:g} (more bits make room for it)"
         require(deviation >= MIN_DEVIATION, "standard deviation of the integer noise", deviation, rule)
@@ -165,7 +165,7 @@ class Skellam:
         def finish(mean: FloatVector) -> FloatVector:
             return rotate_back(mean / self.scale, self.rotation_seed)[: self.ball.dimension]
 
-        return of_values(centred, self.bits, self.code_count, kernel, max_payloads, finish)
+        return code_accumulator(centred, self.bits, self.code_count, kernel, max_payloads, finish)
 
     def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
         """Theorem 3.5 of Agarwal et al. for the integer sensitivities, sampling slack included."""
@@ -280,7 +280,7 @@ def _write(mechanism: Skellam, rounding: Rounding, update: Parts, rng: RandomBit
 def _relative_scale(multiplier: float, bits: int, size: int, wrap: float) -> float:
     """The largest s C that meets the wrapping rule, by bisection from below."""
     high = 2.0**bits * (1 + 1 / multiplier)
-    return nearest_that_holds(lambda reach: _fits(reach, multiplier, bits, size, wrap), 0.0, high, halvings=60)
+    return bisect(lambda reach: _fits(reach, multiplier, bits, size, wrap), 0.0, high, halvings=60)
 
 
 def _fits(reach: float, multiplier: float, bits: int, size: int, wrap: float) -> bool:

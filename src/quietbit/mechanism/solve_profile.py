@@ -15,7 +15,6 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 
-from quietbit._validate import QuietbitError, require
 from quietbit.design import profiles
 from quietbit.design.profile import Profile
 from quietbit.design.profile_search import Proposal, propose
@@ -27,6 +26,7 @@ from quietbit.design.profile_store import (
     shipped_profile,
 )
 from quietbit.design.profile_target import ProfileTarget
+from quietbit.errors import QuietbitError, require
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.profile import certify_profile
 

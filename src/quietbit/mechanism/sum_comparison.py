@@ -19,8 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
-from quietbit._search import nearest_that_holds
-from quietbit._validate import require
+from quietbit._search import bisect
+from quietbit.errors import require
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.calibrate import calibrate
 from quietbit.mechanism.central_sum import SumCalibration, calibrate_sum, root
@@ -159,4 +159,4 @@ def _skellam_reach(multiplier: float, clients: int, size: int) -> float:
         root = math.hypot(variance, room)
         return room * math.asinh(room / variance) - room * room / (root + variance) >= doubt
 
-    return nearest_that_holds(fits, 1e-9, 2.0**SKELLAM_BITS * (1 + 1 / multiplier), halvings=80, by_ratio=True)
+    return bisect(fits, 1e-9, 2.0**SKELLAM_BITS * (1 + 1 / multiplier), halvings=80, by_ratio=True)

@@ -53,8 +53,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit._validate import finite_real, refuse_payload, require, whole_number
 from quietbit.design.profile import Profile
+from quietbit.errors import check_int, check_real, refuse_payload, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.direct import code_error_upper, draw_codes, step_cells, step_limits
 from quietbit.kernel.expand import (
@@ -134,10 +134,10 @@ class VectorMVU:
         require(isinstance(self.ball, Ball), "ball", self.ball, "a Ball")
         require(self.ball.norm is Norm.L2, "norm of the ball", self.ball.norm.value, "l2 for the vector mechanism")
         most = min(MOST_KEPT, self.padded)
-        keep = whole_number(self.keep, "keep", 1, most)
+        keep = check_int(self.keep, "keep", 1, most)
         require(keep & (keep - 1) == 0, "keep", keep, "a power of two, so that every row is kept equally often")
         object.__setattr__(self, "keep", keep)
-        object.__setattr__(self, "rotation_seed", whole_number(self.rotation_seed, "rotation_seed", 0))
+        object.__setattr__(self, "rotation_seed", check_int(self.rotation_seed, "rotation_seed", 0))
         require(self.profile.gain_lower > 0, "gain of the profile", self.profile.gain_lower, "positive")
         smallest, ratio = float(self.profile.levels[0]), self.profile.largest * SMALLEST_RATIO
         require(
@@ -383,7 +383,7 @@ class _Family:
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> VectorMVU:
         """The mechanism of the step that is purely private at this epsilon for one release, replace-one."""
-        profile = solve_profile(finite_real(strength, "design_epsilon"), 0.0, 1, Adjacency.REPLACE_ONE)
+        profile = solve_profile(check_real(strength, "design_epsilon"), 0.0, 1, Adjacency.REPLACE_ONE)
         return _with_rows(profile, ball, choices)
 
     def calibrated(self, ball: Ball, choices: Choices, target: Target, account: Account) -> Mechanism:

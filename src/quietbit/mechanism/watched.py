@@ -28,7 +28,7 @@ from typing import Any, Protocol, final, runtime_checkable
 
 import numpy as np
 
-from quietbit._validate import finite_real, refuse_payload, require
+from quietbit.errors import check_real, refuse_payload, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.norm import clip_factor
 from quietbit.kernel.rng import RandomBits
@@ -85,7 +85,7 @@ class Watched:
         require(not isinstance(self.inner, Watched), "inner", "a Watched", "a mechanism that is not watched yet")
         within = self.inner.domain
         object.__setattr__(self, "clip", Ball(within.norm, self.clip, within.dimension).radius)
-        chosen = finite_real(self.bit_epsilon, "bit_epsilon", at_most=LARGEST_BIT_EPSILON)
+        chosen = check_real(self.bit_epsilon, "bit_epsilon", at_most=LARGEST_BIT_EPSILON)
         object.__setattr__(self, "bit_epsilon", chosen)
         lies = math.ceil(WORDS / (1 + math.exp(chosen)))  # roundings and all: the price is that of this number
         require(2 * lies < WORDS, "bit_epsilon", chosen, "large enough that the bit says something")

@@ -14,13 +14,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import final
 
-from quietbit._validate import QuietbitError, require, whole_number
+from quietbit.errors import QuietbitError, check_int, require
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.shuffled import shuffled_privacy
 from quietbit.plan.participation import secret_order
 from quietbit.privacy.guarantee import Guarantee, Trust, Unit
 from quietbit.privacy.ledger import Ledger
-from quietbit.privacy.observers import Observers
+from quietbit.privacy.observers import GuaranteePair
 
 __all__ = ["Crowds", "rounded_down"]
 
@@ -49,7 +49,7 @@ class Crowds:
     def cohort(self, nodes: Iterable[int], size: int) -> list[int]:
         """Whom to ask next: nobody twice in an epoch; where too few are left of one, the next begins with ``nodes``."""
         require(self.secret, "secret", self.secret, "True to choose nodes")
-        size = whole_number(size, "number of nodes to ask", 0)
+        size = check_int(size, "number of nodes to ask", 0)
         if size and len(self._left) < size:
             known = sorted(set(nodes))
             require(len(known) >= size, "number of nodes", len(known), f"at least {size}, which are to be asked")
@@ -60,21 +60,21 @@ class Crowds:
 
     def record(self, arrived: int) -> None:
         """A round is over, and a mean of so many releases is public; none, and nothing is."""
-        arrived = whole_number(arrived, "number of releases", 0)
+        arrived = check_int(arrived, "number of releases", 0)
         if not self.secret:
             self._crowds += [arrived] if arrived else []
         elif self._crowds:
             self._crowds[-1] += arrived
 
-    def observers(self, server: Guarantee, mechanism: Mechanism, releases: int) -> Observers:
+    def observers(self, server: Guarantee, mechanism: Mechanism, releases: int) -> GuaranteePair:
         """Both guarantees, for the client with the most releases; in open order its rounds count as the smallest."""
         if server.trust is not Trust.LOCAL:
             reason = f"shuffling is accounted beside local trust, not {server.trust.value}"
-            return Observers(server, None, reason=reason)
+            return GuaranteePair(server, None, reason=reason)
         known = sorted(crowd for crowd in self._crowds if crowd)
-        counted = known if self.secret else known[: whole_number(releases, "releases", 0)]
+        counted = known if self.secret else known[: check_int(releases, "releases", 0)]
         if not counted:
-            return Observers(server, None, reason="no release has arrived yet")
+            return GuaranteePair(server, None, reason="no release has arrived yet")
         ledger = Ledger(Unit.CLIENT, server.adjacency, Trust.SHUFFLED)
         try:
             for crowd in sorted({rounded_down(crowd) for crowd in counted}):
@@ -82,6 +82,6 @@ class Crowds:
                 ledger = ledger.record(shuffled_privacy(mechanism, server.adjacency, crowd), times)
         except QuietbitError as error:
             reason = str(error).rstrip(".")
-            return Observers(server, None, reason=reason[0].lower() + reason[1:])
+            return GuaranteePair(server, None, reason=reason[0].lower() + reason[1:])
         result = ledger.guarantee(server.delta, adaptive=False)  # one mechanism, fixed before the run
-        return Observers(server, result, counted[0], len(counted), self.secret)
+        return GuaranteePair(server, result, counted[0], len(counted), self.secret)

@@ -26,7 +26,7 @@ from typing import final
 import numpy as np
 
 from quietbit._typing import FloatVector
-from quietbit._validate import finite_real, require, whole_number
+from quietbit.errors import check_int, check_real, require
 from quietbit.privacy.conversion import ROUNDING_MARGIN, round_up
 from quietbit.privacy.curve import PrivacyCurve, PureCurve, split_delta
 from quietbit.privacy.guarantee import Adjacency, Trust, check_delta
@@ -68,7 +68,7 @@ class Price:
         """All releases together, rounded up."""
         rdp, pure, lost = np.zeros(len(ORDERS)), 0.0, 0.0
         for price, times in parts:
-            times = whole_number(times, "times", 0)
+            times = check_int(times, "times", 0)
             if times:
                 rdp = np.nextafter(rdp + np.nextafter(times * price.rdp, math.inf), math.inf)
                 pure = round_up(pure + times * price.pure, 4e-16)
@@ -108,7 +108,7 @@ class Cap:
     def __post_init__(self) -> None:
         """Refuse numbers that are no cap, and split delta."""
         put = object.__setattr__
-        put(self, "epsilon", finite_real(self.epsilon, "epsilon of the cap"))
+        put(self, "epsilon", check_real(self.epsilon, "epsilon of the cap"))
         put(self, "delta", check_delta(self.delta))
         require(isinstance(self.adjacency, Adjacency), "adjacency of the cap", self.adjacency, "an Adjacency")
         known = self.trust in (Trust.LOCAL, Trust.SECURE_AGGREGATION)

@@ -2,7 +2,7 @@
 
 Idea     a run ships the code that trains, so nothing inside that code can be made to keep a promise. The gatekeeper
          runs under the owner's user, outside the bundle. The app hands it an update and gets a release: clipped,
-         priced, noted, randomised and framed by the same code (`release.Kept`) that runs in an app's own process.
+         priced, noted, randomised and framed by the same code (`release.LocalGate`) that runs in an app's own process.
 Symbols  a message on the socket: magic, length of a JSON object (32 bits), length of the bytes after it (64 bits).
 
 What it stops: an app cannot read or reset the ledger, raise a cap, choose its randomness, or learn the secrets of sums,
@@ -36,11 +36,11 @@ from typing import Any, final
 
 import numpy as np
 
-from quietbit._validate import InvalidParameter, QuietbitError, require
+from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.node.ledger import AnsweredBefore
 from quietbit.node.policy import NotAllowed, PolicyError
 from quietbit.node.question import Question
-from quietbit.node.release import BudgetSpent, Keeper, Noted, Unusable, public
+from quietbit.node.release import BudgetSpent, Gate, Noted, Unusable, public
 from quietbit.secagg.plan import ProtocolError
 from quietbit.wire.tree import leaves
 
@@ -63,7 +63,7 @@ class Gatekeeper:
     """Serves one keeper on a socket; `serve` returns when ``stop`` is called."""
 
     def __init__(
-        self, keeper: Keeper, path: str | os.PathLike[str], *, mode: int = 0o600, patience: float = PATIENCE
+        self, keeper: Gate, path: str | os.PathLike[str], *, mode: int = 0o600, patience: float = PATIENCE
     ) -> None:
         """Bind the socket; one that somebody listens on is refused, what a crash left is replaced."""
         self._keeper, self._path, self._patience = keeper, Path(path).expanduser(), patience

@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, final
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.node.gatekeeper import RemoteKeeper
-from quietbit.node.ledger import Books, Change, FileLedger, LedgerError, StateLedger, mark
+from quietbit.node.ledger import Change, FileLedger, LedgerError, LedgerState, StateLedger, mark
 from quietbit.node.messages import RECORD, SUM
 from quietbit.node.policy import Policy, PolicyError, Simulation
-from quietbit.node.release import Keeper, Kept
+from quietbit.node.release import Gate, LocalGate
 from quietbit.node.vault import Vault, key_file, simulation_key
 
 __all__ = ["keeper_for"]
@@ -36,7 +36,7 @@ MakeRecord = Callable[[dict[str, Any]], Any]
 
 def keeper_for(
     node_config: Mapping[str, Any], state: MutableMapping[str, Any], make: MakeRecord, simulation: Simulation | None
-) -> Keeper:
+) -> Gate:
     """The node's keeper; ``make`` builds a record of the state. Refused where there is none."""
     own = [key for key in node_config if key.lower().startswith("quietbit")]
     for key in own:
@@ -52,14 +52,14 @@ def keeper_for(
     if POLICY in node_config:
         policy = Policy.load(node_config[POLICY])
         secrets = Vault(sealed, lambda: key_file(f"{policy.ledger}.key"))
-        return Kept(policy, _Watched(FileLedger(policy.ledger, policy.counter), values), secrets)
+        return LocalGate(policy, _Watched(FileLedger(policy.ledger, policy.counter), values), secrets)
     if simulation is None or _in_supernode():
         raise InvalidParameter(
             "This node has no policy, and releases nothing without one: its owner makes it with `quietbit node init` "
             "and names it as quietbit.policy (or quietbit.gatekeeper, with `quietbit node serve`) in Flower's node "
             "config, or in the properties of NVFlare's privacy.json."
         )
-    return Kept(simulation, StateLedger(values), Vault(sealed, simulation_key))
+    return LocalGate(simulation, StateLedger(values), Vault(sealed, simulation_key))
 
 
 def _in_supernode() -> bool:
@@ -129,14 +129,14 @@ class _Watched:
     def __init__(self, ledger: FileLedger, record: _StateRecord) -> None:
         self._ledger, self._record = ledger, record
 
-    def read(self) -> Books:
+    def read(self) -> LedgerState:
         """What it amounts to; refused where it went back."""
         known = {key: self._record[key] for key in ("count", "head") if key in self._record}
         if self._ledger.behind(known):
             raise LedgerError("The ledger is behind what this run has noted in it.")
         return self._ledger.read()
 
-    def update(self, change: Change) -> Books:
+    def update(self, change: Change) -> LedgerState:
         """Add lines, and remember the last."""
         self.read()
         books = self._ledger.update(change)

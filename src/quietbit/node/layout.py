@@ -18,7 +18,7 @@ from typing import Any, final
 import numpy as np
 
 from quietbit._typing import FloatVector
-from quietbit._validate import InvalidParameter, check_parameters, require
+from quietbit.errors import InvalidParameter, check_parameters, require
 from quietbit.node.settings import RunSettings
 
 __all__ = ["Layout", "NotFinite"]

@@ -39,11 +39,11 @@ from typing import Any, Protocol, final
 
 import numpy as np
 
-from quietbit._validate import InvalidParameter, QuietbitError, require, whole_number
+from quietbit.errors import InvalidParameter, QuietbitError, check_int, require
 from quietbit.node.filter import ORDERS, Price
 from quietbit.privacy.guarantee import Adjacency, Trust
 
-__all__ = ["AnsweredBefore", "Books", "Change", "Entry", "FileLedger", "Ledger", "LedgerError", "StateLedger"]
+__all__ = ["AnsweredBefore", "Change", "Entry", "FileLedger", "Ledger", "LedgerError", "LedgerState", "StateLedger"]
 
 FORMAT, VERSION = "quietbit-ledger", 2
 COUNTER = "quietbit-counter"
@@ -67,7 +67,7 @@ class AnsweredBefore(InvalidParameter):
 
 @final
 @dataclass(slots=True, eq=False)
-class Books:
+class LedgerState:
     """What the lines of a ledger amount to."""
 
     identity: str = ""
@@ -158,34 +158,34 @@ class Books:
             if entry["orders"] == len(ORDERS):  # prices at other orders are made anew
                 rdp = [math.inf if value is None else float(value) for value in entry["rdp"]]
                 pure = math.inf if entry["pure"] is None else float(entry["pure"])
-                key = str(entry["mechanism"]), str(entry["adjacency"]), whole_number(entry["honest"], "honest", 0)
+                key = str(entry["mechanism"]), str(entry["adjacency"]), check_int(entry["honest"], "honest", 0)
                 self.prices[key] = Price(np.array(rdp), pure, float(entry["lost"]))
         elif kind == "release":
-            mechanism, honest = str(entry["mechanism"]), whole_number(entry["honest"], "honest", 0)
+            mechanism, honest = str(entry["mechanism"]), check_int(entry["honest"], "honest", 0)
             require(mechanism in self.mechanisms, "mechanism of a release", mechanism, "one that was noted")
-            number, when = whole_number(entry["round"], "round", 1), float(entry["time"])
+            number, when = check_int(entry["round"], "round", 1), float(entry["time"])
             self.counts[mechanism, honest] = self.counts.get((mechanism, honest), 0) + 1
             self.times.append(when)
             self.runs.setdefault(str(entry["run"]), []).append((number, when, mechanism))
         elif kind == "step":
-            place = whole_number(entry["round"], "round", 1), whole_number(entry["step"], "step", 1)
+            place = check_int(entry["round"], "round", 1), check_int(entry["step"], "step", 1)
             self.steps[str(entry["run"])] = place
             self.step_lines += 1
         else:
             raise InvalidParameter(f"kind of the line must be one of this version's, got {kind!r}.")
 
 
-Change = Callable[[Books], Iterable[Entry]]
+Change = Callable[[LedgerState], Iterable[Entry]]
 
 
 class Ledger(Protocol):
     """A ledger that outlives a message."""
 
-    def read(self) -> Books:
+    def read(self) -> LedgerState:
         """What it amounts to."""
         ...
 
-    def update(self, change: Change) -> Books:
+    def update(self, change: Change) -> LedgerState:
         """Add the lines that ``change`` makes of what there is; where it raises, nothing is added."""
         ...
 
@@ -216,7 +216,7 @@ def step_line(run: str, number: int, step: int) -> Entry:
     return {"kind": "step", "run": run, "round": number, "step": step}
 
 
-def check_growth(books: Books) -> None:
+def check_growth(books: LedgerState) -> None:
     """Refuse steps without end: sums that never come to a release would fill the disk."""
     if books.step_lines >= MOST_STEPS * (books.releases + 32):
         raise LedgerError("This node was asked for steps of too many sums that came to nothing.")
@@ -228,7 +228,7 @@ def first_line() -> Entry:
     return {"kind": "ledger", "format": FORMAT, "version": VERSION, **stamp}
 
 
-def _written(books: Books, entries: Iterable[Entry], origin: str) -> bytes:
+def _written(books: LedgerState, entries: Iterable[Entry], origin: str) -> bytes:
     """The entries as lines, taken into the books one after the other."""
     lines = []
     for entry in entries:
@@ -248,16 +248,16 @@ class StateLedger:
         """Hold on to the state; a state without a ledger begins one."""
         self._state = state
 
-    def read(self) -> Books:
+    def read(self) -> LedgerState:
         """What it amounts to."""
-        books, text = Books(), self._state.get("ledger", "")
+        books, text = LedgerState(), self._state.get("ledger", "")
         for line in str(text).encode("ascii").splitlines():
             books.take(line, "The ledger in the state")
         if not text:
             self._state["ledger"] = _written(books, [first_line()], "The ledger in the state").decode("ascii")
         return books
 
-    def update(self, change: Change) -> Books:
+    def update(self, change: Change) -> LedgerState:
         """Add lines."""
         books = self.read()
         added = _written(books, list(change(books)), "The ledger in the state").decode("ascii")
@@ -273,7 +273,7 @@ class FileLedger:
         """Name the files; they are opened when they are used."""
         self._path, self._counter = _absolute(path, "ledger"), _absolute(counter, "counter")
         require(self._path != self._counter, "counter", str(counter), "another file than the ledger")
-        self._books, self._size = Books(), 0
+        self._books, self._size = LedgerState(), 0
         self._guard = threading.RLock()
 
     @classmethod
@@ -291,7 +291,7 @@ class FileLedger:
         except OSError as error:
             raise LedgerError(f"Cannot make the ledger {ledger._path}: {error.strerror}.") from error
         try:
-            books = Books()
+            books = LedgerState()
             _append(handle, _written(books, [first_line()], str(ledger._path)), 0, ledger._path)
         finally:
             os.close(handle)
@@ -299,12 +299,12 @@ class FileLedger:
         ledger._put_counter(books)
         return ledger
 
-    def read(self) -> Books:
+    def read(self) -> LedgerState:
         """What it amounts to; refused where it is not what its counter says, or shorter than it was."""
         with self._guard, self._locked() as handle:
             return self._read(handle)
 
-    def update(self, change: Change) -> Books:
+    def update(self, change: Change) -> LedgerState:
         """Read, change, write and force to disk, the counter too, all under the lock."""
         with self._guard, self._locked() as handle:
             books = self._read(handle)
@@ -313,7 +313,7 @@ class FileLedger:
                 return books
             size, before = self._size, books
             # The books are rebuilt from the file if anything goes wrong from here on.
-            self._books, self._size = Books(), 0
+            self._books, self._size = LedgerState(), 0
             lines = _written(before, entries, str(self._path))
             if size + len(lines) > MOST_BYTES:
                 raise LedgerError(f"The ledger {self._path} would be larger than {MOST_BYTES} bytes.")
@@ -325,10 +325,10 @@ class FileLedger:
     def behind(self, known: Mapping[str, Any]) -> bool:
         """Whether this is not the ledger, or is an earlier state of it, that ``known`` (a `mark`) was taken of."""
         books = self.read()
-        count = whole_number(known.get("count", 0), "count", 0)
+        count = check_int(known.get("count", 0), "count", 0)
         return count > books.count or (count > 0 and books.heads[count - 1].hex() != known.get("head"))
 
-    def _read(self, handle: int) -> Books:
+    def _read(self, handle: int) -> LedgerState:
         size = os.fstat(handle).st_size
         if size > MOST_BYTES:
             raise LedgerError(f"{self._path} is not a ledger: it is larger than {MOST_BYTES} bytes.")
@@ -343,7 +343,7 @@ class FileLedger:
         whole = fresh.rpartition(b"\n")[0]
         if whole or b"\n" in fresh:
             # Lines that cannot be read leave nothing behind that looks read.
-            books, self._books, known = self._books, Books(), self._size
+            books, self._books, known = self._books, LedgerState(), self._size
             self._size = 0
             for line in whole.split(b"\n"):
                 books.take(line, f"The ledger {self._path}")
@@ -351,7 +351,7 @@ class FileLedger:
         self._check_counter(self._books)
         return self._books
 
-    def _check_counter(self, books: Books) -> None:
+    def _check_counter(self, books: LedgerState) -> None:
         handle = _open(self._counter, "counter", os.O_RDONLY)
         try:
             text = os.read(handle, 4096)
@@ -362,7 +362,7 @@ class FileLedger:
         try:
             said = json.loads(text)
             own = said["format"] == COUNTER and said["ledger"] == books.identity
-            count, head = whole_number(said["count"], "count", 1), str(said["head"])
+            count, head = check_int(said["count"], "count", 1), str(said["head"])
         except (ValueError, TypeError, KeyError) as error:
             raise LedgerError(
                 f"{self._counter} is not the counter of a ledger ({type(error).__name__}). {HELP}."
@@ -376,7 +376,7 @@ class FileLedger:
         if books.heads[count - 1].hex() != head:
             raise LedgerError(f"The ledger {self._path} is not the one that its counter has seen. {HELP}.")
 
-    def _put_counter(self, books: Books) -> None:
+    def _put_counter(self, books: LedgerState) -> None:
         said = {"format": COUNTER, "ledger": books.identity, "count": books.count, "head": books.head.hex()}
         data = (json.dumps(said, sort_keys=True) + "\n").encode("ascii")
         beside = self._counter.with_name(self._counter.name + ".new")  # one name: what a crash leaves is used again
@@ -416,7 +416,7 @@ class FileLedger:
             os.close(handle)  # which gives the lock back
 
 
-def mark(books: Books) -> dict[str, Any]:
+def mark(books: LedgerState) -> dict[str, Any]:
     """What to remember of a ledger in order to notice that it went back."""
     return {"count": books.count, "head": books.head.hex()}
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, final
 
-from quietbit._validate import InvalidParameter, InvalidPayload, refuse_payload, require, whole_number
+from quietbit.errors import InvalidParameter, InvalidPayload, check_int, refuse_payload, require
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.pricing import description_of
 from quietbit.node.question import MOST_ROUNDS, Question, SumPart
@@ -52,7 +52,7 @@ class Request:
     @classmethod
     def of(cls, number: int, mechanism: Mechanism) -> Request:
         """What the server asks in round ``number``, from 1 on."""
-        number = whole_number(number, "round", 1, MOST_ROUNDS)
+        number = check_int(number, "round", 1, MOST_ROUNDS)
         return cls(number, mechanism.domain.dimension, description_of(mechanism))
 
     def to_record(self) -> dict[str, int | str]:
@@ -92,8 +92,8 @@ def question_of(
             "The server's message must carry a step of a masked sum, and does not: is its strategy a PrivateStrategy "
             "with quietbit.trust = secure-aggregation?",
         )
-        threshold = whole_number(settings.threshold, "quietbit.threshold", 2)
-        honest = whole_number(settings.min_honest_clients, "quietbit.min-honest-clients", 2)
+        threshold = check_int(settings.threshold, "quietbit.threshold", 2)
+        honest = check_int(settings.min_honest_clients, "quietbit.min-honest-clients", 2)
         near = settings.neighbours, settings.share_threshold
         words = threshold, honest, str(settings.server), *near
         part = SumPart(step["step"], step["clients"], step["number"], *words, step["table"])

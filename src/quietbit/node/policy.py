@@ -40,7 +40,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, final
 
-from quietbit._validate import InvalidParameter, QuietbitError, finite_real, member, require, whole_number
+from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_real, member, require
 from quietbit.kernel.rng import RandomBits, secure_rng
 from quietbit.node.filter import Cap
 from quietbit.privacy.aggregate import MOST_CLIENTS
@@ -151,18 +151,18 @@ class Policy:
     def __post_init__(self) -> None:
         """Refuse numbers and words without a meaning, and sums without their two rules."""
         put = object.__setattr__
-        put(self, "epsilon", finite_real(self.epsilon, "epsilon"))
+        put(self, "epsilon", check_real(self.epsilon, "epsilon"))
         put(self, "delta", check_delta(self.delta))
         put(self, "adjacency", member(Adjacency, self.adjacency, "adjacency"))
         put(self, "mechanisms", _words(self.mechanisms, "mechanisms"))
         require(self.mechanisms, "mechanisms", [], "one name at least")
-        put(self, "largest_clip", finite_real(self.largest_clip, "largest-clip"))
-        put(self, "releases", whole_number(self.releases, "releases", 1, MOST_RELEASES))
-        put(self, "releases_per_day", whole_number(self.releases_per_day, "releases-per-day", 1, MOST_RELEASES))
+        put(self, "largest_clip", check_real(self.largest_clip, "largest-clip"))
+        put(self, "releases", check_int(self.releases, "releases", 1, MOST_RELEASES))
+        put(self, "releases_per_day", check_int(self.releases_per_day, "releases-per-day", 1, MOST_RELEASES))
         for name in ("smallest_clip", "least_epsilon"):
             floor = getattr(self, name)
             none = floor == 0 and not isinstance(floor, bool)
-            put(self, name, 0.0 if none else finite_real(floor, name.replace("_", "-")))
+            put(self, name, 0.0 if none else check_real(floor, name.replace("_", "-")))
         rule = f"at most {self.largest_clip!r}, the largest"
         require(self.smallest_clip <= self.largest_clip, "smallest-clip", self.smallest_clip, rule)
         put(self, "runs", _words(self.runs, "runs"))
@@ -170,20 +170,20 @@ class Policy:
         known = bool(self.trust) and set(self.trust) <= {Trust.LOCAL, Trust.SECURE_AGGREGATION}
         require(known, "trust", [word.value for word in self.trust], "local, secure-aggregation or both")
         put(self, "metrics", _words(self.metrics, "metrics"))
-        put(self, "pricing_seconds", finite_real(self.pricing_seconds, "pricing-seconds"))
+        put(self, "pricing_seconds", check_real(self.pricing_seconds, "pricing-seconds"))
         for name in ("ledger", "counter"):
             path = getattr(self, name)
             fine = isinstance(path, str | os.PathLike) and Path(path).expanduser().is_absolute()
             require(fine, name, path, "the absolute path of a file")
             put(self, name, str(path))
         if self.seed is not None:
-            put(self, "seed", whole_number(self.seed, "seed", 0))
+            put(self, "seed", check_int(self.seed, "seed", 0))
         self._check_sums()
 
     def _check_sums(self) -> None:
         put = object.__setattr__
         named = ("directory", "operator", "own_key")
-        put(self, "most_colluders", whole_number(self.most_colluders, "most-colluders", 0, MOST_CLIENTS))
+        put(self, "most_colluders", check_int(self.most_colluders, "most-colluders", 0, MOST_CLIENTS))
         if Trust.SECURE_AGGREGATION not in self.trust:
             for name in ("min_honest_clients", "local_epsilon", *named):
                 rule = "left out unless trust names secure-aggregation"
@@ -201,8 +201,8 @@ class Policy:
         for name in ("min_honest_clients", "local_epsilon"):
             if getattr(self, name) is None:
                 raise InvalidParameter(f"{name.replace('_', '-')} must be given beside trust = secure-aggregation.")
-        put(self, "min_honest_clients", whole_number(self.min_honest_clients, "min-honest-clients", 2, MOST_CLIENTS))
-        put(self, "local_epsilon", finite_real(self.local_epsilon, "local-epsilon"))
+        put(self, "min_honest_clients", check_int(self.min_honest_clients, "min-honest-clients", 2, MOST_CLIENTS))
+        put(self, "local_epsilon", check_real(self.local_epsilon, "local-epsilon"))
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Policy:
@@ -373,7 +373,7 @@ class Simulation:
     def __post_init__(self) -> None:
         """Refuse what is no seed and no list of names."""
         if self.seed is not None:
-            object.__setattr__(self, "seed", whole_number(self.seed, "seed", 0))
+            object.__setattr__(self, "seed", check_int(self.seed, "seed", 0))
         object.__setattr__(self, "metrics", _words(self.metrics, "metrics"))
 
     def caps(self) -> tuple[Cap, ...]:
@@ -384,7 +384,7 @@ class Simulation:
         """The run's word, or the simulation's own."""
         if trust is not Trust.SECURE_AGGREGATION:
             return 0
-        return whole_number(self.min_honest_clients or honest, "honest clients of the sum", 2)
+        return check_int(self.min_honest_clients or honest, "honest clients of the sum", 2)
 
     def check(self, family: str, clip: float, run: str) -> None:
         """Everything may be asked."""
@@ -424,7 +424,7 @@ def _seeded(seed: int, number: int, client: int | None) -> RandomBits:
     warnings.warn("The randomness is seeded: these releases protect nobody.", SeededRngWarning, 3)
     if client is None:
         raise InvalidParameter("node config must have a partition-id for seeded randomness, and it is missing.")
-    return seeded_client_rng(seed)(number - 1, whole_number(client, "partition-id", 0, 2**CLIENT_BITS - 1))
+    return seeded_client_rng(seed)(number - 1, check_int(client, "partition-id", 0, 2**CLIENT_BITS - 1))
 
 
 def _table(place: Path) -> dict[str, Any]:

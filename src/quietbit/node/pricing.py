@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar, final
 
-from quietbit._validate import InvalidParameter, QuietbitError, require
+from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.mechanism.base import Mechanism, summable
 from quietbit.mechanism.registry import build, describe, family_of, identity_of
 from quietbit.node.filter import Price, price_of
 from quietbit.node.policy import NotAllowed
 from quietbit.privacy.guarantee import Adjacency
 
-__all__ = ["MOST_DESCRIPTION", "Offer", "description_of", "release_price", "within"]
+__all__ = ["MOST_DESCRIPTION", "ProposedMechanism", "description_of", "release_price", "within"]
 
 MOST_DESCRIPTION = 2**18
 Found = TypeVar("Found")
@@ -35,7 +35,7 @@ class _Late(BaseException):
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Offer:
+class ProposedMechanism:
     """A mechanism that a server asks for: built from its description, with its identity (hexadecimal) and family.
 
     Where a clip moves, the mechanisms of all rounds have one price: ``identity`` and ``description`` are then those of
@@ -47,7 +47,7 @@ class Offer:
     family: str
 
     @classmethod
-    def read(cls, text: str) -> Offer:
+    def read(cls, text: str) -> ProposedMechanism:
         """Build it; a description that is too long, or of no mechanism we know, is refused."""
         rule = f"at most {MOST_DESCRIPTION} characters"
         require(isinstance(text, str) and len(text) <= MOST_DESCRIPTION, "description of the mechanism", "more", rule)
@@ -64,7 +64,7 @@ class Offer:
 
 
 def description_of(mechanism: Mechanism) -> str:
-    """One line of JSON that `Offer.read` reads."""
+    """One line of JSON that `ProposedMechanism.read` reads."""
     return json.dumps(describe(mechanism), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -92,10 +92,10 @@ def within(seconds: float, work: Callable[[], Found]) -> Found:
 
 
 @lru_cache(maxsize=16)
-def _offer(text: str) -> Offer:
+def _offer(text: str) -> ProposedMechanism:
     try:
         mechanism = build(json.loads(text))
-        return Offer(mechanism, identity_of(_priced(mechanism)).hex(), family_of(mechanism))
+        return ProposedMechanism(mechanism, identity_of(_priced(mechanism)).hex(), family_of(mechanism))
     except QuietbitError as error:
         raise InvalidParameter(f"The described mechanism is refused: {error}") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError, ArithmeticError) as error:

@@ -29,7 +29,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, final
 
-from quietbit._validate import InvalidParameter, finite_real, member, refuse_payload, require, whole_number
+from quietbit.errors import InvalidParameter, check_int, check_real, member, refuse_payload, require
 from quietbit.kernel.base import MAX_DIMENSION
 from quietbit.node.filter import Cap
 from quietbit.privacy.aggregate import MOST_CLIENTS
@@ -74,10 +74,10 @@ class SumPart:
         require(self.step in known, "step of the sum", self.step, "one of " + ", ".join(known))
         require(isinstance(self.table, bytes), "table of the step", type(self.table).__name__, "bytes")
         put = object.__setattr__
-        put(self, "clients", whole_number(self.clients, "clients of the sum", 2, MOST_CLIENTS))
-        put(self, "number", whole_number(self.number, "number of the client", 1, self.clients))
-        put(self, "threshold", whole_number(self.threshold, "threshold of the sum", 2, MOST_CLIENTS))
-        put(self, "honest", whole_number(self.honest, "honest clients of the sum", 2, self.threshold))
+        put(self, "clients", check_int(self.clients, "clients of the sum", 2, MOST_CLIENTS))
+        put(self, "number", check_int(self.number, "number of the client", 1, self.clients))
+        put(self, "threshold", check_int(self.threshold, "threshold of the sum", 2, MOST_CLIENTS))
+        put(self, "honest", check_int(self.honest, "honest clients of the sum", 2, self.threshold))
 
     @property
     def active(self) -> bool:
@@ -108,16 +108,16 @@ class Question:
     def __post_init__(self) -> None:
         """Refuse values without a meaning."""
         put = object.__setattr__
-        put(self, "run", whole_number(self.run, "run", 0, MOST_ID))
-        put(self, "round", whole_number(self.round, "round", 1, MOST_ROUNDS))
-        put(self, "node", whole_number(self.node, "node", 0, MOST_ID))
-        put(self, "dimension", whole_number(self.dimension, "dimension", 1, MAX_DIMENSION))
+        put(self, "run", check_int(self.run, "run", 0, MOST_ID))
+        put(self, "round", check_int(self.round, "round", 1, MOST_ROUNDS))
+        put(self, "node", check_int(self.node, "node", 0, MOST_ID))
+        put(self, "dimension", check_int(self.dimension, "dimension", 1, MAX_DIMENSION))
         require(isinstance(self.mechanism, str), "description of the mechanism", type(self.mechanism).__name__, "text")
-        put(self, "epsilon", finite_real(self.epsilon, "epsilon of the run"))
+        put(self, "epsilon", check_real(self.epsilon, "epsilon of the run"))
         put(self, "delta", check_delta(self.delta))
         put(self, "adjacency", member(Adjacency, self.adjacency, "adjacency of the run").value)
         if self.client is not None:
-            put(self, "client", whole_number(self.client, "partition-id", 0))
+            put(self, "client", check_int(self.client, "partition-id", 0))
 
     @property
     def trust(self) -> Trust:

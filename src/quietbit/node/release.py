@@ -21,15 +21,15 @@ from typing import Any, Protocol, final
 
 import numpy as np
 
-from quietbit._validate import InvalidParameter, QuietbitError, require
+from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.base import summable
 from quietbit.node.filter import Cap, Price
 from quietbit.node.ledger import (
-    Books,
     Entry,
     Ledger,
     LedgerError,
+    LedgerState,
     check_growth,
     mechanism_line,
     price_line,
@@ -37,13 +37,13 @@ from quietbit.node.ledger import (
     step_line,
 )
 from quietbit.node.policy import DAY, NotAllowed, PolicyError, Rules
-from quietbit.node.pricing import Offer, within
+from quietbit.node.pricing import ProposedMechanism, within
 from quietbit.node.question import CONFIRM, IDENTITY, KEYS, SHARES, STEPS, VECTOR, Framed, Question, sum_rows
 from quietbit.node.sums import SumStep, forget
 from quietbit.privacy.guarantee import Adjacency, Trust
 from quietbit.wire.uplink import Uplink
 
-__all__ = ["BudgetSpent", "Keeper", "Kept", "Noted", "Ticket", "Unusable", "make_release", "public", "spent"]
+__all__ = ["BudgetSpent", "Gate", "LocalGate", "Noted", "Ticket", "Unusable", "make_release", "public", "spent"]
 
 LOGGER = logging.getLogger(__name__)
 Priced = tuple[str, Adjacency, int]
@@ -69,7 +69,7 @@ class Ticket(Protocol):
         ...
 
 
-class Keeper(Protocol):
+class Gate(Protocol):
     """Who holds policy, ledger and keys: in this process, or behind a socket."""
 
     @property
@@ -109,7 +109,7 @@ def make_release(uplink: Uplink, update: Any, rng: RandomBits) -> bytes:
 
 
 @final
-class Kept:
+class LocalGate:
     """A keeper in this process."""
 
     def __init__(self, rules: Rules, ledger: Ledger, secrets: MutableMapping[str, bytes]) -> None:
@@ -153,7 +153,7 @@ class Kept:
             return step.keys()
         place = STEPS.index(part.step) + 1
 
-        def following(books: Books) -> list[Entry]:
+        def following(books: LedgerState) -> list[Entry]:
             check_growth(books)
             books.check_step(run, question.round, place)
             return [step_line(run, question.round, place)]
@@ -169,13 +169,13 @@ class Kept:
         """Leave the sum."""
         forget(self._secrets, run)
 
-    def _offer(self, question: Question) -> tuple[Offer, int]:
+    def _offer(self, question: Question) -> tuple[ProposedMechanism, int]:
         """The mechanism that is asked for, allowed and priced in time, and the k it is priced at."""
         part, rules = question.sum, self._rules
         honest = rules.honest_for(question.trust, part.threshold if part else None, part.honest if part else None)
 
-        def work() -> Offer:
-            offer = Offer.read(question.mechanism)
+        def work() -> ProposedMechanism:
+            offer = ProposedMechanism.read(question.mechanism)
             own = offer.mechanism.domain.dimension
             require(
                 question.dimension == own, "dimension of the question", question.dimension, f"{own}, the mechanism's"
@@ -195,7 +195,7 @@ class Kept:
         """Every cap that must hold, and the least that a release counts under it: the run's and the owner's."""
         return [(question.cap, 0.0), *((cap, self._rules.least_epsilon) for cap in self._rules.caps())]
 
-    def _following(self, books: Books, question: Question, offer: Offer, honest: int) -> list[Entry]:
+    def _following(self, books: LedgerState, question: Question, offer: ProposedMechanism, honest: int) -> list[Entry]:
         """The lines of one more release; refused where a rule or a budget does not allow it."""
         run = str(question.run)
         books.check_round(run, question.round)
@@ -214,7 +214,7 @@ class Kept:
         return [*lines, release_line(offer.identity, honest, run, question.round)]
 
 
-def spent(books: Books, cap: Cap, honest: int, floor: float, prices: dict[Priced, Price]) -> Price:
+def spent(books: LedgerState, cap: Cap, honest: int, floor: float, prices: dict[Priced, Price]) -> Price:
     """What everything in the books costs under a cap, sums at no more than ``honest`` clients (0: as noted).
 
     Prices that the books do not have yet, after a change of the policy, are found and added to ``prices``.
@@ -223,7 +223,7 @@ def spent(books: Books, cap: Cap, honest: int, floor: float, prices: dict[Priced
     for name, own, times in books.views(cap.trust, honest or 2**31):
         price = books.prices.get((name, cap.adjacency.value, own)) or prices.get((name, cap.adjacency, own))
         if price is None:
-            offer = Offer.read(json.dumps(books.mechanisms[name]))
+            offer = ProposedMechanism.read(json.dumps(books.mechanisms[name]))
             if offer.identity != name:
                 raise LedgerError(f"A mechanism of the ledger is not the one it was noted as ({name[:16]}...).")
             price = prices[name, cap.adjacency, own] = offer.price(cap.adjacency, own)

@@ -24,7 +24,7 @@ from quietbit._files import write_json
 from quietbit.node.filter import Cap, Price
 from quietbit.node.settings import RunSettings
 from quietbit.privacy.guarantee import Guarantee, Unit
-from quietbit.privacy.observers import Observers
+from quietbit.privacy.observers import GuaranteePair
 
 __all__ = ["Account", "NodeReport", "Participation", "Report", "RoundReport"]
 
@@ -136,7 +136,7 @@ class Report:
     nodes: tuple[NodeReport, ...]
     guarantee: Guarantee | None
     scores: tuple[Mapping[str, float], ...] = ()
-    observers: Observers | None = None
+    observers: GuaranteePair | None = None
 
     @property
     def uplink(self) -> int:

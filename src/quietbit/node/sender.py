@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 from typing import Any, final
 
-from quietbit._validate import require, whole_number
+from quietbit.errors import check_int, require
 from quietbit.node.filter import Cap
 from quietbit.node.ledger import AnsweredBefore, FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.pricing import description_of
 from quietbit.node.question import MOST_ID, Question
-from quietbit.node.release import Kept, Unusable, spent
+from quietbit.node.release import LocalGate, Unusable, spent
 from quietbit.privacy.guarantee import Guarantee, Trust, Unit
 from quietbit.wire.uplink import Uplink
 
@@ -37,9 +37,9 @@ class PrivateSender:
         require(isinstance(uplink, Uplink), "uplink", type(uplink).__name__, "an Uplink")
         self._uplink = uplink
         self._policy = policy if isinstance(policy, Policy) else Policy.load(policy)
-        self._run = whole_number(run, "run", 0, MOST_ID)
+        self._run = check_int(run, "run", 0, MOST_ID)
         self._ledger = FileLedger(self._policy.ledger, self._policy.counter)
-        self._keeper = Kept(self._policy, self._ledger, {})
+        self._keeper = LocalGate(self._policy, self._ledger, {})
         self._ledger.read()
 
     def send(self, update: Any) -> bytes:

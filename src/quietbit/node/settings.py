@@ -40,7 +40,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, final
 
-from quietbit._validate import InvalidParameter, finite_real, member, require, whole_number
+from quietbit.errors import InvalidParameter, check_int, check_real, member, require
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.filter import Cap, Price
@@ -108,7 +108,7 @@ class RunSettings:
         """Refuse what a `RoundPlan` refuses, and a calibration without a number of releases."""
         put = object.__setattr__
         require(self.mechanism != "none", "quietbit.mechanism", self.mechanism, "a private mechanism")
-        put(self, "epsilon", finite_real(self.epsilon, "quietbit.epsilon"))
+        put(self, "epsilon", check_real(self.epsilon, "quietbit.epsilon"))
         with _in_run_config():
             put(self, "delta", check_delta(self.delta))
         _word([member.value for member in Adjacency], self.adjacency, "quietbit.adjacency")
@@ -117,7 +117,7 @@ class RunSettings:
         calibrated = self.plan(self.epsilon).calibrated
         if self.releases is not None:
             require(calibrated, "quietbit.releases", self.releases, "left out when the strength is given by hand")
-            put(self, "releases", whole_number(self.releases, "quietbit.releases", 1, MOST_RELEASES))
+            put(self, "releases", check_int(self.releases, "quietbit.releases", 1, MOST_RELEASES))
         elif calibrated:
             raise InvalidParameter(
                 "quietbit.releases must be given (how often a client may answer), or the strength by hand as "
@@ -152,14 +152,14 @@ class RunSettings:
         rule = "both given or both left out"
         require(given[0] == given[1], "quietbit.neighbours and quietbit.share-threshold", given, rule)
         if self.neighbours is not None:
-            put(self, "neighbours", whole_number(self.neighbours, "quietbit.neighbours", 2, MOST_CLIENTS))
+            put(self, "neighbours", check_int(self.neighbours, "quietbit.neighbours", 2, MOST_CLIENTS))
             most = self.neighbours + 1
-            put(self, "share_threshold", whole_number(self.share_threshold, "quietbit.share-threshold", 2, most))
-        threshold = whole_number(self.threshold, "quietbit.threshold", 2, MOST_CLIENTS)
+            put(self, "share_threshold", check_int(self.share_threshold, "quietbit.share-threshold", 2, most))
+        threshold = check_int(self.threshold, "quietbit.threshold", 2, MOST_CLIENTS)
         put(self, "threshold", threshold)
         known = threshold if self.min_honest_clients is None else self.min_honest_clients
-        put(self, "min_honest_clients", whole_number(known, "quietbit.min-honest-clients", 2, threshold))
-        put(self, "timeout", finite_real(TIMEOUT if self.timeout is None else self.timeout, "quietbit.timeout"))
+        put(self, "min_honest_clients", check_int(known, "quietbit.min-honest-clients", 2, threshold))
+        put(self, "timeout", check_real(TIMEOUT if self.timeout is None else self.timeout, "quietbit.timeout"))
 
     @classmethod
     def from_run_config(cls, config: Mapping[str, Any]) -> RunSettings:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, MutableMapping
 from typing import Protocol, final
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.mechanism.base import Summable
 from quietbit.node.question import (
     KEYS,

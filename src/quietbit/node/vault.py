@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, final
 
-from quietbit._validate import require_module
+from quietbit.errors import require_module
 from quietbit.node.policy import PolicyError
 from quietbit.secagg.plan import ProtocolError
 

@@ -14,7 +14,7 @@ from typing import Any, final
 import numpy as np
 
 from quietbit._typing import FloatVector
-from quietbit._validate import require
+from quietbit.errors import require
 from quietbit.node.layout import STYPE, Layout
 
 __all__ = ["NamedArray", "differences", "is_tensor", "named"]

@@ -40,13 +40,13 @@ from nvflare.app_common.logging.constants import is_log_streaming_allowed
 from nvflare.private.privacy_manager import Scope
 
 from quietbit._typing import FloatVector
-from quietbit._validate import InvalidParameter, require
+from quietbit.errors import InvalidParameter, require
 from quietbit.node.keeper import keeper_for
 from quietbit.node.layout import Layout
 from quietbit.node.ledger import AnsweredBefore
 from quietbit.node.messages import RECORD, question_of
 from quietbit.node.policy import PolicyError, Simulation
-from quietbit.node.release import Keeper, Noted, Ticket, Unusable, public
+from quietbit.node.release import Gate, Noted, Ticket, Unusable, public
 from quietbit.node.settings import RunSettings
 from quietbit.nvflare.arrays import named
 from quietbit.nvflare.gate import shut
@@ -234,7 +234,7 @@ class PrivateUplink(Filter):  # type: ignore[misc]
         run, node = number_of(fl_ctx.get_job_id()), number_of(name)
         return settings, question_of({RECORD: asked["request"]}, settings, run, node, client)
 
-    def _keeper(self, fl_ctx: FLContext) -> Keeper:
+    def _keeper(self, fl_ctx: FLContext) -> Gate:
         simulated = bool(fl_ctx.get_prop(FLContextKey.SIMULATE_MODE, False))
         if not simulated and is_log_streaming_allowed(fl_ctx):
             raise PolicyError(

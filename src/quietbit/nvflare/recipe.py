@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from quietbit._validate import require
+from quietbit.errors import require
 from quietbit.nvflare.client import PrivateUplink, local_settings
 from quietbit.nvflare.server import PrivateReceiver
 

@@ -36,7 +36,7 @@ from nvflare.app_common.app_constant import AppConstants
 from nvflare.fuel.utils import fobs
 
 from quietbit._typing import FloatVector
-from quietbit._validate import InvalidPayload, refuse_payload, require, whole_number
+from quietbit.errors import InvalidPayload, check_int, refuse_payload, require
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.registry import identity_of
 from quietbit.mechanism.watched import Answers
@@ -193,7 +193,7 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
             dxo = from_shareable(shareable)
             require(dxo.data_kind == DataKind.WEIGHTS, "kind of the task's data", dxo.data_kind, "weights")
             layout = Layout.of(named(dxo.data), self._settings)
-            number = whole_number(shareable.get_header(AppConstants.CURRENT_ROUND), "round of the task", 0) + 1
+            number = check_int(shareable.get_header(AppConstants.CURRENT_ROUND), "round of the task", 0) + 1
             run = self._run(fl_ctx, layout.dimension)
         except Exception as error:
             # NVFlare asks again for ever where a filter of tasks fails.

@@ -15,7 +15,7 @@ from typing import TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._validate import require
+from quietbit.errors import require
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.privacy.ledger import Ledger
 from quietbit.privacy.release import Release

@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 from typing import final
 
-from quietbit._validate import finite_real, require
+from quietbit.errors import check_real, require
 from quietbit.mechanism.family import largest_private
 from quietbit.mechanism.watched import LARGEST_BIT_EPSILON, Answers
 from quietbit.privacy.curve import PureCurve
@@ -42,10 +42,10 @@ class ClipRule:
 
     def __post_init__(self) -> None:
         """Refuse a share that no clip can have for long, and a rate without a meaning."""
-        number = finite_real(self.quantile, "clip_quantile")
+        number = check_real(self.quantile, "clip_quantile")
         require(number < 1, "clip_quantile", self.quantile, "between 0 and 1, both excluded")
         object.__setattr__(self, "quantile", number)
-        object.__setattr__(self, "rate", finite_real(self.rate, "clip_rate", at_most=LARGEST_RATE))
+        object.__setattr__(self, "rate", check_real(self.rate, "clip_rate", at_most=LARGEST_RATE))
 
     def following(self, clip: float, answers: Answers, number: int) -> float:
         """The clip of the round after round ``number``, from 0 on."""
@@ -71,7 +71,7 @@ class MovingClip:
     @classmethod
     def from_start(cls, clip: float, *, quantile: float, rate: float = RATE) -> MovingClip:
         """Where a run begins, and the share of updates that its clip shall leave alone."""
-        start = finite_real(clip, "clip")
+        start = check_real(clip, "clip")
         return cls(ClipRule(quantile, rate), [start], start)
 
     @property

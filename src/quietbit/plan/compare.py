@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-from quietbit._validate import InvalidParameter, QuietbitError, finite_real, member, require, whole_number
+from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_real, member, require
 from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism
@@ -172,8 +172,8 @@ def compare(
     which = None if trust is None else member(Trust, trust, "trust")
     known = [way.value for way in WAYS]
     require(which is None or which in WAYS, "trust", trust, "one of " + ", ".join(known))
-    many = whole_number(cohort, "cohort", 1)
-    crowd = whole_number(many if clients is None else clients, "clients", 1)
+    many = check_int(cohort, "cohort", 1)
+    crowd = check_int(many if clients is None else clients, "clients", 1)
     require(crowd >= many, "clients", crowd, f"at least {many}, the cohort")
     times, often = _schedule(rounds, releases, crowd, many)
     target = Target(epsilon, delta, adjacency, often)  # type: ignore[arg-type]
@@ -319,7 +319,7 @@ def _ball(model: Any, clip: float | None, norm: Norm | str | None) -> Ball:
             require(value is None, name, value, "left out beside a Ball, which has one")
         return model
     which = Norm.L2 if norm is None else member(Norm, norm, "norm")
-    return Ball(which, 1.0 if clip is None else finite_real(clip, "clip"), dimension_of(model))
+    return Ball(which, 1.0 if clip is None else check_real(clip, "clip"), dimension_of(model))
 
 
 def _schedule(rounds: int | None, releases: int | None, clients: int, cohort: int) -> tuple[int, int]:
@@ -327,9 +327,9 @@ def _schedule(rounds: int | None, releases: int | None, clients: int, cohort: in
     if (rounds is None) == (releases is None):
         raise InvalidParameter("rounds or releases must be given, and not both: each follows from the other.")
     if rounds is not None:
-        times = whole_number(rounds, "rounds", 1)
+        times = check_int(rounds, "rounds", 1)
         return times, -(-times * cohort // clients)
-    often = whole_number(releases, "releases", 1)
+    often = check_int(releases, "releases", 1)
     return max(1, clients * often // cohort), often
 
 

@@ -9,30 +9,30 @@ Source   docs/theory/shuffling.md. An epoch that was not finished is a part of o
 
 from __future__ import annotations
 
-from quietbit._validate import QuietbitError
+from quietbit.errors import QuietbitError
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.shuffled import shuffled_privacy
 from quietbit.plan.account import Account
 from quietbit.plan.plan import RoundPlan
 from quietbit.privacy.guarantee import Trust, Unit
-from quietbit.privacy.observers import Observers
+from quietbit.privacy.observers import GuaranteePair
 
 __all__ = ["observers"]
 
 
-def observers(plan: RoundPlan, mechanism: Mechanism, account: Account) -> Observers:
+def observers(plan: RoundPlan, mechanism: Mechanism, account: Account) -> GuaranteePair:
     """Both guarantees of a run that every client of the account takes part in as planned, nobody dropping out."""
     server = account.worst(plan.delta)
     if plan.trust is not Trust.LOCAL:
-        return Observers(server, None, reason=f"shuffling is accounted beside local trust, not {plan.trust.value}")
+        return GuaranteePair(server, None, reason=f"shuffling is accounted beside local trust, not {plan.trust.value}")
     if plan.unit is Unit.SAMPLE:
-        return Observers(server, None, reason="shuffling is accounted for clients, not for single samples")
+        return GuaranteePair(server, None, reason="shuffling is accounted for clients, not for single samples")
     secret = plan.participation == "secret-order"
     crowd, shuffles = int(account.counts.size) if secret else plan.cohort, int(account.counts.max())
     try:
         release = shuffled_privacy(mechanism, plan.adjacency, crowd)
     except QuietbitError as error:
         reason = str(error).rstrip(".")
-        return Observers(server, None, reason=reason[0].lower() + reason[1:])
+        return GuaranteePair(server, None, reason=reason[0].lower() + reason[1:])
     result = release.repeat(shuffles).guarantee(plan.delta)
-    return Observers(server, result, crowd, shuffles, secret)
+    return GuaranteePair(server, result, crowd, shuffles, secret)

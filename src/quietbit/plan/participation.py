@@ -20,7 +20,7 @@ from typing import Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._validate import require, whole_number
+from quietbit.errors import check_int, require
 
 __all__ = [
     "EachOnce",
@@ -154,7 +154,7 @@ def participation(kind: str, clients: int, size: int, seed: int) -> Participatio
 def releases_per_client(schedule: Participation, rounds: int) -> NDArray[np.int64]:
     """How often each client is charged with a release in the first ``rounds`` rounds."""
     counts = np.zeros(schedule.clients, dtype=np.int64)
-    for number in range(whole_number(rounds, "rounds", 0)):
+    for number in range(check_int(rounds, "rounds", 0)):
         counts[schedule.charged(number)] += 1
     return counts
 
@@ -167,7 +167,7 @@ def _order(clients: int, seed: int, epoch: int) -> Clients:
 
 
 def _check(clients: int, size: int, seed: int) -> None:
-    count = whole_number(clients, "number of clients", 1)
-    cohort = whole_number(size, "cohort", 1)
+    count = check_int(clients, "number of clients", 1)
+    cohort = check_int(size, "cohort", 1)
     require(cohort <= count, "cohort", cohort, f"at most {count}, the number of clients")
-    whole_number(seed, "seed", 0)
+    check_int(seed, "seed", 0)

@@ -22,8 +22,8 @@ from typing import Any, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._validate import InvalidParameter, finite_real, member, require, whole_number
 from quietbit.design.binomial import MOST_BINOMIAL_BITS, binomial_design
+from quietbit.errors import InvalidParameter, check_int, check_real, member, require
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism, summable
 from quietbit.mechanism.calibrate import AUTO, calibrate
@@ -113,14 +113,14 @@ class RoundPlan:
         put(self, "trust", member(Trust, self.trust, "trust"))
         require(self.rng in RNGS, "rng", self.rng, "one of " + ", ".join(RNGS))
         require(self.participation in KINDS, "participation", self.participation, "one of " + ", ".join(KINDS))
-        put(self, "cohort", whole_number(self.cohort, "cohort", 1))
-        put(self, "seed", whole_number(self.seed, "seed", 0))
+        put(self, "cohort", check_int(self.cohort, "cohort", 1))
+        put(self, "seed", check_int(self.seed, "seed", 0))
         put(self, "delta", check_delta(self.delta))
-        finite_real(self.clip, "clip")
+        check_real(self.clip, "clip")
         if self.epsilon is not None:
-            put(self, "epsilon", finite_real(self.epsilon, "epsilon"))
+            put(self, "epsilon", check_real(self.epsilon, "epsilon"))
         if self.releases is not None:
-            put(self, "releases", whole_number(self.releases, "releases", 1, MAX_RELEASES))
+            put(self, "releases", check_int(self.releases, "releases", 1, MAX_RELEASES))
         self._check_mechanism()
         self._check_trust()
         self._check_clip()
@@ -147,7 +147,7 @@ class RoundPlan:
             if value is not None:
                 rule = f"left out for {self.mechanism}, whose strength is its {chosen.strength}"
                 require(name == chosen.strength, name, value, rule)
-                object.__setattr__(self, name, finite_real(value, name))
+                object.__setattr__(self, name, check_real(value, name))
         if self.calibrated and self.epsilon is None:
             raise InvalidParameter(
                 f"{chosen.strength} must be given for {self.mechanism}, or a budget epsilon to find it for."
@@ -180,10 +180,10 @@ class RoundPlan:
         require(self.unit is Unit.CLIENT, "unit", self.unit.value, f"client under {self.trust.value} trust")
         if not secure:
             return
-        whole_number(self.cohort, "cohort", 2, MOST_CLIENTS)
+        check_int(self.cohort, "cohort", 2, MOST_CLIENTS)
         known = self.cohort if count is None else count
-        object.__setattr__(self, "min_honest_clients", whole_number(known, "min_honest_clients", 2, self.cohort))
-        width = whole_number(self.bits or 1, "bits", 1, MOST_BINOMIAL_BITS)
+        object.__setattr__(self, "min_honest_clients", check_int(known, "min_honest_clients", 2, self.cohort))
+        width = check_int(self.bits or 1, "bits", 1, MOST_BINOMIAL_BITS)
         even = width == 1 or self.levels in (None, 2)
         require(even, "levels", self.levels, "left out for sums of codes of several bits")
         free = not self.calibrated or (self.beta in (None, 1.0) and not self.clamp)

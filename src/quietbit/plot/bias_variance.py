@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from quietbit._validate import require
 from quietbit.design.table import Design
+from quietbit.errors import require
 from quietbit.plot.figure import INK, LOOKS, Axes, Figure, blank_figure, plain_axes, shared_legend, unit_ticks
 from quietbit.plot.moments import dithered_moments, interpolated_moments, laplace_moments
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from quietbit._validate import require, require_module
 from quietbit.design.table import Design
+from quietbit.errors import require, require_module
 from quietbit.plot.figure import INK, LOOKS, PAPER, Axes, Figure, blank_figure, plain_axes, shared_legend, unit_ticks
 from quietbit.plot.moments import dithered_moments, interpolated_moments
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from quietbit._files import write_whole
-from quietbit._validate import require, require_module
+from quietbit.errors import require, require_module
 from quietbit.plot.palette import MECHANISMS
 
 __all__ = [

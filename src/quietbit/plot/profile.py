@@ -12,8 +12,8 @@ from decimal import ROUND_CEILING, Context, Decimal
 import numpy as np
 
 from quietbit._typing import FloatVector
-from quietbit._validate import require, whole_number
 from quietbit.design.profile import Profile
+from quietbit.errors import check_int, require
 from quietbit.plot.figure import INK, PAPER, Axes, Figure, blank_figure, plain_axes
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.profile import ProfileCertificate, certify_profile
@@ -29,7 +29,7 @@ BASE, SENT, LOSS, LIMIT = "#9aa0ad", "#2f6fde", "#12805c", "#c2410c"
 def plot_profile(profile: Profile, adjacency: Adjacency, releases: int = 1, delta: float = 0.0) -> Figure:
     """The profile beside the distribution of its privacy loss, for one release and for all together."""
     require(isinstance(profile, Profile), "profile", profile, "a Profile")
-    releases = whole_number(releases, "releases", 1)
+    releases = check_int(releases, "releases", 1)
     certificate = certify_profile(profile, adjacency, releases, delta)
     figure = blank_figure(11.5, 4.6)
     grid = figure.add_gridspec(1, 3, width_ratios=(1.0, 1.0, 1.1))

@@ -41,7 +41,7 @@ from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit, sensit
 from quietbit.privacy.interpolated import interpolated_l1_curve, interpolated_l2_curve
 from quietbit.privacy.ledger import Ledger
 from quietbit.privacy.loss import LossDistribution
-from quietbit.privacy.observers import Observers
+from quietbit.privacy.observers import GuaranteePair
 from quietbit.privacy.release import Release
 from quietbit.privacy.renyi import RenyiConstant, fisher_information, fisher_supremum_upper, kappa_upper
 from quietbit.privacy.shuffle import BlanketPair, ShuffledCurve, clones, shuffled_curve, through_zero
@@ -57,10 +57,10 @@ __all__ = [
     "GaussianCurve",
     "GaussianPairCurve",
     "Guarantee",
+    "GuaranteePair",
     "Ledger",
     "LinearCurve",
     "LossDistribution",
-    "Observers",
     "PrivacyCurve",
     "PureCurve",
     "Release",

@@ -26,11 +26,11 @@ from typing import final
 import numpy as np
 
 from quietbit._typing import FloatMatrix, FloatVector
-from quietbit._validate import InvalidParameter, finite_real, require, whole_number
 from quietbit.design.binomial import binomial_deviation_upper, is_evenly_spaced
 from quietbit.design.solve import solve_anew
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
+from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.curve import FunctionCurve, PrivacyCurve
 from quietbit.privacy.divergence import CENTRE, Segments, check_range
@@ -71,7 +71,7 @@ class AggregateConstant:
         bits = design.spec.output_bits
         require(bits == 1, "output bits of the design", bits, "1 here (binomial designs: aggregate_codes_curve)")
         require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
-        self._clients = whole_number(clients, "clients", 2, MOST_CLIENTS)
+        self._clients = check_int(clients, "clients", 2, MOST_CLIENTS)
         low, high = check_range(low, high)
         inside = adjacency is Adjacency.REPLACE_ONE or low <= CENTRE <= high
         require(inside, "input range", (low, high), "around 1/2 for zero-out adjacency")
@@ -108,7 +108,7 @@ class AggregateConstant:
 
     def upper(self, alpha: float) -> float:
         """kappa_alpha from above: never more than one client's alone, alpha slope^2 / 8."""
-        alpha = finite_real(alpha, "alpha", above=1.0)
+        alpha = check_real(alpha, "alpha", above=1.0)
         if alpha not in self._known:
             alone = alpha * self._slope**2 / 8
             found = alone
@@ -121,7 +121,7 @@ class AggregateConstant:
 
     def chord_upper(self, alpha: float) -> float:
         """kappa_alpha from above, from `upper` at a fixed ladder of orders: (alpha - 1) kappa_alpha is convex."""
-        alpha = finite_real(alpha, "alpha", above=1.0)
+        alpha = check_real(alpha, "alpha", above=1.0)
         if alpha <= 1 + _LEAST_STEP:
             return self.upper(1 + _LEAST_STEP)
         step = math.floor(math.log2(alpha - 1) * _KNOTS_PER_DOUBLING)
@@ -221,7 +221,7 @@ def aggregate_curve(
     ``alone`` is the curve of the protected client's own release, of which the sum is post-processing: where it is
     smaller, and at delta = 0, it stands.
     """
-    distance = finite_real(distance, "distance")
+    distance = check_real(distance, "distance")
     # Rounded outwards, so that ranges which differ in their last bits share their work.
     low, high = math.floor(low * GRAIN) / GRAIN, math.ceil(high * GRAIN) / GRAIN
     constant = _constant(design, low, high, clients, adjacency)
@@ -288,8 +288,8 @@ def aggregate_codes_curve(
     The protected client's own deviation from a binomial law, `codes_deviation_upper` per coordinate, is left to the
     caller, who adds it to the sampler's slack.
     """
-    distance = finite_real(distance, "distance")
-    count = whole_number(clients, "clients", 2, MOST_CLIENTS)
+    distance = check_real(distance, "distance")
+    count = check_int(clients, "clients", 2, MOST_CLIENTS)
     low, high = math.floor(low * GRAIN) / GRAIN, math.ceil(high * GRAIN) / GRAIN
     deviation = codes_deviation_upper(design, low, high)
     bits = design.spec.outputs - 1

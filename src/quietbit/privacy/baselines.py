@@ -34,8 +34,8 @@ from typing import final
 import numpy as np
 
 from quietbit._typing import FloatMatrix, FloatVector
-from quietbit._validate import finite_real, require
 from quietbit.design.table import Design
+from quietbit.errors import check_real, require
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.curve import FunctionCurve, PureCurve
 from quietbit.privacy.divergence import CENTRE
@@ -77,7 +77,7 @@ def reference_row(design: Design) -> FloatVector:
 
 def _checked(radius: float, adjacency: Adjacency) -> tuple[float, float]:
     require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
-    return finite_real(radius, "radius"), 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
+    return check_real(radius, "radius"), 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
 
 
 def _levels(design: Design) -> FloatVector:
@@ -131,10 +131,10 @@ def _renyi(left: FloatMatrix, right: FloatMatrix, alpha: float) -> FloatMatrix:
 
 def skellam_curve(l1_sensitivity: float, l2_sensitivity: float, variance: float) -> FunctionCurve:
     """The curve of one release; sensitivities are those of the rounded integer vectors, for one adjacency."""
-    l1 = finite_real(l1_sensitivity, "l1_sensitivity")
-    l2 = finite_real(l2_sensitivity, "l2_sensitivity")
+    l1 = check_real(l1_sensitivity, "l1_sensitivity")
+    l2 = check_real(l2_sensitivity, "l2_sensitivity")
     require(l2 <= l1 * (1 + 1e-9), "l2_sensitivity", l2, f"at most the L1 sensitivity {l1:g}")
-    return FunctionCurve(_Bound(l1, l2, finite_real(variance, "variance")), f"Skellam, variance {variance:g}")
+    return FunctionCurve(_Bound(l1, l2, check_real(variance, "variance")), f"Skellam, variance {variance:g}")
 
 
 def skellam_rdp_upper(alpha: float, l1_sensitivity: float, l2_sensitivity: float, variance: float) -> float:

@@ -20,8 +20,8 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from quietbit._validate import finite_real, require
 from quietbit.design.table import Design
+from quietbit.errors import check_real, require
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.curve import GaussianPairCurve
 from quietbit.privacy.divergence import Segments, check_range
@@ -73,7 +73,7 @@ def dominated_l2_curve(design: Design, distance: float, largest: float, low: flo
     """
     one_bit, levels = design.spec.output_bits == 1, design.spec.input_levels
     require(one_bit or levels == 2, "input_levels", levels, "2 where codes have more than one bit")
-    distance, largest = finite_real(distance, "distance"), finite_real(largest, "largest")
+    distance, largest = check_real(distance, "distance"), check_real(largest, "largest")
     low, high = check_range(low, high)
     steepest = _steepest_upper(design, low, high)
     reach = round_up(steepest * distance, _ROUNDING)

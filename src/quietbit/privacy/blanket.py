@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from quietbit._typing import FloatVector
-from quietbit._validate import require, whole_number
+from quietbit.errors import check_int, require
 
 __all__ = ["MOST_CROWD", "Blanket"]
 
@@ -82,7 +82,7 @@ class Blanket:
 
     def delta_upper(self, crowd: int, epsilon: float) -> float:
         """An upper bound on delta at ``epsilon``, a number of at least 0, for one release among ``crowd``."""
-        crowd = whole_number(crowd, "crowd", 1, MOST_CROWD)
+        crowd = check_int(crowd, "crowd", 1, MOST_CROWD)
         require(0 <= epsilon < math.inf, "epsilon", epsilon, "a finite number of at least 0")
         inner, short = max(0.0, epsilon - 2 * self.slack), max(0.0, 2 * self.slack - epsilon)
         growth = math.exp(min(inner, 700.0)) * (1 - 4 * _UNIT)

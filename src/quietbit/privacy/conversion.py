@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from quietbit._validate import require
+from quietbit.errors import require
 from quietbit.privacy.guarantee import check_delta
 
 __all__ = ["ROUNDING_MARGIN", "epsilon_from_linear", "epsilon_from_rdp", "round_up"]

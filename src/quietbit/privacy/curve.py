@@ -28,7 +28,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Protocol, TypeAlias, final, runtime_checkable
 
-from quietbit._validate import finite_real, require, whole_number
+from quietbit.errors import check_int, check_real, require
 from quietbit.privacy.conversion import epsilon_from_linear, epsilon_from_rdp, round_up
 from quietbit.privacy.gaussian import gaussian_epsilon_upper
 from quietbit.privacy.guarantee import check_delta
@@ -483,8 +483,8 @@ def sampling_slack_upper(dimension: int, smallest_probability: float, error: flo
     |p~ - p| <= error gives p/p~ <= 1/(1 - error/p), the larger of the two factors. Refused when a symbol's
     probability is not above the error: the sampler could then miss it altogether.
     """
-    dimension = whole_number(dimension, "dimension", 1)
-    smallest = finite_real(smallest_probability, "smallest_probability", at_most=1.0)
+    dimension = check_int(dimension, "dimension", 1)
+    smallest = check_real(smallest_probability, "smallest_probability", at_most=1.0)
     rule = f"above {error:.3g}, what the sampler resolves (a smaller epsilon of the design or beta makes it so)"
     require(0 <= error < smallest, "smallest probability of a symbol", smallest, rule)
     return round_up(-dimension * math.log1p(-error / smallest))
@@ -495,7 +495,7 @@ def _flat(
 ) -> Iterable[tuple[PrivacyCurve, int, float]]:
     """Every curve inside, its times, and by how much slack around it may enlarge its lost mass."""
     for curve, times in releases:
-        times = whole_number(times, "times", 0)
+        times = check_int(times, "times", 0)
         require(isinstance(curve, PrivacyCurve), "curve", curve, "a PrivacyCurve")
         require(
             not hasattr(curve, "adjacency"), "curve", curve, "a curve without words: releases compose by themselves"
@@ -551,7 +551,7 @@ def _exact_sum_up(terms: Iterable[tuple[float, int]]) -> float:
 
 
 def _not_negative(value: float, name: str) -> float:
-    return 0.0 if not isinstance(value, bool | str) and value == 0 else finite_real(value, name)
+    return 0.0 if not isinstance(value, bool | str) and value == 0 else check_real(value, name)
 
 
 def _order(alpha: float) -> None:

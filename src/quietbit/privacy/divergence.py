@@ -40,8 +40,8 @@ from typing import TypeAlias, final
 import numpy as np
 
 from quietbit._typing import FloatMatrix, FloatVector
-from quietbit._validate import require
 from quietbit.design.table import Design
+from quietbit.errors import require
 
 __all__ = [
     "CENTRE",

@@ -18,7 +18,7 @@ from typing import final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from quietbit._validate import require
+from quietbit.errors import require
 from quietbit.privacy.conversion import epsilon_from_rdp
 from quietbit.privacy.curve import LossPair, PrivacyCurve, loss_epsilon_upper, total
 from quietbit.privacy.guarantee import check_delta

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from quietbit._validate import require, require_module
+from quietbit.errors import require, require_module
 from quietbit.privacy.curve import (
     ComposedCurve,
     GaussianCurve,

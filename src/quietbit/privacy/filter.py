@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from quietbit._validate import require
+from quietbit.errors import require
 from quietbit.privacy.conversion import ROUNDING_MARGIN
 from quietbit.privacy.curve import DominatedCurve, PrivacyCurve, split_delta
 from quietbit.privacy.gaussian import gaussian_epsilon_upper

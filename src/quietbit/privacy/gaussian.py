@@ -15,8 +15,8 @@ import math
 import numpy as np
 from scipy.special import erfcx, log_ndtr
 
-from quietbit._search import nearest_that_holds
-from quietbit._validate import require
+from quietbit._search import bisect
+from quietbit.errors import require
 from quietbit.privacy.guarantee import check_delta
 
 __all__ = ["gaussian_epsilon_upper", "gaussian_log_delta"]
@@ -63,4 +63,4 @@ def gaussian_epsilon_upper(slope: float, delta: float) -> float:
         return 0.0
     # delta(epsilon) <= Phi(mu/2 - epsilon/mu) <= exp(-t^2/2): a certain upper end.
     high = mu * (mu / 2 + math.sqrt(-2 * target) + 1)
-    return nearest_that_holds(lambda epsilon: gaussian_log_delta(epsilon, mu) <= target, high, 0.0, relative=1e-13)
+    return bisect(lambda epsilon: gaussian_log_delta(epsilon, mu) <= target, high, 0.0, relative=1e-13)

@@ -14,7 +14,7 @@ from decimal import ROUND_CEILING, Context, Decimal
 from enum import Enum
 from typing import final
 
-from quietbit._validate import finite_real, require
+from quietbit.errors import check_real, require
 
 __all__ = ["Adjacency", "Guarantee", "Trust", "Unit", "check_delta", "sensitivity"]
 
@@ -119,5 +119,5 @@ def sensitivity(adjacency: Adjacency, beta: float) -> float:
     [0, 1] is a contraction that fixes the centre, so both hold for the clamped variant too.
     """
     require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
-    beta = finite_real(beta, "beta")
+    beta = check_real(beta, "beta")
     return beta / 2 if adjacency is Adjacency.ZERO_OUT else beta

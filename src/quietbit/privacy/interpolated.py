@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import final
 
-from quietbit._validate import finite_real
 from quietbit.design.table import Design
+from quietbit.errors import check_real
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.curve import FunctionCurve, LinearCurve, PureCurve
 from quietbit.privacy.divergence import lipschitz_upper, through_centre_constant_upper, zero_out_constant_upper
@@ -42,7 +42,7 @@ def interpolated_l1_curve(
     account says about the same inputs (an L1 distance bounds the L2 one): the same epsilon at delta = 0, and
     often a much smaller one at delta > 0 after many releases.
     """
-    distance = finite_real(distance, "distance")
+    distance = check_real(distance, "distance")
     replace_one = through_centre_constant_upper if in_ball else lipschitz_upper
     constant = zero_out_constant_upper if adjacency is Adjacency.ZERO_OUT else replace_one
     pure = PureCurve(round_up(constant(design, low, high) * distance, 1e-15))
@@ -59,7 +59,7 @@ def interpolated_l2_curve(
 
     More levels give kappa_alpha distance^2. Two levels need no range: M is the supremum over all real x.
     """
-    distance = finite_real(distance, "distance")
+    distance = check_real(distance, "distance")
     if design.spec.input_levels == 2:
         return LinearCurve(round_up(_two_levels(design) * distance * distance / 2, 1e-15))
     constant = _more_levels(design, float(low), float(high), adjacency)

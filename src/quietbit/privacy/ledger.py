@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import final
 
-from quietbit._validate import require, whole_number
+from quietbit.errors import check_int, require
 from quietbit.privacy.curve import PrivacyCurve, total
 from quietbit.privacy.filter import ORDERS, filter_epsilon_upper
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
@@ -49,7 +49,7 @@ class Ledger:
         A release under other words is converted where its account covers them (`Release.under`), else refused; so is a
         bare curve, which does not say what it bounds.
         """
-        times = whole_number(times, "times", 0)
+        times = check_int(times, "times", 0)
         require(isinstance(release, Release), "release", release, "a Release: a curve with adjacency, unit and trust")
         require(
             release.unit is self.unit, "unit of the release", release.unit.value, f"{self.unit.value}, the ledger's"

@@ -41,7 +41,7 @@ from scipy import fft
 from scipy.special import ndtr
 
 from quietbit._typing import FloatVector
-from quietbit._validate import finite_real, require, whole_number
+from quietbit.errors import check_int, check_real, require
 from quietbit.privacy.guarantee import check_delta
 
 __all__ = ["LossDistribution"]
@@ -161,18 +161,18 @@ class LossDistribution:
         """Randomised response, which dominates every epsilon-DP release (Kairouz, Oh, Viswanath 2015)."""
         if epsilon == 0:
             return cls()
-        epsilon = finite_real(epsilon, "epsilon", at_most=700.0)
+        epsilon = check_real(epsilon, "epsilon", at_most=700.0)
         masses = np.array([1 / (1 + math.exp(epsilon)), 1 / (1 + math.exp(-epsilon))]) * (1 + 8 * _UNIT)
         return cls(((_atoms(np.array([-epsilon, epsilon]), masses, 0.0, None), 1),))
 
     @classmethod
     def gaussian(cls, mu: float) -> LossDistribution:
         """N(mu, 1) against N(0, 1): ``mu`` is the sensitivity in standard deviations."""
-        return cls() if mu == 0 else cls((), math.nextafter(finite_real(mu, "mu", at_most=1e6) ** 2, math.inf))
+        return cls() if mu == 0 else cls((), math.nextafter(check_real(mu, "mu", at_most=1e6) ** 2, math.inf))
 
     def repeat(self, times: int) -> LossDistribution:
         """``times`` independent releases."""
-        times = whole_number(times, "times", 0)
+        times = check_int(times, "times", 0)
         return _joined([(self, times)])
 
     def compose(self, other: LossDistribution) -> LossDistribution:
@@ -307,7 +307,7 @@ def _masses(values: ArrayLike, name: str) -> FloatVector:
 def _atoms(losses: FloatVector, masses: FloatVector, infinite: float, step: float | None) -> _Atoms:
     """Atoms in the order of their losses, on a grid where a step is given."""
     if step is not None:
-        width = 2.0 ** math.floor(math.log2(finite_real(step, "step", at_most=1.0)))
+        width = 2.0 ** math.floor(math.log2(check_real(step, "step", at_most=1.0)))
         scattered, spread = _on_grid(losses, masses, width)
         places, where = np.unique(scattered, return_inverse=True)
         count = int(np.bincount(where).max(initial=1))

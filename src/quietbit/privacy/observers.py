@@ -12,15 +12,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from quietbit._validate import require, whole_number
+from quietbit.errors import check_int, require
 from quietbit.privacy.guarantee import Guarantee, Trust
 
-__all__ = ["Observers"]
+__all__ = ["GuaranteePair"]
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Observers:
+class GuaranteePair:
     """``server``: what holds against the server; ``result``: against those who see the result alone, or None.
 
     Where there is no second guarantee ``reason`` says why. ``secret_order`` says among whom a release is hidden: all
@@ -41,7 +41,7 @@ class Observers:
         shuffled = self.server.trust is Trust.SHUFFLED
         require(not shuffled, "trust of the server's guarantee", self.server.trust.value, "one that holds against it")
         for name in ("crowd", "shuffles"):
-            object.__setattr__(self, name, whole_number(getattr(self, name), name, 0))
+            object.__setattr__(self, name, check_int(getattr(self, name), name, 0))
         if self.result is None:
             require(bool(self.reason), "reason", self.reason, "given where there is no second guarantee")
             return

@@ -15,9 +15,9 @@ from typing import final
 import numpy as np
 
 from quietbit._typing import FloatVector
-from quietbit._validate import require, whole_number
 from quietbit.design.normal import cell_masses
 from quietbit.design.profile import Profile
+from quietbit.errors import check_int, require
 from quietbit.privacy.blanket import Blanket
 from quietbit.privacy.dominating import DominatingCurve
 from quietbit.privacy.guarantee import Adjacency, check_delta
@@ -70,7 +70,7 @@ def certify_profile(
     profile: Profile, adjacency: Adjacency, releases: int = 1, delta: float = 0.0, blur: float = BLUR
 ) -> ProfileCertificate:
     """Measure a profile from its stored numbers: privacy of ``releases`` releases at ``delta``, and its error."""
-    releases, delta = whole_number(releases, "releases", 1), check_delta(delta)
+    releases, delta = check_int(releases, "releases", 1), check_delta(delta)
     composed = [loss.repeat(releases) for loss in profile_losses(profile, adjacency, blur)]
     gain = profile.gain_lower
     return ProfileCertificate(

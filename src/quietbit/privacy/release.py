@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import final
 
-from quietbit._validate import require, whole_number
+from quietbit.errors import check_int, require
 from quietbit.privacy.curve import DominatedCurve, LossPair, PrivacyCurve, total
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
 
@@ -60,7 +60,7 @@ class Release:
         if self.unit is Unit.SAMPLE:
             rule = "the number of the client's samples for unit sample, whose cost is not that of the client's update"
             require(self.samples is not None, "samples", self.samples, rule)
-            object.__setattr__(self, "samples", whole_number(self.samples, "samples", 1))
+            object.__setattr__(self, "samples", check_int(self.samples, "samples", 1))
         else:
             require(self.samples is None, "samples", self.samples, "left out unless the unit is a sample")
 
@@ -82,7 +82,7 @@ class Release:
 
     def repeat(self, times: int) -> Release:
         """``times`` such releases of the same party; one is this one, with all it knows of itself."""
-        if whole_number(times, "times", 0) == 1:
+        if check_int(times, "times", 0) == 1:
             return self
         return replace(self, curve=total([(self.curve, times)]))
 

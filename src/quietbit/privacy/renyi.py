@@ -33,8 +33,8 @@ from typing import TypeAlias, final
 import numpy as np
 
 from quietbit._typing import FloatVector
-from quietbit._validate import finite_real, require
 from quietbit.design.table import Design
+from quietbit.errors import check_real, require
 from quietbit.privacy.cells import MOST_SEGMENTS, CrossCells, Problem, SameCells
 from quietbit.privacy.divergence import (
     CENTRE,
@@ -67,7 +67,7 @@ def fisher_information(design: Design, x: float) -> float:
     At a kink between two segments the derivative from the right is meant. Outside [0, 1] the end segments
     continue.
     """
-    x = finite_real(x, "x", above=-math.inf)
+    x = check_real(x, "x", above=-math.inf)
     segments = Segments.over(design, min(x, 0.0), max(x, 0.0) + 1.0)
     index = int(np.searchsorted(segments.left, x, side="right")) - 1
     eta = segments.start[index] + segments.slope[index] * (x - segments.left[index])
@@ -232,7 +232,7 @@ class RenyiConstant:
 
     def upper(self, alpha: float) -> float:
         """kappa_alpha from above; never more than alpha L^2/2, nor than alpha M/2 with two levels."""
-        alpha = finite_real(alpha, "alpha", above=1.0)
+        alpha = check_real(alpha, "alpha", above=1.0)
         if alpha not in self._known:
             widest = max(float(segments.span.max()) for segments, _ in self._parts)
             simple = min(self._lipschitz**2, self._fisher, widest**2 / 4) * alpha / 2 * (1 + 1e-15)
@@ -248,7 +248,7 @@ class RenyiConstant:
 
     def chord_upper(self, alpha: float) -> float:
         """kappa_alpha from above, from `upper` at a fixed ladder of orders and chords between them."""
-        alpha = finite_real(alpha, "alpha", above=1.0)
+        alpha = check_real(alpha, "alpha", above=1.0)
         step = math.floor(math.log2(alpha - 1) * _KNOTS_PER_DOUBLING)
         below, above = (math.pow(2.0, place / _KNOTS_PER_DOUBLING) for place in (step, step + 1))
         part = min(max((alpha - 1 - below) / (above - below), 0.0), 1.0)

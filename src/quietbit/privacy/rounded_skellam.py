@@ -36,7 +36,7 @@ import numpy as np
 from scipy.special import gammaln, i0e, i1e
 
 from quietbit._typing import FloatVector
-from quietbit._validate import finite_real, require
+from quietbit.errors import check_real, require
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.curve import FunctionCurve
 
@@ -53,7 +53,7 @@ MARGIN = 1e-9  # far above the rounding of a sum of 4096 positive terms
 
 def curvature_upper(variance: float) -> float:
     """Kappa = 2 log(I_0(v)/I_1(v)), rounded up: how fast the log-ratio of neighbouring values can grow; about 1/v."""
-    v = finite_real(variance, "variance")
+    v = check_real(variance, "variance")
     if v < SERIES_FROM:
         return round_up(2 * math.log(float(i0e(v) / i1e(v))))
     return round_up(-2 * math.log1p(-(1 / (2 * v) + 1 / (8 * v * v) + 1 / (4 * v**3))))
@@ -61,7 +61,7 @@ def curvature_upper(variance: float) -> float:
 
 def rounded_skellam_curve(distance: float, variance: float) -> FunctionCurve:
     """The curve of one release between any two vectors within L2 ``distance``, in steps of the grid."""
-    bound = _Bound(finite_real(distance, "distance"), finite_real(variance, "variance"))
+    bound = _Bound(check_real(distance, "distance"), check_real(variance, "variance"))
     return FunctionCurve(bound, f"rounded Skellam, variance {variance:g}")
 
 

@@ -17,7 +17,7 @@ and the accounts cover whole updates only. Rounded coordinate by coordinate, Ske
 
 from __future__ import annotations
 
-from quietbit._validate import whole_number
+from quietbit.errors import check_int
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.guarantee import Adjacency
 
@@ -32,6 +32,6 @@ def sample_share(adjacency: Adjacency, samples: int) -> float:
     >>> 0.5 < sample_share(Adjacency.ZERO_OUT, 2) < 0.5000005
     True
     """
-    count = whole_number(samples, "samples of a client", 1)
+    count = check_int(samples, "samples of a client", 1)
     moved = (1.0 if adjacency is Adjacency.ZERO_OUT else 2.0) / count
     return round_up(moved + ROUNDING, 1e-15)

@@ -31,7 +31,7 @@ from typing import final
 
 import numpy as np
 
-from quietbit._validate import InvalidParameter, finite_real, require, whole_number
+from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.privacy.blanket import MOST_CROWD, Blanket
 from quietbit.privacy.curve import LossPair, PrivacyCurve, PureCurve, total
 from quietbit.privacy.guarantee import Adjacency, check_delta
@@ -100,7 +100,7 @@ class ShuffledCurve:
 
     def __post_init__(self) -> None:
         """Refuse a crowd that is none, and a curve without a blanket."""
-        object.__setattr__(self, "crowd", whole_number(self.crowd, "crowd", 1, MOST_CROWD))
+        object.__setattr__(self, "crowd", check_int(self.crowd, "crowd", 1, MOST_CROWD))
         object.__setattr__(self, "local", _pure(self.local))
         known = bool(self.blankets) and all(isinstance(one, BlanketPair) for one in self.blankets)
         require(known, "blankets", self.blankets, "at least one BlanketPair")
@@ -169,7 +169,7 @@ def shuffled_curve(
     Curves that are private only at delta > 0 are refused.
     """
     require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
-    crowd = whole_number(crowd, "crowd", 1, MOST_CROWD)
+    crowd = check_int(crowd, "crowd", 1, MOST_CROWD)
     far = replace_one.pure_epsilon_upper()
     near = min(far, zero_out.pure_epsilon_upper())  # zero is one of the updates
     if not far < math.inf:
@@ -188,7 +188,7 @@ def shuffled_curve(
 
 
 def _pure(epsilon: float) -> float:
-    return finite_real(epsilon, "epsilon of one release", at_most=MOST_EPSILON)
+    return check_real(epsilon, "epsilon of one release", at_most=MOST_EPSILON)
 
 
 def _share(epsilon: float) -> float:

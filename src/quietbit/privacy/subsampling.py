@@ -30,7 +30,7 @@ import math
 from dataclasses import dataclass, field
 from typing import final
 
-from quietbit._validate import InvalidParameter, require, whole_number
+from quietbit.errors import InvalidParameter, check_int, require
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.curve import FunctionCurve, PrivacyCurve
 from quietbit.privacy.guarantee import Adjacency
@@ -72,8 +72,8 @@ def secret_cohort_curve(
         raise InvalidParameter(
             "replace_one must be given for zero-out: another client takes the place of one left out."
         )
-    total = whole_number(population, "population", 1)
-    chosen = whole_number(cohort, "cohort", 1, total)
+    total = check_int(population, "population", 1)
+    chosen = check_int(cohort, "cohort", 1, total)
     far = curve if adjacency is Adjacency.REPLACE_ONE or replace_one is None else replace_one
     bound = _Amplified(curve, far, chosen / total * (1 + 1e-15))
     label = f"secret cohort of {chosen} among {total}"

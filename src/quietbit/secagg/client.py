@@ -30,7 +30,7 @@ from typing import Any, final
 
 import numpy as np
 
-from quietbit._validate import InvalidParameter, require, whole_number
+from quietbit.errors import InvalidParameter, check_int, require
 from quietbit.secagg import keys, shamir
 from quietbit.secagg.identity import SIGNATURE_SIZE, Identity, verified
 from quietbit.secagg.plan import (
@@ -126,7 +126,7 @@ class SumClient:
     def __init__(self, plan: SumPlan, number: int, identity: Identity | None = None) -> None:
         """Draw fresh secrets."""
         self._plan, self._identity = plan, identity
-        self._number = whole_number(number, "number of the client", 1, plan.clients)
+        self._number = check_int(number, "number of the client", 1, plan.clients)
         own = identity.public if identity is not None else None
         expected = plan.members[self._number - 1] if plan.members is not None else None
         rule = "the one that the plan names for this client" if plan.active else "left out: the plan names no members"
@@ -295,7 +295,7 @@ class SumClient:
             if parts[1] != plan.context:
                 raise ProtocolError("What was kept of this client's secrets belongs to another plan.")
             client = cls(plan, number, identity)
-            client._step = whole_number(step, "step", 0, len(STEPS))
+            client._step = check_int(step, "step", 0, len(STEPS))
             client._sealing = bytearray(parts[2])
             client._secrets = {PAIR: bytearray(parts[3]), SEED: bytearray(parts[4])}
             client._choice, client._lists = parts[5], parts[6]

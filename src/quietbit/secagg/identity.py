@@ -21,7 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, final
 
-from quietbit._validate import InvalidParameter, QuietbitError, require, require_module
+from quietbit.errors import InvalidParameter, QuietbitError, require, require_module
 
 __all__ = ["SIGNATURE_SIZE", "Directory", "Identity", "Member", "verified"]
 

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._validate import InvalidParameter, require, require_module
+from quietbit.errors import InvalidParameter, require, require_module
 
 __all__ = [
     "KEY_SIZE",

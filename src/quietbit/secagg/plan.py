@@ -28,7 +28,7 @@ import numpy as np
 from scipy.special import gammaln, logsumexp
 
 from quietbit._typing import FloatVector
-from quietbit._validate import QuietbitError, require, whole_number
+from quietbit.errors import QuietbitError, check_int, require
 from quietbit.secagg.identity import PUBLIC_SIZE, SIGNATURE_SIZE
 from quietbit.secagg.keys import KEY_SIZE, TAG_SIZE, Mask
 from quietbit.secagg.shamir import SHARE_SIZE
@@ -71,8 +71,8 @@ def bits_for(clients: int, largest_code: int = 1) -> int:
     >>> bits_for(1), bits_for(1000), bits_for(1023), bits_for(1024), bits_for(1000, 3)
     (1, 10, 10, 11, 12)
     """
-    count = whole_number(clients, "clients", 1, MOST_CLIENTS)
-    return (count * whole_number(largest_code, "largest_code", 1, MOST_CODE)).bit_length()
+    count = check_int(clients, "clients", 1, MOST_CLIENTS)
+    return (count * check_int(largest_code, "largest_code", 1, MOST_CODE)).bit_length()
 
 
 def guard_for(clients: int, largest_code: int = 1) -> int:
@@ -86,7 +86,7 @@ def guard_for(clients: int, largest_code: int = 1) -> int:
 
 def masked_size(clients: int, dimension: int, largest_code: int = 1) -> int:
     """Bytes of a masked vector in a sum over that many clients, header and guard included."""
-    width = whole_number(dimension, "dimension", 1) + guard_for(clients, largest_code)
+    width = check_int(dimension, "dimension", 1) + guard_for(clients, largest_code)
     return MASKED_HEADER_SIZE + (bits_for(clients, largest_code) * width + 7) // 8
 
 
@@ -118,16 +118,16 @@ class SumPlan:
 
     def __post_init__(self) -> None:
         """Refuse thresholds that cannot protect, members that are not distinct, and names that are none."""
-        clients = whole_number(self.clients, "clients", 2, MOST_CLIENTS)
+        clients = check_int(self.clients, "clients", 2, MOST_CLIENTS)
         least = clients // 2 + 1 if self.members is None else 2 * clients // 3 + 1
-        whole_number(self.threshold, f"threshold ({self.server.value} server)", least, clients)
-        whole_number(self.dimension, "dimension", 1, 2**40)
-        whole_number(self.largest_code, "largest_code", 1, MOST_CODE)
+        check_int(self.threshold, f"threshold ({self.server.value} server)", least, clients)
+        check_int(self.dimension, "dimension", 1, 2**40)
+        check_int(self.largest_code, "largest_code", 1, MOST_CODE)
         given = (self.neighbours is None, self.share_threshold is None)
         require(given[0] == given[1], "neighbours and share_threshold", given, "both given or both left out")
         if self.neighbours is not None:
-            near = whole_number(self.neighbours, "neighbours", 2, clients - 1)
-            whole_number(self.share_threshold, "share_threshold", 2, near + 1)
+            near = check_int(self.neighbours, "neighbours", 2, clients - 1)
+            check_int(self.share_threshold, "share_threshold", 2, near + 1)
         fine = isinstance(self.round_name, bytes) and 1 <= len(self.round_name) <= 64
         require(fine, "round_name", self.round_name, "1 to 64 bytes")
         if self.members is not None:
@@ -224,8 +224,8 @@ class SumPlan:
         the set or collude, and all are in the set, collude or are gone, whom the server may pick (n - t) when it
         knows the choices. So ``honest`` must stay a little below t - C: one client can always be left out.
         """
-        bad, everybody = whole_number(colluders, "colluders", 0, self.clients), self.clients
-        if bad > self.most_colluders or whole_number(honest, "honest", 2, everybody) > self.threshold - bad:
+        bad, everybody = check_int(colluders, "colluders", 0, self.clients), self.clients
+        if bad > self.most_colluders or check_int(honest, "honest", 2, everybody) > self.threshold - bad:
             return 1.0
         if self.neighbours is None:
             return 0.0
@@ -320,8 +320,8 @@ def neighbours_for(
     >>> neighbours_for(1000, 50, 50)
     (25, 17)
     """
-    count = whole_number(clients, "clients", 2, MOST_CLIENTS)
-    missing, bad = whole_number(gone, "gone", 0, count), whole_number(colluders, "colluders", 0, count)
+    count = check_int(clients, "clients", 2, MOST_CLIENTS)
+    missing, bad = check_int(gone, "gone", 0, count), check_int(colluders, "colluders", 0, count)
     counted = max(2, 9 * (count - missing - bad) // 10) if honest is None else honest
     members = tuple(number.to_bytes(PUBLIC_SIZE, "big") for number in range(count)) if active else None
     for near in range(2, count // 2):

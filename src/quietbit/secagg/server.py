@@ -19,7 +19,7 @@ from typing import final
 
 import numpy as np
 
-from quietbit._validate import QuietbitError, require
+from quietbit.errors import QuietbitError, require
 from quietbit.secagg import keys, shamir
 from quietbit.secagg.client import (
     CONFIRMED,

@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from quietbit._validate import require, whole_number
+from quietbit.errors import check_int, require
 
 __all__ = ["PRIME", "SECRET_SIZE", "SHARE_SIZE", "new_secret", "recover", "share"]
 
@@ -34,7 +34,7 @@ def share(secret: bytes | bytearray, holders: Sequence[int], threshold: int) -> 
     require(len(secret) == SECRET_SIZE, "length of the secret", len(secret), f"{SECRET_SIZE} bytes")
     number = int.from_bytes(secret, "big")
     require(number < PRIME, "secret", "a number", "below the prime of the shares")
-    threshold = whole_number(threshold, "threshold", 1, len(holders))
+    threshold = check_int(threshold, "threshold", 1, len(holders))
     fine = len(set(holders)) == len(holders) and all(1 <= holder <= MOST_HOLDERS for holder in holders)
     require(fine, "holders", "numbers", f"distinct whole numbers from 1 to {MOST_HOLDERS}")
     polynomial = [secrets.randbelow(PRIME) for _ in range(threshold - 1)] + [number]

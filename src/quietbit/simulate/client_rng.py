@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, final
 
-from quietbit._validate import whole_number
+from quietbit.errors import check_int
 from quietbit.kernel.rng import RandomBits, secure_rng, seeded_rng
 
 __all__ = ["CLIENT_BITS", "ClientRng", "client_rng", "secure_client_rng", "seeded_client_rng"]
@@ -37,7 +37,7 @@ def secure_client_rng() -> ClientRng:
 
 def seeded_client_rng(seed: int) -> ClientRng:
     """Reproducible bits that protect nobody: seed, round and client make the seed of a release."""
-    return _Seeded(whole_number(seed, "seed", 0) << (ROUND_BITS + CLIENT_BITS))
+    return _Seeded(check_int(seed, "seed", 0) << (ROUND_BITS + CLIENT_BITS))
 
 
 @final

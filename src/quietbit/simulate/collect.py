@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit._validate import InvalidParameter, require, whole_number
+from quietbit.errors import InvalidParameter, check_int, require
 from quietbit.kernel.rng import WordBlock
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Mechanism, SampleWise
@@ -112,7 +112,7 @@ class UplinkCollector:
         require(
             shown, "problem", self.problem.name, "one with `gradients`, where samples are protected and few rows kept"
         )
-        object.__setattr__(self, "threads", whole_number(self.threads, "threads", 1, 1024))
+        object.__setattr__(self, "threads", check_int(self.threads, "threads", 1, 1024))
 
     def mean(self, parameters: Rows, clients: Clients, number: int) -> FloatVector:
         """What the server makes of the payloads."""

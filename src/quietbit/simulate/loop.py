@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._threads import one_thread
-from quietbit._validate import QuietbitError
+from quietbit.errors import QuietbitError
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.expectation import Expectation, expectation
 from quietbit.plan.account import Account
@@ -25,7 +25,7 @@ from quietbit.plan.observers import observers
 from quietbit.plan.participation import releases_per_client
 from quietbit.plan.plan import RoundPlan
 from quietbit.privacy.guarantee import Guarantee
-from quietbit.privacy.observers import Observers
+from quietbit.privacy.observers import GuaranteePair
 from quietbit.simulate.collect import MakeCollector, UplinkCollector, make_collector
 from quietbit.simulate.problem import Problem, Rows, Score
 from quietbit.simulate.training import Training
@@ -87,7 +87,7 @@ class Run:
         return expectation(self.mechanism, cohort=plan.cohort, rounds=self.rounds, clients=clients, trust=plan.trust)
 
     @property
-    def observers(self) -> Observers | None:
+    def observers(self) -> GuaranteePair | None:
         """The guarantee against the server, and the one against those who see the models alone."""
         if self.account is None or self.mechanism is None:
             return None

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit._validate import InvalidParameter, finite_real, require, whole_number
+from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.mechanism.ball import Norm
 from quietbit.privacy.guarantee import Unit
 
@@ -62,13 +62,13 @@ class LocalPlan:
         """Refuse numbers that make no step, and several steps under sample-level privacy."""
         require(isinstance(self.norm, Norm), "norm", self.norm, "a Norm")
         require(isinstance(self.unit, Unit), "unit", self.unit, "a Unit")
-        clip = finite_real(self.clip, "clip", at_least=MIN_CLIP, at_most=MAX_CLIP)
-        steps = whole_number(self.steps, "local steps", 1)
+        clip = check_real(self.clip, "clip", at_least=MIN_CLIP, at_most=MAX_CLIP)
+        steps = check_int(self.steps, "local steps", 1)
         rule = "1 for sample-level privacy (a sample would move every later step too)"
         require(steps == 1 or self.unit is Unit.CLIENT, "local steps", steps, rule)
         object.__setattr__(self, "clip", clip)
         object.__setattr__(self, "steps", steps)
-        object.__setattr__(self, "rate", finite_real(self.rate, "local rate"))
+        object.__setattr__(self, "rate", check_real(self.rate, "local rate"))
 
 
 @final

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from quietbit._validate import finite_real, require, whole_number
+from quietbit.errors import check_int, check_real, require
 from quietbit.plan.plan import RoundPlan
 from quietbit.simulate.problem import MAX_CLIP, LocalPlan
 
@@ -38,14 +38,14 @@ class Training:
     def __post_init__(self) -> None:
         """Refuse numbers without a meaning."""
         put = object.__setattr__
-        put(self, "lr", finite_real(self.lr, "lr"))
-        put(self, "rounds", whole_number(self.rounds, "rounds", 1))
-        put(self, "evaluate_every", whole_number(self.evaluate_every, "evaluate_every", 0))
-        put(self, "evaluate_at", tuple(whole_number(t, "evaluate_at", 1, self.rounds) for t in self.evaluate_at))
+        put(self, "lr", check_real(self.lr, "lr"))
+        put(self, "rounds", check_int(self.rounds, "rounds", 1))
+        put(self, "evaluate_every", check_int(self.evaluate_every, "evaluate_every", 0))
+        put(self, "evaluate_at", tuple(check_int(t, "evaluate_at", 1, self.rounds) for t in self.evaluate_at))
         momentum = float(self.momentum) if not isinstance(self.momentum, bool | str) else float("nan")
         require(0 <= momentum < 1, "momentum", self.momentum, "at least 0 and below 1")
-        put(self, "local_steps", whole_number(self.local_steps, "local steps", 1))
-        finite_real(self.local_rate, "local rate")
+        put(self, "local_steps", check_int(self.local_steps, "local steps", 1))
+        check_real(self.local_rate, "local rate")
 
     def local(self, plan: RoundPlan) -> LocalPlan:
         """What clients do with their data before anything is randomised.

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast, final, get_args
 
-from quietbit._validate import InvalidPayload, require, whole_number
+from quietbit.errors import InvalidPayload, check_int, require
 from quietbit.kernel.base import Kernel
 from quietbit.mechanism.base import Accumulator, Body, Mechanism
 from quietbit.mechanism.watched import Answers, Watching
@@ -62,7 +62,7 @@ class Aggregator:
         """Start from nothing; `Uplink.aggregator` has the arguments ready, the mechanism's header among them."""
         self._header = Header.of(mechanism) if header is None else header
         self._structure, self._threads = structure, threads
-        self._max_payloads = whole_number(max_payloads, "max_payloads", 1, 2**31 - 1)
+        self._max_payloads = check_int(max_payloads, "max_payloads", 1, 2**31 - 1)
         self._accumulator: Accumulator = mechanism.accumulator(kernel, self._max_payloads)
         self._waiting: list[Body] = []
         self._count = self._refused = 0

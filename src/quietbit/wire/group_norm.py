@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from quietbit._validate import require, require_module, whole_number
+from quietbit.errors import check_int, require, require_module
 
 __all__ = ["group_norm"]
 
@@ -32,7 +32,7 @@ def group_norm(model: Any, groups: int = GROUPS) -> Any:
     """
     torch: Any = require_module("torch", "torch")
     require(isinstance(model, torch.nn.Module), "model", type(model).__name__, "a torch.nn.Module")
-    most = whole_number(groups, "groups", 1)
+    most = check_int(groups, "groups", 1)
     for name, module in model.named_modules():
         lazy = isinstance(module, torch.nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params()
         require(not lazy, f"layer {name!r}", "one without", "one with sizes: run a batch through the model first")

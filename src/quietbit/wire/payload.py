@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import Codes
-from quietbit._validate import InvalidParameter, InvalidPayload, refuse_payload, require
+from quietbit.errors import InvalidParameter, InvalidPayload, refuse_payload, require
 from quietbit.kernel.base import MAX_DIMENSION
 from quietbit.mechanism.ball import usual_kernel
 from quietbit.mechanism.base import FLOAT_BITS, WIDTHS, Body, Layout, Mechanism

@@ -16,7 +16,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._validate import InvalidParameter, check_parameters, require, require_module
+from quietbit.errors import InvalidParameter, check_parameters, require, require_module
 from quietbit.mechanism.base import Reader
 
 __all__ = ["Leaf", "Structure", "device_leaves", "leaves", "restore"]

@@ -13,7 +13,7 @@ from dataclasses import InitVar, dataclass, field
 from functools import lru_cache
 from typing import Any, final
 
-from quietbit._validate import InvalidParameter, require, whole_number
+from quietbit.errors import InvalidParameter, check_int, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits, device_rng, secure_rng
 from quietbit.kernel.select import default_kernel, select
@@ -51,8 +51,8 @@ class Uplink:
         """Refuse what is no mechanism, and a structure of another dimension."""
         require(isinstance(self.mechanism, Mechanism), "mechanism", self.mechanism, "a mechanism")
         put = object.__setattr__
-        put(self, "threads", whole_number(self.threads, "threads", 1, 1024))
-        put(self, "max_payloads", whole_number(self.max_payloads, "max_payloads", 1, 2**31 - 1))
+        put(self, "threads", check_int(self.threads, "threads", 1, 1024))
+        put(self, "max_payloads", check_int(self.max_payloads, "max_payloads", 1, 2**31 - 1))
         put(self, "header", Header.of(self.mechanism))
         put(
             self,

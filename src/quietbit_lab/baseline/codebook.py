@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit._validate import refuse_payload, require
+from quietbit.errors import refuse_payload, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.expand import normals, unit
 from quietbit.kernel.rng import RandomBits, WordBlock, check_rng

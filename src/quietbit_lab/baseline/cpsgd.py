@@ -25,9 +25,9 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._search import nearest_that_holds
+from quietbit._search import bisect
 from quietbit._typing import FloatVector
-from quietbit._validate import InvalidParameter, finite_real, require, whole_number
+from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.ball import Ball
@@ -67,10 +67,10 @@ class BinomialNoise:
         count, bits = check_sum(self.ball, self.clients, self.wire_bits)
         put(self, "clients", count)
         put(self, "wire_bits", bits)
-        put(self, "coins", whole_number(self.coins, "coins", 1, MOST_COINS))
-        put(self, "reach", finite_real(self.reach, "reach", at_most=2.0**40))
-        put(self, "release_delta", finite_real(self.release_delta, "release_delta", at_most=0.1))
-        put(self, "rotation_seed", whole_number(self.rotation_seed, "rotation_seed", 0))
+        put(self, "coins", check_int(self.coins, "coins", 1, MOST_COINS))
+        put(self, "reach", check_real(self.reach, "reach", at_most=2.0**40))
+        put(self, "release_delta", check_real(self.release_delta, "release_delta", at_most=0.1))
+        put(self, "rotation_seed", check_int(self.rotation_seed, "rotation_seed", 0))
 
     @property
     def grid(self) -> Grid:
@@ -154,7 +154,7 @@ def calibrate_cpsgd(
     The scale is as fine as the modulus, or the number of coins a client can toss, allows.
     """
     which = check_adjacency(adjacency)
-    each = SHARE * delta / whole_number(releases, "releases", 1)
+    each = SHARE * delta / check_int(releases, "releases", 1)
     size = 1 << (ball.dimension - 1).bit_length()
 
     def build(loss: float) -> BinomialNoise:
@@ -172,4 +172,4 @@ def calibrate_cpsgd(
 
     start = next((loss for loss in np.geomspace(1.0, 1e-6, 60) if private(float(loss))), None)
     require(start is not None, "epsilon", epsilon, "larger, or bits more, for cpSGD's account")
-    return build(nearest_that_holds(private, float(start or 0.0), 1e3, relative=1e-6, by_ratio=True))
+    return build(bisect(private, float(start or 0.0), 1e3, relative=1e-6, by_ratio=True))

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit._validate import finite_real, require, whole_number
+from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.ball import Ball
@@ -69,8 +69,8 @@ class DistributedDiscreteGaussian:
         count, bits = check_sum(self.ball, self.clients, self.wire_bits)
         put(self, "clients", count)
         put(self, "wire_bits", bits)
-        put(self, "noise_multiplier", finite_real(self.noise_multiplier, "noise_multiplier", at_most=1e7))
-        put(self, "rotation_seed", whole_number(self.rotation_seed, "rotation_seed", 0))
+        put(self, "noise_multiplier", check_real(self.noise_multiplier, "noise_multiplier", at_most=1e7))
+        put(self, "rotation_seed", check_int(self.rotation_seed, "rotation_seed", 0))
         deviation = math.sqrt(self.variance / self.clients)
         rule = f"from {LEAST_DEVIATION:g} to {MOST_DEVIATION:g} (more or fewer bits make it so)"
         require(LEAST_DEVIATION <= deviation <= MOST_DEVIATION, "deviation of one client's integers", deviation, rule)

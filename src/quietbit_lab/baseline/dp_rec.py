@@ -24,9 +24,9 @@ from typing import final
 
 import numpy as np
 
-from quietbit._search import nearest_that_holds
+from quietbit._search import bisect
 from quietbit._typing import FloatVector
-from quietbit._validate import finite_real, whole_number
+from quietbit.errors import check_int, check_real
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.ball import Ball, Norm
@@ -81,9 +81,9 @@ class RelativeEntropyCoding:
     def __post_init__(self) -> None:
         """Refuse another norm and numbers out of range."""
         put_in = object.__setattr__
-        put_in(self, "slope", finite_real(self.slope, "slope", at_most=1e4))
-        put_in(self, "limit", finite_real(self.limit, "limit", at_least=1e-6, at_most=MOST_EPSILON))
-        put_in(self, "bits", whole_number(self.bits, "bits", 1, MOST_BITS))
+        put_in(self, "slope", check_real(self.slope, "slope", at_most=1e4))
+        put_in(self, "limit", check_real(self.limit, "limit", at_least=1e-6, at_most=MOST_EPSILON))
+        put_in(self, "bits", check_int(self.bits, "bits", 1, MOST_BITS))
         check_ball(self.ball, Norm.L2, "DP-REC", 1, MOST_NORMALS // self.candidates)
 
     @property
@@ -159,7 +159,7 @@ def weight_limit(epsilon: float, bits: int) -> float:
         low, high = weight_levels(limit, bits)
         return math.log(high / low) <= epsilon
 
-    return nearest_that_holds(private, 0.0, epsilon, relative=1e-12)
+    return bisect(private, 0.0, epsilon, relative=1e-12)
 
 
 @lru_cache(maxsize=1024)

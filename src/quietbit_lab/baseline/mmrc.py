@@ -27,7 +27,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from quietbit._typing import FloatVector
-from quietbit._validate import finite_real, whole_number
+from quietbit.errors import check_int, check_real
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.ball import Ball, Norm
@@ -82,10 +82,10 @@ class MinimalRandomCoding:
         put_in(
             self,
             "design_epsilon",
-            finite_real(self.design_epsilon, "design_epsilon", at_least=LEAST_EPSILON, at_most=MOST_EPSILON),
+            check_real(self.design_epsilon, "design_epsilon", at_least=LEAST_EPSILON, at_most=MOST_EPSILON),
         )
-        put_in(self, "bits", whole_number(self.bits, "bits", 1, MOST_BITS))
-        put_in(self, "cap", finite_real(self.cap, "cap", at_least=1e-9, at_most=0.5))
+        put_in(self, "bits", check_int(self.bits, "bits", 1, MOST_BITS))
+        put_in(self, "cap", check_real(self.cap, "cap", at_least=1e-9, at_most=0.5))
         check_ball(self.ball, Norm.L2, "MMRC", 2, MOST_NORMALS // self.points)
 
     @property

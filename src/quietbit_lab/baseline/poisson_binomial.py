@@ -30,10 +30,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit._validate import finite_real, require, whole_number
 from quietbit.design.solve import solve_anew
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
+from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.transform import padded_size, rotate, rotate_back
@@ -75,10 +75,10 @@ class PoissonBinomial:
         put = object.__setattr__
         put(self, "clients", check_sum(self.ball, self.clients, 2)[0])
         require(self.clients >= 2, "clients", self.clients, "at least 2: alone, nobody hides anybody")
-        put(self, "theta", finite_real(self.theta, "theta", at_least=1e-7, at_most=MOST_THETA))
-        put(self, "coins", whole_number(self.coins, "coins", 1, MOST_COINS))
-        put(self, "clamp", finite_real(self.clamp, "clamp", at_most=1.0))
-        put(self, "rotation_seed", whole_number(self.rotation_seed, "rotation_seed", 0))
+        put(self, "theta", check_real(self.theta, "theta", at_least=1e-7, at_most=MOST_THETA))
+        put(self, "coins", check_int(self.coins, "coins", 1, MOST_COINS))
+        put(self, "clamp", check_real(self.clamp, "clamp", at_most=1.0))
+        put(self, "rotation_seed", check_int(self.rotation_seed, "rotation_seed", 0))
 
     @property
     def code_count(self) -> int:

@@ -21,7 +21,7 @@ from typing import final
 
 from scipy.special import ndtr
 
-from quietbit._validate import finite_real
+from quietbit.errors import check_real
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Error, check_adjacency
 from quietbit.mechanism.family import largest_private
@@ -48,9 +48,9 @@ class PoissonRepresentation:
     def __post_init__(self) -> None:
         """Refuse another norm and numbers out of range."""
         put = object.__setattr__
-        epsilon = finite_real(self.simulated_epsilon, "simulated_epsilon", at_least=LEAST_EPSILON, at_most=MOST_EPSILON)
+        epsilon = check_real(self.simulated_epsilon, "simulated_epsilon", at_least=LEAST_EPSILON, at_most=MOST_EPSILON)
         put(self, "simulated_epsilon", epsilon)
-        put(self, "alpha", finite_real(self.alpha, "alpha", above=1.0, at_most=100.0))
+        put(self, "alpha", check_real(self.alpha, "alpha", above=1.0, at_most=100.0))
         check_ball(self.ball, Norm.L2, "PPR")
 
     def privacy(self, adjacency: Adjacency) -> Release:

@@ -27,8 +27,8 @@ from typing import final
 import numpy as np
 from scipy.special import ndtri
 
-from quietbit._validate import finite_real
 from quietbit.design.profile import Profile
+from quietbit.errors import check_real
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.transform import padded_size
@@ -75,9 +75,9 @@ class PrivUnit:
         put(
             self,
             "design_epsilon",
-            finite_real(self.design_epsilon, "design_epsilon", at_least=LEAST_EPSILON, at_most=MOST_EPSILON),
+            check_real(self.design_epsilon, "design_epsilon", at_least=LEAST_EPSILON, at_most=MOST_EPSILON),
         )
-        put(self, "cap", finite_real(self.cap, "cap", at_least=1e-9, at_most=0.5))
+        put(self, "cap", check_real(self.cap, "cap", at_least=1e-9, at_most=0.5))
         check_ball(self.ball, Norm.L2, "PrivUnit", 2)
 
     @property

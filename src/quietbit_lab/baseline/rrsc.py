@@ -27,7 +27,7 @@ from typing import final
 import numpy as np
 
 from quietbit._typing import FloatMatrix, FloatVector
-from quietbit._validate import finite_real, whole_number
+from quietbit.errors import check_int, check_real
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.ball import Ball, Norm
@@ -81,10 +81,10 @@ class RotatingSimplex:
         put_in(
             self,
             "design_epsilon",
-            finite_real(self.design_epsilon, "design_epsilon", at_least=LEAST_EPSILON, at_most=MOST_EPSILON),
+            check_real(self.design_epsilon, "design_epsilon", at_least=LEAST_EPSILON, at_most=MOST_EPSILON),
         )
-        put_in(self, "bits", whole_number(self.bits, "bits", 1, MOST_BITS))
-        put_in(self, "closest", whole_number(self.closest, "closest", 1, self.corners - 1))
+        put_in(self, "bits", check_int(self.bits, "bits", 1, MOST_BITS))
+        put_in(self, "closest", check_int(self.closest, "closest", 1, self.corners - 1))
         check_ball(self.ball, Norm.L2, "RRSC", self.corners, MOST_WORK // self.corners**2)
 
     @property

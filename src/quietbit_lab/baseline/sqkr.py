@@ -28,7 +28,7 @@ from typing import final
 import numpy as np
 
 from quietbit._typing import FloatVector
-from quietbit._validate import finite_real, whole_number
+from quietbit.errors import check_int, check_real
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.transform import hadamard_, padded_size, signs
@@ -80,12 +80,12 @@ class SubsampledSigns:
         put_in(
             self,
             "design_epsilon",
-            finite_real(self.design_epsilon, "design_epsilon", at_least=LEAST_EPSILON, at_most=MOST_EPSILON),
+            check_real(self.design_epsilon, "design_epsilon", at_least=LEAST_EPSILON, at_most=MOST_EPSILON),
         )
         check_ball(self.ball, Norm.L2, "SQKR", 1, MOST_DIMENSION)
-        put_in(self, "bits", whole_number(self.bits, "bits", 1, min(MOST_BITS, self.length)))
-        put_in(self, "level", finite_real(self.level, "level", above=1.0, at_most=100.0))
-        put_in(self, "rotation_seed", whole_number(self.rotation_seed, "rotation_seed", 0))
+        put_in(self, "bits", check_int(self.bits, "bits", 1, min(MOST_BITS, self.length)))
+        put_in(self, "level", check_real(self.level, "level", above=1.0, at_most=100.0))
+        put_in(self, "rotation_seed", check_int(self.rotation_seed, "rotation_seed", 0))
 
     @property
     def domain(self) -> Ball:

@@ -25,7 +25,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from quietbit._typing import FloatVector
-from quietbit._validate import finite_real, require
+from quietbit.errors import check_real, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.accumulate import of_floats
@@ -77,10 +77,10 @@ class Staircase:
         put(
             self,
             "design_epsilon",
-            finite_real(self.design_epsilon, "design_epsilon", at_least=LEAST_EPSILON, at_most=MOST_EPSILON),
+            check_real(self.design_epsilon, "design_epsilon", at_least=LEAST_EPSILON, at_most=MOST_EPSILON),
         )
-        put(self, "width", finite_real(self.width, "width", at_most=2.0))
-        put(self, "gamma", finite_real(self.gamma, "gamma", at_most=1.0))
+        put(self, "width", check_real(self.width, "width", at_most=2.0))
+        put(self, "gamma", check_real(self.gamma, "gamma", at_most=1.0))
         check_ball(self.ball, Norm.L1, "the staircase", 1, MOST_DIMENSION)
         rings = ring_count(self.design_epsilon, self.ball.dimension)
         require(rings <= MOST_RINGS, "number of rings", rings, f"at most {MOST_RINGS:,} (a larger epsilon needs fewer)")
@@ -210,7 +210,7 @@ class _Family:
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> Staircase:
         """The staircase of this epsilon for replace-one neighbours."""
-        return _build(ball, finite_real(strength, "design_epsilon"), 2.0)
+        return _build(ball, check_real(strength, "design_epsilon"), 2.0)
 
     def calibrated(self, ball: Ball, choices: Choices, target: Target, account: Account) -> Mechanism:
         """The largest epsilon of a step that meets the target."""

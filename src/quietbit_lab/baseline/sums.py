@@ -20,9 +20,9 @@ from typing import Protocol, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._search import nearest_that_holds
+from quietbit._search import bisect
 from quietbit._typing import FloatVector
-from quietbit._validate import require, whole_number
+from quietbit.errors import check_int, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits, WordBlock
 from quietbit.kernel.transform import padded_size, rotate, rotate_back
@@ -138,7 +138,7 @@ def finest_reach(multiplier: float, clients: int, size: int, bits: int) -> float
         return signal + math.sqrt(2 * doubt) * multiplier * reach <= 2.0 ** (bits - 1) - 1
 
     require(fits(1e-6), "wire_bits", bits, f"enough for sums of {clients} clients")
-    return nearest_that_holds(fits, 1e-6, 2.0**bits, halvings=80, by_ratio=True)
+    return bisect(fits, 1e-6, 2.0**bits, halvings=80, by_ratio=True)
 
 
 M = TypeVar("M", bound=SumMechanism)
@@ -147,7 +147,7 @@ M = TypeVar("M", bound=SumMechanism)
 def check_sum(ball: Ball, clients: int, wire_bits: int) -> tuple[int, int]:
     """Refuse what is no L2 ball, too few or many clients, and more bits than sums of int64 have room for."""
     require(isinstance(ball, Ball) and ball.norm is Norm.L2, "ball", ball, "an L2 ball")
-    return whole_number(clients, "clients", 1, MOST_CLIENTS), whole_number(wire_bits, "wire_bits", 2, 40)
+    return check_int(clients, "clients", 1, MOST_CLIENTS), check_int(wire_bits, "wire_bits", 2, 40)
 
 
 def calibrate_sums(

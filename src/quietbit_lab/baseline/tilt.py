@@ -26,7 +26,7 @@ import math
 import numpy as np
 
 from quietbit._typing import FloatVector
-from quietbit._validate import require
+from quietbit.errors import require
 from quietbit.kernel.rng import WordBlock
 from quietbit.privacy.curve import PrivacyCurve, with_slack
 from quietbit.privacy.dominating import DominatingCurve

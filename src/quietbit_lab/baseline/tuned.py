@@ -20,8 +20,8 @@ from typing import final
 
 from scipy.special import ndtri
 
-from quietbit._search import nearest_that_holds
-from quietbit._validate import InvalidParameter, finite_real
+from quietbit._search import bisect
+from quietbit.errors import InvalidParameter, check_real
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.family import Account, Choices, Target, largest_private
@@ -53,7 +53,7 @@ class TunedFamily:
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> Mechanism:
         """The mechanism of this epsilon with its usual share."""
-        each = finite_real(strength, "design_epsilon")
+        each = check_real(strength, "design_epsilon")
         return self.build(ball, each, self.usual(ball, each, choices), choices)
 
     def calibrated(self, ball: Ball, choices: Choices, target: Target, account: Account) -> Mechanism:
@@ -98,7 +98,7 @@ def best_share(target: Target) -> float:
 
         if not private(LEAST_EPSILON):
             return 0.0
-        most = nearest_that_holds(private, LEAST_EPSILON, MOST_EPSILON, relative=ROUGHLY, by_ratio=True)
+        most = bisect(private, LEAST_EPSILON, MOST_EPSILON, relative=ROUGHLY, by_ratio=True)
         return limit_gain(share, most)
 
     found = minimize_scalar(

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from quietbit._validate import require
 from quietbit.cli.console import JsonOption, Row, progress_bar, record
 from quietbit.cli.files import check_folder
+from quietbit.errors import require
 
 __all__ = ["data"]
 

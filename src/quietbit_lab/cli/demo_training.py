@@ -76,7 +76,7 @@ class Trained(NamedTuple):
 
 def train_all(report: Report) -> list[Trained]:
     """Train every mechanism at every epsilon with every seed; an interrupt ends all of it."""
-    from quietbit._validate import QuietbitError
+    from quietbit.errors import QuietbitError
     from quietbit.simulate.loop import FINISHED, INTERRUPTED
     from quietbit_lab.experiment.quick import train
     from quietbit_lab.experiment.record import run_record

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import quietbit
-from quietbit._validate import finite_real, require
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded_up
 from quietbit.cli.files import check_outputs
+from quietbit.errors import check_real, require
 
 if TYPE_CHECKING:
     from quietbit_lab.experiment.frontier import Summary
@@ -59,7 +59,7 @@ def figure(
         return
     known = ", ".join((DESIGNED, *OF_RUNS))
     require(runs, "figure", name, f"one of {known}, or a sweep's name, and all but {DESIGNED} need --runs")
-    target = None if epsilon is None else finite_real(epsilon, "epsilon")
+    target = None if epsilon is None else check_real(epsilon, "epsilon")
     _of_runs(name, runs or [], target, path, json)
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quietbit._validate import InvalidParameter, finite_real, require
 from quietbit.cli.console import JsonOption, Row, progress_bar, record
+from quietbit.errors import InvalidParameter, check_real, require
 from quietbit_lab.cli.train import DataOption
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def sweep(
     if device is None and drop_behind is not None:
         raise InvalidParameter("drop_behind must come with a device: only runs trained together are compared.")
     require(device is None or workers == 1, "workers", workers, "1 with a device, which trains many runs itself")
-    behind = finite_real(drop_behind, "drop_behind") / 100 if drop_behind is not None else None
+    behind = check_real(drop_behind, "drop_behind") / 100 if drop_behind is not None else None
     chosen = read_sweep(file, reduced=reduced)
     if task is not None:
         require(is_own(task), "task", task, "module:function; a data set is named in the file")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quietbit._validate import InvalidParameter, QuietbitError
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded_up, show_json
 from quietbit.cli.files import check_outputs
 from quietbit.cli.options import NormOption, TrustOption
+from quietbit.errors import InvalidParameter, QuietbitError
 
 if TYPE_CHECKING:
     from quietbit.simulate.loop import Point, Run

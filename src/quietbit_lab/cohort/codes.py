@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._validate import require, require_module
+from quietbit.errors import require, require_module
 from quietbit.kernel.law import Gain
 from quietbit.kernel.reference import exact_codes
 from quietbit.kernel.sampler import Sampler, level_knots

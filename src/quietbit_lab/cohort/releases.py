@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr
 
-from quietbit._validate import require_module
+from quietbit.errors import require_module
 from quietbit.kernel.transform import padded_size, signs
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.vector import VectorMVU

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from quietbit._validate import finite_real, require, require_module
+from quietbit.errors import check_real, require, require_module
 from quietbit_lab.cohort.law import BitLaw, exact_bits, tail_table
 from quietbit_lab.cohort.plan import bit_plan
 from quietbit_lab.cohort.words import MAX_STREAM, check_generator, key_numbers, words_of
@@ -72,7 +72,7 @@ def count_ones(
     check_generator(generator)
     require(isinstance(law, BitLaw), "law", law, "a BitLaw")
     check_factors(torch, left, right)
-    bound = finite_real(reach, "reach", at_most=MAX_REACH)
+    bound = check_real(reach, "reach", at_most=MAX_REACH)
     key = device_key(torch, words_key, left.device)
     numbers = stream_numbers(torch, streams, left)
     if left.device.type == "cuda":

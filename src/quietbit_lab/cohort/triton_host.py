@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from quietbit._validate import MissingDependency, require_module
+from quietbit.errors import MissingDependency, require_module
 from quietbit.kernel.law import Gain
 from quietbit.kernel.sampler import Sampler
 from quietbit.kernel.tables import thresholds_on_device

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._validate import require
+from quietbit.errors import require
 from quietbit.kernel.rng import ROUNDS, chacha_block, philox_rounds
 
 __all__ = ["GENERATORS", "MAX_STREAM", "TILE", "check_generator", "key_numbers", "row_count", "words_of"]

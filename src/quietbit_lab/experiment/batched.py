@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from quietbit._files import only_writer, write_json
-from quietbit._validate import finite_real
+from quietbit.errors import check_real
 from quietbit_lab.experiment.grid import Job, Sweep
 from quietbit_lab.experiment.sweep import Told, append_result, pending
 
@@ -56,7 +56,7 @@ def run_batches(
 
     After ``minutes`` the run stops; what is finished is kept, and the batch under way continues with ``resume``.
     """
-    until = None if minutes is None else time.monotonic() + 60 * finite_real(minutes, "minutes")
+    until = None if minutes is None else time.monotonic() + 60 * check_real(minutes, "minutes")
     ran, count = 0, len(sweep.jobs)
     with only_writer(folder):
         todo = pending(sweep, folder, resume)

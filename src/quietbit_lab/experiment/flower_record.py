@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from quietbit._validate import QuietbitError
+from quietbit.errors import QuietbitError
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.report import FORMAT, VERSION
 from quietbit.node.settings import RunSettings

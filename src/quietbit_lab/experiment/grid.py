@@ -18,7 +18,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, final
 
-from quietbit._validate import InvalidParameter, QuietbitError, require
+from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit_lab.experiment.record import Setting
 
 __all__ = ["Job", "Race", "Sweep", "read_sweep"]

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from quietbit._validate import QuietbitError
+from quietbit.errors import QuietbitError
 from quietbit_lab.experiment.record import modern
 from quietbit_lab.experiment.sweep import RESULTS
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit._validate import whole_number
+from quietbit.errors import check_int
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import WordBlock, WordReader
 from quietbit.kernel.select import default_kernel, select
@@ -79,7 +79,7 @@ class QuickCollector:
         """Refuse a mechanism for another ball than the updates are clipped to."""
         check_ball(self.mechanism.domain, self.problem, self.steps)
         put = object.__setattr__
-        put(self, "threads", whole_number(self.threads, "threads", 1, 1024))
+        put(self, "threads", check_int(self.threads, "threads", 1, 1024))
         put(self, "rng", client_rng(self.plan.rng, self.plan.seed))
         put(self, "kernel", _kernel())
         put(self, "bytes_per_client", payload_bytes(self.plan, self.mechanism))
@@ -232,7 +232,7 @@ class RowBlock:
 
     def uniform64(self, stream: int, start: int, count: int) -> NDArray[np.uint64]:
         """Full words; streams are not laid out in rows, so a single row is needed."""
-        whole_number(len(self.blocks), "rows of full words", 1, 1)
+        check_int(len(self.blocks), "rows of full words", 1, 1)
         return self.blocks[0].uniform64(stream, start, count)
 
 

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any, final
 
 from quietbit._files import write_json
-from quietbit._validate import InvalidParameter, QuietbitError, require
+from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.mechanism.base import Mechanism
 from quietbit.plan.plan import RoundPlan
 from quietbit.privacy.guarantee import Guarantee
-from quietbit.privacy.observers import Observers
+from quietbit.privacy.observers import GuaranteePair
 from quietbit.simulate.loop import Point, Run
 from quietbit.simulate.training import Training
 
@@ -253,7 +253,7 @@ def _guarantee(guarantee: Guarantee | None) -> dict[str, Any] | None:
     }
 
 
-def _observers(pair: Observers | None) -> dict[str, Any] | None:
+def _observers(pair: GuaranteePair | None) -> dict[str, Any] | None:
     """What holds against those who see the models alone, beside the guarantee above."""
     if pair is None:
         return None

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from quietbit._files import append_line, only_writer, read_lines
-from quietbit._validate import QuietbitError, finite_real, whole_number
+from quietbit.errors import QuietbitError, check_int, check_real
 from quietbit.simulate.loop import INTERRUPTED
 from quietbit.simulate.problem import Problem
 from quietbit_lab.experiment.grid import Job, Sweep
@@ -63,8 +63,8 @@ def run_sweep(
     A folder with results is refused unless ``resume`` says that they are to be continued. After ``minutes`` no
     further result is waited for.
     """
-    count = whole_number(workers, "workers", 1, 1024)
-    until = None if minutes is None else time.monotonic() + 60 * finite_real(minutes, "minutes")
+    count = check_int(workers, "workers", 1, 1024)
+    until = None if minutes is None else time.monotonic() + 60 * check_real(minutes, "minutes")
     with only_writer(folder):
         todo = pending(sweep, folder, resume)
         ran, all_of_them = 0, len(sweep.jobs)

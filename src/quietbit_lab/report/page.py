@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from quietbit._files import write_whole
-from quietbit._validate import require
+from quietbit.errors import require
 from quietbit_lab.report.page_data import page_data
 from quietbit_lab.report.runs import PlacedRun
 

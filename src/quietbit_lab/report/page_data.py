@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from quietbit._validate import require
+from quietbit.errors import require
 from quietbit.plot.palette import looks
 from quietbit_lab.experiment.frontier import Summary, frontier, summarise
 from quietbit_lab.experiment.record import versions

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
 
 __all__ = ["guarantee_template", "rounded_up", "setting_words", "spelt_out", "task_words"]

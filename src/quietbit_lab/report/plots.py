@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from quietbit._validate import require
+from quietbit.errors import require
 from quietbit.plot.figure import INK, Axes, Figure, blank_figure, plain_axes
 from quietbit.plot.palette import Look, looks
 from quietbit_lab.experiment.frontier import Summary, reported, summarise

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
-from quietbit._validate import QuietbitError, require
+from quietbit.errors import QuietbitError, require
 from quietbit_lab.experiment import flower_record
 from quietbit_lab.experiment.frontier import Summary, frontier, summarise
 from quietbit_lab.experiment.packed import read_results

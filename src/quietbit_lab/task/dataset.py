@@ -22,7 +22,7 @@ from typing import Any, NoReturn, final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._validate import QuietbitError, require, whole_number
+from quietbit.errors import QuietbitError, check_int, require
 
 __all__ = [
     "FETCHED", "DamagedData", "Dataset", "Examples", "MissingData", "Partition", "damaged", "data_folder", "find",
@@ -80,7 +80,7 @@ class Partition:
     @classmethod
     def groups(cls, count: int, size: int, seed: int) -> Partition:
         """Clients of ``size`` examples each, drawn at random; what is left over joins the last client."""
-        per_client = whole_number(size, "samples per client", 1, count)
+        per_client = check_int(size, "samples per client", 1, count)
         members = np.random.default_rng([seed, 2]).permutation(count).astype(np.int64)
         offsets = np.arange(0, count + 1, per_client, dtype=np.int64)
         offsets[-1] = count

@@ -27,7 +27,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._validate import require, require_module
+from quietbit.errors import require, require_module
 from quietbit_lab.task.dataset import Dataset, damaged, find
 from quietbit_lab.task.feature_cache import Report, featured
 

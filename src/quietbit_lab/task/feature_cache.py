@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._files import cache_folder, write_json, write_whole
-from quietbit._validate import QuietbitError
+from quietbit.errors import QuietbitError
 from quietbit_lab.task.dataset import Dataset, Examples
 
 __all__ = ["Report", "featured"]

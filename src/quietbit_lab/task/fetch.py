@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._files import write_whole
-from quietbit._validate import QuietbitError, require, require_module
+from quietbit.errors import QuietbitError, require, require_module
 from quietbit_lab.task.dataset import FETCHED, DamagedData
 from quietbit_lab.task.efficientnet import read_efficientnet
 from quietbit_lab.task.images import BATCHES, IDX_FILES, load_cifar10, load_fashion_mnist, load_mnist

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._validate import QuietbitError, require_module
+from quietbit.errors import QuietbitError, require_module
 from quietbit_lab.task.dataset import Dataset, Examples, damaged, find, load_packed, md5_of, read_idx
 
 __all__ = [

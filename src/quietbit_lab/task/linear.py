@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit._validate import require
+from quietbit.errors import require
 from quietbit.mechanism.ball import Norm
 from quietbit.privacy.guarantee import Unit
 from quietbit.simulate.problem import MAX_CLIP, LocalPlan, Rows, Score, clip_factors, clip_rows

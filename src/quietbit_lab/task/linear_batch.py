@@ -25,7 +25,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._validate import InvalidParameter, require, require_module
+from quietbit.errors import InvalidParameter, require, require_module
 from quietbit.mechanism.base import Mechanism
 from quietbit.plan.account import Account
 from quietbit.plan.participation import Participation, releases_per_client

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._validate import InvalidParameter, QuietbitError, require_module
+from quietbit.errors import InvalidParameter, QuietbitError, require_module
 from quietbit.mechanism.ball import Norm
 from quietbit.simulate.problem import MARGIN, Rows, Score
 from quietbit_lab.task.linear import LinearSoftmax

@@ -24,7 +24,7 @@ from typing import Any, Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._validate import InvalidParameter, require, require_module
+from quietbit.errors import InvalidParameter, require, require_module
 from quietbit.kernel.fixed_point import FixedPoint
 from quietbit.kernel.sampler import Sampler
 from quietbit.mechanism.ball import Norm

@@ -19,7 +19,7 @@ from typing import IO, Any, TypeAlias, final
 import numpy as np
 
 from quietbit._files import write_whole
-from quietbit._validate import QuietbitError, require_module
+from quietbit.errors import QuietbitError, require_module
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
 from quietbit.simulate.loop import Point, Run
 from quietbit.simulate.problem import Problem, Score

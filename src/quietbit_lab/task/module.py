@@ -24,7 +24,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._validate import InvalidParameter, require, require_module
+from quietbit.errors import InvalidParameter, require, require_module
 from quietbit.mechanism.ball import Norm
 from quietbit.privacy.guarantee import Unit
 from quietbit.simulate.problem import LocalPlan, Rows, Score, clip_factors, clip_rows

@@ -28,7 +28,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._validate import InvalidParameter, require, require_module
+from quietbit.errors import InvalidParameter, require, require_module
 from quietbit.mechanism.additive import Gaussian, Sign
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.base import Mechanism

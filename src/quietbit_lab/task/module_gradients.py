@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from threading import local
 from typing import Any, Protocol, TypeAlias, final
 
-from quietbit._validate import require_module
+from quietbit.errors import require_module
 
 __all__ = ["LayerGradients", "MappedGradients", "SampleGradients", "sample_gradients_of"]
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
-from quietbit._validate import InvalidParameter, require, require_module
+from quietbit.errors import InvalidParameter, require, require_module
 from quietbit.simulate.problem import MARGIN
 from quietbit_lab.task.module_gradients import LayerGradients, sample_gradients_of
 

@@ -13,7 +13,7 @@ import os
 import sys
 from typing import Any
 
-from quietbit._validate import InvalidParameter, QuietbitError, require
+from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.simulate.problem import Problem
 
 __all__ = ["check_named", "is_own", "own_problem"]

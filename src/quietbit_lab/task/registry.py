@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, final
 
-from quietbit._validate import require, whole_number
+from quietbit.errors import check_int, require
 from quietbit.simulate.problem import Problem
 from quietbit_lab.task.dataset import Dataset, Examples, Partition, data_folder
 from quietbit_lab.task.own import is_own, own_problem
@@ -63,8 +63,8 @@ class TaskSpec:
         require(self.clients in CLIENTS, "clients", self.clients, "one of " + ", ".join(CLIENTS))
         written = self.clients == "examples" or self.name in ("mnist", "femnist")
         require(written, "clients", self.clients, f"examples for {self.name}, whose writers are not known")
-        put(self, "samples", whole_number(self.samples, "samples per client", 1))
-        put(self, "least", whole_number(self.least, "least samples of a client", 1))
+        put(self, "samples", check_int(self.samples, "samples per client", 1))
+        put(self, "least", check_int(self.least, "least samples of a client", 1))
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for a record."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._validate import require, require_module
+from quietbit.errors import require, require_module
 from quietbit_lab.task.dataset import Dataset
 from quietbit_lab.task.feature_cache import Report, featured
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit._validate import finite_real, whole_number
+from quietbit.errors import check_int, check_real
 from quietbit.simulate.problem import LocalPlan, Rows, Score, clip_rows
 
 __all__ = ["VectorMean"]
@@ -37,10 +37,10 @@ class VectorMean:
 
     def __post_init__(self) -> None:
         """Refuse numbers that are none; draw the common direction."""
-        whole_number(self.dimension, "dimension", 2)
-        whole_number(self.clients, "clients", 1)
-        finite_real(self.length, "length")
-        finite_real(self.agreement, "agreement", at_most=1.0)
+        check_int(self.dimension, "dimension", 2)
+        check_int(self.clients, "clients", 1)
+        check_real(self.length, "length")
+        check_real(self.agreement, "agreement", at_most=1.0)
         direction = np.random.default_rng([self.seed, 0]).standard_normal(self.dimension)
         common = direction * (self.agreement * self.length / np.linalg.norm(direction))
         object.__setattr__(self, "common", common.astype(np.float32))

@@ -11,7 +11,7 @@ import pytest
 
 from lab.baseline.makers import BASELINES
 from quietbit import Ball, Norm
-from quietbit._validate import InvalidParameter, InvalidPayload
+from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.mechanism import registry
 from quietbit.mechanism.ball import usual_kernel
 from quietbit_lab.baseline.discrete_gaussian import DistributedDiscreteGaussian

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lab.cohort.test_sums import KEY, factors
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.kernel.fixed_point import FixedPoint
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit_lab.cohort import codes as cohort_codes

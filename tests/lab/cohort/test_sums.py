@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.sampler import Sampler
 from quietbit_lab.cohort import sums as cohort
@@ -194,7 +194,7 @@ def test_a_missing_gpu_is_one_sentence():
     """In a process of its own, because other tests switch Triton's interpreter on."""
     code = (
         "import torch\n"
-        "from quietbit._validate import MissingDependency\n"
+        "from quietbit.errors import MissingDependency\n"
         "from quietbit_lab.cohort.sums import BitLaw\n"
         "from quietbit_lab.cohort.triton_host import count_on_device\n"
         "given = torch.zeros(1, 1, 1), torch.zeros(1, 1), torch.zeros(8), 1.0, 'philox', torch.zeros(1)\n"

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from quietbit._validate import QuietbitError
+from quietbit.errors import QuietbitError
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.filter import Price
 from quietbit.node.report import NodeReport, Report, RoundReport

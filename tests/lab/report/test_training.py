@@ -1,6 +1,6 @@
 import pytest
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.plot.palette import MECHANISMS
 from quietbit_lab.report.plots import plot_training
 

@@ -15,9 +15,9 @@ import pytest
 
 from attack.faults import stronger
 from quietbit import Ball, Gaussian, InterpolatedMVU, Norm
-from quietbit._validate import InvalidParameter
 from quietbit.auditor.audit import Audit, audit
 from quietbit.auditor.checks import Finding
+from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.wire.uplink import Uplink

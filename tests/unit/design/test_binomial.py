@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from quietbit._validate import InvalidParameter
 from quietbit.design.binomial import binomial_design, binomial_deviation_upper, is_evenly_spaced
 from quietbit.design.certify import certify
 from quietbit.design.solve import solve, solve_anew
 from quietbit.design.spec import DesignSpec
+from quietbit.errors import InvalidParameter
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from quietbit._validate import InvalidDesignFile, InvalidParameter
 from quietbit.design.profile import ADJACENCIES, Profile
+from quietbit.errors import InvalidDesignFile, InvalidParameter
 from unit.design.profile_kit import hockey_stick, profiles
 
 PURE = Profile.from_weights([0.4], [1.0, math.e])

@@ -8,10 +8,10 @@ from scipy import sparse
 from scipy.optimize import linprog
 from scipy.special import ndtr
 
-from quietbit._validate import InvalidParameter
 from quietbit.design.profile import Profile
 from quietbit.design.profile_bound import gain_upper, pure_edge
 from quietbit.design.profile_target import ProfileTarget
+from quietbit.errors import InvalidParameter
 from unit.design.profile_kit import profiles
 
 

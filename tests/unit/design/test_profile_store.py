@@ -3,7 +3,6 @@ import os
 
 import pytest
 
-from quietbit._validate import InvalidDesignFile, QuietbitError
 from quietbit.design.profile import Profile
 from quietbit.design.profile_store import (
     cached_profile,
@@ -15,6 +14,7 @@ from quietbit.design.profile_store import (
     write_profile,
 )
 from quietbit.design.profile_target import ProfileTarget
+from quietbit.errors import InvalidDesignFile, QuietbitError
 
 PROFILE = Profile.from_weights([-0.5, 0.25, 1.0], [1.0, 2.0, 3.0, 5.0])
 TARGET = ProfileTarget(1.2345, 1e-5, 3, "zero-out")

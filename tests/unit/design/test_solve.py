@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quietbit._validate import InvalidParameter
 from quietbit.design.certify import certify
 from quietbit.design.solve import solve, solve_anew
 from quietbit.design.spec import DesignSpec
+from quietbit.errors import InvalidParameter
 
 # Mean squared errors of a first independent try (exact bias): ours must not exceed them.
 EXACT = [

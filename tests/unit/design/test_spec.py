@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from quietbit._validate import InvalidParameter
 from quietbit.design.spec import DesignSpec
+from quietbit.errors import InvalidParameter
 
 GOOD = {"input_levels": 8, "output_bits": 3, "epsilon": 5.0}
 

@@ -4,11 +4,11 @@ import os
 
 import pytest
 
-from quietbit._validate import InvalidDesignFile, QuietbitError
 from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.design.store import remember
 from quietbit.design.table import Design
+from quietbit.errors import InvalidDesignFile, QuietbitError
 
 
 @pytest.fixture

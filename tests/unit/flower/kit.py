@@ -12,7 +12,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from quietbit.flower import PrivateUplink, Simulation
-from quietbit.node.ledger import Books, StateLedger
+from quietbit.node.ledger import LedgerState, StateLedger
 
 SIMULATED = PrivateUplink(simulation=Simulation(seed=7))  # the mod of every test without a policy of its own
 RUN = 2**63 + 5  # Flower's ids use all 64 bits
@@ -72,7 +72,7 @@ def context(node: int, partition: int = 0, config=None, run: int = RUN, **node_c
     return Context(run, node, own, RecordDict(), dict(CONFIG if config is None else config))
 
 
-def ledger(place: Context) -> Books:
+def ledger(place: Context) -> LedgerState:
     """What a simulated node has noted."""
     return StateLedger(dict(place.state["quietbit"]) if "quietbit" in place.state else {}).read()
 

@@ -10,7 +10,7 @@ pytest.importorskip("cryptography", reason="needs the all extra")
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateStrategy, PrivateUplink, RunSettings
 from quietbit.node.policy import simulated_directory
 from quietbit.node.question import Framed, sum_rows

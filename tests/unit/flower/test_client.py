@@ -13,7 +13,7 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateUplink, RunSettings, SeededRngWarning, Simulation
 from quietbit.node.filter import Cap
 from quietbit.node.gatekeeper import Gatekeeper
@@ -21,7 +21,7 @@ from quietbit.node.ledger import FileLedger
 from quietbit.node.messages import Request
 from quietbit.node.policy import Policy
 from quietbit.node.question import Framed
-from quietbit.node.release import Kept, spent
+from quietbit.node.release import LocalGate, spent
 from quietbit.privacy.guarantee import Adjacency, Trust
 from quietbit.simulate.client_rng import seeded_client_rng
 from quietbit.wire.uplink import Uplink
@@ -283,7 +283,7 @@ def test_the_gatekeeper_gives_the_release_of_the_process(tmp_path):
         own = owned(folder)
         if way == "gatekeeper":
             policy = Policy.load(own.pop("quietbit_policy"))
-            gate = Gatekeeper(Kept(policy, FileLedger(policy.ledger, policy.counter), {}), folder / "gate")
+            gate = Gatekeeper(LocalGate(policy, FileLedger(policy.ledger, policy.counter), {}), folder / "gate")
             thread = threading.Thread(target=gate.serve)
             thread.start()
             own = {"quietbit_gatekeeper": str(folder / "gate")}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.flower import RunSettings
 from quietbit.node.filter import Price
 from quietbit.node.release import spent

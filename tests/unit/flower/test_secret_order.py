@@ -9,7 +9,7 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateStrategy, RunSettings
 from unit.flower.kit import CONFIG, DIMENSION, SIMULATED, HandGrid, app, be_the_server, context, model
 

@@ -10,7 +10,7 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg, Krum
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateStrategy
 from quietbit.node.filter import Cap, Price
 from quietbit.node.question import Framed

@@ -11,7 +11,7 @@ from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.pricing import description_of
 from quietbit.node.question import Question, SumPart, pack, unpack, unpack_unmasking
-from quietbit.node.release import Kept
+from quietbit.node.release import LocalGate
 from quietbit.node.sums import SumStep
 from quietbit.node.vault import Vault, key_file
 from quietbit.secagg.client import SumClient
@@ -312,7 +312,7 @@ def test_secrets_are_forgotten_with_the_next_message_of_another_kind():
 def test_sums_that_are_never_finished_do_not_fill_the_memory(tmp_path):
     secrets = {}
     policy = Policy.load(owned(tmp_path)["quietbit_policy"])
-    held = Kept(policy, FileLedger(policy.ledger, policy.counter), secrets)
+    held = LocalGate(policy, FileLedger(policy.ledger, policy.counter), secrets)
     for number in range(70):
         part = SumPart("keys", 6, 1, 4, 3, "honest-but-curious")
         asked = Question(number, 1, 11, DIMENSION, description_of(MECHANISM), 1e3, 1e-5, "zero-out", None, part)

@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.serverapp.exception import InconsistentMessageReplies
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
 
-from quietbit._validate import InvalidParameter, QuietbitError
+from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.flower import PrivateStrategy, PrivateUplink, RunSettings, Simulation
 from quietbit.flower.strategy import SINGLE
 from quietbit.node.release import spent

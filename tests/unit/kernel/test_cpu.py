@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.kernel import cpu
 from quietbit.kernel.cpu import CpuKernel
 from quietbit.kernel.reference import ReferenceKernel

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.kernel import direct
 from quietbit.kernel.direct import code_error_upper, draw_codes, step_cells, step_limits
 from quietbit.kernel.expand import inner_error_upper, start_state, stream_words, unit

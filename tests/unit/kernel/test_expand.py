@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.kernel import expand
 from quietbit.kernel.expand import (
     FAILURE_UPPER,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.kernel.norm import LOOK_ERROR, NORM_ERROR, Clip, clip_factor
 from quietbit.kernel.reference import ReferenceKernel
 

@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from quietbit._validate import InvalidDesignFile, InvalidParameter
+from quietbit.errors import InvalidDesignFile, InvalidParameter
 from quietbit.kernel import quantile
 from quietbit.kernel.quantile import (
     EXPANSION_ERROR,

@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.kernel.quantiser import POSITIVE_LEVELS, normal_quantiser
 
 # Max (1960), Table I: mean squared errors of 2 to 32 levels, to the digits given there.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import RandomBits, secure_rng, seeded_rng
 
 SOURCES = [secure_rng, lambda: seeded_rng(2**200 + 3)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import GENERATORS, DeviceBlock, chacha_block, device_rng, philox_rounds
 
 KEY = tuple(0x9E3779B9 * (k + 1) & 0xFFFFFFFF for k in range(8))

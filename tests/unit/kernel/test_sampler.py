@@ -8,10 +8,10 @@ import mpmath
 import numpy as np
 import pytest
 
-from quietbit._validate import InvalidParameter
 from quietbit.design.rounding import exact_row
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
+from quietbit.errors import InvalidParameter
 from quietbit.kernel.reference import thresholds
 from quietbit.kernel.sampler import SAMPLING_ERROR, Sampler, level_knots
 from unit.kernel.makers import make_design, make_sampler

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.kernel.select import KERNELS, default_kernel, select
 
 
@@ -34,7 +34,7 @@ def test_the_default_is_the_cpu_kernel_where_numba_is() -> None:
 def test_a_missing_package_is_one_sentence_and_no_fallback(name: str, package: str) -> None:
     code = (
         f"import sys; sys.modules[{package!r}] = None\n"
-        "from quietbit._validate import MissingDependency\n"
+        "from quietbit.errors import MissingDependency\n"
         "from quietbit.kernel.select import select\n"
         f"try:\n    select({name!r})\nexcept MissingDependency as error:\n    print(error)"
     )

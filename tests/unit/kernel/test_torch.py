@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.torch import TorchKernel

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.linalg import hadamard
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.kernel import transform
 from quietbit.kernel.transform import (
     hadamard_,

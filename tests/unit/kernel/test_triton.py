@@ -23,7 +23,7 @@ if not torch.cuda.is_available():
     interpret()
 
 from pairs import pairs
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.kernel import triton as host
 from quietbit.kernel.base import packed_size
 from quietbit.kernel.law import Gain
@@ -406,7 +406,7 @@ def test_packing_and_the_name(kernel):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_a_missing_gpu_is_one_sentence():
     code = (
-        "from quietbit._validate import MissingDependency\n"
+        "from quietbit.errors import MissingDependency\n"
         "from quietbit.kernel.select import select\n"
         "try:\n    select('triton')\nexcept MissingDependency as error:\n    print(error)"
     )

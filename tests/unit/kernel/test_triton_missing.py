@@ -13,7 +13,7 @@ from unit.kernel.makers import make_sampler
 def test_a_missing_package_is_one_sentence():
     code = (
         "import sys; sys.modules['triton'] = None\n"
-        "from quietbit._validate import MissingDependency\n"
+        "from quietbit.errors import MissingDependency\n"
         "from quietbit.kernel.select import select\n"
         "try:\n    select('triton')\nexcept MissingDependency as error:\n    print(error)"
     )

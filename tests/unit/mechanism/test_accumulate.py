@@ -9,7 +9,7 @@ import pytest
 from scipy.special import ndtri
 
 from path import body, decode, encode
-from quietbit._validate import InvalidParameter, InvalidPayload
+from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.select import select
 from quietbit.mechanism import accumulate as module

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from path import decode, encode
-from quietbit._validate import InvalidParameter
 from quietbit.design.solve import solve_anew
 from quietbit.design.spec import DesignSpec
+from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.mechanism.ball import Ball, Norm
 
 KINDS = (np.float16, np.float32, np.float64)

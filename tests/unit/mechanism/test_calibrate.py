@@ -7,9 +7,9 @@ import pytest
 
 from pairs import pairs
 from quietbit import Ball, DitheredMVU, Gaussian, InterpolatedMVU, Laplace, Norm, Sign, Skellam, calibrate
-from quietbit._validate import InvalidParameter
 from quietbit.design.certify import certify
 from quietbit.design.table import Design
+from quietbit.errors import InvalidParameter
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
 from unit.mechanism.makers import design, table
 

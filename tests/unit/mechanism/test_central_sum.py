@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from path import decode, encode
-from quietbit._validate import InvalidParameter
 from quietbit.design.binomial import binomial_design
 from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
+from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.central_sum import calibrate_sum

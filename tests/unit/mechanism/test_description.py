@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quietbit._validate import InvalidParameter
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
+from quietbit.errors import InvalidParameter
 from quietbit.mechanism.additive import Gaussian, Sign
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU

@@ -7,7 +7,7 @@ import pytest
 
 from path import encode
 from quietbit import Ball, DitheredMVU, Norm
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
 from quietbit.privacy.baselines import dithered_l1_curve, dithered_l2_curve
 from quietbit.privacy.guarantee import Adjacency

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import quietbit
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.mechanism.expectation import HOPELESS_ABOVE, USEFUL_UP_TO, Verdict, expectation
 from quietbit.mechanism.projected import Projected
 from quietbit.privacy.guarantee import Trust

@@ -8,7 +8,7 @@ import pytest
 
 from path import decode, encode
 from quietbit import Ball, Gaussian, Norm
-from quietbit._validate import InvalidParameter, InvalidPayload
+from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.kernel.rng import seeded_rng
 from quietbit.privacy.curve import LinearCurve
 from quietbit.privacy.guarantee import Adjacency

@@ -9,7 +9,7 @@ import pytest
 
 from path import encode
 from quietbit import Ball, InterpolatedMVU, Norm
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
 from quietbit.privacy.curve import GaussianPairCurve, SlackCurve
 from quietbit.privacy.guarantee import Adjacency

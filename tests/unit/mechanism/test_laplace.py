@@ -8,7 +8,7 @@ from scipy import integrate, stats
 
 from path import decode, encode
 from quietbit import Ball, Laplace, Norm
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
 from quietbit.privacy.curve import PureCurve
 from quietbit.privacy.guarantee import Adjacency

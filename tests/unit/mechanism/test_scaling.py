@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from quietbit import Ball, Norm
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.kernel.sampler import SAMPLING_ERROR
 from quietbit.mechanism.scaling import Scaling
 from quietbit.privacy.curve import sampling_slack_upper

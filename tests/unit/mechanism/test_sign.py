@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from path import decode, encode
 from quietbit import Ball, Gaussian, Laplace, Norm, Sign
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
 from quietbit.privacy.guarantee import Adjacency
 

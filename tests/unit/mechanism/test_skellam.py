@@ -9,7 +9,7 @@ from scipy import stats
 
 from path import decode, encode
 from quietbit import Ball, Gaussian, Norm, Skellam
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.transform import rotate
 from quietbit.mechanism.poisson import skellam_noise

@@ -3,12 +3,12 @@ import math
 import pytest
 from scipy.optimize import brentq
 
-from quietbit._validate import InvalidParameter, QuietbitError
 from quietbit.design.profile import Profile
 from quietbit.design.profile_bound import gain_upper
 from quietbit.design.profile_search import propose
 from quietbit.design.profile_store import catalogue_targets, remember_profile, shipped_profile
 from quietbit.design.profile_target import ProfileTarget
+from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.mechanism import solve_profile as module
 from quietbit.mechanism.solve_profile import meets, solve_profile, solve_profile_anew
 from quietbit.privacy.gaussian import gaussian_log_delta

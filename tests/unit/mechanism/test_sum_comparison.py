@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.sum_comparison import compare_sums
 from quietbit.privacy.guarantee import Adjacency, Trust

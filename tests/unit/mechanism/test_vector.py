@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from quietbit import Ball, Norm, Uplink, calibrate
-from quietbit._validate import InvalidParameter, InvalidPayload
 from quietbit.design.profile import Profile
+from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.kernel.expand import normals, rows
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.select import select

@@ -11,7 +11,7 @@ from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.pricing import description_of
 from quietbit.node.question import Question
-from quietbit.node.release import Kept
+from quietbit.node.release import LocalGate
 
 DIMENSION = 42
 BALL = Ball(Norm.L2, 1.0, DIMENSION)
@@ -39,11 +39,11 @@ def write_policy(folder, **changes) -> str:
     return str(path)
 
 
-def keeper(folder, **changes) -> Kept:
+def keeper(folder, **changes) -> LocalGate:
     """A keeper with a new ledger."""
     found = policy(folder, **changes)
     FileLedger.create(found.ledger, found.counter)
-    return Kept(found, FileLedger(found.ledger, found.counter), {})
+    return LocalGate(found, FileLedger(found.ledger, found.counter), {})
 
 
 def books(folder):

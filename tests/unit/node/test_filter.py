@@ -7,7 +7,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.node.filter import LOST, ORDERS, Cap, Price, price_of
 from quietbit.privacy.conversion import epsilon_from_linear
 from quietbit.privacy.curve import GaussianCurve, LinearCurve, PureCurve, with_delta

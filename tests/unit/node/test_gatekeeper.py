@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 
-from quietbit._validate import InvalidParameter, QuietbitError
+from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.node.gatekeeper import HEAD, MAGIC, Gatekeeper, RemoteKeeper, _receive, _send

@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import Array
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.node.layout import Layout
 from quietbit.node.settings import RunSettings
 

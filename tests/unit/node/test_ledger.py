@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.node.filter import Price
 from quietbit.node.ledger import (
     AnsweredBefore,
-    Books,
     FileLedger,
     LedgerError,
+    LedgerState,
     StateLedger,
     check_growth,
     mark,
@@ -26,17 +26,17 @@ from quietbit.node.ledger import (
     release_line,
     step_line,
 )
-from quietbit.node.pricing import Offer, description_of
+from quietbit.node.pricing import ProposedMechanism, description_of
 from quietbit.privacy.guarantee import Adjacency, Trust
 from unit.node.makers import MECHANISM, NOISY
 
-OFFER = Offer.read(description_of(MECHANISM))
+OFFER = ProposedMechanism.read(description_of(MECHANISM))
 ADJACENCY = Adjacency.REPLACE_ONE
 PRICED = [mechanism_line(OFFER.identity, OFFER.description),
           price_line(OFFER.identity, ADJACENCY, 0, OFFER.price(ADJACENCY, 0))]  # fmt: skip
 
 
-def release(books: Books):
+def release(books: LedgerState):
     known = [] if OFFER.identity in books.mechanisms else PRICED
     return [*known, release_line(OFFER.identity, 0, "7", books.last_round("7") + 1)]
 
@@ -309,7 +309,10 @@ def test_two_processes_lose_no_release(ledger, tmp_path):
 
 def test_many_mechanisms_are_priced_once(tmp_path):
     """200 distinct mechanisms: their prices are in the ledger, and totals are sums of those."""
-    found, start = FileLedger.create(tmp_path / "ledger", tmp_path / "counter"), Offer.read(description_of(NOISY))
+    found, start = (
+        FileLedger.create(tmp_path / "ledger", tmp_path / "counter"),
+        ProposedMechanism.read(description_of(NOISY)),
+    )
     price = start.price(ADJACENCY, 0)
     entries = []
     for number in range(200):

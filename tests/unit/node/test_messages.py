@@ -2,7 +2,7 @@
 
 import pytest
 
-from quietbit._validate import InvalidParameter, InvalidPayload
+from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.node import messages as module
 from quietbit.node.messages import Request, SumRequest, answer_of, join_pieces, question_of, split_pieces
 from quietbit.node.question import Framed

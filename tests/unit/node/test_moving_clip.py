@@ -7,7 +7,7 @@ from quietbit import Adjacency, InvalidPayload, Trust
 from quietbit.mechanism.watched import Watched
 from quietbit.node.filter import Cap, Price
 from quietbit.node.policy import NotAllowed, Policy
-from quietbit.node.pricing import Offer, description_of, release_price
+from quietbit.node.pricing import ProposedMechanism, description_of, release_price
 from quietbit.node.question import Framed
 from quietbit.node.release import BudgetSpent, spent
 from quietbit.wire.uplink import Uplink
@@ -31,7 +31,7 @@ def test_the_ledger_notes_one_mechanism_and_one_price_for_all_clips(tmp_path):
             with pytest.raises(InvalidPayload):
                 Uplink(other).receive([data])
     found = books(tmp_path)
-    assert list(found.mechanisms) == [Offer.read(description_of(MOVING)).identity]
+    assert list(found.mechanisms) == [ProposedMechanism.read(description_of(MOVING)).identity]
     assert len(found.prices) == 1
     cap = Cap(8.0, 1e-5, Adjacency.REPLACE_ONE, Trust.LOCAL)
     each = release_price(MOVING.at_clip(17.0), Adjacency.REPLACE_ONE, 0)

@@ -9,7 +9,7 @@ from dataclasses import fields
 
 import pytest
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.node import policy as module
 from quietbit.node.policy import NotAllowed, Policy, PolicyError, SeededRngWarning, Simulation
 from quietbit.privacy.guarantee import Adjacency, Trust

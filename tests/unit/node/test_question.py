@@ -2,7 +2,7 @@
 
 import pytest
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.node.question import (
     SumPart,
     pack,

@@ -7,18 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from quietbit._validate import InvalidParameter
 from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
+from quietbit.errors import InvalidParameter
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.node import release as module
 from quietbit.node.filter import Cap, Price
 from quietbit.node.ledger import AnsweredBefore, FileLedger, LedgerError
 from quietbit.node.policy import NotAllowed, SeededRngWarning
-from quietbit.node.pricing import Offer, description_of, within
+from quietbit.node.pricing import ProposedMechanism, description_of, within
 from quietbit.node.question import Framed, Question
-from quietbit.node.release import BudgetSpent, Kept, Noted, Unusable, public, spent
+from quietbit.node.release import BudgetSpent, LocalGate, Noted, Unusable, public, spent
 from quietbit.privacy.guarantee import Adjacency, Trust
 from quietbit.simulate.client_rng import seeded_client_rng
 from quietbit.wire.uplink import Uplink
@@ -186,13 +186,13 @@ def test_what_the_policy_forbids_is_neither_priced_into_nor_noted(tmp_path):
 def test_a_change_of_the_policy_prices_the_past_anew(tmp_path):
     keeper(tmp_path, adjacency="zero-out").accept(question(adjacency="zero-out"))
     first = policy(tmp_path)
-    other = Kept(first, FileLedger(first.ledger, first.counter), {})
+    other = LocalGate(first, FileLedger(first.ledger, first.counter), {})
     other.accept(question(2))
     found = books(tmp_path)
     kinds = {(adjacency, honest) for _, adjacency, honest in found.prices}
     assert kinds == {("zero-out", 0), ("replace-one", 0)}
     cap = Cap(8.0, 1e-5, Adjacency.REPLACE_ONE, Trust.LOCAL)
-    expected = Price.total([(Offer.read(description_of(MECHANISM)).price(Adjacency.REPLACE_ONE, 0), 2)])
+    expected = Price.total([(ProposedMechanism.read(description_of(MECHANISM)).price(Adjacency.REPLACE_ONE, 0), 2)])
     assert spent(found, cap, 0, 0.0, {}).rdp.tolist() == expected.rdp.tolist()
 
 
@@ -223,7 +223,7 @@ def test_a_price_that_takes_too_long_is_given_up(tmp_path, monkeypatch):
         finally:
             ended.append(True)
 
-    monkeypatch.setattr(Offer, "price", endless)
+    monkeypatch.setattr(ProposedMechanism, "price", endless)
     held, start = keeper(tmp_path, pricing_seconds=0.2), time.monotonic()
     with pytest.raises(NotAllowed, match="in time"):
         held.accept(question())

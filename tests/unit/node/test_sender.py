@@ -5,7 +5,7 @@ import contextlib
 import numpy as np
 import pytest
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.node.ledger import LedgerError
 from quietbit.node.policy import NotAllowed
 from quietbit.node.release import BudgetSpent

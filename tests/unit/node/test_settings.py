@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.registry import build, describe, family_of, identity_of
 from quietbit.node import settings

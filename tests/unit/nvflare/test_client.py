@@ -19,12 +19,12 @@ from nvflare.fuel.utils import fobs
 from nvflare.private.fed.app.fl_conf import create_privacy_manager
 from nvflare.private.privacy_manager import Scope
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.node.gatekeeper import Gatekeeper
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.question import Framed
-from quietbit.node.release import Kept
+from quietbit.node.release import LocalGate
 from quietbit.nvflare import PrivateUplink
 from quietbit.nvflare.client import number_of
 from quietbit.wire.uplink import Uplink
@@ -487,7 +487,7 @@ def test_a_site_that_streams_its_log_releases_nothing(tmp_path):
 
 def test_a_gatekeeper_answers_for_a_site(quiet, tmp_path):
     policy = Policy.load(write_policy(tmp_path, epsilon=100.0))
-    gate = Gatekeeper(Kept(policy, FileLedger(policy.ledger, policy.counter), {}), tmp_path / "gate")
+    gate = Gatekeeper(LocalGate(policy, FileLedger(policy.ledger, policy.counter), {}), tmp_path / "gate")
     thread = threading.Thread(target=gate.serve)
     thread.start()
     try:

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("nvflare", reason="needs the nvflare extra")
 from nvflare.app_common.np.recipes.fedavg import NumpyFedAvgRecipe
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.nvflare import add_privacy
 from unit.nvflare.kit import CONFIG
 

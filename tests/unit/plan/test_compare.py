@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import quietbit
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.mechanism.expectation import Verdict
 from quietbit.mechanism.family import is_baseline
 from quietbit.mechanism.registry import families, identity_of

@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from quietbit._validate import InvalidParameter
 from quietbit.design.profile import Profile
+from quietbit.errors import InvalidParameter
 from quietbit.plot.figure import render_figure
 from quietbit.plot.profile import plot_profile
 from quietbit.privacy.guarantee import Adjacency

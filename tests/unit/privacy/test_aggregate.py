@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from quietbit._validate import InvalidParameter
 from quietbit.design.solve import solve_anew
 from quietbit.design.spec import DesignSpec
+from quietbit.errors import InvalidParameter
 from quietbit.privacy.aggregate import AggregateConstant, aggregate_curve
 from quietbit.privacy.curve import LinearCurve
 from quietbit.privacy.guarantee import Adjacency

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from exact.privacy_kit import flat, rough
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.privacy.baselines import (
     dithered_l1_curve,
     dithered_l2_curve,

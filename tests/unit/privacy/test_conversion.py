@@ -7,7 +7,7 @@ from dp_accounting.rdp.rdp_privacy_accountant import DEFAULT_RDP_ORDERS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.privacy.conversion import epsilon_from_linear, epsilon_from_rdp
 from quietbit.privacy.gaussian import gaussian_epsilon_upper
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from exact.privacy_kit import flat, law, rough, sigmoid_bit, summing_to_one
-from quietbit._validate import InvalidParameter
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
+from quietbit.errors import InvalidParameter
 from quietbit.privacy.divergence import (
     Segments,
     lipschitz_upper,

@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.privacy.curve import (
     DeltaCurve,
     FunctionCurve,

@@ -6,7 +6,7 @@ import math
 import mpmath
 import pytest
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.privacy import (
     DominatingCurve,
     FunctionCurve,

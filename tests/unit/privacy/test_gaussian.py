@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.privacy.gaussian import gaussian_epsilon_upper, gaussian_log_delta
 
 

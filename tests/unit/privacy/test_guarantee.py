@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit, check_delta, sensitivity
 
 

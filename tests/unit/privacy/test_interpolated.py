@@ -1,7 +1,7 @@
 import pytest
 
 from exact.privacy_kit import rough, sigmoid_bit
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.privacy import (
     Adjacency,
     LinearCurve,

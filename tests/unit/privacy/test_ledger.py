@@ -1,6 +1,6 @@
 import pytest
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.privacy import (
     Adjacency,
     DominatingCurve,

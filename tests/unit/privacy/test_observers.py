@@ -2,11 +2,11 @@
 
 import pytest
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.privacy.curve import PureCurve
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
 from quietbit.privacy.ledger import Ledger
-from quietbit.privacy.observers import Observers
+from quietbit.privacy.observers import GuaranteePair
 from quietbit.privacy.release import Release
 
 REPLACE, ZERO = Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT
@@ -15,18 +15,18 @@ RESULT = Guarantee(0.1386, 1e-6, Unit.CLIENT, REPLACE, Trust.SHUFFLED)
 
 
 def test_both_are_said():
-    said = Observers(SERVER, RESULT, 60_000, 1, True).sentence()
+    said = GuaranteePair(SERVER, RESULT, 60_000, 1, True).sentence()
     assert "Against the server: epsilon <= 4 " in said
     assert "Against those who see the result alone: epsilon <= 0.1386 " in said
     assert "60,000 clients that release in a secret order, once" in said
-    assert "in the same round, 8 times" in Observers(SERVER, RESULT, 50, 8).sentence()
+    assert "in the same round, 8 times" in GuaranteePair(SERVER, RESULT, 50, 8).sentence()
 
 
 def test_no_second_guarantee_needs_a_reason():
-    said = Observers(SERVER, None, reason="the order is public").sentence()
+    said = GuaranteePair(SERVER, None, reason="the order is public").sentence()
     assert said.endswith("no less is promised, because the order is public.")
     with pytest.raises(InvalidParameter, match="reason"):
-        Observers(SERVER, None)
+        GuaranteePair(SERVER, None)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_no_second_guarantee_needs_a_reason():
 )
 def test_mixtures_are_refused(server, result, more):
     with pytest.raises(InvalidParameter):
-        Observers(server, result, **more)
+        GuaranteePair(server, result, **more)
 
 
 def test_a_ledger_of_shuffles_takes_local_releases_and_not_the_other_way_round():

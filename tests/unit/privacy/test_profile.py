@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quietbit._validate import InvalidParameter
 from quietbit.design.profile import Profile
+from quietbit.errors import InvalidParameter
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.profile import certify_profile, profile_curve, profile_losses
 from unit.design.profile_kit import profiles

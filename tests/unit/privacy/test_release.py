@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.privacy import (
     Adjacency,
     DominatingCurve,

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from exact.privacy_kit import flat, rough
-from quietbit._validate import InvalidParameter
 from quietbit.design.rounding import exact_row
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
+from quietbit.errors import InvalidParameter
 from quietbit.privacy.divergence import lipschitz_upper, zero_out_constant_upper
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.renyi import (

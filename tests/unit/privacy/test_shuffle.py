@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.privacy.curve import GaussianCurve, PureCurve, total
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.shuffle import MOST_EPSILON, ShuffledCurve, clones, shuffled_curve, through_zero

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from dp_accounting.rdp import RdpAccountant
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.privacy.curve import FunctionCurve, GaussianCurve, PureCurve
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.subsampling import secret_cohort_curve

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("cryptography", reason="needs the all extra")
 
-from quietbit._validate import InvalidParameter, QuietbitError
+from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.secagg.identity import Directory, Identity, verified
 
 

@@ -11,7 +11,7 @@ from scipy.stats import binom, hypergeom
 
 pytest.importorskip("cryptography", reason="needs the all extra")
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.secagg.plan import ProtocolError, SumPlan, neighbours_for
 from quietbit.secagg.server import SumServer, masked_sum
 from unit.secagg.kit import Room, codes_for, identity, plan_of

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.secagg.plan import MASKED_HEADER_SIZE, ServerModel, SumPlan, bits_for, masked_size
 
 

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("cryptography", reason="needs the all extra")
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.secagg.client import SumClient, Unmasking
 from quietbit.secagg.plan import ProtocolError
 from quietbit.secagg.server import SumServer, masked_sum

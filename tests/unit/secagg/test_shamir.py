@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.secagg.shamir import PRIME, new_secret, recover, share
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quietbit._validate import InvalidParameter, InvalidPayload
+from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.kernel.rng import seeded_rng
 from quietbit.wire.payload import Header, Payload
 from quietbit.wire.uplink import Uplink

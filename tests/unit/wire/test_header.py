@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quietbit._validate import InvalidParameter, InvalidPayload
+from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.mechanism.base import Layout
 from quietbit.wire.payload import HEADER_SIZE, SHORT_SIZE, Header
 from unit.mechanism.makers import MECHANISMS

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quietbit._validate import InvalidParameter, InvalidPayload
+from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.mechanism.base import Layout
 from quietbit.wire.payload import Header, Payload, build

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quietbit._validate import InvalidParameter, InvalidPayload
+from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.mechanism.base import Layout
 from quietbit.wire.payload import Header, Payload, read_body
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from quietbit._validate import InvalidParameter
+from quietbit.errors import InvalidParameter
 from quietbit.wire.tree import Structure, leaves, restore
 
 torch = pytest.importorskip("torch")

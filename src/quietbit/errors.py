@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from enum import Enum
 from types import ModuleType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 __all__ = [
     "InvalidDesignFile",
@@ -18,14 +18,14 @@ __all__ = [
     "InvalidPayload",
     "MissingDependency",
     "QuietbitError",
+    "check_int",
     "check_parameters",
-    "finite_real",
+    "check_real",
     "how_to_install",
     "member",
     "refuse_payload",
     "require",
     "require_module",
-    "whole_number",
 ]
 
 
@@ -43,7 +43,21 @@ class QuietbitError(Exception):
 
 
 class InvalidParameter(QuietbitError, ValueError):
-    """A value outside what the mathematics allows."""
+    """A value outside what the mathematics allows; ``name``, ``rule`` and ``value`` where one value is at fault."""
+
+    def __init__(self, message: str, *, name: str = "", rule: str = "", value: Any = None) -> None:
+        """Keep the parts, so that a caller which knows the value by another name can say so without reading text."""
+        super().__init__(message)
+        self.name, self.rule, self.value = name, rule, value
+
+    @classmethod
+    def of(cls, name: str, rule: str, value: Any) -> Self:
+        """Make the usual sentence from the parts."""
+        return cls(f"{name} must be {rule}, got {value!r}.", name=name, rule=rule, value=value)
+
+    def renamed(self, name: str) -> Self:
+        """Return the same refusal of a value that the reader knows as ``name``."""
+        return type(self).of(name, self.rule, self.value)
 
 
 class InvalidDesignFile(QuietbitError, ValueError):
@@ -63,13 +77,13 @@ def require(condition: object, name: str, value: Any, rule: str) -> None:
 
     >>> require(0 < float("nan"), "radius", float("nan"), "positive and finite")
     Traceback (most recent call last):
-    quietbit._validate.InvalidParameter: radius must be positive and finite, got nan.
+    quietbit.errors.InvalidParameter: radius must be positive and finite, got nan.
     """
     if not condition:
-        raise InvalidParameter(f"{name} must be {rule}, got {value!r}.")
+        raise InvalidParameter.of(name, rule, value)
 
 
-def whole_number(value: Any, name: str, low: int, high: int | None = None) -> int:
+def check_int(value: Any, name: str, low: int, high: int | None = None) -> int:
     """Return ``value`` as an int in ``low .. high``; booleans and fractions are refused."""
     rule = f"a whole number from {low} to {high}" if high is not None else f"a whole number of at least {low}"
     try:
@@ -81,7 +95,7 @@ def whole_number(value: Any, name: str, low: int, high: int | None = None) -> in
     return number
 
 
-def finite_real(
+def check_real(
     value: Any, name: str, *, above: float = 0.0, at_least: float | None = None, at_most: float = float("inf")
 ) -> float:
     """Return ``value`` as a finite float strictly above ``above``, or from ``at_least`` on, and at most ``at_most``."""
@@ -103,7 +117,7 @@ def member(family: type[Member], value: Any, name: str) -> Member:
     for known in family:
         if isinstance(value, str) and known.value == value:
             return known
-    raise InvalidParameter(f"{name} must be one of {', '.join(str(one.value) for one in family)}, got {value!r}.")
+    raise InvalidParameter.of(name, "one of " + ", ".join(str(one.value) for one in family), value)
 
 
 def check_parameters(arrays: Iterable[tuple[str, str]], remedy: str = PARAMETERS) -> None:
@@ -113,7 +127,7 @@ def check_parameters(arrays: Iterable[tuple[str, str]], remedy: str = PARAMETERS
 
     >>> check_parameters([("weight", "float32"), ("running_var", "float32"), ("steps", "int64")], "drop")
     Traceback (most recent call last):
-    quietbit._validate.InvalidParameter: 2 arrays are no parameters: running_var (a statistic), steps (int64); drop.
+    quietbit.errors.InvalidParameter: 2 arrays are no parameters: running_var (a statistic), steps (int64); drop.
     """
     found = []
     for name, kind in arrays:
