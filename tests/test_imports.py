@@ -16,7 +16,7 @@ LAYERS = (
     "design",
 )  # fmt: skip
 BESIDE = {"nvflare": "flower"}  # the second engine stands beside the first: neither imports the other
-GROUND = {"_files", "_search", "_threads", "_typing", "errors"}
+GROUND = {"_files", "_search", "_threads", "_typing", "errors", "target"}
 OPTIONAL = (
     "numba", "torch", "cryptography", "matplotlib", "typer", "rich", "dp_accounting", "flwr", "nvflare", "mpmath",
 )  # fmt: skip

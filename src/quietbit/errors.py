@@ -5,12 +5,15 @@ Idea     a value is refused at the door with its name, the rule and the value; n
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import re
 from collections.abc import Iterable
 from enum import Enum
 from types import ModuleType
 from typing import Any, NoReturn, Self, TypeVar
+
+from attrs import NOTHING
 
 __all__ = [
     "InvalidDesignFile",
@@ -19,6 +22,7 @@ __all__ = [
     "MissingDependency",
     "QuietbitError",
     "check_int",
+    "check_known",
     "check_parameters",
     "check_real",
     "how_to_install",
@@ -45,15 +49,16 @@ class QuietbitError(Exception):
 class InvalidParameter(QuietbitError, ValueError):
     """A value outside what the mathematics allows; ``name``, ``rule`` and ``value`` where one value is at fault."""
 
-    def __init__(self, message: str, *, name: str = "", rule: str = "", value: Any = None) -> None:
+    def __init__(self, message: str, *, name: str = "", rule: str = "", value: Any = NOTHING) -> None:
         """Keep the parts, so that a caller which knows the value by another name can say so without reading text."""
         super().__init__(message)
         self.name, self.rule, self.value = name, rule, value
 
     @classmethod
-    def of(cls, name: str, rule: str, value: Any) -> Self:
-        """Make the usual sentence from the parts."""
-        return cls(f"{name} must be {rule}, got {value!r}.", name=name, rule=rule, value=value)
+    def of(cls, name: str, rule: str, value: Any = NOTHING) -> Self:
+        """Make the usual sentence from the parts; without a value, of one that is missing."""
+        got = "" if value is NOTHING else f", got {value!r}"
+        return cls(f"{name} must be {rule}{got}.", name=name, rule=rule, value=value)
 
     def renamed(self, name: str) -> Self:
         """Return the same refusal of a value that the reader knows as ``name``."""
@@ -118,6 +123,21 @@ def member(family: type[Member], value: Any, name: str) -> Member:
         if isinstance(value, str) and known.value == value:
             return known
     raise InvalidParameter.of(name, "one of " + ", ".join(str(one.value) for one in family), value)
+
+
+def check_known(word: Any, known: Iterable[str], name: str) -> None:
+    """Refuse a word that is not one of ``known``: with the nearest of them, or else with all.
+
+    >>> check_known("epsilom", ["epsilon", "delta"], "key")
+    Traceback (most recent call last):
+    quietbit.errors.InvalidParameter: key must be one that exists (did you mean 'epsilon'?), got 'epsilom'.
+    """
+    words = list(known)
+    if word in words:
+        return
+    near = difflib.get_close_matches(str(word), words, 1)
+    rule = f"one that exists (did you mean {near[0]!r}?)" if near else "one of " + ", ".join(words)
+    raise InvalidParameter.of(name, rule, word)
 
 
 def check_parameters(arrays: Iterable[tuple[str, str]], remedy: str = PARAMETERS) -> None:

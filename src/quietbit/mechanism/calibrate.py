@@ -18,11 +18,12 @@ from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Error, Mechanism
 from quietbit.mechanism.expectation import expectation
-from quietbit.mechanism.family import Choices, Target, is_baseline
+from quietbit.mechanism.family import Choices, is_baseline
 from quietbit.mechanism.projected import Projected, ProjectedSamples, project
 from quietbit.mechanism.registry import families, family
 from quietbit.mechanism.watched import Watched
 from quietbit.privacy.guarantee import Adjacency, Guarantee
+from quietbit.target import Target
 
 __all__ = ["AUTO", "AUTO_RULE", "Alternative", "Calibration", "alternatives", "calibrate", "smallest_of_the_best"]
 
@@ -131,7 +132,7 @@ def calibrate(
 
     A target too small for the mechanism is refused, and so is a choice that it makes no use of.
     """
-    target = Target(epsilon, delta, adjacency, releases)  # type: ignore[arg-type]
+    target = Target(epsilon, delta, adjacency, releases=releases).limited()
     require(isinstance(ball, Ball), "ball", ball, "a Ball")
     if mechanism == AUTO:
         unused = Choices(bits, levels, beta, clamp, decoder, design, None)

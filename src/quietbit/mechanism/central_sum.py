@@ -28,7 +28,6 @@ from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import check_adjacency
-from quietbit.mechanism.family import MAX_RELEASES
 from quietbit.mechanism.interpolated import UNBIASED, Decoder, InterpolatedMVU
 from quietbit.mechanism.projected import Projected, fewest_kept
 from quietbit.mechanism.scaling import MAX_BETA
@@ -36,6 +35,7 @@ from quietbit.privacy.aggregate import MOST_CLIENTS
 from quietbit.privacy.curve import LinearCurve, PrivacyCurve
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit, check_delta
 from quietbit.privacy.subsampling import secret_cohort_curve
+from quietbit.target import MAX_RELEASES
 
 __all__ = ["SumCalibration", "calibrate_sum"]
 

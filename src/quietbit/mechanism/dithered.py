@@ -44,7 +44,7 @@ from quietbit.mechanism.base import (
     refuse_samples,
 )
 from quietbit.mechanism.designs import closed_design, design_limits
-from quietbit.mechanism.family import Account, Choices, SearchedFamily, Target
+from quietbit.mechanism.family import Account, Choices, SearchedFamily
 from quietbit.mechanism.rounding import conditional_rounding, length_upper
 from quietbit.privacy.baselines import dithered_l1_curve, dithered_l2_curve
 from quietbit.privacy.conversion import round_up
@@ -52,6 +52,7 @@ from quietbit.privacy.curve import sampling_slack_upper, with_slack
 from quietbit.privacy.divergence import lipschitz_upper
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.release import Release
+from quietbit.target import Target
 
 __all__ = ["FAMILIES", "DitheredMVU"]
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, fields
 from typing import Protocol, TypeAlias, final
 
 from quietbit.design.table import Design
-from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_real, member, require
+from quietbit.errors import InvalidParameter, QuietbitError, check_real, require
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Mechanism
-from quietbit.privacy.guarantee import Adjacency, check_delta
+from quietbit.target import Target
 
 __all__ = [
     "FEWER",
@@ -26,14 +26,12 @@ __all__ = [
     "Choices",
     "Family",
     "SearchedFamily",
-    "Target",
     "is_baseline",
     "largest_private",
 ]
 
 ACCURACY = 2e-5
 FEWER = "fewer releases or another mechanism would help"
-MAX_RELEASES = 10**9
 
 Account: TypeAlias = Callable[[Mechanism], float]  # the epsilon that a mechanism costs the most exposed party
 
@@ -66,24 +64,6 @@ class Choices:
             shown = "a design" if isinstance(value, Design) else value
             used = value is None or field.name in family.uses
             require(used, field.name, shown, f"left out for {family.name}, which makes no use of it")
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What all ``releases`` of one party together may cost."""
-
-    epsilon: float
-    delta: float
-    adjacency: Adjacency
-    releases: int = 1
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that are no target."""
-        object.__setattr__(self, "epsilon", check_real(self.epsilon, "epsilon"))
-        object.__setattr__(self, "delta", check_delta(self.delta))
-        object.__setattr__(self, "adjacency", member(Adjacency, self.adjacency, "adjacency"))
-        object.__setattr__(self, "releases", check_int(self.releases, "releases", 1, MAX_RELEASES))
 
 
 class Family(Protocol):

@@ -41,7 +41,7 @@ from quietbit.mechanism.base import (
     check_value,
 )
 from quietbit.mechanism.designs import closed_design, design_limits
-from quietbit.mechanism.family import Account, Choices, SearchedFamily, Target
+from quietbit.mechanism.family import Account, Choices, SearchedFamily
 from quietbit.mechanism.scaling import MAX_BETA, Scaling
 from quietbit.privacy.aggregate import aggregate_codes_curve, aggregate_curve, codes_deviation_upper
 from quietbit.privacy.bits import dominated_l2_curve
@@ -51,6 +51,7 @@ from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.interpolated import interpolated_l1_curve, interpolated_l2_curve
 from quietbit.privacy.release import Release
 from quietbit.privacy.sample_level import sample_share
+from quietbit.target import Target
 
 __all__ = ["FAMILIES", "UNBIASED", "Decoder", "InterpolatedMVU"]
 

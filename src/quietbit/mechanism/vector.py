@@ -87,7 +87,7 @@ from quietbit.mechanism.base import (
     check_value,
     refuse_samples,
 )
-from quietbit.mechanism.family import FEWER, Account, Choices, Target
+from quietbit.mechanism.family import FEWER, Account, Choices
 from quietbit.mechanism.projected import check_rotated, fewest_kept
 from quietbit.mechanism.solve_profile import solve_profile
 from quietbit.privacy.conversion import round_up
@@ -97,6 +97,7 @@ from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.profile import BLUR, profile_blanket, profile_curve
 from quietbit.privacy.release import Release
 from quietbit.privacy.shuffle import BlanketPair
+from quietbit.target import Target
 
 __all__ = ["FAMILIES", "VectorMVU", "fewest_coordinates"]
 

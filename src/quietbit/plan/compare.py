@@ -25,11 +25,11 @@ from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.calibrate import Calibration, alternatives, calibrate, smallest_of_the_best
 from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.mechanism.expectation import Expectation, expectation
-from quietbit.mechanism.family import Target
 from quietbit.mechanism.projected import Projected, fewest_kept
 from quietbit.mechanism.registry import family
 from quietbit.plan.sizes import bytes_sent
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust
+from quietbit.target import Target
 from quietbit.wire.tree import Structure
 
 __all__ = ["ClipPoint", "Comparison", "ComparisonRow", "compare", "dimension_of"]
@@ -176,7 +176,7 @@ def compare(
     crowd = check_int(many if clients is None else clients, "clients", 1)
     require(crowd >= many, "clients", crowd, f"at least {many}, the cohort")
     times, often = _schedule(rounds, releases, crowd, many)
-    target = Target(epsilon, delta, adjacency, often)  # type: ignore[arg-type]
+    target = Target(epsilon, delta, adjacency, releases=often).limited()
     asked = _Question(ball, target, many, crowd, times, min_honest_clients, baselines, report)
     rows = [row for way, found in WAYS.items() if which in (None, way) for row in found(asked)]
     return Comparison(

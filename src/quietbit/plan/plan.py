@@ -28,7 +28,7 @@ from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism, summable
 from quietbit.mechanism.calibrate import AUTO, calibrate
 from quietbit.mechanism.central_sum import calibrate_sum
-from quietbit.mechanism.family import MAX_RELEASES, Choices
+from quietbit.mechanism.family import Choices
 from quietbit.mechanism.interpolated import UNBIASED
 from quietbit.mechanism.projected import ProjectedSamples, project
 from quietbit.mechanism.registry import families, family
@@ -39,6 +39,7 @@ from quietbit.plan.participation import KINDS, Participation, participation
 from quietbit.privacy.aggregate import MOST_CLIENTS
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit, check_delta
 from quietbit.privacy.release import Release
+from quietbit.target import MAX_RELEASES
 
 __all__ = ["PUBLIC", "RoundPlan"]
 

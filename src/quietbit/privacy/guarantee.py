@@ -2,8 +2,7 @@
 
 Idea     a guarantee is (epsilon, delta) together with whose data it protects (unit), what the neighbouring
          world is (adjacency) and who may look (trust); none of the three has a default.
-Symbols  epsilon_upper, delta: P(O) <= e^epsilon P'(O) + delta for every set of outputs O, both ways round.
-Source   Guo et al. (ICML 2023), section "Differential Privacy"; their "leave-one-out" is zero-out here.
+Symbols  epsilon_upper, delta: as in `quietbit.target`, which has the words.
 """
 
 from __future__ import annotations
@@ -11,39 +10,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
-from enum import Enum
 from typing import final
 
 from quietbit.errors import check_real, require
+from quietbit.target import Adjacency, Trust, Unit, check_delta
 
 __all__ = ["Adjacency", "Guarantee", "Trust", "Unit", "check_delta", "sensitivity"]
-
-
-class Adjacency(Enum):
-    """Which two worlds must look alike.
-
-    ``ZERO_OUT``: one party's update against the zero vector. ``REPLACE_ONE``: one party's update against any
-    other in the same ball: twice the distance, four times the Rényi divergence.
-    """
-
-    ZERO_OUT = "zero-out"
-    REPLACE_ONE = "replace-one"
-
-
-class Unit(Enum):
-    """Whose data is protected: all of a client's, or a single sample of it."""
-
-    CLIENT = "client"
-    SAMPLE = "sample"
-
-
-class Trust(Enum):
-    """Who may see what without the guarantee being void."""
-
-    LOCAL = "local"
-    CENTRAL = "central"
-    SECURE_AGGREGATION = "secure-aggregation"
-    SHUFFLED = "shuffled"
 
 
 _NEIGHBOUR = {
@@ -99,16 +71,6 @@ zero vector), local trust: the server sees every payload.
 def _rounded_up(value: float, digits: int) -> Decimal:
     """So many digits of the shortest number that reads as ``value``, rounded up: it never reads as a smaller one."""
     return Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(float(value)))
-
-
-def check_delta(delta: float) -> float:
-    """Return ``delta`` as a float in [0, 1); anything else is refused."""
-    try:
-        number = math.nan if isinstance(delta, bool | str) else float(delta)
-    except (TypeError, ValueError):
-        number = math.nan
-    require(0 <= number < 1, "delta", delta, "at least 0 and below 1")
-    return number
 
 
 def sensitivity(adjacency: Adjacency, beta: float) -> float:

@@ -42,11 +42,12 @@ from quietbit.mechanism.base import (
     check_value,
     refuse_samples,
 )
-from quietbit.mechanism.family import Account, Choices, Target, largest_private
+from quietbit.mechanism.family import Account, Choices, largest_private
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.curve import PureCurve
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.release import Release
+from quietbit.target import Target
 from quietbit_lab.baseline.codebook import check_ball, clipped
 
 __all__ = ["FAMILY", "Staircase", "best_gamma"]

@@ -24,7 +24,8 @@ from quietbit._search import bisect
 from quietbit.errors import InvalidParameter, check_real
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.family import Account, Choices, Target, largest_private
+from quietbit.mechanism.family import Account, Choices, largest_private
+from quietbit.target import Target
 from quietbit_lab.baseline.tilt import cap_levels, tilt_curve
 
 __all__ = ["LEAST_EPSILON", "MOST_EPSILON", "TunedFamily", "best_share", "limit_gain"]

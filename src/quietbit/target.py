@@ -1,0 +1,101 @@
+"""What may be lost, of whose data, to whom: a target, and the words without which an epsilon says nothing.
+
+Idea     an epsilon means something beside its delta, whose data it protects (unit), what the neighbouring world is
+         (adjacency), who may look (trust), and how many releases share it. They travel together, checked once.
+         Whoever meets people takes them as keywords and makes a `Target` at once; everything inside takes a `Target`.
+Symbols  epsilon, delta: P(O) <= e^epsilon P'(O) + delta for every set of outputs O, both ways round.
+Source   Guo et al. (ICML 2023), section "Differential Privacy"; their "leave-one-out" is zero-out here.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+from typing import final
+
+from attrs import field, frozen
+
+from quietbit.errors import check_int, check_real, member, require
+
+__all__ = ["MAX_RELEASES", "Adjacency", "Target", "Trust", "Unit", "check_delta"]
+
+MAX_RELEASES = 10**9
+
+
+class Adjacency(Enum):
+    """Which two worlds must look alike.
+
+    ``ZERO_OUT``: one party's update against the zero vector. ``REPLACE_ONE``: one party's update against any
+    other in the same ball: twice the distance, four times the Rényi divergence.
+    """
+
+    ZERO_OUT = "zero-out"
+    REPLACE_ONE = "replace-one"
+
+
+class Unit(Enum):
+    """Whose data is protected: all of a client's, or a single sample of it."""
+
+    CLIENT = "client"
+    SAMPLE = "sample"
+
+
+class Trust(Enum):
+    """Who may see what without the guarantee being void."""
+
+    LOCAL = "local"
+    CENTRAL = "central"
+    SECURE_AGGREGATION = "secure-aggregation"
+    SHUFFLED = "shuffled"
+
+
+def check_delta(delta: float) -> float:
+    """Return ``delta`` as a float in [0, 1); anything else is refused."""
+    try:
+        number = math.nan if isinstance(delta, bool | str) else float(delta)
+    except (TypeError, ValueError):
+        number = math.nan
+    require(0 <= number < 1, "delta", delta, "at least 0 and below 1")
+    return number
+
+
+def _epsilon(value: float) -> float:
+    return math.inf if value == math.inf else check_real(value, "epsilon")
+
+
+def _adjacency(value: Adjacency | str) -> Adjacency:
+    return member(Adjacency, value, "adjacency")
+
+
+def _unit(value: Unit | str) -> Unit:
+    return member(Unit, value, "unit")
+
+
+def _trust(value: Trust | str) -> Trust:
+    return member(Trust, value, "trust")
+
+
+def _releases(value: int) -> int:
+    return check_int(value, "releases", 1, MAX_RELEASES)
+
+
+@final
+@frozen
+class Target:
+    """What all ``releases`` of one party together may cost; an infinite ``epsilon`` sets no limit, and asks how much.
+
+    >>> Target(8.0, 1e-5, "zero-out", releases=10).adjacency
+    <Adjacency.ZERO_OUT: 'zero-out'>
+    """
+
+    epsilon: float = field(converter=_epsilon)
+    delta: float = field(converter=check_delta)
+    adjacency: Adjacency = field(converter=_adjacency)
+    unit: Unit = field(default=Unit.CLIENT, converter=_unit, kw_only=True)
+    trust: Trust = field(default=Trust.LOCAL, converter=_trust, kw_only=True)
+    releases: int = field(default=1, converter=_releases, kw_only=True)
+
+    def limited(self) -> Target:
+        """Return this target; one without a limit is refused, where something must meet it."""
+        check_real(self.epsilon, "epsilon")
+        return self
