@@ -31,6 +31,7 @@ from quietbit.auditor.audit import audit
 from quietbit.mechanism.ball import usual_kernel
 from quietbit.mechanism.registry import families
 from quietbit.mechanism.sum_comparison import compare_sums
+from quietbit.target import Target
 from quietbit_lab.baseline.cpsgd import calibrate_cpsgd
 from quietbit_lab.baseline.discrete_gaussian import calibrate_discrete_gaussian
 from quietbit_lab.baseline.poisson_binomial import calibrate_poisson_binomial
@@ -86,7 +87,7 @@ def local_row(word: str, ball: Ball, target: dict[str, Any], samples: int) -> Ro
 
 def ppr_row(ball: Ball, target: dict[str, Any], gaussian: float) -> Row:
     """The account, error and bits of PPR; nothing is sent."""
-    found = calibrate_ppr(ball, **target)
+    found = calibrate_ppr(ball, Target(**target))
     guarantee = found.privacy(target["adjacency"]).repeat(target["releases"]).epsilon_upper(target["delta"])
     error = found.error().squared
     return {"name": "ppr", "epsilon": guarantee, "squared_error": error, "relative": error / gaussian,
@@ -117,7 +118,7 @@ def sum_rows(ball: Ball, target: dict[str, Any], clients: int) -> list[Row]:
     }
     for name, maker in makers.items():
         try:
-            found = maker(ball, clients=clients, **target)
+            found = maker(ball, Target(**target), clients)
         except InvalidParameter as error:
             rows.append({"name": name, "refused": str(error)})
             continue

@@ -5,10 +5,10 @@ False alarms: 1e-9 per audit. Seeds are fixed; faults are found with a margin.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from attack.faults import Tampered
 from lab.baseline.makers import BASELINES
@@ -33,7 +33,7 @@ def test_nothing_is_found_without_a_fault(name: str) -> None:
 def test_a_release_that_reveals_twice_as_much_is_seen() -> None:
     """It decodes with the honest gain, so that the mean is too long: the response is what gives it away."""
     honest = BASELINES["mmrc"]
-    louder = replace(honest, design_epsilon=2 * honest.design_epsilon)
+    louder = evolve(honest, design_epsilon=2 * honest.design_epsilon)
 
     class Stronger(Tampered):
         def receive(self, payloads: Any) -> Any:

@@ -88,7 +88,7 @@ def test_sums_of_coins_cost_at_most_what_is_claimed(
     adjacency: Adjacency, theta: float, coins: int, clients: int
 ) -> None:
     """One coordinate: all inputs on a grid, all ways in which others can be at either end of the range."""
-    mechanism = PoissonBinomial(Ball(Norm.L2, 1.0, 1), theta, clients, coins)
+    mechanism = PoissonBinomial(Ball(Norm.L2, 1.0, 1), clients, theta, coins)
     release = mechanism.sum_privacy(adjacency)
     assert release.trust is Trust.SECURE_AGGREGATION
     curve = release.curve
@@ -111,9 +111,9 @@ def test_sums_of_coins_cost_at_most_what_is_claimed(
 
 
 SUMS: dict[str, Any] = {
-    "poisson binomial": PoissonBinomial(Ball(Norm.L2, 0.7, 50), 0.2, 60, 3, 0.6),
-    "discrete gaussian": DistributedDiscreteGaussian(Ball(Norm.L2, 0.7, 50), 2.0, 60),
-    "cpsgd": BinomialNoise(Ball(Norm.L2, 0.7, 50), 130, 20.0, 60, 1e-6),
+    "poisson binomial": PoissonBinomial(Ball(Norm.L2, 0.7, 50), 60, 0.2, 3, 0.6),
+    "discrete gaussian": DistributedDiscreteGaussian(Ball(Norm.L2, 0.7, 50), 60, 2.0),
+    "cpsgd": BinomialNoise(Ball(Norm.L2, 0.7, 50), 60, 130, 20.0, 1e-6),
 }
 
 

@@ -29,13 +29,13 @@ from quietbit_lab.baseline.tilt import tilt_curve
 DIMENSION = 8
 ROUND, POINTED = Ball(Norm.L2, 1.0, DIMENSION), Ball(Norm.L1, 1.0, DIMENSION)
 ENUMERATED: dict[str, Any] = {
-    "rrsc one bit": RotatingSimplex(ROUND, 1.0, 1, 1),
-    "rrsc": RotatingSimplex(ROUND, 2.0, 2, 2),
-    "mmrc one bit": MinimalRandomCoding(ROUND, 1.0, 1, 0.4),
-    "mmrc": MinimalRandomCoding(ROUND, 2.0, 2, 0.3),
-    "sqkr": SubsampledSigns(ROUND, 2.0, 2, 2.5),
-    "cldp": SampledCoefficient(POINTED, 1.0),
-    "dp-rec": RelativeEntropyCoding(ROUND, 3.0, 0.5, 2),
+    "rrsc one bit": RotatingSimplex(ROUND, 1, 1.0, 1),
+    "rrsc": RotatingSimplex(ROUND, 2, 2.0, 2),
+    "mmrc one bit": MinimalRandomCoding(ROUND, 1, 1.0, 0.4),
+    "mmrc": MinimalRandomCoding(ROUND, 2, 2.0, 0.3),
+    "sqkr": SubsampledSigns(ROUND, 2.0, 2, level=2.5),
+    "cldp": SampledCoefficient(POINTED, 1.0, 1),
+    "dp-rec": RelativeEntropyCoding(ROUND, 2, 3.0, 0.5),
 }
 BITS = 64  # of the 128 that are looked at: weights are multiples of 2^-44
 

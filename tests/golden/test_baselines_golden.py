@@ -41,7 +41,7 @@ def test_rrsc_and_sqkr_have_the_published_errors(place: int, epsilon: int) -> No
 def test_the_published_error_of_mmrc_lies_between_two_caps(place: int, epsilon: int) -> None:
     best = mmrc.FAMILY.given(BALL, float(epsilon), Choices(bits=epsilon))
     usual = PRIVUNIT.given(BALL, float(epsilon), Choices()).cap  # type: ignore[attr-defined]
-    other = mmrc.MinimalRandomCoding(BALL, float(epsilon), epsilon, usual)
+    other = mmrc.MinimalRandomCoding(BALL, epsilon, float(epsilon), usual)
     assert of_mean(best) <= GOLDEN["mmrc"][place] <= of_mean(other) * (1 + NEAR)
 
 

@@ -9,7 +9,6 @@ Idea     a word leads to a family, the library's own or another package's (entry
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import importlib
 import json
@@ -18,6 +17,8 @@ from enum import Enum
 from functools import lru_cache
 from importlib.metadata import entry_points
 from typing import Any
+
+import attrs
 
 from quietbit.design.profile import Profile, parse_profile
 from quietbit.design.store import parse_design
@@ -110,8 +111,11 @@ def _plain(value: Any, name: str, *, in_full: bool) -> Any:
         return value.value
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        given = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+    made_of = (
+        attrs.fields(type(value)) if attrs.has(type(value)) else getattr(value, "__dataclass_fields__", {}).values()
+    )
+    if made_of and not isinstance(value, type):
+        given = {field.name: getattr(value, field.name) for field in made_of if field.init}
         return {"kind": type(value).__name__} | {
             key: _plain(field, f"{name}.{key}", in_full=in_full) for key, field in given.items()
         }

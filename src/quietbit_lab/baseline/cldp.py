@@ -13,129 +13,57 @@ C^2/(k g^2) per coordinate.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from typing import final
 
+from attrs import frozen
+
 from quietbit._typing import FloatVector
-from quietbit.errors import check_int, check_real
-from quietbit.kernel.base import Kernel
-from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.transform import padded_size, rotate, rotate_back
-from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.base import (
-    Accumulator,
-    Body,
-    Error,
-    Layout,
-    Parts,
-    check_adjacency,
-    check_value,
-    refuse_samples,
-)
-from quietbit.mechanism.family import SearchedFamily
-from quietbit.privacy.guarantee import Adjacency
-from quietbit.privacy.release import Release
-from quietbit_lab.baseline.codebook import check_ball, clipped, new_nonce, numbered_layout, put
-from quietbit_lab.baseline.signs import sign_accumulator, sign_gain, symbol_of
-from quietbit_lab.baseline.tilt import subset_levels, tilt_release
-from quietbit_lab.baseline.tuned import LEAST_EPSILON, MOST_EPSILON
+from quietbit.mechanism.ball import Norm
+from quietbit_lab.baseline.codebook import check_ball
+from quietbit_lab.baseline.signs import SampledSigns
+from quietbit_lab.baseline.tuned import searched_family
 
 __all__ = ["FAMILY", "SampledCoefficient"]
 
-MOST_BITS = 12
-
 
 @final
-@dataclass(frozen=True, slots=True)
-class SampledCoefficient:
+@frozen
+class SampledCoefficient(SampledSigns):
     """CLDP on updates in an L1 ball: ``bits`` signs by one randomised response of ``design_epsilon``."""
 
-    ball: Ball
-    design_epsilon: float
-    bits: int = 1
-    rotation_seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse another norm and numbers out of range."""
-        put_in = object.__setattr__
-        put_in(
-            self,
-            "design_epsilon",
-            check_real(self.design_epsilon, "design_epsilon", at_least=LEAST_EPSILON, at_most=MOST_EPSILON),
-        )
+    def __attrs_post_init__(self) -> None:
+        """Refuse another norm, and more signs than coefficients."""
         check_ball(self.ball, Norm.L1, "CLDP")
-        put_in(self, "bits", check_int(self.bits, "bits", 1, min(MOST_BITS, self.length)))
-        put_in(self, "rotation_seed", check_int(self.rotation_seed, "rotation_seed", 0))
-
-    @property
-    def domain(self) -> Ball:
-        """Where updates are clipped to."""
-        return self.ball
+        SampledSigns.__attrs_post_init__(self)
 
     @property
     def length(self) -> int:
-        """p: coefficients of an update."""
+        """The padded dimension, p."""
         return padded_size(self.ball.dimension)
 
     @property
-    def reach(self) -> float:
-        """A: the largest coefficient."""
-        return self.ball.radius / math.sqrt(self.length)
-
-    @property
-    def layout(self) -> Layout:
-        """A nonce and the signs."""
-        return numbered_layout(self.ball.dimension, self.bits)
-
-    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Coefficients, a few of their signs, randomised response."""
-        coefficients = rotate(clipped(self.ball, update, rng, kernel), self.rotation_seed)
-        block = rng.draw(max(2, self.bits))
-        nonce = new_nonce(block)
-        put(out, nonce, symbol_of(coefficients, self.reach, self.bits, self.design_epsilon, nonce, block))
-
-    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Sums of signs, transformed back once per mean."""
-        scale = self.reach / sign_gain(self.bits, self.design_epsilon)
-
-        def finish(mean: FloatVector) -> FloatVector:
-            return rotate_back(mean * scale, self.rotation_seed)[: self.ball.dimension]
-
-        return sign_accumulator(self.length, self.bits, max_payloads, finish)
-
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
-        """Randomised response over 2^bits symbols."""
-        refuse_samples(samples, "CLDP rounds at random before its randomised response")
-        return tilt_release(*subset_levels(1 << self.bits, 1, self.design_epsilon), check_adjacency(adjacency))
-
-    def error(self) -> Error:
-        """C^2 / (k g^2)."""
-        return Error(self.variance(0.0))
-
-    def expectation(self, value: float) -> float:
-        """The value itself."""
-        return check_value(self.ball, value)
-
-    def variance(self, value: float) -> float:
-        """The second moment less the squared value."""
-        number = check_value(self.ball, value)
-        gain = sign_gain(self.bits, self.design_epsilon)
-        return ((self.ball.radius / gain) ** 2 - number**2) / self.bits
+    def spread(self) -> float:
+        """1: no coefficient exceeds C/sqrt(p)."""
+        return 1.0
 
     @property
     def moment_error(self) -> float:
         """What several signs of one symbol share."""
         return 0.0 if self.bits == 1 else 0.01
 
+    def forth(self, inside: FloatVector) -> FloatVector:
+        """Return the Walsh-Hadamard coefficients."""
+        return rotate(inside, self.rotation_seed)
 
-FAMILY = SearchedFamily(
+    def back(self, coefficients: FloatVector) -> FloatVector:
+        """Undo the rotation."""
+        return rotate_back(coefficients, self.rotation_seed)
+
+
+FAMILY = searched_family(
     "cldp",
-    (SampledCoefficient,),
-    uses=("bits",),
-    strength="design_epsilon",
-    build=lambda ball, loss, choices: SampledCoefficient(ball, loss, choices.bits or 1),
-    limits=lambda ball, choices: (LEAST_EPSILON, MOST_EPSILON),
+    SampledCoefficient,
+    lambda ball, loss, choices: SampledCoefficient(ball, loss, choices.bits or 1),
     work="a transform, and a few bits",
-    baseline=True,
 )

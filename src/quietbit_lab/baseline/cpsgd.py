@@ -19,24 +19,22 @@ bits of random words: exact.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import final
 
 import numpy as np
+from attrs import field, frozen
 from numpy.typing import NDArray
 
 from quietbit._search import bisect
-from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, check_int, check_real, require
-from quietbit.kernel.base import Kernel
-from quietbit.kernel.rng import RandomBits
+from quietbit.kernel.rng import WordBlock
+from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.ball import Ball
-from quietbit.mechanism.base import Parts, check_adjacency
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.curve import PureCurve, with_delta
-from quietbit.privacy.guarantee import Adjacency, Trust, Unit
-from quietbit.privacy.release import Release
-from quietbit_lab.baseline.sums import Distances, Grid, check_sum, finest_reach
+from quietbit.privacy.curve import PrivacyCurve, PureCurve, with_delta
+from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Target
+from quietbit_lab.baseline.sums import Distances, Grid, NoisySum, finest_reach, sums_epsilon
 
 __all__ = ["BinomialNoise", "binomial_epsilon_upper", "calibrate_cpsgd"]
 
@@ -45,32 +43,29 @@ NOISE_STREAM = 1000
 SHARE = 0.5  # of delta that the theorem may use; composition has the rest
 
 
+def _coins(value: int) -> int:
+    return check_int(value, "coins", 1, MOST_COINS)
+
+
+def _reach(value: float) -> float:
+    return check_real(value, "reach", at_most=2.0**40)
+
+
+def _release_delta(value: float) -> float:
+    return check_real(value, "release_delta", at_most=0.1)
+
+
 @final
-@dataclass(frozen=True, slots=True)
-class BinomialNoise:
+@frozen
+class BinomialNoise(NoisySum):
     """Binomial noise spread over ``clients``: ``coins`` fair coins each, in sums modulo 2^``wire_bits``.
 
     ``reach`` is the radius in whole numbers; ``release_delta`` what the theorem may lose in one release.
     """
 
-    ball: Ball
-    coins: int
-    reach: float
-    clients: int
-    release_delta: float
-    wire_bits: int = 16
-    rotation_seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
-        put = object.__setattr__
-        count, bits = check_sum(self.ball, self.clients, self.wire_bits)
-        put(self, "clients", count)
-        put(self, "wire_bits", bits)
-        put(self, "coins", check_int(self.coins, "coins", 1, MOST_COINS))
-        put(self, "reach", check_real(self.reach, "reach", at_most=2.0**40))
-        put(self, "release_delta", check_real(self.release_delta, "release_delta", at_most=0.1))
-        put(self, "rotation_seed", check_int(self.rotation_seed, "rotation_seed", 0))
+    coins: int = field(converter=_coins)
+    reach: float = field(converter=_reach)
+    release_delta: float = field(converter=_release_delta)
 
     @property
     def grid(self) -> Grid:
@@ -80,43 +75,27 @@ class BinomialNoise:
     @property
     def variance(self) -> float:
         """Of the integer noise in the sum."""
-        return self.coins * self.clients / 4
+        return self.doubled_middle / 4
 
     @property
-    def code_count(self) -> int:
-        """The dimension, padded to a power of two."""
-        return self.grid.size
+    def doubled_middle(self) -> int:
+        """All coins: half of them are expected to be heads."""
+        return self.coins * self.clients
 
-    @property
-    def squared_error(self) -> float:
-        """Noise and rounding."""
-        return self.grid.error(self.variance, self.clients)
-
-    def encode(self, update: Parts, rng: RandomBits, kernel: Kernel) -> NDArray[np.int64]:
-        """Integers with the heads of one client's coins, modulo 2^wire_bits."""
-        integers, block = self.grid.integers(update, rng, kernel)
-        heads = np.zeros(integers.size, dtype=np.int64)
+    def noise(self, block: WordBlock, size: int) -> NDArray[np.int64]:
+        """Return the heads of one client's coins."""
+        heads = np.zeros(size, dtype=np.int64)
         whole, last = divmod(self.coins, 64)
         for word in range(whole + (last > 0)):
-            coins = block.uniform64(NOISE_STREAM + word, 0, integers.size)
+            coins = block.uniform64(NOISE_STREAM + word, 0, size)
             heads += _ones(coins if word < whole else coins >> np.uint64(64 - last))
-        return np.asarray((integers + heads) & (2**self.wire_bits - 1))
+        return heads
 
-    def mean_from_sum(self, total: NDArray[np.int64]) -> FloatVector:
-        """Less the expected heads, centred, scaled and rotated back."""
-        half, middle = 1 << (self.wire_bits - 1), self.coins * self.clients // 2
-        centred = (np.asarray(total, dtype=np.int64) - middle + half) % (2 * half) - half
-        odd = 0.5 * (self.coins * self.clients % 2)
-        return self.grid.mean(centred.astype(np.float64) - odd, self.clients)
-
-    def sum_privacy(self, adjacency: Adjacency) -> Release:
-        """Theorem 1 for all clients' coins together."""
-        which = check_adjacency(adjacency)
-        epsilon = binomial_epsilon_upper(
-            self.coins * self.clients, self.grid.distances(which), self.code_count, self.release_delta
-        )
-        curve = with_delta(PureCurve(epsilon), self.release_delta)
-        return Release(curve, which, Unit.CLIENT, Trust.SECURE_AGGREGATION)
+    def sum_curve(self, adjacency: Adjacency) -> PrivacyCurve:
+        """Return Theorem 1 for all clients' coins together."""
+        apart = self.grid.distances(adjacency)
+        epsilon = binomial_epsilon_upper(self.coins * self.clients, apart, self.code_count, self.release_delta)
+        return with_delta(PureCurve(epsilon), self.release_delta)
 
 
 def _ones(words: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -139,37 +118,26 @@ def binomial_epsilon_upper(coins: int, apart: Distances, codes: int, delta: floa
     return round_up(first + second + third, 1e-13)
 
 
-def calibrate_cpsgd(
-    ball: Ball,
-    *,
-    epsilon: float,
-    delta: float,
-    adjacency: Adjacency,
-    clients: int,
-    releases: int = 1,
-    wire_bits: int = 16,
-) -> BinomialNoise:
-    """The least noise whose ``releases`` sums stay within (epsilon, delta), half of delta for the theorem.
+def calibrate_cpsgd(ball: Ball, target: Target, clients: int, wire_bits: int = 16) -> BinomialNoise:
+    """Return the least noise whose sums meet the target, half of delta for the theorem.
 
     The scale is as fine as the modulus, or the number of coins a client can toss, allows.
     """
-    which = check_adjacency(adjacency)
-    each = SHARE * delta / check_int(releases, "releases", 1)
-    size = 1 << (ball.dimension - 1).bit_length()
+    each = SHARE * target.delta / target.releases
+    size = padded_size(ball.dimension)
 
     def build(loss: float) -> BinomialNoise:
         reach = finest_reach(1 / loss, clients, size, wire_bits)
         most = math.sqrt(MOST_COINS * clients) / 2 * loss * (1 - 1e-9)
         coins = max(1, math.ceil(4 * (min(reach, most) / loss) ** 2 / clients))
-        return BinomialNoise(ball, coins, min(reach, most), clients, each, wire_bits)
+        return BinomialNoise(ball, clients, coins, min(reach, most), each, wire_bits=wire_bits)
 
     def private(loss: float) -> bool:
         try:
-            found = build(loss)
-            return found.sum_privacy(which).repeat(releases).epsilon_upper(delta) <= epsilon
+            return sums_epsilon(build(loss), target) <= target.epsilon
         except InvalidParameter:
             return False
 
     start = next((loss for loss in np.geomspace(1.0, 1e-6, 60) if private(float(loss))), None)
-    require(start is not None, "epsilon", epsilon, "larger, or bits more, for cpSGD's account")
+    require(start is not None, "epsilon", target.epsilon, "larger, or bits more, for cpSGD's account")
     return build(bisect(private, float(start or 0.0), 1e3, relative=1e-6, by_ratio=True))

@@ -18,26 +18,23 @@ n p <= 2^57 that is below 2^-100, which is what is lost here, for every eps up t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from decimal import Context, Decimal
 from functools import lru_cache
 from typing import final
 
 import numpy as np
+from attrs import field, frozen
 from numpy.typing import NDArray
 
-from quietbit._typing import FloatVector
-from quietbit.errors import check_int, check_real, require
-from quietbit.kernel.base import Kernel
-from quietbit.kernel.rng import RandomBits
+from quietbit.errors import check_real, require
+from quietbit.kernel.rng import WordBlock
 from quietbit.mechanism.ball import Ball
-from quietbit.mechanism.base import Parts, check_adjacency
 from quietbit.mechanism.poisson import PoissonTable
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.curve import LinearCurve, with_delta, with_slack
-from quietbit.privacy.guarantee import Adjacency, Trust, Unit
-from quietbit.privacy.release import Release
-from quietbit_lab.baseline.sums import Grid, calibrate_sums, check_sum, finest_reach
+from quietbit.privacy.curve import LinearCurve, PrivacyCurve, with_delta, with_slack
+from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Target
+from quietbit_lab.baseline.sums import Grid, NoisySum, calibrate_sums, finest_reach
 
 __all__ = ["DistributedDiscreteGaussian", "calibrate_discrete_gaussian", "gaussian_table", "tau_upper"]
 
@@ -49,38 +46,30 @@ MOST_SLACK = 1.0  # beyond, sums are no discrete Gaussians in any useful sense
 NOISE_STREAM = 1000
 
 
+def _noise_multiplier(value: float) -> float:
+    return check_real(value, "noise_multiplier", at_most=1e7)
+
+
 @final
-@dataclass(frozen=True, slots=True)
-class DistributedDiscreteGaussian:
+@frozen
+class DistributedDiscreteGaussian(NoisySum):
     """Discrete Gaussian noise spread over ``clients``, in sums modulo 2^``wire_bits``.
 
     ``noise_multiplier`` is the standard deviation of the noise in the sum, in radii.
     """
 
-    ball: Ball
-    noise_multiplier: float
-    clients: int
-    wire_bits: int = 16
-    rotation_seed: int = 0
+    noise_multiplier: float = field(converter=_noise_multiplier)
 
-    def __post_init__(self) -> None:
-        """Refuse numbers out of range, and noise too fine for the integers."""
-        put = object.__setattr__
-        count, bits = check_sum(self.ball, self.clients, self.wire_bits)
-        put(self, "clients", count)
-        put(self, "wire_bits", bits)
-        put(self, "noise_multiplier", check_real(self.noise_multiplier, "noise_multiplier", at_most=1e7))
-        put(self, "rotation_seed", check_int(self.rotation_seed, "rotation_seed", 0))
-        deviation = math.sqrt(self.variance / self.clients)
+    def __attrs_post_init__(self) -> None:
+        """Refuse noise too fine for the integers."""
         rule = f"from {LEAST_DEVIATION:g} to {MOST_DEVIATION:g} (more or fewer bits make it so)"
-        require(LEAST_DEVIATION <= deviation <= MOST_DEVIATION, "deviation of one client's integers", deviation, rule)
+        within = LEAST_DEVIATION <= self.deviation <= MOST_DEVIATION
+        require(within, "deviation of one client's integers", self.deviation, rule)
 
     @property
     def grid(self) -> Grid:
-        """Rotation, scale and rounding."""
-        size = 1 << (self.ball.dimension - 1).bit_length()
-        reach = finest_reach(self.noise_multiplier, self.clients, size, self.wire_bits)
-        # Noise finer than needed gains nothing; keep tables small.
+        """Rotation, scale and rounding; noise finer than needed gains nothing, and its tables stay small."""
+        reach = finest_reach(self.noise_multiplier, self.clients, self.code_count, self.wire_bits)
         most = 0.9 * MOST_DEVIATION * math.sqrt(self.clients) / self.noise_multiplier
         return Grid(self.ball, min(reach, most), self.rotation_seed)
 
@@ -90,36 +79,21 @@ class DistributedDiscreteGaussian:
         return (self.noise_multiplier * self.grid.reach) ** 2
 
     @property
-    def code_count(self) -> int:
-        """The dimension, padded to a power of two."""
-        return self.grid.size
+    def deviation(self) -> float:
+        """Of one client's integer noise."""
+        return math.sqrt(self.variance / self.clients)
 
-    @property
-    def squared_error(self) -> float:
-        """Noise and rounding."""
-        return self.grid.error(self.variance, self.clients)
+    def noise(self, block: WordBlock, size: int) -> NDArray[np.int64]:
+        """Return one client's discrete normal numbers."""
+        return np.asarray(gaussian_table(self.variance / self.clients).draw(block, NOISE_STREAM, 0, size))
 
-    def encode(self, update: Parts, rng: RandomBits, kernel: Kernel) -> NDArray[np.int64]:
-        """Integers with one client's share of the noise, modulo 2^wire_bits."""
-        integers, block = self.grid.integers(update, rng, kernel)
-        table = gaussian_table(self.variance / self.clients)
-        return np.asarray((integers + table.draw(block, NOISE_STREAM, 0, integers.size)) & (2**self.wire_bits - 1))
-
-    def mean_from_sum(self, total: NDArray[np.int64]) -> FloatVector:
-        """Centred, scaled and rotated back."""
-        half = 1 << (self.wire_bits - 1)
-        centred = (np.asarray(total, dtype=np.int64) + half) % (2 * half) - half
-        return self.grid.mean(centred.astype(np.float64), self.clients)
-
-    def sum_privacy(self, adjacency: Adjacency) -> Release:
-        """The discrete Gaussian of the sum, its distance from the real law, and what sampling adds."""
-        which = check_adjacency(adjacency)
-        slope = round_up(self.grid.distances(which).l2 ** 2 / (2 * self.variance), 1e-14)
+    def sum_curve(self, adjacency: Adjacency) -> PrivacyCurve:
+        """Return the discrete Gaussian of the sum, with its distance from the real law, and what sampling adds."""
+        slope = round_up(self.grid.distances(adjacency).l2 ** 2 / (2 * self.variance), 1e-14)
         slack = round_up(self.code_count * tau_upper(self.variance / self.clients, self.clients), 1e-14)
-        deviation = math.sqrt(self.variance / self.clients)
-        require(slack <= MOST_SLACK, "deviation of one client's integers", deviation, "larger (more bits make it so)")
-        curve = with_delta(with_slack(LinearCurve(slope), slack), LOST)
-        return Release(curve, which, Unit.CLIENT, Trust.SECURE_AGGREGATION)
+        rule = "larger (more bits make it so)"
+        require(slack <= MOST_SLACK, "deviation of one client's integers", self.deviation, rule)
+        return with_delta(with_slack(LinearCurve(slope), slack), LOST)
 
 
 def tau_upper(variance: float, clients: int) -> float:
@@ -153,23 +127,11 @@ def gaussian_table(variance: float) -> PoissonTable:
 
 
 def calibrate_discrete_gaussian(
-    ball: Ball,
-    *,
-    epsilon: float,
-    delta: float,
-    adjacency: Adjacency,
-    clients: int,
-    releases: int = 1,
-    wire_bits: int = 16,
+    ball: Ball, target: Target, clients: int, wire_bits: int = 16
 ) -> DistributedDiscreteGaussian:
-    """The least noise whose ``releases`` sums stay within (epsilon, delta)."""
-    return calibrate_sums(
-        lambda loss: DistributedDiscreteGaussian(ball, 1 / loss, clients, wire_bits),
-        epsilon=epsilon,
-        delta=delta,
-        adjacency=check_adjacency(adjacency),
-        releases=releases,
-        name="the distributed discrete Gaussian",
-        least=1e-6,
-        most=1e3,
-    )
+    """Return the least noise whose sums meet the target."""
+
+    def build(loss: float) -> DistributedDiscreteGaussian:
+        return DistributedDiscreteGaussian(ball, clients, 1 / loss, wire_bits=wire_bits)
+
+    return calibrate_sums(build, target, "the distributed discrete Gaussian", 1e-6, 1e3)

@@ -18,132 +18,81 @@ across the update candidates are standard normal whatever was picked.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
+from attrs import field, frozen
 
 from quietbit._search import bisect
 from quietbit._typing import FloatVector
-from quietbit.errors import check_int, check_real
-from quietbit.kernel.base import Kernel
-from quietbit.kernel.rng import RandomBits
+from quietbit.errors import check_real
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.base import (
-    Accumulator,
-    Body,
-    Error,
-    Layout,
-    Parts,
-    check_adjacency,
-    check_value,
-    refuse_samples,
-)
-from quietbit.mechanism.family import Choices, SearchedFamily
-from quietbit.privacy.guarantee import Adjacency
-from quietbit.privacy.release import Release
-from quietbit_lab.baseline.codebook import (
-    candidate,
-    check_ball,
-    clipped,
-    direction_of,
-    new_nonce,
-    numbered_layout,
-    put,
-    sum_of_points,
-)
-from quietbit_lab.baseline.tilt import draw, tilt_release
+from quietbit.mechanism.family import Choices
+from quietbit_lab.baseline.base import MOST_EPSILON, Numbered
+from quietbit_lab.baseline.codebook import candidate, check_ball
+from quietbit_lab.baseline.tuned import searched_family
 
 __all__ = ["FAMILY", "RelativeEntropyCoding", "best_slope", "weight_limit"]
 
-MOST_BITS = 12
 MOST_NORMALS = 2**27  # of all candidates: about a second, whoever described the mechanism
-LEAST_EPSILON, MOST_EPSILON = 1e-3, 16.0
+LEAST_EPSILON = 1e-3
 LARGEST_NORMAL = 10.0
-DRAW_STREAM = 0
 SLOPES = np.geomspace(0.25, 16.0, 25)  # in units of the limit
 _T = np.linspace(-9.0, 9.0, 721)
 _PHI = np.exp(-0.5 * _T**2) / np.exp(-0.5 * _T**2).sum()
 _S = np.linspace(-30.0, 12.0, 421)  # logarithms of s
 
 
+def _slope(value: float) -> float:
+    return check_real(value, "slope", at_most=1e4)
+
+
+def _limit(value: float) -> float:
+    return check_real(value, "limit", at_least=1e-6, at_most=MOST_EPSILON)
+
+
 @final
-@dataclass(frozen=True, slots=True)
-class RelativeEntropyCoding:
+@frozen
+class RelativeEntropyCoding(Numbered):
     """Importance sampling of a Gaussian mechanism with bounded weights, one of 2^``bits`` candidates."""
 
-    ball: Ball
-    slope: float
-    limit: float
-    bits: int
+    slope: float = field(converter=_slope)
+    limit: float = field(converter=_limit)
+    reach: ClassVar[float] = LARGEST_NORMAL
 
-    def __post_init__(self) -> None:
-        """Refuse another norm and numbers out of range."""
-        put_in = object.__setattr__
-        put_in(self, "slope", check_real(self.slope, "slope", at_most=1e4))
-        put_in(self, "limit", check_real(self.limit, "limit", at_least=1e-6, at_most=MOST_EPSILON))
-        put_in(self, "bits", check_int(self.bits, "bits", 1, MOST_BITS))
+    def __attrs_post_init__(self) -> None:
+        """Refuse another norm."""
         check_ball(self.ball, Norm.L2, "DP-REC", 1, MOST_NORMALS // self.candidates)
 
     @property
-    def candidates(self) -> int:
-        """N."""
-        return 1 << self.bits
+    def moments(self) -> tuple[float, float]:
+        """Of the candidate sent."""
+        return _moments(self.slope, self.limit, self.bits)
 
     @property
-    def domain(self) -> Ball:
-        """Where updates are clipped to."""
-        return self.ball
+    def moment_error(self) -> float:
+        """None: across the update candidates are standard normal, however long it is."""
+        return 0.0
 
     @property
-    def layout(self) -> Layout:
-        """A nonce and the number of a candidate."""
-        return numbered_layout(self.ball.dimension, self.bits)
+    def levels(self) -> tuple[float, float]:
+        """The bounds at the head of this file, a little widened for rounding."""
+        return weight_levels(self.limit * (1 + 1e-14) + 1e-14, self.bits)
 
-    @property
-    def gain(self) -> float:
-        """m: the mean inner product of the candidate sent with the update's direction."""
-        return _moments(self.slope, self.limit, self.bits)[0]
+    def across(self, second: float) -> float:
+        """Return the variance of a standard normal."""
+        return 1.0
 
-    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Expand all candidates, weigh them, pick one."""
-        direction, share = direction_of(self.ball, clipped(self.ball, update, rng, kernel))
-        block = rng.draw(2)
-        nonce, size = new_nonce(block), self.ball.dimension
-        along = np.array([float(direction @ candidate(nonce, j, size)) for j in range(self.candidates)])
+    def densities(self, direction: FloatVector, nonce: bytes) -> FloatVector:
+        """Expand all candidates and weigh them."""
+        along = np.array([float(direction @ self.point(nonce, j)) for j in range(self.candidates)])
         weights = np.exp(np.clip(self.slope * along, -self.limit, self.limit))
-        put(out, nonce, draw(weights / weights.mean(), share, block, DRAW_STREAM))
+        return np.asarray(weights / weights.mean())
 
-    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Sums of candidates; a server expands the one that was picked."""
-        size = self.ball.dimension
-
-        def point(nonce: bytes, number: int) -> FloatVector:
-            return candidate(nonce, number, size)
-
-        return sum_of_points(point, self.bits, LARGEST_NORMAL, max_payloads, self.ball, self.gain)
-
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
-        """The pair of a density between the bounds at the head of this file, a little widened for rounding."""
-        refuse_samples(samples, "DP-REC looks at the direction of the whole update")
-        low, high = weight_levels(self.limit * (1 + 1e-14) + 1e-14, self.bits)
-        return tilt_release(low, high, check_adjacency(adjacency))
-
-    def error(self) -> Error:
-        """C^2 / m^2."""
-        return Error(self.variance(0.0))
-
-    def expectation(self, value: float) -> float:
-        """The value itself."""
-        return check_value(self.ball, value)
-
-    def variance(self, value: float) -> float:
-        """Of a coordinate of this value in an update that fills the ball."""
-        number = check_value(self.ball, value)
-        gain, second = _moments(self.slope, self.limit, self.bits)
-        along = (number / self.ball.radius) ** 2
-        return (self.ball.radius / gain) ** 2 * (1 + along * (second - 1)) - number**2
+    def point(self, nonce: bytes, number: int) -> FloatVector:
+        """Return a standard normal vector."""
+        return candidate(nonce, number, self.ball.dimension)
 
 
 def weight_levels(limit: float, bits: int) -> tuple[float, float]:
@@ -186,17 +135,10 @@ def _build(ball: Ball, loss: float, choices: Choices) -> RelativeEntropyCoding:
     found = []
     for bits in (choices.bits,) if choices.bits else range(1, room + 1):
         limit = weight_limit(loss, bits)
-        found.append(RelativeEntropyCoding(ball, best_slope(limit, bits), limit, bits))
+        found.append(RelativeEntropyCoding(ball, bits, best_slope(limit, bits), limit))
     return max(found, key=lambda one: one.gain)
 
 
-FAMILY = SearchedFamily(
-    "dp-rec",
-    (RelativeEntropyCoding,),
-    uses=("bits",),
-    strength="design_epsilon",
-    build=_build,
-    limits=lambda ball, choices: (LEAST_EPSILON, MOST_EPSILON),
-    work="normal vectors, and inner products with them",
-    baseline=True,
+FAMILY = searched_family(
+    "dp-rec", RelativeEntropyCoding, _build, work="normal vectors, and inner products with them", least=LEAST_EPSILON
 )

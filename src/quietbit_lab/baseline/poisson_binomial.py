@@ -22,11 +22,11 @@ Sampling. A coin compares 64 random bits with a threshold; p is off by 2^-50 at 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import final
 
 import numpy as np
+from attrs import field, frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
@@ -36,16 +36,16 @@ from quietbit.design.table import Design
 from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
-from quietbit.kernel.transform import padded_size, rotate, rotate_back
+from quietbit.kernel.transform import padded_size, rotate
 from quietbit.mechanism.ball import Ball
-from quietbit.mechanism.base import Parts, check_adjacency
+from quietbit.mechanism.base import Parts
 from quietbit.privacy.aggregate import aggregate_curve
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.curve import LinearCurve, with_slack
-from quietbit.privacy.guarantee import Adjacency, Trust, Unit
-from quietbit.privacy.release import Release
+from quietbit.privacy.curve import LinearCurve, PrivacyCurve, with_slack
+from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Target
 from quietbit_lab.baseline.codebook import clipped
-from quietbit_lab.baseline.sums import calibrate_sums, check_sum
+from quietbit_lab.baseline.sums import SumBaseline, calibrate_sums
 
 __all__ = ["PoissonBinomial", "calibrate_poisson_binomial"]
 
@@ -55,35 +55,33 @@ COMFORTABLE_THETA = 0.1  # at which the change of variable costs replace-one nei
 SPREAD = 5.0  # the clamp, in deviations of an evenly spread update's coordinate: one in two million is cut
 
 
+def _theta(value: float) -> float:
+    return check_real(value, "theta", at_least=1e-7, at_most=MOST_THETA)
+
+
+def _coins(value: int) -> int:
+    return check_int(value, "coins", 1, MOST_COINS)
+
+
+def _clamp(value: float) -> float:
+    return check_real(value, "clamp", at_most=1.0)
+
+
 @final
-@dataclass(frozen=True, slots=True)
-class PoissonBinomial:
+@frozen
+class PoissonBinomial(SumBaseline):
     """Poisson binomial sums over ``clients``: ``coins`` coins per coordinate with a bias of at most ``theta``.
 
     ``clamp`` is the largest magnitude of a rotated coordinate, in radii.
     """
 
-    ball: Ball
-    theta: float
-    clients: int
-    coins: int = 1
-    clamp: float = 1.0
-    rotation_seed: int = 0
+    theta: float = field(converter=_theta)
+    coins: int = field(default=1, converter=_coins)
+    clamp: float = field(default=1.0, converter=_clamp)
 
-    def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
-        put = object.__setattr__
-        put(self, "clients", check_sum(self.ball, self.clients, 2)[0])
+    def __attrs_post_init__(self) -> None:
+        """Refuse a client alone."""
         require(self.clients >= 2, "clients", self.clients, "at least 2: alone, nobody hides anybody")
-        put(self, "theta", check_real(self.theta, "theta", at_least=1e-7, at_most=MOST_THETA))
-        put(self, "coins", check_int(self.coins, "coins", 1, MOST_COINS))
-        put(self, "clamp", check_real(self.clamp, "clamp", at_most=1.0))
-        put(self, "rotation_seed", check_int(self.rotation_seed, "rotation_seed", 0))
-
-    @property
-    def code_count(self) -> int:
-        """The dimension, padded to a power of two."""
-        return padded_size(self.ball.dimension)
 
     @property
     def wire_bits(self) -> int:
@@ -112,25 +110,21 @@ class PoissonBinomial:
         """Less half of all coins, scaled and rotated back."""
         tosses = self.coins * self.clients
         bias = np.asarray(total, dtype=np.float64) / tosses - 0.5
-        return rotate_back(bias * (self.clamp * self.ball.radius / self.theta), self.rotation_seed)[
-            : self.ball.dimension
-        ]
+        return self.rotated_back(bias * (self.clamp * self.ball.radius / self.theta))
 
-    def sum_privacy(self, adjacency: Adjacency) -> Release:
-        """The account of sums of bits, m times."""
-        which = check_adjacency(adjacency)
+    def sum_curve(self, adjacency: Adjacency) -> PrivacyCurve:
+        """Return the account of sums of bits, m times."""
         each = math.log1p(2 * self.theta) - math.log1p(-2 * self.theta)
         distance = 1 / (2 * self.clamp)  # S/(2 theta)
-        if which is Adjacency.REPLACE_ONE:
+        if adjacency is Adjacency.REPLACE_ONE:
             distance = 2 * self.theta / self.clamp * 2 / (each * (1 - 4 * self.theta**2))
         margin = 1e-9  # of x: more than the roundings of e and of the design
         curve = aggregate_curve(
-            _design(each), round_up(distance, 1e-12), self.clients, which, -margin, 1 + margin,
+            _design(each), round_up(distance, 1e-12), self.clients, adjacency, -margin, 1 + margin,
             alone=LinearCurve(round_up((each * distance) ** 2 / 2, 1e-9)),
         )  # fmt: skip
         slack = self.code_count * self.coins * 2.0**-48
-        whole = with_slack(curve.repeat(self.coins), slack)
-        return Release(whole, which, Unit.CLIENT, Trust.SECURE_AGGREGATION)
+        return with_slack(curve.repeat(self.coins), slack)
 
 
 @lru_cache(maxsize=64)
@@ -138,42 +132,23 @@ def _design(epsilon: float) -> Design:
     return solve_anew(DesignSpec(2, 1, epsilon))
 
 
-def calibrate_poisson_binomial(
-    ball: Ball,
-    *,
-    epsilon: float,
-    delta: float,
-    adjacency: Adjacency,
-    clients: int,
-    releases: int = 1,
-    coins: int | None = None,
-) -> PoissonBinomial:
-    """The largest theta whose ``releases`` sums stay within (epsilon, delta), coordinates clamped at five deviations.
+def calibrate_poisson_binomial(ball: Ball, target: Target, clients: int, coins: int | None = None) -> PoissonBinomial:
+    """Return the largest theta whose sums meet the target, coordinates clamped at five deviations.
 
     Without a number of coins, the fewest of 2^b - 1 that leave theta room below a quarter.
     """
-    which = check_adjacency(adjacency)
     clamp = min(1.0, SPREAD / math.sqrt(padded_size(ball.dimension)))
 
     def saturated(many: int) -> bool:
         """Whether the normal approximation of the sum would meet the target at the largest theta."""
-        apart = COMFORTABLE_THETA / clamp * (1 if which is Adjacency.ZERO_OUT else 2)
-        slope = many * releases * apart**2 / (2 * clients * (0.25 - COMFORTABLE_THETA**2))
-        return LinearCurve(slope).epsilon_upper(delta) < epsilon
+        apart = COMFORTABLE_THETA / clamp * (1 if target.adjacency is Adjacency.ZERO_OUT else 2)
+        slope = many * target.releases * apart**2 / (2 * clients * (0.25 - COMFORTABLE_THETA**2))
+        return LinearCurve(slope).epsilon_upper(target.delta) < target.epsilon
 
     if coins is None:
         coins = next((many for many in (1, 3, 7, 15, 31, 63, 127) if not saturated(many)), MOST_COINS)
 
     def build(loss: float) -> PoissonBinomial:
-        return PoissonBinomial(ball, loss, clients, coins, clamp)
+        return PoissonBinomial(ball, clients, loss, coins, clamp)
 
-    return calibrate_sums(
-        build,
-        epsilon=epsilon,
-        delta=delta,
-        adjacency=which,
-        releases=releases,
-        name="Poisson binomial sums",
-        least=1e-6,
-        most=MOST_THETA,
-    )
+    return calibrate_sums(build, target, "Poisson binomial sums", 1e-6, MOST_THETA)

@@ -16,9 +16,9 @@ searches depends on what it found. Here are its account, its error and its bits.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import final
 
+from attrs import field, frozen
 from scipy.special import ndtr
 
 from quietbit.errors import check_real
@@ -29,28 +29,33 @@ from quietbit.privacy.conversion import round_up
 from quietbit.privacy.curve import PureCurve
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.release import Release
+from quietbit.target import Target
+from quietbit_lab.baseline.base import LEAST_EPSILON, MOST_EPSILON
 from quietbit_lab.baseline.codebook import check_ball
 from quietbit_lab.baseline.privunit import step_profile
-from quietbit_lab.baseline.tuned import LEAST_EPSILON, MOST_EPSILON
 
 __all__ = ["PoissonRepresentation", "calibrate_ppr"]
 
 
+def _simulated_epsilon(value: float) -> float:
+    return check_real(value, "simulated_epsilon", at_least=LEAST_EPSILON, at_most=MOST_EPSILON)
+
+
+def _alpha(value: float) -> float:
+    return check_real(value, "alpha", above=1.0, at_most=100.0)
+
+
 @final
-@dataclass(frozen=True, slots=True)
+@frozen
 class PoissonRepresentation:
     """PrivUnitG of ``simulated_epsilon`` on updates in an L2 ball, sent as a place in a Poisson process."""
 
     ball: Ball
-    simulated_epsilon: float
-    alpha: float = 1.1
+    simulated_epsilon: float = field(converter=_simulated_epsilon)
+    alpha: float = field(default=1.1, converter=_alpha)
 
-    def __post_init__(self) -> None:
-        """Refuse another norm and numbers out of range."""
-        put = object.__setattr__
-        epsilon = check_real(self.simulated_epsilon, "simulated_epsilon", at_least=LEAST_EPSILON, at_most=MOST_EPSILON)
-        put(self, "simulated_epsilon", epsilon)
-        put(self, "alpha", check_real(self.alpha, "alpha", above=1.0, at_most=100.0))
+    def __attrs_post_init__(self) -> None:
+        """Refuse another norm."""
         check_ball(self.ball, Norm.L2, "PPR")
 
     def privacy(self, adjacency: Adjacency) -> Release:
@@ -73,14 +78,12 @@ class PoissonRepresentation:
         return round_up(length + math.log2(length + 1) + 2, 1e-9)
 
 
-def calibrate_ppr(
-    ball: Ball, *, epsilon: float, delta: float, adjacency: Adjacency, releases: int = 1, alpha: float = 1.1
-) -> PoissonRepresentation:
-    """The most revealing simulated mechanism whose ``releases`` places stay within (epsilon, delta)."""
-    which = check_adjacency(adjacency)
+def calibrate_ppr(ball: Ball, target: Target, alpha: float = 1.1) -> PoissonRepresentation:
+    """Return the most revealing simulated mechanism whose places meet the target."""
 
     def account(loss: float) -> float:
-        return PoissonRepresentation(ball, loss, alpha).privacy(which).repeat(releases).epsilon_upper(delta)
+        one = PoissonRepresentation(ball, loss, alpha).privacy(target.adjacency)
+        return one.repeat(target.releases).epsilon_upper(target.delta)
 
-    found = largest_private(account, LEAST_EPSILON, MOST_EPSILON, epsilon, "PPR")
+    found = largest_private(account, LEAST_EPSILON, MOST_EPSILON, target.epsilon, "PPR")
     return PoissonRepresentation(ball, found, alpha)

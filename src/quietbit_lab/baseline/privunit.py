@@ -20,70 +20,49 @@ covered. PrivUnitG goes through the seeds of the vector mechanism, which are.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import final
 
 import numpy as np
+from attrs import field, frozen
 from scipy.special import ndtri
 
 from quietbit.design.profile import Profile
-from quietbit.errors import check_real
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.accumulate import of_floats
 from quietbit.mechanism.additive import normal_noise
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.base import (
-    Accumulator,
-    Body,
-    Error,
-    Layout,
-    Parts,
-    check_adjacency,
-    check_value,
-    refuse_samples,
-)
+from quietbit.mechanism.base import Accumulator, Body, Layout, Parts
 from quietbit.mechanism.family import Choices
 from quietbit.mechanism.vector import VectorMVU
+from quietbit.privacy.curve import PrivacyCurve
 from quietbit.privacy.guarantee import Adjacency
-from quietbit.privacy.release import Release
+from quietbit_lab.baseline.base import Directional, checked_cap, checked_loss, likeliest
 from quietbit_lab.baseline.codebook import check_ball, clipped, direction_of
-from quietbit_lab.baseline.sphere import cap_moments, coordinate_variance, moment_slack, quantile
-from quietbit_lab.baseline.tilt import cap_levels, tilt_release
-from quietbit_lab.baseline.tuned import LEAST_EPSILON, MOST_EPSILON, TunedFamily, limit_gain
+from quietbit_lab.baseline.sphere import cap_moments, quantile
+from quietbit_lab.baseline.tilt import cap_levels, tilt_curve
+from quietbit_lab.baseline.tuned import TunedFamily, limit_gain
 
 __all__ = ["FAMILY", "FAMILY_G", "PrivUnit", "step_profile"]
 
 MOST_ROWS = 65_536
 CAP_STREAM = 5
+LEAST_CAP = 1e-8
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class PrivUnit:
+@frozen
+class PrivUnit(Directional):
     """PrivUnit on updates in an L2 ball, sent as 32-bit floats; ``cap`` is the mass of the cap, at most one half."""
 
-    ball: Ball
-    design_epsilon: float
-    cap: float
+    design_epsilon: float = field(converter=checked_loss)
+    cap: float = field(converter=checked_cap)
 
-    def __post_init__(self) -> None:
-        """Refuse another norm and numbers out of range."""
-        put = object.__setattr__
-        put(
-            self,
-            "design_epsilon",
-            check_real(self.design_epsilon, "design_epsilon", at_least=LEAST_EPSILON, at_most=MOST_EPSILON),
-        )
-        put(self, "cap", check_real(self.cap, "cap", at_least=1e-9, at_most=0.5))
+    def __attrs_post_init__(self) -> None:
+        """Refuse another norm."""
         check_ball(self.ball, Norm.L2, "PrivUnit", 2)
-
-    @property
-    def domain(self) -> Ball:
-        """Where updates are clipped to."""
-        return self.ball
 
     @property
     def layout(self) -> Layout:
@@ -91,9 +70,9 @@ class PrivUnit:
         return Layout.codes(32, self.ball.dimension)
 
     @property
-    def gain(self) -> float:
-        """m: the mean inner product of the point sent with the update's direction."""
-        return _moments(self.design_epsilon, self.cap, self.ball.dimension)[0]
+    def moments(self) -> tuple[float, float]:
+        """Of the point sent."""
+        return _moments(self.design_epsilon, self.cap, self.ball.dimension)
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """The inner product first, in or off the cap; then a uniform direction across."""
@@ -114,29 +93,9 @@ class PrivUnit:
         """Sums of floats as fixed-point numbers."""
         return of_floats(self.ball.radius / self.gain, self.ball.dimension, max_payloads)
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
-        """The pair of a density with two levels."""
-        refuse_samples(samples, "PrivUnit looks at the direction of the whole update")
-        return tilt_release(*cap_levels(self.cap, self.design_epsilon), check_adjacency(adjacency))
-
-    def error(self) -> Error:
-        """C^2 / m^2 over all coordinates."""
-        return Error(self.variance(0.0))
-
-    def expectation(self, value: float) -> float:
-        """The value itself."""
-        return check_value(self.ball, value)
-
-    def variance(self, value: float) -> float:
-        """Of a coordinate of this value in an update that fills the ball."""
-        gain, second = _moments(self.design_epsilon, self.cap, self.ball.dimension)
-        number = check_value(self.ball, value)
-        return coordinate_variance(self.ball.radius, self.ball.dimension, gain, second, number)
-
-    @property
-    def moment_error(self) -> float:
-        """Of updates that do not fill the ball."""
-        return moment_slack(self.ball.dimension, _moments(self.design_epsilon, self.cap, self.ball.dimension)[1])
+    def curve(self, adjacency: Adjacency) -> PrivacyCurve:
+        """Return the curve of a density with two levels."""
+        return tilt_curve(*cap_levels(self.cap, self.design_epsilon), adjacency)
 
 
 @lru_cache(maxsize=4096)
@@ -149,26 +108,12 @@ def _moments(epsilon: float, cap: float, dimension: int) -> tuple[float, float]:
 
 @lru_cache(maxsize=1024)
 def _best_cap(epsilon: float, dimension: int) -> float:
-    from scipy.optimize import minimize_scalar  # takes longer to import than all the rest
-
-    found = minimize_scalar(
-        lambda log: -_moments(epsilon, math.exp(log), dimension)[0],
-        bounds=(math.log(1e-8), math.log(0.5)),
-        method="bounded",
-        options={"xatol": 1e-10},
-    )
-    return math.exp(float(found.x))
+    return likeliest(lambda cap: _moments(epsilon, cap, dimension)[0], LEAST_CAP)
 
 
 @lru_cache(maxsize=1024)
 def _best_step(epsilon: float) -> float:
-    from scipy.optimize import minimize_scalar
-
-    bounds = (math.log(1e-8), math.log(0.5))
-    found = minimize_scalar(
-        lambda log: -limit_gain(math.exp(log), epsilon), bounds=bounds, method="bounded", options={"xatol": 1e-10}
-    )
-    return math.exp(float(found.x))
+    return likeliest(lambda share: limit_gain(share, epsilon), LEAST_CAP)
 
 
 def step_profile(epsilon: float, share: float | None = None) -> Profile:

@@ -20,137 +20,65 @@ k corners are likelier by the same factor, so the account does not depend on it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import final
 
 import numpy as np
+from attrs import field, frozen
 
 from quietbit._typing import FloatMatrix, FloatVector
-from quietbit.errors import check_int, check_real
-from quietbit.kernel.base import Kernel
-from quietbit.kernel.rng import RandomBits
+from quietbit.errors import check_int, require
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.base import (
-    Accumulator,
-    Body,
-    Error,
-    Layout,
-    Parts,
-    check_adjacency,
-    check_value,
-    refuse_samples,
-)
 from quietbit.mechanism.family import Choices
-from quietbit.privacy.guarantee import Adjacency
-from quietbit.privacy.release import Release
-from quietbit_lab.baseline.codebook import (
-    candidate,
-    check_ball,
-    clipped,
-    direction_of,
-    new_nonce,
-    numbered_layout,
-    put,
-    sum_of_points,
-)
-from quietbit_lab.baseline.sphere import chi_mean, coordinate_variance, moment_slack, top_normals
-from quietbit_lab.baseline.tilt import draw, subset_levels, tilt_release
-from quietbit_lab.baseline.tuned import LEAST_EPSILON, MOST_EPSILON, TunedFamily
+from quietbit_lab.baseline.base import MOST_BITS, Numbered, checked_loss
+from quietbit_lab.baseline.codebook import candidate, check_ball
+from quietbit_lab.baseline.sphere import chi_mean, top_normals
+from quietbit_lab.baseline.tilt import subset_levels
+from quietbit_lab.baseline.tuned import TunedFamily
 
 __all__ = ["FAMILY", "RotatingSimplex", "best_closest"]
 
-MOST_BITS = 12
 MOST_WORK = 2**31  # multiplications of a rotation, d M^2: about a second, whoever described the mechanism
-DRAW_STREAM = 0
+
+
+def _closest(value: int) -> int:
+    return check_int(value, "closest", 1, 2**MOST_BITS)
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class RotatingSimplex:
+@frozen
+class RotatingSimplex(Numbered):
     """RRSC on updates in an L2 ball: ``closest`` of 2^``bits`` corners are e^``design_epsilon`` times as likely."""
 
-    ball: Ball
-    design_epsilon: float
-    bits: int
-    closest: int
+    design_epsilon: float = field(converter=checked_loss)
+    closest: int = field(converter=_closest)
 
-    def __post_init__(self) -> None:
-        """Refuse another norm, more corners than dimensions, and numbers out of range."""
-        put_in = object.__setattr__
-        put_in(
-            self,
-            "design_epsilon",
-            check_real(self.design_epsilon, "design_epsilon", at_least=LEAST_EPSILON, at_most=MOST_EPSILON),
-        )
-        put_in(self, "bits", check_int(self.bits, "bits", 1, MOST_BITS))
-        put_in(self, "closest", check_int(self.closest, "closest", 1, self.corners - 1))
-        check_ball(self.ball, Norm.L2, "RRSC", self.corners, MOST_WORK // self.corners**2)
+    def __attrs_post_init__(self) -> None:
+        """Refuse another norm and more corners than dimensions."""
+        require(self.closest < self.candidates, "closest", self.closest, f"below the {self.candidates} corners")
+        check_ball(self.ball, Norm.L2, "RRSC", self.candidates, MOST_WORK // self.candidates**2)
 
     @property
-    def corners(self) -> int:
-        """M."""
-        return 1 << self.bits
+    def moments(self) -> tuple[float, float]:
+        """Of the corner sent."""
+        return _moments(self.design_epsilon, self.bits, self.closest, self.ball.dimension)
 
     @property
-    def domain(self) -> Ball:
-        """Where updates are clipped to."""
-        return self.ball
+    def levels(self) -> tuple[float, float]:
+        """Of a corner that is far, and one that is near."""
+        return subset_levels(self.candidates, self.closest, self.design_epsilon)
 
-    @property
-    def layout(self) -> Layout:
-        """A nonce and the number of a corner."""
-        return numbered_layout(self.ball.dimension, self.bits)
+    def densities(self, direction: FloatVector, nonce: bytes) -> FloatVector:
+        """Return the two levels, the higher one for the nearest corners."""
+        near = direction @ simplex(nonce, self.candidates, self.ball.dimension)
+        low, high = self.levels
+        found = np.full(self.candidates, low)
+        found[np.argpartition(-near, self.closest - 1)[: self.closest]] = high
+        return found
 
-    @property
-    def gain(self) -> float:
-        """m: the mean inner product of the corner sent with the update's direction."""
-        return _moments(self.design_epsilon, self.bits, self.closest, self.ball.dimension)[0]
-
-    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Rotate the simplex, look for the nearest corners, pick one."""
-        direction, share = direction_of(self.ball, clipped(self.ball, update, rng, kernel))
-        block = rng.draw(2)
-        nonce = new_nonce(block)
-        near = direction @ simplex(nonce, self.corners, self.ball.dimension)
-        low, high = subset_levels(self.corners, self.closest, self.design_epsilon)
-        densities = np.full(self.corners, low)
-        densities[np.argpartition(-near, self.closest - 1)[: self.closest]] = high
-        put(out, nonce, draw(densities, share, block, DRAW_STREAM))
-
-    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Sums of corners; every payload has a rotation of its own, which is the server's work."""
-        size = self.ball.dimension
-
-        def corner(nonce: bytes, number: int) -> FloatVector:
-            return np.asarray(simplex(nonce, self.corners, size)[:, number])
-
-        return sum_of_points(corner, self.bits, 1.0, max_payloads, self.ball, self.gain)
-
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
-        """The pair of a density with two levels."""
-        refuse_samples(samples, "RRSC looks at the direction of the whole update")
-        return tilt_release(*subset_levels(self.corners, self.closest, self.design_epsilon), check_adjacency(adjacency))
-
-    def error(self) -> Error:
-        """C^2 / m^2 over all coordinates."""
-        return Error(self.variance(0.0))
-
-    def expectation(self, value: float) -> float:
-        """The value itself."""
-        return check_value(self.ball, value)
-
-    def variance(self, value: float) -> float:
-        """Of a coordinate of this value in an update that fills the ball."""
-        gain, second = _moments(self.design_epsilon, self.bits, self.closest, self.ball.dimension)
-        number = check_value(self.ball, value)
-        return coordinate_variance(self.ball.radius, self.ball.dimension, gain, second, number)
-
-    @property
-    def moment_error(self) -> float:
-        """Of updates that do not fill the ball."""
-        second = _moments(self.design_epsilon, self.bits, self.closest, self.ball.dimension)[1]
-        return moment_slack(self.ball.dimension, second)
+    def point(self, nonce: bytes, number: int) -> FloatVector:
+        """Return a corner; every payload has a rotation of its own, which is the server's work."""
+        return np.asarray(simplex(nonce, self.candidates, self.ball.dimension)[:, number])
 
 
 def simplex(nonce: bytes, corners: int, dimension: int) -> FloatMatrix:
@@ -199,7 +127,7 @@ def _bits(ball: Ball, choices: Choices) -> int:
 def _build(ball: Ball, loss: float, share: float, choices: Choices) -> RotatingSimplex:
     bits = _bits(ball, choices)
     closest = min(max(round(share * 2**bits), 1), 2**bits - 1)
-    return RotatingSimplex(ball, loss, bits, closest)
+    return RotatingSimplex(ball, bits, loss, closest)
 
 
 def _usual(ball: Ball, loss: float, choices: Choices) -> float:

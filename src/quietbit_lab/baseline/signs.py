@@ -11,55 +11,112 @@ sign decodes to w_j A/g at its row and zero elsewhere, which is unbiased for the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from abc import abstractmethod
+from typing import ClassVar
 
 import numpy as np
+from attrs import field, frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
+from quietbit.errors import require
+from quietbit.kernel.base import Kernel
 from quietbit.kernel.expand import rows, strata
-from quietbit.kernel.rng import WordBlock
-from quietbit.mechanism.base import Accumulator
-from quietbit_lab.baseline.codebook import Expanded
-from quietbit_lab.baseline.tilt import draw, subset_levels
+from quietbit.kernel.rng import RandomBits
+from quietbit.mechanism.base import Accumulator, Body, Layout, Parts, check_value
+from quietbit.privacy.curve import PrivacyCurve
+from quietbit.privacy.guarantee import Adjacency
+from quietbit_lab.baseline.base import Baseline, checked_bits, checked_loss, checked_seed
+from quietbit_lab.baseline.codebook import Expanded, clipped, new_nonce, numbered_layout, put
+from quietbit_lab.baseline.tilt import draw, subset_levels, tilt_curve
 
-__all__ = ["sign_accumulator", "sign_gain", "symbol_of"]
+__all__ = ["SampledSigns", "sign_gain"]
 
 ROUNDING_STREAM, DRAW_STREAM = 0, 1
 
 
 def sign_gain(bits: int, epsilon: float) -> float:
-    """g: the mean of a decoded sign over that of the sign itself."""
+    """Return g: the mean of a decoded sign over that of the sign itself."""
     low, high = subset_levels(1 << bits, 1, epsilon)
     return (high - low) / (1 << bits)
 
 
-def symbol_of(
-    coefficients: FloatVector, reach: float, bits: int, epsilon: float, nonce: bytes, block: WordBlock
-) -> int:
-    """The symbol that is sent for coefficients of magnitude at most ``reach``; larger ones are cut to it."""
-    kept = np.clip(coefficients[rows(nonce, bits, coefficients.size)] / reach, -1.0, 1.0)
-    uniform = (block.uniform64(ROUNDING_STREAM, 0, bits) >> np.uint64(11)) * 2.0**-53
-    true = int(np.packbits(uniform < (1 + kept) / 2, bitorder="little").astype(object) @ _powers(bits))
-    low, high = subset_levels(1 << bits, 1, epsilon)
-    densities = np.full(1 << bits, low)
-    densities[true] = high
-    return draw(densities, 1.0, block, DRAW_STREAM)
+@frozen
+class SampledSigns(Baseline):
+    """``bits`` signs of an update's coefficients by one randomised response of ``design_epsilon``."""
 
+    design_epsilon: float = field(converter=checked_loss)
+    bits: int = field(converter=checked_bits)
+    rotation_seed: int = field(default=0, converter=checked_seed)
+    by_sample: ClassVar[str] = "it rounds at random before its randomised response"
 
-def _powers(bits: int) -> NDArray[np.object_]:
-    return np.array([1 << (8 * place) for place in range(-(-bits // 8))], dtype=object)
+    @property
+    @abstractmethod
+    def length(self) -> int:
+        """N: coefficients of an update."""
 
+    @property
+    @abstractmethod
+    def spread(self) -> float:
+        """The largest coefficient, in units of an evenly spread update's."""
 
-def sign_accumulator(
-    size: int, bits: int, max_payloads: int, finish: Callable[[FloatVector], FloatVector]
-) -> Accumulator:
-    """Sums of signs at their rows, each times the width of its stratum."""
-    widths = np.diff(strata(bits, size)).astype(np.float64)
+    @abstractmethod
+    def forth(self, inside: FloatVector) -> FloatVector:
+        """Return the coefficients of a clipped update."""
 
-    def decode(nonce: bytes, number: int) -> tuple[NDArray[np.int64], FloatVector]:
-        signs = np.array([1.0 if number >> place & 1 else -1.0 for place in range(bits)])
-        return rows(nonce, bits, size), np.asarray(signs * widths)
+    @abstractmethod
+    def back(self, coefficients: FloatVector) -> FloatVector:
+        """Return the vector that has these coefficients, padding included."""
 
-    total = np.zeros(size, dtype=np.int64)
-    return Expanded(decode, bits, float(widths.max()), max_payloads, total, finish)
+    def __attrs_post_init__(self) -> None:
+        """Refuse more signs than coefficients."""
+        require(self.bits <= self.length, "bits", self.bits, f"at most the {self.length} coefficients")
+
+    @property
+    def reach(self) -> float:
+        """A: the largest coefficient."""
+        return self.spread * self.ball.radius / math.sqrt(self.length)
+
+    @property
+    def layout(self) -> Layout:
+        """A nonce and the signs."""
+        return numbered_layout(self.ball.dimension, self.bits)
+
+    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """Round a few of the coefficients to signs, and send them by randomised response."""
+        coefficients = self.forth(clipped(self.ball, update, rng, kernel))
+        block = rng.draw(max(2, self.bits))
+        nonce = new_nonce(block)
+        kept = np.clip(coefficients[rows(nonce, self.bits, self.length)] / self.reach, -1.0, 1.0)
+        uniform = (block.uniform64(ROUNDING_STREAM, 0, self.bits) >> np.uint64(11)) * 2.0**-53
+        true = int.from_bytes(np.packbits(uniform < (1 + kept) / 2, bitorder="little").tobytes(), "little")
+        low, high = subset_levels(1 << self.bits, 1, self.design_epsilon)
+        densities = np.full(1 << self.bits, low)
+        densities[true] = high
+        put(out, nonce, draw(densities, 1.0, block, DRAW_STREAM))
+
+    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
+        """Sum signs at their rows, each times the width of its stratum; transform back once per mean."""
+        bits, size = self.bits, self.length
+        scale = self.reach / sign_gain(bits, self.design_epsilon)
+        widths = np.diff(strata(bits, size)).astype(np.float64)
+
+        def decode(nonce: bytes, number: int) -> tuple[NDArray[np.int64], FloatVector]:
+            signs = np.array([1.0 if number >> place & 1 else -1.0 for place in range(bits)])
+            return rows(nonce, bits, size), np.asarray(signs * widths)
+
+        def finish(mean: FloatVector) -> FloatVector:
+            return self.back(mean * scale)[: self.ball.dimension]
+
+        return Expanded(decode, bits, float(widths.max()), max_payloads, np.zeros(size, dtype=np.int64), finish)
+
+    def curve(self, adjacency: Adjacency) -> PrivacyCurve:
+        """Return the curve of randomised response over 2^bits symbols."""
+        return tilt_curve(*subset_levels(1 << self.bits, 1, self.design_epsilon), adjacency)
+
+    def variance(self, value: float) -> float:
+        """Return the second moment less the squared value; signs of other rows add up to as much in the mean only."""
+        number = check_value(self.ball, value)
+        gain = sign_gain(self.bits, self.design_epsilon)
+        return ((self.spread * self.ball.radius / gain) ** 2 - number**2) / self.bits

@@ -21,8 +21,6 @@ __all__ = [
     "cap_edge",
     "cap_moments",
     "chi_mean",
-    "coordinate_variance",
-    "moment_slack",
     "quantile",
     "top_normals",
 ]
@@ -71,21 +69,3 @@ def top_normals(count: int) -> tuple[FloatVector, FloatVector]:
     means.setflags(write=False)
     squares.setflags(write=False)
     return means, squares
-
-
-def coordinate_variance(radius: float, dimension: int, gain: float, second: float, value: float) -> float:
-    """Of (radius / gain) v_j for an update of length ``radius`` whose coordinate j is ``value``.
-
-    ``second`` is E[t^2] of the released v: along the update it has that energy, and the rest is spread evenly.
-    """
-    along = (value / radius) ** 2
-    energy = along * second + (1 - along) * (1 - second) / (dimension - 1)
-    return (radius / gain) ** 2 * energy - value**2
-
-
-def moment_slack(dimension: int, second: float) -> float:
-    """How far variances of updates of other lengths may be from those, relatively; see `moment_error` of mechanisms.
-
-    A zero vector has energy 1/d everywhere, one that fills the ball (1 - second)/(d - 1) across.
-    """
-    return min(0.5, abs(dimension * second - 1) / (dimension - 1) + 1e-6)

@@ -17,11 +17,11 @@ Floats. As for Laplace noise, the account is that of real numbers; floats have l
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
+from attrs import field, frozen
 from scipy.special import logsumexp
 
 from quietbit._typing import FloatVector
@@ -31,23 +31,13 @@ from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.accumulate import of_floats
 from quietbit.mechanism.additive import laplace_noise
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.base import (
-    Accumulator,
-    Body,
-    Error,
-    Layout,
-    Mechanism,
-    Parts,
-    check_adjacency,
-    check_value,
-    refuse_samples,
-)
+from quietbit.mechanism.base import Accumulator, Body, Layout, Mechanism, Parts, check_value
 from quietbit.mechanism.family import Account, Choices, largest_private
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.curve import PureCurve
-from quietbit.privacy.guarantee import Adjacency, Trust, Unit
-from quietbit.privacy.release import Release
+from quietbit.privacy.curve import PrivacyCurve, PureCurve
+from quietbit.privacy.guarantee import Adjacency
 from quietbit.target import Target
+from quietbit_lab.baseline.base import Baseline
 from quietbit_lab.baseline.codebook import check_ball, clipped
 
 __all__ = ["FAMILY", "Staircase", "best_gamma"]
@@ -59,37 +49,36 @@ TAIL = 45.0  # rings whose mass is below e^-45 of the largest are left out, as d
 RING_STREAM = 3
 
 
+def _design_epsilon(value: float) -> float:
+    return check_real(value, "design_epsilon", at_least=LEAST_EPSILON, at_most=MOST_EPSILON)
+
+
+def _width(value: float) -> float:
+    return check_real(value, "width", at_most=2.0)
+
+
+def _gamma(value: float) -> float:
+    return check_real(value, "gamma", at_most=1.0)
+
+
 @final
-@dataclass(frozen=True, slots=True)
-class Staircase:
+@frozen
+class Staircase(Baseline):
     """Staircase noise on updates in an L1 ball, sent as 32-bit floats.
 
     ``design_epsilon`` is the cost of moving by ``width`` radii: 2 for replace-one neighbours, 1 for zero-out ones.
     """
 
-    ball: Ball
-    design_epsilon: float
-    width: float = 2.0
-    gamma: float = 0.5
+    design_epsilon: float = field(converter=_design_epsilon)
+    width: float = field(default=2.0, converter=_width)
+    gamma: float = field(default=0.5, converter=_gamma)
+    by_sample: ClassVar[str] = "a staircase charges a whole step for any distance"
 
-    def __post_init__(self) -> None:
-        """Refuse another norm and numbers out of range."""
-        put = object.__setattr__
-        put(
-            self,
-            "design_epsilon",
-            check_real(self.design_epsilon, "design_epsilon", at_least=LEAST_EPSILON, at_most=MOST_EPSILON),
-        )
-        put(self, "width", check_real(self.width, "width", at_most=2.0))
-        put(self, "gamma", check_real(self.gamma, "gamma", at_most=1.0))
+    def __attrs_post_init__(self) -> None:
+        """Refuse another norm, and more rings than a table has room for."""
         check_ball(self.ball, Norm.L1, "the staircase", 1, MOST_DIMENSION)
         rings = ring_count(self.design_epsilon, self.ball.dimension)
         require(rings <= MOST_RINGS, "number of rings", rings, f"at most {MOST_RINGS:,} (a larger epsilon needs fewer)")
-
-    @property
-    def domain(self) -> Ball:
-        """Where updates are clipped to."""
-        return self.ball
 
     @property
     def layout(self) -> Layout:
@@ -121,22 +110,11 @@ class Staircase:
         reach = float(_cumulated(self.design_epsilon, self.gamma, self.ball.dimension)[1][-1])
         return of_floats(self.ball.radius + reach * self.unit, self.ball.dimension, max_payloads)
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
-        """As many epsilons as there are steps between neighbours."""
-        which = check_adjacency(adjacency)
-        refuse_samples(samples, "a staircase charges a whole step for any distance")
-        distance = 1.0 if which is Adjacency.ZERO_OUT else 2.0
+    def curve(self, adjacency: Adjacency) -> PrivacyCurve:
+        """Return as many epsilons as there are steps between neighbours."""
+        distance = 1.0 if adjacency is Adjacency.ZERO_OUT else 2.0
         steps = math.ceil(distance / self.width * (1 - 1e-12))
-        curve = PureCurve(round_up(steps * self.design_epsilon, 1e-14))
-        return Release(curve, which, Unit.CLIENT, Trust.LOCAL)
-
-    def error(self) -> Error:
-        """The noise's variance, unbiased."""
-        return Error(self.variance(0.0))
-
-    def expectation(self, value: float) -> float:
-        """The value itself (rounding to 32 bits aside)."""
-        return check_value(self.ball, value)
+        return PureCurve(round_up(steps * self.design_epsilon, 1e-14))
 
     def variance(self, value: float) -> float:
         """E r^2 times 2/(d (d+1)), a coordinate's mean square on the L1 sphere."""
@@ -198,7 +176,7 @@ def best_gamma(epsilon: float, dimension: int) -> float:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Family:
     """Staircases whose unit is the distance of the neighbours that are meant."""
 

@@ -12,12 +12,13 @@ Source   Kairouz, Liu, Steinke (ICML 2021): rotation and conditional rounding; t
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol, TypeVar, final
+from typing import TypeVar, final
 
 import numpy as np
+from attrs import field, frozen
 from numpy.typing import NDArray
 
 from quietbit._search import bisect
@@ -27,53 +28,25 @@ from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits, WordBlock
 from quietbit.kernel.transform import padded_size, rotate, rotate_back
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.base import Parts
+from quietbit.mechanism.base import Parts, check_adjacency
 from quietbit.mechanism.family import largest_private
 from quietbit.mechanism.rounding import conditional_rounding, length_upper
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.privacy.curve import PrivacyCurve
+from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.release import Release
+from quietbit.target import Target
+from quietbit_lab.baseline.base import checked_seed
 from quietbit_lab.baseline.codebook import clipped
 
-__all__ = ["WRAP", "Distances", "Grid", "SumMechanism", "calibrate_sums", "check_sum", "finest_reach"]
+__all__ = ["WRAP", "Distances", "Grid", "NoisySum", "SumBaseline", "calibrate_sums", "finest_reach", "sums_epsilon"]
 
 WRAP = 1e-6  # probability that any coordinate of a sum leaves the modulus
 MOST_CLIENTS = 100_000
 
 
-class SumMechanism(Protocol):
-    """What a comparison needs of a mechanism whose codes are added behind masks."""
-
-    @property
-    def wire_bits(self) -> int:
-        """Bits per code on the wire, the modulus of the masks."""
-        ...
-
-    @property
-    def code_count(self) -> int:
-        """Codes of one update."""
-        ...
-
-    @property
-    def squared_error(self) -> float:
-        """Expected squared error of a coordinate of the mean whose true value is zero."""
-        ...
-
-    def encode(self, update: Parts, rng: RandomBits, kernel: Kernel) -> NDArray[np.int64]:
-        """A client's codes, below 2^wire_bits."""
-        ...
-
-    def mean_from_sum(self, total: NDArray[np.int64]) -> FloatVector:
-        """The mean update from the sums of codes, modulo 2^wire_bits or not."""
-        ...
-
-    def sum_privacy(self, adjacency: Adjacency) -> Release:
-        """What one sum costs one client, if all ``clients`` are honest."""
-        ...
-
-
 @final
-@dataclass(frozen=True, slots=True)
+@frozen
 class Distances:
     """How far apart two neighbours' integers can be: L1, L2 and in one coordinate, rounded up."""
 
@@ -83,7 +56,7 @@ class Distances:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@frozen
 class Grid:
     """Rotation, scale and rounding of updates in an L2 ball; ``reach`` is the radius in whole numbers."""
 
@@ -114,12 +87,6 @@ class Grid:
         block = rng.draw(rotated.size)
         return conditional_rounding(rotated, Norm.L2, self.squared_length, block) // 2, block
 
-    def mean(self, centred: FloatVector, clients: int) -> FloatVector:
-        """The mean update from sums of integers with their noise."""
-        return rotate_back(centred * (self.ball.radius / self.reach / clients), self.rotation_seed)[
-            : self.ball.dimension
-        ]
-
     def error(self, variance: float, clients: int) -> float:
         """Of a coordinate of the mean: noise of this variance in the sum, and n roundings of 1/6 each on average."""
         return (variance + clients / 6) * (self.ball.radius / self.reach / clients) ** 2
@@ -141,29 +108,114 @@ def finest_reach(multiplier: float, clients: int, size: int, bits: int) -> float
     return bisect(fits, 1e-6, 2.0**bits, halvings=80, by_ratio=True)
 
 
-M = TypeVar("M", bound=SumMechanism)
-
-
-def check_sum(ball: Ball, clients: int, wire_bits: int) -> tuple[int, int]:
-    """Refuse what is no L2 ball, too few or many clients, and more bits than sums of int64 have room for."""
+def _round_ball(ball: Ball) -> Ball:
     require(isinstance(ball, Ball) and ball.norm is Norm.L2, "ball", ball, "an L2 ball")
-    return check_int(clients, "clients", 1, MOST_CLIENTS), check_int(wire_bits, "wire_bits", 2, 40)
+    return ball
 
 
-def calibrate_sums(
-    build: Callable[[float], M],
-    *,
-    epsilon: float,
-    delta: float,
-    adjacency: Adjacency,
-    releases: int,
-    name: str,
-    least: float,
-    most: float,
-) -> M:
-    """The most accurate mechanism of a loss (one over its noise, say) whose releases stay within (epsilon, delta)."""
+def _clients(value: int) -> int:
+    return check_int(value, "clients", 1, MOST_CLIENTS)
+
+
+def _wire_bits(value: int) -> int:
+    return check_int(value, "wire_bits", 2, 40)
+
+
+@frozen
+class SumBaseline(ABC):
+    """A mechanism whose codes are added behind masks over ``clients``, all of them honest."""
+
+    ball: Ball = field(converter=_round_ball)
+    clients: int = field(converter=_clients)
+    rotation_seed: int = field(default=0, kw_only=True, converter=checked_seed)
+
+    @property
+    def code_count(self) -> int:
+        """The dimension, padded to a power of two."""
+        return padded_size(self.ball.dimension)
+
+    @property
+    @abstractmethod
+    def squared_error(self) -> float:
+        """Expected squared error of a coordinate of the mean whose true value is zero."""
+
+    @abstractmethod
+    def encode(self, update: Parts, rng: RandomBits, kernel: Kernel) -> NDArray[np.int64]:
+        """Return a client's codes, below 2^wire_bits."""
+
+    @abstractmethod
+    def mean_from_sum(self, total: NDArray[np.int64]) -> FloatVector:
+        """Return the mean update from the sums of codes, modulo 2^wire_bits or not."""
+
+    @abstractmethod
+    def sum_curve(self, adjacency: Adjacency) -> PrivacyCurve:
+        """Return the privacy curve of one sum for one client."""
+
+    def sum_privacy(self, adjacency: Adjacency) -> Release:
+        """Return what one sum costs one client."""
+        which = check_adjacency(adjacency)
+        return Release(self.sum_curve(which), which, Unit.CLIENT, Trust.SECURE_AGGREGATION)
+
+    def rotated_back(self, mean: FloatVector) -> FloatVector:
+        """Undo rotation and padding."""
+        return rotate_back(mean, self.rotation_seed)[: self.ball.dimension]
+
+
+@frozen
+class NoisySum(SumBaseline):
+    """Integers with noise of every client's, in sums modulo 2^``wire_bits``."""
+
+    wire_bits: int = field(default=16, kw_only=True, converter=_wire_bits)
+
+    @property
+    @abstractmethod
+    def grid(self) -> Grid:
+        """Rotation, scale and rounding."""
+
+    @property
+    @abstractmethod
+    def variance(self) -> float:
+        """Of the integer noise in the sum."""
+
+    @abstractmethod
+    def noise(self, block: WordBlock, size: int) -> NDArray[np.int64]:
+        """Return one client's share of the noise; streams of the block from 1000 on are free."""
+
+    @property
+    def doubled_middle(self) -> int:
+        """Twice the mean of the noise in the sum."""
+        return 0
+
+    @property
+    def squared_error(self) -> float:
+        """Noise and rounding."""
+        return self.grid.error(self.variance, self.clients)
+
+    def encode(self, update: Parts, rng: RandomBits, kernel: Kernel) -> NDArray[np.int64]:
+        """Return the integers with one client's share of the noise, modulo 2^wire_bits."""
+        integers, block = self.grid.integers(update, rng, kernel)
+        return np.asarray((integers + self.noise(block, integers.size)) & (2**self.wire_bits - 1))
+
+    def mean_from_sum(self, total: NDArray[np.int64]) -> FloatVector:
+        """Return the sums less the noise's mean, centred, scaled and rotated back."""
+        half, (middle, odd) = 1 << (self.wire_bits - 1), divmod(self.doubled_middle, 2)
+        centred = (np.asarray(total, dtype=np.int64) - middle + half) % (2 * half) - half
+        unit = self.ball.radius / self.grid.reach / self.clients
+        return self.rotated_back((centred.astype(np.float64) - odd / 2) * unit)
+
+
+M = TypeVar("M", bound=SumBaseline)
+
+
+def sums_epsilon(mechanism: SumBaseline, target: Target) -> float:
+    """Return the epsilon of all sums of a target at its delta."""
+    return mechanism.sum_privacy(target.adjacency).repeat(target.releases).epsilon_upper(target.delta)
+
+
+def calibrate_sums(build: Callable[[float], M], target: Target, name: str, least: float, most: float) -> M:
+    """Return the most accurate mechanism of a loss (one over its noise, say) whose sums meet the target."""
 
     def account(loss: float) -> float:
-        return build(loss).sum_privacy(adjacency).repeat(releases).epsilon_upper(delta)
+        return sums_epsilon(build(loss), target)
 
-    return build(largest_private(account, least, most, epsilon, name))
+    return build(largest_private(account, least, most, target.epsilon, name))

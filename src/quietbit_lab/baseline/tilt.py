@@ -30,10 +30,9 @@ from quietbit.errors import require
 from quietbit.kernel.rng import WordBlock
 from quietbit.privacy.curve import PrivacyCurve, with_slack
 from quietbit.privacy.dominating import DominatingCurve
-from quietbit.privacy.guarantee import Adjacency, Trust, Unit
-from quietbit.privacy.release import Release
+from quietbit.privacy.guarantee import Adjacency
 
-__all__ = ["MOST_CANDIDATES", "cap_levels", "draw", "subset_levels", "tilt_curve", "tilt_release"]
+__all__ = ["MOST_CANDIDATES", "cap_levels", "draw", "subset_levels", "tilt_curve"]
 
 UNIT = 2.0**44
 MEAN_ERROR = 2.0**-41
@@ -92,8 +91,3 @@ def tilt_curve(low: float, high: float, adjacency: Adjacency) -> PrivacyCurve:
         pair = [one * high, one * low, *last], [one * low, one * high, *last]
     curve = DominatingCurve.from_masses(*pair, relative_error=COMPUTED)
     return with_slack(curve, 2.0**-44 / low + 2.0**-40)
-
-
-def tilt_release(low: float, high: float, adjacency: Adjacency) -> Release:
-    """The same with its words: what the server sees of one client."""
-    return Release(tilt_curve(low, high, adjacency), adjacency, Unit.CLIENT, Trust.LOCAL)

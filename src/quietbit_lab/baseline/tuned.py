@@ -14,29 +14,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import final
 
+from attrs import frozen
 from scipy.special import ndtri
 
 from quietbit._search import bisect
 from quietbit.errors import InvalidParameter, check_real
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.family import Account, Choices, largest_private
+from quietbit.mechanism.family import Account, Choices, SearchedFamily, largest_private
 from quietbit.target import Target
+from quietbit_lab.baseline.base import LEAST_EPSILON, MOST_EPSILON, likeliest
 from quietbit_lab.baseline.tilt import cap_levels, tilt_curve
 
-__all__ = ["LEAST_EPSILON", "MOST_EPSILON", "TunedFamily", "best_share", "limit_gain"]
+__all__ = ["TunedFamily", "best_share", "limit_gain", "searched_family"]
 
-LEAST_EPSILON, MOST_EPSILON = 1e-4, 16.0
 LEAST_SHARE = 1e-5
 ROUGHLY = 1e-3  # of epsilon and of the share: the error is flat around its best share
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@frozen
 class TunedFamily:
     """A family of mechanisms with an epsilon and a share; ``usual`` is the share that its papers take.
 
@@ -77,6 +77,27 @@ class TunedFamily:
         return min(found, key=lambda one: one.error().squared)
 
 
+def searched_family(
+    name: str,
+    kind: type,
+    build: Callable[[Ball, float, Choices], Mechanism],
+    *,
+    work: str,
+    least: float = LEAST_EPSILON,
+) -> SearchedFamily:
+    """Return the family of a baseline without a share: its epsilon is searched, and bits may be chosen."""
+    return SearchedFamily(
+        name,
+        (kind,),
+        uses=("bits",),
+        strength="design_epsilon",
+        build=build,
+        limits=lambda ball, choices: (least, MOST_EPSILON),
+        work=work,
+        baseline=True,
+    )
+
+
 def limit_gain(share: float, epsilon: float) -> float:
     """The gain in high dimension: that of a step under a normal law."""
     low, high = cap_levels(share, epsilon)
@@ -87,7 +108,6 @@ def limit_gain(share: float, epsilon: float) -> float:
 @lru_cache(maxsize=64)
 def best_share(target: Target) -> float:
     """The share whose largest private epsilon has the largest gain."""
-    from scipy.optimize import minimize_scalar  # takes longer to import than all the rest
 
     def gain(share: float) -> float:
         def private(epsilon: float) -> bool:
@@ -102,10 +122,4 @@ def best_share(target: Target) -> float:
         most = bisect(private, LEAST_EPSILON, MOST_EPSILON, relative=ROUGHLY, by_ratio=True)
         return limit_gain(share, most)
 
-    found = minimize_scalar(
-        lambda log: -gain(math.exp(log)),
-        bounds=(math.log(LEAST_SHARE), math.log(0.5)),
-        method="bounded",
-        options={"xatol": 10 * ROUGHLY},
-    )
-    return math.exp(float(found.x))
+    return likeliest(gain, LEAST_SHARE, 10 * ROUGHLY)

@@ -15,12 +15,12 @@ from unit.mechanism.makers import POINTED, ROUND
 
 BASELINES: dict[str, Any] = {
     "privunit": PrivUnit(ROUND, 2.0, 0.2),
-    "rrsc": RotatingSimplex(ROUND, 3.0, 3, 2),
-    "mmrc": MinimalRandomCoding(ROUND, 3.0, 4, 0.2),
-    "sqkr": SubsampledSigns(ROUND, 3.0, 3, 2.5),
-    "cldp": SampledCoefficient(POINTED, 1.5),
+    "rrsc": RotatingSimplex(ROUND, 3, 3.0, 2),
+    "mmrc": MinimalRandomCoding(ROUND, 4, 3.0, 0.2),
+    "sqkr": SubsampledSigns(ROUND, 3.0, 3, level=2.5),
+    "cldp": SampledCoefficient(POINTED, 1.5, 1),
     "cldp three bits": SampledCoefficient(POINTED, 3.0, 3, 5),
-    "dp-rec": RelativeEntropyCoding(ROUND, 1.5, 0.8, 4),
+    "dp-rec": RelativeEntropyCoding(ROUND, 4, 1.5, 0.8),
     "staircase": Staircase(POINTED, 1.0, 2.0, 0.4),
     "staircase zero-out": Staircase(POINTED, 2.0, 1.0, 0.3),
 }

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
-from typing import Any
 
 import numpy as np
 import pytest
+from attrs import evolve, fields
 
 from lab.baseline.makers import BASELINES
 from quietbit import Ball, Norm
 from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.mechanism import registry
 from quietbit.mechanism.ball import usual_kernel
+from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Target
 from quietbit_lab.baseline.discrete_gaussian import DistributedDiscreteGaussian
 from quietbit_lab.baseline.poisson_binomial import PoissonBinomial
 from quietbit_lab.baseline.ppr import PoissonRepresentation, calibrate_ppr
@@ -23,16 +24,16 @@ from quietbit_lab.baseline.privunit import step_profile
 @pytest.mark.parametrize("name", BASELINES)
 def test_every_number_is_checked(name: str) -> None:
     mechanism = BASELINES[name]
-    for field in fields(mechanism):
+    for field in fields(type(mechanism)):
         if field.name != "ball":
             for bad in (math.nan, math.inf, -1, 10**9, "2", None):
                 if field.name == "rotation_seed" and bad == 10**9:
                     continue
                 with pytest.raises(InvalidParameter):
-                    replace(mechanism, **{field.name: bad})
+                    evolve(mechanism, **{field.name: bad})
     other = Norm.L1 if mechanism.ball.norm is Norm.L2 else Norm.L2
     with pytest.raises(InvalidParameter, match="norm of the ball"):
-        replace(mechanism, ball=Ball(other, 1.0, 67))
+        evolve(mechanism, ball=Ball(other, 1.0, 67))
 
 
 @pytest.mark.parametrize("name", BASELINES)
@@ -57,16 +58,16 @@ def test_a_number_that_no_client_sends_is_refused(name: str) -> None:
 def test_sums_with_too_little_noise_or_too_few_clients_have_no_account() -> None:
     ball = Ball(Norm.L2, 1.0, 50)
     with pytest.raises(InvalidParameter, match="deviation of one client's integers"):
-        DistributedDiscreteGaussian(ball, 1e-3, 100, 8)
+        DistributedDiscreteGaussian(ball, 100, 1e-3, wire_bits=8)
     with pytest.raises(InvalidParameter, match="at least 2"):
-        PoissonBinomial(ball, 0.1, 1)
+        PoissonBinomial(ball, 1, 0.1)
 
 
 def test_ppr_pays_twice_alpha_for_what_it_simulates() -> None:
     ball = Ball(Norm.L2, 1.0, 50)
     found = PoissonRepresentation(ball, 0.5, 1.1)
-    assert found.privacy("replace-one").epsilon_upper(0.0) == pytest.approx(1.1, rel=1e-9)  # type: ignore[arg-type]
+    assert found.privacy(Adjacency.REPLACE_ONE).epsilon_upper(0.0) == pytest.approx(1.1, rel=1e-9)
     assert found.error().squared == pytest.approx(step_profile(0.5).gain_lower ** -2)
-    best: Any = calibrate_ppr(ball, epsilon=1.1, delta=0.0, adjacency="replace-one")  # type: ignore[arg-type]
+    best = calibrate_ppr(ball, Target(1.1, 0.0, Adjacency.REPLACE_ONE))
     assert 0.4999 < best.simulated_epsilon <= 0.5
     assert 1.8 / 0.05 < best.bits_upper() < 64

@@ -1,0 +1,199 @@
+"""What the field's local mechanisms share: a ball, one account of the whole update, an unbiased decoder.
+
+Idea     `Baseline` holds what all of them have in common. `Directional` ones release a random vector whose mean lies
+         along the update, so two moments say all about their error; `Numbered` ones send the number of one of 2^b
+         public candidates, and differ in the candidates and in how much likelier some of them are.
+Symbols  u: the update's direction; z: the vector released; t = <z, u>; m = E[t]: `gain`; C: the ball's radius.
+         z C/m is unbiased, with a squared error of C^2 E[|z|^2]/m^2 - |x|^2 over all coordinates.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar
+
+from attrs import field, frozen
+
+from quietbit._typing import FloatVector
+from quietbit.errors import check_int, check_real
+from quietbit.kernel.base import Kernel
+from quietbit.kernel.rng import RandomBits
+from quietbit.mechanism.ball import Ball
+from quietbit.mechanism.base import (
+    Accumulator,
+    Body,
+    Error,
+    Layout,
+    Parts,
+    check_adjacency,
+    check_value,
+    refuse_samples,
+)
+from quietbit.privacy.curve import PrivacyCurve
+from quietbit.privacy.guarantee import Adjacency, Trust, Unit
+from quietbit.privacy.release import Release
+from quietbit_lab.baseline.codebook import clipped, direction_of, new_nonce, numbered_layout, put, sum_of_points
+from quietbit_lab.baseline.tilt import draw, tilt_curve
+
+__all__ = [
+    "DRAW_STREAM", "LEAST_EPSILON", "MOST_BITS", "MOST_EPSILON", "Baseline", "Directional", "Numbered",
+    "checked_bits", "checked_cap", "checked_loss", "checked_seed", "likeliest",
+]  # fmt: skip
+
+LEAST_EPSILON, MOST_EPSILON = 1e-4, 16.0
+MOST_BITS = 12
+DRAW_STREAM = 0
+
+
+def checked_loss(value: float) -> float:
+    """Return a design epsilon within the range of the accounts."""
+    return check_real(value, "design_epsilon", at_least=LEAST_EPSILON, at_most=MOST_EPSILON)
+
+
+def checked_bits(value: int) -> int:
+    """Return a number of bits whose 2^bits candidates can be enumerated."""
+    return check_int(value, "bits", 1, MOST_BITS)
+
+
+def checked_cap(value: float) -> float:
+    """Return the mass of a cap, at most one half."""
+    return check_real(value, "cap", at_least=1e-9, at_most=0.5)
+
+
+def checked_seed(value: int) -> int:
+    """Return the seed of a public rotation."""
+    return check_int(value, "rotation_seed", 0)
+
+
+@frozen
+class Baseline(ABC):
+    """A mechanism of the field on updates in a ball, decoded without bias and priced as a whole."""
+
+    ball: Ball
+    by_sample: ClassVar[str] = "it looks at the direction of the whole update"  # why samples have no price
+
+    @property
+    def domain(self) -> Ball:
+        """The ball that updates are clipped to."""
+        return self.ball
+
+    @property
+    def moment_error(self) -> float:
+        """How far `variance` may be off for some updates, relatively."""
+        return 0.0
+
+    @abstractmethod
+    def curve(self, adjacency: Adjacency) -> PrivacyCurve:
+        """Return the privacy curve of one release."""
+
+    @abstractmethod
+    def variance(self, value: float) -> float:
+        """Return the variance of a decoded coordinate of this value."""
+
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
+        """Return what one release costs a client; a price per sample is refused."""
+        refuse_samples(samples, self.by_sample)
+        which = check_adjacency(adjacency)
+        return Release(self.curve(which), which, Unit.CLIENT, Trust.LOCAL)
+
+    def error(self) -> Error:
+        """Return the variance at zero: decoding has no bias."""
+        return Error(self.variance(0.0))
+
+    def expectation(self, value: float) -> float:
+        """Return the value itself."""
+        return check_value(self.ball, value)
+
+
+@frozen
+class Directional(Baseline):
+    """A mechanism that releases a random vector along the update's direction; ``moments`` are E[t] and E[t^2]."""
+
+    @property
+    @abstractmethod
+    def moments(self) -> tuple[float, float]:
+        """E[t] and E[t^2] of the vector released for an update that fills the ball."""
+
+    @property
+    def gain(self) -> float:
+        """m: the mean inner product of what is released with the update's direction."""
+        return self.moments[0]
+
+    def across(self, second: float) -> float:
+        """Return the mean square of a coordinate across the update: the rest of a unit vector, evenly spread."""
+        return (1 - second) / (self.ball.dimension - 1)
+
+    def variance(self, value: float) -> float:
+        """Return the variance of a coordinate of this value in an update that fills the ball."""
+        gain, second = self.moments
+        along = (check_value(self.ball, value) / self.ball.radius) ** 2
+        energy = along * second + (1 - along) * self.across(second)
+        return (self.ball.radius / gain) ** 2 * energy - value**2
+
+    @property
+    def moment_error(self) -> float:
+        """How far variances of shorter updates may be off, relatively.
+
+        A zero vector has energy 1/d everywhere, one that fills the ball (1 - second)/(d - 1) across.
+        """
+        dimension = self.ball.dimension
+        return min(0.5, abs(dimension * self.moments[1] - 1) / (dimension - 1) + 1e-6)
+
+
+@frozen
+class Numbered(Directional):
+    """A mechanism that sends a nonce and the number of one of 2^``bits`` candidates that the nonce expands to."""
+
+    bits: int = field(converter=checked_bits)
+    reach: ClassVar[float] = 1.0  # the largest coordinate of a candidate
+
+    @property
+    def candidates(self) -> int:
+        """How many there are."""
+        return 1 << self.bits
+
+    @property
+    def layout(self) -> Layout:
+        """A nonce and a number."""
+        return numbered_layout(self.ball.dimension, self.bits)
+
+    @property
+    @abstractmethod
+    def levels(self) -> tuple[float, float]:
+        """The least and the largest density that any update can lead to."""
+
+    @abstractmethod
+    def densities(self, direction: FloatVector, nonce: bytes) -> FloatVector:
+        """Return every candidate's probability times their number, for an update that fills the ball."""
+
+    @abstractmethod
+    def point(self, nonce: bytes, number: int) -> FloatVector:
+        """Return the candidate of this number."""
+
+    def curve(self, adjacency: Adjacency) -> PrivacyCurve:
+        """Return the curve of a density between two levels."""
+        return tilt_curve(*self.levels, adjacency)
+
+    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """Draw a nonce, weigh the candidates that it expands to, and pick one."""
+        direction, share = direction_of(self.ball, clipped(self.ball, update, rng, kernel))
+        block = rng.draw(2)
+        nonce = new_nonce(block)
+        put(out, nonce, draw(self.densities(direction, nonce), share, block, DRAW_STREAM))
+
+    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
+        """Sum candidates; the server expands the one that was picked."""
+        return sum_of_points(self.point, self.bits, self.reach, max_payloads, self.ball, self.gain)
+
+
+def likeliest(gain: Callable[[float], float], least: float, tolerance: float = 1e-10) -> float:
+    """Return the share between ``least`` and one half with the largest gain."""
+    from scipy.optimize import minimize_scalar  # takes longer to import than all the rest
+
+    bounds = (math.log(least), math.log(0.5))
+    found = minimize_scalar(
+        lambda log: -gain(math.exp(log)), bounds=bounds, method="bounded", options={"xatol": tolerance}
+    )
+    return math.exp(float(found.x))
