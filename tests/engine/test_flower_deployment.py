@@ -159,7 +159,7 @@ def policy(folder: Path, partition: int) -> dict[str, str]:
         given = {
             "epsilon": 1e6, "delta": 1e-5, "adjacency": "zero-out", "mechanisms": ["imvu"], "largest_clip": 1.0,
             "seed": SEED, "releases": 100, "releases_per_day": 100, "ledger": str(home / "ledger"),
-            "counter": str(home / "counter"),
+            "counter": str(home / "counter"), "answer_seconds": 2.0,
         }  # fmt: skip
         found = Policy(**given)
         FileLedger.create(found.ledger, found.counter)

@@ -60,6 +60,9 @@ def node_init(
     own_key: Annotated[str | None, typer.Option(help="This node's private key, from quietbit node keys.")] = None,
     most_colluders: Annotated[int, typer.Option(help="How many members may work for the server.")] = 0,
     metrics: Annotated[str, typer.Option(help="Numbers of evaluations that may leave WITHOUT any privacy.")] = "",
+    answer_seconds: Annotated[
+        float, typer.Option(help="Every answer leaves so long after its question, whatever the app does.")
+    ] = 60.0,
     ledger: Annotated[
         str | None, typer.Option(help="The ledger, an absolute path.  [default: beside the policy]")
     ] = None,
@@ -102,6 +105,7 @@ def node_init(
         own_key=None if own_key is None else str(_absolute(own_key)),
         most_colluders=most_colluders,
         metrics=_list(metrics),
+        answer_seconds=answer_seconds,
     )
     FileLedger.create(found.ledger, found.counter)
     try:
@@ -150,8 +154,8 @@ def node_status(
 
     Example: quietbit node status /var/lib/quietbit/policy.toml
     """
-    from quietbit.node.ledger import FileLedger
-    from quietbit.node.policy import DAY, Policy
+    from quietbit.node.ledger import FileLedger, Moment
+    from quietbit.node.policy import Policy
     from quietbit.node.release import spent
 
     found = Policy.load(_absolute(policy))
@@ -167,7 +171,7 @@ def node_status(
         }
         for run, made in books.runs.items()
     ]  # fmt: skip
-    today = books.since(time.time() - DAY)
+    today = books.last_day(Moment.now())
     values: dict[str, Any] = {
         "releases": books.releases,
         "releases_left": max(0, found.releases - books.releases),

@@ -3,27 +3,35 @@
 Idea     a question is checked against the owner's policy and noted in the ledger before the app is called; what leaves
          afterwards is one release, whatever the app did, of the zero update if it failed (`quietbit.node.release`).
          Under secure aggregation the release is masked, and the other three steps of a sum are answered here, without
-         the app. Evaluations and queries are answered with a constant, or with the numbers that the policy names. A
-         node that will not answer says so in an error reply; it raises nothing, because Flower forgets the context
-         of an app that raised.
+         the app. Evaluations and queries are answered with a constant, or with the numbers that the policy names. An
+         answer that the app had a part in leaves, and is stamped, at a moment that the app cannot change
+         (`quietbit.node.answer_time`). A node that will not answer says so in an error reply; it raises nothing,
+         because Flower forgets the context of an app that raised.
+
+A `lifespan` of the app would run outside every mod, and Flower sends the text of its exceptions to the server: an app
+that registers one beside this mod does not load.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from logging import ERROR
+from types import FrameType
 from typing import Any, TypeAlias, final
 
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.supercore import log
 
-from quietbit.errors import require
+from quietbit.errors import InvalidParameter, require
 from quietbit.flower.plaintext import ANSWERED, DECLINED, decline, named_metrics
+from quietbit.node.answer_time import AnswerTime
 from quietbit.node.keeper import keeper_for
 from quietbit.node.layout import Layout
 from quietbit.node.ledger import AnsweredBefore
-from quietbit.node.messages import SUM, question_of, split_pieces
+from quietbit.node.messages import RECORD, SUM, question_of, split_pieces
 from quietbit.node.policy import Simulation
 from quietbit.node.question import VECTOR, Question
 from quietbit.node.release import Gate, Noted, Ticket, Unusable, public
@@ -32,8 +40,7 @@ from quietbit.node.settings import RunSettings
 __all__ = ["PrivateUplink"]
 
 CallNext: TypeAlias = Callable[[Message, Context], Message]
-# An app that ends its process must not be told from one that fails; Ctrl-C is the owner's.
-APP_FAILURES = (Exception, SystemExit, GeneratorExit)
+SIMULATOR = "flwr.simulation.ray_transport.ray_actor"  # where Flower's simulation runtime runs an app
 
 
 @final
@@ -58,20 +65,22 @@ class PrivateUplink:
         if message.metadata.message_type.partition(".")[0] == MessageType.TRAIN:
             return self._train(message, context, call_next)
         names: tuple[str, ...] = ()
+        moment = AnswerTime(0.0)
         try:
             keeper = self._keeper(context)
             keeper.forget(context.run_id)
-            names = keeper.metrics
+            names, moment = keeper.metrics, AnswerTime(keeper.answer_seconds)
         except Exception as error:  # a node without a policy answers with the same constant
             log(ERROR, "quietbit: this node's keeper cannot be asked", exc_info=error)
         # Where nothing of the app's answer could leave, the app is not asked: not even its time tells anything.
-        reply = _run(message, context, call_next) if names else None
-        return Message(named_metrics(reply, names), reply_to=message)
+        if not names:
+            return Message(RecordDict(), reply_to=message)
+        found = named_metrics(_run(message, context, call_next, moment), names)
+        return _leave(message, Message(found, reply_to=message), moment)
 
     def _keeper(self, context: Context) -> Gate:
-        return keeper_for(
-            context.node_config, context.state, lambda values: ConfigRecord(dict(values)), self.simulation
-        )
+        rules = self.simulation if self.simulation is not None and _in_simulation() else None
+        return keeper_for(context.node_config, context.state, lambda values: ConfigRecord(dict(values)), rules)
 
     def _train(self, message: Message, context: Context, call_next: CallNext) -> Message:
         keeper: Gate | None = None
@@ -84,10 +93,11 @@ class PrivateUplink:
                 answer = ConfigRecord({"step": question.sum.step, "answer": keeper.step(question)})
                 return Message(RecordDict({SUM: answer}), reply_to=message)
             layout, received = _model(message, settings, question)
-            names, ticket = keeper.metrics, keeper.accept(question)
+            names, moment = keeper.metrics, AnswerTime(keeper.answer_seconds)
+            ticket = keeper.accept(question)
         except Exception as error:
             return _declined(message, context, keeper, error)
-        reply = _run(message, context, call_next)
+        reply = _run(message, context, call_next, moment)
         update = None
         if reply is not None:
             try:
@@ -96,7 +106,8 @@ class PrivateUplink:
                 update = layout.difference(received, next(iter(records.values())))
             except Exception as error:
                 log(ERROR, "quietbit: the app's answer is no update; zero is released", exc_info=error)
-        return _released(message, context, keeper, ticket, update, named_metrics(reply, names))
+        said = _released(message, context, keeper, ticket, update, named_metrics(reply, names))
+        return _leave(message, said, moment)
 
 
 def _model(message: Message, settings: RunSettings, question: Question) -> tuple[Layout, list[Any]]:
@@ -110,16 +121,50 @@ def _model(message: Message, settings: RunSettings, question: Question) -> tuple
     return layout, layout.values(arrays)
 
 
-def _run(message: Message, context: Context, call_next: CallNext) -> RecordDict | None:
-    """What the app answers; None where it fails, which the node's log knows and the server does not."""
-    try:
-        reply: object = call_next(message, context)
-        if isinstance(reply, Message) and reply.has_content():
-            return reply.content
-        log(ERROR, "quietbit: the app answered with no content")
-    except APP_FAILURES as error:
-        log(ERROR, "quietbit: the app failed, and the server is not told", exc_info=error)
+def _run(message: Message, context: Context, call_next: CallNext, moment: AnswerTime) -> RecordDict | None:
+    """What the app answers in time; None where it fails, which the node's log knows and the server does not."""
+    own = replace(context, state=RecordDict(dict(context.state)))  # what an abandoned app does to it is lost
+    reply: object = moment.run(lambda: call_next(message, own))
+    if reply is None:
+        return None
+    ours = {name: context.state[name] for name in (RECORD, SUM) if name in context.state}
+    context.state.clear()
+    context.state.update({**own.state, **ours})
+    if isinstance(reply, Message) and reply.has_content():
+        return reply.content
+    log(ERROR, "quietbit: the app answered with no content")
     return None
+
+
+def _leave(message: Message, reply: Message, moment: AnswerTime) -> Message:
+    """Hold a reply back until its moment, which is all that its stamps say."""
+    asked, meta = message.metadata, reply.metadata
+    meta.created_at = moment.wait()
+    meta.ttl = asked.ttl - (meta.created_at - asked.created_at)
+    return reply
+
+
+def _in_simulation() -> bool:
+    """Whether Flower's simulation runtime is what calls the app: its own frame is among those of this call.
+
+    A SuperNode has no such frame, and neither has a runtime that we do not know: there an owner's policy decides.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_globals.get("__name__") != SIMULATOR:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _refuse_lifespan(register: Callable[[ClientApp], Any]) -> Callable[[ClientApp], Any]:
+    def lifespan(app: ClientApp) -> Any:
+        if any(isinstance(mod, PrivateUplink) for mod in app._mods):
+            raise InvalidParameter(
+                "An app with PrivateUplink among its mods cannot have a lifespan: it runs outside every mod, and "
+                "Flower sends the text of its exceptions to the server. Do its work in the train function."
+            )
+        return register(app)
+
+    return lifespan
 
 
 def _released(
@@ -145,3 +190,6 @@ def _declined(message: Message, context: Context, keeper: Gate | None, error: Ex
             log(ERROR, "quietbit: the sum could not be left", exc_info=failure)
     # The server must go on counting a release that was made and whose reply may be lost.
     return decline(message, said, ANSWERED if isinstance(said, AnsweredBefore | Noted) else DECLINED)
+
+
+ClientApp.lifespan = _refuse_lifespan(ClientApp.lifespan)  # type: ignore[method-assign, assignment]

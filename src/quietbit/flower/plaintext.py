@@ -8,14 +8,13 @@ Idea     a loss, a count of examples or an exception's text tells about the data
 
 from __future__ import annotations
 
-import math
 from logging import INFO
 
 from flwr.app import Error, Message, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
-from quietbit.node.messages import one_line
+from quietbit.node.messages import finite, one_line
 
 __all__ = ["ANSWERED", "DECLINED", "decline", "named_metrics", "note_metrics"]
 
@@ -35,8 +34,8 @@ def named_metrics(content: RecordDict | None, names: tuple[str, ...]) -> RecordD
         for key, value in record.items():
             if key not in names:
                 dropped.append(key)
-            elif isinstance(value, int | float) and abs(value) < math.inf:
-                found.setdefault(key, float(value))
+            elif (number := finite(value)) is not None:
+                found.setdefault(key, number)
     if dropped:
         log(INFO, "quietbit: not sent to the server: %s", one_line(", ".join(sorted(set(dropped)))))
     if not names:
@@ -53,5 +52,5 @@ def note_metrics(content: RecordDict, into: dict[str, list[float]]) -> None:
     """Add the finite numbers that a node let through to those of the round."""
     for record in content.metric_records.values():
         for name, value in record.items():
-            if isinstance(value, int | float) and abs(value) < math.inf:
-                into.setdefault(one_line(name), []).append(float(value))
+            if (number := finite(value)) is not None:
+                into.setdefault(one_line(name), []).append(number)

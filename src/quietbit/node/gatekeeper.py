@@ -30,6 +30,7 @@ import socket
 import stat
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, final
@@ -49,8 +50,10 @@ __all__ = ["Gatekeeper", "RemoteKeeper"]
 LOGGER = logging.getLogger(__name__)
 MAGIC, HEAD = b"QBG1", struct.Struct("<4sIQ")
 MOST_JSON = 2**22
-MOST_BYTES = 2**40
-PATIENCE = 86400.0  # seconds that an app may train
+MOST_BYTES = 2**40  # of an answer: the app believes the gatekeeper
+CONNECTIONS = 64
+ASK = 10.0  # seconds from a connection to a whole question
+PATIENCE = 86400.0  # seconds that an app may train, where the policy names no answer time
 WAIT = 600.0  # seconds that an app waits for an answer
 KINDS: dict[str, type[QuietbitError]] = {
     "answered": AnsweredBefore, "noted": Noted, "spent": BudgetSpent, "unusable": Unusable, "not-allowed": NotAllowed,
@@ -69,7 +72,8 @@ class Gatekeeper:
         self._keeper, self._path, self._patience = keeper, Path(path).expanduser(), patience
         require(self._path.is_absolute(), "socket", str(path), "an absolute path")
         require(0 <= mode <= 0o777, "mode of the socket", mode, "the permission bits of a file")
-        self._stopped, self._free = threading.Event(), threading.BoundedSemaphore(64)
+        self._stopped, self._guard = threading.Event(), threading.Lock()
+        self._open: dict[socket.socket, bool] = {}  # in the order they came: whether a release was noted for it
         self._clear()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -78,7 +82,7 @@ class Gatekeeper:
                 self._socket.bind(str(self._path))
             finally:
                 os.umask(before)
-            self._socket.listen(64)
+            self._socket.listen(CONNECTIONS)
             self._socket.settimeout(0.2)
         except OSError as error:
             self._socket.close()
@@ -92,9 +96,7 @@ class Gatekeeper:
                     connection, _ = self._socket.accept()
                 except TimeoutError:
                     continue
-                if not self._free.acquire(blocking=False):
-                    connection.close()
-                    continue
+                self._make_room(connection)
                 threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
         finally:
             self._socket.close()
@@ -104,6 +106,19 @@ class Gatekeeper:
     def stop(self) -> None:
         """Answer nobody any more."""
         self._stopped.set()
+
+    def _make_room(self, connection: socket.socket) -> None:
+        """Take a connection in; where there are too many, the oldest without a noted release goes, or else the oldest.
+
+        Nobody can shut the others out by opening connections: each that comes may cost one that does nothing.
+        """
+        with self._guard:
+            if len(self._open) >= CONNECTIONS:
+                oldest = min(self._open, key=lambda one: self._open[one])
+                del self._open[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # whoever reads there finds its end
+            self._open[connection] = False
 
     def _clear(self) -> None:
         try:
@@ -123,7 +138,6 @@ class Gatekeeper:
     def _answer(self, connection: socket.socket) -> None:
         try:
             with connection:
-                connection.settimeout(self._patience)
                 try:
                     self._converse(connection)
                 except Exception as error:
@@ -134,28 +148,33 @@ class Gatekeeper:
                     with contextlib.suppress(OSError):
                         _send(connection, {"refused": str(said), "kind": kind})
         finally:
-            self._free.release()
+            with self._guard:
+                self._open.pop(connection, None)
 
     def _converse(self, connection: socket.socket) -> None:
-        asked, data = _receive(connection, 0)
+        asked, data = _receive(connection, 0, ASK)
         what = asked.get("ask")
-        if what == "metrics":
-            _send(connection, {"metrics": list(self._keeper.metrics)})
+        if what == "rules":
+            _send(connection, {"metrics": list(self._keeper.metrics), "answer-seconds": self._keeper.answer_seconds})
         elif what == "forget":
             self._keeper.forget(int(asked["run"]))
             _send(connection, {})
         elif what == "step":
             _send(connection, {}, self._keeper.step(Question.from_json(asked.get("question"))))
         elif what == "release":
-            ticket = self._keeper.accept(Question.from_json(asked.get("question")))
+            question = Question.from_json(asked.get("question"))
+            ticket = self._keeper.accept(question)
+            with self._guard:
+                self._open[connection] = True
             _send(connection, {"accepted": True})
-            _, data = _receive(connection, MOST_BYTES)
+            # No more is read than the update that was asked for: its size is known before its first byte.
+            _, data = _receive(connection, 8 * question.dimension, self._keeper.answer_seconds or self._patience)
             update = None
-            if data and len(data) % 8 == 0:
+            if len(data) == 8 * question.dimension:
                 update = np.frombuffer(data, dtype="<f8")  # of another length than asked: zero is released
             _send(connection, {}, ticket.release(update))
         else:
-            raise InvalidParameter("The question must ask for metrics, a step, a release or to forget.")
+            raise InvalidParameter("The question must ask for rules, a step, a release or to forget.")
 
 
 @final
@@ -167,23 +186,33 @@ class RemoteKeeper:
         self._path = Path(path).expanduser()
         if not self._path.is_absolute():
             raise PolicyError(f"socket of the gatekeeper must be an absolute path, got {path!r}.")
+        self._rules: dict[str, Any] | None = None
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Numbers that the owner lets out as they are."""
-        answer, _ = self._ask({"ask": "metrics"})
-        return tuple(str(name) for name in answer.get("metrics", ()))
+        return tuple(str(name) for name in self._ruled().get("metrics", ()))
+
+    @property
+    def answer_seconds(self) -> float:
+        """How long after a question its answer leaves."""
+        return float(self._ruled()["answer-seconds"])
+
+    def _ruled(self) -> dict[str, Any]:
+        if self._rules is None:
+            self._rules = self._ask({"ask": "rules"})[0]
+        return self._rules
 
     def accept(self, question: Question) -> _RemoteTicket:
         """Ask whether it may be answered; the connection stays open for the update."""
         connection = self._connect()
         try:
             _send(connection, {"ask": "release", "question": question.to_json()})
-            _answered(_receive(connection, 0))
+            _answered(_receive(connection, 0, WAIT))
         except BaseException:
             connection.close()
             raise
-        return _RemoteTicket(connection)
+        return _RemoteTicket(connection, question.dimension)
 
     def step(self, question: Question) -> bytes:
         """Have a step of a masked sum answered."""
@@ -196,7 +225,7 @@ class RemoteKeeper:
     def _ask(self, question: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         with self._connect() as connection:
             _send(connection, question)
-            return _answered(_receive(connection, MOST_BYTES))
+            return _answered(_receive(connection, MOST_BYTES, WAIT))
 
     def _connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -214,8 +243,8 @@ class RemoteKeeper:
 class _RemoteTicket:
     """A question that the gatekeeper has noted."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
+    def __init__(self, connection: socket.socket, dimension: int) -> None:
+        self._connection, self._dimension = connection, dimension
 
     def release(self, update: Any) -> bytes:
         """Hand the update over, or say that there is none, and get the release."""
@@ -223,13 +252,14 @@ class _RemoteTicket:
         if update is not None:
             try:
                 parts = [np.asarray(part, dtype="<f8").reshape(-1) for part in leaves(update)]
-                data = np.concatenate(parts).tobytes()
+                if sum(part.size for part in parts) == self._dimension:  # of any other update zero is released
+                    data = np.concatenate(parts).tobytes()
             except Exception as error:
                 LOGGER.error("quietbit: the update cannot be sent; zero is released in its place.", exc_info=error)
         try:
             with self._connection as connection:
                 _send(connection, {"update": bool(data)}, data)
-                return _answered(_receive(connection, MOST_BYTES))[1]
+                return _answered(_receive(connection, MOST_BYTES, WAIT))[1]
         except (OSError, Unusable) as error:
             LOGGER.error("quietbit: the gatekeeper did not make the release.", exc_info=error)
             raise Noted("The release of this round was noted, and cannot be made.") from error
@@ -249,22 +279,25 @@ def _send(connection: socket.socket, said: dict[str, Any], data: bytes = b"") ->
         connection.sendall(memoryview(data)[start : start + 2**24])
 
 
-def _receive(connection: socket.socket, most: int) -> tuple[dict[str, Any], bytes]:
-    magic, letters, size = HEAD.unpack(b"".join(_pieces(connection, HEAD.size)))
+def _receive(connection: socket.socket, most: int, seconds: float) -> tuple[dict[str, Any], bytes]:
+    """Read a whole message of at most so many bytes within so many seconds."""
+    ends = time.monotonic() + seconds
+    magic, letters, size = HEAD.unpack(b"".join(_pieces(connection, HEAD.size, ends)))
     if magic != MAGIC or letters > MOST_JSON or size > most:
         raise Unusable("The other end of the socket speaks another language.")
     try:
-        said = json.loads(b"".join(_pieces(connection, letters)))
+        said = json.loads(b"".join(_pieces(connection, letters, ends)))
     except ValueError as error:
         raise Unusable("The other end of the socket speaks another language.") from error
     if not isinstance(said, dict):
         raise Unusable("The other end of the socket speaks another language.")
-    return said, b"".join(_pieces(connection, size))
+    return said, b"".join(_pieces(connection, size, ends))
 
 
-def _pieces(connection: socket.socket, size: int) -> Iterator[bytes]:
-    """Exactly so many bytes; a connection that ends before is an error."""
+def _pieces(connection: socket.socket, size: int, ends: float) -> Iterator[bytes]:
+    """Exactly so many bytes; a connection that ends before, or is not done at ``ends``, is an error."""
     while size > 0:
+        connection.settimeout(max(1e-3, ends - time.monotonic()))
         piece = connection.recv(min(size, 2**20))
         if not piece:
             raise Unusable("The connection ended before its message did.")

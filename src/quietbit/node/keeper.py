@@ -1,7 +1,7 @@
 """Which keeper a node has: the gatekeeper or the policy that its node config names, or a simulation's rules.
 
 Idea     the node config is the owner's, the run config and the app are the run's: only the first can name a policy.
-         Without one nothing is released, unless the app says that it is a simulation and runs in no SuperNode.
+         Without one nothing is released, unless the engine itself runs a simulation and the app names its rules.
 
 | node config | meaning |
 |---|---|
@@ -15,9 +15,7 @@ it carries the whole ledger, which is gone with the run.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from pathlib import Path
 from typing import Any, final
 
 from quietbit.errors import InvalidParameter
@@ -37,7 +35,10 @@ MakeRecord = Callable[[dict[str, Any]], Any]
 def keeper_for(
     node_config: Mapping[str, Any], state: MutableMapping[str, Any], make: MakeRecord, simulation: Simulation | None
 ) -> Gate:
-    """The node's keeper; ``make`` builds a record of the state. Refused where there is none."""
+    """The node's keeper; ``make`` builds a record of the state. Refused where there is none.
+
+    ``simulation`` are the app's rules where the engine has made sure that this is a simulation, and None elsewhere.
+    """
     own = [key for key in node_config if key.lower().startswith("quietbit")]
     for key in own:
         if key not in NODE_KEYS or len(own) > 1 or not isinstance(node_config[key], str):
@@ -53,18 +54,13 @@ def keeper_for(
         policy = Policy.load(node_config[POLICY])
         secrets = Vault(sealed, lambda: key_file(f"{policy.ledger}.key"))
         return LocalGate(policy, _Watched(FileLedger(policy.ledger, policy.counter), values), secrets)
-    if simulation is None or _in_supernode():
+    if simulation is None:
         raise InvalidParameter(
             "This node has no policy, and releases nothing without one: its owner makes it with `quietbit node init` "
             "and names it as quietbit.policy (or quietbit.gatekeeper, with `quietbit node serve`) in Flower's node "
             "config, or in the properties of NVFlare's privacy.json."
         )
     return LocalGate(simulation, StateLedger(values), Vault(sealed, simulation_key))
-
-
-def _in_supernode() -> bool:
-    """Whether this is the process that a SuperNode starts for an app: an owner's machine, no simulation."""
-    return Path(sys.argv[0]).name.startswith("flwr-clientapp") if sys.argv else False
 
 
 @final

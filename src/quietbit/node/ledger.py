@@ -11,7 +11,7 @@ Symbols  head: SHA-256 of a line; count: number of lines, the first (which names
 | `ledger` | format, version, a random name; when it was made |
 | `mechanism` | a mechanism in full, by its identity: once |
 | `price` | what one release of it costs under an adjacency, alone (k = 0) or in a sum with k honest clients |
-| `release` | one release: mechanism, k, run, round, time. Written, with the counter, before a random word is drawn |
+| `release` | one release: mechanism, k, run, round, moment. Written, with the counter, before a random word is drawn |
 | `step` | a step of a masked sum that hands out shares: answered once |
 
 A line is added under a lock on the file itself, in one write, and forced to disk, then the counter is replaced. A crash
@@ -34,8 +34,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
 
@@ -43,10 +44,21 @@ from quietbit.errors import InvalidParameter, QuietbitError, check_int, require
 from quietbit.node.filter import ORDERS, Price
 from quietbit.privacy.guarantee import Adjacency, Trust
 
-__all__ = ["AnsweredBefore", "Change", "Entry", "FileLedger", "Ledger", "LedgerError", "LedgerState", "StateLedger"]
+__all__ = [
+    "AnsweredBefore",
+    "Change",
+    "Entry",
+    "FileLedger",
+    "Ledger",
+    "LedgerError",
+    "LedgerState",
+    "Moment",
+    "StateLedger",
+]
 
 FORMAT, VERSION = "quietbit-ledger", 2
 COUNTER = "quietbit-counter"
+DAY = 86400.0
 MOST_BYTES = 256 * 2**20
 MOST_STEPS = 8  # lines of steps for every release that was made, and as many rounds to begin with
 START = bytes(32)
@@ -66,6 +78,36 @@ class AnsweredBefore(InvalidParameter):
 
 
 @final
+class Moment(NamedTuple):
+    """When something happened: by the clock, and by how long the machine had then been running since ``boot``.
+
+    A clock can be put forward; how long a machine has been running cannot. After a restart only the clock is left.
+    """
+
+    time: float
+    boot: str
+    running: float
+
+    @classmethod
+    def now(cls) -> Moment:
+        """Read both clocks."""
+        return cls(time.time(), _boot(), time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)))
+
+    def within(self, seconds: float, now: Moment) -> bool:
+        """Whether less than so many seconds have passed until ``now`` by either clock."""
+        return now.time - self.time < seconds or (now.boot == self.boot and now.running - self.running < seconds)
+
+
+@cache
+def _boot() -> str:
+    """A name for this start of the machine; where the system has none, for this process."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return os.urandom(16).hex()
+
+
+@final
 @dataclass(slots=True, eq=False)
 class LedgerState:
     """What the lines of a ledger amount to."""
@@ -76,7 +118,7 @@ class LedgerState:
     mechanisms: dict[str, Any] = field(default_factory=dict)
     prices: dict[tuple[str, str, int], Price] = field(default_factory=dict)
     counts: dict[tuple[str, int], int] = field(default_factory=dict)
-    times: list[float] = field(default_factory=list)
+    times: list[Moment] = field(default_factory=list)
     runs: dict[str, list[tuple[int, float, str]]] = field(default_factory=dict)
     steps: dict[str, tuple[int, int]] = field(default_factory=dict)
     step_lines: int = 0
@@ -96,9 +138,9 @@ class LedgerState:
         """How many releases were noted."""
         return sum(self.counts.values())
 
-    def since(self, moment: float) -> int:
-        """Releases noted after a moment; those that a clock put into the future are among them."""
-        return sum(1 for when in self.times if when > moment)
+    def last_day(self, now: Moment) -> int:
+        """Return the releases of the last 24 hours; those that a clock put into the future are among them."""
+        return sum(when.within(DAY, now) for when in self.times)
 
     def last_round(self, run: str) -> int:
         """The last round of a run that was answered; 0 if none."""
@@ -165,7 +207,7 @@ class LedgerState:
             require(mechanism in self.mechanisms, "mechanism of a release", mechanism, "one that was noted")
             number, when = check_int(entry["round"], "round", 1), float(entry["time"])
             self.counts[mechanism, honest] = self.counts.get((mechanism, honest), 0) + 1
-            self.times.append(when)
+            self.times.append(Moment(when, str(entry.get("boot", "")), float(entry.get("running", 0.0))))
             self.runs.setdefault(str(entry["run"]), []).append((number, when, mechanism))
         elif kind == "step":
             place = check_int(entry["round"], "round", 1), check_int(entry["step"], "step", 1)
@@ -208,7 +250,8 @@ def price_line(identity: str, adjacency: Adjacency, honest: int, price: Price) -
 def release_line(identity: str, honest: int, run: str, number: int) -> Entry:
     """One release, now."""
     line = {"kind": "release", "mechanism": identity, "honest": honest, "run": run, "round": number}
-    return line | {"time": round(time.time(), 3)}
+    now = Moment.now()
+    return line | {"time": round(now.time, 3), "boot": now.boot, "running": round(now.running, 3)}
 
 
 def step_line(run: str, number: int, step: int) -> Entry:

@@ -10,6 +10,7 @@ Idea     the server says which round it is and which mechanism it will decode wi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, final
@@ -26,6 +27,7 @@ __all__ = [
     "Request",
     "SumRequest",
     "answer_of",
+    "finite",
     "join_pieces",
     "one_line",
     "question_of",
@@ -142,6 +144,17 @@ def one_line(reason: str) -> str:
     text = " ".join(reason.split())
     shown = "".join(letter if letter.isprintable() else f"\\u{ord(letter):04x}" for letter in text[: MOST_LETTERS + 1])
     return shown if len(shown) <= MOST_LETTERS else f"{shown[:MOST_LETTERS]}..."
+
+
+def finite(value: Any) -> float | None:
+    """Return a number as a float; None for what is not a number, or not a finite one as a float (10**400)."""
+    if not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _fields(record: Any, names: set[str], missing: str) -> Mapping[str, Any]:

@@ -23,6 +23,7 @@ Symbols  the keys of the file are the fields of `Policy`, with - for _; unknown 
 | `own-key` | absolute path of this node's private key (`quietbit node keys`) | with `directory` |
 | `most-colluders` | how many members may work for the server: sums that so many could unmask are declined | 0 |
 | `metrics` | numbers of evaluations that leave the node as they are, without privacy | none |
+| `answer-seconds` | every answer leaves so long after its question, whatever the app does; 0: when it is ready | 60 |
 | `pricing-seconds` | how long it may take to find out what a mechanism costs | 30 |
 | `seed` | randomness that anybody can repeat, for tests of a deployment: protects nobody | none |
 """
@@ -53,7 +54,6 @@ __all__ = ["NotAllowed", "Policy", "PolicyError", "Rules", "SeededRngWarning", "
 
 MOST_RELEASES = 10**6
 MOST_BYTES = 2**16
-DAY = 86400.0
 RISK = 2.0**-40  # the largest chance that a sum with few neighbours can be unmasked
 
 
@@ -80,6 +80,11 @@ class Rules(Protocol):
     @property
     def least_epsilon(self) -> float:
         """What a release costs at least."""
+        ...
+
+    @property
+    def answer_seconds(self) -> float:
+        """How long after a question its answer leaves; 0: when it is ready."""
         ...
 
     @property
@@ -145,6 +150,7 @@ class Policy:
     own_key: str | None = None
     most_colluders: int = 0
     metrics: tuple[str, ...] = ()
+    answer_seconds: float = 60.0
     pricing_seconds: float = 30.0
     seed: int | None = None
 
@@ -159,7 +165,7 @@ class Policy:
         put(self, "largest_clip", check_real(self.largest_clip, "largest-clip"))
         put(self, "releases", check_int(self.releases, "releases", 1, MOST_RELEASES))
         put(self, "releases_per_day", check_int(self.releases_per_day, "releases-per-day", 1, MOST_RELEASES))
-        for name in ("smallest_clip", "least_epsilon"):
+        for name in ("smallest_clip", "least_epsilon", "answer_seconds"):
             floor = getattr(self, name)
             none = floor == 0 and not isinstance(floor, bool)
             put(self, name, 0.0 if none else check_real(floor, name.replace("_", "-")))
@@ -269,6 +275,7 @@ class Policy:
                     else []
                 ),
                 f"metrics = {_toml(self.metrics)}             # numbers that leave with no privacy at all",
+                f"answer-seconds = {self.answer_seconds!r}     # an answer leaves so long after its question",
                 f"pricing-seconds = {self.pricing_seconds!r}",
                 *([f"seed = {self.seed}   # for tests: protects nobody"] if self.seed is not None else []),
                 "# The ledger and its counter: made by `quietbit node init`. Keep them on two disks if you can.",
@@ -368,6 +375,7 @@ class Simulation:
     metrics: tuple[str, ...] = ()
     min_honest_clients: int | None = None
     least_epsilon: float = 0.0
+    answer_seconds: float = 0.0
     pricing_seconds: float = 600.0
 
     def __post_init__(self) -> None:

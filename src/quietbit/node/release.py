@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import MutableMapping
 from typing import Any, Protocol, final
 
@@ -30,13 +29,14 @@ from quietbit.node.ledger import (
     Ledger,
     LedgerError,
     LedgerState,
+    Moment,
     check_growth,
     mechanism_line,
     price_line,
     release_line,
     step_line,
 )
-from quietbit.node.policy import DAY, NotAllowed, PolicyError, Rules
+from quietbit.node.policy import NotAllowed, PolicyError, Rules
 from quietbit.node.pricing import ProposedMechanism, within
 from quietbit.node.question import CONFIRM, IDENTITY, KEYS, SHARES, STEPS, VECTOR, Framed, Question, sum_rows
 from quietbit.node.sums import SumStep, forget
@@ -75,6 +75,11 @@ class Gate(Protocol):
     @property
     def metrics(self) -> tuple[str, ...]:
         """Numbers that the owner lets out as they are."""
+        ...
+
+    @property
+    def answer_seconds(self) -> float:
+        """How long after a question its answer leaves."""
         ...
 
     def accept(self, question: Question) -> Ticket:
@@ -120,6 +125,11 @@ class LocalGate:
     def metrics(self) -> tuple[str, ...]:
         """Those of the policy."""
         return self._rules.metrics
+
+    @property
+    def answer_seconds(self) -> float:
+        """That of the policy."""
+        return self._rules.answer_seconds
 
     def accept(self, question: Question) -> _Accepted:
         """Check, price and note."""
@@ -199,7 +209,7 @@ class LocalGate:
         """The lines of one more release; refused where a rule or a budget does not allow it."""
         run = str(question.run)
         books.check_round(run, question.round)
-        self._rules.check_counts(books.releases + 1, books.since(time.time() - DAY) + 1)
+        self._rules.check_counts(books.releases + 1, books.last_day(Moment.now()) + 1)
         prices: dict[Priced, Price] = {}
         for cap, floor in self._caps(question):
             own = honest if cap.trust is Trust.SECURE_AGGREGATION else 0

@@ -8,13 +8,28 @@ import pytest
 pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
+from flwr.simulation.ray_transport.ray_actor import VirtualClientEngineActor
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from quietbit.flower import PrivateUplink, Simulation
 from quietbit.node.ledger import LedgerState, StateLedger
 
-SIMULATED = PrivateUplink(simulation=Simulation(seed=7))  # the mod of every test without a policy of its own
+
+def simulated(mod: PrivateUplink):
+    """The mod as Flower's simulation runtime calls it: by the actor that runs an app, without ray around it."""
+
+    def call(message, place, call_next):
+        def load():
+            return lambda message, context: mod(message, context, call_next)
+
+        return VirtualClientEngineActor().run(load, message, "0", place)[1]
+
+    return call
+
+
+SIMULATED_MOD = PrivateUplink(simulation=Simulation(seed=7))
+SIMULATED = simulated(SIMULATED_MOD)  # the mod of every test without a policy of its own
 RUN = 2**63 + 5  # Flower's ids use all 64 bits
 CONFIG = {
     "quietbit.mechanism": "imvu",

@@ -1,5 +1,6 @@
 """The mod: one release per answer and nothing beside it; a ledger that is written first; reasons to decline."""
 
+import asyncio
 import pickle
 import shutil
 import sys
@@ -12,6 +13,7 @@ import pytest
 pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.simulation.ray_transport.ray_actor import VirtualClientEngineActor
 
 from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateUplink, RunSettings, SeededRngWarning, Simulation
@@ -25,7 +27,20 @@ from quietbit.node.release import LocalGate, spent
 from quietbit.privacy.guarantee import Adjacency, Trust
 from quietbit.simulate.client_rng import seeded_client_rng
 from quietbit.wire.uplink import Uplink
-from unit.flower.kit import CONFIG, DIMENSION, RUN, SIMULATED, app, be_the_server, context, ledger, model, trained
+from unit.flower.kit import (
+    CONFIG,
+    DIMENSION,
+    RUN,
+    SIMULATED,
+    SIMULATED_MOD,
+    app,
+    be_the_server,
+    context,
+    ledger,
+    model,
+    simulated,
+    trained,
+)
 from unit.node.makers import books, write_policy
 
 SETTINGS = RunSettings.from_run_config(CONFIG)
@@ -121,6 +136,14 @@ def says(message, _):
     return Message(Error(1, "patient Ada"), reply_to=message)
 
 
+def panics(*_):
+    raise type("PanicException", (BaseException,), {})("label 7 of patient Ada")  # as native code in Rust does
+
+
+def is_cancelled(*_):
+    raise asyncio.CancelledError
+
+
 def forgets(*_):
     return None
 
@@ -145,7 +168,8 @@ def garbled(message, _):
 
 
 FAILURES = {
-    "raises": fails, "leaves": leaves, "an error": says, "None": forgets, "other arrays": other, "nothing": nothing,
+    "raises": fails, "leaves": leaves, "panics": panics, "cancelled": is_cancelled, "an error": says, "None": forgets,
+    "other arrays": other, "nothing": nothing,
     "two models": two_models, "garbled": garbled, "NaN": app(np.full(DIMENSION, np.nan)),
     "one NaN": app(np.where(np.arange(DIMENSION) == 3, np.nan, SHIFT)), "infinite": app(np.full(DIMENSION, np.inf)),
 }  # fmt: skip
@@ -195,9 +219,12 @@ def test_without_a_policy_nothing_is_released():
     assert "quietbit node init" in said
 
 
-def test_on_a_supernode_a_simulations_rules_do_not_hold(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["/usr/bin/flwr-clientapp", "--run-once"])
-    assert "releases nothing without one" in reason(SIMULATED(question(), context(11), never))
+@pytest.mark.parametrize("name", ["flwr-clientapp", "flwr-simulation", "default_worker.py", "", "python"])
+def test_a_simulations_rules_hold_where_flowers_simulation_is_the_host_and_nowhere_else(monkeypatch, name):
+    """A SuperNode may start its apps under any name: by `python -m`, from a container, by another runtime."""
+    monkeypatch.setattr(sys, "argv", [name])
+    assert "releases nothing without one" in reason(SIMULATED_MOD(question(), context(11), never))
+    assert SIMULATED(question(), context(11), app(SHIFT)).has_content()
 
 
 def test_the_nodes_policy_goes_before_a_simulations_rules(tmp_path):
@@ -352,17 +379,19 @@ def test_a_metric_that_the_owner_names_is_one_number_whatever_happens(kind, tmp_
     place, found = context(11, config=CONFIG | {"quietbit.epsilon": 1e3}, **own), []
     listed = app(SHIFT, {"train_loss": [0.5, 1.5]})
     wild = app(SHIFT, {"train_loss": float("nan"), "num-examples": 3})
-    for number, call in enumerate((app(SHIFT), fails, listed, wild, nothing), 1):
+    huge = app(SHIFT, {"train_loss": 10**400})
+    for number, call in enumerate((app(SHIFT), fails, listed, wild, nothing, huge), 1):
         reply = PrivateUplink()(question(number, kind=kind), place, call)
         found.append({name: dict(record) for name, record in reply.content.metric_records.items()})
         assert set(reply.content) == {"metrics"} | ({"quietbit"} if kind == "train" else set())
-    assert found == [{"metrics": {"train_loss": value}} for value in (0.25, 0.0, 0.0, 0.0, 0.0)]
+    assert found == [{"metrics": {"train_loss": value}} for value in (0.25, 0.0, 0.0, 0.0, 0.0, 0.0)]
 
 
 def test_rules_of_a_simulation_are_what_they_say():
     with pytest.raises(InvalidParameter, match="a Simulation"):
         PrivateUplink(simulation=7)
-    reply = PrivateUplink(simulation=Simulation(seed=7, metrics=("train_loss",)))(question(), context(11), app(SHIFT))
+    mod = simulated(PrivateUplink(simulation=Simulation(seed=7, metrics=("train_loss",))))
+    reply = mod(question(), context(11), app(SHIFT))
     assert sorted(reply.content) == ["metrics", "quietbit"]
     assert reply.content["metrics"] == MetricRecord({"train_loss": 0.25})
 
@@ -370,7 +399,7 @@ def test_rules_of_a_simulation_are_what_they_say():
 def test_seeded_randomness_warns_and_the_systems_differs():
     with pytest.warns(SeededRngWarning):
         SIMULATED(question(), context(11), app(SHIFT))
-    mod = PrivateUplink(simulation=Simulation())
+    mod = simulated(PrivateUplink(simulation=Simulation()))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         replies = [mod(question(), context(11), app(SHIFT)) for _ in range(3)]
@@ -378,7 +407,7 @@ def test_seeded_randomness_warns_and_the_systems_differs():
 
 
 def test_it_works_as_a_mod_of_a_client_app_and_travels():
-    client = ClientApp(mods=[pickle.loads(pickle.dumps(SIMULATED))])  # noqa: S301
+    client = ClientApp(mods=[pickle.loads(pickle.dumps(SIMULATED_MOD))])  # noqa: S301
 
     @client.train()
     def train(message, context):
@@ -389,7 +418,7 @@ def test_it_works_as_a_mod_of_a_client_app_and_travels():
         return trained(message, SHIFT)
 
     place = context(11)
-    reply = client(question(kind="train"), place)
+    reply = VirtualClientEngineActor().run(lambda: client, question(kind="train"), "0", place)[1]
     assert reply.content == SIMULATED(question(), context(11), app(SHIFT)).content
     assert dict(client(question(kind="evaluate"), place).content) == {}
 
@@ -408,3 +437,32 @@ def test_arrays_that_numpy_chokes_on_are_an_error_reply_and_nothing_is_raised(da
     )
     assert "array 'weight' must be readable" in reason(reply)
     assert "quietbit" not in place.state
+
+
+def test_a_lifespan_beside_the_mod_is_refused_when_the_app_is_made():
+    """It runs outside every mod: Flower sent the text of its exception to the server, and no ledger knew."""
+    client = ClientApp(mods=[SIMULATED_MOD])
+    with pytest.raises(InvalidParameter, match="cannot have a lifespan"):
+        client.lifespan()
+    plain = ClientApp()
+    plain.lifespan()(lambda context: iter([None]))  # an app without the mod is not ours to judge
+
+
+def test_ctrl_c_is_the_owners():
+    def stops(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        SIMULATED(question(), context(11), stops)
+
+
+def test_what_an_app_writes_into_its_context_stays_but_for_our_records():
+    def writes(message, own):
+        own.state["mine"] = ConfigRecord({"x": 1})
+        own.state["quietbit"] = ConfigRecord({"ledger": ""})
+        return trained(message, SHIFT)
+
+    place = context(11)
+    assert SIMULATED(question(), place, writes).has_content()
+    assert place.state["mine"] == ConfigRecord({"x": 1})
+    assert ledger(place).releases == 1

@@ -16,7 +16,19 @@ from quietbit.flower import PrivateStrategy, PrivateUplink, RunSettings, Simulat
 from quietbit.flower.strategy import SINGLE
 from quietbit.node.release import spent
 from quietbit.wire.uplink import Uplink
-from unit.flower.kit import CONFIG, DIMENSION, RUN, SIMULATED, HandGrid, app, be_the_server, context, ledger, model
+from unit.flower.kit import (
+    CONFIG,
+    DIMENSION,
+    RUN,
+    SIMULATED,
+    HandGrid,
+    app,
+    be_the_server,
+    context,
+    ledger,
+    model,
+    simulated,
+)
 
 NODES = (11, 12, 13, 2**64 - 1)
 SETTINGS = RunSettings.from_run_config(CONFIG)
@@ -118,7 +130,7 @@ def test_an_unaware_strategy_fails_and_averages_nothing():
     for unaware in (FedAvg(), FedAvgM(server_momentum=0.5), FedAdam()):
         with pytest.raises(InconsistentMessageReplies):
             unaware.aggregate_train(1, replies)
-    mod = PrivateUplink(simulation=Simulation(seed=7, metrics=("num-examples",)))
+    mod = simulated(PrivateUplink(simulation=Simulation(seed=7, metrics=("num-examples",))))
     with pytest.raises(InconsistentMessageReplies, match="exactly one ArrayRecord"):
         FedAvg().aggregate_train(1, Federation(mod=mod).ask(1, model()))
 
@@ -294,7 +306,7 @@ def test_kept_arrays_stay_as_they_are():
 
 
 def test_allowed_metrics_are_averaged_plainly():
-    mod = PrivateUplink(simulation=Simulation(seed=7, metrics=("train_loss",)))
+    mod = simulated(PrivateUplink(simulation=Simulation(seed=7, metrics=("train_loss",))))
     federation = Federation(mod=mod)
     replies = federation.ask(1, model(), {"train_loss": 0.5, "num-examples": 7})
     replies[1].content["metrics"] = MetricRecord({"train_loss": 1.5})

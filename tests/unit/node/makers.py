@@ -24,7 +24,7 @@ def policy(folder, **changes) -> Policy:
     given = {
         "epsilon": 8.0, "delta": 1e-5, "adjacency": "replace-one", "mechanisms": ("imvu", "gaussian"),
         "largest_clip": 2.0, "releases": 50, "releases_per_day": 40, "ledger": str(folder / "ledger"),
-        "counter": str(folder / "counter"),
+        "counter": str(folder / "counter"), "answer_seconds": 0.0,
     }  # fmt: skip
     return Policy(**given | changes)
 

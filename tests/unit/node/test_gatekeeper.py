@@ -102,7 +102,7 @@ def test_other_words_are_refused_and_the_gate_stays_open(tmp_path, data):
             raw.sendall(data)
             raw.shutdown(socket.SHUT_WR)
             with contextlib.suppress(OSError, QuietbitError):
-                assert "refused" in _receive(raw, 0)[0]
+                assert "refused" in _receive(raw, 0, 5.0)[0]
         assert books(tmp_path).releases == 0
         assert remote.accept(question()).release([UPDATE])
 
@@ -112,7 +112,7 @@ def test_an_update_before_the_question_is_not_taken(tmp_path):
         raw.connect(str(tmp_path / "gate"))
         _send(raw, {"ask": "release", "question": question().to_json()}, UPDATE.tobytes())
         raw.shutdown(socket.SHUT_WR)
-        assert "refused" in _receive(raw, 0)[0]
+        assert "refused" in _receive(raw, 0, 5.0)[0]
         assert books(tmp_path).releases == 0
 
 

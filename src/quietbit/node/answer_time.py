@@ -1,0 +1,96 @@
+"""When an answer leaves a node: at a moment fixed before the app began, whatever the app then does.
+
+Idea     how long an app takes, and whether it fails, depends on its data. So the moment of an answer is computed when
+         its question arrives, from the clock and the owner's policy alone: `answer-seconds` later, at a multiple of
+         `GRAIN` of the clock. The app runs in a thread of its own. If it fails or is not done in time, the answer is
+         the one of the zero update, at the same moment; stamps that travel with an answer say that moment.
+Symbols  T: `answer-seconds`. The app has T less the time reserved for clipping, randomising and packing: a quarter of
+         T, at most `RESERVED` seconds.
+
+Why T is a constant. A deadline that follows how long earlier apps took is itself an answer about the data, at every
+change; a constant says nothing. Whether an app makes its deadline decides which update is released, and every update
+within the ball is protected alike. An owner finds T in the node's own log, which says how long apps take.
+
+What is left. An answer that misses its moment (a machine too busy to pack in time) leaves one or more whole T later.
+An app that overruns is abandoned, not stopped: it goes on using the processor until the process ends, which may delay
+an answer a little; native code that holds the interpreter's lock delays it until it lets go.
+`benchmarks/answer_time.py` measures both. T = 0 waits for nothing: simulations, whose nodes belong to nobody.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar, final
+
+__all__ = ["GRAIN", "AnswerTime"]
+
+LOGGER = logging.getLogger(__name__)
+GRAIN = 0.25  # seconds; answers leave at multiples of it
+RESERVED = 10.0
+SWITCH = 1e-4  # seconds until an abandoned app must hand the interpreter over
+Found = TypeVar("Found")
+
+
+@final
+class AnswerTime:
+    """The moment of one answer: made when the question arrives, then `run` the app, make the answer, and `wait`."""
+
+    def __init__(self, seconds: float) -> None:
+        """Fix the moment, ``seconds`` from now; 0 waits for nothing."""
+        now, self._start = time.time(), time.monotonic()
+        self._seconds = math.ceil(seconds / GRAIN) * GRAIN
+        self._stamp = math.ceil((now + self._seconds) / GRAIN) * GRAIN
+        self._leave = self._start + self._stamp - now
+
+    def run(self, app: Callable[[], Found]) -> Found | None:
+        """Return what the app returns in time; None, and a line in the node's log, where it fails or is late.
+
+        Everything that an app can raise is such a failure, except the owner's Ctrl-C.
+        """
+        found: list[Found] = []
+
+        def call() -> None:
+            try:
+                found.append(app())
+            except KeyboardInterrupt:
+                if not self._seconds:  # in the thread of its own an app has raised it itself
+                    raise
+                LOGGER.error("quietbit: the app interrupted itself, and the server is not told.")
+            except BaseException as error:  # an app that ends its process must not be told from one that fails
+                LOGGER.error("quietbit: the app failed, and the server is not told.", exc_info=error)
+
+        if not self._seconds:
+            call()
+            return found[0] if found else None
+        thread = threading.Thread(target=contextvars.copy_context().run, args=(call,), daemon=True)
+        thread.start()
+        deadline = self._leave - min(self._seconds / 4, RESERVED)
+        thread.join(max(0.0, deadline - time.monotonic()))
+        if thread.is_alive():
+            sys.setswitchinterval(min(SWITCH, sys.getswitchinterval()))
+            LOGGER.error(
+                "quietbit: the app is not done after %.1f s, and zero is released in its place: answer-seconds of the "
+                "policy is %g.", time.monotonic() - self._start, self._seconds,
+            )  # fmt: skip
+            return None
+        taken = time.monotonic() - self._start
+        LOGGER.info("quietbit: the app took %.1f s of the %.1f s that it has.", taken, deadline - self._start)
+        return found[0] if found else None
+
+    def wait(self) -> float:
+        """Return the moment, as seconds since 1970, when it has come."""
+        if not self._seconds:
+            return time.time()
+        missed = max(0, math.ceil((time.monotonic() - self._leave) / self._seconds))
+        if missed:
+            LOGGER.warning("quietbit: an answer was not ready at its moment: answer-seconds of the policy is short.")
+        leave, stamp = self._leave + missed * self._seconds, self._stamp + missed * self._seconds
+        while (left := leave - time.monotonic()) > 0:
+            time.sleep(left)
+        return stamp

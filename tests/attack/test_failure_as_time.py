@@ -1,0 +1,89 @@
+"""A server that reads the clock: whether training failed, and how long it took, must not show in an answer's time.
+
+Before there was an answer time, an app that raised on a NaN loss answered in 0.16 s instead of 0.77 s, and the stamps
+of replies gave 63 of 64 pixels of a training image away. `benchmarks/answer_time.py` measures 1,000 releases.
+"""
+
+import math
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs the flower extra")
+from quietbit.flower import PrivateUplink
+from quietbit.node.answer_time import GRAIN, AnswerTime
+from unit.flower.kit import DIMENSION, app, context
+from unit.flower.test_client import CONFIG, question
+from unit.node.makers import books, write_policy
+
+pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
+SHIFT = np.linspace(-0.2, 0.3, DIMENSION)
+
+
+def raises(*_):
+    raise FloatingPointError("the loss of patient Ada is NaN")
+
+
+def slowly(seconds, then=None):
+    def call(message, own):
+        time.sleep(seconds)
+        return (then or app(SHIFT))(message, own)
+
+    return call
+
+
+def spins(*_):
+    ends = time.monotonic() + 3.0
+    while time.monotonic() < ends:
+        math.factorial(200)
+
+
+APPS = {"fails at once": raises, "quick": app(SHIFT), "takes its time": slowly(0.5), "fails late": slowly(0.5, raises),
+        "overruns": slowly(3.0), "does not let go": spins}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_an_answer_leaves_at_its_moment_whatever_the_app_does(tmp_path, kind):
+    """The stamp is a multiple of the grain, at most one grain after the answer time; the reply leaves then."""
+    path = write_policy(tmp_path, epsilon=1e4, answer_seconds=0.9, metrics=("train_loss",))
+    place = context(11, config=CONFIG | {"quietbit.epsilon": 1e3}, quietbit_policy=path)
+    seen = {}
+    for number, (name, call) in enumerate(APPS.items(), 1):
+        asked = question(number, kind=kind)
+        begun = time.time()
+        reply = PrivateUplink()(asked, place, call)
+        left, stamp = time.time(), reply.metadata.created_at
+        assert stamp / GRAIN == round(stamp / GRAIN)
+        assert reply.metadata.ttl == asked.metadata.ttl - (stamp - asked.metadata.created_at)
+        assert reply.has_content()
+        seen[name] = stamp - begun, left - stamp
+    for waited, late in seen.values():
+        assert 1.0 <= waited < 1.0 + GRAIN + 0.1 or waited > 2.0  # 0.9 is rounded up to the grain
+        assert 0 <= late < 0.1
+    assert books(tmp_path).releases == (len(APPS) if kind == "train" else 0)
+
+
+def test_an_app_that_is_late_releases_zero(tmp_path):
+    path = write_policy(tmp_path, epsilon=1e4, answer_seconds=0.5, seed=7)
+    late = PrivateUplink()(question(), context(11, quietbit_policy=path), slowly(2.0))
+    (tmp_path / "again").mkdir()
+    path = write_policy(tmp_path / "again", epsilon=1e4, answer_seconds=0.5, seed=7)
+    zero = PrivateUplink()(question(), context(11, quietbit_policy=path), app(np.zeros(DIMENSION)))
+    assert late.content == zero.content
+
+
+def test_an_answer_that_misses_its_moment_leaves_a_whole_answer_time_later():
+    moment = AnswerTime(0.5)
+    time.sleep(0.9)
+    begun = time.monotonic()
+    stamp = moment.wait()
+    assert stamp / GRAIN == round(stamp / GRAIN)
+    assert 0 < time.monotonic() - begun < 0.5
+
+
+def test_without_an_answer_time_nothing_waits():
+    moment = AnswerTime(0.0)
+    assert moment.run(lambda: 7) == 7
+    assert moment.run(raises) is None
+    assert abs(moment.wait() - time.time()) < 0.1
