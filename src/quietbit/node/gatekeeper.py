@@ -230,8 +230,16 @@ class RemoteKeeper:
     def _connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.settimeout(WAIT)
-            connection.connect(str(self._path))
+            ends = time.monotonic() + ASK
+            while True:
+                try:
+                    connection.settimeout(WAIT)
+                    connection.connect(str(self._path))
+                    break
+                except BlockingIOError:  # more wait to be let in than the system queues
+                    if time.monotonic() > ends:
+                        raise
+                    time.sleep(0.02)
         except OSError as error:
             connection.close()
             LOGGER.error("quietbit: no gatekeeper answers on %s.", self._path, exc_info=error)

@@ -5,6 +5,7 @@ import os
 import socket
 import stat
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
+from quietbit.node import gatekeeper
 from quietbit.node.gatekeeper import HEAD, MAGIC, Gatekeeper, RemoteKeeper, _receive, _send
 from quietbit.node.ledger import AnsweredBefore
 from quietbit.node.policy import NotAllowed, PolicyError
@@ -110,9 +112,10 @@ def test_other_words_are_refused_and_the_gate_stays_open(tmp_path, data):
 def test_an_update_before_the_question_is_not_taken(tmp_path):
     with serving(tmp_path), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
         raw.connect(str(tmp_path / "gate"))
-        _send(raw, {"ask": "release", "question": question().to_json()}, UPDATE.tobytes())
-        raw.shutdown(socket.SHUT_WR)
-        assert "refused" in _receive(raw, 0, 5.0)[0]
+        with contextlib.suppress(OSError):  # the gate may shut before all of it has gone
+            _send(raw, {"ask": "release", "question": question().to_json()}, UPDATE.tobytes())
+            raw.shutdown(socket.SHUT_WR)
+            assert "refused" in _receive(raw, 0, 5.0)[0]
         assert books(tmp_path).releases == 0
 
 
@@ -156,3 +159,38 @@ def test_many_at_once_lose_no_release(tmp_path):
     assert len(sizes) == 12
     assert len(set(sizes)) == 1
     assert books(tmp_path).releases == 12
+
+
+def test_no_more_is_read_than_the_update_that_was_asked_for(tmp_path):
+    """1.5 GB were buffered for an update of 336 bytes."""
+    with serving(tmp_path), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
+        raw.connect(str(tmp_path / "gate"))
+        _send(raw, {"ask": "release", "question": question().to_json()})
+        assert _receive(raw, 0, 5.0)[0] == {"accepted": True}
+        raw.sendall(HEAD.pack(MAGIC, 2, 8 * DIMENSION + 8) + b"{}")  # refused by its head, before a byte of it
+        assert _receive(raw, 0, 5.0)[0]["kind"] == "unusable"
+
+
+def test_idle_connections_keep_nobody_out(tmp_path):
+    """64 of them closed the gate for a day."""
+    with serving(tmp_path, epsilon=1e3, releases=1000, releases_per_day=1000) as remote:
+        waiting = remote.accept(question(1))  # trains, while others only connect
+        idle = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(200)]
+        for one in idle:
+            one.connect(str(tmp_path / "gate"))
+        assert remote.accept(question(2)).release([UPDATE])
+        assert waiting.release([UPDATE])
+        for one in idle:
+            one.close()
+
+
+def test_a_question_that_comes_drop_by_drop_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(gatekeeper, "ASK", 0.3)
+    with serving(tmp_path), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
+        raw.connect(str(tmp_path / "gate"))
+        begun = time.monotonic()
+        with contextlib.suppress(OSError):
+            for byte in HEAD.pack(MAGIC, 4, 0) * 3:
+                raw.sendall(bytes([byte]))
+                time.sleep(0.1)
+        assert time.monotonic() - begun < 2.0

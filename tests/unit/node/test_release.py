@@ -12,6 +12,7 @@ from quietbit.design.spec import DesignSpec
 from quietbit.errors import InvalidParameter
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.node import ledger
 from quietbit.node import release as module
 from quietbit.node.filter import Cap, Price
 from quietbit.node.ledger import AnsweredBefore, FileLedger, LedgerError
@@ -130,19 +131,24 @@ def test_the_runs_own_budget_is_held_too(tmp_path):
 
 def test_counts_in_all_and_per_day(tmp_path, monkeypatch):
     held = keeper(tmp_path, epsilon=1e4, releases=5, releases_per_day=2)
-    moment = time.time()
-    monkeypatch.setattr(time, "time", lambda: moment)
+    clock, running = time.time(), 1000.0
+    monkeypatch.setattr(time, "time", lambda: clock)
+    monkeypatch.setattr(time, "clock_gettime", lambda _: running)
     for number in (1, 2):
         held.accept(question(number))
     with pytest.raises(NotAllowed, match="today"):
         held.accept(question(3))
-    moment -= 10 * 86400  # a clock that is put back gives nothing back
+    clock -= 10 * 86400  # a clock that is put back gives nothing back
     with pytest.raises(NotAllowed, match="today"):
         held.accept(question(3))
-    moment += 11 * 86400 + 1
+    clock += 21 * 86400  # and one that is put forward nothing either: the machine has not been running so long
+    with pytest.raises(NotAllowed, match="today"):
+        held.accept(question(3))
+    running += 86400
     for number in (3, 4):
         held.accept(question(number))
-    moment += 86401
+    monkeypatch.setattr(ledger, "_boot", lambda: "the next start")  # after which only the clock is left
+    clock, running = clock + 86401, 5.0
     held.accept(question(5))
     with pytest.raises(NotAllowed, match="no more releases"):
         held.accept(question(6))
