@@ -11,8 +11,9 @@ Symbols  n clients of a chunk, d parameters; k kept coordinates of p = d padded.
         --jobs none:0:0.4,0.8 vmvu:10:0.1,0.2 gaussian:10:0.1,0.2 --out experiments/results/fig3-whole.json
 
 A job is MECHANISM:EPSILON:STEP,STEP.. or MECHANISM:EPSILON:best:SEED,SEED.., which repeats the step that was best on
-the held-out images. ``imvu@4096`` keeps 4,096 rotated coordinates a client, ``imvu-open`` clamps none, and ``vmvu*3``
-sends three releases of every update, within the budget together, whose mean is used.
+the held-out images. ``imvu`` and ``sign`` rotate updates in blocks of 4,096 coordinates, ``imvu-plain`` and
+``sign-plain`` do not; ``imvu@4096`` keeps 4,096 rotated coordinates per client, and ``vmvu*3`` sends three releases of
+every update, within the budget together, whose mean is used.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ import argparse
 import json
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from client_rows import Rows
-from row_passes import Law, kept, sums
+from row_passes import SIDE, Law, kept, sums, unrotate
 from wide_network import restored
 
 from quietbit import Ball, calibrate
@@ -37,6 +39,7 @@ from quietbit_lab.cohort.releases import along_of, put_back
 from quietbit_lab.task.images import load_cifar10
 
 DELTA, MOMENTUM, CLIP, HELD_OUT = 1e-5, 0.5, 1.0, 5000
+ROTATION = 1  # seed of the signs
 BEGAN = time.monotonic()
 
 
@@ -47,10 +50,10 @@ class Sum:
         self.dimension, self.device, self.plain, self.facts = dimension, device, plain, {}
         self.name, _, choice = name.partition("*")[0].replace("@", "-").partition("-")
         self.times = int(name.partition("*")[2] or 1)
-        self.law, self.keep, self.spread = Law("sum"), 0, 0.0
+        self.law, self.keep, self.spread, self.signs = Law("sum"), 0, 0.0, None
         if name == "none":
             return
-        choices: dict[str, Any] = {"clamp": False} if choice == "open" else {"keep": int(choice)} if choice else {}
+        choices: dict[str, Any] = {"keep": int(choice)} if choice.isdigit() else {}
         target = {"epsilon": epsilon, "delta": DELTA, "adjacency": "zero-out", "releases": self.times}
         found = calibrate(self.name, ball=Ball("l2", 1.0, dimension), **target, **choices)  # type: ignore[arg-type]
         whole: Any = found.mechanism
@@ -71,13 +74,17 @@ class Sum:
             most = 1 / self.mechanism.beta if self.mechanism.clamp else math.inf
             self.law = Law("logistic", float(odds[1] - odds[0]) * self.mechanism.beta / 2, most)
             self.spread = float(self.mechanism.values[1])
+        if not self.keep and choice != "plain" and self.name in ("imvu", "sign"):
+            blocks = -(-dimension // SIDE**2)
+            self.law = replace(self.law, rotated=True)
+            self.signs = torch.tensor(signs(blocks * SIDE**2, ROTATION), dtype=torch.int8, device=device)
 
     def of(self, rows: Any, factors: Any, generator: Any) -> Any:
         """What a chunk adds; (d,), or where coordinates are kept their places and values."""
         if self.keep:
             found = [self._kept(rows, factors, generator) for _ in range(self.times)]
             return tuple(torch.cat(parts) for parts in zip(*found, strict=True))
-        total, squares = sums(rows, factors, self.law, plain=self.plain)
+        total, squares = sums(rows, factors, self.law, self.signs, plain=self.plain)
         noise = torch.randn(total.shape, generator=generator, device=self.device) if self.spread else 0.0
         if self.law.name == "sum":
             return total + self.spread * math.sqrt(rows.shape[0]) * noise
@@ -104,7 +111,8 @@ class Sum:
     def mean(self, parts: list[Any], clients: int) -> Any:
         """Of a cohort, from what its chunks added."""
         if not self.keep:
-            return torch.stack(parts).sum(dim=0) / clients if len(parts) > 1 else parts[0] / clients
+            whole = torch.stack(parts).sum(dim=0) / clients if len(parts) > 1 else parts[0] / clients
+            return unrotate(whole, self.signs, self.dimension) if self.law.rotated else whole
         places, values = (torch.cat(found) for found in zip(*parts, strict=True))
         return put_back(values, places, self.dimension, self.seed)[0]
 

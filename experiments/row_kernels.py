@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from row_passes import SIDE
 
 from quietbit_lab.cohort.releases import hadamard_matrix
 
@@ -42,6 +43,35 @@ def _sums(
         here += stride
     tl.store(first + place, total, mask=inside)
     tl.store(second + place, squares, mask=inside)
+
+
+@triton.jit
+def _rotated_sums(
+    rows, flips, factors, turns, first, second, columns, stride, scale, most,
+    count: tl.constexpr, law: tl.constexpr, side: tl.constexpr,
+):  # fmt: skip
+    within = tl.arange(0, side)[:, None] * side + tl.arange(0, side)[None, :]
+    place = tl.program_id(0).to(tl.int64) * side * side + within
+    inside = place < columns
+    flip = tl.load(flips + place).to(rows.dtype.element_ty)
+    turn = tl.load(turns + within)
+    half = turn.to(rows.dtype.element_ty)
+    total = tl.zeros((side, side), dtype=tl.float32)
+    squares = tl.zeros((side, side), dtype=tl.float32)
+    here = rows + place
+    for client in range(count):
+        x = tl.load(here, mask=inside, other=0.0) * flip
+        x = tl.dot(tl.dot(half, x), turn, input_precision="tf32") * (tl.load(factors + client) / side)
+        x = tl.minimum(tl.maximum(x, -most), most) * scale
+        if law == LOGISTIC:
+            x = 1.0 / (1.0 + tl.exp(-x)) - 0.5
+        if law == NORMAL:
+            x = 0.5 * tl.erf(x)
+        total += x
+        squares += x * x
+        here += stride
+    tl.store(first + place, total)
+    tl.store(second + place, squares)
 
 
 @triton.jit
@@ -87,6 +117,16 @@ def sums_on_device(rows: Any, factors: Any, law: Any) -> tuple[Any, Any]:
     given = (rows, factors, first, second, columns, law.scale, most)
     _sums[(triton.cdiv(columns, BLOCK),)](*given, count=count, law=number, block=BLOCK, num_warps=4)
     return first[: rows.shape[1]], second[: rows.shape[1]]
+
+
+def rotated_sums_on_device(rows: Any, factors: Any, law: Any, signs: Any) -> tuple[Any, Any]:
+    """`row_passes.sums` of rotated coordinates."""
+    first, second = torch.empty((2, signs.numel()), dtype=torch.float32, device=rows.device)
+    number = {"sum": SUM, "logistic": LOGISTIC, "normal": NORMAL}[law.name].value
+    turns = hadamard_matrix(SIDE, str(rows.device)).to(torch.float32) * math.sqrt(SIDE)
+    given = (rows, signs, factors, turns, first, second, rows.shape[1], rows.stride(0), law.scale, min(law.most, 3e38))
+    _rotated_sums[(signs.numel() // SIDE**2,)](*given, count=rows.shape[0], law=number, side=SIDE, num_warps=4)
+    return first, second
 
 
 def kept_on_device(rows: Any, signs: Any, offsets: Any) -> Any:

@@ -1,4 +1,4 @@
-r"""What mechanisms need of a cohort's rows, in one pass over them: sums over clients, and kept coordinates.
+r"""Compute what mechanisms need of a cohort's rows in one pass over them: sums over clients, and kept coordinates.
 
 Idea     sums over clients of the rows, or of the chances of their bits and the squares of those; and of every rotated
          row one coordinate of each of k strata, for which small Hadamard matrices do: index = stratum x width + offset,
@@ -17,15 +17,20 @@ import torch
 from quietbit_lab.cohort.releases import hadamard_matrix
 
 COLUMNS = 1 << 18  # at once
+SIDE = 64  # a rotated block has SIDE x SIDE coordinates, so that H of the block is two products with H of the side
 
 
 @dataclass(frozen=True)
 class Law:
-    """What is added up: the rows themselves, or t = chance - 1/2 of a bit at ``scale`` x, x cut at ``most``."""
+    """What is added up: the rows themselves, or t = chance - 1/2 of a bit at ``scale`` x, x cut at ``most``.
+
+    ``rotated``: of the coordinates of rows that were rotated block by block (`rotate`).
+    """
 
     name: str
     scale: float = 1.0
     most: float = math.inf
+    rotated: bool = False
 
     def of(self, x: Any) -> Any:
         """Of clipped coordinates."""
@@ -35,12 +40,27 @@ class Law:
         return 0.5 * torch.erf(x) if self.name == "normal" else x
 
 
-def sums(rows: Any, factors: Any, law: Law, *, plain: bool) -> tuple[Any, Any]:
-    """Over clients, of what the law says and of its squares: (d,) and (d,)."""
-    if not plain:
-        from row_kernels import sums_on_device
+def rotate(rows: Any, signs: Any) -> Any:
+    """Rotate (n, d) rows in blocks of 4,096, the last one padded with zeros: (n, p) for p ``signs``."""
+    padded = torch.nn.functional.pad(rows, (0, signs.numel() - rows.shape[1])) * signs
+    turn = hadamard_matrix(SIDE, str(rows.device)).to(rows.dtype)
+    return (turn @ padded.reshape(-1, SIDE, SIDE) @ turn).reshape(rows.shape[0], -1)
 
-        return sums_on_device(rows, factors, law)
+
+def unrotate(vector: Any, signs: Any, dimension: int) -> Any:
+    """Undo `rotate` for one vector."""
+    turn = hadamard_matrix(SIDE, str(vector.device)).to(vector.dtype)
+    return ((turn @ vector.reshape(-1, SIDE, SIDE) @ turn).reshape(-1) * signs)[:dimension]
+
+
+def sums(rows: Any, factors: Any, law: Law, signs: Any = None, *, plain: bool) -> tuple[Any, Any]:
+    """Sum over clients what the law says and its squares: (d,) and (d,), or (p,) of rotated coordinates."""
+    if not plain:
+        from row_kernels import rotated_sums_on_device, sums_on_device
+
+        return rotated_sums_on_device(rows, factors, law, signs) if law.rotated else sums_on_device(rows, factors, law)
+    if law.rotated:
+        rows = rotate(rows.to(factors.dtype), signs)
     parts = [law.of(part.to(factors.dtype) * factors[:, None]) for part in rows.split(COLUMNS, dim=1)]
     return torch.cat([t.sum(dim=0) for t in parts]), torch.cat([t.square().sum(dim=0) for t in parts])
 
