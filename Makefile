@@ -8,9 +8,9 @@ LINTED := $(VENV)/lint.log
 # Byte code is written: the engines' processes, which tests start by the dozen, would each compile everything anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup test lint demo docs site package bench catalogue clean
+.PHONY: help setup test test-all checked lint demo docs site package bench catalogue clean
 help:            ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
 
 # pip would compile on one core only. Some packages hold templates that are no Python: what they say is not heard.
 $(READY): pyproject.toml constraints.txt
@@ -22,11 +22,18 @@ $(READY): pyproject.toml constraints.txt
 
 setup: $(READY)  ## make the virtual environment
 
-test: $(READY)   ## lint, types and the whole test suite, beside each other; what lint says comes last
+test:            ## lint, types and the tests, about seven minutes on two cores
+	@$(MAKE) --no-print-directory checked MARKED='not long'
+
+test-all:        ## the same with the long ones: deployments that fail, power studies, packages, the browser
+	@$(MAKE) --no-print-directory checked MARKED=''
+
+# Lint and types beside the tests; what they say comes last.
+checked: $(READY)
 	@$(MAKE) --no-print-directory lint >$(LINTED) 2>&1 & lint=$$!; \
 	export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1; \
-	$(BIN)/python tests/compile_kernels.py && $(BIN)/python -m pytest -q -n 3 --dist worksteal; tests=$$?; \
-	wait $$lint; linted=$$?; cat $(LINTED); \
+	$(BIN)/python tests/compile_kernels.py && $(BIN)/python -m pytest -q -n 3 --dist worksteal -m '$(MARKED)'; \
+	tests=$$?; wait $$lint; linted=$$?; cat $(LINTED); \
 	test $$tests -eq 0 && test $$linted -eq 0
 
 lint: $(READY)   ## ruff and mypy --strict, over the package, its examples and benchmarks, and the pages' examples

@@ -1,21 +1,58 @@
-"""Compile the CPU kernels and leave them in numba's cache, before many processes would compile the same at once."""
+"""Compile the CPU kernels before many processes would compile the same at once, or find them compiled already.
+
+numba keeps machine code beside the sources and knows it by their content. The same files lie in a folder named by a
+digest of all sources, so that a new checkout of known sources compiles nothing.
+"""
 
 from __future__ import annotations
 
-import numpy as np
+import hashlib
+import shutil
+import sys
+from pathlib import Path
 
+import numpy as np
+from platformdirs import user_cache_path
+
+import quietbit
 from quietbit import Uplink
 from quietbit.kernel.rng import secure_rng, seeded_rng
 from unit.mechanism.makers import MECHANISMS
 
+SOURCES = Path(quietbit.__file__).parent.parent
+FOLDERS = ("quietbit/kernel", "quietbit_lab/cohort")
+KEPT = 4  # versions of the sources
+
+
+def store() -> Path:
+    """Where machine code of these sources is kept."""
+    files = sorted(file for folder in FOLDERS for kind in ("*.py", "*.bin") for file in (SOURCES / folder).glob(kind))
+    digest = hashlib.sha256(sys.version.encode() + b"".join(file.read_bytes() for file in files))
+    return user_cache_path("quietbit-tests") / "kernels" / digest.hexdigest()[:16]
+
+
+def copy(start: Path, end: Path) -> None:
+    """Copy machine code, index files last: an index without its code would only be compiled anew."""
+    for folder in FOLDERS:
+        (end / folder / "__pycache__").mkdir(parents=True, exist_ok=True)
+        for kind in ("*.nbc", "*.nbi"):
+            for file in (start / folder / "__pycache__").glob(kind):
+                if not (end / folder / "__pycache__" / file.name).exists():
+                    shutil.copy2(file, end / folder / "__pycache__")
+
 
 def main() -> None:
-    """One release and one mean of every mechanism, for updates of either width."""
+    """Release once and receive once with every mechanism, for updates of either width."""
+    kept = store()
+    copy(kept, SOURCES)
     for mechanism in MECHANISMS.values():
         uplink = Uplink(mechanism)
         for kind in (np.float32, np.float64):
             update = np.full(mechanism.domain.dimension, 0.01, kind)
             uplink.receive([uplink.send(update, rng) for rng in (seeded_rng(1), secure_rng())])
+    copy(SOURCES, kept)
+    for old in sorted(kept.parent.iterdir(), key=lambda folder: folder.stat().st_mtime)[:-KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ from statistical.kit import seed
 from unit.mechanism.makers import MECHANISMS
 
 SURE = 1 - 1e-9
-SIZES = (1, 100, 10_000)
+LONG = pytest.mark.long
+SIZES = (pytest.param(1, marks=LONG), 100, pytest.param(10_000, marks=LONG))
 
 
 def three_bits(dimension: int) -> InterpolatedMVU:
@@ -56,7 +57,13 @@ def test_a_beta_too_large_by_a_tenth(size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "rows", "samples"), [(1, (3, 4), 1500), (1, (0, 1), 750), (100, (0, 1), 700), (10_000, (3, 4), 100)]
+    ("size", "rows", "samples"),
+    [
+        pytest.param(1, (3, 4), 1500, marks=LONG),
+        pytest.param(1, (0, 1), 750, marks=LONG),
+        (100, (0, 1), 700),
+        pytest.param(10_000, (3, 4), 100, marks=LONG),
+    ],
 )
 def test_swapped_rows(size: int, rows: tuple[int, int], samples: int) -> None:
     found = look(swapped(three_bits(size), *rows), seeded_rng(seed(3)), samples)
@@ -65,18 +72,24 @@ def test_swapped_rows(size: int, rows: tuple[int, int], samples: int) -> None:
 
 @pytest.mark.parametrize(
     ("size", "pattern", "samples"),
-    [(100, "next", 100), (100, "far", 250), (10_000, "eighth", 100), (10_000, "all", 100), (10_000, "far", 150)],
+    [
+        (100, "next", 100),
+        (100, "far", 250),
+        *(pytest.param(10_000, *case, marks=LONG) for case in (("eighth", 100), ("all", 100), ("far", 150))),
+    ],
 )
 def test_bits_shared_between_coordinates(size: int, pattern: str, samples: int) -> None:
     found = look(three_bits(size), SharedBits(seed(4), pattern), samples)
     assert {"coordinates", "pairs"} & names(found)
 
 
-@pytest.mark.parametrize(("size", "period"), [(1, 1), (1, 7), (100, 7), (10_000, 1), (10_000, 7)])
+@pytest.mark.parametrize(
+    ("size", "period"), [(1, 1), (1, 7), (100, 7), (10_000, 1), pytest.param(10_000, 7, marks=LONG)]
+)
 def test_bits_used_again_in_later_releases(size: int, period: int) -> None:
     found = look(three_bits(size), RepeatedBits(seed(5), period), 100)
     assert "releases" in names(found)
-    if size == SIZES[-1]:
+    if size == 10_000:
         assert "payloads" in names(found)  # no two of so many codes agree by chance
 
 

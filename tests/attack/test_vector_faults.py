@@ -47,6 +47,7 @@ def test_nothing_is_found_without_a_fault(keep: int) -> None:
     assert found.epsilon_lower <= found.epsilon_upper <= 4.0
 
 
+@pytest.mark.long
 def test_the_bound_on_epsilon_is_not_far_below_the_claim() -> None:
     """Against a step at epsilon 2 half of what there is to see is seen: the audit has power here."""
     found = look(honest(32, 2.0), 1000, delta=0.0)

@@ -127,6 +127,7 @@ def test_draws_everything(look):
     assert every(page, "link, img, iframe, script[src]") == []
 
 
+@pytest.mark.long
 def test_the_table_sorts_by_mouse_and_keyboard(look):
     page = look()
     shown = column(page, 3)
@@ -141,6 +142,7 @@ def test_the_table_sorts_by_mouse_and_keyboard(look):
     assert column(page, 2) == ["5"] * 3 + ["10"] * 3 + ["20"] * 3 + ["none"]
 
 
+@pytest.mark.long
 def test_the_table_filters_and_counts(look):
     page = look()
     assert one(page, "#count").text == "10 of 10 rows"
@@ -161,6 +163,7 @@ def test_the_table_filters_and_counts(look):
     assert every(page, "#rows .detail") == []
 
 
+@pytest.mark.long
 def test_the_slider_moves_the_marker_and_the_words(look):
     page = look()
     places, words = [], []
@@ -179,6 +182,7 @@ def test_the_slider_moves_the_marker_and_the_words(look):
     assert one(page, "#marker").text == "epsilon ≤ 20"
 
 
+@pytest.mark.long
 def test_the_legend_hides_and_shows_a_line(look):
     page = look()
     before = len(every(page, "#frontier .dot"))
@@ -195,6 +199,7 @@ def test_the_legend_hides_and_shows_a_line(look):
     assert len(every(page, "#frontier .dot")) == before
 
 
+@pytest.mark.long
 def test_a_point_says_its_settings_to_pointer_and_keys(look):
     page = look()
     assert not one(page, "#tip").is_displayed()
@@ -212,6 +217,7 @@ def test_a_point_says_its_settings_to_pointer_and_keys(look):
     assert one(page, "#tip").text != first
 
 
+@pytest.mark.long
 def test_bytes_of_a_round_or_of_the_whole_training(look):
     page = look()
     assert "a client sends in a round" in one(page, "#bytes").text
@@ -220,6 +226,7 @@ def test_bytes_of_a_round_or_of_the_whole_training(look):
     assert one(page, "#bytes-client").get_attribute("aria-pressed") == "false"
 
 
+@pytest.mark.long
 def test_the_picture_follows_the_mechanism(look):
     page = look()
     buttons = {button.text: button for button in every(page, "#mechanism-choice button")}
@@ -234,6 +241,7 @@ def background(page):
     return page.execute_script("return getComputedStyle(document.body).backgroundColor")
 
 
+@pytest.mark.long
 def test_light_and_dark_by_the_system_and_by_the_button(look):
     light = background(look(scheme="light"))
     page = look(scheme="dark")
@@ -248,6 +256,7 @@ def test_light_and_dark_by_the_system_and_by_the_button(look):
     assert background(page) == light  # the choice is kept
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["plain", "mixed", "evil", "large"])
 def test_a_phone_is_wide_enough(look, name):
     page = look(name, width=PHONE)
@@ -268,6 +277,7 @@ def test_text_from_records_stays_text(look):
     assert "onerror" in one(page, "#rows .detail").text
 
 
+@pytest.mark.long
 def test_comparisons_are_kept_apart_and_failures_are_listed(look):
     page = look("mixed")
     assert "2 comparisons" in one(page, "#lead").text
@@ -281,6 +291,7 @@ def test_comparisons_are_kept_apart_and_failures_are_listed(look):
     assert len(every(page, "#rows tr")) == 2
 
 
+@pytest.mark.long
 def test_thousands_of_rows_are_shown_in_steps(look):
     page = look("large")
     assert "2,800 rows" in one(page, "#count").text
@@ -292,6 +303,7 @@ def test_thousands_of_rows_are_shown_in_steps(look):
         assert len(every(page, "#frontier .best")) == 1
 
 
+@pytest.mark.long
 def test_runs_without_privacy_need_no_slider(look):
     page = look("public")
     assert not one(page, ".control").is_displayed()

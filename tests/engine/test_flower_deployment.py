@@ -224,6 +224,7 @@ def assert_models(folder: Path, settings: RunSettings, rounds: Sequence[Sequence
         np.testing.assert_array_equal(np.load(folder / f"round-{number}.npy"), model)
 
 
+@pytest.mark.long
 def test_faults_spoil_neither_the_mean_nor_the_ledgers(network, tmp_path):
     settings, config = settings_of(FAULTY), {"dimension": DIMENSION, "nodes": len(BEHAVIOURS)}
     everybody = range(len(BEHAVIOURS))

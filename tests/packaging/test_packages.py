@@ -123,6 +123,7 @@ except quietbit.MissingDependency as error:
 
 
 # One test that goes from step to step: the environment takes half a minute to make, and tests may run in any order.
+@pytest.mark.long
 def test_a_stranger_installs_and_tries_the_wheel(bare: Environment, wheel: Path) -> None:
     refusal = bare.python(NUMPY_AND_SCIPY_ALONE)
     said = "This needs the package cryptography, which is not installed: pip install '.[all]' in a checkout of "
@@ -197,6 +198,7 @@ def test_the_wheel_holds_the_package_and_its_data(wheel: Path, checkout: Path) -
     }
 
 
+@pytest.mark.long
 def test_the_sdist_holds_all_that_is_needed_to_build_and_test(sdist: Path, wheel: Path, tmp_path: Path) -> None:
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path, filter="data")
@@ -222,6 +224,7 @@ def test_the_sdist_holds_all_that_is_needed_to_build_and_test(sdist: Path, wheel
     assert rebuilt.read_bytes() == wheel.read_bytes()
 
 
+@pytest.mark.long
 def test_the_checkout_builds_the_wheel_of_its_sdist(wheel: Path, checkout: Path, tmp_path: Path) -> None:
     build(checkout, tmp_path, "--wheel")
     (direct,) = tmp_path.iterdir()
