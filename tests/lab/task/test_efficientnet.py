@@ -1,15 +1,25 @@
 """The pre-trained network's features: an independent network beside it, and the published weights where they are."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from quietbit_lab.task import efficientnet
 from quietbit_lab.task.dataset import DamagedData, Dataset, Examples, MissingData
-from quietbit_lab.task.efficientnet import FEATURES, LENGTH, NAMED, SCALES, EfficientNetLite0, read_efficientnet
+from quietbit_lab.task.efficientnet import (
+    FEATURES,
+    LENGTH,
+    NAMED,
+    SCALES,
+    EfficientNetLite0,
+    public_file,
+    read_efficientnet,
+)
 from quietbit_lab.task.linear import LinearSoftmax
 from quietbit_lab.task.registry import TaskSpec
 
 torch = pytest.importorskip("torch")
+PUBLIC = Path(__file__).parents[3] / "experiments" / "efficientnet_public.npz"
 # kernel, stride, widening, channels out: the published table of EfficientNet-Lite0's sixteen blocks
 BLOCKS = [(3, 1, 1, 16), (3, 2, 6, 24), (3, 1, 6, 24), (5, 2, 6, 40), (5, 1, 6, 40)]
 BLOCKS += [(3, 2, 6, 80), *[(3, 1, 6, 80)] * 2, *[(5, 1, 6, 112)] * 3]
@@ -78,7 +88,8 @@ def by_modules(weights, x):
 
 @pytest.fixture(scope="module")
 def network():
-    return EfficientNetLite0(random_weights())
+    bare = EfficientNetLite0(random_weights())
+    return EfficientNetLite0(bare.weights, public=bare.tuned(PUBLIC).public)
 
 
 def images(count=2, seed=0):
@@ -123,7 +134,7 @@ def test_a_head_starts_where_it_is_told(network):
 
 
 def public():
-    with np.load(efficientnet.Path(efficientnet.__file__).with_name(efficientnet.PUBLIC)) as kept:
+    with np.load(PUBLIC) as kept:
         return {name: kept[name].astype(np.float64) for name in kept.files}
 
 
@@ -136,7 +147,7 @@ def test_features_are_turned_channels(network):
 
 
 def test_the_public_file_changes_scales_and_shifts_alone(network):
-    kept, tuned = public(), network.tuned()
+    kept, tuned = public(), network.tuned(PUBLIC)
     place = 0
     for name, value in tuned.weights.items():
         if name not in SCALES:
@@ -197,10 +208,17 @@ def test_the_published_weights_name_cifars_images(shared_data):
     pixels = np.stack([planes[1] + planes[0], planes[0], planes[2] + planes[0]], axis=-1)
     with np.load(shared_data / "cifar10" / "labels.npz") as kept:
         labels = kept["test"][:8]
-    network = read_efficientnet(shared_data).tuned()
+    network = read_efficientnet(shared_data).tuned(PUBLIC)
     start = network.start()[: 10 * FEATURES].reshape(10, FEATURES)
     right = int(((network.features(pixels) @ start.T).argmax(axis=1) == labels).sum())
     assert right >= 5
+
+
+def test_the_package_says_where_the_public_file_is(tmp_path):
+    """It is for research: the package does without, and says so before anything is computed."""
+    with pytest.raises(MissingData, match=r"copy it there from experiments/ .* terms"):
+        public_file(tmp_path)
+    assert PUBLIC.with_suffix(".TERMS.md").is_file()
 
 
 def test_words():
