@@ -37,6 +37,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable
 from nvflare.apis.utils.task_utils import get_filters
 from nvflare.app_common.logging.constants import is_log_streaming_allowed
+from nvflare.private.fed.simulator.simulator_app_runner import SimulatorClientRunManager
 from nvflare.private.privacy_manager import Scope
 
 from quietbit._typing import FloatVector
@@ -57,6 +58,10 @@ __all__ = ["PrivateUplink", "local_settings", "number_of"]
 LOGGER = logging.getLogger(__name__)
 TURN = "quietbit.turn"
 TOO = "PrivateUplink must stand among the {} filters of a task, too, and nothing is sent."
+LATE = (
+    "the run began before the other ways out were shut, and nothing is sent: PrivateUplink must stand among the "
+    "components of privacy.json, too, or among the job's own filters."
+)
 ASKED = {"settings", "request"}  # what stands under RECORD in the data of a task
 STARTS = (EventType.ABOUT_TO_START_RUN, EventType.START_RUN)
 _STATES: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()  # by engine: what a keeper remembers of a run
@@ -115,9 +120,11 @@ class Turn:
         self.content = deepcopy({key: value for key, value in self.reply.items() if key != ReservedHeaderKey.HEADERS})
         return self.reply
 
-    def sealed(self, result: Any) -> dict[str, Any] | None:
-        """What was answered, as it was written; None for any other object than the answer."""
-        return self.content if self.reply is not None and result is self.reply else None
+    def sealed(self) -> dict[str, Any]:
+        """Return what was answered, as it was written; where nothing was, answer now, as for an app that failed."""
+        if self.reply is None:
+            self.answer(None)
+        return deepcopy(self.content)
 
     def _record(self, result: Any) -> dict[str, Any]:
         record: dict[str, Any] = {}
@@ -126,7 +133,7 @@ class Turn:
                 record = {"release": self.ticket.release(self._update(result))}
                 if self.names:
                     record["metrics"] = _numbers(result, self.names)
-            except Exception as error:
+            except BaseException as error:
                 self._declined(error if isinstance(error, Noted) else Noted("no release was made."))
         return record or {"declined": self.reason, "noted": self.noted}
 
@@ -148,8 +155,8 @@ class Turn:
             require(dxo.data_kind == DataKind.WEIGHT_DIFF, "kind of the app's answer", dxo.data_kind, "weights")
             # NVFlare's difference is *trained minus received*: taken from zero it is ours.
             return layout.difference([np.zeros_like(part) for part in self.received], arrays)
-        except Exception as error:
-            LOGGER.error("quietbit: the app's answer is no update; zero is released", exc_info=error)
+        except BaseException as error:
+            LOGGER.error("quietbit: the app's answer is not an update; zero is released", exc_info=error)
             return None
 
 
@@ -172,7 +179,7 @@ class PrivateUplink(Filter):  # type: ignore[misc]
         self._rules = Simulation(seed=seed, metrics=tuple(metrics or ())) if simulation else None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Shut the other ways out when a run starts; `process` does it again, and raises where it cannot."""
+        """Shut the other ways out when a run starts; `process` raises where that did not happen."""
         if event_type in STARTS:
             try:
                 shut(fl_ctx, _turn)
@@ -182,7 +189,8 @@ class PrivateUplink(Filter):  # type: ignore[misc]
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Decide about a task that comes in; answer for one that goes out. Whatever else passes here raises."""
         where = self.get_prop(FilterContextKey.CHAIN_TYPE), fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION)
-        shut(fl_ctx, _turn)
+        if not shut(fl_ctx, _turn):
+            raise ContentBlockedException(f"quietbit: {LATE}")
         turn = _turn(fl_ctx)
         if where == (FilterChainType.TASK_DATA_CHAIN, FilterKey.IN):
             if turn is None:
@@ -235,7 +243,7 @@ class PrivateUplink(Filter):  # type: ignore[misc]
         return settings, question_of({RECORD: asked["request"]}, settings, run, node, client)
 
     def _keeper(self, fl_ctx: FLContext) -> Gate:
-        simulated = bool(fl_ctx.get_prop(FLContextKey.SIMULATE_MODE, False))
+        simulated = isinstance(fl_ctx.get_engine(), SimulatorClientRunManager)  # and not what a context says
         if not simulated and is_log_streaming_allowed(fl_ctx):
             raise PolicyError(
                 "allow_log_streaming must be false in local/resources.json, and is not: this site would stream to the "
@@ -268,7 +276,7 @@ def _numbers(result: Any, names: tuple[str, ...]) -> dict[str, float]:
     try:
         dxo = from_shareable(result)
         found = dxo.data if dxo.data_kind == DataKind.METRICS else dxo.get_meta_prop(MetaKey.INITIAL_METRICS, {})
-    except Exception as error:
+    except BaseException as error:
         LOGGER.error("quietbit: the app's answer holds no metrics", exc_info=error)
     values = {name: found.get(name) for name in names} if isinstance(found, Mapping) else {}
     return {name: _number(values.get(name)) for name in names}

@@ -1,11 +1,10 @@
 """The other ways out of a client's process, and how they are shut before the app runs.
 
 Idea     NVFlare's filters see the results of tasks, and neither failures nor anything else that a process sends. So
-         the filter, before the first task, puts itself where the rest would leave: around every executor (NVFlare
-         answers by itself for one that raises, past all filters, and asks no filter about a task that none is
-         registered for), on the auxiliary channel (metrics streamed as events, logs, objects, messages between
-         clients), on the public properties of contexts, which travel with every message, and last where results
-         are sent: what was answered for the task leaves as it was written, whatever came after the filter.
+         the filter, before the first task, puts itself where the rest would leave: around the processing of a task
+         (whatever executors, filters and components did or raised, its one answer leaves), around every executor
+         (one that fails is started again), on what would end the run, on the auxiliary channel, on the public
+         properties of contexts, which travel with every message, and on the cell itself (`cell.py`).
 Symbols  a turn: what was decided about one task, and what was answered, left in its context (`client.py`).
 
 This leans on names of NVFlare 2.9 (`ClientRunner`, `ClientRunManager`): where one is missing, nothing is released.
@@ -17,17 +16,19 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, final
 
+from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey, ReservedKey, ReservedTopic, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
+from nvflare.client import api as client_api
+
+from quietbit.nvflare.cell import shut_cell
 
 __all__ = ["Decided", "shut"]
 
 LOGGER = logging.getLogger(__name__)
 # What the engine itself sends: that a client is there, and which task it asks about.
 SENT = (ReservedTopic.SYNC_RUNNER, ReservedTopic.JOB_HEART_BEAT, ReservedTopic.TASK_CHECK)
-# What the engine itself answers; the reply to a task goes through the filters.
-ANSWERED = (*SENT, ReservedTopic.END_RUN, ReservedTopic.DO_TASK)
 # Who and where this client is, which the server knows.
 PUBLIC = (
     ReservedKey.RUN_NUM, ReservedKey.IDENTITY_NAME, ReservedKey.FQSN, ReservedKey.IS_LEAF, FLContextKey.CLIENT_NAME,
@@ -39,8 +40,6 @@ HEAD = (
     ReservedHeaderKey.AUDIT_EVENT_ID, ReservedHeaderKey.MSG_ROOT_ID, ReservedHeaderKey.MSG_ROOT_TTL,
 )  # fmt: skip
 CODES = {value for name, value in vars(ReturnCode).items() if name.isupper()}
-# An app that ends its process must not be told from one that fails; Ctrl-C is the owner's.
-APP_FAILURES = (Exception, SystemExit, GeneratorExit)
 DONE = "_quietbit_gate"
 
 
@@ -57,8 +56,8 @@ class Decided(Protocol):
         """What the server sent to have it back, as it came."""
         ...
 
-    def sealed(self, result: Any) -> Mapping[str, Any] | None:
-        """What was answered, if this is the answer."""
+    def sealed(self) -> Mapping[str, Any]:
+        """Return the content of the one answer; of zero where the app's result never came to the filter."""
         ...
 
 
@@ -66,25 +65,29 @@ Execute = Callable[..., Any]
 TurnOf = Callable[[FLContext], Decided | None]
 
 
-def shut(fl_ctx: FLContext, turn_of: TurnOf) -> None:
-    """Shut them for this process, once. ``turn_of`` finds the turn that a context is about.
+def shut(fl_ctx: FLContext, turn_of: TurnOf) -> bool:
+    """Shut them for this process; return whether they were shut before. ``turn_of`` finds the turn of a context.
 
     An engine in which one of them is not found raises, and then nothing is released.
     """
     engine, runner = fl_ctx.get_engine(), fl_ctx.get_prop(FLContextKey.RUNNER)
+    before = hasattr(runner, DONE)
+    shut_cell(engine.get_cell())
     for executor in runner.task_router.task_table.values():
         if not hasattr(executor, DONE):
-            executor.execute = _watched(executor.execute, turn_of)
+            executor.execute = _watched(executor, executor.execute, turn_of)
             setattr(executor, DONE, True)
     auxiliary, manager = engine.aux_runner, engine.fl_ctx_mgr
-    if not hasattr(auxiliary, DONE):
+    if not before:
         auxiliary.send_aux_request = _sending(auxiliary.send_aux_request, 1)
         auxiliary.multicast_aux_requests = _sending(auxiliary.multicast_aux_requests, 0)
-        auxiliary.dispatch = _answering(auxiliary.dispatch, turn_of)
+        runner._process_task = _answered(runner._process_task, turn_of)
+        runner.handle_event = _going_on(runner.handle_event)
         engine.send_task_result = _last(engine.send_task_result, turn_of)
-        setattr(auxiliary, DONE, True)
+        setattr(runner, DONE, True)
     if not isinstance(manager.public_stickers, _Known):
         manager.public_stickers = _Known(manager.public_stickers)
+    return before
 
 
 def _strip(fl_ctx: FLContext) -> None:
@@ -107,8 +110,8 @@ class _Known(dict[str, Any]):
             super().__setitem__(key, value)
 
 
-def _watched(execute: Execute, turn_of: TurnOf) -> Execute:
-    """An executor whose failures are results like any other, for the filter to make a release of."""
+def _watched(executor: Any, execute: Execute, turn_of: TurnOf) -> Execute:
+    """An executor whose failures are results like any other, and which is started again after one."""
 
     def watched(task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Any) -> Any:
         turn = turn_of(fl_ctx)
@@ -119,14 +122,44 @@ def _watched(execute: Execute, turn_of: TurnOf) -> Execute:
             return Shareable()
         try:
             result = execute(task_name, shareable, fl_ctx, abort_signal)
-            if isinstance(result, Shareable):
+            if isinstance(result, Shareable) and result.get_return_code() == ReturnCode.OK:
                 return result
-            LOGGER.error("quietbit: the app answered with no Shareable, and the server is not told.")
-        except APP_FAILURES as error:
+            LOGGER.error("quietbit: the app answered with no result, and the server is not told.")
+        except BaseException as error:  # panics of native code and cancelled tasks, too: all look the same outside
             LOGGER.error("quietbit: the app failed, and the server is not told.", exc_info=error)
+        if not getattr(abort_signal, "triggered", False):
+            _restart(executor, fl_ctx)
         return Shareable()
 
     return watched
+
+
+def _restart(executor: Any, fl_ctx: FLContext) -> None:
+    """Start an executor again as at the beginning of a run: a trainer that failed is gone, and answers no more.
+
+    It happens within the task that failed, so that when the next one is fetched says nothing about this one.
+    """
+    for event in (EventType.END_RUN, EventType.START_RUN):
+        try:
+            with fl_ctx.get_engine().new_context() as context:
+                executor.handle_event(event, context)
+            with client_api.global_context_lock:  # a script that calls init() again would get what was closed
+                client_api.context_dict.clear()
+        except BaseException as error:
+            LOGGER.error("quietbit: the app cannot be started again (%s); zero is released.", event, exc_info=error)
+
+
+def _going_on(handle: Execute) -> Execute:
+    """The runner's events, without that of a component which gives up: when a run ends would tell why."""
+
+    def going_on(event_type: str, fl_ctx: FLContext) -> None:
+        if event_type == EventType.FATAL_SYSTEM_ERROR:
+            why = fl_ctx.get_prop(FLContextKey.EVENT_DATA)
+            LOGGER.error("quietbit: a component wants to end the run, which goes on with zero releases: %s", why)
+            return
+        handle(event_type, fl_ctx)
+
+    return going_on
 
 
 def _sending(send: Execute, place: int) -> Execute:
@@ -145,14 +178,19 @@ def _sending(send: Execute, place: int) -> Execute:
     return sending
 
 
-def _answering(dispatch: Execute, turn_of: TurnOf) -> Execute:
-    """Replies to the auxiliary messages of others: those that components make say nothing but that they came."""
+def _answered(process: Execute, turn_of: TurnOf) -> Execute:
+    """The processing of a task: whatever happened in it, its answer comes out, and the next task is not told."""
 
-    def answering(topic: str, request: Shareable, fl_ctx: FLContext) -> Any:
-        reply = dispatch(topic=topic, request=request, fl_ctx=fl_ctx)
-        return _written(reply, fl_ctx, turn_of) if topic in ANSWERED else make_reply(ReturnCode.OK)
+    def answered(task: Any, fl_ctx: FLContext) -> Shareable:
+        try:
+            result = process(task, fl_ctx)
+        except BaseException as error:
+            LOGGER.error("quietbit: the task failed, and the server is not told.", exc_info=error)
+            result = make_reply(ReturnCode.EXECUTION_EXCEPTION)
+        fl_ctx.set_job_is_unsafe(False)
+        return _written(result, fl_ctx, turn_of)
 
-    return answering
+    return answered
 
 
 def _last(send: Execute, turn_of: TurnOf) -> Execute:
@@ -168,16 +206,16 @@ def _written(result: Any, fl_ctx: FLContext, turn_of: TurnOf) -> Shareable:
     """A result written anew: the answer of its task as it was sealed, or else a return code and no content."""
     _strip(fl_ctx)
     turn, heads = turn_of(fl_ctx), result if isinstance(result, Shareable) else Shareable()
-    content = turn.sealed(result) if turn is not None else None
-    code = ReturnCode.OK if content is not None else heads.get_return_code()
-    if content is None and (code not in CODES or set(heads) != {ReservedHeaderKey.HEADERS}):
+    code = ReturnCode.OK if turn is not None else heads.get_return_code()
+    if turn is None and (code not in CODES or set(heads) != {ReservedHeaderKey.HEADERS}):
         LOGGER.error("quietbit: a result that is not the release of its task is not sent.")
         code = ReturnCode.TASK_RESULT_FILTER_ERROR
     found = make_reply(code)
     for key in HEAD:
         if heads.get_header(key) is not None:
             found.set_header(key, heads.get_header(key))
-    if turn is not None and turn.cookies is not None:
-        found.set_cookie_jar(turn.cookies)
-    found.update(content or {})
+    if turn is not None:
+        if turn.cookies is not None:
+            found.set_cookie_jar(turn.cookies)
+        found.update(turn.sealed())
     return found

@@ -5,6 +5,7 @@ Every message is serialised and read again on its way, as NVFlare does.
 
 from __future__ import annotations
 
+import itertools
 import json
 from types import SimpleNamespace
 
@@ -23,10 +24,17 @@ from nvflare.apis.utils.fl_context_utils import gen_new_peer_ctx
 from nvflare.apis.utils.task_utils import apply_filters
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.decomposers import common_decomposers
+from nvflare.fuel.f3.cellnet.cell import Cell
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessageType
 from nvflare.fuel.f3.cellnet.defs import ReturnCode as CellReturnCode
+from nvflare.fuel.f3.cellnet.net_agent import NetAgent
+from nvflare.fuel.f3.endpoint import Endpoint
+from nvflare.fuel.f3.message import Message
 from nvflare.fuel.utils import fobs
 from nvflare.private.fed.client.client_run_manager import ClientRunManager
 from nvflare.private.fed.client.client_runner import ClientRunner, ClientRunnerConfig, TaskRouter
+from nvflare.private.fed.client.command_agent import CommandAgent
+from nvflare.private.fed.simulator.simulator_app_runner import SimulatorClientRunManager
 from nvflare.private.privacy_manager import Scope
 
 from quietbit.nvflare import PrivateReceiver, PrivateUplink
@@ -49,6 +57,7 @@ NEARLY_EXACT = {
     "quietbit.epsilon": 1e7,
     "quietbit.adjacency": "replace-one",
 }
+CELLS = itertools.count()  # NVFlare knows every cell of a process by its name
 SHAPES = {"weight": (5, 7), "bias": (7,)}
 DIMENSION = 42
 
@@ -89,7 +98,7 @@ def trained(step=0.01, kind=DataKind.WEIGHTS, **meta):
 
 
 class SiteEngine(ClientRunManager):
-    """The engine of a client's process, with a cell that only remembers what was sent."""
+    """The engine of a client's process: NVFlare's own cell and agents, whose messages end where a socket begins."""
 
     def __init__(self, name, context):
         self.context = context
@@ -100,6 +109,16 @@ class SiteEngine(ClientRunManager):
         self.sent, self.results = [], []
         self.aux_runner._send_to_cell = lambda **sent: self._note(sent)
         self.aux_runner._send_multi_requests = lambda **sent: self._note(sent)
+        self.on_the_wire: list[Message] = []
+        self.cell = Cell(
+            fqcn=f"{name}.{JOB}-{next(CELLS)}", root_url="tcp://localhost:1", secure=False, credentials={},
+            create_internal_listener=False, parent_url=None,
+        )  # fmt: skip
+        self.cell.core_cell.communicator.send = lambda endpoint, app_id, message: self.on_the_wire.append(message)
+        client.cell, client.status = self.cell, 2
+        NetAgent(self.cell)
+        with self.new_context() as fl_ctx:
+            CommandAgent(client).start(fl_ctx)
 
     def _note(self, sent):
         self.sent.append(sent)
@@ -109,6 +128,13 @@ class SiteEngine(ClientRunManager):
         result.set_peer_context(gen_new_peer_ctx(fl_ctx))  # as NVFlare's communicator does
         self.results.append(result)
         return CellReturnCode.OK
+
+    def create_job_processing_context_properties(self, workspace, job_id):
+        return self.context
+
+
+class SimulatedEngine(SiteEngine, SimulatorClientRunManager):
+    """The same in NVFlare's simulator."""
 
     def create_job_processing_context_properties(self, workspace, job_id):
         return self.context
@@ -127,9 +153,10 @@ class Site:
         tasks=("train",),
         scope=None,
         properties=None,
+        started=True,
         **rules,
     ):
-        self.app, self.name = App(app), name
+        self.app, self.name = app if isinstance(app, Executor) else App(app), name
         made = filters
         if made is None:
             made = [PrivateUplink(simulation=simulated, **rules), PrivateUplink(simulation=simulated, **rules)]
@@ -147,11 +174,18 @@ class Site:
             handlers=[*data, *results],
         )
         owner = {FLContextKey.SCOPE_PROPERTIES: properties, FLContextKey.SCOPE_OBJECT: scope}
-        self.engine = SiteEngine(name, owner | ({FLContextKey.SIMULATE_MODE: True} if simulated else {}))
+        self.engine = (SimulatedEngine if simulated else SiteEngine)(name, owner)
         for handler in config.handlers:
             self.engine.add_handler(handler)
         self.runner = ClientRunner({}, config, JOB, self.engine)
         self.engine.new_context().set_prop(FLContextKey.RUNNER, self.runner, private=True)
+        if started:
+            self.starts()
+
+    def starts(self, event="_about_to_start_run"):
+        """Fire an event of the run's beginning, in a context that the run has."""
+        self.engine.fire_event(event, self.engine.new_context())
+        return self
 
     def does(self, task):
         """Hand a task over, as the server would; the result as it arrives, with the context that goes with it."""
@@ -169,6 +203,18 @@ class Site:
         reply = self.engine.dispatch(ReservedTopic.DO_TASK, request, fl_ctx)
         reply.set_peer_context(gen_new_peer_ctx(fl_ctx))  # as the engine does when it sends
         return carried(reply)
+
+    def asked(self, channel, topic, payload=None, origin="server", via="server", **headers):
+        """A request as it comes out of a socket; the messages that this process puts on its own, decoded."""
+        core, before = self.engine.cell.core_cell, len(self.engine.on_the_wire)
+        head = {
+            MessageHeaderKey.CHANNEL: channel, MessageHeaderKey.TOPIC: topic, MessageHeaderKey.ORIGIN: origin,
+            MessageHeaderKey.FROM_CELL: via, MessageHeaderKey.TO_CELL: core.get_fqcn(),
+            MessageHeaderKey.DESTINATION: core.get_fqcn(), MessageHeaderKey.MSG_TYPE: MessageType.REQ,
+            MessageHeaderKey.REQ_ID: "request", MessageHeaderKey.REPLY_EXPECTED: True,
+        }  # fmt: skip
+        core.process_message(Endpoint(via), None, 1, Message({**head, **headers}, payload))
+        return self.engine.on_the_wire[before:]
 
 
 class Engine:

@@ -1,5 +1,6 @@
 """The client's filter with NVFlare's own runner around it: one release leaves, whatever happens, and nothing else."""
 
+import asyncio
 import json
 import threading
 
@@ -101,6 +102,9 @@ ANSWERS = {
     "runtime error": fails(RuntimeError(f"SECRET {SECRET}")),
     "unsafe job": fails(UnsafeJobError("SECRET")),
     "exit": fails(SystemExit("SECRET")),
+    "cancelled": fails(asyncio.CancelledError("SECRET")),
+    "panic": fails(type("PanicException", (BaseException,), {})("SECRET")),
+    "interrupt": fails(KeyboardInterrupt("SECRET")),
 }
 
 
@@ -227,7 +231,7 @@ def test_a_question_that_is_none_is_declined_and_the_app_is_not_run(change):
 @pytest.mark.parametrize("name", ["validate", "submit_model", "anything"])
 def test_a_task_that_no_filter_is_registered_for_is_not_run(name):
     site = Site(says(lambda: raw().to_shareable()))
-    site.does(Server().asks())  # the ways out are shut by the first task at the latest
+    site.does(Server().asks())
     task = DXO(DataKind.WEIGHTS, data=weights()).to_shareable()
     task.set_header("__task_name__", name)
     task.set_header("__task_id__", "another")
@@ -239,10 +243,18 @@ def test_a_task_that_no_filter_is_registered_for_is_not_run(name):
 
 def test_they_are_shut_when_the_run_starts():
     site = Site(says(lambda: raw().to_shareable()))
-    site.engine.fire_event("_about_to_start_run", site.engine.new_context())
     task = DXO(DataKind.WEIGHTS, data=weights()).to_shareable()
     task.set_header("__task_name__", "submit_model")
     assert content(site.does(task)) == {}
+    assert site.app.calls == 0
+
+
+def test_a_run_that_began_with_open_ways_out_is_answered_with_nothing():
+    """Filters of a scope hear no events: without the component beside them the run begins unwatched."""
+    site = Site(says(lambda: raw().to_shareable()), scope=site_scope(), filters=[None, None])
+    reply = site.does(Server().asks())
+    assert content(reply) == {}
+    assert reply.get_return_code() == ReturnCode.TASK_DATA_FILTER_ERROR
     assert site.app.calls == 0
 
 
@@ -252,9 +264,7 @@ def test_they_are_shut_when_the_run_starts():
 def test_one_filter_without_the_other_lets_nothing_out(missing, early, pushed):
     filters = [PrivateUplink(simulation=True), PrivateUplink(simulation=True)]
     filters[missing] = None
-    site = Site(says(lambda: raw().to_shareable()), filters=filters)
-    if early:
-        site.engine.fire_event("_start_run", site.engine.new_context())
+    site = Site(says(lambda: raw().to_shareable()), filters=filters, started=early)
     reply = site.is_pushed(Server().asks()) if pushed else site.does(Server().asks())
     assert content(reply) == {}
     assert reply.get_return_code() != ReturnCode.OK
@@ -309,8 +319,7 @@ def leaky(task_name, shareable, fl_ctx):
 
 
 def test_nothing_leaves_beside_the_release():
-    site = Site(leaky)
-    site.engine.fire_event("_start_run", site.engine.new_context())
+    site = Site(leaky).starts("_start_run")
     reply = site.does(Server().asks())
     assert release_of(reply)
     assert public_names(reply) == set()
@@ -322,22 +331,12 @@ def test_nothing_leaves_beside_the_release():
 
 def test_without_the_filter_all_of_it_leaves():
     """The test above can fail."""
-    site = Site(leaky, filters=[None, None])
-    site.engine.fire_event("_start_run", site.engine.new_context())
+    site = Site(leaky, filters=[None, None]).starts("_start_run")
     reply = site.does(Server().asks())
     topics = [sent["topic"] for sent in site.engine.sent]
     assert sorted(topics) == ["SECRET", "SECRET", "SECRET", "__job_heartbeat__", "__task_check__", "fed.event"]
     assert public_names(reply) == {"SECRET", "SECRET sticky"}
     assert "SECRET" in reply.get_cookie_jar()
-
-
-def test_what_components_answer_to_messages_is_not_sent():
-    site = Site(trained())
-    site.does(Server().asks())
-    site.engine.register_aux_message_handler("ask", lambda topic, request, fl_ctx: Shareable({"SECRET": SECRET}))
-    request = Shareable()
-    request.set_peer_props({"__run_num__": JOB})
-    assert content(site.engine.dispatch("ask", request, site.engine.new_context())) == {}
 
 
 class Changes(Filter):
@@ -366,10 +365,35 @@ def test_a_sites_filter_and_a_jobs_filter_make_one_release():
 def test_what_comes_after_the_filter_is_not_sent(both):
     filters = [PrivateUplink(simulation=True), PrivateUplink(simulation=True)] if both else [None, None]
     site = Site(trained(), scope=site_scope(), filters=filters)
+    site.engine.add_handler(PrivateUplink(simulation=True))  # as a component
+    site.starts()
     site.runner.task_result_filters["train/out"].insert(0, Changes())
     reply = site.does(Server().asks())
-    assert content(reply) == {}
-    assert reply.get_return_code() == ReturnCode.TASK_RESULT_FILTER_ERROR
+    assert release_of(reply)
+    assert not [word for word in SECRETS if word in fobs.dumps(reply)]
+
+
+class Raises(Filter):
+    """A job's own filter that fails on what the app answered."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def process(self, shareable, fl_ctx):
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [ValueError("SECRET"), UnsafeJobError("SECRET"), SystemExit("SECRET")])
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_jobs_filter_that_fails_is_not_told_from_one_that_does_not(error, place):
+    """Before ours the release is of zero, after ours as it was; neither this task nor the next says which."""
+    site, server = Site(trained()), Server()
+    site.runner.task_result_filters["train/out"].insert(place, Raises(error))
+    for number in range(2):
+        reply = site.does(server.asks(number=number))
+        assert reply.get_return_code() == ReturnCode.OK
+        assert release_of(reply)
 
 
 class Talks(FLComponent):
@@ -442,7 +466,7 @@ def test_a_site_holds_every_job_to_its_privacy_json(tmp_path, name):
     site = Site(ANSWERS["headers"], simulated=False, filters=[None, None], scope=scope, properties=scope.props)
     site.engine.new_context().set_prop(FLContextKey.WORKSPACE_ROOT, str(tmp_path), private=True)
     site.engine.add_handler(guard)
-    site.engine.fire_event("_about_to_start_run", site.engine.new_context())
+    site.starts()
     reply = site.does(Server().asks(name=name))
     assert release_of(reply)
     assert books(tmp_path).releases == 1
