@@ -52,3 +52,84 @@ def test_two_sites_train_two_rounds_and_the_model_is_the_mean_of_what_they_sent(
             differences.append(-uplink.receive([payload]).astype(np.float32).reshape(model.shape))
         model = model + np.mean(differences, axis=0, dtype=np.float32)
     np.testing.assert_allclose(np.load(job / "models" / "server.npy"), model, rtol=1e-5, atol=1e-6)
+
+
+CURIOUS = """
+import json
+from pathlib import Path
+
+from nvflare.apis.fl_component import FLComponent
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+from nvflare.fuel.f3.message import Message
+
+
+class Curious(FLComponent):
+    # A server's component that asks the cells of the sites, after every round, for what they noted of their errors.
+    def __init__(self, file: str):
+        super().__init__()
+        self.file = file
+
+    def handle_event(self, event_type, fl_ctx):
+        if event_type != "_before_aggregation":
+            return
+        cell = fl_ctx.get_engine().get_cell()
+        for topic in ("show_errors", "show_stats", "abort_nothing"):
+            target = {"channel": "client_command", "topic": topic, "target": "site-1.simulate_job"}
+            reply = cell.send_request(request=Message(payload={}), timeout=5.0, **target)
+            line = json.dumps([topic, reply.get_header(MessageHeaderKey.RETURN_CODE), str(reply.payload)])
+            with Path(self.file).open("a") as file:
+                file.write(line + chr(10))
+"""
+
+JOB = """
+import sys
+
+from curious import Curious
+from nvflare.app_common.np.recipes.fedavg import NumpyFedAvgRecipe
+from nvflare.recipe import SimEnv
+
+from quietbit.nvflare import add_privacy
+
+workspace, private = sys.argv[1], sys.argv[2] == "private"
+recipe = NumpyFedAvgRecipe(
+    name="careless", model=[[0.0] * 65] * 10, min_clients=1, num_rounds=3, train_script="client.py"
+)
+recipe._job.to_server(Curious(file=workspace + "/replies"))
+settings = {
+    "quietbit.mechanism": "imvu", "quietbit.clip": 0.5, "quietbit.epsilon": 0.03, "quietbit.adjacency": "zero-out",
+    "quietbit.releases": 3,
+}
+if private:
+    add_privacy(recipe, settings, simulation=True)
+recipe.execute(SimEnv(num_clients=1, workspace_root=workspace))
+"""
+
+CARELESS = """
+import nvflare.client as flare
+
+flare.init()
+while flare.is_running():
+    received = flare.receive()
+    if received is None:
+        break
+    raise ValueError("cannot train on glucose 417.25")
+"""
+
+
+@pytest.mark.slow
+def test_a_server_that_asks_for_errors_gets_no_word_of_them(tmp_path):
+    """Real processes and sockets: a script that fails on a patient's value, and a server that asks the job's cell."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(tmp_path)])}
+    for name, text in {"curious.py": CURIOUS, "job.py": JOB, "client.py": CARELESS}.items():
+        (tmp_path / name).write_text(text)
+    result = subprocess.run(
+        [sys.executable, str(tmp_path / "job.py"), str(tmp_path), "private"],
+        env=environment, capture_output=True, text=True, timeout=240, cwd=tmp_path,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
+    replies = [json.loads(line) for line in (tmp_path / "replies").read_text().splitlines()]
+    assert {topic for topic, _, _ in replies} == {"show_errors", "show_stats", "abort_nothing"}
+    assert {(code, payload) for _, code, payload in replies} == {("process_exception", "None")}
+    report = json.loads((tmp_path / "careless" / "server" / "simulate_job" / "quietbit-report.json").read_text())
+    assert [entry["answered"] for entry in report["rounds"]] == [1, 1, 1]
+    assert "glucose 417.25" in result.stdout + result.stderr  # it did fail, and the site's own log says so

@@ -14,6 +14,7 @@ import typer
 import quietbit
 from quietbit._files import write_text
 from quietbit.cli.console import JsonOption, Row, column_table, record, rounded_up, show_json
+from quietbit.cli.node_privacy import check_privacy_file
 from quietbit.cli.options import AdjacencyOption, DeltaOption, adjacency_of
 from quietbit.errors import require
 
@@ -122,11 +123,21 @@ def node_init(
     record("This node's policy is written, and its ledger begun", rows, json)
 
 
-def node_check(policy: PolicyArgument, json: JsonOption = False) -> int:
+def node_check(
+    policy: Annotated[
+        str, typer.Argument(metavar="FILE", help="The policy, or NVFlare's privacy.json.", show_default=False)
+    ],
+    json: JsonOption = False,
+) -> int:
     """Check the policy, the ledger's chain of lines, and its counter; the exit code is 1 if anything is wrong.
+
+    Of NVFlare's privacy.json it says, scope by scope, what would leave the site; the exit code is 1 if any of it is not
+    priced, and 2 if the file cannot be read.
 
     Example: quietbit node check /var/lib/quietbit/policy.toml
     """
+    if policy.endswith(".json"):
+        return check_privacy_file(policy, json)
     from quietbit.node.ledger import FileLedger, LedgerError
     from quietbit.node.policy import Policy, PolicyError
 

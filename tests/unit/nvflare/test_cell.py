@@ -63,7 +63,9 @@ def registered(site: Site) -> list[tuple[str, str]]:
     routes = [tuple(key.rsplit(":", 1)) for key in sorted(keys)]
     commands = [name for key, name in vars(AdminCommandNames).items() if key.isupper()]
     topics = {CellChannel.CLIENT_COMMAND: commands, CellChannel.AUX_COMMUNICATION: ["ask", "fed.event", "RM.request"]}
-    return [(channel, one) for channel, topic in routes for one in (topics.get(channel, ["x"]) if topic == "*" else [topic])]
+    return [
+        (channel, one) for channel, topic in routes for one in (topics.get(channel, ["x"]) if topic == "*" else [topic])
+    ]
 
 
 def body(message) -> bytes:
@@ -193,7 +195,10 @@ def test_a_trainer_in_a_process_of_its_own_reaches_the_job_and_nobody_else():
 def test_the_clock_in_a_messages_head_is_rounded():
     site = Site(trained())
     (message,) = sent(site, CellChannel.SERVER_COMMAND, "get_task")
-    moments = [message.get_header(MessageHeaderKey.SEND_TIME), *(m for _, m in message.get_header(MessageHeaderKey.ROUTE))]
+    moments = [
+        message.get_header(MessageHeaderKey.SEND_TIME),
+        *(m for _, m in message.get_header(MessageHeaderKey.ROUTE)),
+    ]
     assert len(moments) == 2
     assert all(moment % 60 == 0 for moment in moments)
 
