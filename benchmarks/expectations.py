@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from quietbit import Trust, compare
-from quietbit.plan.plan import RoundPlan
+from quietbit import Plan, Trust, compare
 from quietbit.simulate import Problem, Training, simulate
 from quietbit_lab.experiment import quick
 from quietbit_lab.task.registry import TaskSpec, build_task
@@ -55,10 +54,10 @@ def accuracy(problem: Problem, cohort: int, rounds: int, noise: float) -> tuple[
                 "clip": 1.0, "adjacency": "zero-out", "cohort": cohort, "rng": "seeded", "seed": seed,
                 "participation": "sampled",
             }  # fmt: skip
-            plan = RoundPlan("none", **common)
+            plan = Plan("none", **common)
             if noise > 0:
                 multiplier = noise * math.sqrt(rounds) * cohort / math.sqrt(problem.dimension)
-                plan = RoundPlan("gaussian", trust=Trust.CENTRAL, noise_multiplier=multiplier, **common)
+                plan = Plan("gaussian", trust=Trust.CENTRAL, noise_multiplier=multiplier, **common)
             run = quick.train(problem, plan, Training(lr=step, rounds=rounds))
             scores.append(run.points[-1].score.accuracy if run.points else 0.0)
         best = max(best, (float(np.mean(scores)), step))
@@ -97,7 +96,7 @@ def situations() -> bool:
         expected = row.expected
         if expected is None:
             raise SystemExit(f"{mechanism} does not reach the target: {row.refusal}")
-        plan = RoundPlan(
+        plan = Plan(
             mechanism, clip=1.0, adjacency=answer.adjacency, epsilon=epsilon, trust=row.trust, cohort=cohort,
             rng="seeded",
         )  # fmt: skip

@@ -26,7 +26,8 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from quietbit.flower import PrivateStrategy, PrivateUplink, RunSettings, Simulation
+from quietbit import Plan
+from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
 from quietbit.flower.wire import WireSizes
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
@@ -98,7 +99,9 @@ def federate(way: Way, train: Train, initial: ArrayRecord, nodes: int, rounds: i
     return result.arrays, round(sum(grid.uplink) / len(grid.uplink))
 
 
-SETTINGS = RunSettings("imvu", CLIP, EPSILON, ADJACENCY.value, DELTA, releases=ROUNDS).to_run_config()
+SETTINGS = Plan(
+    "imvu", clip=CLIP, epsilon=EPSILON, adjacency=ADJACENCY, delta=DELTA, releases=ROUNDS, mode="adaptive"
+).to_run_config()
 
 
 def ways(nodes: int) -> list[Way]:
@@ -124,7 +127,7 @@ def account(way: Way) -> tuple[str, str, str]:
     if not way.mods:
         return "infinite", "infinite", "0"
     if way.noise is None:
-        mechanism = RunSettings.from_run_config(SETTINGS).mechanism_for(650)
+        mechanism = Plan.from_run_config(SETTINGS).mechanism_for(650)
         curve: Any = mechanism.privacy(ADJACENCY)
         error = mechanism.variance(0.0) / CLIP**2
         spent = [curve.repeat(times).epsilon_upper(DELTA) for times in (1, ROUNDS)]

@@ -22,12 +22,12 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
+from quietbit import Plan
 from quietbit.kernel.base import packed_size
 from quietbit.kernel.rng import secure_rng
 from quietbit.kernel.select import select
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.plan.plan import RoundPlan
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.simulate.collect import Collector, make_collector
 from quietbit.simulate.problem import LocalPlan
@@ -46,7 +46,7 @@ class Bench:
 
     problem: LinearSoftmax
     mechanism: InterpolatedMVU
-    plan: RoundPlan
+    plan: Plan
     steps: LocalPlan
 
 
@@ -60,7 +60,7 @@ def setup(cohort: int) -> Bench:
     examples = Examples(inputs, labels)
     problem = LinearSoftmax(Dataset("random", CLASSES, examples, examples), Partition.one_each(EXAMPLES))
     ball = Ball(Norm.L2, CLIP, problem.dimension)
-    plan = RoundPlan("imvu", clip=CLIP, adjacency=Adjacency.ZERO_OUT, design_epsilon=EPSILON, cohort=cohort)
+    plan = Plan("imvu", clip=CLIP, adjacency=Adjacency.ZERO_OUT, design_epsilon=EPSILON, cohort=cohort)
     mechanism = InterpolatedMVU(solve(DesignSpec(2, 1, EPSILON)), ball)
     return Bench(problem, mechanism, plan, LocalPlan(Norm.L2, CLIP))
 

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit.plan.plan import RoundPlan
+from quietbit import Plan
 from quietbit_lab.experiment.batched import run_batches
 from quietbit_lab.experiment.grid import Job, Sweep, read_sweep
 from quietbit_lab.experiment.packed import pack, read_results, unpack
@@ -136,7 +136,7 @@ def jobs_of(name: str, budgets: Sequence[float] | None, rounds: int | None) -> l
 
 def without_noise(job: Job) -> list[Job]:
     """The same training without noise, which has steps of its own: what all others are held against."""
-    plan = RoundPlan("none", **{name: getattr(job.setting.plan, name) for name in ALIKE})
+    plan = Plan("none", **{name: getattr(job.setting.plan, name) for name in ALIKE})
     plain = replace(job, setting=Setting(plan, job.setting.training), label="without noise")
     return [with_step(plain, step) for step in NOISELESS]
 

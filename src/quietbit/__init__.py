@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from quietbit.mechanism.watched import Watched
     from quietbit.plan.clip import MovingClip
     from quietbit.plan.compare import Comparison, compare
+    from quietbit.plan.plan import Plan
     from quietbit.privacy.curve import PrivacyCurve
     from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
     from quietbit.privacy.ledger import Ledger
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from quietbit.secagg.identity import Directory, Identity
     from quietbit.secagg.plan import ProtocolError, SumPlan
     from quietbit.secagg.server import MaskedSum, masked_sum
+    from quietbit.target import Target
     from quietbit.wire.aggregate import Aggregator, Received
     from quietbit.wire.group_norm import group_norm
     from quietbit.wire.uplink import Uplink
@@ -105,6 +107,7 @@ _HOMES = {
         "Comparison",
         "compare",
     ),
+    "plan.plan": ("Plan",),
     "privacy.curve": ("PrivacyCurve",),
     "privacy.guarantee": (
         "Adjacency",
@@ -127,6 +130,7 @@ _HOMES = {
         "MaskedSum",
         "masked_sum",
     ),
+    "target": ("Target",),
     "wire.aggregate": (
         "Aggregator",
         "Received",
@@ -163,6 +167,7 @@ __all__ = [
     "MissingDependency",
     "MovingClip",
     "Norm",
+    "Plan",
     "PrivacyCurve",
     "ProtocolError",
     "QuietbitError",
@@ -173,6 +178,7 @@ __all__ = [
     "Skellam",
     "SumCalibration",
     "SumPlan",
+    "Target",
     "Trust",
     "Unit",
     "Uplink",

@@ -125,8 +125,8 @@ def member(family: type[Member], value: Any, name: str) -> Member:
     raise InvalidParameter.of(name, "one of " + ", ".join(str(one.value) for one in family), value)
 
 
-def check_known(word: Any, known: Iterable[str], name: str) -> None:
-    """Refuse a word that is not one of ``known``: with the nearest of them, or else with all.
+def check_known(word: Any, known: Iterable[str], name: str, prefix: str = "") -> None:
+    """Refuse a word that is not one of ``known``: with the nearest of them, beyond their ``prefix``, or else with all.
 
     >>> check_known("epsilom", ["epsilon", "delta"], "key")
     Traceback (most recent call last):
@@ -135,8 +135,9 @@ def check_known(word: Any, known: Iterable[str], name: str) -> None:
     words = list(known)
     if word in words:
         return
-    near = difflib.get_close_matches(str(word), words, 1)
-    rule = f"one that exists (did you mean {near[0]!r}?)" if near else "one of " + ", ".join(words)
+    shorter = [known.removeprefix(prefix) for known in words]
+    near = difflib.get_close_matches(str(word).removeprefix(prefix), shorter, 1)
+    rule = f"one that exists (did you mean {prefix + near[0]!r}?)" if near else "one of " + ", ".join(words)
     raise InvalidParameter.of(name, rule, word)
 
 

@@ -17,7 +17,18 @@ from attrs import field, frozen
 
 from quietbit.errors import check_int, check_real, member, require
 
-__all__ = ["MAX_RELEASES", "Adjacency", "Target", "Trust", "Unit", "check_delta"]
+__all__ = [
+    "MAX_RELEASES",
+    "Adjacency",
+    "Target",
+    "Trust",
+    "Unit",
+    "as_adjacency",
+    "as_trust",
+    "as_unit",
+    "check_delta",
+    "check_releases",
+]
 
 MAX_RELEASES = 10**9
 
@@ -63,19 +74,23 @@ def _epsilon(value: float) -> float:
     return math.inf if value == math.inf else check_real(value, "epsilon")
 
 
-def _adjacency(value: Adjacency | str) -> Adjacency:
+def as_adjacency(value: Adjacency | str) -> Adjacency:
+    """Return the member that is given, or that a word stands for."""
     return member(Adjacency, value, "adjacency")
 
 
-def _unit(value: Unit | str) -> Unit:
+def as_unit(value: Unit | str) -> Unit:
+    """Return the member that is given, or that a word stands for."""
     return member(Unit, value, "unit")
 
 
-def _trust(value: Trust | str) -> Trust:
+def as_trust(value: Trust | str) -> Trust:
+    """Return the member that is given, or that a word stands for."""
     return member(Trust, value, "trust")
 
 
-def _releases(value: int) -> int:
+def check_releases(value: int) -> int:
+    """Return ``value`` as an int from 1 on; anything else is refused."""
     return check_int(value, "releases", 1, MAX_RELEASES)
 
 
@@ -90,10 +105,10 @@ class Target:
 
     epsilon: float = field(converter=_epsilon)
     delta: float = field(converter=check_delta)
-    adjacency: Adjacency = field(converter=_adjacency)
-    unit: Unit = field(default=Unit.CLIENT, converter=_unit, kw_only=True)
-    trust: Trust = field(default=Trust.LOCAL, converter=_trust, kw_only=True)
-    releases: int = field(default=1, converter=_releases, kw_only=True)
+    adjacency: Adjacency = field(converter=as_adjacency)
+    unit: Unit = field(default=Unit.CLIENT, converter=as_unit, kw_only=True)
+    trust: Trust = field(default=Trust.LOCAL, converter=as_trust, kw_only=True)
+    releases: int = field(default=1, converter=check_releases, kw_only=True)
 
     def limited(self) -> Target:
         """Return this target; one without a limit is refused, where something must meet it."""

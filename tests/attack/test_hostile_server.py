@@ -23,7 +23,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 
 from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
-from quietbit.flower import PrivateUplink, RunSettings
+from quietbit.flower import PrivateUplink
 from quietbit.mechanism.additive import Gaussian, Sign
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
@@ -33,6 +33,7 @@ from quietbit.node.messages import Request, SumRequest
 from quietbit.node.policy import Policy
 from quietbit.node.question import STEPS, Framed, pack
 from quietbit.node.release import spent
+from quietbit.plan import plan
 from quietbit.secagg.plan import masked_size
 from quietbit.wire.uplink import Uplink
 from unit.flower.kit import CONFIG, DIMENSION, be_the_server, context, model, trained
@@ -146,8 +147,8 @@ def test_failures_that_depend_on_the_data_tell_nothing(tmp_path):
 
 KEYS = [
     "mechanism", "clip", "epsilon", "adjacency", "delta", "norm", "releases", "design-epsilon", "noise-multiplier",
-    "bits", "levels", "beta", "clamp", "decoder", "keep", "trust", "threshold", "min-honest-clients", "timeout",
-    "words", "seed", "epsilom", "policy", "ledger", "honest", "metrics", "", "Epsilon",
+    "bits", "levels", "beta", "clamp", "decoder", "keep", "local-arrays", "rng", "trust", "threshold",
+    "min-honest-clients", "timeout", "words", "seed", "epsilom", "policy", "ledger", "honest", "metrics", "", "Epsilon",
 ]  # fmt: skip
 VALUES = [
     0, 1, -1, 2, 7, 1e-9, 1e300, float("nan"), float("inf"), True, "", "seeded", "imvu", "gaussian", "zero-out",
@@ -174,7 +175,7 @@ def test_run_configs(tmp_path):
 
 
 def known_keys():
-    return {"quietbit." + name.replace("_", "-") for name in RunSettings.__slots__}
+    return {"quietbit." + key for key in plan.KEYS.values()}
 
 
 def mutated(rng, value):

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import quietbit
-from quietbit.simulate import LocalPlan, RoundPlan, Score, Training, simulate
+from quietbit import Plan
+from quietbit.simulate import LocalPlan, Score, Training, simulate
 from quietbit.wire.uplink import Uplink
 from quietbit_lab.experiment.quick import train
 
@@ -48,7 +49,7 @@ class Careless:
 
 
 def run(way, row, kind, **given):
-    plan = RoundPlan(**{"clip": 1.0, "adjacency": "replace-one", "cohort": CLIENTS, "rng": "seeded", **kind, **given})
+    plan = Plan(**{"clip": 1.0, "adjacency": "replace-one", "cohort": CLIENTS, "rng": "seeded", **kind, **given})
     return way(Careless(row), plan, Training(1.0, 1, momentum=0.0))
 
 

@@ -23,12 +23,11 @@ import pytest
 
 from engine.superlink import EngineFailure, Network, Node
 from engine.wire import PUSHES, Request, replies, total
-from quietbit.flower import RunSettings
+from quietbit import Plan
 from quietbit.node.filter import Cap
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.release import spent
-from quietbit.plan.plan import RoundPlan
 from quietbit.privacy.guarantee import Adjacency, Trust
 from quietbit.simulate.client_rng import seeded_client_rng
 from quietbit.simulate.loop import simulate
@@ -59,9 +58,9 @@ def module(path: Path) -> ModuleType:
     return found
 
 
-def settings_of(app: Path, **changed: Any) -> RunSettings:
+def settings_of(app: Path, **changed: Any) -> Plan:
     config = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]["quietbit"]
-    return RunSettings.from_run_config({f"quietbit.{key}": value for key, value in {**config, **changed}.items()})
+    return Plan.from_run_config({f"quietbit.{key}": value for key, value in {**config, **changed}.items()})
 
 
 # --- the example app, against the same plan without an engine
@@ -135,7 +134,7 @@ def test_the_example_trains_as_the_simulator_does(network, tmp_path):
     ours = settings_of(DIGITS, **private)
     problem = DigitsWithoutEngine(module(DIGITS / "flower_digits" / "task.py"), nodes)
     strength = ours.mechanism_for(650).design.spec.epsilon
-    plan = RoundPlan(
+    plan = Plan(
         "imvu", clip=ours.clip, adjacency="zero-out", cohort=nodes, design_epsilon=strength, seed=SEED, rng="seeded"
     )
     training = Training(lr=1.0, rounds=rounds, momentum=0.0, local_steps=10, local_rate=0.5, evaluate_every=1)
@@ -204,7 +203,7 @@ def releases(network: Network, partition: int) -> int:
     return FileLedger(home / "ledger", home / "counter").read().releases
 
 
-def models(settings: RunSettings, rounds: Iterable[Sequence[int]]) -> list[Any]:
+def models(settings: Plan, rounds: Iterable[Sequence[int]]) -> list[Any]:
     """The model after every round, when exactly these partitions' releases are in the mean."""
     lesson, uplink = module(FAULTY / "faulty" / "lesson.py"), Uplink(settings.mechanism_for(DIMENSION))
     words, model, found = seeded_client_rng(SEED), np.zeros(DIMENSION, np.float32), []
@@ -219,7 +218,7 @@ def models(settings: RunSettings, rounds: Iterable[Sequence[int]]) -> list[Any]:
     return found
 
 
-def assert_models(folder: Path, settings: RunSettings, rounds: Sequence[Sequence[int]]) -> None:
+def assert_models(folder: Path, settings: Plan, rounds: Sequence[Sequence[int]]) -> None:
     for number, model in enumerate(models(settings, rounds), 1):
         np.testing.assert_array_equal(np.load(folder / f"round-{number}.npy"), model)
 

@@ -6,7 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from quietbit.flower import RunSettings
+from quietbit import Plan
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "flower-digits"
 README = (EXAMPLE / "README.md").read_text(encoding="utf-8")
@@ -31,7 +31,7 @@ def test_the_settings_are_those_of_the_app():
     config = app["tool"]["flwr"]["app"]["config"]["quietbit"]
     shown = tomllib.loads(blocks("toml")[0])["tool"]["flwr"]["app"]["config"]["quietbit"]
     assert shown.items() <= config.items()
-    RunSettings.from_run_config({f"quietbit.{key}": value for key, value in config.items()})
+    Plan.from_run_config({f"quietbit.{key}": value for key, value in config.items()})
     assert "quietbit.epsilon=150.0 quietbit.releases=3" in README
 
 

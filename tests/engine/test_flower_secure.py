@@ -13,8 +13,7 @@ pytest.importorskip("sklearn", reason="needs the lab extra: pip install 'quietbi
 pytest.importorskip("cryptography", reason="needs the all extra: pip install 'quietbit[all]'")
 
 from engine.simulation import simulate_app
-from quietbit import Adjacency
-from quietbit.flower import RunSettings
+from quietbit import Adjacency, Plan
 from quietbit.node.filter import Cap, Price
 from quietbit.node.ledger import StateLedger
 from quietbit.node.release import spent
@@ -29,10 +28,10 @@ APP = Path(__file__).parent / "secure_app"
 sys.path.insert(0, str(APP))
 from secure_digits.task import CLIP, DIMENSION, LOST, UNHEARD, problem, update  # noqa: E402
 
-SETTINGS = RunSettings(
+SETTINGS = Plan(
     mechanism="imvu", clip=CLIP, epsilon=30.0, adjacency="zero-out", releases=4,
     trust="secure-aggregation", server="active", threshold=7, min_honest_clients=6, timeout=120.0,
-    neighbours=8, share_threshold=5,
+    neighbours=8, share_threshold=5, mode="adaptive",
 )  # fmt: skip
 MECHANISM = SETTINGS.mechanism_for(DIMENSION)
 ROUNDS, FAILED, NODES = 4, 3, range(10)

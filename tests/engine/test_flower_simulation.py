@@ -11,10 +11,9 @@ pytest.importorskip("ray", reason="needs the flower extra: pip install 'quietbit
 pytest.importorskip("sklearn", reason="needs the lab extra: pip install 'quietbit[lab]'")
 
 from engine.simulation import simulate_app
-from quietbit.flower import RunSettings
+from quietbit import Plan
 from quietbit.node.ledger import StateLedger
 from quietbit.node.release import spent
-from quietbit.plan.plan import RoundPlan
 from quietbit.simulate.loop import simulate
 from quietbit.simulate.training import Training
 from quietbit_lab.task.registry import TaskSpec, build_task
@@ -22,7 +21,7 @@ from quietbit_lab.task.registry import TaskSpec, build_task
 pytestmark = pytest.mark.slow
 APP = Path(__file__).parent / "simulation_app"
 NODES, ROUNDS, DIMENSION = 10, 6, 650
-SETTINGS = RunSettings("imvu", clip=0.3, epsilon=60.0, adjacency="zero-out", releases=ROUNDS)
+SETTINGS = Plan("imvu", clip=0.3, epsilon=60.0, adjacency="zero-out", releases=ROUNDS, mode="adaptive")
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +49,7 @@ def reference():
         DIMENSION
     )  # nodes stop by an account of their own: the run is calibrated to that
     strength = mechanism.design.spec.epsilon
-    plan = RoundPlan("imvu", clip=0.3, adjacency="zero-out", cohort=NODES, design_epsilon=strength, rng="seeded")
+    plan = Plan("imvu", clip=0.3, adjacency="zero-out", cohort=NODES, design_epsilon=strength, rng="seeded")
     training = Training(lr=1.0, momentum=0.0, rounds=ROUNDS)
     return simulate(build_task(TaskSpec("digits", samples=143)), plan, training)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quietbit.node.settings import RunSettings
+from quietbit import Plan
 from quietbit.simulate.client_rng import seeded_client_rng
 from quietbit.wire.uplink import Uplink
 
@@ -40,7 +40,7 @@ def test_two_sites_train_two_rounds_and_the_model_is_the_mean_of_what_they_sent(
     monkeypatch.syspath_prepend(str(EXAMPLE))
     import digits
 
-    settings = RunSettings.from_run_config(report["settings"])
+    settings = Plan.from_run_config(report["settings"])
     uplink, rng = Uplink(settings.mechanism_for(650)), seeded_client_rng(SEED)
     model = digits.start()
     for number in range(ROUNDS):

@@ -2,7 +2,7 @@
 
 Idea     two lines change in a Flower app. The mod (`PrivateUplink`) turns the difference a client has learnt into
          one packed release and lets nothing else out; the wrapper (`PrivateStrategy`) turns releases into a mean
-         and hands it to any strategy. Both read their settings from the run config (`settings.py` has the table).
+         and hands it to any strategy. Both read the run's plan from the run config (`quietbit.plan.plan`).
 
 Names are imported when they are first used: this package imports without Flower, and says what is missing.
 """
@@ -20,14 +20,12 @@ if TYPE_CHECKING:
     from quietbit.flower.strategy import PrivateStrategy
     from quietbit.node.policy import SeededRngWarning, Simulation, simulated_directory
     from quietbit.node.report import Report
-    from quietbit.node.settings import RunSettings
 
 __all__ = [
     "GaussianAccountant",
     "PrivateStrategy",
     "PrivateUplink",
     "Report",
-    "RunSettings",
     "SeededRngWarning",
     "Simulation",
     "simulated_directory",
@@ -37,7 +35,6 @@ _HOMES = {
     "flower.accountant": ("GaussianAccountant",),
     "flower.client": ("PrivateUplink",),
     "node.report": ("Report",),
-    "node.settings": ("RunSettings",),
     "flower.strategy": ("PrivateStrategy",),
     "node.policy": ("SeededRngWarning", "Simulation", "simulated_directory"),
 }

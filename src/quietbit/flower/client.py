@@ -35,7 +35,7 @@ from quietbit.node.messages import RECORD, SUM, question_of, split_pieces
 from quietbit.node.policy import Simulation
 from quietbit.node.question import VECTOR, Question
 from quietbit.node.release import Gate, Noted, Ticket, Unusable, public
-from quietbit.node.settings import RunSettings
+from quietbit.plan.plan import Plan
 
 __all__ = ["PrivateUplink"]
 
@@ -85,7 +85,7 @@ class PrivateUplink:
     def _train(self, message: Message, context: Context, call_next: CallNext) -> Message:
         keeper: Gate | None = None
         try:
-            settings = RunSettings.from_run_config(context.run_config)
+            settings = Plan.from_run_config(context.run_config)
             keeper = self._keeper(context)
             partition: Any = context.node_config.get("partition-id")
             question = question_of(message.content, settings, context.run_id, context.node_id, partition)
@@ -110,7 +110,7 @@ class PrivateUplink:
         return _leave(message, said, moment)
 
 
-def _model(message: Message, settings: RunSettings, question: Question) -> tuple[Layout, list[Any]]:
+def _model(message: Message, settings: Plan, question: Question) -> tuple[Layout, list[Any]]:
     """The layout and the values of the model that came; refused before anything is noted."""
     records = message.content.array_records
     require(len(records) == 1, "number of ArrayRecords in the message", len(records), "1")

@@ -45,7 +45,7 @@ from quietbit.node.question import (
     write_places,
 )
 from quietbit.node.report import Account, RoundReport
-from quietbit.node.settings import RunSettings
+from quietbit.plan.plan import Plan
 from quietbit.secagg.client import Advertisement
 from quietbit.secagg.identity import PUBLIC_SIZE, SIGNATURE_SIZE, Directory
 from quietbit.secagg.plan import DEALT_SIZE, SumPlan
@@ -65,7 +65,7 @@ class SecureRound:
     layout: Layout
     mechanism: Mechanism
     account: Account
-    settings: RunSettings
+    settings: Plan
     grid: Grid
     directory: Directory | None = None
     places: dict[int, int] = field(default_factory=dict)  # of nodes in the directory, as far as they have said

@@ -54,7 +54,7 @@ from quietbit.node.messages import RECORD, Request
 from quietbit.node.outlook import outlook
 from quietbit.node.question import sum_rows
 from quietbit.node.report import Account, NodeReport, Report, RoundReport
-from quietbit.node.settings import RunSettings
+from quietbit.plan.plan import Plan
 from quietbit.secagg.identity import Directory
 
 __all__ = ["PrivateStrategy"]
@@ -79,7 +79,7 @@ UNSAID = ("Weighted by", "Received %s results and %s failures")  # what is not s
 class PrivateStrategy(Strategy):
     """``PrivateStrategy(FedAvg(...), context.run_config)``: use it as the strategy it wraps.
 
-    The settings come from the run config (`quietbit.node.settings` has the keys). ``directory`` says who the members of
+    The settings come from the run config (`quietbit.plan.plan` has the keys). ``directory`` says who the members of
     masked sums are, where the server may lie. `report` says what happened.
     """
 
@@ -89,17 +89,17 @@ class PrivateStrategy(Strategy):
         kinds = {kind.__name__ for kind in type(inner).__mro__}
         found = sorted(kinds & set(SINGLE))
         require(not found, "inner strategy", type(inner).__name__, "one that works on the mean of clients alone")
-        self.inner, self.settings = inner, RunSettings.from_run_config(run_config)
+        self.inner, self.settings = inner, Plan.from_run_config(run_config)
         fine = isinstance(directory, Directory) if self.settings.active else directory is None
         rule = "a Directory where quietbit.server is active, and left out elsewhere"
         require(fine, "directory", type(directory).__name__, rule)
         self._directory, self._places = directory, dict[int, int]()
         self._account = Account(self.settings.cap)
-        self._crowds = Crowds(self.settings.order == "secret")
+        self._crowds = Crowds(self.settings.secret_order)
         self._open: OpenRound | SecureRound | None = None
         self._rounds: list[RoundReport] = []
         self._mechanism: Mechanism | None = None
-        self._moving = self.settings.plan(self.settings.epsilon).moving_clip()
+        self._moving = self.settings.moving_clip()
         self._price = Price.nothing()
         self._run = 0
         self._planned = 0

@@ -27,7 +27,7 @@ from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.base import check_adjacency
+from quietbit.mechanism.base import Mechanism, check_adjacency
 from quietbit.mechanism.interpolated import UNBIASED, Decoder, InterpolatedMVU
 from quietbit.mechanism.projected import Projected, fewest_kept
 from quietbit.mechanism.scaling import MAX_BETA
@@ -90,6 +90,7 @@ def calibrate_sum(
     population: int | None = None,
     keep: int | str | None = None,
     mean_norm: float | None = None,
+    account: Callable[[Mechanism], Guarantee] | None = None,
 ) -> SumCalibration:
     """The most accurate mechanism whose ``releases`` secure sums stay within (epsilon, delta).
 
@@ -107,6 +108,7 @@ def calibrate_sum(
         keep: how many rotated coordinates all clients keep, a power of two, or ``auto``: the least number whose
             projection costs at most 1 % of the error; all by default.
         mean_norm: assumed or measured norm of the mean update, for the projection's error; the radius by default.
+        account: the guarantee of all releases together, where it is not that of ``releases`` sums fixed beforehand.
         population: only where nobody learns who took part: how many clients the cohort is drawn from, anew each time.
 
     Targets below the search are refused, and so are clients not counted on in a secret cohort: who colludes knows
@@ -131,7 +133,7 @@ def calibrate_sum(
         if keep == "auto":
             dense = calibrate_sum(
                 ball=ball, epsilon=epsilon, delta=delta, adjacency=adjacency, clients=clients, releases=releases,
-                min_honest_clients=min_honest_clients, bits=bits, population=population,
+                min_honest_clients=min_honest_clients, bits=bits, population=population, account=account,
             )  # fmt: skip
             keep = fewest_kept(dense.squared_error / norm**2, ball.dimension)
         ball = Ball(ball.norm, ball.radius, check_int(keep, "keep", 1, padded_size(ball.dimension)))
@@ -155,10 +157,12 @@ def calibrate_sum(
     def build(beta: float) -> InterpolatedMVU:
         return InterpolatedMVU(design, ball, beta, True, decoder)
 
-    def account(beta: float) -> float:
+    def spent(beta: float) -> float:
+        if account is not None:
+            return account(build(beta)).epsilon_upper
         return _curve(build(beta), sure, which, count, crowd).repeat(times).epsilon_upper(delta)
 
-    beta, reached = _search(account, guess(each), target)
+    beta, reached = _search(spent, guess(each), target)
     found = build(beta)
     lost = 0.0 if keep is None else norm**2 / ball.dimension * (1 - ball.dimension / padded_size(whole.dimension))
     return SumCalibration(

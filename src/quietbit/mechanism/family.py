@@ -152,7 +152,7 @@ def largest_private(
 
     value = account(low)
     if math.isinf(value):
-        raise InvalidParameter(f"delta must be above 0 here: {name} has no account at delta 0 for this ball.")
+        raise InvalidParameter.of("delta", f"above 0 here: {name} has no account at delta 0 for this ball")
     require(value <= target, "epsilon", target, f"at least {value:.4g}, the least that {name} reaches here ({remedy})")
     private = low
     revealing, above = _first_above(safe, low, high, target)

@@ -2,7 +2,7 @@
 
 Idea     a model is a dict of arrays; those that are learnt, in the order in which the server sent them, are one
          vector. The update is ``received - trained``, as a gradient points: the server *subtracts* its mean. It is
-         taken in double precision, whatever the arrays' type. Arrays that are kept (`quietbit.keep`) are never
+         taken in double precision, whatever the arrays' type. Arrays that are kept (`quietbit.local-arrays`) are never
          read on the client, and the server's stay as they are.
 
 Refused, all by name: arrays that are no parameters and are not kept (running statistics, counters, masks); a reply with
@@ -19,7 +19,7 @@ import numpy as np
 
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, check_parameters, require
-from quietbit.node.settings import RunSettings
+from quietbit.plan.plan import Plan
 
 __all__ = ["Layout", "NotFinite"]
 
@@ -27,7 +27,8 @@ FLOATS = ("float16", "float32", "float64")
 STYPE = "numpy.ndarray"
 REMEDY = (
     "where the model is made, for server and nodes, turn its BatchNorm into GroupNorm (quietbit.group_norm), or list "
-    'arrays that nobody is to send in quietbit.keep, as "*.running_*, *.num_batches_tracked": the server\'s then stay'
+    'arrays that nobody is to send in quietbit.local-arrays, as "*.running_*, *.num_batches_tracked": the '
+    "server's then stay"
 )
 
 
@@ -44,9 +45,9 @@ class Layout:
     kept: tuple[str, ...]
 
     @classmethod
-    def of(cls, arrays: Mapping[str, Any], settings: RunSettings) -> Layout:
+    def of(cls, arrays: Mapping[str, Any], settings: Plan) -> Layout:
         """The layout of an ArrayRecord; only descriptions are looked at."""
-        kept = tuple(name for name in arrays if settings.keeps(name))
+        kept = tuple(name for name in arrays if settings.stays_local(name))
         rest = {name: array for name, array in arrays.items() if name not in kept}
         check_parameters(((name, array.dtype) for name, array in rest.items()), REMEDY)
         for name, array in rest.items():

@@ -19,7 +19,7 @@ from quietbit.errors import InvalidParameter, InvalidPayload, check_int, refuse_
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.pricing import description_of
 from quietbit.node.question import MOST_ROUNDS, Question, SumPart
-from quietbit.node.settings import RunSettings
+from quietbit.plan.plan import Plan
 
 __all__ = [
     "RECORD",
@@ -77,9 +77,7 @@ class SumRequest:
         return {"version": VERSION, **asdict(self)}
 
 
-def question_of(
-    records: Mapping[str, Any], settings: RunSettings, run: int, node: int, client: int | None = None
-) -> Question:
+def question_of(records: Mapping[str, Any], settings: Plan, run: int, node: int, client: int | None = None) -> Question:
     """The question that a message asks, of a run with these settings; a message without one is refused."""
     asked = _fields(
         records.get(RECORD),
@@ -101,7 +99,8 @@ def question_of(
         part = SumPart(step["step"], step["clients"], step["number"], *words, step["table"])
     return Question(
         run=run, round=asked["round"], node=node, dimension=asked["dimension"], mechanism=asked["mechanism"],
-        epsilon=settings.epsilon, delta=settings.delta, adjacency=settings.adjacency, client=client, sum=part,
+        epsilon=settings.target.epsilon, delta=settings.delta, adjacency=settings.adjacency.value, client=client,
+        sum=part,
     )  # fmt: skip
 
 

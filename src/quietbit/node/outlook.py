@@ -13,7 +13,7 @@ from logging import INFO, WARNING
 
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.expectation import Verdict, expectation
-from quietbit.node.settings import RunSettings
+from quietbit.plan.plan import Plan
 from quietbit.privacy.guarantee import Trust
 
 __all__ = ["outlook"]
@@ -21,9 +21,7 @@ __all__ = ["outlook"]
 FAR_BELOW = 0.5  # of the releases: noise for more than twice as many as there will be
 
 
-def outlook(
-    settings: RunSettings, mechanism: Mechanism, *, asked: int, nodes: int, rounds: int
-) -> list[tuple[int, str]]:
+def outlook(settings: Plan, mechanism: Mechanism, *, asked: int, nodes: int, rounds: int) -> list[tuple[int, str]]:
     """Sentences with their levels of logging, for a run that asks ``asked`` of ``nodes`` nodes in each round."""
     if asked < 1 or rounds < 1:
         return []

@@ -22,7 +22,7 @@ from typing import Any, final
 
 from quietbit._files import write_json
 from quietbit.node.filter import Cap, Price
-from quietbit.node.settings import RunSettings
+from quietbit.plan.plan import Plan
 from quietbit.privacy.guarantee import Guarantee, Unit
 from quietbit.privacy.observers import GuaranteePair
 
@@ -128,7 +128,7 @@ class Report:
     It names nodes, and rounds in which one did not answer: where their order is secret, it is for the server alone.
     """
 
-    settings: RunSettings
+    settings: Plan
     run: int
     identity: str
     dimension: int

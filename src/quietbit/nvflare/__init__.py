@@ -17,16 +17,14 @@ from quietbit.errors import require_module
 
 if TYPE_CHECKING:
     from quietbit.node.report import Report
-    from quietbit.node.settings import RunSettings
     from quietbit.nvflare.client import PrivateUplink
     from quietbit.nvflare.recipe import add_privacy
     from quietbit.nvflare.server import PrivateReceiver
 
-__all__ = ["PrivateReceiver", "PrivateUplink", "Report", "RunSettings", "add_privacy"]
+__all__ = ["PrivateReceiver", "PrivateUplink", "Report", "add_privacy"]
 
 _HOMES = {
     "node.report": ("Report",),
-    "node.settings": ("RunSettings",),
     "nvflare.client": ("PrivateUplink",),
     "nvflare.recipe": ("add_privacy",),
     "nvflare.server": ("PrivateReceiver",),

@@ -48,9 +48,9 @@ from quietbit.node.ledger import AnsweredBefore
 from quietbit.node.messages import RECORD, question_of
 from quietbit.node.policy import PolicyError, Simulation
 from quietbit.node.release import Gate, Noted, Ticket, Unusable, public
-from quietbit.node.settings import RunSettings
 from quietbit.nvflare.arrays import named
 from quietbit.nvflare.gate import shut
+from quietbit.plan.plan import Plan
 from quietbit.privacy.guarantee import Trust
 
 __all__ = ["PrivateUplink", "local_settings", "number_of"]
@@ -72,13 +72,13 @@ def number_of(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode("utf-8")).digest()[:8], "little")
 
 
-def local_settings(values: Mapping[str, Any]) -> RunSettings:
+def local_settings(values: Mapping[str, Any]) -> Plan:
     """The settings of a job; refused where they count on anybody but the client itself."""
-    settings = RunSettings.from_run_config(values)
+    settings = Plan.from_run_config(values)
     rule = f"{Trust.LOCAL.value}: over NVFlare the server sees every release"
-    require(settings.trust == Trust.LOCAL.value, "quietbit.trust", settings.trust, rule)
-    rule = "open: the controller chooses the clients over NVFlare"
-    require(settings.order == "open", "quietbit.order", settings.order, rule)
+    require(settings.trust is Trust.LOCAL, "quietbit.trust", settings.trust.value, rule)
+    rule = "left out: the controller chooses the clients over NVFlare"
+    require(not settings.secret_order, "quietbit.participation", settings.participation, rule)
     return settings
 
 
@@ -231,7 +231,7 @@ class PrivateUplink(Filter):  # type: ignore[misc]
             turn.reason, turn.noted = str(said), isinstance(said, AnsweredBefore | Noted)
         return turn
 
-    def _question(self, asked: Any, fl_ctx: FLContext) -> tuple[RunSettings, Any]:
+    def _question(self, asked: Any, fl_ctx: FLContext) -> tuple[Plan, Any]:
         if not isinstance(asked, Mapping) or set(asked) != ASKED or not isinstance(asked["settings"], Mapping):
             raise InvalidParameter(
                 "The server's task must carry quietbit's question, and does not: is PrivateReceiver among its filters?"

@@ -44,10 +44,10 @@ from quietbit.node.layout import Layout
 from quietbit.node.messages import RECORD, Request, one_line
 from quietbit.node.question import Framed
 from quietbit.node.report import Account, NodeReport, Report, RoundReport
-from quietbit.node.settings import RunSettings
 from quietbit.nvflare.arrays import differences, is_tensor, named
 from quietbit.nvflare.client import local_settings, number_of
 from quietbit.plan.clip import MovingClip
+from quietbit.plan.plan import Plan
 from quietbit.wire.uplink import Uplink
 
 __all__ = ["NO_WEIGHT", "PrivateReceiver"]
@@ -99,7 +99,7 @@ class _Round:
 class _Run:
     """All questions and answers of a job."""
 
-    settings: RunSettings
+    settings: Plan
     job: str
     mechanism: Any
     account: Account
@@ -156,7 +156,7 @@ class _Run:
 class PrivateReceiver(Filter):  # type: ignore[misc]
     """A filter for the data and the results of the server's training task: `add_privacy` registers it.
 
-    ``settings`` are the keys of a run config (`quietbit.node.settings` has the table). The report is written into the
+    ``settings`` are the keys of a run config (`quietbit.plan.plan` has the table). The report is written into the
     job's folder when the job ends, under the name ``report``, and logged.
     """
 
@@ -223,7 +223,7 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         if run is None:
             mechanism = self._settings.mechanism_for(dimension)
             job = str(fl_ctx.get_job_id())
-            moving = self._settings.plan(self._settings.epsilon).moving_clip()
+            moving = self._settings.moving_clip()
             run = _RUNS[engine] = _Run(self._settings, job, mechanism, Account(self._settings.cap), moving)
         known = run.mechanism.domain.dimension
         require(dimension == known, "number of parameters", dimension, f"{known}, as in earlier rounds")

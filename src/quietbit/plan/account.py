@@ -29,7 +29,7 @@ Price: TypeAlias = Callable[[int | None], Release]  # one release of a client; o
 @final
 @dataclass(slots=True, eq=False)
 class Account:
-    """Releases of every client so far; ``sizes`` are the samples of each. `RoundPlan.account` opens one.
+    """Releases of every client so far; ``sizes`` are the samples of each. `Plan.account` opens one.
 
     Where clients are protected, all are of one kind; where samples are (``by_size``), a client's size is its
     kind, and the smallest clients are the most exposed. Adjacency, unit and trust are those of the price.

@@ -1,12 +1,41 @@
-"""The plan of a private run: one frozen value that the simulator, an engine and the ledger each read their part of.
+"""The plan of a private run: one frozen value that simulator, engines, nodes and reports each read their part of.
 
 Idea     whoever starts a run says what may leave a client, what it may cost, who takes part and who may look. From
-         these choices alone follow the mechanism (built as told, or calibrated to the budget), the price of one
-         release under the plan's trust, and the account of every client, so the three cannot disagree. A choice that
-         plays no part is refused: no record claims a number that was not used.
+         these choices alone follow the mechanism (built as told, or calibrated on the account that will be enforced)
+         and the price of one release, so that they cannot disagree. A choice that plays no part is refused: no record
+         claims a number that was not used. A plan is made in Python, or read from a table: TOML, or the config of
+         Flower or NVFlare, whose keys are these with - for _ and ``quietbit.`` before them.
 Symbols  the budget is ``epsilon`` at ``delta``, for all releases of one client together; a design's own epsilon is
          ``design_epsilon``.
 Source   Guo et al. (ICML 2023), appendix "Choice of Hyperparameters", for the choices.
+
+| key | meaning | default |
+|---|---|---|
+| `mechanism` | `imvu`, `vmvu`, `mvu`, `gaussian`, `laplace`, `sign`, `skellam`, `auto`, or `none` (public) | required |
+| `clip` | radius of the ball that updates are clipped to | required |
+| `adjacency` | `zero-out` or `replace-one` | required |
+| `epsilon` | what all releases of one client together may cost | required in an engine |
+| `delta` | the delta of that epsilon | 1e-5 |
+| `unit` | `client`, or in a simulation `sample` | `client` |
+| `trust` | `local`, `secure-aggregation` (imvu: the server sees sums), in a simulation `central` (gaussian) | `local` |
+| `releases` | how often a client takes part: the mechanism is calibrated to it | required if calibrated |
+| `norm` | `l2` or `l1` | `l2` |
+| `design-epsilon` | the design's epsilon (imvu, vmvu, mvu), instead of calibrating | calibrated |
+| `noise-multiplier` | noise in units of the sensitivity (the others), instead of calibrating | calibrated |
+| `bits`, `levels`, `beta`, `clamp`, `decoder` | choices of the mechanism, as in `calibrate` | the mechanism's own |
+| `keep` | how many rotated coordinates are sent, a power of two or `auto` | all, 1,024 or more for vmvu |
+| `clip-quantile` | the share of updates that the clip shall leave alone: it moves every round | the clip stays |
+| `clip-rate` | by which steps the clip moves | 0.2 |
+| `clip-bit-epsilon` | what the bit beside a release costs where the clip moves | all bits: a tenth of the budget |
+| `min-honest-clients` | for sums: how many clients answer and do not collude with the server | all, or threshold |
+| `participation` | `secret-order`: once per epoch, in secret; in a simulation `each-once`, `sampled` | `each-once` |
+| `cohort` | simulation: clients in a round | 1 |
+| `rng`, `seed` | simulation: `secure` or `seeded`; what fixes who takes part, and seeded randomness | `secure`, 0 |
+| `local-arrays` | engine: arrays that are never sent, names with commas between them, `*` allowed | none |
+| `server` | engine: `active` (sums are secret from a server that lies) or `honest-but-curious` | for sums |
+| `threshold` | engine: t, the clients that must stay in a sum of fewer than 3 t / 2 (active) or 2 t | for sums |
+| `neighbours`, `share-threshold` | engine: with how many a client deals, and who recovers its secrets | all |
+| `timeout` | engine: seconds that keys, shares and unmasking wait for nodes, each | 600 |
 
 Calibration. The releases of the most frequent client are known beforehand, because participation is; the budget is
 met for that client. At sample level a noise multiplier given by hand is in units of the largest sensitivity, clip /
@@ -16,14 +45,21 @@ the account of the sum; under central trust the mechanism's noise is that of the
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
-from typing import Any, cast, final
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from enum import Enum
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any, Literal, cast, final
 
+import attrs
 import numpy as np
+from attrs import converters, field, frozen
 from numpy.typing import NDArray
 
 from quietbit.design.binomial import MOST_BINOMIAL_BITS, binomial_design
-from quietbit.errors import InvalidParameter, check_int, check_real, member, require
+from quietbit.errors import InvalidParameter, check_int, check_known, check_real, member, require
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism, summable
 from quietbit.mechanism.calibrate import AUTO, calibrate
@@ -37,59 +73,99 @@ from quietbit.plan.account import Account
 from quietbit.plan.clip import RATE, ClipRule, MovingClip, usual_bit_epsilon
 from quietbit.plan.participation import KINDS, Participation, participation
 from quietbit.privacy.aggregate import MOST_CLIENTS
-from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit, check_delta
+from quietbit.privacy.guarantee import Guarantee
 from quietbit.privacy.release import Release
-from quietbit.target import MAX_RELEASES
+from quietbit.secagg.plan import ServerModel
+from quietbit.target import (
+    Adjacency,
+    Target,
+    Trust,
+    Unit,
+    as_adjacency,
+    as_trust,
+    as_unit,
+    check_delta,
+    check_releases,
+)
 
-__all__ = ["PUBLIC", "RoundPlan"]
+__all__ = ["KEYS", "OF_ENGINE", "PREFIX", "PUBLIC", "Mode", "Plan"]
 
+Mode = Literal["planned", "adaptive"]
+Priced = Callable[[Mechanism], Guarantee]
+
+PREFIX = "quietbit."  # of the keys in an engine's config
 PUBLIC = "none"  # in place of a mechanism: clipped updates as they are, without privacy
 CENTRAL = "gaussian"  # whose noise a trusted server adds once, to the sum
 SOLVED_FOR_SUMS = "imvu"  # what `calibrate_sum` solves for
+SECRET = "secret-order"  # noqa: S105 - a kind of participation
 RNGS = ("secure", "seeded")
+TIMEOUT = 600.0
+STRENGTHS = ("design_epsilon", "noise_multiplier")
 # Choices of a mechanism, with what the paper takes: harmless where a mechanism makes no use of it.
 USUAL = {"bits": None, "levels": None, "beta": 1.0, "clamp": False, "decoder": "alphabet"}
+# What only a simulation reads, and what only an engine does.
+OF_SIMULATION = ("unit", "cohort", "rng", "seed")
+OF_SUMS = ("server", "threshold", "neighbours", "share_threshold", "timeout")
+OF_ENGINE = ("local_arrays", *OF_SUMS)
+# What the layers below call the value of a key.
+BELOW = {
+    "radius": "clip", "norm of the ball": "norm", "output_bits": "bits", "input_levels": "levels",
+    "bit_epsilon": "clip_bit_epsilon",
+}  # fmt: skip
+
+
+def _norm(value: Norm | str) -> Norm:
+    return member(Norm, value, "norm")
+
+
+def _cohort(value: int) -> int:
+    return check_int(value, "cohort", 1)
+
+
+def _seed(value: int) -> int:
+    return check_int(value, "seed", 0)
+
+
+def _epsilon(value: float) -> float:
+    return check_real(value, "epsilon")
+
+
+def _names(value: str | list[str] | tuple[str, ...]) -> str:
+    names = ", ".join(value) if isinstance(value, list | tuple) else value
+    require(isinstance(names, str), "local_arrays", value, "text: names with commas between them")
+    return names
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class RoundPlan:
-    """Mechanism, budget, participation and trust of a run.
+@frozen
+class Plan:
+    """Mechanism, budget, participation and trust of a run, as the table above has them.
 
     ``mechanism`` is the word of a family, ``auto`` for the one that serves the budget best under the plan's trust
-    (`mechanism_for` names it), or ``none`` for a run without privacy. Its strength is ``design_epsilon``
-    or ``noise_multiplier``, as the family calls it. Left out, it is calibrated so that all releases of the most
-    frequent client together meet the budget ``epsilon`` at ``delta``; given, a budget stops a run before it would be
-    exceeded. ``bits``, ``levels``, ``beta``, ``clamp`` and ``decoder`` are left to the family unless said.
-    ``releases`` is how often a client may take part, where no schedule says so (`simulate` has one).
+    (`mechanism_for` names it), or ``none`` for a run without privacy. Its strength is ``design_epsilon`` or
+    ``noise_multiplier``, as the family calls it. Left out, it is calibrated so that all releases of the most frequent
+    client together meet the budget; given, a budget stops a run before it would be exceeded.
 
-    ``keep`` is how many rotated coordinates a client keeps, a power of two, or ``auto``; all unless said.
+    ``mode`` says which account is enforced, and so calibrated on: ``planned``, where all releases are of one mechanism
+    fixed beforehand, as in a simulation; or ``adaptive``, as nodes keep it, who do not believe a server that the next
+    mechanism will be the same. A plan that is read from an engine's config is adaptive.
 
-    With a ``clip_quantile`` the clip moves: it begins at ``clip`` and follows the updates, by steps of ``clip_rate``
-    (0.2 unless said), towards the one that leaves this share of them alone. Every release then carries one bit more,
-    of ``clip_bit_epsilon``; unless said, all bits of a client alone would cost a tenth of the budget.
-
-    ``seed`` fixes who takes part when, unless ``participation`` is a ``secret-order``; with ``rng`` seeded it fixes
-    the randomisation too, which then protects nobody.
-
-    ``trust`` says who may look. ``local``: the server sees every payload. ``secure-aggregation`` (imvu): it sees sums
-    of codes over a cohort, of which ``min_honest_clients``, the whole cohort unless said, answer in every round and do
-    not collude; a budget is then met by solving for beta, with inputs clamped. ``central`` (gaussian): the server is
-    trusted with clipped updates and adds the noise once, to their sum.
+    >>> plan = Plan("gaussian", clip=1.0, adjacency="zero-out", epsilon=2.0, releases=7)
+    >>> plan.target.delta, round(plan.mechanism_for(dimension=30).noise_multiplier, 2)
+    (1e-05, 5.28)
     """
 
     mechanism: str
-    _: KW_ONLY
-    clip: float
-    adjacency: Adjacency
-    norm: Norm = Norm.L2
-    epsilon: float | None = None
-    delta: float = 1e-5
-    unit: Unit = Unit.CLIENT
-    trust: Trust = Trust.LOCAL
-    releases: int | None = None
-    cohort: int = 1
-    participation: str = "each-once"
+    clip: float = field()
+    adjacency: Adjacency = field(converter=as_adjacency)
+    norm: Norm = field(default=Norm.L2, converter=_norm)
+    epsilon: float | None = field(default=None, converter=converters.optional(_epsilon))
+    delta: float = field(default=1e-5, converter=check_delta)
+    unit: Unit = field(default=Unit.CLIENT, converter=as_unit)
+    trust: Trust = field(default=Trust.LOCAL, converter=as_trust)
+    releases: int | None = field(default=None, converter=converters.optional(check_releases))
+    cohort: int = field(default=1, converter=_cohort)
+    participation: str = field(default="each-once")
     min_honest_clients: int | None = None
     design_epsilon: float | None = None
     noise_multiplier: float | None = None
@@ -99,39 +175,64 @@ class RoundPlan:
     clamp: bool | None = None
     decoder: str | None = None
     rng: str = "secure"
-    seed: int = 0
+    seed: int = field(default=0, converter=_seed)
     keep: int | str | None = None
     clip_quantile: float | None = None
     clip_rate: float | None = None
     clip_bit_epsilon: float | None = None
+    local_arrays: str = field(default="", converter=_names)
+    server: str | None = None
+    threshold: int | None = None
+    neighbours: int | None = None
+    share_threshold: int | None = None
+    timeout: float | None = None
+    mode: Mode = "planned"
 
-    def __post_init__(self) -> None:
+    def __attrs_post_init__(self) -> None:
         """Refuse words that are none of ours, numbers without a meaning, and choices that play no part."""
-        put = object.__setattr__
-        put(self, "norm", member(Norm, self.norm, "norm"))
-        put(self, "adjacency", member(Adjacency, self.adjacency, "adjacency"))
-        put(self, "unit", member(Unit, self.unit, "unit"))
-        put(self, "trust", member(Trust, self.trust, "trust"))
+        check_real(self.clip, "clip")
+        require(self.mode in ("planned", "adaptive"), "mode", self.mode, "planned or adaptive")
         require(self.rng in RNGS, "rng", self.rng, "one of " + ", ".join(RNGS))
         require(self.participation in KINDS, "participation", self.participation, "one of " + ", ".join(KINDS))
-        put(self, "cohort", check_int(self.cohort, "cohort", 1))
-        put(self, "seed", check_int(self.seed, "seed", 0))
-        put(self, "delta", check_delta(self.delta))
-        check_real(self.clip, "clip")
-        if self.epsilon is not None:
-            put(self, "epsilon", check_real(self.epsilon, "epsilon"))
-        if self.releases is not None:
-            put(self, "releases", check_int(self.releases, "releases", 1, MAX_RELEASES))
+        self._check_parts()
         self._check_mechanism()
         self._check_trust()
+        self._check_sums()
         self._check_clip()
+
+    def _put(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def _unused(self, names: tuple[str, ...], rule: str) -> None:
+        """Refuse these fields unless they are left as they are by default."""
+        for one in attrs.fields(Plan):
+            if one.name in names:
+                value = getattr(self, one.name)
+                require(value == one.default, one.name, getattr(value, "value", value), f"left out {rule}")
+
+    def _check_parts(self) -> None:
+        """What the other kind of run reads is left out; an engine's run has a budget, and releases to meet it."""
+        if self.mode == "planned":
+            self._unused(OF_ENGINE, "of a simulation, which has no nodes")
+            return
+        self._unused(OF_SIMULATION, "of an engine's run: its strategy chooses clients, and nodes their randomness")
+        require(self.private, "mechanism", self.mechanism, "a private mechanism")
+        require(self.participation != "sampled", "participation", self.participation, "left out, or a secret-order")
+        rule = "local or secure-aggregation"
+        require(self.trust in (Trust.LOCAL, Trust.SECURE_AGGREGATION), "trust", self.trust.value, rule)
+        if self.epsilon is None:
+            raise InvalidParameter.of("epsilon", "given: what all releases of one client together may cost")
+        if self.calibrated and self.releases is None:
+            raise InvalidParameter.of(
+                "releases", "given (how often a client may answer), or the strength of the mechanism by hand"
+            )
+        rule = "left out where the mechanism's strength is given"
+        require(self.calibrated or self.releases is None, "releases", self.releases, rule)
 
     def _check_mechanism(self) -> None:
         """The strength that belongs to the mechanism, or a budget to find it for; no choice that it does not use."""
-        strengths = ("design_epsilon", "noise_multiplier")
         if not self.private:
-            for name in ("epsilon", "releases", "keep", *strengths):
-                require(getattr(self, name) is None, name, getattr(self, name), "left out without privacy")
+            self._unused(("epsilon", "releases", "keep", *STRENGTHS), "without privacy")
         known = [*families(), AUTO, PUBLIC]
         require(self.mechanism in known, "mechanism", self.mechanism, "one of " + ", ".join(known))
         chosen = family(self.mechanism) if self.mechanism not in (AUTO, PUBLIC) else None
@@ -141,75 +242,135 @@ class RoundPlan:
             rule = f"left out for {self.mechanism}, which makes no use of it"
             require(value is None or value == usual or name in uses, name, value, rule)
         if chosen is None:
-            self._check_auto(strengths)
+            if self.private:
+                self._unused(STRENGTHS, f"for {AUTO}, which finds its own")
+            if self.private and self.epsilon is None:
+                raise InvalidParameter.of("epsilon", f"given for {AUTO}: the budget that a mechanism is chosen for")
             return
-        for name in strengths:
+        for name in STRENGTHS:
             value = getattr(self, name)
             if value is not None:
-                rule = f"left out for {self.mechanism}, whose strength is its {chosen.strength}"
+                own = chosen.strength.replace("_", " ")
+                rule = f"left out for {self.mechanism}, whose strength is its {own}"
                 require(name == chosen.strength, name, value, rule)
-                object.__setattr__(self, name, check_real(value, name))
+                self._put(name, check_real(value, name))
         if self.calibrated and self.epsilon is None:
-            raise InvalidParameter(
-                f"{chosen.strength} must be given for {self.mechanism}, or a budget epsilon to find it for."
+            raise InvalidParameter.of(
+                chosen.strength, f"given for {self.mechanism}, or a budget epsilon to calibrate it to"
             )
 
-    def _check_auto(self, strengths: tuple[str, ...]) -> None:
-        """A budget is all that ``auto`` goes by."""
-        if not self.private:
-            return
-        for name in strengths:
-            require(getattr(self, name) is None, name, getattr(self, name), f"left out for {AUTO}, which finds its own")
-        if self.epsilon is None:
-            raise InvalidParameter(f"epsilon must be given for {AUTO}: the budget that a mechanism is chosen for.")
-
     def _check_trust(self) -> None:
-        """Only what has an account under the trust model, and the clients that it counts on."""
-        secure = self.trust is Trust.SECURE_AGGREGATION
-        count = self.min_honest_clients
-        require(secure or count is None, "min_honest_clients", count, "left out unless trust is secure-aggregation")
-        secret = self.participation == "secret-order"
+        """Only what has an account under the trust model."""
+        secret = self.participation == SECRET
         rule = "secure for a secret order: nobody must be able to draw it again"
         require(not secret or self.rng == "secure", "rng", self.rng, rule)
         rule = "local: what a crowd hides from others than the server is said beside it (`quietbit.plan.observers`)"
         require(self.trust is not Trust.SHUFFLED, "trust", self.trust.value, rule)
         if self.trust is Trust.LOCAL:
             return
-        names = _summed() if secure else [CENTRAL]
+        names = _summed() if self.secure else [CENTRAL]
         rule = f"{' or '.join(names)} under {self.trust.value} trust"
         require(self.mechanism in [*names, AUTO], "mechanism", self.mechanism, rule)
         require(self.unit is Unit.CLIENT, "unit", self.unit.value, f"client under {self.trust.value} trust")
-        if not secure:
+
+    def _check_sums(self) -> None:
+        """Whom sums count on: named where there are sums, and nowhere else."""
+        if not self.secure:
+            self._unused(("min_honest_clients", *OF_SUMS), "unless trust is secure-aggregation")
             return
-        check_int(self.cohort, "cohort", 2, MOST_CLIENTS)
-        known = self.cohort if count is None else count
-        object.__setattr__(self, "min_honest_clients", check_int(known, "min_honest_clients", 2, self.cohort))
+        if self.mode == "adaptive":
+            self._check_protocol()
+        else:
+            check_int(self.cohort, "cohort", 2, MOST_CLIENTS)
+        most = self._summed_clients
+        known = most if self.min_honest_clients is None else self.min_honest_clients
+        self._put("min_honest_clients", check_int(known, "min_honest_clients", 2, most))
         width = check_int(self.bits or 1, "bits", 1, MOST_BINOMIAL_BITS)
         even = width == 1 or self.levels in (None, 2)
         require(even, "levels", self.levels, "left out for sums of codes of several bits")
-        free = not self.calibrated or (self.beta in (None, 1.0) and not self.clamp)
-        rule = "left out: for a budget under secure aggregation they are chosen"
-        require(free, "beta and clamp", (self.beta, self.clamp), rule)
-        found = not self.calibrated or self.mechanism in (SOLVED_FOR_SUMS, AUTO)
-        require(found, "mechanism", self.mechanism, f"{SOLVED_FOR_SUMS} to meet a budget by sums")
+        if self.calibrated:
+            rule = "left out: for a budget under secure aggregation it is chosen"
+            require(self.beta in (None, 1.0), "beta", self.beta, rule)
+            require(not self.clamp, "clamp", self.clamp, rule)
+            rule = f"{SOLVED_FOR_SUMS} to meet a budget by sums"
+            require(self.mechanism in (SOLVED_FOR_SUMS, AUTO), "mechanism", self.mechanism, rule)
+
+    def _check_protocol(self) -> None:
+        """What nodes and server of a masked sum must agree on."""
+        rule = "left out for sums, which have their own account"
+        require(self.participation != SECRET, "participation", self.participation, rule)
+        if self.threshold is None:
+            raise InvalidParameter.of("threshold", "given for sums: the fewest clients that a sum is made of")
+        if self.server is None:
+            raise InvalidParameter.of(
+                "server", "given for sums: active (it may lie, and nodes have identities), or honest-but-curious "
+                "(it is trusted to follow the protocol)",
+            )  # fmt: skip
+        member(ServerModel, self.server, "server")
+        self._put("threshold", check_int(self.threshold, "threshold", 2, MOST_CLIENTS))
+        if self.neighbours is not None or self.share_threshold is not None:
+            self._put("neighbours", check_int(self.neighbours, "neighbours", 2, MOST_CLIENTS))
+            most = cast(int, self.neighbours) + 1
+            self._put("share_threshold", check_int(self.share_threshold, "share_threshold", 2, most))
+        self._put("timeout", check_real(TIMEOUT if self.timeout is None else self.timeout, "timeout"))
 
     def _check_clip(self) -> None:
         """A clip that moves by the bits of single clients, whose updates it clips; else nothing of it."""
         if self.clip_quantile is None:
-            for name in ("clip_rate", "clip_bit_epsilon"):
-                value = getattr(self, name)
-                require(value is None, name, value, "left out unless clip_quantile says that the clip moves")
+            self._unused(("clip_rate", "clip_bit_epsilon"), "unless the clip moves, by a clip quantile")
             return
         moves = ClipRule(self.clip_quantile, RATE if self.clip_rate is None else self.clip_rate)
-        object.__setattr__(self, "clip_quantile", moves.quantile)
-        object.__setattr__(self, "clip_rate", moves.rate)
+        self._put("clip_quantile", moves.quantile)
+        self._put("clip_rate", moves.rate)
         require(self.private, "clip_quantile", self.clip_quantile, "left out without privacy")
         rule = "local where the clip moves: its bit is priced as one that the server sees"
         require(self.trust is Trust.LOCAL, "trust", self.trust.value, rule)
         rule = "client where the clip moves: samples are clipped one by one, and a bit for each would cost too much"
         require(self.unit is Unit.CLIENT, "unit", self.unit.value, rule)
         if self.clip_bit_epsilon is None and not self.calibrated:
-            raise InvalidParameter("clip_bit_epsilon must be given where the mechanism's strength is.")
+            raise InvalidParameter.of("clip_bit_epsilon", "given where the mechanism's strength is")
+
+    @classmethod
+    def read(cls, table: Mapping[str, Any], prefix: str = "", **fixed: Any) -> Plan:
+        """Read a table of the keys above, each after ``prefix``; an unknown or a missing key is refused.
+
+        With a prefix, keys that do not begin like it are somebody else's. ``fixed`` is what the table does not say.
+        """
+        known = {prefix + key: name for name, key in KEYS.items()}
+        ours = {}
+        for key, value in table.items():
+            if not prefix or key.lower().startswith(prefix[:-1]):
+                check_known(key, known, "run-config key" if prefix else "key of the plan", prefix)
+                ours[known[key]] = value
+        needed = [one.name for one in attrs.fields(cls) if one.default is attrs.NOTHING]
+        needed += ["epsilon"] if fixed.get("mode") == "adaptive" else []
+        missing = [prefix + KEYS[name] for name in needed if name not in ours]
+        if missing:
+            raise InvalidParameter(f"{', '.join(missing)} must be given.")
+        with _spelt(prefix):
+            return cls(**ours, **fixed)
+
+    @classmethod
+    def from_run_config(cls, config: Mapping[str, Any]) -> Plan:
+        """Read what an engine's config says after ``quietbit.``: a plan that nodes enforce."""
+        return cls.read(config, PREFIX, mode="adaptive")
+
+    def to_run_config(self) -> dict[str, bool | float | int | str]:
+        """Return the flat config that an engine reads this plan from; what is None is left out."""
+        values = attrs.asdict(self, filter=lambda one, value: value is not None and one.name not in OF_SIMULATION)
+        return {
+            PREFIX + KEYS[name]: value.value if isinstance(value, Enum) else value
+            for name, value in values.items()
+            if name in KEYS
+        }
+
+    @property
+    def target(self) -> Target:
+        """What may be lost in the run; without a budget, nothing limits it."""
+        epsilon = float("inf") if self.epsilon is None else self.epsilon
+        return Target(
+            epsilon, self.delta, self.adjacency, unit=self.unit, trust=self.trust, releases=self.releases or 1
+        )
 
     @property
     def private(self) -> bool:
@@ -220,6 +381,26 @@ class RoundPlan:
     def calibrated(self) -> bool:
         """Whether the mechanism's strength is to be found from the budget."""
         return self.private and self.design_epsilon is None and self.noise_multiplier is None
+
+    @property
+    def secure(self) -> bool:
+        """Whether the server sees sums alone."""
+        return self.trust is Trust.SECURE_AGGREGATION
+
+    @property
+    def active(self) -> bool:
+        """Whether sums are secret from a server that lies."""
+        return self.server == ServerModel.ACTIVE.value
+
+    @property
+    def secret_order(self) -> bool:
+        """Whether every client takes part once per epoch, in an order that nobody else knows."""
+        return self.participation == SECRET
+
+    def stays_local(self, name: str) -> bool:
+        """Whether an array of this name is never sent."""
+        patterns = [pattern.strip() for pattern in self.local_arrays.split(",")]
+        return any(fnmatchcase(name, pattern) for pattern in patterns if pattern)
 
     def moving_clip(self) -> MovingClip | None:
         """The clip at the start of a run; None where it stays."""
@@ -242,8 +423,15 @@ class RoundPlan:
         Args:
             dimension: entries of an update.
             sizes: the samples of each client; needed where samples are protected.
-            releases: how often each client takes part, or all of them alike; the plan's own unless said.
+            releases: how often each client takes part, or all of them alike; the plan's own unless given.
         """
+        if self.mode == "adaptive":
+            return _remembered(self, dimension)
+        return self._mechanism(dimension, sizes, releases)
+
+    def _mechanism(
+        self, dimension: int, sizes: NDArray[np.int64] | None, releases: int | NDArray[np.int64] | None
+    ) -> Mechanism:
         if not self.private:
             raise InvalidParameter("A plan without privacy has no mechanism.")
         ball = Ball(self.norm, self.clip, dimension)
@@ -256,13 +444,13 @@ class RoundPlan:
             return found if self.clip_bit_epsilon is None else Watched(found, self.clip, self.clip_bit_epsilon)
         times = self.releases if releases is None else releases
         if times is None:
-            raise InvalidParameter("releases must be given to meet a budget: how often a client may take part.")
+            raise InvalidParameter.of("releases", "given to meet a budget: how often a client may take part")
         counts = np.asarray(times, dtype=np.int64)
         return self._found(ball, known, np.broadcast_to(counts, known.shape) if sample else counts)
 
     def release(self, mechanism: Mechanism, samples: int | None = None) -> Release:
         """What one release costs under the plan's trust: of a client, or of one of its ``samples`` samples."""
-        if self.trust is Trust.SECURE_AGGREGATION:
+        if self.secure:
             return summable(mechanism).sum_privacy(cast(int, self.min_honest_clients), self.adjacency)
         return mechanism.privacy(self.adjacency, samples).under(trust=self.trust)
 
@@ -270,14 +458,43 @@ class RoundPlan:
         """The account of a run with clients of these sizes; a mechanism without one is refused."""
         return Account(lambda samples: self.release(mechanism, samples), sizes, self.unit is Unit.SAMPLE)
 
+    @property
+    def cap(self) -> Any:
+        """What the run lets a client spend, as nodes hold it."""
+        return importlib.import_module("quietbit.node.filter").Cap(
+            self.epsilon, self.delta, self.adjacency, self.trust, "the run"
+        )
+
+    def price(self, mechanism: Mechanism) -> Any:
+        """What one release of the mechanism costs, as nodes count it."""
+        pricing = importlib.import_module("quietbit.node.pricing")
+        return pricing.release_price(mechanism, self.adjacency, self.min_honest_clients or 0)
+
+    @property
+    def _summed_clients(self) -> int:
+        """The clients of a sum: the fewest in an engine, where it says so."""
+        return self.cohort if self.threshold is None else self.threshold
+
+    def _enforced(self, releases: int) -> Priced | None:
+        """The account of so many releases that nodes keep; None where the mechanism's own is what counts."""
+        if self.mode == "planned":
+            return None
+        cap, words = self.cap, (self.delta, self.unit, self.adjacency, self.trust)
+
+        def priced(mechanism: Mechanism) -> Guarantee:
+            price = self.price(mechanism)
+            return Guarantee(cap.epsilon_upper(type(price).total([(price, releases)])), *words)
+
+        return priced
+
     def _found(self, ball: Ball, sizes: NDArray[np.int64], counts: NDArray[np.int64]) -> Mechanism:
         """Calibrated to the budget."""
         budget, busiest = cast(float, self.epsilon), max(1, int(counts.max()))
-        if self.trust is Trust.SECURE_AGGREGATION:
+        if self.secure:
             return calibrate_sum(
-                ball=ball, epsilon=budget, delta=self.delta, adjacency=self.adjacency, clients=self.cohort,
+                ball=ball, epsilon=budget, delta=self.delta, adjacency=self.adjacency, clients=self._summed_clients,
                 min_honest_clients=self.min_honest_clients, releases=busiest, bits=self.bits or 1,
-                decoder=cast(Any, self.decoder or UNBIASED), keep=self.keep,
+                decoder=cast(Any, self.decoder or UNBIASED), keep=self.keep, account=self._enforced(busiest),
             ).mechanism  # fmt: skip
         sample = self.unit is Unit.SAMPLE
 
@@ -289,7 +506,7 @@ class RoundPlan:
 
         found = calibrate(
             CENTRAL if self.trust is Trust.CENTRAL else self.mechanism, ball=ball, epsilon=budget, delta=self.delta,
-            adjacency=self.adjacency, releases=busiest, account=worst if sample else None,
+            adjacency=self.adjacency, releases=busiest, account=worst if sample else self._enforced(busiest),
             samples=int(sizes.min()) if sample else None, keep=self.keep, bit_epsilon=self._bit_epsilon(busiest),
             **self._choices(),
         )  # fmt: skip
@@ -311,8 +528,7 @@ class RoundPlan:
         chosen, given = family(self.mechanism), self._choices()
         noise = chosen.strength == "noise_multiplier"
         strength = cast(float, self.noise_multiplier) / samples if noise else cast(float, self.design_epsilon)
-        sums = self.trust is Trust.SECURE_AGGREGATION
-        if sums and (self.bits or 1) > 1:
+        if self.secure and (self.bits or 1) > 1:
             # Sums of codes of several bits need evenly spaced values, which a solved design does not have.
             given["design"] = binomial_design(cast(int, self.bits), strength)
         own = self.keep if "keep" in chosen.uses else None  # others keep coordinates by a wrapper
@@ -325,12 +541,35 @@ class RoundPlan:
         found = project(ball, self.keep, built)
         if self.unit is Unit.SAMPLE:
             return ProjectedSamples(found)
-        return found.at(0) if sums else found  # behind masks all clients of a round keep the same rows
+        return found.at(0) if self.secure else found  # behind masks all clients of a round keep the same rows
 
     def _choices(self) -> dict[str, Any]:
         """What the family of the mechanism makes use of; the rest of the plan's defaults is nobody's choice."""
         uses = () if self.mechanism == AUTO else family(self.mechanism).uses
         return {name: getattr(self, name) for name in uses if name in USUAL}
+
+
+# The one table of keys: a field's name in Python, and as it is written in a file or a config.
+KEYS = {one.name: one.name.replace("_", "-") for one in attrs.fields(Plan) if one.name != "mode"}
+
+
+@lru_cache(maxsize=8)
+def _remembered(plan: Plan, dimension: int) -> Mechanism:
+    """The mechanism of an engine's plan, which server and tests ask for more than once."""
+    with _spelt(PREFIX):
+        return plan._mechanism(dimension, None, None)
+
+
+@contextmanager
+def _spelt(prefix: str) -> Iterator[None]:
+    """Let a refusal name the key as whoever wrote the table knows it."""
+    try:
+        yield
+    except InvalidParameter as error:
+        name = BELOW.get(error.name, error.name)
+        if name not in KEYS:
+            raise
+        raise error.renamed(prefix + KEYS[name]) from None
 
 
 def _summed() -> list[str]:

@@ -1,8 +1,7 @@
 """Private federated training without an engine: the readable reference that engines are held against."""
 
-from quietbit.plan.plan import RoundPlan
 from quietbit.simulate.loop import Point, Run, simulate
 from quietbit.simulate.problem import LocalPlan, Problem, Score
 from quietbit.simulate.training import Training
 
-__all__ = ["LocalPlan", "Point", "Problem", "RoundPlan", "Run", "Score", "Training", "simulate"]
+__all__ = ["LocalPlan", "Point", "Problem", "Run", "Score", "Training", "simulate"]

@@ -27,7 +27,7 @@ from quietbit.kernel.rng import WordBlock
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Mechanism, SampleWise
 from quietbit.plan.clip import MovingClip
-from quietbit.plan.plan import RoundPlan
+from quietbit.plan.plan import Plan
 from quietbit.plan.sizes import bytes_sent
 from quietbit.privacy.guarantee import Trust
 from quietbit.simulate.client_rng import CLIENT_BITS, ClientRng, client_rng
@@ -61,11 +61,11 @@ class Collector(Protocol):
 
 
 # (problem, what clients do, plan, mechanism unless the plan has none, threads) -> what collects the cohorts of a run
-MakeCollector: TypeAlias = Callable[[Problem, LocalPlan, RoundPlan, Mechanism | None, int], Collector]
+MakeCollector: TypeAlias = Callable[[Problem, LocalPlan, Plan, Mechanism | None, int], Collector]
 
 
 def make_collector(
-    problem: Problem, steps: LocalPlan, plan: RoundPlan, mechanism: Mechanism | None, threads: int
+    problem: Problem, steps: LocalPlan, plan: Plan, mechanism: Mechanism | None, threads: int
 ) -> Collector:
     """The collector that a plan asks for."""
     if mechanism is None:
@@ -79,7 +79,7 @@ def make_collector(
     )
 
 
-def payload_bytes(plan: RoundPlan, mechanism: Mechanism) -> int:
+def payload_bytes(plan: Plan, mechanism: Mechanism) -> int:
     """What a client sends in a round of a plan."""
     return bytes_sent(mechanism, plan.trust, plan.cohort)
 

@@ -23,7 +23,7 @@ from quietbit.mechanism.expectation import Expectation, expectation
 from quietbit.plan.account import Account
 from quietbit.plan.observers import observers
 from quietbit.plan.participation import releases_per_client
-from quietbit.plan.plan import RoundPlan
+from quietbit.plan.plan import Plan
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.privacy.observers import GuaranteePair
 from quietbit.simulate.collect import MakeCollector, UplinkCollector, make_collector
@@ -60,7 +60,7 @@ Progress: TypeAlias = Callable[[int, "Point | None"], None]
 class Run:
     """What came of it: points so far, why it ended (one sentence where not as planned), the final model."""
 
-    plan: RoundPlan
+    plan: Plan
     training: Training
     mechanism: Mechanism | None
     account: Account | None
@@ -96,7 +96,7 @@ class Run:
 
 def simulate(
     problem: Problem,
-    plan: RoundPlan,
+    plan: Plan,
     training: Training,
     *,
     collector: MakeCollector | None = None,
@@ -157,7 +157,7 @@ def simulate(
     return run
 
 
-def _priced(problem: Problem, plan: RoundPlan, training: Training) -> tuple[Mechanism | None, Account | None]:
+def _priced(problem: Problem, plan: Plan, training: Training) -> tuple[Mechanism | None, Account | None]:
     """The mechanism of a run and the account that it will keep.
 
     It is calibrated to the plan's own number of releases, or else to what the schedule asks of every client.
@@ -171,7 +171,7 @@ def _priced(problem: Problem, plan: RoundPlan, training: Training) -> tuple[Mech
     return mechanism, plan.account(mechanism, problem.sizes)
 
 
-def _exceeds(account: Account, plan: RoundPlan, clients: NDArray[np.int64]) -> bool:
+def _exceeds(account: Account, plan: Plan, clients: NDArray[np.int64]) -> bool:
     return plan.epsilon is not None and account.worst(plan.delta, after=clients).epsilon_upper > plan.epsilon
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import final
 
 from quietbit.errors import check_int, check_real, require
-from quietbit.plan.plan import RoundPlan
+from quietbit.plan.plan import Plan
 from quietbit.simulate.problem import MAX_CLIP, LocalPlan
 
 __all__ = ["Training"]
@@ -47,7 +47,7 @@ class Training:
         put(self, "local_steps", check_int(self.local_steps, "local steps", 1))
         check_real(self.local_rate, "local rate")
 
-    def local(self, plan: RoundPlan) -> LocalPlan:
+    def local(self, plan: Plan) -> LocalPlan:
         """What clients do with their data before anything is randomised.
 
         A clip that moves is the mechanism's own to apply, which must see how long the update was.

@@ -99,7 +99,7 @@ def train_all(report: Report) -> list[Trained]:
 
 
 def _jobs(first: int) -> list[tuple[str, float | None, Setting]]:
-    from quietbit.plan.plan import RoundPlan
+    from quietbit.plan.plan import Plan
     from quietbit.privacy.guarantee import Adjacency, Trust
     from quietbit.simulate.training import Training
     from quietbit_lab.experiment.record import Setting
@@ -110,7 +110,7 @@ def _jobs(first: int) -> list[tuple[str, float | None, Setting]]:
         order = "secret-order" if line.trust == "local" and line.mechanism != PUBLIC else "each-once"
         for target in EPSILONS if line.mechanism != PUBLIC else (None,):
             for seed in range(SEEDS):
-                plan = RoundPlan(
+                plan = Plan(
                     line.mechanism,
                     clip=CLIP,
                     adjacency=Adjacency.ZERO_OUT,

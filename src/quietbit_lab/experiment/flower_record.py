@@ -15,7 +15,7 @@ from typing import Any
 from quietbit.errors import QuietbitError
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.report import FORMAT, VERSION
-from quietbit.node.settings import RunSettings
+from quietbit.plan.plan import Plan
 from quietbit.privacy.guarantee import Unit
 from quietbit_lab.experiment.record import describe
 
@@ -23,7 +23,7 @@ __all__ = ["FORMAT", "flower_record"]
 
 ACCURACY = "accuracy"
 NEEDED = ("settings", "rounds", "scores", "dimension", "identity", "guarantee", "run")
-OF_PLAN = ("norm", "bits", "levels", "beta", "clamp", "decoder", "design_epsilon", "noise_multiplier")
+OF_PLAN = ("bits", "levels", "beta", "clamp", "decoder", "design_epsilon", "noise_multiplier")
 
 
 def flower_record(saved: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def flower_record(saved: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _record(saved: Mapping[str, Any]) -> dict[str, Any]:
-    settings, rounds = RunSettings.from_run_config(saved["settings"]), saved["rounds"]
+    settings, rounds = Plan.from_run_config(saved["settings"]), saved["rounds"]
     mechanism = settings.mechanism_for(int(saved["dimension"]))
     same = identity_of(mechanism).hex() == saved["identity"]
     answered = [entry for entry in rounds if not entry["skipped"]]
@@ -76,15 +76,16 @@ def _record(saved: Mapping[str, Any]) -> dict[str, Any]:
         "settings": {
             "mechanism": settings.mechanism,
             "clip": settings.clip,
+            "norm": settings.norm.value,
             "epsilon": settings.epsilon,
             "delta": settings.delta,
             "unit": Unit.CLIENT.value,
-            "adjacency": settings.adjacency,
-            "trust": settings.trust,
+            "adjacency": settings.adjacency.value,
+            "trust": settings.trust.value,
             "min_honest_clients": settings.min_honest_clients,
             "cohort": cohort,
             "rounds": len(rounds),
-            "keep": settings.keep_coordinates,
+            "keep": settings.keep,
             **{name: getattr(settings, name) for name in OF_PLAN},
         },
         "rounds": len(answered),

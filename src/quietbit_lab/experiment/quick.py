@@ -29,7 +29,7 @@ from quietbit.kernel.rng import WordBlock, WordReader
 from quietbit.kernel.select import default_kernel, select
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Accumulator, Body, Mechanism
-from quietbit.plan.plan import RoundPlan
+from quietbit.plan.plan import Plan
 from quietbit.privacy.guarantee import Trust
 from quietbit.simulate.client_rng import ClientRng, client_rng
 from quietbit.simulate.collect import Collector, check_ball, chunks, make_collector, payload_bytes, spread
@@ -45,14 +45,14 @@ ROWS_TOGETHER = ("imvu",)  # families whose codes come from one sampler, coordin
 
 
 def train(
-    problem: Problem, plan: RoundPlan, training: Training, *, threads: int = 1, progress: Progress | None = None
+    problem: Problem, plan: Plan, training: Training, *, threads: int = 1, progress: Progress | None = None
 ) -> Run:
     """`simulate` with the shortcut: the same run, sooner."""
     return simulate(problem, plan, training, collector=quick_collector, threads=threads, progress=progress)
 
 
 def quick_collector(
-    problem: Problem, steps: LocalPlan, plan: RoundPlan, mechanism: Mechanism | None, threads: int
+    problem: Problem, steps: LocalPlan, plan: Plan, mechanism: Mechanism | None, threads: int
 ) -> Collector:
     """The shortcut where payloads leave clients; where none do, what the simulator itself would take."""
     if mechanism is None or plan.trust is Trust.CENTRAL or plan.keep is not None or plan.clip_quantile is not None:
@@ -67,7 +67,7 @@ class QuickCollector:
 
     problem: Problem
     steps: LocalPlan
-    plan: RoundPlan
+    plan: Plan
     mechanism: Mechanism
     threads: int = 1
     rng: ClientRng = field(init=False, repr=False)
@@ -177,7 +177,7 @@ def _kernel() -> Kernel:
     return select("torch") if usual.name == "reference" and find_spec("torch") is not None else usual
 
 
-def row_bits(plan: RoundPlan, rng: ClientRng, number: int, clients: Sequence[int], used: int, width: int) -> WordBlock:
+def row_bits(plan: Plan, rng: ClientRng, number: int, clients: Sequence[int], used: int, width: int) -> WordBlock:
     """The random bits of several clients' releases of ``used`` coordinates, laid out in rows of ``width``."""
     if plan.rng == "secure":
         # One draw for all rows: no two coordinates of it share a bit, and setting up a key takes as long as

@@ -21,10 +21,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, final
 
+import attrs
+
 from quietbit._files import write_json
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.mechanism.base import Mechanism
-from quietbit.plan.plan import RoundPlan
+from quietbit.plan.plan import OF_ENGINE, Plan
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.privacy.observers import GuaranteePair
 from quietbit.simulate.loop import Point, Run
@@ -51,6 +53,8 @@ NEWER = (
     "clip_rate",
     "clip_bit_epsilon",
 )  # settings that version 1 did not have, left out where nobody made use of them
+OF_PLAN = {one.name: one for one in attrs.fields(Plan) if one.name not in (*OF_ENGINE, "mode")}
+OF_TRAINING = {one.name: one for one in fields(Training)}
 PAPER = {"beta": 1.0, "clamp": False}  # what sweeps mean unless they say otherwise
 OLD_ALONE = set(RENAMED) - set(RENAMED.values())  # names that no newer record has
 EVERY_CLIENT = "every client"
@@ -62,7 +66,7 @@ PACKAGES = ("quietbit", "numpy", "scipy", "numba", "torch", "kymatio", "scikit-l
 class Setting:
     """Everything that is chosen before a run: its plan and its training."""
 
-    plan: RoundPlan
+    plan: Plan
     training: Training
 
     def __post_init__(self) -> None:
@@ -76,29 +80,28 @@ class Setting:
 
     def with_seed(self, seed: int) -> Setting:
         """The same under another seed."""
-        return replace(self, plan=replace(self.plan, seed=seed))
+        return replace(self, plan=attrs.evolve(self.plan, seed=seed))
 
     def to_json(self) -> dict[str, Any]:
         """One flat table of plain values for a record."""
-        values = {**asdict(self.plan), **asdict(self.training)}
+        values = {**{name: getattr(self.plan, name) for name in OF_PLAN}, **asdict(self.training)}
         values = {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
         return {name: value for name, value in values.items() if name not in NEWER or value is not None}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Setting:
         """From a record or a sweep; an unknown name is refused."""
-        known = {field.name: field for kind in (RoundPlan, Training) for field in fields(kind)}
+        known: dict[str, Any] = {**OF_PLAN, **OF_TRAINING}
         for name in values:
             require(name in known, "setting", name, "one of " + ", ".join(known))
-        missing = [name for name, field in known.items() if field.default is MISSING and name not in values]
+        missing = [
+            name for name, one in known.items() if one.default in (MISSING, attrs.NOTHING) and name not in values
+        ]
         if missing:
             raise InvalidParameter(f"settings are not complete: {' and '.join(missing)} must be given.")
         given = {**PAPER, **values, "evaluate_at": tuple(values.get("evaluate_at", ()))}
-        plan, training = (
-            {field.name: given[field.name] for field in fields(kind) if field.name in given}
-            for kind in (RoundPlan, Training)
-        )
-        return cls(RoundPlan(**plan), Training(**training))
+        plan, training = ({name: given[name] for name in kind if name in given} for kind in (OF_PLAN, OF_TRAINING))
+        return cls(Plan(**plan), Training(**training))
 
     def first_words(self) -> dict[str, Any]:
         """The table in the words of version 1, of which digests are taken: a job that has a name keeps it."""

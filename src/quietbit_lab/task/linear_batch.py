@@ -29,7 +29,7 @@ from quietbit.errors import InvalidParameter, require, require_module
 from quietbit.mechanism.base import Mechanism
 from quietbit.plan.account import Account
 from quietbit.plan.participation import Participation, releases_per_client
-from quietbit.plan.plan import RoundPlan
+from quietbit.plan.plan import Plan
 from quietbit.privacy.guarantee import Guarantee, Trust, Unit
 from quietbit.simulate.collect import payload_bytes
 from quietbit.simulate.loop import DIVERGED, FINISHED, LARGEST, TARGET, Point, Run
@@ -481,7 +481,7 @@ def _mechanism(
     return mechanism, kind, size, _stop(plan, rounds, account, schedule)
 
 
-def _stop(plan: RoundPlan, rounds: int, account: Account, schedule: Participation) -> int:
+def _stop(plan: Plan, rounds: int, account: Account, schedule: Participation) -> int:
     """The first round that the budget forbids: cohorts are public, so it is known beforehand."""
     if plan.epsilon is None:
         return rounds

@@ -36,7 +36,7 @@ from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.skellam import IndependentSkellam
 from quietbit.plan.account import Account
 from quietbit.plan.participation import Participation, releases_per_client
-from quietbit.plan.plan import RoundPlan
+from quietbit.plan.plan import Plan
 from quietbit.privacy.guarantee import Trust, Unit
 from quietbit.simulate.collect import payload_bytes
 from quietbit.simulate.loop import DIVERGED, FINISHED, LARGEST, Point, Run
@@ -205,7 +205,7 @@ class ModuleBatch:
             )  # fmt: skip
         return found
 
-    def _lane(self, plan: RoundPlan) -> tuple[Mechanism | None, Account | None, CohortMean, str, int]:
+    def _lane(self, plan: Plan) -> tuple[Mechanism | None, Account | None, CohortMean, str, int]:
         """Mechanism, account and draws of runs of a plan; a budget that the rounds would exceed is refused."""
         problem = self.problem
         if not plan.private:

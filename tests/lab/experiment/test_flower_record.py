@@ -6,16 +6,16 @@ import json
 
 import pytest
 
+from quietbit import Plan
 from quietbit.errors import QuietbitError
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.filter import Price
 from quietbit.node.report import NodeReport, Report, RoundReport
-from quietbit.node.settings import RunSettings
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
 from quietbit_lab.report.page import render_page
 from quietbit_lab.report.runs import read_placed_runs
 
-SETTINGS = RunSettings("imvu", 0.5, 20.0, "zero-out", releases=2)
+SETTINGS = Plan("imvu", clip=0.5, epsilon=20.0, adjacency="zero-out", releases=2, mode="adaptive")
 DIMENSION = 650
 
 
@@ -58,7 +58,7 @@ def test_a_saved_flower_run_becomes_a_page(tmp_path):
 
 
 def test_two_flower_runs_are_compared_where_epsilon_means_the_same(tmp_path):
-    other = RunSettings("gaussian", 0.5, 20.0, "zero-out", releases=2)
+    other = Plan("gaussian", clip=0.5, epsilon=20.0, adjacency="zero-out", releases=2, mode="adaptive")
     runs = read_placed_runs([saved(tmp_path), saved(tmp_path, "other.json", other, accuracies=(0.1, 0.6, 0.8))])
     assert {run.label for run in runs} == {"I-MVU, 1 bit", "Gaussian, 32 bits"}
     assert "2 runs of 2 mechanisms" in render_page(runs)
@@ -77,7 +77,7 @@ def test_a_mechanism_that_does_not_follow_from_the_settings_is_not_drawn(tmp_pat
         ({"scores": [{"round": 1, "loss": 2.0}]}, "without a score"),
         ({"scores": [{"round": 1, "accuracy": None}]}, "without a score"),
         ({"version": 2}, "has version 2, and this library reads 1"),
-        ({"settings": {}}, "damaged: run config must have the keys"),
+        ({"settings": {}}, "damaged: quietbit.mechanism, quietbit.clip, quietbit.adjacency"),
         ({"rounds": [{}]}, "damaged"),
         ({"rounds": None}, "damaged"),
     ],

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import quietbit
+from quietbit import Plan
 from quietbit.kernel.rng import secure_rng, seeded_rng
-from quietbit.plan.plan import RoundPlan
 from quietbit.simulate.client_rng import seeded_client_rng
 from quietbit.simulate.collect import PlainCollector, UplinkCollector, make_collector
 from quietbit.simulate.loop import simulate
@@ -23,9 +23,7 @@ def collector_of(kind, problem, rng="seeded", threads=1, cohort=5, make=QuickCol
     name = kind.split("-")[0]
     given = {"design_epsilon": 1.0} if name in ("imvu", "mvu") else {"noise_multiplier": 1.0}
     ball = mechanism.domain
-    plan = RoundPlan(
-        name, clip=ball.radius, norm=ball.norm, adjacency="zero-out", cohort=cohort, rng=rng, seed=5, **given
-    )
+    plan = Plan(name, clip=ball.radius, norm=ball.norm, adjacency="zero-out", cohort=cohort, rng=rng, seed=5, **given)
     return make(problem, steps_for(mechanism), plan, mechanism, threads)
 
 
@@ -140,7 +138,7 @@ def test_without_privacy_the_mean_is_the_mean():
 
 @pytest.mark.parametrize("make", [QuickCollector, make_collector])
 def test_a_ball_that_does_not_hold_the_updates_is_refused(make):
-    problem, plan = small_problem(), RoundPlan("gaussian", clip=0.5, adjacency="zero-out", noise_multiplier=1.0)
+    problem, plan = small_problem(), Plan("gaussian", clip=0.5, adjacency="zero-out", noise_multiplier=1.0)
     small, wide = (mechanisms(problem.dimension, clip=clip)["gaussian"] for clip in (0.25, 0.5))
     with pytest.raises(quietbit.InvalidParameter, match="radius"):
         make(problem, steps_for(wide), plan, small, 1)

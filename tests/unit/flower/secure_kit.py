@@ -9,7 +9,8 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from quietbit.flower import PrivateStrategy, RunSettings
+from quietbit import Plan
+from quietbit.flower import PrivateStrategy
 from quietbit.node.policy import simulated_directory
 from quietbit.simulate.client_rng import seeded_client_rng
 from quietbit.wire.payload import Payload
@@ -30,7 +31,7 @@ CONFIG = {
 }
 ACTIVE = CONFIG | {"quietbit.server": "active", "quietbit.threshold": 5}
 NODES = list(range(101, 107))
-SETTINGS = RunSettings.from_run_config(CONFIG)
+SETTINGS = Plan.from_run_config(CONFIG)
 MECHANISM = SETTINGS.mechanism_for(DIMENSION)
 
 

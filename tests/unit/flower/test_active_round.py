@@ -10,8 +10,9 @@ pytest.importorskip("cryptography", reason="needs the all extra")
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
+from quietbit import Plan
 from quietbit.errors import InvalidParameter
-from quietbit.flower import PrivateStrategy, PrivateUplink, RunSettings
+from quietbit.flower import PrivateStrategy, PrivateUplink
 from quietbit.node.policy import simulated_directory
 from quietbit.node.question import Framed, sum_rows
 from quietbit.secagg.identity import Directory, Identity
@@ -31,8 +32,8 @@ def plain(before, stayed, number=1, config=ACTIVE):
     """The model after the plain sum of the same codes."""
     if config is CONFIG:
         return stepped(before, stayed, number)
-    mechanism = RunSettings.from_run_config(config).mechanism_for(DIMENSION)
-    if "quietbit.keep-coordinates" in config:
+    mechanism = Plan.from_run_config(config).mechanism_for(DIMENSION)
+    if "quietbit.keep" in config:
         mechanism = mechanism.at(sum_rows(RUN, number))
     old, total = flat(before).astype(np.float64), 0
     for node in stayed:
@@ -232,7 +233,7 @@ def test_the_directory_goes_with_the_setting():
 
 
 KEPT = {name: value for name, value in ACTIVE.items() if name != "quietbit.releases"} | {
-    "quietbit.keep-coordinates": 16, "quietbit.design-epsilon": 0.5, "quietbit.epsilon": 50.0,
+    "quietbit.keep": 16, "quietbit.design-epsilon": 0.5, "quietbit.epsilon": 50.0,
 }  # fmt: skip
 
 

@@ -15,8 +15,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.clientapp import ClientApp
 from flwr.simulation.ray_transport.ray_actor import VirtualClientEngineActor
 
+from quietbit import Plan
 from quietbit.errors import InvalidParameter
-from quietbit.flower import PrivateUplink, RunSettings, SeededRngWarning, Simulation
+from quietbit.flower import PrivateUplink, SeededRngWarning, Simulation
 from quietbit.node.filter import Cap
 from quietbit.node.gatekeeper import Gatekeeper
 from quietbit.node.ledger import FileLedger
@@ -43,7 +44,7 @@ from unit.flower.kit import (
 )
 from unit.node.makers import books, write_policy
 
-SETTINGS = RunSettings.from_run_config(CONFIG)
+SETTINGS = Plan.from_run_config(CONFIG)
 MECHANISM = SETTINGS.mechanism_for(DIMENSION)
 SHIFT = np.linspace(-0.2, 0.3, DIMENSION)
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
@@ -86,7 +87,7 @@ def test_an_answer_is_one_release_and_nothing_else():
 def test_the_codes_follow_the_sign_of_received_minus_trained():
     config = CONFIG | {"quietbit.design-epsilon": 10.0, "quietbit.beta": 3.0, "quietbit.epsilon": 1e6}
     del config["quietbit.releases"]
-    mechanism = RunSettings.from_run_config(config).mechanism_for(DIMENSION)
+    mechanism = Plan.from_run_config(config).mechanism_for(DIMENSION)
     shift = np.where(np.arange(DIMENSION) % 3 == 0, 0.15, -0.15)
     reply = SIMULATED(question(mechanism=mechanism), context(11, config=config), app(shift))
     payload = Framed.from_bytes(reply.content["quietbit"]["release"]).payload
@@ -253,7 +254,7 @@ def test_a_cap_of_the_node_is_not_raised_by_the_run(tmp_path):
     for run in range(10, 40):  # every run is a new one, with a new context and a budget of a million
         config = CONFIG | {"quietbit.epsilon": 1e6, "quietbit.design-epsilon": 0.5 + run / 100}
         del config["quietbit.releases"]
-        mechanism = RunSettings.from_run_config(config).mechanism_for(DIMENSION)
+        mechanism = Plan.from_run_config(config).mechanism_for(DIMENSION)
         place = context(11, config=config, run=run, **own)
         reply = mod(question(1, mechanism=mechanism, run=run), place, app(SHIFT))
         answers += reply.has_content()
@@ -328,11 +329,11 @@ def test_the_gatekeeper_gives_the_release_of_the_process(tmp_path):
 
 def test_a_server_with_other_mechanisms_is_priced_not_believed(tmp_path):
     """The run says clip 1 and four releases; the server asks for something else: the node prices what is asked."""
-    loud = RunSettings.from_run_config(CONFIG | {"quietbit.releases": 1}).mechanism_for(DIMENSION)
+    loud = Plan.from_run_config(CONFIG | {"quietbit.releases": 1}).mechanism_for(DIMENSION)
     place = context(11)
     assert SIMULATED(question(1, mechanism=loud), place, app(SHIFT)).has_content()
     assert "budget of the run" in reason(SIMULATED(question(2, mechanism=loud), place, never))
-    wide = RunSettings.from_run_config(CONFIG | {"quietbit.clip": 3.0}).mechanism_for(DIMENSION)
+    wide = Plan.from_run_config(CONFIG | {"quietbit.clip": 3.0}).mechanism_for(DIMENSION)
     assert "so large a clip" in reason(PrivateUplink()(question(mechanism=wide), context(11, **owned(tmp_path)), never))
 
 
@@ -342,12 +343,12 @@ def test_questions_that_are_none_are_declined_before_training():
     plain = question()
     del plain.content["quietbit"]
     assert "is its strategy a PrivateStrategy?" in reason(SIMULATED(plain, context(11), never))
-    assert "keys quietbit.mechanism, quietbit.clip, quietbit.epsilon, quietbit.adjacency, which are" in reason(
+    assert "quietbit.mechanism, quietbit.clip, quietbit.adjacency, quietbit.epsilon must be given" in reason(
         SIMULATED(question(), context(11, config={}), never)
     )
     for key in ("quietbit.epsilom", "quietbit.words", "quietbit.seed"):
         config = CONFIG | {key: "seeded"}
-        assert "run-config key must be one of" in reason(SIMULATED(question(), context(11, config=config), never))
+        assert "run-config key must be one" in reason(SIMULATED(question(), context(11, config=config), never))
     two = question()
     two.content["more"] = model(1)
     assert "number of ArrayRecords" in reason(SIMULATED(two, context(11), never))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
+from quietbit import Plan
 from quietbit.errors import InvalidParameter
-from quietbit.flower import RunSettings
 from quietbit.node.filter import Price
 from quietbit.node.release import spent
 from unit.flower.kit import CONFIG, DIMENSION, ledger, model
@@ -62,13 +62,13 @@ def test_server_and_node_agree_on_what_bits_and_releases_cost():
 
 
 def test_a_budget_holds_for_all_releases_with_their_bits():
-    settings = RunSettings.from_run_config({**CONFIG, "quietbit.clip-quantile": 0.6})
+    settings = Plan.from_run_config({**CONFIG, "quietbit.clip-quantile": 0.6})
     mechanism = settings.mechanism_for(DIMENSION)
     cap = settings.cap
     reached = cap.epsilon_upper(Price.total([(settings.price(mechanism), 4)]))
     assert 0.98 * 20 < reached <= 20
     assert settings.to_run_config()["quietbit.clip-quantile"] == 0.6
-    assert RunSettings.from_run_config(settings.to_run_config()) == settings
+    assert Plan.from_run_config(settings.to_run_config()) == settings
 
 
 def test_a_round_without_an_answer_leaves_the_clip():
@@ -83,15 +83,15 @@ def test_a_round_without_an_answer_leaves_the_clip():
 def test_a_clip_without_a_meaning_is_refused():
     for wrong in (0.0, 1.0, math.nan):
         with pytest.raises(InvalidParameter, match=r"quietbit\.clip-quantile"):
-            RunSettings.from_run_config({**CONFIG, "quietbit.clip-quantile": wrong})
+            Plan.from_run_config({**CONFIG, "quietbit.clip-quantile": wrong})
     with pytest.raises(InvalidParameter, match=r"quietbit\.clip-rate must be left out"):
-        RunSettings.from_run_config({**CONFIG, "quietbit.clip-rate": 0.3})
+        Plan.from_run_config({**CONFIG, "quietbit.clip-rate": 0.3})
     sums = {
         **CONFIG, "quietbit.clip-quantile": 0.5, "quietbit.trust": "secure-aggregation", "quietbit.threshold": 3,
         "quietbit.server": "honest-but-curious",
     }  # fmt: skip
     with pytest.raises(InvalidParameter, match="trust must be local where the clip moves"):
-        RunSettings.from_run_config(sums)
+        Plan.from_run_config(sums)
 
 
 def test_a_fixed_clip_says_nothing_about_itself():

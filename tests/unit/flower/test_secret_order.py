@@ -9,8 +9,9 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
+from quietbit import Plan
 from quietbit.errors import InvalidParameter
-from quietbit.flower import PrivateStrategy, RunSettings
+from quietbit.flower import PrivateStrategy
 from unit.flower.kit import CONFIG, DIMENSION, SIMULATED, HandGrid, app, be_the_server, context, model
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
@@ -19,7 +20,7 @@ VECTOR = {key: value for key, value in CONFIG.items() if key != "quietbit.releas
     "quietbit.mechanism": "vmvu",
     "quietbit.design-epsilon": 1.0,
 }
-SECRET = {**VECTOR, "quietbit.order": "secret"}
+SECRET = {**VECTOR, "quietbit.participation": "secret-order"}
 
 
 def run(config, rounds, silent=()):
@@ -89,9 +90,14 @@ def test_questions_that_differ_by_node_are_refused():
 
 
 def test_sums_have_an_account_of_their_own():
-    with pytest.raises(InvalidParameter, match=r"quietbit\.order"):
-        RunSettings.from_run_config(
-            {**CONFIG, "quietbit.order": "secret", "quietbit.trust": "secure-aggregation", "quietbit.threshold": 5}
+    with pytest.raises(InvalidParameter, match=r"quietbit\.participation"):
+        Plan.from_run_config(
+            {
+                **CONFIG,
+                "quietbit.participation": "secret-order",
+                "quietbit.trust": "secure-aggregation",
+                "quietbit.threshold": 5,
+            }
         )
-    with pytest.raises(InvalidParameter, match=r"quietbit\.order"):
-        RunSettings.from_run_config({**CONFIG, "quietbit.order": "random"})
+    with pytest.raises(InvalidParameter, match=r"quietbit\.participation"):
+        Plan.from_run_config({**CONFIG, "quietbit.participation": "random"})

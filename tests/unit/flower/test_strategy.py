@@ -11,8 +11,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.serverapp.exception import InconsistentMessageReplies
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
 
+from quietbit import Plan
 from quietbit.errors import InvalidParameter, QuietbitError
-from quietbit.flower import PrivateStrategy, PrivateUplink, RunSettings, Simulation
+from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
 from quietbit.flower.strategy import SINGLE
 from quietbit.node.release import spent
 from quietbit.wire.uplink import Uplink
@@ -31,7 +32,7 @@ from unit.flower.kit import (
 )
 
 NODES = (11, 12, 13, 2**64 - 1)
-SETTINGS = RunSettings.from_run_config(CONFIG)
+SETTINGS = Plan.from_run_config(CONFIG)
 MECHANISM = SETTINGS.mechanism_for(DIMENSION)
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
 
@@ -288,9 +289,9 @@ def test_server_and_nodes_agree_on_the_account():
 def test_kept_arrays_stay_as_they_are():
     arrays = model()
     arrays["bn.steps"] = Array(np.array([5], dtype=np.int64))
-    with pytest.raises(InvalidParameter, match=r"bn.steps \(int64\); .*quietbit\.keep"):
+    with pytest.raises(InvalidParameter, match=r"bn.steps \(int64\); .*quietbit\.local-arrays"):
         Federation().ask(1, arrays)
-    federation = Federation(FedAdam(), CONFIG | {"quietbit.keep": "bn.*"})
+    federation = Federation(FedAdam(), CONFIG | {"quietbit.local-arrays": "bn.*"})
 
     def counts(message, _):
         reply = app(np.zeros(DIMENSION + 1))(message, _)
@@ -374,7 +375,7 @@ def test_what_it_refuses():
             PrivateStrategy(inner, CONFIG)
     with pytest.raises(InvalidParameter, match="a Flower strategy"):
         PrivateStrategy(None, CONFIG)
-    with pytest.raises(InvalidParameter, match=r"the key quietbit\.clip, which is missing"):
+    with pytest.raises(InvalidParameter, match=r"quietbit\.clip must be given"):
         PrivateStrategy(FedAvg(), {key: value for key, value in CONFIG.items() if key != "quietbit.clip"})
     federation = Federation()
     with pytest.raises(QuietbitError, match="Round 1 was not opened"):
@@ -551,7 +552,7 @@ def test_a_model_that_cannot_be_learnt_is_refused_before_anybody_is_asked(caplog
     arrays = model()
     arrays["bn.running_mean"], arrays["bn.running_var"] = Array(np.zeros(3)), Array(np.ones(3))
     arrays["bn.num_batches_tracked"] = Array(np.array(7))
-    with pytest.raises(InvalidParameter, match=r"3 arrays are no parameters: .*group_norm.*quietbit\.keep"):
+    with pytest.raises(InvalidParameter, match=r"3 arrays are no parameters: .*group_norm.*quietbit\.local-arrays"):
         PrivateStrategy(FedAvg(), CONFIG).start(Nobody(NODES), arrays)
     spoilt = model()
     spoilt["bias"] = Array(np.full(7, np.nan, np.float32))
@@ -565,7 +566,7 @@ def test_counters_among_arrays_without_names_are_warned_of(caplog):
     listed = ArrayRecord({str(place): Array(value) for place, value in enumerate(values)})
     with pytest.raises(InvalidParameter, match=r"1 array is no parameter: 2 \(int64\)"):
         start(Federation(), caplog, initial=listed, lost=NODES)
-    start(Federation(config=CONFIG | {"quietbit.keep": "2"}), caplog, rounds=1, initial=listed, lost=NODES)
+    start(Federation(config=CONFIG | {"quietbit.local-arrays": "2"}), caplog, rounds=1, initial=listed, lost=NODES)
     assert "arrays have numbers for names, and counters among them" in caplog.text
     caplog.clear()
     start(Federation(), caplog, rounds=1, lost=NODES)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import quietbit
+from quietbit import Plan
 from quietbit.cli.main import main
 from quietbit.mechanism import registry
-from quietbit.plan.plan import RoundPlan
 from quietbit.simulate import Training, simulate
 from quietbit_lab.experiment.quick import train
 from unit.simulate.makers import small_problem
@@ -68,35 +68,35 @@ def test_calibrate_and_plan_meet_the_same_target(installed):
     ball = quietbit.Ball("l1", 1.0, 39)
     found = quietbit.calibrate("linear-bit", ball=ball, epsilon=6.0, delta=0.0, adjacency="zero-out", releases=4)
     assert 6 * (1 - 1e-4) < found.guarantee.epsilon_upper <= 6
-    assert RoundPlan("linear-bit", **GIVEN, releases=4).mechanism_for(39) == found.mechanism
-    by_hand = RoundPlan("linear-bit", **{**GIVEN, "epsilon": None}, design_epsilon=1.5)
+    assert Plan("linear-bit", **GIVEN, releases=4).mechanism_for(39) == found.mechanism
+    by_hand = Plan("linear-bit", **{**GIVEN, "epsilon": None}, design_epsilon=1.5)
     assert by_hand.release(by_hand.mechanism_for(39)).epsilon_upper(0.0) == pytest.approx(1.5, rel=1e-9)
     with pytest.raises(quietbit.InvalidParameter, match="bits must be left out for linear-bit"):
-        RoundPlan("linear-bit", **GIVEN, bits=2)
+        Plan("linear-bit", **GIVEN, bits=2)
     with pytest.raises(quietbit.InvalidParameter, match="mechanism must be imvu under secure-aggregation"):
-        RoundPlan("linear-bit", **GIVEN, trust="secure-aggregation")
+        Plan("linear-bit", **GIVEN, trust="secure-aggregation")
 
 
 @pytest.mark.parametrize("way", [simulate, train])
 def test_simulate(installed, way):
-    run = way(small_problem(), RoundPlan("linear-bit", **GIVEN, rng="seeded"), Training(0.1, 6))
+    run = way(small_problem(), Plan("linear-bit", **GIVEN, rng="seeded"), Training(0.1, 6))
     assert run.status == "finished"
     assert isinstance(run.mechanism, installed.LinearBit)
     assert 6 * (1 - 1e-4) < run.guarantee.epsilon_upper <= 6
     assert run.bytes_per_client == quietbit.Uplink(run.mechanism).header.size
-    same = simulate(small_problem(), RoundPlan("linear-bit", **GIVEN, rng="seeded"), Training(0.1, 6))
+    same = simulate(small_problem(), Plan("linear-bit", **GIVEN, rng="seeded"), Training(0.1, 6))
     np.testing.assert_array_equal(run.parameters, same.parameters)
 
 
 def test_flower(installed):
     pytest.importorskip("flwr", reason="needs the flower extra: pip install 'quietbit[flower]'")
-    from quietbit.flower import RunSettings
+    from quietbit import Plan
 
     config = {
         "quietbit.mechanism": "linear-bit", "quietbit.clip": 1.0, "quietbit.norm": "l1", "quietbit.epsilon": 6.0,
         "quietbit.delta": 1e-6, "quietbit.adjacency": "zero-out", "quietbit.releases": 4,
     }  # fmt: skip
-    mechanism = RunSettings.from_run_config(config).mechanism_for(39)
+    mechanism = Plan.from_run_config(config).mechanism_for(39)
     assert isinstance(mechanism, installed.LinearBit)
     assert mechanism.privacy(quietbit.Adjacency.ZERO_OUT).repeat(4).epsilon_upper(1e-6) <= 6
 

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quietbit import Adjacency, Ball, Gaussian, InvalidParameter, Norm, Uplink, calibrate, seeded_rng
+from quietbit import Adjacency, Ball, Gaussian, InvalidParameter, Norm, Plan, Uplink, calibrate, seeded_rng
 from quietbit.kernel.expand import rows
 from quietbit.kernel.transform import rotate_back
 from quietbit.mechanism.ball import usual_kernel
 from quietbit.mechanism.projected import Projected, ProjectedSamples
 from quietbit.mechanism.registry import build, describe, family_of, identity_of
-from quietbit.plan.plan import RoundPlan
 from quietbit.privacy.guarantee import Unit
 from quietbit.privacy.sample_level import sample_share
 from quietbit.simulate import Training, simulate
@@ -110,7 +109,7 @@ def test_the_mean_of_gradients_is_received() -> None:
 @pytest.mark.parametrize("way", [simulate, train], ids=["simulate", "shortcut"])
 def test_a_run_protects_samples_on_kept_coordinates(way: Any) -> None:
     problem = small_problem(samples=4)
-    plan = RoundPlan(
+    plan = Plan(
         "gaussian", clip=1.0, adjacency=Adjacency.ZERO_OUT, epsilon=8.0, unit=Unit.SAMPLE, cohort=5, keep=16,
         rng="seeded",
     )  # fmt: skip
@@ -121,7 +120,7 @@ def test_a_run_protects_samples_on_kept_coordinates(way: Any) -> None:
     assert run.guarantee.unit is Unit.SAMPLE
     assert run.guarantee.epsilon_upper <= 8.0
     assert run.bytes_per_client == 56 + 8 + 4 * 16
-    by_hand = RoundPlan(
+    by_hand = Plan(
         "gaussian", clip=1.0, adjacency=Adjacency.ZERO_OUT, noise_multiplier=2.0, unit=Unit.SAMPLE, keep=16
     ).mechanism_for(39, problem.sizes)
     assert isinstance(by_hand, ProjectedSamples)
@@ -135,8 +134,6 @@ def test_a_problem_that_shows_no_samples_is_refused() -> None:
             for name in ("name", "dimension", "sizes", "initial", "updates", "evaluate"):
                 setattr(self, name, getattr(problem, name))
 
-    plan = RoundPlan(
-        "gaussian", clip=1.0, adjacency=Adjacency.ZERO_OUT, noise_multiplier=2.0, unit=Unit.SAMPLE, keep=16
-    )
+    plan = Plan("gaussian", clip=1.0, adjacency=Adjacency.ZERO_OUT, noise_multiplier=2.0, unit=Unit.SAMPLE, keep=16)
     with pytest.raises(InvalidParameter, match="problem must be one with `gradients`"):
         simulate(Closed(small_problem(samples=4)), plan, Training(0.5, 1))

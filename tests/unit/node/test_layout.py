@@ -6,11 +6,12 @@ import pytest
 pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import Array
 
+from quietbit import Plan
 from quietbit.errors import InvalidParameter
 from quietbit.node.layout import Layout
-from quietbit.node.settings import RunSettings
 
-SETTINGS = RunSettings("imvu", 1.0, 3.0, "zero-out", releases=1, keep="*.count")
+GIVEN = {"clip": 1.0, "epsilon": 3.0, "adjacency": "zero-out", "releases": 1, "mode": "adaptive"}
+SETTINGS = Plan("imvu", **GIVEN, local_arrays="*.count")
 
 
 def arrays(**values):
@@ -72,10 +73,10 @@ def test_another_shape_is_refused(new, says):
 
 def test_counters_are_refused_unless_they_are_kept():
     others = arrays(steps=np.array([1]), w=np.zeros(2), bn__running_var=np.ones(2), mask=np.array([True]))
-    with pytest.raises(InvalidParameter, match=r"3 arrays are no parameters: .*quietbit\.keep") as refused:
+    with pytest.raises(InvalidParameter, match=r"3 arrays are no parameters: .*quietbit\.local-arrays") as refused:
         Layout.of(others, SETTINGS)
     assert "steps (int64), bn.running_var (a statistic), mask (bool)" in str(refused.value)
-    allowed = RunSettings("imvu", 1.0, 3.0, "zero-out", releases=1, keep="*.running_*, steps, mask")
+    allowed = Plan("imvu", **GIVEN, local_arrays="*.running_*, steps, mask")
     assert Layout.of(others, allowed).kept == ("steps", "bn.running_var", "mask")
     with pytest.raises(InvalidParameter, match="number of learnt parameters"):
         Layout.of(arrays(x__count=np.array([1])), SETTINGS)

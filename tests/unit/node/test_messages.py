@@ -2,11 +2,11 @@
 
 import pytest
 
+from quietbit import Plan
 from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.node import messages as module
 from quietbit.node.messages import Request, SumRequest, answer_of, join_pieces, question_of, split_pieces
 from quietbit.node.question import Framed
-from quietbit.node.settings import RunSettings
 from unit.node.makers import DIMENSION, MECHANISM
 
 SAMPLE = Framed(2**64 - 1, 3, 2**63, b"payload")
@@ -59,10 +59,9 @@ def test_records_of_another_kind_are_refused(records):
         join_pieces(records)
 
 
-LOCAL = RunSettings("imvu", 1.0, 3.0, "zero-out", releases=1)
-SUMS = RunSettings(
-    "imvu", 1.0, 3.0, "zero-out", releases=1, trust="secure-aggregation", threshold=4, server="honest-but-curious"
-)
+GIVEN = {"clip": 1.0, "epsilon": 3.0, "adjacency": "zero-out", "releases": 1, "mode": "adaptive"}
+LOCAL = Plan("imvu", **GIVEN)
+SUMS = Plan("imvu", **GIVEN, trust="secure-aggregation", threshold=4, server="honest-but-curious")
 RECORDS = {
     "quietbit": Request.of(4, MECHANISM).to_record(),
     "quietbit-sum": SumRequest("shares", 6, 2, b"abc").to_record(),

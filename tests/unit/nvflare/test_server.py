@@ -199,7 +199,7 @@ def test_a_task_that_is_fetched_again_is_one_question(tmp_path):
 
 
 def test_kept_arrays_stay_where_they_are():
-    server = Server({**CONFIG, "quietbit.keep": "count*"})
+    server = Server({**CONFIG, "quietbit.local-arrays": "count*"})
     arrays = {**weights(), "count": np.array(7)}
 
     def answer(task_name, shareable, fl_ctx):
@@ -254,7 +254,7 @@ def test_another_model_in_mid_run_is_refused():
         {},
         {**CONFIG, "quietbit.trust": "secure-aggregation", "quietbit.threshold": 2},
         {**CONFIG, "quietbit.odd": 1},
-        {**CONFIG, "quietbit.order": "secret"},
+        {**CONFIG, "quietbit.participation": "secret-order"},
     ],
 )
 def test_settings_that_cannot_be_kept_are_refused(given):

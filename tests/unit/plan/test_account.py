@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 import quietbit
+from quietbit import Plan
 from quietbit.plan.account import Account
-from quietbit.plan.plan import RoundPlan
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.ledger import Ledger
 from quietbit.privacy.sample_level import ROUNDING
@@ -13,7 +13,7 @@ ZERO, ONE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
 
 
 def account_of(mechanism, sizes, unit=Unit.CLIENT, trust=Trust.LOCAL, honest=None):
-    plan = RoundPlan(
+    plan = Plan(
         "imvu", clip=1.0, adjacency=ZERO, design_epsilon=1.0, unit=unit, trust=trust, cohort=8,
         min_honest_clients=honest,
     )  # fmt: skip

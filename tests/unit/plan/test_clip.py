@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quietbit import Adjacency, InvalidParameter
+from quietbit import Adjacency, InvalidParameter, Plan
 from quietbit.mechanism.watched import Answers, Watched
 from quietbit.plan.clip import ClipRule, MovingClip, usual_bit_epsilon
-from quietbit.plan.plan import RoundPlan
 from quietbit.privacy.curve import PureCurve
 
 MOVES: Any = {"clip": 2.0, "adjacency": "zero-out", "epsilon": 8.0, "releases": 10, "clip_quantile": 0.5}
@@ -73,7 +72,7 @@ def test_bits_alone_cost_a_tenth_of_the_budget(releases: int) -> None:
 
 
 def test_a_plan_prices_the_bit_and_meets_its_budget() -> None:
-    plan = RoundPlan("imvu", **MOVES)
+    plan = Plan("imvu", **MOVES)
     mechanism: Any = plan.mechanism_for(50)
     assert isinstance(mechanism, Watched)
     assert mechanism.clip == 2.0
@@ -83,12 +82,12 @@ def test_a_plan_prices_the_bit_and_meets_its_budget() -> None:
     for _ in range(10):
         account.record(np.array([1]))
     assert account.worst(1e-5).epsilon_upper == mechanism.privacy(Adjacency.ZERO_OUT).repeat(10).epsilon_upper(1e-5)
-    by_hand: Any = RoundPlan(
+    by_hand: Any = Plan(
         "gaussian", clip=2.0, adjacency="zero-out", noise_multiplier=3.0, clip_quantile=0.7, clip_bit_epsilon=0.3
     ).mechanism_for(50)
     assert (by_hand.inner.noise_multiplier, by_hand.bit_epsilon) == (3.0, 0.3)
     assert plan.moving_clip() is not None
-    assert RoundPlan("imvu", **{**MOVES, "clip_quantile": None}).moving_clip() is None
+    assert Plan("imvu", **{**MOVES, "clip_quantile": None}).moving_clip() is None
 
 
 @pytest.mark.parametrize(
@@ -100,8 +99,8 @@ def test_a_plan_prices_the_bit_and_meets_its_budget() -> None:
         ({"clip_rate": 0.0}, "clip_rate must be"),
         ({"clip_rate": 3.0}, "clip_rate must be"),
         ({"clip_bit_epsilon": math.nan}, "bit_epsilon must be"),
-        ({"clip_quantile": None, "clip_rate": 0.2}, "clip_rate must be left out unless clip_quantile"),
-        ({"clip_quantile": None, "clip_bit_epsilon": 0.2}, "clip_bit_epsilon must be left out unless clip_quantile"),
+        ({"clip_quantile": None, "clip_rate": 0.2}, "clip_rate must be left out unless the clip moves"),
+        ({"clip_quantile": None, "clip_bit_epsilon": 0.2}, "clip_bit_epsilon must be left out unless the clip moves"),
         ({"unit": "sample"}, "unit must be client where the clip moves"),
         ({"trust": "secure-aggregation", "cohort": 10}, "trust must be local where the clip moves"),
         ({"design_epsilon": 1.0, "releases": None}, "clip_bit_epsilon must be given"),
@@ -109,11 +108,11 @@ def test_a_plan_prices_the_bit_and_meets_its_budget() -> None:
 )
 def test_a_clip_that_cannot_move_so_is_refused(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InvalidParameter, match=sentence):
-        RoundPlan("imvu", **{**MOVES, **changes}).mechanism_for(50)
+        Plan("imvu", **{**MOVES, **changes}).mechanism_for(50)
 
 
 def test_without_privacy_and_under_central_trust_the_clip_stays() -> None:
     with pytest.raises(InvalidParameter, match="trust must be local where the clip moves"):
-        RoundPlan("gaussian", **MOVES, trust="central")
+        Plan("gaussian", **MOVES, trust="central")
     with pytest.raises(InvalidParameter, match="clip_quantile must be left out without privacy"):
-        RoundPlan("none", clip=1.0, adjacency="zero-out", clip_quantile=0.5)
+        Plan("none", clip=1.0, adjacency="zero-out", clip_quantile=0.5)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import quietbit
+from quietbit import Plan
 from quietbit.errors import InvalidParameter
 from quietbit.mechanism.expectation import Verdict
 from quietbit.mechanism.family import is_baseline
 from quietbit.mechanism.registry import families, identity_of
 from quietbit.plan.compare import compare, dimension_of
-from quietbit.plan.plan import RoundPlan
 from quietbit.privacy.guarantee import Trust
 from quietbit.simulate import Training, simulate
 from quietbit_lab.task.vectors import VectorMean
@@ -41,7 +41,7 @@ def asked(dimension, clients, cohort, rounds, epsilon, adjacency, trust):
 @lru_cache(maxsize=8)
 def simulated(dimension, clients, cohort, rounds, epsilon, adjacency, trust, mechanism, length=0.9 * CLIP):
     """The run in which every update is sent, and how far what it learnt is from the clipped vectors' mean, in clips."""
-    plan = RoundPlan(
+    plan = Plan(
         mechanism, clip=CLIP, adjacency=adjacency, epsilon=epsilon, delta=1e-5, trust=trust, cohort=cohort,
         rng="seeded", seed=7,
     )  # fmt: skip
@@ -124,7 +124,7 @@ def test_auto_is_the_best_row_of_its_trust():
         best = found.best(trust)
         if best is None:
             continue
-        plan = RoundPlan(
+        plan = Plan(
             "auto", clip=CLIP, adjacency="zero-out", epsilon=8.0, trust=trust, cohort=100, releases=5,
             keep=best.keep if trust is Trust.SECURE_AGGREGATION else None,
         )  # fmt: skip

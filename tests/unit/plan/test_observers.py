@@ -4,18 +4,17 @@ import numpy as np
 import pytest
 
 import quietbit
-from quietbit import Adjacency, Trust
+from quietbit import Adjacency, Plan, Trust
 from quietbit.mechanism.shuffled import shuffled_privacy
 from quietbit.plan.observers import observers
 from quietbit.plan.participation import SecretOrder, releases_per_client, secret_order
-from quietbit.plan.plan import RoundPlan
 
 CLIENTS, COHORT = 400, 50
 
 
 def plan(**changes):
     given = {"clip": 1.0, "adjacency": "replace-one", "design_epsilon": 1.0, "cohort": COHORT, "delta": 1e-5}
-    return RoundPlan(**{"mechanism": "vmvu", **given, **changes})
+    return Plan(**{"mechanism": "vmvu", **given, **changes})
 
 
 def pair(rounds, **changes):

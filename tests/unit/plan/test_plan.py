@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 import quietbit
+from quietbit import Plan
 from quietbit.mechanism.calibrate import calibrate
-from quietbit.plan.plan import RoundPlan
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 
 USUAL = {"mechanism": "imvu", "design_epsilon": 1.0, "cohort": 5, "clip": 1.0, "adjacency": "zero-out"}
@@ -11,7 +11,7 @@ NOISY = {"mechanism": "gaussian", "design_epsilon": None, "noise_multiplier": 3.
 
 
 def plan(**given):
-    return RoundPlan(**{**USUAL, **given})
+    return Plan(**{**USUAL, **given})
 
 
 def test_words_and_members_are_the_same_plan():
@@ -22,7 +22,7 @@ def test_words_and_members_are_the_same_plan():
 
 def test_adjacency_has_no_default():
     with pytest.raises(TypeError, match="adjacency"):
-        RoundPlan("imvu", clip=1.0, design_epsilon=1.0)
+        Plan("imvu", clip=1.0, design_epsilon=1.0)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_adjacency_has_no_default():
         ({"trust": "secure-aggregation", "bits": 5}, "bits"),
         ({"trust": "secure-aggregation", "unit": "sample"}, "unit must be client"),
         ({"trust": "secure-aggregation", "mechanism": "mvu"}, "mechanism must be imvu"),
-        ({"trust": "secure-aggregation", "design_epsilon": None, "epsilon": 1.0, "beta": 2.0}, "beta and clamp"),
+        ({"trust": "secure-aggregation", "design_epsilon": None, "epsilon": 1.0, "beta": 2.0}, "beta must be left out"),
     ],
 )
 def test_refusals(given, mention):

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 import quietbit
+from quietbit import Plan
 from quietbit.mechanism.ball import Norm
-from quietbit.plan.plan import RoundPlan
 from quietbit.privacy.guarantee import Unit
 from quietbit.simulate.problem import LocalPlan
 from quietbit.simulate.training import Training
@@ -62,7 +62,7 @@ def setting(**given: Any) -> Setting:
     return Setting.from_json({"adjacency": "zero-out", **given})
 
 
-def chosen(**given: Any) -> tuple[RoundPlan, Training]:
+def chosen(**given: Any) -> tuple[Plan, Training]:
     """The two parts of a setting."""
     found = setting(**given)
     return found.plan, found.training

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quietbit import Plan
 from quietbit.privacy.guarantee import Adjacency
-from quietbit.simulate import RoundPlan, Score, Training, simulate
+from quietbit.simulate import Score, Training, simulate
 from quietbit.wire.uplink import Uplink
 from quietbit_lab.experiment.quick import train
 from quietbit_lab.experiment.record import Setting, run_record
@@ -38,9 +39,9 @@ class Long:
         return Score(0.5, 1.0)
 
 
-def plan(**given: Any) -> RoundPlan:
+def plan(**given: Any) -> Plan:
     usual: Any = {"clip": 1.0, "adjacency": "replace-one", "cohort": CLIENTS, "rng": "seeded", "clip_quantile": 0.5}
-    return RoundPlan("gaussian", **{**usual, "noise_multiplier": 2.0, "clip_bit_epsilon": 3.0, **given})
+    return Plan("gaussian", **{**usual, "noise_multiplier": 2.0, "clip_bit_epsilon": 3.0, **given})
 
 
 @pytest.mark.parametrize("start", [0.1, 1.0, 10.0])

@@ -1,12 +1,12 @@
 import pytest
 
 import quietbit
+from quietbit import Plan
 from quietbit.mechanism.ball import Norm
-from quietbit.plan.plan import RoundPlan
 from quietbit.simulate.problem import LocalPlan
 from quietbit.simulate.training import Training
 
-PLAN = RoundPlan("none", clip=1.0, adjacency="zero-out", norm="l1")
+PLAN = Plan("none", clip=1.0, adjacency="zero-out", norm="l1")
 
 
 def test_scores_come_where_asked_and_at_the_end():
@@ -40,4 +40,4 @@ def test_refusals(given, mention):
 
 def test_several_steps_have_no_account_at_sample_level():
     with pytest.raises(quietbit.InvalidParameter, match="local steps"):
-        Training(0.1, 10, local_steps=2).local(RoundPlan("none", clip=1.0, adjacency="zero-out", unit="sample"))
+        Training(0.1, 10, local_steps=2).local(Plan("none", clip=1.0, adjacency="zero-out", unit="sample"))

@@ -16,7 +16,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 
 from faulty.lesson import trained
-from quietbit.flower import PrivateUplink, RunSettings
+from quietbit import Plan
+from quietbit.flower import PrivateUplink
 from quietbit.node.question import Framed
 from quietbit.wire.uplink import Uplink
 
@@ -47,7 +48,7 @@ def lie(honest: bytes, disk: Path, message: Message, context: Context) -> bytes:
     if told == 0:
         return b""
     if told == 1:
-        settings, dimension = RunSettings.from_run_config(context.run_config), int(context.run_config["dimension"])
+        settings, dimension = Plan.from_run_config(context.run_config), int(context.run_config["dimension"])
         other = Uplink(replace(settings, epsilon=settings.epsilon / 2).mechanism_for(dimension))
         number = int(message.content["quietbit"]["round"])
         return Framed(context.run_id, number, context.node_id, other.send(np.zeros(dimension))).to_bytes()
