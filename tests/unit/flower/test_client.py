@@ -346,7 +346,7 @@ def test_questions_that_are_none_are_declined_before_training():
     assert "quietbit.mechanism, quietbit.clip, quietbit.adjacency, quietbit.epsilon must be given" in reason(
         SIMULATED(question(), context(11, config={}), never)
     )
-    for key in ("quietbit.epsilom", "quietbit.words", "quietbit.seed"):
+    for key in ("quietbit.epsilom", "quietbit.words", "quietbit.mode"):
         config = CONFIG | {key: "seeded"}
         assert "run-config key must be one" in reason(SIMULATED(question(), context(11, config=config), never))
     two = question()
