@@ -22,7 +22,9 @@ from quietbit.privacy.aggregate import AggregateConstant, aggregate_curve
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.secagg.client import SumClient
 from quietbit.secagg.identity import Identity, verified
-from quietbit.secagg.plan import SumPlan, bits_for, neighbours_for
+from quietbit.secagg.codec import pack_dealt, pack_evidence, pack_inbox
+from quietbit.secagg.exposure import neighbours_for
+from quietbit.secagg.plan import SumPlan, bits_for
 from quietbit.secagg.server import SumServer
 
 ORDERS = (2.0, 2.5, 3.0, 4.0, 8.0, 16.0, 32.0, 64.0)
@@ -118,6 +120,7 @@ def masked_round(count: int, dimension: int, near: tuple[int, int] | None, activ
         neighbours=near[0] if near else None,
         share_threshold=near[1] if near else None,
         members=members,
+        terms=b"benchmark",
     )
     rng = np.random.default_rng(0)
     codes = {i: rng.integers(0, 2, dimension, dtype=np.uint32) for i in people}
@@ -177,13 +180,12 @@ def masked_round(count: int, dimension: int, near: tuple[int, int] | None, activ
         raise RuntimeError("the masked sum is not the plain one")
     cost.client = sum(times)
     stay = sorted(answers)
-    shares = np.mean([len(answers[i].seeds) + len(answers[i].pair_keys) for i in stay])
-    dealt = np.mean([sum(map(len, parts[i].values())) for i in stay])
-    signatures = 128 if active else 0
-    cost.up = float(plan.advertisement_size + dealt + plan.payload_size + 16 * shares + signatures)
-    entries = np.mean([len(near_each[i]) * plan.advertisement_size + 80 * len(inboxes[i]) for i in stay])
-    lists = (4 * count if active else 0) + 2 * ((count + 7) // 8)
-    cost.down = float(entries + lists + 64 * len(proof) + np.mean([64 * len(masked[i]) for i in stay]))
+    confirmation, list_size = (64, (count + 7) // 8) if active else (0, 0)
+    up = [plan.advertisement_size + len(pack_dealt(parts[i])) + len(vectors[i]) + confirmation for i in stay]
+    cost.up = float(np.mean(up) + np.mean([len(answers[i].to_bytes()) for i in stay]))
+    down = [len(near_each[i].to_bytes(plan)) + len(pack_inbox(plan, u1, inboxes[i])) for i in stay]
+    told = [len(pack_evidence(plan, u2, proof, masked[i])) for i in stay]
+    cost.down = float(np.mean(down) + np.mean(told) + (4 * count if active else 0) + list_size)
     return cost
 
 

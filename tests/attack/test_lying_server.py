@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from attrs import evolve
 
 pytest.importorskip("cryptography", reason="needs the all extra")
 
 from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.secagg import keys, shamir
 from quietbit.secagg.client import (
-    CONFIRMED,
-    MASKED,
-    Advertisement,
     SumClient,
     lists_digest,
     masking_key,
@@ -26,6 +24,7 @@ from quietbit.secagg.client import (
     self_mask_key,
     shares_digest,
 )
+from quietbit.secagg.codec import CONFIRMED, MASKED
 from quietbit.secagg.identity import Identity
 from quietbit.secagg.plan import ProtocolError
 from quietbit.secagg.server import SumServer
@@ -73,11 +72,11 @@ def test_different_lists_work_where_the_server_is_believed():
         plan = room.plan
         seed = recovered(answers, victim, "seeds", 6)
         total = plan.unpack(victim, vectors[victim]).copy()
-        total -= keys.expand(self_mask_key(plan, victim, seed), plan.width)
+        total -= keys.expand(self_mask_key(room.server.description, victim, seed), plan.width)
         for other in partners:
             private = masking_key(plan, other, recovered(answers, other, "pair_keys", 6))
             own, theirs = room.published[other].masking, room.published[victim].masking
-            mask = keys.expand(pair_mask_key(plan, other, victim, private, own, theirs), plan.width)
+            mask = keys.expand(pair_mask_key(room.server.description, other, victim, private, own, theirs), plan.width)
             total = total - mask if victim < other else total + mask
         assert (plan.reduce(total)[: plan.dimension] == room.codes[victim]).all()
         cases += 1
@@ -156,52 +155,59 @@ def test_a_signature_for_one_list_is_none_for_another():
     for proof, says in ((few, "Only 3 clients confirmed"), (padded, "signature of client 5"), ({}, "Only 0 clients")):
         with pytest.raises(ProtocolError, match=says):
             room.clients[1].unmask(room.u2, proof, room.server.masked(1))
-    stranger = Identity.new().sign(CONFIRMED, lists_digest(room.plan, room.u1, room.u2))
+    stranger = Identity.new().sign(CONFIRMED, lists_digest(room.plan, room.server.description, room.u1, room.u2))
     for proof in ({**few, 9: stranger}, {**few, 5: stranger}):
         with pytest.raises(ProtocolError):
             room.clients[1].unmask(room.u2, proof, room.server.masked(1))
     missing = {i: one for i, one in room.server.masked(1).items() if i != 3}
     with pytest.raises(ProtocolError, match="Client 3's signature of who dealt shares is missing"):
         room.clients[1].unmask(room.u2, room.proof, missing)
-    other = identity(3).sign(MASKED, shares_digest(room.plan, {1, 3, 4, 5}))
+    other = identity(3).sign(MASKED, shares_digest(room.plan, room.server.description, {1, 3, 4, 5}))
     with pytest.raises(ProtocolError, match="signature of client 3"):
         room.clients[1].unmask(room.u2, room.proof, {**missing, 3: other})
     assert (room.server.finish(room.answers()).total == room.plain(range(1, 6))).all()  # and then it is exact
 
 
-def changed(one, **parts):
-    values = {name: getattr(one, name) for name in ("sealing", "masking", "seed", "choice", "signature")}
-    return Advertisement(**{**values, **parts})
-
-
 def test_forged_replayed_and_crooked_advertisements():
     """Every field of another's advertisement changed; those of other rounds, runs and members; keys nobody can use."""
     room, before = Room(plan_of(5, 4)).advertised(), Room(plan_of(5, 4, name=b"earlier")).advertised()
-    mine, victim = room.clients[1], room.near[1][3]
+    mine, victim = room.clients[1], room.near[1].near[3]
     small = [bytes(32), b"\1" + bytes(31), (2**255 - 20).to_bytes(32, "little"), (2**255 - 19).to_bytes(32, "little")]
     crooked = [victim.masking[:31] + bytes([victim.masking[31] ^ 0x80]), victim.masking[:31], victim.masking + b"\0"]
     own = Identity.new()
     sybil = SumClient(plan_of(5, 4, active=False), 3).advertise()
-    signed = changed(sybil, signature=own.sign(b"advertisement", sybil.digest(room.plan, 3)))
+    signed = evolve(sybil, signature=own.sign(b"advertisement", sybil.digest(room.plan, 3)))
     bad = [
-        *(changed(victim, masking=key) for key in (*small, *crooked)),
-        *(changed(victim, sealing=key) for key in (*small, *crooked)),
-        changed(victim, seed=bytes(32)),
-        changed(victim, signature=bytes(64)),
-        changed(victim, signature=b""),
-        changed(victim, choice=bytes(16)),
+        *(evolve(victim, masking=key) for key in (*small, *crooked)),
+        *(evolve(victim, sealing=key) for key in (*small, *crooked)),
+        evolve(victim, seed=bytes(32)),
+        evolve(victim, signature=bytes(64)),
+        evolve(victim, signature=b""),
         before.published[3],  # a replay of another round
         room.published[4],  # another member's
         sybil,
         signed,  # the server's own key in the place of a member's
     ]
+    roster = room.near[1]
     for one in bad:
-        with pytest.raises(QuietbitError):
-            mine.share({**room.near[1], 3: one})
+        for choice in (roster.choices[3], one.choice(room.plan, 3)):
+            lie = evolve(roster, near={**roster.near, 3: one}, choices={**roster.choices, 3: choice})
+            with pytest.raises(QuietbitError):
+                mine.share(lie)
     with pytest.raises(ProtocolError, match="unknown clients"):
-        mine.share({**room.near[1], 6: victim})
+        mine.share(evolve(roster, near={**roster.near, 6: victim}, choices={**roster.choices, 6: bytes(16)}))
     with pytest.raises(ProtocolError, match="or this one"):
-        mine.share({**room.near[1], 1: room.published[1]})
+        mine.share(evolve(roster, near={**roster.near, 1: room.published[1]}))
+    without = {i: one for i, one in roster.near.items() if i != 3}
+    for near, choices, says in (
+        (without, roster.choices, "not of exactly those"),
+        (roster.near, {**roster.choices, 3: bytes(16)}, "does not have what client 3"),
+        (roster.near, {**roster.choices, 1: bytes(16)}, "does not have what client 1"),
+        (without, {i: one for i, one in roster.choices.items() if i not in (3, 4)}, "unknown clients"),
+        ({}, {1: roster.choices[1]}, "Only 1 clients published keys"),
+    ):
+        with pytest.raises(ProtocolError, match=says):
+            mine.share(evolve(roster, near=near, choices=choices))
     assert set(mine.share(room.near[1])) == {2, 3, 4, 5}  # and it is still there for the genuine ones
     print(f"advertisements: {len(bad) + 2} refused")
 
@@ -210,10 +216,10 @@ def test_a_signed_key_of_small_order_is_refused_all_the_same():
     """A member itself sends one: its signature is genuine, its key is not usable."""
     room = Room(plan_of(4, 3)).advertised()
     for key in (bytes(32), (2**255 - 18).to_bytes(32, "little"), b"\xff" * 32):
-        crooked = changed(room.published[2], masking=key, signature=b"")
-        crooked = changed(crooked, signature=identity(2).sign(b"advertisement", crooked.digest(room.plan, 2)))
+        crooked = evolve(room.published[2], masking=key, signature=b"")
+        crooked = evolve(crooked, signature=identity(2).sign(b"advertisement", crooked.digest(room.plan, 2)))
         with pytest.raises(InvalidParameter, match="public key"):
-            room.clients[1].share({**room.near[1], 2: crooked})
+            room.clients[1].share(evolve(room.near[1], near={**room.near[1].near, 2: crooked}))
         server = SumServer(room.plan)
         assert set(server.advertise({**room.published, 2: crooked})) == {1, 3, 4}
         assert "public key" in server.liars[2]
@@ -273,7 +279,9 @@ def test_sybils_up_to_the_threshold_learn_nothing_of_the_others():
             # Each camp is told that the others left; colluders sign whatever is wanted.
             left = sorted(set(range(1, clients + 1)) - camp)[: clients - threshold]
             u2 = set(range(1, clients + 1)) - set(left)
-            proof = {i: identity(i).sign(CONFIRMED, lists_digest(plan, room.u1, u2)) for i in bad}
+            proof = {
+                i: identity(i).sign(CONFIRMED, lists_digest(plan, room.server.description, room.u1, u2)) for i in bad
+            }
             for i in sorted(camp - bad):
                 if i in u2:
                     proof[i] = room.clients[i].confirm(u2)

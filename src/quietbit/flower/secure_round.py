@@ -35,20 +35,23 @@ from quietbit.node.question import (
     UNMASK,
     VECTOR,
     Framed,
+    Question,
     SumPart,
-    pack,
-    pack_advertised,
-    pack_evidence,
     sum_plan,
-    unpack,
-    unpack_unmasking,
-    write_places,
 )
 from quietbit.node.report import Account, RoundReport
 from quietbit.plan.plan import Plan
-from quietbit.secagg.client import Advertisement
+from quietbit.secagg.codec import (
+    Advertisement,
+    Roster,
+    Unmasking,
+    pack_evidence,
+    pack_inbox,
+    unpack_dealt,
+    write_places,
+)
 from quietbit.secagg.identity import PUBLIC_SIZE, SIGNATURE_SIZE, Directory
-from quietbit.secagg.plan import DEALT_SIZE, SumPlan
+from quietbit.secagg.plan import SumPlan
 from quietbit.secagg.server import SumServer
 
 __all__ = ["SecureRound"]
@@ -92,28 +95,34 @@ class SecureRound:
         asked = {message.metadata.dst_node_id: message for message in messages}
         self._left = sorted(asked)
         self._kind = next((message.metadata.message_type for message in asked.values()), self._kind)
-        self._settings = ConfigRecord(dict(Request.of(self.number, self.mechanism).to_record()))
+        request = Request.of(self.number, self.mechanism)
+        self._settings = ConfigRecord(dict(request.to_record()))
         try:
             members, table = self._members()
             self._numbers = {node: place + 1 for place, node in enumerate(self._left)}
             settings, count = self.settings, len(self._left)
             threshold = check_int(settings.threshold, "quietbit.threshold", 2)
+            honest = check_int(settings.min_honest_clients, "quietbit.min-honest-clients", 2)
             near = settings.neighbours, settings.share_threshold
-            part = SumPart(KEYS, max(2, count), 1, threshold, 2, str(settings.server), *near)
             rule = f"at least the threshold, {threshold}, with an identity"
             require(count >= 2, "clients of the sum", count, rule)
+            part = SumPart(KEYS, count, 1, threshold, honest, str(settings.server), *near)
+            asking = request.round, 0, request.dimension, request.mechanism
+            terms = settings.epsilon, settings.delta, settings.adjacency
+            question = Question(self.run, *asking, *terms, sum=part)
             size = self.mechanism.layout.count, summable(self.mechanism).bits
-            self._plan = plan = sum_plan(self.run, self.number, part, *size, members)
+            self._plan = plan = sum_plan(question, *size, members)
             self._server = server = SumServer(plan)
-            near_each = server.advertise(self._keys(plan, table))
-            inboxes = server.deal(self._shares(server, near_each))
+            rosters = server.advertise(self._keys(plan, table))
+            inboxes = server.deal(self._shares(server, rosters))
         except QuietbitError as error:
             self._fail(error)
             return []
-        sizes, u1 = WireSizes(), plan.bitmap(server.dealers())
+        sizes, u1 = WireSizes(), server.dealers()
         self._left = [node for node in self._left if self._numbers[node] in inboxes]
         for node in self._left:
-            message, record = asked[node], self._question(VECTOR, node, u1 + pack(inboxes[self._numbers[node]]))
+            table = pack_inbox(plan, u1, inboxes[self._numbers[node]])
+            message, record = asked[node], self._question(VECTOR, node, table)
             self.downlink += sizes.of(message) + len(record.deflate())
             self.account.node(node).asked += 1
             message.content = RecordDict({**message.content, SUM: record})
@@ -213,19 +222,18 @@ class SecureRound:
 
         return self._step(KEYS, dict.fromkeys(self._left, table), read)
 
-    def _shares(
-        self, server: SumServer, near: Mapping[int, Mapping[int, Advertisement]]
-    ) -> dict[int, dict[int, bytes]]:
+    def _shares(self, server: SumServer, rosters: Mapping[int, Roster]) -> dict[int, dict[int, bytes]]:
         """Step 2; a client that deals to some of those it chose alone is not taken in."""
 
         def read(reply: Message, node: int) -> dict[int, bytes]:
-            parts = unpack(answer_of(reply.content.config_records.get(SUM), SHARES), DEALT_SIZE, "shares")
+            parts = unpack_dealt(answer_of(reply.content.config_records.get(SUM), SHARES))
             holders = server.holders(self._numbers[node])
             require(set(parts) == holders, "receivers of its shares", sorted(parts), "all those it chose")
             return parts
 
-        self._left = [node for node in self._left if self._numbers[node] in near]
-        return self._step(SHARES, {node: pack_advertised(near[self._numbers[node]]) for node in self._left}, read)
+        plan = cast(SumPlan, self._plan)
+        self._left = [node for node in self._left if self._numbers[node] in rosters]
+        return self._step(SHARES, {node: rosters[self._numbers[node]].to_bytes(plan) for node in self._left}, read)
 
     def _vector(self, reply: Message, node: int) -> None:
         """Step 3: the sum grows by one vector."""
@@ -244,7 +252,7 @@ class SecureRound:
 
     @staticmethod
     def _unmasking(reply: Message, node: int) -> Any:
-        return unpack_unmasking(answer_of(reply.content.config_records.get(SUM), UNMASK))
+        return Unmasking.read(answer_of(reply.content.config_records.get(SUM), UNMASK))
 
     def _question(self, step: str, node: int, table: bytes) -> ConfigRecord:
         return ConfigRecord(dict(SumRequest(step, len(self._numbers), self._numbers[node], table).to_record()))

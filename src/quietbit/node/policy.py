@@ -22,6 +22,8 @@ Symbols  the keys of the file are the fields of `Policy`, with - for _; unknown 
 | `operator` | the public key that the directory must be signed with, hexadecimal | with `directory` |
 | `own-key` | absolute path of this node's private key (`quietbit node keys`) | with `directory` |
 | `most-colluders` | how many members may work for the server: sums that so many could unmask are declined | 0 |
+| `largest-exposure` | the largest chance, per sum, that so many could | 2^-40 |
+| `min-neighbours` | with how many others each client must deal, where it does not deal with all | 10 |
 | `metrics` | numbers of evaluations that leave the node as they are, without privacy | none |
 | `answer-seconds` | every answer leaves so long after its question, whatever the app does; 0: when it is ready | 60 |
 | `pricing-seconds` | how long it may take to find out what a mechanism costs | 30 |
@@ -149,6 +151,8 @@ class Policy:
     operator: str | None = None
     own_key: str | None = None
     most_colluders: int = 0
+    largest_exposure: float = RISK
+    min_neighbours: int = 10
     metrics: tuple[str, ...] = ()
     answer_seconds: float = 60.0
     pricing_seconds: float = 30.0
@@ -190,6 +194,9 @@ class Policy:
         put = object.__setattr__
         named = ("directory", "operator", "own_key")
         put(self, "most_colluders", check_int(self.most_colluders, "most-colluders", 0, MOST_CLIENTS))
+        put(self, "min_neighbours", check_int(self.min_neighbours, "min-neighbours", 2, MOST_CLIENTS))
+        exposure = check_real(self.largest_exposure, "largest-exposure", at_least=0.0, at_most=2.0**-20)
+        put(self, "largest_exposure", exposure)
         if Trust.SECURE_AGGREGATION not in self.trust:
             for name in ("min_honest_clients", "local_epsilon", *named):
                 rule = "left out unless trust names secure-aggregation"
@@ -261,6 +268,8 @@ class Policy:
                         f"min-honest-clients = {self.min_honest_clients}   # sums are priced at so many",
                         f"local-epsilon = {self.local_epsilon!r}      # the cap if every mask failed",
                         f"most-colluders = {self.most_colluders}       # members that may work for the server",
+                        f"largest-exposure = {self.largest_exposure!r}   # the chance that they unmask a sum",
+                        f"min-neighbours = {self.min_neighbours}       # whom each deals with, if not with all",
                     ]
                     if self.min_honest_clients is not None
                     else []
@@ -348,7 +357,10 @@ class Policy:
         """Refuse a server that must be believed where there is a directory, and sums that colluders could unmask."""
         if self.directory is not None and not plan.active:
             raise NotAllowed("This node's policy does not allow sums whose server must be believed.")
-        if not plan.exposure_upper(self.most_colluders, self.min_honest_clients or MOST_CLIENTS) <= RISK:
+        if plan.neighbours is not None and not plan.neighbours >= self.min_neighbours:
+            raise NotAllowed("This node's policy does not allow sums in which clients deal with so few others.")
+        honest = min(self.min_honest_clients or MOST_CLIENTS, plan.clients)
+        if not plan.exposure_upper(self.most_colluders, honest) <= self.largest_exposure:
             raise NotAllowed("This node's policy does not allow sums that so few colluding clients could unmask.")
 
     def _operator(self) -> bytes:

@@ -7,25 +7,16 @@ Symbols  n: clients of a sum, numbered from 1; t: threshold; k: honest clients t
 Source   the steps are those of `quietbit.secagg.client` (Bonawitz et al., CCS 2017, Figure 4).
 
 The frame, all numbers little-endian: magic ``QBRL``, version and a zero (16 bits each), run, round and node (64 bits
-each), then the payload. Tables of numbered byte strings (advertisements, what is dealt, shares) travel as one value:
-for every entry the client's number in four bytes, little-endian, then its bytes, all of one length. Sets of clients are
-bitmaps of n bits.
-
-| step | the server's table | the answer |
-|---|---|---|
-| `identity` | nothing | the node's public signing key; only where the server may lie, once in a run |
-| `keys` | places of the members in the directory, four bytes each, where the server may lie | an advertisement |
-| `shares` | advertisements of those near this client | what is dealt to each |
-| `vector` | U1, and what was dealt to this client | the masked vector, framed |
-| `confirm` | U2 | a signature; only where the server may lie |
-| `unmask` | U2; where the server may lie who confirmed it, t signatures, and signatures of U1 | shares |
+each), then the payload. What the tables of the steps hold is in `quietbit.secagg.codec`; before the first, where the
+server may lie, `identity` asks once in a run for the node's public signing key.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import struct
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, final
 
@@ -34,15 +25,11 @@ from quietbit.kernel.base import MAX_DIMENSION
 from quietbit.node.filter import Cap
 from quietbit.privacy.aggregate import MOST_CLIENTS
 from quietbit.privacy.guarantee import Adjacency, Trust, check_delta
-from quietbit.secagg.client import Advertisement, Unmasking
-from quietbit.secagg.identity import SIGNATURE_SIZE
-from quietbit.secagg.plan import ServerModel, SumPlan
-from quietbit.secagg.shamir import SHARE_SIZE
+from quietbit.secagg.plan import SPARSE_FROM, ServerModel, SumPlan
 
 __all__ = [
-    "CONFIRM", "IDENTITY", "KEYS", "SHARES", "STEPS", "UNMASK", "VECTOR", "Framed", "Question", "SumPart", "pack",
-    "pack_advertised", "pack_evidence", "pack_unmasking", "read_places", "sum_plan", "sum_rows", "unpack",
-    "unpack_advertised", "unpack_evidence", "unpack_unmasking", "write_places",
+    "CONFIRM", "IDENTITY", "KEYS", "SHARES", "STEPS", "UNMASK", "VECTOR", "Framed", "Question", "SumPart", "sum_plan",
+    "sum_rows",
 ]  # fmt: skip
 
 IDENTITY = "identity"
@@ -129,6 +116,14 @@ class Question:
         """The run's own budget: a node holds it, too."""
         return Cap(self.epsilon, self.delta, Adjacency(self.adjacency), self.trust, "the run")
 
+    @property
+    def terms(self) -> bytes:
+        """Everything in it that all clients of a sum must have been asked alike: all but who is asked, and the step."""
+        values = {name: value for name, value in asdict(self).items() if name not in ("node", "client")}
+        part = values["sum"] or {}
+        values["sum"] = {name: value for name, value in part.items() if name not in ("step", "number", "table")}
+        return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         values = asdict(self)
@@ -154,19 +149,20 @@ class Question:
         return cls(**{**values, "sum": part})
 
 
-def sum_plan(
-    run: int, number: int, part: SumPart, dimension: int, bits: int, members: tuple[bytes, ...] | None
-) -> SumPlan:
-    """The masked sum of round ``number`` of a run; one that the threshold does not fit is refused."""
+def sum_plan(question: Question, dimension: int, bits: int, members: tuple[bytes, ...] | None) -> SumPlan:
+    """Return the masked sum that is asked for, of so many codes; one that the threshold does not fit is refused."""
+    part = question.sum
+    if part is None:
+        raise InvalidParameter("The question must be about a masked sum, and is not.")
     threshold, clients = part.threshold, part.clients
     most = (3 * threshold - 1) // 2 if part.active else 2 * threshold - 1
     rule = f"from the threshold, {threshold}, to {most}"
     require(threshold <= clients <= most, "clients of the sum", clients, rule)
-    name = f"quietbit/flower/{run}/{number}".encode()
+    name = f"quietbit/{question.run}/{question.round}".encode()
     near = part.neighbours, part.share_threshold
-    if part.neighbours is not None and part.neighbours >= clients:
+    if part.neighbours is not None and clients < max(SPARSE_FROM, part.neighbours + 1):
         near = None, None  # a cohort so small deals with everybody
-    return SumPlan(clients, threshold, dimension, name, 2**bits - 1, *near, members)
+    return SumPlan(clients, threshold, dimension, name, 2**bits - 1, *near, members, question.terms)
 
 
 def sum_rows(run: int, number: int) -> int:
@@ -206,79 +202,3 @@ class Framed:
         for name, mine, found in (("run", run, self.run), ("round", number, self.round), ("node", node, self.node)):
             if mine != found:
                 refuse_payload(f"{name} of the release", f"{mine}", found)
-
-
-def pack(table: Mapping[int, bytes]) -> bytes:
-    """Numbered byte strings as one."""
-    return b"".join(number.to_bytes(4, "little") + table[number] for number in sorted(table))
-
-
-def unpack(data: bytes, size: int, what: str) -> dict[int, bytes]:
-    """The numbered strings of ``size`` bytes each; numbers must increase."""
-    step = 4 + size
-    require(len(data) % step == 0, f"length of the table of {what}", len(data), f"a multiple of {step}")
-    found: dict[int, bytes] = {}
-    last = 0
-    for start in range(0, len(data), step):
-        number = int.from_bytes(data[start : start + 4], "little")
-        require(last < number <= MOST_CLIENTS, f"number in the table of {what}", number, "larger than the one before")
-        found[number], last = data[start + 4 : start + step], number
-    return found
-
-
-def pack_advertised(published: Mapping[int, Advertisement]) -> bytes:
-    """Advertisements, for a client."""
-    return pack({number: one.to_bytes() for number, one in published.items()})
-
-
-def unpack_advertised(plan: SumPlan, data: bytes) -> dict[int, Advertisement]:
-    """The advertisements of a table."""
-    table = unpack(data, plan.advertisement_size, "advertisements")
-    return {number: Advertisement.read(plan, one) for number, one in table.items()}
-
-
-def write_places(places: Iterable[int]) -> bytes:
-    """Places of members in the directory, in the order of the clients' numbers."""
-    return b"".join(place.to_bytes(4, "little") for place in places)
-
-
-def read_places(data: bytes, clients: int) -> tuple[int, ...]:
-    """Read `write_places`; another number of places than of clients is refused."""
-    require(len(data) == 4 * clients, "length of the list of members", len(data), f"{4 * clients} bytes")
-    return tuple(int.from_bytes(data[start : start + 4], "little") for start in range(0, len(data), 4))
-
-
-def pack_evidence(
-    plan: SumPlan, arrived: Collection[int], confirmed: Mapping[int, bytes], masked: Mapping[int, bytes]
-) -> bytes:
-    """U2, and in the active model who confirmed it, their signatures, and a table of signatures of U1."""
-    if not plan.active:
-        return plan.bitmap(arrived)
-    signatures = b"".join(confirmed[number] for number in sorted(confirmed))
-    return plan.bitmap(arrived) + plan.bitmap(confirmed) + signatures + pack(masked)
-
-
-def unpack_evidence(plan: SumPlan, data: bytes) -> tuple[frozenset[int], dict[int, bytes], dict[int, bytes]]:
-    """Read `pack_evidence`."""
-    size = (plan.clients + 7) // 8
-    if not plan.active:
-        return plan.from_bitmap(data), {}, {}
-    signers = sorted(plan.from_bitmap(data[size : 2 * size]))
-    end = 2 * size + SIGNATURE_SIZE * len(signers)
-    require(len(data) >= end, "length of the signatures", len(data), f"at least {end} bytes")
-    cut = [data[start : start + SIGNATURE_SIZE] for start in range(2 * size, end, SIGNATURE_SIZE)]
-    masked = unpack(data[end:], SIGNATURE_SIZE, "signatures")
-    return plan.from_bitmap(data[:size]), dict(zip(signers, cut, strict=True)), masked
-
-
-def pack_unmasking(found: Unmasking) -> bytes:
-    """The shares that a client gives up: the length of the first table in four bytes, then both."""
-    first, second = pack(found.pair_keys), pack(found.seeds)
-    return len(first).to_bytes(4, "little") + first + second
-
-
-def unpack_unmasking(data: bytes) -> Unmasking:
-    """Read `pack_unmasking`."""
-    cut = 4 + int.from_bytes(data[:4], "little")
-    require(4 <= cut <= len(data), "length of the answer", len(data), "that of two tables")
-    return Unmasking(unpack(data[4:cut], SHARE_SIZE, "shares"), unpack(data[cut:], SHARE_SIZE, "shares"))

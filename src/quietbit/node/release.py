@@ -156,11 +156,6 @@ class LocalGate:
             return identity.public
         offer, honest = self._offer(question)
         step = SumStep(question, summable(offer.mechanism), self._secrets, self._rules)
-        if part.step == KEYS:
-            step.check_start()
-            # Nobody is kept waiting for a sum that no budget is left for.
-            self._following(self._ledger.read(), question, offer, honest)
-            return step.keys()
         place = STEPS.index(part.step) + 1
 
         def following(books: LedgerState) -> list[Entry]:
@@ -171,6 +166,10 @@ class LocalGate:
         def note() -> None:
             self._ledger.update(following)
 
+        if part.step == KEYS:
+            # Nobody is kept waiting for a sum that no budget is left for.
+            self._following(self._ledger.read(), question, offer, honest)
+            return step.keys(note)
         if part.step == SHARES:
             return step.shares(note)
         return step.confirm(note) if part.step == CONFIRM else step.unmask(note)

@@ -23,21 +23,19 @@ from typing import Protocol, final
 
 from quietbit.errors import InvalidParameter
 from quietbit.mechanism.base import Summable
-from quietbit.node.question import (
-    KEYS,
-    Question,
-    SumPart,
-    pack,
-    pack_unmasking,
-    read_places,
-    sum_plan,
-    unpack,
-    unpack_advertised,
-    unpack_evidence,
-)
+from quietbit.node.question import KEYS, Question, SumPart, sum_plan
 from quietbit.secagg.client import SumClient
+from quietbit.secagg.codec import (
+    Roster,
+    decode,
+    encode,
+    pack_dealt,
+    read_places,
+    unpack_evidence,
+    unpack_inbox,
+)
 from quietbit.secagg.identity import Identity
-from quietbit.secagg.plan import DEALT_SIZE, ProtocolError, SumPlan
+from quietbit.secagg.plan import ProtocolError, SumPlan
 from quietbit.wire.payload import Payload
 
 __all__ = ["Membership", "SumStep", "forget"]
@@ -75,42 +73,37 @@ class SumStep:
         self._part, self._secrets, self._run = part, secrets, str(question.run)
         self._identity = rules.identity(question.client) if part.active else None
         # Who the members are is said with the first step, and kept: a server cannot say it twice.
-        self._places = b"" if not part.active else part.table if part.step == KEYS else self._kept()[0]
+        self._places: bytes = b"" if not part.active else part.table if part.step == KEYS else self._kept()[0]
         members = rules.members(read_places(self._places, part.clients)) if part.active else None
         if members is not None and self._identity is not None and members[part.number - 1] != self._identity.public:
             raise ProtocolError("The list of members does not have this node in its place.")
-        size = mechanism.layout.count, mechanism.bits
-        self._plan: SumPlan = sum_plan(question.run, question.round, part, *size, members)
+        self._plan: SumPlan = sum_plan(question, mechanism.layout.count, mechanism.bits, members)
         rules.check_sum(self._plan)
 
-    def check_start(self) -> None:
-        """Refuse a second start of the same round."""
-        if self._run in self._secrets and self._kept()[1] == self._plan.round_name:
-            raise ProtocolError("A client does each step once and in order; keys is not the next.")
-
-    def keys(self) -> bytes:
-        """Step 1: an advertisement."""
+    def keys(self, note: Callable[[], None]) -> bytes:
+        """Step 1: an advertisement. It fixes whom this node chooses, so there is one in a round, and it is noted."""
         client = SumClient(self._plan, self._part.number, self._identity)
         advertised = client.advertise()
+        note()
         self._keep(client)
         return advertised.to_bytes()
 
     def shares(self, note: Callable[[], None]) -> bytes:
         """Step 2: sealed shares of both secrets, for those this node has chosen."""
         client = self._restored()
-        answer = pack(client.share(unpack_advertised(self._plan, self._part.table)))
+        answer = pack_dealt(client.share(Roster.read(self._plan, self._part.table)))
         note()
         self._keep(client)
         return answer
 
     def check_vector(self) -> None:
         """Refuse, before anything is noted, to send a vector into a sum that this node is not part of."""
-        self._restored().check_shares(*self._inbox())
+        self._restored().check_shares(*unpack_inbox(self._plan, self._part.table))
 
     def mask(self, payload: bytes) -> bytes:
         """Step 3: the masked vector of a payload's codes; only when the release is in the ledger."""
         client, codes = self._restored(), Payload.from_bytes(payload).codes()
-        masked = client.mask(codes, *self._inbox())
+        masked = client.mask(codes, *unpack_inbox(self._plan, self._part.table))
         self._keep(client)
         return masked
 
@@ -127,33 +120,23 @@ class SumStep:
         found = self._restored().unmask(*unpack_evidence(self._plan, self._part.table))
         note()
         forget(self._secrets, int(self._run))
-        return pack_unmasking(found)
-
-    def _inbox(self) -> tuple[frozenset[int], dict[int, bytes]]:
-        cut = (self._plan.clients + 7) // 8
-        return self._plan.from_bitmap(self._part.table[:cut]), unpack(self._part.table[cut:], DEALT_SIZE, "shares")
+        return found.to_bytes()
 
     def _keep(self, client: SumClient) -> None:
         while len(self._secrets) >= MOST_SUMS and self._run not in self._secrets:
             del self._secrets[next(iter(self._secrets))]  # the oldest: sums that a server began and never finished
-        parts = (self._places, self._plan.round_name, self._plan.context)
-        head = b"".join(len(part).to_bytes(4, "little") + part for part in parts)
-        self._secrets[self._run] = head + client.to_bytes()
+        self._secrets[self._run] = encode([self._places, self._plan.context, client.to_bytes()])
 
-    def _kept(self) -> tuple[bytes, bytes, bytes, bytes]:
-        """Places of the members, name of the round, context of the plan, and the client; refused where nothing is."""
+    def _kept(self) -> tuple[bytes, bytes, bytes]:
+        """Places of the members, context of the plan, and the client; refused where nothing is kept."""
         if self._run not in self._secrets:
             raise ProtocolError("This node is not part of the sum that is asked about.")
-        data, found = self._secrets[self._run], []
-        for _ in range(3):
-            size = int.from_bytes(data[:4], "little")
-            found.append(data[4 : 4 + size])
-            data = data[4 + size :]
-        return found[0], found[1], found[2], data
+        places, context, client = decode(self._secrets[self._run], "kept secrets")
+        return places, context, client
 
     def _restored(self) -> SumClient:
-        # The plan's context holds run, round, n, t, d and the members: a sum that changes any of them is another.
-        _, _, context, client = self._kept()
+        # The plan's context holds everything that clients must agree on: a sum that changes any of it is another.
+        _, context, client = self._kept()
         if context != self._plan.context:
             raise ProtocolError("This node is not part of the sum that is asked about.")
         return SumClient.from_bytes(self._plan, client, self._identity)

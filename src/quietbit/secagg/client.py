@@ -3,15 +3,20 @@
 Idea     every pair of clients that deal with each other shares a mask that one adds and the other subtracts; each adds
          one of its own, too. Shares of both secrets are spread among those a client has chosen; of each other client
          exactly one secret is ever given up: the pair key of those who left, the own mask's seed of those who stayed.
-Symbols  U1: clients that dealt shares; U2: those whose masked vector arrived; t: threshold.
+Symbols  U0: clients that advertised; U1: those that dealt shares; U2: those whose masked vector arrived; t: threshold.
 Source   Bonawitz et al. (CCS 2017), Figure 4; Bell et al. (CCS 2020) for clients that choose their own neighbours.
 
 Without a mask of its own, a server that gets a vector late, after asking for the pair key, could remove all pair masks.
 
+One description. A client's choice is the digest of what it advertises, under the plan's context (which holds mechanism,
+settings, members, run and round). The *roster*, the choices of all U0, fixes the graph; its digest is the description
+of the round. Every seal, share commitment and mask is derived from it, and U1 and U2 are signed together with
+it, so clients that were told anything different, of anything public, share no masks, shares or lists.
+
 In the active model every client signs three things, each once in a sum: what it advertises; with its vector, U1; and
 then U1 and U2 together, which it was told. It gives up shares only when t members of U2 have signed the same lists as
 itself, and the seed of a client only with that client's signature of the same U1. So all honest clients that give up
-anything do so for one U1 and one U2, and masks that are still there belong to nobody else's idea of who is left.
+anything do so for one roster, one U1 and one U2, and masks that are still there belong to nobody else's idea of them.
 
 Commitments. The public masking key and a hash in the advertisement say what a client's two secrets are; a hash for
 every share says what each holder was dealt. A holder refuses shares that are not the ones committed to, and the server
@@ -20,95 +25,45 @@ can tell who gave up a wrong one (`quietbit.secagg.server`).
 
 from __future__ import annotations
 
-import hashlib
-import os
-import struct
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, final
 
 import numpy as np
+from attrs import evolve
 
 from quietbit.errors import InvalidParameter, check_int, require
 from quietbit.secagg import keys, shamir
-from quietbit.secagg.identity import SIGNATURE_SIZE, Identity, verified
+from quietbit.secagg.codec import (
+    ADVERTISED,
+    CONFIRMED,
+    MASKED,
+    Advertisement,
+    Roster,
+    Unmasking,
+    as_bytes,
+    check_signature,
+    decode,
+    encode,
+    numbered,
+)
+from quietbit.secagg.identity import Identity
 from quietbit.secagg.plan import (
     CHOICE_SIZE,
     COMMITMENT_SIZE,
     DEALT_SIZE,
     SEALED_SIZE,
-    SEED_COMMITMENT_SIZE,
     ProtocolError,
     SumPlan,
+    digest_of,
 )
 
 __all__ = [
-    "Advertisement", "SumClient", "Unmasking", "check_signature", "lists_digest", "masking_key", "pair_mask_key",
-    "seed_commitment", "self_mask_key", "share_commitment", "shares_digest",
+    "SumClient", "lists_digest", "masking_key", "pair_mask_key", "seed_commitment", "self_mask_key",
+    "share_commitment", "shares_digest",
 ]  # fmt: skip
 
 STEPS = ("advertise", "share", "mask", "confirm", "unmask")
 PAIR, SEED = b"pair", b"seed"  # the two secrets of a client
-ADVERTISED, MASKED, CONFIRMED = b"advertisement", b"masked", b"lists"  # what is signed
-DOMAIN = b"quietbit/secure/2/"
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Advertisement:
-    """What a client publishes: a key to seal shares for it, a key for masks, a commitment to its seed, whom it chose.
-
-    ``signature`` is there in the active model, ``choice`` with neighbours.
-    """
-
-    sealing: bytes
-    masking: bytes
-    seed: bytes
-    choice: bytes = b""
-    signature: bytes = b""
-
-    def to_bytes(self) -> bytes:
-        """All of it, one after the other."""
-        return self.sealing + self.masking + self.seed + self.choice + self.signature
-
-    @classmethod
-    def read(cls, plan: SumPlan, data: bytes) -> Advertisement:
-        """Read `to_bytes`; another length than the plan's is refused."""
-        size = plan.advertisement_size
-        require(len(data) == size, "length of the advertisement", len(data), f"{size} bytes")
-        cuts = [keys.KEY_SIZE, keys.KEY_SIZE, SEED_COMMITMENT_SIZE, CHOICE_SIZE * (plan.neighbours is not None)]
-        ends = list(accumulate(cuts))
-        sealing, masking, seed, choice = (data[end - cut : end] for end, cut in zip(ends, cuts, strict=True))
-        return cls(sealing, masking, seed, choice, data[ends[-1] :])
-
-    def check(self, plan: SumPlan, number: int) -> None:
-        """Refuse one that is not client ``number``'s own for this plan, or whose keys are not canonical."""
-        for key in (self.sealing, self.masking):
-            keys.check_public(key)
-        sizes = len(self.seed), len(self.choice), len(self.signature)
-        choice, signature = CHOICE_SIZE * (plan.neighbours is not None), SIGNATURE_SIZE * plan.active
-        rule = "that of a commitment, a choice and a signature"
-        require(sizes == (SEED_COMMITMENT_SIZE, choice, signature), "length of the advertisement", sizes, rule)
-        if plan.active:
-            check_signature(plan, number, ADVERTISED, self.digest(plan, number), self.signature)
-
-    def digest(self, plan: SumPlan, number: int) -> bytes:
-        """What its signature is of."""
-        return _digest(b"advertisement", plan, number, self.sealing + self.masking + self.seed + self.choice)
-
-
-@final
-@dataclass(frozen=True, slots=True, repr=False)
-class Unmasking:
-    """Shares given up at the end: of pair keys of clients that left, of seeds of clients that stayed."""
-
-    pair_keys: Mapping[int, bytes]
-    seeds: Mapping[int, bytes]
-
-    def __repr__(self) -> str:
-        """Whose, and not what."""
-        return f"Unmasking(pair_keys of {sorted(self.pair_keys)}, seeds of {sorted(self.seeds)})"
 
 
 @final
@@ -119,8 +74,8 @@ class SumClient:
     """
 
     __slots__ = (
-        "_advertised", "_choice", "_dealers", "_identity", "_lists", "_masking", "_near", "_number", "_plan",
-        "_received", "_sealing", "_secrets", "_step", "_u1",
+        "_advertised", "_dealers", "_description", "_identity", "_lists", "_near", "_number", "_plan", "_received",
+        "_sealing", "_secrets", "_step", "_u0", "_u1",
     )  # fmt: skip
 
     def __init__(self, plan: SumPlan, number: int, identity: Identity | None = None) -> None:
@@ -133,73 +88,60 @@ class SumClient:
         require(own == expected, "identity", "another" if own else None, rule)
         self._sealing = bytearray(keys.new_private_key())
         self._secrets = {kind: bytearray(shamir.new_secret()) for kind in (PAIR, SEED)}
-        self._choice = os.urandom(CHOICE_SIZE) if plan.neighbours is not None else b""
-        self._near: dict[int, Advertisement] = {}
-        self._dealers: frozenset[int] = frozenset()  # those who chose this client
+        self._near: dict[int, Advertisement] = {}  # those it deals with
+        self._dealers: frozenset[int] = frozenset()  # those of them who chose this client
         self._received: dict[int, tuple[bytes, bytes]] = {}  # shares by dealer: of the pair key, of the seed
+        self._u0: frozenset[int] = frozenset()
         self._u1: frozenset[int] = frozenset()
-        self._lists = b""
+        self._description = self._lists = b""
         self._step = 0
         self._advertised = self._advertisement()
 
     def __repr__(self) -> str:
-        """Nothing but the number."""
+        """Say nothing but the number."""
         return f"SumClient({self._number})"
 
     def __reduce__(self) -> Any:
-        """Refused: secrets are written by `to_bytes` and by nothing else."""
+        """Refuse: secrets are written by `to_bytes` and by nothing else."""
         raise TypeError("A client of a masked sum is not pickled.")
 
     def advertise(self) -> Advertisement:
-        """Step 1: publish two keys, a commitment and the choice of neighbours."""
-        self._enter("advertise")
+        """Step 1: publish two keys and a commitment, from which the choice of neighbours follows."""
+        self._check_next("advertise")
+        self._step += 1
         return self._advertised
 
-    def share(self, near: Mapping[int, Advertisement]) -> dict[int, bytes]:
-        """Step 2: for every chosen client that advertised, sealed shares of both secrets, and commitments to them.
-
-        ``near`` is what those advertised whom this client chose, and those who chose it.
-        """
+    def share(self, roster: Roster) -> dict[int, bytes]:
+        """Step 2: for every chosen client that advertised, sealed shares of both secrets, and commitments to them."""
         self._check_next("share")
         plan, number = self._plan, self._number
-        if not all(1 <= other <= plan.clients and other != number for other in near):
-            raise ProtocolError("The list of advertisements has unknown clients, or this one.")
-        every = [key for one in (*near.values(), self._advertised) for key in (one.sealing, one.masking)]
-        if len(set(every)) != len(every):
-            raise ProtocolError("The list of advertisements contains a key twice.")
-        for other, advertised in near.items():
-            advertised.check(plan, other)
-        mine = plan.chosen(number, self._choice)
-        dealers = frozenset(other for other, one in near.items() if number in plan.chosen(other, one.choice))
-        if not set(near) <= mine | dealers:
-            raise ProtocolError("The list of advertisements has clients that this one does not deal with.")
-        holders = sorted((mine & set(near)) | {number})
+        mine, dealers = self._checked(roster)
+        holders = sorted(mine | {number})
         self._enough_shares(len(holders), "published keys")
         self._step += 1
-        self._near, self._dealers = dict(near), dealers
+        self._u0, self._near, self._dealers = frozenset(roster.choices), dict(roster.near), dealers
+        self._description = plan.roster_digest(roster.choices)
         shares = {kind: shamir.share(self._secrets[kind], holders, plan.shares_needed) for kind in (PAIR, SEED)}
         self._received[number] = shares[PAIR][number], shares[SEED][number]
         found = {}
-        for other in holders:
-            if other != number:
-                parts = shares[PAIR][other], shares[SEED][other]
-                sealed = keys.seal(self._sealing_key(number, other), b"".join(parts), _direction(number, other))
-                found[other] = sealed + _commitments(plan, number, other, parts)
+        for other in sorted(mine):
+            parts = shares[PAIR][other], shares[SEED][other]
+            sealed = keys.seal(self._sealing_key(number, other), b"".join(parts), as_bytes(number, other))
+            found[other] = sealed + _commitments(self._description, number, other, parts)
         return found
 
-    def check_shares(self, u1: Collection[int], dealt: Mapping[int, bytes]) -> None:
-        """Refuse, before step 3 and without taking it, lists and shares that are not those of this client's sum."""
+    def check_shares(self, u1: Collection[int], dealt: Mapping[int, bytes]) -> dict[int, tuple[bytes, bytes]]:
+        """Return what was dealt, without taking step 3; lists and shares that are not this client's are refused."""
         self._check_next("mask")
-        plan, number, listed = self._plan, self._number, frozenset(u1)
-        if not all(1 <= other <= plan.clients for other in listed) or number not in listed:
+        number, listed = self._number, frozenset(u1)
+        if not listed <= self._u0 or number not in listed:
             raise ProtocolError("The list of clients that dealt shares has unknown ones or lacks this one.")
         if set(dealt) != (self._dealers & listed):
             raise ProtocolError("Shares must have come from exactly those listed clients that chose this one.")
         self._enough(len(listed), "shared their secrets")
-        chosen = plan.chosen(number, self._choice) & set(self._near) & listed
-        self._enough_shares(len(chosen) + 1, "shared their secrets")
-        for other, data in dealt.items():
-            self._opened(other, data)
+        holders = self._plan.chosen(number, self._advertised.choice(self._plan, number)) & listed
+        self._enough_shares(len(holders) + 1, "shared their secrets")
+        return {other: self._opened(other, data) for other, data in dealt.items()}
 
     def mask(self, codes: Any, u1: Collection[int], dealt: Mapping[int, bytes]) -> bytes:
         """Step 3: the packed masked vector, and in the active model a signature of U1 behind it.
@@ -213,26 +155,24 @@ class SumClient:
         require(array.size == plan.dimension, "number of codes", array.size, f"{plan.dimension}")
         rule = f"whole numbers from 0 to {plan.largest_code}"
         require(int(array.min()) >= 0 and int(array.max()) <= plan.largest_code, "codes", "numbers", rule)
-        self.check_shares(u1, dealt)
+        self._received.update(self.check_shares(u1, dealt))
         self._step += 1
         self._u1 = frozenset(u1)
-        self._received.update({other: self._opened(other, data) for other, data in dealt.items()})
         total = np.zeros(plan.width, dtype=np.uint32)
         total[: plan.dimension] = array.reshape(-1)
-        total += keys.expand(self_mask_key(plan, number, self._secrets[SEED]), plan.width)
+        total += keys.expand(self_mask_key(self._description, number, self._secrets[SEED]), plan.width)
         private = masking_key(plan, number, self._secrets[PAIR])
         for other in self._u1 & set(self._near):
-            key = pair_mask_key(plan, number, other, private, self._advertised.masking, self._near[other].masking)
-            if number < other:
-                total += keys.expand(key, plan.width)
-            else:
-                total -= keys.expand(key, plan.width)
+            public = self._advertised.masking, self._near[other].masking
+            mask = keys.expand(pair_mask_key(self._description, number, other, private, *public), plan.width)
+            total = total + mask if number < other else total - mask
         # Nothing needs them from here on, and whoever found them beside the masked vector could unmask it.
         for secret in (self._sealing, *self._secrets.values()):
             secret[:] = bytes(len(secret))
         self._sealing, self._secrets = bytearray(), {PAIR: bytearray(), SEED: bytearray()}
         self._near = {}
-        return plan.pack(number, plan.reduce(total)) + self._signed(MASKED, shares_digest(plan, self._u1))
+        signature = self._signed(MASKED, shares_digest(plan, self._description, self._u1))
+        return plan.pack(number, plan.reduce(total)) + signature
 
     def confirm(self, arrived: Collection[int]) -> bytes:
         """Step 4, where the server may lie: the signature of U1 and U2; never of two different ones."""
@@ -241,7 +181,7 @@ class SumClient:
         self._check_next("confirm")
         u2 = self._arrived(arrived)
         self._step += 1
-        self._lists = lists_digest(self._plan, self._u1, u2)
+        self._lists = lists_digest(self._plan, self._description, self._u1, u2)
         return self._signed(CONFIRMED, self._lists)
 
     def unmask(
@@ -273,55 +213,69 @@ class SumClient:
         return result
 
     def to_bytes(self) -> bytes:
-        """All secrets and the step, for engines that end the process between messages: to be sealed where it is kept.
-
-        One after the other, with their numbers: nothing of it is text.
-        """
-        parts = [
-            struct.pack("<II", self._number, self._step), self._plan.context, bytes(self._sealing),
-            *(bytes(self._secrets[kind]) for kind in (PAIR, SEED)), self._choice, self._lists,
-            self._advertised.to_bytes(), self._plan.bitmap(self._u1), self._plan.bitmap(self._dealers),
-            *(_numbered(other, one.to_bytes()) for other, one in sorted(self._near.items())), b"",
-            *(_numbered(other, b"".join(pair)) for other, pair in sorted(self._received.items())),
-        ]  # fmt: skip
-        return b"".join(len(part).to_bytes(4, "little") + part for part in parts)
+        """Write all secrets and the step, for engines that end the process between messages: to be sealed."""
+        return encode([
+            self._plan.context, self._number, self._step, bytes(self._sealing), bytes(self._secrets[PAIR]),
+            bytes(self._secrets[SEED]), self._advertised.to_bytes(), self._description, self._lists,
+            *map(self._plan.bitmap, (self._u0, self._u1, self._dealers)),
+            {other: one.to_bytes() for other, one in self._near.items()},
+            {other: b"".join(pair) for other, pair in self._received.items()},
+        ])  # fmt: skip
 
     @classmethod
     def from_bytes(cls, plan: SumPlan, data: bytes, identity: Identity | None = None) -> SumClient:
-        """The client that `to_bytes` was called on; its next step is the one that was next, another plan is refused."""
+        """Return the client that `to_bytes` was called on, at its next step; another plan is refused."""
         try:
-            parts = _parts(data)
-            number, step = struct.unpack("<II", parts[0])
-            if parts[1] != plan.context:
+            context, number, step, sealing, pair, seed, advertised, *rest = decode(data, "client's secrets")
+            if context != plan.context:
                 raise ProtocolError("What was kept of this client's secrets belongs to another plan.")
             client = cls(plan, number, identity)
             client._step = check_int(step, "step", 0, len(STEPS))
-            client._sealing = bytearray(parts[2])
-            client._secrets = {PAIR: bytearray(parts[3]), SEED: bytearray(parts[4])}
-            client._choice, client._lists = parts[5], parts[6]
-            client._advertised = Advertisement.read(plan, parts[7])
-            client._u1, client._dealers = plan.from_bitmap(parts[8]), plan.from_bitmap(parts[9])
-            cut = parts.index(b"", 10)
-            client._near = {other: Advertisement.read(plan, one) for other, one in map(_unnumbered, parts[10:cut])}
+            client._sealing = bytearray(sealing)
+            client._secrets = {PAIR: bytearray(pair), SEED: bytearray(seed)}
+            client._advertised = Advertisement.read(plan, advertised)
+            client._description, client._lists, *lists, near, received = rest
+            client._u0, client._u1, client._dealers = map(plan.from_bitmap, lists)
+            near = numbered(near, plan.advertisement_size, "advertisements")
+            client._near = {other: Advertisement.read(plan, one) for other, one in near.items()}
             size = shamir.SHARE_SIZE
-            received = dict(map(_unnumbered, parts[cut + 1 :]))
-            client._received = {other: (pair[:size], pair[size:]) for other, pair in received.items()}
-        except (ValueError, TypeError, IndexError, struct.error, InvalidParameter) as error:
+            client._received = {i: (one[:size], one[size:]) for i, one in numbered(received, 2 * size, "it").items()}
+        except (ValueError, TypeError, InvalidParameter) as error:
             raise ProtocolError("What was kept of this client's secrets cannot be read: it leaves the sum.") from error
         return client
 
     def _advertisement(self) -> Advertisement:
         plan, number = self._plan, self._number
         public = keys.public_key(self._sealing), keys.public_key(masking_key(plan, number, self._secrets[PAIR]))
-        found = Advertisement(*public, seed_commitment(plan, number, self._secrets[SEED]), self._choice)
-        signature = self._signed(ADVERTISED, found.digest(plan, number))
-        return Advertisement(found.sealing, found.masking, found.seed, found.choice, signature)
+        found = Advertisement(*public, seed_commitment(plan, number, self._secrets[SEED]))
+        return evolve(found, signature=self._signed(ADVERTISED, found.digest(plan, number)))
 
     def _signed(self, purpose: bytes, message: bytes) -> bytes:
         return b"" if self._identity is None else self._identity.sign(purpose, message)
 
+    def _checked(self, roster: Roster) -> tuple[frozenset[int], frozenset[int]]:
+        """Return whom this client chose and who chose it; a roster without exactly these near it is refused."""
+        plan, number, choices, near = self._plan, self._number, roster.choices, roster.near
+        if not all(1 <= other <= plan.clients for other in choices) or not set(near) <= set(choices) - {number}:
+            raise ProtocolError("The list of advertisements has unknown clients, or this one.")
+        every = [key for one in (*near.values(), self._advertised) for key in (one.sealing, one.masking)]
+        if len(set(every)) != len(every):
+            raise ProtocolError("The list of advertisements contains a key twice.")
+        for other, advertised in near.items():
+            advertised.check(plan, other)
+        for other, advertised in {**near, number: self._advertised}.items():
+            if choices.get(other) != advertised.choice(plan, other):
+                raise ProtocolError(f"The roster does not have what client {other} advertised.")
+        if any(len(choice) != CHOICE_SIZE for choice in choices.values()):
+            raise ProtocolError("The roster has choices of another length.")
+        self._enough(len(choices), "published keys")
+        mine, dealers = plan.near(number, choices)
+        if set(near) != mine | dealers:
+            raise ProtocolError("The list of advertisements is not of exactly those that this client deals with.")
+        return mine, dealers
+
     def _arrived(self, arrived: Collection[int]) -> frozenset[int]:
-        """U2, of enough clients that dealt shares, and this one."""
+        """Return U2, of enough clients that dealt shares, and this one."""
         u2 = frozenset(arrived)
         if not u2 <= self._u1 or self._number not in u2:
             raise ProtocolError("The list of arrived vectors has unknown clients or lacks this one.")
@@ -333,7 +287,7 @@ class SumClient:
     ) -> None:
         """Refuse lists that t of their members, and every client whose seed is asked for, have not signed."""
         plan = self._plan
-        if self._lists != lists_digest(plan, self._u1, u2):
+        if self._lists != lists_digest(plan, self._description, self._u1, u2):
             raise ProtocolError("The list of arrived vectors is not the one that this client has signed.")
         if not set(confirmed) <= u2:
             raise ProtocolError("The list of arrived vectors is signed by clients that are not on it.")
@@ -344,30 +298,26 @@ class SumClient:
             if other != self._number:
                 if other not in masked:
                     raise ProtocolError(f"Client {other}'s signature of who dealt shares is missing.")
-                check_signature(plan, other, MASKED, shares_digest(plan, self._u1), masked[other])
+                digest = shares_digest(plan, self._description, self._u1)
+                check_signature(plan, other, MASKED, digest, masked[other])
 
     def _opened(self, other: int, data: bytes) -> tuple[bytes, bytes]:
-        """Both shares that another client dealt this one; refused unless they are those it committed to."""
+        """Return both shares that another client dealt this one; refused unless they are those it committed to."""
         require(len(data) == DEALT_SIZE, f"length of what client {other} dealt", len(data), f"{DEALT_SIZE} bytes")
         sealed, committed = data[:SEALED_SIZE], data[SEALED_SIZE:]
+        way = f"client {other} dealt to client {self._number}"
         try:
-            plain = keys.open_sealed(self._sealing_key(other, self._number), sealed, _direction(other, self._number))
+            plain = keys.open_sealed(self._sealing_key(other, self._number), sealed, as_bytes(other, self._number))
         except InvalidParameter as error:
-            raise ProtocolError(
-                f"What client {other} dealt to client {self._number} is not genuine: {error}"
-            ) from error
+            raise ProtocolError(f"What {way} is not genuine: {error}") from error
         pair = plain[: shamir.SHARE_SIZE], plain[shamir.SHARE_SIZE :]
-        if _commitments(self._plan, other, self._number, pair) != committed:
-            raise ProtocolError(f"What client {other} dealt to client {self._number} is not what it committed to.")
+        if _commitments(self._description, other, self._number, pair) != committed:
+            raise ProtocolError(f"What {way} is not what it committed to.")
         return pair
 
     def _check_next(self, step: str) -> None:
         if self._step >= len(STEPS) or STEPS[self._step] != step:
             raise ProtocolError(f"A client does each step once and in order; {step} is not the next.")
-
-    def _enter(self, step: str) -> None:
-        self._check_next(step)
-        self._step += 1
 
     def _enough(self, count: int, what: str) -> None:
         if count < self._plan.threshold:
@@ -380,86 +330,49 @@ class SumClient:
             raise ProtocolError(f"Only {count} holders of this client's shares {what}; the threshold is {needed}.")
 
     def _sealing_key(self, sender: int, receiver: int) -> bytes:
-        other = receiver if sender == self._number else sender
-        theirs = self._near[other].sealing
-        secret = keys.agree(self._sealing, theirs)
+        theirs = self._near[receiver if sender == self._number else sender].sealing
         both = b"".join(sorted((theirs, self._advertised.sealing)))
-        return keys.derive(secret, b"seal" + _direction(sender, receiver) + both, self._plan.context)
+        purpose = b"seal" + as_bytes(sender, receiver) + both
+        return keys.derive(keys.agree(self._sealing, theirs), purpose, self._description)
 
 
-def check_signature(plan: SumPlan, number: int, purpose: bytes, message: bytes, signature: bytes) -> None:
-    """Refuse what the member of this number has not signed for this purpose."""
-    if plan.members is None or not 1 <= number <= plan.clients:
-        raise ProtocolError(f"Client {number} is no member of this sum.")
-    if not verified(plan.members[number - 1], purpose, message, signature):
-        raise ProtocolError(f"The signature of client {number} ({purpose.decode()}) is not genuine.")
+def shares_digest(plan: SumPlan, description: bytes, u1: Collection[int]) -> bytes:
+    """Return what a client signs with its vector: the description of the round, and who dealt shares."""
+    return digest_of(b"shares", description, plan.bitmap(u1))
 
 
-def shares_digest(plan: SumPlan, u1: Collection[int]) -> bytes:
-    """What a client signs with its vector: who dealt shares."""
-    return _digest(b"shares", plan, 0, plan.bitmap(u1))
-
-
-def lists_digest(plan: SumPlan, u1: Collection[int], u2: Collection[int]) -> bytes:
-    """What a client signs before it gives up anything: who dealt shares, and whose vectors arrived."""
-    return _digest(b"lists", plan, 0, plan.bitmap(u1) + plan.bitmap(u2))
+def lists_digest(plan: SumPlan, description: bytes, u1: Collection[int], u2: Collection[int]) -> bytes:
+    """Return what a client signs before it gives up anything: `shares_digest`'s parts, and whose vectors arrived."""
+    return digest_of(b"lists", description, plan.bitmap(u1), plan.bitmap(u2))
 
 
 def masking_key(plan: SumPlan, number: int, secret: bytes | bytearray) -> bytes:
-    """The private key for masks that comes from a client's first secret."""
-    return keys.derive(secret, b"masking" + _direction(number, number), plan.context)
+    """Derive the private key for masks from a client's first secret."""
+    return keys.derive(secret, b"masking" + as_bytes(number), plan.context)
 
 
-def pair_mask_key(plan: SumPlan, number: int, other: int, private: bytes, own: bytes, theirs: bytes) -> bytes:
-    """The key of the mask that two clients share, from one's private key and both public ones."""
-    purpose = b"pair" + _direction(min(number, other), max(number, other)) + b"".join(sorted((own, theirs)))
-    return keys.derive(keys.agree(private, theirs), purpose, plan.context)
+def pair_mask_key(description: bytes, number: int, other: int, private: bytes, own: bytes, theirs: bytes) -> bytes:
+    """Derive the key of the mask that two clients share, from one's private key and both public ones."""
+    purpose = b"pair" + as_bytes(min(number, other), max(number, other)) + b"".join(sorted((own, theirs)))
+    return keys.derive(keys.agree(private, theirs), purpose, description)
 
 
-def self_mask_key(plan: SumPlan, number: int, seed: bytes | bytearray) -> bytes:
-    """The key of a client's own mask."""
-    return keys.derive(seed, b"self" + _direction(number, number), plan.context)
+def self_mask_key(description: bytes, number: int, seed: bytes | bytearray) -> bytes:
+    """Derive the key of a client's own mask."""
+    return keys.derive(seed, b"self" + as_bytes(number), description)
 
 
 def seed_commitment(plan: SumPlan, number: int, seed: bytes | bytearray) -> bytes:
-    """What a client publishes of its seed."""
-    return _digest(b"seed", plan, number, bytes(seed))
+    """Return what a client publishes of its seed."""
+    return digest_of(SEED, plan.context, as_bytes(number), bytes(seed))
 
 
-def share_commitment(plan: SumPlan, dealer: int, holder: int, kind: bytes, share: bytes) -> bytes:
-    """What a dealer publishes of a share; a share is as hard to guess as the secret."""
-    return _digest(b"share" + kind, plan, dealer, holder.to_bytes(4, "big") + share)[:COMMITMENT_SIZE]
+def share_commitment(description: bytes, dealer: int, holder: int, kind: bytes, share: bytes) -> bytes:
+    """Return what a dealer publishes of a share; a share is as hard to guess as the secret."""
+    return digest_of(b"share" + kind, description, as_bytes(dealer, holder), share)[:COMMITMENT_SIZE]
 
 
-def _commitments(plan: SumPlan, dealer: int, holder: int, pair: tuple[bytes, bytes]) -> bytes:
+def _commitments(description: bytes, dealer: int, holder: int, pair: tuple[bytes, bytes]) -> bytes:
     return b"".join(
-        share_commitment(plan, dealer, holder, kind, part) for kind, part in zip((PAIR, SEED), pair, strict=True)
+        share_commitment(description, dealer, holder, kind, part) for kind, part in zip((PAIR, SEED), pair, strict=True)
     )
-
-
-def _digest(purpose: bytes, plan: SumPlan, number: int, data: bytes) -> bytes:
-    return hashlib.sha256(DOMAIN + purpose + b"/" + plan.context + number.to_bytes(4, "big") + data).digest()
-
-
-def _direction(sender: int, receiver: int) -> bytes:
-    return sender.to_bytes(4, "big") + receiver.to_bytes(4, "big")
-
-
-def _numbered(number: int, data: bytes) -> bytes:
-    return number.to_bytes(4, "little") + data
-
-
-def _unnumbered(data: bytes) -> tuple[int, bytes]:
-    return int.from_bytes(data[:4], "little"), data[4:]
-
-
-def _parts(data: bytes) -> list[bytes]:
-    """The strings that were written with their lengths; anything that does not fit is refused."""
-    found, start = [], 0
-    while start < len(data):
-        size = int.from_bytes(data[start : start + 4], "little")
-        if start + 4 + size > len(data):
-            raise ValueError("cut off")
-        found.append(bytes(data[start + 4 : start + 4 + size]))
-        start += 4 + size
-    return found

@@ -2,7 +2,7 @@
 
 Idea     pair masks cancel between clients that stayed; for one that left, its pair key is recovered from shares and its
          half of the masks removed; for one that stayed, its own mask is removed. Too few answers: nothing is returned.
-Symbols  U1, U2 as in `client`.
+Symbols  U0, U1, U2 as in `client`.
 Source   Bonawitz et al. (CCS 2017), Figure 4.
 
 A sum is right or it is none. Every share is held against its dealer's commitment, every secret against what was
@@ -14,22 +14,17 @@ numbers than its codes: it shifts the sum, or spoils it, which the guard shows w
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import final
 
 import numpy as np
+from attrs import frozen
 
 from quietbit.errors import QuietbitError, require
 from quietbit.secagg import keys, shamir
 from quietbit.secagg.client import (
-    CONFIRMED,
-    MASKED,
     PAIR,
     SEED,
-    Advertisement,
     SumClient,
-    Unmasking,
-    check_signature,
     lists_digest,
     masking_key,
     pair_mask_key,
@@ -38,6 +33,7 @@ from quietbit.secagg.client import (
     share_commitment,
     shares_digest,
 )
+from quietbit.secagg.codec import CONFIRMED, MASKED, Advertisement, Roster, Unmasking, check_signature
 from quietbit.secagg.identity import Identity
 from quietbit.secagg.keys import Mask
 from quietbit.secagg.plan import COMMITMENT_SIZE, DEALT_SIZE, SEALED_SIZE, ProtocolError, SumPlan
@@ -46,7 +42,7 @@ __all__ = ["MaskedSum", "SumServer", "masked_sum"]
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class MaskedSum:
     """The sum of the codes per coordinate, and the clients it is over: their number is what privacy is accounted at."""
 
@@ -61,7 +57,10 @@ class SumServer:
     ``liars`` says of clients that were found out what they did.
     """
 
-    __slots__ = ("_advertised", "_arrived", "_chosen", "_confirmed", "_dealt", "_masked", "_plan", "_total", "liars")
+    __slots__ = (
+        "_advertised", "_arrived", "_chosen", "_confirmed", "_dealt", "_masked", "_plan", "_total", "description",
+        "liars",
+    )  # fmt: skip
 
     def __init__(self, plan: SumPlan) -> None:
         """Start a round."""
@@ -73,14 +72,15 @@ class SumServer:
         self._masked: dict[int, bytes] = {}
         self._confirmed: dict[int, bytes] = {}
         self._total = np.zeros(plan.width, dtype=np.uint32)
+        self.description = b""  # the digest of the roster
         self.liars: dict[int, str] = {}
 
     def check_advertisement(self, number: int, advertised: Advertisement) -> None:
         """Refuse an advertisement that would make others leave."""
         advertised.check(self._plan, number)
 
-    def advertise(self, published: Mapping[int, Advertisement]) -> dict[int, dict[int, Advertisement]]:
-        """What to forward to each: the advertisements of those it deals with; refused below the threshold."""
+    def advertise(self, published: Mapping[int, Advertisement]) -> dict[int, Roster]:
+        """What to forward to each: all choices, and advertisements of those near it; refused below the threshold."""
         plan, good, seen = self._plan, dict[int, Advertisement](), set[bytes]()
         for number, one in published.items():
             try:
@@ -94,12 +94,14 @@ class SumServer:
             good[number] = one
         self._enough(len(good), "published keys")
         self._advertised = good
-        self._chosen = {number: plan.chosen(number, one.choice) & set(good) for number, one in good.items()}
+        choices = {number: one.choice(plan, number) for number, one in good.items()}
+        self.description = plan.roster_digest(choices)
+        self._chosen = {number: plan.chosen(number, choice) & set(good) for number, choice in choices.items()}
         near = {number: set(chosen) for number, chosen in self._chosen.items()}
         for number, chosen in self._chosen.items():
             for other in chosen:
                 near[other].add(number)
-        return {number: {other: good[other] for other in sorted(others)} for number, others in near.items()}
+        return {number: Roster(choices, {i: good[i] for i in sorted(others)}) for number, others in near.items()}
 
     def holders(self, number: int) -> frozenset[int]:
         """To whom a client must deal shares."""
@@ -134,7 +136,7 @@ class SumServer:
         cut = plan.payload_size
         values = plan.unpack(client, data[:cut] if plan.active else data)
         if plan.active:
-            check_signature(plan, client, MASKED, shares_digest(plan, self._dealt), data[cut:])
+            check_signature(plan, client, MASKED, shares_digest(plan, self.description, self._dealt), data[cut:])
             self._masked[client] = data[cut:]
         self._arrived.add(client)
         self._total += values
@@ -147,7 +149,7 @@ class SumServer:
     def confirm(self, signatures: Mapping[int, bytes]) -> dict[int, bytes]:
         """Signatures of the lists by t members of U2, to send to all who are left; refused where there are fewer."""
         u2 = self.arrived()
-        digest = lists_digest(self._plan, self._dealt, u2)
+        digest = lists_digest(self._plan, self.description, self._dealt, u2)
         for client, signature in sorted(signatures.items()):
             try:
                 require(client in u2, "client that confirmed", client, "one whose vector arrived")
@@ -177,7 +179,7 @@ class SumServer:
             seed = self._recover(seeds, client, SEED)
             if seed_commitment(plan, client, seed) != self._advertised[client].seed:
                 self._lied(client, "it dealt shares of another seed than it advertised")
-            total -= keys.expand(self_mask_key(plan, client, seed), plan.width)
+            total -= keys.expand(self_mask_key(self.description, client, seed), plan.width)
         pair_keys = {holder: answer.pair_keys for holder, answer in answers.items()}
         for gone in sorted(set(self._dealt) - u2):
             private = masking_key(plan, gone, self._recover(pair_keys, gone, PAIR))
@@ -186,7 +188,7 @@ class SumServer:
                 self._lied(gone, "it dealt shares of another key than it advertised")
             for client in sorted(u2):
                 if client in self._dealt[gone] or gone in self._dealt[client]:
-                    key = pair_mask_key(plan, gone, client, private, own, self._advertised[client].masking)
+                    key = pair_mask_key(self.description, gone, client, private, own, self._advertised[client].masking)
                     # The client added this mask if its number is the smaller one, and subtracted it otherwise.
                     if client < gone:
                         total -= keys.expand(key, plan.width)
@@ -221,7 +223,7 @@ class SumServer:
         if data is None:
             return False
         start = SEALED_SIZE + (0 if kind == PAIR else COMMITMENT_SIZE)
-        return share_commitment(self._plan, dealer, holder, kind, share) == data[start : start + COMMITMENT_SIZE]
+        return share_commitment(self.description, dealer, holder, kind, share) == data[start : start + COMMITMENT_SIZE]
 
     def _lied(self, client: int, what: str) -> None:
         self.liars[client] = what

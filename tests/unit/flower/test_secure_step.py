@@ -10,18 +10,18 @@ from quietbit.flower import PrivateUplink
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.pricing import description_of
-from quietbit.node.question import Question, SumPart, pack, unpack, unpack_unmasking
+from quietbit.node.question import Question, SumPart
 from quietbit.node.release import LocalGate
 from quietbit.node.sums import SumStep
 from quietbit.node.vault import Vault, key_file
 from quietbit.secagg.client import SumClient
+from quietbit.secagg.codec import Unmasking, decode, encode
 from quietbit.secagg.plan import ProtocolError
 from unit.flower.kit import DIMENSION, RUN, SIMULATED, app, be_the_server, ledger, model
 from unit.flower.secure_kit import MECHANISM, NODES, SETTINGS, SUM, Room, asking, questions, run, shift
 from unit.node.makers import books, write_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
-KEY_ROW, SHARE_ROW = 4 + 96, 4 + 80
 
 
 class Listening(Room):
@@ -50,7 +50,7 @@ def bitmap(arrived):
 
 def unmask(message, arrived):
     content = RecordDict({name: message.content[name] for name in (SUM, "quietbit")})
-    step = {"step": "unmask", "table": bitmap(arrived)}
+    step = {"step": "unmask", "table": encode([bitmap(arrived), b"\0", b"", {}])}
     return asking(Message(content, message.metadata.dst_node_id, "train"), **step)
 
 
@@ -70,7 +70,7 @@ def test_a_server_that_asks_to_unmask_both_ways_is_refused():
     for message in messages:
         assert not room.carry(message).has_error()
     first = room.carry(unmask(messages[0], [1, 2, 3, 4, 5]))
-    found = unpack_unmasking(first.content[SUM]["answer"])
+    found = Unmasking.read(first.content[SUM]["answer"])
     assert set(found.pair_keys) == {6}  # one secret of each client, never both
     assert set(found.seeds) == {1, 2, 3, 4, 5}
     second = room.carry(unmask(messages[0], [1, 2, 3, 4, 5, 6]))
@@ -102,7 +102,7 @@ def test_two_processes_of_a_node_do_not_both_unmask_or_share(tmp_path):
     for message in messages:
         assert not room.carry(message).has_error()
     before = twin(room.contexts[101])
-    found = unpack_unmasking(room.carry(unmask(messages[0], [1, 2, 3, 4, 5])).content[SUM]["answer"])
+    found = Unmasking.read(room.carry(unmask(messages[0], [1, 2, 3, 4, 5])).content[SUM]["answer"])
     assert set(found.pair_keys) == {6}
     second = PrivateUplink()(unmask(messages[0], [1, 2, 3, 4, 5, 6]), before, never)
     assert "must come after step 5 of round 1" in reason(second)
@@ -142,7 +142,7 @@ def test_one_vector_in_a_round():
 
 def test_a_replayed_question_for_keys_or_shares_is_refused():
     room, _, messages = ready()
-    assert "keys is not the next" in reason(room.carry(room.asked["keys", 101]))
+    assert "step 1 of the sum of round 1 must come after" in reason(room.carry(room.asked["keys", 101]))
     assert "not part of the sum" in reason(room.carry(messages[0], never))
     assert "share is not the next" in reason(room.carry(room.asked["shares", 102]))
     assert "not part of the sum" in reason(room.carry(messages[1], never))
@@ -168,15 +168,20 @@ def test_a_question_of_an_earlier_round_is_refused(step, says):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda table: table[: 2 * KEY_ROW], "Only 3 holders of this client's shares published keys"),
-        (lambda table: b"\1\0\0\0" + table[4:], "unknown clients, or this one"),
-        (lambda table: table[:KEY_ROW] + b"\3\0\0\0" + table[4:KEY_ROW] + table[2 * KEY_ROW :], "a key twice"),
-        (lambda table: table[:-KEY_ROW] + b"\7\0\0\0" + table[-96:], "unknown clients"),
-        (lambda table: table[:-1], "length of the table of advertisements"),
-        (lambda table: table[KEY_ROW : 2 * KEY_ROW] + table[:KEY_ROW], "larger than the one before"),
-        (lambda table: table[:-96] + bytes(96), "a key twice"),
-        (lambda table: table[:-96] + bytes(32) + b"\1" + bytes(63), "point of large order"),
-        (lambda table: table[:-96] + b"\xff" * 32 + table[-64:], "number below 2^255 - 19"),
+        (lambda u0, choices, near: [b"\7", choices[:48], {i: near[i] for i in (2, 3)}], "Only 3 clients published"),
+        (lambda u0, choices, near: [u0, choices, {**near, 1: near[2]}], "unknown clients, or this one"),
+        (lambda u0, choices, near: [u0, choices, {**near, 3: near[2]}], "a key twice"),
+        (lambda u0, choices, near: [u0, choices, {**near, 7: near[6]}], "unknown clients"),
+        (lambda u0, choices, near: [b"\x7f", choices + bytes(16), near], "list of clients must be of clients 1 to 6"),
+        (lambda u0, choices, near: [u0, choices[:-1], near], "length of the choices"),
+        (lambda u0, choices, near: [u0, choices, {**near, 6: near[6][1:]}], "table of advertisements"),
+        (lambda u0, choices, near: [u0, choices, {i: near[i] for i in (2, 3, 4, 5)}], "exactly those that this client"),
+        (lambda u0, choices, near: [u0, choices[:-16] + bytes(16), near], "does not have what client 6 advertised"),
+        (lambda u0, choices, near: [u0, bytes(16) + choices[16:], near], "does not have what client 1 advertised"),
+        (lambda u0, choices, near: [u0, choices, {**near, 6: bytes(96)}], "a key twice"),
+        (lambda u0, choices, near: [u0, choices, {**near, 6: b"\1" + bytes(95)}], "point of large order"),
+        (lambda u0, choices, near: [u0, choices, {**near, 6: b"\xff" * 32 + near[6][32:]}], "below 2^255 - 19"),
+        (lambda u0, choices, near: [u0, choices, near, 0], "roster must be a list of 3"),
     ],
 )
 def test_a_list_of_keys_must_be_of_enough_distinct_clients_and_this_one(change, says):
@@ -184,28 +189,29 @@ def test_a_list_of_keys_must_be_of_enough_distinct_clients_and_this_one(change, 
     questions(room)
     room.gone = set()
     question = room.asked["shares", 101]
-    altered = asking(question, table=change(question.content[SUM]["table"]))
+    altered = asking(question, table=encode(change(*decode(question.content[SUM]["table"], "it"))))
     assert says in reason(room.carry(altered))
 
 
 def test_too_few_shares_are_noticed_before_anyone_trains():
     room, _, messages = ready()
     table = messages[0].content[SUM]["table"]
-    few = asking(messages[0], table=bitmap([1, 2, 3]) + table[1 : 1 + 2 * SHARE_ROW])
+    dealt = {number: data for number, data in decode(table, "it")[1].items() if number <= 3}
+    few = asking(messages[0], table=encode([bitmap([1, 2, 3]), dealt]))
     assert "Only 3 clients shared their secrets; the threshold is 4" in reason(room.carry(few, never))
 
 
 @pytest.mark.parametrize("what", ["bits", "swapped", "stranger"])
 def test_shares_that_are_not_genuine_end_the_nodes_part(what):
     room, _, messages = ready()
-    table = unpack(messages[0].content[SUM]["table"][1:], 80, "shares")
+    u1, table = decode(messages[0].content[SUM]["table"], "it")
     if what == "bits":
         table[3] = bytes([table[3][0] ^ 1]) + table[3][1:]
     elif what == "swapped":
         table[3], table[4] = table[4], table[3]
     else:
         table[7] = table[6]
-    reply = room.carry(asking(messages[0], table=messages[0].content[SUM]["table"][:1] + pack(table)), never)
+    reply = room.carry(asking(messages[0], table=encode([u1, table])), never)
     says = {"stranger": "from exactly those listed clients"}.get(what, "dealt to client 1 is not genuine")
     assert says in reason(reply)
     assert SUM not in room.contexts[101].state

@@ -1,89 +1,68 @@
-"""Tables and plans of masked sums: read as they were written, anything else refused."""
+"""Plans of masked sums: of everything that all clients were asked alike."""
+
+import json
+from dataclasses import fields, replace
 
 import pytest
 
 from quietbit.errors import InvalidParameter
-from quietbit.node.question import (
-    SumPart,
-    pack,
-    pack_advertised,
-    pack_evidence,
-    pack_unmasking,
-    read_places,
-    sum_plan,
-    sum_rows,
-    unpack,
-    unpack_advertised,
-    unpack_evidence,
-    unpack_unmasking,
-    write_places,
-)
-from quietbit.secagg.client import Advertisement, Unmasking
-from unit.secagg.kit import identity, plan_of
+from quietbit.node.question import Question, SumPart, sum_plan, sum_rows
+from unit.secagg.kit import identity
 
 
-def test_tables():
-    table = {1: b"ab", 7: b"cd"}
-    assert unpack(pack(table), 2, "it") == table
-    assert unpack(b"", 2, "it") == {}
-    assert pack({2: b""}) == b"\2\0\0\0"
-    for data in (b"\1", b"\0\0\0\0ab", b"\2\0\0\0ab\2\0\0\0cd", b"\2\0\0\0ab\1\0\0\0cd", b"\xff\xff\xff\xffab"):
-        with pytest.raises(InvalidParameter, match="table of it"):
-            unpack(data, 2, "it")
-    for plan in (plan_of(5, 4), plan_of(5, 4, active=False), plan_of(5, 4, near=(3, 2))):
-        choice, signature = b"c" * 16 if plan.neighbours else b"", b"z" * 64 if plan.active else b""
-        found = {i: Advertisement(b"s" * 32, b"m" * 32, b"d" * 32, choice, signature) for i in (1, 2)}
-        assert unpack_advertised(plan, pack_advertised(found)) == found
-        evidence = frozenset({1, 2, 4, 5}), {1: b"a" * 64, 4: b"b" * 64}, {2: b"e" * 64}
-        expected = evidence if plan.active else (evidence[0], {}, {})
-        assert unpack_evidence(plan, pack_evidence(plan, *evidence)) == expected
-        with pytest.raises(InvalidParameter):
-            unpack_evidence(plan, pack_evidence(plan, *evidence)[:-1])
-    shares = Unmasking({1: b"p" * 16}, {2: b"q" * 16, 3: b"r" * 16})
-    assert unpack_unmasking(pack_unmasking(shares)) == shares
-    for data in (b"", b"\1\0\0", b"\4\0\0\0", b"\1\0\0\0a", pack_unmasking(shares)[:-1]):
-        with pytest.raises(InvalidParameter):
-            unpack_unmasking(data)
+def asked(clients=6, threshold=4, server="honest-but-curious", run=1, number=1, honest=2, **near):
+    part = SumPart("keys", clients, 1, threshold, honest, server, **near)
+    return Question(run, number, 9, 50, "a description", 4.0, 1e-5, "zero-out", 3, part)
 
 
-def part(clients, threshold=4, server="honest-but-curious", **near):
-    return SumPart("keys", clients, 1, threshold, 2, server, **near)
-
-
-def test_a_plan_is_of_its_run_round_and_size():
-    run = 2**63 + 5
-    plan = sum_plan(run, 3, part(6), 42, 1, None)
+def test_a_plan_is_of_everything_that_clients_must_agree_on():
+    """Every field but who is asked and the step: a new field is bound without anybody thinking of it."""
+    one = asked(run=2**63 + 5, number=3)
+    plan = sum_plan(one, 42, 1, None)
     assert (plan.clients, plan.threshold, plan.dimension, plan.largest_code, plan.bits) == (6, 4, 42, 1, 3)
-    others = [
-        sum_plan(1, 3, part(6), 42, 1, None), sum_plan(run, 4, part(6), 42, 1, None),
-        sum_plan(run, 3, part(7), 42, 1, None), sum_plan(run, 3, part(6), 43, 1, None),
-        sum_plan(run, 3, part(6, 5), 42, 1, None),
-        sum_plan(run, 3, part(6, neighbours=3, share_threshold=2), 42, 1, None),
-    ]  # fmt: skip
-    assert plan.context not in [other.context for other in others]
-    assert plan.most_colluders == 3
+    others = {
+        "run": 1, "round": 4, "dimension": 51, "mechanism": "another", "epsilon": 5.0, "delta": 1e-6,
+        "adjacency": "replace-one",
+    }  # fmt: skip
+    parts = {"clients": 7, "threshold": 5, "honest": 3}
+    contexts = {plan.context, sum_plan(one, 43, 1, None).context, sum_plan(one, 42, 2, None).context}
+    contexts |= {sum_plan(replace(one, **{name: value}), 42, 1, None).context for name, value in others.items()}
+    for name, value in parts.items():
+        part = replace(one.sum, **{name: value})
+        contexts.add(sum_plan(replace(one, sum=part), 42, 1, None).context)
+    near = [replace(one.sum, neighbours=k, share_threshold=s) for k, s in ((3, 2), (3, 3), (4, 3))]
+    contexts |= {sum_plan(replace(one, sum=part), 42, 1, None).context for part in near}
+    assert len(contexts) == 3 + len(others) + len(parts) + len(near)
+    alike = {"node": 10, "client": 4, "sum": replace(one.sum, step="vector", number=2, table=b"x")}
+    assert set(alike) | set(others) == {field.name for field in fields(Question)}
+    assert sum_plan(replace(one, **alike), 42, 1, None).context == plan.context
+    told = json.loads(one.terms)
+    assert set(told) == set(others) | {"sum"}
+    assert set(told["sum"]) == {field.name for field in fields(SumPart)} - {"step", "number", "table"}
+
+
+def test_sizes_that_the_threshold_does_not_fit_are_refused():
+    assert sum_plan(asked(), 42, 1, None).most_colluders == 3
     for clients in (3, 8):
         with pytest.raises(InvalidParameter, match="from the threshold, 4, to 7"):
-            sum_plan(1, 1, part(clients), 42, 1, None)
+            sum_plan(asked(clients), 42, 1, None)
     members = tuple(identity(number).public for number in range(1, 7))
     for clients in (3, 6):
         with pytest.raises(InvalidParameter, match="from the threshold, 4, to 5"):
-            sum_plan(1, 1, part(clients, server="active"), 42, 1, members[:clients])
-    assert sum_plan(1, 1, part(5, server="active"), 42, 1, members[:5]).most_colluders == 2
-    small = sum_plan(1, 1, part(6, neighbours=22, share_threshold=15), 42, 1, None)
-    assert small.neighbours is None  # fewer clients than neighbours: everybody deals with everybody
+            sum_plan(asked(clients, server="active"), 42, 1, members[:clients])
+    assert sum_plan(asked(5, server="active"), 42, 1, members[:5]).most_colluders == 2
+    for clients, threshold, neighbours, near in ((6, 4, 22, None), (99, 60, 20, None), (100, 60, 20, 20)):
+        found = sum_plan(asked(clients, threshold, neighbours=neighbours, share_threshold=15), 42, 1, None)
+        assert found.neighbours == near  # few clients: everybody deals with everybody
+    with pytest.raises(InvalidParameter, match="share_threshold"):
+        sum_plan(asked(100, 60, neighbours=20, share_threshold=10), 42, 1, None)
+    with pytest.raises(InvalidParameter, match="must be about a masked sum"):
+        sum_plan(replace(asked(), sum=None), 42, 1, None)
 
 
 def test_rows_change_with_run_and_round():
     assert len({sum_rows(run, number) for run in range(20) for number in range(1, 21)}) == 400
     assert sum_rows(7, 3) == sum_rows(7, 3) < 2**64
-
-
-def test_places():
-    assert read_places(write_places([5, 0, 99_999]), 3) == (5, 0, 99_999)
-    for data in (b"", bytes(11), bytes(16)):
-        with pytest.raises(InvalidParameter, match="list of members"):
-            read_places(data, 3)
 
 
 def test_steps_belong_to_their_server():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -25,10 +26,11 @@ def identity(number: int) -> Identity:
 
 def plan_of(
     clients: int, threshold: int, *, active: bool = True, near: tuple[int, int] | None = None, name: bytes = b"round",
-    dimension: int = DIMENSION, largest_code: int = 1,
+    dimension: int = DIMENSION, largest_code: int = 1, terms: bytes = b"mechanism",
 ) -> SumPlan:  # fmt: skip
     members = tuple(identity(number).public for number in range(1, clients + 1)) if active else None
-    return SumPlan(clients, threshold, dimension, name, largest_code, *(near or (None, None)), members)
+    with patch("quietbit.secagg.plan.SPARSE_FROM", 2):  # neighbours are for many, tests have few
+        return SumPlan(clients, threshold, dimension, name, largest_code, *(near or (None, None)), members, terms)
 
 
 def codes_for(plan: SumPlan, seed: int = 5) -> dict[int, np.ndarray]:

@@ -61,25 +61,25 @@ def test_a_server_that_lies_needs_more_than_two_thirds(clients: int) -> None:
         }
         for named, fine in fits.items():
             if fine:
-                plan = SumPlan(clients, threshold, 1, b"r", members=named)
+                plan = SumPlan(clients, threshold, 1, b"r", members=named, terms=b"m")
                 # Two quorums of t, less all colluders, still have a member in common.
                 assert plan.most_colluders == (2 * threshold - clients - 1 if named else threshold - 1)
                 assert plan.exposure_upper(plan.most_colluders + 1, 2) == 1.0
             else:
                 with pytest.raises(InvalidParameter, match="threshold"):
-                    SumPlan(clients, threshold, 1, b"r", members=named)
+                    SumPlan(clients, threshold, 1, b"r", members=named, terms=b"m")
 
 
 def test_members_are_different_keys_and_part_of_the_context() -> None:
-    plan = SumPlan(4, 3, 5, b"r", members=members(4))
+    plan = SumPlan(4, 3, 5, b"r", members=members(4), terms=b"m")
     assert plan.server is ServerModel.ACTIVE
     assert SumPlan(4, 3, 5, b"r").server is ServerModel.HONEST_BUT_CURIOUS
     keys = members(5)
     others = [None, keys[1:], (keys[1], keys[0], *keys[2:4])]
-    assert len({plan.context, *(SumPlan(4, 3, 5, b"r", members=other).context for other in others)}) == 4
+    assert len({plan.context, *(SumPlan(4, 3, 5, b"r", members=other, terms=b"m").context for other in others)}) == 4
     for bad in (keys, keys[:3], (*keys[:3], keys[0]), (*keys[:3], b"short"), (*keys[:3], 7)):
         with pytest.raises(InvalidParameter, match="members"):
-            SumPlan(4, 3, 5, b"r", members=bad)
+            SumPlan(4, 3, 5, b"r", members=bad, terms=b"m")
     assert "members" not in repr(plan)
 
 

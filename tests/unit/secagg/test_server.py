@@ -11,7 +11,8 @@ import pytest
 pytest.importorskip("cryptography", reason="needs the all extra")
 
 from quietbit.errors import InvalidParameter
-from quietbit.secagg.client import SumClient, Unmasking
+from quietbit.secagg.client import SumClient
+from quietbit.secagg.codec import Unmasking
 from quietbit.secagg.plan import ProtocolError
 from quietbit.secagg.server import SumServer, masked_sum
 from quietbit.secagg.shamir import SHARE_SIZE
