@@ -21,9 +21,9 @@ from quietbit.mechanism.sum_comparison import compare_sums
 from quietbit.privacy.aggregate import AggregateConstant, aggregate_curve
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.secagg.client import SumClient
-from quietbit.secagg.identity import Identity, verified
 from quietbit.secagg.codec import pack_dealt, pack_evidence, pack_inbox
 from quietbit.secagg.exposure import neighbours_for
+from quietbit.secagg.identity import Identity, verified
 from quietbit.secagg.plan import SumPlan, bits_for
 from quietbit.secagg.server import SumServer
 

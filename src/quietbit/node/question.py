@@ -25,7 +25,8 @@ from quietbit.kernel.base import MAX_DIMENSION
 from quietbit.node.filter import Cap
 from quietbit.privacy.aggregate import MOST_CLIENTS
 from quietbit.privacy.guarantee import Adjacency, Trust, check_delta
-from quietbit.secagg.plan import SPARSE_FROM, ServerModel, SumPlan
+from quietbit.secagg.exposure import SPARSE_FROM
+from quietbit.secagg.plan import ServerModel, SumPlan
 
 __all__ = [
     "CONFIRM", "IDENTITY", "KEYS", "SHARES", "STEPS", "UNMASK", "VECTOR", "Framed", "Question", "SumPart", "sum_plan",

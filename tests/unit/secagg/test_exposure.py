@@ -109,10 +109,10 @@ def test_every_set_of_colluders_up_to_eight_clients(
 )
 def test_a_thousand_clients_sampled(k: int, needed: int, bad: int, gone: int) -> None:
     """One client alone (h = 2): both its secrets, or its seed and all its honest neighbours dropped; sampled graphs."""
-    n, draws, found, single = 1000, 60, 0, 0
+    n, draws, found, single = 1000, 20, 0, 0
     rng = np.random.default_rng(k)
     for _ in range(draws):
-        table = np.argsort(rng.random((n, n - 1)), axis=1)[:, :k]
+        table = np.argpartition(rng.random((n, n - 1), dtype=np.float32), k, axis=1)[:, :k]
         table = table + (table >= np.arange(n)[:, None])
         held = (table < bad).sum(axis=1)[bad:]
         linked = np.zeros((n, n), dtype=bool)
