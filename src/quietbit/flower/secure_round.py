@@ -20,12 +20,12 @@ from flwr.app import Array, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from quietbit._typing import FloatVector
-from quietbit.errors import InvalidParameter, QuietbitError, check_int, require
+from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.flower.plaintext import DECLINED, note_metrics
 from quietbit.flower.wire import WireSizes
 from quietbit.mechanism.base import Mechanism, summable
 from quietbit.node.layout import Layout
-from quietbit.node.messages import RECORD, SUM, Request, SumRequest, answer_of, join_pieces, one_line
+from quietbit.node.messages import RECORD, SUM, Request, SumRequest, answer_of, join_pieces, one_line, question_of
 from quietbit.node.question import (
     CONFIRM,
     IDENTITY,
@@ -35,8 +35,6 @@ from quietbit.node.question import (
     UNMASK,
     VECTOR,
     Framed,
-    Question,
-    SumPart,
     sum_plan,
 )
 from quietbit.node.report import Account, RoundReport
@@ -100,16 +98,12 @@ class SecureRound:
         try:
             members, table = self._members()
             self._numbers = {node: place + 1 for place, node in enumerate(self._left)}
-            settings, count = self.settings, len(self._left)
-            threshold = check_int(settings.threshold, "quietbit.threshold", 2)
-            honest = check_int(settings.min_honest_clients, "quietbit.min-honest-clients", 2)
-            near = settings.neighbours, settings.share_threshold
-            rule = f"at least the threshold, {threshold}, with an identity"
+            count = len(self._left)
+            rule = f"at least the threshold, {self.settings.threshold}, with an identity"
             require(count >= 2, "clients of the sum", count, rule)
-            part = SumPart(KEYS, count, 1, threshold, honest, str(settings.server), *near)
-            asking = request.round, 0, request.dimension, request.mechanism
-            terms = settings.epsilon, settings.delta, settings.adjacency
-            question = Question(self.run, *asking, *terms, sum=part)
+            # The question as the first client reads it: the plan follows from what all are asked alike.
+            records = {RECORD: request.to_record(), SUM: SumRequest(KEYS, count, 1).to_record()}
+            question = question_of(records, self.settings, self.run, node=0)
             size = self.mechanism.layout.count, summable(self.mechanism).bits
             self._plan = plan = sum_plan(question, *size, members)
             self._server = server = SumServer(plan)
