@@ -40,6 +40,7 @@ lint: $(READY)   ## ruff and mypy --strict, over the package, its examples and b
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/python docs/hooks/page_examples.py $(VENV)/page-examples
 	$(BIN)/mypy $(VENV)/page-examples
 

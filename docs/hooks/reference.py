@@ -8,8 +8,10 @@ Idea     ``reference/api.md`` holds one line, ``<!-- public names -->``; MkDocs 
 
 from __future__ import annotations
 
+import ast
 import posixpath
 import re
+from pathlib import Path
 from typing import Any
 
 import quietbit
@@ -35,6 +37,7 @@ FOLDERS = {
     "node": "What a node's owner controls",
     "flower": "Flower",
     "nvflare": "NVFlare",
+    "target": "Targets",
     "errors": "Errors",
 }
 
@@ -42,13 +45,11 @@ FOLDERS = {
 def public_names() -> dict[str, list[str]]:
     """The full path of every public name but the version, by heading."""
     found: dict[str, list[str]] = {}
-    added: dict[str, tuple[str, ...]] = {}
-    for package in (quietbit.node, quietbit.flower, quietbit.nvflare):
-        for home, names in package._HOMES.items():
-            added[home] = tuple(dict.fromkeys((*added.get(home, ()), *names)))
-    for home, names in {**quietbit._HOMES, **added}.items():
-        folder = home.split(".")[0]
-        found.setdefault(folder, []).extend(f"quietbit.{home}.{name}" for name in names)
+    for package in (quietbit, quietbit.node, quietbit.flower, quietbit.nvflare):
+        for line in ast.parse(Path(str(package.__file__)).with_suffix(".pyi").read_text(encoding="utf-8")).body:
+            if isinstance(line, ast.ImportFrom):
+                paths = found.setdefault(str(line.module).split(".")[1], [])
+                paths.extend(path for name in line.names if (path := f"{line.module}.{name.name}") not in paths)
     order = [*FOLDERS, *sorted(set(found) - set(FOLDERS))]
     return {FOLDERS.get(folder, folder): found[folder] for folder in order if folder in found}
 

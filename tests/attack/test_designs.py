@@ -9,9 +9,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from quietbit import Ball, Design, DesignSpec, DitheredMVU, InvalidDesignFile, InvalidParameter, solve
+from quietbit import Ball, Design, DesignSpec, DitheredMVU, InvalidParameter, solve
 from quietbit.design.rounding import exact_row
 from quietbit.design.store import parse_design
+from quietbit.errors import InvalidDesignFile
 from quietbit.mechanism.registry import build, describe
 
 SPEC = DesignSpec(2, 1, 2.0)

@@ -97,13 +97,13 @@ def bare(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Environment:
     reached = made.install("threadpoolctl", "--target", made.folder / "probe", ok=False)
     if reached.returncode != 0:
         pytest.skip("needs a package index that pip can reach: threadpoolctl could not be fetched from any")
-    made.install("numpy", "scipy")
+    made.install("numpy", "scipy", "attrs")
     made.install("--no-deps", wheel)
     return made
 
 
 NUMPY_AND_SCIPY_ALONE = """
-import importlib.util, numpy, quietbit
+import importlib.util, numpy, quietbit, quietbit.errors
 for absent in ("typer", "rich", "cryptography", "numba", "torch", "matplotlib", "threadpoolctl"):
     assert importlib.util.find_spec(absent) is None, absent
 for name in quietbit.__all__:
@@ -117,7 +117,7 @@ data = uplink.send(update, quietbit.seeded_rng(1))
 assert uplink.receive([data]).shape == (21,)
 try:
     uplink.send(update)
-except quietbit.MissingDependency as error:
+except quietbit.errors.MissingDependency as error:
     print(error)
 """
 

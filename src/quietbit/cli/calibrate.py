@@ -30,7 +30,8 @@ from quietbit.cli.options import (
 from quietbit.errors import require
 
 if TYPE_CHECKING:
-    from quietbit import Calibration, Design, Mechanism
+    from quietbit import Design, Mechanism
+    from quietbit.mechanism.calibrate import Calibration
 
 __all__ = ["calibrate"]
 

@@ -14,8 +14,7 @@ from quietbit.cli.files import check_outputs
 from quietbit.cli.options import AdjacencyOption, DeltaOption, NormOption, adjacency_of, norm_of, trust_of
 
 if TYPE_CHECKING:
-    from quietbit import Comparison
-    from quietbit.plan.compare import ComparisonRow
+    from quietbit.plan.compare import Comparison, ComparisonRow
 
 __all__ = ["compare"]
 

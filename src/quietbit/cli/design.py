@@ -14,7 +14,8 @@ from quietbit.cli.options import bias_of
 from quietbit.errors import require
 
 if TYPE_CHECKING:
-    from quietbit import Certificate, Design
+    from quietbit.design.certify import Certificate
+    from quietbit.design.table import Design
 
 __all__ = ["certificate_rows", "design"]
 

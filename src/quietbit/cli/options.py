@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import quietbit
-from quietbit.errors import member, require
+from quietbit.errors import InvalidDesignFile, member, require
 
 if TYPE_CHECKING:
     from quietbit import Adjacency, Design, Norm, Trust
@@ -100,7 +100,7 @@ def find_design(text: str) -> Design:
         if found is not None:
             return found
         if not path.suffix:
-            raise quietbit.InvalidDesignFile(f"{text} is neither a file nor a name in the catalogue.")
+            raise InvalidDesignFile(f"{text} is neither a file nor a name in the catalogue.")
     return quietbit.Design.load(path)
 
 

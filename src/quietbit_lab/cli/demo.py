@@ -14,7 +14,9 @@ from quietbit_lab.cli.demo_training import CLIENTS, DELTA, SEEDS, TARGET, curves
 from quietbit_lab.cli.demo_training import sweep_lines as lines_of
 
 if TYPE_CHECKING:
-    from quietbit import Calibration, Certificate, Design
+    from quietbit import Design
+    from quietbit.design.certify import Certificate
+    from quietbit.mechanism.calibrate import Calibration
     from quietbit_lab.cli.demo_training import Trained
 
 __all__ = ["demo"]

@@ -3,6 +3,7 @@ import math
 import pytest
 
 import quietbit
+from quietbit.auditor.audit import Audit
 from unit.cli.kit import ONE_BIT, assert_refused, shell
 
 WORDS = ("audit", ONE_BIT, "--norm", "l1", "--dimension", 2, "--samples", 400, "--delta", 0)
@@ -27,7 +28,7 @@ def test_a_claim_that_cannot_be_measured_is_no_failure(capsys):
 
 
 def test_a_caught_sampler_exits_1(capsys, monkeypatch):
-    found = quietbit.Audit(2.0, 1.0, 0.0, quietbit.Adjacency.ZERO_OUT, 0.99, 400, math.inf, 5.0)
+    found = Audit(2.0, 1.0, 0.0, quietbit.Adjacency.ZERO_OUT, 0.99, 400, math.inf, 5.0)
     monkeypatch.setattr("quietbit.audit", lambda *_, **__: found)
     result = shell(capsys, *WORDS, "--adjacency", "zero-out")
     assert result.code == 1

@@ -2,6 +2,7 @@ import pytest
 
 import quietbit
 from quietbit.cli.options import adjacency_of, bias_of, catalogue_name, find_design, norm_of, trust_of
+from quietbit.errors import InvalidDesignFile
 from unit.cli.kit import ONE_BIT
 
 
@@ -23,7 +24,7 @@ def test_a_design_is_found_by_name_with_or_without_its_end():
     design = find_design(ONE_BIT)
     assert find_design(ONE_BIT + ".json").identity() == design.identity()
     assert catalogue_name(design) == ONE_BIT
-    with pytest.raises(quietbit.InvalidDesignFile, match="neither"):
+    with pytest.raises(InvalidDesignFile, match="neither"):
         find_design(f"elsewhere/{ONE_BIT}")
 
 

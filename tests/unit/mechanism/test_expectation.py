@@ -7,7 +7,7 @@ import pytest
 
 import quietbit
 from quietbit.errors import InvalidParameter
-from quietbit.mechanism.expectation import HOPELESS_ABOVE, USEFUL_UP_TO, Verdict, expectation
+from quietbit.mechanism.expectation import HOPELESS_ABOVE, USEFUL_UP_TO, Expectation, Verdict, expectation
 from quietbit.mechanism.projected import Projected
 from quietbit.privacy.guarantee import Trust
 
@@ -82,8 +82,8 @@ def test_one_update_alone_is_not_judged():
 
 
 def test_a_noise_that_is_no_number_is_hopeless():
-    assert quietbit.Expectation(math.nan, 10, 2, 1, 2, Trust.LOCAL).verdict is Verdict.HOPELESS
-    assert quietbit.Expectation(math.inf, 10, 2, 1, 2, Trust.LOCAL).verdict is Verdict.HOPELESS
+    assert Expectation(math.nan, 10, 2, 1, 2, Trust.LOCAL).verdict is Verdict.HOPELESS
+    assert Expectation(math.inf, 10, 2, 1, 2, Trust.LOCAL).verdict is Verdict.HOPELESS
     assert HOPELESS_ABOVE > USEFUL_UP_TO
 
 
@@ -116,6 +116,6 @@ def test_codes_that_saturate_shorten_an_update_by_what_is_said():
 
 
 def test_what_hardly_comes_through_is_not_useful_however_quiet():
-    faint = quietbit.Expectation(0.01, 10, 2, 1, 2, Trust.LOCAL, response=0.001)
+    faint = Expectation(0.01, 10, 2, 1, 2, Trust.LOCAL, response=0.001)
     assert (faint.loudness, faint.verdict) == (pytest.approx(10.0), Verdict.HOPELESS)
-    assert quietbit.Expectation(0.01, 10, 2, 1, 2, Trust.LOCAL, response=0.0).verdict is Verdict.HOPELESS
+    assert Expectation(0.01, 10, 2, 1, 2, Trust.LOCAL, response=0.0).verdict is Verdict.HOPELESS

@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from quietbit import InvalidParameter, MissingDependency, QuietbitError
+from quietbit.errors import InvalidParameter, MissingDependency, QuietbitError
 from quietbit.plot.figure import blank_figure, plain_axes, render_figure, save_figure
 
 STARTS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}

@@ -1,0 +1,49 @@
+"""The public surface: verbs, and what people construct. What is not in this list may change."""
+
+from quietbit.auditor.audit import audit as audit
+from quietbit.design.catalogue import catalogue as catalogue
+from quietbit.design.certify import certify as certify
+from quietbit.design.solve import solve as solve
+from quietbit.design.spec import DesignSpec as DesignSpec
+from quietbit.design.table import Design as Design
+from quietbit.errors import InvalidParameter as InvalidParameter
+from quietbit.errors import InvalidPayload as InvalidPayload
+from quietbit.errors import QuietbitError as QuietbitError
+from quietbit.kernel.rng import RandomBits as RandomBits
+from quietbit.kernel.rng import secure_rng as secure_rng
+from quietbit.kernel.rng import seeded_rng as seeded_rng
+from quietbit.mechanism.additive import Gaussian as Gaussian
+from quietbit.mechanism.additive import Laplace as Laplace
+from quietbit.mechanism.additive import Sign as Sign
+from quietbit.mechanism.ball import Ball as Ball
+from quietbit.mechanism.ball import Norm as Norm
+from quietbit.mechanism.base import Mechanism as Mechanism
+from quietbit.mechanism.calibrate import calibrate as calibrate
+from quietbit.mechanism.central_sum import calibrate_sum as calibrate_sum
+from quietbit.mechanism.dithered import DitheredMVU as DitheredMVU
+from quietbit.mechanism.expectation import expectation as expectation
+from quietbit.mechanism.interpolated import InterpolatedMVU as InterpolatedMVU
+from quietbit.mechanism.shuffled import shuffled_privacy as shuffled_privacy
+from quietbit.mechanism.skellam import Skellam as Skellam
+from quietbit.mechanism.vector import VectorMVU as VectorMVU
+from quietbit.mechanism.watched import Watched as Watched
+from quietbit.plan.clip import MovingClip as MovingClip
+from quietbit.plan.compare import compare as compare
+from quietbit.plan.plan import Plan as Plan
+from quietbit.privacy.guarantee import Guarantee as Guarantee
+from quietbit.privacy.ledger import Ledger as Ledger
+from quietbit.privacy.release import Release as Release
+from quietbit.secagg.identity import Directory as Directory
+from quietbit.secagg.identity import Identity as Identity
+from quietbit.secagg.plan import ProtocolError as ProtocolError
+from quietbit.secagg.plan import SumPlan as SumPlan
+from quietbit.secagg.server import masked_sum as masked_sum
+from quietbit.target import Adjacency as Adjacency
+from quietbit.target import Target as Target
+from quietbit.target import Trust as Trust
+from quietbit.target import Unit as Unit
+from quietbit.wire.aggregate import Aggregator as Aggregator
+from quietbit.wire.group_norm import group_norm as group_norm
+from quietbit.wire.uplink import Uplink as Uplink
+
+__version__: str
