@@ -12,6 +12,7 @@ from quietbit.errors import QuietbitError as QuietbitError
 from quietbit.kernel.rng import RandomBits as RandomBits
 from quietbit.kernel.rng import secure_rng as secure_rng
 from quietbit.kernel.rng import seeded_rng as seeded_rng
+from quietbit.mechanism.adaptive_clip import AdaptiveClip as AdaptiveClip
 from quietbit.mechanism.additive import Gaussian as Gaussian
 from quietbit.mechanism.additive import Laplace as Laplace
 from quietbit.mechanism.additive import Sign as Sign
@@ -26,7 +27,6 @@ from quietbit.mechanism.interpolated import InterpolatedMVU as InterpolatedMVU
 from quietbit.mechanism.shuffled import shuffled_privacy as shuffled_privacy
 from quietbit.mechanism.skellam import Skellam as Skellam
 from quietbit.mechanism.vector import VectorMVU as VectorMVU
-from quietbit.mechanism.watched import Watched as Watched
 from quietbit.plan.clip import MovingClip as MovingClip
 from quietbit.plan.compare import compare as compare
 from quietbit.plan.plan import Plan as Plan

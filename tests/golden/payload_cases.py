@@ -16,13 +16,13 @@ from quietbit.design.profile import Profile
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.kernel.rng import seeded_rng
+from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.additive import Gaussian, Laplace, Sign
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.dithered import DitheredMVU
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.skellam import Skellam
 from quietbit.mechanism.vector import VectorMVU
-from quietbit.mechanism.watched import Watched
 from quietbit.wire.uplink import Uplink
 
 FOLDER = Path(__file__).parent / "payloads"
@@ -52,8 +52,8 @@ CASES: dict[str, Any] = {
     "v1_skellam_16bit": Skellam(ROUND, 0.5),
     "v2_vmvu_seed": VectorMVU(Profile.from_weights([0.5], [1.0, 4.0]), ROUND, keep=16, rotation_seed=3),
     "v2_vmvu_direct": VectorMVU(Profile.from_weights([5.0], [1.0, 2.0**24]), ROUND, keep=8),
-    "watched_imvu_3bit": Watched(InterpolatedMVU(design(3), ROUND, decoder="alphabet"), 0.75, 1.0),
-    "watched_vmvu_seed": Watched(
+    "watched_imvu_3bit": AdaptiveClip(InterpolatedMVU(design(3), ROUND, decoder="alphabet"), 0.75, 1.0),
+    "watched_vmvu_seed": AdaptiveClip(
         VectorMVU(Profile.from_weights([0.5], [1.0, 4.0]), ROUND, keep=16, rotation_seed=3), 6.0, 1.0
     ),
 }

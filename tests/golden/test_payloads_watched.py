@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from attrs import evolve
 
 from golden.payload_cases import CASES, DIMENSION, FOLDER
 from golden.test_payloads import read_by_the_book
@@ -48,7 +48,7 @@ def test_the_last_byte_is_the_answer_after_a_body_without_codes() -> None:
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("watched")])
 def test_another_clip_is_another_mechanism(name: str) -> None:
     mechanism: Any = CASES[name]
-    for changed in (replace(mechanism, clip=mechanism.clip * 1.0001), replace(mechanism, bit_epsilon=0.99)):
+    for changed in (evolve(mechanism, clip=mechanism.clip * 1.0001), evolve(mechanism, bit_epsilon=0.99)):
         with pytest.raises(InvalidPayload, match="mechanism identity of the payload"):
             Uplink(changed).receive([FOLDER / f"{name}.bin"])
     with pytest.raises(InvalidPayload):

@@ -64,7 +64,7 @@ class Claims:
         # A coordinate that is nearly certain has a tiny variance; one at zero tells how far values spread.
         self.at_zero = float(self.variance(np.zeros(1))[0])
         self.floor = max(self.at_zero / 9, (1e-12 * self.ball.radius) ** 2)
-        error = getattr(mechanism, "moment_error", 0.0)
+        error = mechanism.moment_error
         require(0 <= error < 1, "moment_error of the mechanism", error, "from 0 to below 1")
         self.error = float(error)
 

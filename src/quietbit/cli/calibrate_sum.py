@@ -186,12 +186,12 @@ def _draw(found: SumCalibration, epsilon: float, path: Path, quiet: bool) -> Pat
 
     guarantee = found.guarantee
     given: dict[str, Any] = {
-        "ball": found.mechanism.ball,
+        "ball": found.mechanism.domain,
         "epsilon": epsilon,
         "delta": guarantee.delta,
         "adjacency": guarantee.adjacency,
         "releases": found.releases,
-        "bits": found.mechanism.bits,
+        "bits": found.codes.bits,
         "share": found.min_honest_clients / found.clients,
     }
     with progress_bar("Drawing", quiet=quiet) as report:

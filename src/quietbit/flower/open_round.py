@@ -17,8 +17,7 @@ from quietbit._typing import FloatVector
 from quietbit.errors import InvalidPayload, QuietbitError
 from quietbit.flower.plaintext import DECLINED, note_metrics
 from quietbit.flower.wire import WireSizes
-from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.watched import Answers
+from quietbit.mechanism.base import Answers, Mechanism
 from quietbit.node.layout import Layout
 from quietbit.node.messages import join_pieces, one_line
 from quietbit.node.question import Framed

@@ -104,8 +104,8 @@ class SecureRound:
             # The question as the first client reads it: the plan follows from what all are asked alike.
             records = {RECORD: request.to_record(), SUM: SumRequest(KEYS, count, 1).to_record()}
             question = question_of(records, self.settings, self.run, node=0)
-            size = self.mechanism.layout.count, summable(self.mechanism).bits
-            self._plan = plan = sum_plan(question, *size, members)
+            layout = summable(self.mechanism).layout
+            self._plan = plan = sum_plan(question, layout.count, layout.bits, members)
             self._server = server = SumServer(plan)
             rosters = server.advertise(self._keys(plan, table))
             inboxes = server.deal(self._shares(server, rosters))

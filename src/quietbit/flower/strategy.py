@@ -52,7 +52,7 @@ from quietbit.node.filter import Price
 from quietbit.node.layout import Layout, NotFinite
 from quietbit.node.messages import RECORD, Request
 from quietbit.node.outlook import outlook
-from quietbit.node.question import sum_rows
+from quietbit.node.question import run_name
 from quietbit.node.report import Account, NodeReport, Report, RoundReport
 from quietbit.plan.plan import Plan
 from quietbit.secagg.identity import Directory
@@ -293,12 +293,10 @@ class PrivateStrategy(Strategy):
             observers=pair,
         )
 
-    def _of_round(self, mechanism: Any, number: int, run: int) -> Mechanism:
-        """The mechanism of a round: where the clip moves, at its clip; where sums keep coordinates, of its rows."""
-        found: Mechanism = mechanism if self._moving is None else mechanism.at_clip(self._moving.clip)
-        if self.settings.secure and getattr(mechanism, "rows", None) is not None:
-            found = mechanism.at(sum_rows(run, number))
-        return found
+    def _of_round(self, mechanism: Mechanism, number: int, run: int) -> Mechanism:
+        """Return the mechanism of a round: its rows where all keep the same ones, its clip where the clip moves."""
+        found = mechanism.for_round(run_name(run), number)
+        return found if self._moving is None else found.at_clip(self._moving.clip)
 
     def _moved(self, current: OpenRound | SecureRound) -> RoundReport:
         """What happened in a round; where the clip moves, it goes on to the next one's."""

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias, final
 
 import numpy as np
+from attrs import frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
@@ -56,8 +56,8 @@ def of_floats(reach: float, count: int, max_payloads: int) -> Accumulator:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
-class _Ones:
+@frozen(eq=False)
+class _Ones(Accumulator):
     """One bit: how many ones each coordinate has had."""
 
     values: FloatVector
@@ -66,10 +66,8 @@ class _Ones:
 
     @property
     def group(self) -> int:
+        """As many as the kernels count at once."""
         return GROUP
-
-    def check(self, body: Body) -> None:
-        """Every bit is a code."""
 
     def add(self, bodies: Sequence[Body]) -> None:
         self.kernel.accumulate(bodies, 1, np.array([0, 1]), self.total)
@@ -85,8 +83,8 @@ class _Ones:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
-class _Symbols:
+@frozen(eq=False)
+class _Symbols(Accumulator):
     """2 to 16 bits: sums of fixed-point values, in multiples of ``unit``."""
 
     bits: int
@@ -95,13 +93,6 @@ class _Symbols:
     finish: Finish | None
     kernel: Kernel
     total: NDArray[np.int64]
-
-    @property
-    def group(self) -> int:
-        return 1
-
-    def check(self, body: Body) -> None:
-        """Every pattern is a code."""
 
     def add(self, bodies: Sequence[Body]) -> None:
         self.kernel.accumulate(bodies, self.bits, self.point.table, self.total)
@@ -117,17 +108,13 @@ class _Symbols:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
-class _Floats:
+@frozen(eq=False)
+class _Floats(Accumulator):
     """32 bits: floats of magnitude at most ``reach``, added as fixed-point numbers."""
 
     reach: float
     most: int
     total: NDArray[np.int64]
-
-    @property
-    def group(self) -> int:
-        return 1
 
     def check(self, body: Body) -> None:
         """No float is larger than the mechanism's noise allows."""

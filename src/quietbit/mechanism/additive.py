@@ -29,10 +29,12 @@ the account.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Protocol, final
+from abc import abstractmethod
+from dataclasses import replace
+from typing import ClassVar, final
 
 import numpy as np
+from attrs import field, frozen
 from scipy.special import log_ndtr, ndtri
 
 from quietbit._typing import FloatVector
@@ -41,7 +43,17 @@ from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits, WordBlock
 from quietbit.mechanism.accumulate import code_accumulator, of_floats
 from quietbit.mechanism.ball import Ball, Norm, clipped_pieces
-from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Parts, check_adjacency, check_rng, check_value
+from quietbit.mechanism.base import (
+    Accumulator,
+    Body,
+    Error,
+    Layout,
+    Mechanism,
+    Parts,
+    check_adjacency,
+    check_rng,
+    check_value,
+)
 from quietbit.mechanism.family import Choices, SearchedFamily
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.curve import FunctionCurve, GaussianCurve, PureCurve, with_slack
@@ -63,196 +75,189 @@ __all__ = [
 MIN_MULTIPLIER, MAX_MULTIPLIER = 1e-6, 1e7
 CHUNK = 1 << 18  # a multiple of eight, so that chunks of signs begin at whole bytes
 TOP = np.uint64(1 << 63)
-NORMAL_CUT, LAPLACE_CUT = 5.0, 15.0  # R in units of the noise
-NORMAL_REACH, LAPLACE_REACH = 9.5, 45.0  # above the largest noise that one 64-bit word can make
 GRID, ROUNDINGS = 2.0**-63, 2.0**-40  # of a sign's probability: what the tail's grid and the arithmetic can move
 SIGNS = np.array([-1.0, 1.0])
 SIGNS.setflags(write=False)
 
 
-class Noisy(Protocol):
-    """What `Sign` needs of the noise under it."""
+def _noise_multiplier(value: float) -> float:
+    return check_real(value, "noise_multiplier", at_least=MIN_MULTIPLIER, at_most=MAX_MULTIPLIER)
+
+
+def _scale_multiplier(value: float) -> float:
+    return check_real(value, "scale_multiplier", at_least=MIN_MULTIPLIER, at_most=MAX_MULTIPLIER)
+
+
+class Noise(Mechanism):
+    """Noise of one law on an update, sent as 32-bit floats: all that differs is the law."""
+
+    __slots__ = ()
+    ball: Ball
+    NORM: ClassVar[Norm]
+    CUT: ClassVar[float]  # R: where `Sign` cuts coordinates, in units of the noise
+    REACH: ClassVar[float]  # above the largest noise that one 64-bit word can make
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse another norm."""
+        require(isinstance(self.ball, Ball), "ball", self.ball, "a Ball")
+        rule = f"{self.NORM.value} for {type(self).__name__} noise"
+        require(self.ball.norm is self.NORM, "norm of the ball", self.ball.norm.value, rule)
 
     @property
     def domain(self) -> Ball:
         """Where updates are clipped to."""
-        ...
+        return self.ball
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
-        """What one release costs."""
-        ...
+    @property
+    def layout(self) -> Layout:
+        """One float per coordinate."""
+        return Layout.codes(32, self.ball.dimension)
+
+    @property
+    @abstractmethod
+    def unit(self) -> float:
+        """The size of the noise, in which its law is written."""
 
     def noisy(self, values: FloatVector, block: WordBlock, start: int) -> FloatVector:
-        """Values of coordinates ``start ..`` with their noise, in double precision."""
-        ...
+        """Return values of coordinates ``start ..`` with their noise, in double precision."""
+        return values + self.unit * self.draw(block, start, values.size)
 
+    @staticmethod
+    @abstractmethod
+    def draw(block: WordBlock, start: int, count: int) -> FloatVector:
+        """Return noise of unit size."""
+
+    @abstractmethod
     def tail(self, value: float) -> float:
-        """P(noise > value) for a value of at least 0."""
-        ...
+        """Return P(noise > value) for a value of at least 0."""
 
+    @abstractmethod
     def density_at_zero(self) -> float:
-        """The noise's density at 0."""
-        ...
+        """Return the noise's density at 0."""
+
+    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """Write the noisy update as 32-bit floats."""
+        check_rng(rng)
+        piece, size = clipped_pieces(self.ball, update, kernel), self.ball.dimension
+        block = rng.draw(size)
+        for start in range(0, size, CHUNK):
+            stop = min(size, start + CHUNK)
+            out[4 * start : 4 * stop] = self.noisy(piece(start, stop), block, start).astype("<f4").view(np.uint8)
+
+    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
+        """Sum floats as fixed-point numbers."""
+        return of_floats(self.ball.radius + self.REACH * self.unit, self.ball.dimension, max_payloads)
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Gaussian:
+@frozen
+class Gaussian(Noise):
     """Normal noise on an update in an L2 ball, sent as 32-bit floats.
 
     ``noise_multiplier`` is the standard deviation in units of the radius, from 1e-6 to 1e7.
     """
 
     ball: Ball
-    noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        """Refuse another norm and a multiplier out of range."""
-        _check(self.ball, Norm.L2, "Gaussian")
-        object.__setattr__(self, "noise_multiplier", _multiplier(self.noise_multiplier, "noise_multiplier"))
-
-    @property
-    def domain(self) -> Ball:
-        """Where updates are clipped to."""
-        return self.ball
-
-    @property
-    def layout(self) -> Layout:
-        """One float per coordinate."""
-        return Layout.codes(32, self.ball.dimension)
+    noise_multiplier: float = field(converter=_noise_multiplier)
+    NORM, CUT, REACH = Norm.L2, 5.0, 9.5
 
     @property
     def sigma(self) -> float:
         """The standard deviation of the noise."""
         return self.noise_multiplier * self.ball.radius
 
-    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """The noisy update as 32-bit floats."""
-        _write_floats(self, update, rng, kernel, out)
-
-    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Sums of floats as fixed-point numbers."""
-        return of_floats(self.ball.radius + NORMAL_REACH * self.sigma, self.ball.dimension, max_payloads)
+    @property
+    def unit(self) -> float:
+        """The standard deviation of the noise."""
+        return self.sigma
 
     def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
-        """The curve alpha S^2 / (2 sigma^2), with the exact account of a Gaussian."""
+        """Return the curve alpha S^2 / (2 sigma^2), with the exact account of a Gaussian."""
         which = check_adjacency(adjacency)
         distance = _distance(which, samples)
         curve = GaussianCurve(round_up((distance / self.noise_multiplier) ** 2 / 2, 1e-14))
         return Release(curve, which, _unit(samples), Trust.LOCAL, samples)
 
     def error(self) -> Error:
-        """sigma^2, unbiased."""
+        """Return sigma^2: unbiased, rounding to 32 bits aside."""
         return Error(self.sigma**2)
 
-    def expectation(self, value: float) -> float:
-        """The value itself (rounding to 32 bits aside)."""
-        return check_value(self.ball, value)
-
-    def variance(self, value: float) -> float:
-        """sigma^2 (rounding to 32 bits aside)."""
-        check_value(self.ball, value)
-        return self.sigma**2
-
-    def noisy(self, values: FloatVector, block: WordBlock, start: int) -> FloatVector:
-        """Values of coordinates ``start ..`` with their noise, in double precision."""
-        return values + self.sigma * normal_noise(block, start, values.size)
+    @staticmethod
+    def draw(block: WordBlock, start: int, count: int) -> FloatVector:
+        """Return standard normal noise."""
+        return normal_noise(block, start, count)
 
     def tail(self, value: float) -> float:
-        """P(noise > value)."""
+        """Return P(noise > value)."""
         return math.exp(float(log_ndtr(-value / self.sigma)))
 
     def density_at_zero(self) -> float:
-        """1 / (sqrt(2 pi) sigma)."""
+        """Return 1 / (sqrt(2 pi) sigma)."""
         return 1 / (math.sqrt(2 * math.pi) * self.sigma)
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Laplace:
+@frozen
+class Laplace(Noise):
     """Laplace noise on an update in an L1 ball, sent as 32-bit floats.
 
     ``scale_multiplier`` is the noise's scale in units of the radius, from 1e-6 to 1e7.
     """
 
     ball: Ball
-    scale_multiplier: float
-
-    def __post_init__(self) -> None:
-        """Refuse another norm and a multiplier out of range."""
-        _check(self.ball, Norm.L1, "Laplace")
-        object.__setattr__(self, "scale_multiplier", _multiplier(self.scale_multiplier, "scale_multiplier"))
-
-    @property
-    def domain(self) -> Ball:
-        """Where updates are clipped to."""
-        return self.ball
-
-    @property
-    def layout(self) -> Layout:
-        """One float per coordinate."""
-        return Layout.codes(32, self.ball.dimension)
+    scale_multiplier: float = field(converter=_scale_multiplier)
+    NORM, CUT, REACH = Norm.L1, 15.0, 45.0
 
     @property
     def scale(self) -> float:
         """The scale of the noise: its mean magnitude."""
         return self.scale_multiplier * self.ball.radius
 
-    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """The noisy update as 32-bit floats."""
-        _write_floats(self, update, rng, kernel, out)
-
-    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Sums of floats as fixed-point numbers."""
-        return of_floats(self.ball.radius + LAPLACE_REACH * self.scale, self.ball.dimension, max_payloads)
+    @property
+    def unit(self) -> float:
+        """The scale of the noise."""
+        return self.scale
 
     def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
-        """Pure, with Laplace's own divergences at finite orders."""
+        """Return a pure account, with Laplace's own divergences at finite orders."""
         which = check_adjacency(adjacency)
         epsilon = round_up(_distance(which, samples) / self.scale_multiplier, 1e-14)
         curve = FunctionCurve(_LaplaceDivergence(epsilon), f"Laplace, epsilon {epsilon:g}", epsilon)
         return Release(curve, which, _unit(samples), Trust.LOCAL, samples)
 
     def error(self) -> Error:
-        """Twice the squared scale, unbiased."""
+        """Return twice the squared scale: unbiased, rounding to 32 bits aside."""
         return Error(2 * self.scale**2)
 
-    def expectation(self, value: float) -> float:
-        """The value itself (rounding to 32 bits aside)."""
-        return check_value(self.ball, value)
-
-    def variance(self, value: float) -> float:
-        """Twice the squared scale (rounding to 32 bits aside)."""
-        check_value(self.ball, value)
-        return 2 * self.scale**2
-
-    def noisy(self, values: FloatVector, block: WordBlock, start: int) -> FloatVector:
-        """Values of coordinates ``start ..`` with their noise, in double precision."""
-        return values + self.scale * laplace_noise(block, start, values.size)
+    @staticmethod
+    def draw(block: WordBlock, start: int, count: int) -> FloatVector:
+        """Return Laplace noise of scale 1."""
+        return laplace_noise(block, start, count)
 
     def tail(self, value: float) -> float:
-        """P(noise > value)."""
+        """Return P(noise > value)."""
         return math.exp(-value / self.scale) / 2
 
     def density_at_zero(self) -> float:
-        """1 / (2 scale)."""
+        """Return 1 / (2 scale)."""
         return 0.5 / self.scale
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Sign:
+@frozen
+class Sign(Mechanism):
     """The sign of a Gaussian's or a Laplace's noisy update: code 1 where it is not negative, else 0.
 
     Codes decode to +1 and -1, which have no unit: what a server does with them (a majority, a learning rate) is its
     own choice. ``slope_at_zero`` is what one divides by to get the units back.
     """
 
-    inner: Gaussian | Laplace
+    inner: Noise = field()
 
-    def __post_init__(self) -> None:
+    @inner.validator
+    def _check_noise(self, attribute: object, value: object) -> None:
         """Refuse any other inner mechanism."""
-        require(isinstance(self.inner, Gaussian | Laplace), "inner", self.inner, "a Gaussian or a Laplace")
+        require(isinstance(value, Noise), "inner", value, "a Gaussian or a Laplace")
 
     @property
     def domain(self) -> Ball:
@@ -272,9 +277,7 @@ class Sign:
     @property
     def cut(self) -> float:
         """What single coordinates are cut to: so far out that a sign is all but certain."""
-        if isinstance(self.inner, Gaussian):
-            return NORMAL_CUT * self.inner.sigma
-        return LAPLACE_CUT * self.inner.scale
+        return self.inner.CUT * self.inner.unit
 
     @property
     def slope_at_zero(self) -> float:
@@ -336,18 +339,8 @@ def _tail_and_sign(block: WordBlock, start: int, count: int) -> tuple[FloatVecto
     return np.minimum(tail, 1.0), sign
 
 
-def _write_floats(mechanism: Noisy, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-    check_rng(rng)
-    piece, size = clipped_pieces(mechanism.domain, update, kernel), mechanism.domain.dimension
-    block = rng.draw(size)
-    for start in range(0, size, CHUNK):
-        stop = min(size, start + CHUNK)
-        noisy = mechanism.noisy(piece(start, stop), block, start)
-        out[4 * start : 4 * stop] = noisy.astype("<f4").view(np.uint8)
-
-
 @final
-@dataclass(frozen=True, slots=True)
+@frozen
 class _LaplaceDivergence:
     """D_alpha of two Laplace distributions whose centres are ``epsilon`` scales apart."""
 
@@ -360,15 +353,6 @@ class _LaplaceDivergence:
         moment = (alpha - 1) * eps + math.log1p(share * math.expm1(-(2 * alpha - 1) * eps))
         exact = (moment + 1e-15 * (1 + abs(moment))) / (alpha - 1)
         return min(PureCurve(eps).rdp(alpha), round_up(exact))
-
-
-def _check(ball: Ball, norm: Norm, kind: str) -> None:
-    require(isinstance(ball, Ball), "ball", ball, "a Ball")
-    require(ball.norm is norm, "norm of the ball", ball.norm.value, f"{norm.value} for {kind} noise")
-
-
-def _multiplier(value: float, name: str) -> float:
-    return check_real(value, name, at_least=MIN_MULTIPLIER, at_most=MAX_MULTIPLIER)
 
 
 def _distance(adjacency: Adjacency, samples: int | None) -> float:

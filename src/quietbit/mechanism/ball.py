@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias, cast, final
 
 import numpy as np
+from attrs import field, frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatArray, FloatVector
@@ -26,7 +26,17 @@ from quietbit.kernel.law import two_product
 from quietbit.kernel.norm import NORM_ERROR, clip_factor
 from quietbit.kernel.select import default_kernel
 
-__all__ = ["Ball", "Norm", "check_update", "clipped_pieces", "own_copy", "own_parts", "scaled", "usual_kernel"]
+__all__ = [
+    "Ball",
+    "Norm",
+    "check_ball",
+    "check_update",
+    "clipped_pieces",
+    "own_copy",
+    "own_parts",
+    "scaled",
+    "usual_kernel",
+]
 
 MAX_RADIUS = 1e30  # so that 32-bit floats still hold what a mechanism adds
 MIN_RADIUS = 1e-30
@@ -51,8 +61,20 @@ class Norm(Enum):
 AnyFloats: TypeAlias = NDArray[Any]
 
 
+def _norm(value: Norm | str) -> Norm:
+    return member(Norm, value, "norm")
+
+
+def _radius(value: float) -> float:
+    return check_real(value, "radius", at_least=MIN_RADIUS, at_most=MAX_RADIUS)
+
+
+def _dimension(value: int) -> int:
+    return check_int(value, "dimension", 1, MAX_DIMENSION)
+
+
 @final
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ball:
     """All vectors of ``dimension`` entries whose norm is at most ``radius``.
 
@@ -62,16 +84,9 @@ class Ball:
     [0.6, 0.8]
     """
 
-    norm: Norm
-    radius: float
-    dimension: int
-
-    def __post_init__(self) -> None:
-        """Refuse a norm that is none, and numbers no ball can have."""
-        radius = check_real(self.radius, "radius", at_least=MIN_RADIUS, at_most=MAX_RADIUS)
-        object.__setattr__(self, "norm", member(Norm, self.norm, "norm"))
-        object.__setattr__(self, "radius", radius)
-        object.__setattr__(self, "dimension", check_int(self.dimension, "dimension", 1, MAX_DIMENSION))
+    norm: Norm = field(converter=_norm)
+    radius: float = field(converter=_radius)
+    dimension: int = field(converter=_dimension)
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any], radius: float, norm: Norm = Norm.L2) -> Ball:
@@ -130,6 +145,12 @@ class Ball:
         if abs(measured - self.radius) > 4 * NORM_ERROR * self.radius:
             return measured, measured < self.radius
         return measured, _exactly_inside(checked.reshape(-1).astype(np.float64), self.norm, self.radius)
+
+
+def check_ball(value: Any) -> Ball:
+    """Return the value, refused unless it is a ball."""
+    require(isinstance(value, Ball), "ball", value, "a Ball")
+    return cast(Ball, value)
 
 
 def check_update(update: Any, dimension: int) -> AnyFloats:

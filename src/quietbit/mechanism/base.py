@@ -1,6 +1,6 @@
 """What a mechanism is: everything anybody needs of it, so that nobody asks which one it is.
 
-Idea     the public choices are fields of a frozen dataclass, the private update and the randomness are arguments.
+Idea     the public choices are fields of a frozen class, the private update and the randomness are arguments.
          `write` is the only way in which a release is made: it clips, randomises and fills a payload's body.
          What is wrong with an update is said before a random bit is drawn.
 Symbols  d = dimension of the ball; b = bits per code; a body is the part of a payload after its header.
@@ -8,11 +8,12 @@ Symbols  d = dimension of the ball; b = bits per code; a body is the part of a p
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, final, runtime_checkable
+from typing import Any, TypeAlias, final
 
 import numpy as np
+from attrs import evolve, frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
@@ -22,33 +23,24 @@ from quietbit.kernel.rng import RandomBits, check_rng
 from quietbit.mechanism.ball import Ball
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.release import Release
+from quietbit.privacy.shuffle import BlanketPair
 
 __all__ = [
-    "Accumulator",
-    "Body",
-    "Error",
-    "Layout",
-    "Mechanism",
-    "Parts",
-    "Reader",
-    "SampleWise",
-    "Summable",
-    "check_adjacency",
-    "check_rng",
-    "check_value",
-    "refuse_samples",
-    "summable",
-]
+    "LEFT_OUT", "Accumulator", "Answers", "Body", "Error", "Layout", "Mechanism", "Parts", "Reader", "Wrapper",
+    "check_adjacency", "check_inner", "check_mechanism", "check_rng", "check_value", "refuse_samples", "summable",
+]  # fmt: skip
 
 Body: TypeAlias = NDArray[np.uint8]
 Parts: TypeAlias = Sequence[Any]  # arrays that are read one after the other as one flat vector
 Reader: TypeAlias = Callable[[int, int], FloatVector]  # values of coordinates start .. stop - 1
 FLOAT_BITS = 32
 WIDTHS = (*range(1, 17), FLOAT_BITS)
+LEFT_OUT = {"left_out": True}  # metadata of a field that identities mention only where it is not the default
+_NO_SUM = "mechanism must have an account for sums of codes (imvu has), got {}."
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layout:
     """How a body is laid out: ``count`` codes of ``bits`` bits, or ``size`` bytes that only the mechanism reads.
 
@@ -65,25 +57,25 @@ class Layout:
 
     @classmethod
     def codes(cls, bits: int, count: int) -> Layout:
-        """A body of packed codes."""
+        """Lay out packed codes."""
         require(bits in WIDTHS, "bits", bits, "a whole number from 1 to 16, or 32")
         many = check_int(count, "number of codes", 1, MAX_DIMENSION)
         return cls(int(bits), many, (int(bits) * many + 7) // 8)
 
     @classmethod
     def opaque(cls, dimension: int, size: int) -> Layout:
-        """A body of ``size`` bytes for an update of this dimension."""
+        """Lay out ``size`` bytes for an update of this dimension."""
         return cls(0, check_int(dimension, "dimension", 1, MAX_DIMENSION), check_int(size, "bytes of the body", 1))
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@frozen
 class Error:
     """How far a decoded coordinate is off: ``squared`` at a true value of 0, in the units of the update.
 
     ``gain`` is the slope of the decoded mean at 0: 1 where decoding is unbiased to first order. ``squared`` is what
     remains after dividing by it, so that decoders which differ by a factor are alike. ``bias``: the decoded mean at 0.
-    ``unitless``: decoded values are no updates, whatever the gain, until somebody divides by it (`Sign`).
+    ``unitless``: decoded values are not updates, whatever the gain, until somebody divides by it (`Sign`).
     """
 
     squared: float
@@ -92,104 +84,281 @@ class Error:
     unitless: bool = False
 
 
-class Accumulator(Protocol):
+@final
+@frozen
+class Answers:
+    """The share of updates that a clip left alone, estimated without bias (it may leave [0, 1]), and its noise.
+
+    ``deviation`` is the standard deviation that randomising the bits gives the share; it is public.
+    """
+
+    share: float
+    deviation: float
+
+
+class Accumulator(ABC):
     """The server's half: bodies in, mean out; ``group`` of them are best added together."""
+
+    __slots__ = ()
 
     @property
     def group(self) -> int:
         """How many bodies to add at once."""
-        ...
+        return 1
 
     def check(self, body: Body) -> None:
         """Refuse a body with values that no client could have sent."""
-        ...
+        return
 
+    @abstractmethod
     def add(self, bodies: Sequence[Body]) -> None:
         """Add bodies that have been checked."""
-        ...
 
+    @abstractmethod
     def reader(self, count: int) -> Reader:
-        """The mean over ``count`` payloads, read by ranges of coordinates."""
-        ...
+        """Return a reader of the mean over ``count`` payloads by ranges of coordinates."""
+
+    def answers(self, count: int) -> Answers | None:
+        """Return what ``count`` clients said about a clip that moves; None where nobody was asked."""
+        return None
+
+    def kept(self, count: int) -> FloatVector:
+        """Return the mean among the rows that all clients keep, k numbers, for `Mechanism.unproject`."""
+        raise InvalidParameter("mechanism must keep the same rows for all clients of a round, and does not.")
 
 
-@runtime_checkable
-class Mechanism(Protocol):
+class Mechanism(ABC):
     """A randomised map from a ball to payload bodies, with its price, its error and its decoder.
 
-    A frozen dataclass whose fields are numbers, words, designs or dataclasses of these has an identity on the wire
-    and a description from which it is rebuilt (`quietbit.mechanism.registry`).
+    Six members are a mechanism's own: `domain`, `layout`, `write`, `accumulator`, `privacy` and `error`. The others
+    have defaults: of a mechanism that decodes without bias, cannot be summed behind masks, takes a client's update as
+    a whole and is the same in every round. A frozen class (of attrs, or a dataclass) whose fields are numbers, words,
+    designs or such classes again has an identity on the wire and a description from which it is rebuilt
+    (`quietbit.mechanism.registry`).
     """
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def domain(self) -> Ball:
+        """Where updates are clipped to."""
+
+    @property
+    @abstractmethod
+    def layout(self) -> Layout:
+        """What a body looks like."""
+
+    @abstractmethod
+    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """Clip the update, randomise it and fill ``out``, which is full of zeros: the client's half."""
+
+    @abstractmethod
+    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
+        """Return an empty mean of at most so many bodies: the server's half."""
+
+    @abstractmethod
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
+        """Return what one release costs a client, or one of its ``samples`` samples where their number is given."""
+
+    @abstractmethod
+    def error(self) -> Error:
+        """Return how far a decoded coordinate is off."""
+
+    def expectation(self, value: float) -> float:
+        """Return the mean of what decoding gives for an update's coordinate of this value."""
+        return self.error().gain * check_value(self.domain, value)
+
+    def variance(self, value: float) -> float:
+        """Return the variance of what decoding gives for a coordinate of this value."""
+        check_value(self.domain, value)
+        found = self.error()
+        return found.squared * found.gain**2 - found.bias**2
+
+    @property
+    def moment_error(self) -> float:
+        """How far mean and variance may be from these, relatively: for an auditor, who sends updates of all kinds."""
+        return 0.0
+
+    @property
+    def shared_error(self) -> float:
+        """The part of the squared error that all clients of a round have in common, so that no mean averages it out."""
+        return 0.0
+
+    @property
+    def kept(self) -> int:
+        """How many coordinates of an update, rotated or not, a release tells about."""
+        return self.domain.dimension
+
+    @property
+    def prepares(self) -> str:
+        """What a client computes before the family's own work, in words; empty for nothing."""
+        return ""
+
+    @property
+    def core(self) -> Mechanism:
+        """The mechanism inside all wrappers."""
+        return self
+
+    def for_round(self, run: bytes, number: int) -> Mechanism:
+        """Return the mechanism of one round of a run: rows that all its clients keep, signs of its own; else itself.
+
+        A function of public values alone, so that server and nodes come to the same.
+        """
+        return self
+
+    @property
+    def shared_rows(self) -> bool:
+        """Whether all clients of a round keep the same k rotated coordinates, so that a mean is k numbers."""
+        return False
+
+    def unproject(self, kept: FloatVector) -> FloatVector:
+        """Return the update that k numbers of the shared rows stand for."""
+        raise InvalidParameter(f"mechanism must keep the same rows for all clients, got {type(self).__name__}.")
+
+    def at_clip(self, clip: float) -> Mechanism:
+        """Return the mechanism in a round of another clip, at the same price; refused where the clip cannot move."""
+        raise InvalidParameter(f"mechanism must have a clip that moves (AdaptiveClip), got {type(self).__name__}.")
+
+    @property
+    def priced_as(self) -> Mechanism:
+        """What stands for it in a ledger: mechanisms that differ in public values without a price have one."""
+        return self
+
+    def blanket(self, adjacency: Adjacency) -> BlanketPair | None:
+        """Return what hides a release among others', where the mechanism knows more than its curve says."""
+        return None
+
+    @property
+    def takes_samples(self) -> bool:
+        """Whether it clips the gradients of a client's samples one by one (`write_samples`), never their mean."""
+        return False
+
+    def write_samples(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """Fill ``out`` from the gradients of a client's samples, each of which is an update's parts."""
+        raise InvalidParameter(
+            "mechanism must take gradients one by one (calibrate with samples and keep), got a "
+            f"{type(self).__name__}: send the mean of clipped gradients."
+        )
+
+    @property
+    def summable(self) -> bool:
+        """Whether codes may be added behind masks, with an account of the sum."""
+        return False
+
+    def sum_privacy(self, clients: int, adjacency: Adjacency) -> Release:
+        """Return what one secure sum over ``clients`` honest clients costs one of them."""
+        raise InvalidParameter(_NO_SUM.format(type(self).__name__))
+
+    def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
+        """Return the mean of the decoded updates from the sums of their codes."""
+        raise InvalidParameter(_NO_SUM.format(type(self).__name__))
+
+
+class Wrapper(Mechanism):
+    """A mechanism around ``inner``, an attrs field of the subclass: what is not said anew, the inner one says.
+
+    Prices are never passed on unseen: `privacy`, `sum_privacy` and `blanket` are the wrapper's own.
+    """
+
+    __slots__ = ()
+    inner: Mechanism
 
     @property
     def domain(self) -> Ball:
         """Where updates are clipped to."""
-        ...
+        return self.inner.domain
 
     @property
     def layout(self) -> Layout:
         """What a body looks like."""
-        ...
+        return self.inner.layout
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Client: clip the update, randomise it and fill ``out``, which is full of zeros."""
-        ...
+        """Write the inner mechanism's body."""
+        self.inner.write(update, rng, kernel, out)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Server: an empty mean of at most so many bodies."""
-        ...
-
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
-        """What one release costs a client, or one of its ``samples`` samples where their number is given."""
-        ...
+        """Return the inner mechanism's."""
+        return self.inner.accumulator(kernel, max_payloads)
 
     def error(self) -> Error:
-        """How far a decoded coordinate is off."""
-        ...
+        """Return the inner mechanism's."""
+        return self.inner.error()
 
     def expectation(self, value: float) -> float:
-        """The mean of what decoding gives for an update's coordinate of this value."""
-        ...
+        """Return the inner mechanism's."""
+        return self.inner.expectation(value)
 
     def variance(self, value: float) -> float:
-        """Its variance."""
-        ...
-
-
-@runtime_checkable
-class Summable(Mechanism, Protocol):
-    """A mechanism whose codes may be added behind masks, with an account of the sum."""
+        """Return the inner mechanism's."""
+        return self.inner.variance(value)
 
     @property
-    def bits(self) -> int:
-        """Bits per code."""
-        ...
+    def moment_error(self) -> float:
+        """The inner mechanism's."""
+        return self.inner.moment_error
 
-    def sum_privacy(self, clients: int, adjacency: Adjacency) -> Release:
-        """What one secure sum over ``clients`` honest clients costs one of them."""
-        ...
+    @property
+    def shared_error(self) -> float:
+        """The inner mechanism's."""
+        return self.inner.shared_error
 
-    def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
-        """The mean of the decoded updates from the sums of their codes."""
-        ...
+    @property
+    def kept(self) -> int:
+        """The inner mechanism's."""
+        return self.inner.kept
+
+    @property
+    def shared_rows(self) -> bool:
+        """The inner mechanism's."""
+        return self.inner.shared_rows
+
+    def unproject(self, kept: FloatVector) -> FloatVector:
+        """Return the inner mechanism's."""
+        return self.inner.unproject(kept)
+
+    @property
+    def prepares(self) -> str:
+        """The inner mechanism's."""
+        return self.inner.prepares
+
+    @property
+    def core(self) -> Mechanism:
+        """The inner mechanism's."""
+        return self.inner.core
+
+    def for_round(self, run: bytes, number: int) -> Mechanism:
+        """Return the wrapper around the inner mechanism of the round."""
+        return self.around(self.inner.for_round(run, number))
+
+    @property
+    def priced_as(self) -> Mechanism:
+        """The wrapper around what stands for the inner mechanism."""
+        return self.around(self.inner.priced_as)
+
+    def around(self, inner: Mechanism) -> Mechanism:
+        """Return the same wrapper around another mechanism."""
+        return self if inner is self.inner else evolve(self, inner=inner)  # type: ignore[misc]
 
 
-@runtime_checkable
-class SampleWise(Mechanism, Protocol):
-    """A mechanism that clips the gradients of a client's samples one by one, and releases their mean."""
-
-    def write_samples(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Client: fill ``out`` from the gradients, each of which is an update's parts."""
-        ...
-
-
-def summable(mechanism: Mechanism) -> Summable:
-    """The mechanism itself, refused unless sums of its codes have an account."""
-    if not isinstance(mechanism, Summable):
-        raise InvalidParameter(
-            f"mechanism must have an account for sums of codes (imvu has), got {type(mechanism).__name__}."
-        )
+def summable(mechanism: Mechanism) -> Mechanism:
+    """Return the mechanism itself, refused unless sums of its codes have an account."""
+    if not mechanism.summable:
+        raise InvalidParameter(_NO_SUM.format(type(mechanism).__name__))
     return mechanism
+
+
+def check_inner(value: Any) -> Mechanism:
+    """Return what a wrapper is put around, refused unless it is a mechanism."""
+    return check_mechanism(value, "inner")
+
+
+def check_mechanism(value: Any, name: str = "mechanism") -> Mechanism:
+    """Return the value, refused unless it is a mechanism."""
+    if not isinstance(value, Mechanism):
+        raise InvalidParameter(f"{name}: expected a Mechanism, got a {type(value).__name__}.")
+    return value
 
 
 def refuse_samples(samples: int | None, why: str) -> None:

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeAlias, final
 
+from attrs import evolve, frozen
+
 from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter, QuietbitError, require
+from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Error, Mechanism
 from quietbit.mechanism.expectation import expectation
-from quietbit.mechanism.family import Choices, is_baseline
-from quietbit.mechanism.projected import Projected, ProjectedSamples, project
+from quietbit.mechanism.family import SHARED, Choices
+from quietbit.mechanism.projected import ProjectedSamples, project
 from quietbit.mechanism.registry import families, family
-from quietbit.mechanism.watched import Watched
 from quietbit.privacy.guarantee import Adjacency, Guarantee
 from quietbit.target import Target
 
@@ -35,7 +36,7 @@ Priced: TypeAlias = Callable[[Mechanism], Guarantee]
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@frozen
 class Calibration:
     """A mechanism that meets a target, what it guarantees, and what it costs in accuracy.
 
@@ -69,7 +70,7 @@ class Calibration:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@frozen
 class Alternative:
     """One way to meet a target: a family's word, whether few coordinates are kept, and what came of it.
 
@@ -100,6 +101,7 @@ def calibrate(
     decoder: str | None = None,
     design: Design | None = None,
     keep: int | str | None = None,
+    rows: str | None = None,
     bit_epsilon: float | None = None,
     account: Priced | None = None,
 ) -> Calibration:
@@ -125,7 +127,9 @@ def calibrate(
         design: calibrate beta for this design (``imvu``).
         keep: how many rotated coordinates a client keeps, a power of two, or ``auto``: as many as make the projection
             cost at most 1 % of the error. By default ``vmvu`` keeps 1,024 or more, and the others all.
-        bit_epsilon: what the bit of a clip that moves costs in every release (`Watched`); the budget is met for
+        rows: whose rows are kept: ``own``, drawn by every release, or ``shared`` by all clients of a round, which
+            follow from run and round (`Mechanism.for_round`); ``own`` by default.
+        bit_epsilon: what the bit of a clip that moves costs in every release (`AdaptiveClip`); the budget is met for
             both together. By default the clip stays where it is, and there is no bit.
         account: the guarantee of the most exposed party, where that is not ``releases`` times the mechanism's own
             (samples of clients of several sizes, say).
@@ -141,11 +145,15 @@ def calibrate(
         return _chosen(ways, target)
     chosen = family(mechanism)
     own = keep if "keep" in chosen.uses else None  # others keep coordinates by a wrapper
-    choices = Choices(bits, levels, beta, clamp, decoder, design, own, by_sample=samples is not None)
+    whose = rows if "rows" in chosen.uses else None
+    require(
+        rows is None or whose is not None or keep is not None, "rows", rows, "left out where all coordinates are kept"
+    )
+    choices = Choices(bits, levels, beta, clamp, decoder, design, own, whose, by_sample=samples is not None)
     choices.check(chosen)
 
     def whole(found: Mechanism) -> Mechanism:
-        return found if bit_epsilon is None else Watched(found, found.domain.radius, bit_epsilon)
+        return found if bit_epsilon is None else AdaptiveClip(found, found.domain.radius, bit_epsilon)
 
     def priced(found: Mechanism) -> Guarantee:
         if account is not None:
@@ -159,11 +167,14 @@ def calibrate(
         return chosen.calibrated(within, choices, target, measured)
 
     def rotated(within: Ball) -> Mechanism:
-        return chosen.calibrated(within, replace(choices, rotated=True), target, measured)
+        return chosen.calibrated(within, evolve(choices, rotated=True), target, measured)
 
-    found = calibrated(ball) if keep is None or own is not None else project(ball, keep, rotated)
-    if samples is not None and isinstance(found, Projected):
-        found = ProjectedSamples(found)
+    if keep is None or "keep" in chosen.uses:
+        found = calibrated(ball)
+    else:
+        projected = project(ball, keep, rotated)
+        shown = projected.at(0) if rows == SHARED else projected
+        found = shown if samples is None else ProjectedSamples(shown)
     guarantee = priced(found)
     return Calibration(
         mechanism=whole(found),
@@ -192,11 +203,16 @@ def alternatives(
     ``report(fraction, message)`` is told what is looked at.
     """
     ways: list[tuple[str, int | str | None]] = []
-    for word, one in families().items():
-        only = is_baseline(one)
-        if not only or baselines:
+    broken = []
+    for word in families():
+        try:
+            one = family(word)
+        except InvalidParameter as error:  # another package's, which cannot be imported
+            broken.append(Alternative(word, keep, None, str(error)))
+            continue
+        if not one.baseline or baselines:
             ways.append((word, keep))
-        if keep is None and ball.norm is Norm.L2 and samples is None and "keep" not in one.uses and not only:
+        if keep is None and ball.norm is Norm.L2 and samples is None and "keep" not in one.uses and not one.baseline:
             ways.append((word, "auto"))
     found = []
     for place, (word, kept) in enumerate(ways):
@@ -204,7 +220,7 @@ def alternatives(
             report(place / len(ways), word)
         look = _looked if account is None else _looked.__wrapped__  # an account of somebody's own is not remembered
         found.append(look(word, kept, ball, target, samples, bit_epsilon, account))
-    return tuple(found)
+    return (*found, *broken)
 
 
 @lru_cache(maxsize=256)
@@ -217,7 +233,7 @@ def _looked(
     bit_epsilon: float | None,
     account: Priced | None,
 ) -> Alternative:
-    baseline = is_baseline(family(word))
+    baseline = family(word).baseline
     try:
         found = calibrate(
             word, ball=ball, epsilon=target.epsilon, delta=target.delta, adjacency=target.adjacency,
@@ -256,7 +272,7 @@ def _chosen(ways: Sequence[Alternative], target: Target) -> Calibration:
     size, least = sizes[place], errors[place] / min(errors)
     close = "the least error of all" if least <= 1 else f"an error within {100 * (least - 1):.1f} % of the least"
     reason = f"auto took {word}: {close}{against}, and with {size:,} bytes no more to send than any other as accurate."
-    return replace(best, reason=reason)
+    return evolve(best, reason=reason)
 
 
 def _gaussian_error(ball: Ball, target: Target, measured: Callable[[Mechanism], float]) -> float:

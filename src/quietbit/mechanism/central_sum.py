@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import final
+from typing import cast, final
+
+from attrs import frozen
 
 from quietbit._search import bisect
 from quietbit.design.binomial import MOST_BINOMIAL_BITS, binomial_design
@@ -29,7 +30,8 @@ from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism, check_adjacency
 from quietbit.mechanism.interpolated import UNBIASED, Decoder, InterpolatedMVU
-from quietbit.mechanism.projected import Projected, fewest_kept
+from quietbit.mechanism.projected import Projected
+from quietbit.mechanism.rows import fewest_kept
 from quietbit.mechanism.scaling import MAX_BETA
 from quietbit.privacy.aggregate import MOST_CLIENTS
 from quietbit.privacy.curve import LinearCurve, PrivacyCurve
@@ -45,7 +47,7 @@ ACCURACY = 5e-5
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@frozen
 class SumCalibration:
     """A mechanism whose secure sums meet a target.
 
@@ -56,7 +58,7 @@ class SumCalibration:
     ``projection_error`` is the part of the error that the projection of a mean of norm ``mean_norm`` makes up.
     """
 
-    mechanism: InterpolatedMVU | Projected
+    mechanism: Mechanism
     guarantee: Guarantee
     clients: int
     min_honest_clients: int
@@ -72,7 +74,7 @@ class SumCalibration:
     @property
     def codes(self) -> InterpolatedMVU:
         """The mechanism that makes the codes: that of the kept coordinates where not all are."""
-        return self.mechanism.inner if isinstance(self.mechanism, Projected) else self.mechanism
+        return cast(InterpolatedMVU, self.mechanism.core)
 
 
 def calibrate_sum(

@@ -7,7 +7,7 @@ Idea     a search asks for many designs; only those with a formula are quick eno
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 from quietbit._typing import FloatMatrix, FloatVector
 from quietbit.design.certify import certify
@@ -17,7 +17,13 @@ from quietbit.design.spec import MAX_EPSILON, MIN_EPSILON, MIN_STEP, DesignSpec
 from quietbit.design.table import Design
 from quietbit.errors import require
 
-__all__ = ["closed_design", "design_limits"]
+__all__ = ["check_design", "closed_design", "design_limits"]
+
+
+def check_design(value: Any) -> Design:
+    """Return the value, refused unless it is a design."""
+    require(isinstance(value, Design), "design", value, "a Design")
+    return cast(Design, value)
 
 
 def closed_design(spec: DesignSpec) -> Design:

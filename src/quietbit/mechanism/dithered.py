@@ -16,21 +16,21 @@ rejection took is not part of the release, and should not be observable.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import final
 
 import numpy as np
+from attrs import field, frozen
 
 from quietbit._typing import FloatVector
 from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
-from quietbit.errors import check_real, require
+from quietbit.errors import check_real
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.sampler import SAMPLING_ERROR, Sampler
 from quietbit.mechanism.accumulate import code_accumulator
-from quietbit.mechanism.ball import Ball, Norm, own_copy
+from quietbit.mechanism.ball import Ball, Norm, check_ball, own_copy
 from quietbit.mechanism.base import (
     Accumulator,
     Body,
@@ -43,8 +43,8 @@ from quietbit.mechanism.base import (
     check_value,
     refuse_samples,
 )
-from quietbit.mechanism.designs import closed_design, design_limits
-from quietbit.mechanism.family import Account, Choices, SearchedFamily
+from quietbit.mechanism.designs import check_design, closed_design, design_limits
+from quietbit.mechanism.family import Account, Choices, Family, SearchedFamily
 from quietbit.mechanism.rounding import conditional_rounding, length_upper
 from quietbit.privacy.baselines import dithered_l1_curve, dithered_l2_curve
 from quietbit.privacy.conversion import round_up
@@ -60,8 +60,8 @@ MOST_LEVELS = 65
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class DitheredMVU:
+@frozen
+class DitheredMVU(Mechanism):
     """MVU on updates in an L1 or L2 ball.
 
     Dithering makes a vector longer by about h sqrt(d)/2, so few levels in many dimensions cost privacy: see
@@ -69,20 +69,22 @@ class DitheredMVU:
     them slightly in a way that depends on the whole vector.
     """
 
-    design: Design
-    ball: Ball
-    sampler: Sampler = field(init=False, repr=False, compare=False)
-    values: FloatVector = field(init=False, repr=False, compare=False)
+    design: Design = field(converter=check_design)
+    ball: Ball = field(converter=check_ball)
+    sampler: Sampler = field(init=False, repr=False, eq=False)
+    values: FloatVector = field(init=False, repr=False, eq=False)
 
-    def __post_init__(self) -> None:
-        """Refuse what is no design or ball; compile the sampler."""
-        require(isinstance(self.design, Design), "design", self.design, "a Design")
-        require(isinstance(self.ball, Ball), "ball", self.ball, "a Ball")
+    @sampler.default
+    def _sampler(self) -> Sampler:
         # Inputs are twice the number of spacings from the centre: whole numbers.
-        object.__setattr__(self, "sampler", Sampler.from_design(self.design, 0.5 / self._cells, 0.0, 1.0))
+        return Sampler.from_design(self.design, 0.5 / self._cells, 0.0, 1.0)
+
+    @values.default
+    def _values(self) -> FloatVector:
+        """What symbols stand for."""
         values = (2 * self.design.alphabet - 1) * self.ball.radius
         values.setflags(write=False)
-        object.__setattr__(self, "values", values)
+        return values
 
     @property
     def domain(self) -> Ball:
@@ -185,8 +187,8 @@ def _limits(ball: Ball, choices: Choices) -> tuple[float, float]:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class _Family:
+@frozen
+class _Family(Family):
     """MVU: solves for the design's epsilon."""
 
     name: str = "mvu"

@@ -22,16 +22,14 @@ coordinates: E[u f(u)] / (g E[u^2]) for f the mean of the decoded value and g it
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from enum import Enum
 from typing import final
 
 import numpy as np
+from attrs import frozen
 
 from quietbit.errors import check_int, member, require
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.projected import Projected, ProjectedSamples
-from quietbit.mechanism.watched import Watched
 from quietbit.privacy.guarantee import Trust
 
 __all__ = ["HOPELESS_ABOVE", "USEFUL_UP_TO", "Expectation", "Verdict", "about", "expectation"]
@@ -52,7 +50,7 @@ class Verdict(Enum):
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@frozen
 class Expectation:
     """The noise of a run and what it means; ``noise`` is that of one round's mean, as a multiple of the clip.
 
@@ -138,7 +136,7 @@ def expectation(
         mechanism: calibrated for what a client may spend in all its releases.
         cohort: clients in a round.
         rounds: of the run.
-        clients: how many there are in all; the cohort unless said.
+        clients: how many there are in all; the cohort unless given.
         trust: who may look. Under ``central`` trust the mechanism's noise is added once, to the sum.
     """
     many, times = check_int(cohort, "cohort", 1), check_int(rounds, "rounds", 1)
@@ -146,7 +144,7 @@ def expectation(
     require(crowd >= many, "clients", crowd, f"at least {many}, the cohort")
     which, ball = member(Trust, trust, "trust"), mechanism.domain
     error = mechanism.error().squared
-    shared = float(getattr(mechanism, "shared_error", 0.0))  # of rows that all clients of a round keep
+    shared = mechanism.shared_error  # of rows that all clients of a round keep
     squared = error / many**2 if which is Trust.CENTRAL else (error - shared) / many + shared
     noise = math.sqrt(ball.dimension * squared) / ball.radius
     return Expectation(noise, ball.dimension, many, times, crowd, which, _response(mechanism))
@@ -154,9 +152,7 @@ def expectation(
 
 def _response(mechanism: Mechanism) -> float:
     """By quadrature, on the coordinates that are kept where not all are."""
-    inside = mechanism
-    while isinstance(inside, Projected | ProjectedSamples | Watched):
-        inside = inside.inner
+    inside = mechanism.core
     ball, gain = inside.domain, inside.error().gain
     nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
     inputs = np.clip(nodes * ball.radius / math.sqrt(ball.dimension), -ball.radius, ball.radius)

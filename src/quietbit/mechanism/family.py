@@ -10,9 +10,11 @@ Source   the paper tunes by grid; the rule to end on the private side is dp_acco
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Protocol, TypeAlias, final
+from typing import TypeAlias, final
+
+from attrs import field, fields, frozen
 
 from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter, QuietbitError, check_real, require
@@ -22,22 +24,31 @@ from quietbit.target import Target
 
 __all__ = [
     "FEWER",
+    "OWN",
+    "SHARED",
     "Account",
     "Choices",
     "Family",
     "SearchedFamily",
-    "is_baseline",
     "largest_private",
 ]
 
 ACCURACY = 2e-5
 FEWER = "fewer releases or another mechanism would help"
 
+OWN, SHARED = "own", "shared"  # rows that are kept: of every release, or of all clients of a round
+FACTS = ("rotated", "by_sample")  # of `Choices`: not chosen, but known
+
 Account: TypeAlias = Callable[[Mechanism], float]  # the epsilon that a mechanism costs the most exposed party
 
 
+def check_rows_word(value: str | None) -> None:
+    """Refuse a word that says of nobody whose rows are kept."""
+    require(value in (None, OWN, SHARED), "rows", value, f"{OWN} or {SHARED}")
+
+
 @final
-@dataclass(frozen=True, slots=True)
+@frozen
 class Choices:
     """What may be chosen of a mechanism beside its strength; None leaves it to the family.
 
@@ -52,60 +63,52 @@ class Choices:
     decoder: str | None = None
     design: Design | None = None
     keep: int | str | None = None
+    rows: str | None = field(default=None, validator=lambda _, __, value: check_rows_word(value))
     rotated: bool = False
     by_sample: bool = False
 
     def check(self, family: Family) -> None:
         """Refuse a choice that the family makes no use of."""
-        for field in fields(self):
-            if field.name in ("rotated", "by_sample"):
+        for one in fields(Choices):
+            value = getattr(self, one.name)
+            if value is one.default or one.name in family.uses or one.name in FACTS:
                 continue
-            value = getattr(self, field.name)
             shown = "a design" if isinstance(value, Design) else value
-            used = value is None or field.name in family.uses
-            require(used, field.name, shown, f"left out for {family.name}, which makes no use of it")
+            require(False, one.name, shown, f"left out for {family.name}, which makes no use of it")
 
 
-class Family(Protocol):
-    """All mechanisms of one name."""
+class Family(ABC):
+    """All mechanisms of one name; a subclass is frozen, and has these as fields.
 
-    @property
-    def name(self) -> str:
-        """The word it goes by."""
-        ...
+    ``kinds`` are the classes that descriptions of this family name, its own mechanism first; ``uses``: which `Choices`
+    matter; ``strength``: what its strength is called, ``design_epsilon`` or ``noise_multiplier``.
+    """
 
-    @property
-    def kinds(self) -> tuple[type, ...]:
-        """The classes that descriptions of this family name."""
-        ...
+    __slots__ = ()
+    name: str
+    kinds: tuple[type, ...]
+    uses: tuple[str, ...]
+    strength: str
+    work: str = ""  # what a client computes, in words
+    baseline: bool = False  # it is there to be compared with: it answers to its word, and nothing else ever picks it
+    summable: bool = False  # its codes may be added behind masks
 
-    @property
-    def uses(self) -> tuple[str, ...]:
-        """Which `Choices` matter."""
-        ...
-
-    @property
-    def strength(self) -> str:
-        """What its strength is called: ``design_epsilon`` or ``noise_multiplier``."""
-        ...
-
+    @abstractmethod
     def given(self, ball: Ball, strength: float, choices: Choices) -> Mechanism:
-        """The mechanism of this strength."""
-        ...
+        """Return the mechanism of this strength."""
 
+    @abstractmethod
     def calibrated(self, ball: Ball, choices: Choices, target: Target, account: Account) -> Mechanism:
-        """The most accurate mechanism whose account meets the target."""
-        ...
+        """Return the most accurate mechanism whose account meets the target."""
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class SearchedFamily:
+@frozen
+class SearchedFamily(Family):
     """A family whose strength is found by search: ``build`` makes the mechanism of a loss.
 
     ``limits`` gives the least and the largest loss; ``inverse`` says that the strength is one over the loss, as for
-    noise. ``work`` says what a client computes, for comparisons; ``remedy`` what would make a smaller target possible.
-    A ``baseline`` is there to be compared with: it answers to its word, and nothing else ever picks it.
+    noise; ``remedy`` what would make a smaller target possible.
     """
 
     name: str
@@ -118,6 +121,7 @@ class SearchedFamily:
     work: str = ""
     remedy: str = FEWER
     baseline: bool = False
+    summable: bool = False
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> Mechanism:
         """The mechanism of this strength."""
@@ -132,11 +136,6 @@ class SearchedFamily:
             return account(self.build(ball, loss, choices))
 
         return self.build(ball, largest_private(measured, low, high, target.epsilon, self.name, self.remedy), choices)
-
-
-def is_baseline(family: Family) -> bool:
-    """Whether a family is there to be compared with alone; those of other packages need not say that they are not."""
-    return bool(getattr(family, "baseline", False))
 
 
 def largest_private(

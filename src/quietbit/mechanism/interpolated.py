@@ -13,10 +13,10 @@ is unbiased to first order there. For one bit and two levels it is 1/2 -+ 1/epsi
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, cast, final, get_args
 
 import numpy as np
+from attrs import evolve, field, frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
@@ -28,7 +28,7 @@ from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.sampler import Sampler
 from quietbit.mechanism.accumulate import code_accumulator
-from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.ball import Ball, Norm, check_ball
 from quietbit.mechanism.base import (
     Accumulator,
     Body,
@@ -40,9 +40,9 @@ from quietbit.mechanism.base import (
     check_rng,
     check_value,
 )
-from quietbit.mechanism.designs import closed_design, design_limits
-from quietbit.mechanism.family import Account, Choices, SearchedFamily
-from quietbit.mechanism.scaling import MAX_BETA, Scaling
+from quietbit.mechanism.designs import check_design, closed_design, design_limits
+from quietbit.mechanism.family import Account, Choices, Family, SearchedFamily
+from quietbit.mechanism.scaling import MAX_BETA, Scaling, check_beta
 from quietbit.privacy.aggregate import aggregate_codes_curve, aggregate_curve, codes_deviation_upper
 from quietbit.privacy.bits import dominated_l2_curve
 from quietbit.privacy.conversion import round_up
@@ -62,9 +62,15 @@ Decoder: TypeAlias = Literal["alphabet", "unbiased-at-zero"]
 UNBIASED: Decoder = "unbiased-at-zero"
 
 
+def _decoder(value: Any) -> Decoder:
+    choices = get_args(Decoder)
+    require(value in choices, "decoder", value, "one of " + ", ".join(choices))
+    return cast(Decoder, value)
+
+
 @final
-@dataclass(frozen=True, slots=True)
-class InterpolatedMVU:
+@frozen
+class InterpolatedMVU(Mechanism):
     """I-MVU of a design on updates in an L1 or L2 ball.
 
     ``beta`` spreads small coordinates over the design's range; ``clamp`` cuts inputs to [0, 1], as the
@@ -74,31 +80,30 @@ class InterpolatedMVU:
     experiments, and with it the step of whoever trains). It changes no privacy.
     """
 
-    design: Design
-    ball: Ball
-    beta: float = 1.0
+    design: Design = field(converter=check_design)
+    ball: Ball = field(converter=check_ball)
+    beta: float = field(default=1.0, converter=check_beta)
     clamp: bool = False
-    decoder: Decoder = UNBIASED
-    scaling: Scaling = field(init=False, repr=False, compare=False)
-    sampler: Sampler = field(init=False, repr=False, compare=False)
-    values: FloatVector = field(init=False, repr=False, compare=False)
+    decoder: Decoder = field(default=UNBIASED, converter=_decoder)
+    scaling: Scaling = field(init=False, repr=False, eq=False)
+    sampler: Sampler = field(init=False, repr=False, eq=False)
+    values: FloatVector = field(init=False, repr=False, eq=False)
 
-    def __post_init__(self) -> None:
-        """Refuse what is no design, ball, beta or decoder; compile the sampler."""
-        require(isinstance(self.design, Design), "design", self.design, "a Design")
-        require(isinstance(self.ball, Ball), "ball", self.ball, "a Ball")
-        choices = get_args(Decoder)
-        require(self.decoder in choices, "decoder", self.decoder, "one of " + ", ".join(choices))
-        scaling = Scaling(self.ball.radius, self.beta, self.clamp)
-        object.__setattr__(self, "beta", scaling.beta)
-        object.__setattr__(self, "scaling", scaling)
-        object.__setattr__(self, "sampler", scaling.sampler(self.design))
-        alphabet = self.design.alphabet
-        if self.decoder == UNBIASED:
-            alphabet = _unbiased_at_centre(self.design)
+    @scaling.default
+    def _scaling(self) -> Scaling:
+        return Scaling(self.ball.radius, self.beta, self.clamp)
+
+    @sampler.default
+    def _sampler(self) -> Sampler:
+        return self.scaling.sampler(self.design)
+
+    @values.default
+    def _values(self) -> FloatVector:
+        """What symbols stand for."""
+        alphabet = _unbiased_at_centre(self.design) if self.decoder == UNBIASED else self.design.alphabet
         values = (2 * alphabet - 1) * (self.ball.radius / self.beta)
         values.setflags(write=False)
-        object.__setattr__(self, "values", values)
+        return values
 
     @property
     def domain(self) -> Ball:
@@ -109,6 +114,11 @@ class InterpolatedMVU:
     def bits(self) -> int:
         """The design's output bits."""
         return self.design.spec.output_bits
+
+    @property
+    def summable(self) -> bool:
+        """Sums of codes have an account: of one bit, and of more where they are sums of equal bits."""
+        return True
 
     @property
     def layout(self) -> Layout:
@@ -265,8 +275,8 @@ def _limits(ball: Ball, choices: Choices) -> tuple[float, float]:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class _Family:
+@frozen
+class _Family(Family):
     """I-MVU: solves for the design's epsilon, or for beta where a design is given."""
 
     name: str = "imvu"
@@ -274,6 +284,7 @@ class _Family:
     uses: tuple[str, ...] = ("bits", "levels", "beta", "clamp", "decoder", "design")
     strength: str = "design_epsilon"
     work: str = "a code drawn per coordinate"
+    summable: bool = True
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> InterpolatedMVU:
         """The mechanism of a design of this epsilon: the one given among the choices, or else the best there is."""
@@ -282,14 +293,14 @@ class _Family:
         if design is None:
             design = solve(DesignSpec(choices.levels or 2, choices.bits or 1, each))
         require(design.spec.epsilon == each, "design_epsilon", strength, f"{design.spec.epsilon!r}, the design's")
-        return _build(ball, 1.0 if choices.beta is None else choices.beta, replace(choices, design=design))
+        return _build(ball, 1.0 if choices.beta is None else choices.beta, evolve(choices, design=design))
 
     def calibrated(self, ball: Ball, choices: Choices, target: Target, account: Account) -> Mechanism:
         """By search; with one bit on an L2 ball, inputs are clamped where that makes the account sharp."""
         share = _share(ball, choices.rotated)
         free = choices.beta is None and choices.clamp is None and choices.design is None
         if free and share is not None and (choices.levels or 2) == 2 and (choices.bits or 1) == 1:
-            choices = replace(choices, beta=1 / share, clamp=True)
+            choices = evolve(choices, beta=1 / share, clamp=True)
         return _SEARCHED.calibrated(ball, choices, target, account)
 
 

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from typing import final
 
 import numpy as np
+from attrs import field, frozen
 from numpy.typing import NDArray
 
 from quietbit.kernel.rng import WordBlock
@@ -36,7 +36,7 @@ FIRST_STREAM = 1000  # streams below are left to the rounding that comes before 
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class PoissonTable:
     """Thresholds of a Poisson law: ``first`` is the value drawn when no threshold is reached."""
 
@@ -46,12 +46,13 @@ class PoissonTable:
     heads: NDArray[np.uint64]  # the first 64 bits of each threshold
     guide: NDArray[np.int64] = field(init=False)  # how many heads come before each of 2^16 equal parts, and in all
 
-    def __post_init__(self) -> None:
-        """Make the guide, in which a search begins where it nearly always ends."""
+    @guide.default
+    def _guide(self) -> NDArray[np.int64]:
+        """A search begins there, and nearly always ends there."""
         starts = np.arange(1 << 16, dtype=np.uint64) << np.uint64(48)
         guide = np.append(np.searchsorted(self.heads, starts), self.heads.size)
         guide.setflags(write=False)
-        object.__setattr__(self, "guide", guide)
+        return guide
 
     def draw(self, block: WordBlock, stream: int, start: int, count: int) -> NDArray[np.int64]:
         """Draws of coordinates ``start ..``, from streams ``stream .. stream + words - 1``."""

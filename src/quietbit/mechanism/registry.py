@@ -1,7 +1,8 @@
 """Mechanisms by name, and mechanisms written down: one text from which the same mechanism is built again.
 
 Idea     a word leads to a family, the library's own or another package's (entry points of the group
-         ``quietbit.mechanisms``, each an object that satisfies `Family`). A mechanism's public fields, written as plain
+         ``quietbit.mechanisms``, each a `Family`). A package is imported when its word, or a class that only it can
+         have, is asked for: one that is broken breaks nothing else. A mechanism's public fields, written as plain
          values, are its description; the same values with designs named by their identity are one canonical text,
          whose SHA-256 is the mechanism's identity on the wire: two ends that differ in anything that matters have
          different digests, and their payloads do not mix. What is computed from the fields is left out.
@@ -9,14 +10,15 @@ Idea     a word leads to a family, the library's own or another package's (entry
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib
 import json
 from collections.abc import Iterator, Mapping
 from enum import Enum
-from functools import lru_cache
-from importlib.metadata import entry_points
-from typing import Any
+from functools import cache, lru_cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, cast, final
 
 import attrs
 
@@ -24,83 +26,151 @@ from quietbit.design.profile import Profile, parse_profile
 from quietbit.design.store import parse_design
 from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter, QuietbitError, require
-from quietbit.mechanism.ball import Ball
-from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.base import Mechanism, check_mechanism
 from quietbit.mechanism.family import Family
-from quietbit.mechanism.projected import Projected, ProjectedSamples
-from quietbit.mechanism.watched import Watched
 
-__all__ = ["build", "canonical_text", "describe", "families", "family", "family_of", "identity_of"]
+__all__ = ["build", "canonical_text", "describe", "families", "family", "family_of", "identity_of", "importable"]
 
 FORMAT = "quietbit-mechanism"
 VERSION = 1
 GROUP = "quietbit.mechanisms"
-OWN = ("interpolated", "vector", "dithered", "additive", "skellam")  # files whose FAMILIES are the library's
+HERE = "quietbit.mechanism."
+# The library's own words: the file that has the family, and the class that is its mechanism.
+OWN = {
+    "imvu": ("interpolated", "InterpolatedMVU"),
+    "vmvu": ("vector", "VectorMVU"),
+    "mvu": ("dithered", "DitheredMVU"),
+    "gaussian": ("additive", "Gaussian"),
+    "laplace": ("additive", "Laplace"),
+    "sign": ("additive", "Sign"),
+    "skellam": ("skellam", "Skellam"),
+}
+# The library's own kinds in descriptions: file and class. An identity keeps the word that it was first written with.
+KINDS = {
+    "Ball": ("ball", "Ball"),
+    "IndependentSkellam": ("skellam", "IndependentSkellam"),
+    "Projected": ("projected", "Projected"),
+    "ProjectedSamples": ("projected", "ProjectedSamples"),
+    "Watched": ("adaptive_clip", "AdaptiveClip"),
+} | {name: (file, name) for file, name in OWN.values()}
+KIND_OF = {place: kind for kind, place in KINDS.items()}
+
+
+@final
+class _Families(Mapping[str, Family]):
+    """Every family by its word. Listing words imports nothing; looking one up imports what has it."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**OWN, **dict.fromkeys(sorted(_packages()))})
+
+    def __len__(self) -> int:
+        return len({*OWN, *_packages()})
+
+    def __contains__(self, word: object) -> bool:
+        return word in OWN or word in _packages()
+
+    def __getitem__(self, word: str) -> Family:
+        if word not in self:
+            raise KeyError(word)
+        return _own(word) if word in OWN else _loaded(word)
 
 
 @lru_cache(maxsize=1)
 def families() -> Mapping[str, Family]:
-    """Every family there is, by its word; a package cannot take a word of the library's."""
-    found: dict[str, Family] = {}
-    for one in _all():
-        require(one.name not in found, "name of a mechanism", one.name, "one that is not taken")
-        found[one.name] = one
-    return found
-
-
-def _all() -> Iterator[Family]:
-    for file in OWN:
-        yield from importlib.import_module(f"quietbit.mechanism.{file}").FAMILIES
-    for entry in sorted(entry_points(group=GROUP), key=lambda one: one.name):
-        yield entry.load()
+    """Return every family there is, by its word, each imported when it is looked up."""
+    return _Families()
 
 
 def family(name: str) -> Family:
-    """The family of that word; any other is refused with the words there are."""
+    """Return the family of that word; any other is refused with the words there are."""
     known = families()
     require(name in known, "mechanism", name, "one of " + ", ".join(known))
     return known[name]
 
 
+@lru_cache(maxsize=1)
+def _packages() -> dict[str, tuple[EntryPoint, ...]]:
+    """Words of other packages; one cannot take a word of the library's."""
+    found: dict[str, tuple[EntryPoint, ...]] = {}
+    for entry in entry_points(group=GROUP):
+        if entry.name not in OWN:
+            found[entry.name] = (*found.get(entry.name, ()), entry)
+    return found
+
+
+@cache
+def _own(word: str) -> Family:
+    made: tuple[Family, ...] = importlib.import_module(HERE + OWN[word][0]).FAMILIES
+    return next(one for one in made if one.name == word)
+
+
+@cache
+def _loaded(word: str) -> Family:
+    """Return another package's family; one that cannot be imported is refused, with the package's name."""
+    entries = _packages()[word]
+    places = " and ".join(sorted({entry.value for entry in entries}))
+    require(len({entry.value for entry in entries}) == 1, f"packages that offer {word!r}", places, "one")
+    try:
+        found = entries[0].load()
+    except Exception as error:  # whatever somebody else's module does when it is imported
+        raise InvalidParameter(
+            f"mechanism {word!r} cannot be used: importing {places} failed with {type(error).__name__}: {error}"
+        ) from error
+    require(isinstance(found, Family), f"{places}, offered as {word!r}", type(found).__name__, "a Family")
+    require(found.name == word, f"name of {places}", found.name, f"{word!r}, as its entry point says")
+    return cast(Family, found)
+
+
+def importable() -> Iterator[Family]:
+    """Yield every family but those of packages that cannot be imported."""
+    yield from map(_own, OWN)
+    yield from _strangers()
+
+
+def _strangers() -> Iterator[Family]:
+    """Yield the families of other packages; those that cannot be imported are passed over."""
+    for word in sorted(_packages()):
+        try:
+            yield _loaded(word)
+        except InvalidParameter:
+            continue
+
+
 def family_of(mechanism: Mechanism) -> str:
-    """The word of the family that a mechanism is of, or that the one inside a wrapper is of; empty for strangers."""
-    inside: Any = mechanism
-    while inside is not None:
-        for word, one in families().items():
-            if one.kinds[0] is type(inside):
-                return word
-        inside = getattr(inside, "inner", None)
-    return ""
+    """Return the word of the family that a mechanism, or the one inside its wrappers, is of; empty for strangers."""
+    kind = type(mechanism.core)
+    for word, (file, name) in OWN.items():
+        if (kind.__module__, kind.__name__) == (HERE + file, name):
+            return word
+    return next((one.name for one in _strangers() if one.kinds and one.kinds[0] is kind), "")
 
 
 def identity_of(mechanism: Mechanism) -> bytes:
-    """SHA-256 of the canonical text: 32 bytes."""
+    """Return the SHA-256 of the canonical text: 32 bytes."""
     return hashlib.sha256(canonical_text(mechanism).encode()).digest()
 
 
 def canonical_text(mechanism: Mechanism) -> str:
-    """The one text that stands for a mechanism: sorted keys, shortest exact decimals, no spaces."""
+    """Return the one text that stands for a mechanism: sorted keys, shortest exact decimals, no spaces."""
     content = {"format": FORMAT, "mechanism": _plain(mechanism, "mechanism", in_full=False), "version": VERSION}
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def describe(mechanism: Mechanism) -> dict[str, Any]:
-    """The mechanism as plain values, its design in full: what `build` reads and JSON can hold."""
+    """Return the mechanism as plain values, its design in full: what `build` reads and JSON can hold."""
     described: dict[str, Any] = _plain(mechanism, "mechanism", in_full=True)
     return described
 
 
 def build(description: Mapping[str, Any]) -> Mechanism:
-    """The mechanism that a description stands for; anything that does not make one is refused."""
+    """Return the mechanism that a description stands for; anything that does not make one is refused."""
     try:
         found = _built(description)
     except QuietbitError as error:
         raise InvalidParameter(f"A description of a mechanism cannot be used: {error}") from error
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise InvalidParameter(f"A description of a mechanism is not complete: {str(error).rstrip('.')}.") from error
-    require(isinstance(found, Mechanism), "description", type(found).__name__, "that of a mechanism")
-    mechanism: Mechanism = found
-    return mechanism
+    return check_mechanism(found, "description")
 
 
 def _plain(value: Any, name: str, *, in_full: bool) -> Any:
@@ -111,18 +181,35 @@ def _plain(value: Any, name: str, *, in_full: bool) -> Any:
         return value.value
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    made_of = (
-        attrs.fields(type(value)) if attrs.has(type(value)) else getattr(value, "__dataclass_fields__", {}).values()
-    )
-    if made_of and not isinstance(value, type):
-        given = {field.name: getattr(value, field.name) for field in made_of if field.init}
-        return {"kind": type(value).__name__} | {
-            key: _plain(field, f"{name}.{key}", in_full=in_full) for key, field in given.items()
-        }
-    raise InvalidParameter(
-        f"{name} must be a number, a word, a Design, a Profile or a dataclass of these to have an identity, "
-        f"got a {type(value).__name__}."
-    )
+    return {"kind": _kind(value, name)} | {
+        key: _plain(part, f"{name}.{key}", in_full=in_full) for key, part in _public(value)
+    }
+
+
+def _kind(value: Any, name: str) -> str:
+    """Return the word for a class: no two classes share one."""
+    given = type(value)
+    if not (attrs.has(given) or dataclasses.is_dataclass(given)):
+        raise InvalidParameter(
+            f"{name} must be a number, a word, a Design, a Profile or a frozen class of these to have an identity, "
+            f"got a {given.__name__}."
+        )
+    place = given.__module__.removeprefix(HERE), given.__name__
+    if given.__module__.startswith(HERE) and place in KIND_OF:
+        return KIND_OF[place]
+    require(given.__name__ not in KINDS, f"class of {name}", f"{given.__module__}.{given.__name__}", "named otherwise")
+    return given.__name__
+
+
+def _public(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a mechanism is made from: fields that are given, and not those that only say the default."""
+    if attrs.has(type(value)):
+        for one in attrs.fields(type(value)):
+            found = getattr(value, one.name)
+            if one.init and not (one.metadata.get("left_out") and found == one.default):
+                yield one.name, found
+    else:
+        yield from ((one.name, getattr(value, one.name)) for one in dataclasses.fields(value) if one.init)
 
 
 def _built(value: Any) -> Any:
@@ -137,21 +224,18 @@ def _built(value: Any) -> Any:
         found = parse_profile(text, "the profile of a mechanism")
         require(found.identity() == stated, "identity of the profile", stated, found.identity())
         return found
-    kind = value["kind"]
-    kinds = _kinds()
-    require(kind in kinds, "kind of the mechanism", kind, "one of " + ", ".join(kinds))
-    return kinds[kind](**{name: _built(field) for name, field in value.items() if name != "kind"})
+    return _class(value["kind"])(**{name: _built(field) for name, field in value.items() if name != "kind"})
 
 
-def _kinds() -> dict[str, type]:
-    found: dict[str, type] = {
-        "Ball": Ball,
-        "Projected": Projected,
-        "ProjectedSamples": ProjectedSamples,
-        "Watched": Watched,
-    }
-    for one in families().values():
-        for kind in one.kinds:
-            taken = found.setdefault(kind.__name__, kind)
-            require(taken is kind, "name of a mechanism's class", kind.__name__, "one that is not taken")
-    return found
+def _class(kind: str) -> type:
+    """Return the class that a kind stands for: the library's own, or else one of another package's."""
+    if kind in KINDS:
+        file, name = KINDS[kind]
+        return cast(type, getattr(importlib.import_module(HERE + file), name))
+    for one in _strangers():
+        for made in one.kinds:
+            if made.__name__ == kind:
+                return made
+    raise InvalidParameter.of(
+        "kind of the mechanism", "one of " + ", ".join(KINDS) + ", or an installed package's", kind
+    )

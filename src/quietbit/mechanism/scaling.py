@@ -14,8 +14,9 @@ far below d times the worst coordinate's.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import final
+from typing import Any, final
+
+from attrs import field, frozen
 
 from quietbit.design.table import Design
 from quietbit.errors import check_real, require
@@ -25,26 +26,31 @@ from quietbit.privacy.curve import sampling_slack_upper
 from quietbit.privacy.divergence import smallest_probability_lower
 from quietbit.privacy.guarantee import Adjacency
 
-__all__ = ["MAX_BETA", "Scaling"]
+__all__ = ["MAX_BETA", "Scaling", "check_beta"]
 
 MAX_BETA = 2.0**16
 CUTS = tuple(2**k for k in range(1, 21))
 ROUNDING = 2.0**-50  # more than the sampler's range can move when its ends are rounded to doubles
 
 
+def check_beta(value: Any) -> float:
+    """Return a beta from just above 0 to 65,536."""
+    return check_real(value, "beta", at_most=MAX_BETA)
+
+
+def _clamp(value: Any) -> bool:
+    require(isinstance(value, bool), "clamp", value, "True or False")
+    return bool(value)
+
+
 @final
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scaling:
     """How an update in the ball of ``radius`` becomes inputs; ``beta`` is from just above 0 to 65,536."""
 
     radius: float
-    beta: float = 1.0
-    clamp: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse a beta that is not positive and a clamp that is neither true nor false."""
-        object.__setattr__(self, "beta", check_real(self.beta, "beta", at_most=MAX_BETA))
-        require(isinstance(self.clamp, bool), "clamp", self.clamp, "True or False")
+    beta: float = field(default=1.0, converter=check_beta)
+    clamp: bool = field(default=False, converter=_clamp)
 
     @property
     def scale(self) -> float:

@@ -1,29 +1,18 @@
 """What a mechanism's release costs among many, against those who do not know whose it is.
 
-Idea     any mechanism that is private at delta = 0 has clones; one that knows more of itself says so by a method
+Idea     any mechanism that is private at delta = 0 has clones; one that knows more of itself says so by
          `blanket`, and the better of both answers. Everybody else is refused, with the reason.
 Source   docs/theory/shuffling.md.
 """
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
-
 from quietbit.mechanism.base import Mechanism, check_adjacency
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.release import Release
-from quietbit.privacy.shuffle import BlanketPair, shuffled_curve
+from quietbit.privacy.shuffle import shuffled_curve
 
 __all__ = ["shuffled_privacy"]
-
-
-@runtime_checkable
-class _Blanketed(Protocol):
-    """A mechanism that knows what hides its releases."""
-
-    def blanket(self, adjacency: Adjacency) -> BlanketPair | None:
-        """Its blankets under an adjacency."""
-        ...
 
 
 def shuffled_privacy(mechanism: Mechanism, adjacency: Adjacency, crowd: int) -> Release:
@@ -37,6 +26,6 @@ def shuffled_privacy(mechanism: Mechanism, adjacency: Adjacency, crowd: int) -> 
         crowd,
         replace_one=mechanism.privacy(Adjacency.REPLACE_ONE).curve,
         zero_out=mechanism.privacy(Adjacency.ZERO_OUT).curve,
-        own=mechanism.blanket(which) if isinstance(mechanism, _Blanketed) else None,
+        own=mechanism.blanket(which),
     )
     return Release(curve, which, Unit.CLIENT, Trust.SHUFFLED)

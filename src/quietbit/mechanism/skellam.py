@@ -26,11 +26,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias, final
 
 import numpy as np
+from attrs import field, frozen
 from numpy.typing import NDArray
 
 from quietbit._search import bisect
@@ -40,21 +40,23 @@ from quietbit.kernel.base import Kernel, code_type
 from quietbit.kernel.rng import RandomBits, WordBlock
 from quietbit.kernel.transform import rotate, rotate_back
 from quietbit.mechanism.accumulate import code_accumulator
-from quietbit.mechanism.ball import Ball, Norm, own_copy
+from quietbit.mechanism.ball import Ball, Norm, check_ball, own_copy
 from quietbit.mechanism.base import (
     Accumulator,
     Body,
     Error,
     Layout,
+    Mechanism,
     Parts,
+    Wrapper,
     check_adjacency,
     check_rng,
-    check_value,
     refuse_samples,
 )
 from quietbit.mechanism.family import Choices, SearchedFamily
 from quietbit.mechanism.poisson import skellam_noise, words_needed
 from quietbit.mechanism.rounding import ROUNDING_SHIFT, conditional_rounding, independent_rounding, length_upper
+from quietbit.mechanism.rows import check_seed
 from quietbit.privacy.baselines import skellam_curve
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.curve import with_slack
@@ -75,9 +77,21 @@ LEAST_FOR_CLIENTS = 0.02  # of noise that is calibrated for whole clients: less 
 FLOATS = 2.0**-46  # of the radius: how far rotating and scaling in doubles can move two updates apart
 
 
+def _multiplier(value: float) -> float:
+    return check_real(value, "noise_multiplier", at_least=MIN_MULTIPLIER, at_most=MAX_MULTIPLIER)
+
+
+def _bits(value: int) -> int:
+    return check_int(value, "bits", 2, 16)
+
+
+def _wrap(value: float) -> float:
+    return check_real(value, "wrap_probability", at_most=0.5)
+
+
 @final
-@dataclass(frozen=True, slots=True)
-class Skellam:
+@frozen
+class Skellam(Mechanism):
     """Skellam noise on an update in an L2 ball, in codes of 2 to 16 bits.
 
     ``noise_multiplier`` is the noise's standard deviation in units of the radius, before rounding costs are
@@ -85,27 +99,15 @@ class Skellam:
     the dimension padded to a power of two.
     """
 
-    ball: Ball
-    noise_multiplier: float
-    bits: int = 16
-    rotation_seed: int = 0
-    wrap_probability: float = 1e-6
+    ball: Ball = field(converter=check_ball)
+    noise_multiplier: float = field(converter=_multiplier)
+    bits: int = field(default=16, converter=_bits)
+    rotation_seed: int = field(default=0, converter=check_seed)
+    wrap_probability: float = field(default=1e-6, converter=_wrap)
 
-    def __post_init__(self) -> None:
-        """Refuse another norm, numbers out of range, and bits too few for any noise."""
-        require(isinstance(self.ball, Ball), "ball", self.ball, "a Ball")
+    def __attrs_post_init__(self) -> None:
+        """Refuse another norm, and bits too few for any noise."""
         require(self.ball.norm is Norm.L2, "norm of the ball", self.ball.norm.value, "l2 for Skellam noise")
-        put = object.__setattr__
-        put(
-            self,
-            "noise_multiplier",
-            check_real(self.noise_multiplier, "noise_multiplier", at_most=MAX_MULTIPLIER),
-        )
-        low = MIN_MULTIPLIER
-        require(self.noise_multiplier >= low, "noise_multiplier", self.noise_multiplier, f"at least {low:g}")
-        put(self, "bits", check_int(self.bits, "bits", 2, 16))
-        put(self, "rotation_seed", check_int(self.rotation_seed, "rotation_seed", 0))
-        put(self, "wrap_probability", check_real(self.wrap_probability, "wrap_probability", at_most=0.5))
         deviation = math.sqrt(self.noise_variance)
         rule = f"at least {MIN_DEVIATION:g} (more bits make room for it)"
         require(deviation >= MIN_DEVIATION, "standard deviation of the integer noise", deviation, rule)
@@ -178,17 +180,11 @@ class Skellam:
         return Release(curve, which, Unit.CLIENT, Trust.LOCAL)
 
     def error(self) -> Error:
-        """Noise and rounding, unbiased as far as wrapping leaves it."""
-        return Error(self.variance(0.0))
+        """Return (v + 1/6)/s^2, unbiased as far as rounding within bounds and wrapping leave it.
 
-    def expectation(self, value: float) -> float:
-        """The value itself, as far as rounding within bounds and wrapping leave it unbiased."""
-        return check_value(self.ball, value)
-
-    def variance(self, value: float) -> float:
-        """(v + 1/6)/s^2: rounding adds between 0 (zero vector) and 1/4, 1/6 on average over fractions."""
-        check_value(self.ball, value)
-        return (self.noise_variance + 1 / 6) / self.scale**2
+        Rounding adds between 0 (zero vector) and 1/4, 1/6 on average over fractions.
+        """
+        return Error((self.noise_variance + 1 / 6) / self.scale**2)
 
     @property
     def moment_error(self) -> float:
@@ -201,36 +197,23 @@ class Skellam:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class IndependentSkellam:
+@frozen
+class IndependentSkellam(Wrapper):
     """The noise and codes of ``inner``, with every coordinate rounded on its own: for the privacy of samples."""
 
-    inner: Skellam
+    inner: Skellam = field()
 
-    def __post_init__(self) -> None:
+    @inner.validator
+    def _check_noise(self, attribute: object, value: Skellam) -> None:
         """Refuse anything but Skellam noise, and too little of it."""
-        require(isinstance(self.inner, Skellam), "inner", self.inner, "a Skellam")
-        deviation = math.sqrt(self.inner.noise_variance)
+        require(isinstance(value, Skellam), "inner", value, "a Skellam")
+        deviation = math.sqrt(value.noise_variance)
         rule = f"at least {LEAST_ALONE:g} where every coordinate is rounded on its own (more bits make room for it)"
         require(deviation >= LEAST_ALONE, "standard deviation of the integer noise", deviation, rule)
-
-    @property
-    def domain(self) -> Ball:
-        """Where updates are clipped to."""
-        return self.inner.ball
-
-    @property
-    def layout(self) -> Layout:
-        """One code per coordinate of the padded vector."""
-        return self.inner.layout
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """``code_count`` codes in a row: the noisy integers modulo 2^bits."""
         _write(self.inner, independent_rounding, update, rng, kernel, out)
-
-    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Sums of centred integers, scaled and rotated back at the end; padding is dropped."""
-        return self.inner.accumulator(kernel, max_payloads)
 
     def distance(self, adjacency: Adjacency, samples: int | None = None) -> float:
         """How far apart two neighbours are before they are rounded, in steps of the grid, rounded up."""
@@ -245,23 +228,6 @@ class IndependentSkellam:
         which, unit = check_adjacency(adjacency), Unit.CLIENT if samples is None else Unit.SAMPLE
         curve = rounded_skellam_curve(self.distance(which, samples), self.inner.noise_variance)
         return Release(with_slack(curve, SLACK), which, unit, Trust.LOCAL, samples)
-
-    def error(self) -> Error:
-        """Noise and rounding, unbiased as far as wrapping leaves it."""
-        return self.inner.error()
-
-    def expectation(self, value: float) -> float:
-        """The value itself, as far as wrapping leaves it unbiased."""
-        return self.inner.expectation(value)
-
-    def variance(self, value: float) -> float:
-        """(v + 1/6)/s^2, on average over fractions."""
-        return self.inner.variance(value)
-
-    @property
-    def moment_error(self) -> float:
-        """How far ``variance`` may be off, as a fraction."""
-        return self.inner.moment_error
 
 
 def _write(mechanism: Skellam, rounding: Rounding, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:

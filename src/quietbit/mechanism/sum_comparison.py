@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import final
+
+from attrs import frozen
 
 from quietbit._search import bisect
 from quietbit.errors import require
@@ -36,7 +37,7 @@ WRAP = 1e-6
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@frozen
 class SumRow:
     """One line of the comparison; an infinite error says that the target is out of reach."""
 

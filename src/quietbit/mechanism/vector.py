@@ -45,11 +45,12 @@ mass v (1 + R). Nothing is said at delta = 0.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, cast, final
+from typing import cast, final
 
 import numpy as np
+from attrs import field, frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
@@ -63,7 +64,6 @@ from quietbit.kernel.expand import (
     accumulate,
     finest_shift,
     inner_error_upper,
-    rows,
     scatter,
     search,
     unit,
@@ -72,9 +72,10 @@ from quietbit.kernel.norm import clip_factor
 from quietbit.kernel.quantile import law_error_upper
 from quietbit.kernel.quantiser import normal_quantiser
 from quietbit.kernel.rng import RandomBits
-from quietbit.kernel.transform import padded_size, rotate_back_, rotated_rows
+from quietbit.kernel.transform import padded_size, rotate_back_
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import (
+    LEFT_OUT,
     Accumulator,
     Body,
     Error,
@@ -87,8 +88,8 @@ from quietbit.mechanism.base import (
     check_value,
     refuse_samples,
 )
-from quietbit.mechanism.family import FEWER, Account, Choices
-from quietbit.mechanism.projected import check_rotated, fewest_kept
+from quietbit.mechanism.family import FEWER, SHARED, Account, Choices, Family
+from quietbit.mechanism.rows import NONCE, Rowed, check_keep, check_rotated, check_rows, check_seed, fewest_kept
 from quietbit.mechanism.solve_profile import solve_profile
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.curve import FunctionCurve, PureCurve, with_delta, with_slack
@@ -101,7 +102,7 @@ from quietbit.target import Target
 
 __all__ = ["FAMILIES", "VectorMVU", "fewest_coordinates"]
 
-NONCE, SEED = 8, 16
+SEED = 16
 MOST_TRIES = 100_000
 MOST_NORMALS = 2**28  # expected for one release: about a second of one core, whoever described the mechanism
 QUANTISED = 4  # bits of a coordinate where z itself is sent: costs 1 % of the error
@@ -115,51 +116,39 @@ MOST_EPSILON_EACH = 18.0  # zero-out: e^(2 epsilon) lies between the levels of a
 SHORTER = 0.93  # of the epsilon aimed at, where the account of coded normals has lost more than delta
 
 
+def _keep(value: int) -> int:
+    return check_keep(value)
+
+
 @final
-@dataclass(frozen=True, slots=True)
-class VectorMVU:
+@frozen
+class VectorMVU(Rowed):
     """The vector mechanism of a profile on updates in an L2 ball, k = ``keep`` coordinates per client.
 
-    ``rotation_seed`` is public and shared by clients and server; rows are drawn afresh for every release. ``keep`` is a
-    power of two, at most the padded dimension.
+    ``rotation_seed`` is public and shared by clients and server. Rows are drawn afresh for every release, unless
+    ``rows`` names those that all clients of a round keep. ``keep`` is a power of two, at most the padded dimension.
     """
 
-    profile: Profile
-    ball: Ball
-    keep: int
-    rotation_seed: int = 0
+    profile: Profile = field()
+    ball: Ball = field(converter=check_rotated)
+    keep: int = field(converter=_keep)
+    rotation_seed: int = field(default=0, converter=check_seed)
+    rows: int | None = field(default=None, converter=check_rows, metadata=LEFT_OUT)
 
-    def __post_init__(self) -> None:
-        """Refuse what is no profile or L2 ball, and a number of rows that cannot be kept."""
+    def __attrs_post_init__(self) -> None:
+        """Refuse what is not a profile, and a number of rows that cannot be kept."""
         require(isinstance(self.profile, Profile), "profile", self.profile, "a Profile")
-        require(isinstance(self.ball, Ball), "ball", self.ball, "a Ball")
-        require(self.ball.norm is Norm.L2, "norm of the ball", self.ball.norm.value, "l2 for the vector mechanism")
-        most = min(MOST_KEPT, self.padded)
-        keep = check_int(self.keep, "keep", 1, most)
-        require(keep & (keep - 1) == 0, "keep", keep, "a power of two, so that every row is kept equally often")
-        object.__setattr__(self, "keep", keep)
-        object.__setattr__(self, "rotation_seed", check_int(self.rotation_seed, "rotation_seed", 0))
+        check_int(self.keep, "keep", 1, min(MOST_KEPT, self.padded))
         require(self.profile.gain_lower > 0, "gain of the profile", self.profile.gain_lower, "positive")
         smallest, ratio = float(self.profile.levels[0]), self.profile.largest * SMALLEST_RATIO
         require(
             smallest >= ratio, "smallest level of the profile", smallest, f"at least {ratio:.3g}, 2^-52 of the largest"
         )
-        check_rotated(self.ball)
         if not self.seeded:
             _cells(self.profile)  # refused now, if at all
         work = self.keep * self.profile.largest if self.seeded else 0.0
         rule = f"small enough for {MOST_NORMALS:,} normals a release ({self.profile.largest:.0f} seeds are looked at)"
-        require(work <= MOST_NORMALS, "keep", keep, rule)
-
-    @property
-    def domain(self) -> Ball:
-        """Where updates are clipped to."""
-        return self.ball
-
-    @property
-    def padded(self) -> int:
-        """p: the dimension, padded to a power of two by the rotation."""
-        return padded_size(self.ball.dimension)
+        require(work <= MOST_NORMALS, "keep", self.keep, rule)
 
     @property
     def seeded(self) -> bool:
@@ -168,38 +157,41 @@ class VectorMVU:
 
     @property
     def layout(self) -> Layout:
-        """A nonce and a seed, or a nonce and k quantised numbers."""
+        """A seed or k quantised numbers, after the nonce of rows that are the release's own."""
         tail = SEED if self.seeded else -(-self.keep * QUANTISED // 8)
-        return Layout.opaque(self.ball.dimension, NONCE + tail)
+        return Layout.opaque(self.ball.dimension, self.nonce_size + tail)
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Rotate, keep k rows, clip again, and look for a seed."""
         check_rng(rng)
         factor = clip_factor(kernel.norm(update, self.ball.norm.order), self.ball.radius)
         block = rng.draw(self.keep)
-        nonce = block.uniform64(NONCE_STREAM, 0, 1).astype("<u8", copy=False).tobytes()
-        kept = rotated_rows(update, self.rotation_seed, factor, rows(nonce, self.keep, self.padded))
+        nonce = self.nonce(block, NONCE_STREAM)
+        kept = self.project(update, factor, nonce)
         # Everything from here on works on numbers that nobody else can change, and clips them again.
-        kept *= math.sqrt(self.padded / self.keep) / self.ball.radius
+        kept /= self.ball.radius
         direction, length = unit(kept)
         share = min(length, 1.0)
-        out[:NONCE] = np.frombuffer(nonce, dtype=np.uint8)
+        head, tail = out[: self.nonce_size], out[self.nonce_size :]
+        head[:] = np.frombuffer(nonce[: head.size], dtype=np.uint8)
+        largest = self.profile.largest
         weights = (1.0 - share) + share * self.profile.levels
         if self.seeded:
-            limits = acceptance_limits(np.minimum(weights / self.profile.largest, 1.0))
-            chance = 0.999 / self.profile.largest
+            limits = acceptance_limits(np.minimum(weights / largest, 1.0))
+            chance = 0.999 / largest
             seed, _ = search(
                 direction, self.profile.edges, limits, block, acceptance_lower=chance, streams=FIRST_STREAMS
             )
-            out[NONCE:] = np.frombuffer(seed, dtype=np.uint8)
+            tail[:] = np.frombuffer(seed, dtype=np.uint8)
             return
         cells, quantiser = _cells(self.profile), normal_quantiser(QUANTISED)
         codes = draw_codes(kept, cells, step_limits(cells, weights), quantiser, block, streams=DIRECT_STREAMS)
-        out[NONCE:] = np.frombuffer(kernel.pack(codes, QUANTISED), dtype=np.uint8)
+        tail[:] = np.frombuffer(kernel.pack(codes, QUANTISED), dtype=np.uint8)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """One rotated vector of whole numbers, to which k are added per payload."""
-        return _Rotated(self, kernel, max_payloads, np.zeros(self.padded, dtype=np.int64), self.layout.size)
+        """Sum k whole numbers per payload: in the places of their rows, or as they are where rows are shared."""
+        size = self.keep if self.shared_rows else self.padded
+        return _Normals(self, kernel, max_payloads, np.zeros(size, dtype=np.int64))
 
     def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
         """The dominating pair of the profile, and what sampling adds to it (see the head of this file)."""
@@ -229,11 +221,7 @@ class VectorMVU:
 
     def error(self) -> Error:
         """Noise and projection of an update on the sphere, relative to which shorter ones fare better."""
-        return Error(self._noise() + self.ball.radius**2 / self.keep * self._missing)
-
-    def expectation(self, value: float) -> float:
-        """The value itself, but for the second clip: exact for an update of one coordinate, whose rows are alike."""
-        return check_value(self.ball, value)
+        return Error(self._noise() + self.projection_error(self.ball.radius))
 
     def variance(self, value: float) -> float:
         """Of a coordinate of this value in an update that fills the ball.
@@ -304,18 +292,21 @@ class VectorMVU:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
-class _Rotated:
-    """Sums of scattered normals in fixed point; rotated back when a mean is read."""
+@frozen(eq=False)
+class _Normals(Accumulator):
+    """Sums of normals in fixed point; rotated back when a mean is read.
+
+    Where rows are shared, payloads are added as if there were k rows and all of them were kept.
+    """
 
     mechanism: VectorMVU
     kernel: Kernel
     max_payloads: int
     total: NDArray[np.int64]
-    size: int
 
     @property
     def group(self) -> int:
+        """Many small bodies at once."""
         return 256
 
     @property
@@ -324,35 +315,50 @@ class _Rotated:
         return finest_shift(self.max_payloads)
 
     def check(self, body: Body) -> None:
-        """Every seed is one that a client could have sent; bodies of another length are no bodies."""
-        if body.size != self.size:
-            refuse_payload("length of the body", f"{self.size} bytes", body.size)
+        """Refuse a body of another length; every seed is one that a client could have sent."""
+        size = self.mechanism.layout.size
+        if body.size != size:
+            refuse_payload("length of the body", f"{size} bytes", body.size)
         spare = 0 if self.mechanism.seeded else QUANTISED * self.mechanism.keep % 8
         if spare and int(body[-1]) >> spare:
             refuse_payload("padding bits of the payload", "zero", int(body[-1]) >> spare)
 
-    def add(self, bodies: Any) -> None:
-        keep, given = self.mechanism.keep, [np.asarray(body) for body in bodies]
+    def add(self, bodies: Sequence[Body]) -> None:
+        """Expand seeds, or decode numbers, and add them."""
+        keep, head, given = self.mechanism.keep, self.mechanism.nonce_size, [np.asarray(body) for body in bodies]
         if not given:
             return
         if self.mechanism.seeded:
             stacked = np.stack(given)
-            nonces, seeds = np.ascontiguousarray(stacked[:, :NONCE]), np.ascontiguousarray(stacked[:, NONCE:])
-            accumulate(nonces, seeds, self.total, count=keep, shift=self.shift)
+            nonces = np.ascontiguousarray(stacked[:, :head]) if head else np.zeros((len(given), NONCE), np.uint8)
+            accumulate(nonces, np.ascontiguousarray(stacked[:, head:]), self.total, count=keep, shift=self.shift)
             return
         quantiser, scale = normal_quantiser(QUANTISED), math.ldexp(1.0, self.shift)
         for body in given:
-            z = quantiser.decode(self.kernel.unpack(body[NONCE:], QUANTISED, keep))
-            scatter(body[:NONCE].tobytes(), np.rint(z * scale).astype(np.int64), self.total)
+            z = quantiser.decode(self.kernel.unpack(body[head:], QUANTISED, keep))
+            scatter(body[:head].tobytes() or bytes(NONCE), np.rint(z * scale).astype(np.int64), self.total)
+
+    def kept(self, count: int) -> FloatVector:
+        """Return the mean among the shared rows, in units of the update."""
+        if not self.mechanism.shared_rows:
+            return super().kept(count)
+        return self._scaled(count)
 
     def reader(self, count: int) -> Reader:
+        """Rotate the mean back."""
         found = self.mechanism
-        # Rows are scaled once where they are kept and once where they are put back: sqrt(p/k) each way, and each row is
-        # kept with probability k/p.
-        scale = math.sqrt(found.padded / found.keep) * found.ball.radius / found.profile.gain_lower
-        mean: FloatVector = self.total.astype(np.float64) * (scale / (count * math.ldexp(1.0, self.shift)))
-        rotate_back_(mean, found.rotation_seed)
+        if found.shared_rows:
+            mean = found.unproject(self._scaled(count))
+        else:
+            # Rows are scaled once where they are kept and once where they are put back: sqrt(p/k) each way, and each
+            # row is kept with probability k/p.
+            mean = self._scaled(count) * math.sqrt(found.padded / found.keep)
+            rotate_back_(mean, found.rotation_seed)
         return lambda start, stop: mean[start:stop]
+
+    def _scaled(self, count: int) -> FloatVector:
+        unit = self.mechanism.ball.radius / self.mechanism.profile.gain_lower
+        return np.asarray(self.total.astype(np.float64) * (unit / (count * math.ldexp(1.0, self.shift))))
 
 
 @lru_cache(maxsize=32)
@@ -372,13 +378,13 @@ def fewest_coordinates(squared_error: float, dimension: int, cost: float = PROJE
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class _Family:
+@frozen
+class _Family(Family):
     """The vector mechanism: its profile is designed for the target, releases and adjacency at once."""
 
     name: str = "vmvu"
     kinds: tuple[type, ...] = (VectorMVU,)
-    uses: tuple[str, ...] = ("keep",)
+    uses: tuple[str, ...] = ("keep", "rows")
     strength: str = "design_epsilon"
     work: str = "a rotation, then a search among seeds"
 
@@ -423,7 +429,7 @@ def _with_rows(profile: Profile, ball: Ball, choices: Choices) -> VectorMVU:
     keep = choices.keep
     if keep is None or keep == "auto":
         keep = fewest_coordinates(1 / profile.gain_lower**2, ball.dimension)
-    return VectorMVU(profile, ball, cast(int, keep))
+    return VectorMVU(profile, ball, cast(int, keep), rows=0 if choices.rows == SHARED else None)
 
 
 FAMILIES = (_Family(),)

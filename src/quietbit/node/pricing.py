@@ -56,7 +56,7 @@ class ProposedMechanism:
     @property
     def description(self) -> Any:
         """Plain values that rebuild it."""
-        return describe(_priced(self.mechanism))
+        return describe(self.mechanism.priced_as)
 
     def price(self, adjacency: Adjacency, honest: int) -> Price:
         """What one release costs, alone (0) or as part of a sum that counts on so many honest clients."""
@@ -95,17 +95,11 @@ def within(seconds: float, work: Callable[[], Found]) -> Found:
 def _offer(text: str) -> ProposedMechanism:
     try:
         mechanism = build(json.loads(text))
-        return ProposedMechanism(mechanism, identity_of(_priced(mechanism)).hex(), family_of(mechanism))
+        return ProposedMechanism(mechanism, identity_of(mechanism.priced_as).hex(), family_of(mechanism))
     except QuietbitError as error:
         raise InvalidParameter(f"The described mechanism is refused: {error}") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError, ArithmeticError) as error:
         raise InvalidParameter(f"The description is of no mechanism ({type(error).__name__}).") from error
-
-
-def _priced(mechanism: Mechanism) -> Mechanism:
-    """The mechanism in the ledger whose price this one has: itself, unless it says otherwise."""
-    found: Mechanism = getattr(mechanism, "priced_as", mechanism)
-    return found
 
 
 # An identity names a mechanism, so that its price is found once in a process; the ledger keeps it beyond that.
@@ -115,7 +109,7 @@ _MOST_PRICES = 4096
 
 def release_price(mechanism: Mechanism, adjacency: Adjacency, honest: int) -> Price:
     """What one release costs, alone (0) or as part of a sum that counts on so many honest clients."""
-    mechanism = _priced(mechanism)
+    mechanism = mechanism.priced_as
     key = identity_of(mechanism).hex(), adjacency, honest
     if key not in _PRICES:
         release = summable(mechanism).sum_privacy(honest, adjacency) if honest else mechanism.privacy(adjacency)

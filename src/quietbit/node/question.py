@@ -13,7 +13,6 @@ server may lie, `identity` asks once in a run for the node's public signing key.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import struct
 from collections.abc import Mapping
@@ -29,8 +28,8 @@ from quietbit.secagg.exposure import SPARSE_FROM
 from quietbit.secagg.plan import ServerModel, SumPlan
 
 __all__ = [
-    "CONFIRM", "IDENTITY", "KEYS", "SHARES", "STEPS", "UNMASK", "VECTOR", "Framed", "Question", "SumPart", "sum_plan",
-    "sum_rows",
+    "CONFIRM", "IDENTITY", "KEYS", "SHARES", "STEPS", "UNMASK", "VECTOR", "Framed", "Question", "SumPart", "run_name",
+    "sum_plan",
 ]  # fmt: skip
 
 IDENTITY = "identity"
@@ -166,10 +165,9 @@ def sum_plan(question: Question, dimension: int, bits: int, members: tuple[bytes
     return SumPlan(clients, threshold, dimension, name, 2**bits - 1, *near, members, question.terms)
 
 
-def sum_rows(run: int, number: int) -> int:
-    """Which rotated coordinates all clients of a round keep, where they keep some: others in every round."""
-    name = f"quietbit/rows/{run}/{number}".encode()
-    return int.from_bytes(hashlib.sha256(name).digest()[:8], "little")
+def run_name(run: int) -> bytes:
+    """Return the name of a run from which rows that all clients of a round keep are derived (`Mechanism.for_round`)."""
+    return str(run).encode()
 
 
 @final

@@ -23,6 +23,7 @@ import numpy as np
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.base import summable
+from quietbit.mechanism.registry import identity_of
 from quietbit.node.filter import Cap, Price
 from quietbit.node.ledger import (
     Entry,
@@ -38,7 +39,7 @@ from quietbit.node.ledger import (
 )
 from quietbit.node.policy import NotAllowed, PolicyError, Rules
 from quietbit.node.pricing import ProposedMechanism, within
-from quietbit.node.question import CONFIRM, IDENTITY, KEYS, SHARES, STEPS, VECTOR, Framed, Question, sum_rows
+from quietbit.node.question import CONFIRM, IDENTITY, KEYS, SHARES, STEPS, VECTOR, Framed, Question, run_name
 from quietbit.node.sums import SumStep, forget
 from quietbit.privacy.guarantee import Adjacency, Trust
 from quietbit.wire.uplink import Uplink
@@ -189,10 +190,10 @@ class LocalGate:
             require(
                 question.dimension == own, "dimension of the question", question.dimension, f"{own}, the mechanism's"
             )
-            kept = getattr(offer.mechanism, "rows", None)
-            if part is not None and kept is not None:
-                rows = sum_rows(question.run, question.round)
-                require(kept == rows, "rows that a sum keeps", kept, f"{rows}, this round's")
+            if offer.mechanism.shared_rows:
+                own_rows = offer.mechanism.for_round(run_name(question.run), question.round)
+                same = identity_of(own_rows) == identity_of(offer.mechanism)
+                require(same, "rows that all clients keep", "others", "this round's")
             rules.check(offer.family, offer.mechanism.domain.radius, str(question.run))
             for cap, _ in self._caps(question):
                 offer.price(cap.adjacency, honest if cap.trust is Trust.SECURE_AGGREGATION else 0)

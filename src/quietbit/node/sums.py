@@ -22,7 +22,7 @@ from collections.abc import Callable, MutableMapping
 from typing import Protocol, final
 
 from quietbit.errors import InvalidParameter
-from quietbit.mechanism.base import Summable
+from quietbit.mechanism.base import Mechanism
 from quietbit.node.question import KEYS, Question, SumPart, sum_plan
 from quietbit.secagg.client import SumClient
 from quietbit.secagg.codec import (
@@ -64,7 +64,7 @@ class SumStep:
     """One step that a node was asked for."""
 
     def __init__(
-        self, question: Question, mechanism: Summable, secrets: MutableMapping[str, bytes], rules: Membership
+        self, question: Question, mechanism: Mechanism, secrets: MutableMapping[str, bytes], rules: Membership
     ) -> None:
         """Read the question; refused where the sum does not fit the threshold, the mechanism or the owner's rules."""
         if question.sum is None:
@@ -77,7 +77,7 @@ class SumStep:
         members = rules.members(read_places(self._places, part.clients)) if part.active else None
         if members is not None and self._identity is not None and members[part.number - 1] != self._identity.public:
             raise ProtocolError("The list of members does not have this node in its place.")
-        self._plan: SumPlan = sum_plan(question, mechanism.layout.count, mechanism.bits, members)
+        self._plan: SumPlan = sum_plan(question, mechanism.layout.count, mechanism.layout.bits, members)
         rules.check_sum(self._plan)
 
     def keys(self, note: Callable[[], None]) -> bytes:

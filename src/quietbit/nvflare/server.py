@@ -37,12 +37,11 @@ from nvflare.fuel.utils import fobs
 
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidPayload, check_int, refuse_payload, require
-from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.base import Answers, Mechanism
 from quietbit.mechanism.registry import identity_of
-from quietbit.mechanism.watched import Answers
 from quietbit.node.layout import Layout
 from quietbit.node.messages import RECORD, Request, one_line
-from quietbit.node.question import Framed
+from quietbit.node.question import Framed, run_name
 from quietbit.node.report import Account, NodeReport, Report, RoundReport
 from quietbit.nvflare.arrays import differences, is_tensor, named
 from quietbit.nvflare.client import local_settings, number_of
@@ -101,7 +100,7 @@ class _Run:
 
     settings: Plan
     job: str
-    mechanism: Any
+    mechanism: Mechanism
     account: Account
     moving: MovingClip | None
     questions: dict[str, _Question] = field(default_factory=dict)
@@ -110,7 +109,7 @@ class _Run:
     def open(self, number: int) -> _Round:
         """The round of this number; a new one closes the one before, after which a clip may have moved."""
         if number not in self.rounds:
-            mechanism, clip = self.mechanism, None
+            mechanism, clip = self.mechanism.for_round(run_name(number_of(self.job)), number), None
             if self.moving is not None:
                 if self.rounds:
                     self.moving.move(next(reversed(self.rounds.values())).about_clip())

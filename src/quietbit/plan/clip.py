@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import final
 
 from quietbit.errors import check_real, require
+from quietbit.mechanism.adaptive_clip import LARGEST_BIT_EPSILON
+from quietbit.mechanism.base import Answers
 from quietbit.mechanism.family import largest_private
-from quietbit.mechanism.watched import LARGEST_BIT_EPSILON, Answers
 from quietbit.privacy.curve import PureCurve
 
 __all__ = ["RATE", "ClipRule", "MovingClip", "usual_bit_epsilon"]

@@ -19,14 +19,13 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_real, member, require
-from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.calibrate import Calibration, alternatives, calibrate, smallest_of_the_best
 from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.mechanism.expectation import Expectation, expectation
-from quietbit.mechanism.projected import Projected, fewest_kept
 from quietbit.mechanism.registry import family
+from quietbit.mechanism.rows import fewest_kept
 from quietbit.plan.sizes import bytes_sent
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust
 from quietbit.target import Target
@@ -235,8 +234,7 @@ class _Question:
         expected = expectation(mechanism, cohort=self.cohort, rounds=self.rounds, clients=self.clients, trust=trust)
         squared = (expected.noise * self.ball.radius) ** 2 / self.ball.dimension  # of a coordinate of the mean
         work = _work(name, trust, mechanism)
-        keep = getattr(mechanism, "keep", None)
-        kept = keep if keep is not None and keep < padded_size(self.ball.dimension) else None
+        kept = mechanism.kept if mechanism.kept < self.ball.dimension else None
         return ComparisonRow(
             name=name,
             trust=trust,
@@ -337,9 +335,9 @@ def _work(name: str, trust: Trust, mechanism: Mechanism) -> str:
     """What a client computes beside its update, in words; families of other packages may say nothing."""
     if trust is Trust.CENTRAL:
         return "nothing, for the server adds the noise"
-    own = str(getattr(family(name), "work", "")) or "not said"
-    if isinstance(mechanism, Projected):
-        own = f"a rotation, then {own} that is kept"
+    own = family(name).work or "not said"
+    if mechanism.prepares:
+        own = f"{mechanism.prepares}, then {own}"
     return f"{own}, and masks" if trust is Trust.SECURE_AGGREGATION else own
 
 

@@ -60,6 +60,7 @@ from numpy.typing import NDArray
 
 from quietbit.design.binomial import MOST_BINOMIAL_BITS, binomial_design
 from quietbit.errors import InvalidParameter, check_int, check_known, check_real, member, require
+from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism, summable
 from quietbit.mechanism.calibrate import AUTO, calibrate
@@ -67,8 +68,7 @@ from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.mechanism.family import Choices
 from quietbit.mechanism.interpolated import UNBIASED
 from quietbit.mechanism.projected import ProjectedSamples, project
-from quietbit.mechanism.registry import families, family
-from quietbit.mechanism.watched import Watched
+from quietbit.mechanism.registry import families, family, importable
 from quietbit.plan.account import Account
 from quietbit.plan.clip import RATE, ClipRule, MovingClip, usual_bit_epsilon
 from quietbit.plan.participation import KINDS, Participation, participation
@@ -441,7 +441,7 @@ class Plan:
         known = np.ones(1, dtype=np.int64) if sizes is None else np.asarray(sizes, dtype=np.int64)
         if not self.calibrated:
             found = self._given(ball, int(known.min()) if sample else 1)
-            return found if self.clip_bit_epsilon is None else Watched(found, self.clip, self.clip_bit_epsilon)
+            return found if self.clip_bit_epsilon is None else AdaptiveClip(found, self.clip, self.clip_bit_epsilon)
         times = self.releases if releases is None else releases
         if times is None:
             raise InvalidParameter.of("releases", "given to meet a budget: how often a client may take part")
@@ -574,4 +574,4 @@ def _spelt(prefix: str) -> Iterator[None]:
 
 def _summed() -> list[str]:
     """Families whose codes may be added behind masks."""
-    return [one.name for one in families().values() if hasattr(one.kinds[0], "sum_privacy")]
+    return [one.name for one in importable() if one.summable]

@@ -25,7 +25,7 @@ from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, check_int, require
 from quietbit.kernel.rng import WordBlock
 from quietbit.mechanism.ball import Ball
-from quietbit.mechanism.base import Mechanism, SampleWise
+from quietbit.mechanism.base import Mechanism
 from quietbit.plan.clip import MovingClip
 from quietbit.plan.plan import Plan
 from quietbit.plan.sizes import bytes_sent
@@ -108,7 +108,7 @@ class UplinkCollector:
         # Only the mechanism clips to a clip that moves: its bit is about the update as it was.
         steps = self.steps if self.moving is None else replace(self.steps, clip=ball.radius)
         check_ball(ball, self.problem, steps)
-        shown = not isinstance(self.uplink.mechanism, SampleWise) or isinstance(self.problem, SampleProblem)
+        shown = not self.uplink.mechanism.takes_samples or isinstance(self.problem, SampleProblem)
         require(
             shown, "problem", self.problem.name, "one with `gradients`, where samples are protected and few rows kept"
         )
@@ -132,7 +132,7 @@ class UplinkCollector:
 
     def _payloads(self, uplink: Uplink, parameters: Rows, chunk: Clients, number: int) -> list[bytes]:
         """What these clients send."""
-        if isinstance(uplink.mechanism, SampleWise):
+        if uplink.mechanism.takes_samples:
             shown = cast(SampleProblem, self.problem).gradients
             return [uplink.send_samples(shown(parameters, one), self.rng(number, one)) for one in chunk.tolist()]
         rows = _kept_rows(self._kept, chunk.size, self.problem.dimension)
@@ -142,12 +142,12 @@ class UplinkCollector:
 
     def _of_round(self, number: int) -> Uplink:
         """The uplink; where all clients of a round keep the same coordinates, or its clip moves, that of the round."""
-        mechanism: Any = self.uplink.mechanism
+        mechanism = self.uplink.mechanism.for_round(b"simulation", number)
         if self.moving is not None:
-            return Uplink(mechanism.at_clip(self.moving.clip), max_payloads=self.uplink.max_payloads)
-        if getattr(mechanism, "rows", None) is None:
+            mechanism = mechanism.at_clip(self.moving.clip)
+        if mechanism is self.uplink.mechanism:
             return self.uplink
-        return Uplink(mechanism.at(number), max_payloads=self.uplink.max_payloads)
+        return Uplink(mechanism, max_payloads=self.uplink.max_payloads)
 
 
 @final

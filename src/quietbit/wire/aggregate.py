@@ -7,13 +7,13 @@ Idea     a payload is checked to its last bit before anything is added, and then
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, cast, final, get_args
+from typing import Any, Literal, TypeAlias, final, get_args
+
+from attrs import frozen
 
 from quietbit.errors import InvalidPayload, check_int, require
 from quietbit.kernel.base import Kernel
-from quietbit.mechanism.base import Accumulator, Body, Mechanism
-from quietbit.mechanism.watched import Answers, Watching
+from quietbit.mechanism.base import Accumulator, Answers, Body, Mechanism
 from quietbit.wire.payload import Header, read_body
 from quietbit.wire.tree import Structure, restore
 
@@ -24,11 +24,11 @@ MAX_PAYLOADS = 2**24
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Received:
     """A mean, over how many payloads it was taken, and how many were refused.
 
-    Where the clip is watched (`Watched`), ``answers`` says how many updates it left alone.
+    Where the clip is watched (`AdaptiveClip`), ``answers`` says how many updates it left alone.
     """
 
     mean: Any
@@ -117,9 +117,7 @@ class Aggregator:
     def answers(self) -> Answers | None:
         """How many updates the clip left alone, where it is watched and somebody has answered."""
         self._settle()
-        # A look at the class: asking a protocol would look up its other attributes too, in an order of chance.
-        watching = hasattr(type(self._accumulator), "answers")
-        return cast(Watching, self._accumulator).answers(self._count) if self._count and watching else None
+        return self._accumulator.answers(self._count) if self._count else None
 
     def received(self) -> Received:
         """The mean with its counts."""

@@ -13,11 +13,11 @@ from dataclasses import InitVar, dataclass, field
 from functools import lru_cache
 from typing import Any, final
 
-from quietbit.errors import InvalidParameter, check_int, require
+from quietbit.errors import check_int, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits, device_rng, secure_rng
 from quietbit.kernel.select import default_kernel, select
-from quietbit.mechanism.base import Mechanism, Parts, SampleWise, check_rng
+from quietbit.mechanism.base import Mechanism, Parts, check_mechanism, check_rng
 from quietbit.wire.aggregate import MAX_PAYLOADS, Aggregator, OnError, Received
 from quietbit.wire.payload import Header, build
 from quietbit.wire.tree import Leaf, Structure, device_leaves, leaves
@@ -49,7 +49,7 @@ class Uplink:
 
     def __post_init__(self, like: Any) -> None:
         """Refuse what is no mechanism, and a structure of another dimension."""
-        require(isinstance(self.mechanism, Mechanism), "mechanism", self.mechanism, "a mechanism")
+        check_mechanism(self.mechanism)
         put = object.__setattr__
         put(self, "threads", check_int(self.threads, "threads", 1, 1024))
         put(self, "max_payloads", check_int(self.max_payloads, "max_payloads", 1, 2**31 - 1))
@@ -87,11 +87,6 @@ class Uplink:
         price a release with. Refused for mechanisms that clip means.
         """
         mechanism = self.mechanism
-        if not isinstance(mechanism, SampleWise):
-            raise InvalidParameter(
-                "mechanism must take gradients one by one (calibrate with samples and keep), got a "
-                f"{type(mechanism).__name__}: send the mean of clipped gradients."
-            )
         found = [self._parts(one) for one in gradients]
         here = not any(there for _, there in found)
         require(here, "gradients", "tensors on a GPU", "arrays or tensors on the host")

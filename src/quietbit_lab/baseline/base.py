@@ -10,7 +10,7 @@ Symbols  u: the update's direction; z: the vector released; t = <z, u>; m = E[t]
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -26,6 +26,7 @@ from quietbit.mechanism.base import (
     Body,
     Error,
     Layout,
+    Mechanism,
     Parts,
     check_adjacency,
     check_value,
@@ -68,7 +69,7 @@ def checked_seed(value: int) -> int:
 
 
 @frozen
-class Baseline(ABC):
+class Baseline(Mechanism):
     """A mechanism of the field on updates in a ball, decoded without bias and priced as a whole."""
 
     ball: Ball
@@ -78,11 +79,6 @@ class Baseline(ABC):
     def domain(self) -> Ball:
         """The ball that updates are clipped to."""
         return self.ball
-
-    @property
-    def moment_error(self) -> float:
-        """How far `variance` may be off for some updates, relatively."""
-        return 0.0
 
     @abstractmethod
     def curve(self, adjacency: Adjacency) -> PrivacyCurve:
@@ -101,10 +97,6 @@ class Baseline(ABC):
     def error(self) -> Error:
         """Return the variance at zero: decoding has no bias."""
         return Error(self.variance(0.0))
-
-    def expectation(self, value: float) -> float:
-        """Return the value itself."""
-        return check_value(self.ball, value)
 
 
 @frozen

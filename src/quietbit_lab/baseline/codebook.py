@@ -21,7 +21,7 @@ from quietbit.kernel.base import Kernel
 from quietbit.kernel.expand import normals, unit
 from quietbit.kernel.rng import RandomBits, WordBlock, check_rng
 from quietbit.mechanism.ball import Ball, Norm, clipped_pieces
-from quietbit.mechanism.base import Body, Layout, Parts, Reader
+from quietbit.mechanism.base import Accumulator, Body, Layout, Parts, Reader
 
 __all__ = [
     "NONCE",
@@ -90,7 +90,7 @@ def read(body: Body) -> tuple[bytes, int]:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Expanded:
+class Expanded(Accumulator):
     """Sums of expanded bodies in fixed point; ``finish`` turns their mean into the mean update.
 
     ``decode`` gives the places and values that a nonce and number stand for, none larger than ``reach``.

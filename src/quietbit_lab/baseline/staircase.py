@@ -32,7 +32,7 @@ from quietbit.mechanism.accumulate import of_floats
 from quietbit.mechanism.additive import laplace_noise
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Accumulator, Body, Layout, Mechanism, Parts, check_value
-from quietbit.mechanism.family import Account, Choices, largest_private
+from quietbit.mechanism.family import Account, Choices, Family, largest_private
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.curve import PrivacyCurve, PureCurve
 from quietbit.privacy.guarantee import Adjacency
@@ -177,7 +177,7 @@ def best_gamma(epsilon: float, dimension: int) -> float:
 
 @final
 @frozen
-class _Family:
+class _Family(Family):
     """Staircases whose unit is the distance of the neighbours that are meant."""
 
     name: str = "staircase"

@@ -24,7 +24,7 @@ from quietbit._search import bisect
 from quietbit.errors import InvalidParameter, check_real
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.family import Account, Choices, SearchedFamily, largest_private
+from quietbit.mechanism.family import Account, Choices, Family, SearchedFamily, largest_private
 from quietbit.target import Target
 from quietbit_lab.baseline.base import LEAST_EPSILON, MOST_EPSILON, likeliest
 from quietbit_lab.baseline.tilt import cap_levels, tilt_curve
@@ -37,7 +37,7 @@ ROUGHLY = 1e-3  # of epsilon and of the share: the error is flat around its best
 
 @final
 @frozen
-class TunedFamily:
+class TunedFamily(Family):
     """A family of mechanisms with an epsilon and a share; ``usual`` is the share that its papers take.
 
     ``build`` makes the mechanism of a ball, an epsilon, a share and choices; ``work`` says what a client computes.

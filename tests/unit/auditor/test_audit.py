@@ -7,11 +7,12 @@ fails one of these with a probability of at most 1e-9.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from attrs import frozen
 
 from attack.faults import stronger
 from quietbit import Ball, Gaussian, InterpolatedMVU, Norm
@@ -19,6 +20,7 @@ from quietbit.auditor.audit import Audit, audit
 from quietbit.auditor.checks import Finding
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
+from quietbit.mechanism.base import Wrapper
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.wire.uplink import Uplink
 from statistical.kit import seed
@@ -122,8 +124,8 @@ def test_refusals(changed: dict[str, Any]) -> None:
         audit(Gaussian(Ball(Norm.L2, 1.0, 1), 0.5), Adjacency.ZERO_OUT, **(usual | changed))
 
 
-@dataclass(frozen=True)
-class Claiming:
+@frozen
+class Claiming(Wrapper):
     """A Gaussian that claims something else of its decoded values."""
 
     inner: Gaussian
@@ -131,8 +133,8 @@ class Claiming:
     spread: float = 1.0
     moment_error: float = 0.0
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
+    def privacy(self, adjacency: Any, samples: int | None = None) -> Any:
+        return self.inner.privacy(adjacency, samples)
 
     def expectation(self, value: float) -> float:
         return self.inner.expectation(value) + self.mean

@@ -13,8 +13,9 @@ from flwr.serverapp.strategy import FedAvg
 from quietbit import Plan
 from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateStrategy, PrivateUplink
+from quietbit.mechanism.rows import round_number
 from quietbit.node.policy import simulated_directory
-from quietbit.node.question import Framed, sum_rows
+from quietbit.node.question import Framed, run_name
 from quietbit.secagg.codec import encode
 from quietbit.secagg.identity import Directory, Identity
 from quietbit.secagg.plan import masked_size
@@ -33,9 +34,7 @@ def plain(before, stayed, number=1, config=ACTIVE):
     """The model after the plain sum of the same codes."""
     if config is CONFIG:
         return stepped(before, stayed, number)
-    mechanism = Plan.from_run_config(config).mechanism_for(DIMENSION)
-    if "quietbit.keep" in config:
-        mechanism = mechanism.at(sum_rows(RUN, number))
+    mechanism = Plan.from_run_config(config).mechanism_for(DIMENSION).for_round(run_name(RUN), number)
     old, total = flat(before).astype(np.float64), 0
     for node in stayed:
         words = seeded_client_rng(7)(number - 1, NODES.index(node))
@@ -261,11 +260,11 @@ def test_rows_of_another_round_are_declined():
     room = Room(config=KEPT)
     _, messages = questions(room, config=KEPT)
     asked = dict(messages[0].content["quietbit"])
-    for rows in (sum_rows(RUN, 2), 0):
+    for rows in (round_number(run_name(RUN), 2), 0):
         described = json.loads(asked["mechanism"])
-        text = json.dumps(described).replace(str(sum_rows(RUN, 1)), str(rows))
+        text = json.dumps(described).replace(str(round_number(run_name(RUN), 1)), str(rows))
         assert text != json.dumps(described)
         content = RecordDict({**messages[0].content, "quietbit": ConfigRecord(asked | {"mechanism": text})})
         reply = room.carry(Message(content, 101, "train"))
-        assert "rows that a sum keeps must be" in reply.error.reason
+        assert "rows that all clients keep must be" in reply.error.reason
     assert ledger(room.contexts[101]).releases == 0

@@ -14,10 +14,10 @@ from quietbit.design.solve import solve_anew
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.kernel.rng import seeded_rng
+from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.projected import Projected
 from quietbit.mechanism.skellam import IndependentSkellam
 from quietbit.mechanism.vector import VectorMVU
-from quietbit.mechanism.watched import Watched
 
 WIDTH = 67
 RADIUS = 0.7
@@ -70,10 +70,12 @@ MECHANISMS: dict[str, Any] = {
 }
 # The same in a round whose clip is another than their own radius, with the bit that watches it.
 MECHANISMS |= {
-    f"watched {name}": Watched(MECHANISMS[name], 1.9, 0.5)
+    f"watched {name}": AdaptiveClip(MECHANISMS[name], 1.9, 0.5)
     for name in ("imvu one bit l1 beta 8", "imvu three bits five levels", "gaussian", "skellam 8 bits", "vmvu seed")
 }
-MECHANISMS["watched kept"] = Watched(Projected(InterpolatedMVU(design(), Ball(Norm.L2, RADIUS, 16)), ROUND), 0.2, 0.5)
+MECHANISMS["watched kept"] = AdaptiveClip(
+    Projected(InterpolatedMVU(design(), Ball(Norm.L2, RADIUS, 16)), ROUND), 0.2, 0.5
+)
 
 
 class CountingWords:

@@ -14,10 +14,10 @@ from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.select import select
 from quietbit.mechanism import accumulate as module
 from quietbit.mechanism import additive
+from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.additive import Gaussian, Laplace
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.projected import Projected
-from quietbit.mechanism.watched import Watched
 from unit.mechanism.makers import MECHANISMS, update
 
 KERNEL = select("cpu")
@@ -39,7 +39,7 @@ def test_the_mean_is_the_mean_of_decoded_codes(name: str, count: int) -> None:
     expected = np.mean([np.asarray(decode(mechanism, code), dtype=np.float64).reshape(-1) for code in codes], axis=0)
     found = sums.reader(count)(0, mechanism.domain.dimension)
     assert found.shape == expected.shape
-    floats = sums.sums if isinstance(mechanism, Watched) else sums  # a watch passes the inner sums on
+    floats = sums.sums if isinstance(mechanism, AdaptiveClip) else sums  # a watch passes the inner sums on
     largest = floats.reach if mechanism.layout.bits == 32 else max(1.0, float(np.abs(expected).max()))
     assert np.abs(found - expected).max() <= 2.0**-36 * largest
 
@@ -54,7 +54,7 @@ def test_neither_order_nor_grouping_matters(name: str) -> None:
         apart.add([found])
     ends = 0, mechanism.domain.dimension
     found, other = together.reader(20)(*ends), apart.reader(20)(*ends)
-    if isinstance(mechanism, Watched) and isinstance(
+    if isinstance(mechanism, AdaptiveClip) and isinstance(
         mechanism.inner, Projected
     ):  # sums of decoded numbers, not of codes
         assert np.allclose(found, other, rtol=0, atol=2.0**-44)
@@ -83,8 +83,8 @@ def test_a_float_beyond_the_noise_is_refused() -> None:
 def test_no_honest_float_is_refused() -> None:
     """The largest noise that a word can make is within the reach."""
     smallest_tail = 2.0**-64
-    assert abs(ndtri(smallest_tail / 2)) < additive.NORMAL_REACH
-    assert abs(np.log(smallest_tail)) < additive.LAPLACE_REACH
+    assert abs(ndtri(smallest_tail / 2)) < additive.Gaussian.REACH
+    assert abs(np.log(smallest_tail)) < additive.Laplace.REACH
     ball, pointed = Ball(Norm.L2, 3.0, 4), Ball(Norm.L1, 3.0, 4)
     for mechanism, noise in ((Gaussian(ball, 2.0), 2.0 * 9.2), (Laplace(pointed, 2.0), 2.0 * 44.4)):
         values = np.full(4, 3.0 * (1 + noise), dtype=np.float32)

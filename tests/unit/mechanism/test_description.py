@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from dataclasses import dataclass
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 
@@ -28,7 +28,7 @@ def test_all_mechanisms_have_different_identities_of_32_bytes() -> None:
 
 @pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=MECHANISMS.keys())
 def test_an_equal_mechanism_has_the_same_identity(mechanism: Any) -> None:
-    assert identity_of(dataclasses.replace(mechanism)) == identity_of(mechanism)
+    assert identity_of(attrs.evolve(mechanism)) == identity_of(mechanism)
 
 
 def test_every_parameter_matters() -> None:
@@ -36,13 +36,13 @@ def test_every_parameter_matters() -> None:
     ball, design = mechanism.ball, mechanism.design
     moved = Design(design.spec, design.probabilities, design.alphabet + 2.0**-30)
     others = [
-        dataclasses.replace(mechanism, beta=np.nextafter(mechanism.beta, 2.0)),
-        dataclasses.replace(mechanism, clamp=True),
-        dataclasses.replace(mechanism, decoder="alphabet"),
-        dataclasses.replace(mechanism, ball=Ball(ball.norm, ball.radius, ball.dimension + 1)),
-        dataclasses.replace(mechanism, ball=Ball(ball.norm, ball.radius * 2, ball.dimension)),
-        dataclasses.replace(mechanism, ball=Ball(Norm.L1, ball.radius, ball.dimension)),
-        dataclasses.replace(mechanism, design=moved),
+        attrs.evolve(mechanism, beta=np.nextafter(mechanism.beta, 2.0)),
+        attrs.evolve(mechanism, clamp=True),
+        attrs.evolve(mechanism, decoder="alphabet"),
+        attrs.evolve(mechanism, ball=Ball(ball.norm, ball.radius, ball.dimension + 1)),
+        attrs.evolve(mechanism, ball=Ball(ball.norm, ball.radius * 2, ball.dimension)),
+        attrs.evolve(mechanism, ball=Ball(Norm.L1, ball.radius, ball.dimension)),
+        attrs.evolve(mechanism, design=moved),
     ]
     assert len({identity_of(found) for found in [mechanism, *others]}) == 8
 

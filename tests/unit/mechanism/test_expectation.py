@@ -111,7 +111,7 @@ def test_codes_that_saturate_shorten_an_update_by_what_is_said():
     kept = Projected(inner, quietbit.Ball("l2", 1.0, 5000))
     few = expectation(kept, cohort=10).response
     assert few < found.response, "fewer coordinates are larger ones"
-    assert expectation(quietbit.Watched(kept, 0.5, 1.0), cohort=10).response == few
+    assert expectation(quietbit.AdaptiveClip(kept, 0.5, 1.0), cohort=10).response == few
     assert expectation(quietbit.Gaussian(BALL, 5.0), cohort=10).response == pytest.approx(1.0, abs=1e-12)
 
 

@@ -8,19 +8,28 @@ import re
 import sys
 from pathlib import Path
 
+import attrs
 import numpy as np
 import pytest
 
 import quietbit
+import quietbit.target
 from quietbit import Plan
 from quietbit.cli.main import main
 from quietbit.mechanism import registry
+from quietbit.mechanism.calibrate import alternatives
 from quietbit.simulate import Training, simulate
 from quietbit_lab.experiment.quick import train
 from unit.simulate.makers import small_problem
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "add-your-own-mechanism.md"
 GIVEN = {"clip": 1.0, "norm": "l1", "adjacency": "zero-out", "epsilon": 6.0, "delta": 0.0, "cohort": 20}
+
+
+def forget() -> None:
+    """Let the registry read entry points anew."""
+    for kept in (registry._packages, registry._loaded):
+        kept.cache_clear()
 
 
 @pytest.fixture
@@ -37,11 +46,11 @@ def installed(tmp_path, monkeypatch):
     (folder / "entry_points.txt").write_text(points)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "linear_bit", raising=False)
-    registry.families.cache_clear()
+    forget()
     yield importlib.import_module("linear_bit")
     monkeypatch.undo()
     sys.modules.pop("linear_bit", None)
-    registry.families.cache_clear()
+    forget()
     assert "linear-bit" not in registry.families()
 
 
@@ -118,10 +127,75 @@ def test_without_the_package_the_word_is_refused():
         registry.family("linear-bit")
 
 
-def test_a_word_that_is_taken_is_refused(installed, tmp_path):
-    points = tmp_path / "linear_bit-1.0.dist-info" / "entry_points.txt"
-    points.write_text(points.read_text() + "again = linear_bit:FAMILY\n")
-    registry.families.cache_clear()
-    with pytest.raises(quietbit.InvalidParameter, match="one that is not taken"):
-        registry.families()
-    points.write_text("")
+def offer(folder, line):
+    """Write one more entry point into the package."""
+    points = folder / "linear_bit-1.0.dist-info" / "entry_points.txt"
+    points.write_text(points.read_text() + line + "\n")
+    forget()
+
+
+BALL = quietbit.Ball("l2", 1.0, 2**12)
+TARGET = {"ball": BALL, "epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out"}
+
+
+def test_a_broken_package_breaks_nothing_else(installed, tmp_path):
+    """Its word is listed and refused by name when it is asked for; all others are found, calibrated and rebuilt."""
+    (tmp_path / "broken.py").write_text("raise RuntimeError('half installed')\n")
+    offer(tmp_path, "broken = broken:FAMILY")
+    assert "broken" in registry.families()
+    found = quietbit.calibrate("imvu", **TARGET).mechanism
+    assert registry.identity_of(registry.build(registry.describe(found))) == registry.identity_of(found)
+    stranger = installed.LinearBit(quietbit.Ball("l1", 1.0, 30), 0.5)
+    assert registry.build(registry.describe(stranger)) == stranger
+    assert (registry.family_of(found), registry.family_of(stranger)) == ("imvu", "linear-bit")
+    Plan("imvu", clip=1.0, adjacency="zero-out", epsilon=1.0, releases=1)
+    with pytest.raises(quietbit.InvalidParameter, match=r"broken:FAMILY failed with RuntimeError: half installed"):
+        registry.family("broken")
+    ways = alternatives(quietbit.Ball("l1", 1.0, 30), quietbit.target.Target(1.0, 0.0, "zero-out"))
+    refused = next(way.refusal for way in ways if way.mechanism == "broken")
+    assert refused.startswith("mechanism 'broken' cannot be used")
+    assert any(way.calibration for way in ways if way.mechanism == "imvu")
+
+
+def test_words_are_listed_without_an_import(installed, tmp_path):
+    (tmp_path / "unseen.py").write_text("raise RuntimeError('imported')\n")
+    offer(tmp_path, "unseen = unseen:FAMILY")
+    sys.modules.pop("linear_bit", None)
+    assert {"unseen", "linear-bit", "imvu"} <= set(registry.families())
+    assert registry.family("vmvu").name == "vmvu"
+    assert not {"linear_bit", "unseen"} & set(sys.modules)
+
+
+def test_a_package_cannot_take_a_word_or_a_kind_of_the_library(installed, tmp_path):
+    offer(tmp_path, "imvu = linear_bit:FAMILY")
+    assert registry.family("imvu").kinds[0] is quietbit.InterpolatedMVU
+    offer(tmp_path, "other = linear_bit:FAMILY")
+    with pytest.raises(quietbit.InvalidParameter, match="as its entry point says"):
+        registry.family("other")
+    offer(tmp_path, "linear-bit = elsewhere:FAMILY")
+
+    @attrs.frozen
+    class Gaussian(quietbit.Mechanism):
+        ball: quietbit.Ball
+        noise_multiplier: float
+
+    Gaussian.__abstractmethods__ = frozenset()
+    with pytest.raises(quietbit.InvalidParameter, match="named otherwise"):
+        registry.identity_of(Gaussian(BALL, 1.0))
+
+
+def test_two_packages_with_one_word_are_refused(installed, tmp_path):
+    folder = tmp_path / "second-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: second\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text("[quietbit.mechanisms]\nlinear-bit = second:FAMILY\n")
+    forget()
+    with pytest.raises(quietbit.InvalidParameter, match="packages that offer 'linear-bit' must be one"):
+        registry.family("linear-bit")
+
+
+def test_it_is_one_short_file_of_public_imports(installed):
+    block = Path(installed.__file__).read_text(encoding="utf-8")
+    assert len(block.splitlines()) <= 75
+    homes = set(re.findall(r"^from (quietbit\S*) import", block, re.M))
+    assert homes == {"quietbit", "quietbit.mechanism"}

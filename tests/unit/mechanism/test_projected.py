@@ -20,8 +20,10 @@ from quietbit import (
 )
 from quietbit.kernel.expand import rows
 from quietbit.kernel.transform import rotate
-from quietbit.mechanism.projected import Projected, fewest_kept
+from quietbit.mechanism.base import Wrapper
+from quietbit.mechanism.projected import Projected
 from quietbit.mechanism.registry import build, describe, identity_of
+from quietbit.mechanism.rows import fewest_kept
 
 DIMENSION, KEEP = 900, 64
 BALL = Ball(Norm.L2, 2.0, DIMENSION)
@@ -33,14 +35,14 @@ def projected(name: str = "imvu", keep: int | str = KEEP) -> Any:
     return calibrate(name, ball=BALL, keep=keep, **GIVEN).mechanism
 
 
-class Spy:
+class Spy(Wrapper):
     """An inner mechanism that keeps what it is handed."""
 
     def __init__(self, inner: Any) -> None:
         self.inner, self.seen = inner, []
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
+    def privacy(self, adjacency: Any, samples: int | None = None) -> Any:
+        return self.inner.privacy(adjacency, samples)
 
     def write(self, update: Any, rng: Any, kernel: Any, out: Any) -> None:
         self.seen.append(np.concatenate([np.asarray(part).reshape(-1) for part in update]))

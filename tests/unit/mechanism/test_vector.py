@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 
@@ -108,7 +108,7 @@ def test_rows_are_as_few_as_the_noise_allows() -> None:
 )
 def test_what_cannot_be_sampled_is_refused(changed: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InvalidParameter, match=sentence):
-        dataclasses.replace(SEEDED, **changed)
+        attrs.evolve(SEEDED, **changed)
 
 
 def test_sample_level_privacy_is_refused() -> None:
@@ -157,7 +157,7 @@ def test_a_description_gives_the_same_mechanism_back(mechanism: Any) -> None:
     assert canonical_text(again) == canonical_text(mechanism)
     assert identity_of(again) == identity_of(mechanism)
     for change in ({"keep": 16}, {"rotation_seed": 1}, {"profile": STAIRS if mechanism.profile is STEP else STEP}):
-        assert identity_of(dataclasses.replace(mechanism, **change)) != identity_of(mechanism)
+        assert identity_of(attrs.evolve(mechanism, **change)) != identity_of(mechanism)
 
 
 def by_the_book(mechanism: Any, body: bytes) -> Any:

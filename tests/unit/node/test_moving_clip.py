@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from quietbit import Adjacency, InvalidPayload, Trust
-from quietbit.mechanism.watched import Watched
+from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.node.filter import Cap, Price
 from quietbit.node.policy import NotAllowed, Policy
 from quietbit.node.pricing import ProposedMechanism, description_of, release_price
@@ -14,7 +14,7 @@ from quietbit.wire.uplink import Uplink
 from unit.node.makers import DIMENSION, MECHANISM, books, keeper, policy, question
 
 UPDATE = np.linspace(-0.2, 0.3, DIMENSION)
-MOVING = Watched(MECHANISM, 1.0, 0.25)
+MOVING = AdaptiveClip(MECHANISM, 1.0, 0.25)
 
 
 def payload(data):
@@ -52,14 +52,14 @@ def test_the_owner_bounds_how_far_a_server_may_move_it(tmp_path, clip, word):
 
 def test_bits_count_towards_the_owners_budget(tmp_path):
     """A bit that tells nearly all of what it is asked is dear, and the node knows what it costs."""
-    telling = Watched(MECHANISM, 1.0, 15.0)
+    telling = AdaptiveClip(MECHANISM, 1.0, 15.0)
     with pytest.raises(BudgetSpent):
         keeper(tmp_path).accept(question(1, telling))
     assert books(tmp_path).releases == 0
 
 
 def test_whatever_goes_wrong_is_a_release_of_zero_that_says_it_was_short(tmp_path):
-    sure = Watched(MECHANISM, 1e-3, 15.0)
+    sure = AdaptiveClip(MECHANISM, 1e-3, 15.0)
     node = keeper(tmp_path, epsilon=1e6)
     for number, update in enumerate((None, [np.full(DIMENSION, np.nan)]), start=1):
         answers = Uplink(sure).collect([payload(node.accept(question(number, sure)).release(update))]).answers

@@ -6,7 +6,8 @@ from dataclasses import fields, replace
 import pytest
 
 from quietbit.errors import InvalidParameter
-from quietbit.node.question import Question, SumPart, sum_plan, sum_rows
+from quietbit.mechanism.rows import round_number
+from quietbit.node.question import Question, SumPart, run_name, sum_plan
 from unit.secagg.kit import identity
 
 
@@ -61,8 +62,9 @@ def test_sizes_that_the_threshold_does_not_fit_are_refused():
 
 
 def test_rows_change_with_run_and_round():
-    assert len({sum_rows(run, number) for run in range(20) for number in range(1, 21)}) == 400
-    assert sum_rows(7, 3) == sum_rows(7, 3) < 2**64
+    found = {round_number(run_name(run), number) for run in range(20) for number in range(1, 21)}
+    assert len(found) == 400
+    assert max(found) < 2**64
 
 
 def test_steps_belong_to_their_server():

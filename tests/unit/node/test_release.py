@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from attrs import evolve
 
 from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
@@ -183,7 +184,7 @@ def test_what_the_policy_forbids_is_neither_priced_into_nor_noted(tmp_path):
     held = keeper(tmp_path, mechanisms=("gaussian",))
     with pytest.raises(NotAllowed, match="mechanism 'imvu'"):
         held.accept(question())
-    large = replace(NOISY, ball=Ball(Norm.L2, 3.0, DIMENSION))
+    large = evolve(NOISY, ball=Ball(Norm.L2, 3.0, DIMENSION))
     with pytest.raises(NotAllowed, match="so large a clip"):
         held.accept(question(1, large))
     assert books(tmp_path).count == 1

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from quietbit import Adjacency, InvalidParameter, Plan
-from quietbit.mechanism.watched import Answers, Watched
+from quietbit.mechanism.adaptive_clip import AdaptiveClip
+from quietbit.mechanism.base import Answers
 from quietbit.plan.clip import ClipRule, MovingClip, usual_bit_epsilon
 from quietbit.privacy.curve import PureCurve
 
@@ -74,7 +75,7 @@ def test_bits_alone_cost_a_tenth_of_the_budget(releases: int) -> None:
 def test_a_plan_prices_the_bit_and_meets_its_budget() -> None:
     plan = Plan("imvu", **MOVES)
     mechanism: Any = plan.mechanism_for(50)
-    assert isinstance(mechanism, Watched)
+    assert isinstance(mechanism, AdaptiveClip)
     assert mechanism.clip == 2.0
     assert mechanism.bit_epsilon == usual_bit_epsilon(8.0, 1e-5, 10)
     assert 7.99 < mechanism.privacy(Adjacency.ZERO_OUT).repeat(10).epsilon_upper(1e-5) <= 8.0

@@ -1,9 +1,9 @@
 """A comparison: every way has a row, what it promises is what a simulation finds, and nothing is asked by name."""
 
-import dataclasses
 import math
 from functools import lru_cache
 
+import attrs
 import numpy as np
 import pytest
 
@@ -11,7 +11,6 @@ import quietbit
 from quietbit import Plan
 from quietbit.errors import InvalidParameter
 from quietbit.mechanism.expectation import Verdict
-from quietbit.mechanism.family import is_baseline
 from quietbit.mechanism.registry import families, identity_of
 from quietbit.plan.compare import compare, dimension_of
 from quietbit.privacy.guarantee import Trust
@@ -97,7 +96,7 @@ def test_the_clip_does_to_the_noise_what_is_said(clip):
 def test_every_family_has_its_row_and_says_why_where_there_is_none():
     found = asked(650, 300, 100, 15, 8.0, "zero-out", None)
     local = {row.name: row for row in found.rows if row.trust is Trust.LOCAL}
-    assert set(local) == {word for word, one in families().items() if not is_baseline(one)}
+    assert set(local) == {word for word, one in families().items() if not one.baseline}
     assert {row.trust for row in found.rows} == {Trust.LOCAL, Trust.SECURE_AGGREGATION, Trust.CENTRAL}
     assert local["laplace"].mechanism is None
     assert local["laplace"].noise == math.inf
@@ -186,7 +185,7 @@ def test_a_ball_is_clip_and_norm():
     assert compare(ball, **given).ball == ball
     with pytest.raises(InvalidParameter, match="clip must be left out beside a Ball"):
         compare(ball, clip=3.0, **given)
-    narrow, wide = compare(ball, **given), compare(dataclasses.replace(ball, radius=6.0), **given)
+    narrow, wide = compare(ball, **given), compare(attrs.evolve(ball, radius=6.0), **given)
     assert narrow.rows[0].noise == pytest.approx(wide.rows[0].noise), "noise is told in clips"
 
 
@@ -206,7 +205,7 @@ def test_the_dimension_of_a_model_is_what_it_trains():
 def test_a_baseline_has_a_row_where_asked_for_and_is_never_the_best(monkeypatch):
     """Even where it is the most accurate of all: here the Gaussian under another word, on the only list there is."""
     known = dict(families())
-    rival = dataclasses.replace(known["gaussian"], name="rival", baseline=True)
+    rival = attrs.evolve(known["gaussian"], name="rival", baseline=True)
     monkeypatch.setattr("quietbit.mechanism.registry.families", lambda: {**known, "rival": rival})
     monkeypatch.setattr("quietbit.mechanism.calibrate.families", lambda: {"sign": known["sign"], "rival": rival})
     given = {"epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out", "cohort": 10, "rounds": 2, "trust": "local"}

@@ -125,7 +125,7 @@ def test_zero_and_strided_updates_are_sent(mechanism: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"mechanism": "imvu"}, "mechanism must be a mechanism"),
+        ({"mechanism": "imvu"}, "expected a Mechanism"),
         ({"like": np.zeros(3)}, "number of entries of `like` must be 67, got 3"),
         ({"like": np.zeros(WIDTH, np.int64)}, "no parameter: update"),
         ({"threads": 0}, "threads must be"),

@@ -22,103 +22,100 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fractions import Fraction
-from typing import Any, Protocol, final, runtime_checkable
+from typing import final
 
 import numpy as np
+from attrs import define, evolve, field, frozen
 
+from quietbit._typing import FloatVector
 from quietbit.errors import check_real, refuse_payload, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.norm import clip_factor
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.ball import Ball, own_parts, scaled
-from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, Reader, check_rng, check_value
+from quietbit.mechanism.base import (
+    Accumulator,
+    Answers,
+    Body,
+    Error,
+    Layout,
+    Mechanism,
+    Parts,
+    Reader,
+    Wrapper,
+    check_inner,
+    check_rng,
+    check_value,
+)
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.curve import PureCurve, total
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.release import Release
 
-__all__ = ["LARGEST_BIT_EPSILON", "Answers", "Watched", "Watching"]
+__all__ = ["LARGEST_BIT_EPSILON", "AdaptiveClip"]
 
 WORDS = 2**64
 LARGEST_BIT_EPSILON = 20.0
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """The share of updates that the clip left alone, estimated without bias (it may leave [0, 1]), and its noise.
-
-    ``deviation`` is the standard deviation that randomising the bits gives the share; it is public.
-    """
-
-    share: float
-    deviation: float
-
-
-@runtime_checkable
-class Watching(Accumulator, Protocol):
-    """An accumulator that counts bits of a clip too."""
-
-    def answers(self, count: int) -> Answers:
-        """What ``count`` clients said."""
-        ...
+def _bit_epsilon(value: float) -> float:
+    return check_real(value, "bit_epsilon", at_most=LARGEST_BIT_EPSILON)
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Watched:
+@frozen
+class AdaptiveClip(Wrapper):
     """Any mechanism on updates clipped to ``clip``, and one randomised bit: whether the update was no longer.
 
     ``bit_epsilon`` is what the bit costs in a release, under either adjacency.
     """
 
-    inner: Any  # a Mechanism; dataclasses describe themselves by their fields
-    clip: float
-    bit_epsilon: float
-    lies: int = field(init=False, repr=False, compare=False)  # of 2^64 words, those that make the bit lie
+    inner: Mechanism = field(converter=check_inner)
+    clip: float = field()
+    bit_epsilon: float = field(converter=_bit_epsilon)
+    domain: Ball = field(init=False, repr=False, eq=False)  # where updates are clipped to in this round
+    lies: int = field(init=False, repr=False, eq=False)  # of 2^64 words, those that make the bit lie
 
-    def __post_init__(self) -> None:
-        """Refuse what is no mechanism, no radius and no epsilon, and a watch on what is watched already."""
-        require(isinstance(self.inner, Mechanism), "inner", self.inner, "a mechanism")
-        require(not isinstance(self.inner, Watched), "inner", "a Watched", "a mechanism that is not watched yet")
-        within = self.inner.domain
-        object.__setattr__(self, "clip", Ball(within.norm, self.clip, within.dimension).radius)
-        chosen = check_real(self.bit_epsilon, "bit_epsilon", at_most=LARGEST_BIT_EPSILON)
-        object.__setattr__(self, "bit_epsilon", chosen)
-        lies = math.ceil(WORDS / (1 + math.exp(chosen)))  # roundings and all: the price is that of this number
-        require(2 * lies < WORDS, "bit_epsilon", chosen, "large enough that the bit says something")
-        object.__setattr__(self, "lies", lies)
+    @inner.validator
+    def _check_inner(self, attribute: object, value: Mechanism) -> None:
+        """Refuse a clip that moves twice."""
+        require(not isinstance(value, AdaptiveClip), "inner", "an AdaptiveClip", "a mechanism whose clip does not move")
 
-    @property
-    def domain(self) -> Ball:
-        """Where updates are clipped to in this round."""
-        return replace(self.inner.domain, radius=self.clip)  # type: ignore[no-any-return]
+    @domain.default
+    def _domain(self) -> Ball:
+        return evolve(self.inner.domain, radius=self.clip)
+
+    @lies.default
+    def _lies(self) -> int:
+        lies = math.ceil(WORDS / (1 + math.exp(self.bit_epsilon)))  # roundings and all: the price is this number's
+        require(2 * lies < WORDS, "bit_epsilon", self.bit_epsilon, "large enough that the bit says something")
+        return lies
 
     @property
     def layout(self) -> Layout:
         """One code more than the inner body has; one byte more where it has none."""
-        within: Layout = self.inner.layout
+        within = self.inner.layout
         if within.bits:
             return Layout.codes(within.bits, within.count + 1)
         return Layout.opaque(within.count, within.size + 1)
 
     @property
-    def priced_as(self) -> Watched:
+    def priced_as(self) -> AdaptiveClip:
         """The same at the inner mechanism's own radius: its price is that of every clip."""
-        return self.at_clip(self.inner.domain.radius)
+        return evolve(self, inner=self.inner.priced_as, clip=self.inner.domain.radius)
 
-    def at_clip(self, clip: float) -> Watched:
-        """The same mechanism in a round of another clip, at the same price."""
-        return replace(self, clip=clip)
+    def at_clip(self, clip: float) -> AdaptiveClip:
+        """Return the same mechanism in a round of another clip, at the same price."""
+        return evolve(self, clip=clip)
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """The inner mechanism's release of the clipped and rescaled update; then the bit, from a draw of its own."""
         check_rng(rng)
         kept = own_parts(update)
         length = kernel.norm(kept, self.inner.domain.norm.order)
-        within: Layout = self.inner.layout
+        within = self.inner.layout
         shorter = scaled(kept, clip_factor(length, self.clip) * self._ratio)
         self.inner.write(shorter, rng, kernel, out[: within.size])
         word = int(rng.draw(1).uniform64(0, 0, 1)[0])
@@ -132,7 +129,7 @@ class Watched:
 
     def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
         """The inner mechanism's and the bit's together; one sample can turn the bit as well as all of them."""
-        release: Release = self.inner.privacy(adjacency, samples)
+        release = self.inner.privacy(adjacency, samples)
         return replace(release, curve=total([(release.curve, 1), (PureCurve(self.bit_epsilon_upper), 1)]))
 
     @property
@@ -142,22 +139,25 @@ class Watched:
 
     def error(self) -> Error:
         """The inner mechanism's, in units of this clip."""
-        found: Error = self.inner.error()
-        ratio = 1 / self._ratio
-        return replace(found, squared=found.squared * ratio**2, bias=found.bias * ratio)
+        found, ratio = self.inner.error(), 1 / self._ratio
+        return evolve(found, squared=found.squared * ratio**2, bias=found.bias * ratio)
 
     def expectation(self, value: float) -> float:
         """The inner mechanism's, in units of this clip."""
-        return float(self.inner.expectation(self._inside(value))) / self._ratio
+        return self.inner.expectation(self._inside(value)) / self._ratio
 
     def variance(self, value: float) -> float:
         """The inner mechanism's, in units of this clip."""
-        return float(self.inner.variance(self._inside(value))) / self._ratio**2
+        return self.inner.variance(self._inside(value)) / self._ratio**2
 
     @property
-    def moment_error(self) -> float:
-        """What an auditor allows the inner mechanism's moments to be off, relatively."""
-        return float(getattr(self.inner, "moment_error", 0.0))
+    def shared_error(self) -> float:
+        """The inner mechanism's, in units of this clip."""
+        return self.inner.shared_error / self._ratio**2
+
+    def unproject(self, kept: FloatVector) -> FloatVector:
+        """Return the inner mechanism's, in units of this clip."""
+        return self.inner.unproject(kept) / self._ratio
 
     def answers(self, ones: int, count: int) -> Answers:
         """What it means that ``ones`` of ``count`` bits say that the clip left an update alone."""
@@ -168,20 +168,20 @@ class Watched:
     @property
     def _ratio(self) -> float:
         """R / C."""
-        return float(self.inner.domain.radius) / self.clip
+        return self.inner.domain.radius / self.clip
 
     def _inside(self, value: float) -> float:
         """A coordinate in the inner mechanism's units, never outside its ball by a rounding."""
-        radius = float(self.inner.domain.radius)
+        radius = self.inner.domain.radius
         return max(-radius, min(radius, check_value(self.domain, value) * self._ratio))
 
 
 @final
-@dataclass(slots=True, eq=False)
-class _Counting:
+@define(eq=False)
+class _Counting(Accumulator):
     """The inner mechanism's accumulator, in units of the clip, and how many said that the clip left them alone."""
 
-    mechanism: Watched
+    mechanism: AdaptiveClip
     sums: Accumulator
     ones: int = 0
 
@@ -210,9 +210,13 @@ class _Counting:
         """What ``count`` clients said."""
         return self.mechanism.answers(self.ones, count)
 
+    def kept(self, count: int) -> FloatVector:
+        """Return the inner mechanism's, in its own units."""
+        return self.sums.kept(count)
+
     def _parts(self, body: Body) -> tuple[Body, int]:
         """The inner body, as its mechanism wrote it, and the answer."""
-        within: Layout = self.mechanism.inner.layout
+        within = self.mechanism.inner.layout
         place = _place(within)
         said = int.from_bytes(body[place // 8 :].tobytes(), "little") >> place % 8
         rest = body[: within.size]

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import mpmath
 import numpy as np
 import pytest
+from attrs import evolve
 
 from quietbit import Adjacency, Ball, InvalidParameter, InvalidPayload, Norm, Uplink, calibrate, seeded_rng
+from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.ball import own_parts, scaled
 from quietbit.mechanism.projected import Projected
 from quietbit.mechanism.registry import build, describe, family_of, identity_of
-from quietbit.mechanism.watched import Watched
 from quietbit.wire.payload import Payload
 from statistical.kit import seed
 from unit.mechanism.makers import MECHANISMS, RADIUS, WIDTH, CountingWords, update
@@ -45,7 +45,7 @@ def said(mechanism: Any, vector: Any, rng: Any) -> int:
 
 @pytest.mark.parametrize("epsilon", [1e-9, 0.01, 0.3, 1.0, 20.0])
 def test_the_price_is_that_of_the_words_that_lie(epsilon: float) -> None:
-    mechanism = Watched(INNER, 1.0, epsilon)
+    mechanism = AdaptiveClip(INNER, 1.0, epsilon)
     lies, short, long = mechanism.lies, np.zeros(WIDTH), np.full(WIDTH, 1.0)
     for word, lie in ((0, True), (lies - 1, True), (lies, False), (2**64 - 1, False)):
         assert said(mechanism, short, OneWord(word)) == (0 if lie else 1)
@@ -57,7 +57,7 @@ def test_the_price_is_that_of_the_words_that_lie(epsilon: float) -> None:
 
 
 def test_the_bit_is_about_the_update_before_it_is_clipped() -> None:
-    mechanism, one = Watched(INNER, 0.25, 20.0), np.eye(1, WIDTH)[0]
+    mechanism, one = AdaptiveClip(INNER, 0.25, 20.0), np.eye(1, WIDTH)[0]
     truth = OneWord(2**64 - 1)
     for length, answer in ((0.0, 1), (0.2, 1), (0.25, 1), (0.2500001, 0), (1e6, 0), (1e300, 0)):
         assert said(mechanism, length * one, truth) == answer
@@ -71,8 +71,8 @@ def test_one_price_for_every_clip(name: str, adjacency: Adjacency) -> None:
     inner = MECHANISMS[name]
     alone = inner.privacy(adjacency)
     for clip in CLIPS:
-        mechanism = Watched(inner, clip, 0.25)
-        assert mechanism.domain == replace(inner.domain, radius=clip)
+        mechanism = AdaptiveClip(inner, clip, 0.25)
+        assert mechanism.domain == evolve(inner.domain, radius=clip)
         found, bit = mechanism.privacy(adjacency), mechanism.bit_epsilon_upper
         listed = mechanism.priced_as.privacy(adjacency)
         assert found.epsilon_upper(1e-5) == listed.epsilon_upper(1e-5)
@@ -86,7 +86,7 @@ def test_one_price_for_every_clip(name: str, adjacency: Adjacency) -> None:
 
 def test_both_together_against_another_accountant() -> None:
     pld = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
-    mechanism = Watched(MECHANISMS["gaussian"], 5.0, 0.4)
+    mechanism = AdaptiveClip(MECHANISMS["gaussian"], 5.0, 0.4)
     for adjacency, distance in ((Adjacency.ZERO_OUT, 1.0), (Adjacency.REPLACE_ONE, 2.0)):
         ours = mechanism.privacy(adjacency).repeat(7).epsilon_upper(1e-5)
         noise = MECHANISMS["gaussian"].noise_multiplier / distance
@@ -107,7 +107,7 @@ def test_both_together_against_another_accountant() -> None:
 def test_the_release_is_the_inner_one_of_the_rescaled_update(name: str) -> None:
     """Bit for bit, with the same words; the bit takes a draw of its own, after all others."""
     inner, words = MECHANISMS[name], CountingWords(5)
-    mechanism = Watched(inner, 4 * inner.domain.radius, 1.0)  # a power of two: rescaling is exact
+    mechanism = AdaptiveClip(inner, 4 * inner.domain.radius, 1.0)  # a power of two: rescaling is exact
     vector = update(inner.domain, share=0.9)
     whole = Payload.from_bytes(Uplink(mechanism).send(4 * vector, words))
     alone, few = Payload.from_bytes(Uplink(inner).send(vector, seeded_rng(5))), CountingWords(5)
@@ -139,9 +139,9 @@ ATTACKS = {
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize(("radius", "clip"), [(1e-30, 1e30), (1e30, 1e-30), (1.0, 1e-25), (0.7, 0.7)])
 def test_nothing_outside_the_ball_reaches_the_inner_mechanism(attack: str, radius: float, clip: float) -> None:
-    inner = Spy(replace(MECHANISMS["gaussian"], ball=Ball(Norm.L2, radius, WIDTH)))
+    inner = Spy(evolve(MECHANISMS["gaussian"], ball=Ball(Norm.L2, radius, WIDTH)))
     body = np.zeros(4 * (WIDTH + 1), dtype=np.uint8)
-    mechanism, kernel = Watched(inner, clip, 0.5), Uplink(MECHANISMS["gaussian"])._kernel
+    mechanism, kernel = AdaptiveClip(inner, clip, 0.5), Uplink(MECHANISMS["gaussian"])._kernel
     mechanism.write([ATTACKS[attack]], seeded_rng(1), kernel, body)
     (seen,) = inner.seen
     assert np.all(np.isfinite(seen))
@@ -152,8 +152,8 @@ def test_nothing_outside_the_ball_reaches_the_inner_mechanism(attack: str, radiu
 
 def test_a_share_is_estimated_without_bias() -> None:
     """Hoeffding's bound on the mean of bits, false alarm 1e-9; another share is seen to be another."""
-    count, mechanism = 6000, Watched(MECHANISMS["imvu one bit l2"], 0.5, 1.0)
-    uplink, rng = Uplink(replace(mechanism, inner=small())), seeded_rng(seed(7))
+    count, mechanism = 6000, AdaptiveClip(MECHANISMS["imvu one bit l2"], 0.5, 1.0)
+    uplink, rng = Uplink(evolve(mechanism, inner=small())), seeded_rng(seed(7))
     lengths = np.linspace(0.0, 1.0, count).reshape(-1, 1)
     found = uplink.collect([uplink.send(length, rng) for length in lengths])
     answers = found.answers
@@ -165,12 +165,12 @@ def test_a_share_is_estimated_without_bias() -> None:
 
 
 def small() -> Any:
-    return replace(INNER, ball=Ball(Norm.L2, 1.0, 1))
+    return evolve(INNER, ball=Ball(Norm.L2, 1.0, 1))
 
 
 @pytest.mark.parametrize("name", ["imvu three bits five levels", "gaussian", "skellam 16 bits", "vmvu seed"])
 def test_an_answer_that_is_none_is_refused(name: str) -> None:
-    mechanism = Watched(MECHANISMS[name], 1.0, 0.5)
+    mechanism = AdaptiveClip(MECHANISMS[name], 1.0, 0.5)
     kernel = Uplink(mechanism)._kernel
     body = np.zeros(mechanism.layout.size, dtype=np.uint8)
     mechanism.write([update(mechanism.domain)], seeded_rng(3), kernel, body)
@@ -199,14 +199,14 @@ def test_tensors_are_scaled_where_they_are_and_rounded_once(kind: str) -> None:
 
 
 def test_a_description_leads_back_and_names_the_clip() -> None:
-    mechanism = Watched(Projected(replace(INNER, ball=Ball(Norm.L2, RADIUS, 16)), INNER.ball), 2.5, 0.125)
+    mechanism = AdaptiveClip(Projected(evolve(INNER, ball=Ball(Norm.L2, RADIUS, 16)), INNER.ball), 2.5, 0.125)
     again = build(describe(mechanism))
     assert identity_of(again) == identity_of(mechanism)
     assert family_of(mechanism) == "imvu"
     names = {
         identity_of(mechanism),
         identity_of(mechanism.at_clip(2.6)),
-        identity_of(replace(mechanism, bit_epsilon=0.2)),
+        identity_of(evolve(mechanism, bit_epsilon=0.2)),
     }
     assert len(names) == 3
     assert identity_of(mechanism.at_clip(9.0).priced_as) == identity_of(mechanism.priced_as)
@@ -218,14 +218,14 @@ def test_a_description_leads_back_and_names_the_clip() -> None:
 )
 def test_numbers_without_a_meaning_are_refused(clip: float, epsilon: float) -> None:
     with pytest.raises(InvalidParameter):
-        Watched(INNER, clip, epsilon)
+        AdaptiveClip(INNER, clip, epsilon)
 
 
 def test_only_a_mechanism_is_watched_and_only_once() -> None:
-    with pytest.raises(InvalidParameter, match="inner must be a mechanism"):
-        Watched(INNER.ball, 1.0, 1.0)
-    with pytest.raises(InvalidParameter, match="not watched yet"):
-        Watched(Watched(INNER, 1.0, 1.0), 1.0, 1.0)
+    with pytest.raises(InvalidParameter, match="inner: expected a Mechanism, got a Ball"):
+        AdaptiveClip(INNER.ball, 1.0, 1.0)
+    with pytest.raises(InvalidParameter, match="whose clip does not move"):
+        AdaptiveClip(AdaptiveClip(INNER, 1.0, 1.0), 1.0, 1.0)
 
 
 @pytest.mark.parametrize("name", ["imvu", "vmvu", "gaussian"])
@@ -238,7 +238,7 @@ def test_a_budget_is_met_for_both_together(name: str) -> None:
         "releases": 3,
     }
     plain, both = calibrate(name, **given), calibrate(name, **given, bit_epsilon=0.1)
-    assert isinstance(both.mechanism, Watched)
+    assert isinstance(both.mechanism, AdaptiveClip)
     assert both.guarantee.epsilon_upper <= 4.0
     assert both.guarantee.epsilon_upper >= 3.99
     assert plain.squared_error < both.squared_error < 1.2 * plain.squared_error
