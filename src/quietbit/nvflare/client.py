@@ -18,17 +18,18 @@ and where the job says ``simulation``.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
-import math
 import re
+import threading
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
 from typing import Any, final
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from attrs import define, field
 from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.event_type import EventType
 from nvflare.apis.filter import ContentBlockedException, Filter, FilterChainType, FilterContextKey
@@ -42,14 +43,15 @@ from nvflare.private.privacy_manager import Scope
 
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, require
+from quietbit.node.answer_time import AnswerTime
 from quietbit.node.keeper import keeper_for
 from quietbit.node.layout import Layout
 from quietbit.node.ledger import AnsweredBefore
-from quietbit.node.messages import RECORD, question_of
+from quietbit.node.messages import RECORD, finite, question_of
 from quietbit.node.policy import PolicyError, Simulation
 from quietbit.node.release import Gate, Noted, Ticket, Unusable, public
 from quietbit.nvflare.arrays import named
-from quietbit.nvflare.gate import shut
+from quietbit.nvflare.gate import DECIDED, shut
 from quietbit.plan.plan import Plan
 from quietbit.privacy.guarantee import Trust
 
@@ -83,50 +85,57 @@ def local_settings(values: Mapping[str, Any]) -> Plan:
 
 
 @final
-@dataclass(slots=True, eq=False)
+@define(eq=False)
 class Turn:
     """What was decided about one task before its app was called; it is answered once.
 
     With a ``ticket`` it is a release of the difference that ``layout`` takes from ``received``; with ``names`` alone it
-    is numbers that the owner lets out; with neither it is ``reason``, and the app is not called.
+    is numbers that the owner lets out; with neither it is ``reason``, and the app is not called (``runs``).
     """
 
     task: str
-    cookies: Any = None
+    heads: dict[str, Any]
+    runs: bool = False
     reason: str = ""
     noted: bool = False
     ticket: Ticket | None = None
     layout: Layout | None = None
-    received: list[FloatVector] = field(default_factory=list)
+    received: list[FloatVector] = field(factory=list)
     names: tuple[str, ...] = ()
+    moment: AnswerTime = field(factory=lambda: AnswerTime(0.0))
     reply: Shareable | None = None
-    content: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def runs(self) -> bool:
-        """Whether the app is called."""
-        return not self.reason
+    _lock: threading.Lock = field(factory=threading.Lock)
+    _content: dict[str, Any] = field(factory=dict)
 
     def answer(self, result: Any) -> Shareable:
-        """The one thing that leaves for this task; the very same object passes a second time."""
-        if self.reply is not None:
-            if result is self.reply:
-                return self.reply
-            raise ContentBlockedException("quietbit: this task was answered, and what came after it is not sent.")
-        if self.ticket is None and self.runs:
-            self.reply = DXO(DataKind.METRICS, data=_numbers(result, self.names)).to_shareable()
-        else:
-            self.reply = Shareable({RECORD: self._record(result)})
-        self.content = deepcopy({key: value for key, value in self.reply.items() if key != ReservedHeaderKey.HEADERS})
-        return self.reply
+        """Return the one thing that leaves for this task; the very same object passes a second time."""
+        with self._lock:
+            if self.reply is None:
+                self.reply = self._made(result)
+                if self.runs and self.ticket is None:
+                    self.heads[ReservedHeaderKey.CONTENT_TYPE] = self.reply.get_header(ReservedHeaderKey.CONTENT_TYPE)
+                self._content = {key: self.reply[key] for key in self.reply if key != ReservedHeaderKey.HEADERS}
+                self._content = deepcopy(self._content)
+            elif result is not self.reply:
+                raise ContentBlockedException("quietbit: this task was answered, and what came after it is not sent.")
+            return self.reply
 
     def sealed(self) -> dict[str, Any]:
         """Return what was answered, as it was written; where nothing was, answer now, as for an app that failed."""
-        if self.reply is None:
+        with contextlib.suppress(ContentBlockedException):
             self.answer(None)
-        return deepcopy(self.content)
+        return deepcopy(self._content)
 
-    def _record(self, result: Any) -> dict[str, Any]:
+    def decline(self, error: BaseException) -> None:
+        """Note why there is no release, in words that tell nothing of the data."""
+        said = public(error if isinstance(error, Exception) else Noted("no release was made."))
+        if isinstance(said, Unusable):
+            LOGGER.error("quietbit: the task cannot be answered, and the server is not told why", exc_info=error)
+        self.reason, self.noted = str(said), isinstance(said, AnsweredBefore | Noted)
+
+    def _made(self, result: Any) -> Shareable:
+        if self.runs and self.ticket is None:
+            return DXO(DataKind.METRICS, data=_numbers(result, self.names)).to_shareable()
         record: dict[str, Any] = {}
         if self.ticket is not None:
             try:
@@ -134,12 +143,8 @@ class Turn:
                 if self.names:
                     record["metrics"] = _numbers(result, self.names)
             except BaseException as error:
-                self._declined(error if isinstance(error, Noted) else Noted("no release was made."))
-        return record or {"declined": self.reason, "noted": self.noted}
-
-    def _declined(self, error: Exception) -> None:
-        said = public(error)
-        self.reason, self.noted = str(said), isinstance(said, AnsweredBefore | Noted)
+                self.decline(error if isinstance(error, Noted) else Noted("no release was made."))
+        return Shareable({RECORD: record or {"declined": self.reason, "noted": self.noted}})
 
     def _update(self, result: Any) -> list[FloatVector] | None:
         """*Received minus trained* of the app's answer; None where it is no update."""
@@ -198,6 +203,7 @@ class PrivateUplink(Filter):  # type: ignore[misc]
                 turn = self._decide(shareable, fl_ctx)
                 if not fl_ctx.set_prop(TURN, turn, private=True, sticky=False):
                     raise ContentBlockedException("quietbit: what was decided about this task cannot be remembered.")
+                fl_ctx.get_prop(DECIDED).set()
             return shareable
         if where != (FilterChainType.TASK_RESULT_CHAIN, FilterKey.OUT):
             raise ContentBlockedException(f"quietbit: nothing is sent this way: {where[0]} going {where[1]}.")
@@ -206,29 +212,28 @@ class PrivateUplink(Filter):  # type: ignore[misc]
         return turn.answer(shareable)
 
     def _decide(self, shareable: Any, fl_ctx: FLContext) -> Turn:
-        """The turn of a task: accepted and noted, or declined with a reason that tells nothing of the data."""
+        """Return the turn of a task: accepted and noted, or declined with a reason that tells nothing of the data."""
         cookies = shareable.get_cookie_jar() if isinstance(shareable, Shareable) else None
-        turn = Turn(str(fl_ctx.get_prop(FLContextKey.TASK_ID)), deepcopy(cookies))
+        task, name = fl_ctx.get_prop(FLContextKey.TASK_ID), fl_ctx.get_prop(FLContextKey.TASK_NAME)
+        heads = {ReservedHeaderKey.TASK_NAME: name, ReservedHeaderKey.TASK_ID: task}
+        turn = Turn(str(task), heads | ({ReservedHeaderKey.COOKIE_JAR: deepcopy(cookies)} if cookies else {}))
         try:
             keeper = self._keeper(fl_ctx)
-            turn.names = keeper.metrics
+            turn.names, seconds = keeper.metrics, keeper.answer_seconds
             asked = shareable.get(RECORD)
-            if asked is None and turn.names:
-                return turn
-            settings, question = self._question(asked, fl_ctx)
-            dxo = from_shareable(shareable)
-            require(dxo.data_kind == DataKind.WEIGHTS, "kind of the server's data", dxo.data_kind, "weights")
-            arrays = named(dxo.data)
-            layout = Layout.of(arrays, settings)
-            rule = f"{question.dimension}, the server's mechanism's"
-            require(layout.dimension == question.dimension, "number of learnt parameters", layout.dimension, rule)
-            turn.layout, turn.received = layout, layout.values(arrays)
-            turn.ticket = keeper.accept(question)
+            if asked is not None or not turn.names:
+                settings, question = self._question(asked, fl_ctx)
+                dxo = from_shareable(shareable)
+                require(dxo.data_kind == DataKind.WEIGHTS, "kind of the server's data", dxo.data_kind, "weights")
+                arrays = named(dxo.data)
+                layout = Layout.of(arrays, settings)
+                rule = f"{question.dimension}, the server's mechanism's"
+                require(layout.dimension == question.dimension, "number of learnt parameters", layout.dimension, rule)
+                turn.layout, turn.received = layout, layout.values(arrays)
+                turn.ticket = keeper.accept(question)
+            turn.moment, turn.runs = AnswerTime(seconds), True
         except Exception as error:
-            said = public(error)
-            if isinstance(said, Unusable):
-                LOGGER.error("quietbit: the task cannot be answered, and the server is not told why", exc_info=error)
-            turn.reason, turn.noted = str(said), isinstance(said, AnsweredBefore | Noted)
+            turn.decline(error)
         return turn
 
     def _question(self, asked: Any, fl_ctx: FLContext) -> tuple[Plan, Any]:
@@ -284,7 +289,6 @@ def _numbers(result: Any, names: tuple[str, ...]) -> dict[str, float]:
 
 def _number(value: Any) -> float:
     try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
+        return finite(float(value)) or 0.0
+    except BaseException:  # whatever an app's object does, 10**400 among it
         return 0.0
-    return number if math.isfinite(number) else 0.0

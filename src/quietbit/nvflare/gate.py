@@ -2,9 +2,10 @@
 
 Idea     NVFlare's filters see the results of tasks, and neither failures nor anything else that a process sends. So
          the filter, before the first task, puts itself where the rest would leave: around the processing of a task
-         (whatever executors, filters and components did or raised, its one answer leaves), around every executor
-         (one that fails is started again), on what would end the run, on the auxiliary channel, on the public
-         properties of contexts, which travel with every message, and on the cell itself (`cell.py`).
+         (whatever executors, filters and components did or raised, its one answer leaves, at a moment that was
+         fixed before they began), around every executor (one that fails is started again), on what would end the
+         run, on the auxiliary channel, on the public properties of contexts, which travel with every message, and
+         on the cell itself (`cell.py`).
 Symbols  a turn: what was decided about one task, and what was answered, left in its context (`client.py`).
 
 This leans on names of NVFlare 2.9 (`ClientRunner`, `ClientRunManager`): where one is missing, nothing is released.
@@ -12,8 +13,11 @@ This leans on names of NVFlare 2.9 (`ClientRunner`, `ClientRunManager`): where o
 
 from __future__ import annotations
 
+import contextvars
 import logging
+import threading
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Any, Protocol, final
 
 from nvflare.apis.event_type import EventType
@@ -22,9 +26,10 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.client import api as client_api
 
+from quietbit.node.answer_time import AnswerTime
 from quietbit.nvflare.cell import shut_cell
 
-__all__ = ["Decided", "shut"]
+__all__ = ["DECIDED", "Decided", "shut"]
 
 LOGGER = logging.getLogger(__name__)
 # What the engine itself sends: that a client is there, and which task it asks about.
@@ -34,13 +39,11 @@ PUBLIC = (
     ReservedKey.RUN_NUM, ReservedKey.IDENTITY_NAME, ReservedKey.FQSN, ReservedKey.IS_LEAF, FLContextKey.CLIENT_NAME,
     FLContextKey.CURRENT_RUN, FLContextKey.CURRENT_JOB_ID,
 )  # fmt: skip
-# What the engine writes into the head of a result.
-HEAD = (
-    ReservedHeaderKey.TASK_NAME, ReservedHeaderKey.TASK_ID, ReservedHeaderKey.CONTENT_TYPE,
-    ReservedHeaderKey.AUDIT_EVENT_ID, ReservedHeaderKey.MSG_ROOT_ID, ReservedHeaderKey.MSG_ROOT_TTL,
-)  # fmt: skip
+# What the engine writes into the head of a result when it sends it.
+HEAD: tuple[str, ...] = (ReservedHeaderKey.MSG_ROOT_ID, ReservedHeaderKey.MSG_ROOT_TTL)
 CODES = {value for name, value in vars(ReturnCode).items() if name.isupper()}
 DONE = "_quietbit_gate"
+DECIDED = "quietbit.decided"
 
 
 class Decided(Protocol):
@@ -48,12 +51,17 @@ class Decided(Protocol):
 
     @property
     def runs(self) -> bool:
-        """Whether its app is to be called."""
+        """Whether its app is called."""
         ...
 
     @property
-    def cookies(self) -> Any:
-        """What the server sent to have it back, as it came."""
+    def moment(self) -> AnswerTime:
+        """When its answer leaves."""
+        ...
+
+    @property
+    def heads(self) -> Mapping[str, Any]:
+        """Headers of the answer, from the task alone."""
         ...
 
     def sealed(self) -> Mapping[str, Any]:
@@ -111,7 +119,12 @@ class _Known(dict[str, Any]):
 
 
 def _watched(executor: Any, execute: Execute, turn_of: TurnOf) -> Execute:
-    """An executor whose failures are results like any other, and which is started again after one."""
+    """An executor whose failures are results like any other, and which is started again after one.
+
+    NVFlare starts none again: all later answers would be zero, quick, and paid for. It happens within the time of the
+    next task, so that when that one is fetched says nothing about this one.
+    """
+    unfinished: list[object] = []
 
     def watched(task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Any) -> Any:
         turn = turn_of(fl_ctx)
@@ -120,25 +133,24 @@ def _watched(executor: Any, execute: Execute, turn_of: TurnOf) -> Execute:
             return make_reply(ReturnCode.TASK_DATA_FILTER_ERROR)
         if not turn.runs:
             return Shareable()
+        if unfinished:
+            _restart(executor, fl_ctx)
+        unfinished[:] = [turn]  # until it has answered: one that fails or is abandoned does not
         try:
             result = execute(task_name, shareable, fl_ctx, abort_signal)
             if isinstance(result, Shareable) and result.get_return_code() == ReturnCode.OK:
+                unfinished[:] = [one for one in unfinished if one is not turn]
                 return result
             LOGGER.error("quietbit: the app answered with no result, and the server is not told.")
         except BaseException as error:  # panics of native code and cancelled tasks, too: all look the same outside
             LOGGER.error("quietbit: the app failed, and the server is not told.", exc_info=error)
-        if not getattr(abort_signal, "triggered", False):
-            _restart(executor, fl_ctx)
         return Shareable()
 
     return watched
 
 
 def _restart(executor: Any, fl_ctx: FLContext) -> None:
-    """Start an executor again as at the beginning of a run: a trainer that failed is gone, and answers no more.
-
-    It happens within the task that failed, so that when the next one is fetched says nothing about this one.
-    """
+    """Start an executor again as at the beginning of a run."""
     for event in (EventType.END_RUN, EventType.START_RUN):
         try:
             with fl_ctx.get_engine().new_context() as context:
@@ -179,16 +191,36 @@ def _sending(send: Execute, place: int) -> Execute:
 
 
 def _answered(process: Execute, turn_of: TurnOf) -> Execute:
-    """The processing of a task: whatever happened in it, its answer comes out, and the next task is not told."""
+    """The processing of a task: whatever happens in it, its answer comes out at its moment, and no task is told.
+
+    The task runs in a thread of its own, the app and all filters and components of the job in it. What is not done in
+    time is abandoned, and answered for as if it had failed.
+    """
 
     def answered(task: Any, fl_ctx: FLContext) -> Shareable:
-        try:
-            result = process(task, fl_ctx)
-        except BaseException as error:
-            LOGGER.error("quietbit: the task failed, and the server is not told.", exc_info=error)
-            result = make_reply(ReturnCode.EXECUTION_EXCEPTION)
+        decided, results = threading.Event(), list[Any]()
+        fl_ctx.set_prop(DECIDED, decided, private=True, sticky=False)
+
+        def work() -> None:
+            try:
+                results.append(process(task, fl_ctx))
+            except BaseException as error:
+                LOGGER.error("quietbit: the task failed, and the server is not told.", exc_info=error)
+            finally:
+                decided.set()
+
+        worker = threading.Thread(target=contextvars.copy_context().run, args=(work,), daemon=True)
+        worker.start()
+        decided.wait()  # as long as it takes: this depends on what was asked, and on nothing else
+        turn = turn_of(fl_ctx)
+        if turn is None or not turn.runs:
+            worker.join()
+            return _written(results[0] if results else None, fl_ctx, turn_of)
+        turn.moment.run(worker.join)
         fl_ctx.set_job_is_unsafe(False)
-        return _written(result, fl_ctx, turn_of)
+        found = _written(results[0] if results else None, fl_ctx, turn_of)
+        turn.moment.wait()
+        return found
 
     return answered
 
@@ -205,17 +237,20 @@ def _last(send: Execute, turn_of: TurnOf) -> Execute:
 def _written(result: Any, fl_ctx: FLContext, turn_of: TurnOf) -> Shareable:
     """A result written anew: the answer of its task as it was sealed, or else a return code and no content."""
     _strip(fl_ctx)
-    turn, heads = turn_of(fl_ctx), result if isinstance(result, Shareable) else Shareable()
-    code = ReturnCode.OK if turn is not None else heads.get_return_code()
-    if turn is None and (code not in CODES or set(heads) != {ReservedHeaderKey.HEADERS}):
-        LOGGER.error("quietbit: a result that is not the release of its task is not sent.")
-        code = ReturnCode.TASK_RESULT_FILTER_ERROR
-    found = make_reply(code)
-    for key in HEAD:
-        if heads.get_header(key) is not None:
-            found.set_header(key, heads.get_header(key))
+    turn, before, heads = turn_of(fl_ctx), result, HEAD
+    if not isinstance(before, Shareable):
+        before = make_reply(ReturnCode.EXECUTION_EXCEPTION)
     if turn is not None:
-        if turn.cookies is not None:
-            found.set_cookie_jar(turn.cookies)
-        found.update(turn.sealed())
+        content = turn.sealed()
+        found = make_reply(ReturnCode.OK, deepcopy(dict(turn.heads)))
+        found.update(content)
+    else:
+        code = before.get_return_code()
+        if code not in CODES or set(before) != {ReservedHeaderKey.HEADERS}:
+            LOGGER.error("quietbit: a result that is not the release of its task is not sent.")
+            code = ReturnCode.TASK_RESULT_FILTER_ERROR
+        found, heads = make_reply(code), (*HEAD, ReservedHeaderKey.TASK_NAME, ReservedHeaderKey.TASK_ID)
+    for key in heads:
+        if before.get_header(key) is not None:
+            found.set_header(key, before.get_header(key))
     return found

@@ -40,7 +40,7 @@ from quietbit.errors import InvalidPayload, check_int, refuse_payload, require
 from quietbit.mechanism.base import Answers, Mechanism
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.layout import Layout
-from quietbit.node.messages import RECORD, Request, one_line
+from quietbit.node.messages import RECORD, Request, finite, one_line
 from quietbit.node.question import Framed, run_name
 from quietbit.node.report import Account, NodeReport, Report, RoundReport
 from quietbit.nvflare.arrays import differences, is_tensor, named
@@ -320,13 +320,10 @@ def _peer(fl_ctx: FLContext) -> str:
 
 
 def _metrics(numbers: Any) -> dict[str, float]:
-    """The finite numbers that a client let through."""
+    """Return the finite numbers that a client let through."""
     found = numbers if isinstance(numbers, Mapping) else {}
-    return {
-        one_line(str(name)): float(value)
-        for name, value in found.items()
-        if isinstance(value, int | float) and abs(value) < float("inf")
-    }
+    values = {one_line(str(name)): finite(value) for name, value in found.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _size(shareable: Any) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -121,7 +122,7 @@ class SiteEngine(ClientRunManager):
             CommandAgent(client).start(fl_ctx)
 
     def _note(self, sent):
-        self.sent.append(sent)
+        self.sent.append({**sent, "moment": time.time()})
         return {"server": make_reply(ReturnCode.OK)}
 
     def _push(self, result, fl_ctx, timeout):

@@ -574,11 +574,11 @@ def test_whatever_the_server_asks_the_reply_is_a_release_or_a_refusal():
 
 
 def test_numbers_leave_only_where_they_are_named():
-    app = trained(initial_metrics={"accuracy": 0.75, "loss": SECRET, "bad": float("nan")})
-    site, server = Site(app, metrics=["accuracy", "bad", "missing"]), Server()
+    app = trained(initial_metrics={"accuracy": 0.75, "loss": SECRET, "bad": float("nan"), "huge": 10**400})
+    site, server = Site(app, metrics=["accuracy", "bad", "missing", "huge"]), Server()
     reply = site.does(server.asks())
     record = content(reply)["quietbit"]
-    assert record["metrics"] == {"accuracy": 0.75, "bad": 0.0, "missing": 0.0}
+    assert record["metrics"] == {"accuracy": 0.75, "bad": 0.0, "missing": 0.0, "huge": 0.0}
     meta = server.takes(reply)["DXO"]["meta"]
     assert meta["initial_metrics"] == record["metrics"]
     evaluated = Site(

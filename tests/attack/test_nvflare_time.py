@@ -1,0 +1,73 @@
+"""A server of NVFlare that reads the clock: failures, slow apps and slow filters must not show in when a task ends."""
+
+import time
+
+import pytest
+
+pytest.importorskip("nvflare", reason="needs the nvflare extra")
+from nvflare.apis.dxo import DXO, DataKind
+from nvflare.apis.filter import Filter
+from nvflare.apis.fl_component import FLComponent
+from nvflare.fuel.utils import fobs
+
+from quietbit.node.answer_time import GRAIN
+from unit.node.makers import books, write_policy
+from unit.nvflare.kit import CONFIG, Server, Site, content, trained, weights
+
+SECONDS = 0.9
+
+
+def raises(*_):
+    raise FloatingPointError("the loss of patient Ada is NaN")
+
+
+def slowly(seconds, then=None):
+    def call(task_name, shareable, fl_ctx):
+        time.sleep(seconds)
+        return (then or trained())(task_name, shareable, fl_ctx)
+
+    return call
+
+
+class Dawdles(Filter, FLComponent):
+    """A job's filter and component that take longer than there is, after the app."""
+
+    def process(self, shareable, fl_ctx):
+        time.sleep(2.0)
+        return shareable
+
+
+APPS = {"fails at once": raises, "quick": trained(), "takes its time": slowly(0.4), "fails late": slowly(0.4, raises),
+        "overruns": slowly(2.0), "returns nothing": lambda *_: None, "a slow filter": trained()}  # fmt: skip
+
+
+@pytest.fixture
+def quiet(monkeypatch):
+    """A site that does not stream its log."""
+    monkeypatch.setattr("quietbit.nvflare.client.is_log_streaming_allowed", lambda fl_ctx: False)
+
+
+@pytest.mark.parametrize("name", ["train", "validate"])
+def test_a_task_ends_at_its_moment_whatever_happened_in_it(quiet, tmp_path, name):
+    """The first message after a task (`task_check`) leaves at a multiple of the grain, a fixed time after it began."""
+    properties = {"quietbit.policy": write_policy(tmp_path, epsilon=1e4, answer_seconds=SECONDS, metrics=("loss",))}
+    server, replies = Server({**CONFIG, "quietbit.releases": len(APPS)}), {}
+    for number, (kind, app) in enumerate(APPS.items()):
+        site = Site(app, simulated=False, properties=properties, tasks=("train", "validate"))
+        if kind == "a slow filter":
+            site.runner.task_result_filters[f"{name}/out"].insert(0, Dawdles())
+        task = server.asks(number=number)
+        if name == "validate":
+            task = DXO(DataKind.WEIGHTS, data=weights()).to_shareable()
+            task.set_header("__task_name__", name)
+        begun = time.time()
+        replies[kind] = site.does(task)
+        (check,) = [sent["moment"] for sent in site.engine.sent if sent["topic"] == "__task_check__"]
+        assert check % GRAIN < 0.1, kind
+        took = check - begun - (SECONDS + GRAIN)
+        assert -GRAIN < took < 2 * GRAIN or not number, kind  # the first is priced before its time begins
+    assert books(tmp_path).releases == (len(APPS) if name == "train" else 0)
+    # Whatever happened, the answers look alike: the same fields, headers and sizes.
+    assert len({frozenset(content(reply)) for reply in replies.values()}) == 1
+    assert len({frozenset(reply["__headers__"]) for reply in replies.values()}) == 1
+    assert len({len(fobs.dumps(reply)) for reply in replies.values()}) == 1
