@@ -88,7 +88,7 @@ def local_row(word: str, ball: Ball, target: dict[str, Any], samples: int) -> Ro
 def ppr_row(ball: Ball, target: dict[str, Any], gaussian: float) -> Row:
     """The account, error and bits of PPR; nothing is sent."""
     found = calibrate_ppr(ball, Target(**target))
-    guarantee = found.privacy(target["adjacency"]).repeat(target["releases"]).epsilon_upper(target["delta"])
+    guarantee = (found.privacy(target["adjacency"]) * target["releases"]).epsilon(target["delta"])
     error = found.error().squared
     return {"name": "ppr", "epsilon": guarantee, "squared_error": error, "relative": error / gaussian,
             "bytes": -(-int(found.bits_upper() + 1) // 8)}  # fmt: skip
@@ -124,9 +124,9 @@ def sum_rows(ball: Ball, target: dict[str, Any], clients: int) -> list[Row]:
             continue
         codes = [found.encode([update], rng, kernel) for _ in range(min(clients, 50))]
         total = sum(codes[i % len(codes)] for i in range(clients))  # as large as a real sum; its error is not measured
-        release = found.sum_privacy(target["adjacency"]).repeat(target["releases"])
+        release = found.sum_privacy(target["adjacency"]) * target["releases"]
         rows.append(
-            {"name": name, "epsilon": release.epsilon_upper(target["delta"]), "squared_error": found.squared_error,
+            {"name": name, "epsilon": release.epsilon(target["delta"]), "squared_error": found.squared_error,
              "wire_bits": found.wire_bits, "relative": found.squared_error / ideal.squared_error,
              "client_seconds": timed(partial(found.encode, [update], rng, kernel), 5),
              "server_seconds": timed(partial(found.mean_from_sum, np.asarray(total)), 5) / clients}

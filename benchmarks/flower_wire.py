@@ -32,7 +32,7 @@ from quietbit.flower.wire import WireSizes
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.calibrate import calibrate
-from quietbit.privacy.curve import GaussianCurve
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.simulate.problem import MAX_CLIP, LocalPlan
 from quietbit_lab.task.dataset import Partition
@@ -130,10 +130,10 @@ def account(way: Way) -> tuple[str, str, str]:
         mechanism = Plan.from_run_config(SETTINGS).mechanism_for(650)
         curve: Any = mechanism.privacy(ADJACENCY)
         error = mechanism.variance(0.0) / CLIP**2
-        spent = [curve.repeat(times).epsilon_upper(DELTA) for times in (1, ROUNDS)]
+        spent = [(curve * times).epsilon(DELTA) for times in (1, ROUNDS)]
     else:
-        curves = [GaussianCurve(times / (2 * way.noise**2)) for times in (1, ROUNDS)]
-        spent = [one.epsilon_upper(DELTA) for one in curves]
+        curves = [Cost.gaussian(times / (2 * way.noise**2)) for times in (1, ROUNDS)]
+        spent = [one.epsilon(DELTA) for one in curves]
         error = way.noise**2
     return f"{spent[0]:.2f}", f"{spent[1]:.2f}", f"{error:.3f}"
 

@@ -18,7 +18,7 @@ from quietbit.design.spec import DesignSpec
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.mechanism.sum_comparison import compare_sums
-from quietbit.privacy.aggregate import AggregateConstant, aggregate_curve
+from quietbit.privacy.aggregate import AggregateConstant, aggregate_cost
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.secagg.client import SumClient
 from quietbit.secagg.codec import pack_dealt, pack_evidence, pack_inbox
@@ -48,8 +48,8 @@ def curves() -> None:
     design = solve_anew(DesignSpec(2, 1, 1.0))
     for clients, releases in ((1000, 100), (100_000, 10_000)):
         start = time.perf_counter()
-        curve = aggregate_curve(design, 0.5, clients, Adjacency.ZERO_OUT).repeat(releases)
-        epsilon = curve.epsilon_upper(1e-5)
+        cost = aggregate_cost(design, 0.5, clients, Adjacency.ZERO_OUT) * releases
+        epsilon = cost.epsilon(1e-5)
         print(f"| {clients} | {releases} | {epsilon:.4f} | {time.perf_counter() - start:.2f} |")
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from quietbit import Ball, DesignSpec, InterpolatedMVU, Norm, solve
 from quietbit.errors import InvalidParameter
-from quietbit.privacy import Adjacency, GaussianCurve, Ledger, LinearCurve, Release, Trust, Unit
+from quietbit.privacy import Adjacency, Cost, Ledger, Trust, Unit
 
 ZERO, REPLACE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
 BALL = Ball(Norm.L2, 1.0, 1000)
@@ -21,15 +21,15 @@ def test_zero_out_releases_do_not_enter_a_replace_one_ledger():
     with pytest.raises(InvalidParameter, match="does not cover replacing"):
         ledger.record(near, 25)
     with pytest.raises(InvalidParameter, match="do not add up"):
-        near.repeat(25).compose(far.repeat(25))
-    wrong = near.curve.repeat(25).compose(far.curve.repeat(25)).epsilon_upper(1e-5)
-    true = far.curve.repeat(50).epsilon_upper(1e-5)
+        ((near * 25) + (far * 25))
+    wrong = ((near * 25).bare() + (far * 25).bare()).epsilon(1e-5)
+    true = (far * 50).epsilon(1e-5)
     assert (wrong, true) == (pytest.approx(6.979, abs=2e-3), pytest.approx(9.234, abs=2e-3))
     assert ledger.record(far, 25).guarantee(1e-5, adaptive=False).epsilon_upper == pytest.approx(true, rel=1e-12)
 
 
 def test_replace_one_releases_enter_a_zero_out_ledger_at_their_own_price():
-    near, far = (Release(LinearCurve(slope), which, Unit.CLIENT, Trust.LOCAL) for slope, which in
+    near, far = (Cost.linear(slope).of(which, Unit.CLIENT, Trust.LOCAL) for slope, which in
                  ((0.01, ZERO), (0.04, REPLACE)))  # fmt: skip
     ledger = Ledger(Unit.CLIENT, ZERO, Trust.LOCAL).record(near, 5).record(far, 5)
     assert ledger.total().rdp(2.0) == pytest.approx(0.5)
@@ -41,30 +41,30 @@ def test_the_curve_of_a_sum_is_not_local():
     mechanism = one_bit()
     summed = mechanism.sum_privacy(1000, REPLACE)
     alone = mechanism.privacy(REPLACE)
-    assert summed.epsilon_upper(1e-5) < 0.05 * alone.epsilon_upper(1e-5)
+    assert summed.epsilon(1e-5) < 0.05 * alone.epsilon(1e-5)
     with pytest.raises(InvalidParameter, match="trust must be"):
         Ledger(Unit.CLIENT, REPLACE, Trust.LOCAL).record(summed)
     with pytest.raises(InvalidParameter, match="trust must be"):
         Ledger(Unit.CLIENT, REPLACE, Trust.SECURE_AGGREGATION).record(
-            Release(GaussianCurve(0.01), REPLACE, Unit.CLIENT, Trust.CENTRAL)
+            Cost.gaussian(0.01).of(REPLACE, Unit.CLIENT, Trust.CENTRAL)
         )
     both = Ledger(Unit.CLIENT, REPLACE, Trust.SECURE_AGGREGATION).record(summed).record(alone)
-    assert both.guarantee(1e-5).epsilon_upper > alone.epsilon_upper(1e-5)
+    assert both.guarantee(1e-5).epsilon_upper > alone.epsilon(1e-5)
 
 
 def test_a_label_does_not_make_a_sample_level():
     """The curve of a client's update labelled "sample" read 1.434 where a client of two samples pays 1.814."""
-    client = Release(GaussianCurve(0.05), ZERO, Unit.CLIENT, Trust.LOCAL)
+    client = Cost.gaussian(0.05).of(ZERO, Unit.CLIENT, Trust.LOCAL)
     with pytest.raises(InvalidParameter, match="unit of the release"):
         Ledger(Unit.SAMPLE, ZERO, Trust.LOCAL).record(client)
     with pytest.raises(InvalidParameter, match="samples"):
-        Release(GaussianCurve(0.05), ZERO, Unit.SAMPLE, Trust.LOCAL)
-    sample = Release(GaussianCurve(0.05), ZERO, Unit.SAMPLE, Trust.LOCAL, samples=2)
+        Cost.gaussian(0.05).of(ZERO, Unit.SAMPLE, Trust.LOCAL)
+    sample = Cost.gaussian(0.05).of(ZERO, Unit.SAMPLE, Trust.LOCAL, samples=2)
     with pytest.raises(InvalidParameter, match="unit of the release"):
         Ledger(Unit.CLIENT, ZERO, Trust.LOCAL).record(sample)
 
 
 def test_a_bare_curve_is_refused():
-    for nothing in (GaussianCurve(0.05), 0.5, None):
-        with pytest.raises(InvalidParameter, match="release must be a Release"):
+    for nothing in (Cost.gaussian(0.05), 0.5, None):
+        with pytest.raises(InvalidParameter, match=r"says its adjacency|must be a Cost"):
             Ledger(Unit.CLIENT, ZERO, Trust.LOCAL).record(nothing)

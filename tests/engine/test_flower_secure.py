@@ -112,10 +112,10 @@ def test_ledgers_and_report_name_the_trust_and_the_honest_clients(outcome):
     words = held["trust"], held["min_honest_clients"], report["settings"]["quietbit.threshold"]
     assert words == ("secure-aggregation", 6, 7)
     assert held["epsilon_upper"] == cap.epsilon_upper(Price.total([(SETTINGS.price(MECHANISM), ROUNDS)])) <= 30.0
-    assert held["epsilon_upper"] >= MECHANISM.sum_privacy(6, Adjacency.ZERO_OUT).repeat(ROUNDS).epsilon_upper(1e-5)
+    assert held["epsilon_upper"] >= (MECHANISM.sum_privacy(6, Adjacency.ZERO_OUT) * ROUNDS).epsilon(1e-5)
     assert cap.epsilon_upper(spent(last[6], cap, 6, 0.0, {})) == held["epsilon_upper"]
     local = Cap(30.0, 1e-5, Adjacency.ZERO_OUT, Trust.LOCAL)
-    assert local.epsilon_upper(spent(last[6], local, 6, 0.0, {})) > held["epsilon_upper"]  # had the masks failed
+    assert local.epsilon(spent(last[6], local, 6, 0.0, {})) > held["epsilon_upper"]  # had the masks failed
 
 
 def test_secrets_are_forgotten_with_the_last_step(outcome):

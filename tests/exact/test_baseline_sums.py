@@ -91,7 +91,7 @@ def test_sums_of_coins_cost_at_most_what_is_claimed(
     mechanism = PoissonBinomial(Ball(Norm.L2, 1.0, 1), clients, theta, coins)
     release = mechanism.sum_privacy(adjacency)
     assert release.trust is Trust.SECURE_AGGREGATION
-    curve = release.curve
+    curve = release
     inputs = np.linspace(-1, 1, 9)
     worst = {alpha: 0.0 for alpha in (1.5, 2.0, 8.0)}
     for up in range(clients):
@@ -148,5 +148,5 @@ def test_sums_refuse_what_is_wrong_before_they_draw(name: str) -> None:
 @pytest.mark.parametrize("name", ["discrete gaussian", "cpsgd"])
 def test_sums_are_accounted_under_secure_aggregation(name: str) -> None:
     near, far = (SUMS[name].sum_privacy(one) for one in (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE))
-    assert 0 < near.epsilon_upper(1e-5) < far.epsilon_upper(1e-5) < math.inf
+    assert 0 < near.epsilon(1e-5) < far.epsilon(1e-5) < math.inf
     assert near.guarantee(1e-5).trust.value == "secure-aggregation"

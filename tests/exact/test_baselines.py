@@ -24,7 +24,7 @@ from quietbit_lab.baseline.mmrc import MinimalRandomCoding
 from quietbit_lab.baseline.rrsc import RotatingSimplex, simplex
 from quietbit_lab.baseline.signs import DRAW_STREAM as SIGN_STREAM
 from quietbit_lab.baseline.sqkr import SubsampledSigns
-from quietbit_lab.baseline.tilt import tilt_curve
+from quietbit_lab.baseline.tilt import tilt_cost
 
 DIMENSION = 8
 ROUND, POINTED = Ball(Norm.L2, 1.0, DIMENSION), Ball(Norm.L1, 1.0, DIMENSION)
@@ -119,7 +119,7 @@ def test_ratios_of_all_outputs_stay_within_the_claim(name: str) -> None:
             if len(laws) - 1 in (i, j):
                 worst[Adjacency.ZERO_OUT] = max(worst[Adjacency.ZERO_OUT], loss)
     for adjacency, loss in worst.items():
-        claim = mechanism.privacy(adjacency).epsilon_upper(0.0)
+        claim = mechanism.privacy(adjacency).epsilon(0.0)
         assert loss <= claim
         assert claim < loss * (2.0 if name == "dp-rec" else 1.001)  # and the claim is not loose
 
@@ -133,7 +133,7 @@ def test_plain_random_coding_breaks_the_claim_that_the_modified_one_keeps(monkey
 
     mechanism = ENUMERATED["mmrc"]
     monkeypatch.setattr(mmrc, "cap_densities", plain)
-    claim, worst = mechanism.privacy(Adjacency.REPLACE_ONE).epsilon_upper(0.0), 0.0
+    claim, worst = mechanism.privacy(Adjacency.REPLACE_ONE).epsilon(0.0), 0.0
     for seed in range(4):
         laws = [law(mechanism, update, seed) for update in updates(mechanism)]
         worst = max(worst, *(float(np.log(p / q).max()) for p, q in product(laws, laws)))
@@ -144,9 +144,9 @@ def test_plain_random_coding_breaks_the_claim_that_the_modified_one_keeps(monkey
 def test_the_pair_of_a_bounded_density_dominates_every_other(low: float, high: float) -> None:
     """Hockey-sticks of random densities within the bounds, by brute force, against the certified pair's."""
     rng, atoms = np.random.default_rng(1), 120
-    curves = {adjacency: tilt_curve(low, high, adjacency) for adjacency in Adjacency}
+    curves = {adjacency: tilt_cost(low, high, adjacency) for adjacency in Adjacency}
     deltas = (0.001, 0.01, 0.05, 0.2, 0.4)
-    claims = {adjacency: [curve.epsilon_upper(delta) for delta in deltas] for adjacency, curve in curves.items()}
+    claims = {adjacency: [curve.epsilon(delta) for delta in deltas] for adjacency, curve in curves.items()}
     mass, found = (1 - low) / (high - low), {adjacency: 0.0 for adjacency in Adjacency}
     for trial in range(200):
         pair = []

@@ -51,9 +51,9 @@ def test_max_divergence_never_exceeds_the_l1_claim(name: str, beta: float, clamp
     values = dense(0.7)
     law = logs(mechanism, values)
     apart = np.abs(law[:, None, :] - law[None, :, :]).max(axis=-1)
-    assert apart.max() <= mechanism.privacy(Adjacency.REPLACE_ONE).epsilon_upper(0.0)
+    assert apart.max() <= mechanism.privacy(Adjacency.REPLACE_ONE).epsilon(0.0)
     centre = int(np.flatnonzero(values == 0.0)[0])
-    zero_out = mechanism.privacy(Adjacency.ZERO_OUT).epsilon_upper(0.0)
+    zero_out = mechanism.privacy(Adjacency.ZERO_OUT).epsilon(0.0)
     assert apart[centre].max() <= zero_out
     assert zero_out <= 2.2 * apart[centre].max() + 1e-9  # and is no wild overestimate
     # Theorem 1 in any dimension: the loss of a coordinate is at most the constant times its distance.
@@ -74,8 +74,8 @@ def test_two_vectors_of_an_l1_ball_stay_within_the_constant_through_the_centre(
 ) -> None:
     """Mass spread over many coordinates against mass in few, where the losses of both add up."""
     mechanism = InterpolatedMVU(DESIGNS[name], Ball(Norm.L1, 1.0, 4000), beta, clamp)
-    claim = mechanism.privacy(Adjacency.REPLACE_ONE).epsilon_upper(0.0)
-    assert claim <= 2 * mechanism.privacy(Adjacency.ZERO_OUT).epsilon_upper(0.0) + 1e-9
+    claim = mechanism.privacy(Adjacency.REPLACE_ONE).epsilon(0.0)
+    assert claim <= 2 * mechanism.privacy(Adjacency.ZERO_OUT).epsilon(0.0) + 1e-9
     centre = logs(mechanism, [0.0])[0]
     parts = [(many, sign / many) for many in (1, 2, 3, 5, 10, 100, 1999) for sign in (-1.0, 1.0)]
     away = {part: logs(mechanism, [part[1]])[0] - centre for part in parts}

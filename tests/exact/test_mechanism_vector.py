@@ -85,7 +85,7 @@ def worst_excess(mechanism: Any, adjacency: Adjacency, sampled: Any = None) -> f
     ``sampled`` is what is really sent where that is another mechanism than the one that claims.
     """
     release = mechanism.privacy(adjacency)
-    ratios = [(delta, math.exp(release.epsilon_upper(delta))) for delta in DELTAS]
+    ratios = [(delta, math.exp(release.epsilon(delta))) for delta in DELTAS]
     sampler = mechanism if sampled is None else sampled
     laws = [caught(sampler, update) for update in updates(mechanism.domain.dimension)]
     zero = caught(sampler, np.zeros(mechanism.domain.dimension))
@@ -125,7 +125,7 @@ def test_acceptance_from_an_unclipped_length_breaks_it() -> None:
     honest = made(STEP, 2, 2)
     (u, _), (v, _) = (caught(honest, np.array([sign, 0.0])) for sign in (1.0, -1.0))
     unclipped = 1 - 1.05 + 1.05 * STEP.levels
-    a = math.exp(honest.privacy(Adjacency.REPLACE_ONE).epsilon_upper(1e-9))
+    a = math.exp(honest.privacy(Adjacency.REPLACE_ONE).epsilon(1e-9))
     assert hockey_stick(STEP.edges, (u, STEP.levels), (v, STEP.levels), a) < 1e-9
     assert hockey_stick(STEP.edges, (u, unclipped), (v, unclipped), a) > 0.01
 
@@ -172,7 +172,7 @@ def test_divergences_of_all_orders_stay_within_the_claim(adjacency: Adjacency) -
         assert max(found.values()) <= claim * (1 + 1e-9) + 1e-11
         worst = (1.0, -1.0) if adjacency is Adjacency.REPLACE_ONE else max(found, key=lambda pair: found[pair])
         assert claim == pytest.approx(found[worst], rel=1e-6)
-    assert release.rdp(500.0) <= release.pure_epsilon_upper()
+    assert release.rdp(500.0) <= release.pure_epsilon()
 
 
 def code_law(mechanism: Any, update: Any) -> Any:
@@ -200,14 +200,14 @@ def test_codes_drawn_directly_keep_the_claim(adjacency: Adjacency) -> None:
     mechanism = made(CLIFF, 1, 1)
     assert not mechanism.seeded
     release = mechanism.privacy(adjacency)
-    assert release.pure_epsilon_upper() == math.inf  # nothing is claimed without a delta
+    assert release.pure_epsilon() == math.inf  # nothing is claimed without a delta
     laws = [code_law(mechanism, np.array([value])) for value in (0.0, 0.3, -0.3, 1.0, -1.0, 9.0)]
     pairs = [(p, q) for p in laws for q in laws]
     if adjacency is Adjacency.ZERO_OUT:
         pairs = [pair for law in laws for pair in ((law, laws[0]), (laws[0], law))]
     for delta in DELTAS[1:]:
-        a = math.exp(release.epsilon_upper(delta))
+        a = math.exp(release.epsilon(delta))
         assert max(float(np.maximum(p - a * q, 0.0).sum()) for p, q in pairs) <= delta + 1e-12
     assert np.allclose([law.sum() for law in laws], 1.0, atol=1e-12)
-    weaker = math.exp(0.25 * release.epsilon_upper(0.01))  # sixteen codes say little about the far tail
+    weaker = math.exp(0.25 * release.epsilon(0.01))  # sixteen codes say little about the far tail
     assert max(float(np.maximum(p - weaker * q, 0.0).sum()) for p, q in pairs) > 0.01  # and the sum can tell

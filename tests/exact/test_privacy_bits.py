@@ -11,16 +11,8 @@ from exact.bits_kit import exact_excess, gaussian_excess, group_atoms, product_a
 from exact.privacy_kit import one_bit, rough, sigmoid_bit
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.sampler import SAMPLING_ERROR
-from quietbit.privacy.bits import dominated_l2_curve, dominating_square_upper
-from quietbit.privacy.curve import (
-    FunctionCurve,
-    GaussianCurve,
-    GaussianPairCurve,
-    LinearCurve,
-    sampling_slack_upper,
-    total,
-    with_slack,
-)
+from quietbit.privacy.bits import dominated_l2_cost, dominating_square_upper
+from quietbit.privacy.cost import Cost, sampling_slack_upper
 from quietbit.privacy.gaussian import gaussian_epsilon_upper
 from quietbit.privacy.renyi import fisher_information, fisher_supremum_upper
 
@@ -131,7 +123,7 @@ def test_products_of_codes_stay_below():
         eta = np.log(design.probabilities)
         worlds = rng.random((2, 5))
         distance, single = np.linalg.norm(worlds[0] - worlds[1]), np.abs(worlds[0] - worlds[1]).max()
-        curve = dominated_l2_curve(design, float(distance), float(single), 0.0, 1.0)
+        curve = dominated_l2_cost(design, float(distance), float(single), 0.0, 1.0)
         laws = np.exp(eta[0] + worlds[..., None] * (eta[1] - eta[0]))
         laws /= laws.sum(axis=2, keepdims=True)
         mass, loss = np.ones(1), np.zeros(1)
@@ -165,9 +157,9 @@ def test_squared_error_is_within_three_percent_of_the_exact_gaussian(releases, t
     def account(strength: float) -> float:
         design = sigmoid_bit(strength)
         reach = 0.5 * share  # of inputs from the centre
-        curve = dominated_l2_curve(design, 0.5 * adjacency, reach * adjacency, 0.5 - reach, 0.5 + reach)
+        curve = dominated_l2_cost(design, 0.5 * adjacency, reach * adjacency, 0.5 - reach, 0.5 + reach)
         slack = sampling_slack_upper(dimension, 0.25, SAMPLING_ERROR)
-        return with_slack(curve, slack).repeat(releases).epsilon_upper(delta)
+        return (curve.with_slack(slack) * releases).epsilon(delta)
 
     private, revealing = 1e-4, 20.0
     while revealing - private > 1e-7 * private:
@@ -188,7 +180,7 @@ def test_the_curve_of_a_design_covers_its_bits():
         eta = np.log(design.probabilities)
         grid = np.linspace(0, 1, len(eta))
         reach, dimension = 0.25, 8
-        curve = dominated_l2_curve(design, 2 * reach, 2 * reach * 0.6, 0.5 - reach, 0.5 + reach)
+        curve = dominated_l2_cost(design, 2 * reach, 2 * reach * 0.6, 0.5 - reach, 0.5 + reach)
         for _ in range(40):
             worlds = rng.normal(size=(2, dimension))
             worlds *= reach / np.linalg.norm(worlds, axis=1, keepdims=True)
@@ -201,42 +193,41 @@ def test_the_curve_of_a_design_covers_its_bits():
 
 def test_two_levels_have_the_fisher_budget():
     """reach^2 M with M = epsilon^2 for the sigmoid: Theorem 2's slope, now with a pair beside it."""
-    curve = dominated_l2_curve(sigmoid_bit(2.0), 0.5, 0.05, 0.45, 0.55)
+    curve = dominated_l2_cost(sigmoid_bit(2.0), 0.5, 0.05, 0.45, 0.55)
     assert curve.slope == pytest.approx(0.5, rel=1e-9)
     assert curve.slope >= 0.5
     assert curve.pair_slope == pytest.approx(0.5 * 1.018839, rel=1e-5)
     assert curve.answered_by(1e-5) == "exact Gaussian"
-    assert curve.epsilon_upper(1e-5) < LinearCurve(curve.slope).epsilon_upper(1e-5)
+    assert curve.epsilon(1e-5) < Cost.linear(curve.slope).epsilon(1e-5)
 
 
 def test_without_a_clamp_renyi_answers():
-    curve = dominated_l2_curve(sigmoid_bit(2.0), 0.5, 0.5, 0.0, 1.0)
+    curve = dominated_l2_cost(sigmoid_bit(2.0), 0.5, 0.5, 0.0, 1.0)
     assert curve.answered_by(1e-5) == "Rényi"
-    assert curve.epsilon_upper(1e-5) == LinearCurve(curve.slope).epsilon_upper(1e-5)
-    wild = dominated_l2_curve(sigmoid_bit(8.0), 0.5, 0.5, 0.0, 1.0)
+    assert curve.epsilon(1e-5) == Cost.linear(curve.slope).epsilon(1e-5)
+    wild = dominated_l2_cost(sigmoid_bit(8.0), 0.5, 0.5, 0.0, 1.0)
     assert wild.answered_by(1e-5) == "Rényi"
-    assert GaussianPairCurve(0.5, math.inf).repeat(3).epsilon_upper(1e-5) == LinearCurve(1.5).epsilon_upper(1e-5)
+    assert (Cost.gaussian(math.inf, 0.5) * 3).epsilon(1e-5) == Cost.linear(1.5).epsilon(1e-5)
 
 
 def test_pairs_add_up_with_themselves_and_with_gaussians():
-    curve = GaussianPairCurve(0.01, 0.011)
-    many = total([(curve, 40), (GaussianCurve(0.1), 2)])
-    assert isinstance(many, GaussianPairCurve)
+    curve = Cost.gaussian(0.011, 0.01)
+    many = curve * 40 + Cost.gaussian(0.1) * 2
     assert many.slope == pytest.approx(0.6)
     assert many.pair_slope == pytest.approx(0.64)
-    assert many.epsilon_upper(1e-6) == pytest.approx(gaussian_epsilon_upper(0.64, 1e-6), rel=1e-12)
-    assert curve.repeat(3).pair_slope >= 0.033
-    slack = with_slack(curve, 1e-9).repeat(40)
-    assert slack.epsilon_upper(1e-6) >= gaussian_epsilon_upper(0.44, 1e-6)
-    assert slack.epsilon_upper(1e-6) == pytest.approx(gaussian_epsilon_upper(0.44, 1e-6), rel=1e-6)
+    assert many.epsilon(1e-6) == pytest.approx(gaussian_epsilon_upper(0.64, 1e-6), rel=1e-12)
+    assert (curve * 3).pair_slope >= 0.033
+    slack = curve.with_slack(1e-9) * 40
+    assert slack.epsilon(1e-6) >= gaussian_epsilon_upper(0.44, 1e-6)
+    assert slack.epsilon(1e-6) == pytest.approx(gaussian_epsilon_upper(0.44, 1e-6), rel=1e-6)
 
 
 def test_beside_a_curve_that_knows_only_renyi_the_account_is_renyi():
-    curve, other = GaussianPairCurve(0.01, 0.011), LinearCurve(0.02)
-    together = total([(curve, 3), (other, 1)])
-    assert together.epsilon_upper(1e-6) == pytest.approx(LinearCurve(0.05).epsilon_upper(1e-6), rel=1e-12)
-    assert together.epsilon_upper(1e-6) > gaussian_epsilon_upper(0.053, 1e-6)
-    mixed = curve.compose(FunctionCurve(lambda alpha: 0.02 * alpha, "other"))
+    curve, other = Cost.gaussian(0.011, 0.01), Cost.linear(0.02)
+    together = curve * 3 + other
+    assert together.epsilon(1e-6) == pytest.approx(Cost.linear(0.05).epsilon(1e-6), rel=1e-12)
+    assert together.epsilon(1e-6) > gaussian_epsilon_upper(0.053, 1e-6)
+    mixed = curve + Cost.renyi(lambda alpha: 0.02 * alpha, "other")
     assert mixed.rdp(3.0) == pytest.approx(0.09)
 
 
@@ -263,9 +254,9 @@ def test_numbers_that_are_none_are_refused(budget, largest):
 
 def test_more_levels_and_wrong_distances_are_refused():
     with pytest.raises(InvalidParameter, match="input_levels must be 2 where"):
-        dominated_l2_curve(rough(3, 2, 1.0, 1), 0.5, 0.1, 0.4, 0.6)
+        dominated_l2_cost(rough(3, 2, 1.0, 1), 0.5, 0.1, 0.4, 0.6)
     for distance, largest in ((math.nan, 0.1), (0.5, math.nan), (0.0, 0.1), (0.5, -1.0)):
         with pytest.raises(InvalidParameter):
-            dominated_l2_curve(sigmoid_bit(1.0), distance, largest, 0.4, 0.6)
+            dominated_l2_cost(sigmoid_bit(1.0), distance, largest, 0.4, 0.6)
     with pytest.raises(InvalidParameter, match="pair_slope"):
-        GaussianPairCurve(0.1, math.nan)
+        Cost.gaussian(math.nan, 0.1)

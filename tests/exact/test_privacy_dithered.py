@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from exact.privacy_kit import one_bit, rough
-from quietbit.privacy.baselines import dithered_l1_curve, dithered_l2_curve, reference_row
+from quietbit.privacy.baselines import dithered_l1_cost, dithered_l2_cost, reference_row
 from quietbit.privacy.guarantee import Adjacency
 
 ORDERS = (1.01, 1.5, 2.0, 8.0, 60.0, 1000.0)
@@ -53,10 +53,10 @@ def test_exact_mixtures_stay_below_the_account(design, norm):
     for adjacency in Adjacency:
         others = [zero] if adjacency is Adjacency.ZERO_OUT else laws
         if norm == 1:
-            epsilon = dithered_l1_curve(design, radius, adjacency).pure_epsilon_upper()
+            epsilon = dithered_l1_cost(design, radius, adjacency).pure_epsilon()
             assert all(np.abs(np.log(p / other)).max() <= epsilon + 1e-12 for p in laws for other in others)
             continue
-        curve = dithered_l2_curve(design, radius, adjacency)
+        curve = dithered_l2_cost(design, radius, adjacency)
         for alpha in ORDERS:
             bound = curve.rdp(alpha)
             for p, other in itertools.product(laws, others):
@@ -67,7 +67,7 @@ def test_exact_mixtures_stay_below_the_account(design, norm):
 def test_account_is_attained_by_rows():
     design = rough(5, 2, 5.0, 0)
     levels = design.spec.levels
-    curve = dithered_l2_curve(design, 0.5, Adjacency.REPLACE_ONE)
+    curve = dithered_l2_cost(design, 0.5, Adjacency.REPLACE_ONE)
     best = max(
         divergence(design.probabilities[i], design.probabilities[k], 3.0) / (levels[i] - levels[k]) ** 2
         for i in range(5)

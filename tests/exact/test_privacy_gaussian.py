@@ -5,7 +5,7 @@ import math
 import mpmath as mp
 import pytest
 
-from quietbit.privacy.curve import GaussianCurve, LinearCurve
+from quietbit.privacy.cost import Cost
 
 
 def delta_of(epsilon: float, slope: float) -> mp.mpf:
@@ -18,14 +18,14 @@ def delta_of(epsilon: float, slope: float) -> mp.mpf:
 @pytest.mark.parametrize("slope", [1e-18, 1e-13, 1e-10, 1e-6, 1e-3, 0.02, 0.5, 8.0, 60.0, 900.0, 5e4])
 @pytest.mark.parametrize("delta", [0.5, 0.01, 1e-5, 1e-9, 1e-15, 1e-40])
 def test_gaussian_epsilon_is_private_and_tight(slope, delta):
-    epsilon = GaussianCurve(slope).epsilon_upper(delta)
+    epsilon = Cost.gaussian(slope).epsilon(delta)
     assert delta_of(epsilon, slope) <= delta
     if epsilon > 0:
         assert delta_of(epsilon * (1 - 1e-6), slope) > delta
-    assert epsilon <= LinearCurve(slope).epsilon_upper(delta)
+    assert epsilon <= Cost.linear(slope).epsilon(delta)
 
 
 def test_no_noise_no_cost_and_no_delta_no_guarantee():
-    assert GaussianCurve(0.0).epsilon_upper(1e-5) == 0
-    assert GaussianCurve(0.0).epsilon_upper(0.0) == 0
-    assert GaussianCurve(0.1).epsilon_upper(0.0) == math.inf
+    assert Cost.gaussian(0.0).epsilon(1e-5) == 0
+    assert Cost.gaussian(0.0).epsilon(0.0) == 0
+    assert Cost.gaussian(0.1).epsilon(0.0) == math.inf

@@ -17,7 +17,7 @@ from exact.privacy_kit import (
 )
 from quietbit.privacy.divergence import lipschitz_upper, zero_out_constant_upper
 from quietbit.privacy.guarantee import Adjacency
-from quietbit.privacy.interpolated import interpolated_l2_curve
+from quietbit.privacy.interpolated import interpolated_l2_cost
 from quietbit.privacy.renyi import RENYI_ACCURACY, RenyiConstant, fisher_information, fisher_supremum_upper
 
 TWO_LEVELS = [sigmoid_bit(0.5), one_bit(5.0), rough(2, 2, 4.0, 0), rough(2, 4, 15.0, 1)]
@@ -107,6 +107,6 @@ def test_vectors_add_up(design):
     x, other = (0.2, 0.5, 0.9), (0.4, 0.45, 0.6)
     distance = float(np.linalg.norm(np.subtract(x, other)))
     joint = [product_law([law(design, c) for c in point]) for point in (x, other)]
-    curve = interpolated_l2_curve(design, distance, Adjacency.REPLACE_ONE)
+    curve = interpolated_l2_cost(design, distance, Adjacency.REPLACE_ONE)
     for alpha in (1.5, 8.0, 90.0):
         assert float(renyi(*joint, alpha)) <= curve.rdp(alpha)

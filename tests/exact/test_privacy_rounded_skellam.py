@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from quietbit import InvalidParameter
-from quietbit.privacy.rounded_skellam import curvature_upper, rounded_skellam_curve, rounded_skellam_rdp_upper
+from quietbit.privacy.rounded_skellam import curvature_upper, rounded_skellam_cost, rounded_skellam_rdp_upper
 
 DIGITS = 40
 VARIANCES = (1.0, 4.0, 25.0, 100.0)
@@ -190,9 +190,9 @@ def test_moments_are_convex_in_the_order() -> None:
 def test_nothing_is_claimed_where_noise_is_too_little_or_orders_are_too_large() -> None:
     assert rounded_skellam_rdp_upper(40.0, 1.0, 4.0) == math.inf
     assert rounded_skellam_rdp_upper(4097.0, 1.0, 1e9) == math.inf
-    assert rounded_skellam_curve(1.0, 0.3).epsilon_upper(1e-5) == math.inf
+    assert rounded_skellam_cost(1.0, 0.3).epsilon(1e-5) == math.inf
     for distance, variance in ((math.nan, 1.0), (1.0, math.nan), (0.0, 1.0), (1.0, 0.0), (math.inf, 1.0)):
         with pytest.raises(InvalidParameter):
-            rounded_skellam_curve(distance, variance)
+            rounded_skellam_cost(distance, variance)
     with pytest.raises(InvalidParameter):
         rounded_skellam_rdp_upper(math.nan, 1.0, 4.0)

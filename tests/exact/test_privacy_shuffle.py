@@ -14,7 +14,7 @@ from quietbit.design.profile import Profile
 from quietbit.privacy.blanket import Blanket
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.profile import profile_blanket
-from quietbit.privacy.shuffle import ShuffledCurve, clones, through_zero
+from quietbit.privacy.shuffle import Shuffle, clones, through_zero
 
 REPLACE, ZERO = Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT
 SHARES = (0.0, 0.02, 0.1, 0.3, 0.6, 0.9)  # of the local epsilon
@@ -250,7 +250,7 @@ def test_a_client_twice_in_one_shuffle_is_not_covered():
 def test_composed_shuffles_dominate_their_product(times):
     crowd, p = 6, 3
     rows, local = response(2, p), math.nextafter(math.log(3), 9)
-    curve = ShuffledCurve(crowd, local, (clones(local),)).repeat(times)
+    curve = Shuffle(crowd, local, (clones(local),)).cost() * times
     pairs = [histograms([row, *[rows[1]] * (crowd - 1)]) for row in rows]
     for first, second in itertools.permutations(pairs, 2):
         product_first, product_second = {(): Fraction(1)}, {(): Fraction(1)}
@@ -258,5 +258,5 @@ def test_composed_shuffles_dominate_their_product(times):
             product_first = {(*k, j): m * q for k, m in product_first.items() for j, q in first.items()}
             product_second = {(*k, j): m * q for k, m in product_second.items() for j, q in second.items()}
         for delta in (0.2, 0.02, 1e-3):
-            epsilon = curve.epsilon_upper(delta)
+            epsilon = curve.epsilon(delta)
             assert float(hockey_stick(product_first, product_second, power_of_e(epsilon))) <= delta

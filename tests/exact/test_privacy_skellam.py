@@ -3,7 +3,7 @@
 import mpmath as mp
 import pytest
 
-from quietbit.privacy.baselines import skellam_curve, skellam_rdp_upper
+from quietbit.privacy.baselines import skellam_cost, skellam_rdp_upper
 
 ORDERS = (1.05, 1.5, 2.0, 2.5, 3.0, 6.4, 17.0)
 
@@ -44,7 +44,7 @@ def test_vectors_and_chords():
     shifts = (1, 3, 0, 2)
     exact = sum(float(divergence(law, shift, alpha)) for shift in shifts)
     l1, l2 = float(sum(shifts)), sum(shift * shift for shift in shifts) ** 0.5
-    curve = skellam_curve(l1, l2, variance)
+    curve = skellam_cost(l1, l2, variance)
     assert exact <= curve.rdp(alpha)
     chord = (1 * curve.rdp(2.0) + 2 * curve.rdp(3.0)) / 2
     assert curve.rdp(2.5) * 1.5 == pytest.approx(chord, rel=1e-9)

@@ -79,7 +79,7 @@ def test_a_baseline_is_calibrated_at_its_best() -> None:
     target = Target(1.0, 1e-5, Adjacency.ZERO_OUT)
 
     def account(mechanism: Any) -> float:
-        return float(mechanism.privacy(target.adjacency).epsilon_upper(target.delta))
+        return float(mechanism.privacy(target.adjacency).epsilon(target.delta))
 
     found = PRIVUNIT_G.calibrated(BALL, Choices(), target, account)
     assert account(found) <= target.epsilon

@@ -9,11 +9,10 @@ from dp_accounting.rdp.rdp_privacy_accountant import DEFAULT_RDP_ORDERS
 from exact.privacy_kit import sigmoid_bit
 from quietbit.privacy import (
     Adjacency,
-    GaussianCurve,
-    LinearCurve,
+    Cost,
     epsilon_from_rdp,
     fisher_supremum_upper,
-    interpolated_l2_curve,
+    interpolated_l2_cost,
     lipschitz_upper,
     sensitivity,
     skellam_rdp_upper,
@@ -21,12 +20,12 @@ from quietbit.privacy import (
 )
 
 GOLDEN = tomllib.loads((Path(__file__).parent / "privacy.toml").read_text(encoding="utf-8"))
-FIFTY = GaussianCurve(1 / 8).repeat(50)
+FIFTY = Cost.gaussian(1 / 8) * 50
 
 
 def one_bit_zero_out_rdp() -> float:
     distance = sensitivity(Adjacency.ZERO_OUT, 1.0)
-    return interpolated_l2_curve(sigmoid_bit(2.0), distance, Adjacency.ZERO_OUT).rdp(10.0)
+    return interpolated_l2_cost(sigmoid_bit(2.0), distance, Adjacency.ZERO_OUT).rdp(10.0)
 
 
 MEASURED = {
@@ -34,9 +33,9 @@ MEASURED = {
     "one_bit_zero_out_rdp": one_bit_zero_out_rdp,
     "one_bit_lipschitz": lambda: lipschitz_upper(sigmoid_bit(1.0)),
     "one_bit_zero_out_constant": lambda: zero_out_constant_upper(sigmoid_bit(1.0)),
-    "gaussian_analytic_one": lambda: GaussianCurve(0.5).epsilon_upper(1e-5),
-    "gaussian_analytic_fifty": lambda: FIFTY.epsilon_upper(1e-5),
-    "gaussian_rdp_fifty": lambda: LinearCurve(FIFTY.slope).epsilon_upper(1e-5),
+    "gaussian_analytic_one": lambda: Cost.gaussian(0.5).epsilon(1e-5),
+    "gaussian_analytic_fifty": lambda: FIFTY.epsilon(1e-5),
+    "gaussian_rdp_fifty": lambda: Cost.linear(FIFTY.slope).epsilon(1e-5),
     "dp_accounting_fifty": lambda: epsilon_from_rdp(FIFTY.rdp, 1e-5, orders=DEFAULT_RDP_ORDERS),
     "skellam_order_three": lambda: skellam_rdp_upper(3.0, 8.0, 2.0, 10.0),
 }

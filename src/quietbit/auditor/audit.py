@@ -107,7 +107,7 @@ def audit(
     count = check_int(samples, "samples", 100)
     sure = check_real(confidence, "confidence", at_least=0.5, at_most=1 - 1e-12)
     path = _path(target)
-    claim = path.mechanism.privacy(adjacency).epsilon_upper(delta)
+    claim = path.mechanism.privacy(adjacency).epsilon(delta)
     claims = Claims(path.mechanism)
     records, shared = _releases(path, claims, source, count, progress)
     half = (1 - sure) / 2

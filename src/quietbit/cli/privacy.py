@@ -55,7 +55,7 @@ def privacy(
     refuse_delta_zero(delta, ball_norm)
     check_int(releases, "releases", 1)
     mechanism = quietbit.InterpolatedMVU(found, quietbit.Ball(ball_norm, radius, dimension), beta, clamp)
-    guarantee = mechanism.privacy(which, samples).repeat(releases).guarantee(delta)
+    guarantee = (mechanism.privacy(which, samples) * releases).guarantee(delta)
     low, high = mechanism.scaling.certified_range
     constants = {
         "zero_out_constant_upper": ("zero-out constant", zero_out_constant_upper(found, low, high)),

@@ -50,9 +50,8 @@ from quietbit.mechanism.base import (
     check_value,
 )
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.curve import PureCurve, total
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency
-from quietbit.privacy.release import Release
 
 __all__ = ["LARGEST_BIT_EPSILON", "AdaptiveClip"]
 
@@ -127,10 +126,10 @@ class AdaptiveClip(Wrapper):
         """The inner mechanism's sums, and a count of the bits that say yes."""
         return _Counting(self, self.inner.accumulator(kernel, max_payloads))
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
         """The inner mechanism's and the bit's together; one sample can turn the bit as well as all of them."""
-        release = self.inner.privacy(adjacency, samples)
-        return replace(release, curve=total([(release.curve, 1), (PureCurve(self.bit_epsilon_upper), 1)]))
+        cost = self.inner.privacy(adjacency, samples)
+        return cost + Cost.pure(self.bit_epsilon_upper).like(cost)
 
     @property
     def bit_epsilon_upper(self) -> float:

@@ -56,9 +56,8 @@ from quietbit.mechanism.base import (
 )
 from quietbit.mechanism.family import Choices, SearchedFamily
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.curve import FunctionCurve, GaussianCurve, PureCurve, with_slack
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
-from quietbit.privacy.release import Release
 from quietbit.privacy.sample_level import sample_share
 
 __all__ = [
@@ -171,12 +170,12 @@ class Gaussian(Noise):
         """The standard deviation of the noise."""
         return self.sigma
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
         """Return the curve alpha S^2 / (2 sigma^2), with the exact account of a Gaussian."""
         which = check_adjacency(adjacency)
         distance = _distance(which, samples)
-        curve = GaussianCurve(round_up((distance / self.noise_multiplier) ** 2 / 2, 1e-14))
-        return Release(curve, which, _unit(samples), Trust.LOCAL, samples)
+        curve = Cost.gaussian(round_up((distance / self.noise_multiplier) ** 2 / 2, 1e-14))
+        return curve.of(which, _unit(samples), Trust.LOCAL, samples)
 
     def error(self) -> Error:
         """Return sigma^2: unbiased, rounding to 32 bits aside."""
@@ -218,12 +217,12 @@ class Laplace(Noise):
         """The scale of the noise."""
         return self.scale
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
         """Return a pure account, with Laplace's own divergences at finite orders."""
         which = check_adjacency(adjacency)
         epsilon = round_up(_distance(which, samples) / self.scale_multiplier, 1e-14)
-        curve = FunctionCurve(_LaplaceDivergence(epsilon), f"Laplace, epsilon {epsilon:g}", epsilon)
-        return Release(curve, which, _unit(samples), Trust.LOCAL, samples)
+        curve = Cost.renyi(_LaplaceDivergence(epsilon), f"Laplace, epsilon {epsilon:g}", epsilon)
+        return curve.of(which, _unit(samples), Trust.LOCAL, samples)
 
     def error(self) -> Error:
         """Return twice the squared scale: unbiased, rounding to 32 bits aside."""
@@ -298,12 +297,12 @@ class Sign(Mechanism):
         """Counts of ones."""
         return code_accumulator(SIGNS, 1, self.domain.dimension, kernel, max_payloads)
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
         """The inner mechanism's curve, for taking a sign is post-processing, and what sampling the bit may add."""
         release = self.inner.privacy(adjacency, samples)
         missed = ROUNDINGS + GRID / self.inner.tail(min(self.domain.radius, self.cut))
         slack = round_up(-self.domain.dimension * math.log1p(-missed), 1e-14)
-        return replace(release, curve=with_slack(release.curve, slack))
+        return release.with_slack(slack)
 
     def error(self) -> Error:
         """Of a decoded coordinate divided by the slope at zero."""
@@ -352,7 +351,7 @@ class _LaplaceDivergence:
         share = (alpha - 1) / (2 * alpha - 1)
         moment = (alpha - 1) * eps + math.log1p(share * math.expm1(-(2 * alpha - 1) * eps))
         exact = (moment + 1e-15 * (1 + abs(moment))) / (alpha - 1)
-        return min(PureCurve(eps).rdp(alpha), round_up(exact))
+        return min(Cost.pure(eps).rdp(alpha), round_up(exact))
 
 
 def _distance(adjacency: Adjacency, samples: int | None) -> float:

@@ -22,7 +22,7 @@ from quietbit.kernel.base import MAX_DIMENSION, Kernel
 from quietbit.kernel.rng import RandomBits, check_rng
 from quietbit.mechanism.ball import Ball
 from quietbit.privacy.guarantee import Adjacency
-from quietbit.privacy.release import Release
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.shuffle import BlanketPair
 
 __all__ = [
@@ -158,7 +158,7 @@ class Mechanism(ABC):
         """Return an empty mean of at most so many bodies: the server's half."""
 
     @abstractmethod
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
         """Return what one release costs a client, or one of its ``samples`` samples where their number is given."""
 
     @abstractmethod
@@ -246,7 +246,7 @@ class Mechanism(ABC):
         """Whether codes may be added behind masks, with an account of the sum."""
         return False
 
-    def sum_privacy(self, clients: int, adjacency: Adjacency) -> Release:
+    def sum_privacy(self, clients: int, adjacency: Adjacency) -> Cost:
         """Return what one secure sum over ``clients`` honest clients costs one of them."""
         raise InvalidParameter(_NO_SUM.format(type(self).__name__))
 

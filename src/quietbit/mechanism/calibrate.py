@@ -158,7 +158,7 @@ def calibrate(
     def priced(found: Mechanism) -> Guarantee:
         if account is not None:
             return account(whole(found))
-        return whole(found).privacy(target.adjacency, samples).repeat(target.releases).guarantee(target.delta)
+        return (whole(found).privacy(target.adjacency, samples) * target.releases).guarantee(target.delta)
 
     def measured(found: Mechanism) -> float:
         return priced(found).epsilon_upper

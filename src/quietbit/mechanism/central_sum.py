@@ -34,9 +34,9 @@ from quietbit.mechanism.projected import Projected
 from quietbit.mechanism.rows import fewest_kept
 from quietbit.mechanism.scaling import MAX_BETA
 from quietbit.privacy.aggregate import MOST_CLIENTS
-from quietbit.privacy.curve import LinearCurve, PrivacyCurve
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit, check_delta
-from quietbit.privacy.subsampling import secret_cohort_curve
+from quietbit.privacy.subsampling import secret_cohort_cost
 from quietbit.target import MAX_RELEASES
 
 __all__ = ["SumCalibration", "calibrate_sum"]
@@ -147,7 +147,7 @@ def calibrate_sum(
             away = beta / 2 if which is Adjacency.ZERO_OUT else beta
             price = math.cosh(each * min(beta, 1.0) / 2) ** 2
             slope = many * (each * away) ** 2 / 2 * min(1.0, price / sure) * times
-            return LinearCurve(slope).epsilon_upper(delta)
+            return Cost.linear(slope).epsilon(delta)
 
         return root(roughly, LEAST_BETA, MAX_BETA, target)
 
@@ -162,7 +162,7 @@ def calibrate_sum(
     def spent(beta: float) -> float:
         if account is not None:
             return account(build(beta)).epsilon_upper
-        return _curve(build(beta), sure, which, count, crowd).repeat(times).epsilon_upper(delta)
+        return (_cost(build(beta), sure, which, count, crowd) * times).epsilon(delta)
 
     beta, reached = _search(spent, guess(each), target)
     found = build(beta)
@@ -183,15 +183,13 @@ def calibrate_sum(
     )
 
 
-def _curve(
-    mechanism: InterpolatedMVU, honest: int, adjacency: Adjacency, clients: int, population: int | None
-) -> PrivacyCurve:
-    """The curve of one sum, amplified where the cohort is secret."""
-    curve = mechanism.sum_privacy(honest, adjacency).curve
+def _cost(mechanism: InterpolatedMVU, honest: int, adjacency: Adjacency, clients: int, population: int | None) -> Cost:
+    """What one sum costs, amplified where the cohort is secret."""
+    cost = mechanism.sum_privacy(honest, adjacency)
     if population is None:
-        return curve
-    far = mechanism.sum_privacy(honest, Adjacency.REPLACE_ONE).curve
-    return secret_cohort_curve(curve, clients, population, adjacency, server_learns_cohort=False, replace_one=far)
+        return cost
+    far = mechanism.sum_privacy(honest, Adjacency.REPLACE_ONE)
+    return secret_cohort_cost(cost, clients, population, adjacency, server_learns_cohort=False, replace_one=far)
 
 
 def _design(bits: int, each: float) -> Design:

@@ -46,12 +46,11 @@ from quietbit.mechanism.base import (
 from quietbit.mechanism.designs import check_design, closed_design, design_limits
 from quietbit.mechanism.family import Account, Choices, Family, SearchedFamily
 from quietbit.mechanism.rounding import conditional_rounding, length_upper
-from quietbit.privacy.baselines import dithered_l1_curve, dithered_l2_curve
+from quietbit.privacy.baselines import dithered_l1_cost, dithered_l2_cost
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.curve import sampling_slack_upper, with_slack
+from quietbit.privacy.cost import Cost, sampling_slack_upper
 from quietbit.privacy.divergence import lipschitz_upper
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
-from quietbit.privacy.release import Release
 from quietbit.target import Target
 
 __all__ = ["FAMILIES", "DitheredMVU"]
@@ -145,15 +144,15 @@ class DitheredMVU(Mechanism):
         law = self.distribution(value)
         return float(law @ np.square(self.values - law @ self.values))
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
         """Rényi for an L2 ball, pure for an L1 ball; see `quietbit.privacy.baselines` for the statements."""
         which = check_adjacency(adjacency)
         refuse_samples(samples, "MVU rounds at random before it samples, and two close updates may round far apart")
         size = self.ball.dimension
         slack = sampling_slack_upper(size, float(self.design.probabilities.min()), SAMPLING_ERROR)
         slack += size * lipschitz_upper(self.design) * 2.0**-52
-        curve = dithered_l2_curve if self.ball.norm is Norm.L2 else dithered_l1_curve
-        return Release(with_slack(curve(self.design, self.reach, which), slack), which, Unit.CLIENT, Trust.LOCAL)
+        curve = dithered_l2_cost if self.ball.norm is Norm.L2 else dithered_l1_cost
+        return curve(self.design, self.reach, which).with_slack(slack).of(which, Unit.CLIENT, Trust.LOCAL)
 
     @property
     def _cells(self) -> int:

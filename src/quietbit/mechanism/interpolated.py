@@ -43,13 +43,12 @@ from quietbit.mechanism.base import (
 from quietbit.mechanism.designs import check_design, closed_design, design_limits
 from quietbit.mechanism.family import Account, Choices, Family, SearchedFamily
 from quietbit.mechanism.scaling import MAX_BETA, Scaling, check_beta
-from quietbit.privacy.aggregate import aggregate_codes_curve, aggregate_curve, codes_deviation_upper
-from quietbit.privacy.bits import dominated_l2_curve
+from quietbit.privacy.aggregate import aggregate_codes_cost, aggregate_cost, codes_deviation_upper
+from quietbit.privacy.bits import dominated_l2_cost
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.curve import PrivacyCurve, with_slack
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
-from quietbit.privacy.interpolated import interpolated_l1_curve, interpolated_l2_curve
-from quietbit.privacy.release import Release
+from quietbit.privacy.interpolated import interpolated_l1_cost, interpolated_l2_cost
 from quietbit.privacy.sample_level import sample_share
 from quietbit.target import Target
 
@@ -155,7 +154,7 @@ class InterpolatedMVU(Mechanism):
         law = self.distribution(value)
         return float(law @ np.square(self.values - law @ self.values))
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
         """What one release costs, sampling slack included.
 
         L1 ball: pure (Theorem 1, with the constant of the path through the centre, or the zero-out one), and at finite
@@ -167,19 +166,19 @@ class InterpolatedMVU(Mechanism):
         which = check_adjacency(adjacency)
         slack = self.scaling.slack_upper(self.design, self.ball)
         if samples is None:
-            return Release(with_slack(self._exact_curve(which), slack), which, Unit.CLIENT, Trust.LOCAL)
+            return self._exact_cost(which).with_slack(slack).of(which, Unit.CLIENT, Trust.LOCAL)
         low, high = self.scaling.certified_range
         widest = self.scaling.distance(Adjacency.REPLACE_ONE, self.ball)
         distance = min(round_up(self.scaling.reach * sample_share(which, samples), 1e-14), widest)
         between, given = Adjacency.REPLACE_ONE, (self.design, distance)
-        curve: PrivacyCurve
+        curve: Cost
         if self.ball.norm is Norm.L1:
-            curve = interpolated_l1_curve(*given, between, low, high, with_renyi=True)
+            curve = interpolated_l1_cost(*given, between, low, high, with_renyi=True)
         else:
-            curve = interpolated_l2_curve(*given, between, low, high)
-        return Release(with_slack(curve, slack), which, Unit.SAMPLE, Trust.LOCAL, samples)
+            curve = interpolated_l2_cost(*given, between, low, high)
+        return curve.with_slack(slack).of(which, Unit.SAMPLE, Trust.LOCAL, samples)
 
-    def sum_privacy(self, clients: int, adjacency: Adjacency) -> Release:
+    def sum_privacy(self, clients: int, adjacency: Adjacency) -> Cost:
         """What one secure sum of ``clients`` releases costs one of the clients.
 
         ``clients``, from 2 to 100,000, counts the honest clients that answer and do not collude with the server;
@@ -188,15 +187,15 @@ class InterpolatedMVU(Mechanism):
         """
         which = check_adjacency(adjacency)
         distance, (low, high) = self.scaling.distance(which, self.ball), self.scaling.certified_range
-        alone = self._exact_curve(which)
+        alone = self._exact_cost(which)
         slack = self.scaling.slack_upper(self.design, self.ball)
         if self.bits == 1:
-            curve = aggregate_curve(self.design, distance, clients, which, low, high, alone=alone)
+            curve = aggregate_cost(self.design, distance, clients, which, low, high, alone=alone)
         else:
-            curve = aggregate_codes_curve(self.design, distance, clients, which, low, high, alone=alone)
+            curve = aggregate_codes_cost(self.design, distance, clients, which, low, high, alone=alone)
             deviation = codes_deviation_upper(self.design, low, high)
             slack = round_up(slack + self.ball.dimension * deviation)
-        return Release(with_slack(curve, slack), which, Unit.CLIENT, Trust.SECURE_AGGREGATION)
+        return curve.with_slack(slack).of(which, Unit.CLIENT, Trust.SECURE_AGGREGATION)
 
     def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
         """The mean of the decoded updates of ``clients`` from the sums of their codes.
@@ -214,15 +213,15 @@ class InterpolatedMVU(Mechanism):
         require(inside, "sums of codes", (float(sums.min()), float(sums.max())), f"from 0 to {largest}")
         return np.asarray(float(values[0]) + step * (sums / count))
 
-    def _exact_curve(self, adjacency: Adjacency) -> PrivacyCurve:
-        """The curve of one release of an exact sampler."""
+    def _exact_cost(self, adjacency: Adjacency) -> Cost:
+        """Return the cost of one release of an exact sampler."""
         distance, (low, high) = self.scaling.distance(adjacency, self.ball), self.scaling.certified_range
         if self.ball.norm is Norm.L1:
-            return interpolated_l1_curve(self.design, distance, adjacency, low, high, with_renyi=True, in_ball=True)
+            return interpolated_l1_cost(self.design, distance, adjacency, low, high, with_renyi=True, in_ball=True)
         if self.design.spec.input_levels == 2:
             single = (high - low) / 2 if adjacency is Adjacency.ZERO_OUT else high - low
-            return dominated_l2_curve(self.design, distance, single, low, high)
-        return interpolated_l2_curve(self.design, distance, adjacency, low, high)
+            return dominated_l2_cost(self.design, distance, single, low, high)
+        return interpolated_l2_cost(self.design, distance, adjacency, low, high)
 
 
 def _law(design: Design, offset: float) -> FloatVector:

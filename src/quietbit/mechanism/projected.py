@@ -55,7 +55,7 @@ from quietbit.mechanism.rows import (
     fewest_kept,
 )
 from quietbit.privacy.guarantee import Adjacency
-from quietbit.privacy.release import Release
+from quietbit.privacy.cost import Cost
 
 __all__ = ["Projected", "ProjectedSamples", "project"]
 
@@ -128,7 +128,7 @@ class Projected(Rowed, Wrapper):
             return _Shared(self, self.inner.accumulator(kernel, max_payloads))
         return _Scattered(self, kernel, np.zeros(self.padded))
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
         """Return the inner mechanism's price: a public map before the last clip changes nothing."""
         refuse_samples(samples, "projecting can lengthen the difference of two close updates (see ProjectedSamples)")
         return self.inner.privacy(adjacency)
@@ -138,7 +138,7 @@ class Projected(Rowed, Wrapper):
         """Whether the inner mechanism's codes may be added; clients must keep the same rows."""
         return self.inner.summable
 
-    def sum_privacy(self, clients: int, adjacency: Adjacency) -> Release:
+    def sum_privacy(self, clients: int, adjacency: Adjacency) -> Cost:
         """Return the inner mechanism's price of a sum over clients that keep the same rows."""
         require(self.shared_rows, "rows", self.rows, "named, and the same for all, in a sum of codes")
         return self.inner.sum_privacy(clients, adjacency)
@@ -189,7 +189,7 @@ class ProjectedSamples(Wrapper):
         """Project and clip every gradient, and release the mean."""
         self.inner.write_each(gradients, rng, kernel, out)
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
         """Return the inner mechanism's price, of a client or of one of as many samples as there were gradients."""
         return self.inner.inner.privacy(adjacency, samples)
 

@@ -22,7 +22,7 @@ from quietbit.design.table import Design
 from quietbit.errors import check_real, require
 from quietbit.kernel.sampler import SAMPLING_ERROR, Sampler
 from quietbit.mechanism.ball import Ball
-from quietbit.privacy.curve import sampling_slack_upper
+from quietbit.privacy.cost import sampling_slack_upper
 from quietbit.privacy.divergence import smallest_probability_lower
 from quietbit.privacy.guarantee import Adjacency
 

@@ -9,23 +9,23 @@ from __future__ import annotations
 
 from quietbit.mechanism.base import Mechanism, check_adjacency
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
-from quietbit.privacy.release import Release
-from quietbit.privacy.shuffle import shuffled_curve
+from quietbit.privacy.cost import Cost
+from quietbit.privacy.shuffle import shuffled_cost
 
 __all__ = ["shuffled_privacy"]
 
 
-def shuffled_privacy(mechanism: Mechanism, adjacency: Adjacency, crowd: int) -> Release:
+def shuffled_privacy(mechanism: Mechanism, adjacency: Adjacency, crowd: int) -> Cost:
     """What one release of a client costs against observers of a shuffle of ``crowd`` clients, each releasing once.
 
     The head of `quietbit.privacy.shuffle` says what must hold. Mechanisms without a guarantee at delta = 0 are refused.
     """
     which = check_adjacency(adjacency)
-    curve = shuffled_curve(
+    curve = shuffled_cost(
         which,
         crowd,
-        replace_one=mechanism.privacy(Adjacency.REPLACE_ONE).curve,
-        zero_out=mechanism.privacy(Adjacency.ZERO_OUT).curve,
+        replace_one=mechanism.privacy(Adjacency.REPLACE_ONE),
+        zero_out=mechanism.privacy(Adjacency.ZERO_OUT),
         own=mechanism.blanket(which),
     )
-    return Release(curve, which, Unit.CLIENT, Trust.SHUFFLED)
+    return curve.of(which, Unit.CLIENT, Trust.SHUFFLED)

@@ -57,12 +57,11 @@ from quietbit.mechanism.family import Choices, SearchedFamily
 from quietbit.mechanism.poisson import skellam_noise, words_needed
 from quietbit.mechanism.rounding import ROUNDING_SHIFT, conditional_rounding, independent_rounding, length_upper
 from quietbit.mechanism.rows import check_seed
-from quietbit.privacy.baselines import skellam_curve
+from quietbit.privacy.baselines import skellam_cost
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.curve import with_slack
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
-from quietbit.privacy.release import Release
-from quietbit.privacy.rounded_skellam import rounded_skellam_curve
+from quietbit.privacy.rounded_skellam import rounded_skellam_cost
 from quietbit.privacy.sample_level import sample_share
 
 __all__ = ["FAMILIES", "IndependentSkellam", "Skellam"]
@@ -169,15 +168,15 @@ class Skellam(Mechanism):
 
         return code_accumulator(centred, self.bits, self.code_count, kernel, max_payloads, finish)
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
         """Theorem 3.5 of Agarwal et al. for the integer sensitivities, sampling slack included."""
         which = check_adjacency(adjacency)
         refuse_samples(
             samples, "Skellam draws its rounding again until it is within bounds; IndependentSkellam does not"
         )
         l1, l2 = self.sensitivities(which)
-        curve = with_slack(skellam_curve(l1, l2, self.noise_variance), SLACK)
-        return Release(curve, which, Unit.CLIENT, Trust.LOCAL)
+        curve = skellam_cost(l1, l2, self.noise_variance).with_slack(SLACK)
+        return curve.of(which, Unit.CLIENT, Trust.LOCAL)
 
     def error(self) -> Error:
         """Return (v + 1/6)/s^2, unbiased as far as rounding within bounds and wrapping leave it.
@@ -223,11 +222,11 @@ class IndependentSkellam(Wrapper):
         steps = inner.scale * inner.ball.radius * (share + FLOATS) + math.sqrt(inner.code_count) * ROUNDING_SHIFT
         return round_up(steps, 1e-14)
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
         """c(alpha) times the squared distance, of a client or of one of its samples, sampling slack included."""
         which, unit = check_adjacency(adjacency), Unit.CLIENT if samples is None else Unit.SAMPLE
-        curve = rounded_skellam_curve(self.distance(which, samples), self.inner.noise_variance)
-        return Release(with_slack(curve, SLACK), which, unit, Trust.LOCAL, samples)
+        curve = rounded_skellam_cost(self.distance(which, samples), self.inner.noise_variance)
+        return curve.with_slack(SLACK).of(which, unit, Trust.LOCAL, samples)
 
 
 def _write(mechanism: Skellam, rounding: Rounding, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:

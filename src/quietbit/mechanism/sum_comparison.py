@@ -26,8 +26,8 @@ from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.calibrate import calibrate
 from quietbit.mechanism.central_sum import SumCalibration, calibrate_sum, root
 from quietbit.mechanism.rounding import length_upper
-from quietbit.privacy.baselines import skellam_curve
-from quietbit.privacy.curve import FunctionCurve, GaussianCurve
+from quietbit.privacy.baselines import skellam_cost
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency, Trust
 
 __all__ = ["SumRow", "compare_calibration", "compare_sums"]
@@ -91,10 +91,10 @@ def compare_calibration(found: SumCalibration, epsilon: float) -> tuple[SumRow, 
     away = 1.0 if adjacency is Adjacency.ZERO_OUT else 2.0
 
     def gaussian(loss: float) -> float:
-        return GaussianCurve(releases * (away * loss) ** 2 / 2).epsilon_upper(delta)
+        return Cost.gaussian(releases * (away * loss) ** 2 / 2).epsilon(delta)
 
     def skellam(loss: float) -> float:
-        return _skellam(ball, 1 / loss, count, share, adjacency)[0].repeat(releases).epsilon_upper(delta)
+        return (_skellam(ball, 1 / loss, count, share, adjacency)[0] * releases).epsilon(delta)
 
     noise = root(gaussian, 1e-7, 1e4, epsilon)
     grains = _first_within(skellam, epsilon)
@@ -109,7 +109,7 @@ def compare_calibration(found: SumCalibration, epsilon: float) -> tuple[SumRow, 
     )
     secure, width = Trust.SECURE_AGGREGATION, mechanism.bits
     many = "one bit" if width == 1 else f"{width} bits"
-    seen = mechanism.privacy(adjacency).repeat(releases).epsilon_upper(delta)
+    seen = (mechanism.privacy(adjacency) * releases).epsilon(delta)
     ideal = (ball.radius / noise / count) ** 2 / share
     return (
         SumRow(f"{many}, secure sum", found.wire_bits, guarantee.epsilon_upper, found.squared_error, secure),
@@ -133,9 +133,7 @@ def _first_within(account: Callable[[float], float], target: float) -> float:
     return ladder[values.index(min(values))]
 
 
-def _skellam(
-    ball: Ball, multiplier: float, clients: int, share: float, adjacency: Adjacency
-) -> tuple[FunctionCurve, float]:
+def _skellam(ball: Ball, multiplier: float, clients: int, share: float, adjacency: Adjacency) -> tuple[Cost, float]:
     """The curve of a sum whose honest noise is ``multiplier`` times the radius, and the squared error of the mean."""
     size = 1 << (ball.dimension - 1).bit_length()
     whole = multiplier / math.sqrt(share)
@@ -145,7 +143,7 @@ def _skellam(
     l1, l2 = min(length, math.sqrt(size * length)), math.sqrt(length)
     times = 1 if adjacency is Adjacency.ZERO_OUT else 2
     error = (variance / share + clients / 6) * (ball.radius / reach / clients) ** 2
-    return skellam_curve(times * l1, times * l2, variance), error
+    return skellam_cost(times * l1, times * l2, variance), error
 
 
 def _skellam_reach(multiplier: float, clients: int, size: int) -> float:

@@ -92,11 +92,9 @@ from quietbit.mechanism.family import FEWER, SHARED, Account, Choices, Family
 from quietbit.mechanism.rows import NONCE, Rowed, check_keep, check_rotated, check_rows, check_seed, fewest_kept
 from quietbit.mechanism.solve_profile import solve_profile
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.curve import FunctionCurve, PureCurve, with_delta, with_slack
-from quietbit.privacy.dominating import DominatingCurve
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
-from quietbit.privacy.profile import BLUR, profile_blanket, profile_curve
-from quietbit.privacy.release import Release
+from quietbit.privacy.profile import BLUR, profile_blanket, profile_cost
 from quietbit.privacy.shuffle import BlanketPair
 from quietbit.target import Target
 
@@ -193,16 +191,16 @@ class VectorMVU(Rowed):
         size = self.keep if self.shared_rows else self.padded
         return _Normals(self, kernel, max_payloads, np.zeros(size, dtype=np.int64))
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
         """The dominating pair of the profile, and what sampling adds to it (see the head of this file)."""
         which = check_adjacency(adjacency)
         why = "its rows can lengthen the difference of two close updates, so gradients would have to be projected first"
         refuse_samples(samples, why)
         slack, lost = self._sampling()
-        pair = profile_curve(self.profile, which, BLUR)
-        curve = with_slack(pair, slack)
-        everywhere = self._everywhere(pair, slack, curve.pure_epsilon_upper()) if self.seeded else None
-        return Release(with_delta(curve, lost, everywhere=everywhere), which, Unit.CLIENT, Trust.LOCAL)
+        pair = profile_cost(self.profile, which, BLUR)
+        curve = pair.with_slack(slack)
+        everywhere = self._everywhere(pair, slack, curve.pure_epsilon()) if self.seeded else None
+        return curve.with_lost(lost, everywhere=everywhere).of(which, Unit.CLIENT, Trust.LOCAL)
 
     def blanket(self, adjacency: Adjacency) -> BlanketPair | None:
         """What hides a release among others': every weight is at least the smallest, so N(0, I) is the blanket.
@@ -256,21 +254,21 @@ class VectorMVU(Rowed):
         cost = 0.0 if self.seeded else normal_quantiser(QUANTISED).cost
         return (1 + cost) * (self.ball.radius / self.profile.gain_lower) ** 2
 
-    def _everywhere(self, pair: DominatingCurve, slack: float, pure: float) -> FunctionCurve:
+    def _everywhere(self, pair: Cost, slack: float, pure: float) -> Cost:
         """Divergences of what a search really sends: those of the pair, sampling inside, and what ``pure`` implies.
 
         p^alpha q^(1 - alpha) is at most M = n R^(alpha - 1), convex, and submodular like (p - a q)_+: so the same sums
         by parts hold, the worst two updates are opposite again, and its mean moves by at most 4 M (e + c).
         """
         off = math.log(4.04 * self.profile.largest * (law_error_upper(self.keep) + self._draws))
-        ratio, plain = pair.pure_epsilon_upper(), PureCurve(pure)
+        ratio, plain = pair.pure_epsilon(), Cost.pure(pure)
 
         def bound(alpha: float) -> float:
             moment = float(np.logaddexp((alpha - 1) * pair.rdp(alpha), off + (alpha - 1) * ratio))
             moment += (2 * alpha - 1) * slack + 1e-14 * (1 + abs(moment))
             return min(round_up(moment / (alpha - 1), 1e-15), plain.rdp(alpha))
 
-        return FunctionCurve(bound, "a seed of the vector mechanism", pure)
+        return Cost.renyi(bound, "a seed of the vector mechanism", pure)
 
     @property
     def _draws(self) -> float:

@@ -7,7 +7,7 @@ Idea     a server picks its next mechanism after it has seen the last answer, so
          the cap, so that such curves pay less than 1 % of epsilon for the freedom to choose.
 Symbols  alpha: an order of `ORDERS`; S(alpha): sum of the divergences of all releases; w(alpha): the share of delta
          that belongs to the order; LOST: the share that is set aside for outputs of lost mass
-         (`privacy.curve.with_delta`). All shares together are at most 1.
+         (`Cost.with_lost`). All shares together are at most 1.
 Source   docs/theory/filters.md, Theorem (the best of several accounts), with shares that a cap (epsilon, delta) fixes;
          Feldman and Zrnic (2021), Theorem 4.3, for one order.
 
@@ -28,7 +28,7 @@ import numpy as np
 from quietbit._typing import FloatVector
 from quietbit.errors import check_int, check_real, require
 from quietbit.privacy.conversion import ROUNDING_MARGIN, round_up
-from quietbit.privacy.curve import PrivacyCurve, PureCurve, split_delta
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency, Trust, check_delta
 
 __all__ = ["ORDERS", "Cap", "Price", "price_of"]
@@ -79,14 +79,13 @@ class Price:
         """This price, or that of an epsilon-private release where that is more, order by order."""
         if epsilon == 0:
             return self
-        floor = price_of(PureCurve(epsilon))
+        floor = price_of(Cost.pure(epsilon))
         return Price(np.maximum(self.rdp, floor.rdp), max(self.pure, floor.pure), self.lost)
 
 
-def price_of(curve: PrivacyCurve) -> Price:
-    """The price of one release of this curve."""
-    certified, lost = split_delta(curve)
-    return Price(np.array([certified.rdp(order) for order in ORDERS]), certified.pure_epsilon_upper(), lost)
+def price_of(cost: Cost) -> Price:
+    """The price of releases of this cost."""
+    return Price(np.array([cost.certified_rdp(order) for order in ORDERS]), cost.pure_epsilon(), cost.lost)
 
 
 @final
@@ -124,10 +123,8 @@ class Cap:
         (1 - e^-x)_+ <= e^((alpha-1) x) (1 - 1/alpha)^(alpha-1) / alpha at every x: so converted, an account holds
         outcome by outcome, also for what is left of a law when outcomes of lost mass are taken away.
         """
-        if spent.lost > self.delta * LOST:
-            return math.inf
-        if self.delta == 0:
-            return spent.pure
+        if self.delta == 0 or spent.lost > self.delta * LOST:
+            return spent.pure  # which covers outputs of lost mass
         last = -(np.log(self.delta * self.shares) + np.log(_ORDERS)) / (_ORDERS - 1)
         terms = (spent.rdp, np.log1p(-1 / _ORDERS), last)
         bounds = sum(terms) + ROUNDING_MARGIN * sum(np.abs(term) for term in terms)

@@ -113,7 +113,7 @@ def release_price(mechanism: Mechanism, adjacency: Adjacency, honest: int) -> Pr
     key = identity_of(mechanism).hex(), adjacency, honest
     if key not in _PRICES:
         release = summable(mechanism).sum_privacy(honest, adjacency) if honest else mechanism.privacy(adjacency)
-        found = price_of(release.curve)
+        found = price_of(release)
         if len(_PRICES) >= _MOST_PRICES:
             _PRICES.clear()
         _PRICES[key] = found

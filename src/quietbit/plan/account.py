@@ -1,4 +1,4 @@
-"""The ledgers of a run: one per client, kept as counts, answered for the worst client.
+"""The costs of a run: one per client, kept as counts, answered for the worst client.
 
 Idea     what composes is a client's own releases. Clients of the same size with the same number of releases
          have equal ledgers, so counts are enough to rebuild any of them; the guarantee of the run is the
@@ -16,14 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit.errors import require
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee
-from quietbit.privacy.ledger import Ledger
-from quietbit.privacy.release import Release
 
 __all__ = ["Account", "Price"]
 
 Pair = tuple[int, int]  # (kind of client, releases)
-Price: TypeAlias = Callable[[int | None], Release]  # one release of a client; of one of its samples, given their number
+Price: TypeAlias = Callable[[int | None], Cost]  # one release of a client; of one of its samples, given their number
 
 
 @final
@@ -39,7 +38,7 @@ class Account:
     sizes: NDArray[np.int64]
     by_size: bool = False
     counts: NDArray[np.int64] = field(init=False)
-    _releases: dict[int, Release] = field(init=False, default_factory=dict, repr=False)
+    _releases: dict[int, Cost] = field(init=False, default_factory=dict, repr=False)
     _answers: dict[tuple[Pair, float], Guarantee] = field(init=False, default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -56,9 +55,9 @@ class Account:
         """The same account before any release."""
         return Account(self.price, self.sizes, self.by_size)
 
-    def ledger(self, client: int) -> Ledger:
-        """The ledger of one client."""
-        return self._ledger((int(self._kinds()[client]), int(self.counts[client])))
+    def cost(self, client: int) -> Cost:
+        """What one client's releases cost."""
+        return self._cost((int(self._kinds()[client]), int(self.counts[client])))
 
     def worst(self, delta: float, after: NDArray[np.int64] | None = None) -> Guarantee:
         """The guarantee that holds for every client, now or once the clients of ``after`` have sent."""
@@ -75,15 +74,13 @@ class Account:
     def _answer(self, pair: Pair, delta: float) -> Guarantee:
         key = (pair, delta)
         if key not in self._answers:
-            self._answers[key] = self._ledger(pair).guarantee(delta, adaptive=False)  # one mechanism, fixed in the plan
+            self._answers[key] = self._cost(pair).guarantee(delta)  # one mechanism, fixed in the plan
         return self._answers[key]
 
-    def _ledger(self, pair: Pair) -> Ledger:
-        kind, times = pair
-        release = self._release(kind)
-        return Ledger(release.unit, release.adjacency, release.trust).record(release, times)
+    def _cost(self, pair: Pair) -> Cost:
+        return self._release(pair[0]) * pair[1]
 
-    def _release(self, kind: int) -> Release:
+    def _release(self, kind: int) -> Cost:
         if kind not in self._releases:
             self._releases[kind] = self.price(kind if self.by_size else None)
         return self._releases[kind]

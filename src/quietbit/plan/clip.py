@@ -21,7 +21,7 @@ from quietbit.errors import check_real, require
 from quietbit.mechanism.adaptive_clip import LARGEST_BIT_EPSILON
 from quietbit.mechanism.base import Answers
 from quietbit.mechanism.family import largest_private
-from quietbit.privacy.curve import PureCurve
+from quietbit.privacy.cost import Cost
 
 __all__ = ["RATE", "ClipRule", "MovingClip", "usual_bit_epsilon"]
 
@@ -96,6 +96,6 @@ def usual_bit_epsilon(epsilon: float, delta: float, releases: int) -> float:
     """The epsilon of one bit, such that all bits of a client alone would cost a tenth of the budget."""
 
     def spent(each: float) -> float:
-        return PureCurve(each).repeat(releases).epsilon_upper(delta)
+        return (Cost.pure(each) * releases).epsilon(delta)
 
     return largest_private(spent, LEAST_BIT_EPSILON, LARGEST_BIT_EPSILON, SHARE * epsilon, "the bit of the clip")

@@ -296,9 +296,8 @@ def _central(asked: _Question) -> list[ComparisonRow]:
     except QuietbitError as error:
         return [ComparisonRow(CENTRAL, Trust.CENTRAL, refusal=str(error))]
     guarantee: Guarantee = (
-        found.mechanism.privacy(asked.target.adjacency)
+        (found.mechanism.privacy(asked.target.adjacency) * asked.target.releases)
         .under(trust=Trust.CENTRAL)
-        .repeat(asked.target.releases)
         .guarantee(asked.target.delta)
     )
     return [asked.row(CENTRAL, Trust.CENTRAL, found.mechanism, guarantee, found.squared_error)]

@@ -34,5 +34,5 @@ def observers(plan: Plan, mechanism: Mechanism, account: Account) -> GuaranteePa
     except QuietbitError as error:
         reason = str(error).rstrip(".")
         return GuaranteePair(server, None, reason=reason[0].lower() + reason[1:])
-    result = release.repeat(shuffles).guarantee(plan.delta)
+    result = (release * shuffles).guarantee(plan.delta)
     return GuaranteePair(server, result, crowd, shuffles, secret)

@@ -73,8 +73,8 @@ from quietbit.plan.account import Account
 from quietbit.plan.clip import RATE, ClipRule, MovingClip, usual_bit_epsilon
 from quietbit.plan.participation import KINDS, Participation, participation
 from quietbit.privacy.aggregate import MOST_CLIENTS
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee
-from quietbit.privacy.release import Release
 from quietbit.secagg.plan import ServerModel
 from quietbit.target import (
     Adjacency,
@@ -448,7 +448,7 @@ class Plan:
         counts = np.asarray(times, dtype=np.int64)
         return self._found(ball, known, np.broadcast_to(counts, known.shape) if sample else counts)
 
-    def release(self, mechanism: Mechanism, samples: int | None = None) -> Release:
+    def release(self, mechanism: Mechanism, samples: int | None = None) -> Cost:
         """What one release costs under the plan's trust: of a client, or of one of its ``samples`` samples."""
         if self.secure:
             return summable(mechanism).sum_privacy(cast(int, self.min_honest_clients), self.adjacency)

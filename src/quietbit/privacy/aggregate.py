@@ -32,7 +32,7 @@ from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.curve import FunctionCurve, PrivacyCurve
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.divergence import CENTRE, Segments, check_range
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.sum_moment import MOST_REACH, SumMoments, bit_sum, pair_supremum_upper
@@ -40,8 +40,8 @@ from quietbit.privacy.sum_moment import MOST_REACH, SumMoments, bit_sum, pair_su
 __all__ = [
     "MOST_CLIENTS",
     "AggregateConstant",
-    "aggregate_codes_curve",
-    "aggregate_curve",
+    "aggregate_codes_cost",
+    "aggregate_cost",
     "aggregate_kappa_upper",
     "codes_deviation_upper",
 ]
@@ -69,7 +69,7 @@ class AggregateConstant:
     def __init__(self, design: Design, low: float, high: float, clients: int, adjacency: Adjacency) -> None:
         """Refuse designs of more than one bit, too few or too many clients, and ranges without a centre."""
         bits = design.spec.output_bits
-        require(bits == 1, "output bits of the design", bits, "1 here (binomial designs: aggregate_codes_curve)")
+        require(bits == 1, "output bits of the design", bits, "1 here (binomial designs: aggregate_codes_cost)")
         require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
         self._clients = check_int(clients, "clients", 2, MOST_CLIENTS)
         low, high = check_range(low, high)
@@ -204,7 +204,7 @@ def aggregate_kappa_upper(
     return _constant(design, float(low), float(high), clients, adjacency).upper(alpha)
 
 
-def aggregate_curve(
+def aggregate_cost(
     design: Design,
     distance: float,
     clients: int,
@@ -212,8 +212,8 @@ def aggregate_curve(
     low: float = 0.0,
     high: float = 1.0,
     *,
-    alone: PrivacyCurve | None = None,
-) -> FunctionCurve:
+    alone: Cost | None = None,
+) -> Cost:
     """The curve of one secure sum for neighbours within L2 ``distance`` in x-space.
 
     Holds where the server, and any clients that collude with it, see nothing but the sum, which contains the bits
@@ -226,8 +226,8 @@ def aggregate_curve(
     low, high = math.floor(low * GRAIN) / GRAIN, math.ceil(high * GRAIN) / GRAIN
     constant = _constant(design, low, high, clients, adjacency)
     label = f"sum of {clients} one-bit releases, {adjacency.value}"
-    pure = math.inf if alone is None else alone.pure_epsilon_upper()
-    return FunctionCurve(_Scaled(constant, distance, alone), label, pure)
+    pure = math.inf if alone is None else alone.pure_epsilon()
+    return Cost.renyi(_Scaled(constant, distance, alone), label, pure)
 
 
 @final
@@ -237,7 +237,7 @@ class _Scaled:
 
     constant: AggregateConstant = field(repr=False)
     distance: float
-    alone: PrivacyCurve | None
+    alone: Cost | None
 
     def __call__(self, alpha: float) -> float:
         bound = round_up(self.constant.chord_upper(alpha) * self.distance * self.distance, 1e-15)
@@ -273,7 +273,7 @@ def codes_deviation_upper(design: Design, low: float, high: float) -> float:
     return found
 
 
-def aggregate_codes_curve(
+def aggregate_codes_cost(
     design: Design,
     distance: float,
     clients: int,
@@ -281,9 +281,9 @@ def aggregate_codes_curve(
     low: float = 0.0,
     high: float = 1.0,
     *,
-    alone: PrivacyCurve | None = None,
-) -> FunctionCurve:
-    """The curve of one secure sum of codes of a binomial design; arguments as in `aggregate_curve`.
+    alone: Cost | None = None,
+) -> Cost:
+    """The curve of one secure sum of codes of a binomial design; arguments as in `aggregate_cost`.
 
     The protected client's own deviation from a binomial law, `codes_deviation_upper` per coordinate, is left to the
     caller, who adds it to the sampler's slack.
@@ -299,8 +299,8 @@ def aggregate_codes_curve(
     loss = bits * max(math.log(ends[1] / ends[0]), math.log((1 - ends[0]) / (1 - ends[1]))) * (1 + 1e-12)
     short = deviation + OTHERS_ERROR / rarest**bits
     bound = _Codes(_one_bit(each), low, high, count, adjacency, bits, each, loss, short, distance, alone)
-    pure = math.inf if alone is None else alone.pure_epsilon_upper()
-    return FunctionCurve(bound, f"sum of {count} codes of {bits} equal bits, {adjacency.value}", pure)
+    pure = math.inf if alone is None else alone.pure_epsilon()
+    return Cost.renyi(bound, f"sum of {count} codes of {bits} equal bits, {adjacency.value}", pure)
 
 
 @final
@@ -316,7 +316,7 @@ class _Codes:
     loss: float
     short: float
     distance: float
-    alone: PrivacyCurve | None
+    alone: Cost | None
 
     def __call__(self, alpha: float) -> float:
         single = alpha * self.bits * self.each**2 / 2  # kappa of one client's own code

@@ -37,24 +37,24 @@ from quietbit._typing import FloatMatrix, FloatVector
 from quietbit.design.table import Design
 from quietbit.errors import check_real, require
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.curve import FunctionCurve, PureCurve
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.divergence import CENTRE
 from quietbit.privacy.guarantee import Adjacency
 
-__all__ = ["dithered_l1_curve", "dithered_l2_curve", "reference_row", "skellam_curve", "skellam_rdp_upper"]
+__all__ = ["dithered_l1_cost", "dithered_l2_cost", "reference_row", "skellam_cost", "skellam_rdp_upper"]
 
 _CHUNK = 2_000_000
 _ULP = 2.0**-50
 
 
-def dithered_l2_curve(design: Design, radius: float, adjacency: Adjacency) -> FunctionCurve:
+def dithered_l2_cost(design: Design, radius: float, adjacency: Adjacency) -> Cost:
     """The Rényi curve when grid vectors stay within L2 distance ``radius`` of (1/2, ..., 1/2)."""
     radius, scale = _checked(radius, adjacency)
     constant = _RowConstant(design, adjacency, (scale * radius) ** 2)
-    return FunctionCurve(constant, f"dithered, {adjacency.value}")
+    return Cost.renyi(constant, f"dithered, {adjacency.value}")
 
 
-def dithered_l1_curve(design: Design, radius: float, adjacency: Adjacency) -> PureCurve:
+def dithered_l1_cost(design: Design, radius: float, adjacency: Adjacency) -> Cost:
     """Pure privacy when grid vectors stay within L1 distance ``radius`` of (1/2, ..., 1/2)."""
     radius, scale = _checked(radius, adjacency)
     rows, levels = np.log(design.probabilities), _levels(design)
@@ -65,7 +65,7 @@ def dithered_l1_curve(design: Design, radius: float, adjacency: Adjacency) -> Pu
         away = levels != CENTRE
         rate = np.abs(rows - np.log(reference_row(design))).max(axis=1)[away] / np.abs(levels[away] - CENTRE)
     error = _ULP * (4 + float(np.abs(rows).max())) * 2 * (len(levels) - 1)
-    return PureCurve(round_up((float(rate.max()) + error) * scale * radius))
+    return Cost.pure(round_up((float(rate.max()) + error) * scale * radius))
 
 
 def reference_row(design: Design) -> FloatVector:
@@ -129,12 +129,12 @@ def _renyi(left: FloatMatrix, right: FloatMatrix, alpha: float) -> FloatMatrix:
     return np.asarray(top + np.log(np.exp(exponent - top[..., None]).sum(axis=-1))) / (alpha - 1)
 
 
-def skellam_curve(l1_sensitivity: float, l2_sensitivity: float, variance: float) -> FunctionCurve:
+def skellam_cost(l1_sensitivity: float, l2_sensitivity: float, variance: float) -> Cost:
     """The curve of one release; sensitivities are those of the rounded integer vectors, for one adjacency."""
     l1 = check_real(l1_sensitivity, "l1_sensitivity")
     l2 = check_real(l2_sensitivity, "l2_sensitivity")
     require(l2 <= l1 * (1 + 1e-9), "l2_sensitivity", l2, f"at most the L1 sensitivity {l1:g}")
-    return FunctionCurve(_Bound(l1, l2, check_real(variance, "variance")), f"Skellam, variance {variance:g}")
+    return Cost.renyi(_Bound(l1, l2, check_real(variance, "variance")), f"Skellam, variance {variance:g}")
 
 
 def skellam_rdp_upper(alpha: float, l1_sensitivity: float, l2_sensitivity: float, variance: float) -> float:

@@ -23,11 +23,11 @@ from functools import lru_cache
 from quietbit.design.table import Design
 from quietbit.errors import check_real, require
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.curve import GaussianPairCurve
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.divergence import Segments, check_range
 from quietbit.privacy.renyi import fisher_supremum_upper
 
-__all__ = ["dominated_l2_curve", "dominating_square_upper"]
+__all__ = ["dominated_l2_cost", "dominating_square_upper"]
 
 _LARGEST_HALF_STEP = 1.0  # the range of the theorem for bits
 _ROUNDING = 1e-14  # of a handful of operations on positive doubles
@@ -58,7 +58,7 @@ def dominating_square_upper(budget: float, largest: float, *, one_bit: bool) -> 
     return round_up(found, _ROUNDING)
 
 
-def dominated_l2_curve(design: Design, distance: float, largest: float, low: float, high: float) -> GaussianPairCurve:
+def dominated_l2_cost(design: Design, distance: float, largest: float, low: float, high: float) -> Cost:
     """The curve of a vector sent through the interpolated mechanism, for either adjacency.
 
     Args:
@@ -79,7 +79,7 @@ def dominated_l2_curve(design: Design, distance: float, largest: float, low: flo
     reach = round_up(steepest * distance, _ROUNDING)
     single = round_up(steepest * min(largest, high - low), _ROUNDING)
     budget = round_up(reach * reach, _ROUNDING)
-    return GaussianPairCurve(budget / 2, dominating_square_upper(budget, single, one_bit=one_bit) / 2)
+    return Cost.gaussian(dominating_square_upper(budget, single, one_bit=one_bit) / 2, budget / 2)
 
 
 @lru_cache(maxsize=128)

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 
 from quietbit.errors import require
 from quietbit.privacy.conversion import ROUNDING_MARGIN
-from quietbit.privacy.curve import DominatedCurve, PrivacyCurve, split_delta
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.gaussian import gaussian_epsilon_upper
 from quietbit.privacy.guarantee import check_delta
 
@@ -31,11 +31,11 @@ ORDERS = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0)
 LOST_SHARE = 1 / 16  # of delta, set aside for mass that releases may lose (`with_delta`)
 
 
-def filter_epsilon_upper(curve: PrivacyCurve, delta: float, orders: Iterable[float] = ORDERS) -> float:
+def filter_epsilon_upper(cost: Cost, delta: float, orders: Iterable[float] = ORDERS) -> float:
     """The epsilon that holds at ``delta`` for releases whose mechanisms were chosen in the light of earlier ones.
 
     Args:
-        curve: the sum of what was released, `total`.
+        cost: what was released, all together.
         delta: in [0, 1); at 0 only pure accounts count.
         orders: of the Rényi accounts; they must have been fixed before the first release, and each takes an equal share
             of delta, as does one account for Gaussians alone.
@@ -43,16 +43,13 @@ def filter_epsilon_upper(curve: PrivacyCurve, delta: float, orders: Iterable[flo
     delta = check_delta(delta)
     chosen = [float(order) for order in orders]
     require(all(1 < order < math.inf for order in chosen), "orders", chosen, "finite numbers above 1")
-    certified, lost = split_delta(curve)
-    if lost > delta * LOST_SHARE:
-        return math.inf
-    found = [certified.pure_epsilon_upper()]
+    found = [cost.pure_epsilon()]
     share = delta * (1 - LOST_SHARE) / (len(chosen) + 1) * (1 - 1e-15)
-    if share > 0:
-        losses = certified.losses() if isinstance(certified, DominatedCurve) else None
-        if losses is not None and not any(one.parts for one in losses):  # Gaussian pairs and nothing else
-            found.append(gaussian_epsilon_upper(max(one.squared_mu for one in losses) / 2, share))
-        found += [_converted(certified.rdp(order), order, share) for order in chosen]
+    if share > 0 and cost.lost <= delta * LOST_SHARE:
+        found.append(cost.certified_pure())
+        if cost.slack == 0:
+            found.append(gaussian_epsilon_upper(cost.pair_slope, share))
+        found += [_converted(cost.certified_rdp(order), order, share) for order in chosen]
     return min(found)
 
 

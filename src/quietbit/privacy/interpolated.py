@@ -16,15 +16,15 @@ from typing import final
 from quietbit.design.table import Design
 from quietbit.errors import check_real
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.curve import FunctionCurve, LinearCurve, PureCurve
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.divergence import lipschitz_upper, through_centre_constant_upper, zero_out_constant_upper
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.renyi import RenyiConstant, fisher_supremum_upper
 
-__all__ = ["interpolated_l1_curve", "interpolated_l2_curve"]
+__all__ = ["interpolated_l1_cost", "interpolated_l2_cost"]
 
 
-def interpolated_l1_curve(
+def interpolated_l1_cost(
     design: Design,
     distance: float,
     adjacency: Adjacency,
@@ -33,7 +33,7 @@ def interpolated_l1_curve(
     *,
     with_renyi: bool = False,
     in_ball: bool = False,
-) -> PureCurve | FunctionCurve:
+) -> Cost:
     """Theorem 1: (constant x distance)-DP for inputs within L1 ``distance``.
 
     The constant is L for replace-one and the zero-out constant for zero-out. With ``in_ball`` the inputs are any two of
@@ -45,25 +45,25 @@ def interpolated_l1_curve(
     distance = check_real(distance, "distance")
     replace_one = through_centre_constant_upper if in_ball else lipschitz_upper
     constant = zero_out_constant_upper if adjacency is Adjacency.ZERO_OUT else replace_one
-    pure = PureCurve(round_up(constant(design, low, high) * distance, 1e-15))
+    pure = Cost.pure(round_up(constant(design, low, high) * distance, 1e-15))
     if not with_renyi:
         return pure
-    inner = interpolated_l2_curve(design, distance, adjacency, low, high)
-    return FunctionCurve(_Smaller(pure, inner), "interpolated, L1 and L2 accounts", pure.epsilon)
+    inner = interpolated_l2_cost(design, distance, adjacency, low, high)
+    return Cost.renyi(_Smaller(pure, inner), "interpolated, L1 and L2 accounts", pure.pure_epsilon())
 
 
-def interpolated_l2_curve(
+def interpolated_l2_cost(
     design: Design, distance: float, adjacency: Adjacency, low: float = 0.0, high: float = 1.0
-) -> LinearCurve | FunctionCurve:
+) -> Cost:
     """Theorem 2 for inputs within L2 ``distance``: alpha M distance^2 / 2 with two levels.
 
     More levels give kappa_alpha distance^2. Two levels need no range: M is the supremum over all real x.
     """
     distance = check_real(distance, "distance")
     if design.spec.input_levels == 2:
-        return LinearCurve(round_up(_two_levels(design) * distance * distance / 2, 1e-15))
+        return Cost.linear(round_up(_two_levels(design) * distance * distance / 2, 1e-15))
     constant = _more_levels(design, float(low), float(high), adjacency)
-    return FunctionCurve(_Scaled(constant, distance), f"interpolated, {adjacency.value}")
+    return Cost.renyi(_Scaled(constant, distance), f"interpolated, {adjacency.value}")
 
 
 @final
@@ -83,8 +83,8 @@ class _Scaled:
 class _Smaller:
     """The smaller of two Rényi bounds on the same release."""
 
-    left: PureCurve
-    right: LinearCurve | FunctionCurve
+    left: Cost
+    right: Cost
 
     def __call__(self, alpha: float) -> float:
         return min(self.left.rdp(alpha), self.right.rdp(alpha))

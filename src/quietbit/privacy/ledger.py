@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from quietbit.errors import check_int, require
-from quietbit.privacy.curve import PrivacyCurve, total
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.filter import ORDERS, filter_epsilon_upper
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
-from quietbit.privacy.release import Release
 
 __all__ = ["Ledger"]
 
@@ -25,8 +24,7 @@ __all__ = ["Ledger"]
 class Ledger:
     """An immutable list of releases of one party; recording returns a new ledger.
 
-    >>> from quietbit.privacy.curve import PureCurve
-    >>> release = Release(PureCurve(0.25), Adjacency.REPLACE_ONE, Unit.CLIENT, Trust.LOCAL)
+    >>> release = Cost.pure(0.25).of(Adjacency.REPLACE_ONE, Unit.CLIENT, Trust.LOCAL)
     >>> ledger = Ledger(Unit.CLIENT, Adjacency.ZERO_OUT, Trust.LOCAL).record(release, times=4)
     >>> ledger.guarantee(0.0).epsilon_upper
     1.0
@@ -35,7 +33,7 @@ class Ledger:
     unit: Unit
     adjacency: Adjacency
     trust: Trust
-    entries: tuple[tuple[Release, int], ...] = ()
+    entries: tuple[tuple[Cost, int], ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse words that are not ours."""
@@ -43,17 +41,16 @@ class Ledger:
         require(isinstance(self.adjacency, Adjacency), "adjacency", self.adjacency, "an Adjacency")
         require(isinstance(self.trust, Trust), "trust", self.trust, "a Trust")
 
-    def record(self, release: Release, times: int = 1) -> Ledger:
+    def record(self, release: Cost, times: int = 1) -> Ledger:
         """A ledger with ``times`` more releases, under the ledger's words.
 
-        A release under other words is converted where its account covers them (`Release.under`), else refused; so is a
-        bare curve, which does not say what it bounds.
+        A release under other words is converted where its account covers them (`Cost.under`), else refused; so is a
+        bare cost, which does not say what it bounds.
         """
         times = check_int(times, "times", 0)
-        require(isinstance(release, Release), "release", release, "a Release: a curve with adjacency, unit and trust")
-        require(
-            release.unit is self.unit, "unit of the release", release.unit.value, f"{self.unit.value}, the ledger's"
-        )
+        require(isinstance(release, Cost), "release", release, "a Cost with adjacency, unit and trust")
+        release = release.under()  # a bare one is refused
+        require(release.unit is self.unit, "unit of the release", release.unit, f"{self.unit.value}, the ledger's")
         return replace(
             self, entries=(*self.entries, (release.under(adjacency=self.adjacency, trust=self.trust), times))
         )
@@ -65,9 +62,9 @@ class Ledger:
             require(mine is theirs, f"{name} of the other ledger", theirs, f"{mine}, this ledger's")
         return replace(self, entries=(*self.entries, *other.entries))
 
-    def total(self) -> PrivacyCurve:
-        """The curve of all releases together."""
-        return total((release.curve, times) for release, times in self.entries)
+    def total(self) -> Cost:
+        """What all releases cost together."""
+        return sum((release.bare() * times for release, times in self.entries), Cost())
 
     def guarantee(self, delta: float, *, adaptive: bool = True, orders: Iterable[float] = ORDERS) -> Guarantee:
         """The smallest epsilon proved at ``delta``, with the ledger's words.
@@ -81,5 +78,5 @@ class Ledger:
             orders: of the Rényi accounts under ``adaptive``, fixed before the first release.
         """
         whole = self.total()
-        epsilon = filter_epsilon_upper(whole, delta, orders) if adaptive else whole.epsilon_upper(delta)
+        epsilon = filter_epsilon_upper(whole, delta, orders) if adaptive else whole.epsilon(delta)
         return Guarantee(epsilon, delta, self.unit, self.adjacency, self.trust)

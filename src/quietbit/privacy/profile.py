@@ -19,12 +19,12 @@ from quietbit.design.normal import cell_masses
 from quietbit.design.profile import Profile
 from quietbit.errors import check_int, require
 from quietbit.privacy.blanket import Blanket
-from quietbit.privacy.dominating import DominatingCurve
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency, check_delta
 from quietbit.privacy.loss import LossDistribution
 from quietbit.privacy.shuffle import BlanketPair
 
-__all__ = ["BLUR", "ProfileCertificate", "certify_profile", "profile_blanket", "profile_curve", "profile_losses"]
+__all__ = ["BLUR", "ProfileCertificate", "certify_profile", "profile_blanket", "profile_cost", "profile_losses"]
 
 MOST_BLUR = 2.0**-26  # beyond, the masses of P would exceed one by more than rounding
 _CELLS = 1e-13  # relative error of a sum of masses
@@ -61,9 +61,9 @@ def profile_losses(profile: Profile, adjacency: Adjacency, blur: float = BLUR) -
     return tuple(LossDistribution.from_atoms(upper, lower) for upper, lower in pairs)
 
 
-def profile_curve(profile: Profile, adjacency: Adjacency, blur: float = BLUR) -> DominatingCurve:
+def profile_cost(profile: Profile, adjacency: Adjacency, blur: float = BLUR) -> Cost:
     """The privacy curve of one release of the vector mechanism: pure, Rényi and exact accounts from one pair."""
-    return DominatingCurve(*profile_losses(profile, adjacency, blur))
+    return Cost.from_losses(*profile_losses(profile, adjacency, blur))
 
 
 def certify_profile(

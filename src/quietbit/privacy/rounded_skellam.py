@@ -38,9 +38,9 @@ from scipy.special import gammaln, i0e, i1e
 from quietbit._typing import FloatVector
 from quietbit.errors import check_real, require
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.curve import FunctionCurve
+from quietbit.privacy.cost import Cost
 
-__all__ = ["curvature_upper", "rounded_skellam_curve", "rounded_skellam_rdp_upper"]
+__all__ = ["curvature_upper", "rounded_skellam_cost", "rounded_skellam_rdp_upper"]
 
 MOST_ORDERS = 4096  # above it nothing is claimed,
 STEEPEST = 1.0  # nor where kappa (alpha - 1) is above this: such noise is too little to speak of
@@ -59,10 +59,10 @@ def curvature_upper(variance: float) -> float:
     return round_up(-2 * math.log1p(-(1 / (2 * v) + 1 / (8 * v * v) + 1 / (4 * v**3))))
 
 
-def rounded_skellam_curve(distance: float, variance: float) -> FunctionCurve:
+def rounded_skellam_cost(distance: float, variance: float) -> Cost:
     """The curve of one release between any two vectors within L2 ``distance``, in steps of the grid."""
     bound = _Bound(check_real(distance, "distance"), check_real(variance, "variance"))
-    return FunctionCurve(bound, f"rounded Skellam, variance {variance:g}")
+    return Cost.renyi(bound, f"rounded Skellam, variance {variance:g}")
 
 
 def rounded_skellam_rdp_upper(alpha: float, distance: float, variance: float) -> float:

@@ -25,19 +25,20 @@ mechanism is worked out here.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import final
 
 import numpy as np
+from attrs import field, frozen
 
 from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.privacy.blanket import MOST_CROWD, Blanket
-from quietbit.privacy.curve import LossPair, PrivacyCurve, PureCurve, total
-from quietbit.privacy.guarantee import Adjacency, check_delta
+from quietbit.privacy.cost import Cost, LossPair
+from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.loss import LossDistribution
 
-__all__ = ["BlanketPair", "ShuffledCurve", "clones", "shuffled_curve", "through_zero"]
+__all__ = ["BlanketPair", "Shuffle", "clones", "shuffled_cost", "through_zero"]
 
 _UNIT = 2.0**-53
 _NODES = 160  # at which delta is computed for compositions
@@ -85,12 +86,12 @@ def through_zero(epsilon: float, adjacency: Adjacency) -> BlanketPair:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class ShuffledCurve:
-    """One release among ``crowd`` in a secret order; made by `shuffled_curve`.
+@frozen
+class Shuffle:
+    """One release among ``crowd`` in a secret order, ``local`` its epsilon on its own; made by `shuffled_cost`.
 
-    >>> curve = ShuffledCurve(60_000, 2.0, (clones(2.0),))
-    >>> round(curve.epsilon_upper(1e-6), 4), round(curve.repeat(10).epsilon_upper(1e-6), 4)
+    >>> cost = Shuffle(60_000, 2.0, (clones(2.0),)).cost()
+    >>> round(cost.epsilon(1e-6), 4), round((cost * 10).epsilon(1e-6), 4)
     (0.0593, 0.2034)
     """
 
@@ -98,12 +99,18 @@ class ShuffledCurve:
     local: float
     blankets: tuple[BlanketPair, ...] = field(repr=False)
 
-    def __post_init__(self) -> None:
-        """Refuse a crowd that is none, and a curve without a blanket."""
-        object.__setattr__(self, "crowd", check_int(self.crowd, "crowd", 1, MOST_CROWD))
-        object.__setattr__(self, "local", _pure(self.local))
+    def __attrs_post_init__(self) -> None:
+        """Refuse a crowd that is none, and a shuffle without a blanket."""
+        check_int(self.crowd, "crowd", 1, MOST_CROWD)
+        _pure(self.local)
         known = bool(self.blankets) and all(isinstance(one, BlanketPair) for one in self.blankets)
         require(known, "blankets", self.blankets, "at least one BlanketPair")
+
+    def cost(self) -> Cost:
+        """What it costs: without delta a crowd hides nothing, and the local epsilon stands."""
+        return Cost.known(
+            f"one of {self.crowd}", renyi=self.rdp, pure=self.local, losses=self.losses, alone=self.epsilon_upper
+        )
 
     def delta_upper(self, epsilon: float) -> float:
         """The least delta proved at ``epsilon``, either way round; 0 from the local epsilon on."""
@@ -111,67 +118,42 @@ class ShuffledCurve:
             return 0.0
         return min(one.delta_upper(self.crowd, epsilon) for one in self.blankets)
 
+    def epsilon_upper(self, delta: float) -> float:
+        """The least epsilon found at ``delta`` above 0."""
+        return _epsilon(self, delta)
+
     def losses(self) -> LossPair:
         """The pairs whose delta connects points of this one's, both ways round: they dominate a whole shuffle."""
         return _losses(self)
 
     def rdp(self, alpha: float) -> float:
         """The larger Rényi divergence of the two pairs, or what the local epsilon implies."""
-        return min(PureCurve(self.local).rdp(alpha), max(one.rdp_upper(alpha) for one in self.losses()))
-
-    def pure_epsilon_upper(self) -> float:
-        """The local epsilon: without delta a crowd hides nothing."""
-        return self.local
-
-    def repeat(self, times: int) -> PrivacyCurve:
-        """The curve of ``times`` shuffles, each in an order of its own."""
-        return total([(self, times)])
-
-    def compose(self, other: PrivacyCurve) -> PrivacyCurve:
-        """The curve of this shuffle followed by another release."""
-        return total([(self, 1), (other, 1)])
-
-    def accounts(self, delta: float) -> dict[str, float]:
-        """The epsilon of every account at ``delta``."""
-        delta = check_delta(delta)
-        found = {"pure": self.local}
-        if delta > 0:
-            found["shuffle"] = _epsilon(self, delta)
-        return found
-
-    def epsilon_upper(self, delta: float) -> float:
-        """The least epsilon found at ``delta`` in [0, 1)."""
-        return min(self.accounts(delta).values())
-
-    def answered_by(self, delta: float) -> str:
-        """Which account `epsilon_upper` took."""
-        found = self.accounts(delta)
-        return min(found, key=lambda name: found[name])
+        return min(Cost.pure(self.local).rdp(alpha), max(one.rdp_upper(alpha) for one in self.losses()))
 
 
-def shuffled_curve(
+def shuffled_cost(
     adjacency: Adjacency,
     crowd: int,
     *,
-    replace_one: PrivacyCurve,
-    zero_out: PrivacyCurve,
+    replace_one: Cost,
+    zero_out: Cost,
     own: BlanketPair | None = None,
-) -> PrivacyCurve:
-    """The curve of one release among ``crowd`` whose order stays secret.
+) -> Cost:
+    """The cost of one release among ``crowd`` whose order stays secret.
 
     Args:
         adjacency: which two worlds must look alike.
         crowd: how many clients release in the shuffle, this one included; those who would tell are left out.
-        replace_one: the release's own curve between any two updates: the other clients' may be any.
-        zero_out: its curve against the zero update.
+        replace_one: the release's own cost between any two updates: the other clients' may be any.
+        zero_out: its cost against the zero update.
         own: the mechanism's own blankets for this adjacency, where it has any.
 
-    Curves that are private only at delta > 0 are refused.
+    Releases that are private only at delta > 0 are refused.
     """
     require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
     crowd = check_int(crowd, "crowd", 1, MOST_CROWD)
-    far = replace_one.pure_epsilon_upper()
-    near = min(far, zero_out.pure_epsilon_upper())  # zero is one of the updates
+    far = replace_one.pure_epsilon()
+    near = min(far, zero_out.pure_epsilon())  # zero is one of the updates
     if not far < math.inf:
         raise InvalidParameter(
             "Only releases that are private at delta = 0 have a bound in a crowd here: what others send hides one of "
@@ -179,12 +161,12 @@ def shuffled_curve(
         )
     local = far if adjacency is Adjacency.REPLACE_ONE else near
     if local == 0 or local > MOST_EPSILON:
-        return PureCurve(local)
+        return Cost.pure(local)
     found = [own] if own is not None else []
     found.append(through_zero(near, adjacency))
     if adjacency is Adjacency.REPLACE_ONE:
         found.append(clones(far))
-    return ShuffledCurve(crowd, local, tuple(found))
+    return Shuffle(crowd, local, tuple(found)).cost()
 
 
 def _pure(epsilon: float) -> float:
@@ -196,25 +178,25 @@ def _share(epsilon: float) -> float:
 
 
 @lru_cache(maxsize=256)
-def _epsilon(curve: ShuffledCurve, delta: float) -> float:
+def _epsilon(shuffle: Shuffle, delta: float) -> float:
     """The least epsilon at which delta is proved, up to a part in 10^7: the end of a bisection that holds."""
-    if curve.delta_upper(0.0) <= delta:
+    if shuffle.delta_upper(0.0) <= delta:
         return 0.0
-    high = curve.local
+    high = shuffle.local
     low = high
-    while curve.delta_upper(low) <= delta:
+    while shuffle.delta_upper(low) <= delta:
         high, low = low, low / 4
     while high - low > _CLOSE * high:
         middle = math.sqrt(low * high) if high > 2 * low else 0.5 * (low + high)
-        low, high = (low, middle) if curve.delta_upper(middle) <= delta else (middle, high)
+        low, high = (low, middle) if shuffle.delta_upper(middle) <= delta else (middle, high)
     return high
 
 
 @lru_cache(maxsize=64)
-def _losses(curve: ShuffledCurve) -> LossPair:
+def _losses(shuffle: Shuffle) -> LossPair:
     """Points of delta where compositions need them: up to where it is nothing, or what a sampler's error leaves."""
-    left = 2 * curve.delta_upper(math.nextafter(curve.local, 0.0))
-    last = _epsilon(curve, max(_LEAST_DELTA, left))
-    nodes = np.unique(np.append(np.linspace(0.0, last, _NODES), curve.local))
-    one = LossDistribution.from_profile(nodes, [curve.delta_upper(float(node)) for node in nodes], symmetric=True)
+    left = 2 * shuffle.delta_upper(math.nextafter(shuffle.local, 0.0))
+    last = _epsilon(shuffle, max(_LEAST_DELTA, left))
+    nodes = np.unique(np.append(np.linspace(0.0, last, _NODES), shuffle.local))
+    one = LossDistribution.from_profile(nodes, [shuffle.delta_upper(float(node)) for node in nodes], symmetric=True)
     return one, one

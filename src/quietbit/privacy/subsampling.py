@@ -32,23 +32,23 @@ from typing import final
 
 from quietbit.errors import InvalidParameter, check_int, require
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.curve import FunctionCurve, PrivacyCurve
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency
 
-__all__ = ["secret_cohort_curve"]
+__all__ = ["secret_cohort_cost"]
 
 MOST_ORDER = 512  # larger whole orders use the two simple bounds
 
 
-def secret_cohort_curve(
-    curve: PrivacyCurve,
+def secret_cohort_cost(
+    curve: Cost,
     cohort: int,
     population: int,
     adjacency: Adjacency,
     *,
     server_learns_cohort: bool,
-    replace_one: PrivacyCurve | None = None,
-) -> FunctionCurve:
+    replace_one: Cost | None = None,
+) -> Cost:
     """The curve of one release by a uniformly random cohort that stays secret.
 
     ``curve`` is that of the release for a given cohort, for instance `sum_privacy(cohort, adjacency)`.
@@ -77,8 +77,8 @@ def secret_cohort_curve(
     far = curve if adjacency is Adjacency.REPLACE_ONE or replace_one is None else replace_one
     bound = _Amplified(curve, far, chosen / total * (1 + 1e-15))
     label = f"secret cohort of {chosen} among {total}"
-    pure = _pure(curve.pure_epsilon_upper(), far.pure_epsilon_upper(), bound.rate)
-    return FunctionCurve(bound, label, pure)
+    pure = _pure(curve.pure_epsilon(), far.pure_epsilon(), bound.rate)
+    return Cost.renyi(bound, label, pure)
 
 
 def _pure(near: float, far: float, rate: float) -> float:
@@ -102,8 +102,8 @@ def _log_mix(exponent: float, rate: float) -> float:
 @final
 @dataclass(frozen=True, slots=True)
 class _Amplified:
-    curve: PrivacyCurve = field(repr=False)
-    far: PrivacyCurve = field(repr=False)
+    curve: Cost = field(repr=False)
+    far: Cost = field(repr=False)
     rate: float
 
     def __call__(self, alpha: float) -> float:
@@ -121,7 +121,7 @@ class _Amplified:
         """(alpha - 1) eps'(alpha) at a whole order: the theorem, in logarithms."""
         if alpha == 1:
             return 0.0
-        pure = self.curve.pure_epsilon_upper()
+        pure = self.curve.pure_epsilon()
         # log(e^pure - 1), or infinity where there is no pure guarantee
         grow = math.inf if math.isinf(pure) else _log_expm1(pure)
         terms = []

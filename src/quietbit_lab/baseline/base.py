@@ -15,6 +15,8 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from attrs import field, frozen
+from quietbit.privacy.curve import PrivacyCurve
+from quietbit.privacy.release import Release
 
 from quietbit._typing import FloatVector
 from quietbit.errors import check_int, check_real
@@ -32,9 +34,7 @@ from quietbit.mechanism.base import (
     check_value,
     refuse_samples,
 )
-from quietbit.privacy.curve import PrivacyCurve
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
-from quietbit.privacy.release import Release
 from quietbit_lab.baseline.codebook import clipped, direction_of, new_nonce, numbered_layout, put, sum_of_points
 from quietbit_lab.baseline.tilt import draw, tilt_curve
 

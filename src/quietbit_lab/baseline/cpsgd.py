@@ -31,7 +31,7 @@ from quietbit.kernel.rng import WordBlock
 from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.ball import Ball
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.curve import PrivacyCurve, PureCurve, with_delta
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.target import Target
 from quietbit_lab.baseline.sums import Distances, Grid, NoisySum, finest_reach, sums_epsilon
@@ -91,11 +91,11 @@ class BinomialNoise(NoisySum):
             heads += _ones(coins if word < whole else coins >> np.uint64(64 - last))
         return heads
 
-    def sum_curve(self, adjacency: Adjacency) -> PrivacyCurve:
+    def sum_curve(self, adjacency: Adjacency) -> Cost:
         """Return Theorem 1 for all clients' coins together."""
         apart = self.grid.distances(adjacency)
         epsilon = binomial_epsilon_upper(self.coins * self.clients, apart, self.code_count, self.release_delta)
-        return with_delta(PureCurve(epsilon), self.release_delta)
+        return Cost.pure(epsilon).with_lost(self.release_delta)
 
 
 def _ones(words: NDArray[np.uint64]) -> NDArray[np.int64]:

@@ -31,7 +31,7 @@ from quietbit.kernel.rng import WordBlock
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.poisson import PoissonTable
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.curve import LinearCurve, PrivacyCurve, with_delta, with_slack
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.target import Target
 from quietbit_lab.baseline.sums import Grid, NoisySum, calibrate_sums, finest_reach
@@ -87,13 +87,13 @@ class DistributedDiscreteGaussian(NoisySum):
         """Return one client's discrete normal numbers."""
         return np.asarray(gaussian_table(self.variance / self.clients).draw(block, NOISE_STREAM, 0, size))
 
-    def sum_curve(self, adjacency: Adjacency) -> PrivacyCurve:
+    def sum_curve(self, adjacency: Adjacency) -> Cost:
         """Return the discrete Gaussian of the sum, with its distance from the real law, and what sampling adds."""
         slope = round_up(self.grid.distances(adjacency).l2 ** 2 / (2 * self.variance), 1e-14)
         slack = round_up(self.code_count * tau_upper(self.variance / self.clients, self.clients), 1e-14)
         rule = "larger (more bits make it so)"
         require(slack <= MOST_SLACK, "deviation of one client's integers", self.deviation, rule)
-        return with_delta(with_slack(LinearCurve(slope), slack), LOST)
+        return Cost.linear(slope).with_slack(slack).with_lost(LOST)
 
 
 def tau_upper(variance: float, clients: int) -> float:

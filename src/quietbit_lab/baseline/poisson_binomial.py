@@ -39,9 +39,9 @@ from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.transform import padded_size, rotate
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Parts
-from quietbit.privacy.aggregate import aggregate_curve
+from quietbit.privacy.aggregate import aggregate_cost
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.curve import LinearCurve, PrivacyCurve, with_slack
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.target import Target
 from quietbit_lab.baseline.codebook import clipped
@@ -112,19 +112,19 @@ class PoissonBinomial(SumBaseline):
         bias = np.asarray(total, dtype=np.float64) / tosses - 0.5
         return self.rotated_back(bias * (self.clamp * self.ball.radius / self.theta))
 
-    def sum_curve(self, adjacency: Adjacency) -> PrivacyCurve:
+    def sum_curve(self, adjacency: Adjacency) -> Cost:
         """Return the account of sums of bits, m times."""
         each = math.log1p(2 * self.theta) - math.log1p(-2 * self.theta)
         distance = 1 / (2 * self.clamp)  # S/(2 theta)
         if adjacency is Adjacency.REPLACE_ONE:
             distance = 2 * self.theta / self.clamp * 2 / (each * (1 - 4 * self.theta**2))
         margin = 1e-9  # of x: more than the roundings of e and of the design
-        curve = aggregate_curve(
+        curve = aggregate_cost(
             _design(each), round_up(distance, 1e-12), self.clients, adjacency, -margin, 1 + margin,
-            alone=LinearCurve(round_up((each * distance) ** 2 / 2, 1e-9)),
+            alone=Cost.linear(round_up((each * distance) ** 2 / 2, 1e-9)),
         )  # fmt: skip
         slack = self.code_count * self.coins * 2.0**-48
-        return with_slack(curve.repeat(self.coins), slack)
+        return (curve * self.coins).with_slack(slack)
 
 
 @lru_cache(maxsize=64)
@@ -143,7 +143,7 @@ def calibrate_poisson_binomial(ball: Ball, target: Target, clients: int, coins: 
         """Whether the normal approximation of the sum would meet the target at the largest theta."""
         apart = COMFORTABLE_THETA / clamp * (1 if target.adjacency is Adjacency.ZERO_OUT else 2)
         slope = many * target.releases * apart**2 / (2 * clients * (0.25 - COMFORTABLE_THETA**2))
-        return LinearCurve(slope).epsilon_upper(target.delta) < target.epsilon
+        return Cost.linear(slope).epsilon(target.delta) < target.epsilon
 
     if coins is None:
         coins = next((many for many in (1, 3, 7, 15, 31, 63, 127) if not saturated(many)), MOST_COINS)

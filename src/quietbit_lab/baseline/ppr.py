@@ -26,9 +26,8 @@ from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Error, check_adjacency
 from quietbit.mechanism.family import largest_private
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.curve import PureCurve
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
-from quietbit.privacy.release import Release
 from quietbit.target import Target
 from quietbit_lab.baseline.base import LEAST_EPSILON, MOST_EPSILON
 from quietbit_lab.baseline.codebook import check_ball
@@ -58,12 +57,12 @@ class PoissonRepresentation:
         """Refuse another norm."""
         check_ball(self.ball, Norm.L2, "PPR")
 
-    def privacy(self, adjacency: Adjacency) -> Release:
+    def privacy(self, adjacency: Adjacency) -> Cost:
         """2 alpha e: what a place reveals to a server that holds the list."""
         which = check_adjacency(adjacency)
         own = step_profile(self.simulated_epsilon).pure_epsilon_upper(which.value)
-        curve = PureCurve(round_up(2 * self.alpha * own, 1e-14))
-        return Release(curve, which, Unit.CLIENT, Trust.LOCAL)
+        curve = Cost.pure(round_up(2 * self.alpha * own, 1e-14))
+        return curve.of(which, Unit.CLIENT, Trust.LOCAL)
 
     def error(self) -> Error:
         """That of the simulated mechanism, exactly."""
@@ -83,7 +82,7 @@ def calibrate_ppr(ball: Ball, target: Target, alpha: float = 1.1) -> PoissonRepr
 
     def account(loss: float) -> float:
         one = PoissonRepresentation(ball, loss, alpha).privacy(target.adjacency)
-        return one.repeat(target.releases).epsilon_upper(target.delta)
+        return (one * target.releases).epsilon(target.delta)
 
     found = largest_private(account, LEAST_EPSILON, MOST_EPSILON, target.epsilon, "PPR")
     return PoissonRepresentation(ball, found, alpha)

@@ -37,12 +37,12 @@ from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Accumulator, Body, Layout, Parts
 from quietbit.mechanism.family import Choices
 from quietbit.mechanism.vector import VectorMVU
-from quietbit.privacy.curve import PrivacyCurve
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency
 from quietbit_lab.baseline.base import Directional, checked_cap, checked_loss, likeliest
 from quietbit_lab.baseline.codebook import check_ball, clipped, direction_of
 from quietbit_lab.baseline.sphere import cap_moments, quantile
-from quietbit_lab.baseline.tilt import cap_levels, tilt_curve
+from quietbit_lab.baseline.tilt import cap_levels, tilt_cost
 from quietbit_lab.baseline.tuned import TunedFamily, limit_gain
 
 __all__ = ["FAMILY", "FAMILY_G", "PrivUnit", "step_profile"]
@@ -93,9 +93,9 @@ class PrivUnit(Directional):
         """Sums of floats as fixed-point numbers."""
         return of_floats(self.ball.radius / self.gain, self.ball.dimension, max_payloads)
 
-    def curve(self, adjacency: Adjacency) -> PrivacyCurve:
+    def curve(self, adjacency: Adjacency) -> Cost:
         """Return the curve of a density with two levels."""
-        return tilt_curve(*cap_levels(self.cap, self.design_epsilon), adjacency)
+        return tilt_cost(*cap_levels(self.cap, self.design_epsilon), adjacency)
 
 
 @lru_cache(maxsize=4096)

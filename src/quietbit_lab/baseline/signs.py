@@ -18,6 +18,7 @@ from typing import ClassVar
 import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
+from quietbit.privacy.curve import PrivacyCurve
 
 from quietbit._typing import FloatVector
 from quietbit.errors import require
@@ -25,7 +26,6 @@ from quietbit.kernel.base import Kernel
 from quietbit.kernel.expand import rows, strata
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.base import Accumulator, Body, Layout, Parts, check_value
-from quietbit.privacy.curve import PrivacyCurve
 from quietbit.privacy.guarantee import Adjacency
 from quietbit_lab.baseline.base import Baseline, checked_bits, checked_loss, checked_seed
 from quietbit_lab.baseline.codebook import Expanded, clipped, new_nonce, numbered_layout, put

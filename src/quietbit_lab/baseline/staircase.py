@@ -34,7 +34,7 @@ from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Accumulator, Body, Layout, Mechanism, Parts, check_value
 from quietbit.mechanism.family import Account, Choices, Family, largest_private
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.curve import PrivacyCurve, PureCurve
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.target import Target
 from quietbit_lab.baseline.base import Baseline
@@ -110,11 +110,11 @@ class Staircase(Baseline):
         reach = float(_cumulated(self.design_epsilon, self.gamma, self.ball.dimension)[1][-1])
         return of_floats(self.ball.radius + reach * self.unit, self.ball.dimension, max_payloads)
 
-    def curve(self, adjacency: Adjacency) -> PrivacyCurve:
+    def curve(self, adjacency: Adjacency) -> Cost:
         """Return as many epsilons as there are steps between neighbours."""
         distance = 1.0 if adjacency is Adjacency.ZERO_OUT else 2.0
         steps = math.ceil(distance / self.width * (1 - 1e-12))
-        return PureCurve(round_up(steps * self.design_epsilon, 1e-14))
+        return Cost.pure(round_up(steps * self.design_epsilon, 1e-14))
 
     def variance(self, value: float) -> float:
         """E r^2 times 2/(d (d+1)), a coordinate's mean square on the L1 sphere."""

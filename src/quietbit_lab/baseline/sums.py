@@ -32,9 +32,8 @@ from quietbit.mechanism.base import Parts, check_adjacency
 from quietbit.mechanism.family import largest_private
 from quietbit.mechanism.rounding import conditional_rounding, length_upper
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.curve import PrivacyCurve
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
-from quietbit.privacy.release import Release
 from quietbit.target import Target
 from quietbit_lab.baseline.base import checked_seed
 from quietbit_lab.baseline.codebook import clipped
@@ -148,13 +147,13 @@ class SumBaseline(ABC):
         """Return the mean update from the sums of codes, modulo 2^wire_bits or not."""
 
     @abstractmethod
-    def sum_curve(self, adjacency: Adjacency) -> PrivacyCurve:
+    def sum_curve(self, adjacency: Adjacency) -> Cost:
         """Return the privacy curve of one sum for one client."""
 
-    def sum_privacy(self, adjacency: Adjacency) -> Release:
+    def sum_privacy(self, adjacency: Adjacency) -> Cost:
         """Return what one sum costs one client."""
         which = check_adjacency(adjacency)
-        return Release(self.sum_curve(which), which, Unit.CLIENT, Trust.SECURE_AGGREGATION)
+        return self.sum_curve(which).of(which, Unit.CLIENT, Trust.SECURE_AGGREGATION)
 
     def rotated_back(self, mean: FloatVector) -> FloatVector:
         """Undo rotation and padding."""
@@ -209,7 +208,7 @@ M = TypeVar("M", bound=SumBaseline)
 
 def sums_epsilon(mechanism: SumBaseline, target: Target) -> float:
     """Return the epsilon of all sums of a target at its delta."""
-    return mechanism.sum_privacy(target.adjacency).repeat(target.releases).epsilon_upper(target.delta)
+    return (mechanism.sum_privacy(target.adjacency) * target.releases).epsilon(target.delta)
 
 
 def calibrate_sums(build: Callable[[float], M], target: Target, name: str, least: float, most: float) -> M:

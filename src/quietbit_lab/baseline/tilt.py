@@ -28,11 +28,10 @@ import numpy as np
 from quietbit._typing import FloatVector
 from quietbit.errors import require
 from quietbit.kernel.rng import WordBlock
-from quietbit.privacy.curve import PrivacyCurve, with_slack
-from quietbit.privacy.dominating import DominatingCurve
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency
 
-__all__ = ["MOST_CANDIDATES", "cap_levels", "draw", "subset_levels", "tilt_curve"]
+__all__ = ["MOST_CANDIDATES", "cap_levels", "draw", "subset_levels", "tilt_cost"]
 
 UNIT = 2.0**44
 MEAN_ERROR = 2.0**-41
@@ -76,7 +75,7 @@ def cap_levels(cap: float, epsilon: float) -> tuple[float, float]:
     return factor / whole, 1 / whole
 
 
-def tilt_curve(low: float, high: float, adjacency: Adjacency) -> PrivacyCurve:
+def tilt_cost(low: float, high: float, adjacency: Adjacency) -> Cost:
     """The curve of one release whose density lies in [low, high]; sampling as `draw` does it included."""
     require(LEAST_LEVEL <= low < 1, "smallest density", low, "below 1 and at least 2^-30")
     require(1 < high < 1 / LEAST_LEVEL, "largest density", high, "above 1 and below 2^30")
@@ -89,5 +88,5 @@ def tilt_curve(low: float, high: float, adjacency: Adjacency) -> PrivacyCurve:
         rest = both * high if both > 0 else neither * low
         last = [rest] if rest > NEGLIGIBLE else []  # less than that is rounding, for which the account has room
         pair = [one * high, one * low, *last], [one * low, one * high, *last]
-    curve = DominatingCurve.from_masses(*pair, relative_error=COMPUTED)
-    return with_slack(curve, 2.0**-44 / low + 2.0**-40)
+    curve = Cost.from_masses(*pair, relative_error=COMPUTED)
+    return curve.with_slack(2.0**-44 / low + 2.0**-40)

@@ -27,7 +27,7 @@ from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.family import Account, Choices, Family, SearchedFamily, largest_private
 from quietbit.target import Target
 from quietbit_lab.baseline.base import LEAST_EPSILON, MOST_EPSILON, likeliest
-from quietbit_lab.baseline.tilt import cap_levels, tilt_curve
+from quietbit_lab.baseline.tilt import cap_levels, tilt_cost
 
 __all__ = ["TunedFamily", "best_share", "limit_gain", "searched_family"]
 
@@ -112,8 +112,8 @@ def best_share(target: Target) -> float:
     def gain(share: float) -> float:
         def private(epsilon: float) -> bool:
             try:
-                curve = tilt_curve(*cap_levels(share, epsilon), target.adjacency).repeat(target.releases)
-                return curve.epsilon_upper(target.delta) <= target.epsilon
+                cost = tilt_cost(*cap_levels(share, epsilon), target.adjacency) * target.releases
+                return cost.epsilon(target.delta) <= target.epsilon
             except InvalidParameter:  # too revealing for any account
                 return False
 

@@ -66,7 +66,7 @@ def test_sums_with_too_little_noise_or_too_few_clients_have_no_account() -> None
 def test_ppr_pays_twice_alpha_for_what_it_simulates() -> None:
     ball = Ball(Norm.L2, 1.0, 50)
     found = PoissonRepresentation(ball, 0.5, 1.1)
-    assert found.privacy(Adjacency.REPLACE_ONE).epsilon_upper(0.0) == pytest.approx(1.1, rel=1e-9)
+    assert found.privacy(Adjacency.REPLACE_ONE).epsilon(0.0) == pytest.approx(1.1, rel=1e-9)
     assert found.error().squared == pytest.approx(step_profile(0.5).gain_lower ** -2)
     best = calibrate_ppr(ball, Target(1.1, 0.0, Adjacency.REPLACE_ONE))
     assert 0.4999 < best.simulated_epsilon <= 0.5

@@ -37,7 +37,7 @@ def test_a_sampler_twenty_percent_too_revealing_is_caught() -> None:
     found = audit(stronger(HONEST, 1.2), Adjacency.ZERO_OUT, rng=rng, delta=0.0, samples=1800, confidence=SURE)
     assert found.verdict == "failed"
     assert found.failures
-    assert found.epsilon_upper == HONEST.privacy(Adjacency.ZERO_OUT).epsilon_upper(0.0)
+    assert found.epsilon_upper == HONEST.privacy(Adjacency.ZERO_OUT).epsilon(0.0)
 
 
 def test_the_honest_one_is_not_and_the_bound_is_near() -> None:
@@ -60,7 +60,7 @@ def test_noise_of_a_fifth_of_its_size_exceeds_the_claimed_epsilon() -> None:
 def test_it_finds_a_good_part_of_a_gaussians_epsilon() -> None:
     mechanism = Gaussian(Ball(Norm.L2, 1.0, 1), 0.5)
     found = audit(mechanism, Adjacency.REPLACE_ONE, rng=seeded_rng(1), delta=1e-3, samples=1000)
-    exact = mechanism.privacy(Adjacency.REPLACE_ONE).epsilon_upper(1e-3)
+    exact = mechanism.privacy(Adjacency.REPLACE_ONE).epsilon(1e-3)
     assert 0.15 * exact < found.epsilon_lower < exact
     assert (found.delta, found.adjacency, found.samples) == (1e-3, Adjacency.REPLACE_ONE, 1000)
 

@@ -21,7 +21,7 @@ def test_constants_are_the_library_s_and_ordered(capsys):
     design = quietbit.solve(quietbit.DesignSpec(8, 2, 3.0))
     mechanism = quietbit.InterpolatedMVU(design, quietbit.Ball("l1", 1.0, 1000))
     curve = mechanism.privacy(quietbit.Adjacency.REPLACE_ONE)
-    assert facts["epsilon_upper"] == curve.repeat(3).epsilon_upper(1e-5)
+    assert facts["epsilon_upper"] == (curve * 3).epsilon(1e-5)
     assert facts["identity"] == design.identity()
 
 

@@ -75,9 +75,9 @@ def test_one_price_for_every_clip(name: str, adjacency: Adjacency) -> None:
         assert mechanism.domain == evolve(inner.domain, radius=clip)
         found, bit = mechanism.privacy(adjacency), mechanism.bit_epsilon_upper
         listed = mechanism.priced_as.privacy(adjacency)
-        assert found.epsilon_upper(1e-5) == listed.epsilon_upper(1e-5)
+        assert found.epsilon(1e-5) == listed.epsilon(1e-5)
         assert (found.adjacency, found.unit, found.trust) == (alone.adjacency, alone.unit, alone.trust)
-        assert found.pure_epsilon_upper() == pytest.approx(alone.pure_epsilon_upper() + bit, rel=1e-12)
+        assert found.pure_epsilon() == pytest.approx(alone.pure_epsilon() + bit, rel=1e-12)
         for alpha in (1.5, 4.0, 40.0):
             assert found.rdp(alpha) == listed.rdp(alpha)
             answer = math.log((math.exp(alpha * bit) + math.exp((1 - alpha) * bit)) / (1 + math.exp(bit))) / (alpha - 1)
@@ -88,7 +88,7 @@ def test_both_together_against_another_accountant() -> None:
     pld = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
     mechanism = AdaptiveClip(MECHANISMS["gaussian"], 5.0, 0.4)
     for adjacency, distance in ((Adjacency.ZERO_OUT, 1.0), (Adjacency.REPLACE_ONE, 2.0)):
-        ours = mechanism.privacy(adjacency).repeat(7).epsilon_upper(1e-5)
+        ours = (mechanism.privacy(adjacency) * 7).epsilon(1e-5)
         noise = MECHANISMS["gaussian"].noise_multiplier / distance
         whole = {}
         for pessimistic in (False, True):
@@ -242,7 +242,7 @@ def test_a_budget_is_met_for_both_together(name: str) -> None:
     assert both.guarantee.epsilon_upper <= 4.0
     assert both.guarantee.epsilon_upper >= 3.99
     assert plain.squared_error < both.squared_error < 1.2 * plain.squared_error
-    spent = both.mechanism.privacy(Adjacency.ZERO_OUT).repeat(3).guarantee(1e-5)
+    spent = (both.mechanism.privacy(Adjacency.ZERO_OUT) * 3).guarantee(1e-5)
     assert spent == both.guarantee
-    inside = both.mechanism.inner.privacy(Adjacency.ZERO_OUT).repeat(3).guarantee(1e-5)
+    inside = (both.mechanism.inner.privacy(Adjacency.ZERO_OUT) * 3).guarantee(1e-5)
     assert inside.epsilon_upper < 4.0

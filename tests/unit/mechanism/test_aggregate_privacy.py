@@ -25,8 +25,8 @@ def test_a_sum_is_never_worse_than_one_client(norm: Norm, clamp: bool) -> None:
         alone, together = mechanism.privacy(adjacency), mechanism.sum_privacy(80, adjacency)
         for alpha in (1.01, 1.5, 2.5, 8.0, 300.0, 1e6):
             assert together.rdp(alpha) <= alone.rdp(alpha)
-        assert together.pure_epsilon_upper() == alone.pure_epsilon_upper()
-        assert together.repeat(5).epsilon_upper(1e-5) < 0.4 * alone.repeat(5).epsilon_upper(1e-5)
+        assert together.pure_epsilon() == alone.pure_epsilon()
+        assert (together * 5).epsilon(1e-5) < 0.4 * (alone * 5).epsilon(1e-5)
 
 
 def test_wide_codes_are_refused() -> None:

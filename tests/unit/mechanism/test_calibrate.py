@@ -50,7 +50,7 @@ def test_the_account_is_met_from_the_private_side(
     reached = found.guarantee.epsilon_upper
     assert isinstance(found.mechanism, KINDS[name])
     assert reached <= epsilon
-    assert reached == found.mechanism.privacy(adjacency).repeat(releases).epsilon_upper(1e-5)
+    assert reached == (found.mechanism.privacy(adjacency) * releases).epsilon(1e-5)
     assert found.saturated == (reached < epsilon * (1 - 1e-4))
     if found.saturated:  # no sampler of 2^-48 accuracy can be certified for one release this revealing
         assert (name in ("imvu", "mvu"), releases, epsilon) == (True, 1, 50.0)

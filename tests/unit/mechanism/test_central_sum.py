@@ -25,7 +25,7 @@ def test_meets_the_target_from_below(adjacency: Adjacency) -> None:
     assert 0.999 <= found.guarantee.epsilon_upper <= 1.0
     assert found.guarantee.trust is Trust.SECURE_AGGREGATION
     assert "secure-aggregation trust" in found.guarantee.sentence()
-    again = found.mechanism.sum_privacy(300, adjacency).repeat(20).epsilon_upper(1e-5)
+    again = (found.mechanism.sum_privacy(300, adjacency) * 20).epsilon(1e-5)
     assert again == found.guarantee.epsilon_upper
     assert found.wire_bits == math.ceil(math.log2(301)) == 9
     assert found.clamped_at == 2.0 / found.mechanism.beta
@@ -38,7 +38,7 @@ def test_fewer_honest_clients_cost_accuracy_and_no_bits() -> None:
     assert half.wire_bits == all_of_them.wire_bits == 9
     assert half.min_honest_clients == 150
     assert 1.8 < half.squared_error / all_of_them.squared_error < 2.2
-    again = half.mechanism.sum_privacy(150, Adjacency.ZERO_OUT).epsilon_upper(1e-5)
+    again = half.mechanism.sum_privacy(150, Adjacency.ZERO_OUT).epsilon(1e-5)
     assert again == half.guarantee.epsilon_upper
 
 

@@ -9,7 +9,7 @@ from path import encode
 from quietbit import Ball, DitheredMVU, Norm
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
-from quietbit.privacy.baselines import dithered_l1_curve, dithered_l2_curve
+from quietbit.privacy.baselines import dithered_l1_cost, dithered_l2_cost
 from quietbit.privacy.guarantee import Adjacency
 from unit.mechanism.makers import design, table
 
@@ -32,7 +32,7 @@ def test_at_a_level_the_law_is_the_row() -> None:
 def test_the_account_is_the_theorem_at_the_reach(norm: Norm, levels: int) -> None:
     ball = Ball(norm, 1.0, 50)
     mechanism = DitheredMVU(table(levels, 2, 2.0), ball)
-    theorem = dithered_l2_curve if norm is Norm.L2 else dithered_l1_curve
+    theorem = dithered_l2_cost if norm is Norm.L2 else dithered_l1_cost
     for adjacency in Adjacency:
         curve = theorem(mechanism.design, mechanism.reach, adjacency)
         for alpha in (1.5, 2.0, 30.0):

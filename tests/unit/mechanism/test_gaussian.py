@@ -10,7 +10,7 @@ from path import decode, encode
 from quietbit import Ball, Gaussian, Norm
 from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.kernel.rng import seeded_rng
-from quietbit.privacy.curve import LinearCurve
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency
 
 BALL = Ball(Norm.L2, 2.0, 5)
@@ -21,9 +21,9 @@ def test_the_curve_is_the_textbook_one() -> None:
     zero, replace = mechanism.privacy(Adjacency.ZERO_OUT), mechanism.privacy(Adjacency.REPLACE_ONE)
     assert zero.rdp(3.0) == pytest.approx(3.0 * 2.0**2 / (2 * mechanism.sigma**2), rel=1e-12)
     assert replace.rdp(3.0) == pytest.approx(4 * zero.rdp(3.0), rel=1e-12)
-    assert zero.curve.slope >= 1 / (2 * 1.5**2)
-    assert math.isinf(zero.epsilon_upper(0.0))
-    assert zero.epsilon_upper(1e-5) < LinearCurve(zero.curve.slope).epsilon_upper(1e-5)
+    assert zero.slope >= 1 / (2 * 1.5**2)
+    assert math.isinf(zero.epsilon(0.0))
+    assert zero.epsilon(1e-5) < Cost.linear(zero.slope).epsilon(1e-5)
 
 
 def test_codes_are_the_bits_of_floats() -> None:

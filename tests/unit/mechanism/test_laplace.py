@@ -10,7 +10,7 @@ from path import decode, encode
 from quietbit import Ball, Laplace, Norm
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
-from quietbit.privacy.curve import PureCurve
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency
 
 BALL = Ball(Norm.L1, 2.0, 5)
@@ -30,13 +30,13 @@ def test_the_curve_is_pure_and_bounds_the_exact_divergence_tightly(multiplier: f
     for adjacency, times in ((Adjacency.ZERO_OUT, 1), (Adjacency.REPLACE_ONE, 2)):
         curve = mechanism.privacy(adjacency)
         epsilon = times / multiplier
-        assert curve.epsilon_upper(0.0) == pytest.approx(epsilon, rel=1e-12)
-        assert curve.epsilon_upper(0.0) >= epsilon
+        assert curve.epsilon(0.0) == pytest.approx(epsilon, rel=1e-12)
+        assert curve.epsilon(0.0) >= epsilon
         for alpha in (1.1, 2.0, 5.0):
             exact = divergence(epsilon, alpha)
             assert exact * (1 - 1e-9) <= curve.rdp(alpha) <= exact * (1 + 1e-6)
         for alpha in (1.0001, 1.5, 30.0, 1e6):
-            assert curve.rdp(alpha) <= PureCurve(epsilon * (1 + 1e-13)).rdp(alpha) * (1 + 1e-12)
+            assert curve.rdp(alpha) <= Cost.pure(epsilon * (1 + 1e-13)).rdp(alpha) * (1 + 1e-12)
 
 
 def test_moving_several_coordinates_costs_no_more_than_moving_one_by_their_sum() -> None:

@@ -79,7 +79,7 @@ def test_calibrate_and_plan_meet_the_same_target(installed):
     assert 6 * (1 - 1e-4) < found.guarantee.epsilon_upper <= 6
     assert Plan("linear-bit", **GIVEN, releases=4).mechanism_for(39) == found.mechanism
     by_hand = Plan("linear-bit", **{**GIVEN, "epsilon": None}, design_epsilon=1.5)
-    assert by_hand.release(by_hand.mechanism_for(39)).epsilon_upper(0.0) == pytest.approx(1.5, rel=1e-9)
+    assert by_hand.release(by_hand.mechanism_for(39)).epsilon(0.0) == pytest.approx(1.5, rel=1e-9)
     with pytest.raises(quietbit.InvalidParameter, match="bits must be left out for linear-bit"):
         Plan("linear-bit", **GIVEN, bits=2)
     with pytest.raises(quietbit.InvalidParameter, match="mechanism must be imvu under secure-aggregation"):
@@ -107,7 +107,7 @@ def test_flower(installed):
     }  # fmt: skip
     mechanism = Plan.from_run_config(config).mechanism_for(39)
     assert isinstance(mechanism, installed.LinearBit)
-    assert mechanism.privacy(quietbit.Adjacency.ZERO_OUT).repeat(4).epsilon_upper(1e-6) <= 6
+    assert (mechanism.privacy(quietbit.Adjacency.ZERO_OUT) * 4).epsilon(1e-6) <= 6
 
 
 def test_command_line(installed, capsys, tmp_path):

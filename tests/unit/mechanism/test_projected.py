@@ -54,7 +54,7 @@ def test_the_account_is_that_of_the_inner_mechanism(name: str) -> None:
     found = projected(name)
     inner = calibrate(name, ball=Ball(Norm.L2, 2.0, KEEP), **GIVEN).mechanism
     for adjacency in Adjacency:
-        ours, theirs = found.privacy(adjacency).repeat(10), inner.privacy(adjacency).repeat(10)
+        ours, theirs = (found.privacy(adjacency) * 10), (inner.privacy(adjacency) * 10)
         assert all(ours.rdp(alpha) == theirs.rdp(alpha) for alpha in (1.5, 2.0, 30.0))
         assert ours.guarantee(1e-5) == theirs.guarantee(1e-5)
     assert identity_of(build(describe(found))) == identity_of(found)
@@ -174,7 +174,7 @@ def test_rotated_coordinates_are_cut_where_that_sharpens_the_account(keep: int, 
     mechanism: Any = found.mechanism
     assert mechanism.inner.error().squared < most * found.gaussian_squared_error
     assert mechanism.inner.clamp == (keep > 64)
-    assert 8.07 < mechanism.inner.privacy(Adjacency.ZERO_OUT).repeat(10).epsilon_upper(1e-5) <= 8.08
+    assert 8.07 < (mechanism.inner.privacy(Adjacency.ZERO_OUT) * 10).epsilon(1e-5) <= 8.08
 
 
 def test_auto_keeps_the_fewest_that_cost_one_percent() -> None:

@@ -9,7 +9,7 @@ from quietbit import Ball, Norm
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.sampler import SAMPLING_ERROR
 from quietbit.mechanism.scaling import Scaling
-from quietbit.privacy.curve import sampling_slack_upper
+from quietbit.privacy.cost import sampling_slack_upper
 from quietbit.privacy.divergence import smallest_probability_lower
 from quietbit.privacy.guarantee import Adjacency, sensitivity
 from unit.mechanism.makers import design, table

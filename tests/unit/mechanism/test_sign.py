@@ -27,8 +27,8 @@ def test_it_is_the_sign_of_the_inner_release_with_its_account(inner: Gaussian | 
     assert mechanism.layout.bits == 1
     for adjacency in Adjacency:
         ours, theirs = mechanism.privacy(adjacency), inner.privacy(adjacency)
-        assert theirs.epsilon_upper(1e-5) < ours.epsilon_upper(1e-5) < theirs.epsilon_upper(1e-5) + 1e-9
-        assert ours.pure_epsilon_upper() >= theirs.pure_epsilon_upper()
+        assert theirs.epsilon(1e-5) < ours.epsilon(1e-5) < theirs.epsilon(1e-5) + 1e-9
+        assert ours.pure_epsilon() >= theirs.pure_epsilon()
 
 
 STRONG = [Gaussian(Ball(Norm.L2, 1.0, 9), 0.007), Laplace(Ball(Norm.L1, 1.0, 9), 0.01)]
@@ -42,7 +42,7 @@ def test_a_sign_of_little_noise_is_cut_where_the_sampler_still_draws_both(inner:
     assert 1e-7 < far < 1e-6
     assert mechanism.expectation(1.0) == mechanism.expectation(mechanism.cut) == 1 - 2 * far
     ours, theirs = mechanism.privacy(Adjacency.ZERO_OUT, 200), inner.privacy(Adjacency.ZERO_OUT, 200)
-    assert theirs.epsilon_upper(1e-5) < ours.epsilon_upper(1e-5) < theirs.epsilon_upper(1e-5) + 1e-9
+    assert theirs.epsilon(1e-5) < ours.epsilon(1e-5) < theirs.epsilon(1e-5) + 1e-9
 
 
 @pytest.mark.parametrize("inner", STRONG)

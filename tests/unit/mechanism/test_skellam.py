@@ -16,7 +16,7 @@ from quietbit.mechanism.poisson import skellam_noise
 from quietbit.mechanism.registry import build, describe, family_of, identity_of
 from quietbit.mechanism.rounding import conditional_rounding
 from quietbit.mechanism.skellam import IndependentSkellam
-from quietbit.privacy.curve import LinearCurve
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency
 from unit.mechanism.makers import update
 
@@ -94,14 +94,14 @@ def test_sensitivities_double_when_replacing() -> None:
 
 def test_with_many_bits_the_account_comes_near_the_gaussians() -> None:
     for adjacency in Adjacency:
-        ours = Skellam(BALL, 2.0).privacy(adjacency).repeat(20).epsilon_upper(1e-5)
-        theirs = LinearCurve(Gaussian(BALL, 2.0).privacy(adjacency).rdp(2.0) / 2).repeat(20).epsilon_upper(1e-5)
+        ours = (Skellam(BALL, 2.0).privacy(adjacency) * 20).epsilon(1e-5)
+        theirs = (Cost.linear(Gaussian(BALL, 2.0).privacy(adjacency).rdp(2.0) / 2) * 20).epsilon(1e-5)
         assert theirs < ours < 1.02 * theirs
 
 
 def test_few_bits_cost_privacy_for_rounding() -> None:
-    fine = Skellam(BALL, 1.0).privacy(Adjacency.ZERO_OUT).epsilon_upper(1e-5)
-    coarse = Skellam(BALL, 1.0, bits=8).privacy(Adjacency.ZERO_OUT).epsilon_upper(1e-5)
+    fine = Skellam(BALL, 1.0).privacy(Adjacency.ZERO_OUT).epsilon(1e-5)
+    coarse = Skellam(BALL, 1.0, bits=8).privacy(Adjacency.ZERO_OUT).epsilon(1e-5)
     assert coarse > fine
 
 

@@ -21,7 +21,6 @@ from quietbit.mechanism import vector as module
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.registry import build, canonical_text, describe, identity_of
 from quietbit.mechanism.vector import VectorMVU, fewest_coordinates
-from quietbit.privacy.curve import split_delta
 from quietbit.privacy.gaussian import gaussian_epsilon_upper
 from quietbit.privacy.guarantee import Adjacency
 from unit.mechanism.makers import CLIFF, MECHANISMS, STAIRS, STEP, CountingWords, update
@@ -67,7 +66,7 @@ def test_without_delta_one_release_is_privunit(epsilon: float, best: float) -> N
     found = calibrate("vmvu", ball=LARGE, epsilon=epsilon, delta=0.0, adjacency=Adjacency.REPLACE_ONE)
     assert found.squared_error <= 1.02 * best
     assert found.guarantee.epsilon_upper <= epsilon
-    assert found.mechanism.privacy(Adjacency.REPLACE_ONE).pure_epsilon_upper() <= epsilon
+    assert found.mechanism.privacy(Adjacency.REPLACE_ONE).pure_epsilon() <= epsilon
 
 
 def test_a_seed_is_80_bytes_whatever_the_dimension() -> None:
@@ -249,14 +248,13 @@ def test_sampling_is_in_the_price() -> None:
     """More rows and steeper profiles cost more slack and more lost mass; both stay far below any delta in use."""
     found = {}
     for name in ("vmvu seed", "vmvu direct"):
-        inner, lost = split_delta(MECHANISMS[name].privacy(Adjacency.REPLACE_ONE).curve)
-        assert 0 < inner.slack < 1e-9  # type: ignore[attr-defined]
-        assert 0 < lost < 1e-10
-        found[name] = inner.slack, lost  # type: ignore[attr-defined]
+        cost = MECHANISMS[name].privacy(Adjacency.REPLACE_ONE)
+        assert 0 < cost.slack < 1e-9
+        assert 0 < cost.lost < 1e-10
+        found[name] = cost.slack, cost.lost
     many = VectorMVU(STEP, LARGE, 2**16).privacy(Adjacency.REPLACE_ONE)
-    inner, lost = split_delta(many.curve)
-    assert (inner.slack, lost) > found["vmvu seed"]  # type: ignore[attr-defined]
-    assert lost == pytest.approx(5.05 * STEP.largest * (2.0**-47 + math.sqrt(23 * 2**16 + 43) * 2.0**-64))
+    assert (many.slack, many.lost) > found["vmvu seed"]
+    assert many.lost == pytest.approx(5.05 * STEP.largest * (2.0**-47 + math.sqrt(23 * 2**16 + 43) * 2.0**-64))
 
 
 def test_a_large_update_is_decoded_from_its_rows_alone() -> None:

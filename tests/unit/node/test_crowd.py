@@ -37,9 +37,9 @@ def test_an_epoch_is_one_shuffle_of_what_arrived():
         crowds.record(arrived)
     found = crowds.observers(SERVER, MECHANISM, releases=2)
     assert (found.crowd, found.shuffles, found.secret_order) == (50, 2, True)
-    expected = shuffled_privacy(MECHANISM, REPLACE, 128).compose(shuffled_privacy(MECHANISM, REPLACE, 48))
+    expected = shuffled_privacy(MECHANISM, REPLACE, 128) + shuffled_privacy(MECHANISM, REPLACE, 48)
     assert found.result is not None
-    assert found.result.epsilon_upper == pytest.approx(expected.epsilon_upper(1e-5), rel=1e-9)
+    assert found.result.epsilon_upper == pytest.approx(expected.epsilon(1e-5), rel=1e-9)
 
 
 def test_in_open_order_the_smallest_rounds_count():
@@ -48,9 +48,9 @@ def test_in_open_order_the_smallest_rounds_count():
         crowds.record(arrived)
     found = crowds.observers(SERVER, MECHANISM, releases=3)
     assert (found.crowd, found.shuffles, found.secret_order) == (32, 3, False)
-    smaller = shuffled_privacy(MECHANISM, REPLACE, 32).repeat(2).compose(shuffled_privacy(MECHANISM, REPLACE, 64))
+    smaller = (shuffled_privacy(MECHANISM, REPLACE, 32) * 2) + shuffled_privacy(MECHANISM, REPLACE, 64)
     assert found.result is not None
-    assert found.result.epsilon_upper == pytest.approx(smaller.epsilon_upper(1e-5), rel=1e-9)
+    assert found.result.epsilon_upper == pytest.approx(smaller.epsilon(1e-5), rel=1e-9)
 
 
 def test_no_second_guarantee_says_why():

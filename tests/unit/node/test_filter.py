@@ -10,7 +10,7 @@ import pytest
 from quietbit.errors import InvalidParameter
 from quietbit.node.filter import LOST, ORDERS, Cap, Price, price_of
 from quietbit.privacy.conversion import epsilon_from_linear
-from quietbit.privacy.curve import GaussianCurve, LinearCurve, PureCurve, with_delta
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency, Trust
 
 
@@ -28,40 +28,40 @@ def test_shares_add_up_to_at_most_one_and_cost_a_linear_curve_little(epsilon, de
     for _ in range(200):
         middle = (low + high) / 2
         low, high = (middle, high) if epsilon_from_linear(middle, delta) <= epsilon else (low, middle)
-    reached = found.epsilon_upper(price_of(LinearCurve(low)))
+    reached = found.epsilon(price_of(Cost.linear(low)))
     assert epsilon * (1 - 1e-9) <= reached <= epsilon * 1.01
 
 
 def test_every_order_is_converted_at_its_own_share_by_mpmath():
-    spent, found = Price.total([(price_of(GaussianCurve(0.02)), 7)]), cap(3.0)
+    spent, found = Price.total([(price_of(Cost.gaussian(0.02)), 7)]), cap(3.0)
     mpmath.mp.dps = 40
     best = mpmath.inf
     assert math.fsum(found.shares) + LOST <= 1.0
     for order, share, rho in zip(ORDERS, found.shares, spent.rdp, strict=True):
         a, d = mpmath.mpf(order), mpmath.mpf(found.delta) * mpmath.mpf(share)
         best = min(best, mpmath.mpf(rho) + mpmath.log((a - 1) / a) - (mpmath.log(d) + mpmath.log(a)) / (a - 1))
-    assert best <= found.epsilon_upper(spent) <= best * (1 + mpmath.mpf(1e-9))
+    assert best <= found.epsilon(spent) <= best * (1 + mpmath.mpf(1e-9))
 
 
 def test_pure_costs_need_no_delta():
-    spent = Price.total([(price_of(PureCurve(0.25)), 4)])
+    spent = Price.total([(price_of(Cost.pure(0.25)), 4)])
     assert spent.pure == pytest.approx(1.0, rel=1e-14)
     assert spent.pure >= 1.0
-    assert cap(2.0, 0.0).epsilon_upper(spent) == spent.pure
+    assert cap(2.0, 0.0).epsilon(spent) == spent.pure
     assert cap(2.0, 0.0).holds(spent)
-    assert not cap(2.0, 0.0).holds(price_of(GaussianCurve(0.001)))
+    assert not cap(2.0, 0.0).holds(price_of(Cost.gaussian(0.001)))
 
 
 def test_totals_round_up_and_a_floor_is_a_floor_at_every_order():
-    price = price_of(LinearCurve(0.1))
+    price = price_of(Cost.linear(0.1))
     total = Price.total([(price, 3), (price, 0)])
     assert (total.rdp >= 3 * price.rdp).all()
     assert np.allclose(total.rdp, 3 * price.rdp, rtol=1e-14)
-    raised = price_of(LinearCurve(1e-9)).at_least(0.1)
-    assert np.array_equal(raised.rdp, np.maximum(price_of(PureCurve(0.1)).rdp, price_of(LinearCurve(1e-9)).rdp))
+    raised = price_of(Cost.linear(1e-9)).at_least(0.1)
+    assert np.array_equal(raised.rdp, np.maximum(price_of(Cost.pure(0.1)).rdp, price_of(Cost.linear(1e-9)).rdp))
     assert raised.pure == math.inf
     assert price.at_least(0.0) is price
-    assert cap().epsilon_upper(Price.nothing()) == 0.0
+    assert cap().epsilon(Price.nothing()) == 0.0
 
 
 @pytest.mark.parametrize("bad", [np.zeros(3), np.full(len(ORDERS), math.nan), np.full(len(ORDERS), -1.0)])
@@ -73,13 +73,13 @@ def test_numbers_that_are_no_price_are_refused(bad):
 
 
 def test_lost_mass_adds_up_and_has_its_own_share():
-    curve = with_delta(GaussianCurve(1e-5), 1e-9)
+    curve = Cost.gaussian(1e-5).with_lost(1e-9)
     price = price_of(curve)
     assert price.lost == 1e-9
     assert (price.rdp < math.inf).all()
     assert cap().holds(Price.total([(price, 50)]))
     assert not cap().holds(Price.total([(price, 101)]))  # a hundredth of 1e-5 is set aside
-    assert not cap(1.0, 0.0).holds(price_of(with_delta(PureCurve(0.1), 1e-30)))
+    assert not cap(1.0, 0.0).holds(price_of(Cost.pure(0.1).with_lost(1e-30)))
 
 
 def test_a_cap_is_a_number_with_words():
@@ -108,7 +108,7 @@ def adaptive(limit, choose, most=11):
         after = []
         for answers, p, q, spent in alive:
             epsilon = choose(answers)
-            price = prices.setdefault(epsilon, price_of(PureCurve(epsilon)))
+            price = prices.setdefault(epsilon, price_of(Cost.pure(epsilon)))
             total = Price.total([(spent, 1), (price, 1)])
             if not limit.holds(total):
                 done.append((p, q))

@@ -122,7 +122,7 @@ def test_the_cap_ends_it_whatever_is_asked(tmp_path):
 
 def test_the_runs_own_budget_is_held_too(tmp_path):
     held = keeper(tmp_path)
-    limit = MECHANISM.privacy(Adjacency.REPLACE_ONE).repeat(2).epsilon_upper(1e-5) * 1.01
+    limit = (MECHANISM.privacy(Adjacency.REPLACE_ONE) * 2).epsilon(1e-5) * 1.01
     for number in (1, 2):
         held.accept(question(number, epsilon=limit))
     with pytest.raises(BudgetSpent, match="of the run is spent"):

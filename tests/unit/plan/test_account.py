@@ -28,8 +28,8 @@ def test_the_worst_client_is_the_busiest():
         account.record(np.array(clients))
     by_hand = Ledger(Unit.CLIENT, ZERO, Trust.LOCAL).record(mechanism.privacy(ZERO), times=3)
     assert account.worst(1e-5) == by_hand.guarantee(1e-5, adaptive=False)
-    assert account.ledger(1).guarantee(1e-5) == by_hand.guarantee(1e-5)
-    assert account.ledger(0).guarantee(1e-5).epsilon_upper < by_hand.guarantee(1e-5).epsilon_upper
+    assert account.cost(1).guarantee(1e-5) == by_hand.guarantee(1e-5, adaptive=False)
+    assert account.cost(0).guarantee(1e-5).epsilon_upper < by_hand.guarantee(1e-5).epsilon_upper
     later = account.worst(1e-5, after=np.array([1]))
     assert later.epsilon_upper > account.worst(1e-5).epsilon_upper
     assert account.counts.tolist() == [1, 3, 1, 1]
@@ -40,7 +40,7 @@ def test_small_clients_are_the_exposed_ones_at_sample_level():
     account = account_of(mechanism, [10, 2, 50], Unit.SAMPLE)
     account.record(np.array([0, 1, 2]))
     account.record(np.array([2]))
-    answers = [account.ledger(c).guarantee(1e-5, adaptive=False).epsilon_upper for c in range(3)]
+    answers = [account.cost(c).guarantee(1e-5).epsilon_upper for c in range(3)]
     assert account.worst(1e-5).epsilon_upper == max(answers) == answers[1]
     assert account.worst(1e-5).unit is Unit.SAMPLE
 
@@ -48,12 +48,12 @@ def test_small_clients_are_the_exposed_ones_at_sample_level():
 @pytest.mark.parametrize("kind", ["imvu-1", "imvu-3", "imvu-l1", "gaussian", "laplace", "sign"])
 def test_one_sample_of_one_is_the_client_and_more_samples_cost_less(kind):
     mechanism = mechanisms(39)[kind]
-    costs = [mechanism.privacy(ZERO, n).epsilon_upper(1e-5) for n in (1, 2, 5, 20)]
+    costs = [mechanism.privacy(ZERO, n).epsilon(1e-5) for n in (1, 2, 5, 20)]
     assert costs == sorted(costs, reverse=True)
     # One sample is the client: never cheaper than the client's own account between the same two worlds.
-    assert costs[0] >= mechanism.privacy(ZERO).epsilon_upper(1e-5) * (1 - 1e-12)
+    assert costs[0] >= mechanism.privacy(ZERO).epsilon(1e-5) * (1 - 1e-12)
     # Replacing is zeroing at twice the distance.
-    twice = mechanism.privacy(ONE, 10).epsilon_upper(1e-5)
+    twice = mechanism.privacy(ONE, 10).epsilon(1e-5)
     assert twice == pytest.approx(costs[2], rel=1e-9)
 
 
@@ -84,11 +84,11 @@ def test_under_secure_aggregation_a_release_is_a_sum():
     account.record(np.array([2]))
     found = account.worst(1e-5)
     assert found.trust is Trust.SECURE_AGGREGATION
-    assert found.epsilon_upper == mechanism.sum_privacy(6, ZERO).repeat(2).epsilon_upper(1e-5)
-    assert found.epsilon_upper < mechanism.privacy(ZERO).repeat(2).epsilon_upper(1e-5)
+    assert found.epsilon_upper == (mechanism.sum_privacy(6, ZERO) * 2).epsilon(1e-5)
+    assert found.epsilon_upper < (mechanism.privacy(ZERO) * 2).epsilon(1e-5)
     fewer = account_of(mechanism, np.ones(8), trust=Trust.SECURE_AGGREGATION, honest=3)
     fewer.record(np.array([2]))
-    assert fewer.worst(1e-5).epsilon_upper > account.ledger(0).guarantee(1e-5).epsilon_upper
+    assert fewer.worst(1e-5).epsilon_upper > account.cost(0).guarantee(1e-5).epsilon_upper
 
 
 @pytest.mark.parametrize(("kind", "mention"), [("gaussian", "mechanism"), ("imvu-3", "evenly spaced")])

@@ -12,7 +12,7 @@ from quietbit import Adjacency, InvalidParameter, Plan
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.base import Answers
 from quietbit.plan.clip import ClipRule, MovingClip, usual_bit_epsilon
-from quietbit.privacy.curve import PureCurve
+from quietbit.privacy.cost import Cost
 
 MOVES: Any = {"clip": 2.0, "adjacency": "zero-out", "epsilon": 8.0, "releases": 10, "clip_quantile": 0.5}
 
@@ -68,7 +68,7 @@ def test_the_clip_stays_within_reach_of_its_start() -> None:
 @pytest.mark.parametrize("releases", [1, 10, 600])
 def test_bits_alone_cost_a_tenth_of_the_budget(releases: int) -> None:
     each = usual_bit_epsilon(8.0, 1e-5, releases)
-    spent = [PureCurve(factor * each).repeat(releases).epsilon_upper(1e-5) for factor in (1.0, 1.001)]
+    spent = [(Cost.pure(factor * each) * releases).epsilon(1e-5) for factor in (1.0, 1.001)]
     assert spent[0] <= 0.8 < spent[1]
 
 
@@ -78,11 +78,11 @@ def test_a_plan_prices_the_bit_and_meets_its_budget() -> None:
     assert isinstance(mechanism, AdaptiveClip)
     assert mechanism.clip == 2.0
     assert mechanism.bit_epsilon == usual_bit_epsilon(8.0, 1e-5, 10)
-    assert 7.99 < mechanism.privacy(Adjacency.ZERO_OUT).repeat(10).epsilon_upper(1e-5) <= 8.0
+    assert 7.99 < (mechanism.privacy(Adjacency.ZERO_OUT) * 10).epsilon(1e-5) <= 8.0
     account = plan.account(mechanism, np.ones(3, dtype=np.int64))
     for _ in range(10):
         account.record(np.array([1]))
-    assert account.worst(1e-5).epsilon_upper == mechanism.privacy(Adjacency.ZERO_OUT).repeat(10).epsilon_upper(1e-5)
+    assert account.worst(1e-5).epsilon_upper == (mechanism.privacy(Adjacency.ZERO_OUT) * 10).epsilon(1e-5)
     by_hand: Any = Plan(
         "gaussian", clip=2.0, adjacency="zero-out", noise_multiplier=3.0, clip_quantile=0.7, clip_bit_epsilon=0.3
     ).mechanism_for(50)

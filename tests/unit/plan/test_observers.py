@@ -31,9 +31,7 @@ def test_a_secret_order_hides_among_all():
     found, mechanism = pair(16, participation="secret-order")
     assert (found.crowd, found.shuffles, found.secret_order) == (CLIENTS, 2, True)
     assert found.result is not None
-    assert found.result.epsilon_upper == shuffled_privacy(mechanism, Adjacency.REPLACE_ONE, CLIENTS).repeat(
-        2
-    ).epsilon_upper(1e-5)
+    assert found.result.epsilon_upper == (shuffled_privacy(mechanism, Adjacency.REPLACE_ONE, CLIENTS) * 2).epsilon(1e-5)
     assert found.result.epsilon_upper < found.server.epsilon_upper
     assert (found.server.trust, found.result.trust) == (Trust.LOCAL, Trust.SHUFFLED)
 

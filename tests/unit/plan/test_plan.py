@@ -103,8 +103,8 @@ def test_one_release_has_the_words_of_the_plan(trust):
     mechanism = chosen.mechanism_for(30)
     release = chosen.release(mechanism)
     assert (release.trust, release.adjacency, release.unit) == (trust, Adjacency.REPLACE_ONE, Unit.CLIENT)
-    alone = mechanism.privacy(Adjacency.REPLACE_ONE).epsilon_upper(1e-5)
-    assert (release.epsilon_upper(1e-5) < alone) == (trust is Trust.SECURE_AGGREGATION)
+    alone = mechanism.privacy(Adjacency.REPLACE_ONE).epsilon(1e-5)
+    assert (release.epsilon(1e-5) < alone) == (trust is Trust.SECURE_AGGREGATION)
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_nodes_can_answer_as_often_as_the_mechanism_is_calibrated_for_and_not_on
     mechanism = found.mechanism_for(100)
     assert fits(found, mechanism, 10)
     assert not fits(found, mechanism, 11)
-    assert mechanism.privacy(Adjacency.ZERO_OUT).repeat(10).epsilon_upper(1e-5) <= 3.0
+    assert (mechanism.privacy(Adjacency.ZERO_OUT) * 10).epsilon(1e-5) <= 3.0
     assert found.cap.epsilon_upper(Price.total([(found.price(mechanism), 10)])) > 3.0 * 0.999
     assert found.mechanism_for(100) is mechanism
 
@@ -155,7 +155,7 @@ def test_under_secure_aggregation_the_sum_over_the_honest_meets_the_budget():
     mechanism = found.mechanism_for(100)
     assert fits(found, mechanism, 10)
     assert not fits(found, mechanism, 11)
-    assert mechanism.sum_privacy(15, Adjacency.ZERO_OUT).repeat(10).epsilon_upper(1e-5) <= 3.0
+    assert (mechanism.sum_privacy(15, Adjacency.ZERO_OUT) * 10).epsilon(1e-5) <= 3.0
     assert found.cap.trust is Trust.SECURE_AGGREGATION
     assert read(**SUMS | {"threshold": 20}).min_honest_clients == 20
     assert read().cap.trust is Trust.LOCAL
@@ -196,7 +196,7 @@ def test_some_coordinates_are_kept_and_a_node_knows_the_family_inside():
 def test_auto_becomes_a_mechanism_before_anything_is_priced():
     found = read(mechanism="auto", releases=5)
     mechanism = found.mechanism_for(40)
-    assert build(describe(mechanism)).privacy(Adjacency.ZERO_OUT).curve is not None
+    assert build(describe(mechanism)).privacy(Adjacency.ZERO_OUT) is not None
     assert found.cap.epsilon_upper(Price.total([(found.price(mechanism), 5)])) <= found.epsilon
     with pytest.raises(InvalidParameter, match="bits must be left out for auto"):
         read(mechanism="auto", bits=2)

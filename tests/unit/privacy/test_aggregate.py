@@ -5,24 +5,24 @@ import pytest
 from quietbit.design.solve import solve_anew
 from quietbit.design.spec import DesignSpec
 from quietbit.errors import InvalidParameter
-from quietbit.privacy.aggregate import AggregateConstant, aggregate_curve
-from quietbit.privacy.curve import LinearCurve
+from quietbit.privacy.aggregate import AggregateConstant, aggregate_cost
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency
 
 DESIGN = solve_anew(DesignSpec(2, 1, 1.0))
 
 
 def test_curve_scales_with_the_squared_distance_and_composes() -> None:
-    near, far = (aggregate_curve(DESIGN, distance, 200, Adjacency.ZERO_OUT) for distance in (0.25, 0.5))
+    near, far = (aggregate_cost(DESIGN, distance, 200, Adjacency.ZERO_OUT) for distance in (0.25, 0.5))
     assert far.rdp(3.0) == pytest.approx(4 * near.rdp(3.0))
-    assert far.repeat(3).rdp(3.0) == pytest.approx(3 * far.rdp(3.0))
-    assert far.pure_epsilon_upper() == float("inf")
+    assert (far * 3).rdp(3.0) == pytest.approx(3 * far.rdp(3.0))
+    assert far.pure_epsilon() == float("inf")
 
 
 def test_epsilon_is_close_to_a_gaussian_with_the_same_information() -> None:
-    curve = aggregate_curve(DESIGN, 0.5, 1000, Adjacency.ZERO_OUT).repeat(100)
-    ideal = LinearCurve(100 * 0.5**2 / 2 / 1000)  # one client's, over n
-    assert ideal.epsilon_upper(1e-5) < curve.epsilon_upper(1e-5) < 1.15 * ideal.epsilon_upper(1e-5)
+    curve = aggregate_cost(DESIGN, 0.5, 1000, Adjacency.ZERO_OUT) * 100
+    ideal = Cost.linear(100 * 0.5**2 / 2 / 1000)  # one client's, over n
+    assert ideal.epsilon(1e-5) < curve.epsilon(1e-5) < 1.15 * ideal.epsilon(1e-5)
 
 
 def test_refusals_name_the_value() -> None:

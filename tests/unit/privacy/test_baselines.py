@@ -6,10 +6,10 @@ import pytest
 from exact.privacy_kit import flat, rough
 from quietbit.errors import InvalidParameter
 from quietbit.privacy.baselines import (
-    dithered_l1_curve,
-    dithered_l2_curve,
+    dithered_l1_cost,
+    dithered_l2_cost,
     reference_row,
-    skellam_curve,
+    skellam_cost,
     skellam_rdp_upper,
 )
 from quietbit.privacy.guarantee import Adjacency
@@ -25,22 +25,22 @@ def test_the_reference_is_the_centre_of_the_table():
 @pytest.mark.parametrize("adjacency", list(Adjacency))
 def test_the_radius_enters_squared_for_l2_and_plainly_for_l1(levels, adjacency):
     design = rough(levels, 2, 4.0, 1)
-    small, large = dithered_l2_curve(design, 0.5, adjacency), dithered_l2_curve(design, 1.0, adjacency)
+    small, large = dithered_l2_cost(design, 0.5, adjacency), dithered_l2_cost(design, 1.0, adjacency)
     assert large.rdp(5.0) == pytest.approx(4 * small.rdp(5.0), rel=1e-12)
-    pure = [dithered_l1_curve(design, radius, adjacency).epsilon for radius in (0.5, 1.0)]
+    pure = [dithered_l1_cost(design, radius, adjacency).pure_epsilon() for radius in (0.5, 1.0)]
     assert pure[1] == pytest.approx(2 * pure[0], rel=1e-12)
-    assert math.isfinite(large.repeat(100).epsilon_upper(1e-5))
+    assert math.isfinite((large * 100).epsilon(1e-5))
 
 
 @pytest.mark.parametrize("adjacency", list(Adjacency))
 def test_a_constant_table_costs_almost_nothing(adjacency):
-    assert dithered_l1_curve(flat(3, 2), 1.0, adjacency).epsilon < 1e-12
-    assert dithered_l2_curve(flat(3, 2), 1.0, adjacency).rdp(2.0) < 1e-11
+    assert dithered_l1_cost(flat(3, 2), 1.0, adjacency).pure_epsilon() < 1e-12
+    assert dithered_l2_cost(flat(3, 2), 1.0, adjacency).rdp(2.0) < 1e-11
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
 def test_refusals(bad):
-    for function in (dithered_l1_curve, dithered_l2_curve):
+    for function in (dithered_l1_cost, dithered_l2_cost):
         with pytest.raises(InvalidParameter, match="radius"):
             function(rough(3, 2, 4.0, 1), bad, Adjacency.ZERO_OUT)
         with pytest.raises(InvalidParameter, match="adjacency"):
@@ -55,15 +55,15 @@ def test_integer_orders_are_the_published_formula():
 
 
 def test_much_noise_is_nearly_gaussian():
-    curve = skellam_curve(1000.0, 100.0, 1e6)
+    curve = skellam_cost(1000.0, 100.0, 1e6)
     assert curve.rdp(8.0) == pytest.approx(8 * 1e4 / (2 * 1e6), rel=1e-3)
-    assert math.isfinite(curve.repeat(100_000).epsilon_upper(1e-5))
+    assert math.isfinite((curve * 100_000).epsilon(1e-5))
 
 
 @pytest.mark.parametrize("bad", [(0.0, 1.0, 1.0), (1.0, 2.0, 1.0), (2.0, 1.0, 0.0), (math.nan, 1.0, 1.0)])
 def test_refusals_of_skellam(bad):
     with pytest.raises(InvalidParameter):
-        skellam_curve(*bad)
+        skellam_cost(*bad)
 
 
 @pytest.mark.parametrize("bad", [1.0, math.nan, math.inf])

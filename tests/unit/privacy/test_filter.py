@@ -7,16 +7,7 @@ import mpmath
 import pytest
 
 from quietbit.errors import InvalidParameter
-from quietbit.privacy import (
-    DominatingCurve,
-    FunctionCurve,
-    GaussianCurve,
-    LinearCurve,
-    PureCurve,
-    filter_epsilon_upper,
-    with_delta,
-    with_slack,
-)
+from quietbit.privacy import Cost, filter_epsilon_upper
 from quietbit.privacy.filter import LOST_SHARE, ORDERS
 from quietbit.privacy.gaussian import gaussian_epsilon_upper
 
@@ -44,9 +35,9 @@ def adaptive_delta(epsilon):
 
 def test_a_choosing_server_breaks_the_account_of_fixed_lists_and_not_the_filter():
     """Both lists of mechanisms that can occur cost epsilon at 1e-3; a process that chooses between them costs more."""
-    often, seldom = DominatingCurve.from_masses(*OFTEN), DominatingCurve.from_masses(*SELDOM)
-    paths = [often.repeat(MANY), often.compose(seldom)]
-    fixed = max(path.epsilon_upper(DELTA) for path in paths)
+    often, seldom = Cost.from_masses(*OFTEN), Cost.from_masses(*SELDOM)
+    paths = [(often * MANY), (often + seldom)]
+    fixed = max(path.epsilon(DELTA) for path in paths)
     assert adaptive_delta(fixed) > 1.2 * DELTA
     filtered = max(filter_epsilon_upper(path, DELTA) for path in paths)
     assert adaptive_delta(filtered) <= DELTA
@@ -55,49 +46,49 @@ def test_a_choosing_server_breaks_the_account_of_fixed_lists_and_not_the_filter(
 
 def test_each_account_gets_its_share():
     share = 1e-5 * (1 - LOST_SHARE) / (len(ORDERS) + 1)
-    curve = FunctionCurve(lambda alpha: 0.02 * alpha + 0.1, "made up")
+    curve = Cost.renyi(lambda alpha: 0.02 * alpha + 0.1, "made up")
     by_hand = min(0.02 * a + 0.1 + math.log(1 - 1 / a) - (math.log(share) + math.log(a)) / (a - 1) for a in ORDERS)
     assert filter_epsilon_upper(curve, 1e-5) == pytest.approx(by_hand, rel=1e-9)
     assert filter_epsilon_upper(curve, 1e-5) >= by_hand
-    assert filter_epsilon_upper(GaussianCurve(0.02), 1e-5) == pytest.approx(
+    assert filter_epsilon_upper(Cost.gaussian(0.02), 1e-5) == pytest.approx(
         gaussian_epsilon_upper(0.02, share), rel=1e-9
     )
-    assert filter_epsilon_upper(PureCurve(0.1).repeat(3), 0.0) >= 0.3
-    assert filter_epsilon_upper(PureCurve(0.1).repeat(3), 1e-5) <= 0.3 * (1 + 1e-15)  # a pure account costs no delta
+    assert filter_epsilon_upper((Cost.pure(0.1) * 3), 0.0) >= 0.3
+    assert filter_epsilon_upper((Cost.pure(0.1) * 3), 1e-5) <= 0.3 * (1 + 1e-15)  # a pure account costs no delta
 
 
 @pytest.mark.parametrize("slope", [1e-4, 0.02, 0.5, 4.0])
 def test_choosing_costs_and_not_too_much(slope):
-    for curve in (GaussianCurve(slope), LinearCurve(slope)):
-        free = curve.epsilon_upper(1e-5)
+    for curve in (Cost.gaussian(slope), Cost.linear(slope)):
+        free = curve.epsilon(1e-5)
         assert free <= filter_epsilon_upper(curve, 1e-5)
         if slope >= 0.02:
             assert filter_epsilon_upper(curve, 1e-5) <= 1.25 * free
 
 
 def test_fewer_orders_cost_less_delta():
-    curve = LinearCurve(0.05)
+    curve = Cost.linear(0.05)
     best = min(ORDERS, key=lambda order: filter_epsilon_upper(curve, 1e-5, [order]))
     assert filter_epsilon_upper(curve, 1e-5, [best]) < filter_epsilon_upper(curve, 1e-5)
 
 
 def test_a_mixture_with_pairs_is_accounted_by_renyi():
-    pair = DominatingCurve.from_masses(*OFTEN).repeat(30)
-    as_renyi = FunctionCurve(pair.rdp, "the same, by its divergences")
+    pair = Cost.from_masses(*OFTEN) * 30
+    as_renyi = Cost.renyi(pair.rdp, "the same, by its divergences")
     assert filter_epsilon_upper(pair, 1e-5) == pytest.approx(filter_epsilon_upper(as_renyi, 1e-5))
 
 
 def test_slack_and_lost_mass():
-    plain, slackened = LinearCurve(0.05), with_slack(LinearCurve(0.05), 1e-4)
+    plain, slackened = Cost.linear(0.05), Cost.linear(0.05).with_slack(1e-4)
     assert filter_epsilon_upper(slackened, 1e-5) > filter_epsilon_upper(plain, 1e-5)
-    lossy = with_delta(GaussianCurve(0.05), 1e-7)
-    assert filter_epsilon_upper(lossy, 1e-5) == filter_epsilon_upper(GaussianCurve(0.05), 1e-5)
-    assert filter_epsilon_upper(lossy.repeat(7), 1e-5) == math.inf  # more than a sixteenth of delta
+    lossy = Cost.gaussian(0.05).with_lost(1e-7)
+    assert filter_epsilon_upper(lossy, 1e-5) == filter_epsilon_upper(Cost.gaussian(0.05), 1e-5)
+    assert filter_epsilon_upper((lossy * 7), 1e-5) == math.inf  # more than a sixteenth of delta
     # Slack depends on the path, so a Gaussian with slack is not accounted exactly.
-    assert filter_epsilon_upper(with_slack(GaussianCurve(0.05), 1e-12), 1e-5) > filter_epsilon_upper(lossy, 1e-5)
+    assert filter_epsilon_upper(Cost.gaussian(0.05).with_slack(1e-12), 1e-5) > filter_epsilon_upper(lossy, 1e-5)
 
 
 @pytest.mark.parametrize("orders", [[1.0], [2.0, math.nan], [math.inf]])
 def test_refuses_orders_that_are_none(orders):
     with pytest.raises(InvalidParameter, match="orders"):
-        filter_epsilon_upper(LinearCurve(0.1), 1e-5, orders)
+        filter_epsilon_upper(Cost.linear(0.1), 1e-5, orders)

@@ -4,10 +4,8 @@ from exact.privacy_kit import rough, sigmoid_bit
 from quietbit.errors import InvalidParameter
 from quietbit.privacy import (
     Adjacency,
-    LinearCurve,
-    PureCurve,
-    interpolated_l1_curve,
-    interpolated_l2_curve,
+    interpolated_l1_cost,
+    interpolated_l2_cost,
     lipschitz_upper,
     sensitivity,
     zero_out_constant_upper,
@@ -18,38 +16,36 @@ from quietbit.privacy import (
 @pytest.mark.parametrize("beta", [1.0, 4.0])
 def test_one_bit_is_a_gaussian_of_noise_multiplier_2_over_epsilon_beta(epsilon, beta):
     distance = sensitivity(Adjacency.ZERO_OUT, beta)
-    curve = interpolated_l2_curve(sigmoid_bit(epsilon), distance, Adjacency.ZERO_OUT)
-    assert isinstance(curve, LinearCurve)
+    curve = interpolated_l2_cost(sigmoid_bit(epsilon), distance, Adjacency.ZERO_OUT)
     assert curve.slope == pytest.approx((epsilon * beta / 2) ** 2 / 2, rel=1e-9)
-    whole = interpolated_l2_curve(sigmoid_bit(epsilon), sensitivity(Adjacency.REPLACE_ONE, beta), Adjacency.REPLACE_ONE)
+    whole = interpolated_l2_cost(sigmoid_bit(epsilon), sensitivity(Adjacency.REPLACE_ONE, beta), Adjacency.REPLACE_ONE)
     assert whole.slope == pytest.approx(4 * curve.slope, rel=1e-12)
 
 
 def test_l1_uses_the_constant_of_its_adjacency():
     design = rough(5, 2, 5.0, 0)
-    zero_out = interpolated_l1_curve(design, 0.5, Adjacency.ZERO_OUT)
-    assert isinstance(zero_out, PureCurve)
-    assert zero_out.epsilon == pytest.approx(zero_out_constant_upper(design) / 2, rel=1e-12)
-    replace = interpolated_l1_curve(design, 1.0, Adjacency.REPLACE_ONE)
-    assert replace.pure_epsilon_upper() == pytest.approx(lipschitz_upper(design), rel=1e-12)
+    zero_out = interpolated_l1_cost(design, 0.5, Adjacency.ZERO_OUT)
+    assert zero_out.pure_epsilon() == pytest.approx(zero_out_constant_upper(design) / 2, rel=1e-12)
+    replace = interpolated_l1_cost(design, 1.0, Adjacency.REPLACE_ONE)
+    assert replace.pure_epsilon() == pytest.approx(lipschitz_upper(design), rel=1e-12)
 
 
 def test_the_renyi_account_of_an_l1_ball_helps_at_positive_delta_only():
     design = rough(5, 2, 1.0, 0)
-    plain = interpolated_l1_curve(design, 0.5, Adjacency.ZERO_OUT)
-    both = interpolated_l1_curve(design, 0.5, Adjacency.ZERO_OUT, with_renyi=True)
-    assert both.epsilon_upper(0.0) == plain.epsilon_upper(0.0)
-    assert both.repeat(50).epsilon_upper(1e-5) < 0.9 * plain.repeat(50).epsilon_upper(1e-5)
+    plain = interpolated_l1_cost(design, 0.5, Adjacency.ZERO_OUT)
+    both = interpolated_l1_cost(design, 0.5, Adjacency.ZERO_OUT, with_renyi=True)
+    assert both.epsilon(0.0) == plain.epsilon(0.0)
+    assert (both * 50).epsilon(1e-5) < 0.9 * (plain * 50).epsilon(1e-5)
 
 
 def test_more_levels_give_a_finite_curve_that_grows_with_the_distance():
     design = rough(5, 2, 5.0, 0)
-    small, large = (interpolated_l2_curve(design, d, Adjacency.REPLACE_ONE) for d in (0.5, 1.0))
+    small, large = (interpolated_l2_cost(design, d, Adjacency.REPLACE_ONE) for d in (0.5, 1.0))
     assert large.rdp(3.0) == pytest.approx(4 * small.rdp(3.0), rel=1e-12)
-    assert small.repeat(20).epsilon_upper(1e-5) < large.repeat(20).epsilon_upper(1e-5) < 1e4
+    assert (small * 20).epsilon(1e-5) < (large * 20).epsilon(1e-5) < 1e4
 
 
 def test_refuses_a_distance_that_is_none():
-    for function in (interpolated_l1_curve, interpolated_l2_curve):
+    for function in (interpolated_l1_cost, interpolated_l2_cost):
         with pytest.raises(InvalidParameter, match="distance"):
             function(sigmoid_bit(1.0), 0.0, Adjacency.ZERO_OUT)

@@ -1,24 +1,13 @@
 import pytest
 
 from quietbit.errors import InvalidParameter
-from quietbit.privacy import (
-    Adjacency,
-    DominatingCurve,
-    GaussianCurve,
-    Ledger,
-    LinearCurve,
-    PureCurve,
-    Release,
-    Trust,
-    Unit,
-    filter_epsilon_upper,
-)
+from quietbit.privacy import Adjacency, Cost, Ledger, Trust, Unit, filter_epsilon_upper
 
 EMPTY = Ledger(Unit.CLIENT, Adjacency.ZERO_OUT, Trust.LOCAL)
 
 
 def release(curve):
-    return Release(curve, Adjacency.ZERO_OUT, Unit.CLIENT, Trust.LOCAL)
+    return curve.of(Adjacency.ZERO_OUT, Unit.CLIENT, Trust.LOCAL)
 
 
 def test_an_empty_ledger_reveals_nothing():
@@ -27,11 +16,11 @@ def test_an_empty_ledger_reveals_nothing():
 
 
 def test_recording_returns_a_new_ledger_and_adds_up():
-    ledger = EMPTY.record(release(GaussianCurve(0.01)), times=3).record(release(GaussianCurve(0.02)))
+    ledger = EMPTY.record(release(Cost.gaussian(0.01)), times=3).record(release(Cost.gaussian(0.02)))
     assert EMPTY.entries == ()
     assert ledger.total().rdp(2.0) == pytest.approx(0.1)
     guarantee = ledger.guarantee(1e-5, adaptive=False)
-    assert guarantee.epsilon_upper == ledger.total().epsilon_upper(1e-5)
+    assert guarantee.epsilon_upper == ledger.total().epsilon(1e-5)
     assert (guarantee.unit, guarantee.adjacency, guarantee.trust) == (
         Unit.CLIENT,
         Adjacency.ZERO_OUT,
@@ -40,8 +29,8 @@ def test_recording_returns_a_new_ledger_and_adds_up():
 
 
 def test_it_takes_choice_for_granted_unless_told_otherwise():
-    pair = DominatingCurve.from_masses([0.6, 0.4], [0.4, 0.6])
-    ledger = EMPTY.record(release(pair), 30).record(release(GaussianCurve(0.02)), 4)
+    pair = Cost.from_masses([0.6, 0.4], [0.4, 0.6])
+    ledger = EMPTY.record(release(pair), 30).record(release(Cost.gaussian(0.02)), 4)
     assert ledger.guarantee(1e-5).epsilon_upper == filter_epsilon_upper(ledger.total(), 1e-5)
     assert ledger.guarantee(1e-5).epsilon_upper > ledger.guarantee(1e-5, adaptive=False).epsilon_upper
     one = ledger.guarantee(1e-5, orders=[6.0])
@@ -59,14 +48,14 @@ def test_ledgers_of_other_words_do_not_join():
 
 
 def test_joining_adds_the_entries():
-    joined = EMPTY.record(release(LinearCurve(0.1))).join(EMPTY.record(release(LinearCurve(0.2)), times=2))
+    joined = EMPTY.record(release(Cost.linear(0.1))).join(EMPTY.record(release(Cost.linear(0.2)), times=2))
     assert joined.total().rdp(3.0) == pytest.approx(1.5)
 
 
 @pytest.mark.parametrize("bad", [-1, 0.5, "2"])
 def test_refuses_times_that_are_no_count(bad):
     with pytest.raises(InvalidParameter, match="times"):
-        EMPTY.record(release(PureCurve(1.0)), times=bad)
+        EMPTY.record(release(Cost.pure(1.0)), times=bad)
 
 
 def test_refuses_words_that_are_none():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from quietbit.design.profile import Profile
 from quietbit.errors import InvalidParameter
 from quietbit.privacy.guarantee import Adjacency
-from quietbit.privacy.profile import certify_profile, profile_curve, profile_losses
+from quietbit.privacy.profile import certify_profile, profile_cost, profile_losses
 from unit.design.profile_kit import profiles
 
 PROFILE = Profile.from_weights([-0.6, 0.1, 0.9], np.exp([0.0, 0.15, 0.35, 0.5]))
@@ -50,10 +50,10 @@ def test_what_is_certified_is_what_is_stored():
 
 @pytest.mark.parametrize("adjacency", list(Adjacency))
 def test_the_curve_gives_the_certified_account(adjacency):
-    curve = profile_curve(PROFILE, adjacency)
+    curve = profile_cost(PROFILE, adjacency)
     found = certify_profile(PROFILE, adjacency, 6, 1e-5)
-    assert curve.repeat(6).epsilon_upper(1e-5) == pytest.approx(found.epsilon_upper, rel=1e-9)
-    assert curve.pure_epsilon_upper() == pytest.approx(PROFILE.pure_epsilon_upper(adjacency.value), rel=1e-8)
+    assert (curve * 6).epsilon(1e-5) == pytest.approx(found.epsilon_upper, rel=1e-9)
+    assert curve.pure_epsilon() == pytest.approx(PROFILE.pure_epsilon_upper(adjacency.value), rel=1e-8)
     largest = 0.0
     for p, q in PROFILE.pairs(adjacency.value):  # the Rényi divergence is a sum over the cells
         largest = max(largest, math.log(float(np.sum(p**3.0 / q**2.0))) / 2)

@@ -6,9 +6,9 @@ import math
 import pytest
 
 from quietbit.errors import InvalidParameter
-from quietbit.privacy.curve import GaussianCurve, PureCurve, total
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency
-from quietbit.privacy.shuffle import MOST_EPSILON, ShuffledCurve, clones, shuffled_curve, through_zero
+from quietbit.privacy.shuffle import MOST_EPSILON, Shuffle, clones, shuffled_cost, through_zero
 
 REPLACE, ZERO = Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT
 # Feldman, McMillan, Talwar (2021), evaluated numerically elsewhere: delta 1e-6, rounded to two or three digits.
@@ -18,18 +18,18 @@ PUBLISHED = {
 }  # fmt: skip
 
 
-def generic(local: float, crowd: int) -> ShuffledCurve:
-    return ShuffledCurve(crowd, local, (clones(local),))
+def generic(local: float, crowd: int) -> Cost:
+    return Shuffle(crowd, local, (clones(local),)).cost()
 
 
 @pytest.mark.parametrize(("crowd", "local"), PUBLISHED)
 def test_the_generic_bound_is_the_published_one(crowd, local):
-    assert generic(local, crowd).epsilon_upper(1e-6) <= 1.02 * PUBLISHED[crowd, local]
-    assert generic(local, crowd).epsilon_upper(1e-6) >= 0.97 * PUBLISHED[crowd, local]
+    assert generic(local, crowd).epsilon(1e-6) <= 1.02 * PUBLISHED[crowd, local]
+    assert generic(local, crowd).epsilon(1e-6) >= 0.97 * PUBLISHED[crowd, local]
 
 
 def test_a_million_clients():
-    found = [generic(local, 10**6).epsilon_upper(1e-6) for local in (1.0, 4.0)]
+    found = [generic(local, 10**6).epsilon(1e-6) for local in (1.0, 4.0)]
     assert 0.0043 < found[0] < 0.0044
     assert 0.049 < found[1] < 0.0495
 
@@ -37,58 +37,59 @@ def test_a_million_clients():
 def test_never_above_the_generic_bound_nor_the_local_epsilon():
     for near, far in ((1.0, 2.0), (2.5, 4.0), (2.0, 2.0)):
         for crowd in (1, 30, 3000):
-            best = shuffled_curve(REPLACE, crowd, replace_one=PureCurve(far), zero_out=PureCurve(near))
+            best = shuffled_cost(REPLACE, crowd, replace_one=Cost.pure(far), zero_out=Cost.pure(near))
             for delta in (1e-3, 1e-8):
-                assert best.epsilon_upper(delta) <= min(far, generic(far, crowd).epsilon_upper(delta))
-    assert shuffled_curve(ZERO, 10, replace_one=PureCurve(2.0), zero_out=PureCurve(1.0)).epsilon_upper(0.0) == 1.0
+                assert best.epsilon(delta) <= min(far, generic(far, crowd).epsilon(delta))
+    assert shuffled_cost(ZERO, 10, replace_one=Cost.pure(2.0), zero_out=Cost.pure(1.0)).epsilon(0.0) == 1.0
 
 
 def test_the_path_through_zero_is_shorter_where_zero_lies_in_the_middle():
-    best = shuffled_curve(REPLACE, 60_000, replace_one=PureCurve(4.0), zero_out=PureCurve(2.0))
-    assert best.epsilon_upper(1e-6) < 0.75 * generic(4.0, 60_000).epsilon_upper(1e-6)
+    best = shuffled_cost(REPLACE, 60_000, replace_one=Cost.pure(4.0), zero_out=Cost.pure(2.0))
+    assert best.epsilon(1e-6) < 0.75 * generic(4.0, 60_000).epsilon(1e-6)
 
 
 def test_delta_and_epsilon_are_inverse():
-    curve = generic(2.0, 5000)
+    shuffle = Shuffle(5000, 2.0, (clones(2.0),))
+    curve = shuffle.cost()
     for delta in (1e-2, 1e-6, 1e-12):
-        epsilon = curve.epsilon_upper(delta)
-        assert curve.delta_upper(epsilon) <= delta < curve.delta_upper(epsilon * (1 - 1e-5))
-    assert curve.epsilon_upper(0.0) == curve.pure_epsilon_upper() == 2.0
-    assert curve.epsilon_upper(0.5) == 0.0
+        epsilon = curve.epsilon(delta)
+        assert shuffle.delta_upper(epsilon) <= delta < shuffle.delta_upper(epsilon * (1 - 1e-5))
+    assert curve.epsilon(0.0) == curve.pure_epsilon() == 2.0
+    assert curve.epsilon(0.5) == 0.0
     assert curve.answered_by(1e-6) == "shuffle"
 
 
 def test_shuffles_compose():
     """More shuffles cost more, as a square root at first; one as a composition is hardly more than one by itself."""
     curve = generic(1.0, 20_000)
-    once = curve.epsilon_upper(1e-6)
-    found = [curve.repeat(times).epsilon_upper(1e-6) for times in (1, 4, 16)]
+    once = curve.epsilon(1e-6)
+    found = [(curve * times).epsilon(1e-6) for times in (1, 4, 16)]
     assert once <= found[0] <= 1.002 * once
     assert all(1.5 * a < b < 2.5 * a for a, b in itertools.pairwise(found))
-    both = curve.compose(PureCurve(0.5)).epsilon_upper(1e-6)
+    both = (curve + Cost.pure(0.5)).epsilon(1e-6)
     assert 0.5 < both < 0.5 + 2 * once
-    assert total([(curve, 2), (GaussianCurve(1e-4), 1)]).epsilon_upper(1e-6) > found[0]
-    assert 0 < curve.rdp(2.0) <= curve.rdp(8.0) <= PureCurve(1.0).rdp(8.0)
+    assert (curve * 2 + Cost.gaussian(1e-4)).epsilon(1e-6) > found[0]
+    assert 0 < curve.rdp(2.0) <= curve.rdp(8.0) <= Cost.pure(1.0).rdp(8.0)
 
 
 def test_delta_is_spent_once():
     """Two shuffles at delta cost at least what one does at that delta: no share of it is handed out twice."""
     curve = generic(2.0, 2000)
-    twice = curve.repeat(2)
+    twice = curve * 2
     for delta in (1e-3, 1e-7):
-        assert twice.epsilon_upper(delta) > curve.epsilon_upper(delta)
-        assert twice.epsilon_upper(delta) <= 2 * curve.epsilon_upper(delta / 2) * 1.01
+        assert twice.epsilon(delta) > curve.epsilon(delta)
+        assert twice.epsilon(delta) <= 2 * curve.epsilon(delta / 2) * 1.01
 
 
 def test_approximate_releases_are_refused_with_the_reason():
     with pytest.raises(InvalidParameter, match="delta = 0"):
-        shuffled_curve(REPLACE, 1000, replace_one=GaussianCurve(0.1), zero_out=GaussianCurve(0.025))
+        shuffled_cost(REPLACE, 1000, replace_one=Cost.gaussian(0.1), zero_out=Cost.gaussian(0.025))
 
 
 def test_nothing_and_everything():
-    assert shuffled_curve(REPLACE, 10, replace_one=PureCurve(0.0), zero_out=PureCurve(0.0)) == PureCurve(0.0)
-    much = PureCurve(MOST_EPSILON + 1)
-    assert shuffled_curve(ZERO, 10, replace_one=much, zero_out=much) == much
+    assert shuffled_cost(REPLACE, 10, replace_one=Cost.pure(0.0), zero_out=Cost.pure(0.0)) == Cost.pure(0.0)
+    much = Cost.pure(MOST_EPSILON + 1)
+    assert shuffled_cost(ZERO, 10, replace_one=much, zero_out=much) == much
 
 
 @pytest.mark.parametrize("local", [0.0, -1.0, math.nan, math.inf, 31.0])
@@ -102,6 +103,6 @@ def test_epsilons_without_a_meaning(local):
 @pytest.mark.parametrize("crowd", [0, -3, 1.5, math.nan, 10**10])
 def test_crowds_without_a_meaning(crowd):
     with pytest.raises(InvalidParameter):
-        shuffled_curve(REPLACE, crowd, replace_one=PureCurve(1.0), zero_out=PureCurve(1.0))
+        shuffled_cost(REPLACE, crowd, replace_one=Cost.pure(1.0), zero_out=Cost.pure(1.0))
     with pytest.raises(InvalidParameter):
-        ShuffledCurve(10, 1.0, ())
+        Shuffle(10, 1.0, ())

@@ -9,15 +9,15 @@ import pytest
 from dp_accounting.rdp import RdpAccountant
 
 from quietbit.errors import InvalidParameter
-from quietbit.privacy.curve import FunctionCurve, GaussianCurve, PureCurve
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency
-from quietbit.privacy.subsampling import secret_cohort_curve
+from quietbit.privacy.subsampling import secret_cohort_cost
 
 REPLACE = Adjacency.REPLACE_ONE
 
 
 def amplified(curve, cohort, population):
-    return secret_cohort_curve(curve, cohort, population, REPLACE, server_learns_cohort=False)
+    return secret_cohort_cost(curve, cohort, population, REPLACE, server_learns_cohort=False)
 
 
 def law(inputs) -> np.ndarray:
@@ -46,7 +46,7 @@ def test_dominates_the_exact_divergence_of_sums_of_bits(cohort: int, population:
         ]
         return max(divergence(p, q, alpha) for p, q in pairs)
 
-    curve = amplified(FunctionCurve(exact, "exact", math.log(7 / 3)), cohort, population)
+    curve = amplified(Cost.renyi(exact, "exact", math.log(7 / 3)), cohort, population)
     rng = np.random.default_rng(2)
     for _ in range(20):
         rest = list(rng.choice(levels, population - 1))
@@ -65,7 +65,7 @@ def test_is_above_the_gaussian_account_of_dp_accounting_and_amplifies() -> None:
     accountant = RdpAccountant(orders, dp_accounting.NeighboringRelation.REPLACE_ONE)
     event = dp_accounting.SampledWithoutReplacementDpEvent(1000, 10, dp_accounting.GaussianDpEvent(4.0))
     theirs = accountant.compose(event)._rdp
-    base = GaussianCurve(2**2 / 4.0**2 / 2)  # replacing moves a sum by twice the clipping norm
+    base = Cost.gaussian(2**2 / 4.0**2 / 2)  # replacing moves a sum by twice the clipping norm
     ours = amplified(base, 10, 1000)
     for order, value in zip(orders, theirs, strict=True):
         assert value <= ours.rdp(order) * (1 + 1e-9)
@@ -73,20 +73,20 @@ def test_is_above_the_gaussian_account_of_dp_accounting_and_amplifies() -> None:
 
 
 def test_never_worse_than_knowing_the_cohort_and_equal_for_all() -> None:
-    base = PureCurve(0.7)
+    base = Cost.pure(0.7)
     for alpha in (1.1, 2.0, 2.5, 30.0, 513.5, 1e4):
         assert amplified(base, 3, 10).rdp(alpha) <= base.rdp(alpha) * (1 + 1e-9)
         assert amplified(base, 10, 10).rdp(alpha) == pytest.approx(base.rdp(alpha))
-    assert amplified(base, 1, 10).pure_epsilon_upper() == pytest.approx(math.log1p(0.1 * math.expm1(0.7)))
+    assert amplified(base, 1, 10).pure_epsilon() == pytest.approx(math.log1p(0.1 * math.expm1(0.7)))
 
 
 def test_refused_where_the_server_learns_who_took_part() -> None:
     with pytest.raises(InvalidParameter, match="learns who took part"):
-        secret_cohort_curve(PureCurve(1.0), 1, 2, REPLACE, server_learns_cohort=True)
+        secret_cohort_cost(Cost.pure(1.0), 1, 2, REPLACE, server_learns_cohort=True)
     with pytest.raises(InvalidParameter, match="replace_one must be given"):
-        secret_cohort_curve(PureCurve(1.0), 1, 2, Adjacency.ZERO_OUT, server_learns_cohort=False)
+        secret_cohort_cost(Cost.pure(1.0), 1, 2, Adjacency.ZERO_OUT, server_learns_cohort=False)
     with pytest.raises(InvalidParameter, match="cohort"):
-        secret_cohort_curve(PureCurve(1.0), 3, 2, REPLACE, server_learns_cohort=False)
+        secret_cohort_cost(Cost.pure(1.0), 3, 2, REPLACE, server_learns_cohort=False)
 
 
 @pytest.mark.parametrize(("cohort", "population"), [(1, 2), (2, 5), (3, 4), (3, 6)])
@@ -116,9 +116,9 @@ def test_zero_out_dominates_all_cohorts_of_vectors(cohort: int, population: int)
     far_pairs = [(x, y) for x in inputs for y in inputs if x != y]
     known = {a: (exact(a, near_pairs), exact(a, far_pairs)) for a in {*orders, *map(float, range(2, 9))}}
     pure = 2 * math.log(2)  # both coordinates' largest ratio, 0.5/0.25
-    near = FunctionCurve(lambda alpha: known[alpha][0], "near", pure)
-    far = FunctionCurve(lambda alpha: known[alpha][1], "far", 2 * math.log(3))
-    curve = secret_cohort_curve(
+    near = Cost.renyi(lambda alpha: known[alpha][0], "near", pure)
+    far = Cost.renyi(lambda alpha: known[alpha][1], "far", 2 * math.log(3))
+    curve = secret_cohort_cost(
         near, cohort, population, Adjacency.ZERO_OUT, server_learns_cohort=False, replace_one=far
     )
     rng = np.random.default_rng(7)
@@ -134,9 +134,9 @@ def test_zero_out_dominates_all_cohorts_of_vectors(cohort: int, population: int)
 
 
 def test_zero_out_gains_as_the_square_of_the_rate_and_is_below_replace_one() -> None:
-    near, far = GaussianCurve(0.01), GaussianCurve(0.04)
-    zero = secret_cohort_curve(near, 10, 1000, Adjacency.ZERO_OUT, server_learns_cohort=False, replace_one=far)
-    one = secret_cohort_curve(far, 10, 1000, REPLACE, server_learns_cohort=False)
+    near, far = Cost.gaussian(0.01), Cost.gaussian(0.04)
+    zero = secret_cohort_cost(near, 10, 1000, Adjacency.ZERO_OUT, server_learns_cohort=False, replace_one=far)
+    one = secret_cohort_cost(far, 10, 1000, REPLACE, server_learns_cohort=False)
     for alpha in (2.0, 5.0, 20.0):
         assert zero.rdp(alpha) < one.rdp(alpha) < far.rdp(alpha)
         assert zero.rdp(alpha) < 20 * 0.01**2 * near.rdp(alpha)
@@ -151,14 +151,14 @@ def test_zero_out_at_delta_zero_dominates_a_client_replaced_by_its_opposite(popu
     def largest(one: np.ndarray, other: np.ndarray) -> float:
         return float(np.abs(np.log(one / other)).max())
 
-    near = FunctionCurve(lambda alpha: largest(low, zero), "near", largest(low, zero))
-    far = FunctionCurve(lambda alpha: largest(low, high), "far", largest(low, high))
-    curve = secret_cohort_curve(near, 1, population, Adjacency.ZERO_OUT, server_learns_cohort=False, replace_one=far)
+    near = Cost.renyi(lambda alpha: largest(low, zero), "near", largest(low, zero))
+    far = Cost.renyi(lambda alpha: largest(low, high), "far", largest(low, high))
+    curve = secret_cohort_cost(near, 1, population, Adjacency.ZERO_OUT, server_learns_cohort=False, replace_one=far)
     rate = 1 / population
     true = max(
         largest(rate * own + (1 - rate) * other, rate * zero + (1 - rate) * other)
         for own in (low, high)
         for other in laws
     )
-    assert true <= curve.pure_epsilon_upper() <= near.pure_epsilon_upper()
-    assert curve.pure_epsilon_upper() < 1.25 * true
+    assert true <= curve.pure_epsilon() <= near.pure_epsilon()
+    assert curve.pure_epsilon() < 1.25 * true

@@ -17,9 +17,7 @@ def test_central_noise_is_added_once_with_the_account_of_the_sum():
     found = run(mechanism="gaussian", trust="central", noise_multiplier=3.0)
     assert found.guarantee.trust is Trust.CENTRAL
     releases = int(found.account.counts.max())
-    assert found.guarantee.epsilon_upper == found.mechanism.privacy(Adjacency.ZERO_OUT).repeat(releases).epsilon_upper(
-        1e-5
-    )
+    assert found.guarantee.epsilon_upper == (found.mechanism.privacy(Adjacency.ZERO_OUT) * releases).epsilon(1e-5)
     assert found.bytes_per_client == 4 * 39
     quiet = run(mechanism="gaussian", trust="central", noise_multiplier=1e-6, rounds=1, momentum=0.0)
     plain = run(mechanism="none", rounds=1, momentum=0.0)
@@ -36,7 +34,7 @@ def test_a_target_is_met_by_the_sum():
     assert found.plan.min_honest_clients == 50
     assert found.bytes_per_client == 24 + ((39 + 11) * 6 + 7) // 8  # sums of 60 ones need 6 bits; 11 guard them
     releases = int(found.account.counts.max())
-    alone = found.mechanism.privacy(Adjacency.ZERO_OUT).repeat(releases).epsilon_upper(1e-5)
+    alone = (found.mechanism.privacy(Adjacency.ZERO_OUT) * releases).epsilon(1e-5)
     assert alone > 2 * found.guarantee.epsilon_upper
 
 

@@ -75,8 +75,8 @@ def test_the_account_is_that_of_releases_and_bits() -> None:
     run = simulate(Long(), plan(), Training(0.1, 3))
     mechanism: Any = run.mechanism
     assert run.guarantee is not None
-    assert run.guarantee == mechanism.privacy(Adjacency.REPLACE_ONE).repeat(3).guarantee(1e-5)
-    inside = mechanism.inner.privacy(Adjacency.REPLACE_ONE).repeat(3).guarantee(1e-5)
+    assert run.guarantee == (mechanism.privacy(Adjacency.REPLACE_ONE) * 3).guarantee(1e-5)
+    inside = (mechanism.inner.privacy(Adjacency.REPLACE_ONE) * 3).guarantee(1e-5)
     assert run.guarantee.epsilon_upper > inside.epsilon_upper
 
 

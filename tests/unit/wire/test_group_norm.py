@@ -83,7 +83,7 @@ def test_the_helped_model_computes_learns_and_travels():
     update = {name: before[name] - value for name, value in model.state_dict().items()}
     mean = uplink.receive([uplink.send(update)])
     assert all(torch.allclose(mean[name], update[name], atol=1e-2) for name in update)
-    assert uplink.mechanism.privacy(Adjacency.ZERO_OUT).curve is not None
+    assert uplink.mechanism.privacy(Adjacency.ZERO_OUT) is not None
 
 
 def test_weights_types_and_modes_are_kept_and_the_original_is_untouched():

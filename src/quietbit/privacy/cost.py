@@ -1,0 +1,534 @@
+"""Cost: what some releases reveal, as upper bounds that add up.
+
+Idea     of one release several things may be known at once: its max-divergence, its Rényi divergences, a Gaussian pair
+         or a pair of loss distributions that dominates it. Every one of these adds up over releases, and the smallest
+         epsilon among the accounts that hold for all parts is the answer. A cost carries the adjacency, unit and trust
+         that it was found under; two kinds of costs do not add up.
+Symbols  D_alpha: Rényi divergence between neighbouring worlds, both ways round, alpha > 1; slope: a bound slope * alpha
+         on it; mu^2 / 2: the slope of a Gaussian pair N(mu, 1), N(0, 1); losses: privacy loss distributions of the
+         party's data against the neighbour's, and the other way round; slack s, lost mass d: see below.
+Source   Guo et al. (ICML 2023), section "Rényi DP and composition", Theorem 2; Mironov (2017); Zhu, Dong, Wang (2022),
+         Theorem 10; Dwork and Roth (2014), Proposition 2.1: post-processing.
+
+The list of releases is fixed in advance here, while inputs may depend on anything; where the list is chosen as one
+goes, `account` says what holds.
+
+Slack and lost mass. A sampler whose law is within e^(+-s) of a certified one outside a set B of outputs, and puts at
+most d into B in either world, B depending on what came before and on the two inputs, costs: let S and D be the sums of
+s and d over the releases and G the event that no output fell into its B. Outside B densities multiply, so the joint law
+M~ is within e^(+-S) of the certified joint law N on G, and M~(not G) <= D. For every set O
+    M~(O) <= M~(O and G) + D <= e^S N(O and G) + D <= e^S (e^eps N'(O and G) + delta) + D
+          <= e^(eps + 2S) M~'(O) + e^S delta + D.
+So slacks and lost masses add up over releases and are paid once, at the end, whatever account answers for N. Laws that
+are merely close in total variation do not have this form: they cost (1 + e^eps) D, and `with_lost` is not for them.
+
+Words. The zero vector lies in every ball, so zero-out neighbours are replace-one neighbours: a replace-one cost holds
+for zero-out (not the other way round, where distances double). What a server publishes, or the sum that it sees, is
+computed from the payloads, so a local cost holds under secure aggregation and central trust; what is published is
+computed from the sum, so the cost of the sum holds under central trust. Neither goes back. Who sees releases without
+knowing whose they are sees less than the server, so a local cost holds under shuffled trust too; a cost under shuffled
+trust counts on a secret that no other trust speaks of, and holds nowhere else. A client's cost says nothing in general
+about one of its samples, nor the reverse.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+from functools import lru_cache
+from typing import TypeAlias, final
+
+import numpy as np
+from attrs import evolve, field, frozen
+from numpy.typing import ArrayLike
+
+from quietbit.errors import check_int, check_real, require
+from quietbit.privacy.conversion import epsilon_from_linear, epsilon_from_rdp, round_up
+from quietbit.privacy.gaussian import gaussian_epsilon_upper
+from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit, check_delta
+from quietbit.privacy.loss import LossDistribution
+
+__all__ = ["Bound", "Cost", "LossPair", "sampling_slack_upper"]
+
+Bound: TypeAlias = Callable[[float], float]
+LossPair: TypeAlias = tuple[LossDistribution, LossDistribution]
+MOST_PURE = 700.0  # e^epsilon is still a double
+MOST_SLOPE = 1e11
+
+_IMPLIES = {
+    Trust.LOCAL: {Trust.LOCAL, Trust.SECURE_AGGREGATION, Trust.CENTRAL, Trust.SHUFFLED},
+    Trust.SECURE_AGGREGATION: {Trust.SECURE_AGGREGATION, Trust.CENTRAL},
+    Trust.CENTRAL: {Trust.CENTRAL},
+    Trust.SHUFFLED: {Trust.SHUFFLED},
+}
+
+
+@final
+@frozen
+class _Part:
+    """What is known of one release; a bound that is not known is infinite or None.
+
+    ``renyi``, ``slope``, ``pair``, ``losses`` and ``alone`` speak of the certified law; ``pure`` and ``everywhere`` of
+    the release as it is, slack and lost mass included.
+    """
+
+    renyi: Bound = field(repr=False)
+    label: str
+    pure: float = math.inf
+    slope: float = math.inf  # D_alpha <= slope * alpha
+    pair: float = math.inf  # mu^2 / 2 of a Gaussian pair that dominates
+    losses: Callable[[], LossPair] | None = field(default=None, repr=False)
+    alone: Bound | None = field(default=None, repr=False)  # epsilon at a delta, of one such release by itself
+    slack: float = 0.0
+    lost: float = 0.0
+    everywhere: Bound | None = field(default=None, repr=False)  # D_alpha as it is, where mass is lost
+    inside: float = math.inf  # max-divergence outside the outputs of lost mass, slack included, where mass is lost
+
+    def divergence(self, alpha: float) -> float:
+        """D_alpha of what is really sent; infinite where mass is lost and no bound covers it."""
+        if self.lost > 0:
+            return self.everywhere(alpha) if self.everywhere is not None else math.inf
+        return self.certified(alpha)
+
+    def certified(self, alpha: float) -> float:
+        """D_alpha outside the outputs of lost mass: the moment grows by e^((2 alpha - 1) slack) at most."""
+        bound = self.renyi(alpha)
+        return round_up(bound + (2 * alpha - 1) / (alpha - 1) * self.slack, 4e-16) if self.slack else bound
+
+    def pairs(self) -> LossPair | None:
+        """Losses of the certified law, where a dominating pair is known."""
+        if self.losses is not None:
+            return self.losses()
+        if self.pair > MOST_SLOPE:
+            return None
+        one = LossDistribution.gaussian(math.nextafter(math.sqrt(2 * self.pair), math.inf) if self.pair > 0 else 0.0)
+        return one, one
+
+
+@final
+@frozen
+class Cost:
+    """What some releases cost; ``a + b`` is the cost of both, ``cost * n`` that of n such releases.
+
+    ``samples`` is the number of the client's samples, at the sample level and only there. A cost without adjacency,
+    unit and trust is a bare number in the making (`of` completes it); `Cost()` is nothing released.
+
+    >>> once = Cost.pure(0.25).of(Adjacency.REPLACE_ONE, Unit.CLIENT, Trust.LOCAL)
+    >>> (once * 4).under(adjacency=Adjacency.ZERO_OUT).guarantee(0.0).epsilon_upper
+    1.0
+    """
+
+    parts: tuple[tuple[_Part, int], ...] = ()
+    adjacency: Adjacency | None = None
+    unit: Unit | None = None
+    trust: Trust | None = None
+    samples: int | None = None
+
+    @classmethod
+    def pure(cls, epsilon: float) -> Cost:
+        """epsilon-DP, with the Rényi divergences that it implies, attained by randomised response."""
+        value = _size(epsilon, "epsilon")
+        losses = _Losses((LossDistribution.pure(value),) * 2) if value <= MOST_PURE else None
+        return cls._one(_Part(_Response(value), f"{value:g}-DP", value, losses=losses) if value else None)
+
+    @classmethod
+    def renyi(cls, bound: Bound, label: str, pure: float = math.inf) -> Cost:
+        """Any certified function of the order; ``pure`` is the max-divergence where one is known."""
+        require(pure >= 0, "pure", pure, "a number of at least 0")
+        return cls._one(_Part(bound, label, pure))
+
+    @classmethod
+    def linear(cls, slope: float) -> Cost:
+        """D_alpha <= slope * alpha, as Theorem 2 gives it: slope = M S^2 / 2."""
+        value = _size(slope, "slope")
+        return cls._one(_Part(_Line(value), f"slope {value:g}", slope=value) if value else None)
+
+    @classmethod
+    def gaussian(cls, pair_slope: float, slope: float = math.inf) -> Cost:
+        """A release that a Gaussian pair dominates, mu^2 = 2 ``pair_slope``: Gaussian noise, among others.
+
+        Its Rényi divergences may be known to be smaller than that Gaussian's, at most ``slope`` times the order. The
+        pair composes exactly, with itself and with Gaussians, also when inputs depend on what was released before
+        (Dong, Roth, Su 2022). ``pair_slope`` is infinite where no pair is known.
+        """
+        pair = math.inf if pair_slope == math.inf else _size(pair_slope, "pair_slope")
+        line = min(pair, math.inf if slope == math.inf else _size(slope, "slope"))
+        require(line < math.inf, "pair_slope", pair_slope, "finite where no slope is given")
+        return cls._one(_Part(_Line(line), f"slope {line:g}", slope=line, pair=pair) if line else None)
+
+    @classmethod
+    def from_losses(cls, forward: LossDistribution, backward: LossDistribution | None = None) -> Cost:
+        """A release with a known dominating pair; without ``backward``, ``forward`` serves both ways round.
+
+        An adjacency that is the same both ways round (replace-one) may give one pair for both: every pair of
+        neighbours is dominated in either role. For zero-out the two worlds differ, and a party that takes part in
+        several releases is in the same world in all of them, so forward losses add to forward ones (Zhu, Dong, Wang
+        2022, Definition 7 and Theorem 10).
+        """
+        require(isinstance(forward, LossDistribution), "forward", forward, "a LossDistribution")
+        both = _Losses((forward, forward if backward is None else backward))
+        require(isinstance(both.both[1], LossDistribution), "backward", backward, "a LossDistribution or None")
+        return cls._one(_Part(both.rdp, "dominating pair", both.pure(), losses=both))
+
+    @classmethod
+    def from_masses(
+        cls, first: ArrayLike, second: ArrayLike, *, relative_error: float = 0.0, step: float | None = None
+    ) -> Cost:
+        """A finite dominating pair, each mass known up to ``relative_error``.
+
+        >>> response = Cost.from_masses([0.75, 0.25], [0.25, 0.75])
+        >>> round(response.epsilon(0.0), 6), (response * 50).answered_by(1e-6)
+        (1.098612, 'privacy-loss distribution')
+        """
+        relative_error = check_delta(relative_error)
+        laws = [np.array(law, dtype=np.float64) for law in (first, second)]
+        tops = [np.nextafter(law * (1 + relative_error), law if relative_error == 0 else 2.0) for law in laws]
+        lows = [np.nextafter(law * (1 - relative_error), law if relative_error == 0 else -1.0) for law in laws]
+        lows = [np.maximum(low, 0.0) for low in lows]
+        return cls.from_losses(
+            LossDistribution.from_atoms(tops[0], lows[1], step=step),
+            LossDistribution.from_atoms(tops[1], lows[0], step=step),
+        )
+
+    @classmethod
+    def known(cls, label: str, *, renyi: Bound, pure: float, losses: Callable[[], LossPair], alone: Bound) -> Cost:
+        """A release of which all is known: ``alone`` is the epsilon of one at a delta, ``losses`` is for several."""
+        return cls._one(_Part(renyi, label, pure, losses=losses, alone=alone))
+
+    @classmethod
+    def _one(cls, part: _Part | None) -> Cost:
+        return cls(((part, 1),) if part is not None else ())
+
+    def of(self, adjacency: Adjacency, unit: Unit, trust: Trust, samples: int | None = None) -> Cost:
+        """This cost with its words; refused where it has some, or at a sample level that nobody worked out."""
+        require(self.adjacency is None, "words of the cost", self.adjacency, "left as they are")
+        require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
+        require(isinstance(unit, Unit), "unit", unit, "a Unit")
+        require(isinstance(trust, Trust), "trust", trust, "a Trust")
+        if unit is Unit.SAMPLE:
+            rule = "the number of the client's samples for unit sample, whose cost is not that of the client's update"
+            require(samples is not None, "samples", samples, rule)
+            samples = check_int(samples, "samples", 1)
+        else:
+            require(samples is None, "samples", samples, "left out unless the unit is a sample")
+        return evolve(self, adjacency=adjacency, unit=unit, trust=trust, samples=samples)
+
+    def like(self, other: Cost) -> Cost:
+        """This bare cost with the words of another, of which it is to become a part."""
+        require(self.adjacency is None, "words of the cost", self.adjacency, "left out")
+        return evolve(other, parts=self.parts)
+
+    def bare(self) -> Cost:
+        """This cost without its words."""
+        return Cost(self.parts)
+
+    def under(self, *, adjacency: Adjacency | None = None, trust: Trust | None = None) -> Cost:
+        """The same cost under another adjacency or trust, where it holds for those too."""
+        own, seen_by = self._words()[::2]
+        near, seen = own if adjacency is None else adjacency, seen_by if trust is None else trust
+        require(isinstance(near, Adjacency), "adjacency", near, "an Adjacency")
+        require(isinstance(seen, Trust), "trust", seen, "a Trust")
+        covered = near is own or own is Adjacency.REPLACE_ONE
+        rule = f"{own.value}, the release's: an account for zero-out does not cover replacing an update"
+        require(covered, "adjacency", near.value, rule)
+        known = " or ".join(sorted(word.value for word in _IMPLIES[seen_by]))
+        rule = f"{known} for a release accounted under {seen_by.value} trust"
+        require(seen in _IMPLIES[seen_by], "trust", seen.value, rule)
+        return evolve(self, adjacency=near, trust=seen)
+
+    def __add__(self, other: Cost) -> Cost:
+        """The cost of these releases and the other's; a mixture of words is refused."""
+        if not isinstance(other, Cost):
+            return NotImplemented
+        if self.adjacency is None and not self.parts:
+            return other
+        if other.adjacency is None and not other.parts:
+            return self
+        for name in ("unit", "adjacency", "trust"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            rule = f"{_word(mine)}, as in this cost: two kinds of costs do not add up"
+            require(theirs is mine, f"{name} of the other cost", _word(theirs), rule)
+        fewest = None if self.samples is None or other.samples is None else min(self.samples, other.samples)
+        counts = dict(self.parts)
+        for part, times in other.parts:
+            counts[part] = counts.get(part, 0) + times
+        return evolve(self, parts=tuple(counts.items()), samples=fewest)
+
+    def __mul__(self, times: int) -> Cost:
+        """The cost of ``times`` such releases of the same party."""
+        times = check_int(times, "times", 0)
+        return evolve(self, parts=tuple((part, times * count) for part, count in self.parts) if times else ())
+
+    def with_slack(self, slack: float) -> Cost:
+        """The cost of a sampler whose law is, output by output, within e^(+-slack) of the certified one."""
+        value = _size(slack, "slack")
+        part = self._whole()
+        if not value or part is None:
+            return self if not value else evolve(self, parts=Cost.pure(2 * value).parts)
+        around = part.everywhere
+
+        def everywhere(alpha: float) -> float:
+            inside = math.inf if around is None else around(alpha)
+            return round_up(inside + (2 * alpha - 1) / (alpha - 1) * value, 4e-16)
+
+        return self._as(
+            evolve(
+                part,
+                slack=_sum_up(part.slack, value, 1),
+                pure=_exact_sum_up([(part.pure, 1), (value, 2)]),
+                lost=round_up(part.lost * math.exp(value), 1e-15) if part.lost else 0.0,
+                everywhere=everywhere if around is not None else None,
+                inside=_exact_sum_up([(part.inside, 1), (value, 2)]),
+            )
+        )
+
+    def with_lost(self, lost: float, pure: float = math.inf, everywhere: Cost | None = None) -> Cost:
+        """The cost of a release that is the certified one but for outputs of mass at most ``lost``, in either world.
+
+        For every pair of neighbours there are two laws that this cost covers and a set of outputs outside which the
+        release has exactly these; the head of this file has the proof, for adaptive compositions too. ``pure`` is a
+        max-divergence of the release as it is, where one is known; ``everywhere`` a whole cost of it, where more is.
+        """
+        require(pure >= 0, "pure", pure, "a number of at least 0")
+        value, part = check_delta(lost), self._whole()
+        if not value or part is None:
+            return self
+        if everywhere is None and pure < math.inf:
+            everywhere = Cost.pure(pure)
+        bound = None if everywhere is None else everywhere.rdp
+        whole = math.inf if everywhere is None else everywhere.pure_epsilon()
+        inside = part.inside if part.lost else part.pure
+        lost = _sum_up(part.lost, value, 1)
+        return self._as(evolve(part, lost=lost, pure=whole, everywhere=bound, inside=inside, alone=None))
+
+    def rdp(self, alpha: float) -> float:
+        """An upper bound on the Rényi divergence of order ``alpha > 1`` of what is really sent."""
+        return self._sum(alpha, _Part.divergence)
+
+    def certified_rdp(self, alpha: float) -> float:
+        """The same outside the outputs of lost mass, whose probability is at most `lost`."""
+        return self._sum(alpha, _Part.certified)
+
+    def _sum(self, alpha: float, bound: Callable[[_Part, float], float]) -> float:
+        """The sum of the parts' divergences (Mironov 2017, Proposition 1)."""
+        require(alpha > 1, "alpha", alpha, "a number above 1")
+        if len(self.parts) == 1 and self.parts[0][1] == 1:
+            return bound(self.parts[0][0], alpha)
+        return round_up(math.fsum(times * bound(part, alpha) for part, times in self.parts), 4e-16)
+
+    def pure_epsilon(self) -> float:
+        """An upper bound on the max-divergence, epsilon at delta = 0; infinite where none is known."""
+        return _exact_sum_up((part.pure, times) for part, times in self.parts)
+
+    def certified_pure(self) -> float:
+        """The same outside the outputs of lost mass."""
+        return _exact_sum_up((part.inside if part.lost else part.pure, times) for part, times in self.parts)
+
+    @property
+    def slack(self) -> float:
+        """How far all samplers together are from their certified laws, in logarithms of densities."""
+        return _total((part.slack, times) for part, times in self.parts)
+
+    @property
+    def lost(self) -> float:
+        """The mass of all outputs outside the certified laws."""
+        return _total((part.lost, times) for part, times in self.parts)
+
+    @property
+    def pair_slope(self) -> float:
+        """mu^2 / 2 of a Gaussian pair that dominates the certified laws; infinite where none is known."""
+        return _total((part.pair, times) for part, times in self.parts)
+
+    @property
+    def slope(self) -> float:
+        """The slope of a line that bounds the certified laws' divergences at all orders; infinite where none does."""
+        return _total((part.slope, times) for part, times in self.parts)
+
+    def losses(self) -> LossPair | None:
+        """Loss distributions of the certified laws, both ways round, where every part has a dominating pair."""
+        forward, backward = LossDistribution(), LossDistribution()
+        for part, times in self.parts:
+            own = part.pairs()
+            if own is None:
+                return None
+            forward, backward = forward.compose(own[0].repeat(times)), backward.compose(own[1].repeat(times))
+        return forward, backward
+
+    def epsilon(self, delta: float) -> float:
+        """The smallest epsilon that an account of these releases proves at ``delta`` in [0, 1)."""
+        return min(self.accounts(delta).values())
+
+    def answered_by(self, delta: float) -> str:
+        """Which account `epsilon` took: "pure", "Rényi", "privacy-loss distribution", "exact Gaussian"."""
+        found = self.accounts(delta)
+        return min(found, key=lambda name: found[name])
+
+    def accounts(self, delta: float) -> dict[str, float]:
+        """The epsilon of every account that holds for all parts at ``delta``."""
+        delta, slack, lost = check_delta(delta), self.slack, self.lost
+        left = math.nextafter(delta - lost, 0.0) if lost else delta
+        found = {"pure": self.pure_epsilon()}
+        if left > 0:
+            left *= math.exp(-slack) * (1 - 4e-16) if slack else 1.0
+            certified = self._certified(left)
+            found |= {name: round_up(value + 2 * slack, 4e-16) if slack else value for name, value in certified.items()}
+        return found
+
+    def guarantee(self, delta: float) -> Guarantee:
+        """The smallest epsilon proved at ``delta``, with the cost's words."""
+        adjacency, unit, trust = self._words()
+        return Guarantee(self.epsilon(delta), delta, unit, adjacency, trust)
+
+    def _certified(self, delta: float) -> dict[str, float]:
+        """The accounts of the certified laws, delta > 0."""
+        if len(self.parts) == 1 and self.parts[0][1] == 1 and self.parts[0][0].alone is not None:
+            return {"shuffle": self.parts[0][0].alone(delta)}
+        pair, slope = self.pair_slope, self.slope
+        found = {}
+        if pair < math.inf:
+            found["exact Gaussian"] = gaussian_epsilon_upper(pair, delta)
+            if slope >= pair:  # no Rényi account is below the exact one
+                return found
+        elif (losses := self.losses()) is not None:
+            found["privacy-loss distribution"] = _loss_epsilon_upper(losses, delta)
+        if slope < math.inf:
+            found["Rényi"] = epsilon_from_linear(slope, delta)
+        else:
+            found["Rényi"] = epsilon_from_rdp(lambda alpha: self._sum(alpha, _bound), delta)
+        return found
+
+    def _whole(self) -> _Part | None:
+        """All parts as one; None where nothing is released."""
+        if not self.parts:
+            return None
+        if len(self.parts) == 1 and self.parts[0][1] == 1:
+            return self.parts[0][0]
+        losses = self.losses()
+        return _Part(
+            lambda alpha: self._sum(alpha, _bound),
+            " + ".join(f"{times} x {part.label}" for part, times in self.parts),
+            self.pure_epsilon(),
+            self.slope,
+            self.pair_slope,
+            losses=None if losses is None else _Losses(losses),
+            slack=self.slack,
+            lost=self.lost,
+            everywhere=self.rdp if self.lost else None,
+            inside=self.certified_pure(),
+        )
+
+    def _as(self, part: _Part) -> Cost:
+        return evolve(self, parts=((part, 1),))
+
+    def _words(self) -> tuple[Adjacency, Unit, Trust]:
+        if self.adjacency is None or self.unit is None or self.trust is None:
+            require(False, "cost", "a bare one", "one that says its adjacency, unit and trust (`Cost.of`)")
+            raise TypeError  # for the type checker: `require` has refused it
+        return self.adjacency, self.unit, self.trust
+
+
+def sampling_slack_upper(dimension: int, smallest_probability: float, error: float) -> float:
+    """The slack of ``dimension`` symbols, each drawn with a law within ``error`` of one bounded below.
+
+    |p~ - p| <= error gives p/p~ <= 1/(1 - error/p), the larger of the two factors. Refused when a symbol's
+    probability is not above the error: the sampler could then miss it altogether.
+    """
+    dimension = check_int(dimension, "dimension", 1)
+    smallest = check_real(smallest_probability, "smallest_probability", at_most=1.0)
+    rule = f"above {error:.3g}, what the sampler resolves (a smaller epsilon of the design or beta makes it so)"
+    require(0 <= error < smallest, "smallest probability of a symbol", smallest, rule)
+    return round_up(-dimension * math.log1p(-error / smallest))
+
+
+@final
+@frozen
+class _Response:
+    """D_alpha of randomised response."""
+
+    epsilon: float
+
+    def __call__(self, alpha: float) -> float:
+        """log((e^(alpha eps) + e^((1-alpha) eps))/(1 + e^eps))/(alpha-1), at most min(eps, alpha eps^2/2)."""
+        eps = self.epsilon
+        bound = min(eps, alpha * eps * eps / 2)
+        # With E = e^-eps: e^((alpha-1) eps) (1 + E^(2 alpha-1)) / (1 + E), stable for all sizes.
+        log_moment = (alpha - 1) * eps + math.log1p(math.exp(-(2 * alpha - 1) * eps)) - math.log1p(math.exp(-eps))
+        exact = (log_moment + 1e-15 * (1 + abs(log_moment))) / (alpha - 1)
+        return round_up(min(bound, exact))
+
+
+@final
+@frozen
+class _Line:
+    slope: float
+
+    def __call__(self, alpha: float) -> float:
+        return self.slope * alpha
+
+
+@final
+@frozen
+class _Losses:
+    """A pair of loss distributions, both ways round, and what follows from it."""
+
+    both: LossPair
+
+    def __call__(self) -> LossPair:
+        return self.both
+
+    def rdp(self, alpha: float) -> float:
+        forward, backward = self.both
+        bound = forward.rdp_upper(alpha)
+        return bound if backward == forward else max(bound, backward.rdp_upper(alpha))
+
+    def pure(self) -> float:
+        return max(one.pure_epsilon_upper() for one in self.both)
+
+
+def _bound(part: _Part, alpha: float) -> float:
+    return part.renyi(alpha)
+
+
+def _loss_epsilon_upper(losses: LossPair, delta: float) -> float:
+    """The larger epsilon of the two ways round."""
+    forward, backward = losses
+    found = _loss_epsilon(forward, delta)
+    return found if backward == forward else max(found, _loss_epsilon(backward, delta))
+
+
+@lru_cache(maxsize=1024)
+def _loss_epsilon(losses: LossDistribution, delta: float) -> float:
+    return losses.epsilon_upper(delta)
+
+
+def _total(terms: Iterable[tuple[float, int]]) -> float:
+    """The sum of number times count, rounded up wherever it is not exact."""
+    whole = 0.0
+    for number, times in terms:
+        whole = _sum_up(whole, number, times)
+    return whole
+
+
+def _sum_up(left: float, right: float, times: int) -> float:
+    product = right if times == 1 else math.nextafter(times * right, math.inf) if right else 0.0
+    return left + product if left == 0 or product == 0 else math.nextafter(left + product, math.inf)
+
+
+def _exact_sum_up(terms: Iterable[tuple[float, int]]) -> float:
+    """The sum of number times count in exact arithmetic, rounded up at the end."""
+    whole = Fraction(0)
+    for number, times in terms:
+        if times and not number < math.inf:
+            return math.inf
+        whole += Fraction(number) * times
+    near = float(whole)
+    return near if Fraction(near) >= whole else math.nextafter(near, math.inf)
+
+
+def _size(value: float, name: str) -> float:
+    return 0.0 if not isinstance(value, bool | str) and value == 0 else check_real(value, name)
+
+
+def _word(word: Adjacency | Unit | Trust | None) -> str:
+    return "none" if word is None else word.value

@@ -1,0 +1,150 @@
+"""Accounts of 2,000 random settings: what was computed before the accounts were joined, and what is computed now.
+
+Run it to compare all of them (a few minutes): `python tests/golden/accounts.py`. `test_accounts.py` compares a sample.
+`accounts.npz` holds three epsilons for every setting, as three accountants computed them before there was one
+`Account`: `planned` (a list fixed in advance), `ledger` (`Ledger.guarantee`, adaptive) and `cap` (a node's filter).
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from quietbit.design.binomial import binomial_design
+from quietbit.design.profile import Profile
+from quietbit.design.solve import solve_anew
+from quietbit.design.spec import DesignSpec
+from quietbit.mechanism.additive import Gaussian, Laplace, Sign
+from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.dithered import DitheredMVU
+from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.mechanism.shuffled import shuffled_privacy
+from quietbit.mechanism.skellam import IndependentSkellam, Skellam
+from quietbit.mechanism.vector import VectorMVU
+from quietbit.mechanism.watched import Watched
+from quietbit.privacy.guarantee import Adjacency, Trust, Unit
+
+SEED, COUNT = 20_261_116, 2000
+STORED = Path(__file__).with_name("accounts.npz")
+ROUND, POINTED = Ball(Norm.L2, 0.7, 4096), Ball(Norm.L1, 0.7, 257)
+STRENGTHS = (0.05, 0.2, 0.7, 1.5, 4.0)
+KINDS = (
+    "gaussian", "laplace", "sign", "sign-laplace", "imvu", "imvu-clamped", "imvu-codes", "imvu-levels", "imvu-l1",
+    "mvu", "mvu-l1", "skellam", "independent-skellam", "vmvu", "vmvu-direct", "watched-gaussian", "watched-vmvu",
+)  # fmt: skip
+BY_SAMPLE = ("gaussian", "laplace", "sign", "imvu", "imvu-l1", "independent-skellam")
+BY_SUM = ("imvu", "imvu-clamped", "imvu-binomial")
+PURE = ("laplace", "imvu-l1", "mvu-l1", "vmvu")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One account: (kind, strength, k or crowd or samples, releases) of every part, and what is asked of them."""
+
+    parts: tuple[tuple[str, float, int, int], ...]
+    unit: Unit
+    trust: Trust
+    adjacency: Adjacency
+    delta: float
+    epsilon: float
+
+
+def setting(number: int) -> Setting:
+    """The setting of this number, from the seed."""
+    rng = np.random.default_rng([SEED, number])
+    adjacency = Adjacency.ZERO_OUT if rng.random() < 0.5 else Adjacency.REPLACE_ONE
+    delta = 0.0 if rng.random() < 0.15 else float(10 ** rng.uniform(-9, -3))
+    epsilon = float(10 ** rng.uniform(-1, 1.3))
+    which = rng.random()
+    unit, trust, known = Unit.CLIENT, Trust.LOCAL, KINDS
+    if which < 0.1:
+        unit, known = Unit.SAMPLE, BY_SAMPLE
+    elif which < 0.2:
+        trust, known = Trust.SECURE_AGGREGATION, BY_SUM
+    elif which < 0.25:
+        trust, known = Trust.SHUFFLED, PURE
+    parts = []
+    for _ in range(int(rng.choice([1, 2, 3], p=[0.6, 0.25, 0.15]))):
+        kind, strength = str(rng.choice(known)), float(rng.choice(STRENGTHS))
+        extra = int(rng.choice([10, 1000]))
+        times = round(200 ** rng.random())
+        local = trust is not Trust.LOCAL and rng.random() < 0.2 and kind != "imvu-binomial"
+        parts.append((kind, strength, 0 if local or (unit, trust) == (Unit.CLIENT, Trust.LOCAL) else extra, times))
+    return Setting(tuple(parts), unit, trust, adjacency, delta, epsilon)
+
+
+@cache
+def mechanism(kind: str, strength: float) -> Any:
+    """A mechanism of this kind; ``strength`` is about its epsilon."""
+    if kind.startswith("watched-"):
+        return Watched(mechanism(kind.removeprefix("watched-"), strength), 0.7, 0.1)
+    noise = 1 / strength
+    table = {
+        "gaussian": lambda: Gaussian(ROUND, 3 * noise),
+        "laplace": lambda: Laplace(POINTED, noise),
+        "sign": lambda: Sign(Gaussian(ROUND, 3 * noise)),
+        "sign-laplace": lambda: Sign(Laplace(POINTED, noise)),
+        "imvu": lambda: InterpolatedMVU(solve_anew(DesignSpec(2, 1, strength)), ROUND),
+        "imvu-clamped": lambda: InterpolatedMVU(solve_anew(DesignSpec(2, 1, strength / 8)), ROUND, 8.0, True),
+        "imvu-codes": lambda: InterpolatedMVU(binomial_design(2, strength), ROUND, 4.0, True),
+        "imvu-binomial": lambda: InterpolatedMVU(binomial_design(2, strength), ROUND, 2.0, True),
+        "imvu-levels": lambda: InterpolatedMVU(solve_anew(DesignSpec(3, 1, strength)), ROUND),
+        "imvu-l1": lambda: InterpolatedMVU(solve_anew(DesignSpec(2, 1, strength)), POINTED),
+        "mvu": lambda: DitheredMVU(solve_anew(DesignSpec(9, 1, strength)), ROUND),
+        "mvu-l1": lambda: DitheredMVU(solve_anew(DesignSpec(9, 1, strength)), POINTED),
+        "skellam": lambda: Skellam(ROUND, 3 * noise),
+        "independent-skellam": lambda: IndependentSkellam(Skellam(ROUND, max(3 * noise, 1.0), rotation_seed=5)),
+        "vmvu": lambda: VectorMVU(
+            Profile.from_weights([-0.5, 0.6, 1.4], [1.0, 1 + strength / 3, 1 + strength, (1 + strength) ** 1.5]), ROUND,
+            keep=1024,
+        ),
+        "vmvu-direct": lambda: VectorMVU(Profile.from_weights([4.8], [1.0, 2.0**21]), ROUND, keep=1024),
+    }  # fmt: skip
+    return table[kind]()
+
+
+def cost(part: tuple[str, float, int, int], asked: Setting) -> Any:
+    """What one release of a part costs, under the setting's words."""
+    kind, strength, extra, _ = part
+    found = mechanism(kind, strength)
+    if asked.unit is Unit.SAMPLE:
+        return found.privacy(asked.adjacency, extra)
+    if asked.trust is Trust.SECURE_AGGREGATION and extra:
+        return found.sum_privacy(extra, asked.adjacency)
+    if asked.trust is Trust.SHUFFLED and extra:
+        return shuffled_privacy(found, asked.adjacency, extra)
+    return found.privacy(asked.adjacency).under(trust=asked.trust)
+
+
+def accounts(asked: Setting) -> tuple[float, float, float]:
+    """The epsilons of the three accountants as they were; kept for the record, with the numbers they made."""
+    from quietbit.node.filter import Cap, price_of
+    from quietbit.privacy.ledger import Ledger
+
+    ledger = Ledger(asked.unit, asked.adjacency, asked.trust)
+    for part in asked.parts:
+        ledger = ledger.record(cost(part, asked), part[3])
+    planned = ledger.guarantee(asked.delta, adaptive=False).epsilon_upper
+    adaptive = ledger.guarantee(asked.delta).epsilon_upper
+    cap = Cap(asked.epsilon, asked.delta, asked.adjacency, Trust.LOCAL)
+    return planned, adaptive, cap.epsilon_upper(price_of(ledger.total()))
+
+
+if __name__ == "__main__":
+    import time
+
+    found = []
+    start = time.time()
+    for number in range(COUNT):
+        found.append(accounts(setting(number)))
+        if number % 100 == 99:
+            print(number + 1, round(time.time() - start), "s", flush=True)
+    planned, ledger, cap = np.array(found).T
+    np.savez_compressed(STORED, planned=planned, ledger=ledger, cap=cap)
