@@ -169,7 +169,8 @@ class Cost:
         require(isinstance(forward, LossDistribution), "forward", forward, "a LossDistribution")
         both = _Losses((forward, forward if backward is None else backward))
         require(isinstance(both.both[1], LossDistribution), "backward", backward, "a LossDistribution or None")
-        return cls._one(_Part(both.rdp, "dominating pair", both.pure(), losses=both))
+        pure = max(one.pure_epsilon_upper() for one in both())
+        return cls._one(_Part(_LossDivergence(both()), "dominating pair", pure, losses=both))
 
     @classmethod
     def from_masses(
@@ -470,20 +471,23 @@ class _Line:
 @final
 @frozen
 class _Losses:
-    """A pair of loss distributions, both ways round, and what follows from it."""
-
     both: LossPair
 
     def __call__(self) -> LossPair:
         return self.both
 
-    def rdp(self, alpha: float) -> float:
+
+@final
+@frozen
+class _LossDivergence:
+    """The larger Rényi divergence of the two ways round."""
+
+    both: LossPair
+
+    def __call__(self, alpha: float) -> float:
         forward, backward = self.both
         bound = forward.rdp_upper(alpha)
         return bound if backward == forward else max(bound, backward.rdp_upper(alpha))
-
-    def pure(self) -> float:
-        return max(one.pure_epsilon_upper() for one in self.both)
 
 
 def _bound(part: _Part, alpha: float) -> float:

@@ -28,7 +28,7 @@ def test_shares_add_up_to_at_most_one_and_cost_a_linear_curve_little(epsilon, de
     for _ in range(200):
         middle = (low + high) / 2
         low, high = (middle, high) if epsilon_from_linear(middle, delta) <= epsilon else (low, middle)
-    reached = found.epsilon(price_of(Cost.linear(low)))
+    reached = found.epsilon_upper(price_of(Cost.linear(low)))
     assert epsilon * (1 - 1e-9) <= reached <= epsilon * 1.01
 
 
@@ -40,14 +40,14 @@ def test_every_order_is_converted_at_its_own_share_by_mpmath():
     for order, share, rho in zip(ORDERS, found.shares, spent.rdp, strict=True):
         a, d = mpmath.mpf(order), mpmath.mpf(found.delta) * mpmath.mpf(share)
         best = min(best, mpmath.mpf(rho) + mpmath.log((a - 1) / a) - (mpmath.log(d) + mpmath.log(a)) / (a - 1))
-    assert best <= found.epsilon(spent) <= best * (1 + mpmath.mpf(1e-9))
+    assert best <= found.epsilon_upper(spent) <= best * (1 + mpmath.mpf(1e-9))
 
 
 def test_pure_costs_need_no_delta():
     spent = Price.total([(price_of(Cost.pure(0.25)), 4)])
     assert spent.pure == pytest.approx(1.0, rel=1e-14)
     assert spent.pure >= 1.0
-    assert cap(2.0, 0.0).epsilon(spent) == spent.pure
+    assert cap(2.0, 0.0).epsilon_upper(spent) == spent.pure
     assert cap(2.0, 0.0).holds(spent)
     assert not cap(2.0, 0.0).holds(price_of(Cost.gaussian(0.001)))
 
@@ -61,7 +61,7 @@ def test_totals_round_up_and_a_floor_is_a_floor_at_every_order():
     assert np.array_equal(raised.rdp, np.maximum(price_of(Cost.pure(0.1)).rdp, price_of(Cost.linear(1e-9)).rdp))
     assert raised.pure == math.inf
     assert price.at_least(0.0) is price
-    assert cap().epsilon(Price.nothing()) == 0.0
+    assert cap().epsilon_upper(Price.nothing()) == 0.0
 
 
 @pytest.mark.parametrize("bad", [np.zeros(3), np.full(len(ORDERS), math.nan), np.full(len(ORDERS), -1.0)])
