@@ -15,8 +15,6 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from attrs import field, frozen
-from quietbit.privacy.curve import PrivacyCurve
-from quietbit.privacy.release import Release
 
 from quietbit._typing import FloatVector
 from quietbit.errors import check_int, check_real
@@ -34,9 +32,10 @@ from quietbit.mechanism.base import (
     check_value,
     refuse_samples,
 )
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit_lab.baseline.codebook import clipped, direction_of, new_nonce, numbered_layout, put, sum_of_points
-from quietbit_lab.baseline.tilt import draw, tilt_curve
+from quietbit_lab.baseline.tilt import draw, tilt_cost
 
 __all__ = [
     "DRAW_STREAM", "LEAST_EPSILON", "MOST_BITS", "MOST_EPSILON", "Baseline", "Directional", "Numbered",
@@ -81,18 +80,18 @@ class Baseline(Mechanism):
         return self.ball
 
     @abstractmethod
-    def curve(self, adjacency: Adjacency) -> PrivacyCurve:
+    def curve(self, adjacency: Adjacency) -> Cost:
         """Return the privacy curve of one release."""
 
     @abstractmethod
     def variance(self, value: float) -> float:
         """Return the variance of a decoded coordinate of this value."""
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Release:
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
         """Return what one release costs a client; a price per sample is refused."""
         refuse_samples(samples, self.by_sample)
         which = check_adjacency(adjacency)
-        return Release(self.curve(which), which, Unit.CLIENT, Trust.LOCAL)
+        return self.curve(which).of(which, Unit.CLIENT, Trust.LOCAL)
 
     def error(self) -> Error:
         """Return the variance at zero: decoding has no bias."""
@@ -164,9 +163,9 @@ class Numbered(Directional):
     def point(self, nonce: bytes, number: int) -> FloatVector:
         """Return the candidate of this number."""
 
-    def curve(self, adjacency: Adjacency) -> PrivacyCurve:
+    def curve(self, adjacency: Adjacency) -> Cost:
         """Return the curve of a density between two levels."""
-        return tilt_curve(*self.levels, adjacency)
+        return tilt_cost(*self.levels, adjacency)
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Draw a nonce, weigh the candidates that it expands to, and pick one."""

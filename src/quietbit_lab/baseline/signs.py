@@ -18,7 +18,6 @@ from typing import ClassVar
 import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
-from quietbit.privacy.curve import PrivacyCurve
 
 from quietbit._typing import FloatVector
 from quietbit.errors import require
@@ -26,10 +25,11 @@ from quietbit.kernel.base import Kernel
 from quietbit.kernel.expand import rows, strata
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.base import Accumulator, Body, Layout, Parts, check_value
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency
 from quietbit_lab.baseline.base import Baseline, checked_bits, checked_loss, checked_seed
 from quietbit_lab.baseline.codebook import Expanded, clipped, new_nonce, numbered_layout, put
-from quietbit_lab.baseline.tilt import draw, subset_levels, tilt_curve
+from quietbit_lab.baseline.tilt import draw, subset_levels, tilt_cost
 
 __all__ = ["SampledSigns", "sign_gain"]
 
@@ -111,9 +111,9 @@ class SampledSigns(Baseline):
 
         return Expanded(decode, bits, float(widths.max()), max_payloads, np.zeros(size, dtype=np.int64), finish)
 
-    def curve(self, adjacency: Adjacency) -> PrivacyCurve:
+    def curve(self, adjacency: Adjacency) -> Cost:
         """Return the curve of randomised response over 2^bits symbols."""
-        return tilt_curve(*subset_levels(1 << self.bits, 1, self.design_epsilon), adjacency)
+        return tilt_cost(*subset_levels(1 << self.bits, 1, self.design_epsilon), adjacency)
 
     def variance(self, value: float) -> float:
         """Return the second moment less the squared value; signs of other rows add up to as much in the mean only."""
