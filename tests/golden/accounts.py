@@ -17,6 +17,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from quietbit.mechanism.watched import Watched
+
 from quietbit.design.binomial import binomial_design
 from quietbit.design.profile import Profile
 from quietbit.design.solve import solve_anew
@@ -28,7 +30,6 @@ from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.shuffled import shuffled_privacy
 from quietbit.mechanism.skellam import IndependentSkellam, Skellam
 from quietbit.mechanism.vector import VectorMVU
-from quietbit.mechanism.watched import Watched
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 
 SEED, COUNT = 20_261_116, 2000

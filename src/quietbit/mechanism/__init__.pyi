@@ -14,4 +14,3 @@ from quietbit.mechanism.base import refuse_samples as refuse_samples
 from quietbit.mechanism.family import Choices as Choices
 from quietbit.mechanism.family import Family as Family
 from quietbit.mechanism.family import SearchedFamily as SearchedFamily
-from quietbit.privacy.curve import PureCurve as PureCurve

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import replace
 from typing import ClassVar, final
 
 import numpy as np

@@ -21,8 +21,8 @@ from quietbit.errors import InvalidParameter, check_int, member, require
 from quietbit.kernel.base import MAX_DIMENSION, Kernel
 from quietbit.kernel.rng import RandomBits, check_rng
 from quietbit.mechanism.ball import Ball
-from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.cost import Cost
+from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.shuffle import BlanketPair
 
 __all__ = [

@@ -54,8 +54,8 @@ from quietbit.mechanism.rows import (
     check_seed,
     fewest_kept,
 )
-from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.cost import Cost
+from quietbit.privacy.guarantee import Adjacency
 
 __all__ = ["Projected", "ProjectedSamples", "project"]
 

@@ -8,8 +8,8 @@ Source   docs/theory/shuffling.md.
 from __future__ import annotations
 
 from quietbit.mechanism.base import Mechanism, check_adjacency
-from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.cost import Cost
+from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.shuffle import shuffled_cost
 
 __all__ = ["shuffled_privacy"]
