@@ -12,7 +12,7 @@ from nvflare.fuel.utils import fobs
 
 from quietbit.node.answer_time import GRAIN
 from unit.node.makers import books, write_policy
-from unit.nvflare.kit import CONFIG, Server, Site, content, trained, weights
+from unit.nvflare.kit import CONFIG, Server, Site, content, public_names, trained, weights
 
 SECONDS = 0.9
 
@@ -71,3 +71,22 @@ def test_a_task_ends_at_its_moment_whatever_happened_in_it(quiet, tmp_path, name
     assert len({frozenset(content(reply)) for reply in replies.values()}) == 1
     assert len({frozenset(reply["__headers__"]) for reply in replies.values()}) == 1
     assert len({len(fobs.dumps(reply)) for reply in replies.values()}) == 1
+
+
+def test_an_abandoned_app_has_no_way_into_the_answer(quiet, tmp_path):
+    """What an app does to its context after its time goes nowhere, while its answer is on the way."""
+    done = []
+
+    def lingers(task_name, shareable, fl_ctx):
+        for _ in range(300):
+            fl_ctx.set_prop("SECRET", 12345.6789, private=False, sticky=False)
+            fl_ctx.set_prop("SECRET sticky", 12345.6789, private=False, sticky=True)
+            time.sleep(0.005)
+        done.append(True)
+
+    properties = {"quietbit.policy": write_policy(tmp_path, epsilon=1e4, answer_seconds=0.5)}
+    site = Site(lingers, simulated=False, properties=properties)
+    reply = site.does(Server().asks())
+    assert not done
+    assert set(content(reply)["quietbit"]) == {"release"}
+    assert public_names(reply) == set()

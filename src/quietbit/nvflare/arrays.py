@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
+from attrs import frozen
 
 from quietbit._typing import FloatVector
 from quietbit.errors import require
@@ -21,7 +21,7 @@ __all__ = ["NamedArray", "differences", "is_tensor", "named"]
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@frozen
 class NamedArray:
     """One array or tensor as a layout wants to see it."""
 

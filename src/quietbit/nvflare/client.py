@@ -51,14 +51,13 @@ from quietbit.node.messages import RECORD, finite, question_of
 from quietbit.node.policy import PolicyError, Simulation
 from quietbit.node.release import Gate, Noted, Ticket, Unusable, public
 from quietbit.nvflare.arrays import named
-from quietbit.nvflare.gate import DECIDED, shut
+from quietbit.nvflare.gate import DECIDED, TURN, shut
 from quietbit.plan.plan import Plan
 from quietbit.privacy.guarantee import Trust
 
 __all__ = ["PrivateUplink", "local_settings", "number_of"]
 
 LOGGER = logging.getLogger(__name__)
-TURN = "quietbit.turn"
 TOO = "PrivateUplink must stand among the {} filters of a task, too, and nothing is sent."
 LATE = (
     "the run began before the other ways out were shut, and nothing is sent: PrivateUplink must stand among the "

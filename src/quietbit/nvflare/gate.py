@@ -29,7 +29,7 @@ from nvflare.client import api as client_api
 from quietbit.node.answer_time import AnswerTime
 from quietbit.nvflare.cell import shut_cell
 
-__all__ = ["DECIDED", "Decided", "shut"]
+__all__ = ["DECIDED", "TURN", "Decided", "shut"]
 
 LOGGER = logging.getLogger(__name__)
 # What the engine itself sends: that a client is there, and which task it asks about.
@@ -43,7 +43,7 @@ PUBLIC = (
 HEAD: tuple[str, ...] = (ReservedHeaderKey.MSG_ROOT_ID, ReservedHeaderKey.MSG_ROOT_TTL)
 CODES = {value for name, value in vars(ReturnCode).items() if name.isupper()}
 DONE = "_quietbit_gate"
-DECIDED = "quietbit.decided"
+TURN, DECIDED = "quietbit.turn", "quietbit.decided"
 
 
 class Decided(Protocol):
@@ -193,17 +193,18 @@ def _sending(send: Execute, place: int) -> Execute:
 def _answered(process: Execute, turn_of: TurnOf) -> Execute:
     """The processing of a task: whatever happens in it, its answer comes out at its moment, and no task is told.
 
-    The task runs in a thread of its own, the app and all filters and components of the job in it. What is not done in
-    time is abandoned, and answered for as if it had failed.
+    The task runs in a thread and a context of its own, the app and all filters and components of the job in it. What
+    is not done in time is abandoned, and answered for as if it had failed; nothing that it does later is seen.
     """
 
     def answered(task: Any, fl_ctx: FLContext) -> Shareable:
-        decided, results = threading.Event(), list[Any]()
-        fl_ctx.set_prop(DECIDED, decided, private=True, sticky=False)
+        decided, results, own = threading.Event(), list[Any](), fl_ctx.get_engine().new_context()
+        own.props.update(fl_ctx.props)
+        own.set_prop(DECIDED, decided, private=True, sticky=False)
 
         def work() -> None:
             try:
-                results.append(process(task, fl_ctx))
+                results.append(process(task, own))
             except BaseException as error:
                 LOGGER.error("quietbit: the task failed, and the server is not told.", exc_info=error)
             finally:
@@ -212,6 +213,8 @@ def _answered(process: Execute, turn_of: TurnOf) -> Execute:
         worker = threading.Thread(target=contextvars.copy_context().run, args=(work,), daemon=True)
         worker.start()
         decided.wait()  # as long as it takes: this depends on what was asked, and on nothing else
+        for key in (TURN, FLContextKey.TASK_ID, FLContextKey.TASK_NAME):
+            fl_ctx.set_prop(key, own.get_prop(key), private=True, sticky=False)
         turn = turn_of(fl_ctx)
         if turn is None or not turn.runs:
             worker.join()

@@ -16,16 +16,18 @@ Weights, headers and round are written from the question that was asked, and nev
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from attrs import define, field
 from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.event_type import EventType
 from nvflare.apis.filter import ContentBlockedException, Filter, FilterChainType, FilterContextKey
@@ -41,6 +43,7 @@ from quietbit.mechanism.base import Answers, Mechanism
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.layout import Layout
 from quietbit.node.messages import RECORD, Request, finite, one_line
+from quietbit.node.outlook import outlook
 from quietbit.node.question import Framed, run_name
 from quietbit.node.report import Account, NodeReport, Report, RoundReport
 from quietbit.nvflare.arrays import differences, is_tensor, named
@@ -58,7 +61,7 @@ _LOCK = threading.RLock()
 
 
 @final
-@dataclass(slots=True, eq=False)
+@define(eq=False)
 class _Question:
     """What one client was asked in one task."""
 
@@ -72,17 +75,18 @@ class _Question:
 
 
 @final
-@dataclass(slots=True, eq=False)
+@define(eq=False)
 class _Round:
     """A round: its mechanism, its counts, why some have no answer, and what answers say about a clip that moves."""
 
     number: int
     mechanism: Mechanism
     clip: float | None
-    counts: Counter[str] = field(default_factory=Counter)
-    reasons: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(factory=Counter)
+    reasons: list[str] = field(factory=list)
     task_size: int | None = None
-    answers: list[Answers] = field(default_factory=list)
+    answers: list[Answers] = field(factory=list)
+    releases: int | None = None  # the most of one client when the round was over
 
     def about_clip(self) -> Answers | None:
         """The mean of what single clients said; their bits are independent and lie equally often."""
@@ -94,7 +98,7 @@ class _Round:
 
 
 @final
-@dataclass(slots=True, eq=False)
+@define(eq=False)
 class _Run:
     """All questions and answers of a job."""
 
@@ -103,20 +107,27 @@ class _Run:
     mechanism: Mechanism
     account: Account
     moving: MovingClip | None
-    questions: dict[str, _Question] = field(default_factory=dict)
-    rounds: dict[int, _Round] = field(default_factory=dict)
+    questions: dict[str, _Question] = field(factory=dict)
+    rounds: dict[int, _Round] = field(factory=dict)
 
     def open(self, number: int) -> _Round:
         """The round of this number; a new one closes the one before, after which a clip may have moved."""
         if number not in self.rounds:
             mechanism, clip = self.mechanism.for_round(run_name(number_of(self.job)), number), None
+            last = next(reversed(self.rounds.values())) if self.rounds else None
+            if last is not None:
+                last.releases = self.most()
             if self.moving is not None:
-                if self.rounds:
-                    self.moving.move(next(reversed(self.rounds.values())).about_clip())
+                if last is not None:
+                    self.moving.move(last.about_clip())
                 clip = self.moving.clip
                 mechanism = mechanism.at_clip(clip)
             self.rounds[number] = _Round(number, mechanism, clip)
         return self.rounds[number]
+
+    def most(self) -> int:
+        """Return the most releases that one client can have made so far."""
+        return max((node.releases for node in self.account.nodes.values()), default=0)
 
     def note(self, question: _Question, what: str, reason: str = "") -> None:
         """Count an answer, with the reason why it is none."""
@@ -130,19 +141,23 @@ class _Run:
     def report(self) -> Report:
         """Rounds, clients, bytes and the guarantee of the worst client."""
         price = self.settings.price(self.mechanism)
+
+        def upper(releases: int) -> float:
+            return self.account.guarantee(price, releases).epsilon_upper
+
         rounds = tuple(
             RoundReport(
                 number, entry.counts["asked"], entry.counts["answered"], entry.counts["declined"],
                 _failed(entry.counts), entry.counts["refused"], not entry.counts["answered"], entry.counts["payload"],
                 entry.counts["uplink"], entry.counts["downlink"], tuple(entry.reasons), clip=entry.clip,
+                epsilon_upper=upper(self.most() if entry.releases is None else entry.releases),
             )
             for number, entry in sorted(self.rounds.items())
         )  # fmt: skip
         nodes = tuple(
             NodeReport(
                 name, counts.asked, counts.answered, counts.declined, _failed(asdict(counts)), counts.refused,
-                counts.releases,
-                self.account.guarantee(price, counts.releases).epsilon_upper,
+                counts.releases, upper(counts.releases),
             )
             for name, counts in sorted(self.account.nodes.items(), key=lambda entry: str(entry[0]))
         )  # fmt: skip
@@ -193,7 +208,7 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
             require(dxo.data_kind == DataKind.WEIGHTS, "kind of the task's data", dxo.data_kind, "weights")
             layout = Layout.of(named(dxo.data), self._settings)
             number = check_int(shareable.get_header(AppConstants.CURRENT_ROUND), "round of the task", 0) + 1
-            run = self._run(fl_ctx, layout.dimension)
+            run = self._run(fl_ctx, layout.dimension, shareable.get_header(AppConstants.NUM_ROUNDS))
         except Exception as error:
             # NVFlare asks again for ever where a filter of tasks fails.
             self.system_panic(f"quietbit: the question cannot be asked: {one_line(str(error))}", fl_ctx)
@@ -216,7 +231,7 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
             run.note(question, "asked")
         return shareable
 
-    def _run(self, fl_ctx: FLContext, dimension: int) -> _Run:
+    def _run(self, fl_ctx: FLContext, dimension: int, rounds: Any) -> _Run:
         engine = fl_ctx.get_engine()
         run = _RUNS.get(engine)
         if run is None:
@@ -224,6 +239,9 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
             job = str(fl_ctx.get_job_id())
             moving = self._settings.moving_clip()
             run = _RUNS[engine] = _Run(self._settings, job, mechanism, Account(self._settings.cap), moving)
+            clients, planned = len(engine.get_clients()), rounds if isinstance(rounds, int) else self._settings.releases
+            for level, line in outlook(self._settings, mechanism, asked=clients, nodes=clients, rounds=planned or 1):
+                (self.log_warning if level > logging.INFO else self.log_info)(fl_ctx, f"quietbit: {line}")
         known = run.mechanism.domain.dimension
         require(dimension == known, "number of parameters", dimension, f"{known}, as in earlier rounds")
         return run

@@ -229,6 +229,9 @@ class Engine:
     def get_workspace(self):
         return self.workspace
 
+    def get_clients(self):
+        return ["site-1", "site-2"]
+
     def fire_event(self, event_type, fl_ctx):
         self.panics.append(event_type)
 

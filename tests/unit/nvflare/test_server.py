@@ -282,3 +282,27 @@ def test_a_clip_that_moves_moves_as_its_rule_says(tmp_path):
     found = [entry["clip"] for entry in server.report(tmp_path)["rounds"]]
     np.testing.assert_allclose(found, moving.history[:3], rtol=1e-12)
     assert len(set(found)) == 3
+
+
+def test_what_a_run_may_come_to_is_said_before_its_first_round(caplog):
+    """Two sites, four releases each: noise far above the clip, and more rounds than releases."""
+    with caplog.at_level("INFO"):
+        server = Server()
+        task = server.asks()
+        assert "quietbit: " in caplog.text
+        assert task.get_header(AppConstants.NUM_ROUNDS) is None
+        before = len(caplog.records)
+        server.asks(number=1)
+        assert not [one for one in caplog.records[before:] if "quietbit" in one.message]
+
+
+def test_the_report_says_what_each_round_has_cost_so_far(tmp_path):
+    server = Server(folder=tmp_path)
+    sites = [Site(trained(), name) for name in ("site-1", "site-2")]
+    for number in range(3):
+        for site in sites[: 1 + (number != 1)]:  # one of them alone in the second round
+            server.takes(site.does(server.asks(site.name, number)), site.name, number)
+    found = server.report(tmp_path)
+    reached = [entry["epsilon_upper"] for entry in found["rounds"]]
+    assert 0 < reached[0] < reached[1] < reached[2]
+    assert reached[2] == found["guarantee"]["epsilon_upper"] == max(node["epsilon_upper"] for node in found["nodes"])
