@@ -31,7 +31,7 @@ import numpy as np
 
 from quietbit._typing import FloatVector
 from quietbit.errors import check_real
-from quietbit.privacy.curve import LossPair
+from quietbit.privacy.cost import LossPair
 from quietbit.privacy.gaussian import gaussian_log_delta
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.loss import LossDistribution
