@@ -1,0 +1,284 @@
+"""The downlink: a round's whole outcome as a few kilobytes, which everybody who has the last model replays.
+
+Idea     where all clients of a round keep the same k rotated coordinates, the mean of their releases is k numbers. The
+         server broadcasts these instead of the model; whoever holds the model of the round before puts them back into
+         their rows, rotates, and takes the same step. The server steps from the very bytes that it broadcasts, so that
+         nobody can drift, and digests of the state before and after tell whoever did.
+Symbols  d parameters w, momentum buffer v; g: the mean of a round put back into d coordinates; a step is v <- mu v + g,
+         w <- w - eta v. r: what quantising has left over so far, among the p rotated coordinates.
+Source   docs/theory/shared-rows.md: why sharing rows leaves the account alone, and what it does to the error.
+
+Arithmetic. State is float32. A step is a fixed sequence of float32 multiplications and additions, one rounding each,
+element by element, so it has the same bits with any number of threads and any instruction set; `Mechanism.spread` has too.
+
+Trust. A broadcast is computed from the mean alone, which the server may publish; no payload and no seed of a client is
+in it. A client treats it as input: its length follows from the mechanism and is checked before anything is read, and
+a state whose digest is not the one announced is not used but reported, so that the full model is sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, BinaryIO, final
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from quietbit._files import write_whole
+from quietbit.errors import InvalidParameter, InvalidPayload, check_int, check_real, refuse_payload, require
+from quietbit.mechanism.base import Mechanism
+
+__all__ = ["Broadcast", "Downlink", "OutOfStep", "Replica", "ServerStep"]
+
+MAGIC, VERSION = b"qbdn", 1
+HEAD = struct.Struct("<4sBBHIIddf32s32s")  # magic, version, bits, zero, round, k, step size, momentum, scale, digests
+FILE_HEAD = struct.Struct("<4sBBHIQ32s")  # magic, version, has momentum, zero, round, d, digest
+BITS = (32, 16, 8)
+PIECE = 1 << 16  # parameters that a step handles at once, so that they stay in the cache
+MOST_KEPT = 1 << 24
+LOG_BYTES = 1 << 26
+
+
+class OutOfStep(InvalidPayload):
+    """A broadcast for a state that is not this one: ask for the full model."""
+
+
+@final
+@attrs.frozen
+class ServerStep:
+    """How a round's mean changes the model: v <- momentum v + mean, w <- w - rate v."""
+
+    rate: float = attrs.field(default=1.0, converter=lambda value: check_real(value, "rate"))
+    momentum: float = attrs.field(default=0.0)
+
+    @momentum.validator
+    def _check_momentum(self, _: Any, value: float) -> None:
+        require(0.0 <= value < 1.0, "momentum", value, "at least 0 and below 1")
+
+
+@final
+@attrs.frozen(eq=False)
+class Broadcast:
+    """One round as the server sends it: k numbers, the step, and digests of the state before and after."""
+
+    round: int
+    step: ServerStep
+    bits: int
+    scale: float
+    codes: NDArray[Any]
+    before: bytes
+    after: bytes
+
+    def values(self) -> NDArray[np.float32]:
+        """Return the k numbers that everybody steps with."""
+        if self.bits == 32:
+            return np.asarray(self.codes, dtype=np.float32)
+        return self.codes.astype(np.float32) * np.float32(self.scale)
+
+    def to_bytes(self) -> bytes:
+        """Return the header and the k numbers, little-endian."""
+        step, count = self.step, self.codes.size
+        given = (self.round, count, step.rate, step.momentum, self.scale, self.before, self.after)
+        return HEAD.pack(MAGIC, VERSION, self.bits, 0, *given) + self.codes.astype(_kind(self.bits)).tobytes()
+
+    @classmethod
+    def from_bytes(cls, content: bytes, count: int) -> Broadcast:
+        """Read a broadcast of ``count`` numbers; anything else is refused before it is unpacked."""
+        if not HEAD.size <= len(content) <= HEAD.size + 4 * count:
+            refuse_payload("length of a broadcast", f"that of {count} numbers", f"{len(content)} bytes")
+        magic, version, bits, zero, number, many, rate, momentum, scale, before, after = HEAD.unpack_from(content)
+        if (magic, version, zero) != (MAGIC, VERSION, 0):
+            refuse_payload("start of a broadcast", f"{MAGIC!r} of version {VERSION}", (magic, version))
+        if bits not in BITS or many != count or len(content) != HEAD.size + count * bits // 8:
+            refuse_payload("broadcast", f"{count} numbers", f"{many} of {bits} bits in {len(content)} bytes")
+        codes = np.frombuffer(content, dtype=_kind(bits), offset=HEAD.size)
+        if not (math.isfinite(scale) and scale >= 0 and bool(np.isfinite(codes).all())):
+            refuse_payload("numbers of a broadcast", "finite", "others")
+        try:
+            step = ServerStep(rate, momentum)
+        except InvalidParameter as error:
+            raise InvalidPayload(f"The step of a broadcast is refused: {error}") from error
+        return cls(number, step, bits, scale, codes, before, after)
+
+
+def _kind(bits: int) -> str:
+    return {32: "<f4", 16: "<i2", 8: "<i1"}[bits]
+
+
+@final
+class Replica:
+    """The model and the state of the server's step, which server and clients hold alike."""
+
+    def __init__(self, weights: Any, *, round: int = 0, speed: Any = None) -> None:
+        """Start from a flat float32 model, which is copied; ``round`` is the number of rounds that made it."""
+        self.weights = _flat(weights, "weights")
+        self.speed = None if speed is None else _flat(speed, "speed")
+        if self.speed is not None:
+            require(self.speed.size == self.weights.size, "size of speed", self.speed.size, f"{self.weights.size}")
+        self.round = check_int(round, "round", 0, 2**32 - 1)
+        self.digest = self._digest()
+
+    def replay(self, content: bytes, mechanism: Mechanism) -> None:
+        """Take the step of the next round; refused, and nothing changed, unless this is the state before it.
+
+        Args:
+            content: the bytes of a broadcast.
+            mechanism: the round's, with the rows that all its clients kept (`Mechanism.for_round`).
+
+        Raises:
+            OutOfStep: this is another state than the broadcast's, or the step led to another one. In the second case
+                the replica must not be used any more: its ``digest`` is empty.
+        """
+        found = Broadcast.from_bytes(content, mechanism.kept)
+        if found.round != self.round + 1 or found.before != self.digest:
+            raise OutOfStep(f"A broadcast of round {found.round} needs the state before it, got round {self.round}.")
+        self.take(found, mechanism)
+        if self.digest != found.after:
+            self.digest = b""
+            raise OutOfStep(f"The step of round {found.round} led to another model than the server's.")
+
+    def take(self, broadcast: Broadcast, mechanism: Mechanism) -> None:
+        """Take a broadcast's step without comparing digests, as the server does for its own."""
+        mean = np.asarray(mechanism.spread(broadcast.values()), dtype=np.float32)
+        require(mean.size == self.weights.size, "size of the model", self.weights.size, f"{mean.size}, the mechanism's")
+        rate, momentum = np.float32(broadcast.step.rate), np.float32(broadcast.step.momentum)
+        if broadcast.step.momentum and self.speed is None:
+            self.speed = np.zeros_like(self.weights)
+        for start in range(0, mean.size, PIECE):
+            part = slice(start, start + PIECE)
+            change = mean[part]
+            if self.speed is not None:
+                speed = self.speed[part]
+                speed *= momentum
+                speed += change
+                change = speed
+            self.weights[part] -= change * rate
+        self.round = broadcast.round
+        self.digest = self._digest()
+
+    def save(self, path: Path) -> None:
+        """Write the state to a file that appears whole or not at all."""
+        fast = self.speed is not None
+
+        def write(file: BinaryIO) -> None:
+            file.write(FILE_HEAD.pack(MAGIC, VERSION, fast, 0, self.round, self.weights.size, self.digest))
+            for part in self._parts():
+                file.write(part.data)
+
+        write_whole(path, write)
+
+    @classmethod
+    def load(cls, path: Path, size: int) -> Replica:
+        """Read a saved state of ``size`` parameters; a damaged one is refused, and asks for the full model."""
+        try:
+            with path.open("rb") as file:
+                head = file.read(FILE_HEAD.size)
+                if len(head) != FILE_HEAD.size:
+                    raise OutOfStep(f"{path.name} is not a saved model: it is too short.")
+                magic, version, fast, zero, number, count, digest = FILE_HEAD.unpack(head)
+                if (magic, version, zero, count) != (MAGIC, VERSION, 0, size) or fast not in (0, 1):
+                    raise OutOfStep(f"{path.name} is not a saved model of {size} parameters.")
+                parts = [np.fromfile(file, dtype="<f4", count=size) for _ in range(1 + fast)]
+        except OSError as error:
+            raise OutOfStep(f"Cannot read {path.name}: {error.strerror or error}.") from error
+        if any(part.size != size or not bool(np.isfinite(part).all()) for part in parts):
+            raise OutOfStep(f"{path.name} is damaged.")
+        found = cls(parts[0], round=number, speed=parts[1] if fast else None)
+        if found.digest != digest:
+            raise OutOfStep(f"{path.name} is damaged: its digest is not the one that was saved.")
+        return found
+
+    def _parts(self) -> list[NDArray[Any]]:
+        return [part.astype("<f4", copy=False) for part in (self.weights, self.speed) if part is not None]
+
+    def _digest(self) -> bytes:
+        fast = self.speed is not None
+        found = hashlib.sha256(FILE_HEAD.pack(MAGIC, VERSION, fast, 0, self.round, self.weights.size, bytes(32)))
+        for part in self._parts():
+            found.update(part.data)
+        return found.digest()
+
+
+@final
+class Downlink:
+    """The server's half: its own replica, what quantising has left over, and the broadcasts of the last rounds.
+
+    Args:
+        weights: the flat float32 model that the run starts from.
+        step: how a mean changes the model.
+        bits: of a broadcast number: 32 for float32, or 16 or 8 with one scale per round. What rounding leaves over
+            waits in its rotated coordinate and is sent when that is kept again.
+        log_bytes: how much of the past is kept for clients that missed rounds.
+    """
+
+    def __init__(
+        self, weights: Any, step: ServerStep | None = None, *, bits: int = 32, log_bytes: int = LOG_BYTES
+    ) -> None:
+        """Start a run."""
+        require(bits in BITS, "bits", bits, "32, 16 or 8")
+        self.replica, self.step, self.bits = Replica(weights), step or ServerStep(), bits
+        self._log: deque[tuple[int, bytes]] = deque()
+        self._room = check_int(log_bytes, "log_bytes", 0)
+        self._held = 0
+        self._left: NDArray[np.float32] | None = None
+
+    def advance(self, kept: Any, mechanism: Mechanism) -> bytes:
+        """Take one round's step from the mean of its kept coordinates, and return the broadcast of it."""
+        mean = np.asarray(kept, dtype=np.float32)
+        require(mean.shape == (mechanism.kept,), "shape of the mean", mean.shape, f"({mechanism.kept},)")
+        require(bool(np.isfinite(mean).all()), "mean of the round", "others", "finite numbers")
+        scale, codes = 0.0, mean
+        if self.bits < 32:
+            scale, codes = self._quantised(mean, mechanism)
+        state = self.replica
+        draft = Broadcast(state.round + 1, self.step, self.bits, scale, codes, state.digest, b"")
+        state.take(draft, mechanism)
+        content = attrs.evolve(draft, after=state.digest).to_bytes()
+        self._log.append((draft.round, content))
+        self._held += len(content)
+        while self._held > self._room and self._log:
+            self._held -= len(self._log.popleft()[1])
+        return content
+
+    def since(self, round: int) -> list[bytes] | None:
+        """Return the broadcasts after ``round``, or None where the full model is smaller or the log has lost some."""
+        missed = self.replica.round - check_int(round, "round", 0)
+        found = [content for number, content in self._log if number > round]
+        size = sum(part.nbytes for part in (self.replica.weights, self.replica.speed) if part is not None)
+        if missed < 0 or len(found) != missed or sum(map(len, found)) >= size:
+            return None
+        return found
+
+    def _quantised(self, mean: NDArray[np.float32], mechanism: Mechanism) -> tuple[float, NDArray[Any]]:
+        places = mechanism.rows_kept()
+        if self._left is None:
+            self._left = np.zeros(mechanism.rotated_size, dtype=np.float32)
+        wanted = self._left[places] + mean
+        most = 2 ** (self.bits - 1) - 1
+        scale = np.float32(np.abs(wanted).max() / most)
+        if not scale > 0:
+            self._left[places] = wanted
+            return 0.0, np.zeros(mean.size, dtype=_kind(self.bits))
+        codes = np.clip(np.rint(wanted / scale), -most, most).astype(_kind(self.bits))
+        self._left[places] = wanted - codes.astype(np.float32) * scale
+        return float(scale), codes
+
+
+def replay_all(replica: Replica, broadcasts: Iterable[bytes], mechanism: Mechanism, run: bytes) -> None:
+    """Bring a replica up to date from the broadcasts that it missed, in order."""
+    for content in broadcasts:
+        replica.replay(content, mechanism.for_round(run, replica.round + 1))
+
+
+def _flat(values: Any, name: str) -> NDArray[np.float32]:
+    given = np.asarray(values)
+    require(given.ndim == 1 and given.dtype == np.float32, name, f"{given.ndim}-D {given.dtype}", "1-D float32")
+    require(bool(np.isfinite(given).all()), name, "others", "finite numbers")
+    return np.array(given, dtype=np.float32)
+
