@@ -23,10 +23,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from attrs import define, evolve, field, frozen
+from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
 from quietbit.errors import check_real, refuse_payload, require
@@ -153,7 +154,7 @@ class AdaptiveClip(Wrapper):
         """The inner mechanism's, in units of this clip."""
         return self.inner.shared_error / self._ratio**2
 
-    def unproject(self, kept: FloatVector) -> FloatVector:
+    def unproject(self, kept: FloatVector) -> NDArray[Any]:
         """Return the inner mechanism's, in units of this clip."""
         return self.inner.unproject(kept) / self._ratio
 

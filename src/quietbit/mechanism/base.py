@@ -208,12 +208,16 @@ class Mechanism(ABC):
         return self
 
     @property
-    def shared_rows(self) -> bool:
-        """Whether all clients of a round keep the same k rotated coordinates, so that a mean is k numbers."""
-        return False
+    def shared_rows(self) -> int:
+        """K where all clients of a round keep the same k rotated coordinates, so that a mean is k numbers; else 0."""
+        return 0
 
-    def unproject(self, kept: FloatVector) -> FloatVector:
-        """Return the update that k numbers of the shared rows stand for."""
+    def row_places(self) -> NDArray[np.int64]:
+        """Return the places of the shared rows among the rotated coordinates."""
+        raise InvalidParameter(f"mechanism must keep the same rows for all clients, got {type(self).__name__}.")
+
+    def unproject(self, kept: FloatVector) -> NDArray[Any]:
+        """Return the update that k numbers of the shared rows stand for, the same bits on every machine."""
         raise InvalidParameter(f"mechanism must keep the same rows for all clients, got {type(self).__name__}.")
 
     def at_clip(self, clip: float) -> Mechanism:
@@ -310,11 +314,15 @@ class Wrapper(Mechanism):
         return self.inner.kept
 
     @property
-    def shared_rows(self) -> bool:
+    def shared_rows(self) -> int:
         """The inner mechanism's."""
         return self.inner.shared_rows
 
-    def unproject(self, kept: FloatVector) -> FloatVector:
+    def row_places(self) -> NDArray[np.int64]:
+        """Return the inner mechanism's."""
+        return self.inner.row_places()
+
+    def unproject(self, kept: FloatVector) -> NDArray[Any]:
         """Return the inner mechanism's."""
         return self.inner.unproject(kept)
 

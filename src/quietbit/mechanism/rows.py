@@ -24,6 +24,7 @@ from typing import Any, Self
 
 import numpy as np
 from attrs import evolve
+from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
 from quietbit.errors import check_int, check_real, require
@@ -73,9 +74,9 @@ class Rowed(Mechanism):
         return padded_size(self.ball.dimension)
 
     @property
-    def shared_rows(self) -> bool:
-        """Whether all clients of a round keep the same rows."""
-        return self.rows is not None
+    def shared_rows(self) -> int:
+        """K where all clients of a round keep the same rows, else 0."""
+        return 0 if self.rows is None else self.keep
 
     def at(self, rows: int) -> Self:
         """Return the same mechanism on the rows of this number."""
@@ -116,12 +117,19 @@ class Rowed(Mechanism):
         kept *= math.sqrt(self.padded / self.keep)
         return kept
 
-    def unproject(self, kept: FloatVector) -> FloatVector:
-        """Return the estimate of an update from numbers of the shared rows: the transpose of the projection."""
-        require(self.rows is not None, "rows", self.rows, "named, and the same for all clients")
-        total = np.zeros(self.padded)
-        places = choose_rows(int(self.rows or 0).to_bytes(NONCE, "little"), self.keep, self.padded)
-        total[places] = kept * math.sqrt(self.padded / self.keep)
+    def row_places(self) -> NDArray[np.int64]:
+        """Return the places of the shared rows among the p rotated coordinates."""
+        if self.rows is None:
+            return super().row_places()
+        return choose_rows(self.rows.to_bytes(NONCE, "little"), self.keep, self.padded)
+
+    def unproject(self, kept: FloatVector) -> NDArray[Any]:
+        """Return the estimate of an update from numbers of the shared rows: the transpose of the projection.
+
+        In single precision, where every kernel takes the same steps: server and clients replay rounds with it.
+        """
+        total = np.zeros(self.padded, dtype=np.float32)
+        total[self.row_places()] = np.asarray(kept, dtype=np.float32) * np.float32(math.sqrt(self.padded / self.keep))
         rotate_back_(total, self.rotation_seed)
         return total[: self.ball.dimension]
 

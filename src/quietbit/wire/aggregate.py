@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias, final, get_args
 
 from attrs import frozen
 
+from quietbit._typing import FloatVector
 from quietbit.errors import InvalidPayload, check_int, require
 from quietbit.kernel.base import Kernel
 from quietbit.mechanism.base import Accumulator, Answers, Body, Mechanism
@@ -113,6 +114,13 @@ class Aggregator:
             raise InvalidPayload(f"A mean needs at least one valid payload, got none ({self._refused} were refused).")
         self._settle()
         return restore(self._structure, self._accumulator.reader(self._count))
+
+    def kept(self) -> FloatVector:
+        """Return the mean among the rows that all clients of the round keep: what a broadcast needs (`Downlink`)."""
+        if self._count == 0:
+            raise InvalidPayload(f"A mean needs at least one valid payload, got none ({self._refused} were refused).")
+        self._settle()
+        return self._accumulator.kept(self._count)
 
     def answers(self) -> Answers | None:
         """How many updates the clip left alone, where it is watched and somebody has answered."""

@@ -9,7 +9,8 @@ Symbols  d parameters w, momentum buffer v; g: the mean of a round put back into
 Source   docs/theory/shared-rows.md: why sharing rows leaves the account alone, and what it does to the error.
 
 Arithmetic. State is float32. A step is a fixed sequence of float32 multiplications and additions, one rounding each,
-element by element, so it has the same bits with any number of threads and any instruction set; `Mechanism.spread` has too.
+element by element, so it has the same bits with any number of threads and any instruction set. So does the map from k
+numbers to d, `Mechanism.unproject`.
 
 Trust. A broadcast is computed from the mean alone, which the server may publish; no payload and no seed of a client is
 in it. A client treats it as input: its length follows from the mechanism and is checked before anything is read, and
@@ -19,12 +20,11 @@ a state whose digest is not the one announced is not used but reported, so that 
 from __future__ import annotations
 
 import hashlib
-import math
 import struct
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, BinaryIO, final
+from typing import IO, Any, final
 
 import attrs
 import numpy as np
@@ -32,16 +32,17 @@ from numpy.typing import NDArray
 
 from quietbit._files import write_whole
 from quietbit.errors import InvalidParameter, InvalidPayload, check_int, check_real, refuse_payload, require
+from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.base import Mechanism
 
-__all__ = ["Broadcast", "Downlink", "OutOfStep", "Replica", "ServerStep"]
+__all__ = ["Broadcast", "Downlink", "OutOfStep", "Replica", "ServerStep", "replay_all"]
 
 MAGIC, VERSION = b"qbdn", 1
-HEAD = struct.Struct("<4sBBHIIddf32s32s")  # magic, version, bits, zero, round, k, step size, momentum, scale, digests
+HEAD = struct.Struct("<4sBBHIIfff32s32s")  # magic, version, bits, zero, round, k, step size, momentum, scale, digests
 FILE_HEAD = struct.Struct("<4sBBHIQ32s")  # magic, version, has momentum, zero, round, d, digest
 BITS = (32, 16, 8)
 PIECE = 1 << 16  # parameters that a step handles at once, so that they stay in the cache
-MOST_KEPT = 1 << 24
+LARGEST = 2.0**64  # of a broadcast number: what is rotated back stays finite
 LOG_BYTES = 1 << 26
 
 
@@ -49,17 +50,23 @@ class OutOfStep(InvalidPayload):
     """A broadcast for a state that is not this one: ask for the full model."""
 
 
+def _single(value: Any) -> float:
+    """Return the nearest float32 number."""
+    return float(np.float32(value))
+
+
 @final
 @attrs.frozen
 class ServerStep:
-    """How a round's mean changes the model: v <- momentum v + mean, w <- w - rate v."""
+    """How a round's mean changes the model: v <- momentum v + mean, w <- w - rate v; both are float32 numbers."""
 
-    rate: float = attrs.field(default=1.0, converter=lambda value: check_real(value, "rate"))
-    momentum: float = attrs.field(default=0.0)
+    rate: float = attrs.field(default=1.0, converter=_single)
+    momentum: float = attrs.field(default=0.0, converter=_single)
 
-    @momentum.validator
-    def _check_momentum(self, _: Any, value: float) -> None:
-        require(0.0 <= value < 1.0, "momentum", value, "at least 0 and below 1")
+    def __attrs_post_init__(self) -> None:
+        """Refuse a rate that is not positive, and a momentum that grows."""
+        check_real(self.rate, "rate")
+        require(0.0 <= self.momentum < 1.0, "momentum", self.momentum, "at least 0 and below 1")
 
 
 @final
@@ -98,8 +105,8 @@ class Broadcast:
         if bits not in BITS or many != count or len(content) != HEAD.size + count * bits // 8:
             refuse_payload("broadcast", f"{count} numbers", f"{many} of {bits} bits in {len(content)} bytes")
         codes = np.frombuffer(content, dtype=_kind(bits), offset=HEAD.size)
-        if not (math.isfinite(scale) and scale >= 0 and bool(np.isfinite(codes).all())):
-            refuse_payload("numbers of a broadcast", "finite", "others")
+        if not (0 <= scale <= LARGEST * (bits < 32) and bool((np.abs(codes.astype(np.float64)) <= LARGEST).all())):
+            refuse_payload("numbers of a broadcast", "at most 2^64 in magnitude", "others")
         try:
             step = ServerStep(rate, momentum)
         except InvalidParameter as error:
@@ -135,7 +142,7 @@ class Replica:
             OutOfStep: this is another state than the broadcast's, or the step led to another one. In the second case
                 the replica must not be used any more: its ``digest`` is empty.
         """
-        found = Broadcast.from_bytes(content, mechanism.kept)
+        found = Broadcast.from_bytes(content, mechanism.shared_rows)
         if found.round != self.round + 1 or found.before != self.digest:
             raise OutOfStep(f"A broadcast of round {found.round} needs the state before it, got round {self.round}.")
         self.take(found, mechanism)
@@ -145,7 +152,7 @@ class Replica:
 
     def take(self, broadcast: Broadcast, mechanism: Mechanism) -> None:
         """Take a broadcast's step without comparing digests, as the server does for its own."""
-        mean = np.asarray(mechanism.spread(broadcast.values()), dtype=np.float32)
+        mean = np.asarray(mechanism.unproject(broadcast.values().astype(np.float64)), dtype=np.float32)
         require(mean.size == self.weights.size, "size of the model", self.weights.size, f"{mean.size}, the mechanism's")
         rate, momentum = np.float32(broadcast.step.rate), np.float32(broadcast.step.momentum)
         if broadcast.step.momentum and self.speed is None:
@@ -166,7 +173,7 @@ class Replica:
         """Write the state to a file that appears whole or not at all."""
         fast = self.speed is not None
 
-        def write(file: BinaryIO) -> None:
+        def write(file: IO[bytes]) -> None:
             file.write(FILE_HEAD.pack(MAGIC, VERSION, fast, 0, self.round, self.weights.size, self.digest))
             for part in self._parts():
                 file.write(part.data)
@@ -231,8 +238,8 @@ class Downlink:
     def advance(self, kept: Any, mechanism: Mechanism) -> bytes:
         """Take one round's step from the mean of its kept coordinates, and return the broadcast of it."""
         mean = np.asarray(kept, dtype=np.float32)
-        require(mean.shape == (mechanism.kept,), "shape of the mean", mean.shape, f"({mechanism.kept},)")
-        require(bool(np.isfinite(mean).all()), "mean of the round", "others", "finite numbers")
+        require(mean.shape == (mechanism.shared_rows,), "shape of the mean", mean.shape, f"({mechanism.shared_rows},)")
+        require(bool((np.abs(mean) <= LARGEST).all()), "mean of the round", "others", "at most 2^64 in magnitude")
         scale, codes = 0.0, mean
         if self.bits < 32:
             scale, codes = self._quantised(mean, mechanism)
@@ -256,9 +263,9 @@ class Downlink:
         return found
 
     def _quantised(self, mean: NDArray[np.float32], mechanism: Mechanism) -> tuple[float, NDArray[Any]]:
-        places = mechanism.rows_kept()
+        places = mechanism.row_places()
         if self._left is None:
-            self._left = np.zeros(mechanism.rotated_size, dtype=np.float32)
+            self._left = np.zeros(padded_size(self.replica.weights.size), dtype=np.float32)
         wanted = self._left[places] + mean
         most = 2 ** (self.bits - 1) - 1
         scale = np.float32(np.abs(wanted).max() / most)
@@ -281,4 +288,3 @@ def _flat(values: Any, name: str) -> NDArray[np.float32]:
     require(given.ndim == 1 and given.dtype == np.float32, name, f"{given.ndim}-D {given.dtype}", "1-D float32")
     require(bool(np.isfinite(given).all()), name, "others", "finite numbers")
     return np.array(given, dtype=np.float32)
-

@@ -1,0 +1,196 @@
+"""Rounds as broadcasts: replayed bit for bit, in order, by whoever holds the model before them, and by nobody else."""
+
+import os
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from quietbit import Ball, Norm, Uplink, calibrate, seeded_rng
+from quietbit.errors import InvalidParameter, InvalidPayload
+from quietbit.wire.downlink import HEAD, Broadcast, Downlink, OutOfStep, Replica, ServerStep, replay_all
+
+DIMENSION, RUN = 5000, b"run 7"
+START = np.random.default_rng(1).normal(size=DIMENSION).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def mechanism():
+    ball = Ball(Norm.L2, 1.0, DIMENSION)
+    found = calibrate("vmvu", ball=ball, epsilon=8.0, delta=1e-5, releases=1, adjacency="zero-out", rows="shared")
+    return found.mechanism
+
+
+def mean_of(mechanism, number, clients=3):
+    """The kept mean of one round's real payloads."""
+    uplink = Uplink(mechanism.for_round(RUN, number))
+    aggregator = uplink.aggregator()
+    for client in range(clients):
+        update = np.random.default_rng(100 * number + client).normal(size=DIMENSION) / 100
+        aggregator.add(uplink.send(update, seeded_rng(1000 * number + client)))
+    return aggregator.kept(), aggregator.mean()
+
+
+def play(mechanism, server, rounds):
+    return [
+        server.advance(mean_of(mechanism, n)[0], mechanism.for_round(RUN, n))
+        for n in range(server.replica.round + 1, server.replica.round + 1 + rounds)
+    ]
+
+
+@pytest.mark.parametrize("bits", [32, 16, 8])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_client_follows_the_server_bit_for_bit(mechanism, momentum, bits):
+    server = Downlink(START, ServerStep(0.5, momentum), bits=bits)
+    contents = play(mechanism, server, 3)
+    client = Replica(START)
+    replay_all(client, contents, mechanism, RUN)
+    assert client.round == 3
+    assert client.digest == server.replica.digest
+    assert client.weights.tobytes() == server.replica.weights.tobytes()
+    assert all(len(content) == HEAD.size + mechanism.shared_rows * bits // 8 for content in contents)
+
+
+def test_a_step_is_the_mean_that_an_aggregator_gives(mechanism):
+    server, (kept, mean) = Downlink(START), mean_of(mechanism, 1)
+    server.advance(kept, mechanism.for_round(RUN, 1))
+    np.testing.assert_allclose(START - server.replica.weights, mean, atol=2e-6 * np.abs(mean).max() + 1e-6)
+
+
+def test_momentum_is_the_usual_recursion(mechanism):
+    server = Downlink(START, ServerStep(0.25, 0.5))
+    means = []
+    for number in (1, 2, 3):
+        kept, mean = mean_of(mechanism, number)
+        means.append(mean)
+        server.advance(kept, mechanism.for_round(RUN, number))
+    moved = 0.25 * (means[0] * 1.75 + means[1] * 1.5 + means[2])
+    np.testing.assert_allclose(START - server.replica.weights, moved, rtol=1e-3, atol=1e-4)
+
+
+def test_what_quantising_leaves_over_is_sent_later(mechanism):
+    """Where all rows are kept every round, what was sent adds up to the means, to one last rounding."""
+    ball = Ball(Norm.L2, 1.0, 1024)
+    found = calibrate("vmvu", ball=ball, epsilon=8.0, delta=1e-5, releases=1, adjacency="zero-out", rows="shared")
+    rounds = found.mechanism
+    server, total, sent = Downlink(np.zeros(1024, dtype=np.float32), bits=8), np.zeros(1024), np.zeros(1024)
+    for number in range(1, 9):
+        mean = np.random.default_rng(number).normal(size=1024).astype(np.float32)
+        shared = rounds.for_round(RUN, number)
+        found_ = Broadcast.from_bytes(server.advance(mean, shared), 1024)
+        total[shared.row_places()] += mean
+        sent[shared.row_places()] += found_.values()
+    assert np.abs(total - sent).max() <= 0.51 * found_.scale * 1.5
+    assert np.abs(total - sent).max() > 0
+
+
+def test_another_state_round_or_order_is_refused_and_left_alone(mechanism):
+    server = Downlink(START)
+    first, second = play(mechanism, server, 2)
+    other = START.copy()
+    other[17] = np.nextafter(other[17], np.float32(9))
+    for client, content in ((Replica(other), first), (Replica(START), second)):
+        before = client.weights.copy()
+        with pytest.raises(OutOfStep, match="needs the state before it"):
+            client.replay(content, mechanism.for_round(RUN, client.round + 1))
+        assert (client.weights == before).all()
+    client = Replica(START)
+    replay_all(client, [first], mechanism, RUN)
+    with pytest.raises(OutOfStep):
+        client.replay(first, mechanism.for_round(RUN, 1))
+
+
+def test_rows_of_another_run_lead_elsewhere_and_are_noticed(mechanism):
+    content = play(mechanism, Downlink(START), 1)[0]
+    client = Replica(START)
+    with pytest.raises(OutOfStep, match="another model than the server's"):
+        client.replay(content, mechanism.for_round(b"another", 1))
+    assert client.digest == b""
+    with pytest.raises(OutOfStep):
+        client.replay(content, mechanism.for_round(RUN, 2))
+
+
+def test_bytes_of_a_hostile_server_are_refused_before_they_are_used(mechanism):
+    good = play(mechanism, Downlink(START), 1)[0]
+    rng, refused = np.random.default_rng(0), 0
+    for _ in range(1000):
+        bad = bytearray(good)
+        for _ in range(int(rng.integers(1, 4))):
+            bad[int(rng.integers(0, HEAD.size + 8))] = int(rng.integers(0, 256))
+        if rng.random() < 0.3:
+            bad = bad[: int(rng.integers(0, len(bad)))]
+        if bytes(bad) == good:
+            continue
+        fresh = Replica(START)
+        try:
+            fresh.replay(bytes(bad), mechanism.for_round(RUN, 1))
+        except (InvalidPayload, InvalidParameter):
+            refused += 1
+        else:  # the last bits of a number may not change the step
+            assert fresh.digest == HEAD.unpack_from(bad)[-1]
+    assert refused > 900
+    head = list(HEAD.unpack_from(good))
+    for place, value in ((5, 2**32 - 1), (6, float("nan")), (6, -1.0), (7, 1.0), (8, float("inf")), (8, 1.0)):
+        changed = list(head)
+        changed[place] = value
+        with pytest.raises(InvalidPayload):
+            Broadcast.from_bytes(HEAD.pack(*changed) + good[HEAD.size :], mechanism.shared_rows)
+    with pytest.raises(InvalidPayload, match="magnitude"):
+        Broadcast.from_bytes(good[: HEAD.size] + struct.pack("<f", float("inf")) + good[HEAD.size + 4 :], 2048)
+
+
+def test_who_missed_rounds_gets_them_or_the_model_where_that_is_smaller(mechanism):
+    server = Downlink(START, log_bytes=3 * 8400)
+    contents = play(mechanism, server, 5)
+    assert server.since(5) == []
+    assert server.since(3) == contents[3:]
+    assert server.since(1) is None  # the log has lost it
+    assert server.since(9) is None
+    wide = Downlink(START)
+    play(mechanism, wide, 5)
+    assert wide.since(3) == contents[3:]
+    assert wide.since(2) is None  # 3 x 8,292 bytes are more than 20,000 of the model
+
+
+def test_a_saved_model_is_whole_or_refused(mechanism, tmp_path):
+    server = Downlink(START, ServerStep(1.0, 0.5))
+    play(mechanism, server, 2)
+    path = tmp_path / "model"
+    server.replica.save(path)
+    found = Replica.load(path, DIMENSION)
+    assert (found.round, found.digest) == (2, server.replica.digest)
+    whole = path.read_bytes()
+    for damaged in (whole[:-1], whole[:10], whole[:-3] + b"abc", b""):
+        path.write_bytes(damaged)
+        with pytest.raises(OutOfStep):
+            Replica.load(path, DIMENSION)
+    path.write_bytes(whole)
+    with pytest.raises(OutOfStep, match="of 4999 parameters"):
+        Replica.load(path, 4999)
+    with pytest.raises(OutOfStep, match="Cannot read"):
+        Replica.load(tmp_path / "none", DIMENSION)
+
+
+def test_without_avx512_and_fma_the_bits_are_the_same(mechanism):
+    """A process with a plain instruction set replays to the digest of this one."""
+    server = Downlink(START, ServerStep(0.5, 0.9))
+    contents = play(mechanism, server, 2)
+    program = f"""
+import sys, numpy as np
+from quietbit import Ball, Norm, calibrate
+from quietbit.wire.downlink import Replica, replay_all
+start = np.frombuffer(bytes.fromhex({START.tobytes().hex()!r}), dtype="<f4")
+found = calibrate("vmvu", ball=Ball(Norm.L2, 1.0, {DIMENSION}), epsilon=8.0, delta=1e-5, releases=1,
+                  adjacency="zero-out", rows="shared")
+client = Replica(start)
+contents = [bytes.fromhex(text) for text in {[content.hex() for content in contents]!r}]
+replay_all(client, contents, found.mechanism, {RUN!r})
+print(client.digest.hex())
+"""
+    plain = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NPY_DISABLE_CPU_FEATURES": ""}
+    done = subprocess.run(
+        [sys.executable, "-"], input=program, env={**os.environ, **plain}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == server.replica.digest.hex()
