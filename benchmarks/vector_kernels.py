@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from quietbit.kernel.expand import acceptance_limits, accumulate, finest_shift, normals, rows, search, unit
+from quietbit.kernel.expand import acceptance_limits, finest_shift, unit
 from quietbit.kernel.rng import secure_rng
-from quietbit.kernel.transform import hadamard_, rotate_back_, rotate_update
+from quietbit.kernel.select import select
 
 K, SIZE, DIMENSION, PAYLOADS = 1024, 1 << 20, 1_000_000, 10_000
+KERNEL = select("cpu")
 Timed = dict[str, Callable[[], Any]]
 
 
@@ -53,22 +54,22 @@ def transforms(size: int, repeats: int) -> None:
         other = np.empty_like(values)
         name = np.dtype(kind).name
         tasks[f"copy {name}"] = lambda a=other, b=values: np.copyto(a, b)  # type: ignore[misc]
-        tasks[f"transform {name}"] = lambda b=values: hadamard_(b)  # type: ignore[misc]
+        tasks[f"transform {name}"] = lambda b=values: KERNEL.hadamard(b)  # type: ignore[misc]
     show(f"2^{size.bit_length() - 1} numbers", best_times(tasks, repeats), "copy float32")
 
 
 def client(repeats: int) -> None:
     update = np.random.default_rng(1).standard_normal(DIMENSION, dtype=np.float32)
-    tensor, buffer, words = torch.from_numpy(update), np.empty(SIZE, np.float32), secure_rng()
+    tensor, words = torch.from_numpy(update), secure_rng()
     edges, limits = np.array([1.2816]), acceptance_limits([1e-3, 1.0])  # the upper tenth, nearly always
-    direction = unit(rotate_update(update, 3)[rows(bytes(8), K, SIZE)].astype(np.float64))[0]
+    direction = unit(KERNEL.rotated_rows(update, 3, 1.0, KERNEL.rows(bytes(8), K, SIZE)))[0]
     tasks: Timed = {
         "noise": lambda: tensor + torch.randn_like(tensor),
-        "rotate": lambda: rotate_update(update, 3, factor=0.5, out=buffer),
-        "rows": lambda: rows(bytes(8), K, SIZE),
-        "normals of one seed": lambda: normals(bytes(16), K),
+        "rotate": lambda: KERNEL.rotate(update, 3, factor=0.5),
+        "rows": lambda: KERNEL.rows(bytes(8), K, SIZE),
+        "normals of one seed": lambda: KERNEL.normals(bytes(16), K),
         "search, 1 in 10, mean of 50": lambda: [
-            search(direction, edges, limits, words.draw(1), acceptance_lower=0.1) for _ in range(50)
+            KERNEL.search(direction, edges, limits, words.draw(1), acceptance_lower=0.1) for _ in range(50)
         ],
     }
     times = best_times(tasks, repeats)
@@ -85,8 +86,8 @@ def server(repeats: int) -> None:
     shift = finest_shift(1000 * PAYLOADS)
     tasks: Timed = {
         "copy": lambda: np.copyto(other, values),
-        f"add {PAYLOADS:,} payloads": lambda: accumulate(nonces, seeds, total, count=K, shift=shift),
-        "rotate back, float64": lambda: rotate_back_(values, 3),
+        f"add {PAYLOADS:,} payloads": lambda: KERNEL.add_seeds(nonces, seeds, total, count=K, shift=shift),
+        "rotate back, float64": lambda: KERNEL.rotate_back(values, 3),
     }
     times = best_times(tasks, repeats)
     show(f"a server: p = {SIZE:,}, k = {K:,}", times, "copy")

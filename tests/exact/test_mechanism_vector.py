@@ -20,7 +20,6 @@ from quietbit.design.profile import Profile
 from quietbit.kernel.quantiser import normal_quantiser
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.select import select
-from quietbit.kernel.transform import rotate_update
 from quietbit.mechanism import vector as module
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.vector import VectorMVU
@@ -47,7 +46,7 @@ def caught(mechanism: Any, update: Any) -> tuple[Any, Any]:
         return bytes(16), 1
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "search", search)
+        patch.setattr(type(KERNEL), "search", staticmethod(search))
         mechanism.write([np.asarray(update)], seeded_rng(0), KERNEL, np.zeros(24, np.uint8))
     return found[0]
 
@@ -185,7 +184,7 @@ def code_law(mechanism: Any, update: Any) -> Any:
     chances = np.diff([0.0, *(limit / 2.0**128 for limit in found[0]), 1.0])
     edges = np.concatenate([[-np.inf], mechanism.profile.edges, [np.inf]])
     cuts = np.concatenate([[-np.inf], normal_quantiser(4).thresholds, [np.inf]])
-    rotated = rotate_update([np.asarray(update)], mechanism.rotation_seed)[0]
+    rotated = KERNEL.rotate([np.asarray(update)], mechanism.rotation_seed)[0]
     law = np.zeros(16)
     for chance, low, high in zip(chances, edges, edges[1:], strict=False):
         share = ndtr(np.clip(cuts, low, high))

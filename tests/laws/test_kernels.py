@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from quietbit.errors import InvalidParameter
 from quietbit.kernel import cpu
 from quietbit.kernel.base import packed_size
-from quietbit.kernel.norm import Clip
+from quietbit.kernel.norm import Clip, check_rotated, rotated_factor
 from quietbit.kernel.reference import ReferenceKernel, thresholds
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.select import select
 from unit.kernel.makers import GivenWords, make_sampler
 
 REFERENCE = ReferenceKernel()
-NAMES = ["reference", "cpu", "cpu with three threads", "torch"]
+NAMES = ["reference", "cpu", "cpu with three threads"]
 SAMPLERS = [
     make_sampler(levels, bits, epsilon, scale, low, high)
     for bits in range(1, 9)
@@ -219,7 +219,7 @@ def test_packing_refuses_what_does_not_fit(kernel: Any) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-@pytest.mark.parametrize("name", ["cpu", "torch"])
+@pytest.mark.parametrize("name", ["cpu"])
 def test_any_codes_pack_like_the_reference(name: str, data: st.DataObject) -> None:
     bits = data.draw(st.integers(1, 16))
     codes = np.array(data.draw(st.lists(st.integers(0, 2**bits - 1), max_size=200)), dtype=np.uint16)
@@ -234,7 +234,7 @@ def test_any_codes_pack_like_the_reference(name: str, data: st.DataObject) -> No
     factor=st.floats(1e-300, 1.0),
     seed=st.integers(0, 2**40),
 )
-@pytest.mark.parametrize("name", ["cpu", "torch"])
+@pytest.mark.parametrize("name", ["cpu"])
 def test_any_update_is_sampled_like_the_reference(
     name: str, values: list[float], single: bool, index: int, factor: float, seed: int
 ) -> None:
@@ -253,7 +253,7 @@ def test_any_update_is_sampled_like_the_reference(
     repeat=st.integers(1, 300),
     order=st.sampled_from([1, 2]),
 )
-@pytest.mark.parametrize("name", ["cpu", "torch"])
+@pytest.mark.parametrize("name", ["cpu"])
 def test_norms_agree_to_the_last_bit(name: str, values: list[float], repeat: int, order: Any) -> None:
     inputs = np.array(values * repeat)
     assert select(name).norm(inputs, order) == REFERENCE.norm(inputs, order)
@@ -314,6 +314,40 @@ def test_clipped_codes_are_those_of_the_clip_factor(kernel: Any, order: Any, ind
             expected = REFERENCE.pack(REFERENCE.sample(sampler, inputs, seeded_rng(5), factor=factor), sampler.bits)
         kernel.sample_clipped(sampler, same, order, radius, seeded_rng(5), out)
         assert out.tobytes() == expected
+
+
+@pytest.mark.parametrize("index", [0, 3, 4])
+@pytest.mark.parametrize(
+    ("size", "block"), [(5003, 4096), (5003, 64), (150_001, 4096), (131_072, 2048), (70_000, 65_536)]
+)
+def test_rotated_codes_are_those_of_the_rotated_update(kernel: Any, index: int, size: int, block: int) -> None:
+    sampler, inputs = SAMPLERS[index], update(size, index)
+    inputs[3] = 40.0
+    for radius in (0.5, 1e4):
+        own = REFERENCE.block_rotate(inputs, 9, block, factor=rotated_factor(REFERENCE.norm(inputs, 2), radius))
+        assert np.linalg.norm(own.astype(np.float64)) < radius
+        expected = REFERENCE.pack(REFERENCE.sample(sampler, own, seeded_rng(5)), sampler.bits)
+        for same in (inputs, [inputs[:1001], inputs[1001:].astype(np.float64)]):
+            out = np.full(packed_size(sampler.bits, size), 0xAA, np.uint8)
+            kernel.sample_rotated(sampler, same, 9, block, radius, seeded_rng(5), out)
+            if same is inputs or radius > 100:
+                assert out.tobytes() == expected
+
+
+@pytest.mark.parametrize("value", [100.0, np.nan, np.inf])
+@pytest.mark.parametrize("size", [5001, 150_001])
+def test_an_update_that_grows_while_it_is_rotated_is_not_released(kernel: Any, value: float, size: int) -> None:
+    """Written to after its norm is known: what is sampled is measured itself, so it is refused, and nothing is left."""
+    inputs = np.full(size, 1e-3, np.float32)
+    out = np.full(packed_size(1, size), 0xAA, np.uint8)
+    if kernel.name == "cpu" and size > 100_000:  # fused: the words are drawn between the two looks
+        rng = Meddler(lambda: inputs.__setitem__(slice(None), value))
+        with pytest.raises(InvalidParameter, match="must not change"):
+            kernel.sample_rotated(SAMPLERS[0], inputs, 9, 4096, 1.0, rng, out)
+        assert not out.any()
+        return
+    with pytest.raises(InvalidParameter, match=r"must not change|finite"):
+        check_rotated(kernel.norm(kernel.block_rotate(np.full(size, value), 9, 4096), 2), 1.0)
 
 
 def _released_nothing_else(kernel: Any, sampler: Any, updates: Any, radius: float, rng: Any, out: Any) -> None:

@@ -12,14 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from quietbit.kernel.expand import BLOCKS, SUMS, TILE
 from quietbit.kernel.jit import compiled
 from quietbit.kernel.quantile import FIRST_INDEX, INDEX_SHIFT, LOW, ONE_BITS, REST
 
 __all__ = ["add_payloads", "expand_normals", "expand_words", "first_accepted"]
 
-BLOCKS = 16  # blocks of a tile
-TILE = 128  # 64-bit words of a tile
-SUMS = 64  # partial sums of an inner product
 HALF = np.uint64(32)
 LOW32 = np.uint64(0xFFFFFFFF)
 

@@ -24,8 +24,6 @@ from quietbit.kernel.law import CEILING, FLOOR, POWER_OFFSET, POWERS
 
 __all__ = [
     "list_open",
-    "look_cells",
-    "look_one_bit",
     "lookup_pass",
     "place_codes",
     "position_pass",
@@ -189,39 +187,27 @@ def _one_bit_piece(x: Any, words: Any, out: Any, start: int, plan: Any, room: An
 
 
 @compiled
-def sample_one_bit(x: Any, words: Any, out: Any, start: int, plan: Any, undecided: Any, found: int) -> int:
-    """Pack one bit per input into ``out``; returns how many undecided coordinates are listed now."""
-    room = (
-        np.empty(PIECE, np.uint16),
-        np.empty(PIECE, np.uint8),
-        np.empty(PIECE // 8, np.uint8),
-        np.empty(PIECE // 8, np.uint8),
-    )
-    for s in range(0, x.size, PIECE):
-        e = min(x.size, s + PIECE)
-        target = out[s // 8 : (e + 7) // 8]
-        found = _one_bit_piece(x[s:e], words[s:e], target, start + s, plan, room, undecided, found)
-    return found
-
-
-@compiled
-def look_one_bit(
+def sample_one_bit(
     x: Any, words: Any, out: Any, start: int, plan: Any, undecided: Any, found: int, order: int
 ) -> tuple[int, float]:
-    """`sample_one_bit` of private copies, with the sum of ``|value|^order`` of all that was sampled."""
+    """Pack one bit per input into ``out``; return how many coordinates are listed as undecided now, and a sum.
+
+    With an ``order`` private copies are sampled, and ``|value|^order`` of all that was sampled is added up.
+    """
     room = (
         np.empty(PIECE, np.uint16),
         np.empty(PIECE, np.uint8),
         np.empty(PIECE // 8, np.uint8),
         np.empty(PIECE // 8, np.uint8),
     )
-    own = np.empty(PIECE, x.dtype)
-    total = 0.0
+    own, total = np.empty(PIECE, x.dtype), 0.0
     for s in range(0, x.size, PIECE):
         e = min(x.size, s + PIECE)
-        total += look(x[s:e], own[: e - s], order)
-        target = out[s // 8 : (e + 7) // 8]
-        found = _one_bit_piece(own[: e - s], words[s:e], target, start + s, plan, room, undecided, found)
+        piece = x[s:e]
+        if order != 0:
+            total += look(piece, own[: e - s], order)
+            piece = own[: e - s]
+        found = _one_bit_piece(piece, words[s:e], out[s // 8 : (e + 7) // 8], start + s, plan, room, undecided, found)
     return found, total
 
 
@@ -341,39 +327,17 @@ def sample_cells(
     code: Any,
     undecided: Any,
     found: int,
-) -> int:
-    """Pack ``bits`` bits per input into ``out``; returns how many undecided coordinates are listed now."""
-    room = _cells_room(bits)
-    for s in range(0, x.size, PIECE):
-        e = min(x.size, s + PIECE)
-        target = out[s * bits // 8 : (e * bits + 7) // 8]
-        found = _cells_piece(x[s:e], words[s:e], target, start + s, bits, plan, table, code, room, undecided, found)
-    return found
-
-
-@compiled
-def look_cells(
-    x: Any,
-    words: Any,
-    out: Any,
-    start: int,
-    bits: int,
-    plan: Any,
-    table: Any,
-    code: Any,
-    undecided: Any,
-    found: int,
     order: int,
 ) -> tuple[int, float]:
-    """`sample_cells` of private copies, with the sum of ``|value|^order`` of all that was sampled."""
+    """Pack ``bits`` bits per input into ``out``; otherwise as `sample_one_bit`."""
     room, own, total = _cells_room(bits), np.empty(PIECE, x.dtype), 0.0
     for s in range(0, x.size, PIECE):
         e = min(x.size, s + PIECE)
-        total += look(x[s:e], own[: e - s], order)
-        target = out[s * bits // 8 : (e * bits + 7) // 8]
-        found = _cells_piece(
-            own[: e - s], words[s:e], target, start + s, bits, plan, table, code, room, undecided, found
-        )
+        piece, target = x[s:e], out[s * bits // 8 : (e * bits + 7) // 8]
+        if order != 0:
+            total += look(piece, own[: e - s], order)
+            piece = own[: e - s]
+        found = _cells_piece(piece, words[s:e], target, start + s, bits, plan, table, code, room, undecided, found)
     return found, total
 
 

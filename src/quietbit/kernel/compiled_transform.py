@@ -4,8 +4,9 @@ Idea     stage s pairs entries 2^s apart. The first twelve run inside blocks of 
          geometry: every pass reads groups of four neighbours and writes one result to each quarter of a second buffer,
          so that loads and stores are the same plain vector loops whatever the stage, and after all of a block's stages
          the entries are back in their order. The later stages combine eight rows at a time, first inside spans that
-         fit the second-level cache. Each number is rounded as often, and in the same order, as in the plain loop over
-         stages: results are the reference's, bit for bit.
+         fit the second-level cache; the last of them also scale, and add up a norm's blocks while they are there. Each
+         number is rounded as often, and in the same order, as in the plain loop over stages, and nothing is fused:
+         results are the reference's, bit for bit.
 Symbols  n = the length; half = 2^s; a chunk is 4,096 neighbouring columns of the later stages.
 """
 
@@ -15,13 +16,17 @@ from typing import Any
 
 import numpy as np
 
+from quietbit.kernel.compiled_bits import block_sums
 from quietbit.kernel.jit import compiled
+from quietbit.kernel.norm import BLOCK
 
-__all__ = ["BLOCK", "LARGEST", "SPAN", "divide", "early_stages", "late_stages", "multiply", "signed_copy"]
+__all__ = ["BLOCK", "SPAN", "early_stages", "finish", "flip", "flip_doubles", "flip_scaled", "late_stages"]
 
-BLOCK = 1 << 12  # entries of the first twelve stages, and of a chunk
+# A norm's block of 4,096 entries is also that of the first twelve stages, and of a chunk.
 SPAN = 1 << 18  # entries transformed before the next are touched: 1 MB of float32
-LARGEST = 2.0**96  # entries up to this keep every sum of 2^31 of them finite in float32
+SIGN = np.uint32(0x80000000)
+# Powers of two that lift bit j of a word to the top: shifts would be done in 64 bits, products are not.
+TO_TOP = np.uint32(1) << np.arange(31, -1, -1, dtype=np.uint32)
 
 
 @compiled
@@ -117,7 +122,7 @@ def _row(x: Any, start: int) -> Any:
 
 
 @compiled
-def late_stages(x: Any, half: int, rows: int, first: int, last: int) -> None:
+def late_stages(x: Any, half: int, rows: int, first: int, last: int, ending: Any) -> None:
     """Join ``rows`` (2, 4 or 8) rows of ``half`` entries, for chunks ``first .. last - 1`` of columns."""
     for chunk in range(first, last):
         column = chunk * BLOCK
@@ -137,47 +142,71 @@ def late_stages(x: Any, half: int, rows: int, first: int, last: int) -> None:
             _four_rows(_row(x, s), _row(x, s + half), _row(x, s + 2 * half), _row(x, s + 3 * half))
         else:
             _two_rows(_row(x, s), _row(x, s + half))
+        for k in range(rows):
+            finish(_row(x, s + k * half), ending, (s + k * half) // BLOCK)
 
 
 @compiled
-def early_stages(x: Any) -> None:
-    """All stages inside each of the blocks that ``x`` is made of; a shorter ``x`` is one block."""
-    other = np.empty(min(BLOCK, x.size), x.dtype)
-    for at in range(0, x.size, BLOCK):
-        _block(x[at : at + BLOCK], other)
+def finish(x: Any, ending: Any, block: int) -> None:
+    """End the transform of whole blocks from number ``block`` on, or of less than one.
 
-
-@compiled
-def multiply(x: Any, factor: Any) -> None:
-    """Every entry times a power of two."""
-    for i in range(x.size):
-        x[i] *= factor
-
-
-@compiled
-def divide(x: Any, divisor: Any) -> None:
-    """Every entry divided; not by way of a reciprocal, which would round twice."""
-    for i in range(x.size):
-        x[i] /= divisor
-
-
-@compiled
-def signed_copy(x: Any, factor: float, words: Any, out: Any) -> bool:
-    """``out = factor * x`` with signs flipped where a bit is set; false if an entry is not finite or above LARGEST.
-
-    ``words`` are 32 signs each, least significant bit first, the first belonging to the first entry.
+    ``ending`` is (mode, scale, sums). Mode 0: more stages follow. Mode 1: multiply by the scale, a power of two. Mode
+    2: divide by it; not by way of a reciprocal, which would round twice. Then sums of squares go to ``sums``, where it
+    has room for them.
     """
-    fine = True
-    full = x.size - x.size % 32
-    for block in range(full // 32):
-        word = words[block]
-        source, target = x[32 * block : 32 * block + 32], out[32 * block : 32 * block + 32]
+    mode, scale, sums = ending
+    if mode == 1:
+        for i in range(x.size):
+            x[i] *= scale
+    elif mode == 2:
+        for i in range(x.size):
+            x[i] /= scale
+    if mode != 0 and sums.size > 0:
+        block_sums(x, 1.0, 2, sums[block : block + (x.size + BLOCK - 1) // BLOCK])
+
+
+@compiled
+def early_stages(x: Any, size: int, ending: Any) -> None:
+    """All stages inside each block of ``size`` <= BLOCK entries that ``x`` is made of."""
+    other = np.empty(size, x.dtype)
+    for at in range(0, x.size, size):
+        _block(x[at : at + size], other)
+    for at in range(0, x.size, BLOCK):
+        finish(x[at : at + BLOCK], ending, at // BLOCK)
+
+
+@compiled
+def _flip(source: Any, words: Any, target: Any) -> None:
+    """Copy numbers, given as bits, with the sign changed where a bit is set: 32 signs to a word, the lowest first."""
+    full = source.size // 32
+    for i in range(full):
+        word, x, y = words[i], source[32 * i : 32 * i + 32], target[32 * i : 32 * i + 32]
         for j in range(32):
-            value = source[j] * factor
-            target[j] = -value if (word >> np.uint32(j)) & np.uint32(1) else value
-            fine &= abs(value) <= LARGEST
-    for i in range(full, x.size):
-        value = x[i] * factor
+            y[j] = x[j] ^ (np.uint32(word * TO_TOP[j]) & SIGN)
+    for i in range(32 * full, source.size):
+        target[i] = source[i] ^ (np.uint32(words[i // 32] * TO_TOP[i % 32]) & SIGN)
+
+
+@compiled
+def flip(x: Any, words: Any, out: Any) -> None:
+    """Copy float32 numbers with signs."""
+    _flip(x.view(np.uint32), words, out.view(np.uint32))
+
+
+@compiled
+def flip_scaled(x: Any, factor: float, words: Any, out: Any) -> None:
+    """Write ``factor * x``, a product of doubles rounded once to float32, with signs."""
+    for at in range(0, x.size, BLOCK):
+        source, target = x[at : at + BLOCK], out[at : at + BLOCK]
+        for i in range(target.size):
+            target[i] = np.float32(np.float64(source[i]) * factor)
+        bits = target.view(np.uint32)
+        _flip(bits, words[at // 32 :], bits)
+
+
+@compiled
+def flip_doubles(x: Any, factor: float, words: Any, out: Any) -> None:
+    """Write ``factor * x`` in doubles, with signs."""
+    for i in range(x.size):
+        value = np.float64(x[i]) * factor
         out[i] = -value if (words[i // 32] >> np.uint32(i % 32)) & np.uint32(1) else value
-        fine &= abs(value) <= LARGEST
-    return fine

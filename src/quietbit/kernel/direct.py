@@ -35,7 +35,9 @@ from scipy import special
 from quietbit._typing import FloatVector
 from quietbit.design.normal import density, distribution
 from quietbit.errors import check_int, check_real, require
-from quietbit.kernel.expand import inner, inner_error_upper, start_state, stream_words, unit
+from quietbit.kernel.base import Kernel
+from quietbit.kernel.chacha import start_state
+from quietbit.kernel.expand import inner, inner_error_upper, unit
 from quietbit.kernel.quantile import EXPANSION_ERROR, LARGEST, normals_of_words
 from quietbit.kernel.quantiser import NormalQuantiser
 from quietbit.kernel.rng import WordBlock
@@ -92,6 +94,7 @@ def draw_codes(
     limits: Sequence[int],
     quantiser: NormalQuantiser,
     block: WordBlock,
+    kernel: Kernel,
     *,
     streams: tuple[int, int] = DIRECT_STREAMS,
 ) -> NDArray[np.uint8]:
@@ -105,7 +108,7 @@ def draw_codes(
     first = [int(word) for word in block.uniform64(streams[0], 0, 6)]
     place = _place(cells, limits, first)
     seed = np.array(first[4:], dtype="<u8").tobytes()
-    words = stream_words(start_state(seed), direction.size)
+    words = kernel.words(start_state(seed), direction.size)
     along = _word_of(place)
     t = float(normals_of_words(np.array([along], dtype=np.uint64))[0])
     noise = normals_of_words(words)

@@ -37,18 +37,23 @@ __all__ = [
     "LOOK_ERROR",
     "LOOK_ROOM",
     "NORM_ERROR",
+    "ROTATION_ROOM",
     "ROWS",
     "Clip",
+    "check_rotated",
     "clip_factor",
     "joint_norm",
     "padded_blocks",
+    "rotated_factor",
 ]
 
 NORM_ERROR = 2.0**-48
 LOOK_ERROR = 2.0**-40
 LOOK_ROOM = 2.0**-38  # what the clip factor leaves for a second look
+ROTATION_ROOM = 2.0**-16  # what it leaves for a rotation in float32
 LOOK_REACH = 2.0**240  # beyond it and below its inverse sums of squares may leave the range of doubles
 ROWS, LANES = 16, 256
+CHANGED = "update must not change while it is sent, but somebody wrote to it meanwhile."
 BLOCK = ROWS * LANES
 SMALLEST = 2.0**-1020
 SAFE_LOW, SAFE_HIGH = 2.0**-500, 2.0**500
@@ -139,7 +144,23 @@ class Clip:
     def check(self, total: float) -> None:
         """Refuse what the second look found if it may lie outside the ball."""
         if self.limit is None or not total <= self.limit:
-            raise InvalidParameter("update must not change while it is sent, got another one between two looks at it.")
+            raise InvalidParameter(CHANGED)
+
+
+def rotated_factor(norm: float, radius: float) -> float:
+    """The clip factor before a rotation: with room for what rounding in float32 can add to a length.
+
+    A rotation in blocks lengthens by at most 2 (40 + 2) 2^-24 relatively, one more rounding included (`transform.py`).
+    """
+    fine = 2.0**-90 <= check_real(radius, "radius") <= 2.0**90
+    require(fine, "radius", radius, "from 2^-90 to 2^90: rotations are in single precision")
+    return clip_factor(norm, radius, ROTATION_ROOM)
+
+
+def check_rotated(norm: float, radius: float) -> None:
+    """Refuse a rotated vector whose computed norm may be above the radius."""
+    if not norm <= radius * (1 - 4 * NORM_ERROR):
+        raise InvalidParameter(CHANGED)
 
 
 def padded_blocks(values: NDArray[Any], scale: float) -> NDArray[np.float64]:

@@ -4,7 +4,7 @@ Idea     the top bit of a word is the sign; the other 63, made odd, are w, and |
          2^64. As a double, w has its octave in the exponent and its place inside the octave in the mantissa: exponent
          and four bits choose one of 1,009 polynomials of degree 7, the other 48 bits are its argument. Only integer
          operations and double-precision products and sums in a fixed order are used, none of them fused, so numpy,
-         numba, torch and Triton agree bit for bit on every machine with IEEE arithmetic.
+         numba and Triton agree bit for bit on every machine with IEEE arithmetic.
 Symbols  w odd, 1 .. 2^63 - 1; q = w / 2^64; z* the exact quantile; t from -1 to 1; c_0 .. c_7 a row of the table.
 Source   the table is made, and its error proved, by `tests/unit/kernel/quantile_maker.py`; Wichura (1988) for the
          idea of piecewise approximations to this function.
@@ -40,7 +40,6 @@ __all__ = [
     "ROWS",
     "law_error_upper",
     "normals_of_words",
-    "normals_of_words_torch",
     "quantile_table",
     "quantile_table_torch",
 ]
@@ -90,20 +89,6 @@ def normals_of_words(words: NDArray[np.uint64]) -> FloatVector:
         z = z * t + table[..., k]
     signed: FloatVector = np.where(word < 0, -z, z)
     return signed
-
-
-def normals_of_words_torch(words: Any) -> Any:
-    """One normal per word, for an int64 tensor that holds the words' bits, on its device."""
-    torch = require_module("torch", "torch")
-    table = quantile_table_torch(str(words.device))
-    bits = ((words & LOW) | 1).to(torch.float64).view(torch.int64)
-    rows = table[(bits >> INDEX_SHIFT) - FIRST_INDEX]
-    t = 2.0 * (((bits & REST) << 4) | ONE_BITS).view(torch.float64) - 3.0
-    z = rows[..., 7]
-    for k in range(6, -1, -1):
-        z = z * t  # two operations: a fused one would round once
-        z = z + rows[..., k]
-    return torch.where(words < 0, -z, z)
 
 
 @lru_cache(maxsize=16)

@@ -11,29 +11,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import Codes, FloatMatrix, FloatVector
-from quietbit.errors import InvalidParameter, check_real
+from quietbit.errors import InvalidParameter, check_int, check_real
 from quietbit.kernel import law
 from quietbit.kernel.base import (
     ByteBuffer,
+    Kernel,
     Order,
     Update,
     check_codes,
+    check_in_place,
     check_output,
     check_packed,
     check_table,
     code_type,
 )
 from quietbit.kernel.chunks import Flat
-from quietbit.kernel.norm import BLOCK, LANES, ROWS, Clip, joint_norm, padded_blocks
+from quietbit.kernel.expand import add_seeds, check_seeds, first_accepted, strata, stream_words
+from quietbit.kernel.norm import BLOCK, LANES, ROWS, joint_norm, padded_blocks
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.sampler import Sampler, level_knots
+from quietbit.kernel.transform import (
+    BlockSigns,
+    block_rotate,
+    block_rotate_back,
+    check_finite_rotation,
+    hadamard,
+    padded_size,
+    signs,
+)
 
 __all__ = ["ReferenceKernel", "cumulative", "exact_codes", "thresholds"]
 
@@ -126,14 +137,10 @@ def check_factor(factor: float) -> float:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class ReferenceKernel:
+class ReferenceKernel(Kernel):
     """The kernel without tricks; see `Kernel` for what each method promises."""
 
-    @property
-    def name(self) -> str:
-        """The name `select` knows this kernel by."""
-        return "reference"
+    name = "reference"
 
     def sample(
         self,
@@ -172,22 +179,6 @@ class ReferenceKernel:
         codes = self.sample(sampler, inputs, rng, factor=factor, verified=verified)
         out[:] = np.frombuffer(self.pack(codes, sampler.bits), dtype=np.uint8)
 
-    def sample_clipped(
-        self,
-        sampler: Sampler,
-        inputs: Update,
-        order: Order,
-        radius: float,
-        rng: RandomBits,
-        out: NDArray[np.uint8],
-    ) -> None:
-        """Copy the update, measure the copy, sample the copy."""
-        flat = Flat.of(inputs)
-        check_output(out, sampler.bits, flat.size)
-        own = flat.copied()
-        clip = Clip.of(self.norm(own, order), radius, order)
-        self.sample_packed(sampler, own, rng, out, factor=clip.factor, verified=True)
-
     def pack(self, codes: Codes, bits: int) -> bytes:
         """Write every code's bits, least significant first, one after the other."""
         flat = check_codes(codes, bits)
@@ -220,6 +211,73 @@ class ReferenceKernel:
             total += values[self.unpack(payload, bits, total.size)].astype(total.dtype)
             added += 1
         return added
+
+    def hadamard(self, values: Any) -> Any:
+        """Transform stage by stage."""
+        check_in_place(values)
+        values[:] = hadamard(values)
+        return values
+
+    def rotate(self, inputs: Update, seed: int, *, factor: float = 1.0, kind: Any = np.float32) -> Any:
+        """Scale, flip, pad and transform the whole update."""
+        flat = Flat.of(inputs)
+        out = self._scaled(flat, factor, kind, padded_size(flat.size))
+        out[: flat.size] *= signs(out.size, seed)[: flat.size].astype(kind)
+        with np.errstate(over="ignore", invalid="ignore"):
+            rotated = hadamard(out)
+        return check_finite_rotation(rotated, rotated.astype(np.float64))
+
+    def rotate_back(self, values: Any, seed: int) -> Any:
+        """Transform, then flip."""
+        self.hadamard(values)
+        values *= signs(values.size, seed).astype(values.dtype)
+        return values
+
+    def block_rotate(
+        self, inputs: Update, seed: int, block: int, *, factor: float = 1.0, kind: Any = np.float32
+    ) -> Any:
+        """Scale, then block after block."""
+        flat = Flat.of(inputs)
+        chosen, own = BlockSigns.of(flat.size, block, seed), self._scaled(flat, factor, kind, flat.size)
+        with np.errstate(over="ignore", invalid="ignore"):
+            rotated = block_rotate(own, chosen)
+        return check_finite_rotation(rotated, rotated.astype(np.float64))
+
+    def block_rotate_back(self, values: Any, seed: int, block: int) -> Any:
+        """The transposes in reverse order."""
+        return block_rotate_back(values, BlockSigns.of(values.size, block, seed))
+
+    def _scaled(self, flat: Flat, factor: float, kind: Any, size: int) -> NDArray[Any]:
+        """The update times the factor in an array of its own, zeros at its end."""
+        out = np.zeros(size, dtype=kind)
+        with np.errstate(over="ignore", invalid="ignore"):
+            scaled = flat.piece(0, flat.size).astype(np.float64) * check_factor(factor)
+            out[: flat.size] = scaled
+        return out
+
+    def words(self, state: NDArray[np.uint32], count: int) -> NDArray[np.uint64]:
+        """ChaCha20 in numpy."""
+        return stream_words(state, count)
+
+    def first_accepted(
+        self,
+        seeds: NDArray[np.uint64],
+        words: NDArray[np.uint64],
+        direction: FloatVector,
+        edges: FloatVector,
+        limits: NDArray[np.uint64],
+    ) -> int:
+        """Expand one seed after the other."""
+        return first_accepted(seeds, words, direction, edges, limits)
+
+    def add_seeds(
+        self, nonces: Any, seeds: Any, total: Any, *, count: int, shift: int, weights: Any | None = None
+    ) -> None:
+        """Expand and add one payload after the other."""
+        payloads = check_seeds(nonces, seeds, weights, total)
+        each = np.ones(payloads, np.int64) if weights is None else weights
+        scale = math.ldexp(1.0, check_int(shift, "shift", 0, 48))
+        add_seeds(nonces, seeds, each, strata(count, total.size), scale, total)
 
 
 def _block_sums(flat: Flat, order: int, scale: float) -> FloatVector:

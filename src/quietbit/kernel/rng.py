@@ -45,6 +45,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit.errors import check_int, require, require_module
+from quietbit.kernel.chacha import SIGMA, chacha_blocks
 
 __all__ = [
     "GENERATORS",
@@ -73,7 +74,6 @@ MAX_STREAM = 2**32  # of a mechanism
 MAX_WORDS = 2**56  # of a device's stream: philox keeps 56 bits of its counter for the position
 ROUNDS = {"chacha12": 12, "philox": 10, "philox7": 7}
 GENERATORS = tuple(ROUNDS)
-SIGMA = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)  # "expand 32-byte k"
 PHILOX_M0, PHILOX_M1 = 0xD2511F53, 0xCD9E8D57
 PHILOX_W0, PHILOX_W1 = 0x9E3779B9, 0xBB67AE85
 LANES = 128  # chacha12: GPU threads that share a tile of 4,096 coordinates
@@ -389,24 +389,8 @@ class _DeviceReader:
 
 def chacha_block(key: tuple[int, ...], stream: int, block: Indices, rounds: int) -> Words32:
     """The 16 words of each block, one row per word."""
-    number = block.astype(np.uint64)
-    low, high = (number & np.uint64(0xFFFFFFFF)).astype(np.uint32), (number >> np.uint64(32)).astype(np.uint32)
-    fixed = [np.full(block.shape, value, np.uint32) for value in (*SIGMA, *key)]
-    nonce = [np.full(block.shape, half, np.uint32) for half in (stream & 0xFFFFFFFF, stream >> 32)]
-    start = [*fixed, low, high, *nonce]
-    x = [word.copy() for word in start]
-    for turn in range(rounds):
-        for column in range(4):
-            a, b, c, d = (4 * row + (column + row * (turn % 2)) % 4 for row in range(4))
-            x[a] = x[a] + x[b]
-            x[d] = _rotate(x[d] ^ x[a], 16)
-            x[c] = x[c] + x[d]
-            x[b] = _rotate(x[b] ^ x[c], 12)
-            x[a] = x[a] + x[b]
-            x[d] = _rotate(x[d] ^ x[a], 8)
-            x[c] = x[c] + x[d]
-            x[b] = _rotate(x[b] ^ x[c], 7)
-    return np.stack([word + first for word, first in zip(x, start, strict=True)])
+    state = np.array([*SIGMA, *key, 0, 0, stream & 0xFFFFFFFF, stream >> 32], dtype=np.uint32)
+    return chacha_blocks(state, block, rounds)
 
 
 def philox_block(key: tuple[int, ...], stream: int, block: Indices, rounds: int) -> Words32:
@@ -429,7 +413,3 @@ def philox_rounds(counter: list[Any], key_0: int, key_1: int, rounds: int) -> Wo
         c2 = (first >> np.uint64(32)).astype(np.uint32) ^ c3 ^ np.uint32(k1)
         c1, c3 = second.astype(np.uint32), first.astype(np.uint32)
     return np.stack([c0, c1, c2, c3])
-
-
-def _rotate(word: Words32, by: int) -> Words32:
-    return (word << np.uint32(by)) | (word >> np.uint32(32 - by))

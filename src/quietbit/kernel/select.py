@@ -33,7 +33,7 @@ __all__ = [
     "select",
 ]
 
-KERNELS = ("cpu", "reference", "torch")
+KERNELS = ("cpu", "reference")
 GPU_KERNELS = ("triton",)  # these refuse a machine without a GPU
 CPU_FACTS = Path("/proc/cpuinfo")
 PIECE = 1 << 20  # bytes encrypted at a time: inside a core's cache
@@ -41,9 +41,7 @@ SECONDS = 0.2
 
 
 def select(name: str, *, threads: int = 1) -> Kernel:
-    """The kernel of that name: ``cpu`` (needs numba), ``torch`` (needs torch), ``triton`` or ``reference``.
-
-    ``triton`` needs torch, triton and an NVIDIA GPU.
+    """The kernel of that name: ``cpu`` (needs numba), ``triton`` (torch, triton and an NVIDIA GPU) or ``reference``.
 
     ``threads`` is how many threads the cpu kernel may use; the others take it as 1 only.
 
@@ -56,10 +54,6 @@ def select(name: str, *, threads: int = 1) -> Kernel:
 
         return CpuKernel(threads)
     require(threads == 1, f"threads of the {name} kernel", threads, "1")
-    if name == "torch":
-        from quietbit.kernel.torch import TorchKernel
-
-        return TorchKernel()
     if name == "triton":
         from quietbit.kernel.triton import TritonKernel
 

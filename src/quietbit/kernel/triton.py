@@ -21,21 +21,35 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import islice
 from types import SimpleNamespace
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
+from attrs import frozen
 from numpy.typing import NDArray
 
-from quietbit.errors import InvalidParameter, MissingDependency, check_real, require, require_module
-from quietbit.kernel.base import Order, Update, check_output, check_packed, check_table, code_type, packed_size
+from quietbit._typing import FloatVector
+from quietbit.errors import InvalidParameter, MissingDependency, check_int, check_real, require, require_module
+from quietbit.kernel.base import (
+    Kernel,
+    Order,
+    Update,
+    check_in_place,
+    check_output,
+    check_packed,
+    check_table,
+    code_type,
+    packed_size,
+)
 from quietbit.kernel.chunks import Tensors
+from quietbit.kernel.expand import MAX_COUNT, ROWS_KEY, SUMS, check_seeds, seed_state, strata
 from quietbit.kernel.law import Gain
-from quietbit.kernel.norm import BLOCK, LOOK_ROOM, NORM_ERROR, Clip, joint_norm
+from quietbit.kernel.norm import BLOCK, LOOK_ROOM, NORM_ERROR, Clip, check_rotated, joint_norm, rotated_factor
+from quietbit.kernel.quantile import quantile_table_torch
 from quietbit.kernel.reference import check_factor
 from quietbit.kernel.rng import LANES, DeviceBlock, RandomBits, WordBlock
 from quietbit.kernel.sampler import Sampler, level_knots
 from quietbit.kernel.tables import Thresholds, thresholds_on_device
-from quietbit.kernel.torch import TorchKernel
+from quietbit.kernel.transform import BlockSigns, check_finite_rotation, padded_size, scale_of, sign_words
 
 __all__ = ["TritonKernel", "enqueue", "tables_on_device"]
 
@@ -59,15 +73,15 @@ def _machine_code() -> SimpleNamespace:
     interpreted = bool(triton.knobs.runtime.interpret)
     if not interpreted and not torch.cuda.is_available():
         raise MissingDependency("The triton kernel needs an NVIDIA GPU, and torch sees none here.")
-    from quietbit.kernel import triton_sampling, triton_sums
+    from quietbit.kernel import triton_expand, triton_sampling, triton_sums, triton_transform
 
-    found = vars(triton_sampling) | vars(triton_sums)
+    found = vars(triton_sampling) | vars(triton_sums) | vars(triton_expand) | vars(triton_transform)
     return SimpleNamespace(**found | {"device": "cpu" if interpreted else "cuda", "interpreted": interpreted})
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class TritonKernel:
+@frozen
+class TritonKernel(Kernel):
     """Sampling at the speed of memory on a GPU; see `Kernel` for what each method promises.
 
     Updates may be arrays, which are copied to the device, or torch tensors of float16, bfloat16, float32 or
@@ -76,14 +90,11 @@ class TritonKernel:
     tensor with a payload per row.
     """
 
-    def __post_init__(self) -> None:
+    name: ClassVar[str] = "triton"
+
+    def __attrs_post_init__(self) -> None:
         """Refuse a machine without triton or without a GPU."""
         _machine_code()
-
-    @property
-    def name(self) -> str:
-        """The name `select` knows this kernel by."""
-        return "triton"
 
     def sample(
         self,
@@ -144,18 +155,41 @@ class TritonKernel:
             factor = Clip.of(self.norm(_pieces(own, given), order), radius, order).factor
             self._sample(sampler, own, rng, packed, factor, True)
 
+    def sample_rotated(
+        self, sampler: Sampler, inputs: Update, seed: int, block: int, radius: float, rng: RandomBits, out: Any
+    ) -> None:
+        """As every kernel does it; the rotated vector stays on the device."""
+        given = Tensors.of(inputs, _machine_code().device)
+        _check_output(out, sampler.bits, given.size)
+        factor = rotated_factor(self.norm(given, 2), radius)
+        own = replace(given, of_torch=True)
+        rotated = self.block_rotate(own, seed, block, factor=factor)
+        check_rotated(self.norm(rotated, 2), radius)
+        self.sample_packed(sampler, rotated, rng, out, verified=True)
+
     def pack(self, codes: Any, bits: int) -> bytes:
         """Codes, an array or a tensor, as bytes."""
-        return TorchKernel().pack(codes, bits)
+        torch = require_module("torch", "torch")
+        wide = codes if isinstance(codes, torch.Tensor) else torch.tensor(np.asarray(codes).astype(np.int64))
+        flat = wide.reshape(-1).to(torch.int32).to(_machine_code().device)
+        size = packed_size(bits, flat.numel())
+        if flat.numel():
+            require(int(flat.min()) >= 0, "smallest code", int(flat.min()), "at least 0")
+            require(int(flat.max()) < 2**bits, "largest code", int(flat.max()), f"below 2^{bits}")
+        lifted = ((flat[:, None] >> torch.arange(bits, dtype=torch.int32, device=flat.device)) & 1).reshape(-1)
+        lifted = torch.nn.functional.pad(lifted, (0, 8 * size - lifted.numel())).reshape(-1, 8)
+        weights = 2 ** torch.arange(8, dtype=torch.int32, device=flat.device)
+        packed: NDArray[np.uint8] = (lifted * weights).sum(dim=1).to(torch.uint8).cpu().numpy()
+        return packed.tobytes()
 
     def unpack(self, data: Any, bits: int, dimension: int) -> Any:
-        """Bytes as codes, an array on the host; a uint8 tensor becomes a tensor where it is."""
-        torch = require_module("torch", "torch")
-        if not isinstance(data, torch.Tensor):
-            return TorchKernel().unpack(data, bits, dimension)
-        total = torch.zeros(dimension, dtype=torch.int32, device=data.device)
-        self.accumulate(data[None, :], bits, np.arange(2**bits), total)
-        return total.to(torch.uint8 if code_type(bits) is np.uint8 else torch.uint16)
+        """Bytes as codes: an array on the host, or a tensor where a uint8 tensor was given."""
+        torch, of_torch = require_module("torch", "torch"), hasattr(data, "is_cuda")
+        given = data if of_torch else torch.tensor(check_packed(data, bits, dimension))
+        total = torch.zeros(dimension, dtype=torch.int32, device=_machine_code().device)
+        self.accumulate(given[None, :], bits, np.arange(2**bits), total)
+        codes = total.to(torch.uint8 if code_type(bits) is np.uint8 else torch.uint16)
+        return codes if of_torch else codes.cpu().numpy()
 
     def norm(self, inputs: Update, order: Order) -> float:
         """The norm, in the fixed order of `norm.py`."""
@@ -184,6 +218,122 @@ class TritonKernel:
                 total.copy_(sums)
         return added
 
+    def hadamard(self, values: Any) -> Any:
+        """Few visits of memory; an array is copied to the device and back."""
+        with _transformed(values) as tensor:
+            _machine_code().hadamard_stages(tensor, tensor.numel(), *scale_of(tensor.numel()))
+        return values
+
+    def rotate(self, inputs: Update, seed: int, *, factor: float = 1.0, kind: Any = np.float32) -> Any:
+        """Signs, factor and first stages in one visit; a tensor on the device for tensors, else an array."""
+        parts = Tensors.of(inputs, _machine_code().device).joined()
+        size = padded_size(parts.size)
+        out = _empty(size, kind, parts.device)
+        words = _to_device(sign_words(size, seed).view(np.int32), parts.device)
+        _machine_code().hadamard_stages(out, size, *scale_of(size), parts.parts[0], words, check_factor(factor))
+        return _given_back(out, parts)
+
+    def rotate_back(self, values: Any, seed: int) -> Any:
+        """Transform, then flip."""
+        with _transformed(values) as tensor:
+            _machine_code().hadamard_stages(tensor, tensor.numel(), *scale_of(tensor.numel()))
+            tensor.mul_(_signs(sign_words(tensor.numel(), seed), tensor))
+        return values
+
+    def block_rotate(
+        self, inputs: Update, seed: int, block: int, *, factor: float = 1.0, kind: Any = np.float32
+    ) -> Any:
+        """Signs, factor and stages in one visit for blocks of up to 4,096."""
+        parts, code = Tensors.of(inputs, _machine_code().device).joined(), _machine_code()
+        chosen, x = BlockSigns.of(parts.size, block, seed), parts.parts[0]
+        out, number = _empty(parts.size, kind, parts.device), check_factor(factor)
+        words = _to_device(chosen.first.view(np.int32), parts.device)
+        code.hadamard_stages(out[: chosen.whole], block, *scale_of(block), x, words, number)
+        if chosen.last is not None:
+            out[chosen.whole :] = x[chosen.whole :].double() * number
+            tail, words = out[-block:], _to_device(chosen.last.view(np.int32), parts.device)
+            code.hadamard_stages(tail, block, *scale_of(block), tail, words)
+        return _given_back(out, parts)
+
+    def block_rotate_back(self, values: Any, seed: int, block: int) -> Any:
+        """The transposes in reverse order."""
+        code = _machine_code()
+        with _transformed(values, block) as tensor:
+            chosen = BlockSigns.of(tensor.numel(), block, seed)
+            if chosen.last is not None:
+                tail = tensor[-block:]
+                code.hadamard_stages(tail, block, *scale_of(block))
+                tail.mul_(_signs(chosen.last, tail))
+            code.hadamard_stages(tensor[: chosen.whole], block, *scale_of(block))
+            tensor.mul_(_signs(chosen.first, tensor))
+        return values
+
+    def rotated_rows(self, inputs: Update, seed: int, factor: float, places: NDArray[np.int64]) -> FloatVector:
+        """Only the rows leave the device."""
+        parts = replace(Tensors.of(inputs, _machine_code().device), of_torch=True)
+        rotated = self.rotate(parts, seed, factor=factor)
+        kept: FloatVector = rotated[_to_device(places, rotated.device)].double().cpu().numpy()
+        return kept
+
+    def words(self, state: NDArray[np.uint32], count: int) -> NDArray[np.uint64]:
+        """A block per thread; streams of 128-bit keys, from block number 0 on."""
+        require(not np.any(state[12:14]), "block number", state[12:14].tolist(), "0 on a GPU")
+        found: NDArray[np.int64] = self._expand(state[None, 4:8], state[None, 14:], count, False).cpu().numpy()[0]
+        return found.view(np.uint64)
+
+    def normals(self, seed: bytes, count: int) -> FloatVector:
+        """Words and normals in registers."""
+        state, size = seed_state(seed), check_int(count, "count", 0, MAX_COUNT)
+        found: FloatVector = self._expand(state[None, 4:8], state[None, 14:], size, True).cpu().numpy()[0]
+        return found
+
+    def first_accepted(
+        self,
+        seeds: NDArray[np.uint64],
+        words: NDArray[np.uint64],
+        direction: FloatVector,
+        edges: FloatVector,
+        limits: NDArray[np.uint64],
+    ) -> int:
+        """Expand all seeds at once; their inner products are added up in the order of `expand.inner`."""
+        torch = require_module("torch", "torch")
+        keys = seeds.view("<u4").reshape(-1, 4)
+        z = self._expand(keys, np.zeros((len(keys), 2), np.uint32), direction.size, True)
+        product = z * _to_device(np.ascontiguousarray(direction), z.device)
+        product = torch.nn.functional.pad(product, (0, -direction.size % SUMS)).reshape(len(keys), -1, SUMS)
+        sums = torch.zeros_like(product[:, 0])
+        for row in range(product.shape[1]):
+            sums = sums + product[:, row]
+        while sums.shape[1] > 1:
+            sums = sums[:, : sums.shape[1] // 2] + sums[:, sums.shape[1] // 2 :]
+        steps = np.searchsorted(edges, sums[:, 0].cpu().numpy(), side="right")
+        accepted = np.flatnonzero(words < limits[steps])
+        return int(accepted[0]) if accepted.size else -1
+
+    def add_seeds(
+        self, nonces: Any, seeds: Any, total: Any, *, count: int, shift: int, weights: Any | None = None
+    ) -> None:
+        """Expand in registers, add by atomic operations, which commute exactly; arrays or tensors of the device."""
+        torch, code = require_module("torch", "torch"), _machine_code()
+        payloads, device = check_seeds(nonces, seeds, weights, total), _machine_code().device
+
+        def put(part: Any) -> Any:
+            return part.to(device).contiguous() if isinstance(part, torch.Tensor) else _to_device(part, device)
+
+        if not payloads:
+            return
+        each = torch.ones(payloads, dtype=torch.int64, device=device) if weights is None else put(weights)
+        scale, starts = math.ldexp(1.0, check_int(shift, "shift", 0, 48)), strata(count, total.shape[0])
+        with _transformed(total, None) as sums:
+            keys, tails = (put(part).view(torch.int32) for part in (seeds, nonces))
+            table = quantile_table_torch(str(sums.device))
+            code.add_payloads(tails, keys, each, _to_device(starts, device), count, scale, table, ROWS_KEY, sums)
+
+    def _expand(self, keys: NDArray[np.uint32], tails: NDArray[np.uint32], count: int, normals: bool) -> Any:
+        code = _machine_code()
+        given = (_to_device(np.ascontiguousarray(part).view(np.int32), code.device) for part in (keys, tails))
+        return code.expand(*given, count, quantile_table_torch(code.device), normals)
+
     def _sample(
         self, sampler: Sampler, parts: Tensors, rng: RandomBits, out: Any, factor: float, verified: bool
     ) -> None:
@@ -193,6 +343,56 @@ class TritonKernel:
         block = rng.draw(parts.size)
         if parts.size:
             _sample_rows(sampler, gain, parts.joined().parts[0], block, out)
+
+
+def _to_device(array: NDArray[Any], device: Any) -> Any:
+    """A copy of an array on the device."""
+    return require_module("torch", "torch").tensor(array, device=device)
+
+
+def _empty(size: int, kind: Any, device: Any) -> Any:
+    torch = require_module("torch", "torch")
+    return torch.empty(size, dtype=torch.float32 if np.dtype(kind) == np.float32 else torch.float64, device=device)
+
+
+def _signs(words: NDArray[np.uint32], like: Any) -> Any:
+    """Signs as a tensor of another's length, type and device."""
+    torch, given = require_module("torch", "torch"), _to_device(words.view(np.int32), like.device)
+    places = torch.arange(32, dtype=torch.int32, device=like.device)
+    minus = ((given[:, None] >> places) & 1).reshape(-1)[: like.numel()]
+    return (1 - 2 * minus).to(like.dtype)
+
+
+def _given_back(rotated: Any, parts: Tensors) -> Any:
+    """A rotated update, refused unless it is finite; an array where an array was given."""
+    torch = require_module("torch", "torch")
+    check_finite_rotation(rotated, np.array(0.0 if bool(torch.isfinite(rotated).all()) else np.nan))
+    return rotated if parts.of_torch else rotated.cpu().numpy()
+
+
+@contextmanager
+def _transformed(values: Any, block: int | None = 0) -> Iterator[Any]:
+    """Values as a tensor on the device, written back in the end.
+
+    They are refused unless they can be transformed in place: whole (block 0), in blocks, or not at all (None).
+    """
+    torch, device = require_module("torch", "torch"), _machine_code().device
+    of_torch = isinstance(values, torch.Tensor)
+    if of_torch and block is not None:
+        fine = values.dtype in (torch.float32, torch.float64) and values.dim() == 1 and values.is_contiguous()
+        require(fine, "tensor", (str(values.dtype), tuple(values.shape)), "flat, contiguous, of float32 or float64")
+        size = values.numel()
+        require(block or (size > 0 and size & (size - 1) == 0), "length", size, "a power of two")
+    elif block == 0:
+        check_in_place(values)
+    there = values if of_torch and values.is_cuda == (device == "cuda") else _copied(values, device)
+    yield there
+    if there is not values:
+        values[:] = there.to(values.device) if of_torch else there.cpu().numpy()
+
+
+def _copied(values: Any, device: Any) -> Any:
+    return values.to(device) if hasattr(values, "is_cuda") else _to_device(values, device)
 
 
 def _check_output(out: Any, bits: int, dimension: int) -> None:

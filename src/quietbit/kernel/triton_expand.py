@@ -11,30 +11,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
 
-__all__ = ["add_payloads", "expand_normals"]
+from quietbit.kernel.triton_rng import chacha_words
+
+__all__ = ["add_payloads", "expand"]
 
 LANES = 128  # blocks of a program: 1,024 normals
-
-
-@triton.jit
-def _quarter(a, b, c, d):
-    a = a + b
-    d = d ^ a
-    d = (d << 16) | (d >> 16)
-    c = c + d
-    b = b ^ c
-    b = (b << 12) | (b >> 20)
-    a = a + b
-    d = d ^ a
-    d = (d << 8) | (d >> 24)
-    c = c + d
-    b = b ^ c
-    b = (b << 7) | (b >> 25)
-    return a, b, c, d
 
 
 @triton.jit
@@ -45,34 +31,11 @@ def _pair(low, high):
 @triton.jit
 def _block(lane, k0, k1, k2, k3, m0, m1):
     """The eight 64-bit words of each block, ChaCha20 with a 128-bit key and the 64-bit nonce (m0, m1)."""
-    zero = (lane & 0).to(tl.uint32)
-    s0, s1, s2, s3 = zero + 0x61707865, zero + 0x3120646E, zero + 0x79622D36, zero + 0x6B206574
-    k0, k1, k2, k3 = zero + k0, zero + k1, zero + k2, zero + k3
-    n0, n1 = zero + m0, zero + m1
-    t0, t1 = (lane & 0xFFFFFFFF).to(tl.uint32), (lane >> 32).to(tl.uint32)
-    a0, a1, a2, a3 = s0, s1, s2, s3
-    b0, b1, b2, b3 = k0, k1, k2, k3
-    c0, c1, c2, c3 = k0, k1, k2, k3
-    d0, d1, d2, d3 = t0, t1, n0, n1
-    for _ in range(10):
-        a0, b0, c0, d0 = _quarter(a0, b0, c0, d0)
-        a1, b1, c1, d1 = _quarter(a1, b1, c1, d1)
-        a2, b2, c2, d2 = _quarter(a2, b2, c2, d2)
-        a3, b3, c3, d3 = _quarter(a3, b3, c3, d3)
-        a0, b1, c2, d3 = _quarter(a0, b1, c2, d3)
-        a1, b2, c3, d0 = _quarter(a1, b2, c3, d0)
-        a2, b3, c0, d1 = _quarter(a2, b3, c0, d1)
-        a3, b0, c1, d2 = _quarter(a3, b0, c1, d2)
+    w = chacha_words(lane, m0, (k0, k1, k2, k3, k0, k1, k2, k3), 20, True, m1)
     return (
-        _pair(a0 + s0, a1 + s1),
-        _pair(a2 + s2, a3 + s3),
-        _pair(b0 + k0, b1 + k1),
-        _pair(b2 + k2, b3 + k3),
-        _pair(c0 + k0, c1 + k1),
-        _pair(c2 + k2, c3 + k3),
-        _pair(d0 + t0, d1 + t1),
-        _pair(d2 + n0, d3 + n1),
-    )
+        _pair(w[0], w[1]), _pair(w[2], w[3]), _pair(w[4], w[5]), _pair(w[6], w[7]),
+        _pair(w[8], w[9]), _pair(w[10], w[11]), _pair(w[12], w[13]), _pair(w[14], w[15]),
+    )  # fmt: skip
 
 
 @triton.jit
@@ -93,15 +56,17 @@ def _load_word(at):
 
 
 @triton.jit
-def _normals_kernel(keys, table, out, count, LANES: tl.constexpr):
-    payload = tl.program_id(0).to(tl.int64)
+def _expand_kernel(keys, tails, table, out, count, LANES: tl.constexpr, NORMALS: tl.constexpr):
+    stream = tl.program_id(0).to(tl.int64)
     lane = tl.program_id(1).to(tl.int64) * LANES + tl.arange(0, LANES)
-    key = keys + payload * 4
-    words = _block(lane, _load_word(key), _load_word(key + 1), _load_word(key + 2), _load_word(key + 3), 0, 0)
+    key, tail = keys + stream * 4, tails + stream * 2
+    words = _block(lane, _load_word(key), _load_word(key + 1), _load_word(key + 2), _load_word(key + 3),
+                   _load_word(tail), _load_word(tail + 1))  # fmt: skip
     first = 128 * (lane // 16) + lane % 16
     for j in tl.static_range(8):
         index = first + 16 * j
-        tl.store(out + payload * count + index, _normal(words[j], table), mask=index < count)
+        found = _normal(words[j], table) if NORMALS else words[j]
+        tl.store(out + stream * count + index, found, mask=index < count)
 
 
 @triton.jit
@@ -129,21 +94,24 @@ def _add_kernel(
         tl.atomic_add(total + start + offset, whole * weight, mask=here, sem="relaxed")
 
 
-def expand_normals(keys: Any, count: int, table: Any) -> Any:
-    """(payloads, count) normals of an int32 tensor of (payloads, 4) keys."""
-    out = torch.empty((keys.shape[0], count), dtype=torch.float64, device=keys.device)
-    grid = (keys.shape[0], -(-count // (8 * LANES)))
-    _normals_kernel[grid](keys, table, out, count, LANES=LANES, num_warps=4, enable_fp_fusion=False)
+def expand(keys: Any, tails: Any, count: int, table: Any, normals: bool) -> Any:
+    """(streams, count) normals, or words as int64, of int32 tensors of (streams, 4) keys and (streams, 2) nonces."""
+    kind = torch.float64 if normals else torch.int64
+    out = torch.empty((keys.shape[0], count), dtype=kind, device=keys.device)
+    if out.numel():
+        grid = (keys.shape[0], -(-count // (8 * LANES)))
+        shape = {"LANES": LANES, "NORMALS": normals, "num_warps": 4, "enable_fp_fusion": False}
+        _expand_kernel[grid](keys, tails, table, out, count, **shape)
     return out
 
 
 def add_payloads(
-    tails: Any, keys: Any, weights: Any, starts: Any, count: int, scale: float, table: Any, row_state: Any, total: Any
+    tails: Any, keys: Any, weights: Any, starts: Any, count: int, scale: float, table: Any, row_key: bytes, total: Any
 ) -> None:
-    """Add all payloads to the total; ``row_state`` is the start state of the rows' stream."""
+    """Add all payloads to the total; ``row_key`` is the key of the rows' stream."""
     grid = (keys.shape[0], -(-count // (8 * LANES)))
     # Key and scale are read from memory: as arguments they would become 64-bit numbers and a float32.
-    row_key = torch.from_numpy(row_state[4:8].view("<i4").copy()).to(total.device)
+    places = torch.tensor(np.frombuffer(row_key, dtype="<i4").tolist(), dtype=torch.int32, device=total.device)
     factor = torch.full((1,), scale, dtype=torch.float64, device=total.device)
     _add_kernel[grid](
         tails,
@@ -153,7 +121,7 @@ def add_payloads(
         factor,
         table,
         total,
-        row_key,
+        places,
         count,
         LANES=LANES,
         num_warps=4,

@@ -34,19 +34,21 @@ def _quarter(a, b, c, d):
 
 
 @triton.jit
-def chacha_words(block, stream, key, ROUNDS: tl.constexpr):
-    """The 16 words of each block number (int64)."""
+def chacha_words(block, stream, key, ROUNDS: tl.constexpr, SHORT: tl.constexpr = False, high=0):
+    """The 16 words of each block number (int64), nonce (stream, high); SHORT: the key is 128 bits, repeated."""
     zero = (block & 0).to(tl.uint32)
     n0 = (block & 0xFFFFFFFF).to(tl.uint32)
     n1 = (block >> 32).to(tl.uint32)
-    n2 = zero + stream
+    n2, n3 = zero + stream, zero + high
     k0, k1, k2, k3 = zero + key[0], zero + key[1], zero + key[2], zero + key[3]
     k4, k5, k6, k7 = zero + key[4], zero + key[5], zero + key[6], zero + key[7]
-    s0, s1, s2, s3 = zero + 0x61707865, zero + 0x3320646E, zero + 0x79622D32, zero + 0x6B206574
+    s0, s3 = zero + 0x61707865, zero + 0x6B206574
+    s1 = zero + (0x3120646E if SHORT else 0x3320646E)
+    s2 = zero + (0x79622D36 if SHORT else 0x79622D32)
     a0, a1, a2, a3 = s0, s1, s2, s3
     b0, b1, b2, b3 = k0, k1, k2, k3
     c0, c1, c2, c3 = k4, k5, k6, k7
-    d0, d1, d2, d3 = n0, n1, n2, zero
+    d0, d1, d2, d3 = n0, n1, n2, n3
     for _ in range(ROUNDS // 2):  # a loop, because unrolled it takes the compiler ten times as long
         a0, b0, c0, d0 = _quarter(a0, b0, c0, d0)
         a1, b1, c1, d1 = _quarter(a1, b1, c1, d1)
@@ -72,7 +74,7 @@ def chacha_words(block, stream, key, ROUNDS: tl.constexpr):
         d0 + n0,
         d1 + n1,
         d2 + n2,
-        d3,
+        d3 + n3,
     )
 
 

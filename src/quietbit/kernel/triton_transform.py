@@ -2,8 +2,10 @@
 
 Idea     a program holds 4,096 entries: neighbours for the first twelve stages, later 2^r rows of a few neighbouring
          columns for the next r. A stage splits the tile into the two halves of all pairs and joins sums and differences
-         again, in registers and shared memory; 2^20 entries are read and written twice, 2^27 three times.
-Symbols  half = distance of the first of a kernel's stages; N = entries of a tile.
+         again, in registers and shared memory; 2^20 entries are read and written twice, 2^27 three times. The first
+         visit can read another tensor, scale it and flip its signs.
+Symbols  half = distance of the first of a kernel's stages; N = entries of a tile; b = entries of a block, which is
+         transformed by itself.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -30,51 +32,82 @@ def _stage(x, N: tl.constexpr, HALF: tl.constexpr):
 
 
 @triton.jit
+def _flipped(source, place, size, words, factor, like, SCALED: tl.constexpr):
+    """Entries of the source times the factor, with signs: 32 to a word, a set bit is a minus; zeros after its end."""
+    here = place < size
+    v = tl.load(source + place, mask=here, other=0.0)
+    if SCALED:
+        v = v.to(tl.float64) * tl.load(factor)
+    word = tl.load(words + place // 32, mask=here, other=0)
+    minus = (word >> (place % 32).to(tl.int32)) & 1
+    v = v.to(like)
+    return v * (1 - 2 * minus).to(like)  # a product keeps the sign of a zero, as the reference does
+
+
+@triton.jit
 def _stages_kernel(
-    x, half, scale, N: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr, END: tl.constexpr
+    x, source, size, words, numbers, half,
+    N: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr, END: tl.constexpr, FLIP: tl.constexpr,
+    SCALED: tl.constexpr,
 ):  # fmt: skip
     """END 0: more stages follow; 1: multiply by the scale; 2: divide by it, correctly rounded.
 
-    The scale is read from memory: as an argument it would be rounded to float32.
+    ``numbers`` are the scale and the factor: read from memory, because as arguments they would be rounded to float32.
     """
     place = tl.arange(0, N)
     column = tl.program_id(0).to(tl.int64) * COLUMNS
     start = (column // half) * (half * (N // COLUMNS)) + column % half
-    at = x + start + (place // COLUMNS).to(tl.int64) * half + place % COLUMNS
-    v = tl.load(at)
+    index = start + (place // COLUMNS).to(tl.int64) * half + place % COLUMNS
+    if FLIP:  # noqa: SIM108 (decided when compiled)
+        v = _flipped(source, index, size, words, numbers + 1, x.dtype.element_ty, SCALED)
+    else:
+        v = tl.load(x + index)
     for s in tl.static_range(STAGES):
         v = _stage(v, N, COLUMNS * 2**s)
-    if END == 1:
-        v = v * tl.load(scale)
-    elif END == 2:
-        divisor = tl.zeros_like(v) + tl.load(scale)
-        if v.dtype == tl.float32:  # noqa: SIM108 (decided when compiled)
-            v = tl.div_rn(v, divisor)  # the plain quotient of float32 is off by up to two units in the last place
+    if END > 0:
+        scale = tl.load(numbers).to(v.dtype)  # exact, or sqrt(b) rounded to the type
+        if END == 1:
+            v = v * scale
+        elif v.dtype == tl.float32:  # the plain quotient of float32 is off by up to two units in the last place
+            v = tl.div_rn(v, tl.zeros_like(v) + scale)
         else:
-            v = v / divisor
-    tl.store(at, v)
+            v = v / (tl.zeros_like(v) + scale)
+    tl.store(x + index, v)
 
 
-def hadamard_stages(values: Any, scale: float, exact_scale: bool) -> None:
-    """All stages on a flat CUDA tensor of a power of two of entries, then the scale (see the kernel)."""
-    bits, done = values.numel().bit_length() - 1, 0
-    end = 1 if exact_scale else 2
-    factor = values.new_full((1,), scale)
-    while done < bits:
+def hadamard_stages(
+    values: Any, block: int, scale: float, exact: bool, source: Any = None, words: Any = None, factor: float = 1.0
+) -> None:
+    """Transform every block of a flat tensor on the device, then scale (`transform.scale_of`).
+
+    With a ``source``, its entries times the factor are taken, signs flipped by ``words``, and zeros after its end.
+    """
+    bits, done = block.bit_length() - 1, 0
+    numbers = values.new_tensor([scale, factor], dtype=values.new_empty(0).double().dtype)
+    read, size = (values, values.numel()) if source is None else (source, source.numel())
+    flip = source is not None
+    while done < bits or (done == 0 and flip):
         stages = min(TILE_BITS if done == 0 else LATE_BITS, bits - done)
         # The first stages take whole tiles of neighbours; later ones share a tile between rows and columns.
         columns = 1 if done == 0 else 1 << min(TILE_BITS - stages, done)
-        size = columns << stages
-        final = end if done + stages == bits else 0
-        _stages_kernel[(values.numel() // size,)](
+        tile = columns << stages
+        final = (1 if exact else 2) if done + stages == bits else 0
+        _stages_kernel[(values.numel() // tile,)](
             values,
+            read,
+            size,
+            values if words is None else words,
+            numbers,
             1 << done,
-            factor,
-            N=size,
+            N=tile,
             COLUMNS=columns,
             STAGES=stages,
             END=final,
+            FLIP=flip and done == 0,
+            SCALED=factor != 1.0,
             num_warps=8,
             enable_fp_fusion=False,
         )
         done += stages
+        if stages == 0:
+            return

@@ -26,10 +26,9 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, check_int, require
 from quietbit.kernel.base import Kernel
-from quietbit.kernel.expand import rows as choose_rows
 from quietbit.kernel.norm import clip_factor
 from quietbit.kernel.rng import RandomBits
-from quietbit.kernel.transform import padded_size, rotate_back_
+from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import (
     Accumulator,
@@ -100,7 +99,7 @@ class Projected(Rowed, Wrapper):
         check_rng(rng)
         factor = clip_factor(kernel.norm(update, self.ball.norm.order), self.ball.radius)
         nonce = self._drawn(rng)
-        self._close(nonce, self.project(update, factor, nonce), rng, kernel, out)
+        self._close(nonce, self.project(update, factor, nonce, kernel), rng, kernel, out)
 
     def write_each(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Do the same for the mean of samples' gradients, each of which is projected and clipped by itself."""
@@ -111,7 +110,7 @@ class Projected(Rowed, Wrapper):
         factors = [clip_factor(kernel.norm(one, order), radius) for one in gradients]
         nonce, total = self._drawn(rng), np.zeros(self.keep)
         for one, factor in zip(gradients, factors, strict=True):
-            total += self.inner.domain.clip(self.project(one, factor, nonce))
+            total += self.inner.domain.clip(self.project(one, factor, nonce, kernel))
         self._close(nonce, total / count, rng, kernel, out)
 
     def _drawn(self, rng: RandomBits) -> bytes:
@@ -213,14 +212,14 @@ class _Scattered(Accumulator):
         for body in bodies:
             one = found.inner.accumulator(self.kernel, 1)
             one.add([body[NONCE:]])
-            places = choose_rows(bytes(body[:NONCE]), found.keep, found.padded)
+            places = self.kernel.rows(bytes(body[:NONCE]), found.keep, found.padded)
             self.total[places] += one.reader(1)(0, found.keep)  # strata are disjoint: no row twice
 
     def reader(self, count: int) -> Reader:
         """Rotate the mean back."""
         found = self.mechanism
         mean = self.total * (math.sqrt(found.padded / found.keep) / count)
-        rotate_back_(mean, found.rotation_seed)
+        self.kernel.rotate_back(mean, found.rotation_seed)
         return lambda start, stop: mean[start:stop]
 
 

@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
 from quietbit.errors import check_int, check_real, require
-from quietbit.kernel.expand import rows as choose_rows
+from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import WordBlock
-from quietbit.kernel.transform import padded_size, rotate_back_, rotated_rows
-from quietbit.mechanism.ball import Ball, Norm, check_ball
+from quietbit.kernel.transform import padded_size
+from quietbit.mechanism.ball import Ball, Norm, check_ball, usual_kernel
 from quietbit.mechanism.base import Mechanism, Parts
 
 __all__ = ["NONCE", "Rowed", "check_keep", "check_rotated", "check_rows", "check_seed", "fewest_kept", "round_number"]
@@ -111,9 +111,9 @@ class Rowed(Mechanism):
             return self.rows.to_bytes(NONCE, "little")
         return block.uniform64(stream, 0, 1).astype("<u8", copy=False).tobytes()
 
-    def project(self, update: Parts, factor: float, nonce: bytes) -> FloatVector:
+    def project(self, update: Parts, factor: float, nonce: bytes, kernel: Kernel) -> FloatVector:
         """Return sqrt(p/k) S H D (factor x), before it is clipped again."""
-        kept = rotated_rows(update, self.rotation_seed, factor, choose_rows(nonce, self.keep, self.padded))
+        kept = kernel.rotated_rows(update, self.rotation_seed, factor, kernel.rows(nonce, self.keep, self.padded))
         kept *= math.sqrt(self.padded / self.keep)
         return kept
 
@@ -121,7 +121,7 @@ class Rowed(Mechanism):
         """Return the places of the shared rows among the p rotated coordinates."""
         if self.rows is None:
             return super().row_places()
-        return choose_rows(self.rows.to_bytes(NONCE, "little"), self.keep, self.padded)
+        return usual_kernel().rows(self.rows.to_bytes(NONCE, "little"), self.keep, self.padded)
 
     def unproject(self, kept: FloatVector) -> NDArray[Any]:
         """Return the estimate of an update from numbers of the shared rows: the transpose of the projection.
@@ -130,7 +130,7 @@ class Rowed(Mechanism):
         """
         total = np.zeros(self.padded, dtype=np.float32)
         total[self.row_places()] = np.asarray(kept, dtype=np.float32) * np.float32(math.sqrt(self.padded / self.keep))
-        rotate_back_(total, self.rotation_seed)
+        usual_kernel().rotate_back(total, self.rotation_seed)
         return total[: self.ball.dimension]
 
 

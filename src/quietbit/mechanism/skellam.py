@@ -38,7 +38,6 @@ from quietbit._typing import FloatVector
 from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.base import Kernel, code_type
 from quietbit.kernel.rng import RandomBits, WordBlock
-from quietbit.kernel.transform import rotate, rotate_back
 from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.ball import Ball, Norm, check_ball, own_copy
 from quietbit.mechanism.base import (
@@ -164,7 +163,7 @@ class Skellam(Mechanism):
         centred = ((np.arange(2 * half) + half) % (2 * half) - half).astype(np.float64)
 
         def finish(mean: FloatVector) -> FloatVector:
-            return rotate_back(mean / self.scale, self.rotation_seed)[: self.ball.dimension]
+            return np.asarray(kernel.rotate_back(mean / self.scale, self.rotation_seed))[: self.ball.dimension]
 
         return code_accumulator(centred, self.bits, self.code_count, kernel, max_payloads, finish)
 
@@ -233,7 +232,7 @@ def _write(mechanism: Skellam, rounding: Rounding, update: Parts, rng: RandomBit
     """Clip, rotate and scale, round one way or the other, add the noise and wrap."""
     check_rng(rng)
     inside = mechanism.ball.clip(own_copy(update))
-    rotated = rotate(inside.astype(np.float64), mechanism.rotation_seed) * mechanism.scale
+    rotated = kernel.rotate(inside, mechanism.rotation_seed, kind=np.float64) * mechanism.scale
     block = rng.draw(rotated.size)
     integers = rounding(rotated, block)
     noise = skellam_noise(mechanism.noise_variance, mechanism._words, block, rotated.size)

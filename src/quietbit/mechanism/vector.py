@@ -61,18 +61,15 @@ from quietbit.kernel.direct import code_error_upper, draw_codes, step_cells, ste
 from quietbit.kernel.expand import (
     FIRST_STREAMS,
     acceptance_limits,
-    accumulate,
     finest_shift,
     inner_error_upper,
-    scatter,
-    search,
     unit,
 )
 from quietbit.kernel.norm import clip_factor
 from quietbit.kernel.quantile import law_error_upper
 from quietbit.kernel.quantiser import normal_quantiser
 from quietbit.kernel.rng import RandomBits
-from quietbit.kernel.transform import padded_size, rotate_back_
+from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import (
     LEFT_OUT,
@@ -165,7 +162,7 @@ class VectorMVU(Rowed):
         factor = clip_factor(kernel.norm(update, self.ball.norm.order), self.ball.radius)
         block = rng.draw(self.keep)
         nonce = self.nonce(block, NONCE_STREAM)
-        kept = self.project(update, factor, nonce)
+        kept = self.project(update, factor, nonce, kernel)
         # Everything from here on works on numbers that nobody else can change, and clips them again.
         kept /= self.ball.radius
         direction, length = unit(kept)
@@ -177,13 +174,13 @@ class VectorMVU(Rowed):
         if self.seeded:
             limits = acceptance_limits(np.minimum(weights / largest, 1.0))
             chance = 0.999 / largest
-            seed, _ = search(
+            seed, _ = kernel.search(
                 direction, self.profile.edges, limits, block, acceptance_lower=chance, streams=FIRST_STREAMS
             )
             tail[:] = np.frombuffer(seed, dtype=np.uint8)
             return
         cells, quantiser = _cells(self.profile), normal_quantiser(QUANTISED)
-        codes = draw_codes(kept, cells, step_limits(cells, weights), quantiser, block, streams=DIRECT_STREAMS)
+        codes = draw_codes(kept, cells, step_limits(cells, weights), quantiser, block, kernel, streams=DIRECT_STREAMS)
         tail[:] = np.frombuffer(kernel.pack(codes, QUANTISED), dtype=np.uint8)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
@@ -329,12 +326,14 @@ class _Normals(Accumulator):
         if self.mechanism.seeded:
             stacked = np.stack(given)
             nonces = np.ascontiguousarray(stacked[:, :head]) if head else np.zeros((len(given), NONCE), np.uint8)
-            accumulate(nonces, np.ascontiguousarray(stacked[:, head:]), self.total, count=keep, shift=self.shift)
+            seeds = np.ascontiguousarray(stacked[:, head:])
+            self.kernel.add_seeds(nonces, seeds, self.total, count=keep, shift=self.shift)
             return
         quantiser, scale = normal_quantiser(QUANTISED), math.ldexp(1.0, self.shift)
         for body in given:
             z = quantiser.decode(self.kernel.unpack(body[head:], QUANTISED, keep))
-            scatter(body[:head].tobytes() or bytes(NONCE), np.rint(z * scale).astype(np.int64), self.total)
+            numbers = np.rint(z * scale).astype(np.int64)
+            self.kernel.scatter(body[:head].tobytes() or bytes(NONCE), numbers, self.total)
 
     def kept(self, count: int) -> FloatVector:
         """Return the mean among the shared rows, in units of the update."""
@@ -351,7 +350,7 @@ class _Normals(Accumulator):
             # Rows are scaled once where they are kept and once where they are put back: sqrt(p/k) each way, and each
             # row is kept with probability k/p.
             mean = self._scaled(count) * math.sqrt(found.padded / found.keep)
-            rotate_back_(mean, found.rotation_seed)
+            self.kernel.rotate_back(mean, found.rotation_seed)
         return lambda start, stop: mean[start:stop]
 
     def _scaled(self, count: int) -> FloatVector:

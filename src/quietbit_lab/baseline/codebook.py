@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit.errors import refuse_payload, require
 from quietbit.kernel.base import Kernel
-from quietbit.kernel.expand import normals, unit
+from quietbit.kernel.expand import unit
 from quietbit.kernel.rng import RandomBits, WordBlock, check_rng
-from quietbit.mechanism.ball import Ball, Norm, clipped_pieces
+from quietbit.mechanism.ball import Ball, Norm, clipped_pieces, usual_kernel
 from quietbit.mechanism.base import Accumulator, Body, Layout, Parts, Reader
 
 __all__ = [
@@ -74,7 +74,7 @@ def new_nonce(block: WordBlock) -> bytes:
 
 def candidate(nonce: bytes, number: int, dimension: int) -> FloatVector:
     """The standard normals of candidate ``number``."""
-    return normals(nonce + number.to_bytes(8, "little"), dimension)
+    return usual_kernel().normals(nonce + number.to_bytes(8, "little"), dimension)
 
 
 def put(out: Body, nonce: bytes, number: int) -> None:

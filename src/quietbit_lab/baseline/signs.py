@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit.errors import require
 from quietbit.kernel.base import Kernel
-from quietbit.kernel.expand import rows, strata
+from quietbit.kernel.expand import strata
 from quietbit.kernel.rng import RandomBits
+from quietbit.mechanism.ball import usual_kernel
 from quietbit.mechanism.base import Accumulator, Body, Layout, Parts, check_value
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency
@@ -88,7 +89,7 @@ class SampledSigns(Baseline):
         coefficients = self.forth(clipped(self.ball, update, rng, kernel))
         block = rng.draw(max(2, self.bits))
         nonce = new_nonce(block)
-        kept = np.clip(coefficients[rows(nonce, self.bits, self.length)] / self.reach, -1.0, 1.0)
+        kept = np.clip(coefficients[usual_kernel().rows(nonce, self.bits, self.length)] / self.reach, -1.0, 1.0)
         uniform = (block.uniform64(ROUNDING_STREAM, 0, self.bits) >> np.uint64(11)) * 2.0**-53
         true = int.from_bytes(np.packbits(uniform < (1 + kept) / 2, bitorder="little").tobytes(), "little")
         low, high = subset_levels(1 << self.bits, 1, self.design_epsilon)
@@ -104,7 +105,7 @@ class SampledSigns(Baseline):
 
         def decode(nonce: bytes, number: int) -> tuple[NDArray[np.int64], FloatVector]:
             signs = np.array([1.0 if number >> place & 1 else -1.0 for place in range(bits)])
-            return rows(nonce, bits, size), np.asarray(signs * widths)
+            return usual_kernel().rows(nonce, bits, size), np.asarray(signs * widths)
 
         def finish(mean: FloatVector) -> FloatVector:
             return self.back(mean * scale)[: self.ball.dimension]

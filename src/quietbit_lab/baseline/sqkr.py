@@ -28,8 +28,8 @@ from attrs import field, frozen
 
 from quietbit._typing import FloatVector
 from quietbit.errors import check_real
-from quietbit.kernel.transform import hadamard_, padded_size, signs
-from quietbit.mechanism.ball import Ball, Norm
+from quietbit.kernel.transform import padded_size, signs
+from quietbit.mechanism.ball import Ball, Norm, usual_kernel
 from quietbit.mechanism.family import Choices
 from quietbit_lab.baseline.base import MOST_BITS
 from quietbit_lab.baseline.codebook import check_ball
@@ -101,12 +101,14 @@ def kashin(vector: FloatVector, length: int, reach: float, seed: int) -> FloatVe
 
 def _forth(padded: FloatVector, seed: int) -> FloatVector:
     first, second = _both_signs(padded.size, seed)
-    return np.asarray(hadamard_(hadamard_(padded * first) * second))
+    transform = usual_kernel().hadamard
+    return np.asarray(transform(transform(padded * first) * second))
 
 
 def _back(coefficients: FloatVector, seed: int) -> FloatVector:
     first, second = _both_signs(coefficients.size, seed)
-    return np.asarray(hadamard_(hadamard_(coefficients.copy()) * second) * first)
+    transform = usual_kernel().hadamard
+    return np.asarray(transform(transform(coefficients.copy()) * second) * first)
 
 
 @lru_cache(maxsize=4)

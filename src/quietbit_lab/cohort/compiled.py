@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from quietbit.kernel.chacha import SIGMA
 from quietbit.kernel.compiled_sampling import list_open, lookup_pass, position_pass, resolve, settle_open
 from quietbit.kernel.jit import compiled, compiled_fast
-from quietbit.kernel.rng import PHILOX_M0, PHILOX_M1, PHILOX_W0, PHILOX_W1, SIGMA
+from quietbit.kernel.rng import PHILOX_M0, PHILOX_M1, PHILOX_W0, PHILOX_W1
 from quietbit_lab.cohort.law import CELLS, DEGREE, END, PER_UNIT
 from quietbit_lab.cohort.plan import MAGIC
 from quietbit_lab.cohort.words import KIND, TILE

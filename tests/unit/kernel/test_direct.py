@@ -10,12 +10,15 @@ from scipy import stats
 
 from quietbit.errors import InvalidParameter
 from quietbit.kernel import direct
+from quietbit.kernel.chacha import start_state
 from quietbit.kernel.direct import code_error_upper, draw_codes, step_cells, step_limits
-from quietbit.kernel.expand import inner_error_upper, start_state, stream_words, unit
+from quietbit.kernel.expand import inner_error_upper, stream_words, unit
 from quietbit.kernel.quantiser import normal_quantiser
 from quietbit.kernel.rng import seeded_rng
+from quietbit.kernel.select import select
 from statistical.kit import assert_binomial, seed
 
+KERNEL = select("cpu")
 EDGES, LEVELS = [-1.0, 0.0, 2.0], [0.1, 0.5, 1.0, 8.0]
 
 
@@ -94,12 +97,12 @@ def test_codes_are_those_of_exact_arithmetic(length):
             block = GivenWords(first, plain.integers(0, 2**64, size=length, dtype=np.uint64))
             t, _, expected = exactly(vector, block, cells, limits, quantiser.thresholds)
             assert [-np.inf, *EDGES][step] <= t <= [*EDGES, np.inf][step]
-            assert draw_codes(vector, cells, limits, quantiser, block).tolist() == expected
+            assert draw_codes(vector, cells, limits, quantiser, block, KERNEL).tolist() == expected
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(direct, "_doubt", lambda u, *_: np.full(u.size, np.inf))
-                assert draw_codes(vector, cells, limits, quantiser, block).tolist() == expected
+                assert draw_codes(vector, cells, limits, quantiser, block, KERNEL).tolist() == expected
     with pytest.raises(InvalidParameter, match="limits"):
-        draw_codes(vector, cells, limits[:-1], quantiser, block)
+        draw_codes(vector, cells, limits[:-1], quantiser, block, KERNEL)
 
 
 def test_doubles_are_as_close_as_codes_assume():
@@ -139,7 +142,9 @@ def test_t_and_noise_follow_the_profile():
     """One coordinate tells t, an orthogonal one plain noise. False alarms: 1e-9."""
     cells, rng, quantiser = step_cells(EDGES), seeded_rng(seed(2)), normal_quantiser(3)
     limits = step_limits(cells, LEVELS)
-    codes = np.stack([draw_codes(np.array([-2.0, 0.0]), cells, limits, quantiser, rng.draw(1)) for _ in range(5000)])
+    codes = np.stack(
+        [draw_codes(np.array([-2.0, 0.0]), cells, limits, quantiser, rng.draw(1), KERNEL) for _ in range(5000)]
+    )
     fine = np.unique(np.concatenate([[-40.0, 40.0], quantiser.thresholds, -np.array(EDGES)]))
     middle = fine[:-1] + np.diff(fine) / 2
     weight = (
@@ -158,7 +163,7 @@ def test_quantised_draws_are_unbiased_to_first_order():
     vector, rng, quantiser = np.ones(256), seeded_rng(seed(4)), normal_quantiser(3)
     cells = step_cells([1.9, 2.1])
     limits = step_limits(cells, [0.0, 1.0, 0.0])
-    drawn = [draw_codes(vector, cells, limits, quantiser, rng.draw(1)) for _ in range(2000)]
+    drawn = [draw_codes(vector, cells, limits, quantiser, rng.draw(1), KERNEL) for _ in range(2000)]
     along = np.array([quantiser.decode(codes).sum() / 16.0 for codes in drawn])
     spread = math.sqrt((quantiser.cost + 0.2**2 / 12) / along.size)  # of rounding, and of t between the edges
     middle = (stats.norm.pdf(1.9) - stats.norm.pdf(2.1)) / (stats.norm.cdf(2.1) - stats.norm.cdf(1.9))

@@ -11,24 +11,22 @@ from scipy import stats
 
 from quietbit.errors import InvalidParameter
 from quietbit.kernel import expand
+from quietbit.kernel.chacha import chacha_blocks, start_state
 from quietbit.kernel.expand import (
     FAILURE_UPPER,
     acceptance_limits,
-    accumulate,
-    chacha20_blocks,
     finest_shift,
     inner,
     inner_error_upper,
     normals,
     rows,
-    scatter,
-    search,
-    start_state,
     stream_words,
     tries_upper,
     unit,
 )
+from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import seeded_rng
+from quietbit.kernel.select import select
 from statistical.kit import assert_binomial, seed
 from unit.kernel import quantile_maker as maker
 
@@ -51,25 +49,20 @@ GOLDEN_NORMALS = [4596015048186379388, 4611764748529527958, -4624236410913512174
 GOLDEN_ROWS = [95, 217, 444, 723, 855]
 
 
-@pytest.fixture(params=["numba", "numpy"])
-def either(request, monkeypatch):
-    """With compiled code and without."""
-    if request.param == "numpy":
-        monkeypatch.setattr(expand, "_machine_code", lambda: None)
-    elif find_spec("numba") is None:
-        pytest.skip("numba is not installed")
-    return request.param
+@pytest.fixture(params=["reference", "cpu"])
+def kernel(request):
+    return select(request.param)
 
 
 def keystream(state, blocks):
-    return chacha20_blocks(state, 0, blocks).T.astype("<u4").tobytes()
+    return chacha_blocks(state, np.arange(blocks)).T.astype("<u4").tobytes()
 
 
 def test_the_block_of_rfc_8439():
     """Section 2.3.2; there the nonce has 96 bits, and its first word stands where ours has half of the block number."""
     state = start_state(bytes(range(32)))
     state[12:] = [1, 0x09000000, 0x4A000000, 0]
-    assert " ".join(f"{word:08x}" for word in chacha20_blocks(state, 0, 1)[:, 0]) == RFC_8439
+    assert " ".join(f"{word:08x}" for word in chacha_blocks(state, np.arange(1))[:, 0]) == RFC_8439
 
 
 @pytest.mark.parametrize(("key", "nonce"), STROMBERGSON)
@@ -85,55 +78,52 @@ def test_keys_of_256_bits_are_those_of_another_implementation():
     assert keystream(start_state(key, nonce), 40) == other
 
 
-def test_words_are_read_in_tiles(either):
+def test_words_are_read_in_tiles(kernel):
     state = start_state(b"a key of 16 byte", b"a nonce.")
-    blocks = chacha20_blocks(state, 0, 48).astype(np.uint64)
-    words = stream_words(state, 300)
+    blocks = chacha_blocks(state, np.arange(48)).astype(np.uint64)
+    words = kernel.words(state, 300)
     for index in (0, 1, 15, 16, 127, 128, 200, 299):
         tile, j, i = index // 128, index % 128 // 16, index % 16
         low, high = blocks[2 * j : 2 * j + 2, 16 * tile + i]
         assert words[index] == low | (high << np.uint64(32))
 
 
-def test_block_numbers_carry_into_their_upper_half(either):
+def test_block_numbers_carry_into_their_upper_half(kernel):
     state = start_state(bytes(16))
     state[12] = 0xFFFFFFFE
     plain = start_state(bytes(16))
     plain[13] = 1
-    np.testing.assert_array_equal(chacha20_blocks(state, 2, 3), chacha20_blocks(plain, 0, 3))
-    whole = stream_words(state, 128)[2]
-    low, high = chacha20_blocks(plain, 0, 1)[:2, 0].astype(np.uint64)
+    np.testing.assert_array_equal(chacha_blocks(state, np.arange(2, 5)), chacha_blocks(plain, np.arange(3)))
+    whole = kernel.words(state, 128)[2]
+    low, high = chacha_blocks(plain, np.arange(1))[:2, 0].astype(np.uint64)
     assert whole == low | (high << np.uint64(32))
 
 
 @pytest.mark.parametrize("count", [0, 1, 127, 128, 129, 1000])
-def test_normals_do_not_depend_on_the_backend_or_the_count(count, monkeypatch):
-    seeds = [bytes(16), bytes(range(16))]
-    found = [normals(key, count) for key in seeds]
-    longer = [normals(key, 1024)[:count] for key in seeds]
-    monkeypatch.setattr(expand, "_machine_code", lambda: None)
-    for a, b, key in zip(found, longer, seeds, strict=True):
-        assert a.tobytes() == b.tobytes() == normals(key, count).tobytes()
+def test_normals_do_not_depend_on_the_kernel_or_the_count(count, kernel):
+    for key in (bytes(16), bytes(range(16))):
+        found = kernel.normals(key, count)
+        assert found.tobytes() == kernel.normals(key, 1024)[:count].tobytes() == normals(key, count).tobytes()
 
 
-def test_golden_normals_and_rows(either):
+def test_golden_normals_and_rows(kernel):
     """Payloads are decoded with these for ever; a change here is a change of the wire format."""
-    np.testing.assert_array_equal(normals(bytes(range(16)), 3).view(np.int64), GOLDEN_NORMALS)
-    assert rows(bytes(range(8)), 5, 1000).tolist() == GOLDEN_ROWS
+    np.testing.assert_array_equal(kernel.normals(bytes(range(16)), 3).view(np.int64), GOLDEN_NORMALS)
+    assert kernel.rows(bytes(range(8)), 5, 1000).tolist() == GOLDEN_ROWS
 
 
-def test_rows_are_one_of_each_stratum_and_uniform(either):
+def test_rows_are_one_of_each_stratum_and_uniform(kernel):
     """False alarms: 1e-9."""
     size, count = 100, 7
     edges = [j * size // count for j in range(count + 1)]
-    trials = 4000 if either == "numba" else 40
+    trials = 4000 if kernel.name == "cpu" else 40
     rng = np.random.default_rng(seed(1))
-    found = np.array([rows(rng.bytes(8), count, size) for _ in range(trials)])
+    found = np.array([kernel.rows(rng.bytes(8), count, size) for _ in range(trials)])
     for j in range(count):
         width = edges[j + 1] - edges[j]
         hits = np.bincount(found[:, j] - edges[j], minlength=width)
         assert hits.size == width
-        if either == "numba":
+        if kernel.name == "cpu":
             assert_binomial(hits, trials, 1 / width)
             with pytest.raises(AssertionError):
                 assert_binomial(np.concatenate([[0], hits[:-1] + hits[0] // (width - 1)]), trials, 1 / width)
@@ -142,7 +132,7 @@ def test_rows_are_one_of_each_stratum_and_uniform(either):
 def test_rows_are_multiples_of_a_word_in_exact_arithmetic():
     starts = expand.strata(3, 1 << 20)
     words = np.array([0, 2**64 - 1, 0x123456789ABCDEF0], dtype=np.uint64)
-    found = expand._row_numbers(words, starts)
+    found = expand.row_numbers(words, starts)
     expected = [int(a) + (int(w) * int(b - a) >> 64) for w, a, b in zip(words, starts, starts[1:], strict=False)]
     assert found.tolist() == expected
     assert rows(bytes(8), 8, 8).tolist() == list(range(8))
@@ -224,12 +214,12 @@ EDGES = np.array([-1.0, 0.0, 1.5])
 CHANCES = [0.01, 0.05, 0.2, 1.0]
 
 
-def test_the_first_accepted_seed_is_found(either):
+def test_the_first_accepted_seed_is_found(kernel):
     direction = unit(np.random.default_rng(1).normal(size=150))[0]
     limits = acceptance_limits(CHANCES)
     for start in range(8):
         block = seeded_rng(start).draw(1)
-        found, tries = search(direction, EDGES, limits, seeded_rng(start).draw(1), acceptance_lower=0.1)
+        found, tries = kernel.search(direction, EDGES, limits, seeded_rng(start).draw(1), acceptance_lower=0.1)
         for candidate in range(tries):
             key = block.uniform64(0, 2 * candidate, 2).astype("<u8").tobytes()
             step = int(np.searchsorted(EDGES, inner(direction, normals(key, 150)), side="right"))
@@ -242,7 +232,8 @@ def test_accepted_seeds_follow_the_profile():
     """False alarms: 1e-9."""
     direction = unit(np.random.default_rng(1).normal(size=130))[0]
     limits, rng = acceptance_limits(CHANCES), seeded_rng(seed(6))
-    keys = [search(direction, EDGES, limits, rng.draw(1), acceptance_lower=0.1)[0] for _ in range(3000)]
+    kernel = select("cpu")
+    keys = [kernel.search(direction, EDGES, limits, rng.draw(1), acceptance_lower=0.1)[0] for _ in range(3000)]
     t = np.array([inner(direction, normals(key, 130)) for key in keys])
     weight = np.diff(stats.norm.cdf([-np.inf, *EDGES, np.inf])) * CHANCES
     counts = np.bincount(np.searchsorted(EDGES, t, side="right"), minlength=4)
@@ -251,16 +242,16 @@ def test_accepted_seeds_follow_the_profile():
         assert_binomial(counts, len(keys), np.diff(stats.norm.cdf([-np.inf, *EDGES, np.inf])))
 
 
-def test_after_the_cap_a_fresh_candidate_is_released(either):
+def test_after_the_cap_a_fresh_candidate_is_released(kernel):
     """A profile that accepts nothing shows it: the answer is the candidate after the last one."""
     limits = acceptance_limits([0.0])
     for direction in (np.eye(1, 9)[0], -np.eye(1, 9)[0]):
-        found, tries = search(direction, np.empty(0), limits, seeded_rng(1).draw(1), acceptance_lower=0.5)
+        found, tries = kernel.search(direction, np.empty(0), limits, seeded_rng(1).draw(1), acceptance_lower=0.5)
         assert tries == tries_upper(0.5) + 1
         assert found == seeded_rng(1).draw(1).uniform64(0, 2 * (tries - 1), 2).astype("<u8").tobytes()
 
 
-def test_payloads_add_up_in_any_order(monkeypatch):
+def test_payloads_add_up_in_any_order(kernel):
     rng = np.random.default_rng(3)
     size, count, shift = 1 << 12, 200, finest_shift(40)
     seeds = rng.integers(0, 256, (20, 16), dtype=np.uint8)
@@ -269,30 +260,28 @@ def test_payloads_add_up_in_any_order(monkeypatch):
     for key, nonce in zip(seeds, nonces, strict=True):
         for row, z in zip(rows(nonce.tobytes(), count, size), normals(key.tobytes(), count), strict=True):
             expected[int(row)] += round(Fraction(float(z)) * 2**shift)
-    total, backwards, parts, plain = (np.zeros(size, np.int64) for _ in range(4))
-    accumulate(nonces, seeds, total, count=count, shift=shift)
-    accumulate(nonces[::-1], seeds[::-1], backwards, count=count, shift=shift)
+    total, backwards, parts = (np.zeros(size, np.int64) for _ in range(3))
+    kernel.add_seeds(nonces, seeds, total, count=count, shift=shift)
+    kernel.add_seeds(nonces[::-1], seeds[::-1], backwards, count=count, shift=shift)
     for piece in (slice(0, 7), slice(7, 20)):
-        accumulate(nonces[piece], seeds[piece], parts, count=count, shift=shift)
-    monkeypatch.setattr(expand, "_machine_code", lambda: None)
-    accumulate(nonces, seeds, plain, count=count, shift=shift)
-    for found in (total, backwards, parts, plain):
+        kernel.add_seeds(nonces[piece], seeds[piece], parts, count=count, shift=shift)
+    for found in (total, backwards, parts):
         assert found.tolist() == expected
-    accumulate(nonces, seeds, plain, count=count, shift=shift, weights=np.full(20, -1))
-    assert not np.any(plain)
+    kernel.add_seeds(nonces, seeds, total, count=count, shift=shift, weights=np.full(20, -1))
+    assert not np.any(total)
 
 
 def test_numbers_are_added_to_the_rows_of_a_nonce():
     total = np.zeros(64, np.int64)
-    scatter(bytes(8), np.arange(1, 6), total)
-    scatter(bytes(8), np.arange(1, 6), total)
+    ReferenceKernel().scatter(bytes(8), np.arange(1, 6), total)
+    ReferenceKernel().scatter(bytes(8), np.arange(1, 6), total)
     expected = np.zeros(64, np.int64)
     expected[rows(bytes(8), 5, 64)] = 2 * np.arange(1, 6)
     np.testing.assert_array_equal(total, expected)
     with pytest.raises(InvalidParameter, match="numbers"):
-        scatter(bytes(8), np.ones(5), total)
+        ReferenceKernel().scatter(bytes(8), np.ones(5), total)
     with pytest.raises(InvalidParameter, match="total"):
-        scatter(bytes(8), np.arange(5), np.zeros(64))
+        ReferenceKernel().scatter(bytes(8), np.arange(5), np.zeros(64))
 
 
 def test_sums_fit():
@@ -303,17 +292,17 @@ def test_sums_fit():
         finest_shift(0)
 
 
-def test_refusals():
+def test_refusals(kernel):
     with pytest.raises(InvalidParameter, match="seed must be 16 bytes"):
-        normals(bytes(15), 1)
+        kernel.normals(bytes(15), 1)
     with pytest.raises(InvalidParameter, match="count"):
-        normals(bytes(16), -1)
+        kernel.normals(bytes(16), -1)
     with pytest.raises(InvalidParameter, match="nonce must be 8 bytes"):
-        rows(bytes(9), 1, 1)
+        kernel.rows(bytes(9), 1, 1)
     with pytest.raises(InvalidParameter, match="count"):
-        rows(bytes(8), 9, 8)
+        kernel.rows(bytes(8), 9, 8)
     with pytest.raises(InvalidParameter, match="at most 16777216 times the 1 rows"):
-        rows(bytes(8), 1, 2**25)
+        kernel.rows(bytes(8), 1, 2**25)
     good = (np.zeros((2, 8), np.uint8), np.zeros((2, 16), np.uint8), np.zeros(64, np.int64))
     for nonces, seeds, total in (
         (good[0][:1], *good[1:]),
@@ -321,38 +310,15 @@ def test_refusals():
         (*good[:2], np.zeros(64)),
     ):
         with pytest.raises(InvalidParameter):
-            accumulate(nonces, seeds, total, count=4, shift=40)
+            kernel.add_seeds(nonces, seeds, total, count=4, shift=40)
     with pytest.raises(InvalidParameter, match="weights"):
-        accumulate(*good, count=4, shift=40, weights=np.ones(3, np.int64))
+        kernel.add_seeds(*good, count=4, shift=40, weights=np.ones(3, np.int64))
     with pytest.raises(InvalidParameter, match="shift"):
-        accumulate(*good, count=4, shift=60)
+        kernel.add_seeds(*good, count=4, shift=60)
     block, one = seeded_rng(0).draw(1), np.ones(1)
     with pytest.raises(InvalidParameter, match="direction"):
-        search(np.array([np.nan]), np.empty(0), acceptance_limits([1.0]), block, acceptance_lower=1.0)
+        kernel.search(np.array([np.nan]), np.empty(0), acceptance_limits([1.0]), block, acceptance_lower=1.0)
     with pytest.raises(InvalidParameter, match="limits"):
-        search(one, np.empty(0), acceptance_limits([1.0, 1.0]), block, acceptance_lower=1.0)
+        kernel.search(one, np.empty(0), acceptance_limits([1.0, 1.0]), block, acceptance_lower=1.0)
     with pytest.raises(InvalidParameter, match="increasing"):
-        search(one, np.array([0.0, np.nan]), acceptance_limits([1.0] * 3), block, acceptance_lower=1.0)
-
-
-@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
-def test_tensors_expand_to_the_same_bits():
-    import torch
-
-    from quietbit.kernel.device_expand import accumulate_tensors, normals_tensor
-
-    rng = np.random.default_rng(5)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    seeds, nonces = rng.integers(0, 256, (5, 16), dtype=np.uint8), rng.integers(0, 256, (5, 8), dtype=np.uint8)
-    expected = np.stack([normals(key.tobytes(), 300) for key in seeds])
-    assert normals_tensor(torch.from_numpy(seeds).to(device), 300).cpu().numpy().tobytes() == expected.tobytes()
-    weights = np.array([1, -2, 3, 1, 1])
-    total, tensor = np.zeros(1 << 11, np.int64), torch.zeros(1 << 11, dtype=torch.int64, device=device)
-    accumulate(nonces, seeds, total, count=300, shift=44, weights=weights)
-    given = (torch.from_numpy(nonces).to(device), torch.from_numpy(seeds).to(device), tensor)
-    accumulate_tensors(*given, count=300, shift=44, weights=torch.from_numpy(weights).to(device))
-    np.testing.assert_array_equal(tensor.cpu().numpy(), total)
-    with pytest.raises(InvalidParameter, match="total"):
-        accumulate_tensors(*given[:2], torch.zeros(64), count=4, shift=40)
-    with pytest.raises(InvalidParameter, match="seeds"):
-        normals_tensor(torch.zeros(16, dtype=torch.uint8), 4)
+        kernel.search(one, np.array([0.0, np.nan]), acceptance_limits([1.0] * 3), block, acceptance_lower=1.0)

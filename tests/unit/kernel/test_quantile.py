@@ -14,7 +14,6 @@ from quietbit.kernel.quantile import (
     ROWS,
     law_error_upper,
     normals_of_words,
-    normals_of_words_torch,
     quantile_table,
 )
 from statistical.kit import assert_binomial, seed
@@ -97,15 +96,6 @@ def test_kolmogorov_distance_of_the_exact_law():
     assert law_error_upper(1024) == 1024 * 2.0**-63
     with pytest.raises(InvalidParameter, match="count"):
         law_error_upper(-1)
-
-
-@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
-def test_torch_has_the_same_bits():
-    import torch
-
-    words = np.array(spread_words(2000), dtype=np.uint64)
-    found = normals_of_words_torch(torch.from_numpy(words.view(np.int64)))
-    assert found.numpy().tobytes() == normals_of_words(words).tobytes()
 
 
 @pytest.mark.skipif(find_spec("numba") is None, reason="numba is not installed")

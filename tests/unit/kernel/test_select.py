@@ -18,7 +18,7 @@ def test_names(name: str) -> None:
 
 def test_unknown_names_and_threads_are_refused() -> None:
     for name in ("gpu", "", None):
-        with pytest.raises(InvalidParameter, match="kernel must be one of cpu, reference, torch"):
+        with pytest.raises(InvalidParameter, match="kernel must be one of cpu, reference, triton"):
             select(name)  # type: ignore[arg-type]
     with pytest.raises(InvalidParameter, match="threads of the reference kernel must be 1"):
         select("reference", threads=2)
@@ -30,7 +30,7 @@ def test_the_default_is_the_cpu_kernel_where_numba_is() -> None:
     assert default_kernel(threads=2).name == "cpu"
 
 
-@pytest.mark.parametrize(("name", "package"), [("cpu", "numba"), ("torch", "torch")])
+@pytest.mark.parametrize(("name", "package"), [("cpu", "numba")])
 def test_a_missing_package_is_one_sentence_and_no_fallback(name: str, package: str) -> None:
     code = (
         f"import sys; sys.modules[{package!r}] = None\n"
