@@ -13,12 +13,14 @@ Idea     (1) ten clients, t = 7: every way to lose three or fewer over the steps
 
 from __future__ import annotations
 
-from itertools import combinations_with_replacement
+from itertools import combinations, combinations_with_replacement, product
 
 import numpy as np
 
+from attack.lie_search import QUIET, TRUE, Search
 from attack.test_lying_server import recovered, split, told
 from quietbit.errors import QuietbitError
+from quietbit.secagg.exposure import exposure_upper
 from quietbit.secagg.plan import ProtocolError
 from quietbit.secagg.server import masked_sum
 from unit.secagg.kit import Room, codes_for, identity, plan_of
@@ -29,7 +31,7 @@ STEPS = ("sharing", "masking", "confirming", "unmasking")
 def dropouts() -> None:
     rng, exact, closed = np.random.default_rng(1), 0, 0
     people = {i: identity(i) for i in range(1, 11)}
-    for near in (None, (8, 4)):
+    for near in (None, (8, 5)):
         plan = plan_of(10, 7, near=near)
         codes = codes_for(plan)
         for lost in range(5):
@@ -83,6 +85,26 @@ def lists() -> None:
     print(f"different lists: {answered} of {asked} requests answered where it may lie")
 
 
+def lies() -> None:
+    """Larger cases of `test_lie_search.py`: five clients, and graphs whose server may drop one of four."""
+    for n, t, bad, terms in ((5, 4, 1, 1), (5, 4, 0, 1), (5, 5, 1, 2), (4, 3, 1, 2), (4, 3, 0, 2)):
+        search = Search(n, t, frozenset(range(n - bad + 1, n + 1)), t - bad, terms=(TRUE, QUIET)[:terms])
+        print(f"all with all, n = {n}, t = {t}, C = {bad}: exposed {search.run() is not None},", end=" ")
+        print(f"{search.asked} questions, {search.leaves} lies", flush=True)
+    exposed = graphs = asked = told = 0
+    sets = [[frozenset(some) for some in combinations(sorted({1, 2, 3, 4} - {i}), 2)] for i in (1, 2, 3)]
+    for choices in product(*sets):
+        graph = dict(zip((1, 2, 3), choices, strict=True))
+        search = Search(4, 3, frozenset({4}), 2, near=(2, 2), graph=graph)
+        exposed, graphs = exposed + (search.run() is not None), graphs + 1
+        asked, told = asked + search.asked, told + search.leaves
+    upper = exposure_upper(4, 3, 2, 2, 1, 2)
+    print(
+        f"k = 2, s = 2, n = 4, t = 3, C = 1: {exposed} of {graphs} graphs, {asked} questions, {told} lies; {upper:.3f}"
+    )
+
+
 if __name__ == "__main__":
     dropouts()
     lists()
+    lies()

@@ -1,0 +1,394 @@
+"""Search everything that a server and its colluders can say in a small masked sum, against the real client code.
+
+Idea     clients meet only through the server, so an attack is what each honest client is told: which terms, which
+         roster (who advertised, everybody's choice, whose advertisements), which U1 and U2, with which shares and
+         signatures. All of that is enumerated; what a client takes is found by calling `SumClient`, on copies, and the
+         masks and shares that come out are those it made. Then the server's knowledge is plain algebra: a
+         secret is known with enough shares, a mask with the secret of one of its ends, and a combination of vectors
+         is read when all masks in it are known or cancel.
+Symbols  H: honest clients; a *lie* is one choice of all of the above for all of H.
+
+Stages are tried in order, all clients at each: no input of a stage needs an output of a later one, except secrets that
+came out already, and then the search has ended. What is refused adds nothing; what is given up only adds to what
+the server knows, so a client that could be asked more is asked. Only the arithmetic of keys is replaced, by one that
+obeys the same laws and is quick; every check, digest, derivation, seal and signature is the client's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache
+from itertools import combinations, product
+from unittest.mock import patch
+
+import numpy as np
+from attrs import define, evolve, field
+
+from quietbit.errors import QuietbitError
+from quietbit.secagg import client as client_module
+from quietbit.secagg import keys, shamir
+from quietbit.secagg.client import PAIR, SEED, SumClient, lists_digest, shares_digest
+from quietbit.secagg.codec import CONFIRMED, MASKED, Advertisement, Roster
+from quietbit.secagg.plan import SumPlan
+from unit.secagg.kit import identity, plan_of
+
+P = 2**61 - 1
+FORGED = b"forged choice"
+TRUE, QUIET = b"the run's mechanism", b"a mechanism without noise"
+CODES = np.zeros(1, dtype=np.uint32)
+
+
+def subsets(items, least=0):
+    """All subsets of at least so many."""
+    found = sorted(items)
+    return [frozenset(some) for size in range(least, len(found) + 1) for some in combinations(found, size)]
+
+
+def forged(mask: frozenset[int]) -> bytes:
+    """A choice that nobody made."""
+    return FORGED + bytes([sum(1 << i for i in mask)]) + bytes(2)
+
+
+def _public(private) -> bytes:
+    return pow(3, int.from_bytes(bytes(private), "little") % P, P).to_bytes(32, "little")
+
+
+def _agree(private, public: bytes) -> bytes:
+    shared = pow(int.from_bytes(public, "little"), int.from_bytes(bytes(private), "little") % P, P)
+    return shared.to_bytes(32, "little")
+
+
+def _derive(secret, purpose: bytes, context: bytes) -> bytes:
+    return hashlib.sha256(bytes(secret) + b"/" + purpose + b"/" + context).digest()
+
+
+def _seal(key: bytes, plain: bytes, context: bytes) -> bytes:
+    return plain + hashlib.sha256(key + plain + context).digest()[:16]  # nobody reads what is not theirs below
+
+
+def _open(key: bytes, sealed: bytes, context: bytes) -> bytes:
+    if _seal(key, sealed[:-16], context) != sealed:
+        raise keys.InvalidParameter("sealed shares must be genuine, got others.")
+    return sealed[:-16]
+
+
+@define(slots=False)
+class Search:
+    """A sum of ``n`` clients, some of whom collude; ``graph`` is what honest clients chose, None for all with all."""
+
+    n: int
+    t: int
+    bad: frozenset[int]
+    honest: int  # the least number of honest clients, of like terms, that a sum may be over
+    near: tuple[int, int] | None = None
+    graph: dict[int, frozenset[int]] | None = None
+    terms: tuple[bytes, ...] = (TRUE,)
+    leaves: int = 0
+    asked: int = 0
+    masks: list[tuple[int, bytes]] = field(factory=list)
+    made: dict = field(factory=dict)  # what choices stand for
+    found: dict = field(factory=dict)
+
+    @property
+    def good(self) -> list[int]:
+        return [i for i in range(1, self.n + 1) if i not in self.bad]
+
+    def chosen(self, plan: SumPlan, number: int, choice: bytes) -> frozenset[int]:
+        """In place of the draw: what the graph says of those who advertised, and what a forged choice says."""
+        everybody = frozenset(range(1, self.n + 1)) - {number}
+        if plan.neighbours is None:
+            return everybody
+        if choice.startswith(FORGED):
+            return frozenset(i for i in everybody if choice[len(FORGED)] >> i & 1)
+        return self.made.get(choice, frozenset())
+
+    def run(self) -> dict | None:
+        """Return the first lie that exposes somebody, or None when there is none."""
+        with self._quick_keys():
+            self.plans = {
+                terms: plan_of(self.n, self.t, near=self.near, terms=terms, dimension=1) for terms in self.terms
+            }
+            self.old = {
+                t: plan_of(self.n, self.t, near=self.near, terms=t, dimension=1, name=b"old") for t in self.terms
+            }
+            self._start()
+            for terms in product(self.terms, repeat=len(self.good)):
+                lie = self._lie(dict(zip(self.good, terms, strict=True)))
+                if lie is not None:
+                    return lie
+        return None
+
+    @contextmanager
+    def _quick_keys(self) -> Iterator[None]:
+        def expand(key, width):
+            self.masks.append(key)
+            return np.zeros(width, dtype=np.uint32)
+
+        def chosen(plan, number, choice):
+            return self.chosen(plan, number, choice)
+
+        stand_ins = {
+            "public_key": _public, "agree": _agree, "derive": _derive, "seal": _seal, "open_sealed": _open,
+            "expand": expand, "check_public": lambda key: None,
+        }  # fmt: skip
+        with ExitStack() as stack:
+            for name, function in stand_ins.items():
+                stack.enter_context(patch.object(keys, name, function))
+            stack.enter_context(patch.object(SumPlan, "chosen", chosen))
+            yield
+
+    def _start(self) -> None:
+        """Stage 1, for all terms, of this round and of an earlier one; colluders advertise every choice there is."""
+        self.clients, self.ads, self.forgers, self.own = {}, {}, {}, {}
+        draws = {}
+        for plans, name in ((self.plans, "now"), (self.old, "old")):
+            for terms, plan in plans.items():
+                for i in range(1, self.n + 1):
+                    others = frozenset(range(1, self.n + 1)) - {i}
+                    sets = [others] if plan.neighbours is None else subsets(others, plan.neighbours)
+                    sets = [some for some in sets if plan.neighbours is None or len(some) == plan.neighbours]
+                    if i in self.good:
+                        sets = [self.graph[i] if self.graph else others]
+                    for some in sets:
+                        client = SumClient(plan, i, identity(i))
+                        one = client.advertise()
+                        self.made[one.choice(plan, i)] = some
+                        draws[i, terms, name, some] = client, one
+        for (i, terms, name, some), (client, one) in draws.items():
+            if i in self.good:
+                self.clients[i, terms, name], self.ads[i, terms, name] = client, one
+            else:
+                self.forgers[i, terms, name, some] = client, one
+
+    def _lie(self, terms: dict[int, bytes]) -> dict | None:
+        """Stages 2 to 5 for given terms."""
+        options = [self._rosters(i, terms) for i in self.good]
+        for rosters in product(*options):
+            dealt = dict(zip(self.good, rosters, strict=True))
+            vectors = [self._vectors(i, dealt) for i in self.good]
+            for masked in product(*vectors):
+                sent = {i: one for i, one in zip(self.good, masked, strict=True) if one is not None}
+                for lists in product(*(self._lists(i, sent) for i in self.good)):
+                    told = {i: u2 for i, u2 in zip(self.good, lists, strict=True) if u2 is not None}
+                    self.leaves += 1
+                    if self._exposed(terms, dealt, sent, told):
+                        return {"terms": terms, "rosters": dealt, "sent": sent, "u2": told}
+        return None
+
+    def _rosters(self, i: int, terms: dict[int, bytes]) -> list[tuple | None]:
+        """Everything client i takes for a roster, by effect: (client after it, what it dealt, description)."""
+        mine = terms[i]
+        plan, k = self.plans[mine], (self.near or (None,))[0]
+        key = "roster", i, tuple(sorted(terms.items()))
+        if key in self.found:
+            return self.found[key]
+        taken: dict = {}
+        for u0 in reversed(subsets(self._all_but(i))):
+            claims = []
+            for j in sorted(u0):
+                others = (
+                    [frozenset(some) for some in combinations(sorted(set(range(1, self.n + 1)) - {j}), k)] if k else []
+                )
+                if j in self.bad:
+                    every = [self.forgers[j, mine, "now", some][1] for some in others or [self._all_but(j)]]
+                    claims.append([(one.choice(plan, j), one) for one in every])
+                else:
+                    one = self.ads[j, terms[j], "now"]
+                    # An advertisement under other terms has another digest there; both forms are tried.
+                    own = [(one.choice(plan, j), one), (one.choice(self.plans[terms[j]], j), one)]
+                    claims.append(list(dict.fromkeys(own)) + [(forged(some), one) for some in others])
+            for some in product(*claims):
+                choices = {j: claim for j, (claim, _) in zip(sorted(u0), some, strict=True)}
+                ads = {j: one for j, (_, one) in zip(sorted(u0), some, strict=True)}
+                choices[i] = self.ads[i, mine, "now"].choice(plan, i)
+                for near in subsets(u0):
+                    self._try_roster(i, mine, Roster(choices, {j: ads[j] for j in near}), taken)
+        self._try_false(i, terms, taken)
+        self.found[key] = list(taken.values()) or [None]
+        return self.found[key]
+
+    def _all_but(self, i: int) -> frozenset[int]:
+        return frozenset(range(1, self.n + 1)) - {i}
+
+    def _try_false(self, i: int, terms: dict[int, bytes], taken: dict) -> None:
+        """In the place of some: replays of an earlier round, another's advertisement, or one that the server made."""
+        mine = terms[i]
+        others = sorted(self._all_but(i))
+        full = {j: self.ads[j, terms[j], "now"] if j in self.good else self._made_by(j, mine, None)[1] for j in others}
+        for j, one in full.items():
+            if j in self.good and (j, mine) not in self.own:
+                self.own[j, mine] = self._impostor(j, mine)
+            false = {"old": self.ads.get((j, mine, "old"), one), "twice": full[others[others[0] == j]]}
+            for what, other in false.items():
+                self._try_all(i, mine, {**full, j: other}, {**full, j: one} if what == "old" else {}, taken)
+        for some in subsets(set(full) - self.bad, 1):
+            self._try_all(i, mine, {**full, **{j: self.own[j, mine][1] for j in some}}, {}, taken)
+
+    def _try_all(self, i: int, mine: bytes, ads: dict, named: dict, taken: dict) -> None:
+        plan = self.plans[mine]
+        for claimed in (ads, named) if named else (ads,):
+            choices = {j: one.choice(plan, j) for j, one in claimed.items()}
+            choices[i] = self.ads[i, mine, "now"].choice(plan, i)
+            for near in subsets(ads):
+                self._try_roster(i, mine, Roster(choices, {j: ads[j] for j in near}), taken)
+
+    def _impostor(self, j: int, terms: bytes) -> tuple[SumClient, Advertisement]:
+        """A client in the place of an honest one, of whom the server knows everything but the identity."""
+        client = SumClient(self.plans[terms], j, identity(j))
+        one = evolve(client.advertise(), signature=bytes(64))
+        self.made[one.choice(self.plans[terms], j)] = self.graph[j] if self.graph else self._all_but(j)
+        return client, one
+
+    def _made_by(self, j: int, terms: bytes, one: Advertisement | None) -> tuple[SumClient, Advertisement] | None:
+        """The colluder or impostor with this advertisement (None: any), if it is the server's."""
+        every = [value for (i, t, name, _), value in self.forgers.items() if (i, t, name) == (j, terms, "now")]
+        every += [self.own[j, terms]] if (j, terms) in self.own else []
+        return next((value for value in every if one is None or value[1] == one), None)
+
+    def _try_roster(self, i: int, terms: bytes, roster: Roster, taken: dict) -> None:
+        client = clone(self.clients[i, terms, "now"])
+        self.asked += 1
+        try:
+            parts = client.share(roster)
+        except QuietbitError:
+            return
+        effect = client._description, client._u0, client._dealers, frozenset(parts), tuple(sorted(roster.near.items()))
+        taken.setdefault(effect, (len(taken), client, parts, roster, terms))
+
+    def _vectors(self, i: int, dealt: dict) -> list[tuple | None]:
+        """Every U1 that client i sends a vector for, given what the others dealt: (u1, client, signature, masks)."""
+        if dealt[i] is None:
+            return [None]
+        place, client, _, roster, terms = dealt[i]
+        from_whom = sorted(client._dealers - self.bad)
+        key = "vector", i, terms, place, tuple(dealt[j] and (dealt[j][0], dealt[j][4]) for j in from_whom)
+        if key in self.found:
+            return self.found[key]
+        taken = []
+        for u1 in subsets(self._all_but(i)):
+            listed = u1 | {i}
+            inbox = {}
+            for j in listed & client._dealers:
+                maker = self._made_by(j, terms, roster.near.get(j))
+                if maker is not None:
+                    inbox[j] = self._from_server(maker[0], j, i, client, terms)
+                elif dealt[j] is not None and i in dealt[j][2]:
+                    inbox[j] = dealt[j][2][i]
+            after = clone(client)
+            self.masks.clear()
+            self.asked += 1
+            try:
+                data = after.mask(CODES, listed, inbox)
+            except QuietbitError:
+                continue
+            used = list(zip(listed & set(client._near), self.masks[1:], strict=True))  # in the order of `mask`
+            taken.append((listed, after, data[self.plans[terms].payload_size :], self.masks[0], used))
+        self.found[key] = taken or [None]
+        return self.found[key]
+
+    def _from_server(self, maker: SumClient, j: int, i: int, client: SumClient, terms: bytes) -> bytes:
+        """What a colluder or impostor deals to a client, whatever that takes for the description of the round."""
+        maker = clone(maker)
+        maker._description, maker._near = client._description, {i: self.ads[i, terms, "now"]}
+        parts = bytes(shamir.SHARE_SIZE), bytes(shamir.SHARE_SIZE)
+        sealed = _seal(maker._sealing_key(j, i), b"".join(parts), client_module.as_bytes(j, i))
+        return sealed + client_module._commitments(client._description, j, i, parts)
+
+    def _lists(self, i: int, sent: dict) -> list[frozenset[int] | None]:
+        """Every U2 that client i signs."""
+        if i not in sent:
+            return [None]
+        key = "lists", i, id(sent[i][1])
+        if key not in self.found:
+            taken = []
+            for u2 in subsets(range(1, self.n + 1)):
+                self.asked += 1
+                try:
+                    after = clone(sent[i][1])
+                    taken.append((u2, after, after.confirm(u2)))
+                except QuietbitError:
+                    continue
+            self.found[key] = {u2: (after, signature) for u2, after, signature in taken}
+        return list(self.found[key]) or [None]
+
+    def _answers(self, i: int, sent: dict, told: dict) -> frozenset[tuple[int, bytes]]:
+        """Whose shares client i gives up with the best evidence there is: (dealer, kind)."""
+        plan = sent[i][1]._plan
+        described, u1, u2 = sent[i][1]._description, sent[i][0], told[i]
+        signatures, first = {}, {}
+        for j in range(1, self.n + 1):
+            if j in self.bad:
+                signatures[j] = identity(j).sign(CONFIRMED, lists_digest(plan, described, u1, u2))
+                first[j] = identity(j).sign(MASKED, shares_digest(plan, described, u1))
+            elif j in sent:
+                first[j] = sent[j][2]
+                if j in told:
+                    signatures[j] = self.found["lists", j, id(sent[j][1])][told[j]][1]
+        key = "answer", i, id(sent[i][1]), u2, tuple(sorted(signatures.items())), tuple(sorted(first.items()))
+        if key not in self.found:
+            given: frozenset = frozenset()
+            for some in subsets(set(signatures) & u2, plan.threshold) or [frozenset()]:
+                after = clone(self.found["lists", i, id(sent[i][1])][u2][0])
+                self.asked += 1
+                try:
+                    answer = after.unmask(u2, {j: signatures[j] for j in some}, first)
+                except QuietbitError:
+                    continue
+                given = frozenset({(j, PAIR) for j in answer.pair_keys} | {(j, SEED) for j in answer.seeds})
+                break
+            self.found[key] = given
+        return self.found[key]
+
+    def _exposed(self, terms: dict, dealt: dict, sent: dict, told: dict) -> bool:
+        """Whether a combination of vectors is read that is over fewer clients of like terms than it should be."""
+        held: dict = {(i, kind): set() for i in self.good for kind in (PAIR, SEED)}
+        for i in self.good:
+            if dealt[i] is not None:
+                near, mine = dealt[i][3].near, dealt[i][4]
+                lost = {j for j in dealt[i][2] if self._made_by(j, mine, near[j]) is not None}
+                for kind in (PAIR, SEED):
+                    held[i, kind] |= lost
+        for i in told:
+            for j, kind in self._answers(i, sent, told):
+                if j in self.good:
+                    held[j, kind].add(i)
+        known = {what for what, holders in held.items() if len(holders) >= self.plans[self.terms[0]].shares_needed}
+        senders = sorted(sent)
+        unknown: dict[bytes, dict[int, int]] = {}
+        for i in senders:
+            if (i, SEED) not in known:
+                unknown.setdefault(sent[i][3], {})[i] = 1
+            for j, mask in sent[i][4]:
+                ours = self._made_by(j, dealt[i][4], dealt[i][3].near[j]) is not None
+                if not ours and (i, PAIR) not in known and (j, PAIR) not in known:
+                    unknown.setdefault(mask, {})[i] = 1 if i < j else -1
+        return _readable(tuple(senders), tuple(tuple(sorted(one.items())) for one in unknown.values()),
+                         tuple(terms[i] for i in senders), self.honest)  # fmt: skip
+
+
+@lru_cache(maxsize=1 << 16)
+def _readable(senders: tuple, unknown: tuple, terms: tuple, honest: int) -> bool:
+    for signs in product((0, 1, -1), repeat=len(senders)):
+        if not any(signs):
+            continue
+        weight = dict(zip(senders, signs, strict=True))
+        if all(sum(weight[i] * sign for i, sign in mask) == 0 for mask in unknown):
+            inside = [terms[place] for place, sign in enumerate(signs) if sign]
+            if min(inside.count(one) for one in inside) < honest:
+                return True
+    return False
+
+
+def clone(client: SumClient) -> SumClient:
+    """A copy that can be asked something without the other noticing."""
+    new = object.__new__(SumClient)
+    for name in SumClient.__slots__:
+        value = getattr(client, name)
+        if name == "_secrets":
+            value = {kind: bytearray(secret) for kind, secret in value.items()}
+        elif isinstance(value, bytearray | dict):
+            value = value.copy()
+        setattr(new, name, value)
+    return new
