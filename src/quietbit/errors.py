@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import re
 from collections.abc import Iterable
 from enum import Enum
 from types import ModuleType
@@ -23,7 +22,6 @@ __all__ = [
     "QuietbitError",
     "check_int",
     "check_known",
-    "check_parameters",
     "check_real",
     "how_to_install",
     "member",
@@ -34,12 +32,6 @@ __all__ = [
 
 
 Member = TypeVar("Member", bound=Enum)
-FLOATS = ("float16", "bfloat16", "float32", "float64")
-# What torch, Keras and flax call what a normalisation layer notes of the data. With noise on it a variance becomes
-# negative, and the model NaN, in a run that otherwise looks well.
-STATISTICS = {"running_mean", "running_var", "num_batches_tracked", "moving_mean", "moving_variance", "moving_var"}
-COLLECTION = "batch_stats"
-PARAMETERS = "send model.named_parameters() alone, of quietbit.group_norm(model) where it has BatchNorm"
 
 
 class QuietbitError(Exception):
@@ -139,27 +131,6 @@ def check_known(word: Any, known: Iterable[str], name: str, prefix: str = "") ->
     near = difflib.get_close_matches(str(word).removeprefix(prefix), shorter, 1)
     rule = f"one that exists (did you mean {prefix + near[0]!r}?)" if near else "one of " + ", ".join(words)
     raise InvalidParameter.of(name, rule, word)
-
-
-def check_parameters(arrays: Iterable[tuple[str, str]], remedy: str = PARAMETERS) -> None:
-    """Refuse, all in one sentence, the arrays of these names and types that are no parameters and cannot be learnt.
-
-    Running statistics are known by their names, counters and masks by their types.
-
-    >>> check_parameters([("weight", "float32"), ("running_var", "float32"), ("steps", "int64")], "drop")
-    Traceback (most recent call last):
-    quietbit.errors.InvalidParameter: 2 arrays are no parameters: running_var (a statistic), steps (int64); drop.
-    """
-    found = []
-    for name, kind in arrays:
-        words = re.findall(r"\w+", name)
-        if COLLECTION in words or (words and words[-1] in STATISTICS):
-            found.append(f"{name} (a statistic)")
-        elif kind not in FLOATS:
-            found.append(f"{name} ({kind})")
-    if found:
-        many = "1 array is no parameter" if len(found) == 1 else f"{len(found)} arrays are no parameters"
-        raise InvalidParameter(f"{many}: {', '.join(found)}; {remedy}.")
 
 
 def refuse_payload(name: str, rule: str, found: object) -> NoReturn:

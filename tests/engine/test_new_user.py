@@ -97,7 +97,7 @@ def federation(make, digits):
 
 def test_batch_norm_is_refused_with_what_to_do(digits):
     strategy, nodes, arrays, score = federation(cnn, digits)
-    with pytest.raises(InvalidParameter, match=r"3 arrays are no parameters: 1\.running_mean .*quietbit\.group_norm"):
+    with pytest.raises(InvalidParameter, match=r"3 arrays are .* parameters: 1\.running_mean .*quietbit\.group_norm"):
         strategy.start(nodes, arrays, ROUNDS, evaluate_fn=score)
     assert not any(context.state for context in nodes.contexts.values())  # nobody was asked
 

@@ -60,7 +60,7 @@ def test_codes_are_where_the_documentation_says(name: str) -> None:
 def test_mechanisms_keep_their_identity(name: str) -> None:
     header = Header.of(CASES[name])
     assert header.identity.hex() == PINNED[name]["identity"]
-    assert (FOLDER / f"{name}.bin").read_bytes().startswith(header.fields())
+    assert (FOLDER / f"{name}.bin").read_bytes().startswith(header.fields)
 
 
 @pytest.mark.parametrize("name", FIRST)

@@ -8,7 +8,6 @@ Symbols  bfloat16 comes as a tensor, or as uint16 bit patterns, the upper half o
 
 from __future__ import annotations
 
-import sys
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -16,11 +15,12 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from quietbit.arrays import NUMPY_FLOATS, as_array, is_tensor
 from quietbit.errors import require, require_module
 
 __all__ = ["Flat", "Tensors", "widen"]
 
-ACCEPTED = {np.dtype(kind) for kind in (np.float16, np.float32, np.float64, np.uint16)}
+ACCEPTED = {*NUMPY_FLOATS, "uint16"}
 RULE = "float16, float32, float64, or uint16 for the bits of bfloat16"
 
 
@@ -40,10 +40,11 @@ class Flat:
         if isinstance(update, Flat):
             return update
         several = isinstance(update, list | tuple) and all(hasattr(part, "__array__") for part in update)
-        parts = tuple(_array(part) for part in (update if several else (update,)))
+        given = update if several else (update,)
+        parts = tuple(as_array(part) if is_tensor(part) else np.asarray(part) for part in given)
         starts, size = [], 0
         for part in parts:
-            require(part.dtype.newbyteorder("=") in ACCEPTED, "type of the update", str(part.dtype), RULE)
+            require(part.dtype.name in ACCEPTED, "type of the update", str(part.dtype), RULE)
             starts.append(size)
             size += part.size
         return cls(parts, tuple(starts), size, (size,) if several else parts[0].shape)
@@ -66,20 +67,6 @@ class Flat:
                 start += end - begin
             index += 1
         return found[0] if len(found) == 1 else np.concatenate(found)
-
-
-def _array(part: Any) -> NDArray[Any]:
-    """One array; a tensor as the array that shares its memory, copied only from another device or layout."""
-    torch = sys.modules.get("torch")  # whoever made a tensor has imported it
-    if torch is None or not isinstance(part, torch.Tensor):
-        return np.asarray(part)
-    fine = part.is_floating_point() and part.layout == torch.strided and part.element_size() > 1
-    require(fine, "type of the update", str(part.dtype), "dense floating tensors")
-    here = part.detach().resolve_neg().cpu()
-    array: NDArray[Any] = (
-        here.view(torch.int16).numpy().view(np.uint16) if here.dtype == torch.bfloat16 else here.numpy()
-    )
-    return array
 
 
 def _slice(part: NDArray[Any], begin: int, end: int) -> NDArray[Any]:

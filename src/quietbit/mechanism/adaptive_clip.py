@@ -46,7 +46,6 @@ from quietbit.mechanism.base import (
     Reader,
     Wrapper,
     check_inner,
-    check_rng,
     check_value,
 )
 from quietbit.privacy.conversion import round_up
@@ -111,7 +110,6 @@ class AdaptiveClip(Wrapper):
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """The inner mechanism's release of the clipped and rescaled update; then the bit, from a draw of its own."""
-        check_rng(rng)
         kept = own_parts(update)
         length = kernel.norm(kept, self.inner.domain.norm.order)
         within = self.inner.layout

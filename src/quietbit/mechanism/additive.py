@@ -50,7 +50,6 @@ from quietbit.mechanism.base import (
     Mechanism,
     Parts,
     check_adjacency,
-    check_rng,
     check_value,
 )
 from quietbit.mechanism.family import Choices, SearchedFamily
@@ -135,7 +134,6 @@ class Noise(Mechanism):
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Write the noisy update as 32-bit floats."""
-        check_rng(rng)
         piece, size = clipped_pieces(self.ball, update, kernel), self.ball.dimension
         block = rng.draw(size)
         for start in range(0, size, CHUNK):
@@ -284,7 +282,6 @@ class Sign(Mechanism):
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """One bit per coordinate."""
-        check_rng(rng)
         piece, size = clipped_pieces(self.domain, update, kernel), self.domain.dimension
         block = rng.draw(size)
         for start in range(0, size, CHUNK):

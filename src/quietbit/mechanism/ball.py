@@ -19,7 +19,8 @@ from attrs import field, frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatArray, FloatVector
-from quietbit.errors import check_int, check_parameters, check_real, member, require
+from quietbit.arrays import NUMPY_FLOATS, check_parameters, dtype_name
+from quietbit.errors import check_int, check_real, member, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.chunks import Flat
 from quietbit.kernel.law import two_product
@@ -41,7 +42,6 @@ __all__ = [
 MAX_RADIUS = 1e30  # so that 32-bit floats still hold what a mechanism adds
 MIN_RADIUS = 1e-30
 MAX_DIMENSION = 2**40
-FLOATS = (np.float16, np.float32, np.float64)
 ROUNDING = 2.0**-50  # more than the product of two doubles loses
 TINY = 2.0**-480  # relative to the radius; smaller magnitudes count as this in the exact comparison
 
@@ -92,7 +92,7 @@ class Ball:
     def of(cls, parameters: Mapping[str, Any], radius: float, norm: Norm = Norm.L2) -> Ball:
         """The ball for updates of a model, from its parameters by name: ``Ball.of(model.state_dict(), 1.0)``.
 
-        Arrays that are no parameters (running statistics, counters, masks) are refused, all of them by name.
+        Arrays that are not trainable (running statistics, counters, masks) are refused, all of them by name.
 
         >>> Ball.of({"weight": np.zeros((3, 2)), "bias": np.zeros(3)}, 1.0).dimension
         9
@@ -101,8 +101,7 @@ class Ball:
         for name, array in parameters.items():
             fine = hasattr(array, "shape") and hasattr(array, "dtype")
             require(fine, f"parameter {name!r}", type(array).__name__, "an array")
-        kinds = {name: str(getattr(array.dtype, "name", array.dtype)) for name, array in parameters.items()}
-        check_parameters((str(name), kind.removeprefix("torch.")) for name, kind in kinds.items())
+        check_parameters((str(name), dtype_name(array)) for name, array in parameters.items())
         return cls(norm, radius, sum(math.prod(array.shape) for array in parameters.values()))
 
     def contains(self, update: FloatArray) -> bool:
@@ -161,7 +160,7 @@ def check_update(update: Any, dimension: int) -> AnyFloats:
     array = np.asarray(update)
     require(array.ndim > 0, "update", "an array without axes", "an array with at least one axis")
     names = "float16, float32 or float64"
-    require(array.dtype.newbyteorder("=") in FLOATS, "type of the update", str(array.dtype), names)
+    require(array.dtype.name in NUMPY_FLOATS, "type of the update", str(array.dtype), names)
     require(array.size == dimension, "number of entries of the update", array.size, f"{dimension}")
     return array
 

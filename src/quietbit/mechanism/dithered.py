@@ -39,7 +39,6 @@ from quietbit.mechanism.base import (
     Mechanism,
     Parts,
     check_adjacency,
-    check_rng,
     check_value,
     refuse_samples,
 )
@@ -109,7 +108,6 @@ class DitheredMVU(Mechanism):
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """One symbol per coordinate: dithered within bounds, then sampled from its level's row."""
-        check_rng(rng)
         inside = self.ball.clip(own_copy(update))
         grid = inside.astype(np.float64) * (self._cells / (2 * self.ball.radius))
         # Scaling rounds: a value on the outermost level must not be taken for one beyond it.

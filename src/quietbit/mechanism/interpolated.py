@@ -37,7 +37,6 @@ from quietbit.mechanism.base import (
     Mechanism,
     Parts,
     check_adjacency,
-    check_rng,
     check_value,
 )
 from quietbit.mechanism.designs import check_design, closed_design, design_limits
@@ -126,7 +125,6 @@ class InterpolatedMVU(Mechanism):
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """One symbol per coordinate, clipped, sampled and packed in one pass of the kernel."""
-        check_rng(rng)
         kernel.sample_clipped(self.sampler, update, self.ball.norm.order, self.ball.radius, rng, out)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:

@@ -40,7 +40,6 @@ from quietbit.mechanism.base import (
     Reader,
     Wrapper,
     check_inner,
-    check_rng,
     check_value,
     refuse_samples,
 )
@@ -96,14 +95,12 @@ class Projected(Rowed, Wrapper):
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Rotate, keep k rows, and hand them to the inner mechanism, which clips them again."""
-        check_rng(rng)
         factor = clip_factor(kernel.norm(update, self.ball.norm.order), self.ball.radius)
         nonce = self._drawn(rng)
         self._close(nonce, self.project(update, factor, nonce, kernel), rng, kernel, out)
 
     def write_each(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Do the same for the mean of samples' gradients, each of which is projected and clipped by itself."""
-        check_rng(rng)
         count = check_int(len(gradients), "number of gradients", 1, MOST_SAMPLES)
         order, radius = self.ball.norm.order, self.ball.radius
         # Refused before a draw, if at all.

@@ -49,7 +49,6 @@ from quietbit.mechanism.base import (
     Parts,
     Wrapper,
     check_adjacency,
-    check_rng,
     refuse_samples,
 )
 from quietbit.mechanism.family import Choices, SearchedFamily
@@ -230,7 +229,6 @@ class IndependentSkellam(Wrapper):
 
 def _write(mechanism: Skellam, rounding: Rounding, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
     """Clip, rotate and scale, round one way or the other, add the noise and wrap."""
-    check_rng(rng)
     inside = mechanism.ball.clip(own_copy(update))
     rotated = kernel.rotate(inside, mechanism.rotation_seed, kind=np.float64) * mechanism.scale
     block = rng.draw(rotated.size)

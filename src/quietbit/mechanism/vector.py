@@ -81,7 +81,6 @@ from quietbit.mechanism.base import (
     Parts,
     Reader,
     check_adjacency,
-    check_rng,
     check_value,
     refuse_samples,
 )
@@ -158,7 +157,6 @@ class VectorMVU(Rowed):
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Rotate, keep k rows, clip again, and look for a seed."""
-        check_rng(rng)
         factor = clip_factor(kernel.norm(update, self.ball.norm.order), self.ball.radius)
         block = rng.draw(self.keep)
         nonce = self.nonce(block, NONCE_STREAM)

@@ -37,13 +37,14 @@ from typing import Any, final
 
 import numpy as np
 
+from quietbit.arrays import flatten
 from quietbit.errors import InvalidParameter, QuietbitError, require
+from quietbit.kernel.chunks import Flat
 from quietbit.node.ledger import AnsweredBefore
 from quietbit.node.policy import NotAllowed, PolicyError
 from quietbit.node.question import Question
 from quietbit.node.release import BudgetSpent, Gate, Noted, Unusable, public
 from quietbit.secagg.plan import ProtocolError
-from quietbit.wire.tree import leaves
 
 __all__ = ["Gatekeeper", "RemoteKeeper"]
 
@@ -259,9 +260,9 @@ class _RemoteTicket:
         data = b""
         if update is not None:
             try:
-                parts = [np.asarray(part, dtype="<f8").reshape(-1) for part in leaves(update)]
-                if sum(part.size for part in parts) == self._dimension:  # of any other update zero is released
-                    data = np.concatenate(parts).tobytes()
+                flat = Flat.of(flatten(update)[0])
+                if flat.size == self._dimension:  # of any other update zero is released
+                    data = flat.piece(0, flat.size).astype("<f8").tobytes()
             except Exception as error:
                 LOGGER.error("quietbit: the update cannot be sent; zero is released in its place.", exc_info=error)
         try:

@@ -5,8 +5,9 @@ Idea     a model is a dict of arrays; those that are learnt, in the order in whi
          taken in double precision, whatever the arrays' type. Arrays that are kept (`quietbit.local-arrays`) are never
          read on the client, and the server's stay as they are.
 
-Refused, all by name: arrays that are no parameters and are not kept (running statistics, counters, masks); a reply with
-other names or shapes, a model without a learnt entry. Names and shapes are public; no value is ever put into a refusal.
+Refused, all by name: arrays that are not trainable parameters and are not kept (running statistics, counters, masks);
+a reply with other names or shapes, a model without a learnt entry. Names and shapes are public; no value is ever put
+into a refusal.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from typing import Any, final
 import numpy as np
 
 from quietbit._typing import FloatVector
-from quietbit.errors import InvalidParameter, check_parameters, require
+from quietbit.arrays import NUMPY_FLOATS, check_parameters
+from quietbit.errors import InvalidParameter, require
 from quietbit.plan.plan import Plan
 
 __all__ = ["Layout", "NotFinite"]
 
-FLOATS = ("float16", "float32", "float64")
 STYPE = "numpy.ndarray"
 REMEDY = (
     "where the model is made, for server and nodes, turn its BatchNorm into GroupNorm (quietbit.group_norm), or list "
@@ -51,8 +52,8 @@ class Layout:
         rest = {name: array for name, array in arrays.items() if name not in kept}
         check_parameters(((name, array.dtype) for name, array in rest.items()), REMEDY)
         for name, array in rest.items():
-            fine = array.dtype in FLOATS and array.stype == STYPE
-            require(fine, f"type of array {name!r}", f"{array.dtype} ({array.stype})", ", ".join(FLOATS))
+            fine = array.dtype in NUMPY_FLOATS and array.stype == STYPE
+            require(fine, f"type of array {name!r}", f"{array.dtype} ({array.stype})", ", ".join(NUMPY_FLOATS))
         layout = cls(tuple((name, tuple(array.shape), array.dtype) for name, array in rest.items()), kept)
         require(layout.dimension > 0, "number of learnt parameters", layout.dimension, "at least 1")
         return layout
@@ -107,7 +108,7 @@ def _flat(array: Any, name: str, shape: tuple[int, ...]) -> FloatVector:
         values = array.numpy()
     except Exception as error:  # whatever numpy makes of bytes that are no array
         raise InvalidParameter(f"array {name!r} must be readable, got {type(error).__name__}.") from error
-    fits = values.shape == shape and values.dtype.name in FLOATS
+    fits = values.shape == shape and values.dtype.name in NUMPY_FLOATS
     require(fits, f"array {name!r}", f"{values.dtype} {values.shape}", f"floats of shape {shape}")
     return np.asarray(values, dtype=np.float64).reshape(-1)
 

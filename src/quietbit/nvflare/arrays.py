@@ -14,10 +14,11 @@ import numpy as np
 from attrs import frozen
 
 from quietbit._typing import FloatVector
+from quietbit.arrays import is_tensor
 from quietbit.errors import require
 from quietbit.node.layout import STYPE, Layout
 
-__all__ = ["NamedArray", "differences", "is_tensor", "named"]
+__all__ = ["NamedArray", "differences", "named"]
 
 
 @final
@@ -55,12 +56,6 @@ def named(weights: Any) -> dict[str, NamedArray]:
     for name in weights:
         require(isinstance(name, str), "name of an array", type(name).__name__, "text")
     return {name: NamedArray(value) for name, value in weights.items()}
-
-
-def is_tensor(value: Any) -> bool:
-    """Whether a value is torch's, without importing torch."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def differences(layout: Layout, flat: FloatVector, tensors: frozenset[str]) -> dict[str, Any]:

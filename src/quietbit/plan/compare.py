@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, final
 
+from quietbit.arrays import Structure
 from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_real, member, require
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism
@@ -29,7 +30,6 @@ from quietbit.mechanism.rows import fewest_kept
 from quietbit.plan.sizes import bytes_sent
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust
 from quietbit.target import Target
-from quietbit.wire.tree import Structure
 
 __all__ = ["ClipPoint", "Comparison", "ComparisonRow", "compare", "dimension_of"]
 

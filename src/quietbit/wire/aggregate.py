@@ -12,11 +12,11 @@ from typing import Any, Literal, TypeAlias, final, get_args
 from attrs import frozen
 
 from quietbit._typing import FloatVector
+from quietbit.arrays import Structure, restore
 from quietbit.errors import InvalidPayload, check_int, require
 from quietbit.kernel.base import Kernel
 from quietbit.mechanism.base import Accumulator, Answers, Body, Mechanism
 from quietbit.wire.payload import Header, read_body
-from quietbit.wire.tree import Structure, restore
 
 __all__ = ["MAX_PAYLOADS", "Aggregator", "OnError", "Received"]
 

@@ -25,11 +25,11 @@ import struct
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any, final
 
 import numpy as np
+from attrs import field, frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import Codes
@@ -59,7 +59,7 @@ CHUNK = 1 << 18  # floats looked at together
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@frozen
 class Header:
     """What all payloads of one mechanism have in common; ``identity`` names the mechanism, in 32 bytes or in 24.
 
@@ -68,16 +68,36 @@ class Header:
     """
 
     layout: Layout
-    identity: bytes
-    _fields: bytes = field(init=False, repr=False, compare=False)
+    identity: bytes = field()
+    version: int = field(init=False, repr=False, eq=False)  # 1 for codes, 2 for a body that only its mechanism reads
+    fields: bytes = field(init=False, repr=False, eq=False)  # before the checksums, the same for every payload
+    length: int = field(init=False, repr=False, eq=False)  # bytes of the body
+    head: int = field(init=False, repr=False, eq=False)  # bytes of the header itself
+    size: int = field(init=False, repr=False, eq=False)  # bytes of a payload
 
-    def __post_init__(self) -> None:
-        """Refuse an identity of another length."""
-        layout, length = self.layout, NAMES[self.version]
+    @version.default
+    def _version(self) -> int:
+        return CODES if self.layout.bits else OPAQUE
+
+    @fields.default
+    def _fields(self) -> bytes:
+        length = NAMES[self.version]
         fine = isinstance(self.identity, bytes) and len(self.identity) == length
         require(fine, "identity", self.identity, f"{length} bytes")
-        start = START.pack(MAGIC, self.version, layout.bits, layout.count, layout.size)
-        object.__setattr__(self, "_fields", start + self.identity)
+        layout = self.layout
+        return START.pack(MAGIC, self.version, layout.bits, layout.count, layout.size) + self.identity
+
+    @length.default
+    def _length(self) -> int:
+        return self.layout.size
+
+    @head.default
+    def _head(self) -> int:
+        return len(self.fields) + SEALS.size
+
+    @size.default
+    def _whole(self) -> int:
+        return self.head + self.length
 
     @classmethod
     def of(cls, mechanism: Mechanism) -> Header:
@@ -85,33 +105,9 @@ class Header:
         layout = mechanism.layout
         return cls(layout, identity_of(mechanism)[: NAMES[CODES if layout.bits else OPAQUE]])
 
-    @property
-    def length(self) -> int:
-        """Bytes of the body."""
-        return self.layout.size
-
-    @property
-    def head(self) -> int:
-        """Bytes of the header itself."""
-        return len(self._fields) + SEALS.size
-
-    @property
-    def size(self) -> int:
-        """Bytes of a payload."""
-        return self.head + self.length
-
-    @property
-    def version(self) -> int:
-        """1 for codes, 2 for a body that only its mechanism reads."""
-        return CODES if self.layout.bits else OPAQUE
-
-    def fields(self) -> bytes:
-        """The bytes before the checksums, the same for every payload."""
-        return self._fields
-
     def seal(self, body_checksum: int) -> bytes:
         """The whole header for a body with this checksum."""
-        partial = self.fields() + struct.pack("<I", body_checksum)
+        partial = self.fields + struct.pack("<I", body_checksum)
         return partial + struct.pack("<I", zlib.crc32(partial))
 
     @classmethod
@@ -149,8 +145,8 @@ class Header:
 
     def expect(self, head: bytes | memoryview) -> int:
         """The body's checksum, after refusing everything that is not a header of this mechanism."""
-        end = len(self._fields)
-        if len(head) == end + SEALS.size and head[:end] == self._fields:
+        end = len(self.fields)
+        if len(head) == end + SEALS.size and head[:end] == self.fields:
             body_checksum, header_checksum = SEALS.unpack_from(head, end)
             if zlib.crc32(head[: end + 4]) == header_checksum:
                 return int(body_checksum)
@@ -171,7 +167,7 @@ class Header:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Payload:
     """A header with its packed codes; the body is read-only. Compare two by their bytes."""
 

@@ -9,24 +9,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import InitVar, dataclass, field
 from functools import lru_cache
 from typing import Any, final
 
-from quietbit.errors import check_int, require
+from attrs import field, frozen
+
+from quietbit.arrays import Structure, flatten
+from quietbit.errors import InvalidParameter, check_int, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits, device_rng, secure_rng
 from quietbit.kernel.select import default_kernel, select
 from quietbit.mechanism.base import Mechanism, Parts, check_mechanism, check_rng
 from quietbit.wire.aggregate import MAX_PAYLOADS, Aggregator, OnError, Received
 from quietbit.wire.payload import Header, build
-from quietbit.wire.tree import Leaf, Structure, device_leaves, leaves
 
 __all__ = ["Uplink"]
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False, init=False)
 class Uplink:
     """Both halves of the way from clients to server, for one mechanism.
 
@@ -38,33 +39,30 @@ class Uplink:
     """
 
     mechanism: Mechanism
-    like: InitVar[Any] = None
-    threads: int = 1
-    max_payloads: int = MAX_PAYLOADS
-    kernel: str | None = None
-    header: Header = field(init=False, repr=False)
-    structure: Structure = field(init=False, repr=False)
-    _kernel: Kernel = field(init=False, repr=False)
-    _strict: bool = field(init=False, repr=False)
+    threads: int
+    max_payloads: int
+    kernel: str | None
+    header: Header = field(repr=False)
+    structure: Structure = field(repr=False)
+    _like: Structure | None = field(repr=False)
+    _kernel: Kernel = field(repr=False, alias="code")
 
-    def __post_init__(self, like: Any) -> None:
-        """Refuse what is no mechanism, and a structure of another dimension."""
-        check_mechanism(self.mechanism)
-        put = object.__setattr__
-        put(self, "threads", check_int(self.threads, "threads", 1, 1024))
-        put(self, "max_payloads", check_int(self.max_payloads, "max_payloads", 1, 2**31 - 1))
-        put(self, "header", Header.of(self.mechanism))
-        put(
-            self,
-            "_kernel",
-            select(self.kernel, threads=self.threads) if self.kernel else default_kernel(threads=self.threads),
-        )
-        put(self, "_strict", like is not None)
-        dimension = self.mechanism.domain.dimension
-        flat = Leaf("update", (dimension,), "float64", "numpy")
-        structure = Structure.of(like) if like is not None else Structure(flat, (flat,))
+    def __init__(
+        self,
+        mechanism: Mechanism,
+        like: Any = None,
+        threads: int = 1,
+        max_payloads: int = MAX_PAYLOADS,
+        kernel: str | None = None,
+    ) -> None:
+        """Refuse what is not a mechanism, and a structure of another dimension."""
+        dimension = check_mechanism(mechanism).domain.dimension
+        given = None if like is None else Structure.of(like)
+        structure = Structure.flat(dimension) if given is None else given
         require(structure.size == dimension, "number of entries of `like`", structure.size, f"{dimension}")
-        put(self, "structure", structure)
+        workers, most = check_int(threads, "threads", 1, 1024), check_int(max_payloads, "max_payloads", 1, 2**31 - 1)
+        code = select(kernel, threads=workers) if kernel else default_kernel(threads=workers)
+        self.__attrs_init__(mechanism, workers, most, kernel, Header.of(mechanism), structure, given, code)
 
     def send(self, update: Any, rng: RandomBits | None = None) -> bytes:
         """Clip, randomise, pack and frame an update.
@@ -95,14 +93,12 @@ class Uplink:
         return build(self.header, lambda body: mechanism.write_samples(parts, chosen, self._kernel, body), self.threads)
 
     def _parts(self, update: Any) -> tuple[Parts, bool]:
-        """The arrays of an update, and whether they lie on a GPU; another structure or size is refused."""
-        if self._strict:
-            self.structure.check(update)
-        there = device_leaves(update)
-        parts: Parts = leaves(update) if there is None else there
-        size, dimension = sum(math.prod(part.shape) for part in parts), self.mechanism.domain.dimension
-        require(size == dimension, "number of entries of the update", size, f"{dimension}")
-        return parts, there is not None
+        """Return the arrays of an update, and whether they lie on a GPU; another structure or size is refused."""
+        parts, there = flatten(update, self._like)
+        size = sum(math.prod(part.shape) for part in parts)
+        if size != self.structure.size:
+            raise InvalidParameter.of("number of entries of the update", f"{self.structure.size}", size)
+        return parts, there
 
     def receive(self, payloads: Iterable[Any], on_error: OnError = "raise") -> Any:
         """The mean of the updates in a stream of payloads, read once.

@@ -552,7 +552,7 @@ def test_a_model_that_cannot_be_learnt_is_refused_before_anybody_is_asked(caplog
     arrays = model()
     arrays["bn.running_mean"], arrays["bn.running_var"] = Array(np.zeros(3)), Array(np.ones(3))
     arrays["bn.num_batches_tracked"] = Array(np.array(7))
-    with pytest.raises(InvalidParameter, match=r"3 arrays are no parameters: .*group_norm.*quietbit\.local-arrays"):
+    with pytest.raises(InvalidParameter, match=r"3 arrays are not trainable .*group_norm.*quietbit\.local-arrays"):
         PrivateStrategy(FedAvg(), CONFIG).start(Nobody(NODES), arrays)
     spoilt = model()
     spoilt["bias"] = Array(np.full(7, np.nan, np.float32))
@@ -564,7 +564,7 @@ def test_counters_among_arrays_without_names_are_warned_of(caplog):
     """A list of a state_dict's values: nobody can tell a running variance, but its counter is there."""
     values = [np.zeros((5, 7), np.float32), np.ones(7, np.float32), np.array(3)]
     listed = ArrayRecord({str(place): Array(value) for place, value in enumerate(values)})
-    with pytest.raises(InvalidParameter, match=r"1 array is no parameter: 2 \(int64\)"):
+    with pytest.raises(InvalidParameter, match=r"1 array is not a trainable parameter: 2 \(int64\)"):
         start(Federation(), caplog, initial=listed, lost=NODES)
     start(Federation(config=CONFIG | {"quietbit.local-arrays": "2"}), caplog, rounds=1, initial=listed, lost=NODES)
     assert "arrays have numbers for names, and counters among them" in caplog.text

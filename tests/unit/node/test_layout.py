@@ -73,7 +73,7 @@ def test_another_shape_is_refused(new, says):
 
 def test_counters_are_refused_unless_they_are_kept():
     others = arrays(steps=np.array([1]), w=np.zeros(2), bn__running_var=np.ones(2), mask=np.array([True]))
-    with pytest.raises(InvalidParameter, match=r"3 arrays are no parameters: .*quietbit\.local-arrays") as refused:
+    with pytest.raises(InvalidParameter, match=r"3 arrays are not trainable .*quietbit\.local-arrays") as refused:
         Layout.of(others, SETTINGS)
     assert "steps (int64), bn.running_var (a statistic), mask (bool)" in str(refused.value)
     allowed = Plan("imvu", **GIVEN, local_arrays="*.running_*, steps, mask")

@@ -24,13 +24,13 @@ OFFENDERS = [f"{place}.{name}" for place in (1, 5) for name in ("running_mean", 
 
 def test_every_statistic_is_named_at_once_before_anything_is_sent():
     state = cnn().state_dict()
-    with pytest.raises(InvalidParameter, match=r"6 arrays are no parameters: .*quietbit\.group_norm") as refused:
+    with pytest.raises(InvalidParameter, match=r"6 arrays are not trainable .*quietbit\.group_norm") as refused:
         Ball.of(state, 1.0)
     assert all(name in str(refused.value) for name in OFFENDERS)
     dimension = sum(value.numel() for value in state.values())
     uplink = Uplink(Gaussian(Ball(Norm.L2, 1.0, dimension), 1.0))
     for attempt in (lambda: Uplink(uplink.mechanism, like=state), lambda: uplink.send(state, Untouched())):
-        with pytest.raises(InvalidParameter, match="6 arrays are no parameters") as refused:
+        with pytest.raises(InvalidParameter, match="6 arrays are not trainable parameters") as refused:
             attempt()
         assert all(name in str(refused.value) for name in OFFENDERS)
 
@@ -46,7 +46,7 @@ class Untouched:
     ("arrays", "says"),
     [
         ({"a": np.zeros(2), "mask": np.ones(3, bool), "n": np.zeros((), np.int64)}, r"mask \(bool\), n \(int64\)"),
-        ({"batch_stats/mean": np.zeros(2)}, "1 array is no parameter: batch_stats/mean"),
+        ({"batch_stats/mean": np.zeros(2)}, "1 array is not a trainable parameter: batch_stats/mean"),
         ({"bn.moving_variance": np.zeros(2)}, r"moving_variance \(a statistic\)"),
         ({"z": np.zeros(2, complex)}, r"z \(complex128\)"),
         ({"a": 3.0}, "parameter 'a' must be an array"),

@@ -127,7 +127,7 @@ def test_zero_and_strided_updates_are_sent(mechanism: Any) -> None:
     [
         ({"mechanism": "imvu"}, "expected a Mechanism"),
         ({"like": np.zeros(3)}, "number of entries of `like` must be 67, got 3"),
-        ({"like": np.zeros(WIDTH, np.int64)}, "no parameter: update"),
+        ({"like": np.zeros(WIDTH, np.int64)}, "not a trainable parameter: update"),
         ({"threads": 0}, "threads must be"),
         ({"max_payloads": 0}, "max_payloads must be"),
         ({"max_payloads": 2**31}, "max_payloads must be"),

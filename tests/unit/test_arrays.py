@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from quietbit.arrays import Structure, flatten, restore
 from quietbit.errors import InvalidParameter
-from quietbit.wire.tree import Structure, leaves, restore
 
 torch = pytest.importorskip("torch")
 
@@ -22,20 +22,20 @@ class Pair(NamedTuple):
 def test_arrays_are_read_in_sorted_order_without_copying() -> None:
     first, second, third = np.zeros(2), np.ones((2, 3), np.float32), np.ones(1, np.float16)
     tree = {"b": [second, (third,)], "a": first}
-    found = leaves(tree)
+    found = flatten(tree)[0]
     assert [part.shape for part in found] == [(2,), (2, 3), (1,)]
     assert all(np.shares_memory(part, given) for part, given in zip(found, (first, second, third), strict=True))
-    assert [part.shape for part in leaves({"a": first, "b": [second, (third,)]})] == [(2,), (2, 3), (1,)]
+    assert [part.shape for part in flatten({"a": first, "b": [second, (third,)]})[0]] == [(2,), (2, 3), (1,)]
 
 
 def test_torch_tensors_of_every_float_type_are_read_in_place() -> None:
     for kind in (torch.float16, torch.float32, torch.float64):
         tensor = torch.arange(6, dtype=kind, requires_grad=True)
-        (part,) = leaves([tensor])
+        (part,) = flatten([tensor])[0]
         assert part.tolist() == [0, 1, 2, 3, 4, 5]
         assert part.ctypes.data == tensor.data_ptr()
     tensor = torch.tensor([1.0, -2.5, 3e38], dtype=torch.bfloat16)
-    (part,) = leaves(tensor)
+    (part,) = flatten(tensor)[0]
     assert part.dtype == np.uint16
     assert part.ctypes.data == tensor.data_ptr()
     widened = (part.astype(np.uint32) << 16).view(np.float32)
@@ -44,9 +44,9 @@ def test_torch_tensors_of_every_float_type_are_read_in_place() -> None:
 
 def test_transposed_tensors_are_read_in_their_own_order() -> None:
     tensor = torch.arange(6, dtype=torch.float32).reshape(2, 3).T
-    assert np.concatenate([part.reshape(-1) for part in leaves([tensor])]).tolist() == [0, 3, 1, 4, 2, 5]
+    assert np.concatenate([part.reshape(-1) for part in flatten([tensor])[0]]).tolist() == [0, 3, 1, 4, 2, 5]
     halves = torch.arange(6).reshape(2, 3).T.to(torch.bfloat16)
-    (part,) = leaves(halves)
+    (part,) = flatten(halves)[0]
     assert part.shape == (3, 2)
 
 
@@ -77,7 +77,7 @@ def test_flattening_reverses_rebuilding() -> None:
     like = {"x": {"2": np.zeros(3), "10": np.zeros((2, 2))}, "w": [np.zeros(1), {0: np.zeros(2), 1: np.zeros(1)}]}
     values = np.arange(11.0)
     rebuilt = restore(Structure.of(like), lambda start, stop: values[start:stop])
-    assert np.array_equal(np.concatenate([part.reshape(-1) for part in leaves(rebuilt)]), values)
+    assert np.array_equal(np.concatenate([part.reshape(-1) for part in flatten(rebuilt)[0]]), values)
 
 
 def test_the_structure_keeps_no_numbers() -> None:
@@ -87,7 +87,7 @@ def test_the_structure_keeps_no_numbers() -> None:
 @pytest.mark.parametrize(
     ("tree", "sentence"),
     [
-        ({"a": np.zeros(3, np.int64)}, r"1 array is no parameter: update\['a'\] \(int64\)"),
+        ({"a": np.zeros(3, np.int64)}, r"1 array is not a trainable parameter: update\['a'\] \(int64\)"),
         (np.zeros(3, np.uint16), r"update \(uint16\)"),
         ([np.zeros(2), 1.5], r"update\[1\] must be an array"),
         ({"a": None}, r"update\['a'\] must be an array"),
@@ -103,14 +103,14 @@ def test_the_structure_keeps_no_numbers() -> None:
 )
 def test_what_is_no_update_is_refused_with_its_place(tree: Any, sentence: str) -> None:
     with pytest.raises(InvalidParameter, match=sentence):
-        leaves(tree)
+        flatten(tree)
 
 
 def test_endless_nesting_is_refused() -> None:
     loop: list[Any] = []
     loop.append(loop)
     with pytest.raises(InvalidParameter, match="depth of the update"):
-        leaves(loop)
+        flatten(loop)
     with pytest.raises(InvalidParameter, match="depth of the update"):
         Structure.of(loop)
 
@@ -125,9 +125,9 @@ def test_endless_nesting_is_refused() -> None:
 )
 def test_another_structure_is_refused(tree: Any, sentence: str) -> None:
     structure = Structure.of({"a": np.zeros((2, 2)), "b": np.zeros(1)})
-    structure.check({"b": torch.zeros(1), "a": np.zeros((2, 2), np.float16)})
+    flatten({"b": torch.zeros(1), "a": np.zeros((2, 2), np.float16)}, structure)
     with pytest.raises(InvalidParameter, match=sentence):
-        structure.check(tree)
+        flatten(tree, structure)
 
 
 @pytest.mark.parametrize("leaf", [np.zeros(2, np.float16), torch.zeros(2, dtype=torch.float16)])
@@ -139,6 +139,6 @@ def test_a_mean_too_large_for_its_type_is_refused(leaf: Any) -> None:
 def test_numpy_bfloat16_is_read_and_rebuilt() -> None:
     kind = pytest.importorskip("ml_dtypes").bfloat16
     array = np.array([1.0, -2.5], dtype=kind)
-    assert leaves(array)[0].dtype == np.uint16
+    assert flatten(array)[0][0].dtype == np.uint16
     rebuilt = restore(Structure.of(array), lambda start, stop: np.array([3.0, 4.0])[start:stop])
     assert rebuilt.dtype == kind
