@@ -17,12 +17,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from quietbit.mechanism.watched import Watched
-
 from quietbit.design.binomial import binomial_design
 from quietbit.design.profile import Profile
 from quietbit.design.solve import solve_anew
 from quietbit.design.spec import DesignSpec
+from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.additive import Gaussian, Laplace, Sign
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.dithered import DitheredMVU
@@ -85,7 +84,7 @@ def setting(number: int) -> Setting:
 def mechanism(kind: str, strength: float) -> Any:
     """A mechanism of this kind; ``strength`` is about its epsilon."""
     if kind.startswith("watched-"):
-        return Watched(mechanism(kind.removeprefix("watched-"), strength), 0.7, 0.1)
+        return AdaptiveClip(mechanism(kind.removeprefix("watched-"), strength), 0.7, 0.1)
     noise = 1 / strength
     table = {
         "gaussian": lambda: Gaussian(ROUND, 3 * noise),
