@@ -25,16 +25,16 @@ from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supercore import log
 
+from quietbit._typing import FloatVector
+from quietbit.engine.turn import Turn, lost, refusal
 from quietbit.errors import InvalidParameter, require
 from quietbit.flower.plaintext import ANSWERED, DECLINED, decline, named_metrics
 from quietbit.node.answer_time import AnswerTime
 from quietbit.node.keeper import keeper_for
-from quietbit.node.layout import Layout
-from quietbit.node.ledger import AnsweredBefore
 from quietbit.node.messages import RECORD, SUM, question_of, split_pieces
 from quietbit.node.policy import Simulation
-from quietbit.node.question import VECTOR, Question
-from quietbit.node.release import Gate, Noted, Ticket, Unusable, public
+from quietbit.node.question import VECTOR
+from quietbit.node.release import Gate
 from quietbit.plan.plan import Plan
 
 __all__ = ["PrivateUplink"]
@@ -92,33 +92,27 @@ class PrivateUplink:
             if question.sum is not None and question.sum.step != VECTOR:
                 answer = ConfigRecord({"step": question.sum.step, "answer": keeper.step(question)})
                 return Message(RecordDict({SUM: answer}), reply_to=message)
-            layout, received = _model(message, settings, question)
-            names, moment = keeper.metrics, AnswerTime(keeper.answer_seconds)
-            ticket = keeper.accept(question)
+            records = message.content.array_records
+            require(len(records) == 1, "number of ArrayRecords in the message", len(records), "1")
+            turn = Turn.accept(keeper, question, next(iter(records.values())), settings)
         except Exception as error:
             return _declined(message, context, keeper, error)
-        reply = _run(message, context, call_next, moment)
-        update = None
-        if reply is not None:
-            try:
-                records = reply.array_records
-                require(len(records) == 1, "number of ArrayRecords in the app's reply", len(records), "1")
-                update = layout.difference(received, next(iter(records.values())))
-            except Exception as error:
-                log(ERROR, "quietbit: the app's answer is no update; zero is released", exc_info=error)
-        said = _released(message, context, keeper, ticket, update, named_metrics(reply, names))
-        return _leave(message, said, moment)
+        reply = _run(message, context, call_next, turn.moment)
+        try:
+            content = named_metrics(reply, turn.names)
+            for name, piece in split_pieces(turn.release(lambda: _update(turn, reply))).items():
+                content[name] = ConfigRecord(dict(piece))
+            said = Message(content, reply_to=message)
+        except Exception as error:
+            said = _declined(message, context, keeper, lost(error))
+        return _leave(message, said, turn.moment)
 
 
-def _model(message: Message, settings: Plan, question: Question) -> tuple[Layout, list[Any]]:
-    """The layout and the values of the model that came; refused before anything is noted."""
-    records = message.content.array_records
-    require(len(records) == 1, "number of ArrayRecords in the message", len(records), "1")
-    arrays = next(iter(records.values()))
-    layout = Layout.of(arrays, settings)
-    rule = f"{question.dimension}, the server's mechanism's"
-    require(layout.dimension == question.dimension, "number of learnt parameters", layout.dimension, rule)
-    return layout, layout.values(arrays)
+def _update(turn: Turn, reply: RecordDict | None) -> list[FloatVector]:
+    """Return *received minus trained* of the app's reply."""
+    records = reply.array_records if reply is not None else {}
+    require(len(records) == 1, "number of ArrayRecords in the app's reply", len(records), "1")
+    return turn.difference(next(iter(records.values())))
 
 
 def _run(message: Message, context: Context, call_next: CallNext, moment: AnswerTime) -> RecordDict | None:
@@ -167,29 +161,16 @@ def _refuse_lifespan(register: Callable[[ClientApp], Any]) -> Callable[[ClientAp
     return lifespan
 
 
-def _released(
-    message: Message, context: Context, keeper: Gate, ticket: Ticket, update: Any, content: RecordDict
-) -> Message:
-    try:
-        for name, piece in split_pieces(ticket.release(update)).items():
-            content[name] = ConfigRecord(dict(piece))
-    except Exception as error:
-        return _declined(message, context, keeper, error if isinstance(error, Noted) else Noted("no release was made."))
-    return Message(content, reply_to=message)
-
-
 def _declined(message: Message, context: Context, keeper: Gate | None, error: Exception) -> Message:
     """A refusal in words made from the question alone; this node has then left the sum, if there was one."""
-    said = public(error)
-    if isinstance(said, Unusable):
-        log(ERROR, "quietbit: the message cannot be answered, and the server is not told why", exc_info=error)
+    said, noted = refusal(error)
     if keeper is not None:
         try:
             keeper.forget(context.run_id)
         except Exception as failure:
             log(ERROR, "quietbit: the sum could not be left", exc_info=failure)
     # The server must go on counting a release that was made and whose reply may be lost.
-    return decline(message, said, ANSWERED if isinstance(said, AnsweredBefore | Noted) else DECLINED)
+    return decline(message, said, ANSWERED if noted else DECLINED)
 
 
 ClientApp.lifespan = _refuse_lifespan(ClientApp.lifespan)  # type: ignore[method-assign, assignment]

@@ -42,14 +42,13 @@ from nvflare.private.fed.simulator.simulator_app_runner import SimulatorClientRu
 from nvflare.private.privacy_manager import Scope
 
 from quietbit._typing import FloatVector
+from quietbit.engine.turn import Turn, lost, refusal
 from quietbit.errors import InvalidParameter, require
 from quietbit.node.answer_time import AnswerTime
 from quietbit.node.keeper import keeper_for
-from quietbit.node.layout import Layout
-from quietbit.node.ledger import AnsweredBefore
 from quietbit.node.messages import RECORD, finite, question_of
 from quietbit.node.policy import PolicyError, Simulation
-from quietbit.node.release import Gate, Noted, Ticket, Unusable, public
+from quietbit.node.release import Gate
 from quietbit.nvflare.arrays import named
 from quietbit.nvflare.gate import DECIDED, TURN, shut
 from quietbit.plan.plan import Plan
@@ -85,11 +84,11 @@ def local_settings(values: Mapping[str, Any]) -> Plan:
 
 @final
 @define(eq=False)
-class Turn:
+class Task:
     """What was decided about one task before its app was called; it is answered once.
 
-    With a ``ticket`` it is a release of the difference that ``layout`` takes from ``received``; with ``names`` alone it
-    is numbers that the owner lets out; with neither it is ``reason``, and the app is not called (``runs``).
+    With a ``turn`` it is a release; without one it is the numbers called ``names`` that the owner lets out, or else
+    ``reason``, and the app is not called (``runs``).
     """
 
     task: str
@@ -97,9 +96,7 @@ class Turn:
     runs: bool = False
     reason: str = ""
     noted: bool = False
-    ticket: Ticket | None = None
-    layout: Layout | None = None
-    received: list[FloatVector] = field(factory=list)
+    turn: Turn | None = None
     names: tuple[str, ...] = ()
     moment: AnswerTime = field(factory=lambda: AnswerTime(0.0))
     reply: Shareable | None = None
@@ -111,10 +108,8 @@ class Turn:
         with self._lock:
             if self.reply is None:
                 self.reply = self._made(result)
-                if self.runs and self.ticket is None:
-                    self.heads[ReservedHeaderKey.CONTENT_TYPE] = self.reply.get_header(ReservedHeaderKey.CONTENT_TYPE)
-                self._content = {key: self.reply[key] for key in self.reply if key != ReservedHeaderKey.HEADERS}
-                self._content = deepcopy(self._content)
+                content = {key: self.reply[key] for key in self.reply if key != ReservedHeaderKey.HEADERS}
+                self._content = deepcopy(content)
             elif result is not self.reply:
                 raise ContentBlockedException("quietbit: this task was answered, and what came after it is not sent.")
             return self.reply
@@ -125,43 +120,20 @@ class Turn:
             self.answer(None)
         return deepcopy(self._content)
 
-    def decline(self, error: BaseException) -> None:
-        """Note why there is no release, in words that tell nothing of the data."""
-        said = public(error if isinstance(error, Exception) else Noted("no release was made."))
-        if isinstance(said, Unusable):
-            LOGGER.error("quietbit: the task cannot be answered, and the server is not told why", exc_info=error)
-        self.reason, self.noted = str(said), isinstance(said, AnsweredBefore | Noted)
-
     def _made(self, result: Any) -> Shareable:
-        if self.runs and self.ticket is None:
+        if self.turn is None and self.runs:
+            self.heads[ReservedHeaderKey.CONTENT_TYPE] = "DXO"
             return DXO(DataKind.METRICS, data=_numbers(result, self.names)).to_shareable()
         record: dict[str, Any] = {}
-        if self.ticket is not None:
+        if self.turn is not None:
+            turn = self.turn
             try:
-                record = {"release": self.ticket.release(self._update(result))}
+                record = {"release": turn.release(lambda: _update(turn, result))}
                 if self.names:
                     record["metrics"] = _numbers(result, self.names)
-            except BaseException as error:
-                self.decline(error if isinstance(error, Noted) else Noted("no release was made."))
+            except Exception as error:
+                self.reason, self.noted = refusal(lost(error))
         return Shareable({RECORD: record or {"declined": self.reason, "noted": self.noted}})
-
-    def _update(self, result: Any) -> list[FloatVector] | None:
-        """*Received minus trained* of the app's answer; None where it is no update."""
-        try:
-            code = result.get_return_code()
-            require(code == ReturnCode.OK, "return code of the app", code, "OK")
-            layout, dxo = self.layout, from_shareable(result)
-            if layout is None:
-                raise InvalidParameter("A release must have a layout.")
-            arrays: dict[str, Any] = {**dict.fromkeys(layout.kept), **named(dxo.data)}  # kept ones are never read
-            if dxo.data_kind == DataKind.WEIGHTS:
-                return layout.difference(self.received, arrays)
-            require(dxo.data_kind == DataKind.WEIGHT_DIFF, "kind of the app's answer", dxo.data_kind, "weights")
-            # NVFlare's difference is *trained minus received*: taken from zero it is ours.
-            return layout.difference([np.zeros_like(part) for part in self.received], arrays)
-        except BaseException as error:
-            LOGGER.error("quietbit: the app's answer is not an update; zero is released", exc_info=error)
-            return None
 
 
 @final
@@ -186,54 +158,50 @@ class PrivateUplink(Filter):  # type: ignore[misc]
         """Shut the other ways out when a run starts; `process` raises where that did not happen."""
         if event_type in STARTS:
             try:
-                shut(fl_ctx, _turn)
+                shut(fl_ctx, _task)
             except Exception as error:
                 LOGGER.error("quietbit: this engine cannot be watched: nothing will be released.", exc_info=error)
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Decide about a task that comes in; answer for one that goes out. Whatever else passes here raises."""
         where = self.get_prop(FilterContextKey.CHAIN_TYPE), fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION)
-        if not shut(fl_ctx, _turn):
+        if not shut(fl_ctx, _task):
             raise ContentBlockedException(f"quietbit: {LATE}")
-        turn = _turn(fl_ctx)
+        task = _task(fl_ctx)
         if where == (FilterChainType.TASK_DATA_CHAIN, FilterKey.IN):
-            if turn is None:
+            if task is None:
                 _check_way_out(fl_ctx)
-                turn = self._decide(shareable, fl_ctx)
-                if not fl_ctx.set_prop(TURN, turn, private=True, sticky=False):
+                if not fl_ctx.set_prop(TURN, self._decide(shareable, fl_ctx), private=True, sticky=False):
                     raise ContentBlockedException("quietbit: what was decided about this task cannot be remembered.")
                 fl_ctx.get_prop(DECIDED).set()
             return shareable
         if where != (FilterChainType.TASK_RESULT_CHAIN, FilterKey.OUT):
             raise ContentBlockedException(f"quietbit: nothing is sent this way: {where[0]} going {where[1]}.")
-        if turn is None:
+        if task is None:
             raise ContentBlockedException(f"quietbit: {TOO.format('data')}")
-        return turn.answer(shareable)
+        return task.answer(shareable)
 
-    def _decide(self, shareable: Any, fl_ctx: FLContext) -> Turn:
-        """Return the turn of a task: accepted and noted, or declined with a reason that tells nothing of the data."""
+    def _decide(self, shareable: Any, fl_ctx: FLContext) -> Task:
+        """Decide about a task: accepted and noted, or declined with a reason that tells nothing of the data."""
         cookies = shareable.get_cookie_jar() if isinstance(shareable, Shareable) else None
-        task, name = fl_ctx.get_prop(FLContextKey.TASK_ID), fl_ctx.get_prop(FLContextKey.TASK_NAME)
-        heads = {ReservedHeaderKey.TASK_NAME: name, ReservedHeaderKey.TASK_ID: task}
-        turn = Turn(str(task), heads | ({ReservedHeaderKey.COOKIE_JAR: deepcopy(cookies)} if cookies else {}))
+        number, name = fl_ctx.get_prop(FLContextKey.TASK_ID), fl_ctx.get_prop(FLContextKey.TASK_NAME)
+        heads = {ReservedHeaderKey.TASK_NAME: name, ReservedHeaderKey.TASK_ID: number}
+        task = Task(str(number), heads | ({ReservedHeaderKey.COOKIE_JAR: deepcopy(cookies)} if cookies else {}))
         try:
             keeper = self._keeper(fl_ctx)
-            turn.names, seconds = keeper.metrics, keeper.answer_seconds
-            asked = shareable.get(RECORD)
-            if asked is not None or not turn.names:
+            asked, task.names = shareable.get(RECORD), keeper.metrics
+            if asked is None and task.names:
+                task.moment = AnswerTime(keeper.answer_seconds)
+            else:
                 settings, question = self._question(asked, fl_ctx)
                 dxo = from_shareable(shareable)
                 require(dxo.data_kind == DataKind.WEIGHTS, "kind of the server's data", dxo.data_kind, "weights")
-                arrays = named(dxo.data)
-                layout = Layout.of(arrays, settings)
-                rule = f"{question.dimension}, the server's mechanism's"
-                require(layout.dimension == question.dimension, "number of learnt parameters", layout.dimension, rule)
-                turn.layout, turn.received = layout, layout.values(arrays)
-                turn.ticket = keeper.accept(question)
-            turn.moment, turn.runs = AnswerTime(seconds), True
+                task.turn = Turn.accept(keeper, question, named(dxo.data), settings)
+                task.moment = task.turn.moment
+            task.runs = True
         except Exception as error:
-            turn.decline(error)
-        return turn
+            task.reason, task.noted = refusal(error)
+        return task
 
     def _question(self, asked: Any, fl_ctx: FLContext) -> tuple[Plan, Any]:
         if not isinstance(asked, Mapping) or set(asked) != ASKED or not isinstance(asked["settings"], Mapping):
@@ -267,11 +235,24 @@ def _check_way_out(fl_ctx: FLContext) -> None:
         raise ContentBlockedException(f"quietbit: {TOO.format('result')}")
 
 
-def _turn(fl_ctx: FLContext) -> Turn | None:
-    """The turn of the task that a context is about, if it was decided."""
+def _task(fl_ctx: FLContext) -> Task | None:
+    """Return what was decided about the task of a context, if it was."""
     found = fl_ctx.get_prop(TURN)
-    same = isinstance(found, Turn) and found.task == str(fl_ctx.get_prop(FLContextKey.TASK_ID))
+    same = isinstance(found, Task) and found.task == str(fl_ctx.get_prop(FLContextKey.TASK_ID))
     return found if same else None
+
+
+def _update(turn: Turn, result: Any) -> list[FloatVector]:
+    """Return *received minus trained* of the app's answer, weights or NVFlare's differences."""
+    code = result.get_return_code()
+    require(code == ReturnCode.OK, "return code of the app", code, "OK")
+    dxo = from_shareable(result)
+    arrays: dict[str, Any] = {**dict.fromkeys(turn.layout.kept), **named(dxo.data)}  # kept ones are never read
+    if dxo.data_kind == DataKind.WEIGHTS:
+        return turn.difference(arrays)
+    require(dxo.data_kind == DataKind.WEIGHT_DIFF, "kind of the app's answer", dxo.data_kind, "weights")
+    # NVFlare's difference is *trained minus received*: taken from zero it is ours.
+    return turn.layout.difference([np.zeros_like(part) for part in turn.received], arrays)
 
 
 def _numbers(result: Any, names: tuple[str, ...]) -> dict[str, float]:

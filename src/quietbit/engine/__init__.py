@@ -1,0 +1,1 @@
+"""What Flower and NVFlare have in common: one client turn."""

@@ -1,0 +1,80 @@
+"""One client turn: a question accepted and noted, then exactly one release of what the app made of the model.
+
+Idea     between a server's message and the answer both engines do the same. The model that came is read and compared
+         with the question, the question is accepted (`quietbit.node.release`), the moment of the answer is fixed
+         before the app begins (`quietbit.node.answer_time`), and whatever the app answers becomes one release: of
+         the zero update where no update can be read from it. An adapter only says how its engine carries arrays.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+import numpy as np
+from attrs import frozen
+
+from quietbit._typing import FloatVector
+from quietbit.errors import require
+from quietbit.node.answer_time import AnswerTime
+from quietbit.node.layout import Layout
+from quietbit.node.ledger import AnsweredBefore
+from quietbit.node.question import Question
+from quietbit.node.release import Gate, Noted, Ticket, Unusable, public
+from quietbit.plan.plan import Plan
+
+__all__ = ["Turn", "lost", "refusal"]
+
+LOGGER = logging.getLogger(__name__)
+
+
+@final
+@frozen(eq=False)
+class Turn:
+    """An accepted question: the model as it came, which numbers the owner lets out, and when the answer leaves."""
+
+    layout: Layout
+    received: list[FloatVector]
+    names: tuple[str, ...]
+    moment: AnswerTime
+    ticket: Ticket
+
+    @classmethod
+    def accept(cls, keeper: Gate, question: Question, arrays: Mapping[str, Any], plan: Plan) -> Turn:
+        """Refuse a model that does not fit the question, before anything is noted; then accept and note it."""
+        layout = Layout.of(arrays, plan)
+        rule = f"{question.dimension}, the server's mechanism's"
+        require(layout.dimension == question.dimension, "number of learnt parameters", layout.dimension, rule)
+        received = [np.array(part) for part in layout.values(arrays)]  # an app may train in the arrays that came
+        names, moment = keeper.metrics, AnswerTime(keeper.answer_seconds)
+        return cls(layout, received, names, moment, keeper.accept(question))
+
+    def difference(self, trained: Mapping[str, Any]) -> list[FloatVector]:
+        """Return *received minus trained* of every learnt array."""
+        return self.layout.difference(self.received, trained)
+
+    def release(self, read: Callable[[], list[FloatVector]]) -> bytes:
+        """Return the release of the update that ``read`` gets from the app's answer; of zero where it raises."""
+        update: list[FloatVector] | None = None
+        try:
+            update = read()
+        except BaseException as error:  # whatever an app's objects do when they are looked at
+            LOGGER.error("quietbit: the app's answer is not an update; zero is released", exc_info=error)
+        return self.ticket.release(update)
+
+
+def lost(error: Exception) -> Noted:
+    """Return the failure of a release that was accepted: it is in the ledger, whatever failed."""
+    if isinstance(error, Noted):
+        return error
+    LOGGER.error("quietbit: a release that was noted cannot be made", exc_info=error)
+    return Noted("no release was made.")
+
+
+def refusal(error: Exception) -> tuple[str, bool]:
+    """Return why there is no release, in words that tell nothing of the data, and whether one was noted."""
+    said = public(error)
+    if isinstance(said, Unusable):
+        LOGGER.error("quietbit: nothing is answered, and the server is not told why", exc_info=error)
+    return str(said), isinstance(said, AnsweredBefore | Noted)
