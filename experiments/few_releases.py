@@ -1,7 +1,7 @@
 r"""Accuracy where a client takes part a few times: the vector mechanism, I-MVU and the Gaussian at equal budgets.
 
 Idea     linear models on fixed features, a client per example, every client once per epoch; a cohort's releases are
-         drawn from the mechanisms' laws on one device (`quietbit_lab.cohort.releases`). Two seeds choose step and clip
+         drawn from the mechanisms' laws on one device (`quietbit_lab.cohort`). Two seeds choose step and clip
          of every line, five others report.
 
     PYTHONPATH=src:extra QUIETBIT_DATA=data python experiments/few_releases.py --task mnist --device cuda --minutes 8 \
@@ -22,7 +22,8 @@ import numpy as np
 import torch
 
 from quietbit import Ball, calibrate, calibrate_sum
-from quietbit_lab.cohort.releases import bits_mean, gaussian_mean, kept_rows, put_back, vector_mean
+from quietbit_lab.cohort.means import gaussian_mean, unit_mean
+from quietbit_lab.cohort.releases import kept_rows, put_back, vector_mean
 from quietbit_lab.task.registry import TaskSpec, build_task
 
 CHOOSING, REPORTING = (101, 102), (1, 2, 3, 4, 5)
@@ -67,26 +68,16 @@ def mean_of(mechanism: Any, name: str) -> Any:
     """(rows, generator) -> the decoded mean of a cohort, in units of the clip."""
     if name == "none":
         return lambda rows, generator: rows.mean(dim=0)
-    if name == "gaussian":
-        return lambda rows, generator: gaussian_mean(rows, mechanism.noise_multiplier, generator)
     if name == "vmvu":
         return lambda rows, generator: vector_mean(rows, mechanism, generator)
-    if name == "imvu":
-        return lambda rows, generator: bits_mean(rows, mechanism, generator)
+    if name in ("gaussian", "imvu"):
+        return lambda rows, generator: unit_mean(rows, mechanism, generator)
 
     def projected(rows: Any, generator: Any) -> Any:
         places, y = kept_rows(rows, mechanism.ball.dimension, 0, generator)
-        return put_back(_each_bit(y, mechanism, generator), places, rows.shape[1], 0)[0]
+        return put_back(unit_mean(y[:, None], mechanism, generator), places, rows.shape[1], 0)[0]
 
     return projected
-
-
-def _each_bit(rows: Any, mechanism: Any, generator: Any) -> Any:
-    odds = np.log(mechanism.design.probabilities[:, 1] / mechanism.design.probabilities[:, 0])
-    offset = (rows * (mechanism.beta / 2)).clamp(-0.5, 0.5) if mechanism.clamp else rows * (mechanism.beta / 2)
-    chance = torch.sigmoid(float(odds[0] + odds[1]) / 2 + float(odds[1] - odds[0]) * offset)
-    low, high = mechanism.values.tolist()
-    return low + (high - low) * (torch.rand(rows.shape, generator=generator, device=rows.device) < chance)
 
 
 def train(model: Linear, mean: Any, step: float, clip: float, epochs: int, cohort: int, seed: int) -> float:
@@ -137,11 +128,11 @@ def _trusting(model: Linear, name: str, cell: dict[str, Any], cohort: int) -> di
 
     def shared(rows: Any, generator: Any) -> Any:
         if keep is None:
-            return bits_mean(rows, summed.codes, generator)
+            return unit_mean(rows, summed.codes, generator)
         one = torch.zeros((1, rows.shape[1]), device=rows.device)
         places, _ = kept_rows(one, keep, 0, generator)
         _, y = kept_rows(rows, keep, 0, generator, places)
-        return put_back(bits_mean(y, summed.codes, generator)[None], places, rows.shape[1], 0)[0]
+        return put_back(unit_mean(y, summed.codes, generator)[None], places, rows.shape[1], 0)[0]
 
     return _chosen(model, name, cell, cohort, shared, facts)
 

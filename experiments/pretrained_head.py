@@ -3,7 +3,7 @@ r"""A linear head on public features, learnt in private: many trainings side by 
 Idea     a client per image, each takes part ``releases`` times. Step, clip and whether late models are averaged are
          chosen on a validation split (45,000 clients train, 5,000 images of the training set score); then all 50,000
          train and the test set is looked at once, with other seeds. Releases are drawn from the mechanisms' laws
-         (`quietbit_lab.cohort.releases`).
+         (`quietbit_lab.cohort`).
 Symbols  G trainings at a time; K classes; F features of length LENGTH; W (G, K, F + 1).
 
     PYTHONPATH=src python experiments/pretrained_head.py eff.npz --turn lda --features 128 --device cuda --out head.json
@@ -24,7 +24,8 @@ import numpy as np
 import torch
 
 from quietbit import Ball, calibrate, calibrate_sum
-from quietbit_lab.cohort.releases import bits_mean, gaussian_mean, kept_rows, put_back, sign_mean, vector_mean
+from quietbit_lab.cohort.means import gaussian_mean, unit_mean
+from quietbit_lab.cohort.releases import kept_rows, put_back, vector_mean
 
 DELTA, MOMENTUM, COHORT, ROUNDS, CLASSES, LENGTH = 1e-5, 0.5, 500, 100, 10, 6.0
 HELD_OUT, HEADER, SEED = 5000, 56, 8  # images that choose; bytes of a payload's head, and of a client's places
@@ -110,20 +111,15 @@ def mean_of(name: str, cell: dict[str, Any], dimension: int, cohort: int) -> tup
     mechanism: Any = found.mechanism
     facts = {"epsilon_upper": found.guarantee.epsilon_upper, "bytes": HEADER + mechanism.layout.size}
     facts["bytes"] += SEED if keep else 0
-    if kind == "gaussian":
-        return (lambda rows, generator: gaussian_mean(rows, mechanism.noise_multiplier, generator)), facts
-    if kind == "sign":
-        noise = mechanism.inner.noise_multiplier
-        return (lambda rows, generator: sign_mean(rows, noise, generator)), facts
     if kind == "vmvu":
         return (lambda rows, generator: vector_mean(rows, mechanism, generator)), facts
     if not keep:
-        return (lambda rows, generator: bits_mean(rows, mechanism, generator)), facts
+        return (lambda rows, generator: unit_mean(rows, mechanism, generator)), facts
 
     def projected(rows: Any, generator: Any) -> Any:
         flat = rows.reshape(-1, rows.shape[-1])
         places, y = kept_rows(flat, mechanism.ball.dimension, 0, generator)
-        values = bits_mean(y[:, None], mechanism, generator)  # a cohort of one each
+        values = unit_mean(y[:, None], mechanism, generator)  # a cohort of one each
         return put_back(values, places, rows.shape[-1], 0, rows.shape[0])
 
     return projected, facts
@@ -145,11 +141,11 @@ def trusting(
 
     def mean(rows: Any, generator: Any) -> Any:
         if keep is None:
-            return bits_mean(rows, summed.codes, generator)
+            return unit_mean(rows, summed.codes, generator)
         flat = rows.reshape(-1, dimension)
         places, _ = kept_rows(flat[:1], keep, 0, generator)
         _, y = kept_rows(flat, keep, 0, generator, places)
-        values = bits_mean(y.reshape(*rows.shape[:2], keep), summed.codes, generator)
+        values = unit_mean(y.reshape(*rows.shape[:2], keep), summed.codes, generator)
         return put_back(values, places.expand(rows.shape[0], keep), dimension, 0, rows.shape[0])
 
     return mean, facts

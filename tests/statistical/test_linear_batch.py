@@ -19,17 +19,14 @@ from quietbit.mechanism.ball import Ball, Norm
 from quietbit.simulate.client_rng import seeded_client_rng
 from quietbit.simulate.collect import UplinkCollector
 from quietbit.simulate.problem import LocalPlan
+from quietbit_lab.cohort.law import code_law
+from quietbit_lab.cohort.means import together, way_of
 from quietbit_lab.task.linear_device import DeviceProblem, open_device
-from quietbit_lab.task.linear_sums import DrawKey, bit_meaning, cohort_mean, kind_of
 from quietbit_lab.task.registry import TaskSpec, build_task
 from statistical.kit import FALSE_ALARM, StatisticalFailure, assert_binomial, seed
 
 DRAWS, COHORT, CLIP = 48, 40, 0.5
 CPU = torch.device("cpu")
-
-
-def key(number):
-    return DrawKey.several([number.to_bytes(32, "little")], CPU)[0]
 
 
 def design(epsilon, levels=2, bits=1):
@@ -69,9 +66,8 @@ def batch_draws(data, mechanism, parameters, clients, first):
     features = data.cohort(cohort)
     clip = torch.full((1,), CLIP, dtype=torch.float64)
     errors = data.clipped_errors(data.models(parameters, 1), features, cohort, norm, clip)
-    kind = kind_of(mechanism, COHORT)
-    mean = cohort_mean(kind, [mechanism] * DRAWS, list(range(DRAWS)), COHORT, CPU)
-    found = mean.mean(errors.expand(DRAWS, -1, -1).contiguous(), features, key(first))
+    mean = together([way_of(mechanism, COHORT)] * DRAWS, COHORT, CPU)
+    found = mean(errors.expand(DRAWS, -1, -1).contiguous(), features, first)
     return np.array(data.parameters(found), dtype=np.float64)
 
 
@@ -118,14 +114,14 @@ def test_the_comparison_can_fail(digits):
 @pytest.mark.parametrize("name", ["imvu", "sign"])
 def test_bits_of_equal_clients_are_binomial(name):
     mechanism = make(name, Ball(Norm.L2, CLIP, 21))
-    meaning, clients = bit_meaning(mechanism), 200
+    (low, high), clients = code_law(mechanism).values, 200
     error, feature = np.array([0.3, -0.2, 0.05]), np.linspace(-1, 1, 7).astype(np.float32)
     errors = torch.from_numpy(error)[None, :, None].expand(DRAWS, 3, clients).contiguous()
-    mean = cohort_mean(kind_of(mechanism, clients), [mechanism] * DRAWS, list(range(DRAWS)), clients, CPU)
-    found = mean.mean(errors, torch.from_numpy(feature).expand(clients, 7).contiguous(), key(seed(7)))
-    ones = np.rint((found.numpy() - meaning.low) / (meaning.high - meaning.low) * clients).sum(axis=0)
+    mean = together([way_of(mechanism, clients)] * DRAWS, clients, CPU)
+    found = mean(errors, torch.from_numpy(feature).expand(clients, 7).contiguous(), seed(7))
+    ones = np.rint((found.numpy() - low) / (high - low) * clients).sum(axis=0)
     values = error[:, None] * feature
-    one = (np.vectorize(mechanism.expectation)(values) - meaning.low) / (meaning.high - meaning.low)
+    one = (np.vectorize(mechanism.expectation)(values) - low) / (high - low)
     assert_binomial(ones, DRAWS * clients, one)
     with pytest.raises(StatisticalFailure):
         assert_binomial(ones, DRAWS * clients, np.clip(one + 0.03, 0, 1))
@@ -135,8 +131,8 @@ def test_bits_of_equal_clients_are_binomial(name):
 def test_a_difference_of_gammas_is_a_sum_of_laplace_variables(clients):
     scale = 0.25 * CLIP
     mechanism = quietbit.Laplace(Ball(Norm.L1, CLIP, 39), 0.25)
-    mean = cohort_mean("laplace", [mechanism] * 400, list(range(400)), clients, CPU)
-    found = mean.mean(torch.zeros((400, 3, clients), dtype=torch.float64), torch.zeros((clients, 16)), key(seed(9)))
+    mean = together([way_of(mechanism, clients)] * 400, clients, CPU)
+    found = mean(torch.zeros((400, 3, clients), dtype=torch.float64), torch.zeros((clients, 16)), seed(9))
     noise = found.numpy().astype(np.float64).reshape(-1) * clients / scale
     count = noise.size  # variance 2 m, fourth central moment 12 m^2 + 12 m
     assert abs(noise.mean()) < 10 * math.sqrt(2 * clients / count)

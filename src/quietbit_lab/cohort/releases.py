@@ -1,8 +1,9 @@
-"""Means of a whole cohort's releases on one device, drawn from the laws of the mechanisms.
+"""Means of a whole cohort's releases of the vector mechanism, and of kept coordinates, drawn from their laws.
 
-Idea     a shortcut for experiments: the law of what `Uplink.receive` makes of a cohort's payloads, without payloads. A
-         client's seed is never looked for; z is drawn from the density that an accepted seed has. Tests hold the
-         moments against `Uplink.send`. Many cohorts at once, each of its own training, cost hardly more than one.
+Idea     a shortcut for experiments: the law of what `Uplink.receive` makes of a cohort's payloads, without payloads
+         (`means.py` has the mechanisms that act coordinate by coordinate). A client's seed is never looked for; z is
+         drawn from the density that an accepted seed has. Tests hold the moments against `Uplink.send`. Many cohorts at
+         once, each of its own training, cost hardly more than one.
 Symbols  rows: n clipped updates in units of the radius, (n, d), or those of G cohorts, (G, n, d), which give (G, d);
          p = d padded; k kept rows; as in `mechanism/vector.py`.
 """
@@ -18,49 +19,15 @@ from scipy.special import ndtr
 
 from quietbit.errors import require_module
 from quietbit.kernel.transform import padded_size, signs
-from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.vector import VectorMVU
 
 __all__ = [
     "along_of",
-    "bits_mean",
-    "gaussian_mean",
     "hadamard_matrix",
     "kept_rows",
     "put_back",
-    "sign_mean",
     "vector_mean",
 ]
-
-
-def gaussian_mean(rows: Any, noise_multiplier: float, generator: Any) -> Any:
-    """The mean of rows with Gaussian noise each: the noises' sum is drawn at once."""
-    torch = require_module("torch", "torch")
-    found = rows.mean(dim=-2)
-    noise = torch.randn(found.shape, generator=generator, device=rows.device)
-    return found + noise * (noise_multiplier / math.sqrt(rows.shape[-2]))
-
-
-def sign_mean(rows: Any, noise_multiplier: float, generator: Any) -> Any:
-    """The mean of the signs of rows with Gaussian noise each, divided by the slope at zero."""
-    torch = require_module("torch", "torch")
-    chance = torch.special.ndtr(rows / noise_multiplier)
-    ones = (torch.rand(rows.shape, generator=generator, device=rows.device) < chance).sum(dim=-2)
-    return (2 * ones / rows.shape[-2] - 1) * (noise_multiplier * math.sqrt(math.pi / 2))
-
-
-def bits_mean(rows: Any, mechanism: InterpolatedMVU, generator: Any) -> Any:
-    """The mean of one-bit releases of rows in the unit ball, decoded; the ball's radius plays no part."""
-    torch = require_module("torch", "torch")
-    odds = np.log(mechanism.design.probabilities[:, 1] / mechanism.design.probabilities[:, 0])
-    slope, middle = float(odds[1] - odds[0]), float(odds[0] + odds[1]) / 2
-    offset = rows * (mechanism.beta / 2)
-    if mechanism.clamp:
-        offset = offset.clamp(-0.5, 0.5)
-    chance = torch.sigmoid(middle + slope * offset)
-    ones = (torch.rand(rows.shape, generator=generator, device=rows.device) < chance).sum(dim=-2)
-    low, high = (mechanism.values / mechanism.ball.radius).tolist()
-    return low + (high - low) * ones / rows.shape[-2]
 
 
 def vector_mean(rows: Any, mechanism: VectorMVU, generator: Any) -> Any:

@@ -7,9 +7,9 @@ Idea     runs that share seed, cohort and participation meet the same clients in
 Symbols  G runs; w, v: (G, K, width) parameters and momentum in float32: v <- mu v + mean, w <- w - lr v.
 Source   Guo et al. (ICML 2023), appendix "Choice of Hyperparameters": the grids that this is for.
 
-Randomness. Every round and kind of mechanism takes a key of 32 bytes: of the operating system, or for seeded words a
+Randomness. Every round and kind of mechanism takes a seed of 63 bits: of the operating system, or for seeded words of a
 digest of the batch's settings, the round and the kind. A seeded run is thus repeated by repeating its batch on the
-same kind of device. Noise that is drawn as a whole comes from torch's generator: a simulation protects nobody.
+same kind of device. A simulation protects nobody.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from quietbit.privacy.guarantee import Guarantee, Trust, Unit
 from quietbit.simulate.collect import payload_bytes
 from quietbit.simulate.loop import DIVERGED, FINISHED, LARGEST, TARGET, Point, Run
 from quietbit.simulate.problem import Rows
+from quietbit_lab.cohort.means import OuterMean, Way, together, way_of
 from quietbit_lab.experiment.record import Setting
 from quietbit_lab.task.linear import LinearSoftmax
 from quietbit_lab.task.linear_device import DeviceProblem, Tensor, exact_products, open_device
-from quietbit_lab.task.linear_sums import CohortMean, DrawKey, cohort_mean, kind_of
 
 __all__ = ["DROPPED", "Batch", "Lane", "shared_walk", "train_many"]
 
@@ -64,7 +64,7 @@ def train_many(problem: LinearSoftmax, settings: Sequence[Setting], device: str 
     """Train with every one of the settings, which share `shared_walk`; one run each, in their order.
 
     Clients must have one example each, privacy must be client-level, and a mechanism must be one of
-    `linear_sums.kind_of`; everything else is refused before anything is drawn.
+    `cohort/means.py`; everything else is refused before anything is drawn.
     """
     batch = Batch(DeviceProblem(problem, open_device(device)), settings)
     batch.advance(batch.rounds)
@@ -85,7 +85,7 @@ class Batch:
     ``drop_behind``: a run that at two scorings in a row has this much less accuracy than the best run of the same
     mechanism and strength, was not catching up between them, and takes larger steps (step size times clip) than the
     best, is dropped; its record says so. Smaller steps are slow at first and better later, and stay. ``draw`` is what
-    is drawn of codes: those of all "clients", or "sums" as in `linear_law.py`.
+    is drawn of codes: those of all "clients", or "sums" as in `cohort/moments.py`.
     """
 
     data: DeviceProblem
@@ -102,9 +102,9 @@ class Batch:
     counts: NDArray[np.int64] = field(init=False, repr=False)
     _accounts: Accounts = field(init=False, repr=False)
     _schedule: Participation = field(init=False, repr=False)
-    _means: list[tuple[int, int, CohortMean]] = field(init=False, repr=False)
+    _means: list[tuple[int, int, OuterMean]] = field(init=False, repr=False)
     _columns: dict[str, Tensor] = field(init=False, repr=False)
-    _ahead: list[tuple[NDArray[np.int64], Tensor, list[DrawKey]]] = field(init=False, repr=False)
+    _ahead: list[tuple[NDArray[np.int64], Tensor]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse runs that do not belong together or cannot be drawn this way; nothing is drawn yet."""
@@ -126,7 +126,7 @@ class Batch:
         text += "" if self.draw == "clients" else self.draw
         self.identity = hashlib.sha256(text.encode()).hexdigest()[:24]
         # Runs of one kind lie side by side, so that a kind is a slice.
-        self.alive = sorted(range(len(self.lanes)), key=lambda k: self.lanes[k].kind)
+        self.alive = sorted(range(len(self.lanes)), key=lambda k: self.lanes[k].way.kind)
         self.w = self.data.models(problem.initial(first.seed), len(self.lanes))
         self.v = require_module("torch", "lab").zeros_like(self.w)
         self._arrange()
@@ -144,7 +144,7 @@ class Batch:
     @property
     def draws(self) -> list[str]:
         """For every run, what was drawn: every client's symbols, or the law of the cohort's sum."""
-        return [lane.draws for lane in self.lanes]
+        return [lane.way.draws for lane in self.lanes]
 
     def advance(self, rounds: int, watch: Watch | None = None) -> None:
         """Up to ``rounds`` more rounds; fewer where all runs end, or where ``watch`` says False."""
@@ -199,34 +199,30 @@ class Batch:
         """One step of every run that is alive."""
         if not self._ahead:
             self._ahead = self._prepare()
-        clients, cohort, keys = self._ahead.pop()
+        clients, cohort = self._ahead.pop()
         self.counts[clients] += 1
         features = self.data.cohort(cohort)
         norm = self.settings[0].plan.norm
         errors = self.data.clipped_errors(self.w, features, cohort, norm, self._columns["clip"])
         self.v.mul_(self._columns["momentum"])
-        for (start, stop, mean), key in zip(self._means, keys, strict=True):
-            self.v[start:stop] += mean.mean(errors[start:stop], features, key)
+        for start, stop, mean in self._means:
+            seed = self._seed(self.lanes[self.alive[start]].way.kind)
+            self.v[start:stop] += mean(errors[start:stop], features, seed)
         self.w.addcmul_(self.v, self._columns["lr"], value=-1)
 
-    def _prepare(self) -> list[tuple[NDArray[np.int64], Tensor, list[DrawKey]]]:
-        """Cohorts and keys of the next rounds, the last first, moved to the device in one go."""
-        torch, device = require_module("torch", "lab"), self.data.device
+    def _prepare(self) -> list[tuple[NDArray[np.int64], Tensor]]:
+        """Cohorts of the next rounds, the last first, moved to the device in one go."""
+        torch = require_module("torch", "lab")
         numbers = range(self.number, min(self.number + LOOK, self.rounds))
         cohorts = np.stack([self._schedule.cohort(number) for number in numbers])
-        moved = torch.from_numpy(cohorts).to(device)
-        kinds = [self.lanes[self.alive[start]].kind for start, _, _ in self._means]
-        keys = DrawKey.several([self._key(number, kind) for number in numbers for kind in kinds], device)
-        rounds = [
-            (cohorts[place], moved[place], keys[place * len(kinds) : (place + 1) * len(kinds)])
-            for place in range(len(numbers))
-        ]
-        return rounds[::-1]
+        moved = torch.from_numpy(cohorts).to(self.data.device)
+        return list(zip(cohorts, moved, strict=True))[::-1]
 
-    def _key(self, number: int, kind: str) -> bytes:
-        if self.settings[0].plan.rng != "seeded":
-            return os.urandom(32)
-        return hashlib.sha256(f"{self.identity}:{number}:{kind}".encode()).digest()
+    def _seed(self, kind: str) -> int:
+        words = os.urandom(8)
+        if self.settings[0].plan.rng == "seeded":
+            words = hashlib.sha256(f"{self.identity}:{self.number}:{kind}".encode()).digest()[:8]
+        return int.from_bytes(words, "little") >> 1
 
     def _arrange(self) -> None:
         """What a round needs for the runs that are alive."""
@@ -241,15 +237,11 @@ class Batch:
         self._columns["clip"] = column("clip", torch.float64)
         self._means, start = [], 0
         self._ahead = []
-        kinds = [self.lanes[k].kind for k in self.alive]
+        kinds = [self.lanes[k].way.kind for k in self.alive]
         for kind in sorted(set(kinds)):
             stop = start + kinds.count(kind)
-            chosen = self.alive[start:stop]
-            mechanisms = [self.lanes[k].mechanism for k in chosen]
-            mean = cohort_mean(kind, mechanisms, chosen, self.settings[0].plan.cohort, self.data.device)
-            for k in chosen:
-                self.lanes[k].draws = mean.draws
-            self._means.append((start, stop, mean))
+            ways = [self.lanes[k].way for k in self.alive[start:stop]]
+            self._means.append((start, stop, together(ways, self.settings[0].plan.cohort, self.data.device)))
             start = stop
 
     def _none_diverged(self) -> Tensor:
@@ -345,10 +337,9 @@ class Lane:
 
     setting: Setting
     mechanism: Mechanism | None
-    kind: str
+    way: Way
     size: int
     stop: int
-    draws: str = ""
     points: list[Point] = field(default_factory=list)
     status: str = FINISHED
     reason: str = ""
@@ -462,23 +453,22 @@ def make_lanes(
         key = _words(chosen, MECHANISM)
         if key not in made:
             made[key] = _mechanism(chosen, dimension, accounts, schedule, share, draw)
-        mechanism, kind, size, stop = made[key]
-        lanes.append(Lane(chosen, mechanism, kind, size, stop))
+        lanes.append(Lane(chosen, *made[key]))
     return lanes
 
 
 def _mechanism(
     setting: Setting, dimension: int, accounts: Accounts, schedule: Participation, share: float, draw: str
-) -> tuple[Mechanism | None, str, int, int]:
+) -> tuple[Mechanism | None, Way, int, int]:
     plan, rounds = setting.plan, setting.training.rounds
     if not plan.private:
-        return None, kind_of(None, plan.cohort), 4 * dimension, rounds
+        return None, way_of(None, plan.cohort), 4 * dimension, rounds
     releases = releases_per_client(schedule, rounds if plan.calibrated else 0)
     mechanism = plan.mechanism_for(dimension, accounts.sizes, releases)
-    kind = kind_of(mechanism, plan.cohort, plan.trust, share, draw)
+    way = way_of(mechanism, plan.cohort, plan.trust, share, draw)
     account = accounts.open(setting, mechanism)
     size = 4 * dimension if plan.trust is Trust.CENTRAL else payload_bytes(plan, mechanism)
-    return mechanism, kind, size, _stop(plan, rounds, account, schedule)
+    return mechanism, way, size, _stop(plan, rounds, account, schedule)
 
 
 def _stop(plan: Plan, rounds: int, account: Account, schedule: Participation) -> int:

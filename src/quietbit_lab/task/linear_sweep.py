@@ -33,7 +33,7 @@ from quietbit_lab.task.linear_device import DeviceProblem, open_device
 __all__ = ["LinearTogether", "batch_records", "device_name", "restore", "save"]
 
 MakeProblem: TypeAlias = Callable[[Mapping[str, Any], int], Problem]
-VERSION = 1  # of checkpoints
+VERSION = 2  # of checkpoints
 KEPT_EVERY = 60.0  # seconds between checkpoints
 TOGETHER = {"cuda": 10_000_000, "cpu": 1_000_000}  # parameters in a batch: more runs bring no more speed
 
@@ -203,7 +203,6 @@ def _lane(lane: Lane) -> dict[str, Any]:
         "reason": lane.reason,
         "rounds": lane.rounds,
         "behind": lane.behind,
-        "draws": lane.draws,
     }
 
 
@@ -216,4 +215,4 @@ def _fill(lane: Lane, was: dict[str, Any], counts: Any) -> None:
             guarantee = Guarantee(said["epsilon_upper"], said["delta"], *words)
         lane.points.append(Point(number, Score(accuracy, loss), guarantee, sent, seconds))
     lane.status, lane.reason, lane.rounds = was["status"], was["reason"], was["rounds"]
-    lane.behind, lane.draws, lane.counts = was["behind"], was["draws"], counts
+    lane.behind, lane.counts = was["behind"], counts

@@ -2,22 +2,20 @@
 
 Idea     runs of one seed meet the same clients in the same order and start from the same weights. `StackedLayers` gives
          every client's mean of clipped gradients for a few models at a time; each run then draws what the server makes
-         of its cohort from the law of its mechanism (`cohort/releases.py`), and takes its step. What a round does to
+         of its cohort from the law of its mechanism (`cohort/means.py`), and takes its step. What a round does to
          one of them has the law of `simulate/loop.py`; accounts are the ledger's own, opened before anything is drawn.
 Symbols  G runs, m clients of a cohort, d parameters; w, v: (G, d) parameters and momentum in float32.
 Source   Guo et al. (ICML 2023), section "Sample-level DP": the experiment that this is for.
 
 Randomness. Every round seeds torch's generator anew: from the operating system, or for seeded runs from a digest of the
 batch's settings and the round, so that a seeded run is repeated by repeating its batch on the same kind of device. A
-simulation protects nobody. Skellam noise and its roundings are replaced by a normal of the same variance, v per client:
-the sum's excess kurtosis is below 1/v, and v is asked to be ten thousand.
+simulation protects nobody.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -28,12 +26,9 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit.errors import InvalidParameter, require, require_module
-from quietbit.mechanism.additive import Gaussian, Sign
+from quietbit.errors import require, require_module
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.mechanism.skellam import IndependentSkellam
 from quietbit.plan.account import Account
 from quietbit.plan.participation import Participation, releases_per_client
 from quietbit.plan.plan import Plan
@@ -41,62 +36,22 @@ from quietbit.privacy.guarantee import Trust, Unit
 from quietbit.simulate.collect import payload_bytes
 from quietbit.simulate.loop import DIVERGED, FINISHED, LARGEST, Point, Run
 from quietbit.simulate.problem import Problem, Score
-from quietbit_lab.cohort.releases import bits_mean, gaussian_mean, sign_mean
+from quietbit_lab.cohort.means import Way, way_of
 from quietbit_lab.experiment.grid import Job
-from quietbit_lab.experiment.record import EVERY_CLIENT, Setting, run_record
+from quietbit_lab.experiment.record import Setting, run_record
 from quietbit_lab.experiment.sweep import run_job
-from quietbit_lab.task.linear_sums import LAW_OF_THE_SUM, NORMAL_FOR_THE_SUM
 from quietbit_lab.task.linear_sweep import device_name
 from quietbit_lab.task.module import ModuleProblem, StoredExamples
 from quietbit_lab.task.module_stack import StackedLayers
 
-__all__ = ["ModuleBatch", "ModuleTogether", "codes_mean", "mean_of"]
+__all__ = ["ModuleBatch", "ModuleTogether"]
 
 Tensor: TypeAlias = Any
-CohortMean: TypeAlias = Callable[[Tensor, Any], Tensor]  # clipped updates (m, d), a generator -> the server's mean
 MakeProblem: TypeAlias = Callable[[Mapping[str, Any], int], Problem]
 TOGETHER = {"cuda": 16, "cpu": 2}  # models whose gradients exist at once
 RUNS = {"cuda": 48, "cpu": 16}  # runs of a batch: what is lost where the clock stops one
 SCORED = 1000  # images
-LEAST_VARIANCE = 1e4  # of a client's Skellam noise, in units of its integers, where a normal replaces it
 LOOK = 20  # rounds between looks at the clock
-
-
-def mean_of(mechanism: Mechanism | None) -> tuple[CohortMean, str]:
-    """What draws the server's mean of a cohort's releases, and what of them is drawn; others are refused."""
-    if mechanism is None:
-        return lambda rows, generator: rows.mean(dim=0), LAW_OF_THE_SUM
-    radius = mechanism.domain.radius
-    if isinstance(mechanism, Gaussian):
-        noise = mechanism.noise_multiplier
-        return lambda rows, generator: radius * gaussian_mean(rows / radius, noise, generator), LAW_OF_THE_SUM
-    if isinstance(mechanism, Sign) and isinstance(mechanism.inner, Gaussian):
-        under, slope = mechanism.inner.noise_multiplier, mechanism.slope_at_zero * radius
-        return lambda rows, generator: slope * sign_mean(rows / radius, under, generator), EVERY_CLIENT
-    if isinstance(mechanism, InterpolatedMVU):
-        if mechanism.bits == 1 and mechanism.sampler.levels == 2:
-            return lambda rows, generator: radius * bits_mean(rows / radius, mechanism, generator), EVERY_CLIENT
-        return lambda rows, generator: codes_mean(rows, mechanism, generator), EVERY_CLIENT
-    if isinstance(mechanism, IndependentSkellam) and mechanism.inner.noise_variance >= LEAST_VARIANCE:
-        deviation = math.sqrt(mechanism.variance(0.0)) / radius
-        return lambda rows, generator: radius * gaussian_mean(rows / radius, deviation, generator), NORMAL_FOR_THE_SUM
-    raise InvalidParameter(f"{type(mechanism).__name__} is not made for many networks at once: leave out --device.")
-
-
-def codes_mean(rows: Tensor, mechanism: InterpolatedMVU, generator: Any) -> Tensor:
-    """The mean of releases of several bits: a code for every client and coordinate, by its distribution function."""
-    torch, sampler = require_module("torch", "lab"), mechanism.sampler
-    low, high = sampler.t_range
-    offset, cells = (rows * sampler.scale).clamp(low, high), sampler.levels - 1
-    segment = ((offset + 0.5) * cells).floor().clamp(0, cells - 1).long()
-    base, slope, values = (
-        torch.tensor(np.asarray(table), dtype=torch.float32, device=rows.device)
-        for table in (sampler.base, sampler.slope, mechanism.values)
-    )
-    law = torch.softmax(base[segment] + slope[segment] * offset[..., None], dim=-1)
-    uniform = torch.rand(rows.shape, generator=generator, device=rows.device)
-    codes = (uniform[..., None] >= law.cumsum(dim=-1)[..., :-1]).sum(dim=-1)
-    return values[codes].mean(dim=0)
 
 
 @final
@@ -107,8 +62,7 @@ class Lane:
     setting: Setting
     mechanism: Mechanism | None
     account: Account | None
-    mean: CohortMean
-    draws: str
+    way: Way
     size: int
     points: list[Point] = field(default_factory=list)
     ended: int | None = None
@@ -205,11 +159,11 @@ class ModuleBatch:
             )  # fmt: skip
         return found
 
-    def _lane(self, plan: Plan) -> tuple[Mechanism | None, Account | None, CohortMean, str, int]:
+    def _lane(self, plan: Plan) -> tuple[Mechanism | None, Account | None, Way, int]:
         """Mechanism, account and draws of runs of a plan; a budget that the rounds would exceed is refused."""
         problem = self.problem
         if not plan.private:
-            return None, None, *mean_of(None), 4 * problem.dimension
+            return None, None, way_of(None, plan.cohort), 4 * problem.dimension
         releases = releases_per_client(self._schedule, self.rounds)
         mechanism = plan.mechanism_for(problem.dimension, problem.sizes, releases if plan.calibrated else None)
         account = plan.account(mechanism, problem.sizes)
@@ -218,7 +172,7 @@ class ModuleBatch:
         within = plan.epsilon is None or spent <= plan.epsilon
         require(within, "epsilon of all rounds", spent, f"at most the budget {plan.epsilon}")
         account.counts = self.counts
-        return mechanism, account, *mean_of(mechanism), payload_bytes(plan, mechanism)
+        return mechanism, account, way_of(mechanism, plan.cohort), payload_bytes(plan, mechanism)
 
     def _round(self) -> Tensor:
         """One step of every run; whether each had finite gradients."""
@@ -235,7 +189,9 @@ class ModuleBatch:
             given = (self.w[some], inputs, labels, sizes, self._columns["clip"][some])
             rows, fine = self._layers.clipped_means(*given)
             finite.append(fine)
-            means = torch.stack([lane.mean(row, generator) for lane, row in zip(self.lanes[some], rows, strict=True)])
+            means = torch.stack(
+                [lane.way.rows(row, generator) for lane, row in zip(self.lanes[some], rows, strict=True)]
+            )
             self.v[some] = self._columns["momentum"][some, None] * self.v[some] + means
         self.w -= self._columns["lr"][:, None] * self.v
         return torch.cat(finite)
@@ -313,7 +269,7 @@ class ModuleTogether:
                 "job": job.identity,
                 "label": job.label,
                 "record": run_record(
-                    run, dict(job.task), device=name, draws=lane.draws, batch={**said, "place": place}
+                    run, dict(job.task), device=name, draws=lane.way.draws, batch={**said, "place": place}
                 ),
             }
             for place, (job, run, lane) in enumerate(zip(jobs, batch.runs(), batch.lanes, strict=True))

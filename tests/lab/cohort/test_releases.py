@@ -5,9 +5,9 @@ import pytest
 
 from quietbit import Ball, calibrate
 from quietbit.kernel.rng import seeded_rng
-from quietbit.mechanism.additive import Sign
 from quietbit.wire.uplink import Uplink
-from quietbit_lab.cohort.releases import bits_mean, gaussian_mean, kept_rows, sign_mean, vector_mean
+from quietbit_lab.cohort.means import unit_mean
+from quietbit_lab.cohort.releases import kept_rows, vector_mean
 
 torch = pytest.importorskip("torch")
 DIMENSION, CLIENTS, DRAWS, COHORTS = 24, 8, 4000, 60
@@ -34,10 +34,7 @@ def drawn(name, mechanism, rows, draws, seed):
     many = torch.from_numpy(rows).expand(draws, *rows.shape)
     if name == "vmvu":
         return vector_mean(many, mechanism, generator).numpy()
-    if name == "imvu":
-        return bits_mean(many, mechanism, generator).numpy()
-    noise = mechanism.inner.noise_multiplier if isinstance(mechanism, Sign) else mechanism.noise_multiplier
-    return (sign_mean if isinstance(mechanism, Sign) else gaussian_mean)(many, noise, generator).numpy()
+    return unit_mean(many, mechanism, generator).numpy()
 
 
 def sent(mechanism, rows, cohorts, seed):

@@ -104,12 +104,11 @@ def test_a_run_that_diverges_or_meets_its_target_leaves_the_others_alone(data):
 
 def test_runs_far_behind_are_dropped_and_say_so(data, monkeypatch):
     """The second run is 0.4, 0.4 and the third 0.5, 0.3, .. behind: it catches up and stays, as do smaller steps."""
-    # Kinds are sorted, so the Gaussian run is scored first.
     table = {
-        2: (0.1, 0.9, 0.5, 0.4, 0.2),
-        3: (0.1, 0.9, 0.5, 0.6, 0.2),
-        4: (0.1, 0.9, 0.7, 0.2),
-        6: (0.1, 0.9, 0.7, 0.2),
+        2: (0.9, 0.5, 0.4, 0.2, 0.1),
+        3: (0.9, 0.5, 0.6, 0.2, 0.1),
+        4: (0.9, 0.7, 0.2, 0.1),
+        6: (0.9, 0.7, 0.2, 0.1),
     }
     scores = iter(table.values())
     monkeypatch.setattr(DeviceProblem, "scores", lambda self, models: [Score(a, 1.0) for a in next(scores)])

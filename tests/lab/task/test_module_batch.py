@@ -21,7 +21,8 @@ from quietbit_lab.task.module import ModuleProblem
 torch = pytest.importorskip("torch")
 nn = torch.nn
 
-from quietbit_lab.task.module_batch import ModuleBatch, ModuleTogether, mean_of  # noqa: E402
+from quietbit_lab.cohort.means import way_of  # noqa: E402
+from quietbit_lab.task.module_batch import ModuleBatch, ModuleTogether  # noqa: E402
 
 DRAWS, SENT = 400, 150
 Z = 6.11  # two-sided 1e-9 for one normal statistic
@@ -156,11 +157,12 @@ def test_what_has_no_place_in_a_batch_is_refused(given):
 def test_different_walks_and_unknown_mechanisms_are_refused():
     with pytest.raises(quietbit.InvalidParameter, match="alike"):
         ModuleBatch(problem(), [chosen(mechanism="none"), chosen(mechanism="none", seed=4)])
-    with pytest.raises(quietbit.InvalidParameter, match="not made for many networks"):
-        mean_of(quietbit.Laplace(quietbit.Ball("l1", 1.0, 77), 0.5))
+    laplace = way_of(quietbit.Laplace(quietbit.Ball("l1", 1.0, 77), 0.5), 3)
+    with pytest.raises(quietbit.InvalidParameter, match="sums are normal"):
+        laplace.rows(torch.zeros((3, 77)), torch.Generator())
     few = IndependentSkellam(quietbit.Skellam(quietbit.Ball("l2", 1.0, 77), 0.5, bits=6))  # no normal replaces it
-    with pytest.raises(quietbit.InvalidParameter, match="not made for many networks"):
-        mean_of(few)
+    with pytest.raises(quietbit.InvalidParameter, match="more bits"):
+        way_of(few, 3)
 
 
 def test_a_sweep_stops_by_the_clock_and_goes_on(tmp_path):

@@ -18,17 +18,18 @@ simulation draws what clients would have sent.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
+from attrs import frozen
 
 from quietbit._typing import FloatVector
-from quietbit_lab.task.linear_device import Tensor
+from quietbit_lab.cohort.law import distribution
 
 __all__ = ["Moments", "fit_moments", "power_sums"]
 
+Tensor: TypeAlias = Any
 TOLERANCE = 3e-4
 KURTOSIS, SKEWNESS = 0.03, 0.1  # of a cohort's sum
 ODD = ((1,), (1, 3), (1, 2, 3), (1, 3, 5), (1, 2, 3, 4), (1, 3, 5, 7), (1, 2, 3, 4, 5))
@@ -37,7 +38,7 @@ NODES = 128
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@frozen
 class Moments:
     """Mean and variance of a decoded coordinate as polynomials of z; see the file."""
 
@@ -72,14 +73,6 @@ def fit_moments(mechanism: Any, share: float, cohort: int) -> Moments | None:
     if odd is None or even is None:
         return None
     return Moments(odd[0], even[0][1:], odd[1], even[1])
-
-
-def distribution(mechanism: Any, value: float) -> FloatVector:
-    """The probabilities of the decoded values; a sign has two."""
-    if hasattr(mechanism, "inner"):
-        one = (1 + float(mechanism.expectation(value))) / 2
-        return np.array([1 - one, one])
-    return np.asarray(mechanism.distribution(value))
 
 
 def _fewest(

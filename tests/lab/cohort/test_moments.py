@@ -8,8 +8,8 @@ import torch
 
 import quietbit
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit_lab.task.linear_law import fit_moments, power_sums
-from quietbit_lab.task.linear_sums import DrawKey, cohort_mean, kind_of
+from quietbit_lab.cohort.means import together, way_of
+from quietbit_lab.cohort.moments import fit_moments, power_sums
 from statistical.kit import FALSE_ALARM
 
 BALL, TAXI = Ball(Norm.L2, 2.0, 40_000), Ball(Norm.L1, 8.0, 40_000)
@@ -77,15 +77,14 @@ def test_draws_have_the_mean_and_variance_of_the_clients_codes(name):
     """4,800 coordinates, false alarms below 1e-9; half a deviation more, or a fifth more spread, is caught."""
     mechanism, share = CASES[name]
     clients, rng = 400, np.random.default_rng(2)
-    kind = kind_of(mechanism, clients, share=share, draw="sums")
-    assert kind.startswith("moments ")
+    way = way_of(mechanism, clients, share=share, draw="sums")
+    assert way.kind.startswith("moments ")
+    assert way.draws == "normal in place of the sum"
     features = rng.uniform(-1, 1, (clients, 8)).astype(np.float32)
     errors = rng.uniform(-1, 1, (1, 3, clients)) * mechanism.domain.radius * share
     groups = 200
-    mean = cohort_mean(kind, [mechanism] * groups, list(range(groups)), clients, torch.device("cpu"))
-    assert mean.draws == "normal in place of the sum"
-    key = DrawKey.several([bytes([len(name)]) * 32], torch.device("cpu"))[0]
-    drawn = mean.mean(torch.tensor(errors).expand(groups, 3, clients), torch.from_numpy(features), key).numpy()
+    mean = together([way] * groups, clients, torch.device("cpu"))
+    drawn = mean(torch.tensor(errors).expand(groups, 3, clients), torch.from_numpy(features), len(name)).numpy()
     u = np.einsum("km,mf->kfm", errors[0], features.astype(np.float64))
     expected, variance = (
         np.array([[f(value) for value in row] for row in u.reshape(24, -1)])

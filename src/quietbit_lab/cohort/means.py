@@ -1,0 +1,290 @@
+"""The mean that a server makes of a cohort's releases, drawn from the mechanisms' laws and without payloads.
+
+Idea     a server needs the mean alone, and a simulation only its law. `way_of` says what is drawn for a mechanism:
+         the exact mean with one normal on it where the sum's law is normal, or so nearly that no training could tell;
+         two gammas for Laplace noise; otherwise a code for every client and coordinate from `CodeLaw`. `together` does
+         it for the models of a batch whose updates are outer products, `Way.rows` for updates that are written out.
+Symbols  G models, K classes, m clients; errors (G, K, m): clipped p - y; features (m, width); a client's update is
+         their outer product. rows: m clipped updates, (..., m, d).
+Source   `quietbit/mechanism` for the laws; Kotz, Kozubowski, Podgorski (2001), section 2.2, for Laplace sums.
+
+What differs from payloads: 32-bit roundings of single floats; Skellam's noise (variance v per client, in units of its
+integers) and roundings are replaced by a normal of the same variance, where the sum's excess kurtosis, at most
+1/(m v), is below 1e-6; codes' probabilities are right to 4e-6. Tests hold means and variances against real payloads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, final
+
+import numpy as np
+from attrs import field, frozen
+
+from quietbit.errors import InvalidParameter, require, require_module
+from quietbit.mechanism.ball import Norm
+from quietbit.mechanism.rounding import TRIES, length_upper
+from quietbit.privacy.guarantee import Trust
+from quietbit_lab.cohort.law import MOST_BITS, CodeLaw, code_law
+from quietbit_lab.cohort.moments import Moments, fit_moments, power_sums
+from quietbit_lab.cohort.outer import mean_codes
+
+__all__ = [
+    "DRAWS", "EVERY_CLIENT", "LAW_OF_THE_SUM", "NORMAL_FOR_THE_SUM", "OuterMean", "Way", "again_upper", "codes_mean",
+    "gaussian_mean", "together", "unit_mean", "way_of",
+]  # fmt: skip
+
+Tensor: TypeAlias = Any
+OuterMean: TypeAlias = Callable[[Tensor, Tensor, int], Tensor]  # errors, features, seed -> (G, K, width) in float32
+EVERY_CLIENT, LAW_OF_THE_SUM = "every client", "law of the sum"
+NORMAL_FOR_THE_SUM = "normal in place of the sum"
+DRAWS = ("clients", "sums")  # what a caller may ask for
+LEAST_VARIANCE = 1e6  # of a cohort's Skellam noise, where a normal replaces it
+ROWS_GPU, ROWS_CPU = 1 << 25, 1 << 20  # coordinates written out at once
+NEVER = 1e-30  # a chance of drawing MVU's dither again that no simulation meets
+
+
+@final
+@frozen(eq=False)
+class Way:
+    """How a cohort's mean is drawn; models of one ``kind`` are drawn together.
+
+    ``deviation`` is that of the mean's noise, or its Laplace noise's scale for one client; ``law`` the codes'.
+    """
+
+    kind: str
+    draws: str
+    deviation: float = 0.0
+    law: CodeLaw | None = None
+    moments: Moments | None = None
+    mechanism: Any = field(default=None, repr=False)
+
+    def rows(self, rows: Tensor, generator: Any) -> Tensor:
+        """Return the mean over clients of releases of clipped updates (..., m, d)."""
+        if self.law is not None:
+            return codes_mean(rows, self.law, generator)
+        require(self.kind == "normal", "mechanism", self.kind, "one whose sums are normal, or of codes")
+        return gaussian_mean(rows, self.deviation * math.sqrt(rows.shape[-2]), generator)
+
+
+def way_of(mechanism: Any, cohort: int, trust: Trust = Trust.LOCAL, share: float = 1.0, draw: str = "clients") -> Way:
+    """Return what is drawn for a mechanism, None for no privacy; one that has no law here is refused in one sentence.
+
+    ``share`` is the largest part of an update's length that one coordinate can have. With ``draw`` "sums" a normal is
+    drawn in place of the sum of codes where it may stand for it.
+    """
+    require(draw in DRAWS, "draw", draw, "one of " + ", ".join(DRAWS))
+    if mechanism is None:
+        return Way("normal", LAW_OF_THE_SUM)
+    if trust is Trust.CENTRAL:  # the server adds the noise once, to the sum
+        return Way("normal", LAW_OF_THE_SUM, mechanism.sigma / cohort)
+    name = type(mechanism).__name__
+    if name not in WAYS or getattr(mechanism, "rotation", None) is not None:
+        raise InvalidParameter(f"{name} is not made for many models at once: leave out --device.")
+    found = WAYS[name](mechanism, cohort, share)
+    if draw == "sums" and found.kind == "laplace":
+        return _normal(mechanism, cohort)
+    if draw == "sums" and hasattr(mechanism, "values"):
+        moments = fit_moments(mechanism, share, cohort)
+        if moments is not None:
+            kind = f"moments {moments.odd} {moments.even} share {share!r}"
+            return Way(kind, NORMAL_FOR_THE_SUM, share, None, moments, mechanism)
+    return found
+
+
+def _normal(mechanism: Any, cohort: int, draws: str = NORMAL_FOR_THE_SUM) -> Way:
+    return Way("normal", draws, math.sqrt(mechanism.variance(0.0) / cohort))
+
+
+def _skellam(mechanism: Any, cohort: int, share: float) -> Way:
+    variance = cohort * getattr(mechanism, "inner", mechanism).noise_variance
+    if variance < LEAST_VARIANCE:
+        raise InvalidParameter(
+            f"Skellam noise of many models at once needs a cohort's variance of {LEAST_VARIANCE:g} in units of its "
+            f"integers, got {variance:g}: use more bits, or leave out --device."
+        )
+    return _normal(mechanism, cohort)
+
+
+def _codes(mechanism: Any, cohort: int, share: float) -> Way:
+    law = code_law(mechanism, share)
+    if law.bits > MOST_BITS:
+        raise InvalidParameter(f"Codes of {law.bits} bits are not made for many models: leave out --device.")
+    return Way(f"codes {law.bits}", EVERY_CLIENT, law=law)
+
+
+def _dithered(mechanism: Any, cohort: int, share: float) -> Way:
+    if again_upper(mechanism) <= NEVER:  # dithered on its own, a coordinate has a law of its own
+        return _codes(mechanism, cohort, share)
+    if mechanism.design.spec.input_levels % 2 == 0:
+        raise InvalidParameter("MVU of many models at once needs an odd number of levels: leave out --device.")
+    return Way("dithered", EVERY_CLIENT, mechanism=mechanism)
+
+
+# What only the laboratory knows of a class of mechanisms: how its cohorts are drawn.
+WAYS: Mapping[str, Callable[[Any, int, float], Way]] = {
+    "Gaussian": lambda mechanism, cohort, share: _normal(mechanism, cohort, LAW_OF_THE_SUM),
+    "Laplace": lambda mechanism, cohort, share: Way("laplace", LAW_OF_THE_SUM, mechanism.scale),
+    "Skellam": _skellam,
+    "IndependentSkellam": _skellam,
+    "Sign": _codes,
+    "InterpolatedMVU": _codes,
+    "DitheredMVU": _dithered,
+}
+
+
+def again_upper(mechanism: Any) -> float:
+    """Return a bound on the chance that one update's dither is drawn again; 1 for an L1 ball, which nobody needed.
+
+    In spacings, with zero a level and updates of length R at most: a rounded square exceeds y^2 by min(1/4, |y|) or
+    less on average, so that the sum of squares has mean R^2 + min(d/4, sqrt(d) R) at most; and Hoeffding's inequality
+    with the ranges of `quietbit/mechanism/rounding.py`.
+    """
+    ball, cells = mechanism.ball, mechanism.design.spec.input_levels - 1
+    if ball.norm is not Norm.L2 or cells % 2 == 1:
+        return 1.0
+    radius, root = cells / 2, math.sqrt(ball.dimension)
+    mean = radius**2 + min(ball.dimension / 4, root * radius)
+    room = min(length_upper(ball.norm, radius, ball.dimension), ball.dimension * radius**2) - mean
+    return math.exp(-2 * (room / (2 * radius + root)) ** 2) if room > 0 else 1.0
+
+
+def together(ways: Sequence[Way], cohort: int, device: Any) -> OuterMean:
+    """Return what draws the means of models of one kind whose updates are outer products."""
+    torch = require_module("torch", "lab")
+
+    def column(values: Any, kind: Any) -> Tensor:
+        return torch.from_numpy(np.asarray(values, dtype=np.float64)).to(device=device, dtype=kind)[..., None, None]
+
+    def generator(seed: int) -> Any:
+        return torch.Generator(device=device).manual_seed(seed)
+
+    kind = ways[0].kind
+    if kind == "normal":
+        deviations = column([way.deviation for way in ways], torch.float32)
+
+        def normal(errors: Tensor, features: Tensor, seed: int) -> Tensor:
+            found = exact_mean(errors, features)
+            return found.addcmul_(found.new_empty(found.shape).normal_(generator=generator(seed)), deviations)
+
+        return normal
+    if kind == "laplace":
+        scales = column([way.deviation / cohort for way in ways], torch.float64)
+
+        def laplace(errors: Tensor, features: Tensor, seed: int) -> Tensor:
+            """A sum of m Laplace variables is a difference of two gammas of shape m."""
+            found, source = exact_mean(errors, features), generator(seed)
+            shape = errors.new_full((1,), float(errors.shape[2])).expand(found.shape)
+            noise = torch._standard_gamma(shape, generator=source) - torch._standard_gamma(shape, generator=source)
+            return found.add_((noise * scales).float())
+
+        return laplace
+    if kind == "dithered":
+
+        def dithered(errors: Tensor, features: Tensor, seed: int) -> Tensor:
+            source, pairs = generator(seed), zip(ways, errors, strict=True)
+            return torch.stack([_dithered_mean(way.mechanism, own.float(), features, source) for way, own in pairs])
+
+        return dithered
+    if kind.startswith("moments"):
+        fits = [way.moments for way in ways if way.moments is not None]
+        radii = np.array([way.mechanism.domain.radius for way in ways])
+        unit = column([1 / (radius * way.deviation) for radius, way in zip(radii, ways, strict=True)], torch.float64)
+        scaled = np.array([fit.mean for fit in fits]) * (radii / cohort)[:, None]
+        spreads = np.array([fit.variance for fit in fits]) * (radii[:, None] / cohort) ** 2
+        means, variances = column(scaled.T, torch.float64), column(spreads.T[1:], torch.float64)
+        constant = column(spreads[:, 0] * cohort, torch.float32)
+
+        def of_moments(errors: Tensor, features: Tensor, seed: int) -> Tensor:
+            """A matrix product for each power, and one normal for each coordinate."""
+            inputs = errors * unit
+            found = power_sums(inputs, features, fits[0].odd, means, signed=True)
+            noise, spread = found.new_empty(found.shape).normal_(generator=generator(seed)), constant
+            if fits[0].even:
+                spread = constant + power_sums(inputs, features, fits[0].even, variances, signed=False)
+            return found.addcmul_(noise, spread.clamp(min=0.0).sqrt())
+
+        return of_moments
+    laws = [way.law for way in ways if way.law is not None]
+    return lambda errors, features, seed: mean_codes(laws, errors.float(), features, seed)
+
+
+def exact_mean(errors: Tensor, features: Tensor) -> Tensor:
+    """Return the mean of outer products, as one matrix product for all models."""
+    count, classes, clients = errors.shape
+    return (errors.float().reshape(-1, clients) @ features).div_(clients).reshape(count, classes, -1)
+
+
+def gaussian_mean(rows: Tensor, deviation: float, generator: Any) -> Tensor:
+    """Return the mean of rows with normal noise of this deviation on each: the noises' sum is drawn at once."""
+    torch, found = require_module("torch", "lab"), rows.mean(dim=-2)
+    if deviation == 0:
+        return found
+    noise = torch.randn(found.shape, generator=generator, device=rows.device)
+    return found + noise * (deviation / math.sqrt(rows.shape[-2]))
+
+
+def codes_mean(rows: Tensor, law: CodeLaw, generator: Any) -> Tensor:
+    """Return the mean over clients of decoded codes, one for each coordinate of rows (..., m, d)."""
+    torch = require_module("torch", "lab")
+    table, values = (torch.tensor(one, dtype=torch.float32, device=rows.device) for one in (law.cumulative, law.values))
+    x = ((rows - law.low) * law.inverse).clamp(0.0, table.shape[0] - 1 - 1e-3)
+    cell = x.nan_to_num(0.0).int()
+    part = x - cell
+    uniform = torch.rand(rows.shape, generator=generator, device=rows.device)
+    flat, count = table.reshape(-1), table.shape[1]
+    code = torch.zeros_like(cell)
+    for bit in range(law.bits):
+        step = 1 << (law.bits - 1 - bit)
+        place = cell * count + code + (step - 1)
+        code += step * (uniform >= torch.lerp(flat[place], flat[place + count], part))
+    return values[code].mean(dim=-2)
+
+
+def unit_mean(rows: Tensor, mechanism: Any, generator: Any) -> Tensor:
+    """Return the mean of releases of rows in the unit ball, in radii; signs are divided by their slope."""
+    radius = mechanism.domain.radius
+    found = way_of(mechanism, rows.shape[-2]).rows(rows * radius, generator)
+    return found / (radius * getattr(mechanism, "slope_at_zero", 1.0))
+
+
+def _dithered_mean(mechanism: Any, errors: Tensor, features: Tensor, generator: Any) -> Tensor:
+    """Return the mean for one model of MVU, errors (K, m), a few clients at a time.
+
+    The length of a dithered vector decides whether it is drawn again, so rows are made from their factors. A symbol is
+    drawn by comparing a uniform with F_k: the sum of values is m v_0 + sum_k (v_{k+1} - v_k) #{U >= F_k}.
+    """
+    torch, (clients, width), classes = require_module("torch", "lab"), features.shape, errors.shape[0]
+    most = max(1, (ROWS_GPU if features.is_cuda else ROWS_CPU) // (classes * width))
+    table = np.cumsum(mechanism.design.probabilities, axis=1)[:, :-1].astype(np.float32)
+    cumulative = torch.from_numpy(np.ascontiguousarray(table)).to(features.device)
+    total = torch.zeros((classes, width), dtype=torch.float64, device=features.device)
+    for start in range(0, clients, most):
+        rows = errors[:, start : start + most].T[:, :, None] * features[start : start + most, None, :]
+        place = dithered_levels(mechanism, rows, generator)
+        uniform = torch.rand(rows.shape, generator=generator, device=rows.device)
+        for symbol, step in enumerate(np.diff(mechanism.values).tolist()):
+            total.add_((uniform >= cumulative[place, symbol]).sum(dim=0), alpha=step)
+    return (total / clients + float(mechanism.values[0])).float()
+
+
+def dithered_levels(mechanism: Any, rows: Tensor, generator: Any) -> Tensor:
+    """Return the level that every coordinate is dithered to; vectors that come out too long are drawn again."""
+    torch, norm = require_module("torch", "lab"), mechanism.ball.norm
+    cells = mechanism.design.spec.input_levels - 1
+    half, limit = cells / 2, (mechanism.reach * cells) ** norm.order
+    grid = (rows * (half / mechanism.ball.radius)).clamp_(-half, half)
+    floor = grid.floor()
+    part = grid - floor
+    points = floor + (torch.rand(rows.shape, generator=generator, device=rows.device) < part)
+    for _ in range(TRIES):
+        each = points.abs() if norm is Norm.L1 else points.square()
+        again = (each.sum(dim=(1, 2), dtype=torch.float64) > limit).nonzero()[:, 0]
+        if again.numel() == 0:
+            break
+        fresh = torch.rand((again.numel(), *rows.shape[1:]), generator=generator, device=rows.device)
+        points[again] = floor[again] + (fresh < part[again])
+    else:
+        points[again] = grid[again].trunc()
+    return (points + half).long()

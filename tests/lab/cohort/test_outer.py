@@ -1,0 +1,186 @@
+"""Sums of codes over outer products: the CPU's kernel and the GPU's, each against the mechanism's own law."""
+
+import math
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import quietbit
+from quietbit.mechanism.ball import Ball, Norm
+from quietbit.privacy.guarantee import Trust
+from quietbit_lab.cohort.law import CodeLaw, code_law
+from quietbit_lab.cohort.means import again_upper, dithered_levels, exact_mean, together, way_of
+from quietbit_lab.cohort.outer import mean_codes
+from unit.simulate.makers import mechanisms
+
+BALL, CPU = Ball(Norm.L2, 0.5, 40), torch.device("cpu")
+WIDE = Ball(Norm.L2, 0.5, 40_000)  # in so many dimensions MVU never draws again
+Z = 7.0  # of some hundreds of normal statistics: below 1e-9
+
+
+def design(epsilon, levels=2, bits=1):
+    return quietbit.solve(quietbit.DesignSpec(levels, bits, epsilon))
+
+
+LAWS = {
+    "one bit": quietbit.InterpolatedMVU(design(3.0), BALL),
+    "three bits": quietbit.InterpolatedMVU(design(3.0, 5, 3), BALL, 2.0),
+    "sign": quietbit.Sign(quietbit.Gaussian(BALL, 0.3)),
+}
+
+
+def factors(groups, clients, classes=3, features=9, seed=0):
+    rng = np.random.default_rng(seed)
+    left = rng.uniform(-0.5, 0.5, (1, classes, clients)).astype(np.float32).repeat(groups, 0)
+    return torch.from_numpy(left), torch.from_numpy(rng.uniform(-1, 1, (clients, features)).astype(np.float32))
+
+
+def off(found, mechanism, left, right):
+    """How many deviations the means over models are off, and squares over their expectation."""
+    u = np.einsum("km,mf->kfm", left[0].numpy().astype(float), right.numpy().astype(float))
+    mean, variance = (np.vectorize(one)(u) for one in (mechanism.expectation, mechanism.variance))
+    deviation = np.sqrt(variance.sum(axis=2)) / u.shape[2]
+    z = (found - mean.mean(axis=2)) / deviation
+    return np.abs(z.sum(axis=0)).max() / math.sqrt(len(z)), (z**2).sum() / z.size, z.size
+
+
+@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_means_have_the_mechanisms_mean_and_variance(name, threads):
+    mechanism, (left, right) = LAWS[name], factors(200, 60)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        found = mean_codes([code_law(mechanism)] * 200, left, right, 5).numpy().astype(float)
+    finally:
+        torch.set_num_threads(before)
+    means, squares, count = off(found, mechanism, left, right)
+    assert means < Z
+    assert abs(squares - 1) < Z * math.sqrt(2 / count)
+    means, squares, count = off(found + found.std(axis=0).mean(), mechanism, left, right)
+    assert means > Z  # the test can fail
+
+
+def test_seeds_and_threads():
+    law, (left, right) = code_law(LAWS["three bits"]), factors(3, 500)
+    first, again, other = (mean_codes([law] * 3, left, right, seed) for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert not torch.equal(first[0], first[1])
+    assert not torch.equal(first[0, 0], first[0, 1])
+
+
+def test_a_nan_is_drawn_as_some_value_and_harms_nobody_else():
+    law, (left, right) = code_law(LAWS["one bit"]), factors(2, 50)
+    left[1, 0, 7] = float("nan")
+    left[1, 1, 7] = float("inf")
+    found = mean_codes([law] * 2, left, right, 1)
+    assert bool(torch.isfinite(found).all())
+    with pytest.raises(quietbit.InvalidParameter):
+        mean_codes([law, code_law(LAWS["three bits"])], left, right, 1)
+
+
+GPU = """
+import sys
+import numpy as np, torch, triton
+from lab.cohort.test_outer import LAWS, factors, off
+from quietbit_lab.cohort.law import code_law
+from quietbit_lab.cohort import outer
+outer.BLOCK = 128  # the interpreter is slow, but not in lanes
+for name in ("one bit", "three bits"):
+    left, right = factors(2, 6, classes=1, features=500)
+    law = code_law(LAWS[name])
+    total = outer._on_device((law,) * 2, left, right, 3)
+    again = outer._on_device((law,) * 2, left, right, 3)
+    assert torch.equal(total, again)
+    width = (law.values[-1] - law.values[0]) / outer.WHOLE / 6
+    found = total.numpy() * width + law.values[0]
+    means, squares, count = off(found, LAWS[name], left, right)
+    assert means < 7, means
+    assert abs(squares - 1) < 7 * (2 / count) ** 0.5, squares
+    assert not torch.equal(total[0], total[1])
+print("done")
+"""
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
+def test_the_gpus_kernel_has_the_same_law():
+    """In triton's interpreter, which needs no GPU."""
+    path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
+    given = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path}
+    found = subprocess.run([sys.executable, "-c", GPU], capture_output=True, text=True, env=given, timeout=300)
+    assert found.stdout == "done\n", found.stderr
+
+
+def test_what_is_drawn_and_what_is_refused():
+    found = {name: way_of(mechanism, 600).kind for name, mechanism in mechanisms(40).items() if name != "skellam"}
+    assert found["mvu"] == "dithered"
+    assert (found["imvu-1"], found["imvu-3"], found["imvu-l1"]) == ("codes 1", "codes 3", "codes 1")
+    assert (found["gaussian"], found["laplace"]) == ("normal", "laplace")
+    assert way_of(quietbit.Gaussian(BALL, 1.0), 10, Trust.CENTRAL).deviation == pytest.approx(0.05)
+    assert way_of(quietbit.Laplace(Ball(Norm.L1, 0.5, 40), 1.0), 600, draw="sums").kind == "normal"
+    with pytest.raises(quietbit.InvalidParameter, match="more bits"):
+        way_of(quietbit.Skellam(BALL, 2.0, 6), 10)
+    with pytest.raises(quietbit.InvalidParameter, match="odd number of levels"):
+        way_of(quietbit.DitheredMVU(design(2.0, levels=8), BALL), 10)
+
+
+def test_mvu_is_drawn_by_coordinates_where_its_dither_is_never_drawn_again():
+    """The bound on the chance holds against drawing dithers, for the updates that are longest when dithered."""
+    assert way_of(quietbit.DitheredMVU(design(2.0, levels=65), WIDE), 600).kind == "codes 1"
+    assert again_upper(quietbit.DitheredMVU(design(2.0, levels=65), Ball(Norm.L2, 8.0, 39_700))) < 1e-160
+    assert again_upper(quietbit.DitheredMVU(design(2.0, levels=65), Ball(Norm.L1, 0.5, 40_000))) == 1.0
+    rng, some = np.random.default_rng(5), 0
+    for dimension, levels in ((400, 9), (400, 17), (900, 17), (1600, 9)):
+        mechanism = quietbit.DitheredMVU(design(2.0, levels), Ball(Norm.L2, 1.0, dimension))
+        half, upper = (levels - 1) / 2, again_upper(mechanism)
+        some += upper < 0.5
+        for active in (1, dimension // 4, dimension):  # spread over some coordinates or all
+            value = half / math.sqrt(active)
+            part = value - math.floor(value)
+            points = math.floor(value) + (rng.random((1000, active)) < part)
+            again = (np.square(points).sum(axis=1) > (mechanism.reach * (levels - 1)) ** 2).mean()
+            assert again <= upper + 6 * math.sqrt(upper / 1000)  # six deviations: 1e-9
+    assert some >= 2  # of the bounds say something
+
+
+def test_without_noise_the_mean_is_the_mean_of_outer_products():
+    rng = np.random.default_rng(0)
+    errors, features = rng.standard_normal((2, 3, 5)), rng.standard_normal((5, 8)).astype(np.float32)
+    wanted = np.einsum("gkm,mf->gkf", errors, features) / 5
+    mean = together([way_of(None, 5)] * 2, 5, CPU)
+    given = torch.from_numpy(errors), torch.from_numpy(features)
+    for found in (exact_mean(*given), mean(*given, 1)):
+        np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_models_of_one_kind_have_their_own_laws():
+    """Two clips and two designs side by side: means scale with the clip and follow the design."""
+    made = [quietbit.InterpolatedMVU(design(e, 5, 2), Ball(Norm.L2, clip, 24), 2.0) for e, clip in ((3, 0.5), (1, 8.0))]
+    ways = [way_of(mechanism, 4000) for mechanism in made]
+    assert isinstance(ways[0].law, CodeLaw)
+    assert ways[0].kind == ways[1].kind == "codes 2"
+    errors = torch.tensor([[[0.25]], [[4.0]]], dtype=torch.float64).expand(2, 1, 4000)
+    found = together(ways, 4000, CPU)(errors, torch.ones((4000, 8)) * 0.5, 9).numpy()
+    for mechanism, row, value in zip(made, found[:, 0], (0.125, 2.0), strict=True):
+        deviation = math.sqrt(mechanism.variance(value) / 4000)
+        assert np.abs(row - mechanism.expectation(value)).max() < Z * deviation
+
+
+@pytest.mark.parametrize("norm", list(Norm))
+def test_dithered_points_are_levels_beside_the_value_and_in_bounds(norm):
+    mechanism = quietbit.DitheredMVU(design(2.0, 9), Ball(norm, 0.5, 30))
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((50, 30))
+    values *= 0.5 / np.linalg.norm(values, norm.order, axis=1, keepdims=True)
+    rows = torch.tensor(values, dtype=torch.float32).reshape(50, 3, 10)
+    points = dithered_levels(mechanism, rows, torch.Generator().manual_seed(1)).reshape(50, 30).numpy() - 4
+    assert np.all(np.abs(points - values * 8) < 1 + 1e-5)
+    lengths = (np.abs(points.astype(float)) ** norm.order).sum(axis=1)
+    assert lengths.max() <= (mechanism.reach * 8) ** norm.order * (1 + 1e-12)
