@@ -90,23 +90,30 @@ def _compiled() -> Callable[..., None]:
     from quietbit.kernel.jit import compiled_fast
 
     def sum_class(left, right, counter, low, inverse, table, whole, out):  # type: ignore[no-untyped-def]
-        last, half = np.float32(table.shape[0] - 1) - np.float32(1e-3), whole.size // 2
+        flat, width, half = table.ravel(), table.shape[1], whole.size // 2
+        last = np.float32(table.shape[0] - 1) - np.float32(1e-3)
         for i in range(left.size):
             for f in range(right.shape[1]):
-                counter += np.uint64(0x9E3779B97F4A7C15)
-                z = (counter ^ (counter >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+                z = counter + np.uint64(f) * np.uint64(0x9E3779B97F4A7C15)
+                z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
                 z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-                uniform = np.float32(z >> np.uint64(40)) * np.float32(2.0**-24)
+                uniform = np.float32(np.int32(z >> np.uint64(40))) * np.float32(2.0**-24)
                 x = (left[i] * right[i, f] - low) * inverse
                 x = min(x, last) if x > 0 else np.float32(0.0)  # so that a NaN is 0
-                cell = np.int64(x)
-                part, code, step = x - np.float32(cell), 0, half
-                while step > 0:
-                    here = table[cell, code + step - 1]
-                    if uniform >= here + part * (table[cell + 1, code + step - 1] - here):
-                        code += step
-                    step >>= 1
-                out[f] += whole[code]
+                cell = np.int32(x)
+                part, place = x - np.float32(cell), cell * width
+                if half == 1:
+                    here = flat[place]
+                    out[f] += whole[1] * (uniform >= here + part * (flat[place + 1] - here))
+                else:
+                    code, step = 0, half
+                    while step > 0:
+                        here = flat[place + code + step - 1]
+                        line = here + part * (flat[place + width + code + step - 1] - here)
+                        code += step * (uniform >= line)  # no branch, which would be guessed wrong every other time
+                        step >>= 1
+                    out[f] += whole[code]
+            counter += np.uint64(right.shape[1]) * np.uint64(0x9E3779B97F4A7C15)
 
     return compiled_fast(sum_class)
 
