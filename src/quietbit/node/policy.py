@@ -3,59 +3,41 @@
 Idea     a run asks; the policy says what may be answered. It caps everything the node ever releases, whatever run or
          server it is for, and names what may be asked at all. Without one, nothing is released. A simulation has
          no owner, so it gets rules of its own (`Simulation`), which must be named where the app is written.
-Symbols  the keys of the file are the fields of `Policy`, with - for _; unknown ones are refused.
-
-| key | meaning | default |
-|---|---|---|
-| `epsilon`, `delta`, `adjacency` | what all releases together may cost, ever | required |
-| `mechanisms` | families that may be asked for: `imvu`, `mvu`, ... | required |
-| `largest-clip` | the largest ball that updates may be clipped to | required |
-| `smallest-clip` | the smallest, where a run moves its clip | 0 |
-| `releases`, `releases-per-day` | how many releases there may be, in all and in any 24 hours | required |
-| `ledger`, `counter` | absolute paths of the two files; best on two disks | required |
-| `least-epsilon` | a release counts at least as much as one of this pure epsilon | 0 |
-| `runs` | numbers of the runs that are answered, or `*` | `["*"]` |
-| `trust` | `local`, `secure-aggregation` or both | `["local"]` |
-| `min-honest-clients` | k: every sum is priced at so many honest clients, whatever the run says | for sums |
-| `local-epsilon` | a second cap: everything priced as if every mask had failed | for sums |
-| `directory` | absolute path of the list of members: sums are then secret from a server that lies | none |
-| `operator` | the public key that the directory must be signed with, hexadecimal | with `directory` |
-| `own-key` | absolute path of this node's private key (`quietbit node keys`) | with `directory` |
-| `most-colluders` | how many members may work for the server: sums that so many could unmask are declined | 0 |
-| `largest-exposure` | the largest chance, per sum, that so many could | 2^-40 |
-| `min-neighbours` | with how many others each client must deal, where it does not deal with all | 10 |
-| `metrics` | numbers of evaluations that leave the node as they are, without privacy | none |
-| `answer-seconds` | every answer leaves so long after its question, whatever the app does; 0: when it is ready | 60 |
-| `pricing-seconds` | how long it may take to find out what a mechanism costs | 30 |
-| `seed` | randomness that anybody can repeat, for tests of a deployment: protects nobody | none |
+Symbols  the keys of the file are the fields of `Policy`, with - for _; `RULES` says what each means; unknown ones are
+         refused.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 import tomllib
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from enum import Enum
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, final
 
-from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_real, member, require
+import attrs
+from attrs import frozen
+
+from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_known, check_real, member, require
 from quietbit.kernel.rng import RandomBits, secure_rng
 from quietbit.node.filter import Cap
 from quietbit.privacy.aggregate import MOST_CLIENTS
-from quietbit.privacy.guarantee import Adjacency, Trust, check_delta
 from quietbit.secagg.identity import PUBLIC_SIZE, Directory, Identity
 from quietbit.secagg.plan import SumPlan
 from quietbit.simulate.client_rng import CLIENT_BITS, seeded_client_rng
+from quietbit.target import Adjacency, Target, Trust, as_adjacency, check_delta
 
 __all__ = ["NotAllowed", "Policy", "PolicyError", "Rules", "SeededRngWarning", "Simulation", "simulated_directory"]
 
 MOST_RELEASES = 10**6
 MOST_BYTES = 2**16
+OPTIONAL = ("min_honest_clients", "local_epsilon", "directory", "operator", "own_key", "seed")
 RISK = 2.0**-40  # the largest chance that a sum with few neighbours can be unmasked
 
 
@@ -127,21 +109,111 @@ class Rules(Protocol):
         ...
 
 
+def _real(value: Any, name: str) -> float:
+    return check_real(value, name)
+
+
+def _floor(value: Any, name: str) -> float:
+    return check_real(value, name, at_least=0.0)
+
+
+def _count(value: Any, name: str) -> int:
+    return check_int(value, name, 1, MOST_RELEASES)
+
+
+def _words(value: Any, name: str) -> tuple[str, ...]:
+    listed = isinstance(value, list | tuple)
+    require(listed and all(isinstance(word, str) and word for word in value), name, value, "a list of names")
+    return tuple(value)
+
+
+def _trusts(value: Any, name: str) -> tuple[Trust, ...]:
+    rule = "a list of local, secure-aggregation or both"
+    require(isinstance(value, list | tuple) and len(value) > 0, name, value, rule)
+    found = tuple(member(Trust, word, name) for word in value)
+    require(set(found) <= {Trust.LOCAL, Trust.SECURE_AGGREGATION}, name, [one.value for one in found], rule)
+    return found
+
+
+def _path(value: Any, name: str) -> str:
+    fine = isinstance(value, str | os.PathLike) and Path(value).expanduser().is_absolute()
+    require(fine, name, value, "the absolute path of a file")
+    return str(value)
+
+
+def _key(value: Any, name: str) -> str:
+    fine = isinstance(value, str) and re.fullmatch(rf"[0-9a-fA-F]{{{2 * PUBLIC_SIZE}}}", value)
+    require(fine, name, value, f"a public key: {2 * PUBLIC_SIZE} hexadecimal digits")
+    return str(value)
+
+
+# What each key means, as the file and `quietbit node init --help` say it, and how its value is read.
+RULES: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
+    "epsilon": ("what all releases of this node together may ever cost", _real),
+    "delta": ("the delta of that epsilon", lambda value, name: check_delta(value)),
+    "adjacency": ("the neighbouring world: zero-out or replace-one", lambda value, name: as_adjacency(value)),
+    "mechanisms": ("families that may be asked for", _words),
+    "largest_clip": ("updates are clipped to a ball no larger than this", _real),
+    "smallest_clip": ("nor to one smaller than this, where a run moves its clip", _floor),
+    "releases": ("how many releases there may be, in all", _count),
+    "releases_per_day": ("how many in any 24 hours", _count),
+    "least_epsilon": ("a release never counts less than this pure epsilon", _floor),
+    "runs": ("numbers of the runs that are answered; * for all", _words),
+    "trust": ("local, secure-aggregation or both", _trusts),
+    "min_honest_clients": (
+        "every sum is priced at so many honest clients, whatever the run says",
+        lambda value, name: check_int(value, name, 2, MOST_CLIENTS),
+    ),
+    "local_epsilon": ("for sums: the cap that holds even if every mask fails", _real),
+    "directory": ("for sums: the list of members; sums are then secret from a server that lies", _path),
+    "operator": ("the public key that the directory must be signed with, hexadecimal", _key),
+    "own_key": ("this node's private key, from quietbit node keys", _path),
+    "most_colluders": (
+        "for sums: members that may work for the server",
+        lambda value, name: check_int(value, name, 0, MOST_CLIENTS),
+    ),
+    "largest_exposure": (
+        "for sums: the largest chance, per sum, that so many unmask it",
+        lambda value, name: check_real(value, name, at_least=0.0, at_most=2.0**-20),
+    ),
+    "min_neighbours": (
+        "for sums: with how many others each client deals, if not with all",
+        lambda value, name: check_int(value, name, 2, MOST_CLIENTS),
+    ),
+    "metrics": ("numbers of evaluations that leave the node WITHOUT any privacy", _words),
+    "answer_seconds": ("every answer leaves so long after its question, whatever the app does; 0: when ready", _floor),
+    "pricing_seconds": ("how long finding out what a mechanism costs may take", _real),
+    "seed": ("randomness that anybody can repeat, for tests: protects nobody", lambda v, name: check_int(v, name, 0)),
+    "ledger": ("the ledger, an absolute path", _path),
+    "counter": ("the ledger's counter, an absolute path; best on another disk", _path),
+}
+
+
+KEYS = {name: name.replace("_", "-") for name in RULES}
+
+
+def _read(cls: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
+    """Let every field be read by its rule; None is left out."""
+
+    def reader(name: str) -> Callable[[Any], Any]:
+        return lambda value: None if value is None and name in OPTIONAL else RULES[name][1](value, name)
+
+    return [one.evolve(converter=reader(one.name)) for one in fields]
+
+
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True, field_transformer=_read)
 class Policy:
-    """The table above, checked; `load` reads a file and `text` writes one."""
+    """What an owner allows, checked by `RULES`; `load` reads a file and `text` writes one."""
 
     epsilon: float
     delta: float
     adjacency: Adjacency
     mechanisms: tuple[str, ...]
     largest_clip: float
+    smallest_clip: float = 0.0
     releases: int
     releases_per_day: int
-    ledger: str
-    counter: str
-    smallest_clip: float = 0.0
     least_epsilon: float = 0.0
     runs: tuple[str, ...] = ("*",)
     trust: tuple[Trust, ...] = (Trust.LOCAL,)
@@ -157,77 +229,47 @@ class Policy:
     answer_seconds: float = 60.0
     pricing_seconds: float = 30.0
     seed: int | None = None
+    ledger: str
+    counter: str
 
-    def __post_init__(self) -> None:
-        """Refuse numbers and words without a meaning, and sums without their two rules."""
-        put = object.__setattr__
-        put(self, "epsilon", check_real(self.epsilon, "epsilon"))
-        put(self, "delta", check_delta(self.delta))
-        put(self, "adjacency", member(Adjacency, self.adjacency, "adjacency"))
-        put(self, "mechanisms", _words(self.mechanisms, "mechanisms"))
-        require(self.mechanisms, "mechanisms", [], "one name at least")
-        put(self, "largest_clip", check_real(self.largest_clip, "largest-clip"))
-        put(self, "releases", check_int(self.releases, "releases", 1, MOST_RELEASES))
-        put(self, "releases_per_day", check_int(self.releases_per_day, "releases-per-day", 1, MOST_RELEASES))
-        for name in ("smallest_clip", "least_epsilon", "answer_seconds"):
-            floor = getattr(self, name)
-            none = floor == 0 and not isinstance(floor, bool)
-            put(self, name, 0.0 if none else check_real(floor, name.replace("_", "-")))
+    def __attrs_post_init__(self) -> None:
+        """Refuse rules that contradict each other, and sums without their two rules."""
         rule = f"at most {self.largest_clip!r}, the largest"
-        require(self.smallest_clip <= self.largest_clip, "smallest-clip", self.smallest_clip, rule)
-        put(self, "runs", _words(self.runs, "runs"))
-        put(self, "trust", tuple(member(Trust, word, "trust") for word in _listed(self.trust, "trust")))
-        known = bool(self.trust) and set(self.trust) <= {Trust.LOCAL, Trust.SECURE_AGGREGATION}
-        require(known, "trust", [word.value for word in self.trust], "local, secure-aggregation or both")
-        put(self, "metrics", _words(self.metrics, "metrics"))
-        put(self, "pricing_seconds", check_real(self.pricing_seconds, "pricing-seconds"))
-        for name in ("ledger", "counter"):
-            path = getattr(self, name)
-            fine = isinstance(path, str | os.PathLike) and Path(path).expanduser().is_absolute()
-            require(fine, name, path, "the absolute path of a file")
-            put(self, name, str(path))
-        if self.seed is not None:
-            put(self, "seed", check_int(self.seed, "seed", 0))
-        self._check_sums()
-
-    def _check_sums(self) -> None:
-        put = object.__setattr__
+        require(self.smallest_clip <= self.largest_clip, "smallest_clip", self.smallest_clip, rule)
+        require(self.mechanisms, "mechanisms", [], "one name at least")
         named = ("directory", "operator", "own_key")
-        put(self, "most_colluders", check_int(self.most_colluders, "most-colluders", 0, MOST_CLIENTS))
-        put(self, "min_neighbours", check_int(self.min_neighbours, "min-neighbours", 2, MOST_CLIENTS))
-        exposure = check_real(self.largest_exposure, "largest-exposure", at_least=0.0, at_most=2.0**-20)
-        put(self, "largest_exposure", exposure)
         if Trust.SECURE_AGGREGATION not in self.trust:
             for name in ("min_honest_clients", "local_epsilon", *named):
-                rule = "left out unless trust names secure-aggregation"
-                require(getattr(self, name) is None, name.replace("_", "-"), getattr(self, name), rule)
+                value = getattr(self, name)
+                require(value is None, name, value, "left out unless trust names secure-aggregation")
             return
-        given = [name for name in named if getattr(self, name) is not None]
-        rule = "all given, for sums that are secret from a server that lies, or all left out"
-        require(len(given) in (0, 3), "directory, operator and own-key", ", ".join(given), rule)
-        if given:
-            for name in ("directory", "own_key"):
-                path = getattr(self, name)
-                fine = isinstance(path, str) and Path(path).expanduser().is_absolute()
-                require(fine, name.replace("_", "-"), path, "the absolute path of a file")
-            self._operator()
         for name in ("min_honest_clients", "local_epsilon"):
             if getattr(self, name) is None:
-                raise InvalidParameter(f"{name.replace('_', '-')} must be given beside trust = secure-aggregation.")
-        put(self, "min_honest_clients", check_int(self.min_honest_clients, "min-honest-clients", 2, MOST_CLIENTS))
-        put(self, "local_epsilon", check_real(self.local_epsilon, "local-epsilon"))
+                raise InvalidParameter.of(name, "given beside secure-aggregation trust")
+        given = [name for name in named if getattr(self, name) is not None]
+        for name in named:
+            rule = "given, as are directory, operator and own key of sums that are secret from a server that lies"
+            if given and name not in given:
+                raise InvalidParameter.of(name, rule)
+
+    @property
+    def target(self) -> Target:
+        """What all releases together may cost, ever."""
+        trust = Trust.LOCAL if self.local_epsilon is None else Trust.SECURE_AGGREGATION
+        return Target(self.epsilon, self.delta, self.adjacency, trust=trust, releases=self.releases)
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Policy:
         """Read the keys of a file; an unknown or a missing one is refused."""
-        known = {field.name.replace("_", "-"): field.name for field in fields(cls)}
         for key in table:
-            require(key in known, "key of the policy", key, "one of " + ", ".join(known))
-        for key in ("epsilon", "delta", "adjacency", "mechanisms", "largest-clip", "releases", "releases-per-day",
-                    "ledger", "counter"):  # fmt: skip
-            if key not in table:
-                raise InvalidParameter(f"policy must have the key {key}, which is missing.")
-        return cls(**{known[key]: value for key, value in table.items()})
+            check_known(key, KEYS.values(), "key of the policy")
+        try:
+            for one in attrs.fields(cls):
+                if one.default is attrs.NOTHING and KEYS[one.name] not in table:
+                    raise InvalidParameter.of(one.name, "given")
+            return cls(**{name: table[key] for name, key in KEYS.items() if key in table})
+        except InvalidParameter as error:
+            raise (error.renamed(KEYS[error.name]) if error.name in KEYS else error) from None
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Policy:
@@ -239,60 +281,19 @@ class Policy:
         except OSError as error:
             raise PolicyError(f"Cannot read the policy {place}: {error.strerror}.") from error
         except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise PolicyError(f"The policy {place} is no TOML: {error}.") from error
+            raise PolicyError(f"The policy {place} is not TOML: {error}.") from error
         except InvalidParameter as error:
             raise PolicyError(f"In {place}: {error}") from error
 
     def text(self) -> str:
         """The file, with a line on each key."""
-        return "\n".join(
-            [
-                "# What this node releases, at most and ever. Only its owner changes this file; a run cannot.",
-                f"epsilon = {self.epsilon!r}            # what all releases together may cost",
-                f"delta = {self.delta!r}              # the delta of that epsilon",
-                f'adjacency = "{self.adjacency.value}"',
-                f"mechanisms = {_toml(self.mechanisms)}",
-                f"largest-clip = {self.largest_clip!r}       # updates are clipped to a ball no larger than this",
-                *(
-                    [f"smallest-clip = {self.smallest_clip!r}      # nor to one smaller than this"]
-                    if self.smallest_clip
-                    else []
-                ),
-                f"releases = {self.releases}            # in all",
-                f"releases-per-day = {self.releases_per_day}    # in any 24 hours",
-                f"least-epsilon = {self.least_epsilon!r}      # a release never counts less than this",
-                f'runs = {_toml(self.runs)}             # numbers of runs, or "*"',
-                f"trust = {_toml(tuple(word.value for word in self.trust))}",
-                *(
-                    [
-                        f"min-honest-clients = {self.min_honest_clients}   # sums are priced at so many",
-                        f"local-epsilon = {self.local_epsilon!r}      # the cap if every mask failed",
-                        f"most-colluders = {self.most_colluders}       # members that may work for the server",
-                        f"largest-exposure = {self.largest_exposure!r}   # the chance that they unmask a sum",
-                        f"min-neighbours = {self.min_neighbours}       # whom each deals with, if not with all",
-                    ]
-                    if self.min_honest_clients is not None
-                    else []
-                ),
-                *(
-                    [
-                        f"directory = {_toml(self.directory)}   # who the members of sums are",
-                        f"operator = {_toml(self.operator)}   # whose signature the directory must have",
-                        f"own-key = {_toml(self.own_key)}   # what this node signs with",
-                    ]
-                    if self.directory is not None
-                    else []
-                ),
-                f"metrics = {_toml(self.metrics)}             # numbers that leave with no privacy at all",
-                f"answer-seconds = {self.answer_seconds!r}     # an answer leaves so long after its question",
-                f"pricing-seconds = {self.pricing_seconds!r}",
-                *([f"seed = {self.seed}   # for tests: protects nobody"] if self.seed is not None else []),
-                "# The ledger and its counter: made by `quietbit node init`. Keep them on two disks if you can.",
-                f"ledger = {_toml(self.ledger)}",
-                f"counter = {_toml(self.counter)}",
-                "",
-            ]
-        )
+        lines = ["# What this node releases, at most and ever. Only its owner changes this file; a run cannot."]
+        sums = ("most_colluders", "largest_exposure", "min_neighbours")
+        for one in attrs.fields(Policy):
+            value = getattr(self, one.name)
+            if value is not None and (self.min_honest_clients is not None or one.name not in sums):
+                lines.append(f"{KEYS[one.name]} = {_toml(value)}  # {RULES[one.name][0]}")
+        return "\n".join([*lines, ""])
 
     def caps(self) -> tuple[Cap, ...]:
         """The cap, and where sums are allowed the local one."""
@@ -348,7 +349,7 @@ class Policy:
         if self.directory is None:
             raise NotAllowed("This node's policy names no directory of members, which such sums need.")
         try:
-            found = Directory.load(Path(self.directory).expanduser(), self._operator())
+            found = Directory.load(Path(self.directory).expanduser(), bytes.fromhex(self.operator or ""))
         except QuietbitError as error:
             raise PolicyError(str(error)) from error
         return found.keys(places)
@@ -363,19 +364,9 @@ class Policy:
         if not plan.exposure_upper(self.most_colluders, honest) <= self.largest_exposure:
             raise NotAllowed("This node's policy does not allow sums that so few colluding clients could unmask.")
 
-    def _operator(self) -> bytes:
-        try:
-            found = bytes.fromhex(self.operator or "")
-        except (TypeError, ValueError):
-            found = b""
-        require(
-            len(found) == PUBLIC_SIZE, "operator", self.operator, f"a public key: {2 * PUBLIC_SIZE} hexadecimal digits"
-        )
-        return found
-
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True, field_transformer=_read)
 class Simulation:
     """The rules of nodes that belong to nobody: whatever the run asks, within the run's own budget.
 
@@ -389,12 +380,6 @@ class Simulation:
     least_epsilon: float = 0.0
     answer_seconds: float = 0.0
     pricing_seconds: float = 600.0
-
-    def __post_init__(self) -> None:
-        """Refuse what is no seed and no list of names."""
-        if self.seed is not None:
-            object.__setattr__(self, "seed", check_int(self.seed, "seed", 0))
-        object.__setattr__(self, "metrics", _words(self.metrics, "metrics"))
 
     def caps(self) -> tuple[Cap, ...]:
         """None but the run's."""
@@ -459,21 +444,14 @@ def _table(place: Path) -> dict[str, Any]:
     return tomllib.loads(data.decode("utf-8"))
 
 
-def _listed(value: Any, name: str) -> tuple[Any, ...]:
-    require(isinstance(value, list | tuple), name, value, "a list")
-    return tuple(value)
-
-
-def _words(value: Any, name: str) -> tuple[str, ...]:
-    found = _listed(value, name)
-    require(all(isinstance(word, str) and word for word in found), name, value, "a list of names")
-    return found
-
-
 def _toml(value: Any) -> str:
-    """A word or a list of words as TOML; control characters are escaped."""
+    """A number, a word or a list of words as TOML; control characters are escaped."""
     if isinstance(value, tuple):
         return "[" + ", ".join(_toml(word) for word in value) + "]"
+    if isinstance(value, Enum):
+        return _toml(value.value)
+    if not isinstance(value, str):
+        return repr(value)
     quoted = "".join(
         f"\\{letter}" if letter in '"\\' else letter if letter.isprintable() else f"\\u{ord(letter):04x}"
         for letter in value
