@@ -12,7 +12,7 @@ from typing import Any
 
 import typer.main
 
-from quietbit.cli.main import app
+from quietbit.cli.app import app
 
 __all__ = ["PAGE", "page"]
 

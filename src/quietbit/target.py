@@ -19,6 +19,7 @@ from quietbit.errors import check_int, check_real, member, require
 
 __all__ = [
     "MAX_RELEASES",
+    "MOST_CLIENTS",
     "Adjacency",
     "Target",
     "Trust",
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 MAX_RELEASES = 10**9
+MOST_CLIENTS = 100_000  # of a sum
 
 
 class Adjacency(Enum):

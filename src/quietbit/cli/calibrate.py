@@ -144,7 +144,7 @@ def calibrate(
             "--secret-cohort out, or say --trust secure-aggregation if only sums are seen and nobody learns the cohort."
         )
     if mechanism is None:
-        raise quietbit.InvalidParameter(f"mechanism must be given: one of {', '.join(families())}, or auto.")
+        raise quietbit.InvalidParameter.of("mechanism", f"given: one of {', '.join(families())}, or auto")
     kept = out is None or (mechanism in families() and family(mechanism).strength == "design_epsilon")
     require(kept, "out", str(out), f"left out for {mechanism}, which has no design to save")
     require(trust_of(trust) is quietbit.Trust.LOCAL, "trust", trust, "local or secure-aggregation")

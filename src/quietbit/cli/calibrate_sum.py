@@ -54,7 +54,7 @@ def calibrate_secure_sum(
     for name, value in unused.items():
         require(value in USUAL[name], name, value, "left out: secure aggregation chooses it")
     if clients is None:
-        raise InvalidParameter("clients must be given: how many codes a sum is over.")
+        raise InvalidParameter.of("clients", "given: how many codes a sum is over")
     population = _population(clients, sampling_rate, secret_cohort)
     check_outputs(out, figures=() if plot is None else (plot,))
     with progress_bar("Calibrating", quiet=as_json):
@@ -87,7 +87,7 @@ def _population(clients: int, rate: float | None, secret: bool) -> int | None:
     """The number of clients that a cohort is drawn from, rounded towards privacy."""
     if rate is None:
         if secret:
-            raise InvalidParameter("sampling_rate must be given with --secret-cohort: how likely a client takes part.")
+            raise InvalidParameter.of("sampling_rate", "given with --secret-cohort: how likely a client takes part")
         return None
     if not secret:
         raise InvalidParameter(

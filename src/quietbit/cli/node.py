@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import time
@@ -10,13 +11,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from attrs import NOTHING, fields
 
 import quietbit
 from quietbit._files import write_text
 from quietbit.cli.console import JsonOption, Row, column_table, record, rounded_up, show_json
 from quietbit.cli.node_privacy import check_privacy_file
-from quietbit.cli.options import AdjacencyOption, DeltaOption, adjacency_of
+from quietbit.cli.options import with_options
 from quietbit.errors import require
+from quietbit.node.policy import RULES, Policy, PolicyError
 
 __all__ = ["NODE_COMMANDS", "node"]
 
@@ -30,90 +33,42 @@ node = typer.Typer(
 PolicyArgument = Annotated[str, typer.Argument(metavar="POLICY", help="The policy file.", show_default=False)]
 
 
-def node_init(
-    policy: PolicyArgument,
-    epsilon: Annotated[float, typer.Option(help="What all releases of this node together may ever cost.")],
-    adjacency: AdjacencyOption,
-    largest_clip: Annotated[float, typer.Option(help="Updates are clipped to a ball no larger than this.")],
-    releases: Annotated[int, typer.Option(help="How many releases there may be, in all.")],
-    releases_per_day: Annotated[int, typer.Option(help="How many in any 24 hours.")],
-    mechanisms: Annotated[str, typer.Option(help="Families that may be asked for, with commas between.")] = "imvu",
-    delta: DeltaOption = 1e-5,
-    smallest_clip: Annotated[
-        float, typer.Option(help="Nor to one smaller than this, where a run moves its clip.")
-    ] = 0.0,
-    least_epsilon: Annotated[float, typer.Option(help="A release never counts less than this pure epsilon.")] = 0.001,
-    runs: Annotated[
-        str, typer.Option(help="Numbers of the runs that are answered, with commas between; * for all.")
-    ] = "*",
-    sums: Annotated[
-        int | None, typer.Option(metavar="K", help="Allow masked sums, and count on K honest clients in each.")
-    ] = None,
-    local_epsilon: Annotated[
-        float | None, typer.Option(help="With --sums: the cap that holds even if every mask fails.")
-    ] = None,
-    directory: Annotated[
-        str | None, typer.Option(help="With --sums: the members, signed by --operator; the server may then lie.")
-    ] = None,
-    operator: Annotated[
-        str | None, typer.Option(metavar="HEX", help="The public key of whoever signs the directory.")
-    ] = None,
-    own_key: Annotated[str | None, typer.Option(help="This node's private key, from quietbit node keys.")] = None,
-    most_colluders: Annotated[int, typer.Option(help="How many members may work for the server.")] = 0,
-    metrics: Annotated[str, typer.Option(help="Numbers of evaluations that may leave WITHOUT any privacy.")] = "",
-    answer_seconds: Annotated[
-        float, typer.Option(help="Every answer leaves so long after its question, whatever the app does.")
-    ] = 60.0,
-    ledger: Annotated[
-        str | None, typer.Option(help="The ledger, an absolute path.  [default: beside the policy]")
-    ] = None,
-    counter: Annotated[
-        str | None, typer.Option(help="Its counter; best on another disk.  [default: beside the policy]")
-    ] = None,
-    json: JsonOption = False,
-) -> None:
+SKIPPED = ("trust", "largest_exposure", "min_neighbours", "pricing_seconds", "seed")  # for those who edit the file
+USUAL = {"delta": 1e-5, "mechanisms": "imvu", "runs": "*", "metrics": "", "least_epsilon": 0.001, "ledger": None,
+         "counter": None}  # fmt: skip
+
+
+def _rule_options() -> list[inspect.Parameter]:
+    """An option for every rule of a policy, with the words that the policy's file has on it."""
+    found = []
+    for one in sorted(fields(Policy), key=lambda one: one.default is not NOTHING or one.name in USUAL):
+        if one.name in SKIPPED:
+            continue
+        default = USUAL.get(one.name, inspect.Parameter.empty if one.default is NOTHING else one.default)
+        kind = next((kind for kind in (int, float) if kind.__name__ in str(one.type)), str)
+        note = RULES[one.name][0] + (", with commas between" if "tuple" in str(one.type) else "")
+        told = typer.Option(help=f"{note[0].upper()}{note[1:]}.")
+        shape: Any = Annotated[kind | None if default is None else kind, told]
+        found.append(inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=shape))
+    return found
+
+
+@with_options(_rule_options())
+def node_init(policy: PolicyArgument, json: JsonOption = False, **rules: Any) -> None:
     """Write this node's policy and begin its ledger, once.
 
     A run can ask for less than the policy allows and never for more. The ledger notes every release before it is made;
-    a second file, the counter, is how a ledger that was put back is noticed. Nothing that exists is overwritten.
+    a second file, the counter, is how a ledger that was put back is noticed. Nothing that exists is overwritten. With
+    --min-honest-clients masked sums are allowed too.
 
     Example: quietbit node init /var/lib/quietbit/policy.toml --epsilon 8 --adjacency zero-out --largest-clip 1
     --releases 200 --releases-per-day 20
     """
-    from quietbit.node.ledger import FileLedger
-    from quietbit.node.policy import Policy
+    from quietbit.node.init import init
 
-    place = _absolute(policy)
-    require(not os.path.lexists(place), "POLICY", policy, "a file that does not exist yet")
-    found = Policy(
-        epsilon=epsilon,
-        delta=delta,
-        adjacency=adjacency_of(adjacency),
-        mechanisms=_list(mechanisms),
-        largest_clip=largest_clip,
-        smallest_clip=smallest_clip,
-        releases=releases,
-        releases_per_day=releases_per_day,
-        ledger=ledger or str(place.parent / "ledger"),
-        counter=counter or str(place.parent / "counter"),
-        least_epsilon=least_epsilon,
-        runs=_list(runs),
-        trust=(quietbit.Trust.LOCAL,) if sums is None else (quietbit.Trust.LOCAL, quietbit.Trust.SECURE_AGGREGATION),
-        min_honest_clients=sums,
-        local_epsilon=local_epsilon,
-        directory=None if directory is None else str(_absolute(directory)),
-        operator=operator,
-        own_key=None if own_key is None else str(_absolute(own_key)),
-        most_colluders=most_colluders,
-        metrics=_list(metrics),
-        answer_seconds=answer_seconds,
-    )
-    FileLedger.create(found.ledger, found.counter)
-    try:
-        with open(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write(found.text())
-    except OSError as error:
-        raise quietbit.QuietbitError(f"Cannot write the policy {place}: {error.strerror}.") from error
+    lists = {name: _list(rules[name]) for name in ("mechanisms", "runs", "metrics")}
+    paths = {name: str(_absolute(rules[name])) for name in ("directory", "own_key") if rules[name] is not None}
+    found, place = init(policy, **{**rules, **lists, **paths}), _absolute(policy)
     rows = [
         Row("policy", "policy", str(place)),
         Row("ledger", "ledger", found.ledger),
@@ -139,7 +94,6 @@ def node_check(
     if policy.endswith(".json"):
         return check_privacy_file(policy, json)
     from quietbit.node.ledger import FileLedger, LedgerError
-    from quietbit.node.policy import Policy, PolicyError
 
     said, lines = "", 0
     try:
@@ -166,7 +120,6 @@ def node_status(
     Example: quietbit node status /var/lib/quietbit/policy.toml
     """
     from quietbit.node.ledger import FileLedger, Moment
-    from quietbit.node.policy import Policy
     from quietbit.node.release import spent
 
     found = Policy.load(_absolute(policy))
@@ -237,7 +190,6 @@ def node_serve(
 
     from quietbit.node.gatekeeper import Gatekeeper
     from quietbit.node.ledger import FileLedger
-    from quietbit.node.policy import Policy
     from quietbit.node.release import LocalGate
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -32,8 +34,10 @@ __all__ = [
     "norm_of",
     "refuse_delta_zero",
     "trust_of",
+    "with_options",
 ]
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 DesignArgument = Annotated[
     str, typer.Argument(metavar="DESIGN", help="A design file, or a name that `quietbit catalogue` lists.")
 ]
@@ -56,6 +60,21 @@ SamplesOption = Annotated[
     typer.Option(help="Protect one of a client's so many samples (its update is a mean of clipped gradients)."),
 ]
 TrustOption = Annotated[str, typer.Option(metavar="WORD", help="Who may look: local, central or secure-aggregation.")]
+
+
+def with_options(added: Sequence[inspect.Parameter]) -> Callable[[Command], Command]:
+    """Give a command these options too, as typer reads them; they come as keywords."""
+
+    def decorate(command: Command) -> Command:
+        own = [
+            one
+            for one in inspect.signature(command, eval_str=True).parameters.values()
+            if one.kind.name != "VAR_KEYWORD"
+        ]
+        command.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
+        return command
+
+    return decorate
 
 
 def norm_of(text: str) -> Norm:

@@ -1,40 +1,45 @@
 """Refusals in one voice: name, rule, value; whether the command line or the library found the mistake.
 
-Idea     the parser's own sentences become ours (``--levels must be a whole number, got 'two'``), and where the library
-         names a parameter that the command has as an option, the option is named.
+Idea     the parser's own sentences become ours (``--levels must be a whole number, got 'two'``), and a refusal of the
+         library, which knows the name of what it refuses, names the option that the command has for it.
 """
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from quietbit.errors import InvalidParameter
+
 __all__ = ["of_library", "of_usage"]
 
-# What the library calls an option of another name.
-LIBRARY = {"input_levels": "levels", "output_bits": "bits"}
+# What the library calls the value of an option of another name.
+LIBRARY = {"input_levels": "levels", "output_bits": "bits", "norm of the ball": "norm"}
 KINDS = {"integer": "a whole number", "int": "a whole number", "float": "a number", "boolean": "true or false"}
 
 
-def of_library(message: str, command: Callable[..., Any] | None) -> str:
-    """The library's sentence with the command's options in place of parameters' names.
-
-    The first word is a parameter if ``must`` follows it; further in, only a word with an underscore can be one.
-    """
-    options = _options(command)
-    first = re.match(r"([a-z_]+)(?= must )", message)
-    if first and LIBRARY.get(first[1], first[1]) in options:
-        message = _option(first[1]) + message[first.end() :]
-    return re.sub(
-        r"(?<![-\w'/.])[a-z]+(?:_[a-z]+)+(?![\w'/.=(])",
-        lambda word: _option(word[0]) if LIBRARY.get(word[0], word[0]) in options else word[0],
-        message,
+def of_library(error: Exception, command: Callable[..., Any] | None) -> str:
+    """The library's sentence, with the command's option in place of a parameter's name."""
+    if not isinstance(error, InvalidParameter) or command is None:
+        return str(error)
+    name = LIBRARY.get(error.name, error.name).replace("-", "_")
+    known = inspect.signature(command, eval_str=True).parameters.get(name)
+    if known is None:
+        return str(error)
+    told = getattr(known.annotation, "__metadata__", (None,))[0]  # an argument is known by the word in the help
+    return str(
+        error.renamed(getattr(told, "metavar", None) if type(told).__name__ == "ArgumentInfo" else _option(name))
     )
 
 
-def of_usage(error: Any, command: Callable[..., Any] | None = None) -> str:
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def of_usage(error: Any, command: Callable[..., Any] | None = None, commands: Sequence[str] = ()) -> str:
     """The parser's refusal of a command's words as a sentence of ours; one of no known kind is passed on."""
     kind = type(error).__name__
     look = f"see quietbit {command.__name__.replace('_', ' ')} --help" if command is not None else "see quietbit --help"
@@ -44,7 +49,9 @@ def of_usage(error: Any, command: Callable[..., Any] | None = None) -> str:
         return f"There is no option {error.option_name}: {f'did you mean {near[0]}?' if near else look}"
     missing = re.match(r"No such command '(.*?)'", said)
     if missing:
-        return f"There is no command {missing[1]}: {look}"
+        inside = "node " if getattr(error.ctx, "info_name", "") == "node" else ""
+        close = difflib.get_close_matches(inside + missing[1], commands, 1)
+        return f"There is no command {inside}{missing[1]}: {f'did you mean {close[0]}?' if close else look}"
     if kind == "MissingParameter":
         return f"{_name(error)} must be given: {look}"
     if kind == "BadParameter":
@@ -68,11 +75,3 @@ def _name(error: Any) -> str:
         return str(getattr(error, "param_hint", None) or "a value")
     long: Sequence[str] = [text for text in parameter.opts if text.startswith("--")]
     return long[0] if long else str(parameter.metavar or parameter.human_readable_name).upper().removesuffix("...")
-
-
-def _options(command: Callable[..., Any] | None) -> set[str]:
-    return set(inspect.signature(command).parameters) if command is not None else set()
-
-
-def _option(word: str) -> str:
-    return "--" + LIBRARY.get(word, word).replace("_", "-")

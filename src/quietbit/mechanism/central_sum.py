@@ -215,10 +215,8 @@ def _search(account: Callable[[float], float], start: float, target: float) -> t
         if loss < LEAST_BETA:
             break
     if private == 0:
-        raise InvalidParameter(
-            f"epsilon must be larger for this many clients and releases (more clients in a sum or fewer releases would "
-            f"help), got {target!r}."
-        )
+        rule = "larger for this many clients and releases (more clients in a sum or fewer releases would help)"
+        raise InvalidParameter.of("epsilon", rule, target)
     return private, value
 
 

@@ -19,19 +19,19 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 import attrs
-from attrs import frozen
+from attrs import field, frozen
 
 from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_known, check_real, member, require
-from quietbit.kernel.rng import RandomBits, secure_rng
-from quietbit.node.filter import Cap
-from quietbit.privacy.aggregate import MOST_CLIENTS
 from quietbit.secagg.identity import PUBLIC_SIZE, Directory, Identity
-from quietbit.secagg.plan import SumPlan
-from quietbit.simulate.client_rng import CLIENT_BITS, seeded_client_rng
-from quietbit.target import Adjacency, Target, Trust, as_adjacency, check_delta
+from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, as_adjacency, check_delta
+
+if TYPE_CHECKING:  # what only a release needs is imported when there is one: `quietbit --help` reads the rules
+    from quietbit.kernel.rng import RandomBits
+    from quietbit.node.filter import Cap
+    from quietbit.secagg.plan import SumPlan
 
 __all__ = ["NotAllowed", "Policy", "PolicyError", "Rules", "SeededRngWarning", "Simulation", "simulated_directory"]
 
@@ -208,7 +208,7 @@ class Policy:
 
     epsilon: float
     delta: float
-    adjacency: Adjacency
+    adjacency: Adjacency = field(converter=as_adjacency)
     mechanisms: tuple[str, ...]
     largest_clip: float
     smallest_clip: float = 0.0
@@ -297,6 +297,8 @@ class Policy:
 
     def caps(self) -> tuple[Cap, ...]:
         """The cap, and where sums are allowed the local one."""
+        from quietbit.node.filter import Cap
+
         words = self.delta, self.adjacency
         if self.local_epsilon is None:
             return (Cap(self.epsilon, *words, Trust.LOCAL),)
@@ -333,7 +335,7 @@ class Policy:
 
     def rng(self, number: int, client: int | None) -> RandomBits:
         """The operating system's, unless the owner has written a seed into the policy."""
-        return secure_rng() if self.seed is None else _seeded(self.seed, number, client)
+        return _rng(self.seed, number, client)
 
     def identity(self, client: int | None) -> Identity | None:
         """The key in the file that the policy names."""
@@ -399,7 +401,7 @@ class Simulation:
 
     def rng(self, number: int, client: int | None) -> RandomBits:
         """The simulator's, where there is a seed."""
-        return secure_rng() if self.seed is None else _seeded(self.seed, number, client)
+        return _rng(self.seed, number, client)
 
     def identity(self, client: int | None) -> Identity | None:
         """One that anybody can make, of this number among the simulated nodes (its ``partition-id``)."""
@@ -425,7 +427,12 @@ def _simulated(place: int) -> Identity:
     return Identity(hashlib.sha256(b"quietbit/simulation/identity/%d" % place).digest())
 
 
-def _seeded(seed: int, number: int, client: int | None) -> RandomBits:
+def _rng(seed: int | None, number: int, client: int | None) -> RandomBits:
+    from quietbit.kernel.rng import secure_rng
+    from quietbit.simulate.client_rng import CLIENT_BITS, seeded_client_rng
+
+    if seed is None:
+        return secure_rng()
     warnings.warn("The randomness is seeded: these releases protect nobody.", SeededRngWarning, 3)
     if client is None:
         raise InvalidParameter("node config must have a partition-id for seeded randomness, and it is missing.")

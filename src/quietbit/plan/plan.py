@@ -511,9 +511,10 @@ class Plan:
             **self._choices(),
         )  # fmt: skip
         if sample and found.saturated:
-            raise InvalidParameter(
-                f"beta must be above {self.beta or 1.0:g} to make use of epsilon {budget:g}: one of {int(sizes.min())} "
-                f"samples moves an input by little, and {self.mechanism} can reveal no more of it."
+            raise InvalidParameter.of(
+                "beta",
+                f"above {self.beta or 1.0:g} to make use of epsilon {budget:g}: one of {int(sizes.min())} samples "
+                f"moves an input by little, and {self.mechanism} can reveal no more of it",
             )
         return found.mechanism
 

@@ -69,7 +69,7 @@ def sweep(
     from quietbit_lab.task.registry import TaskSpec
 
     if device is None and drop_behind is not None:
-        raise InvalidParameter("drop_behind must come with a device: only runs trained together are compared.")
+        raise InvalidParameter.of("drop_behind", "left out without a device: only runs trained together are compared")
     require(device is None or workers == 1, "workers", workers, "1 with a device, which trains many runs itself")
     behind = check_real(drop_behind, "drop_behind") / 100 if drop_behind is not None else None
     chosen = read_sweep(file, reduced=reduced)

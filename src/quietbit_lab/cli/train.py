@@ -152,7 +152,7 @@ def train(
         if adjacency is None and mechanism == "none":
             adjacency = "zero-out"  # there is no guarantee that it could be part of
         if adjacency is None:
-            raise InvalidParameter("adjacency must be given: zero-out or replace-one.")
+            raise InvalidParameter.of("adjacency", "given: zero-out or replace-one")
         spec = TaskSpec(task or "digits", model, clients, samples, least)
         kept = int(keep) if keep is not None and keep.isdigit() else keep
         chosen = {

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from quietbit.cli import main as module
-from quietbit.cli.main import app, main
+from quietbit.cli.app import GROUPS, app
+from quietbit.cli.main import main
 from unit.cli.kit import assert_refused, shell
 
 COMMANDS = (
@@ -69,7 +69,7 @@ def test_older_versions_of_typer_abort_instead(capsys, monkeypatch):
     def aborted(*_: object, **__: object) -> None:
         raise typer.Abort
 
-    monkeypatch.setattr(module, "app", aborted)
+    monkeypatch.setattr("quietbit.cli.app.app", aborted)
     assert main(["catalogue"]) == 130
     assert capsys.readouterr().err.startswith("Interrupted")
 
@@ -106,6 +106,52 @@ def test_control_c_in_a_real_process(tmp_path):
     assert out == ""
     assert err.strip().splitlines()[-1] == "Interrupted: the command stopped before it was done."
     assert not (tmp_path / "d.json").exists()
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.02, 0.05, 0.1, 0.2, 0.4])
+def test_control_c_at_any_moment_exits_130(tmp_path, delay):
+    """Also while modules are imported, and where a library made something else of it."""
+    code = f"""
+import os, signal, sys, threading, time
+from quietbit.cli.main import main
+def press():
+    while signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        time.sleep(0.001)  # not begun
+    time.sleep({delay})
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=press, daemon=True).start()
+sys.exit(main(["design", "--levels", "300", "--bits", "5", "--design-epsilon", "4", "--out", {str(tmp_path / "d")!r}]))
+"""
+    env = {**os.environ, "QUIETBIT_CACHE": str(tmp_path / "cache")}
+    found = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
+    assert found.returncode == 130
+    assert found.stderr.strip().splitlines()[-1] == "Interrupted: the command stopped before it was done."
+
+
+def test_an_interrupt_in_a_callback_is_not_lost(capsys, monkeypatch):
+    class Unlucky:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    def unlucky() -> None:
+        Unlucky()
+        time.sleep(30)
+
+    monkeypatch.setattr("quietbit.catalogue", unlucky)
+    began = time.monotonic()
+    assert shell(capsys, "catalogue").code == 130
+    assert time.monotonic() - began < 25
+
+
+def test_an_interrupt_that_a_library_turns_into_something_else_exits_130(capsys, monkeypatch):
+    def unlucky() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ImportError("numpy could not be initialised") from None
+
+    monkeypatch.setattr("quietbit.catalogue", unlucky)
+    assert shell(capsys, "catalogue").code == 130
 
 
 @pytest.mark.parametrize("words", [("catalogue", "--json"), ("--version",)])  # more than a buffer, and less
@@ -147,6 +193,13 @@ def test_show_completion_names_the_shell(monkeypatch):
     result = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stderr) == (0, "")
     assert "complete -o default -F _quietbit_completion quietbit" in result.stdout
+
+
+def test_commands_are_grouped_by_what_people_want(capsys):
+    out = shell(capsys, "--help").out
+    places = [out.index(f" {group} ") for group in GROUPS]
+    assert places == sorted(places)
+    assert {name for names in GROUPS.values() for name in names} == {*COMMANDS, "node"}
 
 
 def test_every_command_is_registered():

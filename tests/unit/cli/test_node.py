@@ -49,7 +49,18 @@ def test_init_writes_a_policy_and_begins_a_ledger_once(capsys, tmp_path):
 
 
 def test_init_with_sums_and_metrics(capsys, tmp_path):
-    done = init(capsys, tmp_path, "--sums", 5, "--local-epsilon", 30, "--metrics", "loss, accuracy", "--runs", "7,8")
+    done = init(
+        capsys,
+        tmp_path,
+        "--min-honest-clients",
+        5,
+        "--local-epsilon",
+        30,
+        "--metrics",
+        "loss, accuracy",
+        "--runs",
+        "7,8",
+    )
     assert done.code == 0
     found = Policy.load(tmp_path / "policy.toml")
     assert (found.min_honest_clients, found.local_epsilon) == (5, 30.0)
@@ -61,8 +72,8 @@ def test_init_with_sums_and_metrics(capsys, tmp_path):
     [
         (["--epsilon", -1], "--epsilon must be"),
         (["--adjacency", "both"], "--adjacency must be one of"),
-        (["--sums", 5], "local-epsilon must be given"),
-        (["--sums", 1, "--local-epsilon", 3], "min-honest-clients must be"),
+        (["--min-honest-clients", 5], "local-epsilon must be given"),
+        (["--min-honest-clients", 1, "--local-epsilon", 3], "min-honest-clients must be"),
         (["--mechanisms", ""], "--mechanisms must be"),
         (["--counter", "counter"], "--counter must be the absolute path"),
         (["--epsilom", 1], "no option --epsilom"),
@@ -155,7 +166,16 @@ def test_keys_and_a_directory_that_a_node_pins(capsys, tmp_path):
     assert "first clinic" in shell(capsys, *words, "--operator", made[0]["public"]).out
     assert_refused(shell(capsys, *words, "--operator", made[1]["public"]), "signed by the operator")
     assert_refused(shell(capsys, *words, "--operator", "xyz"), "64 hexadecimal digits")
-    sums = ["--sums", "5", "--local-epsilon", "30", "--most-colluders", "1", "--directory", tmp_path / "members.json"]
+    sums = [
+        "--min-honest-clients",
+        "5",
+        "--local-epsilon",
+        "30",
+        "--most-colluders",
+        "1",
+        "--directory",
+        tmp_path / "members.json",
+    ]
     (tmp_path / "own").mkdir()
     init(capsys, tmp_path / "own", *sums, "--operator", made[0]["public"], "--own-key", tmp_path / "a.pem")
     policy = Policy.load(tmp_path / "own" / "policy.toml")
@@ -164,4 +184,4 @@ def test_keys_and_a_directory_that_a_node_pins(capsys, tmp_path):
     assert policy.most_colluders == 1
     (tmp_path / "more").mkdir()
     refused = init(capsys, tmp_path / "more", *sums, "--operator", made[0]["public"])
-    assert_refused(refused, "all given")
+    assert_refused(refused, "must be given")

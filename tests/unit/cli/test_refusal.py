@@ -1,6 +1,7 @@
 import pytest
 
 from quietbit.cli.refusal import of_library, of_usage
+from quietbit.errors import InvalidParameter, QuietbitError
 from unit.cli.kit import assert_refused, shell
 
 
@@ -8,6 +9,8 @@ from unit.cli.kit import assert_refused, shell
     ("words", "sentence"),
     [
         (("unknown",), "There is no command unknown: see quietbit --help."),
+        (("calibrat",), "There is no command calibrat: did you mean calibrate?"),
+        (("node", "intit"), "There is no command node intit: did you mean node init?"),
         (("--unknown",), "There is no option --unknown: see quietbit --help."),
         (("design", "--level", "2"), "There is no option --level: did you mean --levels?"),
         (("calibrate",), "--epsilon must be given: see quietbit calibrate --help."),
@@ -31,11 +34,12 @@ def test_every_refusal_has_one_voice(capsys, words, sentence):
 def test_only_options_of_the_command_are_renamed():
     def command(levels: int, target_epsilon: float) -> None: ...
 
-    assert of_library("mechanism must be good.", command) == "mechanism must be good."
-    assert of_library("input_levels must be 2.", command) == "--levels must be 2."
-    assert of_library("input_levels must be 2.", None) == "input_levels must be 2."
-    assert of_library("Cannot read target_epsilon.json.", command) == "Cannot read target_epsilon.json."
-    assert of_library("a and target_epsilon differ.", command) == "a and --target-epsilon differ."
+    levels = InvalidParameter.of("input_levels", "2", 3)
+    assert of_library(levels, command) == "--levels must be 2, got 3."
+    assert of_library(levels, None) == "input_levels must be 2, got 3."
+    assert of_library(InvalidParameter.of("mechanism", "good"), command) == "mechanism must be good."
+    assert of_library(QuietbitError("Cannot read levels."), command) == "Cannot read levels."
+    assert of_library(InvalidParameter.of("target-epsilon", "2", 3), command) == "--target-epsilon must be 2, got 3."
 
 
 def test_a_refusal_of_no_known_kind_is_passed_on():
