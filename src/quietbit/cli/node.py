@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from attrs import NOTHING, fields
+from attrs import NOTHING, Attribute, fields
 
 import quietbit
 from quietbit._files import write_text
@@ -41,7 +41,8 @@ USUAL = {"delta": 1e-5, "mechanisms": "imvu", "runs": "*", "metrics": "", "least
 def _rule_options() -> list[inspect.Parameter]:
     """An option for every rule of a policy, with the words that the policy's file has on it."""
     found = []
-    for one in sorted(fields(Policy), key=lambda one: one.default is not NOTHING or one.name in USUAL):
+    rules: list[Attribute[Any]] = list(fields(Policy))
+    for one in sorted(rules, key=lambda one: one.default is not NOTHING or one.name in USUAL):
         if one.name in SKIPPED:
             continue
         default = USUAL.get(one.name, inspect.Parameter.empty if one.default is NOTHING else one.default)

@@ -30,13 +30,8 @@ def of_library(error: Exception, command: Callable[..., Any] | None) -> str:
     if known is None:
         return str(error)
     told = getattr(known.annotation, "__metadata__", (None,))[0]  # an argument is known by the word in the help
-    return str(
-        error.renamed(getattr(told, "metavar", None) if type(told).__name__ == "ArgumentInfo" else _option(name))
-    )
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
+    argument = type(told).__name__ == "ArgumentInfo"
+    return str(error.renamed(str(getattr(told, "metavar", name)) if argument else "--" + name.replace("_", "-")))
 
 
 def of_usage(error: Any, command: Callable[..., Any] | None = None, commands: Sequence[str] = ()) -> str:
