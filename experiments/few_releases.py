@@ -45,6 +45,7 @@ class Linear:
         self.classes, self.width = data.classes, self.inputs.shape[1]
         self.dimension = self.classes * self.width
         self.lengths = self.inputs.norm(dim=1)
+        self.start = torch.zeros((self.classes, self.width), device=device)
 
     def _features(self, inputs: Any) -> Any:
         flat = torch.tensor(inputs.reshape(inputs.shape[0], -1), device=self.device)
@@ -83,7 +84,7 @@ def mean_of(mechanism: Any, name: str) -> Any:
 def train(model: Linear, mean: Any, step: float, clip: float, epochs: int, cohort: int, seed: int) -> float:
     """Accuracy after every client has sent ``epochs`` updates; the step falls linearly to a tenth."""
     generator = torch.Generator(model.device).manual_seed(seed)
-    weights = torch.zeros((model.classes, model.width), device=model.device)
+    weights = model.start.clone()
     speed = torch.zeros_like(weights)
     clients = model.inputs.shape[0]
     rounds = epochs * (clients // cohort)

@@ -33,15 +33,21 @@ __all__ = [
 def vector_mean(rows: Any, mechanism: VectorMVU, generator: Any) -> Any:
     """The mean of the vector mechanism's releases of rows in the unit ball, decoded."""
     torch = require_module("torch", "torch")
-    flat = rows.reshape(-1, rows.shape[-1])
-    places, y = kept_rows(flat, mechanism.keep, mechanism.rotation_seed, generator)
+    flat, groups = rows.reshape(-1, rows.shape[-1]), rows.shape[0] if rows.dim() == 3 else 1
+    shared = None
+    if mechanism.shared_rows:  # the same for all clients of a group
+        width = mechanism.padded // mechanism.keep
+        shared = torch.randint(width, (groups, mechanism.keep), generator=generator, device=rows.device)
+        shared = (shared + torch.arange(mechanism.keep, device=rows.device) * width).repeat_interleave(
+            rows.shape[-2], 0
+        )
+    places, y = kept_rows(flat, mechanism.keep, mechanism.rotation_seed, generator, shared)
     length = y.norm(dim=1, keepdim=True)
     direction = y / length.clamp(min=1e-30)
     share = length.clamp(max=1.0)[:, 0].double()
     along = along_of(mechanism, share, generator).to(y.dtype)
     z = torch.randn(y.shape, generator=generator, device=y.device)
     z += (along - (z * direction).sum(dim=1))[:, None] * direction
-    groups = rows.shape[0] if rows.dim() == 3 else 1
     found = put_back(z / mechanism.profile.gain_lower, places, rows.shape[-1], mechanism.rotation_seed, groups)
     return found if rows.dim() == 3 else found[0]
 
