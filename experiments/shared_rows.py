@@ -29,7 +29,7 @@ from quietbit_lab.task.registry import TaskSpec, build_task
 
 MNIST = {1.0: (0.064, 8.0), 4.0: (0.25, 8.0), 8.0: (0.25, 8.0)}  # step and clip, chosen for rows of one's own
 HEAD = {1.0: (0.16, 2.0, 8.0), 4.0: (0.32, 2.0, 2.0), 8.0: (0.64, 2.0, 2.0)}  # and the length of the public start
-TEN_EPOCHS, TEN_STEPS, TEN_CLIP = 8.08, (0.005, 0.01, 0.02, 0.04), 8.0
+TEN_EPOCHS, TEN_STEPS, TEN_CLIP, TEN_SEEDS = 8.08, (0.005, 0.007, 0.01, 0.014), 8.0, range(1, 21)
 BEGAN = time.monotonic()
 
 
@@ -72,7 +72,7 @@ def compared(model: Any, task: str, setting: tuple[float, ...], epsilon: float, 
 
 
 def ten_epochs(model: Linear, signed: Any) -> list[Any]:
-    """I-MVU rotated and not, SignSGD and Gaussian noise at one epsilon; one seed chooses the step, five report."""
+    """I-MVU rotated and not, SignSGD and Gaussian noise at one epsilon; one seed chooses the step, twenty report."""
     ball, found = Ball("l2", 1.0, model.dimension), []
     target = {"epsilon": TEN_EPOCHS, "delta": DELTA, "adjacency": "zero-out", "releases": 10}
     gaussian: Any = calibrate("gaussian", ball=ball, **target).mechanism  # type: ignore[arg-type]
@@ -90,7 +90,7 @@ def ten_epochs(model: Linear, signed: Any) -> list[Any]:
             for step in TEN_STEPS
         }
         step = max(tried, key=lambda one: tried[one])
-        got = [train(model, mean, step, TEN_CLIP, 10, 600, seed) for seed in REPORTING]
+        got = [train(model, mean, step, TEN_CLIP, 10, 600, seed) for seed in TEN_SEEDS]
         line = {"task": "mnist, ten epochs", "mechanism": name, "epsilon": TEN_EPOCHS, "step": step, "clip": TEN_CLIP}
         found.append(line | {"accuracies": got, "chosen_on": {str(key): float(value) for key, value in tried.items()}})
         say(found[-1])
