@@ -96,6 +96,10 @@ class OpenRound:
         """Nodes that were asked and neither answered nor declined: dead, late or lost on the way."""
         return self.asked - self._answered - self._declined - self._spoilt
 
+    def answered(self) -> set[int]:
+        """Nodes whose release is in the mean."""
+        return self._answered
+
     def answers(self) -> Answers | None:
         """What nodes said about the clip, where it moves."""
         return self._aggregator.answers()

@@ -152,6 +152,10 @@ class SecureRound:
         """The plain mean of every number that nodes let through, over the nodes that did."""
         return {name: sum(values) / len(values) for name, values in sorted(self._metrics.items())}
 
+    def answered(self) -> set[int]:
+        """Nodes whose vector is in the sum."""
+        return self._done[VECTOR]
+
     def failed(self) -> set[int]:
         """Nodes that fell silent before their vector was here: dead, late or lost on the way."""
         return self._gone - self._done[VECTOR] - self._declined - self._spoilt

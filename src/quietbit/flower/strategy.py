@@ -196,7 +196,7 @@ class PrivateStrategy(Strategy):
         reached = self._account.worst(self._price).epsilon_upper
         outcome = replace(outcome, skipped=arrays is None, epsilon_upper=reached)
         self._rounds.append(outcome)
-        self._crowds.record(outcome.answered if mean is not None else 0)
+        self._crowds.record(outcome.asked, current.answered() if mean is not None else ())
         for reason in outcome.reasons:
             log(WARNING, "quietbit: round %s: %s", server_round, reason)
         counts = outcome.answered, outcome.asked, outcome.declined, outcome.failed, outcome.refused
@@ -214,7 +214,9 @@ class PrivateStrategy(Strategy):
         current.layout.check_finite(moved)
         arrays = ArrayRecord({name: moved.get(name, old) for name, old in current.arrays.items()})
         with _plain_words():
-            found, metrics = self.inner.aggregate_train(server_round, [self._synthetic(arrays, current.metrics())])
+            # Numbers that owners let out say who took part: where that is a secret they are not in the result.
+            told = {} if self._crowds.secret else current.metrics()
+            found, metrics = self.inner.aggregate_train(server_round, [self._synthetic(arrays, told)])
         if found is None:
             return None, metrics or MetricRecord()
         kept = _as_before(found, current)
@@ -324,17 +326,21 @@ class PrivateStrategy(Strategy):
         ]
 
     def _numbers(self, outcome: RoundReport) -> dict[str, MetricRecordValues]:
-        """Our own metrics of a round, for Flower's result."""
-        clip = {} if outcome.clip is None else {"quietbit-clip": outcome.clip}
+        """Our own metrics of a round, for Flower's result.
+
+        Bytes depend on who took part (the length of a node's id, the metrics that its owner lets out), so where the
+        order is secret they are in the server's report alone.
+        """
+        more: dict[str, MetricRecordValues] = {} if outcome.clip is None else {"quietbit-clip": outcome.clip}
+        if not self._crowds.secret:
+            more |= {"quietbit-uplink-bytes": outcome.uplink, "quietbit-downlink-bytes": outcome.downlink}
         return {
-            **clip,
+            **more,
             "quietbit-asked": outcome.asked,
             "quietbit-answered": outcome.answered,
             "quietbit-declined": outcome.declined,
             "quietbit-failed": outcome.failed,
             "quietbit-refused": outcome.refused,
-            "quietbit-uplink-bytes": outcome.uplink,
-            "quietbit-downlink-bytes": outcome.downlink,
             "quietbit-epsilon": outcome.epsilon_upper,
         }
 

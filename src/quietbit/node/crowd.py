@@ -2,17 +2,27 @@
 
 Idea     the models are computed from means, so a release is one of those that arrived in its round, whoever chose the
          nodes. With a secret order the server asks every node once per epoch, in an order of the operating system's,
-         and all rounds of an epoch together are one shuffle. Counted are releases that arrived, and nothing else.
-Symbols  crowd: releases of one shuffle that arrived; epoch: as many rounds as one order lasts.
+         and all rounds of an epoch together are one shuffle. Counted are releases that arrived, and nothing else. A
+         node that was away for a part of an epoch is hidden among the rounds that it was there for, which everybody
+         may know.
+Symbols  crowd: the fewest releases among which one of a shuffle is hidden; epoch: as many rounds as one order lasts;
+         n: nodes of the first shuffle, known before its first output; T: shuffles so far; n_j = n 2^(-j/4): a level.
 Source   docs/theory/shuffling.md. A node that does not answer is left out of the crowd; that is a price if whether it
          answers does not depend on when in the epoch it is asked, which is a hypothesis and stated there.
+
+Later crowds, and how many shuffles there are, may depend on earlier outputs. So accounts are fixed before the first
+output, one for every T, every level j of all shuffles but the last and every level i of the last, each with a share of
+delta, 1 / (T (T+1) (j+1) (j+2) (i+1) (i+2)); all shares together are 1. Where all crowds reach their levels the account
+of (T, j, i) holds: a shuffle in a larger crowd costs no more. The first that holds is reported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import math
+from collections.abc import Collection, Iterable
 from typing import final
+
+from attrs import define, field
 
 from quietbit.errors import QuietbitError, check_int, require
 from quietbit.mechanism.base import Mechanism
@@ -22,66 +32,109 @@ from quietbit.privacy.guarantee import Guarantee, Trust, Unit
 from quietbit.privacy.ledger import Ledger
 from quietbit.privacy.observers import GuaranteePair
 
-__all__ = ["Crowds", "rounded_down"]
+__all__ = ["Crowds", "level"]
 
-KEPT = 8  # crowds are rounded down to one of so many numbers per power of two: each has an account of its own
+STEPS = 4  # levels per power of two
 
 
-def rounded_down(crowd: int) -> int:
-    """The crowd, or a little less: three binary digits after the first.
+def level(first: int, crowd: int) -> tuple[int, int]:
+    """Return the first level that a crowd reaches, and how many clients it stands for.
 
-    >>> [rounded_down(crowd) for crowd in (1, 15, 17, 1000, 60_000)]
-    [1, 15, 16, 960, 57344]
+    >>> [level(1000, crowd) for crowd in (2000, 1000, 999, 600, 10)]
+    [(0, 1000), (0, 1000), (1, 840), (3, 594), (27, 9)]
     """
-    spare = max(0, crowd.bit_length() - KEPT.bit_length())
-    return crowd >> spare << spare
+    place = max(0, math.floor(STEPS * math.log2(first / crowd)) - 1)
+    while (size := math.floor(first * 2.0 ** (-place / STEPS))) > crowd:
+        place += 1
+    return place, size
+
+
+@define
+class _Shuffle:
+    """One shuffle: who was to be asked, what arrived, and how much of it came while a node was away."""
+
+    roster: frozenset[int] = frozenset()
+    arrived: int = 0
+    answered: set[int] = field(factory=set)
+    absent: frozenset[int] = frozenset()  # of the roster, in the round that is open
+    missed: dict[int, int] = field(factory=dict)
+
+    def record(self, nodes: Collection[int]) -> None:
+        self.arrived += len(nodes)
+        self.answered.update(nodes)
+        for node in self.absent:
+            self.missed[node] = self.missed.get(node, 0) + len(nodes)
+
+    @property
+    def crowd(self) -> int:
+        """The fewest among whom one that answered is hidden: those that came while it was there."""
+        away = max((missed for node, missed in self.missed.items() if node in self.answered), default=0)
+        return self.arrived - away
+
+    @property
+    def leavers(self) -> int:
+        """How many answered, and were away for a part of it."""
+        return sum(1 for node, missed in self.missed.items() if missed and node in self.answered)
 
 
 @final
-@dataclass(slots=True)
+@define
 class Crowds:
     """The shuffles of a run so far; ``secret``: whether nodes are asked in a secret order."""
 
     secret: bool = False
-    _left: list[int] = field(default_factory=list)  # nodes that this epoch has not asked yet, in their order
-    _crowds: list[int] = field(default_factory=list)  # releases of every shuffle
+    _waiting: list[int] = field(factory=list, init=False)  # nodes that this epoch has not asked yet, in their order
+    _shuffles: list[_Shuffle] = field(factory=list, init=False)
+    _first: int = field(default=0, init=False)  # nodes of the first shuffle
 
     def cohort(self, nodes: Iterable[int], size: int) -> list[int]:
         """Whom to ask next: nobody twice in an epoch; where too few are left of one, the next begins with ``nodes``."""
         require(self.secret, "secret", self.secret, "True to choose nodes")
-        size = check_int(size, "number of nodes to ask", 0)
-        if size and len(self._left) < size:
-            known = sorted(set(nodes))
+        size, there = check_int(size, "number of nodes to ask", 0), frozenset(nodes)
+        if size and len(self._waiting) < size:
+            known = sorted(there)
             require(len(known) >= size, "number of nodes", len(known), f"at least {size}, which are to be asked")
-            self._left = [known[place] for place in secret_order(len(known))]
-            self._crowds.append(0)
-        chosen, self._left = self._left[:size], self._left[size:]
+            self._waiting = [known[place] for place in secret_order(len(known))]
+            self._shuffles.append(_Shuffle(there))
+            self._first = self._first or len(known)
+        if self._shuffles:
+            self._shuffles[-1].absent = self._shuffles[-1].roster - there
+        chosen, self._waiting = self._waiting[:size], self._waiting[size:]
         return chosen
 
-    def record(self, arrived: int) -> None:
-        """A round is over, and a mean of so many releases is public; none, and nothing is."""
-        arrived = check_int(arrived, "number of releases", 0)
+    def record(self, asked: int, arrived: Collection[int]) -> None:
+        """A round is over, and a mean of the releases of these nodes is public; of nobody's, and nothing is."""
         if not self.secret:
-            self._crowds += [arrived] if arrived else []
-        elif self._crowds:
-            self._crowds[-1] += arrived
+            self._first = self._first or check_int(asked, "number of nodes asked", 0)
+            self._shuffles.append(_Shuffle())
+        if self._shuffles:
+            self._shuffles[-1].record(arrived)
 
     def observers(self, server: Guarantee, mechanism: Mechanism, releases: int) -> GuaranteePair:
         """Both guarantees, for the client with the most releases; in open order its rounds count as the smallest."""
         if server.trust is not Trust.LOCAL:
             reason = f"shuffling is accounted beside local trust, not {server.trust.value}"
             return GuaranteePair(server, None, reason=reason)
-        known = sorted(crowd for crowd in self._crowds if crowd)
-        counted = known if self.secret else known[: check_int(releases, "releases", 0)]
-        if not counted:
+        known = [shuffle for shuffle in self._shuffles if shuffle.arrived]
+        if not self.secret:
+            known = sorted(known, key=lambda shuffle: shuffle.crowd)[: check_int(releases, "releases", 0)]
+        if not known:
             return GuaranteePair(server, None, reason="no release has arrived yet")
+        *before, last = [shuffle.crowd for shuffle in known]
+        (most, size), (own, least) = level(self._first, min(before, default=self._first)), level(self._first, last)
+        count = len(known)
         ledger = Ledger(Unit.CLIENT, server.adjacency, Trust.SHUFFLED)
         try:
-            for crowd in sorted({rounded_down(crowd) for crowd in counted}):
-                times = sum(rounded_down(other) == crowd for other in counted)
-                ledger = ledger.record(shuffled_privacy(mechanism, server.adjacency, crowd), times)
+            if before:
+                ledger = ledger.record(shuffled_privacy(mechanism, server.adjacency, size), count - 1)
+            ledger = ledger.record(shuffled_privacy(mechanism, server.adjacency, least))
         except QuietbitError as error:
             reason = str(error).rstrip(".")
             return GuaranteePair(server, None, reason=reason[0].lower() + reason[1:])
-        result = ledger.guarantee(server.delta, adaptive=False)  # one mechanism, fixed before the run
-        return GuaranteePair(server, result, counted[0], len(counted), self.secret)
+        share = server.delta / math.prod(place * (place + 1) for place in (count, most + 1, own + 1))
+        epsilon = ledger.guarantee(share, adaptive=False).epsilon_upper
+        result = Guarantee(epsilon, server.delta, Unit.CLIENT, server.adjacency, Trust.SHUFFLED)
+        leavers = sum(shuffle.leavers for shuffle in known)
+        return GuaranteePair(
+            server, result, min(*before, last) if before else last, count, self.secret, leavers=leavers
+        )

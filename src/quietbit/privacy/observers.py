@@ -25,7 +25,8 @@ class GuaranteePair:
 
     Where there is no second guarantee ``reason`` says why. ``secret_order`` says among whom a release is hidden: all
     clients of an epoch, whose order nobody else knows, or else those of its own round, of which the sum alone is
-    seen.
+    seen. ``leavers`` were away for a part of an epoch: ``crowd`` is that of the rounds which the worst of them was
+    there for.
     """
 
     server: Guarantee
@@ -34,13 +35,14 @@ class GuaranteePair:
     shuffles: int = 0
     secret_order: bool = False
     reason: str = ""
+    leavers: int = 0
 
     def __post_init__(self) -> None:
         """Refuse a pair that speaks of two things, a second guarantee without a crowd, and none without a reason."""
         require(isinstance(self.server, Guarantee), "server", self.server, "a Guarantee")
         shuffled = self.server.trust is Trust.SHUFFLED
         require(not shuffled, "trust of the server's guarantee", self.server.trust.value, "one that holds against it")
-        for name in ("crowd", "shuffles"):
+        for name in ("crowd", "shuffles", "leavers"):
             object.__setattr__(self, name, check_int(getattr(self, name), name, 0))
         if self.result is None:
             require(bool(self.reason), "reason", self.reason, "given where there is no second guarantee")
@@ -66,4 +68,6 @@ class GuaranteePair:
         among = "in a secret order" if self.secret_order else "in the same round"
         times = "once" if self.shuffles == 1 else f"{self.shuffles:,} times"
         crowd = f"It counts on {self.crowd:,} clients that release {among}, {times}."
+        if self.leavers:
+            crowd += f" {self.leavers:,} that were away for a part of an epoch are hidden among no more than that."
         return f"Against those who see the result alone: {self.result.sentence()} {crowd}"

@@ -11,8 +11,8 @@ from flwr.serverapp.strategy import FedAvg
 
 from quietbit import Plan
 from quietbit.errors import InvalidParameter
-from quietbit.flower import PrivateStrategy
-from unit.flower.kit import CONFIG, DIMENSION, SIMULATED, HandGrid, app, be_the_server, context, model
+from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
+from unit.flower.kit import CONFIG, DIMENSION, SIMULATED, HandGrid, app, be_the_server, context, model, simulated
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
 NODES = range(1, 25)
@@ -53,6 +53,24 @@ def test_everybody_is_asked_once_per_epoch():
     said = json.loads(json.dumps(report.to_json()))["observers"]
     assert said["result_epsilon_upper"] == pair.result.epsilon_upper
     assert str(report).splitlines()[-1] == pair.second()
+
+
+def test_nothing_in_the_result_depends_on_who_took_part():
+    """The bytes of a round gave the lengths of its nodes' ids away, and a loss that owners let out whose it was."""
+    be_the_server()
+    nodes, results = [1, 2**62 + 1], []
+    mod = simulated(PrivateUplink(simulation=Simulation(seed=7, metrics=("train_loss",))))
+    inner = FedAvg(fraction_train=0.5, min_train_nodes=1)
+    strategy, grid, arrays = PrivateStrategy(inner, SECRET), HandGrid(nodes), model()
+    for number in range(1, 3):  # one of the two in each round, in a secret order
+        (message,) = strategy.configure_train(number, arrays, ConfigRecord(), grid)
+        node = message.metadata.dst_node_id
+        loss = app(np.zeros(DIMENSION), {"train_loss": float(node)})
+        arrays, metrics = strategy.aggregate_train(number, [mod(message, context(node, 0, SECRET), loss)])
+        results.append({name: value for name, value in metrics.items() if name != "quietbit-epsilon"})
+    assert results[0] == results[1]
+    uplink = [entry.uplink for entry in strategy.report().rounds]
+    assert uplink[0] != uplink[1]  # which the server's own report still says
 
 
 def test_dropouts_leave_the_crowd():
