@@ -136,7 +136,7 @@ def measure(releases: int, seconds: float, apps: int, beside: int) -> dict[str, 
         one.join()
     kinds, rng = np.array([entry[0] for entry in found]), np.random.default_rng(1)
     late = np.array([entry[2] for entry in found]) * 1e3
-    said = {"releases": len(found), "kinds": apps, "answer_seconds": seconds, "programs_beside": beside}
+    said: dict[str, Any] = {"releases": len(found), "kinds": apps, "answer_seconds": seconds, "programs_beside": beside}
     for name, column in (("moment", 1), ("after_moment", 2)):
         plain, bias, most = information(kinds, np.array([entry[column] for entry in found]), rng)
         said[name] = {"bits": round(plain, 4), "bias": round(bias, 4), "corrected": round(plain - bias, 4),
