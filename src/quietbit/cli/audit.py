@@ -13,7 +13,6 @@ from quietbit.cli.options import (
     BetaOption,
     ClampOption,
     DeltaOption,
-    DesignArgument,
     DimensionOption,
     NormOption,
     RadiusOption,
@@ -35,8 +34,15 @@ VERDICTS = {
 
 
 def audit(
-    design: DesignArgument,
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="WHAT",
+            help="A design file, a name that `quietbit catalogue` lists or, with --epsilon, a mechanism such as vmvu.",
+        ),
+    ],
     adjacency: AdjacencyOption,
+    epsilon: Annotated[float | None, typer.Option(help="Calibrate the mechanism to this, for one release.")] = None,
     norm: NormOption = "l2",
     beta: BetaOption = 1.0,
     clamp: ClampOption = False,
@@ -50,10 +56,22 @@ def audit(
 ) -> None:
     """Send known updates over the real path and hold what comes out against the claim; exit code 1 if it fails.
 
+    Example: quietbit audit vmvu --epsilon 2 --delta 1e-5 --adjacency zero-out --dimension 64
+
     Example: quietbit audit metric-l1_levels-2_bits-1_eps-3_exact --norm l1 --adjacency replace-one --delta 0
     """
-    found, which = find_design(design), adjacency_of(adjacency)
-    mechanism = quietbit.InterpolatedMVU(found, quietbit.Ball(norm_of(norm), radius, dimension), beta, clamp)
+    from quietbit.mechanism.registry import families
+
+    which, ball = adjacency_of(adjacency), quietbit.Ball(norm_of(norm), radius, dimension)
+    if epsilon is not None:
+        mechanism = quietbit.calibrate(what, ball=ball, epsilon=epsilon, delta=delta, adjacency=which).mechanism
+        title = f"{what} at epsilon {epsilon:g}"
+    else:
+        if what in families():
+            raise quietbit.InvalidParameter.of("epsilon", f"given, to calibrate {what} to")
+        found = find_design(what)
+        mechanism = quietbit.InterpolatedMVU(found, ball, beta, clamp)
+        title = f"I-MVU, design {found.identity()[:12]}"
     rng = quietbit.secure_rng() if seed is None else quietbit.seeded_rng(seed)
     with progress_bar("Sending known updates", quiet=json) as report:
         result = quietbit.audit(
@@ -72,7 +90,7 @@ def audit(
         Row("passed", "nothing found", result.passed, "yes" if result.passed else "NO"),
         Row("verdict", "verdict", result.verdict, VERDICTS[result.verdict]),
     ]
-    record(f"Audit of I-MVU, one release, design {found.identity()[:12]}", rows, json)
+    record(f"Audit of one release: {title}", rows, json)
     if result.verdict == "failed":
         raise typer.Exit(1)
 

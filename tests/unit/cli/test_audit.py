@@ -47,3 +47,16 @@ def test_a_caught_sampler_exits_1(capsys, monkeypatch):
 )
 def test_bad_input_is_one_sentence(capsys, words, mention):
     assert_refused(shell(capsys, *WORDS, "--adjacency", "zero-out", *words), mention)
+
+
+@pytest.mark.parametrize("mechanism", ["vmvu", "gaussian"])
+def test_a_mechanism_is_audited_by_its_word(capsys, mechanism):
+    words = ("--epsilon", 2, "--adjacency", "zero-out", "--dimension", 16, "--samples", 300, "--seed", 1, "--json")
+    result = shell(capsys, "audit", mechanism, *words)
+    assert result.code == 0
+    assert result.json["passed"]
+    assert result.json["epsilon_upper"] <= 2
+
+
+def test_a_word_that_is_neither_is_refused(capsys):
+    assert_refused(shell(capsys, "audit", "vmvu", "--adjacency", "zero-out"), "--epsilon must be given")
