@@ -1,7 +1,7 @@
 """How fast a private training goes, and where its time goes.
 
 Idea     a round on MNIST's ScatterNet dimensions (39,700 parameters, 600 clients of one example, random
-         features: the arithmetic does not look at them) is timed whole and in parts, beside the kernel on
+         features: the arithmetic does not look at them) is timed whole, beside the kernel on
          its own, and beside the published way of doing the same round: materialise every gradient, softmax
          over natural parameters, torch.bernoulli, 64-bit codes, decode, mean. With a device, many trainings at once
          are timed instead, mechanism by mechanism.
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import time
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -31,7 +30,6 @@ from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.simulate.collect import Collector, make_collector
 from quietbit.simulate.problem import LocalPlan
-from quietbit_lab.experiment.quick import QuickCollector, release_bodies, row_bits
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
 from quietbit_lab.task.linear import LinearSoftmax
 
@@ -72,32 +70,6 @@ def whole_rounds(bench: Bench, collector: Collector, rounds: int, cohort: int) -
         began = time.perf_counter()
         collector.mean(parameters, clients, number)
         best = min(best, time.perf_counter() - began) if number else best
-    return best
-
-
-def parts(bench: Bench, rounds: int) -> dict[str, float]:
-    """Seconds per client of each part, on one thread."""
-    collector = QuickCollector(bench.problem, bench.steps, bench.plan, bench.mechanism)
-    size = bench.problem.dimension
-    rows = np.zeros((ROWS, -(-size // 8) * 8), dtype=np.float32)
-    parameters = np.zeros(size, dtype=np.float32)
-    best = {
-        "gradients and clipping": float("inf"),
-        "check, random bits and kernel": float("inf"),
-        "adding": float("inf"),
-    }
-    for number in range(4 * rounds):
-        clients = np.random.default_rng(number).permutation(EXAMPLES)[:ROWS].astype(np.int64)
-        times = [time.perf_counter()]
-        bench.problem.updates(parameters, clients, bench.steps, rows[:, :size])
-        times.append(time.perf_counter())
-        draw = partial(row_bits, bench.plan, collector.rng, number, clients.tolist(), size, rows.shape[1])
-        bodies = release_bodies(bench.mechanism, rows, clients, number, collector.rng, draw, collector.kernel)
-        times.append(time.perf_counter())
-        bench.mechanism.accumulator(collector.kernel, ROWS).add(bodies)
-        times.append(time.perf_counter())
-        for name, seconds in zip(best, np.diff(times).tolist(), strict=True):
-            best[name] = min(best[name], seconds / ROWS)
     return best
 
 
@@ -200,19 +172,14 @@ def main() -> None:
     with threadpool_limits(limits=1):
         torch.set_num_threads(1)  # the published round's tensors are too short to gain from more
         ways = (bench.problem, bench.steps, bench.plan, bench.mechanism, arguments.threads)
-        whole = whole_rounds(bench, QuickCollector(*ways), arguments.rounds, arguments.cohort)
-        sent = whole_rounds(bench, make_collector(*ways), arguments.rounds, arguments.cohort)
-        shares, alone = parts(bench, arguments.rounds), kernel_alone(bench, arguments.rounds)
+        whole = whole_rounds(bench, make_collector(*ways), arguments.rounds, arguments.cohort)
+        alone = kernel_alone(bench, arguments.rounds)
         published = published_round(bench, max(1, arguments.rounds // 2), arguments.cohort)
     print(f"{arguments.cohort} clients x {size:,} parameters, one bit, threads = {arguments.threads}; best of several")
-    print(f"{'':34} {'us per client':>14} {'G coordinates/s':>16} {'share':>7}")
-    one = sum(shares.values())
-    for name, seconds in shares.items():
-        print(f"{name:34} {1e6 * seconds:14.1f} {size / seconds / 1e9:16.3f} {seconds / one:7.0%}")
+    print(f"{'':34} {'us per client':>14} {'G coordinates/s':>16}")
     per_client = whole / arguments.cohort
     for name, seconds in (
-        ("whole round, the laboratory's way", per_client),
-        ("whole round through Uplink.send", sent / arguments.cohort),
+        ("whole round through Uplink.send", per_client),
         ("the kernel alone", alone),
         ("published way, whole round", published / arguments.cohort),
     ):

@@ -77,8 +77,7 @@ class Trained(NamedTuple):
 def train_all(report: Report) -> list[Trained]:
     """Train every mechanism at every epsilon with every seed; an interrupt ends all of it."""
     from quietbit.errors import QuietbitError
-    from quietbit.simulate.loop import FINISHED, INTERRUPTED
-    from quietbit_lab.experiment.quick import train
+    from quietbit.simulate.loop import FINISHED, INTERRUPTED, simulate
     from quietbit_lab.experiment.record import run_record
     from quietbit_lab.task.registry import TaskSpec, build_task
 
@@ -89,7 +88,7 @@ def train_all(report: Report) -> list[Trained]:
     for place, (label, target, setting) in enumerate(jobs):
         words = f"epsilon {target:g}" if target is not None else "for comparison"
         report(place / len(jobs), f"{place + 1} of {len(jobs)}: {label}, {words}{_last(found)}")
-        run = train(problem, setting.plan, setting.training)
+        run = simulate(problem, setting.plan, setting.training)
         if run.status == INTERRUPTED:
             raise KeyboardInterrupt
         if run.status != FINISHED:

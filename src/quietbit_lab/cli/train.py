@@ -182,8 +182,7 @@ def _train(
     out: Path | None,
     json: bool,
 ) -> None:
-    from quietbit.simulate.loop import INTERRUPTED, TARGET
-    from quietbit_lab.experiment import quick
+    from quietbit.simulate.loop import INTERRUPTED, TARGET, simulate
     from quietbit_lab.experiment.record import run_record, save_record
     from quietbit_lab.task.linear import LinearSoftmax
     from quietbit_lab.task.registry import build_task
@@ -206,7 +205,7 @@ def _train(
         if device is not None and isinstance(problem, LinearSoftmax):
             run, kept = _as_a_whole(problem, setting, spec, device, show)
         else:
-            run = quick.train(problem, setting.plan, setting.training, threads=threads, progress=show)
+            run = simulate(problem, setting.plan, setting.training, threads=threads, progress=show)
             kept = run_record(run, spec.to_json(), device=device or "cpu")
     if out is not None:
         save_record(out, kept)

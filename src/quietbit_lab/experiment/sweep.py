@@ -21,10 +21,9 @@ from typing import Any, TypeAlias
 
 from quietbit._files import append_line, only_writer, read_lines
 from quietbit.errors import QuietbitError, check_int, check_real
-from quietbit.simulate.loop import INTERRUPTED
+from quietbit.simulate.loop import INTERRUPTED, simulate
 from quietbit.simulate.problem import Problem
 from quietbit_lab.experiment.grid import Job, Sweep
-from quietbit_lab.experiment.quick import train
 from quietbit_lab.experiment.record import modern, run_record
 
 __all__ = ["RESULTS", "Told", "append_result", "finished", "pending", "run_job", "run_sweep"]
@@ -98,7 +97,7 @@ def run_job(job: Job, make_problem: MakeProblem) -> dict[str, Any]:
     key = repr((sorted(job.task.items()), job.setting.seed if job.task.get("samples", 1) != 1 else 0))
     if key not in _problems:
         _problems[key] = make_problem(job.task, job.setting.seed)
-    run = train(_problems[key], job.setting.plan, job.setting.training)
+    run = simulate(_problems[key], job.setting.plan, job.setting.training)
     if run.status == INTERRUPTED:
         raise KeyboardInterrupt
     return {"job": job.identity, "label": job.label, "record": run_record(run, dict(job.task))}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import cache
 
-from quietbit_lab.experiment.quick import train
+from quietbit.simulate.loop import simulate
 from quietbit_lab.experiment.record import run_record
 from quietbit_lab.report.runs import PlacedRun, label_of
 from quietbit_lab.task.registry import TaskSpec, build_task
@@ -28,7 +28,7 @@ def runs() -> tuple[PlacedRun, ...]:
                     mechanism=mechanism, lr=step, rounds=6, cohort=60, clip=1.0, momentum=0.8, epsilon=target,
                     evaluate_every=2, seed=seed, rng="seeded",
                 )  # fmt: skip
-                record = run_record(train(problem, *setup), spec.to_json())
+                record = run_record(simulate(problem, *setup), spec.to_json())
                 found.append(PlacedRun(label_of(record), record))
     return tuple(found)
 

@@ -9,10 +9,10 @@ import pytest
 import quietbit
 from quietbit.mechanism.skellam import IndependentSkellam
 from quietbit.plan.participation import releases_per_client
+from quietbit.simulate.collect import make_collector
 from quietbit.simulate.loop import simulate
 from quietbit_lab.experiment.batched import run_batches
 from quietbit_lab.experiment.grid import Job, Sweep
-from quietbit_lab.experiment.quick import quick_collector
 from quietbit_lab.experiment.record import Setting
 from quietbit_lab.experiment.sweep import finished
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
@@ -84,7 +84,7 @@ def test_one_round_has_the_moments_of_real_releases(name):
     schedule = setting.plan.schedule(made.sizes.size)
     releases = releases_per_client(schedule, 4) if setting.plan.calibrated else None
     mechanism = setting.plan.mechanism_for(made.dimension, made.sizes, releases)
-    collects = quick_collector(made, setting.training.local(setting.plan), setting.plan, mechanism, 1)
+    collects = make_collector(made, setting.training.local(setting.plan), setting.plan, mechanism, 1)
     start = made.initial(setting.seed)
     real = np.stack([collects.mean(start, schedule.cohort(0), number) for number in range(SENT)])
     assert apart(law, real) < Z
