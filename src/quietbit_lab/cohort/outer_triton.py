@@ -24,10 +24,9 @@ def _drawn(  # type: ignore[no-untyped-def]
     row = table + cell * (2**BITS - 1)
     code = tl.zeros_like(cell)
     for bit in tl.static_range(BITS):
-        step: tl.constexpr = 2 ** (BITS - 1 - bit)
-        here = tl.load(row + code + (step - 1))
-        there = tl.load(row + code + (step - 1 + 2**BITS - 1))
-        code = tl.where(uniform >= here + part * (there - here), code + step, code)
+        threshold = row + code + (2 ** (BITS - 1 - bit) - 1)
+        here, there = tl.load(threshold), tl.load(threshold + (2**BITS - 1))
+        code = tl.where(uniform >= here + part * (there - here), code + 2 ** (BITS - 1 - bit), code)
     return tl.load(whole + code)
 
 
