@@ -120,10 +120,7 @@ def probes(ball: Ball, samples: int) -> list[Probe]:
     if size > 1:
         even = radius / size ** (1 / ball.norm.order)
         every = np.asarray(ball.clip(np.full(size, even)), dtype=np.float64)
-        found += [
-            Probe("every coordinate", every, samples),
-            Probe("every coordinate, negative", -every, samples),
-        ]
+        found += [Probe("every coordinate", every, samples), Probe("every coordinate, negative", -every, samples)]
         outside = OUTSIDE * even * signs
         few = np.zeros(size)
         count = min(size, FEW[ball.norm.order])

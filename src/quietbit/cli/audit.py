@@ -16,10 +16,9 @@ from quietbit.cli.options import (
     DimensionOption,
     NormOption,
     RadiusOption,
-    adjacency_of,
     find_design,
-    norm_of,
 )
+from quietbit.target import as_adjacency
 
 if TYPE_CHECKING:
     from quietbit.auditor.checks import Finding
@@ -62,7 +61,7 @@ def audit(
     """
     from quietbit.mechanism.registry import families
 
-    which, ball = adjacency_of(adjacency), quietbit.Ball(norm_of(norm), radius, dimension)
+    which, ball = as_adjacency(adjacency), quietbit.Ball(norm, radius, dimension)
     if epsilon is not None:
         mechanism = quietbit.calibrate(what, ball=ball, epsilon=epsilon, delta=delta, adjacency=which).mechanism
         title = f"{what} at epsilon {epsilon:g}"

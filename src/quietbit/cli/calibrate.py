@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 import quietbit
-from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded
+from quietbit.cli.console import JsonOption, Row, gaussian_row, guarantee_rows, progress_bar, record, rounded
 from quietbit.cli.design_vector import profile_rows
 from quietbit.cli.files import check_outputs
 from quietbit.cli.options import (
@@ -21,11 +20,8 @@ from quietbit.cli.options import (
     ReleasesOption,
     SamplesOption,
     TrustOption,
-    adjacency_of,
     find_design,
-    norm_of,
     refuse_delta_zero,
-    trust_of,
 )
 from quietbit.errors import require
 
@@ -109,106 +105,77 @@ def calibrate(
     Example: quietbit calibrate --trust secure-aggregation --clients 1000 --epsilon 1 --delta 1e-5 --releases 10
     --adjacency zero-out --dimension 100000 --plot sums.png
     """
-    from quietbit.mechanism.registry import families, family, family_of
-    from quietbit.wire.payload import Header
-
-    if trust_of(trust) is quietbit.Trust.SECURE_AGGREGATION:
+    ball = quietbit.Ball(norm, radius, dimension)
+    given: dict[str, Any] = {"ball": ball, "epsilon": epsilon, "delta": delta, "adjacency": adjacency}
+    given |= {"releases": releases, "keep": keep}
+    own = {"levels": levels, "beta": beta, "clamp": clamp, "decoder": decoder, "design": design}
+    if trust == quietbit.Trust.SECURE_AGGREGATION.value:
         from quietbit.cli.calibrate_sum import calibrate_secure_sum
 
         require(cohort is None, "cohort", cohort, "left out for secure aggregation, where it is --clients")
-        unused = {"levels": levels, "beta": beta, "clamp": clamp, "design": design, "decoder": decoder}
-        calibrate_secure_sum(
-            ball=quietbit.Ball(norm_of(norm), radius, dimension),
-            mechanism=mechanism,
-            epsilon=epsilon,
-            delta=delta,
-            adjacency=adjacency_of(adjacency),
-            samples=samples,
-            releases=releases,
-            bits=bits,
-            clients=clients,
-            min_honest_clients=min_honest_clients,
-            sampling_rate=sampling_rate,
-            secret_cohort=secret_cohort,
-            keep=keep,
-            unused=unused,
-            plot=plot,
-            out=out,
-            as_json=json,
-        )
+        require(mechanism in (None, "imvu"), "mechanism", mechanism, "imvu, or left out, for secure aggregation")
+        require(samples is None, "samples", samples, "left out for secure aggregation: sums protect whole clients")
+        if clients is None:
+            raise quietbit.InvalidParameter.of("clients", "given: how many codes a sum is over")
+        for name, value in own.items():
+            fine = value is None or (name, value) == ("levels", 2)
+            require(fine, name, value, "left out: secure aggregation chooses it")
+        given |= {"clients": clients, "min_honest_clients": min_honest_clients, "bits": 1 if bits is None else bits}
+        calibrate_secure_sum(given, sampling_rate, secret_cohort, plot, out, json)
         return
-    _refuse_sums(trust, clients=clients, min_honest_clients=min_honest_clients, plot=plot)
+    require(trust == quietbit.Trust.LOCAL.value, "trust", trust, "local or secure-aggregation")
+    for name, unused in (("clients", clients), ("min_honest_clients", min_honest_clients), ("plot", plot)):
+        require(unused is None, name, str(unused), "left out for local trust (it is for secure-aggregation)")
     if sampling_rate is not None or secret_cohort:
         raise quietbit.InvalidParameter(
             "Subsampling amplifies nothing where the server sees who sent what: leave --sampling-rate and "
             "--secret-cohort out, or say --trust secure-aggregation if only sums are seen and nobody learns the cohort."
         )
+    _calibrate(mechanism, {**given, **own, "bits": bits, "samples": samples}, cohort, out, json)
+
+
+def _calibrate(
+    mechanism: str | None, given: dict[str, Any], cohort: int | None, out: Path | None, as_json: bool
+) -> None:
+    """One client's release, under local trust."""
+    from quietbit.mechanism.registry import families, family, family_of
+    from quietbit.wire.payload import Header
+
     if mechanism is None:
         raise quietbit.InvalidParameter.of("mechanism", f"given: one of {', '.join(families())}, or auto")
     kept = out is None or (mechanism in families() and family(mechanism).strength == "design_epsilon")
     require(kept, "out", str(out), f"left out for {mechanism}, which has no design to save")
-    require(trust_of(trust) is quietbit.Trust.LOCAL, "trust", trust, "local or secure-aggregation")
-    ball = quietbit.Ball(norm_of(norm), radius, dimension)
+    ball = given["ball"]
     if mechanism not in ("vmvu", "auto"):  # purely private on an L2 ball
-        refuse_delta_zero(delta, ball.norm)
+        refuse_delta_zero(given["delta"], ball.norm)
+    if given["design"] is not None:
+        given["design"] = find_design(given["design"])
     check_outputs(out)
-    with progress_bar("Calibrating", quiet=json):
-        found = quietbit.calibrate(
-            mechanism,
-            ball=ball,
-            epsilon=epsilon,
-            delta=delta,
-            adjacency=adjacency_of(adjacency),
-            releases=releases,
-            bits=bits,
-            levels=levels,
-            beta=beta,
-            clamp=clamp,
-            decoder=decoder,
-            design=find_design(design) if design is not None else None,
-            keep=keep,
-            samples=samples,
-        )
-    chosen, guarantee = found.mechanism, found.guarantee
-    per_parameter = 8 * chosen.layout.size / dimension if chosen.layout.bits == 0 else _bits(chosen, dimension)
-    size = Header.of(chosen).size
-    ratio = found.squared_error / found.gaussian_squared_error
-    against = "none: it has no pure privacy"
-    if found.gaussian_squared_error < math.inf:
-        against = f"{rounded(found.gaussian_squared_error)} for the same target; ours is {rounded(ratio, 4)} times that"
+    with progress_bar("Calibrating", quiet=as_json):
+        found = quietbit.calibrate(mechanism, **given)
+    chosen, layout = found.mechanism, found.mechanism.layout
+    per_parameter = (8 * layout.size if layout.bits == 0 else layout.bits * layout.count) / ball.dimension
+    reach = "met from below to 1 part in 10,000"
+    if found.saturated:
+        reach = "out of reach: this mechanism cannot be certified to reveal more"
     rows = [
         Row("mechanism", "mechanism", family_of(chosen) or mechanism),
         *([Row("reason", "why", found.reason)] if found.reason else []),
         *_setting(chosen),
-        Row("payload_bytes", "bytes of a payload", size),
+        Row("payload_bytes", "bytes of a payload", Header.of(chosen).size),
         Row("bits_per_parameter", "bits per parameter", per_parameter, rounded(per_parameter, 4)),
         Row("squared_error", "squared error at zero", found.squared_error, rounded(found.squared_error)),
-        Row(
-            "gaussian_squared_error",
-            "Gaussian noise's",
-            found.gaussian_squared_error,
-            against,
-        ),
+        gaussian_row(found.squared_error, found.gaussian_squared_error),
         *_expected(found, cohort),
         Row("releases", "releases", found.releases),
-        Row("epsilon_upper", "epsilon of all releases", guarantee.epsilon_upper),
-        Row(
-            "saturated",
-            "target",
-            found.saturated,
-            f"{epsilon:g}, out of reach: this mechanism cannot be certified to reveal more"
-            if found.saturated
-            else f"{epsilon:g}, met from below to 1 part in 10,000",
-        ),
-        Row("delta", "delta", guarantee.delta),
-        Row("adjacency", "adjacency", guarantee.adjacency.value),
-        Row("unit", "unit", guarantee.unit.value),
-        Row("trust", "trust", guarantee.trust.value),
-        Row("guarantee", "guarantee", guarantee.sentence()),
+        Row("saturated", "target", found.saturated, f"{given['epsilon']:g}, {reach}"),
+        *guarantee_rows(found.guarantee),
     ]
     if out is not None:
         rows.append(Row("saved", "saved as", str(_save(chosen, out))))
-    record(f"{mechanism} on an {norm} ball of radius {radius:g}, dimension {dimension}", rows, json)
+    record(
+        f"{mechanism} on an {ball.norm.value} ball of radius {ball.radius:g}, dimension {ball.dimension}", rows, as_json
+    )
 
 
 def _expected(found: Calibration, cohort: int | None) -> list[Row]:
@@ -233,15 +200,6 @@ def _save(mechanism: Any, out: Path) -> Path:
     if hasattr(mechanism, "profile"):
         return write_profile(mechanism.profile, out)
     return cast(Path, mechanism.design.save(out))
-
-
-def _refuse_sums(trust: str, **given: Any) -> None:
-    for name, value in given.items():
-        require(value is None, name, str(value), f"left out for {trust} trust (it is for secure-aggregation)")
-
-
-def _bits(mechanism: Mechanism, dimension: int) -> float:
-    return mechanism.layout.bits * mechanism.layout.count / dimension
 
 
 def _setting(mechanism: Mechanism) -> list[Row]:
@@ -269,10 +227,5 @@ def _design_rows(mechanism: Mechanism) -> list[Row]:
     shown = (
         f"{spec.input_levels} levels, {spec.output_bits}-bit symbols, {spec.privacy} epsilon {rounded(spec.epsilon)}"
     )
-    facts = {
-        "input_levels": spec.input_levels,
-        "output_bits": spec.output_bits,
-        "epsilon": spec.epsilon,
-        "privacy": spec.privacy,
-    }
+    facts = {name: getattr(spec, name) for name in ("input_levels", "output_bits", "epsilon", "privacy")}
     return [Row("design", "design", facts, shown), Row("identity", "identity", table.identity())]

@@ -3,73 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import quietbit
-from quietbit.cli.console import Row, column_table, progress_bar, record, rounded, rounded_up
+from quietbit.cli.console import Row, column_table, guarantee_rows, progress_bar, record, rounded, rounded_up
 from quietbit.cli.files import check_outputs
 from quietbit.errors import InvalidParameter, check_real, require
 
 if TYPE_CHECKING:
-    from quietbit import Adjacency, Ball
     from quietbit.mechanism.central_sum import SumCalibration
     from quietbit.mechanism.sum_comparison import SumRow
 
 __all__ = ["calibrate_secure_sum"]
 
-USUAL = {"levels": (None, 2), "beta": (None,), "clamp": (None,), "design": (None,), "decoder": (None,)}
-
 SEEN = {"secure-aggregation": "sums", "local": "each payload"}
 
 
 def calibrate_secure_sum(
-    *,
-    ball: Ball,
-    mechanism: str | None,
-    epsilon: float,
-    delta: float,
-    adjacency: Adjacency,
-    samples: int | None,
-    releases: int,
-    bits: int | None,
-    clients: int | None,
-    min_honest_clients: int | None,
-    sampling_rate: float | None,
-    secret_cohort: bool,
-    keep: int | str | None,
-    unused: Mapping[str, Any],
-    plot: Path | None,
-    out: Path | None,
-    as_json: bool,
+    given: dict[str, Any], rate: float | None, secret: bool, plot: Path | None, out: Path | None, as_json: bool
 ) -> None:
-    """Calibrate, compare, and draw where asked; what a sum does not use is refused."""
+    """Calibrate, compare, and draw where asked."""
     from quietbit.mechanism.central_sum import calibrate_sum
     from quietbit.mechanism.sum_comparison import compare_calibration
 
-    require(mechanism in (None, "imvu"), "mechanism", mechanism, "imvu, or left out, for secure aggregation")
+    ball, epsilon = given["ball"], given["epsilon"]
     require(ball.norm is quietbit.Norm.L2, "norm", ball.norm.value, "l2 for secure aggregation")
-    require(samples is None, "samples", samples, "left out for secure aggregation: sums protect whole clients")
-    for name, value in unused.items():
-        require(value in USUAL[name], name, value, "left out: secure aggregation chooses it")
-    if clients is None:
-        raise InvalidParameter.of("clients", "given: how many codes a sum is over")
-    population = _population(clients, sampling_rate, secret_cohort)
+    population = _population(given["clients"], rate, secret)
     check_outputs(out, figures=() if plot is None else (plot,))
     with progress_bar("Calibrating", quiet=as_json):
-        found = calibrate_sum(
-            ball=ball,
-            epsilon=epsilon,
-            delta=delta,
-            adjacency=adjacency,
-            clients=clients,
-            min_honest_clients=min_honest_clients,
-            releases=releases,
-            bits=1 if bits is None else bits,
-            population=population,
-            keep=keep,
-        )
+        found = calibrate_sum(**given, population=population)
         lines = compare_calibration(found, epsilon)
     rows = _rows(found, epsilon)
     if out is not None:
@@ -141,13 +105,8 @@ def _rows(found: SumCalibration, epsilon: float) -> list[Row]:
     reach = "met from below" if not found.saturated else "out of reach: the largest beta spends less"
     return [
         *rows,
-        Row("epsilon_upper", "epsilon of all sums", guarantee.epsilon_upper),
         Row("saturated", "target", found.saturated, f"{epsilon:g}, {reach}"),
-        Row("delta", "delta", guarantee.delta),
-        Row("adjacency", "adjacency", guarantee.adjacency.value),
-        Row("unit", "unit", guarantee.unit.value),
-        Row("trust", "trust", guarantee.trust.value),
-        Row("guarantee", "guarantee", guarantee.sentence()),
+        *guarantee_rows(guarantee, "all sums"),
     ]
 
 
@@ -171,13 +130,8 @@ def _compare(lines: Sequence[SumRow]) -> None:
 
 
 def _plain(line: SumRow) -> dict[str, Any]:
-    return {
-        "name": line.name,
-        "bits": line.bits,
-        "epsilon_upper": line.epsilon_upper,
-        "squared_error": line.squared_error,
-        "trust": line.trust.value,
-    }
+    names = ("name", "bits", "epsilon_upper", "squared_error")
+    return {**{name: getattr(line, name) for name in names}, "trust": line.trust.value}
 
 
 def _draw(found: SumCalibration, epsilon: float, path: Path, quiet: bool) -> Path:

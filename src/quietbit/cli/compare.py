@@ -11,7 +11,7 @@ import typer
 import quietbit
 from quietbit.cli.console import JsonOption, column_table, progress_bar, show_json
 from quietbit.cli.files import check_outputs
-from quietbit.cli.options import AdjacencyOption, DeltaOption, NormOption, adjacency_of, norm_of, trust_of
+from quietbit.cli.options import AdjacencyOption, DeltaOption, NormOption
 
 if TYPE_CHECKING:
     from quietbit.plan.compare import Comparison, ComparisonRow
@@ -71,13 +71,12 @@ def compare(
     --cohort 1000 --releases 1 --trust local --out compare.svg
     """
     check_outputs(figures=() if out is None else (out,))
-    given: dict[str, Any] = {
-        "epsilon": epsilon, "delta": delta, "adjacency": adjacency_of(adjacency), "clients": clients, "cohort": cohort,
-        "trust": None if trust is None else trust_of(trust), "min_honest_clients": min_honest_clients,
-    }  # fmt: skip
-    ball = quietbit.Ball(norm_of(norm), clip, dimension)
     with progress_bar("Comparing", quiet=json) as report:
-        found = quietbit.compare(ball, rounds=rounds, releases=releases, baselines=baselines, report=report, **given)
+        found = quietbit.compare(
+            quietbit.Ball(norm, clip, dimension), epsilon=epsilon, delta=delta, adjacency=adjacency, clients=clients,
+            cohort=cohort, rounds=rounds, releases=releases, trust=trust, min_honest_clients=min_honest_clients,
+            baselines=baselines, report=report,
+        )  # fmt: skip
     if out is not None:
         from quietbit.plot.compare import compare_releases, plot_comparison
         from quietbit.plot.figure import save_figure

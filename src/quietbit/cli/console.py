@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
-from typing import Annotated, Any, TypeAlias, final
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, final
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -21,7 +21,21 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["JsonOption", "Row", "column_table", "progress_bar", "record", "rounded", "rounded_up", "show_json"]
+if TYPE_CHECKING:
+    from quietbit import Guarantee
+
+__all__ = [
+    "JsonOption",
+    "Row",
+    "column_table",
+    "gaussian_row",
+    "guarantee_rows",
+    "progress_bar",
+    "record",
+    "rounded",
+    "rounded_up",
+    "show_json",
+]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table (infinity becomes null).")]
 Report: TypeAlias = Callable[[float, str], None]
@@ -37,6 +51,25 @@ class Row:
     label: str
     value: Any
     shown: str = ""
+
+
+def guarantee_rows(guarantee: Guarantee, what: str = "all releases") -> list[Row]:
+    """An epsilon with all the words that it needs."""
+    epsilon = guarantee.epsilon_upper
+    return [
+        Row("epsilon_upper", f"epsilon of {what}", epsilon, rounded_up(epsilon, 8)),
+        Row("delta", "delta", guarantee.delta),
+        *(Row(key, key, getattr(guarantee, key).value) for key in ("adjacency", "unit", "trust")),
+        Row("guarantee", "guarantee", guarantee.sentence()),
+    ]
+
+
+def gaussian_row(error: float, gaussian: float) -> Row:
+    """What Gaussian noise has at the same target, and how we compare."""
+    shown = "none: it has no pure privacy"
+    if gaussian < math.inf:
+        shown = f"{rounded(gaussian)} for the same target; ours is {rounded(error / gaussian, 4)} times that"
+    return Row("gaussian_squared_error", "Gaussian noise's", gaussian, shown)
 
 
 def record(title: str, rows: Sequence[Row], as_json: bool) -> None:

@@ -46,8 +46,7 @@ def design(
         int | None, typer.Option(help="How often the same party sends an update, 1 unless said (--vector).")
     ] = None,
     adjacency: Annotated[
-        str | None,
-        typer.Option(metavar="zero-out|replace-one", help="What the neighbouring world is (--vector)."),
+        str | None, typer.Option(metavar="zero-out|replace-one", help="What the neighbouring world is (--vector).")
     ] = None,
     json: JsonOption = False,
 ) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import quietbit
-from quietbit.cli.console import Row, progress_bar, record, rounded, rounded_up
+from quietbit.cli.console import Row, gaussian_row, progress_bar, record, rounded, rounded_up
 from quietbit.cli.files import check_outputs
-from quietbit.cli.options import adjacency_of
+from quietbit.target import as_adjacency
 
 if TYPE_CHECKING:
     from quietbit.design.profile import Profile
@@ -37,47 +37,28 @@ def design_profile(
     from quietbit.privacy.profile import certify_profile
 
     asked, allowed, word = _given(epsilon, "epsilon"), _given(delta, "delta"), _given(adjacency, "adjacency")
-    which = adjacency_of(word)
+    which = as_adjacency(word)
     target = ProfileTarget(asked, allowed, releases, which.value)
     check_outputs(out, figures=(plot,))
     with progress_bar("Solving", quiet=as_json):
         found = solve_profile(target.epsilon, target.delta, target.releases, which)
         certificate = certify_profile(found, which, target.releases, target.delta)
     best = gain_upper(target, found.largest * (1 + 1e-12))
-    gaussian = (
-        quietbit.calibrate(
-            "gaussian",
-            ball=quietbit.Ball(quietbit.Norm.L2, 1.0, 1),
-            epsilon=target.epsilon,
-            delta=target.delta,
-            releases=target.releases,
-            adjacency=which,
+    gaussian, ball = math.inf, quietbit.Ball("l2", 1.0, 1)
+    if target.delta > 0:
+        gaussian = quietbit.calibrate(
+            "gaussian", ball=ball, epsilon=asked, delta=allowed, releases=releases, adjacency=which
         ).squared_error
-        if target.delta > 0
-        else math.inf
-    )
-    error = certificate.squared_error_upper
+    error, pure = certificate.squared_error_upper, certificate.pure_epsilon_upper
     rows = [
         Row("epsilon", "epsilon asked for", target.epsilon),
         Row("epsilon_upper", "epsilon measured", certificate.epsilon_upper, rounded_up(certificate.epsilon_upper, 12)),
         Row("delta", "delta", target.delta),
         Row("releases", "releases", target.releases),
         Row("adjacency", "adjacency", which.value),
-        Row(
-            "pure_epsilon_upper",
-            "epsilon at delta 0",
-            certificate.pure_epsilon_upper,
-            rounded_up(certificate.pure_epsilon_upper, 8),
-        ),
+        Row("pure_epsilon_upper", "epsilon at delta 0", pure, rounded_up(pure, 8)),
         Row("squared_error_upper", "squared error, radius 1", error, rounded_up(error)),
-        Row(
-            "gaussian_squared_error",
-            "Gaussian noise's",
-            gaussian,
-            f"{rounded(gaussian)} with its exact account; ours is {rounded(error / gaussian, 4)} times that"
-            if gaussian < math.inf
-            else "none: it has no pure privacy",
-        ),
+        gaussian_row(error, gaussian),
         Row("least_squared_error", "no profile beats", best**-2, rounded(best**-2)),
         *profile_rows(found),
     ]
@@ -95,7 +76,7 @@ def design_profile(
 
 def _given(value: Given | None, name: str) -> Given:
     if value is None:
-        raise quietbit.InvalidParameter(f"{name} must be given for --vector: a profile is made for a target.")
+        raise quietbit.InvalidParameter.of(name, "given for --vector: a profile is made for a target")
     return value
 
 

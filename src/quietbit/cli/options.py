@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 import quietbit
-from quietbit.errors import InvalidDesignFile, member, require
+from quietbit.errors import InvalidDesignFile, require
 
 if TYPE_CHECKING:
-    from quietbit import Adjacency, Design, Norm, Trust
+    from quietbit import Design, Norm
 
 __all__ = [
     "AdjacencyOption",
@@ -27,13 +27,10 @@ __all__ = [
     "ReleasesOption",
     "SamplesOption",
     "TrustOption",
-    "adjacency_of",
     "bias_of",
     "catalogue_name",
     "find_design",
-    "norm_of",
     "refuse_delta_zero",
-    "trust_of",
     "with_options",
 ]
 
@@ -75,21 +72,6 @@ def with_options(added: Sequence[inspect.Parameter]) -> Callable[[Command], Comm
         return command
 
     return decorate
-
-
-def norm_of(text: str) -> Norm:
-    """The norm a word stands for."""
-    return member(quietbit.Norm, text, "norm")
-
-
-def adjacency_of(text: str) -> Adjacency:
-    """The adjacency a word stands for."""
-    return member(quietbit.Adjacency, text, "adjacency")
-
-
-def trust_of(text: str) -> Trust:
-    """The trust model a word stands for."""
-    return member(quietbit.Trust, text, "trust")
 
 
 def bias_of(text: str) -> float | str:

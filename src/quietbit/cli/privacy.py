@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import quietbit
-from quietbit.cli.console import JsonOption, Row, record, rounded, rounded_up
+from quietbit.cli.console import JsonOption, Row, guarantee_rows, record, rounded, rounded_up
 from quietbit.cli.options import (
     AdjacencyOption,
     BetaOption,
@@ -19,12 +19,11 @@ from quietbit.cli.options import (
     RadiusOption,
     ReleasesOption,
     SamplesOption,
-    adjacency_of,
     find_design,
-    norm_of,
     refuse_delta_zero,
 )
 from quietbit.errors import check_int
+from quietbit.target import as_adjacency
 
 __all__ = ["privacy"]
 
@@ -51,10 +50,11 @@ def privacy(
     from quietbit.privacy.divergence import lipschitz_upper, paper_constant_upper, zero_out_constant_upper
     from quietbit.privacy.renyi import fisher_supremum_upper, kappa_upper
 
-    found, which, ball_norm = find_design(design), adjacency_of(adjacency), norm_of(norm)
-    refuse_delta_zero(delta, ball_norm)
+    found, ball = find_design(design), quietbit.Ball(norm, radius, dimension)
+    which = as_adjacency(adjacency)
+    refuse_delta_zero(delta, ball.norm)
     check_int(releases, "releases", 1)
-    mechanism = quietbit.InterpolatedMVU(found, quietbit.Ball(ball_norm, radius, dimension), beta, clamp)
+    mechanism = quietbit.InterpolatedMVU(found, ball, beta, clamp)
     guarantee = (mechanism.privacy(which, samples) * releases).guarantee(delta)
     low, high = mechanism.scaling.certified_range
     constants = {
@@ -74,11 +74,6 @@ def privacy(
         Row("distance", f"{norm} distance of neighbours", distance, rounded(distance)),
         *(Row(key, label, value, rounded_up(value, 8)) for key, (label, value) in constants.items()),
         Row("releases", "releases", releases),
-        Row("epsilon_upper", "epsilon of all releases", guarantee.epsilon_upper, rounded_up(guarantee.epsilon_upper)),
-        Row("delta", "delta", delta),
-        Row("adjacency", "adjacency", which.value),
-        Row("unit", "unit", guarantee.unit.value),
-        Row("trust", "trust", guarantee.trust.value),
-        Row("guarantee", "guarantee", guarantee.sentence()),
+        *guarantee_rows(guarantee),
     ]
     record(f"I-MVU on an {norm} ball of radius {radius:g}, beta {beta:g}", rows, json)

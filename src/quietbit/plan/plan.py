@@ -76,17 +76,7 @@ from quietbit.privacy.aggregate import MOST_CLIENTS
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.secagg.plan import ServerModel
-from quietbit.target import (
-    Adjacency,
-    Target,
-    Trust,
-    Unit,
-    as_adjacency,
-    as_trust,
-    as_unit,
-    check_delta,
-    check_releases,
-)
+from quietbit.target import Adjacency, Target, Trust, Unit, as_adjacency, as_trust, as_unit, check_delta, check_releases
 
 __all__ = ["KEYS", "OF_ENGINE", "PREFIX", "PUBLIC", "Mode", "Plan"]
 
@@ -413,10 +403,7 @@ class Plan:
         return participation(self.participation, clients, self.cohort, self.seed)
 
     def mechanism_for(
-        self,
-        dimension: int,
-        sizes: NDArray[np.int64] | None = None,
-        releases: int | NDArray[np.int64] | None = None,
+        self, dimension: int, sizes: NDArray[np.int64] | None = None, releases: int | NDArray[np.int64] | None = None
     ) -> Mechanism:
         """The mechanism for updates of this dimension.
 

@@ -29,9 +29,7 @@ Key = tuple[str, Trust]
 
 
 def compare_releases(
-    found: Comparison,
-    releases: Sequence[int] = RELEASES,
-    report: Callable[[float, str], None] | None = None,
+    found: Comparison, releases: Sequence[int] = RELEASES, report: Callable[[float, str], None] | None = None
 ) -> dict[int, Comparison]:
     """The same question for other numbers of releases, with as many clients: more rounds of the same cohort."""
     trusts = {row.trust for row in found.rows}
