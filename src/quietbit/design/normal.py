@@ -31,7 +31,7 @@ def density(x: float) -> Decimal:
 
 
 @lru_cache(maxsize=4096)
-def distribution(x: float) -> Decimal:
+def distribution(x: float | Decimal) -> Decimal:
     """Phi(x) for |x| <= 16, within 1e-90; Phi(-x) = 1 - Phi(x) holds for what is returned.
 
     A term is the one before times x^2/(2n+1), so once that factor is below one half the rest of the series is
@@ -98,6 +98,6 @@ def _inverse_tangent(q: int, unit: int) -> int:
     return total
 
 
-def _checked(x: float) -> Decimal:
+def _checked(x: float | Decimal) -> Decimal:
     require(abs(x) <= LARGEST, "x", x, f"within {LARGEST:g} of zero")
-    return Decimal(float(x))
+    return x if isinstance(x, Decimal) else Decimal(float(x))

@@ -31,6 +31,7 @@ from quietbit.kernel.expand import (
 from quietbit.kernel.norm import Clip, check_rotated, rotated_factor
 from quietbit.kernel.quantile import normals_of_words
 from quietbit.kernel.rng import RandomBits, WordBlock
+from quietbit.kernel.rounded import NoiseLaw, rounded_noise, steps_of
 from quietbit.kernel.sampler import Sampler
 from quietbit.kernel.transform import check_transformed
 
@@ -242,6 +243,15 @@ class Kernel(ABC):
         """
         chosen = {"acceptance_lower": acceptance_lower, "streams": streams}
         return search(self.first_accepted, direction, edges, limits, block, **chosen)  # type: ignore[arg-type]
+
+    def rounded_noise(
+        self, values: FloatVector, unit: float, law: NoiseLaw, block: WordBlock, start: int
+    ) -> FloatVector:
+        """Return values of coordinates ``start ..`` with real-valued noise of size ``unit``, rounded to a public grid.
+
+        The law of what is returned is exactly that of the nearest multiples of `rounded.grid_of(unit)`: `rounded.py`.
+        """
+        return rounded_noise(values, unit, law, block, start, steps_of)
 
     @abstractmethod
     def add_seeds(

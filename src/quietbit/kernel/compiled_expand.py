@@ -16,7 +16,7 @@ from quietbit.kernel.expand import BLOCKS, SUMS, TILE
 from quietbit.kernel.jit import compiled
 from quietbit.kernel.quantile import FIRST_INDEX, INDEX_SHIFT, LOW, ONE_BITS, REST
 
-__all__ = ["add_payloads", "expand_normals", "expand_words", "first_accepted"]
+__all__ = ["add_payloads", "expand_normals", "expand_words", "first_accepted", "noise_steps"]
 
 HALF = np.uint64(32)
 LOW32 = np.uint64(0xFFFFFFFF)
@@ -130,6 +130,28 @@ def expand_normals(state: Any, table: Any, out: Any) -> None:
     for tile in range(out.size // TILE):
         _words(state, tile, raw, words)
         _normals(words, table, bits, out[TILE * tile : TILE * tile + TILE])
+
+
+@compiled
+def noise_steps(values: Any, words: Any, numbers: Any, normal: bool, table: Any, near: Any, sure: Any) -> None:
+    """`rounded.steps_of`: the nearest multiples of the grid, and whether they are sure to be."""
+    unit, grid, off, reach = numbers
+    z, bits = np.empty(TILE), np.empty(TILE, np.int64)
+    for at in range(0, words.size, TILE):
+        some = words[at : at + TILE]
+        if normal:
+            _normals(some, table, bits[: some.size], z[: some.size])
+        for i in range(some.size):
+            odd = np.float64((np.int64(some[i]) & np.int64(LOW)) | np.int64(1))
+            if not normal:
+                size = -np.log(min(odd * 2.0**-63, 1.0))
+                z[i] = -size if np.int64(some[i]) < 0 else size
+            x = values[at + i]
+            t = (x + unit * z[i]) / grid
+            whole = np.rint(t)
+            doubt = (unit * (off + 2.0 / odd) + 2.0**-51 * (abs(x) + reach * unit)) / grid * (1 + 2.0**-20)
+            near[at + i] = whole
+            sure[at + i] = abs(t - whole) < 0.5 - doubt and odd > 1.0 and abs(t) < 2.0**51
 
 
 @compiled

@@ -48,6 +48,7 @@ from quietbit.kernel.norm import BLOCK, Clip, joint_norm, rotated_factor
 from quietbit.kernel.quantile import quantile_table
 from quietbit.kernel.reference import check_factor
 from quietbit.kernel.rng import RandomBits, WordBlock
+from quietbit.kernel.rounded import OFF, REACH, NoiseLaw, grid_of, rounded_noise
 from quietbit.kernel.sampler import Sampler, level_knots
 from quietbit.kernel.tables import cell_table, odd_polynomial
 from quietbit.kernel.transform import BlockSigns, check_finite_rotation, padded_size, scale_of, sign_words
@@ -359,6 +360,19 @@ class CpuKernel(Kernel):
         padded[: direction.size] = direction
         keys, state = seeds.view("<u4").reshape(-1, 4), start_state(bytes(16))
         return int(_machine_code().first_accepted(keys, words, state, padded, edges, limits, quantile_table()))
+
+    def rounded_noise(
+        self, values: FloatVector, unit: float, law: NoiseLaw, block: WordBlock, start: int
+    ) -> FloatVector:
+        """Normals tile by tile, without the temporary arrays."""
+
+        def steps(x: FloatVector, unit: float, law: NoiseLaw, words: NDArray[np.uint64]) -> Any:
+            near, sure = np.empty(x.size), np.empty(x.size, np.bool_)
+            numbers = (unit, grid_of(unit), OFF, REACH)
+            _machine_code().noise_steps(x, words, numbers, law is NoiseLaw.NORMAL, quantile_table(), near, sure)
+            return near, sure
+
+        return rounded_noise(values, unit, law, block, start, steps)
 
     def add_seeds(
         self, nonces: Any, seeds: Any, total: Any, *, count: int, shift: int, weights: Any | None = None

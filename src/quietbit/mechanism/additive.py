@@ -8,10 +8,10 @@ Symbols  C = radius; S = C for zero-out and 2C for replace-one; sigma, scale: of
 Source   Guo et al. (ICML 2023), section "Experiments"; Balle and Wang (2018) for the Gaussian's exact account;
          Mironov (2017), Proposition 6, for Laplace's divergences; Jin et al. (2020), "Stochastic-sign SGD".
 
-Floats. The accounts of Gaussian and Laplace are those of real-valued noise. Floating-point noise is not: its low digits
-can reveal which input it was added to (Mironov 2012), and it is never larger than 9.2 sigma or 44.4 scales. Rounding
-to 32 bits blurs this and does not remove it. The discrete mechanisms of this library have no such gap; prefer them
-wherever the guarantee must hold to the letter.
+Floats. The accounts of Gaussian and Laplace are those of real-valued noise, and so is what is sampled: the multiple of
+a grid, some 2^-16 of the noise's size, that is nearest to the clipped update plus a real normal or Laplace number,
+decided with as many random bits as it takes (`kernel/rounded.py`). Rounding is post-processing, to the grid and to 32
+bits alike, so nothing is left for low digits to reveal (Mironov 2012), and Laplace's guarantee is pure.
 
 Laplace over coordinates. One coordinate moved by t scales has (alpha - 1) D_alpha = log(alpha/(2 alpha - 1)
 e^((alpha-1) t) + (alpha-1)/(2 alpha - 1) e^(-alpha t)): convex in t, and 0 at 0. So moving several coordinates by
@@ -40,6 +40,7 @@ from quietbit._typing import FloatVector
 from quietbit.errors import check_real, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits, WordBlock
+from quietbit.kernel.rounded import NoiseLaw
 from quietbit.mechanism.accumulate import code_accumulator, of_floats
 from quietbit.mechanism.ball import Ball, Norm, clipped_pieces
 from quietbit.mechanism.base import (
@@ -91,8 +92,9 @@ class Noise(Mechanism):
     __slots__ = ()
     ball: Ball
     NORM: ClassVar[Norm]
+    LAW: ClassVar[NoiseLaw]
     CUT: ClassVar[float]  # R: where `Sign` cuts coordinates, in units of the noise
-    REACH: ClassVar[float]  # above the largest noise that one 64-bit word can make
+    REACH: ClassVar[float]  # what payloads may hold beyond the radius, in units of the noise; the rest is cut off
 
     def __attrs_post_init__(self) -> None:
         """Refuse another norm."""
@@ -133,12 +135,14 @@ class Noise(Mechanism):
         """Return the noise's density at 0."""
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Write the noisy update as 32-bit floats."""
+        """Write the noisy update, rounded to the public grid and then to 32-bit floats."""
         piece, size = clipped_pieces(self.ball, update, kernel), self.ball.dimension
-        block = rng.draw(size)
+        block, most = rng.draw(size), self.ball.radius + (self.REACH - 0.25) * self.unit
         for start in range(0, size, CHUNK):
             stop = min(size, start + CHUNK)
-            out[4 * start : 4 * stop] = self.noisy(piece(start, stop), block, start).astype("<f4").view(np.uint8)
+            noisy = kernel.rounded_noise(piece(start, stop), self.unit, self.LAW, block, start)
+            noisy = np.clip(noisy, -most, most).astype("<f4")
+            out[4 * start : 4 * stop] = noisy.view(np.uint8)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Sum floats as fixed-point numbers."""
@@ -155,7 +159,7 @@ class Gaussian(Noise):
 
     ball: Ball
     noise_multiplier: float = field(converter=_noise_multiplier)
-    NORM, CUT, REACH = Norm.L2, 5.0, 9.5
+    NORM, LAW, CUT, REACH = Norm.L2, NoiseLaw.NORMAL, 5.0, 9.5
 
     @property
     def sigma(self) -> float:
@@ -202,7 +206,7 @@ class Laplace(Noise):
 
     ball: Ball
     scale_multiplier: float = field(converter=_scale_multiplier)
-    NORM, CUT, REACH = Norm.L1, 15.0, 45.0
+    NORM, LAW, CUT, REACH = Norm.L1, NoiseLaw.LAPLACE, 15.0, 45.0
 
     @property
     def scale(self) -> float:

@@ -1,0 +1,153 @@
+"""Noise that is sampled as it is accounted: real-valued normal or Laplace noise, rounded to a public grid.
+
+Idea     what leaves is the multiple of h nearest to x + a g, g a real normal or Laplace number: rounding is
+         post-processing, so the account of real-valued noise holds to the letter, for every x, in any dimension. A word
+         of 64 bits says in which cell of probability 2^-63 g lies. Doubles tell the nearest multiple where no edge
+         between two multiples is within reach of the cell and of every rounding; where one is (a matter of 2^-30 per
+         coordinate), the word is lengthened by 64 bits and the edge's own probability, to ninety digits or more,
+         decides, as often as it takes.
+Symbols  x = value, a = unit (sigma, or Laplace's scale), h = grid: a power of two in (a 2^-17, a 2^-16]; t = (x + a g)
+         / h; E = a bound on how far the computed t is off; q = the tail probability of |g| and one sign.
+Source   Knuth and Yao (1976) for deciding with as many random bits as needed; Mironov (2012) for what floats reveal.
+
+Words. The top bit is the sign; the other 63, made odd, are w: q lies in (w - 1, w + 1) / 2^64, uniformly, and a further
+word is the next 64 bits of the place in there.
+
+Reach. `quantile.py`: the normal of w is within 2^-48 of the middle's quantile, and a cell's ends are within 2/w of it
+(`direct.py`). Laplace: -log(2 q) has ends within 2/w of the middle's logarithm for w >= 3, and a library's logarithm of a
+number from 2^-63 to 1 is within 2^-44. Products and the sum add at most (|x| + 46 a) 2^-51. w = 1 is never certain.
+
+Exactness. A normal is decided once the edge's probability, known within 1e-90, lies outside the cell; cells of 256 bits
+are below 1e-76, and one that still holds an edge, a matter of 2^-190, counts as above it: less than what is assumed of
+the cipher behind the words. Laplace's edges are decided in rational numbers of any length, so there the law is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from decimal import Context, Decimal
+from enum import Enum
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from quietbit._typing import FloatVector
+from quietbit.design.normal import LARGEST as FARTHEST
+from quietbit.design.normal import distribution
+from quietbit.errors import require
+from quietbit.kernel.quantile import normals_of_words
+from quietbit.kernel.rng import WordBlock
+
+__all__ = ["GRID_BITS", "NoiseLaw", "grid_of", "rounded_noise", "settle", "steps_of"]
+
+GRID_BITS = 16
+MOST_WORDS = 4
+LOW = np.uint64(2**63 - 1)
+REACH = 46.0  # above any noise of one word, in units
+OFF = 2.0**-44  # of a normal or a logarithm, with room
+
+
+Steps = Callable[..., tuple[FloatVector, NDArray[np.bool_]]]
+
+
+class NoiseLaw(Enum):
+    """The law of noise of unit size."""
+
+    NORMAL = "normal"
+    LAPLACE = "laplace"
+
+
+def grid_of(unit: float) -> float:
+    """Return h, the power of two from 2^-17 to 2^-16 of the noise's size.
+
+    >>> grid_of(1.0) == 2.0**-16, grid_of(1.5) == 2.0**-16
+    (True, True)
+    """
+    require(2.0**-900 < unit < 2.0**900, "size of the noise", unit, "from 2^-900 to 2^900")
+    return math.ldexp(1.0, math.frexp(unit)[1] - 1 - GRID_BITS)
+
+
+def rounded_noise(
+    values: FloatVector, unit: float, law: NoiseLaw, block: WordBlock, start: int, steps_of: Steps
+) -> FloatVector:
+    """Return values of coordinates ``start ..`` with noise, each a multiple of the grid; streams 0 and on are read.
+
+    ``steps_of`` is a kernel's way to do what `steps_of` does; whichever, results are the same.
+    """
+    steps, sure = steps_of(values, unit, law, block.uniform64(0, start, values.size))
+    for i in np.flatnonzero(~sure).tolist():
+        steps[i] = settle(float(values[i]), unit, law, block, start + i)
+    result: FloatVector = steps * grid_of(unit)
+    return result
+
+
+def steps_of(
+    values: FloatVector, unit: float, law: NoiseLaw, words: NDArray[np.uint64]
+) -> tuple[FloatVector, NDArray[np.bool_]]:
+    """Return the nearest multiples as far as doubles tell, and where they are sure to be the right ones."""
+    odd = ((words & LOW) | np.uint64(1)).astype(np.float64)
+    if law is NoiseLaw.NORMAL:
+        noise = normals_of_words(words)
+    else:
+        noise = np.log(np.minimum(odd * 2.0**-63, 1.0))
+        noise = np.where(words > LOW, noise, -noise)
+    grid = grid_of(unit)
+    t = (values + unit * noise) / grid
+    near = np.rint(t)
+    doubt = (unit * (OFF + 2.0 / odd) + 2.0**-51 * (np.abs(values) + REACH * unit)) / grid * (1 + 2.0**-20)
+    sure = (np.abs(t - near) < 0.5 - doubt) & (odd > 1) & (np.abs(t) < 2.0**51)
+    return near, sure
+
+
+def settle(value: float, unit: float, law: NoiseLaw, block: WordBlock, place: int) -> float:
+    """Return the multiple of one coordinate, from as many words as it takes."""
+    x, a, h = (Fraction(one) for one in (value, unit, grid_of(unit)))
+    word = int(block.uniform64(0, place, 1)[0])
+    negative, number, length = word >= 2**63, ((word & (2**63 - 1)) | 1) - 1, 1
+    while True:
+        number, length = (number << 64) + 2 * int(block.uniform64(length, place, 1)[0]), length + 1
+        # The tail probability q lies between number and number + 2, over 2^(64 length).
+        cell = Fraction(number, 2 ** (64 * length)), Fraction(number + 2, 2 ** (64 * length))
+        size = Fraction(_quantile(float((number + 1) / 2 ** (64 * length)), law))
+        near = math.floor((x + (-a if negative else a) * size) / h + Fraction(1, 2))
+        for step in (near, near - 1, near + 1):
+            edges = (((step + offset) * h - x) / a for offset in (Fraction(-1, 2), Fraction(1, 2)))
+            if [_above(edge, cell, negative, length, law) for edge in edges] == [True, False]:
+                return float(step)
+
+
+def _above(edge: Fraction, cell: tuple[Fraction, Fraction], negative: bool, length: int, law: NoiseLaw) -> bool | None:
+    """Whether the noise is at least the edge; None where the cell does not tell."""
+    if negative != (edge < 0):
+        return not negative  # they lie on different sides of zero
+    low, high = _tail(abs(edge), length, law)
+    if cell[0] >= high:
+        return negative  # nearer to zero than the edge
+    if cell[1] <= low:
+        return not negative
+    return False if law is NoiseLaw.NORMAL and length >= MOST_WORDS else None
+
+
+def _quantile(tail: float, law: NoiseLaw) -> float:
+    """About the magnitude whose tail probability, on one side, this is."""
+    if law is NoiseLaw.LAPLACE:
+        return -math.log(min(2 * tail, 1.0))
+    return -float(ndtri(min(tail, 0.5)))
+
+
+def _tail(size: Fraction, length: int, law: NoiseLaw) -> tuple[Fraction, Fraction]:
+    """Bounds on the tail probability of a magnitude, close enough for cells of so many words."""
+    digits = Context(prec=130 if law is NoiseLaw.NORMAL else 40 + 20 * length)
+    exact = digits.divide(Decimal(size.numerator), Decimal(size.denominator))
+    if law is NoiseLaw.LAPLACE:
+        # The argument is off by a unit in the last place, times its size; a unit more for the exponential.
+        found = Fraction(digits.exp(exact.copy_negate())) / 2
+        off = found * (Fraction(size) + 2) * Fraction(1, 10 ** (digits.prec - 1))
+        return found - off, found + off
+    if size > Fraction(FARTHEST):
+        return Fraction(0), Fraction(1, 10**56)
+    found = Fraction(distribution(exact.copy_negate()))
+    return found - Fraction(1, 10**89), found + Fraction(1, 10**89)
