@@ -17,7 +17,10 @@ What an account may use. Codes are those of the exact z of exactly normal g and 
   there; w = 1 has no bound and is never certain. All this is added to what rounding does (`_doubt`), and codes are
   taken from doubles only if no entry is that close to a threshold.
 - Else every word gets 64 more bits. Quantiles are then exact to 1e-34, cells have probability 2^-127, and given all
-  other words a word changes codes at 2^b k places at most: k^2 2^b 2^-126 in all.
+  other words a word changes codes at (2^b - 1) k places at most, one for each threshold and entry: k^2 (2^b - 1) 2^-126
+  in all.
+- t is the middle of a cell, too: given g, moving it through its cell changes codes at (2^b - 1) k places at most, each
+  in one cell of 2^-127 whose weight is at most n = ``largest`` times the mean one: (2^b - 1) k n 2^-127.
 """
 
 from __future__ import annotations
@@ -130,7 +133,8 @@ def code_error_upper(count: int, bits: int, largest: float) -> float:
     size = check_int(count, "count", 1, 2**16)
     levels = 2 ** check_int(bits, "bits", 1, 8)
     peak = 0.5642 * size + 0.5657 * check_real(largest, "largest")
-    total: float = size * size * levels * 2.0**-126 + 2e-32 * levels * peak + 1025 * 2.0**-127
+    moved = (levels - 1) * size * (size * 2.0**-126 + check_real(largest, "largest") * 2.0**-127)
+    total: float = moved + 2e-32 * levels * peak + 1025 * 2.0**-127
     return total * (1 + 2.0**-40)
 
 

@@ -3,7 +3,7 @@
 Idea     what leaves is the multiple of h nearest to x + a g, g a real normal or Laplace number: rounding is
          post-processing, so the account of real-valued noise holds to the letter, for every x, in any dimension. A word
          of 64 bits says in which cell of probability 2^-63 g lies. Doubles tell the nearest multiple where no edge
-         between two multiples is within reach of the cell and of every rounding; where one is (a matter of 2^-30 per
+         between two multiples is within reach of the cell and of every rounding; where one is (a matter of 2^-25 per
          coordinate), the word is lengthened by 64 bits and the edge's own probability, to ninety digits or more,
          decides, as often as it takes.
 Symbols  x = value, a = unit (sigma, or Laplace's scale), h = grid: a power of two in (a 2^-17, a 2^-16]; t = (x + a g)
@@ -14,12 +14,13 @@ Words. The top bit is the sign; the other 63, made odd, are w: q lies in (w - 1,
 word is the next 64 bits of the place in there.
 
 Reach. `quantile.py`: the normal of w is within 2^-48 of the middle's quantile, and a cell's ends are within 2/w of it
-(`direct.py`). Laplace: -log(2 q) has ends within 2/w of the middle's logarithm for w >= 3, and a library's logarithm of a
-number from 2^-63 to 1 is within 2^-44. Products and the sum add at most (|x| + 46 a) 2^-51. w = 1 is never certain.
+(`direct.py`). Laplace: -log(2 q) has ends within 2/w of the middle's logarithm for w >= 3, and a library's logarithm of
+a number from 2^-63 to 1 is within 2^-44. Products and the sum add at most (|x| + 46 a) 2^-51. w = 1 is never certain.
 
-Exactness. A normal is decided once the edge's probability, known within 1e-90, lies outside the cell; cells of 256 bits
-are below 1e-76, and one that still holds an edge, a matter of 2^-190, counts as above it: less than what is assumed of
-the cipher behind the words. Laplace's edges are decided in rational numbers of any length, so there the law is exact.
+Exactness. A coordinate is decided once the edge's probability lies outside the cell: a normal's is known within 1e-89,
+Laplace's to as many digits as the cell has. A cell of 256 bits (normal) or 1,024 (Laplace) that still holds an edge
+goes to the multiple nearest to its middle; that happens with probability below 2^-180 and 2^-900, which is less than
+what is assumed of the cipher behind the words.
 """
 
 from __future__ import annotations
@@ -44,7 +45,6 @@ from quietbit.kernel.rng import WordBlock
 __all__ = ["GRID_BITS", "NoiseLaw", "grid_of", "rounded_noise", "settle", "steps_of"]
 
 GRID_BITS = 16
-MOST_WORDS = 4
 LOW = np.uint64(2**63 - 1)
 REACH = 46.0  # above any noise of one word, in units
 OFF = 2.0**-44  # of a normal or a logarithm, with room
@@ -58,6 +58,9 @@ class NoiseLaw(Enum):
 
     NORMAL = "normal"
     LAPLACE = "laplace"
+
+
+MOST_WORDS = {NoiseLaw.NORMAL: 4, NoiseLaw.LAPLACE: 16}
 
 
 def grid_of(unit: float) -> float:
@@ -113,6 +116,8 @@ def settle(value: float, unit: float, law: NoiseLaw, block: WordBlock, place: in
         cell = Fraction(number, 2 ** (64 * length)), Fraction(number + 2, 2 ** (64 * length))
         size = Fraction(_quantile(float((number + 1) / 2 ** (64 * length)), law))
         near = math.floor((x + (-a if negative else a) * size) / h + Fraction(1, 2))
+        if length >= MOST_WORDS[law]:
+            return float(near)
         for step in (near, near - 1, near + 1):
             edges = (((step + offset) * h - x) / a for offset in (Fraction(-1, 2), Fraction(1, 2)))
             if [_above(edge, cell, negative, length, law) for edge in edges] == [True, False]:
@@ -128,7 +133,7 @@ def _above(edge: Fraction, cell: tuple[Fraction, Fraction], negative: bool, leng
         return negative  # nearer to zero than the edge
     if cell[1] <= low:
         return not negative
-    return False if law is NoiseLaw.NORMAL and length >= MOST_WORDS else None
+    return None
 
 
 def _quantile(tail: float, law: NoiseLaw) -> float:

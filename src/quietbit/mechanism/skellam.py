@@ -70,6 +70,7 @@ SLACK = 2.0**-62  # what `words_needed` promises
 MIN_DEVIATION = 0.5  # of the noise, in units of the integers: below it the bound says nothing
 LEAST_ALONE = 1.3  # likewise for the other bound
 MIN_MULTIPLIER, MAX_MULTIPLIER = 1e-6, 1e7
+MOST_WORDS = 64  # of a draw: its table then takes about a second; little noise in many bits needs thousands
 LEAST_FOR_CLIENTS = 0.02  # of noise that is calibrated for whole clients: less protects nobody
 FLOATS = 2.0**-46  # of the radius: how far rotating and scaling in doubles can move two updates apart
 
@@ -108,6 +109,9 @@ class Skellam(Mechanism):
         deviation = math.sqrt(self.noise_variance)
         rule = f"at least {MIN_DEVIATION:g} (more bits make room for it)"
         require(deviation >= MIN_DEVIATION, "standard deviation of the integer noise", deviation, rule)
+        words = self._words
+        rule = f"so large, or bits so few, that a draw takes at most {MOST_WORDS} random words (here {words:,})"
+        require(words <= MOST_WORDS, "noise_multiplier", self.noise_multiplier, rule)
 
     @property
     def domain(self) -> Ball:

@@ -73,7 +73,7 @@ def make_collector(
     rng = client_rng(plan.rng, plan.seed)
     if plan.trust is Trust.CENTRAL:
         return CentralCollector(PlainCollector(problem, steps, threads), mechanism, rng)
-    uplink = Uplink(mechanism, max_payloads=plan.cohort)
+    uplink = Uplink(mechanism, max_payloads=plan.cohort, unit=plan.unit)
     return UplinkCollector(
         problem, steps, uplink, rng, payload_bytes(plan, mechanism), threads, moving=plan.moving_clip()
     )
@@ -147,7 +147,7 @@ class UplinkCollector:
             mechanism = mechanism.at_clip(self.moving.clip)
         if mechanism is self.uplink.mechanism:
             return self.uplink
-        return Uplink(mechanism, max_payloads=self.uplink.max_payloads)
+        return Uplink(mechanism, max_payloads=self.uplink.max_payloads, unit=self.uplink.unit)
 
 
 @final

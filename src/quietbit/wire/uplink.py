@@ -14,12 +14,13 @@ from typing import Any, final
 
 from attrs import field, frozen
 
-from quietbit.arrays import Structure, flatten
-from quietbit.errors import InvalidParameter, check_int, require
+from quietbit.arrays import Structure, dtype_name, flatten
+from quietbit.errors import InvalidParameter, check_int, member, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits, device_rng, secure_rng
 from quietbit.kernel.select import default_kernel, select
 from quietbit.mechanism.base import Mechanism, Parts, check_mechanism, check_rng
+from quietbit.privacy.guarantee import Unit
 from quietbit.wire.aggregate import MAX_PAYLOADS, Aggregator, OnError, Received
 from quietbit.wire.payload import Header, build
 
@@ -35,13 +36,16 @@ class Uplink:
     arrays, nested as they may be; the model's parameters will do); only shapes and types are kept. Without
     it any structure with the right number of entries is sent, and a flat float64 vector is received.
     ``threads`` is how many threads may work and ``kernel`` names the code that does; neither changes a byte.
-    ``max_payloads`` bounds how many payloads one mean may have.
+    ``max_payloads`` bounds how many payloads one mean may have. ``unit`` says what is protected: where it is single
+    samples, updates in half precision are refused, because the price of a sample (`privacy/sample_level.py`) counts
+    the roundings of float32, and two neighbouring means rounded to 11 or 8 bits can lie much further apart.
     """
 
     mechanism: Mechanism
     threads: int
     max_payloads: int
     kernel: str | None
+    unit: Unit
     header: Header = field(repr=False)
     structure: Structure = field(repr=False)
     _like: Structure | None = field(repr=False)
@@ -54,6 +58,7 @@ class Uplink:
         threads: int = 1,
         max_payloads: int = MAX_PAYLOADS,
         kernel: str | None = None,
+        unit: Unit = Unit.CLIENT,
     ) -> None:
         """Refuse what is not a mechanism, and a structure of another dimension."""
         dimension = check_mechanism(mechanism).domain.dimension
@@ -62,7 +67,8 @@ class Uplink:
         require(structure.size == dimension, "number of entries of `like`", structure.size, f"{dimension}")
         workers, most = check_int(threads, "threads", 1, 1024), check_int(max_payloads, "max_payloads", 1, 2**31 - 1)
         code = select(kernel, threads=workers) if kernel else default_kernel(threads=workers)
-        self.__attrs_init__(mechanism, workers, most, kernel, Header.of(mechanism), structure, given, code)
+        protected = member(Unit, unit, "unit")
+        self.__attrs_init__(mechanism, workers, most, kernel, protected, Header.of(mechanism), structure, given, code)
 
     def send(self, update: Any, rng: RandomBits | None = None) -> bytes:
         """Clip, randomise, pack and frame an update.
@@ -98,6 +104,9 @@ class Uplink:
         size = sum(math.prod(part.shape) for part in parts)
         if size != self.structure.size:
             raise InvalidParameter.of("number of entries of the update", f"{self.structure.size}", size)
+        if self.unit is Unit.SAMPLE and not {dtype_name(part) for part in parts} <= {"float32", "float64"}:
+            rule = "float32 or float64 where samples are protected"
+            raise InvalidParameter.of("type of the update", rule, "half precision")
         return parts, there
 
     def receive(self, payloads: Iterable[Any], on_error: OnError = "raise") -> Any:

@@ -162,3 +162,11 @@ def test_noise_too_little_for_independent_rounding_is_refused() -> None:
         IndependentSkellam(Skellam(BALL, 0.02, bits=6))
     with pytest.raises(InvalidParameter, match="inner must be a Skellam"):
         IndependentSkellam(Gaussian(BALL, 1.0))  # type: ignore[arg-type]
+
+
+def test_noise_that_takes_too_long_to_draw_is_refused() -> None:
+    """Little noise in 16 bits: tails of thousands of words, whose table did not end in ten minutes."""
+    ball = Ball(Norm.L2, 1.0, 1000)
+    with pytest.raises(InvalidParameter, match="at most 64 random words"):
+        Skellam(ball, 3e-4, bits=16)
+    assert Skellam(ball, 3e-3, bits=16)._words <= 64

@@ -13,8 +13,11 @@ import pytest
 from path import codes_of, decode, many, width
 from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.kernel.rng import seeded_rng
+from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.privacy.guarantee import Adjacency, Unit
+from quietbit.privacy.sample_level import sample_share
 from quietbit.wire.uplink import Uplink
 from unit.mechanism.makers import MECHANISMS, WIDTH, CountingWords, design, table, update
 
@@ -184,6 +187,8 @@ def test_many_payloads_average_to_the_clipped_update() -> None:
 MEMORY = """
 import resource, sys
 import numpy as np
+from quietbit.privacy.guarantee import Adjacency, Unit
+from quietbit.privacy.sample_level import sample_share
 from quietbit.wire.uplink import Uplink
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.ball import Ball
@@ -204,3 +209,24 @@ def test_sending_takes_the_payload_and_little_more() -> None:
     """A tree of 128 MB: the chunks of a thread, not a copy of the tree in any type."""
     result = subprocess.run([sys.executable, "-c", MEMORY], check=True, capture_output=True, text=True)
     assert int(result.stdout) < 32 * 2**20
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_half_precision_is_refused_where_samples_are_protected(kind: str) -> None:
+    """Means of 10,000 gradients that differ in one, rounded to 11 bits, lie much further apart than is priced."""
+    mechanism = Gaussian(Ball(Norm.L2, 1.0, 64), 1.0)
+    rng = np.random.default_rng(0)
+    mean = rng.normal(size=64) / 16
+    other = mean + rng.normal(size=64) / np.sqrt(64) / 10_000
+    moved = np.linalg.norm(mean.astype(np.float16).astype(float) - other.astype(np.float16).astype(float))
+    assert moved > sample_share(Adjacency.REPLACE_ONE, 10_000)  # what the price counts with
+    protected = Uplink(mechanism, unit=Unit.SAMPLE)
+    half = mean.astype(np.float16)
+    if kind == "bfloat16":
+        half = torch.from_numpy(mean).to(torch.bfloat16)
+    with pytest.raises(InvalidParameter, match="float32 or float64 where samples are protected"):
+        protected.send(half)
+    with pytest.raises(InvalidParameter, match="float32 or float64 where samples are protected"):
+        protected.send([mean[:32].astype(np.float32), half[32:]])
+    assert protected.send(mean.astype(np.float32))
+    assert Uplink(mechanism).send(half)
