@@ -142,7 +142,7 @@ def timings(kernel: Kernel, power: int) -> None:
     x = torch.randn(size, device="cuda") / size**0.5 * 2
     other = torch.empty_like(x)
     sampler = Sampler.from_design(interpolated_design(2, 1, 1.0), 0.5, 0.0, 1.0)
-    out = torch.empty(packed_size(1, size), dtype=torch.uint8, device="cuda")
+    out: Any = torch.empty(packed_size(1, size), dtype=torch.uint8, device="cuda")
     rng = device_rng()
     tasks: dict[str, Callable[[], Any]] = {
         "copy": lambda: other.copy_(x),

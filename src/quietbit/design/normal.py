@@ -99,5 +99,5 @@ def _inverse_tangent(q: int, unit: int) -> int:
 
 
 def _checked(x: float | Decimal) -> Decimal:
-    require(abs(x) <= LARGEST, "x", x, f"within {LARGEST:g} of zero")
+    require(abs(float(x)) <= LARGEST, "x", x, f"within {LARGEST:g} of zero")
     return x if isinstance(x, Decimal) else Decimal(float(x))

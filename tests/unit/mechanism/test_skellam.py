@@ -169,4 +169,4 @@ def test_noise_that_takes_too_long_to_draw_is_refused() -> None:
     ball = Ball(Norm.L2, 1.0, 1000)
     with pytest.raises(InvalidParameter, match="at most 64 random words"):
         Skellam(ball, 3e-4, bits=16)
-    assert Skellam(ball, 3e-3, bits=16)._words <= 64
+    assert Skellam(ball, 1e-2, bits=16)._words <= 64

@@ -215,9 +215,8 @@ def test_sending_takes_the_payload_and_little_more() -> None:
 def test_half_precision_is_refused_where_samples_are_protected(kind: str) -> None:
     """Means of 10,000 gradients that differ in one, rounded to 11 bits, lie much further apart than is priced."""
     mechanism = Gaussian(Ball(Norm.L2, 1.0, 64), 1.0)
-    rng = np.random.default_rng(0)
-    mean = rng.normal(size=64) / 16
-    other = mean + rng.normal(size=64) / np.sqrt(64) / 10_000
+    middle = np.full(64, 0.1 + 2.0**-15 - (0.1 - float(np.float16(0.1))))  # between two numbers of 11 bits
+    mean, other = middle - 1e-9, middle + 1e-9
     moved = np.linalg.norm(mean.astype(np.float16).astype(float) - other.astype(np.float16).astype(float))
     assert moved > sample_share(Adjacency.REPLACE_ONE, 10_000)  # what the price counts with
     protected = Uplink(mechanism, unit=Unit.SAMPLE)
