@@ -74,6 +74,27 @@ def _open(key: bytes, sealed: bytes, context: bytes) -> bytes:
     return sealed[:-16]
 
 
+@define(eq=False)
+class Dealt:
+    """A client that has dealt shares, what it was told, and what it sent."""
+
+    client: SumClient
+    parts: dict[int, bytes]
+    roster: Roster
+    terms: bytes
+
+
+@define(eq=False)
+class Sent:
+    """A client that has sent its vector: its U1, its signature, its own mask, and those it shares with others."""
+
+    client: SumClient
+    u1: frozenset[int]
+    signature: bytes
+    own: bytes
+    shared: list[tuple[int, bytes]]
+
+
 @define(slots=False)
 class Search:
     """A sum of ``n`` clients, some of whom collude; ``graph`` is what honest clients chose, None for all with all."""
@@ -142,6 +163,7 @@ class Search:
     def _start(self) -> None:
         """Stage 1, for all terms, of this round and of an earlier one; colluders advertise every choice there is."""
         self.clients, self.ads, self.forgers, self.own = {}, {}, {}, {}
+        self.ours = {}  # the server's own clients, by their advertisements
         draws = {}
         for plans, name in ((self.plans, "now"), (self.old, "old")):
             for terms, plan in plans.items():
@@ -160,7 +182,7 @@ class Search:
             if i in self.good:
                 self.clients[i, terms, name], self.ads[i, terms, name] = client, one
             else:
-                self.forgers[i, terms, name, some] = client, one
+                self.forgers[i, terms, name, some], self.ours[one] = one, client
 
     def _lie(self, terms: dict[int, bytes]) -> dict | None:
         """Stages 2 to 5 for given terms."""
@@ -192,7 +214,7 @@ class Search:
                     [frozenset(some) for some in combinations(sorted(set(range(1, self.n + 1)) - {j}), k)] if k else []
                 )
                 if j in self.bad:
-                    every = [self.forgers[j, mine, "now", some][1] for some in others or [self._all_but(j)]]
+                    every = [self.forgers[j, mine, "now", some] for some in others or [self._all_but(j)]]
                     claims.append([(one.choice(plan, j), one) for one in every])
                 else:
                     one = self.ads[j, terms[j], "now"]
@@ -216,7 +238,7 @@ class Search:
         """In the place of some: replays of an earlier round, another's advertisement, or one that the server made."""
         mine = terms[i]
         others = sorted(self._all_but(i))
-        full = {j: self.ads[j, terms[j], "now"] if j in self.good else self._made_by(j, mine, None)[1] for j in others}
+        full = {j: self.ads[j, terms[j], "now"] if j in self.good else self._colluder(j, mine) for j in others}
         for j, one in full.items():
             if j in self.good and (j, mine) not in self.own:
                 self.own[j, mine] = self._impostor(j, mine)
@@ -224,7 +246,7 @@ class Search:
             for what, other in false.items():
                 self._try_all(i, mine, {**full, j: other}, {**full, j: one} if what == "old" else {}, taken)
         for some in subsets(set(full) - self.bad, 1):
-            self._try_all(i, mine, {**full, **{j: self.own[j, mine][1] for j in some}}, {}, taken)
+            self._try_all(i, mine, {**full, **{j: self.own[j, mine] for j in some}}, {}, taken)
 
     def _try_all(self, i: int, mine: bytes, ads: dict, named: dict, taken: dict) -> None:
         plan = self.plans[mine]
@@ -234,18 +256,16 @@ class Search:
             for near in subsets(ads):
                 self._try_roster(i, mine, Roster(choices, {j: ads[j] for j in near}), taken)
 
-    def _impostor(self, j: int, terms: bytes) -> tuple[SumClient, Advertisement]:
+    def _colluder(self, j: int, terms: bytes) -> Advertisement:
+        return next(one for (i, t, name, _), one in self.forgers.items() if (i, t, name) == (j, terms, "now"))
+
+    def _impostor(self, j: int, terms: bytes) -> Advertisement:
         """A client in the place of an honest one, of whom the server knows everything but the identity."""
         client = SumClient(self.plans[terms], j, identity(j))
         one = evolve(client.advertise(), signature=bytes(64))
         self.made[one.choice(self.plans[terms], j)] = self.graph[j] if self.graph else self._all_but(j)
-        return client, one
-
-    def _made_by(self, j: int, terms: bytes, one: Advertisement | None) -> tuple[SumClient, Advertisement] | None:
-        """The colluder or impostor with this advertisement (None: any), if it is the server's."""
-        every = [value for (i, t, name, _), value in self.forgers.items() if (i, t, name) == (j, terms, "now")]
-        every += [self.own[j, terms]] if (j, terms) in self.own else []
-        return next((value for value in every if one is None or value[1] == one), None)
+        self.ours[one] = client
+        return one
 
     def _try_roster(self, i: int, terms: bytes, roster: Roster, taken: dict) -> None:
         client = clone(self.clients[i, terms, "now"])
@@ -255,15 +275,15 @@ class Search:
         except QuietbitError:
             return
         effect = client._description, client._u0, client._dealers, frozenset(parts), tuple(sorted(roster.near.items()))
-        taken.setdefault(effect, (len(taken), client, parts, roster, terms))
+        taken.setdefault(effect, Dealt(client, parts, roster, terms))
 
     def _vectors(self, i: int, dealt: dict) -> list[tuple | None]:
         """Every U1 that client i sends a vector for, given what the others dealt: (u1, client, signature, masks)."""
         if dealt[i] is None:
             return [None]
-        place, client, _, roster, terms = dealt[i]
+        client, roster, terms = dealt[i].client, dealt[i].roster, dealt[i].terms
         from_whom = sorted(client._dealers - self.bad)
-        key = "vector", i, terms, place, tuple(dealt[j] and (dealt[j][0], dealt[j][4]) for j in from_whom)
+        key = "vector", i, id(client), tuple(id(dealt[j]) for j in from_whom)
         if key in self.found:
             return self.found[key]
         taken = []
@@ -271,11 +291,10 @@ class Search:
             listed = u1 | {i}
             inbox = {}
             for j in listed & client._dealers:
-                maker = self._made_by(j, terms, roster.near.get(j))
-                if maker is not None:
-                    inbox[j] = self._from_server(maker[0], j, i, client, terms)
-                elif dealt[j] is not None and i in dealt[j][2]:
-                    inbox[j] = dealt[j][2][i]
+                if roster.near[j] in self.ours:
+                    inbox[j] = self._from_server(self.ours[roster.near[j]], j, i, client, terms)
+                elif dealt[j] is not None and i in dealt[j].parts:
+                    inbox[j] = dealt[j].parts[i]
             after = clone(client)
             self.masks.clear()
             self.asked += 1
@@ -284,7 +303,7 @@ class Search:
             except QuietbitError:
                 continue
             used = list(zip(listed & set(client._near), self.masks[1:], strict=True))  # in the order of `mask`
-            taken.append((listed, after, data[self.plans[terms].payload_size :], self.masks[0], used))
+            taken.append(Sent(after, listed, data[self.plans[terms].payload_size :], self.masks[0], used))
         self.found[key] = taken or [None]
         return self.found[key]
 
@@ -300,13 +319,13 @@ class Search:
         """Every U2 that client i signs."""
         if i not in sent:
             return [None]
-        key = "lists", i, id(sent[i][1])
+        key = "lists", i, id(sent[i])
         if key not in self.found:
             taken = []
             for u2 in subsets(range(1, self.n + 1)):
                 self.asked += 1
                 try:
-                    after = clone(sent[i][1])
+                    after = clone(sent[i].client)
                     taken.append((u2, after, after.confirm(u2)))
                 except QuietbitError:
                     continue
@@ -315,22 +334,22 @@ class Search:
 
     def _answers(self, i: int, sent: dict, told: dict) -> frozenset[tuple[int, bytes]]:
         """Whose shares client i gives up with the best evidence there is: (dealer, kind)."""
-        plan = sent[i][1]._plan
-        described, u1, u2 = sent[i][1]._description, sent[i][0], told[i]
+        plan, described = sent[i].client._plan, sent[i].client._description
+        u1, u2 = sent[i].u1, told[i]
         signatures, first = {}, {}
         for j in range(1, self.n + 1):
             if j in self.bad:
                 signatures[j] = identity(j).sign(CONFIRMED, lists_digest(plan, described, u1, u2))
                 first[j] = identity(j).sign(MASKED, shares_digest(plan, described, u1))
             elif j in sent:
-                first[j] = sent[j][2]
+                first[j] = sent[j].signature
                 if j in told:
-                    signatures[j] = self.found["lists", j, id(sent[j][1])][told[j]][1]
-        key = "answer", i, id(sent[i][1]), u2, tuple(sorted(signatures.items())), tuple(sorted(first.items()))
+                    signatures[j] = self.found["lists", j, id(sent[j])][told[j]][1]
+        key = "answer", i, id(sent[i]), u2, tuple(sorted(signatures.items())), tuple(sorted(first.items()))
         if key not in self.found:
             given: frozenset = frozenset()
             for some in subsets(set(signatures) & u2, plan.threshold) or [frozenset()]:
-                after = clone(self.found["lists", i, id(sent[i][1])][u2][0])
+                after = clone(self.found["lists", i, id(sent[i])][u2][0])
                 self.asked += 1
                 try:
                     answer = after.unmask(u2, {j: signatures[j] for j in some}, first)
@@ -346,8 +365,7 @@ class Search:
         held: dict = {(i, kind): set() for i in self.good for kind in (PAIR, SEED)}
         for i in self.good:
             if dealt[i] is not None:
-                near, mine = dealt[i][3].near, dealt[i][4]
-                lost = {j for j in dealt[i][2] if self._made_by(j, mine, near[j]) is not None}
+                lost = {j for j in dealt[i].parts if dealt[i].roster.near[j] in self.ours}
                 for kind in (PAIR, SEED):
                     held[i, kind] |= lost
         for i in told:
@@ -359,9 +377,9 @@ class Search:
         unknown: dict[bytes, dict[int, int]] = {}
         for i in senders:
             if (i, SEED) not in known:
-                unknown.setdefault(sent[i][3], {})[i] = 1
-            for j, mask in sent[i][4]:
-                ours = self._made_by(j, dealt[i][4], dealt[i][3].near[j]) is not None
+                unknown.setdefault(sent[i].own, {})[i] = 1
+            for j, mask in sent[i].shared:
+                ours = dealt[i].roster.near[j] in self.ours
                 if not ours and (i, PAIR) not in known and (j, PAIR) not in known:
                     unknown.setdefault(mask, {})[i] = 1 if i < j else -1
         return _readable(tuple(senders), tuple(tuple(sorted(one.items())) for one in unknown.values()),
