@@ -1,0 +1,51 @@
+"""Several secure sums of clients whose next input depends on the bit they drew: the account does not cover them.
+
+Idea     a client that corrects its last error sends a one after a zero and a zero after a one, so the bits of two
+         rounds hide less than those of two clients. The exact joint law of two sums shows by how much; with inputs that
+         do not depend on bits drawn the account holds.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quietbit.design.binomial import binomial_design
+from quietbit.privacy.aggregate import aggregate_kappa_upper
+from quietbit.target import Adjacency
+
+EPSILON, OTHERS = 2.5, 49
+SHIFT = 0.1
+LOW, HIGH, NEAR = (1 / (1 + np.exp(EPSILON * (1 - 2 * x))) for x in (0.0, 1.0, 0.5 + SHIFT))
+
+
+def with_one_more(law: np.ndarray, one: np.ndarray) -> np.ndarray:
+    """The law of both sums with one more client, whose two bits have the law ``one``."""
+    found = np.zeros((law.shape[0] + 1, law.shape[1] + 1))
+    for first in (0, 1):
+        for second in (0, 1):
+            found[first : first + law.shape[0], second : second + law.shape[1]] += one[first, second] * law
+    return found
+
+
+def pair(first: float, after_one: float, after_zero: float) -> np.ndarray:
+    """The law of a client's two bits."""
+    return np.array([[(1 - first) * (1 - after_zero), (1 - first) * after_zero],
+                     [first * (1 - after_one), first * after_one]])  # fmt: skip
+
+
+def divergence(other: np.ndarray) -> float:
+    """D_2 of two sums among such others, zero-out: the client's input is 0.5 + SHIFT, or 0.5, in both."""
+    law = np.ones((1, 1))
+    for _ in range(OTHERS):
+        law = with_one_more(law, other)
+    world, neighbour = (with_one_more(law, pair(p, p, p)) for p in (NEAR, 0.5))
+    return float(max(np.log((a**2 / b).sum()) for a, b in ((world, neighbour), (neighbour, world))))
+
+
+def test_feedback_breaks_the_account_of_several_sums_and_nothing_else_does():
+    claimed = 2 * aggregate_kappa_upper(binomial_design(1, EPSILON), 2.0, OTHERS + 1, Adjacency.ZERO_OUT) * SHIFT**2
+    fixed = max(divergence(pair(first, after, after)) for first in (LOW, 0.5, HIGH) for after in (LOW, 0.5, HIGH))
+    assert fixed <= claimed
+    fed_back = max(divergence(pair(first, LOW, HIGH)) for first in (LOW, 0.5, HIGH))
+    print(f"D_2 of two sums over 50 clients: {claimed:.4f} claimed, {fixed:.4f} exact, {fed_back:.4f} with feedback")
+    assert fed_back > 1.6 * claimed
