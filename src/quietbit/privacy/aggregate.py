@@ -217,10 +217,10 @@ def aggregate_cost(
     """The curve of one secure sum for neighbours within L2 ``distance`` in x-space.
 
     Holds where the server, and any clients that collude with it, see nothing but the sum, which contains the bits
-    of at least ``clients`` honest clients, the protected one among them. Who answers must not depend on their bits; nor,
-    where several sums are added up, what a client puts into a later one (no error feedback). ``alone`` is the curve of
-    the protected client's own release, of which the sum is post-processing: where it is smaller, and at delta = 0, it
-    stands.
+    of at least ``clients`` honest clients, the protected one among them. Who answers must not depend on their bits, and
+    where several sums are added up, nor may what a client puts into a later one (no error feedback). ``alone`` is the
+    curve of the protected client's own release, of which the sum is post-processing: where it is smaller, and at
+    delta = 0, it stands.
     """
     distance = check_real(distance, "distance")
     # Rounded outwards, so that ranges which differ in their last bits share their work.

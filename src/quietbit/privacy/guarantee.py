@@ -27,7 +27,8 @@ _TRUST = {
     Trust.LOCAL: "local trust: the server sees every payload",
     Trust.CENTRAL: "central trust: the server is trusted and what it publishes is covered",
     Trust.SECURE_AGGREGATION: (
-        "secure-aggregation trust: the server sees only the sum of the payloads, and no input depends on bits drawn before"
+        "secure-aggregation trust: the server sees only the sum of the payloads, "
+        "and no input depends on bits drawn before"
     ),
     Trust.SHUFFLED: "shuffled trust: the observer sees what came of the releases and not which client made which",
 }
