@@ -97,7 +97,7 @@ def situations() -> bool:
         if expected is None:
             raise SystemExit(f"{mechanism} does not reach the target: {row.refusal}")
         plan = Plan(
-            mechanism, clip=1.0, adjacency=answer.adjacency, epsilon=epsilon, trust=row.trust, cohort=cohort,
+            mechanism, clip=1.0, adjacency=answer.target.adjacency, epsilon=epsilon, trust=row.trust, cohort=cohort,
             rng="seeded",
         )  # fmt: skip
         problem = VectorMean(dimension, clients, length=0.9)

@@ -96,8 +96,8 @@ def ppr_row(ball: Ball, target: dict[str, Any], gaussian: float) -> Row:
 
 def sum_rows(ball: Ball, target: dict[str, Any], clients: int) -> list[Row]:
     """Mechanisms for sums: the ideal, Skellam (its account alone), one bit, and the baselines."""
-    ideal = next(row for row in compare_sums(ball=ball, clients=clients, **target) if row.name.startswith("ideal"))
-    skellam = next(row for row in compare_sums(ball=ball, clients=clients, **target) if row.name.startswith("Skellam"))
+    sums = compare_sums(ball=ball, clients=clients, target=Target(**target))
+    ideal, skellam = (next(row for row in sums if row.name.startswith(word)) for word in ("ideal", "Skellam"))
     rows: list[Row] = [
         {"name": row.name, "epsilon": row.epsilon_upper, "squared_error": row.squared_error, "wire_bits": row.bits,
          "relative": row.squared_error / ideal.squared_error} for row in (ideal, skellam)

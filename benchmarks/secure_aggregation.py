@@ -26,6 +26,7 @@ from quietbit.secagg.exposure import neighbours_for
 from quietbit.secagg.identity import Identity, verified
 from quietbit.secagg.plan import SumPlan, bits_for
 from quietbit.secagg.server import SumServer
+from quietbit.target import Target
 
 ORDERS = (2.0, 2.5, 3.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
@@ -58,9 +59,7 @@ def comparison() -> None:
     print("|---|---|---|---|---|---|")
     for clients, releases in ((100, 10), (1000, 1), (1000, 100), (10_000, 100)):
         ball = Ball(Norm.L2, 1.0, 100_000)
-        rows = compare_sums(
-            ball=ball, epsilon=1.0, delta=1e-5, adjacency=Adjacency.ZERO_OUT, clients=clients, releases=releases
-        )
+        rows = compare_sums(ball=ball, target=Target(1.0, 1e-5, "zero-out", releases=releases), clients=clients)
         for row in rows:
             numbers = f"{row.bits} | {row.epsilon_upper:.4f} | {row.squared_error:.3e}"
             print(f"| {clients} | {releases} | {row.name} | {numbers} |")

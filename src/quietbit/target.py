@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from enum import Enum
-from typing import final
+from typing import Any, final
 
 from attrs import field, frozen
 
@@ -111,6 +111,10 @@ class Target:
     unit: Unit = field(default=Unit.CLIENT, converter=as_unit, kw_only=True)
     trust: Trust = field(default=Trust.LOCAL, converter=as_trust, kw_only=True)
     releases: int = field(default=1, converter=check_releases, kw_only=True)
+
+    def keywords(self) -> dict[str, Any]:
+        """Return what `calibrate`, `calibrate_sum` and `compare` take as keywords: all but unit and trust."""
+        return {name: getattr(self, name) for name in ("epsilon", "delta", "adjacency", "releases")}
 
     def limited(self) -> Target:
         """Return this target; one without a limit is refused, where something must meet it."""

@@ -11,6 +11,7 @@ import quietbit
 from quietbit.cli.console import Row, column_table, guarantee_rows, progress_bar, record, rounded, rounded_up
 from quietbit.cli.files import check_outputs
 from quietbit.errors import InvalidParameter, check_real, require
+from quietbit.target import Target
 
 if TYPE_CHECKING:
     from quietbit.mechanism.central_sum import SumCalibration
@@ -138,16 +139,11 @@ def _draw(found: SumCalibration, epsilon: float, path: Path, quiet: bool) -> Pat
     from quietbit.plot.figure import save_figure
     from quietbit.plot.secure_sums import compare_cohorts, plot_secure_aggregation
 
-    guarantee = found.guarantee
+    promised = found.guarantee
     given: dict[str, Any] = {
-        "ball": found.mechanism.domain,
-        "epsilon": epsilon,
-        "delta": guarantee.delta,
-        "adjacency": guarantee.adjacency,
-        "releases": found.releases,
-        "bits": found.codes.bits,
-        "share": found.min_honest_clients / found.clients,
-    }
+        "ball": found.mechanism.domain, "bits": found.codes.bits, "share": found.min_honest_clients / found.clients,
+        "target": Target(epsilon, promised.delta, promised.adjacency, releases=found.releases),
+    }  # fmt: skip
     with progress_bar("Drawing", quiet=quiet) as report:
         rows = compare_cohorts(**given, report=report)
     return save_figure(plot_secure_aggregation(rows, **given), path)

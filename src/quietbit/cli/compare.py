@@ -92,11 +92,12 @@ def compare(
 
 
 def _show(found: Comparison) -> None:
-    times = "one release" if found.releases == 1 else f"{found.releases:,} releases"
+    target = found.target
+    times = "one release" if target.releases == 1 else f"{target.releases:,} releases"
     _say(
-        f"{found.ball.dimension:,} parameters; epsilon {found.epsilon:g} at delta = {found.delta:g} for all of a "
-        f"client's {times} ({found.adjacency.value} adjacency); {found.cohort:,} of {found.clients:,} clients a round, "
-        f"{found.rounds:,} round{'s' if found.rounds > 1 else ''}.\n"
+        f"{found.ball.dimension:,} parameters; epsilon {target.epsilon:g} at delta = {target.delta:g} for all of a "
+        f"client's {times} ({target.adjacency.value} adjacency); {found.cohort:,} of {found.clients:,} clients "
+        f"per round, {found.rounds:,} round{'s' if found.rounds > 1 else ''}.\n"
     )
     for trust in dict.fromkeys(row.trust for row in found.rows):
         rows = [row for row in found.rows if row.trust is trust]
@@ -137,13 +138,11 @@ def _plain(found: Comparison, out: Path | None) -> dict[str, Any]:
         "dimension": found.ball.dimension,
         "clip": found.ball.radius,
         "norm": found.ball.norm.value,
-        "epsilon": found.epsilon,
-        "delta": found.delta,
-        "adjacency": found.adjacency.value,
+        **found.target.keywords(),
+        "adjacency": found.target.adjacency.value,
         "clients": found.clients,
         "cohort": found.cohort,
         "rounds": found.rounds,
-        "releases": found.releases,
         "rows": [_plain_row(found, row) for row in found.rows],
         "best": {trust: found.rows.index(row) if row is not None else None for trust, row in best.items()},
     }

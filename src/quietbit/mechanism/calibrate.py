@@ -236,9 +236,8 @@ def _looked(
     baseline = family(word).baseline
     try:
         found = calibrate(
-            word, ball=ball, epsilon=target.epsilon, delta=target.delta, adjacency=target.adjacency,
-            releases=target.releases, samples=samples, keep=keep, bit_epsilon=bit_epsilon, account=account,
-        )  # fmt: skip
+            word, ball=ball, **target.keywords(), samples=samples, keep=keep, bit_epsilon=bit_epsilon, account=account
+        )
     except QuietbitError as error:
         return Alternative(word, keep, None, str(error), baseline)
     return Alternative(word, keep, found, baseline=baseline)

@@ -28,7 +28,7 @@ from quietbit.mechanism.central_sum import SumCalibration, calibrate_sum, root
 from quietbit.mechanism.rounding import length_upper
 from quietbit.privacy.baselines import skellam_cost
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency, Trust
+from quietbit.target import Adjacency, Target, Trust
 
 __all__ = ["SumRow", "compare_calibration", "compare_sums"]
 
@@ -51,12 +51,9 @@ class SumRow:
 def compare_sums(
     *,
     ball: Ball,
-    epsilon: float,
-    delta: float,
-    adjacency: Adjacency,
+    target: Target,
     clients: int,
     min_honest_clients: int | None = None,
-    releases: int = 1,
     bits: int = 1,
 ) -> tuple[SumRow, ...]:
     """Codes behind masks, the ideal Gaussian, Skellam with 16 bits, and one bit without masks, at the same target.
@@ -65,16 +62,9 @@ def compare_sums(
     """
     require(isinstance(ball, Ball) and ball.norm is Norm.L2, "ball", ball, "an L2 ball for the comparison")
     found = calibrate_sum(
-        ball=ball,
-        epsilon=epsilon,
-        delta=delta,
-        adjacency=adjacency,
-        clients=clients,
-        min_honest_clients=min_honest_clients,
-        releases=releases,
-        bits=bits,
+        ball=ball, **target.keywords(), clients=clients, min_honest_clients=min_honest_clients, bits=bits
     )
-    return compare_calibration(found, epsilon)
+    return compare_calibration(found, target.epsilon)
 
 
 def compare_calibration(found: SumCalibration, epsilon: float) -> tuple[SumRow, ...]:

@@ -89,13 +89,10 @@ class Comparison:
     """The question as it was understood, and a row for every way."""
 
     ball: Ball
-    epsilon: float
-    delta: float
-    adjacency: Adjacency
+    target: Target
     clients: int
     cohort: int
     rounds: int
-    releases: int
     min_honest_clients: int | None
     rows: tuple[ComparisonRow, ...]
 
@@ -115,7 +112,7 @@ class Comparison:
 
     def bytes_per_client(self, row: ComparisonRow) -> int:
         """What a client sends in all its releases."""
-        return row.payload_bytes * self.releases
+        return row.payload_bytes * self.target.releases
 
     def bytes_in_all(self, row: ComparisonRow) -> int:
         """What all clients send in all rounds."""
@@ -178,9 +175,7 @@ def compare(
     target = Target(epsilon, delta, adjacency, releases=often).limited()
     asked = _Question(ball, target, many, crowd, times, min_honest_clients, baselines, report)
     rows = [row for way, found in WAYS.items() if which in (None, way) for row in found(asked)]
-    return Comparison(
-        ball, target.epsilon, target.delta, target.adjacency, crowd, many, times, often, asked.honest, tuple(rows)
-    )
+    return Comparison(ball, target, crowd, many, times, asked.honest, tuple(rows))
 
 
 def dimension_of(model: Any) -> int:
@@ -222,11 +217,8 @@ class _Question:
             return math.inf
 
     def calibrated_gaussian(self) -> Calibration:
-        ball, target = Ball(Norm.L2, self.ball.radius, self.ball.dimension), self.target
-        return calibrate(
-            CENTRAL, ball=ball, epsilon=target.epsilon, delta=target.delta, adjacency=target.adjacency,
-            releases=target.releases,
-        )  # fmt: skip
+        ball = Ball(Norm.L2, self.ball.radius, self.ball.dimension)
+        return calibrate(CENTRAL, ball=ball, **self.target.keywords())
 
     def row(
         self, name: str, trust: Trust, mechanism: Mechanism, guarantee: Guarantee, gaussian: float
@@ -270,10 +262,7 @@ def _summed(asked: _Question) -> list[ComparisonRow]:
     """One-bit codes behind masks, and the same with few coordinates kept where that sends less."""
     ball, target, secure = asked.ball, asked.target, Trust.SECURE_AGGREGATION
     asked.tell(0.7, "sums")
-    common: dict[str, Any] = {
-        "epsilon": target.epsilon, "delta": target.delta, "adjacency": target.adjacency, "releases": target.releases,
-        "clients": asked.cohort, "min_honest_clients": asked.honest,
-    }  # fmt: skip
+    common = {**target.keywords(), "clients": asked.cohort, "min_honest_clients": asked.honest}
     try:
         require(ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 for sums behind masks")
         dense = calibrate_sum(ball=ball, **common)

@@ -34,27 +34,26 @@ def compare_releases(
     """The same question for other numbers of releases, with as many clients: more rounds of the same cohort."""
     trusts = {row.trust for row in found.rows}
     only = trusts.pop() if len(trusts) == 1 else None
-    asked = sorted({*releases, found.releases})
-    answers = {found.releases: found}
+    asked = sorted({*releases, found.target.releases})
+    answers = {found.target.releases: found}
     for place, times in enumerate(asked):
         if report is not None:
             report(place / len(asked), f"{times:,} releases")
         if times not in answers:
             answers[times] = compare(
-                found.ball, epsilon=found.epsilon, delta=found.delta, adjacency=found.adjacency,
-                clients=found.clients, cohort=found.cohort, releases=times, trust=only,
-                min_honest_clients=found.min_honest_clients,
+                found.ball, **{**found.target.keywords(), "releases": times}, clients=found.clients,
+                cohort=found.cohort, trust=only, min_honest_clients=found.min_honest_clients,
             )  # fmt: skip
     return answers
 
 
 def plot_comparison(found: Comparison, over: dict[int, Comparison]) -> Figure:
     """Noise over releases (from `compare_releases`) beside noise over bytes."""
-    figure = blank_figure(10.4, 5.2)
+    figure, target = blank_figure(10.4, 5.2), found.target
     left, right = figure.subplots(1, 2, sharey=True)
     figure.suptitle(
         f"{found.ball.dimension:,} parameters, {found.clients:,} clients, {found.cohort:,} in a round; epsilon "
-        f"{found.epsilon:g} at delta = {found.delta:g} for all releases of a client ({found.adjacency.value})",
+        f"{target.epsilon:g} at delta = {target.delta:g} for all releases of a client ({target.adjacency.value})",
         x=0.01, ha="left", fontsize=11, color=INK,
     )  # fmt: skip
     plain_axes(left, "Taking part more often", x="releases of a client", y="noise over the run / clip")

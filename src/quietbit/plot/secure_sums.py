@@ -14,8 +14,8 @@ from typing import Any
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.sum_comparison import SumRow, compare_sums
 from quietbit.plot.figure import INK, Figure, blank_figure, plain_axes, shared_legend
-from quietbit.privacy.guarantee import Adjacency
 from quietbit.secagg.plan import bits_for
+from quietbit.target import Target
 
 __all__ = ["COHORTS", "compare_cohorts", "plot_secure_aggregation"]
 
@@ -32,10 +32,7 @@ LOOKS: dict[int, dict[str, Any]] = {
 def compare_cohorts(
     *,
     ball: Ball,
-    epsilon: float,
-    delta: float,
-    adjacency: Adjacency,
-    releases: int = 1,
+    target: Target,
     bits: int = 1,
     share: float = 1.0,
     cohorts: Sequence[int] | None = None,
@@ -50,16 +47,8 @@ def compare_cohorts(
     for done, clients in enumerate(sizes):
         if report is not None:
             report(done / len(sizes), f"{clients:,} clients")
-        found[clients] = compare_sums(
-            ball=ball,
-            epsilon=epsilon,
-            delta=delta,
-            adjacency=adjacency,
-            clients=clients,
-            min_honest_clients=max(2, math.floor(clients * share * (1 + 1e-12))),
-            releases=releases,
-            bits=bits,
-        )
+        honest = max(2, math.floor(clients * share * (1 + 1e-12)))
+        found[clients] = compare_sums(ball=ball, target=target, clients=clients, min_honest_clients=honest, bits=bits)
     return found
 
 
@@ -67,25 +56,19 @@ def plot_secure_aggregation(
     rows: dict[int, tuple[SumRow, ...]],
     *,
     ball: Ball,
-    epsilon: float,
-    delta: float,
-    adjacency: Adjacency,
-    releases: int = 1,
+    target: Target,
     bits: int = 1,
     share: float = 1.0,
 ) -> Figure:
     """Error and bits over the number of clients, from `compare_cohorts`."""
     figure = blank_figure(9.6, 4.6)
     left, right = figure.subplots(1, 2, width_ratios=[1.25, 1])
-    sums = "one sum" if releases == 1 else f"{releases:,} sums"
+    sums = "one sum" if target.releases == 1 else f"{target.releases:,} sums"
     figure.suptitle(
-        f"Epsilon {epsilon:g} at delta = {delta:g} for all of a client's {sums} "
-        f"({adjacency.value} adjacency), {ball.dimension:,} parameters",
-        x=0.01,
-        ha="left",
-        fontsize=11,
-        color=INK,
-    )
+        f"Epsilon {target.epsilon:g} at delta = {target.delta:g} for all of a client's {sums} "
+        f"({target.adjacency.value} adjacency), {ball.dimension:,} parameters",
+        x=0.01, ha="left", fontsize=11, color=INK,
+    )  # fmt: skip
     below = "clients in a sum" + ("" if share == 1 else f", {100 * share:.3g} % of them counted on")
     plain_axes(left, "Error of the mean", x=below, y="root-mean-square error of a coordinate / clip")
     plain_axes(right, "What a client sends", x=below, y="bits per parameter, masks included")

@@ -103,12 +103,12 @@ def test_every_family_has_its_row_and_says_why_where_there_is_none():
     assert "must be l1" in local["laplace"].verdict
     for row in found.rows:
         if row.mechanism is not None:
-            assert row.guarantee.epsilon_upper <= found.epsilon
+            assert row.guarantee.epsilon_upper <= found.target.epsilon
             assert row.guarantee.trust is row.trust
             assert row.payload_bytes > 0
             assert row.work
             assert row.relative_error < math.inf
-    assert (found.rounds, found.releases) == (15, 5)
+    assert (found.rounds, found.target.releases) == (15, 5)
     assert found.bytes_per_client(local["imvu"]) == 5 * local["imvu"].payload_bytes
     assert found.bytes_in_all(local["imvu"]) == 1500 * local["imvu"].payload_bytes
 
@@ -153,7 +153,7 @@ def test_nothing_within_reach_is_an_answer_and_auto_says_why():
 
 def test_rounds_and_releases_follow_from_each_other():
     given = {"epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out", "trust": "central", "clients": 1000}
-    assert compare(10, cohort=300, rounds=10, **given).releases == 3
+    assert compare(10, cohort=300, rounds=10, **given).target.releases == 3
     assert compare(10, cohort=300, rounds=11, **given).releases == 4  # some client goes once more
     assert compare(10, cohort=300, releases=4, **given).rounds == 13
     assert compare(10, cohort=1000, releases=4, **given).rounds == 4

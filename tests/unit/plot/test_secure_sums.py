@@ -5,19 +5,13 @@ import pytest
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.plot.figure import render_figure
 from quietbit.plot.secure_sums import compare_cohorts, plot_secure_aggregation
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Target
 
 pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
 
 
 def test_error_and_bits_against_the_number_of_clients() -> None:
-    given = {
-        "ball": Ball(Norm.L2, 2.0, 4000),
-        "epsilon": 1.0,
-        "delta": 1e-5,
-        "adjacency": Adjacency.ZERO_OUT,
-        "releases": 5,
-    }
+    given = {"ball": Ball(Norm.L2, 2.0, 4000), "target": Target(1.0, 1e-5, "zero-out", releases=5)}
     told: list[float] = []
     rows = compare_cohorts(**given, cohorts=(20, 200), report=lambda fraction, _: told.append(fraction))
     assert told == [0.0, 0.5]
