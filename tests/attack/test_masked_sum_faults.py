@@ -167,17 +167,11 @@ def test_an_owner_bounds_the_exposure_and_the_graph():
     owner.check_sum(sparse)
     owner.check_sum(SumPlan(1000, 950, 5, b"r"))
     with pytest.raises(NotAllowed, match="deal with so few others"):
-        evolve_policy(owner, min_neighbours=26).check_sum(sparse)
+        evolve(owner, min_neighbours=26).check_sum(sparse)
     for plan in (SumPlan(1000, 950, 5, b"r", 1, 25, 14), SumPlan(1000, 950, 5, b"r", 1, 12, 8)):
         with pytest.raises(NotAllowed, match="so few colluding clients could unmask"):
             owner.check_sum(plan)
     with pytest.raises(NotAllowed, match="so few colluding clients could unmask"):
-        evolve_policy(owner, largest_exposure=1e-14).check_sum(sparse)
+        evolve(owner, largest_exposure=1e-14).check_sum(sparse)
     with pytest.raises(InvalidParameter, match="largest-exposure"):
-        evolve_policy(owner, largest_exposure=0.5)
-
-
-def evolve_policy(policy: Policy, **changes: object) -> Policy:
-    from dataclasses import replace
-
-    return replace(policy, **changes)
+        evolve(owner, largest_exposure=0.5)
