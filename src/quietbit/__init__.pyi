@@ -42,7 +42,6 @@ from quietbit.target import Adjacency as Adjacency
 from quietbit.target import Target as Target
 from quietbit.target import Trust as Trust
 from quietbit.target import Unit as Unit
-from quietbit.wire.aggregate import Aggregator as Aggregator
 from quietbit.wire.group_norm import group_norm as group_norm
 from quietbit.wire.uplink import Uplink as Uplink
 

@@ -365,7 +365,10 @@ def check_inner(value: Any) -> Mechanism:
 def check_mechanism(value: Any, name: str = "mechanism") -> Mechanism:
     """Return the value, refused unless it is a mechanism."""
     if not isinstance(value, Mechanism):
-        raise InvalidParameter(f"{name}: expected a Mechanism, got a {type(value).__name__}.")
+        inside = (
+            ", which has one: pass found.mechanism" if isinstance(getattr(value, "mechanism", None), Mechanism) else ""
+        )
+        raise InvalidParameter(f"{name}: expected a Mechanism, got a {type(value).__name__}{inside}.", name=name)
     return value
 
 

@@ -29,7 +29,7 @@ import numpy as np
 from attrs import frozen
 
 from quietbit.errors import check_int, member, require
-from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.base import Mechanism, check_mechanism
 from quietbit.privacy.guarantee import Trust
 
 __all__ = ["HOPELESS_ABOVE", "USEFUL_UP_TO", "Expectation", "Verdict", "about", "expectation"]
@@ -142,7 +142,7 @@ def expectation(
     many, times = check_int(cohort, "cohort", 1), check_int(rounds, "rounds", 1)
     crowd = check_int(many if clients is None else clients, "clients", 1)
     require(crowd >= many, "clients", crowd, f"at least {many}, the cohort")
-    which, ball = member(Trust, trust, "trust"), mechanism.domain
+    which, ball = member(Trust, trust, "trust"), check_mechanism(mechanism).domain
     error = mechanism.error().squared
     shared = mechanism.shared_error  # of rows that all clients of a round keep
     squared = error / many**2 if which is Trust.CENTRAL else (error - shared) / many + shared

@@ -119,3 +119,12 @@ def test_what_hardly_comes_through_is_not_useful_however_quiet():
     faint = Expectation(0.01, 10, 2, 1, 2, Trust.LOCAL, response=0.001)
     assert (faint.loudness, faint.verdict) == (pytest.approx(10.0), Verdict.HOPELESS)
     assert Expectation(0.01, 10, 2, 1, 2, Trust.LOCAL, response=0.0).verdict is Verdict.HOPELESS
+
+
+@pytest.mark.parametrize("use", [lambda found: quietbit.expectation(found, cohort=3), quietbit.Uplink])
+def test_a_calibration_is_answered_with_where_its_mechanism_is(use):
+    found = quietbit.calibrate(
+        "gaussian", ball=quietbit.Ball("l2", 1.0, 3), epsilon=1.0, delta=1e-5, adjacency="zero-out"
+    )
+    with pytest.raises(quietbit.InvalidParameter, match=r"got a Calibration, which has one: pass found\.mechanism"):
+        use(found)
