@@ -173,5 +173,5 @@ def test_an_owner_bounds_the_exposure_and_the_graph():
             owner.check_sum(plan)
     with pytest.raises(NotAllowed, match="so few colluding clients could unmask"):
         evolve(owner, largest_exposure=1e-14).check_sum(sparse)
-    with pytest.raises(InvalidParameter, match="largest-exposure"):
+    with pytest.raises(InvalidParameter, match="largest_exposure"):
         evolve(owner, largest_exposure=0.5)

@@ -16,10 +16,11 @@ import json
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, final
+
+from attrs import field, frozen
 
 from quietbit.errors import InvalidParameter, QuietbitError, require, require_module
 
@@ -87,37 +88,43 @@ class Identity:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@frozen
 class Member:
     """A name that means something to the operator, and the public key it vouches for."""
 
-    name: str
-    key: bytes
+    name: str = field()
+    key: bytes = field()
 
-    def __post_init__(self) -> None:
-        """Refuse a name that is none, and what cannot be a key."""
-        fine = isinstance(self.name, str) and 1 <= len(self.name) <= 200 and self.name.isprintable()
-        require(fine, "name of the member", self.name, "1 to 200 printable characters")
-        fine = isinstance(self.key, bytes) and len(self.key) == PUBLIC_SIZE
-        require(fine, "key of the member", self.key, f"{PUBLIC_SIZE} bytes")
+    @name.validator
+    def _check_name(self, _: Any, name: str) -> None:
+        fine = isinstance(name, str) and 1 <= len(name) <= 200 and name.isprintable()
+        require(fine, "name of the member", name, "1 to 200 printable characters")
+
+    @key.validator
+    def _check_key(self, _: Any, key: bytes) -> None:
+        fine = isinstance(key, bytes) and len(key) == PUBLIC_SIZE
+        require(fine, "key of the member", key, f"{PUBLIC_SIZE} bytes")
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@frozen
 class Directory:
     """The members that an operator vouches for; a sum's members are named by their places in it, from 0."""
 
-    members: tuple[Member, ...]
-    _places: dict[bytes, int] = field(init=False, repr=False, compare=False, hash=False)
+    members: tuple[Member, ...] = field()
 
-    def __post_init__(self) -> None:
+    @members.validator
+    def _check(self, _: Any, members: tuple[Member, ...]) -> None:
         """Refuse a key or a name that is there twice: two members must be two nodes."""
-        count = len(self.members)
+        count = len(members)
         require(1 <= count <= MOST_MEMBERS, "number of members", count, f"from 1 to {MOST_MEMBERS}")
         for what in ("name", "key"):
-            distinct = len({getattr(member, what) for member in self.members})
+            distinct = len({getattr(member, what) for member in members})
             require(distinct == count, f"{what}s of the members", f"{count - distinct} twice", "all different")
-        object.__setattr__(self, "_places", {member.key: place for place, member in enumerate(self.members)})
+
+    @cached_property
+    def _places(self) -> dict[bytes, int]:
+        return {member.key: place for place, member in enumerate(self.members)}
 
     @classmethod
     def of(cls, members: Iterable[tuple[str, bytes]]) -> Directory:
