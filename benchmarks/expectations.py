@@ -22,7 +22,7 @@ import numpy as np
 
 from quietbit import Plan, Trust, compare
 from quietbit.simulate import Problem, Training, simulate
-from quietbit_lab.experiment import quick
+from quietbit.simulate.loop import simulate
 from quietbit_lab.task.registry import TaskSpec, build_task
 from quietbit_lab.task.vectors import VectorMean
 
@@ -58,7 +58,7 @@ def accuracy(problem: Problem, cohort: int, rounds: int, noise: float) -> tuple[
             if noise > 0:
                 multiplier = noise * math.sqrt(rounds) * cohort / math.sqrt(problem.dimension)
                 plan = Plan("gaussian", trust=Trust.CENTRAL, noise_multiplier=multiplier, **common)
-            run = quick.train(problem, plan, Training(lr=step, rounds=rounds))
+            run = simulate(problem, plan, Training(lr=step, rounds=rounds))
             scores.append(run.points[-1].score.accuracy if run.points else 0.0)
         best = max(best, (float(np.mean(scores)), step))
     return best

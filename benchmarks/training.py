@@ -130,7 +130,7 @@ TOGETHER: tuple[tuple[str, dict[str, Any]], ...] = (
 def together(device: str, runs: int, rounds: int, cohort: int) -> None:
     """Seconds per training and round when many are trained side by side."""
     from quietbit_lab.experiment.record import Setting
-    from quietbit_lab.task.linear_batch import Batch
+    from quietbit_lab.task.batch import Batch
     from quietbit_lab.task.linear_device import DeviceProblem, open_device
 
     data = DeviceProblem(setup(cohort).problem, open_device(device))

@@ -10,7 +10,7 @@ Idea     1. For every mechanism and epsilon of `fig5-femnist.toml --reduced` a t
 
     python experiments/run_femnist.py --out runs/femnist --back femnist.jsonl.gz --keep experiments/results
 
-Needed are numpy, scipy and torch alone. All runs of a seed are trained side by side (`quietbit_lab.task.module_batch`).
+Needed are numpy, scipy and torch alone. All runs of a seed are trained side by side (`quietbit_lab.task.batch`).
 A call continues where an earlier one was stopped; `--back` is one file with all results, all that has to travel:
 where it is there already, its results are not run again. `--keep` makes of them what tables and figures are drawn
 from. `--epsilon`, `--seeds` and `--rounds` cut the experiment down to try it.
@@ -34,10 +34,10 @@ from quietbit_lab.experiment.grid import Job, Sweep, read_sweep
 from quietbit_lab.experiment.packed import pack, read_results, unpack
 from quietbit_lab.experiment.record import Setting
 from quietbit_lab.experiment.sweep import finished
+from quietbit_lab.task.batch_sweep import BatchTogether
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
 from quietbit_lab.task.images import load_femnist
 from quietbit_lab.task.module import ModuleProblem, femnist_network
-from quietbit_lab.task.module_batch import ModuleTogether
 
 HERE = Path(__file__).parent
 BEGAN = time.monotonic()
@@ -60,7 +60,7 @@ class Stage:
 
     out: Path
     back: Path | None
-    together: ModuleTogether
+    together: BatchTogether
     until: float | None
 
     def run(self, name: str, jobs: Sequence[Job]) -> list[dict[str, Any]]:
@@ -107,7 +107,7 @@ def main() -> None:
     if given.keep is not None:
         keep(given.out, given.keep)
         return
-    together = ModuleTogether(given.device, Problems(given.data), say)
+    together = BatchTogether(given.device, Problems(given.data), note=say)
     stage = Stage(given.out, given.back, together, None if given.minutes is None else BEGAN + 60 * given.minutes)
     try:
         fig5 = jobs_of(FIG5, given.epsilon, given.rounds)

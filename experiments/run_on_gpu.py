@@ -26,7 +26,7 @@ from quietbit_lab.experiment.grid import Sweep, read_sweep
 from quietbit_lab.experiment.packed import pack, read_results, unpack
 from quietbit_lab.experiment.race import run_stages
 from quietbit_lab.experiment.sweep import finished
-from quietbit_lab.task.linear_sweep import LinearTogether
+from quietbit_lab.task.batch_sweep import BatchTogether
 from quietbit_lab.task.registry import TaskSpec, build_task
 
 BEGAN = time.monotonic()
@@ -51,7 +51,7 @@ def main() -> None:
         sweep = replace(sweep, jobs=tuple(job for job in sweep.jobs if job.label in given.only))
     if given.packed is not None and given.packed.exists():
         unpack(read_results(given.packed), given.out)
-    together, packer = LinearTogether(given.device, make_problem(given.device), note=Thinned()), Packer(sweep, given)
+    together, packer = BatchTogether(given.device, make_problem(given.device), note=Thinned()), Packer(sweep, given)
 
     def run(stage: Sweep, resume: bool, minutes: float | None) -> int:
         say(f"{stage.name}: {len(stage.jobs):,} trainings that {'choose' if stage.race is not None else 'report'}")

@@ -100,10 +100,10 @@ def sweep(
                 return run_sweep(stage, folder, build, workers=workers, resume=resume, minutes=minutes, told=told)
         else:
             from quietbit_lab.experiment.batched import run_batches
-            from quietbit_lab.task.linear_sweep import LinearTogether
+            from quietbit_lab.task.batch_sweep import BatchTogether
 
             note = _now_and_then(lambda words: report(share, words))
-            together = LinearTogether(device, build, note=note)
+            together = BatchTogether(device, build, note=note)
 
             def run(stage: Sweep, resume: bool, minutes: float | None) -> int:
                 together.prepare(chosen.race, chooses=stage.race is not None, drop_behind=behind)

@@ -227,9 +227,9 @@ def _train(
 def _as_a_whole(problem: Any, setting: Setting, spec: TaskSpec, device: str, show: Any) -> tuple[Run, dict[str, Any]]:
     """A linear model on a device: a batch of one."""
     from quietbit.simulate.loop import INTERRUPTED
-    from quietbit_lab.task.linear_batch import Batch
+    from quietbit_lab.task.batch import Batch
+    from quietbit_lab.task.batch_sweep import batch_records
     from quietbit_lab.task.linear_device import DeviceProblem, open_device
-    from quietbit_lab.task.linear_sweep import batch_records
 
     batch = Batch(DeviceProblem(problem, open_device(device)), [setting])
 

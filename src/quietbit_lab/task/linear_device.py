@@ -23,11 +23,14 @@ from numpy.typing import NDArray
 
 from quietbit.errors import InvalidParameter, QuietbitError, require_module
 from quietbit.mechanism.ball import Norm
+from quietbit.privacy.guarantee import Unit
 from quietbit.simulate.problem import MARGIN, Rows, Score
+from quietbit_lab.cohort.means import OuterMean, Way, together
+from quietbit_lab.experiment.record import Setting
 from quietbit_lab.task.linear import LinearSoftmax
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["DeviceProblem", "Tensor", "exact_products", "open_device"]
 
@@ -111,6 +114,33 @@ class DeviceProblem:
         """
         largest = float((self._train.abs().amax(dim=1).double() / self._norms[norm]).amax())
         return largest * (0.5 if norm is Norm.L1 else (1 - 1 / self.classes) ** 0.5) * 1.001
+
+    def check(self, setting: Setting) -> None:
+        """Refuse a run that cannot be trained this way."""
+        if setting.plan.unit is not Unit.CLIENT or setting.training.local_steps != 1:
+            raise InvalidParameter("Many models at once need client-level privacy and one local step.")
+
+    def working(self) -> Any:
+        """Return the context in which models are trained."""
+        return exact_products()
+
+    def drawn(self, ways: Sequence[Way], cohort: int) -> OuterMean:
+        """Return what draws the means of models of one kind."""
+        return together(ways, cohort, self.device)
+
+    def means(
+        self,
+        models: Tensor,
+        clients: NDArray[np.int64],
+        cohort: Tensor,
+        norm: Norm,
+        clips: Tensor,
+        drawn: Sequence[Any],
+    ) -> Tensor:
+        """Return the server's mean of a cohort for every model, (G, K, width); see `Batch`."""
+        features = self.cohort(cohort)
+        errors = self.clipped_errors(models, features, cohort, norm, clips)
+        return self._torch.cat([mean(errors[start:stop], features, seed) for start, stop, mean, seed in drawn])
 
     def cohort(self, clients: Tensor) -> Tensor:
         """The features of a cohort, (m, width)."""

@@ -24,7 +24,7 @@ from quietbit.errors import InvalidParameter, require, require_module
 from quietbit.simulate.problem import MARGIN
 from quietbit_lab.task.module_gradients import LayerGradients, sample_gradients_of
 
-__all__ = ["StackedLayers"]
+__all__ = ["StackedLayers", "exact_float32"]
 
 Tensor: TypeAlias = Any
 ALIGNED = 4  # floats: products of rows that begin at 16 bytes are quicker
@@ -93,7 +93,7 @@ class StackedLayers:
 
     def scores(self, models: Tensor, inputs: Tensor) -> Tensor:
         """Answers of every model, (G, N, classes), to images (N, colours, height, width)."""
-        with require_module("torch", "lab").no_grad(), _exact_products():
+        with require_module("torch", "lab").no_grad(), exact_float32():
             x = _shared(inputs)
             for block in self.blocks:
                 x = _between(block, _product(block, models, _seen(block, x, models.shape[0]), x.shape[1:-1]))
@@ -107,7 +107,7 @@ class StackedLayers:
         ``sizes`` are the samples of each client, ``clips`` the L2 clip of each model in float64.
         """
         torch = require_module("torch", "lab")
-        with _exact_products():
+        with exact_float32():
             parts = self._sample_gradients(models, inputs, labels)
             squares = sum(_squared_lengths(block, *part) for block, part in parts)
             lengths, bound = squares.sqrt(), clips[:, None] * (1 - MARGIN)
@@ -145,7 +145,7 @@ class StackedLayers:
 
 
 @contextmanager
-def _exact_products() -> Iterator[None]:
+def exact_float32() -> Iterator[None]:
     """Matrix products of float32 in float32: the short formats of tensor cores brought nothing on an H200."""
     torch = require_module("torch", "lab")
     before = torch.get_float32_matmul_precision()

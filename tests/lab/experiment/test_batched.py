@@ -12,7 +12,7 @@ from quietbit._files import read_lines
 from quietbit_lab.experiment.batched import BATCH, CHECKPOINT, run_batches
 from quietbit_lab.experiment.grid import Job, Sweep
 from quietbit_lab.experiment.sweep import RESULTS, finished
-from quietbit_lab.task.linear_sweep import LinearTogether
+from quietbit_lab.task.batch_sweep import BatchTogether
 from unit.simulate.makers import setting, small_problem
 
 
@@ -46,7 +46,7 @@ def small_sweep(rounds=6, lrs=(0.1, 0.3), task=None, mechanism="gaussian", **mor
 
 
 def together(**given):
-    return LinearTogether("cpu", make_problem, **given)
+    return BatchTogether("cpu", make_problem, **given)
 
 
 def points(folder):

@@ -112,7 +112,7 @@ def test_choices_come_from_held_out_writers_and_reports_from_all(femnist, monkey
             assert 7 < line["record"]["points"][-1]["epsilon_upper"] <= 8
     again = tmp_path / "again"
     monkeypatch.setattr(sys, "argv", ["run_femnist.py", *words[:1], str(again), *words[2:]])
-    monkeypatch.setattr(femnist.ModuleTogether, "train", None)  # nothing is left to be trained
+    monkeypatch.setattr(femnist.BatchTogether, "train", None)  # nothing is left to be trained
     femnist.main()
     for name in femnist.FOLDERS:
         assert [line["job"] for line in finished(again / name)] == [line["job"] for line in finished(tmp_path / name)]

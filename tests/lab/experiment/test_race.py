@@ -7,7 +7,7 @@ from quietbit_lab.experiment.batched import run_batches
 from quietbit_lab.experiment.grid import read_sweep
 from quietbit_lab.experiment.race import reporting, run_stages
 from quietbit_lab.experiment.sweep import finished, pending, run_sweep
-from quietbit_lab.task.linear_sweep import LinearTogether
+from quietbit_lab.task.batch_sweep import BatchTogether
 from unit.simulate.makers import small_problem
 
 FILE = """
@@ -95,7 +95,7 @@ def run_with(together, sweep, folder):
 
 def test_seeds_choose_then_others_report(sweep, tmp_path):
     """On a device: both stages, each job once, in a second call nothing."""
-    together = LinearTogether("cpu", make_problem)
+    together = BatchTogether("cpu", make_problem)
     ran, left = run_stages(sweep, tmp_path, run_with(together, sweep, tmp_path), resume=False, minutes=None)
     lines = finished(tmp_path)
     assert (ran, left) == (len(lines), 0)
@@ -169,7 +169,7 @@ def test_a_sweep_without_choosing_seeds_has_one_stage(tmp_path):
     sweep = read_sweep(written(tmp_path, cut, ""))
     assert sweep.race is None
     assert reporting(sweep, []) is sweep
-    together = LinearTogether("cpu", make_problem)
+    together = BatchTogether("cpu", make_problem)
     ran, left = run_stages(sweep, tmp_path, run_with(together, sweep, tmp_path), resume=False, minutes=None)
     assert (ran, left) == (len(sweep.jobs), 0)
     assert not any(line.get("chooses") for line in finished(tmp_path))

@@ -7,9 +7,9 @@ import torch
 import quietbit
 from quietbit.simulate.loop import simulate
 from quietbit.simulate.problem import Score
-from quietbit_lab.task.linear_batch import Batch, train_many
+from quietbit_lab.task.batch import Batch
+from quietbit_lab.task.batch_sweep import restore, save
 from quietbit_lab.task.linear_device import DeviceProblem, open_device
-from quietbit_lab.task.linear_sweep import restore, save
 from unit.simulate.makers import setting, small_problem
 
 COMMON = {"rounds": 6, "cohort": 20, "clip": 1.0, "seed": 3, "rng": "seeded", "evaluate_at": (2, 6)}
@@ -17,6 +17,12 @@ COMMON = {"rounds": 6, "cohort": 20, "clip": 1.0, "seed": 3, "rng": "seeded", "e
 
 def given(mechanism, lr=0.5, **more):
     return setting(mechanism=mechanism, lr=lr, **{**COMMON, **more})
+
+
+def train_many(problem, settings):
+    batch = Batch(DeviceProblem(problem, open_device("cpu")), settings)
+    batch.advance()
+    return batch.runs()
 
 
 def parts(settings):
@@ -181,7 +187,7 @@ def test_what_cannot_be_done_is_refused(data, settings, mention):
 
 
 def test_records_name_the_device_and_what_was_drawn(data):
-    from quietbit_lab.task.linear_sweep import batch_records
+    from quietbit_lab.task.batch_sweep import batch_records
 
     batch = Batch(data, [given("gaussian", noise_multiplier=1.0), given("imvu", design_epsilon=1.0)])
     batch.advance(100)

@@ -1,7 +1,6 @@
 """Networks trained side by side against the simulator: the same rounds without noise, the same moments with it."""
 
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +21,14 @@ torch = pytest.importorskip("torch")
 nn = torch.nn
 
 from quietbit_lab.cohort.means import way_of  # noqa: E402
-from quietbit_lab.task.module_batch import ModuleBatch, ModuleTogether  # noqa: E402
+from quietbit_lab.task.batch import Batch  # noqa: E402
+from quietbit_lab.task.batch_sweep import BatchTogether  # noqa: E402
+from quietbit_lab.task.module_device import StackedProblem  # noqa: E402
+
+
+def ModuleBatch(made, settings):
+    return Batch(StackedProblem(made, torch.device("cpu")), settings)
+
 
 DRAWS, SENT = 400, 150
 Z = 6.11  # two-sided 1e-9 for one normal statistic
@@ -118,14 +124,15 @@ def test_a_seeded_batch_is_repeated_and_no_round_or_run_shares_noise():
     batches = [ModuleBatch(problem(), settings) for _ in range(2)]
     for batch in batches:
         batch.advance()
-    assert torch.equal(batches[0].w, batches[1].w)
-    assert not torch.equal(batches[0].w[0], batches[0].w[1])
+    (one, other), (again, _) = (batch.runs() for batch in batches)
+    np.testing.assert_array_equal(one.parameters, again.parameters)
+    assert not np.array_equal(one.parameters, other.parameters)
     secure = ModuleBatch(problem(), [chosen(**MECHANISMS["gaussian"], rng="secure")])
-    assert secure._seed() != secure._seed()
+    assert secure._seed("normal") != secure._seed("normal")
     seeds = set()
     for number in range(4):
         batches[0].number = number
-        seeds.add(batches[0]._seed())
+        seeds.add(batches[0]._seed("normal"))
     assert len(seeds) == 4
 
 
@@ -136,7 +143,7 @@ def test_a_run_that_diverges_says_so_and_leaves_the_others_alone():
     bad, good = batch.runs()
     assert (bad.status, good.status) == ("diverged", "finished")
     assert not bad.points
-    assert bad.rounds == 2
+    assert bad.rounds == 0  # none that counts
     alone = simulate(problem(), settings[1].plan, settings[1].training)
     np.testing.assert_allclose(good.parameters, alone.parameters, atol=2e-6)
 
@@ -146,12 +153,18 @@ def test_a_run_that_diverges_says_so_and_leaves_the_others_alone():
     [
         {"mechanism": "gaussian", "unit": "client"},
         {"mechanism": "gaussian", "participation": "secret-order", "rng": "secure"},
-        {"mechanism": "imvu", "design_epsilon": 5.0, "beta": 8.0, "epsilon": 0.1},  # more than the budget
     ],
 )
 def test_what_has_no_place_in_a_batch_is_refused(given):
     with pytest.raises(quietbit.InvalidParameter):
         ModuleBatch(problem(), [chosen(**given)])
+
+
+def test_a_run_ends_before_a_round_that_its_budget_forbids():
+    batch = ModuleBatch(problem(), [chosen(mechanism="gaussian", noise_multiplier=1.0, epsilon=0.01)])
+    batch.advance()
+    (run,) = batch.runs()
+    assert (run.status, run.rounds, run.points) == ("target reached", 0, [])
 
 
 def test_different_walks_and_unknown_mechanisms_are_refused():
@@ -172,8 +185,8 @@ def test_a_sweep_stops_by_the_clock_and_goes_on(tmp_path):
         for seed in (1, 2)
     )
     sweep = Sweep("dots", "A claim.", jobs)
-    together = ModuleTogether("cpu", lambda task, seed: problem())
-    assert together.train(jobs[:1], Path("unused"), time.monotonic()) is None
+    together = BatchTogether("cpu", lambda task, seed: problem())
+    assert together.train(jobs[:1], tmp_path / "unused", time.monotonic()) is None
     assert run_batches(sweep, tmp_path, together, minutes=1e-9) == 0
     assert run_batches(sweep, tmp_path, together, resume=True) == 4
     lines = finished(tmp_path)

@@ -1,7 +1,8 @@
 """Jobs of a sweep, trained together on one device, and their checkpoints.
 
-Idea     linear models on clients of one example go in batches; a checkpoint is kept about once a minute. Other models,
-         and MVU of several bits on a CPU, which gains nothing from company, go one by one through the simulator. A
+Idea     linear models on clients of one example, and networks whose samples are protected, go in batches; a checkpoint
+         is kept about once a minute. Other models, and MVU of several bits on a CPU, which gains nothing from company,
+         go one by one through the simulator. A
          checkpoint holds parameters and momentum of the runs alive, the points of all, and how far they were; cohorts
          and keys follow from the settings. It appears whole or not at all, and names the settings that it belongs to.
 """
@@ -26,16 +27,18 @@ from quietbit.simulate.problem import Problem, Score
 from quietbit_lab.experiment.grid import Job, Race
 from quietbit_lab.experiment.record import Setting, run_record
 from quietbit_lab.experiment.sweep import run_job
+from quietbit_lab.task.batch import Batch, Lane, Models, shared_walk
 from quietbit_lab.task.linear import LinearSoftmax
-from quietbit_lab.task.linear_batch import Batch, Lane, shared_walk
 from quietbit_lab.task.linear_device import DeviceProblem, open_device
+from quietbit_lab.task.module import ModuleProblem
 
-__all__ = ["LinearTogether", "batch_records", "device_name", "restore", "save"]
+__all__ = ["BatchTogether", "batch_records", "device_name", "restore", "save"]
 
 MakeProblem: TypeAlias = Callable[[Mapping[str, Any], int], Problem]
 VERSION = 2  # of checkpoints
 KEPT_EVERY = 60.0  # seconds between checkpoints
 TOGETHER = {"cuda": 10_000_000, "cpu": 1_000_000}  # parameters in a batch: more runs bring no more speed
+NETWORKS = {"cuda": 48, "cpu": 16}
 
 
 def device_name(device: Any) -> str:
@@ -57,7 +60,7 @@ def batch_records(batch: Batch, runs: Sequence[Run], task: Mapping[str, Any]) ->
 
 @final
 @dataclass(slots=True, eq=False)
-class LinearTogether:
+class BatchTogether:
     """Trains the jobs of a sweep together where it can; see `experiment/batched.py`."""
 
     device: str
@@ -66,7 +69,7 @@ class LinearTogether:
     draw: str = "clients"
     note: Callable[[str], None] | None = None
     _problems: dict[str, Problem] = field(init=False, default_factory=dict, repr=False)
-    _data: dict[int, DeviceProblem] = field(init=False, default_factory=dict, repr=False)
+    _data: dict[int, Models] = field(init=False, default_factory=dict, repr=False)
     _device: Any = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -81,22 +84,28 @@ class LinearTogether:
         self.draw = "clients" if race is None else race.draw if chooses else race.report_draw
 
     def walk(self, job: Job) -> Hashable:
-        """Task and walk, for a job of a linear model that gains from company."""
-        problem = self.problem(job)
+        """Task and walk, for a job that gains from company."""
+        problem, plan = self.problem(job), job.setting.plan
+        if isinstance(problem, ModuleProblem):
+            from quietbit_lab.task.module_device import fits_stacked
+
+            return (repr(sorted(job.task.items())), *shared_walk(job.setting)) if fits_stacked(job.setting) else None
         if not isinstance(problem, LinearSoftmax) or int(problem.sizes.max()) != 1 or not _fits(job.setting):
             return None
-        if self._device.type == "cpu" and job.setting.plan.mechanism == "mvu" and (job.setting.plan.bits or 1) > 1:
+        if self._device.type == "cpu" and plan.mechanism == "mvu" and (plan.bits or 1) > 1:
             return None
         return (id(problem), *shared_walk(job.setting))
 
     def most(self, job: Job) -> int:
         """As many runs as fill the device."""
-        return max(1, TOGETHER[self._device.type] // self.problem(job).dimension)
+        problem, kind = self.problem(job), self._device.type
+        return NETWORKS[kind] if isinstance(problem, ModuleProblem) else max(1, TOGETHER[kind] // problem.dimension)
 
     def train(self, jobs: Sequence[Job], checkpoint: Path, until: float | None) -> list[dict[str, Any]] | None:
         """Results of a batch, or None and a checkpoint where the time is up."""
         problem = self.problem(jobs[0])
-        batch = Batch(self._on_device(problem), [job.setting for job in jobs], self.drop_behind, self.draw)
+        draw = "clients" if isinstance(problem, ModuleProblem) else self.draw
+        batch = Batch(self._on_device(problem), [job.setting for job in jobs], self.drop_behind, draw)
         if restore(batch, checkpoint):
             self._say(f"continuing {len(jobs)} runs at round {batch.number:,}")
         kept = time.monotonic()
@@ -133,11 +142,16 @@ class LinearTogether:
             self._problems[key] = self.make_problem(job.task, job.setting.seed)
         return self._problems[key]
 
-    def _on_device(self, problem: Problem) -> DeviceProblem:
-        if not isinstance(problem, LinearSoftmax):
-            raise TypeError("walk() sends other problems to alone()")
+    def _on_device(self, problem: Problem) -> Models:
         if id(problem) not in self._data:
-            self._data[id(problem)] = DeviceProblem(problem, self._device)
+            if isinstance(problem, ModuleProblem):
+                from quietbit_lab.task.module_device import StackedProblem
+
+                self._data[id(problem)] = StackedProblem(problem, self._device)
+            elif isinstance(problem, LinearSoftmax):
+                self._data[id(problem)] = DeviceProblem(problem, self._device)
+            else:
+                raise TypeError("walk() sends other problems to alone()")
         return self._data[id(problem)]
 
     def _say(self, words: str) -> None:

@@ -1,10 +1,11 @@
-"""Training many linear models together: same cohorts, one walk through the rounds.
+"""Training many models together: same cohorts, one walk through the rounds.
 
 Idea     runs that share seed, cohort and participation meet the same clients in the same order. They are trained side
          by side on one device; each has its own mechanism, step size, clip, account and end. What a round does to one
          of them has the law of `simulate/loop.py`. An account is the releases of every client, which they share, and
          a mechanism; runs with equal mechanisms share it too, so that a grid of step sizes costs one.
-Symbols  G runs; w, v: (G, K, width) parameters and momentum in float32: v <- mu v + mean, w <- w - lr v.
+         What kind of model it is `Models` knows: linear ones (`linear_device.py`) or networks (`module_device.py`).
+Symbols  G runs; w, v: (G, ...) parameters and momentum in float32: v <- mu v + mean, w <- w - lr v.
 Source   Guo et al. (ICML 2023), appendix "Choice of Hyperparameters": the grids that this is for.
 
 Randomness. Every round and kind of mechanism takes a seed of 63 bits: of the operating system, or for seeded words of a
@@ -20,27 +21,27 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, final
+from typing import Any, Protocol, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit.errors import InvalidParameter, require, require_module
+from quietbit.errors import require, require_module
+from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.base import Mechanism
 from quietbit.plan.account import Account
 from quietbit.plan.participation import Participation, releases_per_client
 from quietbit.plan.plan import Plan
-from quietbit.privacy.guarantee import Guarantee, Trust, Unit
+from quietbit.privacy.guarantee import Guarantee, Trust
 from quietbit.simulate.collect import payload_bytes
 from quietbit.simulate.loop import DIVERGED, FINISHED, LARGEST, TARGET, Point, Run
-from quietbit.simulate.problem import Rows
-from quietbit_lab.cohort.means import OuterMean, Way, together, way_of
+from quietbit.simulate.problem import Rows, Score
+from quietbit_lab.cohort.means import Way, way_of
 from quietbit_lab.experiment.record import Setting
-from quietbit_lab.task.linear import LinearSoftmax
-from quietbit_lab.task.linear_device import DeviceProblem, Tensor, exact_products, open_device
 
-__all__ = ["DROPPED", "Batch", "Lane", "shared_walk", "train_many"]
+__all__ = ["DROPPED", "Batch", "Lane", "Models", "shared_walk"]
 
+Tensor: TypeAlias = Any
 LOOK = 25  # rounds between looks at which runs have diverged, and at the clock
 Watch: TypeAlias = Callable[[int, "Sequence[Point | None]"], bool]  # rounds done, newest points; False stops
 DROPPED = "dropped"
@@ -60,21 +61,64 @@ STRENGTH = (
 MECHANISM = (*STRENGTH, "clip", "norm", "unit", "adjacency", "delta", "rounds", "cohort", "participation", "seed")
 
 
-def train_many(problem: LinearSoftmax, settings: Sequence[Setting], device: str = "cpu") -> list[Run]:
-    """Train with every one of the settings, which share `shared_walk`; one run each, in their order.
-
-    Clients must have one example each, privacy must be client-level, and a mechanism must be one of
-    `cohort/means.py`; everything else is refused before anything is drawn.
-    """
-    batch = Batch(DeviceProblem(problem, open_device(device)), settings)
-    batch.advance(batch.rounds)
-    return batch.runs()
-
-
 def shared_walk(setting: Setting) -> tuple[Any, ...]:
     """What runs of one batch have in common."""
     plan = setting.plan
     return (plan.seed, plan.cohort, plan.participation, plan.norm.value, plan.rng)
+
+
+class Models(Protocol):
+    """The data of a problem on a device, asked about many models at once."""
+
+    @property
+    def problem(self) -> Any:
+        """The problem: its sizes, dimension and start."""
+        ...
+
+    @property
+    def device(self) -> Any:
+        """The torch device."""
+        ...
+
+    def check(self, setting: Setting) -> None:
+        """Refuse a run that cannot be trained this way."""
+        ...
+
+    def working(self) -> Any:
+        """Return the context in which models are trained."""
+        ...
+
+    def share(self, norm: Norm) -> float:
+        """Return the largest part of an update's length that one coordinate can have."""
+        ...
+
+    def models(self, parameters: Rows, count: int) -> Tensor:
+        """Return so many models that start alike, (G, ...)."""
+        ...
+
+    def parameters(self, models: Tensor) -> list[Rows]:
+        """Return every model's parameters."""
+        ...
+
+    def drawn(self, ways: Sequence[Way], cohort: int) -> Any:
+        """Return what draws the means of models of one kind."""
+        ...
+
+    def means(
+        self,
+        models: Tensor,
+        clients: NDArray[np.int64],
+        cohort: Tensor,
+        norm: Norm,
+        clips: Tensor,
+        drawn: Sequence[Any],
+    ) -> Tensor:
+        """Return the server's means; ``drawn`` has (start, stop, what `drawn` returned, seed) for every kind."""
+        ...
+
+    def scores(self, models: Tensor) -> list[Score]:
+        """Return accuracy and loss of every model on the test examples."""
+        ...
 
 
 @final
@@ -88,7 +132,7 @@ class Batch:
     is drawn of codes: those of all "clients", or "sums" as in `cohort/moments.py`.
     """
 
-    data: DeviceProblem
+    data: Models
     settings: Sequence[Setting]
     drop_behind: float | None = None
     draw: str = "clients"
@@ -102,7 +146,7 @@ class Batch:
     counts: NDArray[np.int64] = field(init=False, repr=False)
     _accounts: Accounts = field(init=False, repr=False)
     _schedule: Participation = field(init=False, repr=False)
-    _means: list[tuple[int, int, OuterMean]] = field(init=False, repr=False)
+    _means: list[tuple[int, int, Any]] = field(init=False, repr=False)
     _columns: dict[str, Tensor] = field(init=False, repr=False)
     _ahead: list[tuple[NDArray[np.int64], Tensor]] = field(init=False, repr=False)
 
@@ -112,8 +156,7 @@ class Batch:
         first, problem = self.settings[0], self.data.problem
         for setting in self.settings:
             require(shared_walk(setting) == shared_walk(first), "settings of a batch", "different walks", "alike")
-            if setting.plan.unit is not Unit.CLIENT or setting.training.local_steps != 1:
-                raise InvalidParameter("Many models at once need client-level privacy and one local step.")
+            self.data.check(setting)
         clients = problem.sizes.size
         rule = "each-once or sampled: runs side by side are continued from checkpoints, and a secret order is not kept"
         require(first.plan.participation != "secret-order", "participation", first.plan.participation, rule)
@@ -146,11 +189,12 @@ class Batch:
         """For every run, what was drawn: every client's symbols, or the law of the cohort's sum."""
         return [lane.way.draws for lane in self.lanes]
 
-    def advance(self, rounds: int, watch: Watch | None = None) -> None:
-        """Up to ``rounds`` more rounds; fewer where all runs end, or where ``watch`` says False."""
+    def advance(self, rounds: int | None = None, watch: Watch | None = None) -> None:
+        """Up to ``rounds`` more rounds, all unless given; fewer where all runs end, or where ``watch`` says False."""
         torch, began, before = require_module("torch", "lab"), time.perf_counter(), self.seconds
-        last, cohort = min(self.number + rounds, self.rounds), self.settings[0].plan.cohort
-        with exact_products():
+        last, cohort = self.rounds, self.settings[0].plan.cohort
+        last = last if rounds is None else min(self.number + rounds, last)
+        with self.data.working():
             diverged = self._none_diverged()
             while self.number < last and self.alive:
                 if any(self.lanes[k].stop == self.number for k in self.alive):
@@ -158,7 +202,7 @@ class Batch:
                     diverged = self._none_diverged()
                     continue
                 self._round()
-                largest = self.w.abs().amax(dim=(1, 2))
+                largest = self.w.abs().flatten(1).amax(dim=1)
                 new = ~(largest < LARGEST) & (diverged[0] < 0)
                 here = torch.stack([torch.full_like(largest, self.number), largest])
                 diverged = torch.where(new, here, diverged)
@@ -201,13 +245,12 @@ class Batch:
             self._ahead = self._prepare()
         clients, cohort = self._ahead.pop()
         self.counts[clients] += 1
-        features = self.data.cohort(cohort)
-        norm = self.settings[0].plan.norm
-        errors = self.data.clipped_errors(self.w, features, cohort, norm, self._columns["clip"])
-        self.v.mul_(self._columns["momentum"])
-        for start, stop, mean in self._means:
-            seed = self._seed(self.lanes[self.alive[start]].way.kind)
-            self.v[start:stop] += mean(errors[start:stop], features, seed)
+        drawn = [
+            (start, stop, mean, self._seed(self.lanes[self.alive[start]].way.kind)) for start, stop, mean in self._means
+        ]
+        norm, clips = self.settings[0].plan.norm, self._columns["clip"]
+        found = self.data.means(self.w, clients, cohort, norm, clips, drawn)
+        self.v.mul_(self._columns["momentum"]).add_(found)
         self.w.addcmul_(self.v, self._columns["lr"], value=-1)
 
     def _prepare(self) -> list[tuple[NDArray[np.int64], Tensor]]:
@@ -233,7 +276,9 @@ class Batch:
             values = [one.plan.clip if name == "clip" else getattr(one.training, name) for one in chosen]
             return torch.tensor(values, dtype=kind, device=self.data.device)
 
-        self._columns = {name: column(name, torch.float32)[:, None, None] for name in ("lr", "momentum")}
+        self._columns = {
+            name: column(name, torch.float32).reshape(-1, *(1,) * (self.w.ndim - 1)) for name in ("lr", "momentum")
+        }
         self._columns["clip"] = column("clip", torch.float64)
         self._means, start = [], 0
         self._ahead = []
@@ -241,7 +286,7 @@ class Batch:
         for kind in sorted(set(kinds)):
             stop = start + kinds.count(kind)
             ways = [self.lanes[k].way for k in self.alive[start:stop]]
-            self._means.append((start, stop, together(ways, self.settings[0].plan.cohort, self.data.device)))
+            self._means.append((start, stop, self.data.drawn(ways, self.settings[0].plan.cohort)))
             start = stop
 
     def _none_diverged(self) -> Tensor:
