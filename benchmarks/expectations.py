@@ -22,7 +22,6 @@ import numpy as np
 
 from quietbit import Plan, Trust, compare
 from quietbit.simulate import Problem, Training, simulate
-from quietbit.simulate.loop import simulate
 from quietbit_lab.task.registry import TaskSpec, build_task
 from quietbit_lab.task.vectors import VectorMean
 

@@ -14,7 +14,6 @@ import quietbit
 from quietbit import Plan
 from quietbit.simulate import LocalPlan, Score, Training, simulate
 from quietbit.wire.uplink import Uplink
-from quietbit_lab.experiment.quick import train
 
 D, CLIENTS = 16, 40
 KINDS = [
@@ -26,7 +25,6 @@ KINDS = [
     {"mechanism": "skellam", "noise_multiplier": 2.0},
     {"mechanism": "gaussian", "noise_multiplier": 2.0, "trust": "central"},
 ]
-WAYS = pytest.mark.parametrize("way", [simulate, train], ids=["simulate", "shortcut"])
 MECHANISMS = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(str(value) for value in kind.values()))
 
 
@@ -48,29 +46,27 @@ class Careless:
         return Score(0.5, 1.0)
 
 
-def run(way, row, kind, **given):
+def run(row, kind, **given):
     plan = Plan(**{"clip": 1.0, "adjacency": "replace-one", "cohort": CLIENTS, "rng": "seeded", **kind, **given})
-    return way(Careless(row), plan, Training(1.0, 1, momentum=0.0))
+    return simulate(Careless(row), plan, Training(1.0, 1, momentum=0.0))
 
 
-@WAYS
 @MECHANISMS
-def test_a_row_that_is_too_long_is_what_its_clipped_self_would_be(way, kind):
+def test_a_row_that_is_too_long_is_what_its_clipped_self_would_be(kind):
     long = np.linspace(-3, 5, D)
     short = long.astype(np.float32).astype(np.float64)
     short *= (1 - 2.0**-22) / np.linalg.norm(short)
-    found, expected = run(way, long, kind), run(way, short, kind)
+    found, expected = run(long, kind), run(short, kind)
     assert found.status == expected.status == "finished"
     # Clipped by two routes, inputs differ by a relative 2^-20: no code of these seeded bits changes, no float by more.
     np.testing.assert_allclose(found.parameters, expected.parameters, atol=1e-5)
-    unclipped = run(way, long, kind, clip=20.0)
+    unclipped = run(long, kind, clip=20.0)
     assert np.abs(unclipped.parameters - expected.parameters).max() > 1e-2  # the test can fail
 
 
-@WAYS
 @MECHANISMS
 @pytest.mark.parametrize("bad", [np.nan, -np.inf])
-def test_a_row_that_is_not_finite_is_refused_before_a_bit_is_drawn(way, kind, bad, monkeypatch):
+def test_a_row_that_is_not_finite_is_refused_before_a_bit_is_drawn(kind, bad, monkeypatch):
     drawn = []
     for name in ("secure_client_rng", "seeded_client_rng"):
         make = getattr(quietbit.simulate.client_rng, name)
@@ -94,21 +90,20 @@ def test_a_row_that_is_not_finite_is_refused_before_a_bit_is_drawn(way, kind, ba
         monkeypatch.setattr(quietbit.simulate.client_rng, name, counted)
     row = np.zeros(D)
     row[3] = bad
-    found = run(way, row, kind)
+    found = run(row, kind)
     assert found.status == "refused"
     assert "finite" in found.reason
     assert found.rounds == 0
     assert not found.parameters.any()
     assert drawn == []
-    assert run(way, np.zeros(D), kind).status == "finished"
+    assert run(np.zeros(D), kind).status == "finished"
     assert drawn  # the count can rise
 
 
-@WAYS
-def test_what_leaves_costs_no_more_than_is_claimed(way):
+def test_what_leaves_costs_no_more_than_is_claimed():
     """The exact loss of one-bit codes between the longest rows of either sign, against the account of the run."""
     plan = {"mechanism": "imvu", "design_epsilon": 1.0, "delta": 0.0, "norm": "l1"}
-    found = run(way, np.full(D, 9.0), plan)
+    found = run(np.full(D, 9.0), plan)
     mechanism, claim = found.mechanism, found.guarantee.epsilon_upper
     sent = Uplink(mechanism).mechanism.domain.clip(np.full(D, 9.0))
     ones = [mechanism.distribution(float(sign * sent[0]))[1] for sign in (1, -1)]

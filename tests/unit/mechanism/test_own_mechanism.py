@@ -19,7 +19,6 @@ from quietbit.cli.main import main
 from quietbit.mechanism import registry
 from quietbit.mechanism.calibrate import alternatives
 from quietbit.simulate import Training, simulate
-from quietbit_lab.experiment.quick import train
 from unit.simulate.makers import small_problem
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "add-your-own-mechanism.md"
@@ -86,9 +85,8 @@ def test_calibrate_and_plan_meet_the_same_target(installed):
         Plan("linear-bit", **GIVEN, trust="secure-aggregation")
 
 
-@pytest.mark.parametrize("way", [simulate, train])
-def test_simulate(installed, way):
-    run = way(small_problem(), Plan("linear-bit", **GIVEN, rng="seeded"), Training(0.1, 6))
+def test_simulate(installed):
+    run = simulate(small_problem(), Plan("linear-bit", **GIVEN, rng="seeded"), Training(0.1, 6))
     assert run.status == "finished"
     assert isinstance(run.mechanism, installed.LinearBit)
     assert 6 * (1 - 1e-4) < run.guarantee.epsilon_upper <= 6

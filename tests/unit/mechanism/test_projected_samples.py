@@ -16,7 +16,6 @@ from quietbit.mechanism.registry import build, describe, family_of, identity_of
 from quietbit.privacy.guarantee import Unit
 from quietbit.privacy.sample_level import sample_share
 from quietbit.simulate import Training, simulate
-from quietbit_lab.experiment.quick import train
 from unit.mechanism.makers import CountingWords
 from unit.mechanism.test_projected import Spy
 from unit.simulate.makers import small_problem
@@ -106,14 +105,13 @@ def test_the_mean_of_gradients_is_received() -> None:
     assert abs(along - 1) < 8 * spread < 0.5
 
 
-@pytest.mark.parametrize("way", [simulate, train], ids=["simulate", "shortcut"])
-def test_a_run_protects_samples_on_kept_coordinates(way: Any) -> None:
+def test_a_run_protects_samples_on_kept_coordinates() -> None:
     problem = small_problem(samples=4)
     plan = Plan(
         "gaussian", clip=1.0, adjacency=Adjacency.ZERO_OUT, epsilon=8.0, unit=Unit.SAMPLE, cohort=5, keep=16,
         rng="seeded",
     )  # fmt: skip
-    run = way(problem, plan, Training(0.5, 6))
+    run = simulate(problem, plan, Training(0.5, 6))
     assert run.status == "finished", run.reason
     assert isinstance(run.mechanism, ProjectedSamples)
     assert run.guarantee is not None

@@ -12,7 +12,6 @@ from quietbit import Plan
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.simulate import Score, Training, simulate
 from quietbit.wire.uplink import Uplink
-from quietbit_lab.experiment.quick import train
 from quietbit_lab.experiment.record import Setting, run_record
 from unit.simulate.makers import small_problem
 
@@ -59,8 +58,8 @@ def test_longer_updates_have_a_larger_clip() -> None:
     assert math.log(run.clips[-1]) == pytest.approx(math.log(4), abs=0.3)
 
 
-def test_every_way_of_training_moves_it_alike() -> None:
-    one, other = (way(Long(), plan(), Training(0.1, 5)) for way in (simulate, train))
+def test_threads_move_it_alike_and_records_keep_it() -> None:
+    one, other = (simulate(Long(), plan(), Training(0.1, 5), threads=threads) for threads in (1, 2))
     assert one.clips == other.clips
     assert np.array_equal(one.parameters, other.parameters)
     record = run_record(one, {"name": "long"})
