@@ -8,7 +8,6 @@ Idea     a file is written beside its place, forced to disk and moved there; a l
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import tempfile
@@ -17,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from quietbit.errors import QuietbitError
+from quietbit.errors import QuietbitError, require_module
 
 __all__ = ["append_line", "cache_folder", "only_writer", "read_lines", "write_json", "write_text", "write_whole"]
 
@@ -104,30 +103,19 @@ def read_lines(path: Path) -> list[Any]:
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
     """Hold the folder for one process; a second one is refused, and a killed one lets go by dying."""
+    filelock = require_module("filelock", "")
+    lock = filelock.FileLock(folder / ".lock", timeout=0, is_singleton=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        lock.acquire()
+    except filelock.Timeout as error:
+        raise QuietbitError(f"Another process is writing to {folder}: wait for it, or stop it first.") from error
     except OSError as error:
         raise QuietbitError(f"Cannot write {folder}: {error.strerror}.") from error
     try:
-        try:
-            _lock(handle)
-        except OSError as error:
-            raise QuietbitError(f"Another process is writing to {folder}: wait for it, or stop it first.") from error
         yield
     finally:
-        os.close(handle)
-
-
-def _lock(handle: int) -> None:
-    """Lock an open file for this process alone, or raise ``OSError``; closing the file unlocks it."""
-    try:
-        import fcntl
-    except ImportError:  # Windows, where the first byte is locked instead
-        msvcrt: Any = importlib.import_module("msvcrt")
-        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-    else:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock.release()
 
 
 def _end_of_last_line(handle: int) -> int:

@@ -2,7 +2,6 @@ import json
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
@@ -68,23 +67,6 @@ def test_one_writer_at_a_time(tmp_path):
         second.__enter__()
     with only_writer(tmp_path / "runs"):
         pass
-
-
-def test_a_system_without_posix_locks_uses_its_own(tmp_path, monkeypatch):
-    """Windows: no fcntl, and a call of another module in its place; what that refuses is refused here."""
-    taken = []
-
-    def locking(handle, mode, size):
-        if taken:
-            raise OSError(36, "taken")
-        taken.append((mode, size))
-
-    monkeypatch.setitem(sys.modules, "fcntl", None)
-    monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(locking=locking, LK_NBLCK=2))
-    with only_writer(tmp_path / "runs"):
-        assert taken == [(2, 1)]
-        with pytest.raises(quietbit.QuietbitError, match="Another process"), only_writer(tmp_path / "runs"):
-            pass
 
 
 def test_importing_needs_no_posix_locks():

@@ -13,19 +13,19 @@ Source   Guo et al. (ICML 2023): one pass over the clients per epoch of N / m ro
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Protocol, final
+from typing import Any, Protocol, final
 
 import numpy as np
+from attrs import field, frozen
 from numpy.typing import NDArray
 
 from quietbit.errors import check_int, require
 
 __all__ = [
     "EachOnce",
-    "Participation",
     "Sampled",
+    "Schedule",
     "SecretOrder",
     "participation",
     "releases_per_client",
@@ -36,7 +36,7 @@ Clients = NDArray[np.int64]
 KINDS = ("each-once", "sampled", "secret-order")
 
 
-class Participation(Protocol):
+class Schedule(Protocol):
     """The cohort of every round."""
 
     @property
@@ -53,23 +53,29 @@ class Participation(Protocol):
         ...
 
 
+def _size(schedule: Any, attribute: Any, size: int) -> None:
+    """Refuse a cohort larger than the federation."""
+    count = check_int(schedule.clients, "number of clients", 1)
+    check_int(size, "cohort", 1)
+    require(size <= count, "cohort", size, f"at most {count}, the number of clients")
+
+
+def _seed(schedule: Any, attribute: Any, seed: int) -> None:
+    check_int(seed, "seed", 0)
+
+
 @final
-@dataclass(frozen=True, slots=True)
+@frozen
 class EachOnce:
     """Every client once per epoch; where the cohort does not divide N, the rest of an epoch sits out."""
 
     clients: int
-    size: int
-    seed: int
-
-    def __post_init__(self) -> None:
-        """Refuse a cohort larger than the federation."""
-        _check(self.clients, self.size, self.seed)
+    size: int = field(validator=_size)
+    seed: int = field(validator=_seed)
 
     def cohort(self, number: int) -> Clients:
         """The next slice of this epoch's order."""
-        per_epoch = self.clients // self.size
-        epoch, place = divmod(number, per_epoch)
+        epoch, place = divmod(number, self.clients // self.size)
         return _order(self.clients, self.seed, epoch)[place * self.size : (place + 1) * self.size]
 
     def charged(self, number: int) -> Clients:
@@ -78,17 +84,13 @@ class EachOnce:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sampled:
     """A fresh cohort every round, drawn without replacement."""
 
     clients: int
-    size: int
-    seed: int
-
-    def __post_init__(self) -> None:
-        """Refuse a cohort larger than the federation."""
-        _check(self.clients, self.size, self.seed)
+    size: int = field(validator=_size)
+    seed: int = field(validator=_seed)
 
     def cohort(self, number: int) -> Clients:
         """A subset that depends on the seed and the round alone."""
@@ -101,17 +103,13 @@ class Sampled:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class SecretOrder:
     """Every client once per epoch, in an order of the operating system's that is kept for as long as this object."""
 
     clients: int
-    size: int
-    _epochs: dict[int, Clients] = field(init=False, default_factory=dict, repr=False)
-
-    def __post_init__(self) -> None:
-        """Refuse a cohort larger than the federation."""
-        _check(self.clients, self.size, 0)
+    size: int = field(validator=_size)
+    _epochs: dict[int, Clients] = field(init=False, factory=dict, repr=False)
 
     @property
     def per_epoch(self) -> int:
@@ -143,7 +141,7 @@ def secret_order(count: int) -> Clients:
             return order
 
 
-def participation(kind: str, clients: int, size: int, seed: int) -> Participation:
+def participation(kind: str, clients: int, size: int, seed: int) -> Schedule:
     """The schedule of that name; that of a secret order makes no use of the seed."""
     require(kind in KINDS, "participation", kind, "one of " + ", ".join(KINDS))
     if kind == "secret-order":
@@ -151,7 +149,7 @@ def participation(kind: str, clients: int, size: int, seed: int) -> Participatio
     return EachOnce(clients, size, seed) if kind == "each-once" else Sampled(clients, size, seed)
 
 
-def releases_per_client(schedule: Participation, rounds: int) -> NDArray[np.int64]:
+def releases_per_client(schedule: Schedule, rounds: int) -> NDArray[np.int64]:
     """How often each client is charged with a release in the first ``rounds`` rounds."""
     counts = np.zeros(schedule.clients, dtype=np.int64)
     for number in range(check_int(rounds, "rounds", 0)):
@@ -164,10 +162,3 @@ def _order(clients: int, seed: int, epoch: int) -> Clients:
     order = np.random.default_rng([seed, epoch, 0]).permutation(clients).astype(np.int64)
     order.setflags(write=False)
     return order
-
-
-def _check(clients: int, size: int, seed: int) -> None:
-    count = check_int(clients, "number of clients", 1)
-    cohort = check_int(size, "cohort", 1)
-    require(cohort <= count, "cohort", cohort, f"at most {count}, the number of clients")
-    check_int(seed, "seed", 0)

@@ -71,7 +71,7 @@ from quietbit.mechanism.projected import ProjectedSamples, project
 from quietbit.mechanism.registry import families, family, importable
 from quietbit.plan.account import Account
 from quietbit.plan.clip import RATE, ClipRule, MovingClip, usual_bit_epsilon
-from quietbit.plan.participation import KINDS, Participation, participation
+from quietbit.plan.participation import KINDS, Schedule, participation
 from quietbit.privacy.aggregate import MOST_CLIENTS
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee
@@ -398,7 +398,7 @@ class Plan:
             return None
         return MovingClip.from_start(self.clip, quantile=self.clip_quantile, rate=cast(float, self.clip_rate))
 
-    def schedule(self, clients: int) -> Participation:
+    def schedule(self, clients: int) -> Schedule:
         """Who takes part in which round, when there are so many clients."""
         return participation(self.participation, clients, self.cohort, self.seed)
 

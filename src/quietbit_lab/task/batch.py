@@ -30,7 +30,7 @@ from quietbit.errors import require, require_module
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.base import Mechanism
 from quietbit.plan.account import Account
-from quietbit.plan.participation import Participation, releases_per_client
+from quietbit.plan.participation import Schedule, releases_per_client
 from quietbit.plan.plan import Plan
 from quietbit.privacy.guarantee import Guarantee, Trust
 from quietbit.simulate.collect import payload_bytes
@@ -145,7 +145,7 @@ class Batch:
     v: Tensor = field(init=False, repr=False)
     counts: NDArray[np.int64] = field(init=False, repr=False)
     _accounts: Accounts = field(init=False, repr=False)
-    _schedule: Participation = field(init=False, repr=False)
+    _schedule: Schedule = field(init=False, repr=False)
     _means: list[tuple[int, int, Any]] = field(init=False, repr=False)
     _columns: dict[str, Tensor] = field(init=False, repr=False)
     _ahead: list[tuple[NDArray[np.int64], Tensor]] = field(init=False, repr=False)
@@ -488,7 +488,7 @@ def make_lanes(
     settings: Sequence[Setting],
     dimension: int,
     accounts: Accounts,
-    schedule: Participation,
+    schedule: Schedule,
     share: float,
     draw: str = "clients",
 ) -> list[Lane]:
@@ -503,7 +503,7 @@ def make_lanes(
 
 
 def _mechanism(
-    setting: Setting, dimension: int, accounts: Accounts, schedule: Participation, share: float, draw: str
+    setting: Setting, dimension: int, accounts: Accounts, schedule: Schedule, share: float, draw: str
 ) -> tuple[Mechanism | None, Way, int, int]:
     plan, rounds = setting.plan, setting.training.rounds
     if not plan.private:
@@ -516,7 +516,7 @@ def _mechanism(
     return mechanism, way, size, _stop(plan, rounds, account, schedule)
 
 
-def _stop(plan: Plan, rounds: int, account: Account, schedule: Participation) -> int:
+def _stop(plan: Plan, rounds: int, account: Account, schedule: Schedule) -> int:
     """The first round that the budget forbids: cohorts are public, so it is known beforehand."""
     if plan.epsilon is None:
         return rounds
