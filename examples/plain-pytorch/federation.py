@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 from quietbit import Adjacency, Ball, SumPlan, Trust, Uplink, calibrate_sum, compare, group_norm, masked_sum
+from quietbit.arrays import Structure, restore
 from quietbit.wire.payload import Payload
-from quietbit.wire.tree import Structure, restore
 
 CLIENTS, EPSILON, DELTA, CLIP = 100, 8.0, 1e-5, 0.6
 
