@@ -115,7 +115,7 @@ def test_ledgers_and_report_name_the_trust_and_the_honest_clients(outcome):
     assert held["epsilon_upper"] >= (MECHANISM.sum_privacy(6, Adjacency.ZERO_OUT) * ROUNDS).epsilon(1e-5)
     assert cap.epsilon_upper(spent(last[6], cap, 6, 0.0, {})) == held["epsilon_upper"]
     local = Cap(30.0, 1e-5, Adjacency.ZERO_OUT, Trust.LOCAL)
-    assert local.epsilon(spent(last[6], local, 6, 0.0, {})) > held["epsilon_upper"]  # had the masks failed
+    assert local.epsilon_upper(spent(last[6], local, 6, 0.0, {})) > held["epsilon_upper"]  # had the masks failed
 
 
 def test_secrets_are_forgotten_with_the_last_step(outcome):
