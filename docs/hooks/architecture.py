@@ -13,7 +13,7 @@ import ast
 from html import escape
 from pathlib import Path
 
-from quietbit_lab.walk import LAYERS, ROOT, Walk, one_receive, one_send
+from walk import LAYERS, ROOT, Walk, one_receive, one_send
 
 __all__ = ["PAGE", "PICTURE", "page", "picture"]
 
@@ -25,6 +25,7 @@ WORDS = {
     "plot": "pictures of designs and sums",
     "flower": "an engine: mod, strategy, rounds",
     "nvflare": "another engine: filters at both ends",
+    "engine": "one turn and one round for both engines",
     "node": "the owner's policy, ledger and gatekeeper",
     "auditor": "does the sampler keep its claim?",
     "simulate": "the round loop without an engine",

@@ -35,7 +35,7 @@ from quietbit.simulate.problem import LocalPlan, Problem, Rows, SampleProblem, c
 from quietbit.wire.uplink import Uplink
 
 __all__ = [
-    "CentralCollector", "Collector", "MakeCollector", "PlainCollector", "UplinkCollector", "check_ball", "chunks",
+    "CentralCollector", "Collector", "PlainCollector", "UplinkCollector", "check_ball", "chunks",
     "make_collector", "payload_bytes", "spread",
 ]  # fmt: skip
 
@@ -61,7 +61,6 @@ class Collector(Protocol):
 
 
 # (problem, what clients do, plan, mechanism unless the plan has none, threads) -> what collects the cohorts of a run
-MakeCollector: TypeAlias = Callable[[Problem, LocalPlan, Plan, Mechanism | None, int], Collector]
 
 
 def make_collector(

@@ -26,7 +26,7 @@ from quietbit.plan.participation import releases_per_client
 from quietbit.plan.plan import Plan
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.privacy.observers import GuaranteePair
-from quietbit.simulate.collect import MakeCollector, UplinkCollector, make_collector
+from quietbit.simulate.collect import UplinkCollector, make_collector
 from quietbit.simulate.problem import Problem, Rows, Score
 from quietbit.simulate.training import Training
 
@@ -99,21 +99,18 @@ def simulate(
     plan: Plan,
     training: Training,
     *,
-    collector: MakeCollector | None = None,
     threads: int = 1,
     progress: Progress | None = None,
 ) -> Run:
     """Train as planned and return what came of it.
 
-    Every update goes through `Uplink.send`, which clips it or refuses it; a ``collector`` of another kind (a
-    laboratory's shortcut, say) may take its place. A run that diverges, meets an update that is not finite, is
-    interrupted (Ctrl-C) or reaches its budget returns too, with its status and every point it has; plans without a
-    meaning are refused.
+    Every update goes through `Uplink.send`, which clips it or refuses it. A run that diverges, meets an update that is
+    not finite, is interrupted (Ctrl-C) or reaches its budget returns too, with its status and every point it has; plans
+    without a meaning are refused.
     """
     schedule = plan.schedule(problem.sizes.size)
     mechanism, account = _priced(problem, plan, training)
-    make = make_collector if collector is None else collector
-    collects = make(problem, training.local(plan), plan, mechanism, threads)
+    collects = make_collector(problem, training.local(plan), plan, mechanism, threads)
     w = np.array(problem.initial(plan.seed), dtype=np.float32)
     v, sent, began = np.zeros(w.size), 0, time.perf_counter()
     run = Run(plan, training, mechanism, account, [], FINISHED, "", 0, w, collects.bytes_per_client, 0.0)

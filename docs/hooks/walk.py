@@ -1,6 +1,6 @@
 """The library as one walks through it: which folder imports which, and the files that one update passes.
 
-    python -m quietbit_lab.walk
+    python docs/hooks/walk.py
 
 Idea     imports are read from the sources, and calls are noted as they happen (`sys.setprofile`) while one payload is
          sent and one is received, after a first that compiles and fills caches. Compiled functions count with the
@@ -30,8 +30,8 @@ DIMENSION = 1000
 COMPILED = f"{os.sep}kernel{os.sep}compiled_"  # whether a profiler sees what numba compiled depends on versions
 # From the top down: a folder imports what is below it only.
 LAYERS = (
-    "cli", "plot", "flower", "nvflare", "node", "auditor", "simulate", "plan", "secagg", "wire", "mechanism", "privacy",
-    "kernel", "design",
+    "cli", "plot", "flower", "nvflare", "engine", "node", "auditor", "simulate", "plan", "secagg", "wire", "mechanism",
+    "privacy", "kernel", "design",
 )  # fmt: skip
 
 
