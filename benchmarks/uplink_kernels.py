@@ -2,11 +2,14 @@
 
 Idea     everything is timed in one run and interleaved, the best of several repeats counts, and the ratios
          are what to read: absolute speeds depend on the machine and on who else uses it.
-Rows     norm + sample = what `send` does before framing (L2 norm, clip factor, cryptographic words, sampling,
-         packing); torch noise = x + randn_like(x); published = softmax over natural parameters,
+Rows     clip + sample = what `send` does before framing (L2 norm, clip factor, cryptographic words, sampling,
+         packing, and the check that nobody wrote to the update meanwhile); rotate = in blocks of 4,096, fused with it;
+         torch noise = x + randn_like(x); published = softmax over natural parameters,
          torch.bernoulli, int64; AES = the words alone; read = summing the update, i.e. reading memory.
 
     python benchmarks/uplink_kernels.py [--large] [--repeats 7]
+
+NUMBA_CPU_NAME=haswell with NUMBA_CPU_FEATURES=+avx,+avx2,+fma,+f16c,+bmi2 hides AVX-512.
 """
 
 from __future__ import annotations
@@ -25,11 +28,11 @@ from quietbit.design.rounding import exact_row
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.kernel.base import packed_size
-from quietbit.kernel.norm import clip_factor
 from quietbit.kernel.rng import secure_rng
 from quietbit.kernel.sampler import Sampler
 from quietbit.kernel.select import select
 
+BLOCK = 4096
 PUBLISHED = 1 << 24  # coordinates for the published way, which needs 40 bytes of temporaries for each
 Timed = dict[str, Callable[[], Any]]
 
@@ -92,11 +95,13 @@ def tasks_for(x: np.ndarray[Any, Any], threads: int, epsilon: float) -> Timed:
             out = np.empty(packed_size(bits, x.size), dtype=np.uint8)
 
             def send(sampler: Sampler = sampler, out: np.ndarray[Any, Any] = out) -> None:
-                factor = clip_factor(kernel.norm(x, 2), 1.0)
-                kernel.sample_packed(sampler, x, rng, out, factor=factor, verified=True)
+                kernel.sample_clipped(sampler, x, 2, 1.0, rng, out)
 
-            tasks[f"norm + sample, {bits} bit, {levels} levels"] = send
+            tasks[f"clip + sample, {bits} bit, {levels} levels"] = send
             if bits == 1 and levels == 2:
+                tasks["clip + rotate + sample, 1 bit"] = partial(
+                    kernel.sample_rotated, sampler, x, 3, BLOCK, 1.0, rng, out
+                )
                 tasks["sample only, 1 bit, 2 levels"] = partial(
                     kernel.sample_packed, sampler, x, rng, out, verified=True
                 )
