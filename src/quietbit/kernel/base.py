@@ -19,15 +19,7 @@ from quietbit._typing import Codes, FloatVector
 from quietbit.errors import check_int, require
 from quietbit.kernel.chacha import start_state
 from quietbit.kernel.chunks import Flat
-from quietbit.kernel.expand import (
-    FIRST_STREAMS,
-    MAX_COUNT,
-    ROWS_KEY,
-    row_numbers,
-    search,
-    seed_state,
-    strata,
-)
+from quietbit.kernel.expand import FIRST_STREAMS, MAX_COUNT, ROWS_KEY, row_numbers, search, seed_state, strata
 from quietbit.kernel.norm import Clip, check_rotated, rotated_factor
 from quietbit.kernel.quantile import normals_of_words
 from quietbit.kernel.rng import RandomBits, WordBlock
@@ -89,13 +81,7 @@ class Kernel(ABC):
         """Pack the same codes into all of ``out``, which holds ``packed_size(bits, d)`` bytes."""
 
     def sample_clipped(
-        self,
-        sampler: Sampler,
-        inputs: Update,
-        order: Order,
-        radius: float,
-        rng: RandomBits,
-        out: NDArray[np.uint8],
+        self, sampler: Sampler, inputs: Update, order: Order, radius: float, rng: RandomBits, out: NDArray[np.uint8]
     ) -> None:
         """Pack the codes of the update clipped to the ball of that norm and radius into all of ``out``.
 

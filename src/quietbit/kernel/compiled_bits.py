@@ -147,13 +147,7 @@ def _planes(rows: Any, start: int, ones: Any, twos: Any, fours: Any, eights: Any
     """Add fifteen rows bit by bit: their sums as four planes."""
     r0, r1, r2, r3, r4 = rows[0, start:], rows[1, start:], rows[2, start:], rows[3, start:], rows[4, start:]
     r5, r6, r7, r8, r9 = rows[5, start:], rows[6, start:], rows[7, start:], rows[8, start:], rows[9, start:]
-    r10, r11, r12, r13, r14 = (
-        rows[10, start:],
-        rows[11, start:],
-        rows[12, start:],
-        rows[13, start:],
-        rows[14, start:],
-    )
+    r10, r11, r12, r13, r14 = (rows[10, start:], rows[11, start:], rows[12, start:], rows[13, start:], rows[14, start:])
     for i in range(ones.size):
         a, a2 = _full_adder(r0[i], r1[i], r2[i])
         b, b2 = _full_adder(r3[i], r4[i], r5[i])

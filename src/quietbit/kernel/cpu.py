@@ -95,13 +95,7 @@ class CpuKernel(Kernel):
         _machine_code()
 
     def sample(
-        self,
-        sampler: Sampler,
-        inputs: Update,
-        rng: RandomBits,
-        *,
-        factor: float = 1.0,
-        verified: bool = False,
+        self, sampler: Sampler, inputs: Update, rng: RandomBits, *, factor: float = 1.0, verified: bool = False
     ) -> Codes:
         """One code per coordinate: packed, then unpacked."""
         flat = Flat.of(inputs)
@@ -127,13 +121,7 @@ class CpuKernel(Kernel):
         self._sample(sampler, gain, _reader(flat), rng.draw(flat.size), out, _bounds(flat.size), NO_LOOK)
 
     def sample_clipped(
-        self,
-        sampler: Sampler,
-        inputs: Update,
-        order: Order,
-        radius: float,
-        rng: RandomBits,
-        out: NDArray[np.uint8],
+        self, sampler: Sampler, inputs: Update, order: Order, radius: float, rng: RandomBits, out: NDArray[np.uint8]
     ) -> None:
         """The norm, then codes of private copies of small pieces, whose sums are looked at in the end."""
         flat = Flat.of(inputs)

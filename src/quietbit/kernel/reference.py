@@ -109,11 +109,7 @@ def thresholds(sampler: Sampler, values: NDArray[Any], factor: float) -> tuple[A
 
 
 def exact_codes(
-    sampler: Sampler,
-    values: NDArray[Any],
-    factor: float,
-    primary: NDArray[np.uint16],
-    ties: NDArray[np.uint64],
+    sampler: Sampler, values: NDArray[Any], factor: float, primary: NDArray[np.uint16], ties: NDArray[np.uint64]
 ) -> Codes:
     """The code of every value: how many thresholds its 64-bit word reaches."""
     upper, lower = thresholds(sampler, values, factor)
@@ -143,13 +139,7 @@ class ReferenceKernel(Kernel):
     name = "reference"
 
     def sample(
-        self,
-        sampler: Sampler,
-        inputs: Update,
-        rng: RandomBits,
-        *,
-        factor: float = 1.0,
-        verified: bool = False,
+        self, sampler: Sampler, inputs: Update, rng: RandomBits, *, factor: float = 1.0, verified: bool = False
     ) -> Codes:
         """One code per coordinate."""
         flat, factor = Flat.of(inputs), check_factor(factor)

@@ -97,13 +97,7 @@ class TritonKernel(Kernel):
         _machine_code()
 
     def sample(
-        self,
-        sampler: Sampler,
-        inputs: Update,
-        rng: RandomBits,
-        *,
-        factor: float = 1.0,
-        verified: bool = False,
+        self, sampler: Sampler, inputs: Update, rng: RandomBits, *, factor: float = 1.0, verified: bool = False
     ) -> Any:
         """One code per coordinate; a tensor on the device for tensors, else an array."""
         torch, parts = require_module("torch", "torch"), Tensors.of(inputs, _machine_code().device)
