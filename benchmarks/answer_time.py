@@ -95,6 +95,9 @@ def node(releases: int, seconds: float, apps: int, seed: int, out: Any) -> None:
         limits = {"epsilon": 1e6, "releases": 10**6, "releases_per_day": 10**6}
         path = makers.write_policy(Path(folder), answer_seconds=seconds, **limits)
         config = kit.CONFIG | {"quietbit.epsilon": 1e6}
+        (Path(folder) / "first").mkdir()
+        first = makers.write_policy(Path(folder) / "first", **limits)  # one release fills what processes share
+        PrivateUplink()(asking.question(1), kit.context(11, config=config, quietbit_policy=first), train)
         for number in range(1, releases + 1):
             kind, start = int(rng.integers(apps)), rng.uniform(0, 0.25)
             message = asking.question(number)

@@ -66,7 +66,7 @@ def check_delta(delta: float) -> float:
     """Return ``delta`` as a float in [0, 1); anything else is refused."""
     try:
         number = math.nan if isinstance(delta, bool | str) else float(delta)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     require(0 <= number < 1, "delta", delta, "at least 0 and below 1")
     return number

@@ -59,8 +59,13 @@ class ProposedMechanism:
         return describe(self.mechanism.priced_as)
 
     def price(self, adjacency: Adjacency, honest: int) -> Price:
-        """What one release costs, alone (0) or as part of a sum that counts on so many honest clients."""
-        return release_price(self.mechanism, adjacency, honest)
+        """What one release costs, alone (0) or as part of a sum; refused where no number can say it."""
+        try:
+            return release_price(self.mechanism, adjacency, honest)
+        except QuietbitError:
+            raise
+        except (ArithmeticError, ValueError) as error:  # numbers so large or small that no account can hold them
+            raise InvalidParameter(f"The described mechanism has no price ({type(error).__name__}).") from error
 
 
 def description_of(mechanism: Mechanism) -> str:

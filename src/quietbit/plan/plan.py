@@ -59,7 +59,7 @@ from attrs import converters, field, frozen
 from numpy.typing import NDArray
 
 from quietbit.design.binomial import MOST_BINOMIAL_BITS, binomial_design
-from quietbit.errors import InvalidParameter, check_int, check_known, check_real, member, require
+from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_known, check_real, member, require
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism, summable
@@ -558,6 +558,10 @@ def _spelt(prefix: str) -> Iterator[None]:
         if name not in KEYS:
             raise
         raise error.renamed(prefix + KEYS[name]) from None
+    except QuietbitError:
+        raise
+    except (ArithmeticError, ValueError) as error:  # numbers so large or small that no account can hold them
+        raise InvalidParameter(f"No mechanism can be found for these numbers ({type(error).__name__}).") from error
 
 
 def _summed() -> list[str]:
