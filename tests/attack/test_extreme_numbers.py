@@ -56,7 +56,7 @@ def test_an_overflow_in_a_price_is_a_refusal(monkeypatch):
     def overflows(*_):
         raise OverflowError("math range error")
 
-    monkeypatch.setattr(pricing, "release_price", overflows)
+    monkeypatch.setattr(pricing, "_price", overflows)
     with pytest.raises(InvalidParameter, match="has no price"):
         ProposedMechanism.read(description_of(MECHANISMS[0])).price(Adjacency.REPLACE_ONE, 0)
 

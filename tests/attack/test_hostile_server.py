@@ -23,13 +23,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 
 from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
+from quietbit.engine.messages import Request, SumRequest
 from quietbit.flower import PrivateUplink
 from quietbit.mechanism.additive import Gaussian, Sign
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.node.filter import Price
 from quietbit.node.ledger import FileLedger, LedgerError
-from quietbit.node.messages import Request, SumRequest
 from quietbit.node.policy import Policy
 from quietbit.node.question import STEPS, Framed
 from quietbit.node.release import spent

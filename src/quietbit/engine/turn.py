@@ -10,23 +10,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, final
 
 import numpy as np
 from attrs import frozen
 
 from quietbit._typing import FloatVector
+from quietbit.engine.layout import Layout
 from quietbit.errors import require
 from quietbit.node.answer_time import AnswerTime
-from quietbit.node.layout import Layout
 from quietbit.node.ledger import AnsweredBefore
 from quietbit.node.question import Question
 from quietbit.node.release import Gate, Noted, Ticket, Unusable, public
 from quietbit.plan.plan import Plan
 
-__all__ = ["Turn", "lost", "refusal"]
+__all__ = ["Turn", "lost", "plan_of", "refusal"]
 
 LOGGER = logging.getLogger(__name__)
+OURS = "quietbit"
 
 
 @final
@@ -62,6 +64,20 @@ class Turn:
         except BaseException as error:  # whatever an app's objects do when they are looked at
             LOGGER.error("quietbit: the app's answer is not an update; zero is released", exc_info=error)
         return self.ticket.release(update)
+
+
+def plan_of(config: Mapping[str, Any]) -> Plan:
+    """Return the plan that a run config or a job's settings hold; the same ones are read once."""
+    ours = tuple((key, value) for key, value in config.items() if key.lower().startswith(OURS))
+    try:
+        return _plan(ours, tuple(type(value) for _, value in ours))
+    except TypeError:  # values that cannot be remembered, and that no plan has
+        return Plan.from_run_config(dict(ours))
+
+
+@lru_cache(maxsize=32)
+def _plan(items: tuple[tuple[str, Any], ...], kinds: tuple[type, ...]) -> Plan:
+    return Plan.from_run_config(dict(items))
 
 
 def lost(error: Exception) -> Noted:

@@ -1,9 +1,9 @@
 """Flower: private updates through an engine; a client mod within the owner's policy, and a strategy wrapper."""
 
+from quietbit.engine.report import Report as Report
 from quietbit.flower.accountant import GaussianAccountant as GaussianAccountant
 from quietbit.flower.client import PrivateUplink as PrivateUplink
 from quietbit.flower.strategy import PrivateStrategy as PrivateStrategy
 from quietbit.node.policy import SeededRngWarning as SeededRngWarning
 from quietbit.node.policy import Simulation as Simulation
 from quietbit.node.policy import simulated_directory as simulated_directory
-from quietbit.node.report import Report as Report

@@ -26,16 +26,15 @@ from flwr.clientapp import ClientApp
 from flwr.supercore import log
 
 from quietbit._typing import FloatVector
-from quietbit.engine.turn import Turn, lost, refusal
+from quietbit.engine.gate import gate_for
+from quietbit.engine.messages import RECORD, SUM, question_of, split_pieces
+from quietbit.engine.turn import Turn, lost, plan_of, refusal
 from quietbit.errors import InvalidParameter, require
 from quietbit.flower.plaintext import ANSWERED, DECLINED, decline, named_metrics
 from quietbit.node.answer_time import AnswerTime
-from quietbit.node.keeper import keeper_for
-from quietbit.node.messages import RECORD, SUM, question_of, split_pieces
 from quietbit.node.policy import Simulation
 from quietbit.node.question import VECTOR
 from quietbit.node.release import Gate
-from quietbit.plan.plan import Plan
 
 __all__ = ["PrivateUplink"]
 
@@ -80,12 +79,12 @@ class PrivateUplink:
 
     def _keeper(self, context: Context) -> Gate:
         rules = self.simulation if self.simulation is not None and _in_simulation() else None
-        return keeper_for(context.node_config, context.state, lambda values: ConfigRecord(dict(values)), rules)
+        return gate_for(context.node_config, context.state, lambda values: ConfigRecord(dict(values)), rules)
 
     def _train(self, message: Message, context: Context, call_next: CallNext) -> Message:
         keeper: Gate | None = None
         try:
-            settings = Plan.from_run_config(context.run_config)
+            settings = plan_of(context.run_config)
             keeper = self._keeper(context)
             partition: Any = context.node_config.get("partition-id")
             question = question_of(message.content, settings, context.run_id, context.node_id, partition)

@@ -14,14 +14,14 @@ from typing import final
 from flwr.app import Array, Message
 
 from quietbit._typing import FloatVector
+from quietbit.engine.layout import Layout
+from quietbit.engine.messages import join_pieces, one_line
+from quietbit.engine.report import Account, RoundReport
 from quietbit.errors import InvalidPayload, QuietbitError
 from quietbit.flower.plaintext import DECLINED, note_metrics
 from quietbit.flower.wire import WireSizes
 from quietbit.mechanism.base import Answers, Mechanism
-from quietbit.node.layout import Layout
-from quietbit.node.messages import join_pieces, one_line
 from quietbit.node.question import Framed
-from quietbit.node.report import Account, RoundReport
 from quietbit.wire.aggregate import Aggregator
 from quietbit.wire.uplink import Uplink
 

@@ -14,7 +14,7 @@ from flwr.app import Error, Message, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
-from quietbit.node.messages import finite, one_line
+from quietbit.engine.messages import finite, one_line
 
 __all__ = ["ANSWERED", "DECLINED", "decline", "named_metrics", "note_metrics"]
 

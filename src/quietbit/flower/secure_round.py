@@ -20,12 +20,13 @@ from flwr.app import Array, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from quietbit._typing import FloatVector
+from quietbit.engine.layout import Layout
+from quietbit.engine.messages import RECORD, SUM, Request, SumRequest, answer_of, join_pieces, one_line, question_of
+from quietbit.engine.report import Account, RoundReport
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.flower.plaintext import DECLINED, note_metrics
 from quietbit.flower.wire import WireSizes
 from quietbit.mechanism.base import Mechanism, summable
-from quietbit.node.layout import Layout
-from quietbit.node.messages import RECORD, SUM, Request, SumRequest, answer_of, join_pieces, one_line, question_of
 from quietbit.node.question import (
     CONFIRM,
     IDENTITY,
@@ -37,7 +38,6 @@ from quietbit.node.question import (
     Framed,
     sum_plan,
 )
-from quietbit.node.report import Account, RoundReport
 from quietbit.plan.plan import Plan
 from quietbit.secagg.codec import (
     Advertisement,

@@ -41,19 +41,19 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
 from quietbit._typing import FloatVector
+from quietbit.engine.crowd import Crowds
+from quietbit.engine.layout import Layout, NotFinite
+from quietbit.engine.messages import RECORD, Request
+from quietbit.engine.outlook import outlook
+from quietbit.engine.report import Account, NodeReport, Report, RoundReport
 from quietbit.errors import QuietbitError, check_int, require
 from quietbit.flower.open_round import OpenRound
 from quietbit.flower.plaintext import METRICS, note_metrics
 from quietbit.flower.secure_round import SecureRound
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.registry import identity_of
-from quietbit.node.crowd import Crowds
 from quietbit.node.filter import Price
-from quietbit.node.layout import Layout, NotFinite
-from quietbit.node.messages import RECORD, Request
-from quietbit.node.outlook import outlook
 from quietbit.node.question import run_name
-from quietbit.node.report import Account, NodeReport, Report, RoundReport
 from quietbit.plan.plan import Plan
 from quietbit.secagg.identity import Directory
 

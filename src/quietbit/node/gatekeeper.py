@@ -46,7 +46,7 @@ from quietbit.node.question import Question
 from quietbit.node.release import BudgetSpent, Gate, Noted, Unusable, public
 from quietbit.secagg.plan import ProtocolError
 
-__all__ = ["Gatekeeper", "RemoteKeeper"]
+__all__ = ["Gatekeeper", "RemoteGate"]
 
 LOGGER = logging.getLogger(__name__)
 MAGIC, HEAD = b"QBG1", struct.Struct("<4sIQ")
@@ -179,7 +179,7 @@ class Gatekeeper:
 
 
 @final
-class RemoteKeeper:
+class RemoteGate:
     """The app's end of the socket: a keeper like any other."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

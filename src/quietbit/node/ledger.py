@@ -138,6 +138,11 @@ class LedgerState:
         """How many releases were noted."""
         return sum(self.counts.values())
 
+    def behind(self, known: Mapping[str, Any]) -> bool:
+        """Whether this is not the ledger, or is an earlier state of it, that ``known`` (a `mark`) was taken of."""
+        count = check_int(known.get("count", 0), "count", 0)
+        return count > self.count or (count > 0 and self.heads[count - 1].hex() != known.get("head"))
+
     def last_day(self, now: Moment) -> int:
         """Return the releases of the last 24 hours; those that a clock put into the future are among them."""
         return sum(when.within(DAY, now) for when in self.times)
@@ -364,12 +369,6 @@ class FileLedger:
             self._put_counter(before)
             self._books, self._size = before, size + len(lines)
             return before
-
-    def behind(self, known: Mapping[str, Any]) -> bool:
-        """Whether this is not the ledger, or is an earlier state of it, that ``known`` (a `mark`) was taken of."""
-        books = self.read()
-        count = check_int(known.get("count", 0), "count", 0)
-        return count > books.count or (count > 0 and books.heads[count - 1].hex() != known.get("head"))
 
     def _read(self, handle: int) -> LedgerState:
         size = os.fstat(handle).st_size

@@ -277,7 +277,8 @@ class Policy:
         place = Path(path).expanduser()
         try:
             require(place.is_absolute(), "path of the policy", str(path), "an absolute path")
-            return cls.from_table(_table(place))
+            found = os.stat(place)
+            return _loaded(place, (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size))
         except OSError as error:
             raise PolicyError(f"Cannot read the policy {place}: {error.strerror}.") from error
         except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -437,6 +438,12 @@ def _rng(seed: int | None, number: int, client: int | None) -> RandomBits:
     if client is None:
         raise InvalidParameter("node config must have a partition-id for seeded randomness, and it is missing.")
     return seeded_client_rng(seed)(number - 1, check_int(client, "partition-id", 0, 2**CLIENT_BITS - 1))
+
+
+@lru_cache(maxsize=8)
+def _loaded(place: Path, version: tuple[int, ...]) -> Policy:
+    """Read a file once in each of its versions."""
+    return Policy.from_table(_table(place))
 
 
 def _table(place: Path) -> dict[str, Any]:

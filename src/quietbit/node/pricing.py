@@ -22,6 +22,7 @@ from quietbit.mechanism.registry import build, describe, family_of, identity_of
 from quietbit.node.filter import Price, price_of
 from quietbit.node.policy import NotAllowed
 from quietbit.privacy.guarantee import Adjacency
+from quietbit.wire.uplink import Uplink
 
 __all__ = ["MOST_DESCRIPTION", "ProposedMechanism", "description_of", "release_price", "within"]
 
@@ -45,6 +46,7 @@ class ProposedMechanism:
     mechanism: Mechanism
     identity: str
     family: str
+    uplink: Uplink
 
     @classmethod
     def read(cls, text: str) -> ProposedMechanism:
@@ -61,7 +63,7 @@ class ProposedMechanism:
     def price(self, adjacency: Adjacency, honest: int) -> Price:
         """What one release costs, alone (0) or as part of a sum; refused where no number can say it."""
         try:
-            return release_price(self.mechanism, adjacency, honest)
+            return _price(self.identity, self.mechanism.priced_as, adjacency, honest)
         except QuietbitError:
             raise
         except (ArithmeticError, ValueError) as error:  # numbers so large or small that no account can hold them
@@ -100,7 +102,8 @@ def within(seconds: float, work: Callable[[], Found]) -> Found:
 def _offer(text: str) -> ProposedMechanism:
     try:
         mechanism = build(json.loads(text))
-        return ProposedMechanism(mechanism, identity_of(mechanism.priced_as).hex(), family_of(mechanism))
+        identity, uplink = identity_of(mechanism.priced_as).hex(), Uplink(mechanism)
+        return ProposedMechanism(mechanism, identity, family_of(mechanism), uplink)
     except QuietbitError as error:
         raise InvalidParameter(f"The described mechanism is refused: {error}") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError, ArithmeticError) as error:
@@ -115,7 +118,11 @@ _MOST_PRICES = 4096
 def release_price(mechanism: Mechanism, adjacency: Adjacency, honest: int) -> Price:
     """What one release costs, alone (0) or as part of a sum that counts on so many honest clients."""
     mechanism = mechanism.priced_as
-    key = identity_of(mechanism).hex(), adjacency, honest
+    return _price(identity_of(mechanism).hex(), mechanism, adjacency, honest)
+
+
+def _price(identity: str, mechanism: Mechanism, adjacency: Adjacency, honest: int) -> Price:
+    key = identity, adjacency, honest
     if key not in _PRICES:
         release = summable(mechanism).sum_privacy(honest, adjacency) if honest else mechanism.privacy(adjacency)
         found = price_of(release)

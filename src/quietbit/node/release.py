@@ -143,7 +143,7 @@ class LocalGate:
             step.check_vector()
         rng = self._rules.rng(question.round, question.client)
         self._ledger.update(lambda books: self._following(books, question, offer, honest))
-        return _Accepted(question, Uplink(offer.mechanism), rng, step)
+        return _Accepted(question, offer.uplink, rng, step)
 
     def step(self, question: Question) -> bytes:
         """Keys and shares before a release, lists and shares after it; what hands out or signs something is noted."""

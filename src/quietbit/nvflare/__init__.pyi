@@ -1,6 +1,6 @@
 """NVFlare: private updates through a second engine; a client filter within the owner's policy, and a server filter."""
 
-from quietbit.node.report import Report as Report
+from quietbit.engine.report import Report as Report
 from quietbit.nvflare.client import PrivateUplink as PrivateUplink
 from quietbit.nvflare.recipe import add_privacy as add_privacy
 from quietbit.nvflare.server import PrivateReceiver as PrivateReceiver

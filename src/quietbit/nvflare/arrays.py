@@ -15,8 +15,8 @@ from attrs import frozen
 
 from quietbit._typing import FloatVector
 from quietbit.arrays import is_tensor
+from quietbit.engine.layout import STYPE, Layout
 from quietbit.errors import require
-from quietbit.node.layout import STYPE, Layout
 
 __all__ = ["NamedArray", "differences", "named"]
 

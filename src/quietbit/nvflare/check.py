@@ -19,9 +19,9 @@ from attrs import frozen
 from nvflare.apis.fl_constant import FilterKey, WorkspaceConstants
 from nvflare.private.fed.app.fl_conf import PrivacyConfiger
 
+from quietbit.engine.gate import GATEKEEPER, NODE_KEYS, POLICY
 from quietbit.errors import QuietbitError
-from quietbit.node.gatekeeper import RemoteKeeper
-from quietbit.node.keeper import GATEKEEPER, NODE_KEYS, POLICY
+from quietbit.node.gatekeeper import RemoteGate
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.nvflare.client import PrivateUplink
@@ -113,7 +113,7 @@ def _owner(props: Any) -> tuple[str, str, str]:
     ((key, named),) = own.items()
     try:
         if key == GATEKEEPER:
-            metrics, seed = RemoteKeeper(named).metrics, None
+            metrics, seed = RemoteGate(named).metrics, None
         else:
             policy = Policy.load(named)
             FileLedger(policy.ledger, policy.counter).read()

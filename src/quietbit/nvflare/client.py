@@ -42,11 +42,11 @@ from nvflare.private.fed.simulator.simulator_app_runner import SimulatorClientRu
 from nvflare.private.privacy_manager import Scope
 
 from quietbit._typing import FloatVector
-from quietbit.engine.turn import Turn, lost, refusal
+from quietbit.engine.gate import gate_for
+from quietbit.engine.messages import RECORD, finite, question_of
+from quietbit.engine.turn import Turn, lost, plan_of, refusal
 from quietbit.errors import InvalidParameter, require
 from quietbit.node.answer_time import AnswerTime
-from quietbit.node.keeper import keeper_for
-from quietbit.node.messages import RECORD, finite, question_of
 from quietbit.node.policy import PolicyError, Simulation
 from quietbit.node.release import Gate
 from quietbit.nvflare.arrays import named
@@ -74,7 +74,7 @@ def number_of(name: str) -> int:
 
 def local_settings(values: Mapping[str, Any]) -> Plan:
     """The settings of a job; refused where they count on anybody but the client itself."""
-    settings = Plan.from_run_config(values)
+    settings = plan_of(values)
     rule = f"{Trust.LOCAL.value}: over NVFlare the server sees every release"
     require(settings.trust is Trust.LOCAL, "quietbit.trust", settings.trust.value, rule)
     rule = "left out: the controller chooses the clients over NVFlare"
@@ -224,7 +224,7 @@ class PrivateUplink(Filter):  # type: ignore[misc]
         owner = fl_ctx.get_prop(FLContextKey.SCOPE_PROPERTIES) or {}
         require(isinstance(owner, Mapping), "properties of the scope", type(owner).__name__, "a dict")
         state = _STATES.setdefault(fl_ctx.get_engine(), {})
-        return keeper_for(owner, state, dict, self._rules if simulated else None)
+        return gate_for(owner, state, dict, self._rules if simulated else None)
 
 
 def _check_way_out(fl_ctx: FLContext) -> None:

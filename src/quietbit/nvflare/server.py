@@ -39,14 +39,14 @@ from nvflare.fuel.utils import fobs
 
 from quietbit._typing import FloatVector
 from quietbit.arrays import is_tensor
+from quietbit.engine.layout import Layout
+from quietbit.engine.messages import RECORD, Request, finite, one_line
+from quietbit.engine.outlook import outlook
+from quietbit.engine.report import Account, NodeReport, Report, RoundReport
 from quietbit.errors import InvalidPayload, check_int, refuse_payload, require
 from quietbit.mechanism.base import Answers, Mechanism
 from quietbit.mechanism.registry import identity_of
-from quietbit.node.layout import Layout
-from quietbit.node.messages import RECORD, Request, finite, one_line
-from quietbit.node.outlook import outlook
 from quietbit.node.question import Framed, run_name
-from quietbit.node.report import Account, NodeReport, Report, RoundReport
 from quietbit.nvflare.arrays import differences, named
 from quietbit.nvflare.client import local_settings, number_of
 from quietbit.plan.clip import MovingClip

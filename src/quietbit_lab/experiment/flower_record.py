@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from quietbit.engine.report import FORMAT, VERSION
 from quietbit.errors import QuietbitError
 from quietbit.mechanism.registry import identity_of
-from quietbit.node.report import FORMAT, VERSION
 from quietbit.plan.plan import Plan
 from quietbit.privacy.guarantee import Unit
 from quietbit_lab.experiment.record import describe

@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from quietbit.node.gatekeeper import RemoteKeeper
+from quietbit.node.gatekeeper import RemoteGate
 from quietbit.node.policy import Policy
 from quietbit.node.question import Framed
 from quietbit.node.sender import PrivateSender
@@ -132,7 +132,7 @@ def test_serve_answers_until_it_is_told_to_stop(tmp_path, capsys):
             deadline = time.monotonic() + 60
             while not place.exists() and time.monotonic() < deadline:
                 time.sleep(0.05)
-            data = RemoteKeeper(place).accept(question()).release([np.zeros(DIMENSION)])
+            data = RemoteGate(place).accept(question()).release([np.zeros(DIMENSION)])
             assert Framed.from_bytes(data).round == 1
         finally:
             gate.send_signal(signal.SIGTERM)

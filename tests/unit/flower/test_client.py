@@ -16,12 +16,12 @@ from flwr.clientapp import ClientApp
 from flwr.simulation.ray_transport.ray_actor import VirtualClientEngineActor
 
 from quietbit import Plan
+from quietbit.engine.messages import Request
 from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateUplink, SeededRngWarning, Simulation
 from quietbit.node.filter import Cap
 from quietbit.node.gatekeeper import Gatekeeper
 from quietbit.node.ledger import FileLedger
-from quietbit.node.messages import Request
 from quietbit.node.policy import Policy
 from quietbit.node.question import Framed
 from quietbit.node.release import LocalGate, spent

@@ -14,7 +14,7 @@ from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.node import gatekeeper
-from quietbit.node.gatekeeper import HEAD, MAGIC, Gatekeeper, RemoteKeeper, _receive, _send
+from quietbit.node.gatekeeper import HEAD, MAGIC, Gatekeeper, RemoteGate, _receive, _send
 from quietbit.node.ledger import AnsweredBefore
 from quietbit.node.policy import NotAllowed, PolicyError
 from quietbit.node.question import Framed
@@ -34,7 +34,7 @@ def serving(folder, **changes):
     thread = threading.Thread(target=gate.serve)
     thread.start()
     try:
-        yield RemoteKeeper(folder / "gate")
+        yield RemoteGate(folder / "gate")
     finally:
         gate.stop()
         thread.join(10)
@@ -139,9 +139,9 @@ def test_the_socket_is_the_owners(tmp_path):
     with pytest.raises(InvalidParameter, match="absolute path"):
         Gatekeeper(None, "gate")
     with pytest.raises(PolicyError, match="absolute path"):
-        RemoteKeeper("gate")
+        RemoteGate("gate")
     with pytest.raises(Unusable, match="does not answer"):
-        RemoteKeeper(tmp_path / "nobody").accept(question())
+        RemoteGate(tmp_path / "nobody").accept(question())
 
 
 def test_many_at_once_lose_no_release(tmp_path):

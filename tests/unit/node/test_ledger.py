@@ -130,8 +130,8 @@ def test_an_old_ledger_with_its_old_counter_is_noticed_by_who_remembers(ledger, 
         os.replace(tmp_path / f"{name}.old", tmp_path / name)
     with pytest.raises(LedgerError, match="shorter than it was"):  # a gatekeeper that runs
         ledger.read()
-    assert again(tmp_path).behind(known)  # Flower's state within a run
-    assert not again(tmp_path).behind({})
+    assert again(tmp_path).read().behind(known)  # Flower's state within a run
+    assert not again(tmp_path).read().behind({})
     assert again(tmp_path).read().releases == 3  # alone, it cannot know
 
 

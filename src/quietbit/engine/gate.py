@@ -16,23 +16,24 @@ it carries the whole ledger, which is gone with the run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from functools import lru_cache
 from typing import Any, final
 
+from quietbit.engine.messages import RECORD, SUM
 from quietbit.errors import InvalidParameter
-from quietbit.node.gatekeeper import RemoteKeeper
+from quietbit.node.gatekeeper import RemoteGate
 from quietbit.node.ledger import Change, FileLedger, LedgerError, LedgerState, StateLedger, mark
-from quietbit.node.messages import RECORD, SUM
 from quietbit.node.policy import Policy, PolicyError, Simulation
 from quietbit.node.release import Gate, LocalGate
 from quietbit.node.vault import Vault, key_file, simulation_key
 
-__all__ = ["keeper_for"]
+__all__ = ["gate_for"]
 
 POLICY, GATEKEEPER = NODE_KEYS = ("quietbit.policy", "quietbit.gatekeeper")
 MakeRecord = Callable[[dict[str, Any]], Any]
 
 
-def keeper_for(
+def gate_for(
     node_config: Mapping[str, Any], state: MutableMapping[str, Any], make: MakeRecord, simulation: Simulation | None
 ) -> Gate:
     """The node's keeper; ``make`` builds a record of the state. Refused where there is none.
@@ -47,13 +48,13 @@ def keeper_for(
                 f"quietbit's (that is in the policy), got {', '.join(own)}."
             )
     if GATEKEEPER in node_config:
-        return RemoteKeeper(node_config[GATEKEEPER])
+        return RemoteGate(node_config[GATEKEEPER])
     values = _StateRecord(state, RECORD, make)
     sealed = _Secrets(_StateRecord(state, SUM, make))
     if POLICY in node_config:
         policy = Policy.load(node_config[POLICY])
         secrets = Vault(sealed, lambda: key_file(f"{policy.ledger}.key"))
-        return LocalGate(policy, _Watched(FileLedger(policy.ledger, policy.counter), values), secrets)
+        return LocalGate(policy, _Watched(_ledger(policy.ledger, policy.counter), values), secrets)
     if simulation is None:
         raise InvalidParameter(
             "This node has no policy, and releases nothing without one: its owner makes it with `quietbit node init` "
@@ -61,6 +62,12 @@ def keeper_for(
             "config, or in the properties of NVFlare's privacy.json."
         )
     return LocalGate(simulation, StateLedger(values), Vault(sealed, simulation_key))
+
+
+@lru_cache(maxsize=8)
+def _ledger(path: str, counter: str) -> FileLedger:
+    """The ledger of a policy, of which a process reads each line once."""
+    return FileLedger(path, counter)
 
 
 @final
@@ -77,7 +84,11 @@ class _StateRecord(MutableMapping[str, Any]):
         return self._values()[key]
 
     def __setitem__(self, key: str, value: Any) -> None:
-        self._state[self._name] = self._make({**self._values(), key: value})
+        self.update({key: value})
+
+    def update(self, values: Mapping[str, Any]) -> None:  # type: ignore[override]
+        """Set several at once."""
+        self._state[self._name] = self._make({**self._values(), **values})
 
     def __delitem__(self, key: str) -> None:
         rest = self._values()
@@ -126,16 +137,16 @@ class _Watched:
         self._ledger, self._record = ledger, record
 
     def read(self) -> LedgerState:
-        """What it amounts to; refused where it went back."""
-        known = {key: self._record[key] for key in ("count", "head") if key in self._record}
-        if self._ledger.behind(known):
-            raise LedgerError("The ledger is behind what this run has noted in it.")
-        return self._ledger.read()
+        """Return the totals; refused where the ledger went back."""
+        return self._checked(self._ledger.read())
 
     def update(self, change: Change) -> LedgerState:
         """Add lines, and remember the last."""
-        self.read()
-        books = self._ledger.update(change)
-        for key, value in mark(books).items():
-            self._record[key] = value
+        books = self._ledger.update(lambda books: change(self._checked(books)))
+        self._record.update(mark(books))
+        return books
+
+    def _checked(self, books: LedgerState) -> LedgerState:
+        if books.behind(dict(self._record)):
+            raise LedgerError("The ledger is behind what this run has noted in it.")
         return books
