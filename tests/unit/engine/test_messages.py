@@ -3,9 +3,9 @@
 import pytest
 
 from quietbit import Plan
+from quietbit.engine import messages as module
 from quietbit.engine.messages import Request, SumRequest, answer_of, join_pieces, question_of, split_pieces
 from quietbit.errors import InvalidParameter, InvalidPayload
-from quietbit.engine import messages as module
 from quietbit.node.question import Framed
 from unit.node.makers import DIMENSION, MECHANISM
 
