@@ -135,17 +135,12 @@ def _line(found: Comparison, row: ComparisonRow) -> list[str]:
 def _plain(found: Comparison, out: Path | None) -> dict[str, Any]:
     best = {trust.value: found.best(trust) for trust in dict.fromkeys(row.trust for row in found.rows)}
     plain: dict[str, Any] = {
-        "dimension": found.ball.dimension,
-        "clip": found.ball.radius,
-        "norm": found.ball.norm.value,
-        **found.target.keywords(),
-        "adjacency": found.target.adjacency.value,
-        "clients": found.clients,
-        "cohort": found.cohort,
-        "rounds": found.rounds,
+        "dimension": found.ball.dimension, "clip": found.ball.radius, "norm": found.ball.norm.value,
+        **found.target.keywords(), "adjacency": found.target.adjacency.value,
+        **{name: getattr(found, name) for name in ("clients", "cohort", "rounds")},
         "rows": [_plain_row(found, row) for row in found.rows],
         "best": {trust: found.rows.index(row) if row is not None else None for trust, row in best.items()},
-    }
+    }  # fmt: skip
     return plain if out is None else {**plain, "plot": str(out)}
 
 
@@ -154,24 +149,16 @@ def _plain_row(found: Comparison, row: ComparisonRow) -> dict[str, Any]:
     expected, guarantee = row.expected, row.guarantee
     if expected is None or guarantee is None:
         return {**start, "refusal": row.refusal}
+    points = found.clip_points(row)
     return {
         **start,
-        "keep": row.keep,
-        "payload_bytes": row.payload_bytes,
+        **{name: getattr(row, name) for name in ("keep", "payload_bytes", "relative_error", "noise", "work")},
         "bytes_per_client": found.bytes_per_client(row),
         "bytes_in_all": found.bytes_in_all(row),
-        "relative_error": row.relative_error,
-        "noise": row.noise,
-        "run_noise": expected.run_noise,
-        "response": expected.response,
-        "clip_sensitivity": [
-            {"clip_over_length": point.clip, "noise": point.noise, "cut": point.cut} for point in found.clip_points(row)
-        ],
-        "work": row.work,
+        **{name: getattr(expected, name) for name in ("run_noise", "response", "clients_needed", "parameters_allowed")},
+        "clip_sensitivity": [{"clip_over_length": one.clip, "noise": one.noise, "cut": one.cut} for one in points],
         "verdict": expected.verdict.value,
         "sentence": expected.sentence(),
-        "clients_needed": expected.clients_needed,
-        "parameters_allowed": expected.parameters_allowed,
         "guarantee": guarantee.sentence(),
         "epsilon_upper": guarantee.epsilon_upper,
     }

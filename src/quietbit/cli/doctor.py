@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -14,26 +14,17 @@ from quietbit.cli.console import JsonOption, Row, progress_bar, record, show_jso
 from quietbit.errors import how_to_install
 
 if TYPE_CHECKING:
-    from quietbit.auditor.doctor import Outcome
-    from quietbit.kernel.select import Gpu, KernelSupport
+    from quietbit.kernel.select import KernelSupport
 
 __all__ = ["doctor"]
 
 # Distribution and the extra that brings it; without one it comes with quietbit itself.
 PACKAGES = (
-    ("numpy", ""),
-    ("scipy", ""),
-    ("cryptography", ""),
-    ("numba", "cpu"),
-    ("torch", "torch"),
-    ("triton", "gpu"),
-    ("matplotlib", "plot"),
-    ("dp-accounting", "accounting"),
-    ("scikit-learn", "lab"),
-    ("kymatio", "lab"),
-    ("flwr", "flower"),
-    ("nvflare", "nvflare"),
-)
+    ("numpy", ""), ("scipy", ""), ("cryptography", ""), ("numba", "cpu"), ("torch", "torch"), ("triton", "gpu"),
+    ("matplotlib", "plot"), ("dp-accounting", "accounting"), ("scikit-learn", "lab"), ("kymatio", "lab"),
+    ("flwr", "flower"), ("nvflare", "nvflare"),
+)  # fmt: skip
+CHECK = ("name", "passed", "detail", "seconds")
 FOLDERS = {"designs": "solved designs", "features": "features"}
 
 
@@ -53,25 +44,48 @@ def doctor(json: JsonOption = False) -> None:
     )
 
     versions = _versions()
+    missing = {name: how_to_install(dict(PACKAGES)[name]) for name, found in versions.items() if found is None}
     with progress_bar("Looking around", quiet=json) as report:
         report(0.0, "kernels")
         kernels, default = kernel_support(), default_kernel().name
         report(0.5, "GPU")
         gpu = gpu_support()
         report(0.8, "AES")
-        aes = {"instructions": aes_instructions(), "gigabytes_per_second": aes_gigabytes_per_second()}
+        instructions, speed = aes_instructions(), aes_gigabytes_per_second()
+    aes = {"instructions": instructions, "gigabytes_per_second": speed}
+    folders = {name: str(cache_folder(name)) for name in FOLDERS}
     if not json:
-        record("Installed", _version_rows(versions), False)
-        record(
-            "This machine", [*_kernel_rows(kernels, default), *_aes_rows(aes), _gpu_row(gpu), *_folder_rows()], False
-        )
+        told = [Row(name, name, found, found or f"not installed: {missing[name]}") for name, found in versions.items()]
+        record("Installed", told, False)
+        told = [
+            *(Row(one.name, f"kernel {one.name}", one.available, _kernel(one, default)) for one in kernels),
+            Row("aes", "AES", aes, _aes(instructions, speed)),
+            Row("gpu", "GPU", gpu.name, gpu.reason or f"{gpu.name}, {gpu.gigabytes:.0f} GB"),
+            *(Row(key, FOLDERS[key], folder) for key, folder in folders.items()),
+        ]
+        record("This machine", told, False)
     with progress_bar("Self-test", quiet=json, lines=True) as report:
         outcomes = self_test(report)
+    passed = all(one.passed for one in outcomes)
     if json:
-        show_json(_facts(versions, kernels, default, aes, gpu, outcomes))
+        show_json(
+            {
+                "versions": versions,
+                "missing": missing,
+                "kernels": {one.name: {"available": one.available, "reason": one.reason or None} for one in kernels},
+                "default_kernel": default,
+                "aes": aes,
+                "gpu": {"name": gpu.name or None, "gigabytes": gpu.gigabytes, "reason": gpu.reason or None},
+                "folders": folders,
+                "checks": [{name: getattr(one, name) for name in CHECK} for one in outcomes],
+                "passed": passed,
+            }
+        )
     else:
-        record(f"Self-test, {sum(one.seconds for one in outcomes):.1f} s", _outcome_rows(outcomes), False)
-    if not all(one.passed for one in outcomes):
+        words = {True: "PASS", False: "FAIL"}
+        told = [Row(one.name, f"{words[one.passed]}  {one.name}", one.passed, one.detail) for one in outcomes]
+        record(f"Self-test, {sum(one.seconds for one in outcomes):.1f} s", told, False)
+    if not passed:
         raise typer.Exit(1)
 
 
@@ -85,65 +99,13 @@ def _versions() -> dict[str, str | None]:
     return found
 
 
-def _advice(name: str) -> str:
-    return how_to_install(dict(PACKAGES)[name])
+def _kernel(one: KernelSupport, default: str) -> str:
+    return "available" + (", the default" if one.name == default else "") if one.available else one.reason
 
 
-def _version_rows(versions: dict[str, str | None]) -> list[Row]:
-    return [Row(name, name, found, found or f"not installed: {_advice(name)}") for name, found in versions.items()]
-
-
-def _kernel_rows(kernels: tuple[KernelSupport, ...], default: str) -> list[Row]:
-    rows = []
-    for one in kernels:
-        shown = "available" + (", the default" if one.name == default else "") if one.available else one.reason
-        rows.append(Row(one.name, f"kernel {one.name}", one.available, shown))
-    return rows
-
-
-def _aes_rows(aes: dict[str, Any]) -> list[Row]:
+def _aes(instructions: bool | None, speed: float | None) -> str:
     told = {True: "the processor has AES instructions", False: "the processor has no AES instructions"}
-    speed = aes["gigabytes_per_second"]
-    measured = f"{speed:.1f} GB/s measured on one thread" if speed is not None else "cryptography is not installed"
-    return [Row("aes", "AES", aes, f"{told.get(aes['instructions'], 'the system does not tell')}; {measured}")]
-
-
-def _gpu_row(gpu: Gpu) -> Row:
-    return Row("gpu", "GPU", gpu.name, gpu.reason or f"{gpu.name}, {gpu.gigabytes:.0f} GB")
-
-
-def _outcome_rows(outcomes: list[Outcome]) -> list[Row]:
-    return [
-        Row(one.name, f"{'PASS' if one.passed else 'FAIL'}  {one.name}", one.passed, one.detail) for one in outcomes
-    ]
-
-
-def _folders() -> dict[str, str]:
-    return {name: str(cache_folder(name)) for name in FOLDERS}
-
-
-def _folder_rows() -> list[Row]:
-    return [Row(key, FOLDERS[key], folder) for key, folder in _folders().items()]
-
-
-def _facts(
-    versions: dict[str, str | None],
-    kernels: tuple[KernelSupport, ...],
-    default: str,
-    aes: dict[str, Any],
-    gpu: Gpu,
-    outcomes: list[Outcome],
-) -> dict[str, Any]:
-    return {
-        "versions": versions,
-        "missing": {name: _advice(name) for name, found in versions.items() if found is None},
-        "kernels": {one.name: {"available": one.available, "reason": one.reason or None} for one in kernels},
-        "default_kernel": default,
-        "aes": aes,
-        "gpu": {"name": gpu.name or None, "gigabytes": gpu.gigabytes, "reason": gpu.reason or None},
-        "folders": _folders(),
-        "checks": [
-            {"name": one.name, "passed": one.passed, "detail": one.detail, "seconds": one.seconds} for one in outcomes
-        ],
-        "passed": all(one.passed for one in outcomes),
-    }
+    found = "the system does not tell" if instructions is None else told[instructions]
+    return (
+        f"{found}; {'cryptography is not installed' if speed is None else f'{speed:.1f} GB/s measured on one thread'}"
+    )
