@@ -71,17 +71,20 @@ class Layout:
 @final
 @frozen
 class Error:
-    """How far a decoded coordinate is off: ``squared`` at a true value of 0, in the units of the update.
+    """How far what is decoded is off, for the worst update in the ball, on average over noise and public randomness.
 
-    ``gain`` is the slope of the decoded mean at 0: 1 where decoding is unbiased to first order. ``squared`` is what
-    remains after dividing by it, so that decoders which differ by a factor are alike. ``bias``: the decoded mean at 0.
-    ``unitless``: decoded values are not updates, whatever the gain, until somebody divides by it (`Sign`).
+    ``squared``: the squared error of a coordinate, its mean over coordinates, in the units of the update. ``response``:
+    the share of the update that comes back at least, of which no mean over clients makes more. ``gain`` is the slope of
+    the decoded mean at 0: 1 where decoding is unbiased to first order. Both are what remains after dividing by it, so
+    that decoders which differ by a factor are alike. ``bias``: the decoded mean at 0. ``unitless``: decoded values are
+    not updates, whatever the gain, until somebody divides by it (`Sign`).
     """
 
     squared: float
     gain: float = 1.0
     bias: float = 0.0
     unitless: bool = False
+    response: float = 1.0
 
 
 @final
@@ -174,6 +177,10 @@ class Mechanism(ABC):
         check_value(self.domain, value)
         found = self.error()
         return found.squared * found.gain**2 - found.bias**2
+
+    def response(self, block: int | None) -> float:
+        """Return the least share of an update that comes back, of those rotated in blocks of this length, or of all."""
+        return 1.0
 
     @property
     def moment_error(self) -> float:
@@ -297,6 +304,10 @@ class Wrapper(Mechanism):
     def variance(self, value: float) -> float:
         """Return the inner mechanism's."""
         return self.inner.variance(value)
+
+    def response(self, block: int | None) -> float:
+        """Return the inner mechanism's."""
+        return self.inner.response(block)
 
     @property
     def moment_error(self) -> float:

@@ -40,9 +40,10 @@ Priced: TypeAlias = Callable[[Mechanism], Guarantee]
 class Calibration:
     """A mechanism that meets a target, what it guarantees, and what it costs in accuracy.
 
-    ``squared_error`` is the expected squared error of a decoded coordinate whose true value is 0, after dividing by the
-    slope of its mean there (which is 1 but for `Sign`, whose +1 and -1 have no unit, and for the decoder ``alphabet``);
-    ``gaussian_squared_error`` is the same for a Gaussian calibrated to the same target on the L2 ball of the same
+    ``squared_error`` is the expected squared error of a decoded coordinate, the mean over coordinates of the worst
+    update in the ball, after dividing by the slope of its mean at 0 (which is 1 but for `Sign`, whose +1 and -1 have no
+    unit, and for the decoder ``alphabet``); ``error.response`` is the share of that update which comes back;
+    ``gaussian_squared_error`` is the error of a Gaussian calibrated to the same target on the L2 ball of the same
     radius. ``saturated`` says that the target allows more than this kind of mechanism can be made to reveal with a
     certificate, so that the guarantee is more than 1e-4 below it: one release of I-MVU or MVU at an epsilon of 30 and
     more, of the vector mechanism above 18 (zero-out) or 30 (replace-one), where probabilities meet the accuracy of the
@@ -60,7 +61,7 @@ class Calibration:
 
     @property
     def squared_error(self) -> float:
-        """Of a decoded coordinate whose true value is 0."""
+        """Of a decoded coordinate, for the worst update in the ball."""
         return self.error.squared
 
     @property
@@ -100,6 +101,7 @@ def calibrate(
     clamp: bool | None = None,
     decoder: str | None = None,
     design: Design | None = None,
+    rotate: bool | None = None,
     keep: int | str | None = None,
     rows: str | None = None,
     bit_epsilon: float | None = None,
@@ -125,6 +127,8 @@ def calibrate(
         clamp: of ``imvu``.
         decoder: of ``imvu``: ``alphabet`` or ``unbiased-at-zero``.
         design: calibrate beta for this design (``imvu``).
+        rotate: whether coordinates are mixed by a public rotation first (``imvu`` on an L2 ball): they are unless this
+            is False, which is the paper's own way, and shortens updates of which a few coordinates hold much.
         keep: how many rotated coordinates a client keeps, a power of two, or ``auto``: as many as make the projection
             cost at most 1 % of the error. By default ``vmvu`` keeps 1,024 or more, and the others all.
         rows: whose rows are kept: ``own``, drawn by every release, or ``shared`` by all clients of a round, which
@@ -139,8 +143,9 @@ def calibrate(
     target = Target(epsilon, delta, adjacency, releases=releases).limited()
     require(isinstance(ball, Ball), "ball", ball, "a Ball")
     if mechanism == AUTO:
-        unused = Choices(bits, levels, beta, clamp, decoder, design, None)
-        require(unused == Choices(), "mechanism", AUTO, "named where bits, levels, beta, clamp, decoder or design are")
+        unused = Choices(bits, levels, beta, clamp, decoder, design, rotate=rotate)
+        rule = "named where bits, levels, beta, clamp, decoder, design or rotate are"
+        require(unused == Choices(), "mechanism", AUTO, rule)
         ways = alternatives(ball, target, samples=samples, keep=keep, bit_epsilon=bit_epsilon, account=account)
         return _chosen(ways, target)
     chosen = family(mechanism)
@@ -149,7 +154,7 @@ def calibrate(
     require(
         rows is None or whose is not None or keep is not None, "rows", rows, "left out where all coordinates are kept"
     )
-    choices = Choices(bits, levels, beta, clamp, decoder, design, own, whose, by_sample=samples is not None)
+    choices = Choices(bits, levels, beta, clamp, decoder, design, own, rotate, whose, by_sample=samples is not None)
     choices.check(chosen)
 
     def whole(found: Mechanism) -> Mechanism:

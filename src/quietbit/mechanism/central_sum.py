@@ -4,12 +4,13 @@ Idea     the target is met by the account of the sum over n clients, in which ot
          epsilon e of each bit keeps their probabilities near 1/2, at a price of cosh(e/2)^2 in variance; beta, which
          scales small coordinates up and clamps large ones, is searched from the private side.
 Symbols  n: clients in a sum; k of them honest; c = 2^b - 1 bits to a code of b bits (binomial designs);
-         error: expected squared error of a coordinate of the decoded *mean* of n clients whose coordinate is 0;
+         error: expected squared error of a coordinate of the decoded *mean* of n clients, for the worst updates;
          bits on the wire: ceil(log2(c n + 1)) per parameter, the masking modulus included.
 Source   docs/theory/secure-aggregation.md.
 
 Only e beta sqrt(c) matters for the error at zero, but coordinates beyond radius/beta are clamped. So e starts at 1/2
-and grows, up to about 4, while twice the size that coordinates have in an update spread evenly would be clamped.
+and grows, up to about 4, while the clamp would be within four deviations of a rotated coordinate. Blocks of the
+rotation are as large as the dimension allows (`rotation.py`), which makes those deviations as small as they get.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism, check_adjacency
 from quietbit.mechanism.interpolated import UNBIASED, Decoder, InterpolatedMVU
 from quietbit.mechanism.projected import Projected
+from quietbit.mechanism.rotation import rotation_for
 from quietbit.mechanism.rows import fewest_kept
 from quietbit.mechanism.scaling import MAX_BETA
 from quietbit.privacy.aggregate import MOST_CLIENTS
@@ -43,6 +45,7 @@ __all__ = ["SumCalibration", "calibrate_sum"]
 
 LEAST_BETA = 1e-6
 DESIGN_EPSILON, MOST_DESIGN_EPSILON, GROWTH = 0.5, 3.0, 1.5
+DEVIATIONS = 4.0  # of a rotated coordinate, below which nothing is clamped
 ACCURACY = 5e-5
 
 
@@ -51,8 +54,9 @@ ACCURACY = 5e-5
 class SumCalibration:
     """A mechanism whose secure sums meet a target.
 
-    ``wire_bits`` is what a client sends per parameter, the modulus of the masks included; ``squared_error`` that of the
-    mean at zero; coordinates beyond ``clamped_at`` in magnitude are cut to it. ``saturated``: the target allows more
+    ``wire_bits`` is what a client sends per parameter, the modulus of the masks included; ``squared_error`` that of a
+    coordinate of the mean; rotated coordinates beyond ``clamped_at`` in magnitude are cut to it, and ``response`` is
+    the share of an update that comes back at least. ``saturated``: the target allows more
     than the largest beta spends. ``population`` is that of a secret cohort, where one was claimed. Where only some
     coordinates are kept, ``mechanism`` is a `Projected` on rows 0 (take those of a round with ``at``), and
     ``projection_error`` is the part of the error that the projection of a mean of norm ``mean_norm`` makes up.
@@ -67,6 +71,7 @@ class SumCalibration:
     squared_error: float
     clamped_at: float
     saturated: bool
+    response: float = 1.0
     population: int | None = None
     mean_norm: float = 0.0
     projection_error: float = 0.0
@@ -89,6 +94,7 @@ def calibrate_sum(
     bits: int = 1,
     design_epsilon: float | None = None,
     decoder: Decoder = UNBIASED,
+    rotate: bool | None = None,
     population: int | None = None,
     keep: int | str | None = None,
     mean_norm: float | None = None,
@@ -107,6 +113,7 @@ def calibrate_sum(
         bits: of a code, 1 to 4; with more than one the design is binomial.
         design_epsilon: of each bit; chosen by default. Beta is solved for, and inputs are clamped.
         decoder: which values codes stand for.
+        rotate: whether updates in an L2 ball are rotated first: they are unless this is False.
         keep: how many rotated coordinates all clients keep, a power of two, or ``auto``: the least number whose
             projection costs at most 1 % of the error; all by default.
         mean_norm: assumed or measured norm of the mean update, for the projection's error; the radius by default.
@@ -135,7 +142,7 @@ def calibrate_sum(
         if keep == "auto":
             dense = calibrate_sum(
                 ball=ball, epsilon=epsilon, delta=delta, adjacency=adjacency, clients=clients, releases=releases,
-                min_honest_clients=min_honest_clients, bits=bits, population=population, account=account,
+                min_honest_clients=min_honest_clients, bits=bits, population=population, rotate=rotate, account=account,
             )  # fmt: skip
             keep = fewest_kept(dense.squared_error / norm**2, ball.dimension)
         ball = Ball(ball.norm, ball.radius, check_int(keep, "keep", 1, padded_size(ball.dimension)))
@@ -151,13 +158,19 @@ def calibrate_sum(
 
         return root(roughly, LEAST_BETA, MAX_BETA, target)
 
+    round_ball = ball.norm is Norm.L2
+    require(round_ball or not rotate, "rotate", rotate, "False on an l1 ball, whose norm no rotation keeps")
+    turn = rotation_for(ball.dimension, whole=True) if keep is None and round_ball and rotate is not False else None
+    size = ball.dimension if turn is None else turn.block
+    mixed = keep is not None or turn is not None
+    farthest = max(1.0, math.sqrt(size) / (DEVIATIONS if mixed else 2))
     each = DESIGN_EPSILON if design_epsilon is None else check_real(design_epsilon, "design_epsilon")
-    while design_epsilon is None and each < MOST_DESIGN_EPSILON and guess(each) > max(1.0, ball.dimension**0.5 / 2):
+    while design_epsilon is None and each < MOST_DESIGN_EPSILON and guess(each) > farthest:
         each *= GROWTH
     design = _design(width, each)
 
     def build(beta: float) -> InterpolatedMVU:
-        return InterpolatedMVU(design, ball, beta, True, decoder)
+        return InterpolatedMVU(design, ball, beta, True, decoder, turn)
 
     def spent(beta: float) -> float:
         if account is not None:
@@ -167,16 +180,20 @@ def calibrate_sum(
     beta, reached = _search(spent, guess(each), target)
     found = build(beta)
     lost = 0.0 if keep is None else norm**2 / ball.dimension * (1 - ball.dimension / padded_size(whole.dimension))
+    mechanism = found if keep is None else Projected(found, whole, rows=0)
+    response = mechanism.error().response
+    missed = (1 - response) * norm**2 / whole.dimension
     return SumCalibration(
-        mechanism=found if keep is None else Projected(found, whole, rows=0),
+        mechanism=mechanism,
         guarantee=Guarantee(reached, delta, Unit.CLIENT, which, Trust.SECURE_AGGREGATION),
         clients=count,
         min_honest_clients=sure,
         releases=times,
         wire_bits=(many * count).bit_length(),
-        squared_error=found.variance(0.0) / count + found.expectation(0.0) ** 2 + lost,
+        squared_error=found.variance(0.0) / count + found.expectation(0.0) ** 2 + lost + missed,
         clamped_at=ball.radius / max(found.beta, 1.0),
         saturated=found.beta >= MAX_BETA,
+        response=response,
         population=crowd,
         mean_norm=0.0 if keep is None else norm,
         projection_error=lost,

@@ -15,8 +15,8 @@ to d over the number of updates m T, and a useful rho says how many are needed, 
 Where noise is added once, rho is proportional to sqrt(d / T) / m instead.
 
 Response. A code of few bits saturates: a coordinate that is not small decodes to less than itself, and no averaging
-helps against that. The response is what becomes of an update that fills the ball with normally distributed
-coordinates: E[u f(u)] / (g E[u^2]) for f the mean of the decoded value and g its slope at zero, u ~ N(0, C^2 / d).
+helps against that. The response is the share of an update that comes back, of the worst update in the ball: on average
+over the signs of a rotation where there is one (`rotation.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import math
 from enum import Enum
 from typing import final
 
-import numpy as np
 from attrs import frozen
 
 from quietbit.errors import check_int, member, require
@@ -36,7 +35,6 @@ __all__ = ["HOPELESS_ABOVE", "USEFUL_UP_TO", "Expectation", "Verdict", "about", 
 
 USEFUL_UP_TO, HOPELESS_ABOVE = 0.1, 3.0
 SHORTENED = 0.97  # a response below it is mentioned
-NODES = 24
 LEAST_MODEL = 100  # parameters of the smallest part of a model that is worth naming
 WORDS = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 
@@ -54,8 +52,8 @@ class Verdict(Enum):
 class Expectation:
     """The noise of a run and what it means; ``noise`` is that of one round's mean, as a multiple of the clip.
 
-    ``clients`` is how many there are in all, of whom a cohort takes part in a round. ``response`` is the part of a
-    typical update that comes through: 1 but for codes that saturate, which shorten it.
+    ``clients`` is how many there are in all, of whom a cohort takes part in a round. ``response`` is the part of an
+    update that comes through at least: 1 but for codes that saturate, which shorten it.
     """
 
     noise: float
@@ -108,7 +106,7 @@ class Expectation:
             what = f"the noise in the mean of {self.cohort:,} updates is {_short(self.noise)} times the clip"
             start = f"{self.verdict.value}: {what}{many}"
         if self.response < SHORTENED:
-            start += f" (updates come out about {100 * (1 - self.response):.0f} % too short)"
+            start += f" (an update may come out up to {100 * (1 - self.response):.0f} % too short)"
         return f"{start}." if self.verdict is Verdict.USEFUL else f"{start}; {self._help()}."
 
     def _help(self) -> str:
@@ -143,21 +141,12 @@ def expectation(
     crowd = check_int(many if clients is None else clients, "clients", 1)
     require(crowd >= many, "clients", crowd, f"at least {many}, the cohort")
     which, ball = member(Trust, trust, "trust"), check_mechanism(mechanism).domain
-    error = mechanism.error().squared
+    found = mechanism.error()
+    error = found.squared
     shared = mechanism.shared_error  # of rows that all clients of a round keep
     squared = error / many**2 if which is Trust.CENTRAL else (error - shared) / many + shared
     noise = math.sqrt(ball.dimension * squared) / ball.radius
-    return Expectation(noise, ball.dimension, many, times, crowd, which, _response(mechanism))
-
-
-def _response(mechanism: Mechanism) -> float:
-    """By quadrature, on the coordinates that are kept where not all are."""
-    inside = mechanism.core
-    ball, gain = inside.domain, inside.error().gain
-    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
-    inputs = np.clip(nodes * ball.radius / math.sqrt(ball.dimension), -ball.radius, ball.radius)
-    means = np.array([inside.expectation(float(value)) for value in inputs]) - inside.expectation(0.0)
-    return float(weights @ (inputs * means) / (gain * (weights @ inputs**2)))
+    return Expectation(noise, ball.dimension, many, times, crowd, which, found.response)
 
 
 def about(number: float) -> str:

@@ -63,6 +63,7 @@ class Choices:
     decoder: str | None = None
     design: Design | None = None
     keep: int | str | None = None
+    rotate: bool | None = None
     rows: str | None = field(default=None, validator=lambda _, __, value: check_rows_word(value))
     rotated: bool = False
     by_sample: bool = False

@@ -19,7 +19,7 @@ import numpy as np
 from attrs import evolve, field, frozen
 from numpy.typing import NDArray
 
-from quietbit._typing import FloatVector
+from quietbit._typing import FloatMatrix, FloatVector
 from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
@@ -30,6 +30,7 @@ from quietbit.kernel.sampler import Sampler
 from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.ball import Ball, Norm, check_ball
 from quietbit.mechanism.base import (
+    LEFT_OUT,
     Accumulator,
     Body,
     Error,
@@ -41,6 +42,9 @@ from quietbit.mechanism.base import (
 )
 from quietbit.mechanism.designs import check_design, closed_design, design_limits
 from quietbit.mechanism.family import Account, Choices, Family, SearchedFamily
+from quietbit.mechanism.rotation import LEAST_SHARE as LEAST_SHARED
+from quietbit.mechanism.rotation import Rotation, response_lower, rotation_for
+from quietbit.mechanism.rows import check_rotated
 from quietbit.mechanism.scaling import MAX_BETA, Scaling, check_beta
 from quietbit.privacy.aggregate import aggregate_codes_cost, aggregate_cost, codes_deviation_upper
 from quietbit.privacy.bits import dominated_l2_cost
@@ -55,7 +59,9 @@ __all__ = ["FAMILIES", "UNBIASED", "Decoder", "InterpolatedMVU"]
 
 MIN_BETA = 1e-6
 EVEN = 1e-9
-LEAST_SHARE, MOST_SHARE = 0.1, 0.25
+FAR = 7.0  # deviations: of a rotated coordinate, at most one in 10^10 choices of signs makes more
+POINTS = 64
+LEAST_SHARE, MOST_SHARE = 0.1, 0.3
 Decoder: TypeAlias = Literal["alphabet", "unbiased-at-zero"]
 UNBIASED: Decoder = "unbiased-at-zero"
 
@@ -75,7 +81,8 @@ class InterpolatedMVU(Mechanism):
     published code does, where the paper lets the end segments continue. ``decoder`` says which values symbols
     stand for on the server: the design's alphabet rescaled to be unbiased to first order at a coordinate of zero, or
     the alphabet itself, as in the paper, which stretches small coordinates by the error's ``gain`` (1.04 to 9 in its
-    experiments, and with it the step of whoever trains). It changes no privacy.
+    experiments, and with it the step of whoever trains). It changes no privacy. ``rotation`` mixes the coordinates of
+    updates in an L2 ball first (`rotation.py`); None, as in the paper, leaves them as they are.
     """
 
     design: Design = field(converter=check_design)
@@ -83,6 +90,7 @@ class InterpolatedMVU(Mechanism):
     beta: float = field(default=1.0, converter=check_beta)
     clamp: bool = False
     decoder: Decoder = field(default=UNBIASED, converter=_decoder)
+    rotation: Rotation | None = field(default=None, metadata=LEFT_OUT)
     scaling: Scaling = field(init=False, repr=False, eq=False)
     sampler: Sampler = field(init=False, repr=False, eq=False)
     values: FloatVector = field(init=False, repr=False, eq=False)
@@ -123,34 +131,94 @@ class InterpolatedMVU(Mechanism):
         """One code per coordinate."""
         return Layout.codes(self.bits, self.ball.dimension)
 
+    def __attrs_post_init__(self) -> None:
+        """Refuse a rotation of another dimension, or of an L1 ball."""
+        if self.rotation is not None:
+            self.rotation.fits(check_rotated(self.ball))
+
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """One symbol per coordinate, clipped, sampled and packed in one pass of the kernel."""
-        kernel.sample_clipped(self.sampler, update, self.ball.norm.order, self.ball.radius, rng, out)
+        """One symbol per coordinate, clipped, rotated, sampled and packed in one pass of the kernel."""
+        order, radius, turn = self.ball.norm.order, self.ball.radius, self.rotation
+        if turn is None:
+            kernel.sample_clipped(self.sampler, update, order, radius, rng, out)
+        elif turn.exact:
+            kernel.sample_clipped(self.sampler, [turn.exactly(update, self.ball, kernel)], order, radius, rng, out)
+        else:
+            kernel.sample_rotated(self.sampler, update, turn.seed, turn.block, radius, rng, out)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Sums of what symbols stand for."""
-        return code_accumulator(self.values, self.bits, self.ball.dimension, kernel, max_payloads)
+        """Sum what symbols stand for; rotated back once per mean."""
+        back = None if self.rotation is None else self.rotation.back
+        return code_accumulator(self.values, self.bits, self.ball.dimension, kernel, max_payloads, back)
+
+    def for_round(self, run: bytes, number: int) -> Mechanism:
+        """Return the mechanism with the signs of this run."""
+        return self if self.rotation is None else evolve(self, rotation=self.rotation.of_run(run))
+
+    @property
+    def priced_as(self) -> Mechanism:
+        """What stands for it in a ledger: signs have no price."""
+        return self if self.rotation is None else evolve(self, rotation=self.rotation.priced_as)
+
+    @property
+    def prepares(self) -> str:
+        """A rotation, where updates are rotated."""
+        return "" if self.rotation is None else "a rotation"
 
     def error(self) -> Error:
-        """By enumeration at a coordinate of zero; the gain is the slope of the mean there."""
-        bias, step = self.expectation(0.0), self.ball.radius * 2.0**-20
-        gain = (self.expectation(step) - self.expectation(-step)) / (2 * step)
-        return Error((self.variance(0.0) + bias**2) / gain**2, gain, bias)
+        """By enumeration: the largest variance at coordinates that updates have, and what is missing of the cut ones.
+
+        Squared biases of an update of length C are at most what is missing of it, C^2 (1 - response), all together.
+        """
+        block, radius = None if self.rotation is None else self.rotation.block, self.ball.radius
+        (bias,), gain = self._moments(np.zeros(1))[0], self.gain
+        largest = radius if block is None else min(radius, FAR * radius / math.sqrt(block))
+        noise = float(self._moments(np.linspace(0.0, largest, POINTS))[1].max())
+        response = self.response(block)
+        missed = (1 - response) * radius**2 / self.ball.dimension
+        return Error((noise + bias**2) / gain**2 + missed, gain, float(bias), response=response)
+
+    def response(self, block: int | None) -> float:
+        """Return the least share of an update that comes back: codes saturate, and a clamp cuts."""
+        (middle,), gain = self._moments(np.zeros(1))[0], self.gain
+
+        def missing(values: FloatVector) -> FloatVector:
+            return np.asarray(1.0 - (self._moments(values)[0] - middle) / (gain * values))
+
+        return min(1.0, response_lower(missing, self.ball.radius, block))
+
+    @property
+    def gain(self) -> float:
+        """The slope of the mean at a coordinate of zero."""
+        step = self.ball.radius * 2.0**-20
+        low, high = self._moments(np.array([-step, step]))[0].tolist()
+        return float(high - low) / (2 * step)
+
+    def _moments(self, values: FloatVector) -> tuple[FloatVector, FloatVector]:
+        """Return mean and variance of what coordinates, rotated or not, of these values decode to."""
+        laws = _laws(self.design, np.clip(self.sampler.scale * values, *self.sampler.t_range))
+        means = laws @ self.values
+        return means, np.sum(laws * np.square(self.values - means[:, None]), axis=1)
 
     def distribution(self, value: float) -> FloatVector:
-        """The probabilities of all symbols for an update's coordinate of this value."""
-        number = check_value(self.ball, value)
-        low, high = self.sampler.t_range
-        return _law(self.design, min(max(self.sampler.scale * number, low), high))
+        """Return the probabilities of all symbols for a coordinate, rotated or not, of this value."""
+        offset = float(np.clip(self.sampler.scale * check_value(self.ball, value), *self.sampler.t_range))
+        return np.asarray(_laws(self.design, np.array([offset]))[0])
 
     def expectation(self, value: float) -> float:
-        """The mean of the decoded value, by enumeration."""
-        return float(self.distribution(value) @ self.values)
+        """Return the mean of the decoded value: by enumeration, or of a rotated update to first order."""
+        number = check_value(self.ball, value)
+        return float(self._moments(np.array([number]))[0][0]) if self.rotation is None else self.gain * number
 
     def variance(self, value: float) -> float:
-        """The variance of the decoded value, by enumeration."""
-        law = self.distribution(value)
-        return float(law @ np.square(self.values - law @ self.values))
+        """Return the variance of the decoded value: by enumeration, or of a rotated update at small coordinates."""
+        number = check_value(self.ball, value)
+        return float(self._moments(np.array([number if self.rotation is None else 0.0]))[1][0])
+
+    @property
+    def moment_error(self) -> float:
+        """How far a rotated update's moments may be from these: what is missing of the mean, and three times of it."""
+        return 0.0 if self.rotation is None else min(0.5, 3 * (1 - self.response(self.rotation.block)))
 
     def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
         """What one release costs, sampling slack included.
@@ -167,7 +235,11 @@ class InterpolatedMVU(Mechanism):
             return self._exact_cost(which).with_slack(slack).of(which, Unit.CLIENT, Trust.LOCAL)
         low, high = self.scaling.certified_range
         widest = self.scaling.distance(Adjacency.REPLACE_ONE, self.ball)
-        distance = min(round_up(self.scaling.reach * sample_share(which, samples), 1e-14), widest)
+        share = sample_share(which, samples)
+        if self.rotation is not None:
+            require(self.rotation.exact, "rotation", self.rotation, "exact where samples are protected")
+            require(share >= LEAST_SHARED, "samples", samples, "at most 2^24 where updates are rotated")
+        distance = min(round_up(self.scaling.reach * share, 1e-14), widest)
         between, given = Adjacency.REPLACE_ONE, (self.design, distance)
         curve: Cost
         if self.ball.norm is Norm.L1:
@@ -209,7 +281,8 @@ class InterpolatedMVU(Mechanism):
         largest = count * (len(values) - 1)
         inside = bool(np.all((sums >= 0) & (sums <= largest)))
         require(inside, "sums of codes", (float(sums.min()), float(sums.max())), f"from 0 to {largest}")
-        return np.asarray(float(values[0]) + step * (sums / count))
+        mean = np.asarray(float(values[0]) + step * (sums / count))
+        return mean if self.rotation is None else self.rotation.back(mean)
 
     def _exact_cost(self, adjacency: Adjacency) -> Cost:
         """Return the cost of one release of an exact sampler."""
@@ -222,21 +295,21 @@ class InterpolatedMVU(Mechanism):
         return interpolated_l2_cost(self.design, distance, adjacency, low, high)
 
 
-def _law(design: Design, offset: float) -> FloatVector:
-    """softmax(eta) at x = 1/2 + offset; the end segments continue outside [0, 1]."""
+def _laws(design: Design, offsets: FloatVector) -> FloatMatrix:
+    """softmax(eta) at every x = 1/2 + offset, a row each; the end segments continue outside [0, 1]."""
     cells = design.spec.input_levels - 1
-    place = (0.5 + offset) * cells
-    index = int(min(max(np.floor(place), 0), cells - 1))
-    eta = np.log(design.probabilities[[index, index + 1]])
-    line = eta[0] + (eta[1] - eta[0]) * (place - index)
-    weights = np.exp(line - line.max())
-    return np.asarray(weights / weights.sum())
+    place = (0.5 + offsets) * cells
+    index = np.clip(np.floor(place), 0, cells - 1).astype(np.int64)
+    eta = np.log(design.probabilities)
+    lines = eta[index] + (eta[index + 1] - eta[index]) * (place - index)[:, None]
+    weights = np.exp(lines - lines.max(axis=1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
 def _unbiased_at_centre(design: Design) -> FloatVector:
     """The alphabet moved and stretched so that its mean is x to first order at x = 1/2."""
     cells = design.spec.input_levels - 1
-    law, eta = _law(design, 0.0), np.log(design.probabilities)
+    law, eta = _laws(design, np.zeros(1))[0], np.log(design.probabilities)
     # At a level the two sides have different slopes: take their average.
     sides = {min(max(cells // 2, 0), cells - 1), (cells - 1) // 2}
     theta = np.mean([(eta[i + 1] - eta[i]) * cells for i in sides], axis=0)
@@ -247,21 +320,30 @@ def _unbiased_at_centre(design: Design) -> FloatVector:
 
 
 def _build(ball: Ball, loss: float, choices: Choices) -> InterpolatedMVU:
-    clamp, decoder = bool(choices.clamp), cast(Decoder, choices.decoder or UNBIASED)
+    clamp, decoder, turn = bool(choices.clamp), cast(Decoder, choices.decoder or UNBIASED), _rotation(ball, choices)
     if choices.design is not None:
-        return InterpolatedMVU(choices.design, ball, loss, clamp, decoder)
+        return InterpolatedMVU(choices.design, ball, loss, clamp, decoder, turn)
     design = closed_design(DesignSpec(choices.levels or 2, choices.bits or 1, loss))
-    return InterpolatedMVU(design, ball, 1.0 if choices.beta is None else choices.beta, clamp, decoder)
+    return InterpolatedMVU(design, ball, 1.0 if choices.beta is None else choices.beta, clamp, decoder, turn)
 
 
-def _share(ball: Ball, rotated: bool) -> float | None:
-    """The share of the radius to which one coordinate is cut; None where the account would gain little by it.
+def _rotation(ball: Ball, choices: Choices) -> Rotation | None:
+    """Rotate updates in an L2 ball, unless told not to, or unless they come rotated."""
+    wanted = ball.norm is Norm.L2 if choices.rotate is None else choices.rotate
+    require(ball.norm is Norm.L2 or not wanted, "rotate", wanted, "False on an l1 ball, whose norm no rotation keeps")
+    return rotation_for(ball.dimension, exact=choices.by_sample) if wanted and not choices.rotated else None
 
-    At a tenth a dominating Gaussian pair has 1.9 % more variance than Gaussian noise. At most 1/share^2 coordinates of
-    an update can be cut at all, and one spread evenly over d of them is eight times below the cut. Coordinates of a
-    rotated update are about normal, of deviation 1/sqrt(d) or less: a cut at three of them takes 0.3 % of the signal.
+
+def _share(ball: Ball, block: int | None) -> float | None:
+    """Return the share of the radius to which one coordinate is cut; None where the account would gain little by it.
+
+    At a tenth a dominating Gaussian pair has 1.9 % more variance than Gaussian noise. Coordinates of an update rotated
+    in blocks are about normal, of deviation 1/sqrt(block) or less: a cut at three of them takes 0.6 % of an update at
+    most. Without a rotation up to 1/share^2 coordinates can be cut, and one spread evenly over d of them is eight times
+    below the cut.
     """
-    share = max(LEAST_SHARE, min((3 if rotated else 8) / math.sqrt(ball.dimension), 1.0))
+    share = 8 / math.sqrt(ball.dimension) if block is None else 3 / math.sqrt(block)
+    share = max(LEAST_SHARE, min(share, 1.0))
     return share if ball.norm is Norm.L2 and share <= MOST_SHARE else None
 
 
@@ -278,7 +360,7 @@ class _Family(Family):
 
     name: str = "imvu"
     kinds: tuple[type, ...] = (InterpolatedMVU,)
-    uses: tuple[str, ...] = ("bits", "levels", "beta", "clamp", "decoder", "design")
+    uses: tuple[str, ...] = ("bits", "levels", "beta", "clamp", "decoder", "design", "rotate")
     strength: str = "design_epsilon"
     work: str = "a code drawn per coordinate"
     summable: bool = True
@@ -294,7 +376,8 @@ class _Family(Family):
 
     def calibrated(self, ball: Ball, choices: Choices, target: Target, account: Account) -> Mechanism:
         """By search; with one bit on an L2 ball, inputs are clamped where that makes the account sharp."""
-        share = _share(ball, choices.rotated)
+        turn = _rotation(ball, choices)
+        share = _share(ball, ball.dimension if choices.rotated else None if turn is None else turn.block)
         free = choices.beta is None and choices.clamp is None and choices.design is None
         if free and share is not None and (choices.levels or 2) == 2 and (choices.bits or 1) == 1:
             choices = evolve(choices, beta=1 / share, clamp=True)

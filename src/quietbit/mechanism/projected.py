@@ -145,8 +145,14 @@ class Projected(Rowed, Wrapper):
 
     def error(self) -> Error:
         """Return the inner mechanism's, and that of the projection of an update on the sphere."""
-        inner = self.inner.error()
-        return evolve(inner, squared=inner.squared + self.projection_error(self.ball.radius))
+        inner, response = self.inner.error(), self.response(None)
+        missed = (inner.response - response) * self.ball.radius**2 / self.ball.dimension
+        squared = inner.squared + self.projection_error(self.ball.radius) + max(0.0, missed)
+        return evolve(inner, squared=squared, response=response)
+
+    def response(self, block: int | None) -> float:
+        """Return what the second clip and the inner mechanism leave: the rows are those of a rotated update."""
+        return self.clip_response * self.inner.response(self.keep)
 
     def expectation(self, value: float) -> float:
         """Return the inner mechanism's gain times the value, as far as the second clip leaves it unbiased."""

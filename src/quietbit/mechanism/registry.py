@@ -51,6 +51,7 @@ KINDS = {
     "IndependentSkellam": ("skellam", "IndependentSkellam"),
     "Projected": ("projected", "Projected"),
     "ProjectedSamples": ("projected", "ProjectedSamples"),
+    "Rotation": ("rotation", "Rotation"),
     "Watched": ("adaptive_clip", "AdaptiveClip"),
 } | {name: (file, name) for file, name in OWN.values()}
 KIND_OF = {place: kind for kind, place in KINDS.items()}

@@ -101,6 +101,16 @@ class Rowed(Mechanism):
         return length**2 / self.keep * (1 - self.keep / self.padded)
 
     @property
+    def clip_response(self) -> float:
+        """The share of an update that the second clip leaves at least, on average over signs and rows.
+
+        |y|^2 has mean |x|^2 and, as coordinates have fourth moments of at most 3 C^4/p^2, a variance of at most
+        3 (1 - k/p) C^4/k; |y| (|y| - 1) <= (|y|^2 - 1)/2 + (|y|^2 - 1)^2/8 where |y| > 1, and E X_+ <= sd(X)/2.
+        """
+        missing = (1 - self.keep / self.padded) / self.keep
+        return 1 - math.sqrt(3 * missing) / 4 - 3 * missing / 8
+
+    @property
     def nonce_size(self) -> int:
         """Bytes of a body that name its rows: none where they are known."""
         return 0 if self.shared_rows else NONCE

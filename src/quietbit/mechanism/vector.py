@@ -214,7 +214,7 @@ class VectorMVU(Rowed):
 
     def error(self) -> Error:
         """Noise and projection of an update on the sphere, relative to which shorter ones fare better."""
-        return Error(self._noise() + self.projection_error(self.ball.radius))
+        return Error(self._noise() + self.projection_error(self.ball.radius), response=self.clip_response)
 
     def variance(self, value: float) -> float:
         """Of a coordinate of this value in an update that fills the ball.

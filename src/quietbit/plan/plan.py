@@ -22,8 +22,9 @@ Source   Guo et al. (ICML 2023), appendix "Choice of Hyperparameters", for the c
 | `norm` | `l2` or `l1` | `l2` |
 | `design-epsilon` | the design's epsilon (imvu, vmvu, mvu), instead of calibrating | calibrated |
 | `noise-multiplier` | noise in units of the sensitivity (the others), instead of calibrating | calibrated |
-| `bits`, `levels`, `beta`, `clamp`, `decoder` | choices of the mechanism, as in `calibrate` | the mechanism's own |
+| `bits`, `levels`, `beta`, `clamp`, `decoder`, `rotate` | choices of the mechanism, as in `calibrate` | its own |
 | `keep` | how many rotated coordinates are sent, a power of two or `auto` | all, 1,024 or more for vmvu |
+| `rows` | whose coordinates are kept: `own`, of every release, or `shared` by all clients of a round | `own` |
 | `clip-quantile` | the share of updates that the clip shall leave alone: it moves every round | the clip stays |
 | `clip-rate` | by which steps the clip moves | 0.2 |
 | `clip-bit-epsilon` | what the bit beside a release costs where the clip moves | all bits: a tenth of the budget |
@@ -65,7 +66,7 @@ from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism, summable
 from quietbit.mechanism.calibrate import AUTO, calibrate
 from quietbit.mechanism.central_sum import calibrate_sum
-from quietbit.mechanism.family import Choices
+from quietbit.mechanism.family import SHARED, Choices
 from quietbit.mechanism.interpolated import UNBIASED
 from quietbit.mechanism.projected import ProjectedSamples, project
 from quietbit.mechanism.registry import families, family, importable
@@ -92,7 +93,7 @@ RNGS = ("secure", "seeded")
 TIMEOUT = 600.0
 STRENGTHS = ("design_epsilon", "noise_multiplier")
 # Choices of a mechanism, with what the paper takes: harmless where a mechanism makes no use of it.
-USUAL = {"bits": None, "levels": None, "beta": 1.0, "clamp": False, "decoder": "alphabet"}
+USUAL = {"bits": None, "levels": None, "beta": 1.0, "clamp": False, "decoder": "alphabet", "rotate": False}
 # What only a simulation reads, and what only an engine does.
 OF_SIMULATION = ("unit", "cohort", "rng", "seed")
 OF_SUMS = ("server", "threshold", "neighbours", "share_threshold", "timeout")
@@ -164,9 +165,11 @@ class Plan:
     beta: float | None = None
     clamp: bool | None = None
     decoder: str | None = None
+    rotate: bool | None = None
     rng: str = "secure"
     seed: int = field(default=0, converter=_seed)
     keep: int | str | None = None
+    rows: str | None = None
     clip_quantile: float | None = None
     clip_rate: float | None = None
     clip_bit_epsilon: float | None = None
@@ -481,7 +484,8 @@ class Plan:
             return calibrate_sum(
                 ball=ball, epsilon=budget, delta=self.delta, adjacency=self.adjacency, clients=self._summed_clients,
                 min_honest_clients=self.min_honest_clients, releases=busiest, bits=self.bits or 1,
-                decoder=cast(Any, self.decoder or UNBIASED), keep=self.keep, account=self._enforced(busiest),
+                decoder=cast(Any, self.decoder or UNBIASED), rotate=self.rotate, keep=self.keep,
+                account=self._enforced(busiest),
             ).mechanism  # fmt: skip
         sample = self.unit is Unit.SAMPLE
 
@@ -494,8 +498,8 @@ class Plan:
         found = calibrate(
             CENTRAL if self.trust is Trust.CENTRAL else self.mechanism, ball=ball, epsilon=budget, delta=self.delta,
             adjacency=self.adjacency, releases=busiest, account=worst if sample else self._enforced(busiest),
-            samples=int(sizes.min()) if sample else None, keep=self.keep, bit_epsilon=self._bit_epsilon(busiest),
-            **self._choices(),
+            samples=int(sizes.min()) if sample else None, keep=self.keep, rows=self.rows,
+            bit_epsilon=self._bit_epsilon(busiest), **self._choices(),
         )  # fmt: skip
         if sample and found.saturated:
             raise InvalidParameter.of(
@@ -521,15 +525,20 @@ class Plan:
             given["design"] = binomial_design(cast(int, self.bits), strength)
         own = self.keep if "keep" in chosen.uses else None  # others keep coordinates by a wrapper
 
-        def built(within: Ball) -> Mechanism:
-            return chosen.given(within, strength, Choices(**given, keep=own, by_sample=self.unit is Unit.SAMPLE))
+        rows = self.rows if "rows" in chosen.uses else None
+        keep = None if own is not None else self.keep
 
-        if self.keep is None or own is not None:
+        def built(within: Ball) -> Mechanism:
+            sample = self.unit is Unit.SAMPLE
+            choices = Choices(**given, keep=own, rows=rows, rotated=keep is not None, by_sample=sample)
+            return chosen.given(within, strength, choices)
+
+        if keep is None:
             return built(ball)
-        found = project(ball, self.keep, built)
-        if self.unit is Unit.SAMPLE:
-            return ProjectedSamples(found)
-        return found.at(0) if self.secure else found  # behind masks all clients of a round keep the same rows
+        found = project(ball, keep, built)
+        shared = self.secure or self.rows == SHARED  # behind masks all clients of a round keep the same rows
+        found = found.at(0) if shared else found
+        return ProjectedSamples(found) if self.unit is Unit.SAMPLE else found
 
     def _choices(self) -> dict[str, Any]:
         """What the family of the mechanism makes use of; the rest of the plan's defaults is nobody's choice."""

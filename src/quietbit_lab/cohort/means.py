@@ -80,7 +80,7 @@ def way_of(mechanism: Any, cohort: int, trust: Trust = Trust.LOCAL, share: float
     if trust is Trust.CENTRAL:  # the server adds the noise once, to the sum
         return Way("normal", LAW_OF_THE_SUM, mechanism.sigma / cohort)
     name = type(mechanism).__name__
-    if name not in WAYS or getattr(mechanism, "rotation", None) is not None:
+    if name not in WAYS or mechanism.prepares:
         raise InvalidParameter(f"{name} is not made for many models at once: leave out --device.")
     found = WAYS[name](mechanism, cohort, share)
     if draw == "sums" and found.kind == "laplace":

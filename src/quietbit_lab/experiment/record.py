@@ -55,7 +55,7 @@ NEWER = (
 )  # settings that version 1 did not have, left out where nobody made use of them
 OF_PLAN = {one.name: one for one in attrs.fields(Plan) if one.name not in (*OF_ENGINE, "mode")}
 OF_TRAINING = {one.name: one for one in fields(Training)}
-PAPER = {"beta": 1.0, "clamp": False}  # what sweeps mean unless they say otherwise
+PAPER = {"beta": 1.0, "clamp": False, "rotate": False}  # what sweeps mean unless they say otherwise
 OLD_ALONE = set(RENAMED) - set(RENAMED.values())  # names that no newer record has
 EVERY_CLIENT = "every client"
 PACKAGES = ("quietbit", "numpy", "scipy", "numba", "torch", "kymatio", "scikit-learn", "cryptography")
