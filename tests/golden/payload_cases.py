@@ -21,6 +21,7 @@ from quietbit.mechanism.additive import Gaussian, Laplace, Sign
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.dithered import DitheredMVU
 from quietbit.mechanism.interpolated import InterpolatedMVU
+from quietbit.mechanism.rotation import Rotation
 from quietbit.mechanism.skellam import Skellam
 from quietbit.mechanism.vector import VectorMVU
 from quietbit.wire.uplink import Uplink
@@ -56,6 +57,9 @@ CASES: dict[str, Any] = {
     "watched_vmvu_seed": AdaptiveClip(
         VectorMVU(Profile.from_weights([0.5], [1.0, 4.0]), ROUND, keep=16, rotation_seed=3), 6.0, 1.0
     ),
+    "rotated_imvu_1bit": InterpolatedMVU(design(1), ROUND, beta=2.0, clamp=True, rotation=Rotation(8, seed=3)),
+    "rotated_imvu_3bit_exact": InterpolatedMVU(design(3), ROUND, rotation=Rotation(16, exact=True)),
+    "rows_vmvu_shared": VectorMVU(Profile.from_weights([0.5], [1.0, 4.0]), ROUND, keep=16, rotation_seed=3, rows=5),
 }
 
 

@@ -54,6 +54,7 @@ from quietbit.mechanism.base import (
     check_value,
 )
 from quietbit.mechanism.family import Choices, SearchedFamily
+from quietbit.mechanism.rotation import response_lower
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
@@ -305,9 +306,19 @@ class Sign(Mechanism):
         return release.with_slack(slack)
 
     def error(self) -> Error:
-        """Of a decoded coordinate divided by the slope at zero."""
+        """Of a decoded coordinate divided by the slope at zero; large coordinates are no more than a sign."""
+        slope, response, ball = self.slope_at_zero, self.response(None), self.domain
+        missed = (1 - response) * ball.radius**2 / ball.dimension
+        return Error(1 / slope**2 + missed, gain=slope, unitless=True, response=response)
+
+    def response(self, block: int | None) -> float:
+        """Return the least share of an update that comes back, after dividing by the slope."""
         slope = self.slope_at_zero
-        return Error(1 / slope**2, gain=slope, unitless=True)
+
+        def missing(values: FloatVector) -> FloatVector:
+            return np.array([1 - self.expectation(value) / (slope * value) for value in values.tolist()])
+
+        return response_lower(missing, self.domain.radius, block)
 
     def expectation(self, value: float) -> float:
         """P(+1) - P(-1)."""

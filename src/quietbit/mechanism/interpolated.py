@@ -42,7 +42,6 @@ from quietbit.mechanism.base import (
 )
 from quietbit.mechanism.designs import check_design, closed_design, design_limits
 from quietbit.mechanism.family import Account, Choices, Family, SearchedFamily
-from quietbit.mechanism.rotation import LEAST_SHARE as LEAST_SHARED
 from quietbit.mechanism.rotation import Rotation, response_lower, rotation_for
 from quietbit.mechanism.rows import check_rotated
 from quietbit.mechanism.scaling import MAX_BETA, Scaling, check_beta
@@ -238,7 +237,6 @@ class InterpolatedMVU(Mechanism):
         share = sample_share(which, samples)
         if self.rotation is not None:
             require(self.rotation.exact, "rotation", self.rotation, "exact where samples are protected")
-            require(share >= LEAST_SHARED, "samples", samples, "at most 2^24 where updates are rotated")
         distance = min(round_up(self.scaling.reach * share, 1e-14), widest)
         between, given = Adjacency.REPLACE_ONE, (self.design, distance)
         curve: Cost

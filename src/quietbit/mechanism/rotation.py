@@ -24,8 +24,8 @@ codes' curvature is what a stands for and a clamp what A_k does; the least of th
 the largest r.
 
 Samples. What one of n samples moves stays as long, but for the rounding of the transform. In double precision it is at
-most 2^-46 C for each of two updates, and the update is multiplied by 1 - 2^-20 first (``exact``): for shares of at
-least 2^-25 of the radius their distance never exceeds the share.
+most 2^-46 C for each of two updates, and the update is multiplied by 1 - 2^-20 first (``exact``). A share is never
+below 2^-21 of the radius (`privacy.sample_level`), so the distance of two updates never exceeds it.
 """
 
 from __future__ import annotations
@@ -45,11 +45,10 @@ from quietbit.mechanism.ball import Ball, usual_kernel
 from quietbit.mechanism.base import Parts
 from quietbit.mechanism.rows import check_seed, round_number
 
-__all__ = ["LEAST_SHARE", "Rotation", "response_lower", "rotation_for"]
+__all__ = ["Rotation", "response_lower", "rotation_for"]
 
 USUAL_BLOCK = 4096  # fits into the fastest cache; a clamp at a tenth of the radius is then 6.4 deviations away
 ROOM = 2.0**-20
-LEAST_SHARE = 2.0**-25
 SMALL = 0.05  # u_0, in deviations
 POINTS = 600
 MOST_MOMENT = 24

@@ -16,6 +16,7 @@ from quietbit.design.table import Design
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.projected import Projected
+from quietbit.mechanism.rotation import rotation_for
 from quietbit.mechanism.skellam import IndependentSkellam
 from quietbit.mechanism.vector import VectorMVU
 
@@ -55,6 +56,8 @@ MECHANISMS: dict[str, Any] = {
         design(2, 1, 3.0), ROUND, beta=4.0, clamp=True, decoder="unbiased-at-zero"
     ),
     "imvu three bits five levels": InterpolatedMVU(table(5, 3, 2.0), ROUND, beta=1.5),
+    "imvu rotated": InterpolatedMVU(design(2, 1, 3.0), ROUND, beta=1.5, clamp=True, rotation=rotation_for(WIDTH)),
+    "imvu rotated exactly": InterpolatedMVU(design(), ROUND, rotation=rotation_for(WIDTH, exact=True)),
     "mvu nine levels l2": DitheredMVU(design(9, 1, 2.0), ROUND),
     "mvu four levels l1": DitheredMVU(table(4, 2, 2.0), POINTED),
     "gaussian": Gaussian(ROUND, 1.3),
@@ -67,6 +70,7 @@ MECHANISMS: dict[str, Any] = {
     "vmvu seed": VectorMVU(STEP, ROUND, keep=32),
     "vmvu seed all rows": VectorMVU(STAIRS, ROUND, keep=128, rotation_seed=5),
     "vmvu direct": VectorMVU(CLIFF, ROUND, keep=64),
+    "vmvu shared rows": VectorMVU(STEP, ROUND, keep=32, rows=7),
 }
 # The same in a round whose clip is another than their own radius, with the bit that watches it.
 MECHANISMS |= {

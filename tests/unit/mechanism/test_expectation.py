@@ -2,13 +2,14 @@
 
 import math
 
-import numpy as np
 import pytest
+from attrs import evolve
 
 import quietbit
 from quietbit.errors import InvalidParameter
 from quietbit.mechanism.expectation import HOPELESS_ABOVE, USEFUL_UP_TO, Expectation, Verdict, expectation
 from quietbit.mechanism.projected import Projected
+from quietbit.mechanism.rotation import rotation_for
 from quietbit.privacy.guarantee import Trust
 
 BALL = quietbit.Ball("l2", 3.0, 1000)
@@ -97,20 +98,20 @@ def test_what_has_no_meaning_is_refused(change, said):
 
 
 def test_codes_that_saturate_shorten_an_update_by_what_is_said():
-    """Against the mean over 200,000 normal coordinates: a standard error of 3e-4, and a bound of ten of them."""
+    """Without a rotation by what one large coordinate loses; with one by little."""
     design = quietbit.solve(quietbit.DesignSpec(2, 1, 3.0))
     mechanism = quietbit.InterpolatedMVU(design, quietbit.Ball("l2", 1.0, 100), beta=8.0, clamp=True)
-    u = np.clip(np.random.default_rng(5).standard_normal(200_000) / 10, -1, 1)
-    grid = np.linspace(-1, 1, 2001)
-    means = np.interp(u, grid, [mechanism.expectation(float(value)) for value in grid])
     found = expectation(mechanism, cohort=10)
-    assert 0.5 < found.response < 0.9
-    assert found.response == pytest.approx(float(u @ means / (u @ u)), abs=3e-3)
-    assert f"about {100 * (1 - found.response):.0f} % too short" in found.sentence()
+    assert found.response == pytest.approx(mechanism.expectation(1.0), rel=1e-9)
+    assert found.response < 1 / 8
+    assert f"up to {100 * (1 - found.response):.0f} % too short" in found.sentence()
+    rotated = evolve(mechanism, ball=quietbit.Ball("l2", 1.0, 4096), rotation=rotation_for(4096))
+    assert 0.95 < expectation(rotated, cohort=10).response < 1
     inner = quietbit.InterpolatedMVU(design, quietbit.Ball("l2", 1.0, 64), beta=8.0, clamp=True)
     kept = Projected(inner, quietbit.Ball("l2", 1.0, 5000))
     few = expectation(kept, cohort=10).response
-    assert few < found.response, "fewer coordinates are larger ones"
+    many = Projected(evolve(inner, ball=quietbit.Ball("l2", 1.0, 1024)), quietbit.Ball("l2", 1.0, 5000))
+    assert few < expectation(many, cohort=10).response, "fewer coordinates are larger ones"
     assert expectation(quietbit.AdaptiveClip(kept, 0.5, 1.0), cohort=10).response == few
     assert expectation(quietbit.Gaussian(BALL, 5.0), cohort=10).response == pytest.approx(1.0, abs=1e-12)
 
