@@ -150,15 +150,6 @@ class InterpolatedMVU(Mechanism):
         back = None if self.rotation is None else self.rotation.back
         return code_accumulator(self.values, self.bits, self.ball.dimension, kernel, max_payloads, back)
 
-    def for_round(self, run: bytes, number: int) -> Mechanism:
-        """Return the mechanism with the signs of this run."""
-        return self if self.rotation is None else evolve(self, rotation=self.rotation.of_run(run))
-
-    @property
-    def priced_as(self) -> Mechanism:
-        """What stands for it in a ledger: signs have no price."""
-        return self if self.rotation is None else evolve(self, rotation=self.rotation.priced_as)
-
     @property
     def prepares(self) -> str:
         """A rotation, where updates are rotated."""

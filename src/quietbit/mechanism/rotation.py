@@ -12,6 +12,9 @@ Source   docs/theory/rotation.md; Ailon and Chazelle (2006); Khintchine's inequa
 Orthonormal. Each R_j is, so R is: no padding, exactly d codes, and lengths and distances stay. A rotation is public and
 comes before the last clip of the mechanism, so no account depends on it: not on its seed, not on its rounding.
 
+Seed. With one public seed an update can be *chosen* to be a single coordinate after the rotation, and is then cut:
+whoever fears that gives a run a seed of its own, drawn after the data exist. It has no price either way.
+
 Small. Every coordinate of y is last made by one R_j, as b^(-1/2) sum_i +-D_i z_i for some z with |z| <= |x| that
 these signs are independent of. So over signs it has the even moments of a normal number of variance at most
 C^2 / b, or smaller ones (Khintchine), and P(|y_i| > c C / sqrt(b)) <= 2 exp(-c^2 / 2).
@@ -43,7 +46,7 @@ from quietbit.kernel.base import Kernel
 from quietbit.kernel.norm import clip_factor
 from quietbit.mechanism.ball import Ball, usual_kernel
 from quietbit.mechanism.base import Parts
-from quietbit.mechanism.rows import check_seed, round_number
+from quietbit.mechanism.rows import check_seed
 
 __all__ = ["Rotation", "response_lower", "rotation_for"]
 
@@ -73,15 +76,6 @@ class Rotation:
     def fits(self, ball: Ball) -> None:
         """Refuse a ball that it cannot rotate."""
         check_int(self.block, "block of the rotation", 1, ball.dimension)
-
-    def of_run(self, run: bytes) -> Rotation:
-        """Return the rotation of a run: with signs that nobody could have prepared an update for."""
-        return Rotation(self.block, round_number(b"rotation/" + run, 0), self.exact)
-
-    @property
-    def priced_as(self) -> Rotation:
-        """What stands for it in a ledger: signs have no price."""
-        return Rotation(self.block, 0, self.exact)
 
     def exactly(self, update: Parts, ball: Ball, kernel: Kernel) -> Any:
         """Return the rotated update in double precision, clipped to the ball and shortened by 2^-20."""
