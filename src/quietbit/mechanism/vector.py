@@ -256,14 +256,7 @@ class VectorMVU(Rowed):
         by parts hold, the worst two updates are opposite again, and its mean moves by at most 4 M (e + c).
         """
         off = math.log(4.04 * self.profile.largest * (law_error_upper(self.keep) + self._draws))
-        ratio, plain = pair.pure_epsilon(), Cost.pure(pure)
-
-        def bound(alpha: float) -> float:
-            moment = float(np.logaddexp((alpha - 1) * pair.rdp(alpha), off + (alpha - 1) * ratio))
-            moment += (2 * alpha - 1) * slack + 1e-14 * (1 + abs(moment))
-            return min(round_up(moment / (alpha - 1), 1e-15), plain.rdp(alpha))
-
-        return Cost.renyi(bound, "a seed of the vector mechanism", pure)
+        return Cost.renyi(_Searched(pair, slack, off, pure), "a seed of the vector mechanism", pure)
 
     @property
     def _draws(self) -> float:
@@ -282,6 +275,23 @@ class VectorMVU(Rowed):
         slack = 2 * (2.0**-50 + largest * 2.0**-63 / smallest) + 1.01 * largest * (law + draws)
         # Levels over their mean, and e^slack, are within 1 % of one.
         return round_up(slack, 1e-14), round_up(5.05 * largest * (law + draws), 1e-14)
+
+
+@final
+@frozen
+class _Searched:
+    """D_alpha of a seed, e^off being 4 n (e + c); see `VectorMVU._everywhere`."""
+
+    pair: Cost
+    slack: float
+    off: float
+    pure: float
+
+    def __call__(self, alpha: float) -> float:
+        ratio = self.pair.pure_epsilon()
+        moment = float(np.logaddexp((alpha - 1) * self.pair.rdp(alpha), self.off + (alpha - 1) * ratio))
+        moment += (2 * alpha - 1) * self.slack + 1e-14 * (1 + abs(moment))
+        return min(round_up(moment / (alpha - 1), 1e-15), Cost.pure(self.pure).rdp(alpha))
 
 
 @final

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import final
 
 import numpy as np
@@ -50,7 +51,7 @@ _ULP = 2.0**-50
 def dithered_l2_cost(design: Design, radius: float, adjacency: Adjacency) -> Cost:
     """The Rényi curve when grid vectors stay within L2 distance ``radius`` of (1/2, ..., 1/2)."""
     radius, scale = _checked(radius, adjacency)
-    constant = _RowConstant(design, adjacency, (scale * radius) ** 2)
+    constant = _row_constant(design, adjacency, (scale * radius) ** 2)
     return Cost.renyi(constant, f"dithered, {adjacency.value}")
 
 
@@ -120,6 +121,11 @@ class _RowConstant:
         error = _ULP * (2 * alpha + 2) * (16 + alpha * self._widest) / (alpha - 1)
         both = np.maximum(_renyi(left, right, alpha), _renyi(right, left, alpha)) + error
         return float((both[apart] / squares[apart]).max())
+
+
+@lru_cache(maxsize=64)
+def _row_constant(design: Design, adjacency: Adjacency, factor: float) -> _RowConstant:
+    return _RowConstant(design, adjacency, factor)
 
 
 def _renyi(left: FloatMatrix, right: FloatMatrix, alpha: float) -> FloatMatrix:

@@ -82,13 +82,13 @@ class _Part:
     alone: Bound | None = field(default=None, repr=False)  # epsilon at a delta, of one such release by itself
     slack: float = 0.0
     lost: float = 0.0
-    everywhere: Bound | None = field(default=None, repr=False)  # D_alpha as it is, where mass is lost
+    everywhere: Cost | None = field(default=None, repr=False)  # of the release as it is, where mass is lost
     inside: float = math.inf  # max-divergence outside the outputs of lost mass, slack included, where mass is lost
 
     def divergence(self, alpha: float) -> float:
         """D_alpha of what is really sent; infinite where mass is lost and no bound covers it."""
         if self.lost > 0:
-            return self.everywhere(alpha) if self.everywhere is not None else math.inf
+            return self.everywhere.rdp(alpha) if self.everywhere is not None else math.inf
         return self.certified(alpha)
 
     def certified(self, alpha: float) -> float:
@@ -267,19 +267,13 @@ class Cost:
         part = self._whole()
         if not value or part is None:
             return self if not value else evolve(self, parts=Cost.pure(2 * value).parts)
-        around = part.everywhere
-
-        def everywhere(alpha: float) -> float:
-            inside = math.inf if around is None else around(alpha)
-            return round_up(inside + (2 * alpha - 1) / (alpha - 1) * value, 4e-16)
-
         return self._as(
             evolve(
                 part,
                 slack=_sum_up(part.slack, value, 1),
                 pure=_exact_sum_up([(part.pure, 1), (value, 2)]),
                 lost=round_up(part.lost * math.exp(value), 1e-15) if part.lost else 0.0,
-                everywhere=everywhere if around is not None else None,
+                everywhere=part.everywhere.with_slack(value) if part.everywhere is not None else None,
                 inside=_exact_sum_up([(part.inside, 1), (value, 2)]),
             )
         )
@@ -297,11 +291,17 @@ class Cost:
             return self
         if everywhere is None and pure < math.inf:
             everywhere = Cost.pure(pure)
-        bound = None if everywhere is None else everywhere.rdp
         whole = math.inf if everywhere is None else everywhere.pure_epsilon()
         inside = part.inside if part.lost else part.pure
         lost = _sum_up(part.lost, value, 1)
-        return self._as(evolve(part, lost=lost, pure=whole, everywhere=bound, inside=inside, alone=None))
+        return self._as(evolve(part, lost=lost, pure=whole, everywhere=everywhere, inside=inside, alone=None))
+
+    def at_least(self, epsilon: float) -> Cost:
+        """This cost of one release, or more where that is less than an epsilon-private release costs at order 2."""
+        floor = Cost.pure(epsilon)
+        if not floor.parts or self.certified_rdp(2.0) >= floor.rdp(2.0):
+            return self
+        return evolve(self, parts=floor.parts if self.pure_epsilon() <= epsilon else (self.bare() + floor).parts)
 
     def rdp(self, alpha: float) -> float:
         """An upper bound on the Rényi divergence of order ``alpha > 1`` of what is really sent."""
@@ -415,7 +415,7 @@ class Cost:
             losses=None if losses is None else _Losses(losses),
             slack=self.slack,
             lost=self.lost,
-            everywhere=self.rdp if self.lost else None,
+            everywhere=Cost.renyi(self.rdp, "as it is") if self.lost else None,
             inside=self.certified_pure(),
         )
 

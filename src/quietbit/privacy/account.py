@@ -1,0 +1,258 @@
+"""Account: what one party has released, held against a target; the only arithmetic of ledgers.
+
+Idea     a plan fixes its list of releases in advance, and every account of `Cost` holds for it: *planned*. A node
+         answers whatever servers ask, who see every answer before they ask again and may choose the next mechanism,
+         and when to stop, in its light: *adaptive*. Several accounts are then fixed before the first output, each with
+         a share of delta, and a release is made while at least one of them proves epsilon. Nearly all of delta goes to
+         the account that is best if every release is like the first, so that a run of one mechanism pays `MAIN` of
+         delta for the freedom to choose, and nothing else: under 1 % of epsilon.
+Symbols  accounts j with shares delta_j; x_j: what account j has summed up so far, which only grows.
+Source   docs/theory/filters.md has the proofs. Feldman and Zrnic (2021), Theorem 4.3: Rényi filters; Smith and Thakurta
+         (2022): Gaussian ones; Rogers, Roth, Ullman, Vadhan (2016): pure ones.
+
+Theorem. Release only while some account j still proves epsilon at delta_j. Then what was released when it stops is
+(epsilon, lost + sum_j delta_j)-private, however mechanisms, inputs and the moment of stopping were chosen. Each x_j
+only grows, so an account that holds at the end held all along. Let O_j be the outcomes whose first account that holds
+at the end is j: on them the process is the one stopped by account j alone, which is (epsilon, delta_j)-private. Sum
+over j. A pure account has delta_j = 0 and costs nothing.
+
+| account | what it sums up | share of delta |
+|---|---|---|
+| pure | max-divergences | none |
+| copies | how often the first cost was spent; infinite once another was | `MAIN`, or none |
+| Gaussian | mu^2, with `SLACK_RATE` of it set aside for slack | `MAIN` if the first cost is best accounted so, or `FEW` |
+| Rényi, one order | D_alpha; the order at which a line reaches epsilon | `SECOND` |
+| Rényi, 48 other orders | D_alpha | `FEW` in all |
+| lost mass | outputs outside the certified laws | `LOST`, for all but copies, which pays its own |
+
+The first cost is known before the party's first output, so all of this is fixed by then. Its copies are a list fixed in
+advance: stopped by that account alone, the process makes so many releases of this cost and no other, and the planned
+account holds. The epsilon that a filter protects is the target's; the account's own number says how much of it is used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Literal, final
+
+import numpy as np
+from attrs import evolve, field, frozen
+
+from quietbit._search import bisect
+from quietbit._typing import FloatVector
+from quietbit.errors import check_int, require
+from quietbit.privacy.conversion import ROUNDING_MARGIN, epsilon_from_linear, round_up
+from quietbit.privacy.cost import Cost
+from quietbit.privacy.gaussian import gaussian_epsilon_upper
+from quietbit.privacy.guarantee import Guarantee
+from quietbit.target import Target
+
+__all__ = ["FEW", "LOST", "MAIN", "ORDERS", "SECOND", "Account", "Mode"]
+
+Mode = Literal["planned", "adaptive"]
+ORDERS = tuple(1.0 + 2.0 ** (place / 3) for place in range(-12, 37))
+MAIN, SECOND, FEW, LOST = 0.90, 0.07, 0.01, 0.01  # shares of delta: MAIN + SECOND + 2 FEW + LOST = 1
+SLACK_RATE = 1e-4  # of mu^2 / 2
+_ORDERS = np.array(ORDERS)
+
+
+@final
+@frozen
+class Account:
+    """The releases of one party so far, under the words of ``target``; spending returns a new account.
+
+    ``mode`` is "planned" where the list of mechanisms was fixed before the first release (inputs may depend on
+    anything), "adaptive" where mechanisms, or the moment to stop, may have been chosen in the light of earlier releases.
+    The order of spending matters to an adaptive account: its first cost is that of the party's first release.
+
+    >>> from quietbit.target import Adjacency, Trust, Unit
+    >>> once = Cost.pure(0.25).of(Adjacency.REPLACE_ONE, Unit.CLIENT, Trust.LOCAL)
+    >>> account = Account(Target(1.0, 0.0, "zero-out"), "adaptive").spend(once, times=4)
+    >>> account.guarantee().epsilon_upper, account.allows(once)
+    (1.0, False)
+    """
+
+    target: Target
+    mode: Mode = "planned"
+    entries: tuple[tuple[Cost, int], ...] = field(default=(), repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse a mode that is none, and an adaptive account without a limit, whose shares nothing would fix."""
+        require(isinstance(self.target, Target), "target", self.target, "a Target")
+        require(self.mode in ("planned", "adaptive"), "mode", self.mode, "planned or adaptive")
+        if self.mode == "adaptive":
+            self.target.limited()
+
+    def spend(self, cost: Cost, times: int = 1) -> Account:
+        """Return the account after ``times`` more releases of this cost.
+
+        A cost under other words is converted where it covers the target's (`Cost.under`), else refused; so is a bare
+        one, which does not say what it bounds.
+        """
+        times = check_int(times, "times", 0)
+        require(isinstance(cost, Cost), "cost", cost, "a Cost with adjacency, unit and trust")
+        words = self.target
+        own = cost.under(adjacency=words.adjacency, trust=words.trust)
+        require(own.unit is words.unit, "unit of the cost", own.unit, f"{words.unit.value}, the account's")
+        if times == 0:
+            return self
+        bare, counts = own.bare(), dict(self.entries)
+        counts[bare] = counts.get(bare, 0) + times
+        return evolve(self, entries=tuple(counts.items()))
+
+    def allows(self, cost: Cost, times: int = 1) -> bool:
+        """Whether so many more releases of this cost stay within the target."""
+        after, limit = self.spend(cost, times), self.target.epsilon
+        if self.mode == "adaptive" and len(after.entries) == 1:
+            first, many = after.entries[0]
+            if self.target.delta > 0 and _shares(first, limit, self.target.delta).copies:
+                return _copies(first, limit, self.target.delta).allow(many)
+        return after.epsilon() <= limit
+
+    def total(self) -> Cost:
+        """What all releases cost together, with the target's words."""
+        words = self.target
+        whole = sum((cost * times for cost, times in self.entries), Cost())
+        return evolve(whole, adjacency=words.adjacency, unit=words.unit, trust=words.trust)
+
+    def epsilon(self) -> float:
+        """The smallest epsilon proved at the target's delta."""
+        whole = sum((cost * times for cost, times in self.entries), Cost())
+        delta = self.target.delta
+        if self.mode == "planned":
+            return whole.epsilon(delta)
+        found = [whole.pure_epsilon()]
+        if delta > 0 and self.entries:
+            first, many = self.entries[0]
+            shares = _shares(first, self.target.epsilon, delta)
+            alike = len(self.entries) == 1
+            if alike and shares.copies:
+                found.append((first * many).epsilon(shares.copies))
+            elif whole.lost <= delta * LOST:
+                found.append(whole.certified_pure())
+                found.append(_gaussian(max(whole.pair_slope, whole.slack / SLACK_RATE), shares.gaussian))
+                found.append(_renyi(np.array([whole.certified_rdp(order) for order in ORDERS]), shares.orders))
+        return min(found)
+
+    def guarantee(self) -> Guarantee:
+        """The smallest epsilon proved at the target's delta, with its words."""
+        words = self.target
+        return Guarantee(self.epsilon(), words.delta, words.unit, words.adjacency, words.trust)
+
+
+@final
+@frozen(eq=False)
+class _Shares:
+    """The shares of delta, rounded down, of the accounts that take one."""
+
+    copies: float
+    gaussian: float
+    orders: FloatVector
+
+
+@lru_cache(maxsize=256)
+def _shares(first: Cost, epsilon: float, delta: float) -> _Shares:
+    """Share delta out: a function of the first cost and of the target, so it is fixed before the first output."""
+    exact = _gaussian_first(first, epsilon, delta * MAIN)
+    place = _line_order(epsilon, delta * SECOND)
+    orders = np.full(len(ORDERS), delta * FEW / (len(ORDERS) - 1) * (1 - 1e-12))
+    orders[place] = delta * SECOND
+    return _Shares(0.0 if exact else delta * MAIN, delta * (MAIN if exact else FEW), orders)
+
+
+def _gaussian_first(first: Cost, epsilon: float, delta: float) -> bool:
+    """Whether more releases like the first fit under epsilon by their Gaussian pair than by a line of divergences."""
+    pair, slope = first.pair_slope, first.slope
+    if not 0 < pair < math.inf:
+        return False
+    exact, line = _budgets(epsilon, delta)
+    return exact / pair >= line / slope
+
+
+@lru_cache(maxsize=64)
+def _budgets(epsilon: float, delta: float) -> tuple[float, float]:
+    """The largest mu^2 / 2, and the largest slope, that stay within epsilon at ``delta``."""
+
+    def largest(account: Callable[[float, float], float]) -> float:
+        def holds(slope: float) -> bool:
+            return account(slope, delta) <= epsilon
+
+        low = high = 1.0
+        while not holds(low) and low > 1e-30:
+            low /= 16
+        while holds(high) and high < 1e30:
+            high *= 16
+        return bisect(holds, low, high, relative=1e-6, by_ratio=True)
+
+    return largest(gaussian_epsilon_upper), largest(epsilon_from_linear)
+
+
+def _gaussian(pair_slope: float, delta: float) -> float:
+    """Epsilon of what a Gaussian pair dominates up to a slack of `SLACK_RATE` times its slope."""
+    if not pair_slope < math.inf:
+        return math.inf
+    slack = SLACK_RATE * pair_slope
+    found = gaussian_epsilon_upper(pair_slope, delta * math.exp(-slack) * (1 - 4e-16))
+    return round_up(found + 2 * slack, 4e-16)
+
+
+def _renyi(divergences: FloatVector, shares: FloatVector) -> float:
+    """The smallest epsilon of sums of divergences at `ORDERS`, each at its share of delta.
+
+    (1 - e^-x)_+ <= e^((alpha-1) x) (1 - 1/alpha)^(alpha-1) / alpha at every x: so converted, an account holds outcome by
+    outcome, also for what is left of a law when outcomes of lost mass are taken away.
+    """
+    terms = divergences, np.log1p(-1 / _ORDERS), -(np.log(shares) + np.log(_ORDERS)) / (_ORDERS - 1)
+    bounds = sum(terms) + ROUNDING_MARGIN * sum(np.abs(term) for term in terms)
+    return max(0.0, float(np.min(bounds)))
+
+
+def _line_order(epsilon: float, delta: float) -> int:
+    """The place of the order at which the line slope * alpha, steep enough to reach epsilon, is converted best.
+
+    At the best order a z^2 + log(1 + z) = ell (`privacy.conversion`), and there the bound is
+    a (1 + z) + log(z / (1 + z)) + (ell - log(1 + z)) / z: for every z of the list, take the a of the first and keep
+    the z whose bound comes closest to epsilon.
+    """
+    ell = -math.log(delta)
+    best, place = math.inf, 0
+    for number, order in enumerate(ORDERS):
+        z = order - 1
+        slope = (ell - math.log1p(z)) / (z * z)
+        if not 0 < slope < math.inf:
+            continue
+        bound = slope * (1 + z) - math.log1p(1 / z) + (ell - math.log1p(z)) / z
+        gap = abs(math.log(bound / epsilon)) if bound > 0 else math.inf
+        if gap < best:
+            best, place = gap, number
+    return place
+
+
+@final
+class _Copies:
+    """How many releases of one cost an adaptive account allows: found as far as anybody asked, and remembered."""
+
+    def __init__(self, cost: Cost, epsilon: float, delta: float) -> None:
+        self._cost, self._epsilon, self._delta = cost, epsilon, delta
+        self._fit, self._too_many = 0, 2**62
+
+    def allow(self, many: int) -> bool:
+        """Whether so many fit; looks ahead, so that a run asks for a new account a few times in all."""
+        if self._fit < many < self._too_many:
+            for trial in (min(2 * many, (many + self._too_many) // 2), many):
+                if self._holds(trial):
+                    self._fit = max(self._fit, trial)
+                    break
+                self._too_many = trial
+        return many <= self._fit
+
+    def _holds(self, many: int) -> bool:
+        whole = self._cost * many
+        return min(whole.pure_epsilon(), whole.epsilon(self._delta)) <= self._epsilon
+
+
+@lru_cache(maxsize=256)
+def _copies(cost: Cost, epsilon: float, delta: float) -> _Copies:
+    return _Copies(cost, epsilon, _shares(cost, epsilon, delta).copies)
