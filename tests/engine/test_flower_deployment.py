@@ -24,15 +24,15 @@ import pytest
 from engine.superlink import EngineFailure, Network, Node
 from engine.wire import PUSHES, Request, replies, total
 from quietbit import Plan
-from quietbit.node.filter import Cap
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
-from quietbit.node.release import spent
-from quietbit.privacy.guarantee import Adjacency, Trust
+from quietbit.node.release import account_of
+from quietbit.privacy.guarantee import Adjacency
 from quietbit.simulate.client_rng import seeded_client_rng
 from quietbit.simulate.loop import simulate
 from quietbit.simulate.problem import LocalPlan, Score, clip_rows
 from quietbit.simulate.training import Training
+from quietbit.target import Target
 from quietbit.wire.uplink import Uplink
 
 pytestmark = [
@@ -294,8 +294,8 @@ def test_faults_spoil_neither_the_mean_nor_the_ledgers(network, tmp_path):
         assert counted[str(node.identity)] == releases(network, partition) - before[partition]
         ledger = FileLedger(node.home / "ledger", node.home / "counter").read()
         assert ledger.releases == RELEASES
-        cap = Cap(settings.epsilon, settings.delta, Adjacency.ZERO_OUT, Trust.LOCAL)
-        assert cap.epsilon_upper(spent(ledger, cap, 0, 0.0, {})) <= settings.epsilon
+        cap = Target(settings.epsilon, settings.delta, Adjacency.ZERO_OUT)
+        assert account_of(ledger, cap, 0).epsilon() <= settings.epsilon
 
 
 def check_bytes(network: Network, report: dict[str, Any], seen: Mapping[int, int]) -> None:

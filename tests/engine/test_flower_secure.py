@@ -14,9 +14,8 @@ pytest.importorskip("cryptography", reason="needs the all extra: pip install 'qu
 
 from engine.simulation import simulate_app
 from quietbit import Adjacency, Plan
-from quietbit.node.filter import Cap, Price
 from quietbit.node.ledger import StateLedger
-from quietbit.node.release import spent
+from quietbit.node.release import account_of
 from quietbit.privacy.guarantee import Trust
 from quietbit.secagg.plan import masked_size
 from quietbit.simulate.client_rng import seeded_client_rng
@@ -107,15 +106,15 @@ def test_ledgers_and_report_name_the_trust_and_the_honest_clients(outcome):
     # An answer that was lost on the way is in the node's ledger; a question that never came is not.
     assert {p: ledger.releases for p, ledger in last.items()} == {p: ROUNDS - len(lost[p]) for p in NODES}
     assert all({honest for _, honest in ledger.counts} == {6} for ledger in last.values())
-    report, cap = outcome["report"], SETTINGS.cap
+    report, cap = outcome["report"], SETTINGS.target
     held = report["guarantee"]
     words = held["trust"], held["min_honest_clients"], report["settings"]["quietbit.threshold"]
     assert words == ("secure-aggregation", 6, 7)
-    assert held["epsilon_upper"] == cap.epsilon_upper(Price.total([(SETTINGS.price(MECHANISM), ROUNDS)])) <= 30.0
+    assert held["epsilon_upper"] == Account(cap, "adaptive").spend(SETTINGS.release(MECHANISM), ROUNDS).epsilon() <= 30.0
     assert held["epsilon_upper"] >= (MECHANISM.sum_privacy(6, Adjacency.ZERO_OUT) * ROUNDS).epsilon(1e-5)
-    assert cap.epsilon_upper(spent(last[6], cap, 6, 0.0, {})) == held["epsilon_upper"]
-    local = Cap(30.0, 1e-5, Adjacency.ZERO_OUT, Trust.LOCAL)
-    assert local.epsilon_upper(spent(last[6], local, 6, 0.0, {})) > held["epsilon_upper"]  # had the masks failed
+    assert account_of(last[6], cap, 6).epsilon() == held["epsilon_upper"]
+    local = Target(30.0, 1e-5, Adjacency.ZERO_OUT)
+    assert account_of(last[6], local, 6).epsilon() > held["epsilon_upper"]  # had the masks failed
 
 
 def test_secrets_are_forgotten_with_the_last_step(outcome):

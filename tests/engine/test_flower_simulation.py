@@ -13,7 +13,7 @@ pytest.importorskip("sklearn", reason="needs the lab extra: pip install 'quietbi
 from engine.simulation import simulate_app
 from quietbit import Plan
 from quietbit.node.ledger import StateLedger
-from quietbit.node.release import spent
+from quietbit.node.release import account_of
 from quietbit.simulate.loop import simulate
 from quietbit.simulate.training import Training
 from quietbit_lab.task.registry import TaskSpec, build_task
@@ -96,7 +96,7 @@ def test_the_ledgers_of_server_and_nodes_agree(outcome, reference):
     for name, text in last.items():
         own = StateLedger({"ledger": text}).read()
         assert own.releases == nodes[name]["releases"] == ROUNDS
-        assert SETTINGS.cap.epsilon_upper(spent(own, SETTINGS.cap, 0, 0.0, {})) == nodes[name]["epsilon_upper"]
+        assert account_of(own, SETTINGS.target, 0).epsilon() == nodes[name]["epsilon_upper"]
     reached = outcome["report"]["guarantee"]["epsilon_upper"]
     assert reference.guarantee.epsilon_upper <= reached <= 60.0  # a list fixed in advance costs less than a free choice
     assert outcome["metrics"]["train"][str(ROUNDS)]["quietbit-epsilon"] == reached

@@ -35,8 +35,8 @@ from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.dithered import DitheredMVU
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.skellam import Skellam
-from quietbit.privacy.guarantee import Adjacency, Trust, Unit
-from quietbit.privacy.ledger import Ledger
+from quietbit.privacy.account import Account
+from quietbit.target import Adjacency, Target
 from quietbit.wire.payload import HEADER_SIZE, Payload
 from quietbit.wire.uplink import Uplink
 
@@ -219,15 +219,14 @@ def designs_hold(designs: Iterable[Design]) -> str:
 
 
 def account_holds() -> str:
-    """The ledger agrees with two closed forms of the one-bit mechanism, from the private side."""
+    """The account agrees with two closed forms of the one-bit mechanism, from the private side."""
     design = _shipped(DesignSpec(2, 1, 1.0))
     renyi = InterpolatedMVU(design, Ball(Norm.L2, 1.0, 1000)).privacy(Adjacency.ZERO_OUT)
-    ledger = Ledger(Unit.CLIENT, Adjacency.ZERO_OUT, Trust.LOCAL).record(renyi, times=50)
-    fifty = ledger.guarantee(1e-5, adaptive=False).epsilon_upper
-    _near("50 releases on an L2 ball, zero-out", fifty, FIFTY_ONE_BIT_RELEASES)
+    fifty = Account(Target(math.inf, 1e-5, "zero-out")).spend(renyi, times=50)
+    _near("50 releases on an L2 ball, zero-out", fifty.epsilon(), FIFTY_ONE_BIT_RELEASES)
     pure = InterpolatedMVU(design, Ball(Norm.L1, 1.0, 1000)).privacy(Adjacency.ZERO_OUT)
-    once = Ledger(Unit.CLIENT, Adjacency.ZERO_OUT, Trust.LOCAL).record(pure)
-    _near("one release on an L1 ball, zero-out", once.guarantee(0.0).epsilon_upper, PURE_ONE_BIT)
+    once = Account(Target(math.inf, 0.0, "zero-out")).spend(pure)
+    _near("one release on an L1 ball, zero-out", once.epsilon(), PURE_ONE_BIT)
     return (
         f"epsilon {FIFTY_ONE_BIT_RELEASES:.6f} (50 releases, delta 1e-5) and {PURE_ONE_BIT:.6f} (pure) met from above"
     )

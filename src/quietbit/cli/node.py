@@ -121,13 +121,13 @@ def node_status(
     Example: quietbit node status /var/lib/quietbit/policy.toml
     """
     from quietbit.node.ledger import FileLedger, Moment
-    from quietbit.node.release import spent
+    from quietbit.node.release import account_of
 
     found = Policy.load(_absolute(policy))
     books = FileLedger(found.ledger, found.counter).read()
     caps: list[dict[str, Any]] = []
     for cap in found.caps():
-        reached = cap.epsilon_upper(spent(books, cap, found.min_honest_clients or 0, found.least_epsilon, {}))
+        reached = account_of(books, cap, found.min_honest_clients or 0, found.least_epsilon).epsilon()
         caps.append({"trust": cap.trust.value, "epsilon": cap.epsilon, "epsilon_upper": reached, "delta": cap.delta})
     runs: list[dict[str, Any]] = [
         {

@@ -28,9 +28,10 @@ from quietbit.errors import QuietbitError, check_int, require
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.shuffled import shuffled_privacy
 from quietbit.plan.participation import secret_order
-from quietbit.privacy.guarantee import Guarantee, Trust, Unit
-from quietbit.privacy.ledger import Ledger
+from quietbit.privacy.account import Account
+from quietbit.privacy.guarantee import Guarantee
 from quietbit.privacy.observers import GuaranteePair
+from quietbit.target import Target, Trust, Unit
 
 __all__ = ["Crowds", "level"]
 
@@ -123,17 +124,16 @@ class Crowds:
         *before, last = [shuffle.crowd for shuffle in known]
         (most, size), (own, least) = level(self._first, min(before, default=self._first)), level(self._first, last)
         count = len(known)
-        ledger = Ledger(Unit.CLIENT, server.adjacency, Trust.SHUFFLED)
+        share = server.delta / math.prod(place * (place + 1) for place in (count, most + 1, own + 1))
+        account = Account(Target(math.inf, share, server.adjacency, trust=Trust.SHUFFLED))
         try:
             if before:
-                ledger = ledger.record(shuffled_privacy(mechanism, server.adjacency, size), count - 1)
-            ledger = ledger.record(shuffled_privacy(mechanism, server.adjacency, least))
+                account = account.spend(shuffled_privacy(mechanism, server.adjacency, size), count - 1)
+            account = account.spend(shuffled_privacy(mechanism, server.adjacency, least))
         except QuietbitError as error:
             reason = str(error).rstrip(".")
             return GuaranteePair(server, None, reason=reason[0].lower() + reason[1:])
-        share = server.delta / math.prod(place * (place + 1) for place in (count, most + 1, own + 1))
-        epsilon = ledger.guarantee(share, adaptive=False).epsilon_upper
-        result = Guarantee(epsilon, server.delta, Unit.CLIENT, server.adjacency, Trust.SHUFFLED)
+        result = Guarantee(account.epsilon(), server.delta, Unit.CLIENT, server.adjacency, Trust.SHUFFLED)
         leavers = sum(shuffle.leavers for shuffle in known)
         return GuaranteePair(
             server, result, min(*before, last) if before else last, count, self.secret, leavers=leavers

@@ -21,12 +21,14 @@ from pathlib import Path
 from typing import Any, final
 
 from quietbit._files import write_json
-from quietbit.node.filter import Cap, Price
 from quietbit.plan.plan import Plan
-from quietbit.privacy.guarantee import Guarantee, Unit
+from quietbit.privacy.account import Account
+from quietbit.privacy.cost import Cost
+from quietbit.privacy.guarantee import Guarantee
 from quietbit.privacy.observers import GuaranteePair
+from quietbit.target import Target
 
-__all__ = ["Account", "NodeReport", "Participation", "Report", "RoundReport"]
+__all__ = ["Counts", "NodeCounts", "NodeReport", "Report", "RoundReport"]
 
 FORMAT, VERSION = "quietbit federated run", 1  # of the saved JSON
 SHOWN = 12  # nodes and reasons in the table; the JSON has them all
@@ -35,7 +37,7 @@ COUNTS = "asked  answered  declined  failed  refused"
 
 @final
 @dataclass(slots=True)
-class Participation:
+class Counts:
     """Counts of one node: questions, valid releases, replies that said no, no reply, releases that were refused."""
 
     asked: int = 0
@@ -51,26 +53,25 @@ class Participation:
 
 
 @final
-class Account:
-    """Participation of all nodes of a run, priced."""
+class NodeCounts:
+    """Counts of all nodes of a run, and what they cost on the account that nodes keep."""
 
-    def __init__(self, cap: Cap) -> None:
+    def __init__(self, cap: Target) -> None:
         """Start with nobody; the cap is the run's."""
-        self._cap = cap
-        self.nodes: dict[int | str, Participation] = {}
+        self._account = Account(cap, "adaptive")
+        self.nodes: dict[int | str, Counts] = {}
 
-    def node(self, number: int | str) -> Participation:
+    def node(self, number: int | str) -> Counts:
         """The counts of a node, from zero."""
-        return self.nodes.setdefault(number, Participation())
+        return self.nodes.setdefault(number, Counts())
 
-    def guarantee(self, price: Price, releases: int) -> Guarantee:
+    def guarantee(self, cost: Cost, releases: int) -> Guarantee:
         """What so many releases of one client cost."""
-        reached = self._cap.epsilon_upper(Price.total([(price, releases)]))
-        return Guarantee(reached, self._cap.delta, Unit.CLIENT, self._cap.adjacency, self._cap.trust)
+        return (self._account.spend(cost, releases) if releases else self._account).guarantee()
 
-    def worst(self, price: Price) -> Guarantee:
+    def worst(self, cost: Cost) -> Guarantee:
         """What holds for every client: that of the node with the most releases."""
-        return self.guarantee(price, max((node.releases for node in self.nodes.values()), default=0))
+        return self.guarantee(cost, max((node.releases for node in self.nodes.values()), default=0))
 
 
 @final

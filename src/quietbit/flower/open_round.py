@@ -16,7 +16,7 @@ from flwr.app import Array, Message
 from quietbit._typing import FloatVector
 from quietbit.engine.layout import Layout
 from quietbit.engine.messages import join_pieces, one_line
-from quietbit.engine.report import Account, RoundReport
+from quietbit.engine.report import NodeCounts, RoundReport
 from quietbit.errors import InvalidPayload, QuietbitError
 from quietbit.flower.plaintext import DECLINED, note_metrics
 from quietbit.flower.wire import WireSizes
@@ -38,7 +38,7 @@ class OpenRound:
     arrays: dict[str, Array]
     layout: Layout
     mechanism: Mechanism
-    account: Account
+    account: NodeCounts
     asked: set[int] = field(default_factory=set)
     downlink: int = 0
     uplink: int = 0

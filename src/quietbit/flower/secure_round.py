@@ -22,7 +22,7 @@ from flwr.serverapp import Grid
 from quietbit._typing import FloatVector
 from quietbit.engine.layout import Layout
 from quietbit.engine.messages import RECORD, SUM, Request, SumRequest, answer_of, join_pieces, one_line, question_of
-from quietbit.engine.report import Account, RoundReport
+from quietbit.engine.report import NodeCounts, RoundReport
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.flower.plaintext import DECLINED, note_metrics
 from quietbit.flower.wire import WireSizes
@@ -65,7 +65,7 @@ class SecureRound:
     arrays: dict[str, Array]
     layout: Layout
     mechanism: Mechanism
-    account: Account
+    account: NodeCounts
     settings: Plan
     grid: Grid
     directory: Directory | None = None

@@ -45,15 +45,15 @@ from quietbit.engine.crowd import Crowds
 from quietbit.engine.layout import Layout, NotFinite
 from quietbit.engine.messages import RECORD, Request
 from quietbit.engine.outlook import outlook
-from quietbit.engine.report import Account, NodeReport, Report, RoundReport
+from quietbit.engine.report import NodeCounts, NodeReport, Report, RoundReport
 from quietbit.errors import QuietbitError, check_int, require
 from quietbit.flower.open_round import OpenRound
 from quietbit.flower.plaintext import METRICS, note_metrics
 from quietbit.flower.secure_round import SecureRound
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.registry import identity_of
-from quietbit.node.filter import Price
 from quietbit.node.question import run_name
+from quietbit.privacy.cost import Cost
 from quietbit.plan.plan import Plan
 from quietbit.secagg.identity import Directory
 
@@ -94,13 +94,13 @@ class PrivateStrategy(Strategy):
         rule = "a Directory where quietbit.server is active, and left out elsewhere"
         require(fine, "directory", type(directory).__name__, rule)
         self._directory, self._places = directory, dict[int, int]()
-        self._account = Account(self.settings.cap)
+        self._account = NodeCounts(self.settings.target)
         self._crowds = Crowds(self.settings.secret_order)
         self._open: OpenRound | SecureRound | None = None
         self._rounds: list[RoundReport] = []
         self._mechanism: Mechanism | None = None
         self._moving = self.settings.moving_clip()
-        self._price = Price.nothing()
+        self._cost = Cost()
         self._run = 0
         self._planned = 0
         self._scores: list[dict[str, float]] = []
@@ -155,7 +155,7 @@ class PrivateStrategy(Strategy):
                 layout.dimension == known, "number of parameters", layout.dimension, f"{known}, as in earlier rounds"
             )
         else:
-            self._price = self.settings.price(mechanism)
+            self._cost = self.settings.release(mechanism)
         self._mechanism, self._run = mechanism, grid.run.run_id
         request = ConfigRecord(dict(Request.of(server_round, mechanism).to_record()))
         messages = list(self.inner.configure_train(server_round, arrays, config, grid))
@@ -193,7 +193,7 @@ class PrivateStrategy(Strategy):
                 arrays, metrics = self._stepped(server_round, current, mean)
         except NotFinite as error:  # an update too large for the model's type, or a strategy that diverged
             outcome = replace(outcome, reasons=(*outcome.reasons, f"the step was not taken: {error}"))
-        reached = self._account.worst(self._price).epsilon_upper
+        reached = self._account.worst(self._cost).epsilon_upper
         outcome = replace(outcome, skipped=arrays is None, epsilon_upper=reached)
         self._rounds.append(outcome)
         self._crowds.record(outcome.asked, current.answered() if mean is not None else ())
@@ -275,10 +275,10 @@ class PrivateStrategy(Strategy):
         nodes = []
         for node, counts in sorted(self._account.nodes.items()):
             if counts.releases not in cost:
-                cost[counts.releases] = self._account.guarantee(self._price, counts.releases).epsilon_upper
+                cost[counts.releases] = self._account.guarantee(self._cost, counts.releases).epsilon_upper
             numbers = counts.asked, counts.answered, counts.declined, counts.failed, counts.refused, counts.releases
             nodes.append(NodeReport(node, *numbers, cost[counts.releases]))
-        guarantee = self._account.worst(self._price) if mechanism is not None else None
+        guarantee = self._account.worst(self._cost) if mechanism is not None else None
         pair = None
         if mechanism is not None and guarantee is not None:
             most = max((node.releases for node in self._account.nodes.values()), default=0)

@@ -43,7 +43,7 @@ from quietbit.mechanism.base import (
     refuse_samples,
 )
 from quietbit.mechanism.designs import check_design, closed_design, design_limits
-from quietbit.mechanism.family import Account, Choices, Family, SearchedFamily
+from quietbit.mechanism.family import Choices, EpsilonOf, Family, SearchedFamily
 from quietbit.mechanism.rounding import conditional_rounding, length_upper
 from quietbit.privacy.baselines import dithered_l1_cost, dithered_l2_cost
 from quietbit.privacy.conversion import round_up
@@ -199,7 +199,7 @@ class _Family(Family):
         epsilon = check_real(strength, "design_epsilon")
         return DitheredMVU(solve(DesignSpec(choices.levels or MOST_LEVELS, choices.bits or 1, epsilon)), ball)
 
-    def calibrated(self, ball: Ball, choices: Choices, target: Target, account: Account) -> Mechanism:
+    def calibrated(self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf) -> Mechanism:
         """By search."""
         return _SEARCHED.calibrated(ball, choices, target, account)
 

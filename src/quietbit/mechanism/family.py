@@ -26,8 +26,8 @@ __all__ = [
     "FEWER",
     "OWN",
     "SHARED",
-    "Account",
     "Choices",
+    "EpsilonOf",
     "Family",
     "SearchedFamily",
     "largest_private",
@@ -39,7 +39,7 @@ FEWER = "fewer releases or another mechanism would help"
 OWN, SHARED = "own", "shared"  # rows that are kept: of every release, or of all clients of a round
 FACTS = ("rotated", "by_sample")  # of `Choices`: not chosen, but known
 
-Account: TypeAlias = Callable[[Mechanism], float]  # the epsilon that a mechanism costs the most exposed party
+EpsilonOf: TypeAlias = Callable[[Mechanism], float]  # the epsilon that a mechanism costs the most exposed party
 
 
 def check_rows_word(value: str | None) -> None:
@@ -99,7 +99,7 @@ class Family(ABC):
         """Return the mechanism of this strength."""
 
     @abstractmethod
-    def calibrated(self, ball: Ball, choices: Choices, target: Target, account: Account) -> Mechanism:
+    def calibrated(self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf) -> Mechanism:
         """Return the most accurate mechanism whose account meets the target."""
 
 
@@ -129,7 +129,7 @@ class SearchedFamily(Family):
         value = check_real(strength, self.strength)
         return self.build(ball, 1 / value if self.inverse else value, choices)
 
-    def calibrated(self, ball: Ball, choices: Choices, target: Target, account: Account) -> Mechanism:
+    def calibrated(self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf) -> Mechanism:
         """The most revealing mechanism that still meets the target."""
         low, high = self.limits(ball, choices)
 

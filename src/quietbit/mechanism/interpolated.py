@@ -41,7 +41,7 @@ from quietbit.mechanism.base import (
     check_value,
 )
 from quietbit.mechanism.designs import check_design, closed_design, design_limits
-from quietbit.mechanism.family import Account, Choices, Family, SearchedFamily
+from quietbit.mechanism.family import Choices, EpsilonOf, Family, SearchedFamily
 from quietbit.mechanism.rotation import Rotation, response_lower, rotation_for
 from quietbit.mechanism.rows import check_rotated
 from quietbit.mechanism.scaling import MAX_BETA, Scaling, check_beta
@@ -363,7 +363,7 @@ class _Family(Family):
         require(design.spec.epsilon == each, "design_epsilon", strength, f"{design.spec.epsilon!r}, the design's")
         return _build(ball, 1.0 if choices.beta is None else choices.beta, evolve(choices, design=design))
 
-    def calibrated(self, ball: Ball, choices: Choices, target: Target, account: Account) -> Mechanism:
+    def calibrated(self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf) -> Mechanism:
         """By search; with one bit on an L2 ball, inputs are clamped where that makes the account sharp."""
         turn = _rotation(ball, choices)
         share = _share(ball, ball.dimension if choices.rotated else None if turn is None else turn.block)

@@ -84,7 +84,7 @@ from quietbit.mechanism.base import (
     check_value,
     refuse_samples,
 )
-from quietbit.mechanism.family import FEWER, SHARED, Account, Choices, Family
+from quietbit.mechanism.family import FEWER, SHARED, Choices, EpsilonOf, Family
 from quietbit.mechanism.rows import NONCE, Rowed, check_keep, check_rotated, check_rows, check_seed, fewest_kept
 from quietbit.mechanism.solve_profile import solve_profile
 from quietbit.privacy.conversion import round_up
@@ -398,7 +398,7 @@ class _Family(Family):
         profile = solve_profile(check_real(strength, "design_epsilon"), 0.0, 1, Adjacency.REPLACE_ONE)
         return _with_rows(profile, ball, choices)
 
-    def calibrated(self, ball: Ball, choices: Choices, target: Target, account: Account) -> Mechanism:
+    def calibrated(self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf) -> Mechanism:
         """A profile for the target; for less of it where sampling, or a bit beside the release, costs something.
 
         Where the target allows more than the sampler can be certified to reveal, it gets the most that it can: the

@@ -10,7 +10,6 @@ Symbols  head: SHA-256 of a line; count: number of lines, the first (which names
 |---|---|
 | `ledger` | format, version, a random name; when it was made |
 | `mechanism` | a mechanism in full, by its identity: once |
-| `price` | what one release of it costs under an adjacency, alone (k = 0) or in a sum with k honest clients |
 | `release` | one release: mechanism, k, run, round, moment. Written, with the counter, before a random word is drawn |
 | `step` | a step of a masked sum that hands out shares: answered once |
 
@@ -27,7 +26,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import os
 import stat
 import threading
@@ -38,11 +36,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, final
 
-import numpy as np
-
 from quietbit.errors import InvalidParameter, QuietbitError, check_int, require
-from quietbit.node.filter import ORDERS, Price
-from quietbit.privacy.guarantee import Adjacency, Trust
+from quietbit.privacy.guarantee import Trust
 
 __all__ = [
     "AnsweredBefore",
@@ -60,6 +55,7 @@ FORMAT, VERSION = "quietbit-ledger", 2
 COUNTER = "quietbit-counter"
 DAY = 86400.0
 MOST_BYTES = 256 * 2**20
+MOST_MECHANISMS = 256
 MOST_STEPS = 8  # lines of steps for every release that was made, and as many rounds to begin with
 START = bytes(32)
 Entry = dict[str, Any]
@@ -116,7 +112,6 @@ class LedgerState:
     created: float = 0.0
     heads: list[bytes] = field(default_factory=list)
     mechanisms: dict[str, Any] = field(default_factory=dict)
-    prices: dict[tuple[str, str, int], Price] = field(default_factory=dict)
     counts: dict[tuple[str, int], int] = field(default_factory=dict)
     times: list[Moment] = field(default_factory=list)
     runs: dict[str, list[tuple[int, float, str]]] = field(default_factory=dict)
@@ -171,12 +166,10 @@ class LedgerState:
         for (mechanism, own), times in self.counts.items():
             yield mechanism, min(own, honest) if trust is Trust.SECURE_AGGREGATION else 0, times
 
-    def total(self, adjacency: Adjacency, trust: Trust, honest: int = 2**31, floor: float = 0.0) -> Price:
-        """The price of everything, each release at no less than ``floor``; needs the prices of all `views`."""
-        return Price.total(
-            (self.prices[mechanism, adjacency.value, own].at_least(floor), times)
-            for mechanism, own, times in self.views(trust, honest)
-        )
+    def check_mechanism(self, identity: str) -> None:
+        """Refuse one mechanism more than a ledger holds: each is priced anew in every process that reads it."""
+        if identity not in self.mechanisms and len(self.mechanisms) >= MOST_MECHANISMS:
+            raise LedgerError(f"This node has answered with {MOST_MECHANISMS} different mechanisms, and takes no more.")
 
     def take(self, line: bytes, origin: str) -> None:
         """Add a line that was read or is about to be written."""
@@ -202,11 +195,7 @@ class LedgerState:
         elif kind == "mechanism":
             self.mechanisms[str(entry["mechanism"])] = entry["description"]
         elif kind == "price":
-            if entry["orders"] == len(ORDERS):  # prices at other orders are made anew
-                rdp = [math.inf if value is None else float(value) for value in entry["rdp"]]
-                pure = math.inf if entry["pure"] is None else float(entry["pure"])
-                key = str(entry["mechanism"]), str(entry["adjacency"]), check_int(entry["honest"], "honest", 0)
-                self.prices[key] = Price(np.array(rdp), pure, float(entry["lost"]))
+            pass  # written by earlier versions; mechanisms are priced anew from their descriptions
         elif kind == "release":
             mechanism, honest = str(entry["mechanism"]), check_int(entry["honest"], "honest", 0)
             require(mechanism in self.mechanisms, "mechanism of a release", mechanism, "one that was noted")
@@ -240,16 +229,6 @@ class Ledger(Protocol):
 def mechanism_line(identity: str, description: Any) -> Entry:
     """A mechanism in full."""
     return {"kind": "mechanism", "mechanism": identity, "description": description}
-
-
-def price_line(identity: str, adjacency: Adjacency, honest: int, price: Price) -> Entry:
-    """What one release costs."""
-    rdp = [value if math.isfinite(value) else None for value in price.rdp.tolist()]
-    pure = price.pure if math.isfinite(price.pure) else None
-    return {
-        "kind": "price", "mechanism": identity, "adjacency": adjacency.value, "honest": honest, "orders": len(ORDERS),
-        "rdp": rdp, "pure": pure, "lost": price.lost,
-    }  # fmt: skip
 
 
 def release_line(identity: str, honest: int, run: str, number: int) -> Entry:

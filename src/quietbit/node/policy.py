@@ -30,7 +30,6 @@ from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, as_adjacency
 
 if TYPE_CHECKING:  # what only a release needs is imported when there is one: `quietbit --help` reads the rules
     from quietbit.kernel.rng import RandomBits
-    from quietbit.node.filter import Cap
     from quietbit.secagg.plan import SumPlan
 
 __all__ = ["NotAllowed", "Policy", "PolicyError", "Rules", "SeededRngWarning", "Simulation", "simulated_directory"]
@@ -76,7 +75,7 @@ class Rules(Protocol):
         """How long a price may take."""
         ...
 
-    def caps(self) -> tuple[Cap, ...]:
+    def caps(self) -> tuple[Target, ...]:
         """Limits on the whole ledger."""
         ...
 
@@ -296,14 +295,12 @@ class Policy:
                 lines.append(f"{KEYS[one.name]} = {_toml(value)}  # {RULES[one.name][0]}")
         return "\n".join([*lines, ""])
 
-    def caps(self) -> tuple[Cap, ...]:
+    def caps(self) -> tuple[Target, ...]:
         """The cap, and where sums are allowed the local one."""
-        from quietbit.node.filter import Cap
-
         words = self.delta, self.adjacency
         if self.local_epsilon is None:
-            return (Cap(self.epsilon, *words, Trust.LOCAL),)
-        return Cap(self.epsilon, *words, Trust.SECURE_AGGREGATION), Cap(self.local_epsilon, *words, Trust.LOCAL)
+            return (Target(self.epsilon, *words),)
+        return Target(self.epsilon, *words, trust=Trust.SECURE_AGGREGATION), Target(self.local_epsilon, *words)
 
     def honest_for(self, trust: Trust, threshold: int | None, honest: int | None) -> int:
         """The node's own least number, for sums of at least so many; the run's is not looked at."""
@@ -384,7 +381,7 @@ class Simulation:
     answer_seconds: float = 0.0
     pricing_seconds: float = 600.0
 
-    def caps(self) -> tuple[Cap, ...]:
+    def caps(self) -> tuple[Target, ...]:
         """None but the run's."""
         return ()
 

@@ -19,12 +19,12 @@ from typing import Any, TypeVar, final
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.mechanism.base import Mechanism, summable
 from quietbit.mechanism.registry import build, describe, family_of, identity_of
-from quietbit.node.filter import Price, price_of
 from quietbit.node.policy import NotAllowed
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.wire.uplink import Uplink
 
-__all__ = ["MOST_DESCRIPTION", "ProposedMechanism", "description_of", "release_price", "within"]
+__all__ = ["MOST_DESCRIPTION", "ProposedMechanism", "description_of", "release_cost", "within"]
 
 MOST_DESCRIPTION = 2**18
 Found = TypeVar("Found")
@@ -60,14 +60,14 @@ class ProposedMechanism:
         """Plain values that rebuild it."""
         return describe(self.mechanism.priced_as)
 
-    def price(self, adjacency: Adjacency, honest: int) -> Price:
+    def cost(self, adjacency: Adjacency, honest: int) -> Cost:
         """What one release costs, alone (0) or as part of a sum; refused where no number can say it."""
         try:
-            return _price(self.identity, self.mechanism.priced_as, adjacency, honest)
+            return _cost(self.identity, self.mechanism.priced_as, adjacency, honest)
         except QuietbitError:
             raise
         except (ArithmeticError, ValueError) as error:  # numbers so large or small that no account can hold them
-            raise InvalidParameter(f"The described mechanism has no price ({type(error).__name__}).") from error
+            raise InvalidParameter(f"The described mechanism has no cost ({type(error).__name__}).") from error
 
 
 def description_of(mechanism: Mechanism) -> str:
@@ -110,23 +110,22 @@ def _offer(text: str) -> ProposedMechanism:
         raise InvalidParameter(f"The description is of no mechanism ({type(error).__name__}).") from error
 
 
-# An identity names a mechanism, so that its price is found once in a process; the ledger keeps it beyond that.
-_PRICES: dict[tuple[str, Adjacency, int], Price] = {}
-_MOST_PRICES = 4096
+# An identity names a mechanism: its cost is found once in a process, and is one object, by which an account knows it.
+_COSTS: dict[tuple[str, Adjacency, int], Cost] = {}
+_MOST_COSTS = 4096
 
 
-def release_price(mechanism: Mechanism, adjacency: Adjacency, honest: int) -> Price:
+def release_cost(mechanism: Mechanism, adjacency: Adjacency, honest: int) -> Cost:
     """What one release costs, alone (0) or as part of a sum that counts on so many honest clients."""
     mechanism = mechanism.priced_as
-    return _price(identity_of(mechanism).hex(), mechanism, adjacency, honest)
+    return _cost(identity_of(mechanism).hex(), mechanism, adjacency, honest)
 
 
-def _price(identity: str, mechanism: Mechanism, adjacency: Adjacency, honest: int) -> Price:
+def _cost(identity: str, mechanism: Mechanism, adjacency: Adjacency, honest: int) -> Cost:
     key = identity, adjacency, honest
-    if key not in _PRICES:
-        release = summable(mechanism).sum_privacy(honest, adjacency) if honest else mechanism.privacy(adjacency)
-        found = price_of(release)
-        if len(_PRICES) >= _MOST_PRICES:
-            _PRICES.clear()
-        _PRICES[key] = found
-    return _PRICES[key]
+    if key not in _COSTS:
+        found = summable(mechanism).sum_privacy(honest, adjacency) if honest else mechanism.privacy(adjacency)
+        if len(_COSTS) >= _MOST_COSTS:
+            _COSTS.clear()
+        _COSTS[key] = found
+    return _COSTS[key]

@@ -21,11 +21,10 @@ from typing import Any, final
 
 from quietbit.errors import InvalidParameter, check_int, check_real, member, refuse_payload, require
 from quietbit.kernel.base import MAX_DIMENSION
-from quietbit.node.filter import Cap
 from quietbit.privacy.aggregate import MOST_CLIENTS
-from quietbit.privacy.guarantee import Adjacency, Trust, check_delta
 from quietbit.secagg.exposure import SPARSE_FROM
 from quietbit.secagg.plan import ServerModel, SumPlan
+from quietbit.target import Adjacency, Target, Trust, check_delta
 
 __all__ = [
     "CONFIRM", "IDENTITY", "KEYS", "SHARES", "STEPS", "UNMASK", "VECTOR", "Framed", "Question", "SumPart", "run_name",
@@ -112,9 +111,9 @@ class Question:
         return Trust.LOCAL if self.sum is None else Trust.SECURE_AGGREGATION
 
     @property
-    def cap(self) -> Cap:
+    def cap(self) -> Target:
         """The run's own budget: a node holds it, too."""
-        return Cap(self.epsilon, self.delta, Adjacency(self.adjacency), self.trust, "the run")
+        return Target(self.epsilon, self.delta, self.adjacency, trust=self.trust)
 
     @property
     def terms(self) -> bytes:

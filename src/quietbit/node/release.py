@@ -24,7 +24,6 @@ from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.base import summable
 from quietbit.mechanism.registry import identity_of
-from quietbit.node.filter import Cap, Price
 from quietbit.node.ledger import (
     Entry,
     Ledger,
@@ -33,7 +32,6 @@ from quietbit.node.ledger import (
     Moment,
     check_growth,
     mechanism_line,
-    price_line,
     release_line,
     step_line,
 )
@@ -41,13 +39,13 @@ from quietbit.node.policy import NotAllowed, PolicyError, Rules
 from quietbit.node.pricing import ProposedMechanism, within
 from quietbit.node.question import CONFIRM, IDENTITY, KEYS, SHARES, STEPS, VECTOR, Framed, Question, run_name
 from quietbit.node.sums import SumStep, forget
-from quietbit.privacy.guarantee import Adjacency, Trust
+from quietbit.privacy.account import Account
+from quietbit.target import Target, Trust
 from quietbit.wire.uplink import Uplink
 
-__all__ = ["BudgetSpent", "Gate", "LocalGate", "Noted", "Ticket", "Unusable", "make_release", "public", "spent"]
+__all__ = ["BudgetSpent", "Gate", "LocalGate", "Noted", "Ticket", "Unusable", "account_of", "make_release", "public"]
 
 LOGGER = logging.getLogger(__name__)
-Priced = tuple[str, Adjacency, int]
 
 
 class BudgetSpent(QuietbitError):
@@ -195,50 +193,44 @@ class LocalGate:
                 same = identity_of(own_rows) == identity_of(offer.mechanism)
                 require(same, "rows that all clients keep", "others", "this round's")
             rules.check(offer.family, offer.mechanism.domain.radius, str(question.run))
-            for cap, _ in self._caps(question):
-                offer.price(cap.adjacency, honest if cap.trust is Trust.SECURE_AGGREGATION else 0)
+            for cap, _, _ in self._caps(question):
+                offer.cost(cap.adjacency, honest if cap.trust is Trust.SECURE_AGGREGATION else 0)
             return offer
 
         return within(rules.pricing_seconds, work), honest
 
-    def _caps(self, question: Question) -> list[tuple[Cap, float]]:
-        """Every cap that must hold, and the least that a release counts under it: the run's and the owner's."""
-        return [(question.cap, 0.0), *((cap, self._rules.least_epsilon) for cap in self._rules.caps())]
+    def _caps(self, question: Question) -> list[tuple[Target, float, str]]:
+        """Every cap that must hold, the least that a release counts under it, and whose it is."""
+        own = self._rules.least_epsilon
+        return [(question.cap, 0.0, "the run"), *((cap, own, "this node") for cap in self._rules.caps())]
 
     def _following(self, books: LedgerState, question: Question, offer: ProposedMechanism, honest: int) -> list[Entry]:
         """The lines of one more release; refused where a rule or a budget does not allow it."""
         run = str(question.run)
         books.check_round(run, question.round)
+        books.check_mechanism(offer.identity)
         self._rules.check_counts(books.releases + 1, books.last_day(Moment.now()) + 1)
-        prices: dict[Priced, Price] = {}
-        for cap, floor in self._caps(question):
-            own = honest if cap.trust is Trust.SECURE_AGGREGATION else 0
-            price = prices[offer.identity, cap.adjacency, own] = offer.price(cap.adjacency, own)
-            before = spent(books, cap, honest, floor, prices)
-            if not cap.holds(Price.total([(before, 1), (price.at_least(floor), 1)])):
-                raise BudgetSpent(f"The budget of {cap.owner} is spent.")
+        for cap, floor, owner in self._caps(question):
+            cost = offer.cost(cap.adjacency, honest if cap.trust is Trust.SECURE_AGGREGATION else 0)
+            if not account_of(books, cap, honest, floor).allows(cost.at_least(floor)):
+                raise BudgetSpent(f"The budget of {owner} is spent.")
         lines = [] if offer.identity in books.mechanisms else [mechanism_line(offer.identity, offer.description)]
-        for (name, adjacency, own), price in prices.items():
-            if (name, adjacency.value, own) not in books.prices:
-                lines.append(price_line(name, adjacency, own, price))
         return [*lines, release_line(offer.identity, honest, run, question.round)]
 
 
-def spent(books: LedgerState, cap: Cap, honest: int, floor: float, prices: dict[Priced, Price]) -> Price:
-    """What everything in the books costs under a cap, sums at no more than ``honest`` clients (0: as noted).
+def account_of(books: LedgerState, cap: Target, honest: int = 0, floor: float = 0.0) -> Account:
+    """The account of everything in the books under a cap, sums at no more than ``honest`` clients (0: as noted).
 
-    Prices that the books do not have yet, after a change of the policy, are found and added to ``prices``.
+    Mechanisms are built and priced anew from their descriptions, once in a process. The first in the books is the
+    first that was released, which is what an adaptive account goes by.
     """
-    parts = []
+    account = Account(cap, "adaptive")
     for name, own, times in books.views(cap.trust, honest or 2**31):
-        price = books.prices.get((name, cap.adjacency.value, own)) or prices.get((name, cap.adjacency, own))
-        if price is None:
-            offer = ProposedMechanism.read(json.dumps(books.mechanisms[name]))
-            if offer.identity != name:
-                raise LedgerError(f"A mechanism of the ledger is not the one it was noted as ({name[:16]}...).")
-            price = prices[name, cap.adjacency, own] = offer.price(cap.adjacency, own)
-        parts.append((price.at_least(floor), times))
-    return Price.total(parts)
+        offer = ProposedMechanism.read(json.dumps(books.mechanisms[name]))
+        if offer.identity != name:
+            raise LedgerError(f"A mechanism of the ledger is not the one it was noted as ({name[:16]}...).")
+        account = account.spend(offer.cost(cap.adjacency, own).at_least(floor), times)
+    return account
 
 
 @final

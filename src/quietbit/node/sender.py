@@ -10,13 +10,13 @@ import os
 from typing import Any, final
 
 from quietbit.errors import check_int, require
-from quietbit.node.filter import Cap
 from quietbit.node.ledger import AnsweredBefore, FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.pricing import description_of
 from quietbit.node.question import MOST_ID, Question
-from quietbit.node.release import LocalGate, Unusable, spent
-from quietbit.privacy.guarantee import Guarantee, Trust, Unit
+from quietbit.node.release import LocalGate, Unusable, account_of
+from quietbit.privacy.guarantee import Guarantee
+from quietbit.target import Target
 from quietbit.wire.uplink import Uplink
 
 __all__ = ["PrivateSender"]
@@ -68,6 +68,5 @@ class PrivateSender:
     def guarantee(self) -> Guarantee:
         """What this node's releases have cost so far, all runs together, as if the server saw each."""
         policy = self._policy
-        cap = Cap(policy.local_epsilon or policy.epsilon, policy.delta, policy.adjacency, Trust.LOCAL)
-        reached = cap.epsilon_upper(spent(self._ledger.read(), cap, 0, 0.0, {}))
-        return Guarantee(reached, policy.delta, Unit.CLIENT, policy.adjacency, Trust.LOCAL)
+        cap = Target(policy.local_epsilon or policy.epsilon, policy.delta, policy.adjacency)
+        return account_of(self._ledger.read(), cap).guarantee()

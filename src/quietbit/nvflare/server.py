@@ -42,7 +42,7 @@ from quietbit.arrays import is_tensor
 from quietbit.engine.layout import Layout
 from quietbit.engine.messages import RECORD, Request, finite, one_line
 from quietbit.engine.outlook import outlook
-from quietbit.engine.report import Account, NodeReport, Report, RoundReport
+from quietbit.engine.report import NodeCounts, NodeReport, Report, RoundReport
 from quietbit.errors import InvalidPayload, check_int, refuse_payload, require
 from quietbit.mechanism.base import Answers, Mechanism
 from quietbit.mechanism.registry import identity_of
@@ -106,7 +106,7 @@ class _Run:
     settings: Plan
     job: str
     mechanism: Mechanism
-    account: Account
+    account: NodeCounts
     moving: MovingClip | None
     questions: dict[str, _Question] = field(factory=dict)
     rounds: dict[int, _Round] = field(factory=dict)
@@ -141,10 +141,10 @@ class _Run:
 
     def report(self) -> Report:
         """Rounds, clients, bytes and the guarantee of the worst client."""
-        price = self.settings.price(self.mechanism)
+        cost = self.settings.release(self.mechanism)
 
         def upper(releases: int) -> float:
-            return self.account.guarantee(price, releases).epsilon_upper
+            return self.account.guarantee(cost, releases).epsilon_upper
 
         rounds = tuple(
             RoundReport(
@@ -163,7 +163,7 @@ class _Run:
             for name, counts in sorted(self.account.nodes.items(), key=lambda entry: str(entry[0]))
         )  # fmt: skip
         identity, dimension = identity_of(self.mechanism).hex(), self.mechanism.domain.dimension
-        run, worst = number_of(self.job), self.account.worst(price)
+        run, worst = number_of(self.job), self.account.worst(cost)
         return Report(self.settings, run, identity, dimension, rounds, nodes, worst)
 
 
@@ -239,7 +239,7 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
             mechanism = self._settings.mechanism_for(dimension)
             job = str(fl_ctx.get_job_id())
             moving = self._settings.moving_clip()
-            run = _RUNS[engine] = _Run(self._settings, job, mechanism, Account(self._settings.cap), moving)
+            run = _RUNS[engine] = _Run(self._settings, job, mechanism, NodeCounts(self._settings.target), moving)
             clients, planned = len(engine.get_clients()), rounds if isinstance(rounds, int) else self._settings.releases
             for level, line in outlook(self._settings, mechanism, asked=clients, nodes=clients, rounds=planned or 1):
                 (self.log_warning if level > logging.INFO else self.log_info)(fl_ctx, f"quietbit: {line}")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from quietbit.errors import QuietbitError
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.shuffled import shuffled_privacy
-from quietbit.plan.account import Account
+from quietbit.plan.costs import ClientCosts
 from quietbit.plan.plan import Plan
 from quietbit.privacy.guarantee import Trust, Unit
 from quietbit.privacy.observers import GuaranteePair
@@ -20,7 +20,7 @@ from quietbit.privacy.observers import GuaranteePair
 __all__ = ["observers"]
 
 
-def observers(plan: Plan, mechanism: Mechanism, account: Account) -> GuaranteePair:
+def observers(plan: Plan, mechanism: Mechanism, account: ClientCosts) -> GuaranteePair:
     """Both guarantees of a run that every client of the account takes part in as planned, nobody dropping out."""
     server = account.worst(plan.delta)
     if plan.trust is not Trust.LOCAL:

@@ -70,10 +70,11 @@ from quietbit.mechanism.family import SHARED, Choices
 from quietbit.mechanism.interpolated import UNBIASED
 from quietbit.mechanism.projected import ProjectedSamples, project
 from quietbit.mechanism.registry import families, family, importable
-from quietbit.plan.account import Account
+from quietbit.plan.costs import ClientCosts
 from quietbit.plan.clip import RATE, ClipRule, MovingClip, usual_bit_epsilon
 from quietbit.plan.participation import KINDS, Schedule, participation
 from quietbit.privacy.aggregate import MOST_CLIENTS
+from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.secagg.plan import ServerModel
@@ -444,21 +445,9 @@ class Plan:
             return summable(mechanism).sum_privacy(cast(int, self.min_honest_clients), self.adjacency)
         return mechanism.privacy(self.adjacency, samples).under(trust=self.trust)
 
-    def account(self, mechanism: Mechanism, sizes: NDArray[np.int64]) -> Account:
+    def account(self, mechanism: Mechanism, sizes: NDArray[np.int64]) -> ClientCosts:
         """The account of a run with clients of these sizes; a mechanism without one is refused."""
-        return Account(lambda samples: self.release(mechanism, samples), sizes, self.unit is Unit.SAMPLE)
-
-    @property
-    def cap(self) -> Any:
-        """What the run lets a client spend, as nodes hold it."""
-        return importlib.import_module("quietbit.node.filter").Cap(
-            self.epsilon, self.delta, self.adjacency, self.trust, "the run"
-        )
-
-    def price(self, mechanism: Mechanism) -> Any:
-        """What one release of the mechanism costs, as nodes count it."""
-        pricing = importlib.import_module("quietbit.node.pricing")
-        return pricing.release_price(mechanism, self.adjacency, self.min_honest_clients or 0)
+        return ClientCosts(lambda samples: self.release(mechanism, samples), sizes, self.unit is Unit.SAMPLE)
 
     @property
     def _summed_clients(self) -> int:
@@ -469,13 +458,8 @@ class Plan:
         """The account of so many releases that nodes keep; None where the mechanism's own is what counts."""
         if self.mode == "planned":
             return None
-        cap, words = self.cap, (self.delta, self.unit, self.adjacency, self.trust)
-
-        def priced(mechanism: Mechanism) -> Guarantee:
-            price = self.price(mechanism)
-            return Guarantee(cap.epsilon_upper(type(price).total([(price, releases)])), *words)
-
-        return priced
+        account = Account(self.target, "adaptive")
+        return lambda mechanism: account.spend(self.release(mechanism.priced_as), releases).guarantee()
 
     def _found(self, ball: Ball, sizes: NDArray[np.int64], counts: NDArray[np.int64]) -> Mechanism:
         """Calibrated to the budget."""

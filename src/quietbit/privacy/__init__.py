@@ -1,5 +1,6 @@
-"""What a release costs: constants of the mechanisms, costs, ledgers and guarantees."""
+"""What a release costs: constants of the mechanisms, costs, accounts and guarantees."""
 
+from quietbit.privacy.account import Account
 from quietbit.privacy.baselines import (
     dithered_l1_cost,
     dithered_l2_cost,
@@ -20,24 +21,22 @@ from quietbit.privacy.divergence import (
     zero_out_constant_upper,
 )
 from quietbit.privacy.dp_events import dp_event
-from quietbit.privacy.filter import filter_epsilon_upper
 from quietbit.privacy.gaussian import gaussian_epsilon_upper
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit, sensitivity
 from quietbit.privacy.interpolated import interpolated_l1_cost, interpolated_l2_cost
-from quietbit.privacy.ledger import Ledger
 from quietbit.privacy.loss import LossDistribution
 from quietbit.privacy.observers import GuaranteePair
 from quietbit.privacy.renyi import RenyiConstant, fisher_information, fisher_supremum_upper, kappa_upper
 from quietbit.privacy.shuffle import BlanketPair, Shuffle, clones, shuffled_cost, through_zero
 
 __all__ = [
+    "Account",
     "Adjacency",
     "Blanket",
     "BlanketPair",
     "Cost",
     "Guarantee",
     "GuaranteePair",
-    "Ledger",
     "LossDistribution",
     "RenyiConstant",
     "Shuffle",
@@ -51,7 +50,6 @@ __all__ = [
     "dp_event",
     "epsilon_from_linear",
     "epsilon_from_rdp",
-    "filter_epsilon_upper",
     "fisher_information",
     "fisher_supremum_upper",
     "gaussian_epsilon_upper",

@@ -20,7 +20,7 @@ from quietbit._threads import one_thread
 from quietbit.errors import QuietbitError
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.expectation import Expectation, expectation
-from quietbit.plan.account import Account
+from quietbit.plan.costs import ClientCosts
 from quietbit.plan.observers import observers
 from quietbit.plan.participation import releases_per_client
 from quietbit.plan.plan import Plan
@@ -63,7 +63,7 @@ class Run:
     plan: Plan
     training: Training
     mechanism: Mechanism | None
-    account: Account | None
+    account: ClientCosts | None
     points: list[Point]
     status: str
     reason: str
@@ -154,7 +154,7 @@ def simulate(
     return run
 
 
-def _priced(problem: Problem, plan: Plan, training: Training) -> tuple[Mechanism | None, Account | None]:
+def _priced(problem: Problem, plan: Plan, training: Training) -> tuple[Mechanism | None, ClientCosts | None]:
     """The mechanism of a run and the account that it will keep.
 
     It is calibrated to the plan's own number of releases, or else to what the schedule asks of every client.
@@ -168,7 +168,7 @@ def _priced(problem: Problem, plan: Plan, training: Training) -> tuple[Mechanism
     return mechanism, plan.account(mechanism, problem.sizes)
 
 
-def _exceeds(account: Account, plan: Plan, clients: NDArray[np.int64]) -> bool:
+def _exceeds(account: ClientCosts, plan: Plan, clients: NDArray[np.int64]) -> bool:
     return plan.epsilon is not None and account.worst(plan.delta, after=clients).epsilon_upper > plan.epsilon
 
 

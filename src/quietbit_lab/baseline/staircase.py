@@ -32,7 +32,7 @@ from quietbit.mechanism.accumulate import of_floats
 from quietbit.mechanism.additive import laplace_noise
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Accumulator, Body, Layout, Mechanism, Parts, check_value
-from quietbit.mechanism.family import Account, Choices, Family, largest_private
+from quietbit.mechanism.family import Choices, EpsilonOf, Family, largest_private
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency
@@ -191,7 +191,7 @@ class _Family(Family):
         """The staircase of this epsilon for replace-one neighbours."""
         return _build(ball, check_real(strength, "design_epsilon"), 2.0)
 
-    def calibrated(self, ball: Ball, choices: Choices, target: Target, account: Account) -> Mechanism:
+    def calibrated(self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf) -> Mechanism:
         """The largest epsilon of a step that meets the target."""
         width = 1.0 if target.adjacency is Adjacency.ZERO_OUT else 2.0
         check_ball(ball, Norm.L1, "the staircase", 1, MOST_DIMENSION)

@@ -24,7 +24,7 @@ from quietbit._search import bisect
 from quietbit.errors import InvalidParameter, check_real
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.family import Account, Choices, Family, SearchedFamily, largest_private
+from quietbit.mechanism.family import Choices, EpsilonOf, Family, SearchedFamily, largest_private
 from quietbit.target import Target
 from quietbit_lab.baseline.base import LEAST_EPSILON, MOST_EPSILON, likeliest
 from quietbit_lab.baseline.tilt import cap_levels, tilt_cost
@@ -57,7 +57,7 @@ class TunedFamily(Family):
         each = check_real(strength, "design_epsilon")
         return self.build(ball, each, self.usual(ball, each, choices), choices)
 
-    def calibrated(self, ball: Ball, choices: Choices, target: Target, account: Account) -> Mechanism:
+    def calibrated(self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf) -> Mechanism:
         """The better of two: the share tuned for the target, and the usual one."""
         tuned = best_share(target)
         shares: tuple[Callable[[float], float], ...] = (

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from quietbit.errors import require, require_module
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.base import Mechanism
-from quietbit.plan.account import Account
+from quietbit.plan.costs import ClientCosts
 from quietbit.plan.participation import Schedule, releases_per_client
 from quietbit.plan.plan import Plan
 from quietbit.privacy.guarantee import Guarantee, Trust
@@ -458,10 +458,10 @@ class Accounts:
 
     sizes: NDArray[np.int64]
     counts: NDArray[np.int64]
-    _found: dict[str, Account] = field(init=False, default_factory=dict, repr=False)
+    _found: dict[str, ClientCosts] = field(init=False, default_factory=dict, repr=False)
     _answers: dict[tuple[str, int], Guarantee] = field(init=False, default_factory=dict, repr=False)
 
-    def open(self, setting: Setting, mechanism: Mechanism) -> Account:
+    def open(self, setting: Setting, mechanism: Mechanism) -> ClientCosts:
         """The account of a mechanism, which is refused here if it has none."""
         key = _words(setting, MECHANISM)
         if key not in self._found:
@@ -470,7 +470,7 @@ class Accounts:
             self._found[key] = account
         return self._found[key]
 
-    def of(self, lane: Lane) -> Account | None:
+    def of(self, lane: Lane) -> ClientCosts | None:
         """The account of a run, none without privacy."""
         return self.open(lane.setting, lane.mechanism) if lane.mechanism is not None else None
 
@@ -516,7 +516,7 @@ def _mechanism(
     return mechanism, way, size, _stop(plan, rounds, account, schedule)
 
 
-def _stop(plan: Plan, rounds: int, account: Account, schedule: Schedule) -> int:
+def _stop(plan: Plan, rounds: int, account: ClientCosts, schedule: Schedule) -> int:
     """The first round that the budget forbids: cohorts are public, so it is known beforehand."""
     if plan.epsilon is None:
         return rounds

@@ -10,7 +10,6 @@ from quietbit import Plan
 from quietbit.engine.report import NodeReport, Report, RoundReport
 from quietbit.errors import QuietbitError
 from quietbit.mechanism.registry import identity_of
-from quietbit.node.filter import Price
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
 from quietbit_lab.report.page import render_page
 from quietbit_lab.report.runs import read_placed_runs
@@ -22,8 +21,8 @@ DIMENSION = 650
 def saved(folder, name="run.json", of=SETTINGS, accuracies=(0.1, 0.5, 0.75), **changes):
     settings = of
     mechanism = settings.mechanism_for(DIMENSION)
-    price = settings.price(mechanism)
-    spent = [settings.cap.epsilon_upper(Price.total([(price, times)])) for times in (1, 2)]
+    price = settings.release(mechanism)
+    spent = [Account(settings.target, "adaptive").spend(price, times).epsilon() for times in (1, 2)]
     rounds = tuple(
         RoundReport(number, 50, 40, 6, 3, 1, False, 5_000, 20_000, 90_000, (), epsilon_upper=spent[number - 1])
         for number in (1, 2)

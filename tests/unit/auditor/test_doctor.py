@@ -19,7 +19,7 @@ from quietbit.design.table import Design
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import secure_rng, seeded_rng
 from quietbit.kernel.select import default_kernel
-from quietbit.privacy.ledger import Ledger
+from quietbit.privacy.account import Account
 
 NAMES = [
     "kernels agree bit for bit",
@@ -161,8 +161,8 @@ def test_a_broken_design_is_seen(designs, mention):
 
 
 def test_an_account_that_says_too_little_is_seen(monkeypatch):
-    record = Ledger.record
-    monkeypatch.setattr(Ledger, "record", lambda self, curve, times=1: record(self, curve, max(1, times - 1)))
+    spend = Account.spend
+    monkeypatch.setattr(Account, "spend", lambda self, cost, times=1: spend(self, cost, max(1, times - 1)))
     assert "closed form" in failed(self_test(rng=seeded_rng(1)))["privacy account"]
 
 

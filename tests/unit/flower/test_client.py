@@ -19,14 +19,14 @@ from quietbit import Plan
 from quietbit.engine.messages import Request
 from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateUplink, SeededRngWarning, Simulation
-from quietbit.node.filter import Cap
 from quietbit.node.gatekeeper import Gatekeeper
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.question import Framed
-from quietbit.node.release import LocalGate, spent
-from quietbit.privacy.guarantee import Adjacency, Trust
+from quietbit.node.release import LocalGate, account_of
+from quietbit.privacy.guarantee import Adjacency
 from quietbit.simulate.client_rng import seeded_client_rng
+from quietbit.target import Target
 from quietbit.wire.uplink import Uplink
 from unit.flower.kit import (
     CONFIG,
@@ -260,9 +260,9 @@ def test_a_cap_of_the_node_is_not_raised_by_the_run(tmp_path):
         answers += reply.has_content()
     assert 0 < answers < 30
     assert reason(reply) == "quietbit: The budget of this node is spent."
-    cap = Cap(8.0, 1e-5, Adjacency.REPLACE_ONE, Trust.LOCAL)
+    cap = Target(8.0, 1e-5, Adjacency.REPLACE_ONE)
     assert books(tmp_path).releases == answers
-    assert cap.epsilon_upper(spent(books(tmp_path), cap, 0, 0.0, {})) <= 8.0
+    assert account_of(books(tmp_path), cap, 0).epsilon() <= 8.0
 
 
 def test_restarts_and_new_runs_go_on_with_the_file(tmp_path):

@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("flwr", reason="needs the flower extra")
 from quietbit import Plan
 from quietbit.errors import InvalidParameter
-from quietbit.node.filter import Price
-from quietbit.node.release import spent
+from quietbit.node.release import account_of
+from quietbit.privacy.account import Account
 from unit.flower.kit import CONFIG, DIMENSION, ledger, model
 from unit.flower.test_strategy import NODES, Federation, numbers
 
@@ -55,17 +55,17 @@ def test_server_and_node_agree_on_what_bits_and_releases_cost():
         federation.strategy.aggregate_train(number, federation.ask(number, model()))
     report = federation.strategy.report()
     books = ledger(federation.contexts[NODES[0]])
-    cap = federation.strategy.settings.cap
+    cap = federation.strategy.settings.target
     assert books.releases == 2
     assert len(books.mechanisms) == 1
-    assert report.guarantee.epsilon_upper == cap.epsilon_upper(spent(books, cap, 0, 0.0, {}))
+    assert report.guarantee.epsilon_upper == account_of(books, cap, 0).epsilon()
 
 
 def test_a_budget_holds_for_all_releases_with_their_bits():
     settings = Plan.from_run_config({**CONFIG, "quietbit.clip-quantile": 0.6})
     mechanism = settings.mechanism_for(DIMENSION)
-    cap = settings.cap
-    reached = cap.epsilon_upper(Price.total([(settings.price(mechanism), 4)]))
+    cap = settings.target
+    reached = Account(cap, "adaptive").spend(settings.release(mechanism), 4).epsilon()
     assert 0.98 * 20 < reached <= 20
     assert settings.to_run_config()["quietbit.clip-quantile"] == 0.6
     assert Plan.from_run_config(settings.to_run_config()) == settings

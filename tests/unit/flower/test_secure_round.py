@@ -12,12 +12,13 @@ from flwr.serverapp.strategy import FedAvg, Krum
 
 from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateStrategy
-from quietbit.node.filter import Cap, Price
 from quietbit.node.question import Framed
-from quietbit.node.release import spent
-from quietbit.privacy.guarantee import Adjacency, Trust
+from quietbit.node.release import account_of
+from quietbit.privacy.account import Account
+from quietbit.privacy.guarantee import Adjacency
 from quietbit.secagg.codec import decode, encode
 from quietbit.secagg.plan import masked_size
+from quietbit.target import Target
 from unit.flower.kit import CONFIG as LOCAL
 from unit.flower.kit import DIMENSION, RUN, app, ledger, model
 from unit.flower.secure_kit import (
@@ -115,15 +116,15 @@ def test_what_leaves_a_node_is_masked_and_as_wide_as_the_largest_sum():
 def test_ledger_and_report_name_the_trust_and_whom_they_count_on():
     room = Room()
     strategy, history = run(room, rounds=3)
-    two = SETTINGS.cap.epsilon_upper(Price.total([(SETTINGS.price(MECHANISM), 2)]))
+    two = Account(SETTINGS.target, "adaptive").spend(SETTINGS.release(MECHANISM), 2).epsilon()
     assert (MECHANISM.sum_privacy(3, Adjacency.ZERO_OUT) * 2).epsilon(1e-5) <= two
     assert 3.99 < two <= 4.0
     for place in room.contexts.values():
         found = ledger(place)
         assert [(honest, times) for (_, honest), times in found.counts.items()] == [(3, 2)]
-        assert SETTINGS.cap.epsilon_upper(spent(found, SETTINGS.cap, 3, 0.0, {})) == two
-        local = Cap(4.0, 1e-5, Adjacency.ZERO_OUT, Trust.LOCAL)
-        assert local.epsilon(spent(found, local, 3, 0.0, {})) > two  # had the masks failed
+        assert account_of(found, SETTINGS.target, 3).epsilon() == two
+        local = Target(4.0, 1e-5, Adjacency.ZERO_OUT)
+        assert account_of(found, local, 3).epsilon() > two  # had the masks failed
         assert SUM not in place.state  # the secrets are forgotten
     assert history[3] is None  # a third sum would exceed the budget: every node says no before it sends a key
     report = strategy.report()

@@ -9,7 +9,7 @@ from flwr.common.constant import ErrorCode
 from quietbit.flower import PrivateUplink
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
-from quietbit.node.pricing import description_of
+from quietbit.node.pricing import description_of, release_cost
 from quietbit.node.question import Question, SumPart
 from quietbit.node.release import LocalGate
 from quietbit.node.sums import SumStep
@@ -297,11 +297,10 @@ def test_a_careful_node_counts_on_fewer_and_spends_more(tmp_path):
     assert history[1] is not None
     (own,) = books(tmp_path).counts
     assert own[1] == 2  # its own number, whatever the run says
-    prices = {honest: price for (_, _, honest), price in books(tmp_path).prices.items()}
-    assert set(prices) == {0, 2}
-    assert (prices[2].rdp >= SETTINGS.price(MECHANISM).rdp).all()
-    assert (prices[0].rdp >= prices[2].rdp).all()
-    assert prices[0].rdp[9] > prices[2].rdp[9] > SETTINGS.price(MECHANISM).rdp[9]
+    costs = [release_cost(MECHANISM, SETTINGS.adjacency, honest) for honest in (0, 2)]
+    for order in (1.1, 2.0, 16.0):
+        assert costs[0].rdp(order) >= costs[1].rdp(order) >= SETTINGS.release(MECHANISM).rdp(order)
+    assert costs[0].rdp(2.0) > costs[1].rdp(2.0) > SETTINGS.release(MECHANISM).rdp(2.0)
 
 
 def test_secrets_are_forgotten_with_the_next_message_of_another_kind():

@@ -15,7 +15,7 @@ from quietbit import Plan
 from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
 from quietbit.flower.strategy import SINGLE
-from quietbit.node.release import spent
+from quietbit.node.release import account_of
 from quietbit.wire.uplink import Uplink
 from unit.flower.kit import (
     CONFIG,
@@ -282,7 +282,7 @@ def test_server_and_nodes_agree_on_the_account():
     for node in report.nodes:
         own = ledger(federation.contexts[node.node])
         assert own.releases == node.releases == (3 if node.node in NODES[:2] else 2)
-        assert SETTINGS.cap.epsilon_upper(spent(own, SETTINGS.cap, 0, 0.0, {})) == node.epsilon_upper
+        assert account_of(own, SETTINGS.target, 0).epsilon() == node.epsilon_upper
     assert report.guarantee.epsilon_upper == max(node.epsilon_upper for node in report.nodes)
 
 
@@ -444,7 +444,7 @@ def test_a_round_of_failures_is_paid_for_in_the_report():
     assert numbers(federation.strategy) == (4, 4, 0, 0)
     for node in report.nodes:
         own = ledger(federation.contexts[node.node])
-        assert node.epsilon_upper == SETTINGS.cap.epsilon_upper(spent(own, SETTINGS.cap, 0, 0.0, {})) > 0
+        assert node.epsilon_upper == account_of(own, SETTINGS.target, 0).epsilon() > 0
 
 
 def test_no_single_flipped_bit_of_a_release_gets_in():

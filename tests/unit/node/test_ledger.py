@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from quietbit.errors import InvalidParameter
-from quietbit.node.filter import Price
 from quietbit.node.ledger import (
+    MOST_MECHANISMS,
     AnsweredBefore,
     FileLedger,
     LedgerError,
@@ -22,18 +22,20 @@ from quietbit.node.ledger import (
     check_growth,
     mark,
     mechanism_line,
-    price_line,
     release_line,
     step_line,
 )
 from quietbit.node.pricing import ProposedMechanism, description_of
-from quietbit.privacy.guarantee import Adjacency, Trust
-from unit.node.makers import MECHANISM, NOISY
+from quietbit.node.release import account_of
+from quietbit.privacy.account import Account
+from quietbit.target import Adjacency, Target
+from unit.node.makers import MECHANISM
 
 OFFER = ProposedMechanism.read(description_of(MECHANISM))
 ADJACENCY = Adjacency.REPLACE_ONE
-PRICED = [mechanism_line(OFFER.identity, OFFER.description),
-          price_line(OFFER.identity, ADJACENCY, 0, OFFER.price(ADJACENCY, 0))]  # fmt: skip
+OLD_PRICE = {"kind": "price", "mechanism": OFFER.identity, "adjacency": "replace-one", "honest": 0, "orders": 2,
+             "rdp": [0.0, None], "pure": None, "lost": 0.0}  # as earlier versions wrote them  # fmt: skip
+PRICED = [mechanism_line(OFFER.identity, OFFER.description), OLD_PRICE]
 
 
 def release(books: LedgerState):
@@ -58,9 +60,8 @@ def test_lines_add_up_and_are_read_by_another_process(ledger, tmp_path):
         assert books.releases == 3
         assert books.last_round("7") == 3
         assert books.count == 1 + 2 + 3
-        total = books.total(ADJACENCY, Trust.LOCAL)
-        expected = Price.total([(OFFER.price(ADJACENCY, 0), 3)])
-        assert total.rdp.tolist() == expected.rdp.tolist()
+        cap = Target(8.0, 1e-5, ADJACENCY)
+        assert account_of(books, cap) == Account(cap, "adaptive").spend(OFFER.cost(ADJACENCY, 0), 3)
         assert books.last_day(Moment.now()) == 3
     text = (tmp_path / "ledger").read_text()
     assert text.isascii()
@@ -306,24 +307,14 @@ def test_two_processes_lose_no_release(ledger, tmp_path):
     assert ledger.read().releases == 63
 
 
-def test_many_mechanisms_are_priced_once(tmp_path):
-    """200 distinct mechanisms: their prices are in the ledger, and totals are sums of those."""
-    found, start = (
-        FileLedger.create(tmp_path / "ledger", tmp_path / "counter"),
-        ProposedMechanism.read(description_of(NOISY)),
-    )
-    price = start.price(ADJACENCY, 0)
-    entries = []
-    for number in range(200):
-        name = f"{number:064x}"
-        entries += [
-            mechanism_line(name, {}),
-            price_line(name, ADJACENCY, 0, price),
-            release_line(name, 0, "7", number + 1),
-        ]
-    found.update(lambda _: entries)
+def test_a_ledger_takes_so_many_mechanisms(tmp_path):
+    """Each is priced anew in every process that reads the ledger, so that a server cannot make reading it slow."""
+    found = FileLedger.create(tmp_path / "ledger", tmp_path / "counter")
+    found.update(lambda _: [mechanism_line(f"{number:064x}", {}) for number in range(MOST_MECHANISMS)])
     books = again(tmp_path).read()
-    assert books.total(ADJACENCY, Trust.LOCAL).rdp.tolist() == pytest.approx((200 * price.rdp).tolist(), rel=1e-12)
+    books.check_mechanism(f"{7:064x}")
+    with pytest.raises(LedgerError, match="different mechanisms"):
+        books.check_mechanism(OFFER.identity)
 
 
 def test_a_ledger_in_a_mapping_has_the_same_lines():

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
-from quietbit import Adjacency, InvalidPayload, Trust
+from quietbit import Adjacency, InvalidPayload
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
-from quietbit.node.filter import Cap, Price
 from quietbit.node.policy import NotAllowed, Policy
-from quietbit.node.pricing import ProposedMechanism, description_of, release_price
+from quietbit.node.pricing import ProposedMechanism, description_of, release_cost
 from quietbit.node.question import Framed
-from quietbit.node.release import BudgetSpent, spent
+from quietbit.node.release import BudgetSpent, account_of
+from quietbit.privacy.account import Account
+from quietbit.target import Target
 from quietbit.wire.uplink import Uplink
 from unit.node.makers import DIMENSION, MECHANISM, books, keeper, policy, question
 
@@ -32,12 +33,11 @@ def test_the_ledger_notes_one_mechanism_and_one_price_for_all_clips(tmp_path):
                 Uplink(other).receive([data])
     found = books(tmp_path)
     assert list(found.mechanisms) == [ProposedMechanism.read(description_of(MOVING)).identity]
-    assert len(found.prices) == 1
-    cap = Cap(8.0, 1e-5, Adjacency.REPLACE_ONE, Trust.LOCAL)
-    each = release_price(MOVING.at_clip(17.0), Adjacency.REPLACE_ONE, 0)
-    assert cap.epsilon_upper(spent(found, cap, 0, 0.0, {})) == cap.epsilon_upper(Price.total([(each, 4)]))
-    alone = release_price(MECHANISM, Adjacency.REPLACE_ONE, 0)
-    assert cap.epsilon_upper(Price.total([(alone, 4)])) < cap.epsilon_upper(Price.total([(each, 4)]))
+    cap = Target(8.0, 1e-5, Adjacency.REPLACE_ONE)
+    each = release_cost(MOVING.at_clip(17.0), Adjacency.REPLACE_ONE, 0)
+    assert account_of(found, cap, 0).epsilon() == Account(cap, "adaptive").spend(each, 4).epsilon()
+    alone = release_cost(MECHANISM, Adjacency.REPLACE_ONE, 0)
+    assert Account(cap, "adaptive").spend(alone, 4).epsilon() < Account(cap, "adaptive").spend(each, 4).epsilon()
 
 
 @pytest.mark.parametrize(("clip", "word"), [(2.001, "large"), (1e9, "large"), (0.1999, "small"), (1e-9, "small")])

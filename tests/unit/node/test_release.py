@@ -15,14 +15,15 @@ from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.node import ledger
 from quietbit.node import release as module
-from quietbit.node.filter import Cap, Price
 from quietbit.node.ledger import AnsweredBefore, FileLedger, LedgerError
 from quietbit.node.policy import NotAllowed, SeededRngWarning
-from quietbit.node.pricing import ProposedMechanism, description_of, within
+from quietbit.node.pricing import ProposedMechanism, within
 from quietbit.node.question import Framed, Question
-from quietbit.node.release import BudgetSpent, LocalGate, Noted, Unusable, public, spent
-from quietbit.privacy.guarantee import Adjacency, Trust
+from quietbit.node.release import BudgetSpent, LocalGate, Noted, Unusable, account_of, public
+from quietbit.privacy.account import Account
+from quietbit.privacy.guarantee import Adjacency
 from quietbit.simulate.client_rng import seeded_client_rng
+from quietbit.target import Target
 from quietbit.wire.uplink import Uplink
 from unit.node.makers import DIMENSION, MECHANISM, NOISY, books, keeper, policy, question
 
@@ -114,9 +115,8 @@ def test_the_cap_ends_it_whatever_is_asked(tmp_path):
             break
         answers += 1
     assert 2 < answers < 30
-    cap = Cap(4.0, 1e-5, Adjacency.REPLACE_ONE, Trust.LOCAL)
-    total = spent(books(tmp_path), cap, 0, 0.0, {})
-    assert cap.epsilon_upper(total) <= 4.0
+    cap = Target(4.0, 1e-5, Adjacency.REPLACE_ONE)
+    assert account_of(books(tmp_path), cap).epsilon() <= 4.0
     assert books(tmp_path).releases == answers
 
 
@@ -196,11 +196,9 @@ def test_a_change_of_the_policy_prices_the_past_anew(tmp_path):
     other = LocalGate(first, FileLedger(first.ledger, first.counter), {})
     other.accept(question(2))
     found = books(tmp_path)
-    kinds = {(adjacency, honest) for _, adjacency, honest in found.prices}
-    assert kinds == {("zero-out", 0), ("replace-one", 0)}
-    cap = Cap(8.0, 1e-5, Adjacency.REPLACE_ONE, Trust.LOCAL)
-    expected = Price.total([(ProposedMechanism.read(description_of(MECHANISM)).price(Adjacency.REPLACE_ONE, 0), 2)])
-    assert spent(found, cap, 0, 0.0, {}).rdp.tolist() == expected.rdp.tolist()
+    cap = Target(8.0, 1e-5, Adjacency.REPLACE_ONE)
+    expected = Account(cap, "adaptive").spend(MECHANISM.privacy(Adjacency.REPLACE_ONE), 2)
+    assert account_of(found, cap) == expected
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.calibrate import calibrate
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.registry import build, describe, family_of, identity_of
-from quietbit.node.filter import Price
 from quietbit.plan import plan
 from quietbit.plan.plan import KEYS
+from quietbit.privacy.account import Account
 from quietbit.privacy.guarantee import Adjacency, Trust
 
 CONFIG = {
@@ -36,7 +36,7 @@ def read(**changes):
 def test_what_is_left_out_has_the_defaults_of_the_library():
     found = read()
     assert (found.clip, found.delta, found.norm, found.beta, found.mode) == (1, 1e-5, Norm.L2, None, "adaptive")
-    assert found.cap.adjacency is Adjacency.ZERO_OUT
+    assert found.target.adjacency is Adjacency.ZERO_OUT
 
 
 def test_settings_survive_the_config():
@@ -136,7 +136,7 @@ def test_a_key_that_begins_like_ours_and_is_none_is_refused(key):
 
 
 def fits(found, mechanism, releases):
-    return found.cap.holds(Price.total([(found.price(mechanism), releases)]))
+    return Account(found.target, "adaptive").allows(found.release(mechanism), releases)
 
 
 @pytest.mark.parametrize("name", ["imvu", "gaussian", "mvu", "skellam"])
@@ -146,7 +146,7 @@ def test_nodes_can_answer_as_often_as_the_mechanism_is_calibrated_for_and_not_on
     assert fits(found, mechanism, 10)
     assert not fits(found, mechanism, 11)
     assert (mechanism.privacy(Adjacency.ZERO_OUT) * 10).epsilon(1e-5) <= 3.0
-    assert found.cap.epsilon_upper(Price.total([(found.price(mechanism), 10)])) > 3.0 * 0.999
+    assert Account(found.target, "adaptive").spend(found.release(mechanism), 10).epsilon() > 3.0 * 0.999
     assert found.mechanism_for(100) is mechanism
 
 
@@ -156,9 +156,9 @@ def test_under_secure_aggregation_the_sum_over_the_honest_meets_the_budget():
     assert fits(found, mechanism, 10)
     assert not fits(found, mechanism, 11)
     assert (mechanism.sum_privacy(15, Adjacency.ZERO_OUT) * 10).epsilon(1e-5) <= 3.0
-    assert found.cap.trust is Trust.SECURE_AGGREGATION
+    assert found.target.trust is Trust.SECURE_AGGREGATION
     assert read(**SUMS | {"threshold": 20}).min_honest_clients == 20
-    assert read().cap.trust is Trust.LOCAL
+    assert read().target.trust is Trust.LOCAL
     assert Plan.from_run_config(found.to_run_config()) == found
 
 
@@ -197,7 +197,7 @@ def test_auto_becomes_a_mechanism_before_anything_is_priced():
     found = read(mechanism="auto", releases=5)
     mechanism = found.mechanism_for(40)
     assert build(describe(mechanism)).privacy(Adjacency.ZERO_OUT) is not None
-    assert found.cap.epsilon_upper(Price.total([(found.price(mechanism), 5)])) <= found.epsilon
+    assert Account(found.target, "adaptive").spend(found.release(mechanism), 5).epsilon() <= found.epsilon
     with pytest.raises(InvalidParameter, match="bits must be left out for auto"):
         read(mechanism="auto", bits=2)
 

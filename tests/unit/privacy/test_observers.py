@@ -3,10 +3,11 @@
 import pytest
 
 from quietbit.errors import InvalidParameter
+from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
-from quietbit.privacy.ledger import Ledger
 from quietbit.privacy.observers import GuaranteePair
+from quietbit.target import Target
 
 REPLACE, ZERO = Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT
 SERVER = Guarantee(4.0, 1e-6, Unit.CLIENT, REPLACE, Trust.LOCAL)
@@ -48,8 +49,8 @@ def test_a_ledger_of_shuffles_takes_local_releases_and_not_the_other_way_round()
     """What was released in the open is seen by everybody; what a crowd hid from others the server saw."""
     shuffled = Cost.pure(0.1).of(REPLACE, Unit.CLIENT, Trust.SHUFFLED)
     local = Cost.pure(1.0).of(REPLACE, Unit.CLIENT, Trust.LOCAL)
-    both = Ledger(Unit.CLIENT, REPLACE, Trust.SHUFFLED).record(shuffled, 2).record(local)
-    assert both.guarantee(0.0, adaptive=False).epsilon_upper == pytest.approx(1.2)
+    both = Account(Target(2.0, 0.0, REPLACE, trust=Trust.SHUFFLED)).spend(shuffled, 2).spend(local)
+    assert both.epsilon() == pytest.approx(1.2)
     for trust in (Trust.LOCAL, Trust.CENTRAL, Trust.SECURE_AGGREGATION):
         with pytest.raises(InvalidParameter, match="shuffled"):
-            Ledger(Unit.CLIENT, REPLACE, trust).record(shuffled)
+            Account(Target(2.0, 0.0, REPLACE, trust=trust)).spend(shuffled)

@@ -19,22 +19,22 @@ from quietbit.errors import require
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee
 
-__all__ = ["Account", "Price"]
+__all__ = ["ClientCosts"]
 
 Pair = tuple[int, int]  # (kind of client, releases)
-Price: TypeAlias = Callable[[int | None], Cost]  # one release of a client; of one of its samples, given their number
+_CostOf: TypeAlias = Callable[[int | None], Cost]  # one release of a client; of one of its samples, given their number
 
 
 @final
 @dataclass(slots=True, eq=False)
-class Account:
+class ClientCosts:
     """Releases of every client so far; ``sizes`` are the samples of each. `Plan.account` opens one.
 
     Where clients are protected, all are of one kind; where samples are (``by_size``), a client's size is its
     kind, and the smallest clients are the most exposed. Adjacency, unit and trust are those of the price.
     """
 
-    price: Price
+    price: _CostOf
     sizes: NDArray[np.int64]
     by_size: bool = False
     counts: NDArray[np.int64] = field(init=False)
@@ -51,9 +51,9 @@ class Account:
         """Every one of these clients makes one more release."""
         self.counts[clients] += 1
 
-    def fresh(self) -> Account:
-        """The same account before any release."""
-        return Account(self.price, self.sizes, self.by_size)
+    def fresh(self) -> ClientCosts:
+        """The same before any release."""
+        return ClientCosts(self.price, self.sizes, self.by_size)
 
     def cost(self, client: int) -> Cost:
         """What one client's releases cost."""

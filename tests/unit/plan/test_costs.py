@@ -3,9 +3,8 @@ import pytest
 
 import quietbit
 from quietbit import Plan
-from quietbit.plan.account import Account
+from quietbit.plan.costs import ClientCosts
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
-from quietbit.privacy.ledger import Ledger
 from quietbit.privacy.sample_level import ROUNDING
 from unit.simulate.makers import mechanisms
 
@@ -26,10 +25,10 @@ def test_the_worst_client_is_the_busiest():
     assert account.worst(1e-5).epsilon_upper == 0
     for clients in ([0, 1], [1, 2], [1, 3]):
         account.record(np.array(clients))
-    by_hand = Ledger(Unit.CLIENT, ZERO, Trust.LOCAL).record(mechanism.privacy(ZERO), times=3)
-    assert account.worst(1e-5) == by_hand.guarantee(1e-5, adaptive=False)
-    assert account.cost(1).guarantee(1e-5) == by_hand.guarantee(1e-5, adaptive=False)
-    assert account.cost(0).guarantee(1e-5).epsilon_upper < by_hand.guarantee(1e-5).epsilon_upper
+    by_hand = (mechanism.privacy(ZERO) * 3).guarantee(1e-5)
+    assert account.worst(1e-5) == by_hand
+    assert account.cost(1).guarantee(1e-5) == by_hand
+    assert account.cost(0).guarantee(1e-5).epsilon_upper < by_hand.epsilon_upper
     later = account.worst(1e-5, after=np.array([1]))
     assert later.epsilon_upper > account.worst(1e-5).epsilon_upper
     assert account.counts.tolist() == [1, 3, 1, 1]
@@ -101,4 +100,4 @@ def test_sums_without_an_account_are_refused(kind, mention):
 def test_clients_without_samples_are_refused(sizes):
     release = mechanisms(39)["imvu-1"].privacy(ZERO)
     with pytest.raises(quietbit.InvalidParameter, match="sizes"):
-        Account(lambda samples: release, np.asarray(sizes, dtype=np.int64))
+        ClientCosts(lambda samples: release, np.asarray(sizes, dtype=np.int64))

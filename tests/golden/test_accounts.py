@@ -1,0 +1,15 @@
+"""A sample of the 2,000 accounts of `accounts.py`, held against what was computed before there was one account."""
+
+import numpy as np
+import pytest
+
+from golden.accounts import COUNT, STORED, compare
+
+BEFORE = dict(np.load(STORED))
+
+
+@pytest.mark.parametrize("number", range(0, COUNT, 40))
+def test_an_account_agrees_with_what_it_was(number):
+    said, ratio = compare(number, BEFORE)
+    assert said in ("the same", "smaller", "mixture", "tight")
+    assert ratio <= {"tight": 1.02}.get(said, np.inf) or said != "tight"
