@@ -4,8 +4,8 @@ Idea     a plan fixes its list of releases in advance, and every account of `Cos
          answers whatever servers ask, who see every answer before they ask again and may choose the next mechanism,
          and when to stop, in its light: *adaptive*. Several accounts are then fixed before the first output, each with
          a share of delta, and a release is made while at least one of them proves epsilon. Nearly all of delta goes to
-         the account that is best if every release is like the first, so that a run of one mechanism pays `MAIN` of
-         delta for the freedom to choose, and nothing else: under 1 % of epsilon.
+         the account that is best if every release is like the first, so that a run of one mechanism pays a tenth
+         of delta for the freedom to choose, and nothing else: under 1 % of epsilon.
 Symbols  accounts j with shares delta_j; x_j: what account j has summed up so far, which only grows.
 Source   docs/theory/filters.md has the proofs. Feldman and Zrnic (2021), Theorem 4.3: Rényi filters; Smith and Thakurta
          (2022): Gaussian ones; Rogers, Roth, Ullman, Vadhan (2016): pure ones.
@@ -20,7 +20,7 @@ over j. A pure account has delta_j = 0 and costs nothing.
 |---|---|---|
 | pure | max-divergences | none |
 | copies | how often the first cost was spent; infinite once another was | `MAIN`, or none |
-| Gaussian | mu^2, with `SLACK_RATE` of it set aside for slack | `MAIN` if the first cost is best accounted so, or `FEW` |
+| Gaussian | mu^2, with `SLACK_RATE` of it set aside for slack | `MAIN` if best for the first cost, or `FEW` |
 | Rényi, one order | D_alpha; the order at which a line reaches epsilon | `SECOND` |
 | Rényi, 48 other orders | D_alpha | `FEW` in all |
 | lost mass | outputs outside the certified laws | `LOST`, for all but copies, which pays its own |
@@ -64,8 +64,8 @@ class Account:
     """The releases of one party so far, under the words of ``target``; spending returns a new account.
 
     ``mode`` is "planned" where the list of mechanisms was fixed before the first release (inputs may depend on
-    anything), "adaptive" where mechanisms, or the moment to stop, may have been chosen in the light of earlier releases.
-    The order of spending matters to an adaptive account: its first cost is that of the party's first release.
+    anything), "adaptive" where mechanisms, or the moment to stop, may have been chosen in the light of earlier
+    releases. The order of spending matters to an adaptive account: its first cost is the party's first release's.
 
     >>> from quietbit.target import Adjacency, Trust, Unit
     >>> once = Cost.pure(0.25).of(Adjacency.REPLACE_ONE, Unit.CLIENT, Trust.LOCAL)
@@ -201,8 +201,8 @@ def _gaussian(pair_slope: float, delta: float) -> float:
 def _renyi(divergences: FloatVector, shares: FloatVector) -> float:
     """The smallest epsilon of sums of divergences at `ORDERS`, each at its share of delta.
 
-    (1 - e^-x)_+ <= e^((alpha-1) x) (1 - 1/alpha)^(alpha-1) / alpha at every x: so converted, an account holds outcome by
-    outcome, also for what is left of a law when outcomes of lost mass are taken away.
+    (1 - e^-x)_+ <= e^((alpha-1) x) (1 - 1/alpha)^(alpha-1) / alpha at every x: so converted, an account holds outcome
+    by outcome, also for what is left of a law when outcomes of lost mass are taken away.
     """
     terms = divergences, np.log1p(-1 / _ORDERS), -(np.log(shares) + np.log(_ORDERS)) / (_ORDERS - 1)
     bounds = sum(terms) + ROUNDING_MARGIN * sum(np.abs(term) for term in terms)
