@@ -228,7 +228,7 @@ def test_a_price_that_takes_too_long_is_given_up(tmp_path, monkeypatch):
         finally:
             ended.append(True)
 
-    monkeypatch.setattr(ProposedMechanism, "price", endless)
+    monkeypatch.setattr(ProposedMechanism, "cost", endless)
     held, start = keeper(tmp_path, pricing_seconds=0.2), time.monotonic()
     with pytest.raises(NotAllowed, match="in time"):
         held.accept(question())
