@@ -16,9 +16,10 @@ from engine.simulation import simulate_app
 from quietbit import Adjacency, Plan
 from quietbit.node.ledger import StateLedger
 from quietbit.node.release import account_of
-from quietbit.privacy.guarantee import Trust
+from quietbit.privacy.account import Account
 from quietbit.secagg.plan import masked_size
 from quietbit.simulate.client_rng import seeded_client_rng
+from quietbit.target import Target
 from quietbit.wire.payload import Payload
 from quietbit.wire.uplink import Uplink
 
@@ -110,7 +111,9 @@ def test_ledgers_and_report_name_the_trust_and_the_honest_clients(outcome):
     held = report["guarantee"]
     words = held["trust"], held["min_honest_clients"], report["settings"]["quietbit.threshold"]
     assert words == ("secure-aggregation", 6, 7)
-    assert held["epsilon_upper"] == Account(cap, "adaptive").spend(SETTINGS.release(MECHANISM), ROUNDS).epsilon() <= 30.0
+    assert (
+        held["epsilon_upper"] == Account(cap, "adaptive").spend(SETTINGS.release(MECHANISM), ROUNDS).epsilon() <= 30.0
+    )
     assert held["epsilon_upper"] >= (MECHANISM.sum_privacy(6, Adjacency.ZERO_OUT) * ROUNDS).epsilon(1e-5)
     assert account_of(last[6], cap, 6).epsilon() == held["epsilon_upper"]
     local = Target(30.0, 1e-5, Adjacency.ZERO_OUT)

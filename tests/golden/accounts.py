@@ -138,10 +138,11 @@ def accounts(asked: Setting) -> tuple[float, float]:
 def compare(number: int, before: Mapping[str, Any]) -> tuple[str, float]:
     """Hold one setting against what was computed before: (what became of it, adaptive over planned epsilon).
 
-    Planned: the same number, to what a bisection leaves (1e-7 for shuffles). Adaptive: never below planned, and not above the smaller of what the ledger
-    and the node's cap said, but for two reasons, which are told apart: "mixture", another mechanism than the first was
-    used, and the accounts that hold for mixtures have smaller shares of delta than they had; "tight", one mechanism
-    that was accounted by a single order already, and pays a tenth of delta now instead of three hundredths.
+    Planned: the same number, to what a bisection leaves (1e-7 for shuffles). Adaptive: never below planned, and not
+    above the smaller of what the ledger and the node's cap said, but for two reasons, which are told apart: "mixture",
+    another mechanism than the first was used, and the accounts that hold for mixtures have smaller shares of delta than
+    they had; "tight", one mechanism that was accounted by a single order already, and pays a tenth of delta now instead
+    of three hundredths.
     """
     asked = setting(number)
     planned, adaptive = accounts(asked)

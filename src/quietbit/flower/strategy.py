@@ -53,8 +53,8 @@ from quietbit.flower.secure_round import SecureRound
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.question import run_name
-from quietbit.privacy.cost import Cost
 from quietbit.plan.plan import Plan
+from quietbit.privacy.cost import Cost
 from quietbit.secagg.identity import Directory
 
 __all__ = ["PrivateStrategy"]

@@ -46,7 +46,6 @@ the account of the sum; under central trust the mechanism's noise is that of the
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
@@ -70,11 +69,11 @@ from quietbit.mechanism.family import SHARED, Choices
 from quietbit.mechanism.interpolated import UNBIASED
 from quietbit.mechanism.projected import ProjectedSamples, project
 from quietbit.mechanism.registry import families, family, importable
-from quietbit.plan.costs import ClientCosts
 from quietbit.plan.clip import RATE, ClipRule, MovingClip, usual_bit_epsilon
+from quietbit.plan.costs import ClientCosts
 from quietbit.plan.participation import KINDS, Schedule, participation
-from quietbit.privacy.aggregate import MOST_CLIENTS
 from quietbit.privacy.account import Account
+from quietbit.privacy.aggregate import MOST_CLIENTS
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.secagg.plan import ServerModel

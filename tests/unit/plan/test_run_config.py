@@ -215,7 +215,9 @@ def test_engines_take_what_calibrate_saturates_at(epsilon, releases):
     assert mechanism.error().squared <= 1.1 * same.squared_error
 
 
-@pytest.mark.parametrize("mechanism", ["imvu", "vmvu", "skellam"])  # enough Gaussian noise meets any budget at delta > 0
+@pytest.mark.parametrize(
+    "mechanism", ["imvu", "vmvu", "skellam"]
+)  # enough Gaussian noise meets any budget at delta > 0
 def test_a_budget_out_of_reach_is_refused_by_the_number_that_was_asked_for(mechanism):
     with pytest.raises(InvalidParameter) as refusal:
         read(mechanism=mechanism, epsilon=1e-9, releases=1000).mechanism_for(100)
