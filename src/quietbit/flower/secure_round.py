@@ -152,6 +152,9 @@ class SecureRound:
         """The plain mean of every number that nodes let through, over the nodes that did."""
         return {name: sum(values) / len(values) for name, values in sorted(self._metrics.items())}
 
+    def answers(self) -> None:
+        """Say nothing about the clip, which does not move in sums."""
+
     def answered(self) -> set[int]:
         """Nodes whose vector is in the sum."""
         return self._done[VECTOR]

@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from logging import INFO, WARNING, LogRecord, getLogger
 from typing import Any, final
 
@@ -41,20 +40,15 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
 from quietbit._typing import FloatVector
-from quietbit.engine.crowd import Crowds
 from quietbit.engine.layout import Layout, NotFinite
 from quietbit.engine.messages import RECORD, Request
-from quietbit.engine.outlook import outlook
-from quietbit.engine.report import NodeCounts, NodeReport, Report, RoundReport
+from quietbit.engine.report import Report, RoundReport
+from quietbit.engine.round import Run
 from quietbit.errors import QuietbitError, check_int, require
 from quietbit.flower.open_round import OpenRound
 from quietbit.flower.plaintext import METRICS, note_metrics
 from quietbit.flower.secure_round import SecureRound
-from quietbit.mechanism.base import Mechanism
-from quietbit.mechanism.registry import identity_of
-from quietbit.node.question import run_name
 from quietbit.plan.plan import Plan
-from quietbit.privacy.cost import Cost
 from quietbit.secagg.identity import Directory
 
 __all__ = ["PrivateStrategy"]
@@ -94,14 +88,8 @@ class PrivateStrategy(Strategy):
         rule = "a Directory where quietbit.server is active, and left out elsewhere"
         require(fine, "directory", type(directory).__name__, rule)
         self._directory, self._places = directory, dict[int, int]()
-        self._account = NodeCounts(self.settings.target)
-        self._crowds = Crowds(self.settings.secret_order)
+        self._run = Run(self.settings)
         self._open: OpenRound | SecureRound | None = None
-        self._rounds: list[RoundReport] = []
-        self._mechanism: Mechanism | None = None
-        self._moving = self.settings.moving_clip()
-        self._cost = Cost()
-        self._run = 0
         self._planned = 0
         self._scores: list[dict[str, float]] = []
         self._numbers_missed = False
@@ -145,34 +133,28 @@ class PrivateStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """The inner strategy's questions, with quietbit's settings beside the model."""
-        layout = Layout.of(arrays, self.settings)
+        layout, run = Layout.of(arrays, self.settings), self._run
         layout.check_finite(arrays)
-        first = self._mechanism is None
-        mechanism = self._of_round(self.settings.mechanism_for(layout.dimension), server_round, grid.run.run_id)
-        if self._mechanism is not None:
-            known = self._mechanism.domain.dimension
-            require(
-                layout.dimension == known, "number of parameters", layout.dimension, f"{known}, as in earlier rounds"
-            )
-        else:
-            self._cost = self.settings.release(mechanism)
-        self._mechanism, self._run = mechanism, grid.run.run_id
+        first, run.number = not run.rounds, grid.run.run_id
+        mechanism = run.mechanism(layout.dimension, server_round)
         request = ConfigRecord(dict(Request.of(server_round, mechanism).to_record()))
         messages = list(self.inner.configure_train(server_round, arrays, config, grid))
-        if self._crowds.secret:
+        if run.crowds.secret:
             messages = self._readdressed(messages, grid)
         for content in {id(message.content): message.content for message in messages}.values():
             content[RECORD] = request
         if first:
             rounds = self._planned or self.settings.releases or 1
-            nodes = len(list(grid.get_node_ids()))
-            for level, line in outlook(self.settings, mechanism, asked=len(messages), nodes=nodes, rounds=rounds):
+            for level, line in run.outlook(asked=len(messages), nodes=len(list(grid.get_node_ids())), rounds=rounds):
                 log(level, "quietbit: %s", line)
-        common = self._run, server_round, dict(arrays), layout, mechanism, self._account
         if self.settings.secure:
+            common = run.number, server_round, dict(arrays), layout, mechanism, run.account
             self._open = SecureRound(*common, self.settings, grid, self._directory, self._places)
         else:
-            self._open = OpenRound(*common)
+            self._open = OpenRound(
+                run=run.number, number=server_round, mechanism=mechanism, account=run.account, arrays=dict(arrays),
+                layout=layout,
+            )  # fmt: skip
         return self._open.ask(messages)
 
     def aggregate_train(
@@ -185,18 +167,13 @@ class PrivateStrategy(Strategy):
         for reply in replies:
             current.take(reply)
         mean = current.mean()
-        outcome, arrays, metrics = self._moved(current), None, MetricRecord()
-        for node in current.failed():
-            self._account.node(node).failed += 1
+        arrays, metrics, reasons = None, MetricRecord(), []
         try:
             if mean is not None:
                 arrays, metrics = self._stepped(server_round, current, mean)
         except NotFinite as error:  # an update too large for the model's type, or a strategy that diverged
-            outcome = replace(outcome, reasons=(*outcome.reasons, f"the step was not taken: {error}"))
-        reached = self._account.worst(self._cost).epsilon_upper
-        outcome = replace(outcome, skipped=arrays is None, epsilon_upper=reached)
-        self._rounds.append(outcome)
-        self._crowds.record(outcome.asked, current.answered() if mean is not None else ())
+            reasons = [f"the step was not taken: {error}"]
+        outcome = self._run.close(current, skipped=arrays is None, reasons=reasons)
         for reason in outcome.reasons:
             log(WARNING, "quietbit: round %s: %s", server_round, reason)
         counts = outcome.answered, outcome.asked, outcome.declined, outcome.failed, outcome.refused
@@ -215,7 +192,7 @@ class PrivateStrategy(Strategy):
         arrays = ArrayRecord({name: moved.get(name, old) for name, old in current.arrays.items()})
         with _plain_words():
             # Numbers that owners let out say who took part: where that is a secret they are not in the result.
-            told = {} if self._crowds.secret else current.metrics()
+            told = {} if self._run.crowds.secret else current.metrics()
             found, metrics = self.inner.aggregate_train(server_round, [self._synthetic(arrays, told)])
         if found is None:
             return None, metrics or MetricRecord()
@@ -270,50 +247,13 @@ class PrivateStrategy(Strategy):
 
     def report(self) -> Report:
         """Rounds, nodes, bytes and the guarantee of the worst client so far."""
-        mechanism = self._mechanism
-        cost: dict[int, float] = {}
-        nodes = []
-        for node, counts in sorted(self._account.nodes.items()):
-            if counts.releases not in cost:
-                cost[counts.releases] = self._account.guarantee(self._cost, counts.releases).epsilon_upper
-            numbers = counts.asked, counts.answered, counts.declined, counts.failed, counts.refused, counts.releases
-            nodes.append(NodeReport(node, *numbers, cost[counts.releases]))
-        guarantee = self._account.worst(self._cost) if mechanism is not None else None
-        pair = None
-        if mechanism is not None and guarantee is not None:
-            most = max((node.releases for node in self._account.nodes.values()), default=0)
-            pair = self._crowds.observers(guarantee, mechanism, most)
-        return Report(
-            settings=self.settings,
-            run=self._run,
-            identity=identity_of(mechanism).hex() if mechanism is not None else "",
-            dimension=mechanism.domain.dimension if mechanism is not None else 0,
-            rounds=tuple(self._rounds),
-            nodes=tuple(nodes),
-            guarantee=guarantee,
-            scores=tuple(self._scores),
-            observers=pair,
-        )
-
-    def _of_round(self, mechanism: Mechanism, number: int, run: int) -> Mechanism:
-        """Return the mechanism of a round: its rows where all keep the same ones, its clip where the clip moves."""
-        found = mechanism.for_round(run_name(run), number)
-        return found if self._moving is None else found.at_clip(self._moving.clip)
-
-    def _moved(self, current: OpenRound | SecureRound) -> RoundReport:
-        """What happened in a round; where the clip moves, it goes on to the next one's."""
-        outcome = current.report()
-        if self._moving is None:
-            return outcome
-        clip = self._moving.clip
-        self._moving.move(current.answers() if isinstance(current, OpenRound) else None)
-        return replace(outcome, clip=clip)
+        return self._run.report(self._scores)
 
     def _readdressed(self, messages: list[Message], grid: Grid) -> list[Message]:
         """The inner strategy's questions, as many as it asks, to the next nodes of the secret order."""
         alike = len({id(message.content) for message in messages}) <= 1
         require(alike, "inner strategy", type(self.inner).__name__, "one that asks all nodes alike, for a secret order")
-        nodes = self._crowds.cohort(grid.get_node_ids(), len(messages))
+        nodes = self._run.crowds.cohort(grid.get_node_ids(), len(messages))
         return [
             Message(
                 message.content,
@@ -332,7 +272,7 @@ class PrivateStrategy(Strategy):
         order is secret they are in the server's report alone.
         """
         more: dict[str, MetricRecordValues] = {} if outcome.clip is None else {"quietbit-clip": outcome.clip}
-        if not self._crowds.secret:
+        if not self._run.crowds.secret:
             more |= {"quietbit-uplink-bytes": outcome.uplink, "quietbit-downlink-bytes": outcome.downlink}
         return {
             **more,

@@ -17,11 +17,8 @@ Weights, headers and round are written from the question that was asked, and nev
 from __future__ import annotations
 
 import logging
-import math
 import threading
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
 from weakref import WeakKeyDictionary
@@ -41,23 +38,16 @@ from quietbit._typing import FloatVector
 from quietbit.arrays import is_tensor
 from quietbit.engine.layout import Layout
 from quietbit.engine.messages import RECORD, Request, finite, one_line
-from quietbit.engine.outlook import outlook
-from quietbit.engine.report import NodeCounts, NodeReport, Report, RoundReport
+from quietbit.engine.round import Round, Run
 from quietbit.errors import InvalidPayload, check_int, refuse_payload, require
-from quietbit.mechanism.base import Answers, Mechanism
-from quietbit.mechanism.registry import identity_of
-from quietbit.node.question import Framed, run_name
 from quietbit.nvflare.arrays import differences, named
 from quietbit.nvflare.client import local_settings, number_of
-from quietbit.plan.clip import MovingClip
-from quietbit.plan.plan import Plan
-from quietbit.wire.uplink import Uplink
 
 __all__ = ["NO_WEIGHT", "PrivateReceiver"]
 
 NO_WEIGHT = 2.0**-100
 REPORT = "quietbit-report.json"
-_RUNS: WeakKeyDictionary[Any, _Run] = WeakKeyDictionary()  # by engine: NVFlare builds one filter for each chain
+_JOBS: WeakKeyDictionary[Any, _Job] = WeakKeyDictionary()  # by engine: NVFlare builds one filter for each chain
 _LOCK = threading.RLock()
 
 
@@ -67,7 +57,7 @@ class _Question:
     """What one client was asked in one task."""
 
     client: str
-    round: _Round
+    round: Round
     name: str
     cookies: Any
     layout: Layout
@@ -77,94 +67,28 @@ class _Question:
 
 @final
 @define(eq=False)
-class _Round:
-    """A round: its mechanism, its counts, why some have no answer, and what answers say about a clip that moves."""
+class _Job:
+    """A job: its run, its questions by task, and the round that is open."""
 
-    number: int
-    mechanism: Mechanism
-    clip: float | None
-    counts: Counter[str] = field(factory=Counter)
-    reasons: list[str] = field(factory=list)
-    task_size: int | None = None
-    answers: list[Answers] = field(factory=list)
-    releases: int | None = None  # the most of one client when the round was over
-
-    def about_clip(self) -> Answers | None:
-        """The mean of what single clients said; their bits are independent and lie equally often."""
-        if not self.answers:
-            return None
-        count = len(self.answers)
-        share = sum(answer.share for answer in self.answers) / count
-        return Answers(share, self.answers[0].deviation / math.sqrt(count))
-
-
-@final
-@define(eq=False)
-class _Run:
-    """All questions and answers of a job."""
-
-    settings: Plan
-    job: str
-    mechanism: Mechanism
-    account: NodeCounts
-    moving: MovingClip | None
+    name: str
+    run: Run
     questions: dict[str, _Question] = field(factory=dict)
-    rounds: dict[int, _Round] = field(factory=dict)
+    current: Round | None = None
+    task_size: int | None = None  # of the open round: the same for all clients, but for digits
 
-    def open(self, number: int) -> _Round:
-        """The round of this number; a new one closes the one before, after which a clip may have moved."""
-        if number not in self.rounds:
-            mechanism, clip = self.mechanism.for_round(run_name(number_of(self.job)), number), None
-            last = next(reversed(self.rounds.values())) if self.rounds else None
-            if last is not None:
-                last.releases = self.most()
-            if self.moving is not None:
-                if last is not None:
-                    self.moving.move(last.about_clip())
-                clip = self.moving.clip
-                mechanism = mechanism.at_clip(clip)
-            self.rounds[number] = _Round(number, mechanism, clip)
-        return self.rounds[number]
+    def open(self, number: int, dimension: int) -> Round:
+        """Return the round of this number; a new one closes the one before, after which a clip may have moved."""
+        if self.current is None or self.current.number != number:
+            self.close()
+            mechanism = self.run.mechanism(dimension, number)
+            self.current = Round(run=self.run.number, number=number, mechanism=mechanism, account=self.run.account)
+        return self.current
 
-    def most(self) -> int:
-        """Return the most releases that one client can have made so far."""
-        return max((node.releases for node in self.account.nodes.values()), default=0)
-
-    def note(self, question: _Question, what: str, reason: str = "") -> None:
-        """Count an answer, with the reason why it is none."""
-        question.round.counts[what] += 1
-        if what in ("answered", "declined", "refused"):
-            counts = self.account.node(question.client)
-            setattr(counts, what, getattr(counts, what) + 1)
-        if reason:
-            question.round.reasons.append(f"{question.client} {reason}")
-
-    def report(self) -> Report:
-        """Rounds, clients, bytes and the guarantee of the worst client."""
-        cost = self.settings.release(self.mechanism)
-
-        def upper(releases: int) -> float:
-            return self.account.guarantee(cost, releases).epsilon_upper
-
-        rounds = tuple(
-            RoundReport(
-                number, entry.counts["asked"], entry.counts["answered"], entry.counts["declined"],
-                _failed(entry.counts), entry.counts["refused"], not entry.counts["answered"], entry.counts["payload"],
-                entry.counts["uplink"], entry.counts["downlink"], tuple(entry.reasons), clip=entry.clip,
-                epsilon_upper=upper(self.most() if entry.releases is None else entry.releases),
-            )
-            for number, entry in sorted(self.rounds.items())
-        )  # fmt: skip
-        nodes = tuple(
-            NodeReport(
-                name, counts.asked, counts.answered, counts.declined, _failed(asdict(counts)), counts.refused,
-                counts.releases, upper(counts.releases),
-            )
-            for name, counts in sorted(self.account.nodes.items(), key=lambda entry: str(entry[0]))
-        )  # fmt: skip
-        identity, dimension = identity_of(self.mechanism).hex(), self.mechanism.domain.dimension
-        run, worst = number_of(self.job), self.account.worst(cost)
-        return Report(self.settings, run, identity, dimension, rounds, nodes, worst)
+    def close(self) -> None:
+        """Count the round that is open, if one is."""
+        if self.current is not None:
+            self.run.close(self.current)
+        self.current = self.task_size = None
 
 
 @final
@@ -197,11 +121,12 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         if event_type != EventType.END_RUN:
             return
         with _LOCK:
-            run = _RUNS.pop(fl_ctx.get_engine(), None)
-        if run is not None:
-            found = run.report()
+            job = _JOBS.pop(fl_ctx.get_engine(), None)
+        if job is not None:
+            job.close()
+            found = job.run.report()
             self.log_info(fl_ctx, f"\n{found}")
-            found.save(Path(fl_ctx.get_workspace().get_run_dir(run.job)) / self.report)
+            found.save(Path(fl_ctx.get_workspace().get_run_dir(job.name)) / self.report)
 
     def _ask(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         try:
@@ -209,57 +134,52 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
             require(dxo.data_kind == DataKind.WEIGHTS, "kind of the task's data", dxo.data_kind, "weights")
             layout = Layout.of(named(dxo.data), self._settings)
             number = check_int(shareable.get_header(AppConstants.CURRENT_ROUND), "round of the task", 0) + 1
-            run = self._run(fl_ctx, layout.dimension, shareable.get_header(AppConstants.NUM_ROUNDS))
+            job = self._job(fl_ctx, layout.dimension, shareable.get_header(AppConstants.NUM_ROUNDS))
+            current = job.open(number, layout.dimension)
         except Exception as error:
             # NVFlare asks again for ever where a filter of tasks fails.
             self.system_panic(f"quietbit: the question cannot be asked: {one_line(str(error))}", fl_ctx)
             raise
         task, client = str(fl_ctx.get_prop(FLContextKey.TASK_ID)), _peer(fl_ctx)
-        current = run.open(number)
         shareable[RECORD] = {
             "settings": self._settings.to_run_config(),
             "request": Request.of(number, current.mechanism).to_record(),
         }
-        if current.task_size is None:
-            current.task_size = _size(shareable)  # the same for all clients, but for digits
-        current.counts["downlink"] += current.task_size
-        if task not in run.questions:  # a task that a client fetches again is the same question
+        if job.task_size is None:
+            job.task_size = _size(shareable)
+        current.sent(client, job.task_size)
+        if task not in job.questions:  # a task that a client fetches again is the same question
             tensors = frozenset(name for name, value in dxo.data.items() if is_tensor(value))
             name, cookies = fl_ctx.get_prop(FLContextKey.TASK_NAME), shareable.get_cookie_jar()
-            question = _Question(client, current, str(name), cookies, layout, tensors)
-            run.questions[task] = question
-            run.account.node(client).asked += 1
-            run.note(question, "asked")
+            job.questions[task] = _Question(client, current, str(name), cookies, layout, tensors)
         return shareable
 
-    def _run(self, fl_ctx: FLContext, dimension: int, rounds: Any) -> _Run:
+    def _job(self, fl_ctx: FLContext, dimension: int, rounds: Any) -> _Job:
         engine = fl_ctx.get_engine()
-        run = _RUNS.get(engine)
-        if run is None:
-            mechanism = self._settings.mechanism_for(dimension)
-            job = str(fl_ctx.get_job_id())
-            moving = self._settings.moving_clip()
-            run = _RUNS[engine] = _Run(self._settings, job, mechanism, NodeCounts(self._settings.target), moving)
+        job = _JOBS.get(engine)
+        if job is None:
+            name = str(fl_ctx.get_job_id())
+            run = Run(self._settings, number_of(name))
+            run.mechanism(dimension, 1)
+            job = _JOBS[engine] = _Job(name, run)
             clients, planned = len(engine.get_clients()), rounds if isinstance(rounds, int) else self._settings.releases
-            for level, line in outlook(self._settings, mechanism, asked=clients, nodes=clients, rounds=planned or 1):
+            for level, line in run.outlook(asked=clients, nodes=clients, rounds=planned or 1):
                 (self.log_warning if level > logging.INFO else self.log_info)(fl_ctx, f"quietbit: {line}")
-        known = run.mechanism.domain.dimension
-        require(dimension == known, "number of parameters", dimension, f"{known}, as in earlier rounds")
-        return run
+        return job
 
     def _take(self, result: Any, fl_ctx: FLContext) -> Shareable:
         """A difference of weights; of no weight where the client has none to give."""
-        run, task = _RUNS.get(fl_ctx.get_engine()), str(fl_ctx.get_prop(FLContextKey.TASK_ID))
-        question = run.questions.get(task) if run is not None else None
-        if run is None or question is None:
+        job, task = _JOBS.get(fl_ctx.get_engine()), str(fl_ctx.get_prop(FLContextKey.TASK_ID))
+        question = job.questions.get(task) if job is not None else None
+        if question is None:
             raise ContentBlockedException("quietbit: a result came for a task that was not asked.")
         flat: FloatVector | None = None
         metrics: dict[str, float] = {}
         try:
-            question.round.counts["uplink"] += _size(result)
-            flat, metrics = self._decoded(run, question, result, fl_ctx)
+            question.round.uplink += _size(result)
+            flat, metrics = self._decoded(question, result, fl_ctx)
         except Exception as error:  # whatever a client can make its message of: nothing of it ends the job
-            run.note(question, "refused", f"was refused: {one_line(str(error))}")
+            question.round.refuse(question.client, one_line(str(error)))
         found = _difference(question, task, flat, metrics)
         if not isinstance(result, Shareable):
             return found
@@ -269,7 +189,7 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         return result
 
     def _decoded(
-        self, run: _Run, question: _Question, result: Any, fl_ctx: FLContext
+        self, question: _Question, result: Any, fl_ctx: FLContext
     ) -> tuple[FloatVector | None, dict[str, float]]:
         """The estimate in a result, and the numbers beside it; None where the client said why there is none."""
         if not question.open:
@@ -282,38 +202,25 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
             code = result.get_return_code() if isinstance(result, Shareable) else None
             if code != ReturnCode.OK:  # the engine's word: a release may have been noted, and lost
                 question.open = False
-                question.round.reasons.append(f"{question.client} did not answer: {one_line(str(code))}")
+                question.round.silent(question.client, one_line(str(code)))
                 return None, {}
             raise InvalidPayload(
                 "The result must hold one quietbit release, got none (is PrivateUplink among the client's filters?)."
             )
         if set(record) == {"declined", "noted"}:
             question.open = False
-            said = one_line(str(record["declined"]))
-            if record["noted"] is False:
-                run.note(question, "declined", f"did not answer: {said}")
-            else:  # it has made a release for this round, which counts
-                question.round.reasons.append(f"{question.client} did not answer: {said}")
+            # One that has made a release for this round, and says so, has not declined: it counts.
+            note = question.round.decline if record["noted"] is False else question.round.silent
+            note(question.client, one_line(str(record["declined"])))
             return None, {}
         if not set(record) <= {"release", "metrics"} or not isinstance(record.get("release"), bytes):
             refuse_payload(
                 "the result", "one release of bytes", f"the fields {one_line(str(sorted(map(str, record))))}"
             )
-        release = Framed.from_bytes(record["release"])
-        release.expect(number_of(run.job), question.round.number, number_of(question.client))
-        received = Uplink(question.round.mechanism).collect([release.payload])
         metrics = _metrics(record.get("metrics"))
+        flat = question.round.decode(question.client, number_of(question.client), record["release"])
         question.open = False
-        run.note(question, "answered")
-        question.round.counts["payload"] += len(release.payload)
-        if received.answers is not None:
-            question.round.answers.append(received.answers)
-        return received.mean, metrics
-
-
-def _failed(counts: Mapping[str, int]) -> int:
-    """How many questions were neither answered nor declined, nor had an answer that was refused."""
-    return max(0, counts["asked"] - counts["answered"] - counts["declined"] - counts["refused"])
+        return flat, metrics
 
 
 def _difference(question: _Question, task: str, flat: FloatVector | None, metrics: dict[str, float]) -> Shareable:

@@ -121,7 +121,7 @@ def test_a_client_that_declines_or_fails_has_no_weight_and_only_its_word_saves_t
         assert server.takes(answer, client)["DXO"]["meta"] == {"NUM_STEPS_CURRENT_ROUND": NO_WEIGHT}
     found = server.report(tmp_path)
     assert [node["releases"] for node in found["nodes"]] == [0, 1, 1, 1]
-    assert "site-1 did not answer: The budget is spent." in found["rounds"][0]["reasons"]
+    assert "site-1 declined: The budget is spent." in found["rounds"][0]["reasons"]
     assert found["rounds"][0]["declined"] == 1
 
 

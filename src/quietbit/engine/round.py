@@ -1,0 +1,249 @@
+"""The server's side of a run on an engine: one round after the other, and what all of them amount to.
+
+Idea     a release is taken in only if it is the first of a node that was asked, made for this run and this round, by
+         this mechanism, whole to its last bit; then it counts as one, whatever it says. Everything else is refused
+         with a sentence, and the round goes on. An adapter says how its engine carries bytes and what a node is
+         called; who was asked, what became of it, the mechanism of a round and the report are here, once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Protocol, final
+
+from attrs import define, field
+
+from quietbit._typing import FloatVector
+from quietbit.engine.crowd import Crowds
+from quietbit.engine.outlook import outlook
+from quietbit.engine.report import NodeCounts, NodeReport, Report, RoundReport
+from quietbit.errors import InvalidPayload, require
+from quietbit.mechanism.base import Answers, Mechanism
+from quietbit.mechanism.registry import identity_of
+from quietbit.node.question import Framed, run_name
+from quietbit.plan.plan import Plan
+from quietbit.wire.aggregate import Aggregator
+from quietbit.wire.uplink import Uplink
+
+__all__ = ["AnyRound", "Round", "Run"]
+
+Node = int | str
+
+
+class AnyRound(Protocol):
+    """A round that is over: of releases that the server sees (`Round`), or of a masked sum."""
+
+    number: int
+
+    def report(self) -> RoundReport:
+        """Return the counts."""
+        ...
+
+    def failed(self) -> set[Any]:
+        """Return the nodes that were asked and neither answered nor declined."""
+        ...
+
+    def answered(self) -> set[Any]:
+        """Return the nodes whose release is in the mean."""
+        ...
+
+    def answers(self) -> Answers | None:
+        """Return what nodes said about the clip, where it moves."""
+        ...
+
+
+@define(eq=False, kw_only=True)
+class Round:
+    """One round from the first question to the last answer, of which the server sees every release."""
+
+    run: int
+    number: int
+    mechanism: Mechanism
+    account: NodeCounts
+    uplink: int = 0
+    downlink: int = 0
+    reasons: list[str] = field(factory=list)
+    numbers: dict[str, list[float]] = field(factory=dict)  # that nodes let through
+    _asked: set[Node] = field(factory=set, init=False)
+    _answered: set[Node] = field(factory=set, init=False)
+    _declined: set[Node] = field(factory=set, init=False)
+    _spoilt: set[Node] = field(factory=set, init=False)  # nodes of which an answer was refused
+    _refused: int = field(default=0, init=False)
+    _payloads: int = field(default=0, init=False)
+    _lines: Uplink = field(init=False)
+    _aggregator: Aggregator = field(init=False)
+    _about_clip: list[Answers] = field(factory=list, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Start an empty mean."""
+        self._lines = Uplink(self.mechanism)
+        self._aggregator = self._lines.aggregator()
+
+    def sent(self, node: Node, size: int) -> None:
+        """Note a question before it is sent; one that is sent again is the same question."""
+        self.downlink += size
+        if node not in self._asked:
+            self._asked.add(node)
+            self.account.node(node).asked += 1
+
+    def add(self, node: Node, name: int, data: bytes) -> None:
+        """Add a release to the mean; ``name`` is what the frame calls the node."""
+        payload = self._opened(node, name, data)
+        self._aggregator.add(payload)
+        self._count(node, payload)
+
+    def decode(self, node: Node, name: int, data: bytes) -> FloatVector:
+        """Return the estimate that one release is by itself."""
+        payload = self._opened(node, name, data)
+        received = self._lines.collect([payload])
+        if received.answers is not None:
+            self._about_clip.append(received.answers)
+        self._count(node, payload)
+        mean: FloatVector = received.mean
+        return mean
+
+    def decline(self, node: Node, reason: str) -> None:
+        """Note that a node says it released nothing; only a node's own word means that."""
+        self.reasons.append(f"{_called(node)} declined: {reason}")
+        if node in self._asked and node not in self._answered and node not in self._declined:
+            self._declined.add(node)
+            self.account.node(node).declined += 1
+
+    def silent(self, node: Node, reason: str) -> None:
+        """Note why there is no answer: a release may have been made, and counts."""
+        self.reasons.append(f"{_called(node)} did not answer: {reason}")
+
+    def refuse(self, node: Node, reason: str) -> None:
+        """Note an answer that is not a release of this round."""
+        self._refused += 1
+        if node in self._asked:
+            self._spoilt.add(node)
+            self.account.node(node).refused += 1
+        self.reasons.append(f"{_called(node)} was refused: {reason}")
+
+    def mean(self) -> FloatVector | None:
+        """Return the mean of the releases that were added; None where there is none."""
+        if not self._answered:
+            return None
+        mean: FloatVector = self._aggregator.mean()
+        return mean
+
+    def metrics(self) -> dict[str, float]:
+        """Return the plain mean of every number that nodes let through, over the nodes that did."""
+        return {name: sum(values) / len(values) for name, values in sorted(self.numbers.items())}
+
+    def answered(self) -> set[Any]:
+        """Return the nodes whose release was taken in."""
+        return self._answered
+
+    def failed(self) -> set[Any]:
+        """Return the nodes that were asked and neither answered nor declined: dead, late or lost on the way."""
+        return self._asked - self._answered - self._declined - self._spoilt
+
+    def answers(self) -> Answers | None:
+        """Return what nodes said about the clip; the bits of nodes are independent and lie equally often."""
+        if not self._about_clip:
+            return self._aggregator.answers() if self._answered else None
+        count = len(self._about_clip)
+        share = sum(answer.share for answer in self._about_clip) / count
+        return Answers(share, self._about_clip[0].deviation / math.sqrt(count))
+
+    def report(self) -> RoundReport:
+        """Return the counts so far."""
+        return RoundReport(
+            self.number, len(self._asked), len(self._answered), len(self._declined), len(self.failed()), self._refused,
+            not self._answered, self._payloads, self.uplink, self.downlink, tuple(self.reasons),
+        )  # fmt: skip
+
+    def _opened(self, node: Node, name: int, data: bytes) -> bytes | memoryview:
+        if node not in self._asked:
+            raise InvalidPayload("it was not asked in this round.")
+        if node in self._answered or node in self._declined:
+            raise InvalidPayload("it has answered in this round already.")
+        release = Framed.from_bytes(data)
+        release.expect(self.run, self.number, name)
+        return release.payload
+
+    def _count(self, node: Node, payload: bytes | memoryview) -> None:
+        self._answered.add(node)
+        self.account.node(node).answered += 1
+        self._payloads += len(payload)
+
+
+@final
+class Run:
+    """All rounds of a run: the mechanism of each, what every node released, and the report."""
+
+    def __init__(self, plan: Plan, number: int = 0) -> None:
+        """Begin with nobody asked; ``number`` is what frames call the run."""
+        self.plan, self.number = plan, number
+        self.account = NodeCounts(plan.target)
+        self.crowds = Crowds(plan.secret_order)
+        self.rounds: list[RoundReport] = []
+        self._moving = plan.moving_clip()
+        self._mechanism: Mechanism | None = None
+
+    def mechanism(self, dimension: int, number: int) -> Mechanism:
+        """Return the mechanism of a round: its rows where all keep the same ones, its clip where the clip moves."""
+        if self._mechanism is None:
+            self._mechanism = self.plan.mechanism_for(dimension)
+            self._cost = self.plan.release(self._mechanism)
+        known = self._mechanism.domain.dimension
+        require(dimension == known, "number of parameters", dimension, f"{known}, as in earlier rounds")
+        found = self._mechanism.for_round(run_name(self.number), number)
+        return found if self._moving is None else found.at_clip(self._moving.clip)
+
+    def outlook(self, *, asked: int, nodes: int, rounds: int) -> list[tuple[int, str]]:
+        """Return what to expect of the run, before its first questions go out: sentences with levels of logging."""
+        if self._mechanism is None:
+            return []
+        return outlook(self.plan, self._mechanism, asked=asked, nodes=nodes, rounds=rounds)
+
+    def close(self, current: AnyRound, *, skipped: bool | None = None, reasons: Iterable[str] = ()) -> RoundReport:
+        """Count a round that is over; a clip that moves goes on to the next one's. Nothing is public if ``skipped``."""
+        found = current.report()
+        clip = None if self._moving is None else self._moving.clip
+        if self._moving is not None:
+            self._moving.move(current.answers())
+        for node in current.failed():
+            self.account.node(node).failed += 1
+        reached = self.account.worst(self._cost).epsilon_upper
+        skipped = found.skipped if skipped is None else skipped
+        outcome = replace(found, skipped=skipped, epsilon_upper=reached, clip=clip, reasons=(*found.reasons, *reasons))
+        self.rounds.append(outcome)
+        self.crowds.record(outcome.asked, () if found.skipped else current.answered())
+        return outcome
+
+    def report(self, scores: Iterable[Mapping[str, float]] = ()) -> Report:
+        """Return rounds, nodes, bytes and the guarantee of the worst client so far."""
+        mechanism, upper = self._mechanism, dict[int, float]()
+        nodes = []
+        for node, counts in sorted(self.account.nodes.items(), key=lambda entry: (isinstance(entry[0], str), entry[0])):
+            times = counts.releases
+            if times not in upper:
+                upper[times] = self.account.guarantee(self._cost, times).epsilon_upper
+            numbers = counts.asked, counts.answered, counts.declined, counts.failed, counts.refused
+            nodes.append(NodeReport(node, *numbers, times, upper[times]))
+        guarantee, pair = None, None
+        if mechanism is not None:
+            guarantee = self.account.worst(self._cost)
+            most = max((node.releases for node in self.account.nodes.values()), default=0)
+            pair = self.crowds.observers(guarantee, mechanism, most)
+        return Report(
+            settings=self.plan,
+            run=self.number,
+            identity=identity_of(mechanism).hex() if mechanism is not None else "",
+            dimension=mechanism.domain.dimension if mechanism is not None else 0,
+            rounds=tuple(self.rounds),
+            nodes=tuple(nodes),
+            guarantee=guarantee,
+            scores=tuple(scores),
+            observers=pair,
+        )
+
+
+def _called(node: Node) -> str:
+    """A node in a sentence: engines that number their nodes give no name."""
+    return f"node {node}" if isinstance(node, int) else node
