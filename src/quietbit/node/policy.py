@@ -297,10 +297,7 @@ class Policy:
 
     def caps(self) -> tuple[Target, ...]:
         """The cap, and where sums are allowed the local one."""
-        words = self.delta, self.adjacency
-        if self.local_epsilon is None:
-            return (Target(self.epsilon, *words),)
-        return Target(self.epsilon, *words, trust=Trust.SECURE_AGGREGATION), Target(self.local_epsilon, *words)
+        return _caps(self.epsilon, self.local_epsilon, self.delta, self.adjacency)
 
     def honest_for(self, trust: Trust, threshold: int | None, honest: int | None) -> int:
         """The node's own least number, for sums of at least so many; the run's is not looked at."""
@@ -435,6 +432,13 @@ def _rng(seed: int | None, number: int, client: int | None) -> RandomBits:
     if client is None:
         raise InvalidParameter("node config must have a partition-id for seeded randomness, and it is missing.")
     return seeded_client_rng(seed)(number - 1, check_int(client, "partition-id", 0, 2**CLIENT_BITS - 1))
+
+
+@lru_cache(maxsize=8)
+def _caps(epsilon: float, local: float | None, delta: float, adjacency: Adjacency) -> tuple[Target, ...]:
+    if local is None:
+        return (Target(epsilon, delta, adjacency),)
+    return Target(epsilon, delta, adjacency, trust=Trust.SECURE_AGGREGATION), Target(local, delta, adjacency)
 
 
 @lru_cache(maxsize=8)

@@ -24,7 +24,7 @@ from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.wire.uplink import Uplink
 
-__all__ = ["MOST_DESCRIPTION", "ProposedMechanism", "description_of", "release_cost", "within"]
+__all__ = ["MOST_DESCRIPTION", "ProposedMechanism", "description_of", "release_cost", "text_of", "within"]
 
 MOST_DESCRIPTION = 2**18
 Found = TypeVar("Found")
@@ -72,7 +72,12 @@ class ProposedMechanism:
 
 def description_of(mechanism: Mechanism) -> str:
     """One line of JSON that `ProposedMechanism.read` reads."""
-    return json.dumps(describe(mechanism), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return text_of(describe(mechanism))
+
+
+def text_of(description: Any) -> str:
+    """The one line of JSON for a description, by which a process knows what it has built."""
+    return json.dumps(description, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def within(seconds: float, work: Callable[[], Found]) -> Found:
@@ -98,7 +103,7 @@ def within(seconds: float, work: Callable[[], Found]) -> Found:
     return found[0]
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _offer(text: str) -> ProposedMechanism:
     try:
         mechanism = build(json.loads(text))

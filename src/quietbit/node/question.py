@@ -17,6 +17,7 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
 from typing import Any, final
 
 from quietbit.errors import InvalidParameter, check_int, check_real, member, refuse_payload, require
@@ -113,7 +114,7 @@ class Question:
     @property
     def cap(self) -> Target:
         """The run's own budget: a node holds it, too."""
-        return Target(self.epsilon, self.delta, self.adjacency, trust=self.trust)
+        return _cap(self.epsilon, self.delta, self.adjacency, self.trust)
 
     @property
     def terms(self) -> bytes:
@@ -146,6 +147,11 @@ class Question:
                 raise InvalidParameter("table of the step must be hexadecimal.") from error
             part = SumPart(**{**part, "table": table})
         return cls(**{**values, "sum": part})
+
+
+@lru_cache(maxsize=64)
+def _cap(epsilon: float, delta: float, adjacency: str, trust: Trust) -> Target:
+    return Target(epsilon, delta, adjacency, trust=trust)
 
 
 def sum_plan(question: Question, dimension: int, bits: int, members: tuple[bytes, ...] | None) -> SumPlan:

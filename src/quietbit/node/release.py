@@ -13,7 +13,6 @@ a question was noted all the same, so there are no more silences than releases.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import MutableMapping
 from typing import Any, Protocol, final
@@ -36,7 +35,7 @@ from quietbit.node.ledger import (
     step_line,
 )
 from quietbit.node.policy import NotAllowed, PolicyError, Rules
-from quietbit.node.pricing import ProposedMechanism, within
+from quietbit.node.pricing import ProposedMechanism, text_of, within
 from quietbit.node.question import CONFIRM, IDENTITY, KEYS, SHARES, STEPS, VECTOR, Framed, Question, run_name
 from quietbit.node.sums import SumStep, forget
 from quietbit.privacy.account import Account
@@ -226,7 +225,7 @@ def account_of(books: LedgerState, cap: Target, honest: int = 0, floor: float = 
     """
     account = Account(cap, "adaptive")
     for name, own, times in books.views(cap.trust, honest or 2**31):
-        offer = ProposedMechanism.read(json.dumps(books.mechanisms[name]))
+        offer = ProposedMechanism.read(text_of(books.mechanisms[name]))
         if offer.identity != name:
             raise LedgerError(f"A mechanism of the ledger is not the one it was noted as ({name[:16]}...).")
         account = account.spend(offer.cost(cap.adjacency, own).at_least(floor), times)

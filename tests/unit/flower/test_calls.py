@@ -1,0 +1,33 @@
+"""One message of a Flower server: how many Python calls of the library it takes, once a run is under way."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs the flower extra")
+pytest.importorskip("numba", reason="the calls are those of the compiled kernel")
+sys.path.append(str(Path(__file__).parents[3] / "docs" / "hooks"))
+from walk import _walked
+
+from quietbit.flower import PrivateUplink
+from unit.flower.kit import CONFIG, DIMENSION, SIMULATED, app, context
+from unit.flower.test_client import question
+from unit.node.makers import write_policy
+
+pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
+
+
+@pytest.mark.parametrize("owned", [True, False])
+def test_a_message_takes_few_calls(owned, tmp_path):
+    """731 calls in 35 files before plan, policy, ledger and uplink were kept; 190 of the rest are the send itself."""
+    config = CONFIG | {"quietbit.epsilon": 1e3}
+    own = {"quietbit_policy": write_policy(tmp_path, epsilon=1e6)} if owned else {}
+    place, mod = context(11, config=config, **own), PrivateUplink() if owned else SIMULATED
+    messages = iter([question(number) for number in (1, 2)])
+    walk = _walked(lambda: mod(next(messages), place, app(np.zeros(DIMENSION))))
+    sending = sum(1 for hop in walk.hops if hop.file.split("/")[0] in ("kernel", "wire", "mechanism"))
+    assert walk.calls <= 520
+    assert walk.calls - sending <= 400
+    assert len(walk.files) <= 36
