@@ -101,7 +101,7 @@ def flatten(tree: Any, like: Structure | None = None) -> tuple[list[Any], bool]:
     if like is not None:
         like.compare(found)
     check_parameters((path, dtype_name(leaf)) for path, leaf in found)
-    if found and all(is_tensor(leaf) and leaf.is_cuda for _, leaf in found):
+    if found and all(not isinstance(leaf, np.ndarray) and is_tensor(leaf) and leaf.is_cuda for _, leaf in found):
         for path, leaf in found:
             _check_tensor(leaf, path)
         return [leaf.detach() for _, leaf in found], True
@@ -158,7 +158,7 @@ def dtype_name(leaf: Any) -> str:
 
 def as_array(leaf: Any, path: str = "update") -> NDArray[Any]:
     """Return an array or tensor as kernels on the host read it: in place where possible, bfloat16 as uint16."""
-    if is_tensor(leaf):
+    if not isinstance(leaf, np.ndarray) and is_tensor(leaf):
         torch = _check_tensor(leaf, path)
         here = leaf.detach().resolve_neg().cpu()
         short = here.dtype is torch.bfloat16

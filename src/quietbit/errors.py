@@ -88,8 +88,9 @@ def check_int(value: Any, name: str, low: int, high: int | None = None) -> int:
         exact = not isinstance(value, bool | str) and number == value
     except (TypeError, ValueError, OverflowError):
         exact, number = False, 0
-    require(exact and number >= low and (high is None or number <= high), name, value, rule)
-    return number
+    if exact and number >= low and (high is None or number <= high):
+        return number
+    raise InvalidParameter.of(name, rule, value)
 
 
 def check_real(
@@ -103,8 +104,9 @@ def check_real(
     except (TypeError, ValueError, OverflowError):
         number = float("nan")
     large = number > above if at_least is None else number >= at_least
-    require(large and number <= at_most and number < float("inf"), name, value, bound)
-    return number
+    if large and number <= at_most and number < float("inf"):
+        return number
+    raise InvalidParameter.of(name, bound, value)
 
 
 def member(family: type[Member], value: Any, name: str) -> Member:

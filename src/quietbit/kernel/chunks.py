@@ -41,7 +41,10 @@ class Flat:
             return update
         several = isinstance(update, list | tuple) and all(hasattr(part, "__array__") for part in update)
         given = update if several else (update,)
-        parts = tuple(as_array(part) if is_tensor(part) else np.asarray(part) for part in given)
+        parts = tuple(
+            part if type(part) is np.ndarray else as_array(part) if is_tensor(part) else np.asarray(part)
+            for part in given
+        )
         starts, size = [], 0
         for part in parts:
             require(part.dtype.name in ACCEPTED, "type of the update", str(part.dtype), RULE)

@@ -113,7 +113,7 @@ class Rowed(Mechanism):
     @property
     def nonce_size(self) -> int:
         """Bytes of a body that name its rows: none where they are known."""
-        return 0 if self.shared_rows else NONCE
+        return NONCE if self.rows is None else 0
 
     def nonce(self, block: WordBlock, stream: int = 0) -> bytes:
         """Return the eight bytes that name the rows: the round's, or a release's own, drawn from this stream."""
@@ -123,8 +123,9 @@ class Rowed(Mechanism):
 
     def project(self, update: Parts, factor: float, nonce: bytes, kernel: Kernel) -> FloatVector:
         """Return sqrt(p/k) S H D (factor x), before it is clipped again."""
-        kept = kernel.rotated_rows(update, self.rotation_seed, factor, kernel.rows(nonce, self.keep, self.padded))
-        kept *= math.sqrt(self.padded / self.keep)
+        padded = self.padded
+        kept = kernel.rotated_rows(update, self.rotation_seed, factor, kernel.rows(nonce, self.keep, padded))
+        kept *= math.sqrt(padded / self.keep)
         return kept
 
     def row_places(self) -> NDArray[np.int64]:

@@ -165,11 +165,12 @@ class VectorMVU(Rowed):
         kept /= self.ball.radius
         direction, length = unit(kept)
         share = min(length, 1.0)
-        head, tail = out[: self.nonce_size], out[self.nonce_size :]
+        first = self.nonce_size
+        head, tail = out[:first], out[first:]
         head[:] = np.frombuffer(nonce[: head.size], dtype=np.uint8)
         largest = self.profile.largest
         weights = (1.0 - share) + share * self.profile.levels
-        if self.seeded:
+        if largest <= MOST_TRIES:
             limits = acceptance_limits(np.minimum(weights / largest, 1.0))
             chance = 0.999 / largest
             seed, _ = kernel.search(
