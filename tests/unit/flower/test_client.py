@@ -85,7 +85,12 @@ def test_an_answer_is_one_release_and_nothing_else():
 
 
 def test_the_codes_follow_the_sign_of_received_minus_trained():
-    config = CONFIG | {"quietbit.design-epsilon": 10.0, "quietbit.beta": 3.0, "quietbit.epsilon": 1e6}
+    config = CONFIG | {
+        "quietbit.design-epsilon": 10.0,
+        "quietbit.beta": 3.0,
+        "quietbit.epsilon": 1e6,
+        "quietbit.rotate": False,
+    }
     del config["quietbit.releases"]
     mechanism = Plan.from_run_config(config).mechanism_for(DIMENSION)
     shift = np.where(np.arange(DIMENSION) % 3 == 0, 0.15, -0.15)
