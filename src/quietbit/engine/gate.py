@@ -17,12 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, final
 
-from quietbit.engine.messages import RECORD, SUM
+from quietbit.engine.messages import MODEL, RECORD, SUM
 from quietbit.errors import InvalidParameter
 from quietbit.node.gatekeeper import RemoteGate
 from quietbit.node.ledger import Change, FileLedger, LedgerError, LedgerState, StateLedger, mark
+from quietbit.node.models import ModelFolder
 from quietbit.node.policy import Policy, PolicyError, Simulation
 from quietbit.node.release import Gate, LocalGate
 from quietbit.node.vault import Vault, key_file, simulation_key
@@ -50,18 +52,20 @@ def gate_for(
     if GATEKEEPER in node_config:
         return RemoteGate(node_config[GATEKEEPER])
     values = _StateRecord(state, RECORD, make)
-    sealed = _Secrets(_StateRecord(state, SUM, make))
+    sealed = _StateBytes(_StateRecord(state, SUM, make))
     if POLICY in node_config:
         policy = Policy.load(node_config[POLICY])
         secrets = Vault(sealed, lambda: key_file(f"{policy.ledger}.key"))
-        return LocalGate(policy, _Watched(_ledger(policy.ledger, policy.counter), values), secrets)
+        folder = None if policy.models is None else ModelFolder(Path(policy.models).expanduser())
+        return LocalGate(policy, _Watched(_ledger(policy.ledger, policy.counter), values), secrets, folder)
     if simulation is None:
         raise InvalidParameter(
             "This node has no policy, and releases nothing without one: its owner makes it with `quietbit node init` "
             "and names it as quietbit.policy (or quietbit.gatekeeper, with `quietbit node serve`) in Flower's node "
             "config, or in the properties of NVFlare's privacy.json."
         )
-    return LocalGate(simulation, StateLedger(values), Vault(sealed, simulation_key))
+    models = _StateBytes(_StateRecord(state, MODEL, make))
+    return LocalGate(simulation, StateLedger(values), Vault(sealed, simulation_key), models)
 
 
 @lru_cache(maxsize=8)
@@ -106,8 +110,8 @@ class _StateRecord(MutableMapping[str, Any]):
 
 
 @final
-class _Secrets(MutableMapping[str, bytes]):
-    """Sealed secrets of masked sums by run, in a record of the state."""
+class _StateBytes(MutableMapping[str, bytes]):
+    """Bytes by name in a record of the state: sealed secrets of masked sums, models of simulated nodes."""
 
     def __init__(self, record: _StateRecord) -> None:
         self._record = record

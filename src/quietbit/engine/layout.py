@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
 from quietbit.arrays import NUMPY_FLOATS, check_parameters
@@ -68,6 +69,21 @@ class Layout:
         """Entries of all learnt arrays together."""
         return sum(_size(shape) for _, shape, _ in self.learnt)
 
+    @property
+    def single(self) -> bool:
+        """Whether everything that is learnt is float32."""
+        return all(kind == "float32" for _, _, kind in self.learnt)
+
+    def flat(self, arrays: Mapping[str, Any]) -> NDArray[np.float32]:
+        """Return a float32 model as one vector."""
+        return np.concatenate([_values(arrays[name], name, shape).reshape(-1) for name, shape, _ in self.learnt])
+
+    def shaped(self, flat: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
+        """Return the learnt arrays of one vector; they are views of it."""
+        stops = np.cumsum([_size(shape) for _, shape, _ in self.learnt])[:-1]
+        pieces = zip(self.learnt, np.split(flat, stops), strict=True)
+        return {name: piece.reshape(shape) for (name, shape, _), piece in pieces}
+
     def values(self, arrays: Mapping[str, Any]) -> list[FloatVector]:
         """Every learnt array in double precision; one that is not finite is refused."""
         found = [_flat(arrays[name], name, shape) for name, shape, _ in self.learnt]
@@ -104,13 +120,17 @@ class Layout:
 
 
 def _flat(array: Any, name: str, shape: tuple[int, ...]) -> FloatVector:
+    return np.asarray(_values(array, name, shape), dtype=np.float64).reshape(-1)
+
+
+def _values(array: Any, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
     try:
-        values = array.numpy()
+        values: NDArray[Any] = array.numpy()
     except Exception as error:  # whatever numpy makes of bytes that are no array
         raise InvalidParameter(f"array {name!r} must be readable, got {type(error).__name__}.") from error
     fits = values.shape == shape and values.dtype.name in NUMPY_FLOATS
     require(fits, f"array {name!r}", f"{values.dtype} {values.shape}", f"floats of shape {shape}")
-    return np.asarray(values, dtype=np.float64).reshape(-1)
+    return values
 
 
 def _finite(values: FloatVector) -> bool:

@@ -22,7 +22,9 @@ from quietbit.node.question import MOST_ROUNDS, Question, SumPart
 from quietbit.plan.plan import Plan
 
 __all__ = [
+    "MODEL",
     "RECORD",
+    "SPEED",
     "SUM",
     "Request",
     "SumRequest",
@@ -36,6 +38,8 @@ __all__ = [
 
 RECORD = "quietbit"  # the name of our record in a message, and the prefix of its continuations
 SUM = "quietbit-sum"  # that of a masked sum
+MODEL = "quietbit-model"  # that of rounds to replay, and of a simulated node's model
+SPEED = "quietbit-speed"  # that of the momentum beside a full model
 FIELD = "release"
 PIECE = 16 * 2**20
 VERSION = 3

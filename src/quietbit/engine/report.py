@@ -86,7 +86,8 @@ class RoundReport:
     ``uplink_payload`` counts payloads alone, ``uplink`` and ``downlink`` whole messages as the engine serialises them.
     A round without a valid release, or that would leave a model that is not finite, is ``skipped``: the model stays
     as it was. Of a masked sum, ``steps`` says how many sent keys, shares, their vector, and shares for unmasking.
-    ``clip`` is that of the round, where it moves.
+    ``clip`` is that of the round, where it moves. ``resyncs`` are nodes that could not replay the rounds they were
+    sent, released nothing and get the full model next; they are among those that declined.
     """
 
     round: int
@@ -103,6 +104,7 @@ class RoundReport:
     steps: tuple[int, ...] = ()
     clip: float | None = None
     epsilon_upper: float = 0.0
+    resyncs: int = 0
 
 
 @final
@@ -197,6 +199,7 @@ class Report:
         for entry in self.rounds:
             note = f"  {' > '.join(map(str, entry.steps))}" if entry.steps else ""
             note += "" if entry.clip is None else f"  clip {entry.clip:.3g}"
+            note += f"  {entry.resyncs} resyncs" if entry.resyncs else ""
             note += "  skipped" if entry.skipped else ""
             lines.append(f"{entry.round:5}  {_counts(entry)}  {entry.uplink:10,}  {entry.downlink:10,}{note}")
         lines += [

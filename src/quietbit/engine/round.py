@@ -18,6 +18,7 @@ from attrs import define, field
 from quietbit._typing import FloatVector
 from quietbit.engine.crowd import Crowds
 from quietbit.engine.outlook import outlook
+from quietbit.engine.replay import NEEDS
 from quietbit.engine.report import NodeCounts, NodeReport, Report, RoundReport
 from quietbit.errors import InvalidPayload, require
 from quietbit.mechanism.base import Answers, Mechanism
@@ -66,6 +67,7 @@ class Round:
     downlink: int = 0
     reasons: list[str] = field(factory=list)
     numbers: dict[str, list[float]] = field(factory=dict)  # that nodes let through
+    needing: set[Node] = field(factory=set, init=False)  # nodes that could not replay what they were sent
     _asked: set[Node] = field(factory=set, init=False)
     _answered: set[Node] = field(factory=set, init=False)
     _declined: set[Node] = field(factory=set, init=False)
@@ -109,6 +111,7 @@ class Round:
         self.reasons.append(f"{_called(node)} declined: {reason}")
         if node in self._asked and node not in self._answered and node not in self._declined:
             self._declined.add(node)
+            self.needing |= {node} if reason == NEEDS else set()
             self.account.node(node).declined += 1
 
     def silent(self, node: Node, reason: str) -> None:
@@ -129,6 +132,10 @@ class Round:
             return None
         mean: FloatVector = self._aggregator.mean()
         return mean
+
+    def kept(self) -> FloatVector | None:
+        """Return the same among the rows that all nodes kept."""
+        return self._aggregator.kept() if self._answered else None
 
     def metrics(self) -> dict[str, float]:
         """Return the plain mean of every number that nodes let through, over the nodes that did."""
@@ -155,6 +162,7 @@ class Round:
         return RoundReport(
             self.number, len(self._asked), len(self._answered), len(self._declined), len(self.failed()), self._refused,
             not self._answered, self._payloads, self.uplink, self.downlink, tuple(self.reasons),
+            resyncs=len(self.needing),
         )  # fmt: skip
 
     def _opened(self, node: Node, name: int, data: bytes) -> bytes | memoryview:

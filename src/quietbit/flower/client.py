@@ -21,23 +21,27 @@ from logging import ERROR
 from types import FrameType
 from typing import Any, TypeAlias, final
 
-from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supercore import log
 
 from quietbit._typing import FloatVector
 from quietbit.engine.gate import gate_for
-from quietbit.engine.messages import RECORD, SUM, question_of, split_pieces
+from quietbit.engine.messages import MODEL, RECORD, SPEED, SUM, question_of, split_pieces
+from quietbit.engine.replay import Follower
 from quietbit.engine.turn import Turn, lost, plan_of, refusal
 from quietbit.errors import InvalidParameter, require
 from quietbit.flower.plaintext import ANSWERED, DECLINED, decline, named_metrics
 from quietbit.node.answer_time import AnswerTime
 from quietbit.node.policy import Simulation
-from quietbit.node.question import VECTOR
+from quietbit.node.pricing import ProposedMechanism
+from quietbit.node.question import VECTOR, Question
 from quietbit.node.release import Gate
+from quietbit.plan.plan import Plan
 
 __all__ = ["PrivateUplink"]
 
+ARRAYS = "arrays"  # where Flower's strategies put the model
 CallNext: TypeAlias = Callable[[Message, Context], Message]
 SIMULATOR = "flwr.simulation.ray_transport.ray_actor"  # where Flower's simulation runtime runs an app
 
@@ -49,10 +53,12 @@ class PrivateUplink:
 
     The node config names the owner's policy or gatekeeper; without one nothing is released. ``simulation`` is for
     Flower's simulation runtime, whose nodes belong to nobody: there its rules hold, and on a SuperNode they do not.
-    Put it first among the mods: it is then the last to touch a reply.
+    Put it first among the mods: it is then the last to touch a reply. ``start`` gives the model of round 0, where the
+    app ships with it and rounds are replayed (`quietbit.downlink-start`).
     """
 
     simulation: Simulation | None = field(default=None, kw_only=True)
+    start: Callable[[Context], ArrayRecord] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         """Refuse what are no rules of a simulation."""
@@ -91,6 +97,8 @@ class PrivateUplink:
             if question.sum is not None and question.sum.step != VECTOR:
                 answer = ConfigRecord({"step": question.sum.step, "answer": keeper.step(question)})
                 return Message(RecordDict({SUM: answer}), reply_to=message)
+            if MODEL in message.content:
+                message.content = self._model(message.content, context, keeper, question, settings)
             records = message.content.array_records
             require(len(records) == 1, "number of ArrayRecords in the message", len(records), "1")
             turn = Turn.accept(keeper, question, next(iter(records.values())), settings)
@@ -106,6 +114,22 @@ class PrivateUplink:
             said = _declined(message, context, keeper, lost(error))
         return _leave(message, said, turn.moment)
 
+    def _model(self, content: RecordDict, context: Context, keeper: Gate, question: Question, plan: Plan) -> RecordDict:
+        """Return the message as it would have come with the whole model, which is kept for the next rounds."""
+        started = self.start
+        start = None if started is None else lambda: (ARRAYS, started(context))
+        follower = Follower(keeper.models, context.run_id, plan, start)
+        said, speed = content[MODEL], content.get(SPEED)
+        rest = RecordDict({name: record for name, record in content.items() if name not in (MODEL, SPEED)})
+        if rest.array_records:
+            require(len(rest.array_records) == 1, "number of ArrayRecords", len(rest.array_records), "1")
+            name, arrays = next(iter(rest.array_records.items()))
+            follower.full(said, name, arrays, None if speed is None else speed[SPEED].numpy())
+            return rest
+        mechanism = ProposedMechanism.read(question.mechanism).mechanism
+        name, found = follower.replayed(said, mechanism)
+        return RecordDict({name: ArrayRecord({key: Array(value) for key, value in found.items()}), **rest})
+
 
 def _update(turn: Turn, reply: RecordDict | None) -> list[FloatVector]:
     """Return *received minus trained* of the app's reply."""
@@ -120,7 +144,7 @@ def _run(message: Message, context: Context, call_next: CallNext, moment: Answer
     reply: object = moment.run(lambda: call_next(message, own))
     if reply is None:
         return None
-    ours = {name: context.state[name] for name in (RECORD, SUM) if name in context.state}
+    ours = {name: context.state[name] for name in (RECORD, SUM, MODEL) if name in context.state}
     context.state.clear()
     context.state.update({**own.state, **ours})
     if isinstance(reply, Message) and reply.has_content():

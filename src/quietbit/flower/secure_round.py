@@ -22,6 +22,7 @@ from flwr.serverapp import Grid
 from quietbit._typing import FloatVector
 from quietbit.engine.layout import Layout
 from quietbit.engine.messages import RECORD, SUM, Request, SumRequest, answer_of, join_pieces, one_line, question_of
+from quietbit.engine.replay import NEEDS
 from quietbit.engine.report import NodeCounts, RoundReport
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.flower.plaintext import DECLINED, note_metrics
@@ -74,6 +75,7 @@ class SecureRound:
     uplink: int = 0
     payloads: int = 0
     reasons: list[str] = field(default_factory=list)
+    needing: set[int] = field(default_factory=set)  # nodes that could not replay what they were sent
     _numbers: dict[int, int] = field(default_factory=dict)  # a node's number in the sum
     _kind: str = MessageType.TRAIN  # the type that the inner strategy trains with
     _left: list[int] = field(default_factory=list)  # nodes that are still there
@@ -128,6 +130,13 @@ class SecureRound:
 
     def mean(self) -> FloatVector | None:
         """Unmask the sum over U2 and decode it; None where there is no sum."""
+        return self._decoded(summable(self.mechanism).mean_from_sum)
+
+    def kept(self) -> FloatVector | None:
+        """Return the same among the rows that all nodes kept."""
+        return self._decoded(summable(self.mechanism).kept_from_sum)
+
+    def _decoded(self, decode: Callable[[Any, int], FloatVector]) -> FloatVector | None:
         if self._failed or self._server is None:
             return None
         self._gone |= set(self._left) - self._done[VECTOR]
@@ -141,7 +150,7 @@ class SecureRound:
                 node: pack_evidence(plan, arrived, confirmed, server.masked(self._numbers[node])) for node in self._left
             }
             found = server.finish(self._step(UNMASK, tables, self._unmasking))
-            return summable(self.mechanism).mean_from_sum(found.total, len(found.clients))
+            return decode(found.total, len(found.clients))
         except QuietbitError as error:
             self._fail(error)
             return None
@@ -177,6 +186,7 @@ class SecureRound:
             uplink=self.uplink,
             downlink=self.downlink,
             reasons=tuple(self.reasons),
+            resyncs=len(self.needing),
             steps=tuple(len(self._done[step]) for step in STEPS if step != CONFIRM or self.settings.active),
         )
 
@@ -301,6 +311,7 @@ class SecureRound:
         fresh = node in self._left and node not in self._done[step] and node not in self._declined
         if reason.startswith(DECLINED) and fresh:
             self._declined.add(node)
+            self.needing |= {node} if reason == DECLINED + NEEDS else set()
             if step == VECTOR:  # only a node's own word means that nothing was released
                 self.account.node(node).declined += 1
 

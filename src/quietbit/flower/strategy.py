@@ -36,20 +36,23 @@ from flwr.app import (
     RecordDict,
 )
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import FedAvg, FedAvgM, Result, Strategy
 from flwr.supercore import log
 
 from quietbit._typing import FloatVector
 from quietbit.engine.layout import Layout, NotFinite
-from quietbit.engine.messages import RECORD, Request
+from quietbit.engine.messages import MODEL, RECORD, SPEED, Request
+from quietbit.engine.replay import Leader
 from quietbit.engine.report import Report, RoundReport
 from quietbit.engine.round import Run
 from quietbit.errors import QuietbitError, check_int, require
 from quietbit.flower.open_round import OpenRound
 from quietbit.flower.plaintext import METRICS, note_metrics
 from quietbit.flower.secure_round import SecureRound
-from quietbit.plan.plan import Plan
+from quietbit.plan.downlink import OF_STEP
+from quietbit.plan.plan import KEYS, Plan
 from quietbit.secagg.identity import Directory
+from quietbit.wire.downlink import Diverged, ServerStep
 
 __all__ = ["PrivateStrategy"]
 
@@ -66,6 +69,7 @@ NO_NUMBERS = (
     "nodes answer evaluations with nothing, unless their owners let a metric out: evaluate on the server "
     "(evaluate_fn), and save the messages with fraction_evaluate=0.0."
 )
+KEEPS_FULL = "nodes get the full model in every round, and not rounds to replay: {}."
 UNSAID = ("Weighted by", "Received %s results and %s failures")  # what is not so when every reply is one private mean
 
 
@@ -93,6 +97,8 @@ class PrivateStrategy(Strategy):
         self._planned = 0
         self._scores: list[dict[str, float]] = []
         self._numbers_missed = False
+        self._step = _server_step(inner, self.settings)
+        self._leader: Leader | None = None
 
     def start(
         self,
@@ -143,6 +149,9 @@ class PrivateStrategy(Strategy):
             messages = self._readdressed(messages, grid)
         for content in {id(message.content): message.content for message in messages}.values():
             content[RECORD] = request
+        self._lead(server_round, arrays, layout, first)
+        if self._leader is not None:
+            _shorten(messages, arrays, self._leader)
         if first:
             rounds = self._planned or self.settings.releases or 1
             for level, line in run.outlook(asked=len(messages), nodes=len(list(grid.get_node_ids())), rounds=rounds):
@@ -166,12 +175,14 @@ class PrivateStrategy(Strategy):
             raise QuietbitError(f"Round {server_round} was not opened by configure_train, or is closed already.")
         for reply in replies:
             current.take(reply)
-        mean = current.mean()
+        mean = current.mean() if self._leader is None else current.kept()
+        if self._leader is not None:
+            self._leader.heard(current.answered(), current.needing)
         arrays, metrics, reasons = None, MetricRecord(), []
         try:
             if mean is not None:
                 arrays, metrics = self._stepped(server_round, current, mean)
-        except NotFinite as error:  # an update too large for the model's type, or a strategy that diverged
+        except (NotFinite, Diverged) as error:  # an update too large for the model's type, or a strategy that diverged
             reasons = [f"the step was not taken: {error}"]
         outcome = self._run.close(current, skipped=arrays is None, reasons=reasons)
         for reason in outcome.reasons:
@@ -186,14 +197,23 @@ class PrivateStrategy(Strategy):
     def _stepped(
         self, server_round: int, current: OpenRound | SecureRound, mean: FloatVector
     ) -> tuple[ArrayRecord | None, MetricRecord]:
-        """The inner strategy's step on the mean; a model that would not be finite is refused, before and after it."""
-        moved = {name: Array(np.asarray(value)) for name, value in current.layout.stepped(current.arrays, mean).items()}
+        """The inner strategy's step on the mean; a model that would not be finite is refused, before and after it.
+
+        Where nodes replay the step, it is taken as they will take it, and the inner strategy is asked for metrics.
+        """
+        if self._leader is None:
+            stepped = current.layout.stepped(current.arrays, mean)
+        else:
+            stepped = self._leader.advance(mean, current.mechanism, server_round)
+        moved = {name: Array(np.asarray(value)) for name, value in stepped.items()}
         current.layout.check_finite(moved)
         arrays = ArrayRecord({name: moved.get(name, old) for name, old in current.arrays.items()})
         with _plain_words():
             # Numbers that owners let out say who took part: where that is a secret they are not in the result.
             told = {} if self._run.crowds.secret else current.metrics()
             found, metrics = self.inner.aggregate_train(server_round, [self._synthetic(arrays, told)])
+        if self._leader is not None:
+            return arrays, metrics or MetricRecord()
         if found is None:
             return None, metrics or MetricRecord()
         kept = _as_before(found, current)
@@ -249,6 +269,19 @@ class PrivateStrategy(Strategy):
         """Rounds, nodes, bytes and the guarantee of the worst client so far."""
         return self._run.report(self._scores)
 
+    def _lead(self, server_round: int, arrays: ArrayRecord, layout: Layout, first: bool) -> None:
+        """Follow the model that nodes replay, from the start or from one that somebody put in its place."""
+        if self._step is None:
+            if first and self.settings.replayed:
+                log(WARNING, "quietbit: %s", KEEPS_FULL.format(f"{type(self.inner).__name__} is not plain averaging"))
+            return
+        if not layout.single:
+            if first:
+                log(WARNING, "quietbit: %s", KEEPS_FULL.format("not everything that is learnt is float32"))
+            return
+        if self._leader is None or not self._leader.holds(arrays):
+            self._leader = Leader(layout, arrays, self.settings, self._step, server_round - 1)
+
     def _readdressed(self, messages: list[Message], grid: Grid) -> list[Message]:
         """The inner strategy's questions, as many as it asks, to the next nodes of the secret order."""
         alike = len({id(message.content) for message in messages}) <= 1
@@ -272,6 +305,7 @@ class PrivateStrategy(Strategy):
         order is secret they are in the server's report alone.
         """
         more: dict[str, MetricRecordValues] = {} if outcome.clip is None else {"quietbit-clip": outcome.clip}
+        more |= {} if self._leader is None else {"quietbit-resyncs": outcome.resyncs}
         if not self._run.crowds.secret:
             more |= {"quietbit-uplink-bytes": outcome.uplink, "quietbit-downlink-bytes": outcome.downlink}
         return {
@@ -290,6 +324,36 @@ class PrivateStrategy(Strategy):
         key = getattr(self.inner, "arrayrecord_key", "arrays")
         record = MetricRecord({**metrics, weight: 1.0})
         return Message(RecordDict({key: arrays, "metrics": record}), dst_node_id=0, message_type=MessageType.TRAIN)
+
+
+def _server_step(inner: Strategy, plan: Plan) -> ServerStep | None:
+    """The step that nodes replay; None where there is none, or the strategy does anything else with a mean."""
+    how = type(inner).aggregate_train
+    plain = plan.replayed and how is FedAvg.aggregate_train
+    for name in OF_STEP:
+        value = getattr(plan, name)
+        rule = f"left out: {type(inner).__name__} steps by itself"
+        require(plain or value is None, f"quietbit.{KEYS[name]}", value, rule)
+    if plan.replayed and how is FedAvgM.aggregate_train:
+        return ServerStep(inner.server_learning_rate, inner.server_momentum)  # type: ignore[attr-defined]
+    return plan.server_step if plain else None
+
+
+def _shorten(messages: list[Message], arrays: ArrayRecord, leader: Leader) -> None:
+    """Put into every message what its node missed, in the model's place or beside it; equal contents stay shared."""
+    made: dict[tuple[int, int], RecordDict] = {}
+    for message in messages:
+        content = message.content
+        if not any(record is arrays for record in content.array_records.values()):
+            continue  # another model than the one that is replayed
+        missed = leader.missed(message.metadata.dst_node_id)
+        key = id(content), -1 if missed is None else len(missed)
+        if key not in made:
+            rest = {name: record for name, record in content.items() if missed is None or record is not arrays}
+            made[key] = RecordDict({**rest, MODEL: ConfigRecord(leader.record(missed))})
+            if missed is None and leader.speed is not None:
+                made[key][SPEED] = ArrayRecord({SPEED: Array(leader.speed)})
+        message.content = made[key]
 
 
 @contextmanager

@@ -23,11 +23,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from attrs import define, evolve, field, frozen
-from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
 from quietbit.errors import check_real, refuse_payload, require
@@ -152,10 +151,6 @@ class AdaptiveClip(Wrapper):
         """The inner mechanism's, in units of this clip."""
         return self.inner.shared_error / self._ratio**2
 
-    def unproject(self, kept: FloatVector) -> NDArray[Any]:
-        """Return the inner mechanism's, in units of this clip."""
-        return self.inner.unproject(kept) / self._ratio
-
     def answers(self, ones: int, count: int) -> Answers:
         """What it means that ``ones`` of ``count`` bits say that the clip left an update alone."""
         lie = self.lies / WORDS
@@ -208,8 +203,8 @@ class _Counting(Accumulator):
         return self.mechanism.answers(self.ones, count)
 
     def kept(self, count: int) -> FloatVector:
-        """Return the inner mechanism's, in its own units."""
-        return self.sums.kept(count)
+        """Return the inner mechanism's, in units of this clip: whoever replays them need not know the clip."""
+        return self.sums.kept(count) * (self.mechanism.clip / self.mechanism.inner.domain.radius)
 
     def _parts(self, body: Body) -> tuple[Body, int]:
         """The inner body, as its mechanism wrote it, and the answer."""

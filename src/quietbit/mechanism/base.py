@@ -265,6 +265,10 @@ class Mechanism(ABC):
         """Return the mean of the decoded updates from the sums of their codes."""
         raise InvalidParameter(_NO_SUM.format(type(self).__name__))
 
+    def kept_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
+        """Return that mean among the rows that all clients keep, k numbers, for `unproject`."""
+        raise InvalidParameter(f"mechanism must keep the same rows for all clients, got {type(self).__name__}.")
+
 
 class Wrapper(Mechanism):
     """A mechanism around ``inner``, an attrs field of the subclass: what is not said anew, the inner one says.

@@ -141,7 +141,11 @@ class Projected(Rowed, Wrapper):
 
     def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
         """Return the mean of the decoded updates from the sums of their codes, rotated back."""
-        return self.unproject(self.inner.mean_from_sum(total, clients))
+        return self.unproject(self.kept_from_sum(total, clients))
+
+    def kept_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
+        """Return the inner mechanism's mean."""
+        return self.inner.mean_from_sum(total, clients)
 
     def error(self) -> Error:
         """Return the inner mechanism's, and that of the projection of an update on the sphere."""

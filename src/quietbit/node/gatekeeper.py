@@ -41,6 +41,7 @@ from quietbit.arrays import flatten
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.kernel.chunks import Flat
 from quietbit.node.ledger import AnsweredBefore
+from quietbit.node.models import ModelFolder
 from quietbit.node.policy import NotAllowed, PolicyError
 from quietbit.node.question import Question
 from quietbit.node.release import BudgetSpent, Gate, Noted, Unusable, public
@@ -156,7 +157,10 @@ class Gatekeeper:
         asked, data = _receive(connection, 0, ASK)
         what = asked.get("ask")
         if what == "rules":
-            _send(connection, {"metrics": list(self._keeper.metrics), "answer-seconds": self._keeper.answer_seconds})
+            keeper, models = self._keeper, self._keeper.models
+            folder = str(models.path) if isinstance(models, ModelFolder) else None
+            said = {"metrics": list(keeper.metrics), "answer-seconds": keeper.answer_seconds, "models": folder}
+            _send(connection, said)
         elif what == "forget":
             self._keeper.forget(int(asked["run"]))
             _send(connection, {})
@@ -198,6 +202,12 @@ class RemoteGate:
     def answer_seconds(self) -> float:
         """How long after a question its answer leaves."""
         return float(self._ruled()["answer-seconds"])
+
+    @property
+    def models(self) -> ModelFolder | None:
+        """The folder that the policy names: this process writes there, and the gatekeeper does not."""
+        folder = self._ruled().get("models")
+        return None if folder is None else ModelFolder(Path(str(folder)))
 
     def _ruled(self) -> dict[str, Any]:
         if self._rules is None:

@@ -36,7 +36,7 @@ __all__ = ["NotAllowed", "Policy", "PolicyError", "Rules", "SeededRngWarning", "
 
 MOST_RELEASES = 10**6
 MOST_BYTES = 2**16
-OPTIONAL = ("min_honest_clients", "local_epsilon", "directory", "operator", "own_key", "seed")
+OPTIONAL = ("min_honest_clients", "local_epsilon", "directory", "operator", "own_key", "seed", "models")
 RISK = 2.0**-40  # the largest chance that a sum with few neighbours can be unmasked
 
 
@@ -183,6 +183,7 @@ RULES: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
     "answer_seconds": ("every answer leaves so long after its question, whatever the app does; 0: when ready", _floor),
     "pricing_seconds": ("how long finding out what a mechanism costs may take", _real),
     "seed": ("randomness that anybody can repeat, for tests: protects nobody", lambda v, name: check_int(v, name, 0)),
+    "models": ("a folder, an absolute path: models of runs are kept there, so that rounds can be replayed", _path),
     "ledger": ("the ledger, an absolute path", _path),
     "counter": ("the ledger's counter, an absolute path; best on another disk", _path),
 }
@@ -228,6 +229,7 @@ class Policy:
     answer_seconds: float = 60.0
     pricing_seconds: float = 30.0
     seed: int | None = None
+    models: str | None = None
     ledger: str
     counter: str
 

@@ -80,6 +80,11 @@ class Gate(Protocol):
         """How long after a question its answer leaves."""
         ...
 
+    @property
+    def models(self) -> MutableMapping[str, bytes] | None:
+        """Where models of runs are kept between rounds; None where they are not."""
+        ...
+
     def accept(self, question: Question) -> Ticket:
         """Check a question and note its release; a `QuietbitError` is a reason not to answer."""
         ...
@@ -115,9 +120,15 @@ def make_release(uplink: Uplink, update: Any, rng: RandomBits) -> bytes:
 class LocalGate:
     """A keeper in this process."""
 
-    def __init__(self, rules: Rules, ledger: Ledger, secrets: MutableMapping[str, bytes]) -> None:
-        """Hold on to the rules, the ledger, and where secrets of masked sums are kept between their steps."""
-        self._rules, self._ledger, self._secrets = rules, ledger, secrets
+    def __init__(
+        self,
+        rules: Rules,
+        ledger: Ledger,
+        secrets: MutableMapping[str, bytes],
+        models: MutableMapping[str, bytes] | None = None,
+    ) -> None:
+        """Hold on to the rules, the ledger, and where secrets of masked sums and models of runs are kept."""
+        self._rules, self._ledger, self._secrets, self.models = rules, ledger, secrets, models
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -24,7 +24,11 @@ Source   Guo et al. (ICML 2023), appendix "Choice of Hyperparameters", for the c
 | `noise-multiplier` | noise in units of the sensitivity (the others), instead of calibrating | calibrated |
 | `bits`, `levels`, `beta`, `clamp`, `decoder`, `rotate` | choices of the mechanism, as in `calibrate` | its own |
 | `keep` | how many rotated coordinates are sent, a power of two or `auto` | all, 1,024 or more for vmvu |
-| `rows` | whose coordinates are kept: `own`, of every release, or `shared` by all clients of a round | `own` |
+| `rows` | whose rotated coordinates are kept: `own`, or `shared` by all clients of a round | `own`; `shared` for sums |
+| `downlink` | `full`: the model goes down; `replay`: shared rows, and clients replay rounds | `full` |
+| `downlink-bits` | replay: of a number of a round, 32, 16 or 8 | 32 |
+| `downlink-start` | replay: `app` where clients have the model of round 0 from their app, else `server` | `server` |
+| `server-rate`, `server-momentum` | engine, replay: the server's step on the mean | 1, 0 |
 | `clip-quantile` | the share of updates that the clip shall leave alone: it moves every round | the clip stays |
 | `clip-rate` | by which steps the clip moves | 0.2 |
 | `clip-bit-epsilon` | what the bit beside a release costs where the clip moves | all bits: a tenth of the budget |
@@ -71,6 +75,7 @@ from quietbit.mechanism.projected import ProjectedSamples, project
 from quietbit.mechanism.registry import families, family, importable
 from quietbit.plan.clip import RATE, ClipRule, MovingClip, usual_bit_epsilon
 from quietbit.plan.costs import ClientCosts
+from quietbit.plan.downlink import FULL, OF_STEP, REPLAY, check_downlink
 from quietbit.plan.participation import KINDS, Schedule, participation
 from quietbit.privacy.account import Account
 from quietbit.privacy.aggregate import MOST_CLIENTS
@@ -78,6 +83,7 @@ from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.secagg.plan import ServerModel
 from quietbit.target import Adjacency, Target, Trust, Unit, as_adjacency, as_trust, as_unit, check_delta, check_releases
+from quietbit.wire.downlink import ServerStep
 
 __all__ = ["KEYS", "OF_ENGINE", "PREFIX", "PUBLIC", "Mode", "Plan"]
 
@@ -97,11 +103,11 @@ USUAL = {"bits": None, "levels": None, "beta": 1.0, "clamp": False, "decoder": "
 # What only a simulation reads, and what only an engine does.
 OF_SIMULATION = ("unit", "cohort", "rng", "seed")
 OF_SUMS = ("server", "threshold", "neighbours", "share_threshold", "timeout")
-OF_ENGINE = ("local_arrays", *OF_SUMS)
+OF_ENGINE = ("local_arrays", *OF_SUMS, *OF_STEP)
 # What the layers below call the value of a key.
 BELOW = {
     "radius": "clip", "norm of the ball": "norm", "output_bits": "bits", "input_levels": "levels",
-    "bit_epsilon": "clip_bit_epsilon",
+    "bit_epsilon": "clip_bit_epsilon", "rate": "server_rate", "momentum": "server_momentum",
 }  # fmt: skip
 
 
@@ -170,6 +176,11 @@ class Plan:
     seed: int = field(default=0, converter=_seed)
     keep: int | str | None = None
     rows: str | None = None
+    downlink: str = FULL
+    downlink_bits: int | None = None
+    downlink_start: str | None = None
+    server_rate: float | None = None
+    server_momentum: float | None = None
     clip_quantile: float | None = None
     clip_rate: float | None = None
     clip_bit_epsilon: float | None = None
@@ -192,11 +203,12 @@ class Plan:
         self._check_trust()
         self._check_sums()
         self._check_clip()
+        check_downlink(self)
 
     def _put(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
 
-    def _unused(self, names: tuple[str, ...], rule: str) -> None:
+    def unused(self, names: tuple[str, ...], rule: str) -> None:
         """Refuse these fields unless they are left as they are by default."""
         for one in attrs.fields(Plan):
             if one.name in names:
@@ -206,9 +218,9 @@ class Plan:
     def _check_parts(self) -> None:
         """What the other kind of run reads is left out; an engine's run has a budget, and releases to meet it."""
         if self.mode == "planned":
-            self._unused(OF_ENGINE, "of a simulation, which has no nodes")
+            self.unused(OF_ENGINE, "of a simulation, which has no nodes")
             return
-        self._unused(OF_SIMULATION, "of an engine's run: its strategy chooses clients, and nodes their randomness")
+        self.unused(OF_SIMULATION, "of an engine's run: its strategy chooses clients, and nodes their randomness")
         require(self.private, "mechanism", self.mechanism, "a private mechanism")
         require(self.participation != "sampled", "participation", self.participation, "left out, or a secret-order")
         rule = "local or secure-aggregation"
@@ -225,7 +237,7 @@ class Plan:
     def _check_mechanism(self) -> None:
         """The strength that belongs to the mechanism, or a budget to find it for; no choice that it does not use."""
         if not self.private:
-            self._unused(("epsilon", "releases", "keep", *STRENGTHS), "without privacy")
+            self.unused(("epsilon", "releases", "keep", *STRENGTHS), "without privacy")
         known = [*families(), AUTO, PUBLIC]
         require(self.mechanism in known, "mechanism", self.mechanism, "one of " + ", ".join(known))
         chosen = family(self.mechanism) if self.mechanism not in (AUTO, PUBLIC) else None
@@ -236,7 +248,7 @@ class Plan:
             require(value is None or value == usual or name in uses, name, value, rule)
         if chosen is None:
             if self.private:
-                self._unused(STRENGTHS, f"for {AUTO}, which finds its own")
+                self.unused(STRENGTHS, f"for {AUTO}, which finds its own")
             if self.private and self.epsilon is None:
                 raise InvalidParameter.of("epsilon", f"given for {AUTO}: the budget that a mechanism is chosen for")
             return
@@ -269,7 +281,7 @@ class Plan:
     def _check_sums(self) -> None:
         """Whom sums count on: named where there are sums, and nowhere else."""
         if not self.secure:
-            self._unused(("min_honest_clients", *OF_SUMS), "unless trust is secure-aggregation")
+            self.unused(("min_honest_clients", *OF_SUMS), "unless trust is secure-aggregation")
             return
         if self.mode == "adaptive":
             self._check_protocol()
@@ -310,7 +322,7 @@ class Plan:
     def _check_clip(self) -> None:
         """A clip that moves by the bits of single clients, whose updates it clips; else nothing of it."""
         if self.clip_quantile is None:
-            self._unused(("clip_rate", "clip_bit_epsilon"), "unless the clip moves, by a clip quantile")
+            self.unused(("clip_rate", "clip_bit_epsilon"), "unless the clip moves, by a clip quantile")
             return
         moves = ClipRule(self.clip_quantile, RATE if self.clip_rate is None else self.clip_rate)
         self._put("clip_quantile", moves.quantile)
@@ -384,6 +396,26 @@ class Plan:
     def active(self) -> bool:
         """Whether sums are secret from a server that lies."""
         return self.server == ServerModel.ACTIVE.value
+
+    @property
+    def replayed(self) -> bool:
+        """Whether clients replay rounds from broadcasts instead of getting the model."""
+        return self.downlink == REPLAY
+
+    @property
+    def server_step(self) -> ServerStep:
+        """How a round's mean changes the model that clients replay, where the engine's strategy does not say."""
+        return ServerStep(1.0 if self.server_rate is None else self.server_rate, self.server_momentum or 0.0)
+
+    @property
+    def shared(self) -> bool:
+        """Whether all clients of a round keep the same rows."""
+        return self.replayed or self.rows == SHARED or (self.secure and self.keep is not None)
+
+    @property
+    def knows_rows(self) -> bool:
+        """Whether the family keeps few coordinates by itself."""
+        return self.mechanism not in (AUTO, PUBLIC) and "rows" in family(self.mechanism).uses
 
     @property
     def secret_order(self) -> bool:
@@ -481,7 +513,7 @@ class Plan:
         found = calibrate(
             CENTRAL if self.trust is Trust.CENTRAL else self.mechanism, ball=ball, epsilon=budget, delta=self.delta,
             adjacency=self.adjacency, releases=busiest, account=worst if sample else self._enforced(busiest),
-            samples=int(sizes.min()) if sample else None, keep=self.keep, rows=self.rows,
+            samples=int(sizes.min()) if sample else None, keep=self.keep, rows=SHARED if self.shared else self.rows,
             bit_epsilon=self._bit_epsilon(busiest), **self._choices(),
         )  # fmt: skip
         if sample and found.saturated:
@@ -500,7 +532,7 @@ class Plan:
 
     def _given(self, ball: Ball, samples: int) -> Mechanism:
         """Built as told."""
-        chosen, given = family(self.mechanism), self._choices()
+        chosen, given, sample = family(self.mechanism), self._choices(), self.unit is Unit.SAMPLE
         noise = chosen.strength == "noise_multiplier"
         strength = cast(float, self.noise_multiplier) / samples if noise else cast(float, self.design_epsilon)
         if self.secure and (self.bits or 1) > 1:
@@ -508,20 +540,18 @@ class Plan:
             given["design"] = binomial_design(cast(int, self.bits), strength)
         own = self.keep if "keep" in chosen.uses else None  # others keep coordinates by a wrapper
 
-        rows = self.rows if "rows" in chosen.uses else None
+        rows = (SHARED if self.shared else self.rows) if self.knows_rows else None
         keep = None if own is not None else self.keep
 
         def built(within: Ball) -> Mechanism:
-            sample = self.unit is Unit.SAMPLE
             choices = Choices(**given, keep=own, rows=rows, rotated=keep is not None, by_sample=sample)
             return chosen.given(within, strength, choices)
 
         if keep is None:
             return built(ball)
         found = project(ball, keep, built)
-        shared = self.secure or self.rows == SHARED  # behind masks all clients of a round keep the same rows
-        found = found.at(0) if shared else found
-        return ProjectedSamples(found) if self.unit is Unit.SAMPLE else found
+        found = found.at(0) if self.shared else found
+        return ProjectedSamples(found) if sample else found
 
     def _choices(self) -> dict[str, Any]:
         """What the family of the mechanism makes use of; the rest of the plan's defaults is nobody's choice."""

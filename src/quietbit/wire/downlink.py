@@ -23,19 +23,18 @@ import hashlib
 import struct
 from collections import deque
 from collections.abc import Iterable
-from pathlib import Path
+from copy import copy
 from typing import IO, Any, final
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit._files import write_whole
 from quietbit.errors import InvalidParameter, InvalidPayload, check_int, check_real, refuse_payload, require
 from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.base import Mechanism
 
-__all__ = ["Broadcast", "Downlink", "OutOfStep", "Replica", "ServerStep", "replay_all"]
+__all__ = ["Broadcast", "Diverged", "Downlink", "OutOfStep", "Replica", "ServerStep", "replay_all"]
 
 MAGIC, VERSION = b"qbdn", 1
 HEAD = struct.Struct("<4sBBHIIfff32s32s")  # magic, version, bits, zero, round, k, step size, momentum, scale, digests
@@ -48,6 +47,10 @@ LOG_BYTES = 1 << 26
 
 class OutOfStep(InvalidPayload):
     """A broadcast for a state that is not this one: ask for the full model."""
+
+
+class Diverged(InvalidParameter):
+    """A step that would leave a model that is not finite."""
 
 
 def _single(value: Any) -> float:
@@ -123,7 +126,7 @@ class Replica:
     """The model and the state of the server's step, which server and clients hold alike."""
 
     def __init__(self, weights: Any, *, round: int = 0, speed: Any = None) -> None:
-        """Start from a flat float32 model, which is copied; ``round`` is the number of rounds that made it."""
+        """Start from a flat float32 model, which is copied; ``round`` is the last one that changed it, 0 for none."""
         self.weights = _flat(weights, "weights")
         self.speed = None if speed is None else _flat(speed, "speed")
         if self.speed is not None:
@@ -143,7 +146,7 @@ class Replica:
                 the replica must not be used any more: its ``digest`` is empty.
         """
         found = Broadcast.from_bytes(content, mechanism.shared_rows)
-        if found.round != self.round + 1 or found.before != self.digest:
+        if found.round <= self.round or found.before != self.digest:
             raise OutOfStep(f"A broadcast of round {found.round} needs the state before it, got round {self.round}.")
         self.take(found, mechanism)
         if self.digest != found.after:
@@ -169,37 +172,43 @@ class Replica:
         self.round = broadcast.round
         self.digest = self._digest()
 
-    def save(self, path: Path) -> None:
-        """Write the state to a file that appears whole or not at all."""
+    def copy(self) -> Replica:
+        """Return the same state in arrays of its own."""
+        found = copy(self)
+        found.weights, found.speed = self.weights.copy(), None if self.speed is None else self.speed.copy()
+        return found
+
+    def write(self, file: IO[bytes]) -> None:
+        """Write the state to an open file."""
         fast = self.speed is not None
-
-        def write(file: IO[bytes]) -> None:
-            file.write(FILE_HEAD.pack(MAGIC, VERSION, fast, 0, self.round, self.weights.size, self.digest))
-            for part in self._parts():
-                file.write(part.data)
-
-        write_whole(path, write)
+        file.write(FILE_HEAD.pack(MAGIC, VERSION, fast, 0, self.round, self.weights.size, self.digest))
+        for part in self._parts():
+            file.write(part.data)
 
     @classmethod
-    def load(cls, path: Path, size: int) -> Replica:
-        """Read a saved state of ``size`` parameters; a damaged one is refused, and asks for the full model."""
-        try:
-            with path.open("rb") as file:
-                head = file.read(FILE_HEAD.size)
-                if len(head) != FILE_HEAD.size:
-                    raise OutOfStep(f"{path.name} is not a saved model: it is too short.")
-                magic, version, fast, zero, number, count, digest = FILE_HEAD.unpack(head)
-                if (magic, version, zero, count) != (MAGIC, VERSION, 0, size) or fast not in (0, 1):
-                    raise OutOfStep(f"{path.name} is not a saved model of {size} parameters.")
-                parts = [np.fromfile(file, dtype="<f4", count=size) for _ in range(1 + fast)]
-        except OSError as error:
-            raise OutOfStep(f"Cannot read {path.name}: {error.strerror or error}.") from error
-        if any(part.size != size or not bool(np.isfinite(part).all()) for part in parts):
-            raise OutOfStep(f"{path.name} is damaged.")
+    def read(cls, file: IO[bytes], size: int) -> Replica:
+        """Read a written state of ``size`` parameters; a damaged one is refused, and asks for the full model."""
+        head = file.read(FILE_HEAD.size)
+        if len(head) != FILE_HEAD.size:
+            raise OutOfStep("The saved model is too short.")
+        magic, version, fast, zero, number, count, digest = FILE_HEAD.unpack(head)
+        if (magic, version, zero, count) != (MAGIC, VERSION, 0, size) or fast not in (0, 1):
+            raise OutOfStep(f"The saved model is not one of {size} parameters.")
+        content = file.read(4 * size * (1 + fast))
+        if len(content) != 4 * size * (1 + fast):
+            raise OutOfStep("The saved model is damaged: it is too short.")
+        parts = np.frombuffer(content, dtype="<f4").reshape(1 + fast, size)
+        if not bool(np.isfinite(parts).all()):
+            raise OutOfStep("The saved model is damaged: it is not finite.")
         found = cls(parts[0], round=number, speed=parts[1] if fast else None)
         if found.digest != digest:
-            raise OutOfStep(f"{path.name} is damaged: its digest is not the one that was saved.")
+            raise OutOfStep("The saved model is damaged: its digest is not the one that was saved.")
         return found
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole state: what the full model takes."""
+        return sum(part.nbytes for part in self._parts())
 
     def _parts(self) -> list[NDArray[Any]]:
         return [part.astype("<f4", copy=False) for part in (self.weights, self.speed) if part is not None]
@@ -222,21 +231,32 @@ class Downlink:
         bits: of a broadcast number: 32 for float32, or 16 or 8 with one scale per round. What rounding leaves over
             waits in its rotated coordinate and is sent when that is kept again.
         log_bytes: how much of the past is kept for clients that missed rounds.
+        round: the last one that changed the model.
     """
 
     def __init__(
-        self, weights: Any, step: ServerStep | None = None, *, bits: int = 32, log_bytes: int = LOG_BYTES
+        self,
+        weights: Any,
+        step: ServerStep | None = None,
+        *,
+        bits: int = 32,
+        log_bytes: int = LOG_BYTES,
+        round: int = 0,
     ) -> None:
         """Start a run."""
         require(bits in BITS, "bits", bits, "32, 16 or 8")
-        self.replica, self.step, self.bits = Replica(weights), step or ServerStep(), bits
+        self.replica, self.step, self.bits = Replica(weights, round=round), step or ServerStep(), bits
         self._log: deque[tuple[int, bytes]] = deque()
         self._room = check_int(log_bytes, "log_bytes", 0)
-        self._held = 0
+        self._held, self._lost = 0, self.replica.round  # bytes in the log; the last round that is not in it
         self._left: NDArray[np.float32] | None = None
 
-    def advance(self, kept: Any, mechanism: Mechanism) -> bytes:
-        """Take one round's step from the mean of its kept coordinates, and return the broadcast of it."""
+    def advance(self, kept: Any, mechanism: Mechanism, number: int | None = None) -> bytes:
+        """Take one round's step from the mean of its kept coordinates, and return the broadcast of it.
+
+        ``number`` is the round's, after that of the last step; the next one unless given. A step that would leave a
+        model that is not finite is refused and not taken.
+        """
         mean = np.asarray(kept, dtype=np.float32)
         require(mean.shape == (mechanism.shared_rows,), "shape of the mean", mean.shape, f"({mechanism.shared_rows},)")
         require(bool((np.abs(mean) <= LARGEST).all()), "mean of the round", "others", "at most 2^64 in magnitude")
@@ -244,23 +264,26 @@ class Downlink:
         if self.bits < 32:
             scale, codes = self._quantised(mean, mechanism)
         state = self.replica
-        draft = Broadcast(state.round + 1, self.step, self.bits, scale, codes, state.digest, b"")
+        number = check_int(state.round + 1 if number is None else number, "round", state.round + 1, 2**32 - 1)
+        draft = Broadcast(number, self.step, self.bits, scale, codes, state.digest, b"")
+        before = state.copy()
         state.take(draft, mechanism)
+        if not bool(np.isfinite(state.weights).all()):
+            self.replica = before
+            raise Diverged(f"The step of round {number} would leave a model that is not finite.")
         content = attrs.evolve(draft, after=state.digest).to_bytes()
         self._log.append((draft.round, content))
         self._held += len(content)
         while self._held > self._room and self._log:
-            self._held -= len(self._log.popleft()[1])
+            self._lost, lost = self._log.popleft()
+            self._held -= len(lost)
         return content
 
     def since(self, round: int) -> list[bytes] | None:
         """Return the broadcasts after ``round``, or None where the full model is smaller or the log has lost some."""
-        missed = self.replica.round - check_int(round, "round", 0)
+        known = self._lost <= check_int(round, "round", 0) <= self.replica.round
         found = [content for number, content in self._log if number > round]
-        size = sum(part.nbytes for part in (self.replica.weights, self.replica.speed) if part is not None)
-        if missed < 0 or len(found) != missed or sum(map(len, found)) >= size:
-            return None
-        return found
+        return found if known and sum(map(len, found)) < self.replica.nbytes else None
 
     def _quantised(self, mean: NDArray[np.float32], mechanism: Mechanism) -> tuple[float, NDArray[Any]]:
         places = mechanism.row_places()
@@ -278,9 +301,11 @@ class Downlink:
 
 
 def replay_all(replica: Replica, broadcasts: Iterable[bytes], mechanism: Mechanism, run: bytes) -> None:
-    """Bring a replica up to date from the broadcasts that it missed, in order."""
+    """Bring a replica up to date from the broadcasts that it missed, in order; those that it has are left out."""
     for content in broadcasts:
-        replica.replay(content, mechanism.for_round(run, replica.round + 1))
+        number = Broadcast.from_bytes(content, mechanism.shared_rows).round
+        if number > replica.round:
+            replica.replay(content, mechanism.for_round(run, number))
 
 
 def _flat(values: Any, name: str) -> NDArray[np.float32]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import attrs
 import numpy as np
 import pytest
+from quietbit_lab.experiment.quick import train
 
 import quietbit
 import quietbit.target

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from quietbit_lab.experiment.quick import train
 
 from quietbit import Adjacency, Ball, Gaussian, InvalidParameter, Norm, Plan, Uplink, calibrate, seeded_rng
 from quietbit.kernel.expand import rows

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from quietbit_lab.experiment.quick import train
 
 from quietbit import Plan
 from quietbit.privacy.guarantee import Adjacency

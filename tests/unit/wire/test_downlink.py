@@ -1,5 +1,6 @@
 """Rounds as broadcasts: replayed bit for bit, in order, by whoever holds the model before them, and by nobody else."""
 
+import io
 import os
 import struct
 import subprocess
@@ -10,7 +11,7 @@ import pytest
 
 from quietbit import Ball, Norm, Uplink, calibrate, seeded_rng
 from quietbit.errors import InvalidParameter, InvalidPayload
-from quietbit.wire.downlink import HEAD, Broadcast, Downlink, OutOfStep, Replica, ServerStep, replay_all
+from quietbit.wire.downlink import HEAD, Broadcast, Diverged, Downlink, OutOfStep, Replica, ServerStep, replay_all
 
 DIMENSION, RUN = 5000, b"run 7"
 START = np.random.default_rng(1).normal(size=DIMENSION).astype(np.float32)
@@ -154,23 +155,43 @@ def test_who_missed_rounds_gets_them_or_the_model_where_that_is_smaller(mechanis
     assert wide.since(2) is None  # 3 x 8,292 bytes are more than 20,000 of the model
 
 
-def test_a_saved_model_is_whole_or_refused(mechanism, tmp_path):
+def test_a_saved_model_is_whole_or_refused(mechanism):
     server = Downlink(START, ServerStep(1.0, 0.5))
     play(mechanism, server, 2)
-    path = tmp_path / "model"
-    server.replica.save(path)
-    found = Replica.load(path, DIMENSION)
+    file = io.BytesIO()
+    server.replica.write(file)
+    whole = file.getvalue()
+    found = Replica.read(io.BytesIO(whole), DIMENSION)
     assert (found.round, found.digest) == (2, server.replica.digest)
-    whole = path.read_bytes()
-    for damaged in (whole[:-1], whole[:10], whole[:-3] + b"abc", b""):
-        path.write_bytes(damaged)
+    for damaged in (whole[:-1], whole[:10], whole[:-3] + b"abc", whole[:-4] + b"\x00\x00\x80\x7f", b""):
         with pytest.raises(OutOfStep):
-            Replica.load(path, DIMENSION)
-    path.write_bytes(whole)
+            Replica.read(io.BytesIO(damaged), DIMENSION)
     with pytest.raises(OutOfStep, match="of 4999 parameters"):
-        Replica.load(path, 4999)
-    with pytest.raises(OutOfStep, match="Cannot read"):
-        Replica.load(tmp_path / "none", DIMENSION)
+        Replica.read(io.BytesIO(whole), 4999)
+
+
+def test_rounds_without_a_step_leave_no_gap(mechanism):
+    server = Downlink(START, bits=8)
+    for number in (2, 5, 9):
+        server.advance(mean_of(mechanism, number)[0], mechanism.for_round(RUN, number), number)
+    client = Replica(START)
+    replay_all(client, server.since(0)[:1], mechanism, RUN)
+    replay_all(client, server.since(0), mechanism, RUN)  # what it has already is left out
+    assert (client.round, client.digest) == (9, server.replica.digest)
+    assert len(server.since(5)) == 1
+    with pytest.raises(InvalidParameter):
+        server.advance(mean_of(mechanism, 9)[0], mechanism.for_round(RUN, 9), 9)
+
+
+def test_a_step_that_leaves_no_finite_model_is_not_taken(mechanism):
+    server = Downlink(np.full(DIMENSION, 3e38, dtype=np.float32), ServerStep(1.0, 0.5))
+    digest = server.replica.digest
+    kept = np.full(mechanism.shared_rows, 2.0**64)
+    server.step = ServerStep(2.0**64, 0.5)
+    with pytest.warns(RuntimeWarning), pytest.raises(Diverged):
+        server.advance(kept, mechanism.for_round(RUN, 1))
+    assert (server.replica.round, server.replica.digest) == (0, digest)
+    assert bool(np.isfinite(server.replica.weights).all())
 
 
 def test_without_avx512_and_fma_the_bits_are_the_same(mechanism):

@@ -1,0 +1,217 @@
+"""Rounds that nodes replay: what a server sends a node in place of the model, and what the node makes of it.
+
+Idea     the server knows of every node which round's model it has, because the node answered a question about it. It
+         sends the broadcasts since then, or the full model: to a node that has none, where that is smaller, and where
+         the log has lost the rounds between. The node replays, compares digests, and hands the app whole arrays.
+         Where it cannot, it says so in a constant sentence, before anything is noted, and gets the full model next.
+Symbols  what travels (`Request` stands beside it): version, the last round that changed the model, the digest of model
+         and momentum, and the broadcasts (`quietbit.wire.downlink`).
+
+What the node's sentence tells: that it lost a file, or had none. It is a function of what the server sent and of the
+node's disk, and of no data.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from typing import Any, final
+
+import numpy as np
+from attrs import frozen
+from numpy.typing import NDArray
+
+from quietbit.engine.layout import Layout
+from quietbit.errors import InvalidParameter, QuietbitError, check_int, require
+from quietbit.mechanism.base import Mechanism
+from quietbit.node.question import run_name
+from quietbit.plan.downlink import APP
+from quietbit.plan.plan import Plan
+from quietbit.wire.downlink import Downlink, OutOfStep, Replica, ServerStep, replay_all
+
+__all__ = ["NEEDS", "Follower", "Leader", "NeedsModel"]
+
+VERSION = 1
+FIELDS = {"version", "round", "digest", "broadcasts"}
+NEEDS = "This node needs the full model."
+DIGEST = 32
+FORGETFUL = 2  # full models that a node lost before the next round: from then on it gets no broadcasts
+Arrays = dict[str, NDArray[Any]]
+
+
+class NeedsModel(QuietbitError):
+    """The broadcasts do not lead from the model that this node has to the server's."""
+
+    def __init__(self) -> None:
+        """Say the same, whatever the reason."""
+        super().__init__(NEEDS)
+
+
+@final
+class Leader:
+    """The server's half: its downlink, and which node has the model of which round."""
+
+    def __init__(self, layout: Layout, arrays: Mapping[str, Any], plan: Plan, step: ServerStep, round: int) -> None:
+        """Start from the model as it is after ``round``; only float32 models can be replayed."""
+        require(layout.single, "type of the model", "others", "float32 in every learnt array, to be replayed")
+        self._layout = layout
+        self._downlink = Downlink(layout.flat(arrays), step, bits=plan.downlink_bits or 32, round=round)
+        self._first = 0 if plan.downlink_start == APP else None  # what a node has that never answered
+        self._known: dict[Any, int | None] = {}
+        self._whole: set[Any] = set()  # nodes whose last model came in full
+        self._lost: Counter[Any] = Counter()
+        self._sent: dict[Any, tuple[int, bool]] = {}
+
+    def holds(self, arrays: Mapping[str, Any]) -> bool:
+        """Return whether this is the model that the broadcasts lead to."""
+        return bool(np.array_equal(self._layout.flat(arrays), self._downlink.replica.weights))
+
+    def missed(self, node: Any) -> list[bytes] | None:
+        """Return the broadcasts to send to a node, or None for the full model; what is sent is remembered."""
+        known = self._known.get(node, self._first)
+        found = None if known is None or self._lost[node] >= FORGETFUL else self._downlink.since(known)
+        self._sent[node] = self._downlink.replica.round, found is None
+        return found
+
+    def record(self, broadcasts: list[bytes] | None) -> dict[str, Any]:
+        """Return what stands beside a question: of the full model, or of the broadcasts in its place."""
+        state = self._downlink.replica
+        return {"version": VERSION, "round": state.round, "digest": state.digest, "broadcasts": broadcasts or []}
+
+    @property
+    def speed(self) -> NDArray[np.float32] | None:
+        """The momentum that goes with the full model, where there is any."""
+        return self._downlink.replica.speed
+
+    def heard(self, answered: Iterable[Any], needing: Iterable[Any]) -> None:
+        """Note at the end of a round which nodes have its model now, and which have none."""
+        for node in answered:
+            if node in self._sent:
+                self._known[node], whole = self._sent[node]
+                (self._whole.add if whole else self._whole.discard)(node)
+        for node in needing:
+            self._lost[node] += node in self._whole
+            self._known[node] = None
+        self._sent.clear()
+
+    def advance(self, kept: Any, mechanism: Mechanism, number: int) -> Arrays:
+        """Take a round's step and return the learnt arrays after it."""
+        self._downlink.advance(kept, mechanism, number)
+        return self._layout.shaped(self._downlink.replica.weights)
+
+
+@final
+@frozen(eq=False)
+class Follower:
+    """The node's half: the model of a run, kept in ``store`` between rounds; without one every round starts anew.
+
+    ``start`` gives the model that the app ships with, for nodes that have no other.
+    """
+
+    store: MutableMapping[str, bytes] | None
+    run: int
+    plan: Plan
+    start: Callable[[], tuple[str, Mapping[str, Any]]] | None = None
+
+    def full(self, said: Any, record: str, arrays: Mapping[str, Any], speed: Any) -> None:
+        """Keep the full model that came; one that is not the announced one is refused."""
+        number, digest, broadcasts = _read(said)
+        require(not broadcasts, "broadcasts beside the full model", len(broadcasts), "none")
+        if self.store is None:
+            return
+        layout = Layout.of(arrays, self.plan)
+        require(layout.single, "type of the model", "others", "float32 in every learnt array, to be replayed")
+        replica = Replica(layout.flat(arrays), round=number, speed=speed)
+        require(replica.digest == digest, "digest of the model", "another", "the announced one")
+        self.store[f"{self.run}.layout"] = _pack(record, layout, arrays)
+        self._save(replica)
+
+    def replayed(self, said: Any, mechanism: Mechanism) -> tuple[str, Arrays]:
+        """Replay what was missed; return the name of the model's record and all its arrays.
+
+        Sizes are checked first: nothing is allocated that is larger than the model that this node has.
+        """
+        number, digest, broadcasts = _read(said)
+        size = mechanism.domain.dimension
+        require(sum(map(len, broadcasts)) < 8 * size, "size of the broadcasts", "more", "less than the model's")
+        try:
+            replica, table = self._kept(size)
+            before = replica.round
+            replay_all(replica, broadcasts, mechanism, run_name(self.run))
+            if (replica.round, replica.digest) != (number, digest):
+                raise NeedsModel
+        except OutOfStep as error:
+            raise NeedsModel from error
+        if replica.round != before:
+            self._save(replica)
+        return _unpack(table, replica.weights)
+
+    def _kept(self, size: int) -> tuple[Replica, bytes]:
+        """Return the model of this run and its layout: the kept one, or the app's."""
+        try:
+            if self.store is not None:
+                found = self.store[f"{self.run}.state"], self.store[f"{self.run}.layout"]
+                return Replica.read(io.BytesIO(found[0]), size), found[1]
+        except KeyError:
+            pass
+        if self.start is None:
+            raise NeedsModel
+        record, arrays = self.start()
+        layout = Layout.of(arrays, self.plan)
+        if not layout.single or layout.dimension != size:
+            raise NeedsModel
+        table = _pack(record, layout, arrays)
+        if self.store is not None:
+            self.store[f"{self.run}.layout"] = table
+        return Replica(layout.flat(arrays)), table
+
+    def _save(self, replica: Replica) -> None:
+        if self.store is not None:
+            file = io.BytesIO()
+            replica.write(file)
+            self.store[f"{self.run}.state"] = file.getvalue()
+
+
+def _read(said: Any) -> tuple[int, bytes, list[bytes]]:
+    """Return round, digest and broadcasts of a record; anything else is refused."""
+    if not isinstance(said, Mapping) or set(said) != FIELDS or said["version"] != VERSION:
+        raise InvalidParameter(f"The server's message must carry replayed rounds of version {VERSION}, and does not.")
+    number = check_int(said["round"], "round of the model", 0, 2**32 - 1)
+    digest, found = said["digest"], said["broadcasts"]
+    require(isinstance(digest, bytes) and len(digest) == DIGEST, "digest of the model", "others", f"{DIGEST} bytes")
+    fine = isinstance(found, list) and all(isinstance(one, bytes) for one in found)
+    require(fine, "broadcasts", "others", "a list of bytes")
+    return number, digest, found
+
+
+def _pack(record: str, layout: Layout, arrays: Mapping[str, Any]) -> bytes:
+    """Return the names, in order, with the shapes of what is learnt and the values of what is not."""
+    shapes: dict[str, Any] = {name: shape for name, shape, _ in layout.learnt}
+    table = json.dumps([record, [[name, shapes.get(name)] for name in arrays]]).encode()
+    others = {f"array{place}": arrays[name].numpy() for place, name in enumerate(arrays) if name in layout.kept}
+    file = io.BytesIO()
+    np.savez(file, allow_pickle=False, table=np.frombuffer(table, dtype=np.uint8), **others)
+    return file.getvalue()
+
+
+def _unpack(content: bytes, weights: NDArray[np.float32]) -> tuple[str, Arrays]:
+    """Return the record's name and all arrays, the learnt ones from ``weights``; a damaged table asks for the model."""
+    found: Arrays = {}
+    start = 0
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            record, table = json.loads(file["table"].tobytes())
+            for place, (name, shape) in enumerate(table):
+                if shape is None:
+                    found[name] = file[f"array{place}"]
+                else:
+                    stop = start + int(np.prod(shape, dtype=np.int64))
+                    found[name], start = weights[start:stop].reshape(shape), stop
+    except (ValueError, KeyError, TypeError, OSError, zipfile.BadZipFile) as error:
+        raise NeedsModel from error
+    if start != weights.size:
+        raise NeedsModel
+    return str(record), found
