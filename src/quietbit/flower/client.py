@@ -119,7 +119,7 @@ class PrivateUplink:
         started = self.start
         start = None if started is None else lambda: (ARRAYS, started(context))
         follower = Follower(keeper.models, context.run_id, plan, start)
-        said, speed = content[MODEL], content.get(SPEED)
+        said, speed = content[MODEL], content.array_records.get(SPEED)
         rest = RecordDict({name: record for name, record in content.items() if name not in (MODEL, SPEED)})
         if rest.array_records:
             require(len(rest.array_records) == 1, "number of ArrayRecords", len(rest.array_records), "1")

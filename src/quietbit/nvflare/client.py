@@ -77,6 +77,8 @@ def local_settings(values: Mapping[str, Any]) -> Plan:
     settings = plan_of(values)
     rule = f"{Trust.LOCAL.value}: over NVFlare the server sees every release"
     require(settings.trust is Trust.LOCAL, "quietbit.trust", settings.trust.value, rule)
+    rule = "full: rounds are replayed over Flower alone"
+    require(not settings.replayed, "quietbit.downlink", settings.downlink, rule)
     rule = "left out: the controller chooses the clients over NVFlare"
     require(not settings.secret_order, "quietbit.participation", settings.participation, rule)
     return settings
