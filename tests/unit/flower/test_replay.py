@@ -13,10 +13,10 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
 
+from quietbit.engine.messages import MODEL, SPEED, Request
 from quietbit.engine.replay import NEEDS
 from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
-from quietbit.node.messages import MODEL, SPEED, Request
 from quietbit.node.models import MOST_RUNS, ModelFolder
 from quietbit.wire.downlink import HEAD
 from unit.flower.kit import RUN, HandGrid, be_the_server, context, ledger, simulated, trained

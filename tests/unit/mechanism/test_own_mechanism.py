@@ -19,7 +19,6 @@ from quietbit.cli.main import main
 from quietbit.mechanism import registry
 from quietbit.mechanism.calibrate import alternatives
 from quietbit.simulate import Training, simulate
-from quietbit_lab.experiment.quick import train
 from unit.simulate.makers import small_problem
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "add-your-own-mechanism.md"

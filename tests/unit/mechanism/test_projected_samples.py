@@ -16,7 +16,6 @@ from quietbit.mechanism.registry import build, describe, family_of, identity_of
 from quietbit.privacy.guarantee import Unit
 from quietbit.privacy.sample_level import sample_share
 from quietbit.simulate import Training, simulate
-from quietbit_lab.experiment.quick import train
 from unit.mechanism.makers import CountingWords
 from unit.mechanism.test_projected import Spy
 from unit.simulate.makers import small_problem

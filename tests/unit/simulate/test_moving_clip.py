@@ -12,7 +12,6 @@ from quietbit import Plan
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.simulate import Score, Training, simulate
 from quietbit.wire.uplink import Uplink
-from quietbit_lab.experiment.quick import train
 from quietbit_lab.experiment.record import Setting, run_record
 from unit.simulate.makers import small_problem
 
