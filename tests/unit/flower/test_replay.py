@@ -18,6 +18,7 @@ from quietbit.engine.replay import NEEDS
 from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
 from quietbit.node.models import MOST_RUNS, ModelFolder
+from quietbit.node.question import run_name
 from quietbit.wire.downlink import HEAD
 from unit.flower.kit import RUN, HandGrid, be_the_server, context, ledger, simulated, trained
 from unit.node.makers import write_policy
@@ -292,7 +293,8 @@ def test_what_a_hostile_server_sends_is_declined_and_costs_nothing(name):
 def test_rows_of_another_round_are_refused():
     """A server that asks twice about the same rows in different rounds is refused, replay or not."""
     federation = Federation()
-    _, first = federation.play(), federation.strategy._mechanism
+    federation.play()
+    first = federation.strategy.settings.mechanism_for(SIZE).for_round(run_name(RUN), 1)
 
     def change(message):
         message.content = RecordDict(dict(message.content))
