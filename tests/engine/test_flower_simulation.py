@@ -48,8 +48,8 @@ def reference():
     mechanism = SETTINGS.mechanism_for(
         DIMENSION
     )  # nodes stop by an account of their own: the run is calibrated to that
-    strength = mechanism.design.spec.epsilon
-    plan = Plan("imvu", clip=0.3, adjacency="zero-out", cohort=NODES, design_epsilon=strength, rng="seeded")
+    given = {"design_epsilon": mechanism.design.spec.epsilon, "beta": mechanism.beta, "clamp": mechanism.clamp}
+    plan = Plan("imvu", clip=0.3, adjacency="zero-out", cohort=NODES, rng="seeded", **given)
     training = Training(lr=1.0, momentum=0.0, rounds=ROUNDS)
     return simulate(build_task(TaskSpec("digits", samples=143)), plan, training)
 
