@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
@@ -28,10 +29,12 @@ from quietbit.privacy.guarantee import Guarantee
 from quietbit.privacy.observers import GuaranteePair
 from quietbit.target import Target
 
-__all__ = ["Counts", "NodeCounts", "NodeReport", "Report", "RoundReport"]
+__all__ = ["Counts", "NodeCounts", "NodeReport", "Report", "RoundReport", "grouped"]
 
 FORMAT, VERSION = "quietbit federated run", 1  # of the saved JSON
 SHOWN = 12  # nodes and reasons in the table; the JSON has them all
+NAMED = 3  # nodes in a line about several
+NODE = re.compile(r"node (?P<node>\S+) (?P<said>.+)", re.DOTALL)
 COUNTS = "asked  answered  declined  failed  refused"
 
 
@@ -88,6 +91,7 @@ class RoundReport:
     as it was. Of a masked sum, ``steps`` says how many sent keys, shares, their vector, and shares for unmasking.
     ``clip`` is that of the round, where it moves. ``resyncs`` are nodes that could not replay the rounds they were
     sent, released nothing and get the full model next; they are among those that declined.
+    Only a simulation knows which apps ``crashed``: their nodes answered with the release of a zero update.
     """
 
     round: int
@@ -105,6 +109,7 @@ class RoundReport:
     clip: float | None = None
     epsilon_upper: float = 0.0
     resyncs: int = 0
+    crashed: int = 0
 
 
 @final
@@ -200,6 +205,7 @@ class Report:
             note = f"  {' > '.join(map(str, entry.steps))}" if entry.steps else ""
             note += "" if entry.clip is None else f"  clip {entry.clip:.3g}"
             note += f"  {entry.resyncs} resyncs" if entry.resyncs else ""
+            note += f"  {entry.crashed} apps crashed" if entry.crashed else ""
             note += "  skipped" if entry.skipped else ""
             lines.append(f"{entry.round:5}  {_counts(entry)}  {entry.uplink:10,}  {entry.downlink:10,}{note}")
         lines += [
@@ -210,7 +216,7 @@ class Report:
             lines.append(f"{node.node:20}  {_counts(node)}  {node.releases:8}  {node.epsilon_upper:10.4g}")
         if len(self.nodes) > SHOWN:
             lines.append(f"... and {len(self.nodes) - SHOWN} more nodes")
-        reasons = [f"round {entry.round}: {reason}" for entry in self.rounds for reason in entry.reasons]
+        reasons = [f"round {entry.round}: {reason}" for entry in self.rounds for reason in grouped(entry.reasons)]
         lines += ["What went wrong", *reasons[:SHOWN]] if reasons else []
         lines += [f"... and {len(reasons) - SHOWN} more"] if len(reasons) > SHOWN else []
         lines += [self.promise()] if self.guarantee is not None else []
@@ -224,6 +230,24 @@ class Report:
         honest = self.settings.min_honest_clients
         counted = f" It counts on {honest} honest clients in every sum." if honest else ""
         return f"The worst client, in this run: {self.guarantee.sentence()}{counted}"
+
+
+def grouped(reasons: Iterable[str]) -> list[str]:
+    """Return reasons with those of several nodes that say the same in one line.
+
+    >>> grouped(["node 7 declined: no.", "node 8 declined: no.", "there is no sum"])
+    ['2 nodes (7, 8) declined: no.', 'there is no sum']
+    """
+    found: dict[str, list[str]] = {}
+    for reason in reasons:
+        parts = NODE.fullmatch(reason)
+        found.setdefault(parts["said"] if parts else reason, []).extend([parts["node"]] if parts else [])
+    lines = []
+    for said, nodes in found.items():
+        shown = ", ".join(nodes[:NAMED]) + (", ..." if len(nodes) > NAMED else "")
+        who = f"{len(nodes)} nodes ({shown}) " if len(nodes) > 1 else f"node {nodes[0]} " if nodes else ""
+        lines.append(f"{who}{said}")
+    return lines
 
 
 def _plain(entry: RoundReport | NodeReport) -> dict[str, Any]:

@@ -68,6 +68,7 @@ class Round:
     reasons: list[str] = field(factory=list)
     numbers: dict[str, list[float]] = field(factory=dict)  # that nodes let through
     needing: set[Node] = field(factory=set, init=False)  # nodes that could not replay what they were sent
+    crashes: list[str] = field(factory=list)  # tracebacks, of simulated nodes
     _asked: set[Node] = field(factory=set, init=False)
     _answered: set[Node] = field(factory=set, init=False)
     _declined: set[Node] = field(factory=set, init=False)
@@ -163,6 +164,7 @@ class Round:
             self.number, len(self._asked), len(self._answered), len(self._declined), len(self.failed()), self._refused,
             not self._answered, self._payloads, self.uplink, self.downlink, tuple(self.reasons),
             resyncs=len(self.needing),
+            crashed=len(self.crashes),
         )  # fmt: skip
 
     def _opened(self, node: Node, name: int, data: bytes) -> bytes | memoryview:

@@ -8,6 +8,9 @@ Idea     a question is checked against the owner's policy and noted in the ledge
          (`quietbit.node.answer_time`). A node that will not answer says so in an error reply; it raises nothing,
          because Flower forgets the context of an app that raised.
 
+In Flower's simulation runtime there is no owner, and whoever runs it is the server too: without a policy the rules of
+`Simulation` hold, and an app that crashed is reported with its traceback. On a SuperNode neither is so.
+
 A `lifespan` of the app would run outside every mod, and Flower sends the text of its exceptions to the server: an app
 that registers one beside this mod does not load.
 """
@@ -15,11 +18,13 @@ that registers one beside this mod does not load.
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from logging import ERROR
+from functools import cache
+from logging import ERROR, INFO
 from types import FrameType
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias, TypeVar, final
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
@@ -31,7 +36,7 @@ from quietbit.engine.messages import MODEL, RECORD, SPEED, SUM, question_of, spl
 from quietbit.engine.replay import Follower
 from quietbit.engine.turn import Turn, lost, plan_of, refusal
 from quietbit.errors import InvalidParameter, require
-from quietbit.flower.plaintext import ANSWERED, DECLINED, decline, named_metrics
+from quietbit.flower.plaintext import ANSWERED, CRASHED, DECLINED, decline, named_metrics
 from quietbit.node.answer_time import AnswerTime
 from quietbit.node.policy import Simulation
 from quietbit.node.pricing import ProposedMechanism
@@ -43,6 +48,12 @@ __all__ = ["PrivateUplink"]
 
 ARRAYS = "arrays"  # where Flower's strategies put the model
 CallNext: TypeAlias = Callable[[Message, Context], Message]
+Found = TypeVar("Found")
+MOST_TRACEBACK = 4000  # characters of a simulated node's
+SIMULATED = (
+    "simulated nodes have no owner: they answer whatever the run asks, within the run's own budget. On a SuperNode the "
+    "policy of its owner decides, and without one nothing is released (`quietbit node init`)."
+)
 SIMULATOR = "flwr.simulation.ray_transport.ray_actor"  # where Flower's simulation runtime runs an app
 
 
@@ -51,19 +62,18 @@ SIMULATOR = "flwr.simulation.ray_transport.ray_actor"  # where Flower's simulati
 class PrivateUplink:
     """A mod for `flwr.clientapp.ClientApp(mods=[PrivateUplink()])`: train replies become private releases.
 
-    The node config names the owner's policy or gatekeeper; without one nothing is released. ``simulation`` is for
-    Flower's simulation runtime, whose nodes belong to nobody: there its rules hold, and on a SuperNode they do not.
+    The node config names the owner's policy or gatekeeper; without one a SuperNode releases nothing. ``simulation``
+    changes the rules of nodes in Flower's simulation runtime, which have no owner; on a SuperNode it does nothing.
     Put it first among the mods: it is then the last to touch a reply. ``start`` gives the model of round 0, where the
     app ships with it and rounds are replayed (`quietbit.downlink-start`).
     """
 
-    simulation: Simulation | None = field(default=None, kw_only=True)
+    simulation: Simulation = field(default_factory=Simulation, kw_only=True)
     start: Callable[[Context], ArrayRecord] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Refuse what are no rules of a simulation."""
-        fine = self.simulation is None or isinstance(self.simulation, Simulation)
-        require(fine, "simulation", self.simulation, "a Simulation")
+        """Refuse what is not a Simulation."""
+        require(isinstance(self.simulation, Simulation), "simulation", self.simulation, "a Simulation")
 
     def __call__(self, message: Message, context: Context, call_next: CallNext) -> Message:
         """Answer a message of the server."""
@@ -80,11 +90,13 @@ class PrivateUplink:
         # Where nothing of the app's answer could leave, the app is not asked: not even its time tells anything.
         if not names:
             return Message(RecordDict(), reply_to=message)
-        found = named_metrics(_run(message, context, call_next, moment), names)
+        found = named_metrics(_run(message, context, call_next, moment, []), names)
         return _leave(message, Message(found, reply_to=message), moment)
 
     def _keeper(self, context: Context) -> Gate:
-        rules = self.simulation if self.simulation is not None and _in_simulation() else None
+        rules = self.simulation if _in_simulation() else None
+        if _without_owner(context):
+            _say_simulated()
         return gate_for(context.node_config, context.state, lambda values: ConfigRecord(dict(values)), rules)
 
     def _train(self, message: Message, context: Context, call_next: CallNext) -> Message:
@@ -104,11 +116,16 @@ class PrivateUplink:
             turn = Turn.accept(keeper, question, next(iter(records.values())), settings)
         except Exception as error:
             return _declined(message, context, keeper, error)
-        reply = _run(message, context, call_next, turn.moment)
+        crashes: list[BaseException] = []
+        reply = _run(message, context, call_next, turn.moment, crashes)
         try:
             content = named_metrics(reply, turn.names)
-            for name, piece in split_pieces(turn.release(lambda: _update(turn, reply))).items():
+            release = turn.release(lambda: _noting(crashes, lambda: _update(turn, reply)))
+            for name, piece in split_pieces(release).items():
                 content[name] = ConfigRecord(dict(piece))
+            if crashes and _without_owner(context):
+                shown = "".join(traceback.format_exception(crashes[0]))
+                content[CRASHED] = ConfigRecord({"traceback": shown[-MOST_TRACEBACK:]})
             said = Message(content, reply_to=message)
         except Exception as error:
             said = _declined(message, context, keeper, lost(error))
@@ -138,10 +155,21 @@ def _update(turn: Turn, reply: RecordDict | None) -> list[FloatVector]:
     return turn.difference(next(iter(records.values())))
 
 
-def _run(message: Message, context: Context, call_next: CallNext, moment: AnswerTime) -> RecordDict | None:
+def _noting(crashes: list[BaseException], work: Callable[[], Found]) -> Found:
+    """Return what ``work`` returns; note what it raises."""
+    try:
+        return work()
+    except BaseException as error:
+        crashes.append(error)
+        raise
+
+
+def _run(
+    message: Message, context: Context, call_next: CallNext, moment: AnswerTime, crashes: list[BaseException]
+) -> RecordDict | None:
     """What the app answers in time; None where it fails, which the node's log knows and the server does not."""
     own = replace(context, state=RecordDict(dict(context.state)))  # what an abandoned app does to it is lost
-    reply: object = moment.run(lambda: call_next(message, own))
+    reply: object = moment.run(lambda: _noting(crashes, lambda: call_next(message, own)))
     if reply is None:
         return None
     ours = {name: context.state[name] for name in (RECORD, SUM, MODEL) if name in context.state}
@@ -170,6 +198,17 @@ def _in_simulation() -> bool:
     while frame is not None and frame.f_globals.get("__name__") != SIMULATOR:
         frame = frame.f_back
     return frame is not None
+
+
+def _without_owner(context: Context) -> bool:
+    """Whether this is a simulated node whose node config does not name a policy or a gatekeeper."""
+    return _in_simulation() and not any(key.lower().startswith("quietbit") for key in context.node_config)
+
+
+@cache
+def _say_simulated() -> None:
+    """Say once per process which rules hold in a simulation."""
+    log(INFO, "quietbit: %s", SIMULATED)
 
 
 def _refuse_lifespan(register: Callable[[ClientApp], Any]) -> Callable[[ClientApp], Any]:

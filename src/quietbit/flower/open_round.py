@@ -12,7 +12,7 @@ from quietbit.engine.layout import Layout
 from quietbit.engine.messages import join_pieces, one_line
 from quietbit.engine.round import Round
 from quietbit.errors import QuietbitError
-from quietbit.flower.plaintext import DECLINED, note_metrics
+from quietbit.flower.plaintext import DECLINED, crash_of, note_metrics
 from quietbit.flower.wire import WireSizes
 
 __all__ = ["OpenRound"]
@@ -46,5 +46,6 @@ class OpenRound(Round):
         try:
             self.add(node, node, join_pieces(reply.content.config_records))
             note_metrics(reply.content, self.numbers)
+            self.crashes += [] if (shown := crash_of(reply.content)) is None else [shown]
         except QuietbitError as error:
             self.refuse(node, one_line(str(error)))

@@ -25,7 +25,7 @@ from quietbit.engine.messages import RECORD, SUM, Request, SumRequest, answer_of
 from quietbit.engine.replay import NEEDS
 from quietbit.engine.report import NodeCounts, RoundReport
 from quietbit.errors import InvalidParameter, QuietbitError, require
-from quietbit.flower.plaintext import DECLINED, note_metrics
+from quietbit.flower.plaintext import DECLINED, crash_of, note_metrics
 from quietbit.flower.wire import WireSizes
 from quietbit.mechanism.base import Mechanism, summable
 from quietbit.node.question import (
@@ -76,6 +76,7 @@ class SecureRound:
     payloads: int = 0
     reasons: list[str] = field(default_factory=list)
     needing: set[int] = field(default_factory=set)  # nodes that could not replay what they were sent
+    crashes: list[str] = field(default_factory=list)  # tracebacks, of simulated nodes
     _numbers: dict[int, int] = field(default_factory=dict)  # a node's number in the sum
     _kind: str = MessageType.TRAIN  # the type that the inner strategy trains with
     _left: list[int] = field(default_factory=list)  # nodes that are still there
@@ -187,6 +188,7 @@ class SecureRound:
             downlink=self.downlink,
             reasons=tuple(self.reasons),
             resyncs=len(self.needing),
+            crashed=len(self.crashes),
             steps=tuple(len(self._done[step]) for step in STEPS if step != CONFIRM or self.settings.active),
         )
 
@@ -254,6 +256,7 @@ class SecureRound:
         self.account.node(node).answered += 1
         self.payloads += len(release.payload)
         note_metrics(reply.content, self._metrics)
+        self.crashes += [] if (shown := crash_of(reply.content)) is None else [shown]
 
     @staticmethod
     def _signature(reply: Message, node: int) -> bytes:

@@ -48,7 +48,19 @@ LOGGER = logging.getLogger(__name__)
 
 
 class BudgetSpent(QuietbitError):
-    """The next release would exceed a budget."""
+    """The next release would exceed a budget; what the sentence says may go to a server: it has no total."""
+
+    accounts: tuple[Account, Account] | None = None  # before the release and after it, for the node's owner
+
+    def for_owner(self) -> str:
+        """Say how much is spent, and what the release would make of it."""
+        if self.accounts is None:
+            return str(self)
+        cap, (before, after) = self.accounts[0].target, (one.guarantee().epsilon_upper for one in self.accounts)
+        return (
+            f"The budget of this node is epsilon {cap.epsilon:g} at delta {cap.delta:g} ({cap.adjacency.value}) for all "
+            f"releases together: {before:.4g} is spent, and with this release it would be {after:.4g}."
+        )
 
 
 class Noted(QuietbitError):
@@ -222,8 +234,14 @@ class LocalGate:
         self._rules.check_counts(books.releases + 1, books.last_day(Moment.now()) + 1)
         for cap, floor, owner in self._caps(question):
             cost = offer.cost(cap.adjacency, honest if cap.trust is Trust.SECURE_AGGREGATION else 0)
-            if not account_of(books, cap, honest, floor).allows(cost.at_least(floor)):
-                raise BudgetSpent(f"The budget of {owner} is spent.")
+            account, least = account_of(books, cap, honest, floor), cost.at_least(floor)
+            if not account.allows(least):
+                own = (
+                    f": epsilon {cap.epsilon:g} allows no further release. Run fewer rounds, or raise quietbit.releases"
+                )
+                error = BudgetSpent(f"The budget of {owner} is spent{own if cap is question.cap else ''}.")
+                error.accounts = account, account.spend(least)
+                raise error
         lines = [] if offer.identity in books.mechanisms else [mechanism_line(offer.identity, offer.description)]
         return [*lines, release_line(offer.identity, honest, run, question.round)]
 

@@ -14,7 +14,7 @@ from quietbit.node.ledger import AnsweredBefore, FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.pricing import description_of
 from quietbit.node.question import MOST_ID, Question
-from quietbit.node.release import LocalGate, Unusable, account_of
+from quietbit.node.release import BudgetSpent, LocalGate, Unusable, account_of
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.target import Target
 from quietbit.wire.uplink import Uplink
@@ -47,6 +47,8 @@ class PrivateSender:
         for _ in range(RACES):
             try:
                 return self._keeper.accept(self._question()).payload(update, self._uplink)
+            except BudgetSpent as error:  # the caller is on the device: the owner may know the totals
+                raise BudgetSpent(error.for_owner()) from None
             except AnsweredBefore:  # another process of this node was quicker: the next number is ours
                 continue
         raise Unusable("Too many programs send with this policy at once.")

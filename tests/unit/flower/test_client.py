@@ -1,6 +1,7 @@
 """The mod: one release per answer and nothing beside it; a ledger that is written first; reasons to decline."""
 
 import asyncio
+import logging
 import pickle
 import shutil
 import sys
@@ -19,6 +20,7 @@ from quietbit import Plan
 from quietbit.engine.messages import Request
 from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateUplink, SeededRngWarning, Simulation
+from quietbit.flower import client as client_module
 from quietbit.node.gatekeeper import Gatekeeper
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
@@ -182,14 +184,35 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("what", FAILURES)
-def test_failing_cannot_be_told_from_an_update_of_zero(what):
-    """The same records, the same size, the same ledger: to the last bit what an app gives that learns nothing."""
-    place, still = context(11, partition=2), context(11, partition=2)
-    reply = SIMULATED(question(3), place, FAILURES[what])
-    usual = SIMULATED(question(3), still, app(np.zeros(DIMENSION)))
-    assert reply.content == usual.content
-    assert not reply.has_error()
-    assert ledger(place).releases == ledger(still).releases == 1
+def test_failing_cannot_be_told_from_an_update_of_zero(what, tmp_path):
+    """The same records, the same size, the same ledger: to the last bit what an app gives that learns nothing.
+
+    Whoever simulates nodes owns them all, and is told which apps crashed.
+    """
+    replies, held = [], []
+    for folder, work in (("failing", FAILURES[what]), ("still", app(np.zeros(DIMENSION)))):
+        (tmp_path / folder).mkdir()
+        own = owned(tmp_path / folder, answer_seconds=0.0)
+        replies.append(SIMULATED(question(3), context(11, partition=2, **own), work))
+        held.append(len((tmp_path / folder / "ledger").read_text().splitlines()))
+    assert replies[0].content == replies[1].content
+    assert not replies[0].has_error()
+    assert held[0] == held[1]
+    place = context(11, partition=2)
+    told = SIMULATED(question(3), place, FAILURES[what]).content
+    usual = SIMULATED(question(3), context(11, partition=2), app(np.zeros(DIMENSION))).content
+    assert told["quietbit"] == usual["quietbit"]
+    assert ("quietbit.crashed" in told) == ("NaN" not in what and what != "infinite")
+    assert ledger(place).releases == 1
+
+
+def test_a_simulation_needs_no_policy_and_says_once_which_rules_hold(caplog):
+    client_module._say_simulated.cache_clear()
+    with caplog.at_level(logging.INFO):
+        for node in (11, 12):
+            assert simulated(PrivateUplink())(question(), context(node), app(SHIFT)).has_content()
+    assert caplog.text.count("simulated nodes have no owner") == 1
+    assert "quietbit node init" in caplog.text
 
 
 def test_a_server_that_chooses_weights_to_overflow_learns_nothing():
@@ -210,7 +233,7 @@ def test_the_budget_ends_it_whatever_the_server_asks():
         assert SIMULATED(question(number), place, app(SHIFT)).has_content()
     for number in (5, 6, 100):
         said = reason(SIMULATED(question(number), place, never))
-        assert said == "quietbit: The budget of the run is spent."
+        assert said.startswith("quietbit: The budget of the run is spent: epsilon 20 allows no further release.")
     assert ledger(place).releases == 4
 
 

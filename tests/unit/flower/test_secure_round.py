@@ -130,7 +130,7 @@ def test_ledger_and_report_name_the_trust_and_whom_they_count_on():
     report = strategy.report()
     assert report.rounds[2].steps == (0, 0, 0, 0)
     assert report.rounds[2].declined == 6
-    assert "The budget of the run is spent." in report.rounds[2].reasons[0]
+    assert "The budget of the run is spent: " in report.rounds[2].reasons[0]
     assert {node.releases for node in report.nodes} == {2}
     values = json.loads(json.dumps(report.to_json()))
     assert values == report.to_json()

@@ -275,7 +275,7 @@ def test_the_ledger_is_written_before_the_vector_is_masked(monkeypatch, tmp_path
     [
         ({"trust": ["local"], "min_honest_clients": None, "local_epsilon": None}, "not allow secure-aggregation trust"),
         ({"min_honest_clients": 5}, "does not allow sums of so few clients"),
-        ({"min_honest_clients": 2}, "The budget of the run is spent."),
+        ({"min_honest_clients": 2}, "The budget of the run is spent: "),
         ({"epsilon": 3.0}, "The budget of this node is spent."),
         ({"local_epsilon": 4.0}, "The budget of this node is spent."),
         ({"mechanisms": ["gaussian"]}, "does not allow the mechanism 'imvu'"),

@@ -511,10 +511,10 @@ def test_flowers_own_log_is_whole_again_afterwards(caplog):
     assert "Weighted by" in caplog.text
 
 
-def test_a_run_whose_rounds_are_all_skipped_returns_the_model_it_was_given(caplog):
+def test_a_run_in_which_nobody_answers_ends_with_an_error(caplog):
     initial = model(5)
-    result = start(Federation(), caplog, initial=initial, lost=NODES)
-    assert np.array_equal(vector(result.arrays), vector(initial))
+    with pytest.raises(QuietbitError, match="No node answered in 3 rounds, and the model has not changed"):
+        start(Federation(), caplog, initial=initial, lost=NODES)
     assert caplog.text.count("the model stays as it was") == 3
     assert "ArrayRecord (0.000 MB)" in caplog.text  # 168 bytes
     assert np.array_equal(vector(start(Federation(), caplog, initial=initial, rounds=0).arrays), vector(initial))
@@ -530,7 +530,8 @@ def test_a_run_whose_rounds_are_all_skipped_returns_the_model_it_was_given(caplo
     ],
 )
 def test_settings_that_do_not_fit_are_told_before_the_first_round(config, rounds, says, caplog):
-    start(Federation(config=CONFIG | config), caplog, rounds=rounds, lost=NODES)
+    with pytest.raises(QuietbitError, match="No node answered"):
+        start(Federation(config=CONFIG | config), caplog, rounds=rounds, lost=NODES)
     assert says in caplog.text
     fitting = [record for record in caplog.records if says in record.getMessage()]
     assert [record.levelno for record in fitting] == [logging.WARNING]
@@ -566,11 +567,26 @@ def test_counters_among_arrays_without_names_are_warned_of(caplog):
     listed = ArrayRecord({str(place): Array(value) for place, value in enumerate(values)})
     with pytest.raises(InvalidParameter, match=r"1 array is not a trainable parameter: 2 \(int64\)"):
         start(Federation(), caplog, initial=listed, lost=NODES)
-    start(Federation(config=CONFIG | {"quietbit.local-arrays": "2"}), caplog, rounds=1, initial=listed, lost=NODES)
+    with pytest.raises(QuietbitError, match="No node answered"):
+        start(Federation(config=CONFIG | {"quietbit.local-arrays": "2"}), caplog, rounds=1, initial=listed, lost=NODES)
     assert "arrays have numbers for names, and counters among them" in caplog.text
     caplog.clear()
-    start(Federation(), caplog, rounds=1, lost=NODES)
+    with pytest.raises(QuietbitError, match="No node answered"):
+        start(Federation(), caplog, rounds=1, lost=NODES)
     assert "numbers for names" not in caplog.text
+
+
+def test_apps_that_crash_in_a_simulation_are_counted_and_the_first_is_shown(caplog):
+    def crashes(message, context):
+        raise RuntimeError("no such file: images.npz")
+
+    federation = Federation(mod=lambda message, place, _: SIMULATED(message, place, crashes))
+    start(federation, caplog, rounds=1)
+    (entry,) = federation.strategy.report().rounds
+    assert (entry.answered, entry.crashed) == (4, 4)
+    assert "the apps of 4 simulated nodes crashed" in caplog.text
+    assert caplog.text.count("in crashes\n") >= 1
+    assert "4 apps crashed" in str(federation.strategy.report())
 
 
 def test_a_step_that_would_spoil_the_model_is_not_taken(caplog):
