@@ -45,6 +45,7 @@ from quietbit.wire.uplink import Uplink
 __all__ = ["BudgetSpent", "Gate", "LocalGate", "Noted", "Ticket", "Unusable", "account_of", "make_release", "public"]
 
 LOGGER = logging.getLogger(__name__)
+RELEASES = "quietbit.releases"  # the key of a run that says how many releases its epsilon is for
 
 
 class BudgetSpent(QuietbitError):
@@ -58,8 +59,8 @@ class BudgetSpent(QuietbitError):
             return str(self)
         cap, (before, after) = self.accounts[0].target, (one.guarantee().epsilon_upper for one in self.accounts)
         return (
-            f"The budget of this node is epsilon {cap.epsilon:g} at delta {cap.delta:g} ({cap.adjacency.value}) for all "
-            f"releases together: {before:.4g} is spent, and with this release it would be {after:.4g}."
+            f"The budget of this node is epsilon {cap.epsilon:g} at delta {cap.delta:g} ({cap.adjacency.value}) for "
+            f"all releases together: {before:.4g} is spent, and with this release it would be {after:.4g}."
         )
 
 
