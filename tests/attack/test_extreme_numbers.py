@@ -46,19 +46,19 @@ def test_descriptions_are_priced_or_refused():
         try:
             offer = ProposedMechanism.read(json.dumps(found))
             for adjacency in Adjacency:
-                offer.price(adjacency, 0)
+                offer.cost(adjacency, 0)
         except QuietbitError:
             refused += 1
     assert 0 < refused < 300
 
 
-def test_an_overflow_in_a_price_is_a_refusal(monkeypatch):
+def test_an_overflow_in_a_cost_is_a_refusal(monkeypatch):
     def overflows(*_):
         raise OverflowError("math range error")
 
-    monkeypatch.setattr(pricing, "_price", overflows)
-    with pytest.raises(InvalidParameter, match="has no price"):
-        ProposedMechanism.read(description_of(MECHANISMS[0])).price(Adjacency.REPLACE_ONE, 0)
+    monkeypatch.setattr(pricing, "_cost", overflows)
+    with pytest.raises(InvalidParameter, match="has no cost"):
+        ProposedMechanism.read(description_of(MECHANISMS[0])).cost(Adjacency.REPLACE_ONE, 0)
 
 
 @pytest.mark.parametrize("number", EXTREME)
