@@ -29,7 +29,7 @@ from timing import Task, seconds
 from quietbit.design.rounding import exact_row
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
-from quietbit.kernel import triton as kernels
+from quietbit.kernel import triton_launch as launches
 from quietbit.kernel.base import packed_size
 from quietbit.kernel.norm import clip_factor
 from quietbit.kernel.reference import ReferenceKernel, thresholds
@@ -204,14 +204,14 @@ def time_bits(sizes: list[int]) -> None:
 def time_choices() -> None:
     """Rows per thread and threads per program."""
     size = 1 << 28
-    kept = dict(kernels.GROUPS), dict(kernels.THREADS)
+    kept = dict(launches.GROUPS), dict(launches.THREADS)
     x = torch.randn(size, device="cuda") * 0.05
     for bits in (1, 4):
         for groups in (1, 2, 4):
             for threads in (128, 256):
-                kernels.GROUPS[bits], kernels.THREADS[bits] = groups, threads
+                launches.GROUPS[bits], launches.THREADS[bits] = groups, threads
                 report(f"{bits} bits, {groups} rows x {threads} threads", size, sampling(bits, x, "philox"))
-    for table, before in zip((kernels.GROUPS, kernels.THREADS), kept, strict=True):
+    for table, before in zip((launches.GROUPS, launches.THREADS), kept, strict=True):
         table.clear()
         table.update(before)
 

@@ -25,11 +25,14 @@ from timing import seconds
 
 from quietbit.errors import InvalidParameter
 from quietbit.kernel import triton as kernels
+from quietbit.kernel import triton_launch as launches
 from quietbit.kernel.base import packed_size
 from quietbit.kernel.chunks import Tensors
+from quietbit.kernel.law import Gain
 from quietbit.kernel.norm import BLOCK
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import GENERATORS, device_rng, seeded_rng
+from quietbit.kernel.tables import thresholds_on_device
 from quietbit.kernel.triton import TritonKernel, enqueue
 
 RESULTS: dict[str, Any] = {}
@@ -153,20 +156,20 @@ def samples(x: torch.Tensor, name: str) -> None:
     """Rows per thread and threads per program, without and with a second look."""
     sampler = make_sampler(1)
     out = torch.empty(packed_size(1, x.numel()), dtype=torch.uint8, device="cuda")
-    looks = torch.empty(kernels.SETTLERS, dtype=torch.float64, device="cuda")
-    gain = kernels.Gain.of(0.5, sampler.scale)
-    plan = kernels.thresholds_on_device(sampler)
+    looks = torch.empty(launches.SETTLERS, dtype=torch.float64, device="cuda")
+    gain = Gain.of(0.5, sampler.scale)
+    plan = thresholds_on_device(sampler)
     rate = gain.approximate() * plan.rate
     doubles = (gain.first, gain.second, gain.high, gain.low, *sampler.t_range, rate, plan.offset)
     numbers = torch.tensor(doubles, dtype=torch.float64, device="cuda")
-    kept, best, table = (dict(kernels.GROUPS), dict(kernels.THREADS)), (0.0, 0, 0), {}
+    kept, best, table = (dict(launches.GROUPS), dict(launches.THREADS)), (0.0, 0, 0), {}
     for generator in GENERATORS:
         for groups in (1, 2, 4) if generator != "chacha12" else (4,):
             for threads in (64, 128, 256) if generator != "chacha12" else (128,):
-                kernels.GROUPS[1], kernels.THREADS[1] = groups, threads
+                launches.GROUPS[1], launches.THREADS[1] = groups, threads
                 speeds = []
                 for order in (0, 2):
-                    launch = kernels._Launch(sampler, x, FixedKey(generator).draw(x.numel()), out, True, True)
+                    launch = launches.Launch(sampler, x, FixedKey(generator).draw(x.numel()), out, True, True)
 
                     def task(launch: Any = launch, order: int = order) -> None:
                         count = torch.zeros(1, dtype=torch.int32, device="cuda")
@@ -176,11 +179,11 @@ def samples(x: torch.Tensor, name: str) -> None:
                 table[f"{generator} rows={groups} threads={threads}"] = speeds
                 if generator == "philox" and speeds[1] > best[0]:
                     best = (speeds[1], groups, threads)
-    for place, before in zip((kernels.GROUPS, kernels.THREADS), kept, strict=True):
+    for place, before in zip((launches.GROUPS, launches.THREADS), kept, strict=True):
         place.clear()
         place.update(before)
     if best[0]:
-        kernels.GROUPS[1], kernels.THREADS[1] = best[1:]
+        launches.GROUPS[1], launches.THREADS[1] = best[1:]
     for label, (plain, looked) in sorted(table.items(), key=lambda item: -item[1][1])[:8]:
         note(f"sample {name} {label}: {plain:.0f}, with a second look {looked:.0f}")
     RESULTS[f"sample {name}"] = table
@@ -228,7 +231,7 @@ def main() -> None:
         for size in (20, 24, 26) if not options.quick else ():
             whole(x[: 1 << size], "float32")
         whole(x.bfloat16(), "bfloat16")
-    note(f"chosen: norm {kernels.NORM_SHAPE}, rows {kernels.GROUPS}, threads {kernels.THREADS}")
+    note(f"chosen: norm {kernels.NORM_SHAPE}, rows {launches.GROUPS}, threads {launches.THREADS}")
     print(f"\n{time.time() - begin:.0f} s. Summary:\n" + "\n".join(LINES), flush=True)
     folder = os.environ.get("OUT")
     if folder:

@@ -16,11 +16,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import islice
-from types import SimpleNamespace
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -28,7 +27,7 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit.errors import InvalidParameter, MissingDependency, check_int, check_real, require, require_module
+from quietbit.errors import InvalidParameter, check_int, check_real, require, require_module
 from quietbit.kernel.base import (
     Kernel,
     Order,
@@ -46,37 +45,17 @@ from quietbit.kernel.law import Gain
 from quietbit.kernel.norm import BLOCK, LOOK_ROOM, NORM_ERROR, Clip, check_rotated, joint_norm, rotated_factor
 from quietbit.kernel.quantile import quantile_table_torch
 from quietbit.kernel.reference import check_factor
-from quietbit.kernel.rng import LANES, DeviceBlock, RandomBits, WordBlock
-from quietbit.kernel.sampler import Sampler, level_knots
-from quietbit.kernel.tables import Thresholds, thresholds_on_device
+from quietbit.kernel.rng import RandomBits
+from quietbit.kernel.sampler import Sampler
+from quietbit.kernel.tables import thresholds_on_device
 from quietbit.kernel.transform import BlockSigns, check_finite_rotation, padded_size, scale_of, sign_words
+from quietbit.kernel.triton_launch import DRAWN, SETTLERS, Launch, machine_code, sample_rows
 
-__all__ = ["TritonKernel", "enqueue", "tables_on_device"]
+__all__ = ["TritonKernel", "enqueue"]
 
-GIVEN, CHACHA = 0, 2
-DRAWN = {"philox": 1, "chacha12": CHACHA, "philox7": 3}
 REFUSED = "update must be finite everywhere, got a NaN or infinite entry."
-ROOM = 1024  # rows the list holds beyond twice as many as are expected
-SETTLERS = 1056  # programs of the second pass: eight per multiprocessor of an H200
-MAGIC, PATTERN = 2.0**23, 0x4B000000
-GROUPS = {1: 2, 2: 2, 3: 2, 4: 2}  # rows per thread by bits, else 1; one bit of a 2-byte type and chacha12 have four
 NORM_SHAPE = {"BLOCKS": 8, "SPLIT": True, "num_warps": 8}  # blocks of a norm per program
 HEAD, LOOKS = 32, 128  # of the numbers that come back to the host: scalars, then sums of a second look
-THREADS = {1: 128}  # threads per program by bits, else 128; chacha12 always has 128
-
-
-@lru_cache(maxsize=1)
-def _machine_code() -> SimpleNamespace:
-    """The compiled functions, with ``device``: where they run, and ``interpreted``."""
-    triton = require_module("triton", "gpu")
-    torch = require_module("torch", "torch")
-    interpreted = bool(triton.knobs.runtime.interpret)
-    if not interpreted and not torch.cuda.is_available():
-        raise MissingDependency("The triton kernel needs an NVIDIA GPU, and torch sees none here.")
-    from quietbit.kernel import triton_expand, triton_sampling, triton_sums, triton_transform
-
-    found = vars(triton_sampling) | vars(triton_sums) | vars(triton_expand) | vars(triton_transform)
-    return SimpleNamespace(**found | {"device": "cpu" if interpreted else "cuda", "interpreted": interpreted})
 
 
 @final
@@ -94,13 +73,13 @@ class TritonKernel(Kernel):
 
     def __attrs_post_init__(self) -> None:
         """Refuse a machine without triton or without a GPU."""
-        _machine_code()
+        machine_code()
 
     def sample(
         self, sampler: Sampler, inputs: Update, rng: RandomBits, *, factor: float = 1.0, verified: bool = False
     ) -> Any:
         """One code per coordinate; a tensor on the device for tensors, else an array."""
-        torch, parts = require_module("torch", "torch"), Tensors.of(inputs, _machine_code().device)
+        torch, parts = require_module("torch", "torch"), Tensors.of(inputs, machine_code().device)
         packed = torch.empty(packed_size(sampler.bits, parts.size), dtype=torch.uint8, device=parts.device)
         self._sample(sampler, parts, rng, packed, factor, verified)
         codes = torch.zeros(parts.size, dtype=torch.int32, device=parts.device)
@@ -121,7 +100,7 @@ class TritonKernel(Kernel):
         verified: bool = False,
     ) -> None:
         """One code per coordinate, packed into ``out``, an array or a tensor on the device."""
-        parts = Tensors.of(inputs, _machine_code().device)
+        parts = Tensors.of(inputs, machine_code().device)
         _check_output(out, sampler.bits, parts.size)
         with _on_device(out, parts.device) as packed:
             self._sample(sampler, parts, rng, packed, factor, verified)
@@ -135,7 +114,7 @@ class TritonKernel(Kernel):
         the update then turns out to be refused, or to have changed, ``out`` is wiped. Tensors in several pieces are
         joined on the device first.
         """
-        given = Tensors.of(inputs, _machine_code().device)
+        given = Tensors.of(inputs, machine_code().device)
         _check_output(out, sampler.bits, given.size)
         check_real(radius, "radius")
         require(order in (1, 2), "order of the norm", order, "1 or 2")
@@ -153,7 +132,7 @@ class TritonKernel(Kernel):
         self, sampler: Sampler, inputs: Update, seed: int, block: int, radius: float, rng: RandomBits, out: Any
     ) -> None:
         """As every kernel does it; the rotated vector stays on the device."""
-        given = Tensors.of(inputs, _machine_code().device)
+        given = Tensors.of(inputs, machine_code().device)
         _check_output(out, sampler.bits, given.size)
         factor = rotated_factor(self.norm(given, 2), radius)
         own = replace(given, of_torch=True)
@@ -165,7 +144,7 @@ class TritonKernel(Kernel):
         """Codes, an array or a tensor, as bytes."""
         torch = require_module("torch", "torch")
         wide = codes if isinstance(codes, torch.Tensor) else torch.tensor(np.asarray(codes).astype(np.int64))
-        flat = wide.reshape(-1).to(torch.int32).to(_machine_code().device)
+        flat = wide.reshape(-1).to(torch.int32).to(machine_code().device)
         size = packed_size(bits, flat.numel())
         if flat.numel():
             require(int(flat.min()) >= 0, "smallest code", int(flat.min()), "at least 0")
@@ -180,19 +159,19 @@ class TritonKernel(Kernel):
         """Bytes as codes: an array on the host, or a tensor where a uint8 tensor was given."""
         torch, of_torch = require_module("torch", "torch"), hasattr(data, "is_cuda")
         given = data if of_torch else torch.tensor(check_packed(data, bits, dimension))
-        total = torch.zeros(dimension, dtype=torch.int32, device=_machine_code().device)
+        total = torch.zeros(dimension, dtype=torch.int32, device=machine_code().device)
         self.accumulate(given[None, :], bits, np.arange(2**bits), total)
         codes = total.to(torch.uint8 if code_type(bits) is np.uint8 else torch.uint16)
         return codes if of_torch else codes.cpu().numpy()
 
     def norm(self, inputs: Update, order: Order) -> float:
         """The norm, in the fixed order of `norm.py`."""
-        parts = Tensors.of(inputs, _machine_code().device)
+        parts = Tensors.of(inputs, machine_code().device)
         return joint_norm(parts, order, _exact_block_sums, _largest)  # type: ignore[arg-type]
 
     def accumulate(self, payloads: Iterable[Any], bits: int, table: Any, total: Any) -> int:
         """Count in bit planes for one bit, by look-up for more; up to 252 payloads are held at a time."""
-        torch, code = require_module("torch", "torch"), _machine_code()
+        torch, code = require_module("torch", "torch"), machine_code()
         of_torch = isinstance(total, torch.Tensor)
         if of_torch:
             fine = total.ndim == 1 and total.dtype in (torch.int32, torch.int64) and total.is_contiguous()
@@ -215,22 +194,22 @@ class TritonKernel(Kernel):
     def hadamard(self, values: Any) -> Any:
         """Few visits of memory; an array is copied to the device and back."""
         with _transformed(values) as tensor:
-            _machine_code().hadamard_stages(tensor, tensor.numel(), *scale_of(tensor.numel()))
+            machine_code().hadamard_stages(tensor, tensor.numel(), *scale_of(tensor.numel()))
         return values
 
     def rotate(self, inputs: Update, seed: int, *, factor: float = 1.0, kind: Any = np.float32) -> Any:
         """Signs, factor and first stages in one visit; a tensor on the device for tensors, else an array."""
-        parts = Tensors.of(inputs, _machine_code().device).joined()
+        parts = Tensors.of(inputs, machine_code().device).joined()
         size = padded_size(parts.size)
         out = _empty(size, kind, parts.device)
         words = _to_device(sign_words(size, seed).view(np.int32), parts.device)
-        _machine_code().hadamard_stages(out, size, *scale_of(size), parts.parts[0], words, check_factor(factor))
+        machine_code().hadamard_stages(out, size, *scale_of(size), parts.parts[0], words, check_factor(factor))
         return _given_back(out, parts)
 
     def rotate_back(self, values: Any, seed: int) -> Any:
         """Transform, then flip."""
         with _transformed(values) as tensor:
-            _machine_code().hadamard_stages(tensor, tensor.numel(), *scale_of(tensor.numel()))
+            machine_code().hadamard_stages(tensor, tensor.numel(), *scale_of(tensor.numel()))
             tensor.mul_(_signs(sign_words(tensor.numel(), seed), tensor))
         return values
 
@@ -238,7 +217,7 @@ class TritonKernel(Kernel):
         self, inputs: Update, seed: int, block: int, *, factor: float = 1.0, kind: Any = np.float32
     ) -> Any:
         """Signs, factor and stages in one visit for blocks of up to 4,096."""
-        parts, code = Tensors.of(inputs, _machine_code().device).joined(), _machine_code()
+        parts, code = Tensors.of(inputs, machine_code().device).joined(), machine_code()
         chosen, x = BlockSigns.of(parts.size, block, seed), parts.parts[0]
         out, number = _empty(parts.size, kind, parts.device), check_factor(factor)
         words = _to_device(chosen.first.view(np.int32), parts.device)
@@ -251,7 +230,7 @@ class TritonKernel(Kernel):
 
     def block_rotate_back(self, values: Any, seed: int, block: int) -> Any:
         """The transposes in reverse order."""
-        code = _machine_code()
+        code = machine_code()
         with _transformed(values, block) as tensor:
             chosen = BlockSigns.of(tensor.numel(), block, seed)
             if chosen.last is not None:
@@ -264,7 +243,7 @@ class TritonKernel(Kernel):
 
     def rotated_rows(self, inputs: Update, seed: int, factor: float, places: NDArray[np.int64]) -> FloatVector:
         """Only the rows leave the device."""
-        parts = replace(Tensors.of(inputs, _machine_code().device), of_torch=True)
+        parts = replace(Tensors.of(inputs, machine_code().device), of_torch=True)
         rotated = self.rotate(parts, seed, factor=factor)
         kept: FloatVector = rotated[_to_device(places, rotated.device)].double().cpu().numpy()
         return kept
@@ -308,8 +287,8 @@ class TritonKernel(Kernel):
         self, nonces: Any, seeds: Any, total: Any, *, count: int, shift: int, weights: Any | None = None
     ) -> None:
         """Expand in registers, add by atomic operations, which commute exactly; arrays or tensors of the device."""
-        torch, code = require_module("torch", "torch"), _machine_code()
-        payloads, device = check_seeds(nonces, seeds, weights, total), _machine_code().device
+        torch, code = require_module("torch", "torch"), machine_code()
+        payloads, device = check_seeds(nonces, seeds, weights, total), machine_code().device
 
         def put(part: Any) -> Any:
             return part.to(device).contiguous() if isinstance(part, torch.Tensor) else _to_device(part, device)
@@ -324,7 +303,7 @@ class TritonKernel(Kernel):
             code.add_payloads(tails, keys, each, _to_device(starts, device), count, scale, table, ROWS_KEY, sums)
 
     def _expand(self, keys: NDArray[np.uint32], tails: NDArray[np.uint32], count: int, normals: bool) -> Any:
-        code = _machine_code()
+        code = machine_code()
         given = (_to_device(np.ascontiguousarray(part).view(np.int32), code.device) for part in (keys, tails))
         return code.expand(*given, count, quantile_table_torch(code.device), normals)
 
@@ -336,7 +315,7 @@ class TritonKernel(Kernel):
             _check_finite(parts)
         block = rng.draw(parts.size)
         if parts.size:
-            _sample_rows(sampler, gain, parts.joined().parts[0], block, out)
+            sample_rows(sampler, gain, parts.joined().parts[0], block, out)
 
 
 def _to_device(array: NDArray[Any], device: Any) -> Any:
@@ -370,7 +349,7 @@ def _transformed(values: Any, block: int | None = 0) -> Iterator[Any]:
 
     They are refused unless they can be transformed in place: whole (block 0), in blocks, or not at all (None).
     """
-    torch, device = require_module("torch", "torch"), _machine_code().device
+    torch, device = require_module("torch", "torch"), machine_code().device
     of_torch = isinstance(values, torch.Tensor)
     if of_torch and block is not None:
         fine = values.dtype in (torch.float32, torch.float64) and values.dim() == 1 and values.is_contiguous()
@@ -460,7 +439,7 @@ def enqueue(
 
     The key is drawn when the norm is already in the queue.
     """
-    torch, code = require_module("torch", "torch"), _machine_code()
+    torch, code = require_module("torch", "torch"), machine_code()
     x = joined.parts[0]
     buffer = torch.zeros(HEAD + LOOKS + SETTLERS, dtype=torch.int64, device=x.device)
     limbs, peak, count = buffer[: code.LIMBS + 1], buffer[9:10], buffer[10:11].view(torch.int32)[:1]
@@ -471,7 +450,7 @@ def enqueue(
     plan = _clip_plan(sampler, radius, str(x.device))
     few = {"num_warps": 1, "enable_fp_fusion": False}
     code.clip_numbers[(1,)](limbs, peak, plan, numbers, ORDER=order, LIMBS=code.LIMBS, **few)
-    launch = _Launch(sampler, x, rng.draw(x.numel()), out, True, x.dtype != torch.float64)
+    launch = Launch(sampler, x, rng.draw(x.numel()), out, True, x.dtype != torch.float64)
     capacity, first = launch.run(numbers, count, order, looks[LOOKS:])
     if first.numel():
         each = 1 << max(5, (-(-first.numel() // LOOKS) - 1).bit_length())
@@ -494,129 +473,9 @@ def _clip_plan(sampler: Sampler, radius: float, device: str) -> Any:
     return torch.tensor(values, dtype=torch.float64, device=device)
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class _Launch:
-    """Both passes over one contiguous tensor on the device, all but the numbers that the gain gives.
-
-    ``decidable``: the gain is one that a double holds; ``single``: and float32 too.
-    """
-
-    sampler: Sampler
-    x: Any
-    block: WordBlock
-    out: Any
-    decidable: bool
-    single: bool
-
-    def run(self, numbers: Any, count: Any, order: int, looks: Any) -> tuple[int, Any]:
-        """Sample; ``order`` of a second look, or 0: the first pass's sums are returned, the second's go to ``looks``.
-
-        ``count`` is a zero on the device; beyond the capacity, which is returned first, it means that the second pass
-        did everything.
-        """
-        torch, code, sampler, x = require_module("torch", "torch"), _machine_code(), self.sampler, self.x
-        size, plan, tables = x.numel(), thresholds_on_device(sampler), tables_on_device(sampler, str(x.device))
-        rows, given = size // 8, not isinstance(self.block, DeviceBlock)
-        room = math.ceil(min(1.0, 16 * sampler.symbols * (2 * plan.half + 2) / 65536) * rows) + ROOM
-        capacity = room if self.decidable else -1
-        listed = torch.empty(room, dtype=torch.int64, device=x.device)
-        words = _primary_words(self.block, size, x.device) if given else count
-        keys = [0] * 8 if given else [word - (word >> 31 << 32) for word in self.block.key]  # type: ignore[attr-defined]
-        generator = GIVEN if given else DRAWN[self.block.generator]  # type: ignore[attr-defined]
-        searched = (plan.lowest, plan.highest, tables.coefficients, plan.half)
-        shape = {"BITS": sampler.bits, "DEGREE": plan.degree, "CELLS": plan.cells}
-        kinds = {"GENERATOR": generator, "DOUBLE": not self.single, "CENTRED": plan.centred, "LOOK": order}
-        first = torch.empty(0, dtype=torch.float64, device=x.device)
-        if self.decidable and rows:
-            four = generator == CHACHA or (sampler.bits == 1 and x.element_size() == 2)
-            groups = 4 if four else GROUPS.get(sampler.bits, 1)
-            lanes = LANES if generator == CHACHA else THREADS.get(sampler.bits, LANES)
-            even = rows % (lanes * groups) == 0
-            tile = {"GROUPS": groups, "LANES": lanes, "EVEN": even, "num_warps": lanes // 32}
-            grid = (-(-rows // (lanes * groups)),)
-            first = torch.empty(grid[0] if order else 0, dtype=torch.float64, device=x.device)
-            common = (x, self.out, words, *keys, listed, count, capacity, rows, numbers, first)
-            if plan.lowered is not None:
-                rest = {"DEGREE": plan.degree, "WIDTH": 16 // x.element_size()}
-                code.sample_one_bit[grid](*common, _falling(plan), plan.width, PATTERN, **rest, **kinds, **tile)
-            else:
-                code.sample_thresholds[grid](*common, *searched, **shape, **kinds, **tile)
-        ties, trust = count, int(self.decidable)
-        if given:
-            listed, ties = _listed_ties(self.block, listed, count, capacity, size)
-            capacity = listed.numel()
-            count = torch.full_like(count, capacity)
-            if capacity == 0:
-                return room, first
-        at_once = max(4, code.LIMIT // sampler.symbols)
-        programs = min(-(-room // at_once), 4 if code.interpreted else SETTLERS)
-        code.resolve_rows[(programs,)](
-            x, self.out, words, ties, *keys, listed, count, capacity, size, rows, numbers, looks, *tables.knots,
-            sampler.levels, tables.law, trust, *searched, ROWS=at_once, num_warps=4, **shape, **kinds,
-            enable_fp_fusion=False,
-        )  # fmt: skip
-        return (room if self.decidable else -1), first
-
-
-def _sample_rows(sampler: Sampler, gain: Gain, x: Any, block: WordBlock, out: Any) -> None:
-    """Both passes with a gain that the host knows."""
-    torch, plan = require_module("torch", "torch"), thresholds_on_device(sampler)
-    rate = gain.approximate()
-    decidable = rate == 0.0 or 2.0**-900 < rate < 2.0**900
-    single = x.dtype != torch.float64 and (rate == 0.0 or 2.0**-100 < rate * plan.rate < 2.0**100)
-    doubles = (gain.first, gain.second, gain.high, gain.low, *sampler.t_range, rate * plan.rate, plan.offset)
-    numbers = torch.tensor(doubles, dtype=torch.float64, device=x.device)
-    count = torch.zeros(1, dtype=torch.int32, device=x.device)
-    _Launch(sampler, x, block, out, decidable, single).run(numbers, count, 0, numbers)
-
-
-def _falling(plan: Thresholds) -> tuple[float, ...]:
-    """The coefficients of a one-bit threshold, the highest power first, the constant as `lowered` plus 2^23."""
-    upper = [float(value) for value in plan.coefficients[:0:-1, 0, 0]]
-    return (*upper, float(plan.lowered or 0.0) + MAGIC)
-
-
-@lru_cache(maxsize=32)
-def tables_on_device(sampler: Sampler, device: str) -> SimpleNamespace:
-    """A sampler's tables on a device."""
-    torch = require_module("torch", "torch")
-
-    def put(array: Any) -> Any:
-        return torch.tensor(np.ascontiguousarray(array), device=device)
-
-    law = np.stack([sampler.base, sampler.base_tail, sampler.slope, sampler.slope_tail])
-    knots = tuple(put(values) for values in level_knots(sampler.levels))
-    coefficients = thresholds_on_device(sampler).coefficients
-    pairs = np.stack([coefficients[0::2], coefficients[1::2]], axis=-1).copy().view(np.int64)
-    return SimpleNamespace(coefficients=put(pairs), law=put(law), knots=knots)
-
-
-def _primary_words(block: WordBlock, size: int, device: Any) -> Any:
-    """Given primary words on the device, two to an int32, whole rows."""
-    torch = require_module("torch", "torch")
-    padded = np.zeros(-(-size // 8) * 8, dtype="<u2")
-    padded[:size] = block.primary(0, size)
-    return torch.tensor(padded.view("<i4"), device=device)
-
-
-def _listed_ties(block: WordBlock, listed: Any, count: Any, capacity: int, size: int) -> tuple[Any, Any]:
-    """The rows left to the exact law, as the host sees them, and their tie words."""
-    torch = require_module("torch", "torch")
-    found, rows = int(count.cpu()[0]), -(-size // 8)
-    chosen = np.arange(rows) if found > capacity else listed[:found].cpu().numpy()
-    if found <= capacity and size % 8:
-        chosen = np.append(chosen, rows - 1)
-    index = (8 * chosen[:, None] + np.arange(8)).reshape(-1).astype(np.int64)
-    ties = np.zeros(index.size, dtype=np.int64)
-    inside = index < size
-    ties[inside] = (block.ties(index[inside]) & np.uint64(2**48 - 1)).astype(np.int64)
-    return torch.tensor(chosen.astype(np.int64), device=listed.device), torch.tensor(ties, device=listed.device)
-
-
 def _count_ones(group: Any, bits: int, table: Any, total: Any) -> None:
     """Add one-bit payloads, the rows of a tensor."""
-    torch, code = require_module("torch", "torch"), _machine_code()
+    torch, code = require_module("torch", "torch"), machine_code()
     if group.shape[1] % 4 or group.stride(0) % 4 or group.data_ptr() % 4:
         group = torch.nn.functional.pad(group, (0, -group.shape[1] % 4))
     words = group.view(torch.int32)
@@ -626,14 +485,14 @@ def _count_ones(group: Any, bits: int, table: Any, total: Any) -> None:
 
 def _add_codes(group: Any, bits: int, table: Any, total: Any) -> None:
     """Add wider codes, the rows of a tensor, by look-up."""
-    code, size = _machine_code(), group.shape[1]
+    code, size = machine_code(), group.shape[1]
     grid = (-(-total.numel() // 1024),)
     code.add_codes[grid](group, group.stride(0), len(group), total, size, total.numel(), table, BITS=bits, SIZE=1024)
 
 
 def _block_sums(parts: Tensors, order: int, scale: float, peak: Any) -> Any:
     """The block sums of all parts, on the device; ``peak`` becomes the largest, as the bits of a double."""
-    torch, code = require_module("torch", "torch"), _machine_code()
+    torch, code = require_module("torch", "torch"), machine_code()
     blocks = [-(-part.numel() // BLOCK) for part in parts.parts]
     sums = torch.empty(sum(blocks), dtype=torch.float64, device=parts.device)
     scaled, begin = scale != 1.0, 0
@@ -653,7 +512,7 @@ def _block_sums(parts: Tensors, order: int, scale: float, peak: Any) -> Any:
 
 def _exact_block_sums(parts: Tensors, order: int, scale: float) -> NDArray[np.float64]:
     """A few doubles whose sum is exactly that of the block sums, or the block sums themselves."""
-    torch, code = require_module("torch", "torch"), _machine_code()
+    torch, code = require_module("torch", "torch"), machine_code()
     limbs = torch.zeros(code.LIMBS + 2, dtype=torch.int64, device=parts.device)
     sums = _block_sums(parts, order, scale, limbs[-1:])
     if sums.numel() > 64:

@@ -25,6 +25,7 @@ if not torch.cuda.is_available():
 from pairs import pairs
 from quietbit.errors import InvalidParameter
 from quietbit.kernel import triton as host
+from quietbit.kernel import triton_launch as launches
 from quietbit.kernel.base import packed_size
 from quietbit.kernel.law import Gain
 from quietbit.kernel.norm import Clip
@@ -112,7 +113,7 @@ def test_words_at_the_thresholds(kernel, name):
 
 @pytest.mark.parametrize("generator", [None, "philox"])
 def test_a_list_that_overflows_means_everything_is_done_again(kernel, monkeypatch, generator):
-    monkeypatch.setattr(host, "ROOM", 3)
+    monkeypatch.setattr(launches, "ROOM", 3)
     rng = FixedKey(generator) if generator else seeded_rng(8)
     steep = make_sampler(3, 2, 2.0, 3.0, -2000.0, 3000.0)  # outside the cells nothing is decided
     inputs = 300.0 * update(1003, 4)
@@ -314,7 +315,7 @@ def test_extreme_updates_fall_back_on_the_host(kernel, magnitude, radius):
 
 
 def test_an_overflowing_list_counts_every_row_once(kernel, monkeypatch):
-    monkeypatch.setattr(host, "ROOM", 3)
+    monkeypatch.setattr(launches, "ROOM", 3)
     steep = make_sampler(3, 2, 2.0, 3.0, -2000.0, 3000.0)  # outside the cells nothing is decided
     inputs, out, expected = 300.0 * update(1003, 26), *np.full((2, packed_size(2, 1003)), 0xAA, np.uint8)
     radius = 1.1 * REFERENCE.norm(inputs, 2)
@@ -330,7 +331,7 @@ def test_an_overflowing_list_counts_every_row_once(kernel, monkeypatch):
 
 def test_factors_and_gains_of_the_device_are_the_hosts(kernel):
     """Random and awkward sums of blocks, radii and scales: the same norm, factor and gain, bit for bit."""
-    code = host._machine_code()
+    code = launches.machine_code()
     rng = np.random.default_rng(27)
     samplers = [make_sampler(2, 1, 1.0, float(10.0**power)) for power in (-5.9, -0.301, 0.0, 0.77, 5.3)]
     for case in range(160):
