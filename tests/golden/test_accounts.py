@@ -11,5 +11,5 @@ BEFORE = dict(np.load(STORED))
 @pytest.mark.parametrize("number", range(0, COUNT, 40))
 def test_an_account_agrees_with_what_it_was(number):
     said, ratio = compare(number, BEFORE)
-    assert said in ("the same", "smaller", "mixture", "tight")
-    assert ratio <= {"tight": 1.02}.get(said, np.inf) or said != "tight"
+    assert said in ("the same", "smaller", "mixture", "tight", "planned is smaller")
+    assert said != "tight" or ratio <= 1.05
