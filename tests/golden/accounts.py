@@ -143,8 +143,8 @@ def compare(number: int, before: Mapping[str, Any]) -> tuple[str, float]:
     Planned: the same number, to what a bisection leaves (1e-7 for shuffles). Adaptive: never below planned, and not
     above the smaller of what the ledger and the node's cap said, but for two reasons, which are told apart: "mixture",
     another mechanism than the first was used, and the accounts that hold for mixtures have smaller shares of delta than
-    they had; "tight", one mechanism that was accounted by a single order or by its largest loss already, and pays a tenth of
-    delta now instead of three hundredths: far above planned only at an epsilon below 0.01.
+    they had; "tight", one mechanism that was accounted by a single order or by its largest loss
+    already, and pays a tenth of delta now instead of three hundredths: far above planned only below epsilon 0.01.
     """
     asked = setting(number)
     planned, adaptive = accounts(asked)
