@@ -153,7 +153,7 @@ def _walked(errand: Callable[[], Any]) -> Walk:
             return
         if event == "call":
             inner = frame.f_code.co_name
-            if not inner.startswith("<") or inner == "<lambda>":  # comprehensions are no calls of anybody's
+            if not inner.startswith("<") or inner == "<lambda>":  # comprehensions are not calls of anybody's
                 hops.append(Hop(str(Path(name).relative_to(ROOT)), inner, depth))
             depth += 1
         elif event == "return":

@@ -31,7 +31,7 @@ def bisect(
         inside: an end where it holds, above or below the other one.
         outside: an end where it does not.
         relative: stop when the ends are within this share of the larger.
-        halvings: stop after so many.
+        halvings: stop after this number of steps.
         by_ratio: halve the logarithm, for positive ends that are orders of magnitude apart.
 
     >>> bisect(lambda x: x * x <= 2, 0.0, 2.0) ** 2 <= 2

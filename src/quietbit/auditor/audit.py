@@ -46,7 +46,7 @@ class Audit:
     With probability ``confidence`` over the random bits drawn, the true epsilon is at least ``epsilon_lower``, and no
     finding fails for a sampler that follows its claim. ``detectable``: a sampler whose response is too strong, so
     that its epsilon exceeds the claim by this much or more, would have been found with probability 0.9.
-    ``measurable``: the largest lower bound on epsilon that so many samples can give, whatever the sampler does.
+    ``measurable``: the largest lower bound on epsilon that the samples can give, whatever the sampler does.
     """
 
     epsilon_lower: float

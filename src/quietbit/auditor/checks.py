@@ -44,7 +44,7 @@ class Finding:
     @property
     def passed(self) -> bool:
         """Whether chance explains what was seen."""
-        return self.ratio <= 1  # a NaN is no pass
+        return self.ratio <= 1  # a NaN is not a pass
 
 
 def check_all(records: Sequence[Record], shared: Shared, error: float, doubt: float) -> list[Finding]:

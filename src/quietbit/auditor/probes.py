@@ -3,7 +3,7 @@
 Idea     a fault shows where it is looked for: nothing at all, one coordinate at the boundary (both signs), all
          coordinates at once (both signs), rungs in between (a design's inner rows), and two updates far outside
          the ball, which must be released like their clipped versions: one along all coordinates, one along so few
-         that it stands out from the noise and so many that none of them alone leaves the ball.
+         that it stands out from the noise and so numerous that none of them alone leaves the ball.
 Symbols  u = update as sent; m_k, V_k = claimed mean and variance of decoded coordinate k, for the clipped update;
          shift_k = m_k(u) - m_k(u/1.1): what a response too strong by a tenth would add, to first order.
 

@@ -42,12 +42,12 @@ def ratio_lower(first: FloatVector, second: FloatVector, delta: float, doubt: fl
 
 
 def counted(samples: int) -> int:
-    """How many of so many draws are counted once the event is chosen."""
+    """How many of these draws are counted once the event is chosen."""
     return samples - int(CHOOSING * samples)
 
 
 def measurable(samples: int, delta: float, doubt: float) -> float:
-    """The largest lower bound that so many draws can give: an event always seen under one, never under the other."""
+    """The largest lower bound that ``samples`` can give: an event always seen under one, never under the other."""
     return _log_ratio(counted(samples), 0, counted(samples), delta, doubt)
 
 

@@ -47,7 +47,7 @@ def calibrate(
         ),
     ] = None,
     releases: ReleasesOption = 1,
-    bits: Annotated[int | None, typer.Option(help="Bits per code: 1 unless said, 16 for skellam.")] = None,
+    bits: Annotated[int | None, typer.Option(help="Bits per code: 1 unless given, 16 for skellam.")] = None,
     levels: Annotated[int | None, typer.Option(help="Levels of the design (imvu, mvu).")] = None,
     norm: NormOption = "l2",
     radius: RadiusOption = 1.0,
@@ -60,12 +60,12 @@ def calibrate(
     ] = None,
     decoder: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Of imvu: unbiased-at-zero (unless said) or alphabet, the paper's."),
+        typer.Option(metavar="NAME", help="Of imvu: unbiased-at-zero (unless given) or alphabet, the paper's."),
     ] = None,
     design: Annotated[str | None, typer.Option(help="Keep this design and calibrate beta instead (imvu).")] = None,
     keep: Annotated[
         int | None,
-        typer.Option(help="Rotated coordinates that a client keeps, a power of two; all unless said (vmvu: a few)."),
+        typer.Option(help="Rotated coordinates that a client keeps, a power of two; all unless given (vmvu: a few)."),
     ] = None,
     samples: SamplesOption = None,
     trust: TrustOption = "local",
@@ -74,7 +74,7 @@ def calibrate(
     ] = None,
     min_honest_clients: Annotated[
         int | None,
-        typer.Option(help="How many of them at least answer and do not collude with the server (all unless said)."),
+        typer.Option(help="How many of them at least answer and do not collude with the server (all unless given)."),
     ] = None,
     sampling_rate: Annotated[
         float | None, typer.Option(help="Chance that a client is in a cohort; needs --secret-cohort.")
@@ -83,7 +83,7 @@ def calibrate(
         bool, typer.Option("--secret-cohort", help="Nobody, the server included, learns who took part.")
     ] = False,
     cohort: Annotated[
-        int | None, typer.Option(help="Clients in a round, to be told what to expect of it; one unless said.")
+        int | None, typer.Option(help="Clients in a round, to be told what to expect of it; one unless given.")
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw error and bits over the number of clients (secure-aggregation).")
@@ -188,7 +188,9 @@ def _expected(found: Calibration, cohort: int | None) -> list[Row]:
     ]
     gain = found.error.gain
     if abs(gain - 1) > 1e-6:
-        text = f"{rounded(gain, 4)}: small coordinates decode to so many times their value; divide by it, or the step"
+        text = (
+            f"{rounded(gain, 4)}: small coordinates decode to this times their value; divide by it, or the step"
+        )
         rows.append(Row("gain", "gain", gain, text))
     return rows
 

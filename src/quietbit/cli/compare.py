@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["compare"]
 
-HEADS = ("mechanism", "keeps", "bytes a round", "bytes in all", "error", "noise", "over the run", "verdict")
+HEADS = ("mechanism", "keeps", "bytes per round", "bytes in all", "error", "noise", "over the run", "verdict")
 LEGEND = (
     "error: squared, relative to Gaussian noise added by every client. noise: in the mean of a round, as a multiple of "
     "the clip; over the run it is divided by the root of the rounds, and useful up to 0.1, hopeless above 3. keeps: "
@@ -37,17 +37,17 @@ def compare(
     delta: DeltaOption,
     adjacency: AdjacencyOption,
     cohort: Annotated[int, typer.Option(help="Clients in a round.")],
-    clients: Annotated[int | None, typer.Option(help="Clients in all; the cohort unless said.")] = None,
+    clients: Annotated[int | None, typer.Option(help="Clients in all; the cohort unless given.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of the run. Say this or --releases.")] = None,
     releases: Annotated[int | None, typer.Option(help="How often a client takes part. Say this or --rounds.")] = None,
     trust: Annotated[
-        str | None, typer.Option(metavar="WORD", help="local, secure-aggregation or central; all unless said.")
+        str | None, typer.Option(metavar="WORD", help="local, secure-aggregation or central; all unless given.")
     ] = None,
     clip: Annotated[float, typer.Option(help="Largest norm of an update; every noise is proportional to it.")] = 1.0,
     norm: NormOption = "l2",
     min_honest_clients: Annotated[
         int | None,
-        typer.Option(help="Of a cohort, for secure aggregation: who answers and does not collude (all unless said)."),
+        typer.Option(help="Of a cohort, for secure aggregation: who answers and does not collude (all unless given)."),
     ] = None,
     baselines: Annotated[
         bool, typer.Option("--baselines", help="Rows for the field's other mechanisms too, none of which is chosen.")

@@ -39,7 +39,7 @@ __all__ = [
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table (infinity becomes null).")]
 Report: TypeAlias = Callable[[float, str], None]
-PIPE_WIDTH = 110  # columns when the output is no terminal
+PIPE_WIDTH = 110  # columns when the output is not a terminal
 
 
 @final
@@ -104,7 +104,7 @@ def show_json(value: Any) -> None:
 def progress_bar(what: str, quiet: bool = False, lines: bool = False) -> Iterator[Report]:
     """A bar on stderr, shown on terminals only; gives ``report(fraction, message)``.
 
-    With ``lines`` a stderr that is no terminal gets a line per message instead.
+    With ``lines`` a stderr that is not a terminal gets a line per message instead.
     """
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())

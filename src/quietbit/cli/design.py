@@ -43,7 +43,7 @@ def design(
     ] = None,
     delta: Annotated[float | None, typer.Option(help="Delta of that target; may be 0 (--vector).")] = None,
     releases: Annotated[
-        int | None, typer.Option(help="How often the same party sends an update, 1 unless said (--vector).")
+        int | None, typer.Option(help="How often the same party sends an update, 1 unless given (--vector).")
     ] = None,
     adjacency: Annotated[
         str | None, typer.Option(metavar="zero-out|replace-one", help="What the neighbouring world is (--vector).")

@@ -33,7 +33,7 @@ GAPS = tuple(10.0**-k for k in range(1, 15))
 CELLS = 2000  # intervals on which feasibility is first verified for every real output value
 SPLITS = 6  # rounds in which the cells that decide the bound are split further
 FINE_LEVELS = 64
-TARGETS = (1e-5, 1e-3)  # relative accuracy wanted, up to so many levels and beyond
+TARGETS = (1e-5, 1e-3)  # relative accuracy wanted, up to `FINE_LEVELS` levels and beyond
 
 
 @one_thread()

@@ -113,7 +113,7 @@ def _many(account: _Account, target: ProfileTarget) -> Iterator[Proposal]:
 
 
 def _ladder(levels: int) -> FloatVector:
-    """Edges one apart, centred, for so many levels."""
+    """Edges between ``levels`` levels, one apart and centred."""
     return np.arange(levels - 1.0) - (levels - 2) / 2
 
 

@@ -112,7 +112,7 @@ def cached_profile(target: ProfileTarget) -> Profile | None:
 
 
 def remember_profile(target: ProfileTarget, profile: Profile) -> None:
-    """Keep a profile in the cache; a cache that cannot be written is no reason to fail."""
+    """Keep a profile in the cache; a cache that cannot be written is not a reason to fail."""
     path = _cache_file(target)
     with contextlib.suppress(OSError, QuietbitError):
         path.parent.mkdir(parents=True, exist_ok=True)

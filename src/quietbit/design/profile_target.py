@@ -19,7 +19,7 @@ MOST_EPSILON = 60.0  # of one release: a step at e^epsilon then lies ten deviati
 @final
 @dataclass(frozen=True, slots=True)
 class ProfileTarget:
-    """(epsilon, delta) for so many releases under an adjacency, "replace-one" or "zero-out"."""
+    """(epsilon, delta) for a number of releases under an adjacency, "replace-one" or "zero-out"."""
 
     epsilon: float
     delta: float

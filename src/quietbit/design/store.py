@@ -108,7 +108,7 @@ def cached(spec: DesignSpec) -> Design | None:
 
 
 def remember(design: Design) -> None:
-    """Keep a design in the cache; a cache that cannot be written is no reason to fail."""
+    """Keep a design in the cache; a cache that cannot be written is not a reason to fail."""
     path = _cache_file(design.spec)
     with contextlib.suppress(OSError, QuietbitError):
         path.parent.mkdir(parents=True, exist_ok=True)

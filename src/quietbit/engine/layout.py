@@ -126,7 +126,7 @@ def _flat(array: Any, name: str, shape: tuple[int, ...]) -> FloatVector:
 def _values(array: Any, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
     try:
         values: NDArray[Any] = array.numpy()
-    except Exception as error:  # whatever numpy makes of bytes that are no array
+    except Exception as error:  # whatever numpy makes of bytes that are not an array
         raise InvalidParameter(f"array {name!r} must be readable, got {type(error).__name__}.") from error
     fits = values.shape == shape and values.dtype.name in NUMPY_FLOATS
     require(fits, f"array {name!r}", f"{values.dtype} {values.shape}", f"floats of shape {shape}")

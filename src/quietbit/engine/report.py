@@ -69,7 +69,7 @@ class NodeCounts:
         return self.nodes.setdefault(number, Counts())
 
     def guarantee(self, cost: Cost, releases: int) -> Guarantee:
-        """What so many releases of one client cost."""
+        """What this number of releases of one client costs."""
         return (self._account.spend(cost, releases) if releases else self._account).guarantee()
 
     def worst(self, cost: Cost) -> Guarantee:
@@ -83,7 +83,7 @@ class RoundReport:
     """One round: how many were asked, and what became of it (with reasons); the bytes sent.
 
     Nodes that ``answered`` are in the mean. Those that ``declined`` say that they released nothing; those that
-    ``failed`` did not reply, or something failed on the way: they may have released. Replies that are no valid
+    ``failed`` did not reply, or something failed on the way: they may have released. Replies that are not a valid
     release are ``refused``. ``epsilon_upper`` is that of the worst client when the round was over.
 
     ``uplink_payload`` counts payloads alone, ``uplink`` and ``downlink`` whole messages as the engine serialises them.

@@ -1,4 +1,4 @@
-"""The server's side of a run on an engine: one round after the other, and what all of them amount to.
+"""The server's side of a run on an engine: one round after the other, and the report on all of them.
 
 Idea     a release is taken in only if it is the first of a node that was asked, made for this run and this round, by
          this mechanism, whole to its last bit; then it counts as one, whatever it says. Everything else is refused

@@ -69,12 +69,12 @@ class GaussianAccountant:
         return min(1.0, math.exp(gaussian_log_delta(number, math.sqrt(2 * slope)) + SLACK)) if slope else 0.0
 
     def get_privacy_spent(self, delta: float | None = None) -> PrivacySpent:
-        """The account at this delta, the config's unless said."""
+        """The account at this delta, the config's unless given."""
         at = self._config.target_delta if delta is None else delta
         return PrivacySpent(self.get_epsilon(at), at, self.num_releases, METHOD)
 
     def would_exceed(self, event: GaussianPrivacyEvent, max_epsilon: float | None = None, count: int = 1) -> bool:
-        """Whether these releases on top would cost more than the limit, the config's unless said."""
+        """Whether these releases on top would cost more than the limit, the config's unless given."""
         limit = self._config.max_epsilon if max_epsilon is None else max_epsilon
         if limit is None:
             raise InvalidParameter("max_epsilon must be given, here or in the PrivacyConfig.")

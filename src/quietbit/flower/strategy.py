@@ -83,7 +83,7 @@ class PrivateStrategy(Strategy):
     """
 
     def __init__(self, inner: Strategy, run_config: Mapping[str, Any], *, directory: Directory | None = None) -> None:
-        """Read the settings; refuse what is no strategy, and those that need single clients' replies."""
+        """Read the settings; refuse what is not a strategy, and those that need single clients' replies."""
         require(isinstance(inner, Strategy), "inner strategy", type(inner).__name__, "a Flower strategy")
         kinds = {kind.__name__ for kind in type(inner).__mro__}
         found = sorted(kinds & set(SINGLE))

@@ -144,7 +144,7 @@ def _quantile(tail: float, law: NoiseLaw) -> float:
 
 
 def _tail(size: Fraction, length: int, law: NoiseLaw) -> tuple[Fraction, Fraction]:
-    """Bounds on the tail probability of a magnitude, close enough for cells of so many words."""
+    """Bounds on the tail probability of a magnitude, close enough for cells of ``length`` words."""
     digits = Context(prec=130 if law is NoiseLaw.NORMAL else 40 + 20 * length)
     exact = digits.divide(Decimal(size.numerator), Decimal(size.denominator))
     if law is NoiseLaw.LAPLACE:

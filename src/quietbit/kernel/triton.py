@@ -542,7 +542,7 @@ def _check_finite(parts: Tensors) -> None:
 
 
 def _payload_groups(payloads: Iterable[Any], bits: int, dimension: int, most: int, device: str) -> Iterator[Any]:
-    """Payloads as tensors of bytes on the device, at most so many rows each, lengths and padding checked."""
+    """Payloads as tensors of bytes on the device, at most ``most`` rows each, lengths and padding checked."""
     torch = require_module("torch", "torch")
     if isinstance(payloads, torch.Tensor):
         size, used = packed_size(bits, dimension), (bits * dimension) % 8

@@ -158,7 +158,7 @@ class Mechanism(ABC):
 
     @abstractmethod
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Return an empty mean of at most so many bodies: the server's half."""
+        """Return an empty mean of at most ``max_payloads`` bodies: the server's half."""
 
     @abstractmethod
     def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:

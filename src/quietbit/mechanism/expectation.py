@@ -76,7 +76,7 @@ class Expectation:
 
     @property
     def verdict(self) -> Verdict:
-        """Useful, hard or hopeless; a noise that is no number is hopeless."""
+        """Useful, hard or hopeless; a noise that is not a number is hopeless."""
         if self.loudness <= USEFUL_UP_TO:
             return Verdict.USEFUL
         return Verdict.HARD if self.loudness <= HOPELESS_ABOVE else Verdict.HOPELESS

@@ -52,7 +52,7 @@ def check_rows_word(value: str | None) -> None:
 class Choices:
     """What may be chosen of a mechanism beside its strength; None leaves it to the family.
 
-    Two are no choices but facts that `calibrate` knows. ``rotated``: updates come rotated, so that no coordinate is
+    Two are not choices but facts that `calibrate` knows. ``rotated``: updates come rotated, so that no coordinate is
     large; ``by_sample``: a client's samples are protected, each for itself.
     """
 

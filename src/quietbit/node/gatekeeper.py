@@ -128,7 +128,7 @@ class Gatekeeper:
         except FileNotFoundError:
             return
         if not stat.S_ISSOCK(found.st_mode):
-            raise QuietbitError(f"Cannot serve on {self._path}: there is something that is no socket.")
+            raise QuietbitError(f"Cannot serve on {self._path}: there is something that is not a socket.")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             try:
                 probe.connect(str(self._path))
@@ -230,7 +230,7 @@ class RemoteGate:
         return self._ask({"ask": "step", "question": question.to_json()})[1]
 
     def forget(self, run: int) -> None:
-        """Have the sum of a run left."""
+        """Abandon the run's masked sum."""
         self._ask({"ask": "forget", "run": run})
 
     def _ask(self, question: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
@@ -299,7 +299,7 @@ def _send(connection: socket.socket, said: dict[str, Any], data: bytes = b"") ->
 
 
 def _receive(connection: socket.socket, most: int, seconds: float) -> tuple[dict[str, Any], bytes]:
-    """Read a whole message of at most so many bytes within so many seconds."""
+    """Read a whole message of at most ``most`` bytes within ``seconds``."""
     ends = time.monotonic() + seconds
     magic, letters, size = HEAD.unpack(b"".join(_pieces(connection, HEAD.size, ends)))
     if magic != MAGIC or letters > MOST_JSON or size > most:
@@ -314,7 +314,7 @@ def _receive(connection: socket.socket, most: int, seconds: float) -> tuple[dict
 
 
 def _pieces(connection: socket.socket, size: int, ends: float) -> Iterator[bytes]:
-    """Exactly so many bytes; a connection that ends before, or is not done at ``ends``, is an error."""
+    """Exactly ``size`` bytes; a connection that ends before, or is not done at ``ends``, is an error."""
     while size > 0:
         connection.settimeout(max(1e-3, ends - time.monotonic()))
         piece = connection.recv(min(size, 2**20))

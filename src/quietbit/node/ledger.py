@@ -90,7 +90,7 @@ class Moment(NamedTuple):
         return cls(time.time(), _boot(), time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)))
 
     def within(self, seconds: float, now: Moment) -> bool:
-        """Whether less than so many seconds have passed until ``now`` by either clock."""
+        """Whether less than ``seconds`` have passed until ``now`` by either clock."""
         return now.time - self.time < seconds or (now.boot == self.boot and now.running - self.running < seconds)
 
 
@@ -106,7 +106,7 @@ def _boot() -> str:
 @final
 @dataclass(slots=True, eq=False)
 class LedgerState:
-    """What the lines of a ledger amount to."""
+    """The totals of a ledger's lines."""
 
     identity: str = ""
     created: float = 0.0
@@ -218,7 +218,7 @@ class Ledger(Protocol):
     """A ledger that outlives a message."""
 
     def read(self) -> LedgerState:
-        """What it amounts to."""
+        """Return the totals."""
         ...
 
     def update(self, change: Change) -> LedgerState:
@@ -276,7 +276,7 @@ class StateLedger:
         self._state = state
 
     def read(self) -> LedgerState:
-        """What it amounts to."""
+        """Return the totals."""
         books, text = LedgerState(), self._state.get("ledger", "")
         for line in str(text).encode("ascii").splitlines():
             books.take(line, "The ledger in the state")
@@ -327,7 +327,7 @@ class FileLedger:
         return ledger
 
     def read(self) -> LedgerState:
-        """What it amounts to; refused where it is not what its counter says, or shorter than it was."""
+        """Return the totals; refused where it is not what its counter says, or shorter than it was."""
         with self._guard, self._locked() as handle:
             return self._read(handle)
 

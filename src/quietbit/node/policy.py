@@ -160,7 +160,7 @@ RULES: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
     "runs": ("numbers of the runs that are answered; * for all", _words),
     "trust": ("local, secure-aggregation or both", _trusts),
     "min_honest_clients": (
-        "every sum is priced at so many honest clients, whatever the run says",
+        "the number of honest clients that every sum is priced at, whatever the run says",
         lambda value, name: check_int(value, name, 2, MOST_CLIENTS),
     ),
     "local_epsilon": ("for sums: the cap that holds even if every mask fails", _real),
@@ -172,7 +172,7 @@ RULES: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
         lambda value, name: check_int(value, name, 0, MOST_CLIENTS),
     ),
     "largest_exposure": (
-        "for sums: the largest chance, per sum, that so many unmask it",
+        "for sums: the largest chance, per sum, that they unmask it",
         lambda value, name: check_real(value, name, at_least=0.0, at_most=2.0**-20),
     ),
     "min_neighbours": (
@@ -302,7 +302,7 @@ class Policy:
         return _caps(self.epsilon, self.local_epsilon, self.delta, self.adjacency)
 
     def honest_for(self, trust: Trust, threshold: int | None, honest: int | None) -> int:
-        """The node's own least number, for sums of at least so many; the run's is not looked at."""
+        """The node's own least number, for sums of at least that many; the run's is not looked at."""
         if trust not in self.trust:
             raise NotAllowed(f"This node's policy does not allow {trust.value} trust.")
         if trust is not Trust.SECURE_AGGREGATION:

@@ -55,7 +55,7 @@ class SumPart:
     table: bytes = b""
 
     def __post_init__(self) -> None:
-        """Refuse what is no step of a sum."""
+        """Refuse what is not a step of a sum."""
         active = member(ServerModel, self.server, "server of the sum") is ServerModel.ACTIVE
         known = [step for step in STEPS if active or step != CONFIRM] + ([IDENTITY] if active else [])
         require(self.step in known, "step of the sum", self.step, "one of " + ", ".join(known))
@@ -155,7 +155,7 @@ def _cap(epsilon: float, delta: float, adjacency: str, trust: Trust) -> Target:
 
 
 def sum_plan(question: Question, dimension: int, bits: int, members: tuple[bytes, ...] | None) -> SumPlan:
-    """Return the masked sum that is asked for, of so many codes; one that the threshold does not fit is refused."""
+    """Return the masked sum that is asked for, of ``dimension`` codes; refuse one that the threshold does not fit."""
     part = question.sum
     if part is None:
         raise InvalidParameter("The question must be about a masked sum, and is not.")

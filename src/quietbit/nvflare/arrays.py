@@ -35,7 +35,7 @@ class NamedArray:
 
     @property
     def dtype(self) -> str:
-        """The name of the entries' type; that of the value's own where it is no array at all."""
+        """The name of the entries' type; that of the value's own where it is not an array at all."""
         if isinstance(self.value, np.ndarray):
             return str(self.value.dtype)
         return str(self.value.dtype).removeprefix("torch.") if is_tensor(self.value) else type(self.value).__name__

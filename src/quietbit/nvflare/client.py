@@ -8,7 +8,7 @@ Idea     the same filter stands at both ends of a task. On its way in, the serve
          evaluations and requests for a site's model, unless the policy names numbers that may leave.
 
 NVFlare's own base class for such filters passes data on unfiltered when they are of another kind, when they cannot
-be read, when the return code is not OK and when the filter says nothing. This one is no such class: what it does not
+be read, when the return code is not OK and when the filter says nothing. This one is not such a class: what it does not
 know raises, and NVFlare then sends an error without content. The other ways out are shut by `gate.py`.
 
 Who decides: `properties` of the scope in the site's `privacy.json`, which jobs cannot write, name the owner's policy
@@ -148,7 +148,7 @@ class PrivateUplink(Filter):  # type: ignore[misc]
     """
 
     def __init__(self, simulation: bool = False, seed: int | None = None, metrics: list[str] | None = None) -> None:
-        """Refuse what are no rules of a simulation; the names are those that NVFlare writes into the job."""
+        """Refuse what is not a Simulation; the names are those that NVFlare writes into the job."""
         super().__init__()
         self.simulation, self.seed, self.metrics = simulation, seed, metrics
         require(isinstance(simulation, bool), "simulation", simulation, "true or false")

@@ -149,13 +149,13 @@ def compare(
         delta: of that epsilon.
         adjacency: what the neighbouring world is.
         cohort: clients in a round.
-        clients: how many there are in all; the cohort unless said.
+        clients: how many there are in all; the cohort unless given.
         rounds: of the run; then a client sends ``ceil(rounds * cohort / clients)`` updates. Or
         releases: how often a client takes part; then there are ``clients * releases / cohort`` rounds. One of the two.
-        trust: local, central or secure-aggregation; all of them unless said.
-        clip: largest norm of an update; 1 unless said. No row depends on it but through the mechanisms themselves.
-        norm: l2 unless said; sums behind masks have an account for l2 alone.
-        min_honest_clients: of a cohort, for secure aggregation: how many answer and do not collude; all unless said.
+        trust: local, central or secure-aggregation; all of them unless given.
+        clip: largest norm of an update; 1 unless given. No row depends on it but through the mechanisms themselves.
+        norm: l2 unless given; sums behind masks have an account for l2 alone.
+        min_honest_clients: of a cohort, for secure aggregation: how many answer and do not collude; all unless given.
         baselines: rows also for mechanisms that are there to be compared with alone, and never the best.
         report: ``report(fraction, message)`` is told how far it is.
 

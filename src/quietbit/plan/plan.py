@@ -434,7 +434,7 @@ class Plan:
         return MovingClip.from_start(self.clip, quantile=self.clip_quantile, rate=cast(float, self.clip_rate))
 
     def schedule(self, clients: int) -> Schedule:
-        """Who takes part in which round, when there are so many clients."""
+        """Who takes part in which round, among ``clients``."""
         return participation(self.participation, clients, self.cohort, self.seed)
 
     def mechanism_for(
@@ -486,7 +486,7 @@ class Plan:
         return self.cohort if self.threshold is None else self.threshold
 
     def _enforced(self, releases: int) -> Priced | None:
-        """The account of so many releases that nodes keep; None where the mechanism's own is what counts."""
+        """The account that nodes keep of ``releases`` releases; None where the mechanism's own is what counts."""
         if self.mode == "planned":
             return None
         account = Account(self.target, "adaptive")

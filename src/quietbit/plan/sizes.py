@@ -17,7 +17,7 @@ FLOAT_BYTES = 4
 
 
 def bytes_sent(mechanism: Mechanism, trust: Trust, cohort: int) -> int:
-    """Bytes of one client's update under this trust, in a round of so many clients."""
+    """Bytes of one client's update under this trust, in a round of ``cohort`` clients."""
     if trust is Trust.CENTRAL:
         return FLOAT_BYTES * mechanism.domain.dimension
     if trust is Trust.SECURE_AGGREGATION:

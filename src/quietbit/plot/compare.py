@@ -57,7 +57,7 @@ def plot_comparison(found: Comparison, over: dict[int, Comparison]) -> Figure:
         x=0.01, ha="left", fontsize=11, color=INK,
     )  # fmt: skip
     plain_axes(left, "Taking part more often", x="releases of a client", y="noise over the run / clip")
-    plain_axes(right, "Sending more", x="bytes a client sends in a round")
+    plain_axes(right, "Sending more", x="bytes per client per round")
     keys = _keys(over)
     for key, look in zip(keys, looks([name for name, _ in keys]), strict=True):
         name, trust = key

@@ -105,7 +105,7 @@ def _ceiling(value: float) -> str:
 
 
 def _tail(loss: FloatVector, mass: FloatVector, times: int) -> tuple[FloatVector, FloatVector]:
-    """P(L > x) on a grid that holds the sum of so many losses; for the eye, not for an account."""
+    """P(L > x) on a grid that holds the sum of ``times`` losses; for the eye, not for an account."""
     mean = float(np.sum(mass * loss))
     spread = math.sqrt(times * max(float(np.sum(mass * (loss - mean) ** 2)), 1e-30))
     low = max(times * float(loss.min()), times * mean - 12 * spread)

@@ -38,7 +38,7 @@ def compare_cohorts(
     cohorts: Sequence[int] | None = None,
     report: Callable[[float, str], None] | None = None,
 ) -> dict[int, tuple[SumRow, ...]]:
-    """The comparison for every size of cohort, ten to 100,000 unless said; ``report(fraction, message)`` is told.
+    """The comparison for every size of cohort, ten to 100,000 unless given; ``report(fraction, message)`` is told.
 
     ``share`` of the clients of each are counted on: honest, answering, and not colluding.
     """

@@ -26,8 +26,9 @@ over j. A pure account has delta_j = 0 and costs nothing.
 | lost mass | outputs outside the certified laws | `LOST`, for all but copies, which pays its own |
 
 The first cost is known before the party's first output, so all of this is fixed by then. Its copies are a list fixed in
-advance: stopped by that account alone, the process makes so many releases of this cost and no other, and the planned
-account holds. The epsilon that a filter protects is the target's; the account's own number says how much of it is used.
+advance: stopped by that account alone, the process makes that number of releases of this cost and no other, and the
+planned account holds. The epsilon that a filter protects is the target's; the account's own number says how much of it
+is used.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class Account:
         return evolve(self, entries=tuple(counts.items()))
 
     def allows(self, cost: Cost, times: int = 1) -> bool:
-        """Whether so many more releases of this cost stay within the target."""
+        """Whether ``times`` more releases of this cost stay within the target."""
         after, limit = self.spend(cost, times), self.target.epsilon
         if self.mode == "adaptive" and len(after.entries) == 1:
             first, many = after.entries[0]
@@ -239,7 +240,7 @@ class _Copies:
         self._fit, self._too_many = 0, 2**62
 
     def allow(self, many: int) -> bool:
-        """Whether so many fit; looks ahead, so that a run asks for a new account a few times in all."""
+        """Whether that many fit; looks ahead, so that a run asks for a new account a few times in all."""
         if self._fit < many < self._too_many:
             for trial in (min(2 * many, (many + self._too_many) // 2), many):
                 if self._holds(trial):

@@ -260,7 +260,7 @@ _NEGLIGIBLE = math.log(1e-6)
 
 
 def codes_deviation_upper(design: Design, low: float, high: float) -> float:
-    """The deviation from a binomial law, in logarithms; a design whose codes are no sums of equal bits is refused."""
+    """The deviation from a binomial law, in logarithms; a design whose codes are not sums of equal bits is refused."""
     if not is_evenly_spaced(design):
         raise InvalidParameter(
             "alphabet must be evenly spaced for sums of codes of several bits, got an uneven one: use binomial_design."
@@ -268,7 +268,7 @@ def codes_deviation_upper(design: Design, low: float, high: float) -> float:
     found = binomial_deviation_upper(design, low, high)
     if not found <= BINOMIAL:
         raise InvalidParameter(
-            "design must be one bit or binomial for the account of a sum, got codes that are no sums of equal bits: "
+            "design must be one bit or binomial for the account of a sum, got codes that are not sums of equal bits: "
             "use binomial_design."
         )
     return found

@@ -38,7 +38,7 @@ __all__ = ["MOST_CROWD", "Blanket"]
 
 MOST_CROWD = 10**9
 _UNIT = 2.0**-53
-_REACH, _MORE = 10.5, 20  # a window: so many standard deviations, and so many more
+_REACH, _MORE = 10.5, 20  # half a window: standard deviations, and what is added to them
 _FINE = 16  # rows per standard deviation
 _COARSE = 1e-4  # or rows of this share of C, where that is more
 _STEPS, _FEW = 4, 32  # ranges of N_3 per standard deviation; where that is large, of all of it but this

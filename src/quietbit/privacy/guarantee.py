@@ -51,7 +51,7 @@ zero vector), local trust: the server sees every payload.
     trust: Trust
 
     def __post_init__(self) -> None:
-        """Refuse numbers that are no guarantee and words that are not ours."""
+        """Refuse numbers that are not a guarantee and words that are not ours."""
         require(self.epsilon_upper >= 0, "epsilon_upper", self.epsilon_upper, "a number of at least 0")
         check_delta(self.delta)
         require(isinstance(self.unit, Unit), "unit", self.unit, "a Unit")
@@ -72,7 +72,7 @@ zero vector), local trust: the server sees every payload.
 
 
 def _rounded_up(value: float, digits: int) -> Decimal:
-    """So many digits of the shortest number that reads as ``value``, rounded up: it never reads as a smaller one."""
+    """``digits`` digits of the shortest number that reads as ``value``, rounded up: it never reads as a smaller one."""
     return Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(float(value)))
 
 

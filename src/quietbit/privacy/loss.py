@@ -428,7 +428,7 @@ def _gaussian_on_grid(squared_mu: float, step: float) -> tuple[NDArray[np.int64]
 
 
 def _moment_error(losses: FloatVector, theta: float) -> float:
-    """Bound on the error of a computed log moment: products, exponentials, and a sum of so many."""
+    """Bound on the error of a computed log moment: products, exponentials, and their sum."""
     largest = float(np.abs(losses).max(initial=0.0))
     return 8 * _UNIT * (4 + abs(theta) * largest + math.log2(losses.size + 2)) + 256 * _UNIT
 

@@ -44,7 +44,7 @@ __all__ = ["curvature_upper", "rounded_skellam_cost", "rounded_skellam_rdp_upper
 
 MOST_ORDERS = 4096  # above it nothing is claimed,
 STEEPEST = 1.0  # nor where kappa (alpha - 1) is above this: such noise is too little to speak of
-DENSE, RUNGS = 64, 8  # every whole order below the first, then so many for each doubling
+DENSE, RUNGS = 64, 8  # every whole order below the first, then this number for each doubling
 FLAT = 0.03  # below it, in units where log g = p^2, (g - 1)/p^2 has hardly moved
 KNOT = 0.03  # between knots, in log p: a chord is at most 4.5e-4 above a parabola
 SERIES_FROM = 4.0

@@ -8,7 +8,7 @@ Source   Guo et al. (ICML 2023), section "Sample-level DP"; Theorems 1 and 2 for
 
 Rounding. Updates are float32 or wider: `Uplink(unit=Unit.SAMPLE)` refuses half precision. Two neighbouring ones are
 rounded apart: each entry by 2^-24 of itself, up to three times (the mean, a factor that undoes the first rounding, its
-product), so each update by 3 x 2^-24 C and their distance by less than 2^-21 C. That is no small part of C / n_c when
+product), so each update by 3 x 2^-24 C and their distance by less than 2^-21 C. That is a large part of C / n_c when
 clients are large, so it is added to it.
 
 No price per sample: MVU, and Skellam noise where vectors are rounded within bounds. Both draw the rounding again until

@@ -300,7 +300,7 @@ class _Cells:
             middle *= surface.upper(self.row, self.column, x, y) ** power
         near = np.maximum(np.maximum(a - d, c - b), 0.0)
         upper = _secant_upper(a, b, c, d) ** 2 * _moment_quotient(near, most)
-        upper[np.isnan(upper)] = math.inf  # what is no number is no bound
+        upper[np.isnan(upper)] = math.inf  # what is not a number is not a bound
         value = _secant_upper(x, x, y, y) ** 2 * _moment_quotient(np.abs(x - y), middle)
         return value, upper
 

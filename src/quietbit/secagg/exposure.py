@@ -65,7 +65,7 @@ def neighbours_for(
 ) -> tuple[int, int] | None:  # fmt: skip
     """Return the fewest neighbours and their share threshold for which both chances are small; None if all are needed.
 
-    With so many ``colluders`` at most and a threshold of ``clients`` - ``gone``, `exposure_upper` is at most ``risk``
+    With at most ``colluders`` and a threshold of ``clients`` - ``gone``, `exposure_upper` is at most ``risk``
     for sums of ``honest`` honest clients (unless given, nine tenths of those who must be left), and a round in which
     that many leave at random fails for want of shares, closed, with a chance of at most ``failures``.
 

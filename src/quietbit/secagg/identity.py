@@ -83,7 +83,7 @@ class Identity:
         try:
             key = forms.load_pem_private_key(data, password=None)
             return cls(bytes(key.private_bytes_raw()))
-        except Exception as error:  # the library has no one family of errors for what is no key
+        except Exception as error:  # the library has no one family of errors for what is not a key
             raise InvalidParameter(f"{name} must be a private Ed25519 key in PEM, and is none.") from error
 
 

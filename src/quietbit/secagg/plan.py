@@ -115,7 +115,7 @@ class SumPlan:
     ``terms`` say what is summed: the mechanism, and whatever else clients must agree on. A server that may lie could
     give others a mechanism without noise, so terms are required beside ``members``.
 
-    ``neighbours`` makes keys and shares cheap for 100 clients and more: each draws so many others, which deals it
+    ``neighbours`` makes keys and shares cheap for 100 clients and more: each draws as many others, which deals it
     masks and shares, and ``share_threshold`` of itself and them recover its secrets; `exposure_upper` says how much is
     left to chance.
     """
@@ -219,7 +219,7 @@ class SumPlan:
         """C: how many clients may collude with the server and learn nothing; with neighbours see `exposure_upper`.
 
         Of an active server 2 t - n - 1: two sets of t that signed different lists would have more members in common
-        than collude, and an honest client signs one list. Of one that follows the protocol t - 1: so many hold too few
+        than collude, and an honest client signs one list. Of one that follows the protocol t - 1, who hold too few
         shares. What is left of the sum is of t - C honest clients at least.
         """
         return 2 * self.threshold - self.clients - 1 if self.active else self.threshold - 1

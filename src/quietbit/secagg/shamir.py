@@ -42,7 +42,7 @@ def share(secret: bytes | bytearray, holders: Sequence[int], threshold: int) -> 
 
 
 def recover(shares: Mapping[int, bytes], threshold: int) -> bytes:
-    """The secret from the first ``threshold`` of at least so many shares; fewer are refused."""
+    """The secret from the first ``threshold`` of at least as many shares; fewer are refused."""
     require(len(shares) >= threshold, "number of shares", len(shares), f"at least the threshold {threshold}")
     holders = tuple(sorted(shares)[:threshold])
     values = [int.from_bytes(shares[holder], "big") for holder in holders]

@@ -80,7 +80,7 @@ class Run:
 
     @property
     def expected(self) -> Expectation | None:
-        """What was to be expected of so many rounds; nothing where there was no noise, or no round."""
+        """What was to be expected of the rounds so far; nothing where there was no noise, or no round."""
         if self.mechanism is None or self.account is None or not self.rounds:
             return None
         plan, clients = self.plan, int(self.account.sizes.size)

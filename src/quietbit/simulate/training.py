@@ -1,4 +1,4 @@
-"""How a run learns: what is no business of privacy, beside the plan that is.
+"""How a run learns: what is not privacy's business, beside the plan that is.
 
 Idea     the server's step and momentum, the clients' local steps, how long, and when to look at the model.
 """

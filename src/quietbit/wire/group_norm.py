@@ -1,6 +1,6 @@
 """BatchNorm into GroupNorm: a torch model whose state is parameters alone, so that all of it can be learnt privately.
 
-Idea     BatchNorm notes means and variances of the data as it trains. They are no gradients: noise makes a variance
+Idea     BatchNorm notes means and variances of the data as it trains. They are not gradients: noise makes a variance
          negative, and leaving them out leaves a model that nobody can evaluate. GroupNorm normalises every example by
          itself, notes nothing, and takes over BatchNorm's weights.
 Symbols  c = channels; g = groups, a divisor of c with at least `CHANNELS` channels in each where c allows.

@@ -44,14 +44,14 @@ Decode: TypeAlias = Callable[[bytes, int], tuple[NDArray[np.int64] | slice, Floa
 
 
 def check_ball(ball: Ball, norm: Norm, kind: str, least: int = 1, most: int = 2**24) -> None:
-    """Refuse what is no ball of this norm, and dimensions that the mechanism cannot have."""
+    """Refuse what is not a ball of this norm, and dimensions that the mechanism cannot have."""
     require(isinstance(ball, Ball), "ball", ball, "a Ball")
     require(ball.norm is norm, "norm of the ball", ball.norm.value, f"{norm.value} for {kind}")
     require(least <= ball.dimension <= most, "dimension", ball.dimension, f"from {least} to {most:,} for {kind}")
 
 
 def numbered_layout(dimension: int, bits: int) -> Layout:
-    """A nonce and a number of so many bits."""
+    """A nonce and a number of ``bits`` bits."""
     return Layout.opaque(dimension, NONCE + -(-bits // 8))
 
 

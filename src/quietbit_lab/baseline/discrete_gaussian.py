@@ -42,7 +42,7 @@ LEAST_DEVIATION = 0.5  # of one client's noise: below it the theorem says nothin
 MOST_DEVIATION = 1e4
 WORDS, DIGITS, GUARD = 8, 220, 96
 LOST = 2.0**-100
-MOST_SLACK = 1.0  # beyond, sums are no discrete Gaussians in any useful sense
+MOST_SLACK = 1.0  # beyond, sums are not discrete Gaussians in any useful sense
 NOISE_STREAM = 1000
 
 

@@ -11,7 +11,7 @@ Source   Chen, Kairouz, Ozgur (NeurIPS 2020), "Breaking the communication-privac
 
 The representation is looked for by projecting back and forth between the cube and the plane F^T a = x: a_0 = F x,
 then cut to the cube, then add F of half as much again as is missing. Always as many turns, so that time tells
-nothing. One rotation is no frame for that: half the rows of a padded vector's Walsh-Hadamard transform repeat the
+nothing. One rotation is not a frame for that: half the rows of a padded vector's Walsh-Hadamard transform repeat the
 other half. At level 1.9 and N >= 2d, 20 turns leave less than 1/1000 of the update; what is left is a bias, and the
 last cut makes |a_j| <= A certain, on which nothing in the account depends.
 Error: N A^2/(k g^2) = level^2 C^2/(k g^2) per coordinate, g as in `signs`. The published comparison has 3.57 for

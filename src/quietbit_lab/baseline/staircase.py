@@ -8,7 +8,7 @@ Symbols  D = `width` radii: the sensitivity that one step covers; b = e^-epsilon
 Source   Geng and Viswanath (2014), "The optimal mechanism in differential privacy"; Geng, Kairouz, Oh, Viswanath
          (2015) for several dimensions.
 
-A trap: independent staircases per coordinate are no L1 mechanism. A coordinate that moves by any small amount may
+A trap: independent staircases per coordinate are not an L1 mechanism. A coordinate that moves by any small amount may
 cost a whole epsilon, and so does the next. The rings are of the whole vector's norm, so neighbours within j D cost j
 epsilon.
 Floats. As for Laplace noise, the account is that of real numbers; floats have low digits that it does not cover.

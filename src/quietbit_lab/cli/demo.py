@@ -197,7 +197,7 @@ def _training_table(facts: list[dict[str, Any]]) -> None:
         )
         for one in facts
     ]
-    heads = ("mechanism", "test accuracy", "epsilon", "releases", "bytes each", "bytes a client")
+    heads = ("mechanism", "test accuracy", "epsilon", "releases", "bytes each", "bytes per client")
     column_table(f"Private federated training on digits, {SEEDS} seeds each", heads, lines)
     for sentence in dict.fromkeys(one["guarantee"] for one in facts if one["guarantee"]):
         named = [one["label"] for one in facts if one["guarantee"] == sentence]

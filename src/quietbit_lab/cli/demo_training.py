@@ -41,7 +41,7 @@ PUBLIC = "none"
 
 
 class Line(NamedTuple):
-    """What is trained: a mechanism under a trust, for so many epochs of so many rounds, with a step and momentum."""
+    """What is trained: a mechanism under a trust, for ``epochs`` of ``per_epoch`` rounds, with a step and momentum."""
 
     label: str
     mechanism: str

@@ -31,7 +31,7 @@ def figure(
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Where to draw it, as .png, .svg or .pdf; NAME.png unless said.")
+        Path | None, typer.Option(help="Where to draw it, as .png, .svg or .pdf; NAME.png unless given.")
     ] = None,
     runs: Annotated[
         list[Path] | None,

@@ -25,7 +25,7 @@ QUIET = 5.0  # seconds between lines about a batch under way
 
 def sweep(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The grid, such as experiments/fig2-mnist.toml.")],
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where results go; runs/NAME unless said.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where results go; runs/NAME unless given.")] = None,
     workers: Annotated[int, typer.Option(help="Trainings at a time, one core each.")] = 1,
     resume: Annotated[bool, typer.Option("--resume", help="Continue: what has a result is not run again.")] = False,
     reduced: Annotated[bool, typer.Option("--reduced", help="The small grid that the file names too.")] = False,

@@ -32,7 +32,7 @@ def train(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="digits (unless said), mnist, fashion-mnist, cifar10, femnist, or module:function for your own.",
+            help="digits (unless given), mnist, fashion-mnist, cifar10, femnist, or module:function for your own.",
         ),
     ] = None,
     mechanism: Annotated[
@@ -66,7 +66,7 @@ def train(
     trust: TrustOption = "local",
     min_honest_clients: Annotated[
         int | None,
-        typer.Option(help="Clients of a cohort that answer and do not collude (secure-aggregation); all unless said."),
+        typer.Option(help="Clients of a cohort that answer and do not collude (secure-aggregation); all unless given."),
     ] = None,
     bits: Annotated[int | None, typer.Option(help="Bits per parameter.")] = None,
     levels: Annotated[int | None, typer.Option(help="Levels of the design (imvu, mvu).")] = None,
@@ -79,10 +79,10 @@ def train(
     ] = None,
     clamp: Annotated[
         bool | None,
-        typer.Option("--clamp/--no-clamp", help="Cut large coordinates (imvu); chosen unless said."),
+        typer.Option("--clamp/--no-clamp", help="Cut large coordinates (imvu); chosen unless given."),
     ] = None,
     decoder: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of imvu: unbiased-at-zero (unless said) or alphabet.")
+        str | None, typer.Option(metavar="NAME", help="Of imvu: unbiased-at-zero (unless given) or alphabet.")
     ] = None,
     clip: Annotated[
         float, typer.Option(help="Largest norm of an update (of a sample's gradient for sample-level).")
@@ -109,7 +109,7 @@ def train(
     local_steps: Annotated[int, typer.Option(help="Gradient steps of a client per round.")] = 1,
     local_rate: Annotated[float, typer.Option(help="Their size, where there are several.")] = 0.1,
     model: Annotated[
-        str, typer.Option(metavar="NAME", help="linear, scatter, cnn or efficientnet-head; the paper's unless said.")
+        str, typer.Option(metavar="NAME", help="linear, scatter, cnn or efficientnet-head; the paper's unless given.")
     ] = "",
     clients: Annotated[str, typer.Option(metavar="examples|writers", help="What a client is.")] = "",
     samples: Annotated[int, typer.Option(help="Examples per client, where clients are examples.")] = 1,
@@ -278,7 +278,7 @@ def _rows(run: Run, draws: str, out: Path | None) -> list[Row]:
         Row("guarantee", "guarantee", "", guarantee.sentence() if guarantee else "none: the run was not private"),
         *_expected(run),
         *_second(run),
-        Row("bytes", "uplink per client", run.bytes_per_client, f"{run.bytes_per_client:,} bytes a round"),
+        Row("bytes", "uplink per client", run.bytes_per_client, f"{run.bytes_per_client:,} bytes per round"),
         Row("uplink", "uplink in all", last.uplink_bytes, bytes_shown(last.uplink_bytes)),
         Row("seconds", "time", run.seconds, f"{run.seconds:.1f} s"),
     ]
@@ -305,7 +305,7 @@ def _expected(run: Run) -> list[Row]:
             0, Row("mechanism", "auto took", family_of(run.mechanism), f"{family_of(run.mechanism)}: {AUTO_RULE}")
         )
     if abs(gain - 1) > 1e-6:
-        text = f"{gain:.4g}: a step is so many times as long as it says"
+        text = f"{gain:.4g}: a step is this times as long as its size says"
         rows.append(Row("gain", "gain of the decoder", gain, text))
     return rows
 

@@ -126,7 +126,7 @@ def _on_device(laws: tuple[CodeLaw, ...], left: Tensor, right: Tensor, seed: int
     total = torch.zeros((groups, classes, features), dtype=torch.int64, device=left.device)
     tables, places, wholes = _moved(laws, str(left.device))
     blocks = -(-features // (4 * BLOCK))
-    require(clients * blocks * BLOCK < 2**31, "clients of a cohort", clients, "fewer for so many features")
+    require(clients * blocks * BLOCK < 2**31, "clients of a cohort", clients, "fewer for this number of features")
     splits = max(-(-clients // MOST), min(-(-clients // LEAST), -(-PROGRAMS // (groups * classes * blocks))))
     chunk = -(-clients // splits)
     sum_codes[groups * classes, blocks, -(-clients // chunk)](

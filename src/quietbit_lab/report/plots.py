@@ -106,7 +106,7 @@ def plot_training(
 
 
 def plot_uplink(settings: Sequence[Sent], title: str) -> Figure:
-    """Accuracy over bytes a client and round; ``settings`` are those that may be chosen, with their bytes."""
+    """Accuracy over bytes per client per round; ``settings`` are those that may be chosen, with their bytes."""
     require(settings, "settings", list(settings), "at least one that ended within the target")
     figure = blank_figure(7.2, 4.4)
     axes = plain_axes(figure.subplots(), title, x="bytes that a client sends in a round", y="test accuracy, %")

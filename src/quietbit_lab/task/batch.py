@@ -93,7 +93,7 @@ class Models(Protocol):
         ...
 
     def models(self, parameters: Rows, count: int) -> Tensor:
-        """Return so many models that start alike, (G, ...)."""
+        """Return ``count`` models that start alike, (G, ...)."""
         ...
 
     def parameters(self, models: Tensor) -> list[Rows]:

@@ -119,7 +119,7 @@ class LinearSoftmax:
         out[:, classes * size :] = scaled
 
     def _client(self, parameters: Rows, examples: NDArray[np.int64], plan: LocalPlan, row: Rows) -> None:
-        """One client's mean of clipped gradients (sample level), or what its local steps amount to."""
+        """One client's mean of clipped gradients (sample level), or the difference that its local steps make."""
         inputs = _flat(self.dataset.train.inputs[examples])
         if plan.unit is Unit.SAMPLE:
             errors = self._clipped_errors(parameters, inputs, examples, plan)

@@ -77,7 +77,7 @@ class StackedProblem:
         return 1.0
 
     def models(self, parameters: Rows, count: int) -> Tensor:
-        """Return so many models that start alike."""
+        """Return ``count`` models that start alike."""
         return require_module("torch", "lab").from_numpy(parameters).to(self.device).repeat(count, 1)
 
     def parameters(self, models: Tensor) -> list[Rows]:

@@ -41,7 +41,7 @@ class Block:
 
     @property
     def dense(self) -> bool:
-        """Whether the layer is no convolution."""
+        """Whether the layer is not a convolution."""
         return int(self.layer.weight.ndim) == 2
 
     @property

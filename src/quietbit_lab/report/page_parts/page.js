@@ -63,7 +63,7 @@ function answers() {
       return item;
     }
     const bound = row.epsilon === null ? "without privacy" : `epsilon ≤ ${number(row.epsilon)}`;
-    const sent = row.bytes === null ? "" : `, ${bytesShown(row.bytes)} a client and round`;
+    const sent = row.bytes === null ? "" : `, ${bytesShown(row.bytes)} per client per round`;
     const settings = settingsOf(one, row).join(", ");
     item.append(
       make("div", { class: "number" }, percent(row.accuracy), " ", make("small", {}, spreadWords(row))),

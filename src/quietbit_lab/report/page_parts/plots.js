@@ -21,7 +21,7 @@ function tellRow(one, row) {
     make("b", {}, page.looks[row.label].name),
     make("div", {}, `${percent(row.accuracy)} ${spreadWords(row)}`),
     make("div", {}, `${row.epsilon === null ? "no privacy" : "epsilon ≤ " + number(row.epsilon)} after ${row.rounds} rounds`),
-    make("div", {}, row.bytes === null ? "" : `${bytesShown(row.bytes)} a client and round`),
+    make("div", {}, row.bytes === null ? "" : `${bytesShown(row.bytes)} per client per round`),
     make("div", { class: "soft" }, settingsOf(one, row).join(" · ")),
     make("div", { class: "soft" }, row.epsilon === null ? "" : `one ${one.unit}, ${one.adjacency} adjacency, delta ${one.delta_words}`),
   ];

@@ -13,7 +13,7 @@ function columnsOf(one, rows) {
     { key: "deviation", head: "±", value: (row) => row.deviation, text: (row) => (row.seeds > 1 ? (100 * row.deviation).toFixed(1) : "–") },
     { key: "seeds", head: "seeds", value: (row) => row.seeds },
     { key: "rounds", head: "rounds", value: (row) => row.rounds },
-    { key: "bytes", head: "bytes a round", value: (row) => row.bytes ?? -1, text: (row) => (row.bytes === null ? "–" : row.bytes.toLocaleString("en")) },
+    { key: "bytes", head: "bytes per round", value: (row) => row.bytes ?? -1, text: (row) => (row.bytes === null ? "–" : row.bytes.toLocaleString("en")) },
     { key: "uplink", head: "uplink", value: (row) => row.uplink ?? -1, text: (row) => (row.uplink === null ? "–" : bytesShown(row.uplink)) },
   ];
   for (const name of names) {
