@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quietbit.design.solve import solve_anew
+from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.central_sum import calibrate_sum
@@ -34,7 +34,7 @@ ORDERS = (2.0, 2.5, 3.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 def tightness() -> None:
     print("| epsilon | clients | adjacency | worst n kappa(n)/kappa(1), orders 2-64 | s |\n|---|---|---|---|---|")
     for epsilon in (0.25, 0.5, 1.0, 2.0):
-        design = solve_anew(DesignSpec(2, 1, epsilon))
+        design = solve(DesignSpec(2, 1, epsilon), cache=False)
         for clients in (10, 100, 1000, 100_000):
             for adjacency in Adjacency:
                 start = time.perf_counter()
@@ -46,7 +46,7 @@ def tightness() -> None:
 
 def curves() -> None:
     print("\n| clients | releases | epsilon at delta 1e-5 | s |\n|---|---|---|---|")
-    design = solve_anew(DesignSpec(2, 1, 1.0))
+    design = solve(DesignSpec(2, 1, 1.0), cache=False)
     for clients, releases in ((1000, 100), (100_000, 10_000)):
         start = time.perf_counter()
         cost = aggregate_cost(design, 0.5, clients, Adjacency.ZERO_OUT) * releases

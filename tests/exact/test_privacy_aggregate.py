@@ -8,7 +8,7 @@ from itertools import combinations_with_replacement
 import numpy as np
 import pytest
 
-from quietbit.design.solve import solve_anew
+from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.privacy.aggregate import AggregateConstant, aggregate_kappa_upper
@@ -19,7 +19,7 @@ ORDERS = (1.2, 2.0, 2.4, 5.5, 16.0, 64.0)
 
 @lru_cache
 def design(epsilon: float, levels: int = 2) -> Design:
-    return solve_anew(DesignSpec(levels, 1, epsilon))
+    return solve(DesignSpec(levels, 1, epsilon), cache=False)
 
 
 def probability(epsilon: float, x: np.ndarray) -> np.ndarray:

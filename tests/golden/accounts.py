@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from quietbit.design.binomial import binomial_design
 from quietbit.design.profile import Profile
-from quietbit.design.solve import solve_anew
+from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.additive import Gaussian, Laplace, Sign
@@ -96,14 +96,14 @@ def mechanism(kind: str, strength: float) -> Any:
         "laplace": lambda: Laplace(POINTED, noise),
         "sign": lambda: Sign(Gaussian(ROUND, 3 * noise)),
         "sign-laplace": lambda: Sign(Laplace(POINTED, noise)),
-        "imvu": lambda: InterpolatedMVU(solve_anew(DesignSpec(2, 1, strength)), ROUND),
-        "imvu-clamped": lambda: InterpolatedMVU(solve_anew(DesignSpec(2, 1, strength / 8)), ROUND, 8.0, True),
+        "imvu": lambda: InterpolatedMVU(solve(DesignSpec(2, 1, strength), cache=False), ROUND),
+        "imvu-clamped": lambda: InterpolatedMVU(solve(DesignSpec(2, 1, strength / 8), cache=False), ROUND, 8.0, True),
         "imvu-codes": lambda: InterpolatedMVU(binomial_design(2, strength), ROUND, 4.0, True),
         "imvu-binomial": lambda: InterpolatedMVU(binomial_design(2, strength), ROUND, 2.0, True),
-        "imvu-levels": lambda: InterpolatedMVU(solve_anew(DesignSpec(3, 1, strength)), ROUND),
-        "imvu-l1": lambda: InterpolatedMVU(solve_anew(DesignSpec(2, 1, strength)), POINTED),
-        "mvu": lambda: DitheredMVU(solve_anew(DesignSpec(9, 1, strength)), ROUND),
-        "mvu-l1": lambda: DitheredMVU(solve_anew(DesignSpec(9, 1, strength)), POINTED),
+        "imvu-levels": lambda: InterpolatedMVU(solve(DesignSpec(3, 1, strength), cache=False), ROUND),
+        "imvu-l1": lambda: InterpolatedMVU(solve(DesignSpec(2, 1, strength), cache=False), POINTED),
+        "mvu": lambda: DitheredMVU(solve(DesignSpec(9, 1, strength), cache=False), ROUND),
+        "mvu-l1": lambda: DitheredMVU(solve(DesignSpec(9, 1, strength), cache=False), POINTED),
         "skellam": lambda: Skellam(ROUND, 3 * noise),
         "independent-skellam": lambda: IndependentSkellam(Skellam(ROUND, max(3 * noise, 1.0), rotation_seed=5)),
         "vmvu": lambda: VectorMVU(

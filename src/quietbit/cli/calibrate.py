@@ -188,9 +188,7 @@ def _expected(found: Calibration, cohort: int | None) -> list[Row]:
     ]
     gain = found.error.gain
     if abs(gain - 1) > 1e-6:
-        text = (
-            f"{rounded(gain, 4)}: small coordinates decode to this times their value; divide by it, or the step"
-        )
+        text = f"{rounded(gain, 4)}: small coordinates decode to this times their value; divide by it, or the step"
         rows.append(Row("gain", "gain", gain, text))
     return rows
 

@@ -54,9 +54,7 @@ ReleasesOption = Annotated[int, typer.Option(help="How often the same party send
 DeltaOption = Annotated[float, typer.Option(help="Delta of the guarantee.")]
 SamplesOption = Annotated[
     int | None,
-    typer.Option(
-        help="Protect one sample of a client that has NUMBER (its update is a mean of clipped gradients)."
-    ),
+    typer.Option(help="Protect one sample of a client that has NUMBER (its update is a mean of clipped gradients)."),
 ]
 TrustOption = Annotated[str, typer.Option(metavar="WORD", help="Who may look: local, central or secure-aggregation.")]
 

@@ -17,30 +17,30 @@ from quietbit.design.store import cached, remember
 from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter, QuietbitError
 
-__all__ = ["solve", "solve_anew"]
+__all__ = ["solve"]
 
 
-def solve(spec: DesignSpec, progress: Progress | None = None) -> Design:
-    """The design for a spec: shipped or cached if it was solved before, else solved now and cached.
+def solve(spec: DesignSpec, progress: Progress | None = None, *, cache: bool = True) -> Design:
+    """Return the design for a spec: shipped or cached if it was solved before, else solved now and cached.
 
     ``progress(fraction, message)`` is called during long solves. Deterministic: the same spec gives the same
-    design on the same kind of machine.
+    design on the same kind of machine. With ``cache=False`` it is solved without a look at catalogue or cache.
 
     >>> solve(DesignSpec(2, 1, 1.0)).alphabet.round(4).tolist()
     [-0.582, 1.582]
     """
     if not isinstance(spec, DesignSpec):
         raise InvalidParameter(f"spec must be a DesignSpec, got {spec!r}.")
-    known = shipped(spec) or cached(spec)
-    if known is not None:
-        return known
-    design = solve_anew(spec, progress)
-    remember(design)
+    if not cache:
+        return _solved(spec, progress)
+    design = shipped(spec) or cached(spec)
+    if design is None:
+        design = _solved(spec, progress)
+        remember(design)
     return design
 
 
-def solve_anew(spec: DesignSpec, progress: Progress | None = None) -> Design:
-    """Solve without looking at the catalogue or the cache."""
+def _solved(spec: DesignSpec, progress: Progress | None) -> Design:
     formula = closed_form(spec)
     try:
         table, alphabet = formula if formula is not None else search(spec, progress)

@@ -23,7 +23,7 @@ from attrs import frozen
 
 from quietbit._search import bisect
 from quietbit.design.binomial import MOST_BINOMIAL_BITS, binomial_design
-from quietbit.design.solve import solve_anew
+from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter, check_int, check_real, require
@@ -210,7 +210,7 @@ def _cost(mechanism: InterpolatedMVU, honest: int, adjacency: Adjacency, clients
 
 
 def _design(bits: int, each: float) -> Design:
-    return solve_anew(DesignSpec(2, 1, each)) if bits == 1 else binomial_design(bits, each * (2**bits - 1))
+    return solve(DesignSpec(2, 1, each), cache=False) if bits == 1 else binomial_design(bits, each * (2**bits - 1))
 
 
 def _search(account: Callable[[float], float], start: float, target: float) -> tuple[float, float]:

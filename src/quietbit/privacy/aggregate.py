@@ -27,7 +27,7 @@ import numpy as np
 
 from quietbit._typing import FloatMatrix, FloatVector
 from quietbit.design.binomial import binomial_deviation_upper, is_evenly_spaced
-from quietbit.design.solve import solve_anew
+from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter, check_int, check_real, require
@@ -348,7 +348,7 @@ class _Codes:
 
 @lru_cache(maxsize=16)
 def _one_bit(epsilon: float) -> Design:
-    return solve_anew(DesignSpec(2, 1, epsilon))
+    return solve(DesignSpec(2, 1, epsilon), cache=False)
 
 
 @lru_cache(maxsize=16)

@@ -30,7 +30,7 @@ from attrs import field, frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit.design.solve import solve_anew
+from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.errors import check_int, check_real, require
@@ -129,7 +129,7 @@ class PoissonBinomial(SumBaseline):
 
 @lru_cache(maxsize=64)
 def _design(epsilon: float) -> Design:
-    return solve_anew(DesignSpec(2, 1, epsilon))
+    return solve(DesignSpec(2, 1, epsilon), cache=False)
 
 
 def calibrate_poisson_binomial(ball: Ball, target: Target, clients: int, coins: int | None = None) -> PoissonBinomial:

@@ -30,9 +30,7 @@ def test_auto_says_what_it_took_and_the_paper_s_decoder_its_gain(capsys):
     auto = shell(capsys, *ZERO, "--mechanism", "auto", "--epsilon", 4, *words, "--clip", 1)
     assert "auto took vmvu: of the mechanisms within 5 % of the least error" in " ".join(auto.out.split())
     plain = shell(capsys, *ZERO, "--design-epsilon", 4, "--decoder", "alphabet", *words)
-    assert "gain of the decoder 2.075: a step is this times as long as its size says" in " ".join(
-        plain.out.split()
-    )
+    assert "gain of the decoder 2.075: a step is this times as long as its size says" in " ".join(plain.out.split())
     assert "gain of the decoder" not in shell(capsys, *SHORT).out
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from quietbit import Ball, DitheredMVU, Gaussian, InterpolatedMVU, Laplace, Norm, Sign, Skellam
 from quietbit.design.profile import Profile
 from quietbit.design.rounding import exact_row
-from quietbit.design.solve import solve_anew
+from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.kernel.rng import seeded_rng
@@ -29,7 +29,7 @@ POINTED = Ball(Norm.L1, RADIUS, WIDTH)
 @cache
 def design(levels: int = 2, bits: int = 1, epsilon: float = 1.0) -> Design:
     """An optimal design where a formula gives one."""
-    return solve_anew(DesignSpec(levels, bits, epsilon))
+    return solve(DesignSpec(levels, bits, epsilon), cache=False)
 
 
 @cache

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from path import decode, encode
-from quietbit.design.solve import solve_anew
+from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.rng import seeded_rng
@@ -14,7 +14,7 @@ from quietbit.privacy.guarantee import Adjacency
 from quietbit.secagg.plan import SumPlan
 from quietbit.secagg.server import masked_sum
 
-DESIGN = solve_anew(DesignSpec(2, 1, 0.5))
+DESIGN = solve(DesignSpec(2, 1, 0.5), cache=False)
 
 
 @pytest.mark.parametrize("norm", list(Norm))
@@ -30,7 +30,7 @@ def test_a_sum_is_never_worse_than_one_client(norm: Norm, clamp: bool) -> None:
 
 
 def test_wide_codes_are_refused() -> None:
-    mechanism = InterpolatedMVU(solve_anew(DesignSpec(2, 2, 1.0)), Ball(Norm.L2, 1.0, 3))
+    mechanism = InterpolatedMVU(solve(DesignSpec(2, 2, 1.0), cache=False), Ball(Norm.L2, 1.0, 3))
     with pytest.raises(InvalidParameter, match="evenly spaced"):
         mechanism.sum_privacy(10, Adjacency.ZERO_OUT)
 

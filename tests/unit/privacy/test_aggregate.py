@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from quietbit.design.solve import solve_anew
+from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.errors import InvalidParameter
 from quietbit.privacy.aggregate import AggregateConstant, aggregate_cost
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency
 
-DESIGN = solve_anew(DesignSpec(2, 1, 1.0))
+DESIGN = solve(DesignSpec(2, 1, 1.0), cache=False)
 
 
 def test_curve_scales_with_the_squared_distance_and_composes() -> None:
@@ -26,7 +26,7 @@ def test_epsilon_is_close_to_a_gaussian_with_the_same_information() -> None:
 
 
 def test_refusals_name_the_value() -> None:
-    wide = solve_anew(DesignSpec(2, 2, 1.0))
+    wide = solve(DesignSpec(2, 2, 1.0), cache=False)
     with pytest.raises(InvalidParameter, match="output bits of the design must be 1"):
         AggregateConstant(wide, 0, 1, 10, Adjacency.ZERO_OUT)
     for clients in (1, 100_001, 2.5):
