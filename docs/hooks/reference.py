@@ -23,6 +23,7 @@ __all__ = ["on_page_markdown", "public_names"]
 
 MARKER = "<!-- public names -->"
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(?:#[^)\s]+)?\)")
+FIRST = ("quietbit.wire.uplink.Uplink", "quietbit.mechanism.calibrate.calibrate")
 # Folders in the order a reader meets them, with what they hold; a folder that is not listed comes last.
 FOLDERS = {
     "design": "Designs",
@@ -37,13 +38,14 @@ FOLDERS = {
     "node": "What a node's owner controls",
     "flower": "Flower",
     "nvflare": "NVFlare",
+    "engine": "The report of a run on an engine",
     "target": "Targets",
     "errors": "Errors",
 }
 
 
 def public_names() -> dict[str, list[str]]:
-    """The full path of every public name but the version, by heading."""
+    """The full path of every public name but the version, by heading; the two that everybody needs come first."""
     found: dict[str, list[str]] = {}
     for package in (quietbit, quietbit.node, quietbit.flower, quietbit.nvflare):
         for line in ast.parse(Path(str(package.__file__)).with_suffix(".pyi").read_text(encoding="utf-8")).body:
@@ -51,7 +53,8 @@ def public_names() -> dict[str, list[str]]:
                 paths = found.setdefault(str(line.module).split(".")[1], [])
                 paths.extend(path for name in line.names if (path := f"{line.module}.{name.name}") not in paths)
     order = [*FOLDERS, *sorted(set(found) - set(FOLDERS))]
-    return {FOLDERS.get(folder, folder): found[folder] for folder in order if folder in found}
+    rest = {FOLDERS.get(one, one): [path for path in found[one] if path not in FIRST] for one in order if one in found}
+    return {"Where to start": list(FIRST), **rest}
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

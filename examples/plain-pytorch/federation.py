@@ -5,7 +5,7 @@
 Idea     14 handwritten digits on each of 100 clients. `compare` says beforehand what can work: so few clients cannot
          teach anything by single private updates, and sums of one-bit updates are noisy but may do. So every client
          clips, randomises and masks its update, and the server learns their sum alone. The network came with BatchNorm,
-         whose running statistics are no parameters: `group_norm` makes it one that can be learnt in private.
+         whose running statistics are not parameters: `group_norm` makes it one that can be learnt in private.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def main(rounds: int, seed: int) -> float:
         with torch.no_grad():
             accuracy = float((model(images[test]).argmax(dim=1) == labels[test]).float().mean())
         print(f"round {number + 1}: {100 * accuracy:.1f} % of {len(labels[test])} images that no client has")
-    print(f"{size:,} bytes a client and round for the masked codes")
+    print(f"{size:,} bytes per client per round for the masked codes")
     return accuracy
 
 

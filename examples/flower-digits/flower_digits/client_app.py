@@ -6,9 +6,9 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 
 from flower_digits.task import own_examples, train
-from quietbit.flower import PrivateUplink, Simulation
+from quietbit.flower import PrivateUplink
 
-app = ClientApp(mods=[PrivateUplink(simulation=Simulation())])
+app = ClientApp(mods=[PrivateUplink()])
 
 
 @app.train()

@@ -153,15 +153,16 @@ class Header:
         # Something is wrong with it: find out what.
         found, body_checksum = Header.parse(head)
         mine, theirs = self.layout, found.layout
+        other = " (it is a payload of another mechanism)" if found.identity != self.identity else ""
         for what, wanted, got in (
             ("bits of the payload", mine.bits, theirs.bits),
             ("dimension of the payload", mine.count, theirs.count),
             ("length written in the payload", mine.size, theirs.size),
         ):
             if wanted != got:
-                refuse_payload(what, f"{wanted}", got)
-        if found.identity != self.identity:
-            names = f"{self.identity.hex()[:16]}...", f"{found.identity.hex()[:16]}..."
+                refuse_payload(what, f"{wanted}", f"{got}{other}")
+        if other:
+            names = f"{self.identity.hex()[:16]}...", f"{found.identity.hex()[:16]}...{other}"
             refuse_payload("mechanism identity of the payload", *names)
         return body_checksum
 

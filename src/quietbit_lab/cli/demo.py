@@ -10,6 +10,7 @@ import typer
 import quietbit
 from quietbit.cli.console import JsonOption, column_table, progress_bar, rounded, rounded_up, show_json
 from quietbit.cli.files import check_folder
+from quietbit.errors import require_module
 from quietbit_lab.cli.demo_training import CLIENTS, DELTA, SEEDS, TARGET, curves, headline, train_all
 from quietbit_lab.cli.demo_training import sweep_lines as lines_of
 
@@ -40,6 +41,7 @@ def demo(
     from quietbit.plot.figure import save_figure
     from quietbit_lab.report.plots import plot_training
 
+    require_module("matplotlib", "plot")  # before anything is computed
     check_folder(out)
     certified = _designs(json)
     pictures = _pictures(certified, json)

@@ -27,6 +27,7 @@ __all__ = [
 ]  # fmt: skip
 
 NAMES = {
+    "vmvu": "vector MVU",
     "imvu": "I-MVU",
     "mvu": "MVU",
     "gaussian": "Gaussian",
@@ -122,7 +123,7 @@ def label_of(record: Mapping[str, Any]) -> str:
     name = str(record["settings"].get("mechanism", ""))
     bits = (record.get("mechanism") or {}).get("bits")
     shown = NAMES.get(name, name)
-    return shown if bits is None else f"{shown}, {bits} bit{'s' if bits != 1 else ''}"
+    return shown if not bits else f"{shown}, {bits} bit{'s' if bits != 1 else ''}"
 
 
 def comparisons(runs: Sequence[PlacedRun]) -> list[Comparison]:

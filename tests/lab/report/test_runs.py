@@ -93,4 +93,5 @@ def test_scores_along_the_way_are_not_chosen():
 def test_a_mechanism_of_no_known_name_keeps_its_own():
     record = {"settings": {"mechanism": "dice"}, "mechanism": {"bits": 3}}
     assert label_of(record) == "dice, 3 bits"
+    assert label_of({"settings": {"mechanism": "vmvu"}, "mechanism": {"bits": 0}}) == "vector MVU"
     assert PlacedRun("x", {"settings": {}}).mechanism == ""
