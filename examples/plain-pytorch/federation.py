@@ -2,8 +2,8 @@
 
     python examples/plain-pytorch/federation.py --rounds 4
 
-Half a minute per round on one core, nearly all of it for the masks of 100 clients that one process plays: two minutes for
-four rounds, ten for the 20 that are the default.
+A round takes half a minute of one core, nearly all of it for the masks of 100 clients that one process plays: two
+minutes for four rounds, ten for the 20 that are the default.
 
 Idea     14 handwritten digits on each of 100 clients. `compare` says beforehand what can work: so few clients cannot
          teach anything by single private updates, and sums of one-bit updates are noisy but may do. So every client

@@ -25,8 +25,8 @@ LEGEND = (
     "rotated coordinates sent, where not all are. bytes: what one client sends."
 )
 CLIP = (
-    "The clip: one of twice the length that updates have makes the noise twice as loud beside them, of four times four "
-    "times; one of half that length cuts them in half, noise and all, and gains nothing."
+    "The clip: noise is proportional to it, so a clip of twice the updates' length doubles the noise beside them; one "
+    "of half their length cuts them in half, noise and all, and gains nothing."
 )
 WIDTH = 110
 

@@ -75,5 +75,5 @@ def test_the_range_is_in_the_file_and_checked(tmp_path):
     assert "smallest-clip = 0.25" in found.text()
     assert "smallest-clip = 0.0" in policy(tmp_path).text()
     for wrong in (2.5, -1.0, float("nan"), True):
-        with pytest.raises(Exception, match="smallest.clip must be"):
+        with pytest.raises(Exception, match=r"smallest.clip must be"):
             policy(tmp_path, smallest_clip=wrong)
