@@ -56,8 +56,8 @@ class Turn:
         """Return *received minus trained* of every learnt array."""
         return self.layout.difference(self.received, trained)
 
-    def release(self, read: Callable[[], list[FloatVector]]) -> bytes:
-        """Return the release of the update that ``read`` gets from the app's answer; of zero where it raises."""
+    def release(self, read: Callable[[], list[FloatVector] | None]) -> bytes:
+        """Return the release of the update that ``read`` gets from the answer; of zero where it raises or has none."""
         update: list[FloatVector] | None = None
         try:
             update = read()

@@ -120,7 +120,7 @@ class PrivateUplink:
         reply = _run(message, context, call_next, turn.moment, crashes)
         try:
             content = named_metrics(reply, turn.names)
-            release = turn.release(lambda: _noting(crashes, lambda: _update(turn, reply)))
+            release = turn.release(lambda: None if crashes else _noting(crashes, lambda: _update(turn, reply)))
             for name, piece in split_pieces(release).items():
                 content[name] = ConfigRecord(dict(piece))
             if crashes and _without_owner(context):

@@ -197,7 +197,8 @@ class PrivateStrategy(Strategy):
         if current.crashes:
             log(ERROR, "quietbit: round %s: %s", server_round, CRASHES.format(len(current.crashes), current.crashes[0]))
         counts = outcome.answered, outcome.asked, outcome.declined, outcome.failed, outcome.refused
-        log(INFO, "quietbit: %s of %s nodes answered, %s declined, %s failed, %s refused", *counts)
+        crashed = f", {outcome.crashed} apps crashed" if outcome.crashed else ""
+        log(INFO, "quietbit: %s of %s nodes answered, %s declined, %s failed, %s refused%s", *counts, crashed)
         if arrays is None:
             log(WARNING, "quietbit: round %s is skipped: the model stays as it was.", server_round)
         numbers = MetricRecord({**metrics, **self._numbers(outcome)})

@@ -148,7 +148,7 @@ class PrivateUplink(Filter):  # type: ignore[misc]
     """
 
     def __init__(self, simulation: bool = False, seed: int | None = None, metrics: list[str] | None = None) -> None:
-        """Refuse what is not a Simulation; the names are those that NVFlare writes into the job."""
+        """Refuse rules that do not fit together; the names are those that NVFlare writes into the job."""
         super().__init__()
         self.simulation, self.seed, self.metrics = simulation, seed, metrics
         require(isinstance(simulation, bool), "simulation", simulation, "true or false")
