@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = ["compare"]
 
-HEADS = ("mechanism", "keeps", "bytes per round", "bytes in all", "error", "noise", "over the run", "verdict")
+HEADS = ("mechanism", "keeps", "bytes up", "in all", "bytes down", "error", "noise", "over the run", "verdict")
 LEGEND = (
     "error: squared, relative to Gaussian noise added by every client. noise: in the mean of a round, as a multiple of "
     "the clip; over the run it is divided by the root of the rounds, and useful up to 0.1, hopeless above 3. keeps: "
-    "rotated coordinates sent, where not all are. bytes: what one client sends."
+    "rotated coordinates sent, where not all are. bytes: what one client sends per round and in all, and gets "
+    "per round (with downlink = replay where few coordinates are kept, else the model)."
 )
 CLIP = (
     "The clip: noise is proportional to it, so a clip of twice the updates' length doubles the noise beside them; one "
@@ -125,6 +126,7 @@ def _line(found: Comparison, row: ComparisonRow) -> list[str]:
         "" if row.keep is None else f"{row.keep:,}",
         f"{row.payload_bytes:,}",
         f"{found.bytes_per_client(row):,}",
+        f"{row.downlink_bytes:,}",
         "" if row.relative_error is None else _short(row.relative_error, 3),
         _short(row.noise, 3),
         _short(expected.run_noise, 2),
@@ -152,7 +154,10 @@ def _plain_row(found: Comparison, row: ComparisonRow) -> dict[str, Any]:
     points = found.clip_points(row)
     return {
         **start,
-        **{name: getattr(row, name) for name in ("keep", "payload_bytes", "relative_error", "noise", "work")},
+        **{
+            name: getattr(row, name)
+            for name in ("keep", "payload_bytes", "downlink_bytes", "relative_error", "noise", "work")
+        },
         "bytes_per_client": found.bytes_per_client(row),
         "bytes_in_all": found.bytes_in_all(row),
         **{name: getattr(expected, name) for name in ("run_noise", "response", "clients_needed", "parameters_allowed")},

@@ -27,7 +27,7 @@ from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.mechanism.expectation import Expectation, expectation
 from quietbit.mechanism.registry import family
 from quietbit.mechanism.rows import fewest_kept
-from quietbit.plan.sizes import bytes_sent
+from quietbit.plan.sizes import bytes_received, bytes_sent
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust
 from quietbit.target import Target
 
@@ -44,7 +44,8 @@ LEAST_KEPT = 64  # with fewer the second clip takes too much of a long update
 class ComparisonRow:
     """One way to meet the target; where it does not, ``refusal`` says why and there are no numbers.
 
-    ``keep`` is how many coordinates are sent where not all are. ``payload_bytes`` is what a client sends in a round. A
+    ``keep`` is how many coordinates are sent where not all are. ``payload_bytes`` is what a client sends in a round,
+    ``downlink_bytes`` what it gets: the round's broadcast where few coordinates are kept and shared, else the model. A
     ``baseline`` is there to be compared with, and never the best.
     ``relative_error`` is the squared error of a round's mean over that of Gaussian noise added by every client; None
     at delta 0, where no Gaussian has an account.
@@ -56,6 +57,7 @@ class ComparisonRow:
     mechanism: Mechanism | None = None
     guarantee: Guarantee | None = None
     payload_bytes: int = 0
+    downlink_bytes: int = 0
     relative_error: float | None = None
     expected: Expectation | None = None
     work: str = ""
@@ -234,6 +236,7 @@ class _Question:
             mechanism=mechanism,
             guarantee=guarantee,
             payload_bytes=bytes_sent(mechanism, trust, self.cohort),
+            downlink_bytes=bytes_received(mechanism, kept),
             relative_error=squared * self.cohort / gaussian if math.isfinite(gaussian) else None,
             expected=expected,
             work=work,

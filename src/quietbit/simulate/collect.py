@@ -32,6 +32,7 @@ from quietbit.plan.sizes import bytes_sent
 from quietbit.privacy.guarantee import Trust
 from quietbit.simulate.client_rng import CLIENT_BITS, ClientRng, client_rng
 from quietbit.simulate.problem import LocalPlan, Problem, Rows, SampleProblem, clip_outside
+from quietbit.wire.aggregate import Aggregator
 from quietbit.wire.uplink import Uplink
 
 __all__ = [
@@ -115,7 +116,14 @@ class UplinkCollector:
 
     def mean(self, parameters: Rows, clients: Clients, number: int) -> FloatVector:
         """What the server makes of the payloads."""
+        return np.asarray(self._collected(self._of_round(number), parameters, clients, number).mean())
+
+    def kept(self, parameters: Rows, clients: Clients, number: int) -> tuple[FloatVector, Mechanism]:
+        """Return the mean among the rows that all clients kept, and the mechanism of the round, which knows them."""
         uplink = self._of_round(number)
+        return self._collected(uplink, parameters, clients, number).kept(), uplink.mechanism
+
+    def _collected(self, uplink: Uplink, parameters: Rows, clients: Clients, number: int) -> Aggregator:
         aggregator, lock = uplink.aggregator(), Lock()
 
         def work(chunk: Clients) -> None:
@@ -127,7 +135,7 @@ class UplinkCollector:
             pass
         if self.moving is not None:
             self.moving.move(aggregator.answers())
-        return np.asarray(aggregator.mean())
+        return aggregator
 
     def _payloads(self, uplink: Uplink, parameters: Rows, chunk: Clients, number: int) -> list[bytes]:
         """What these clients send."""

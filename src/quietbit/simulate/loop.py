@@ -11,24 +11,27 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias, final
+from typing import TypeAlias, cast, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._threads import one_thread
-from quietbit.errors import QuietbitError
+from quietbit.errors import QuietbitError, require
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.expectation import Expectation, expectation
 from quietbit.plan.costs import ClientCosts
+from quietbit.plan.downlink import APP
 from quietbit.plan.observers import observers
 from quietbit.plan.participation import releases_per_client
 from quietbit.plan.plan import Plan
+from quietbit.plan.sizes import FLOAT_BYTES
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.privacy.observers import GuaranteePair
-from quietbit.simulate.collect import UplinkCollector, make_collector
+from quietbit.simulate.collect import Collector, UplinkCollector, make_collector
 from quietbit.simulate.problem import Problem, Rows, Score
 from quietbit.simulate.training import Training
+from quietbit.wire.downlink import BITS, Downlink, ServerStep
 
 __all__ = ["Diverged", "Point", "Progress", "Run", "simulate"]
 
@@ -72,6 +75,13 @@ class Run:
     bytes_per_client: int
     seconds: float
     clips: list[float] = field(default_factory=list)  # of a clip that moves: where it began, and after every round
+    replayed_bytes: int | None = None  # sent down to clients that replay rounds
+
+    @property
+    def downlink_bytes(self) -> int:
+        """What the server sent down to all clients that took part: rounds that they replay, or the model every time."""
+        full = FLOAT_BYTES * self.parameters.size * self.rounds * self.plan.cohort
+        return full if self.replayed_bytes is None else self.replayed_bytes
 
     @property
     def guarantee(self) -> Guarantee | None:
@@ -116,6 +126,7 @@ def simulate(
     run = Run(plan, training, mechanism, account, [], FINISHED, "", 0, w, collects.bytes_per_client, 0.0)
     if isinstance(collects, UplinkCollector) and collects.moving is not None:
         run.clips = collects.moving.history
+    replay = _Replay(w, plan, training, collects, problem.sizes.size) if plan.replayed else None
     try:
         # One thread per library call: the cohort is what is spread over threads.
         with one_thread():
@@ -129,11 +140,15 @@ def simulate(
                         break
                     account.record(charged)
                 sent += clients.size * collects.bytes_per_client
-                mean = collects.mean(w, clients, number)
-                if run.clips:
-                    mean = mean / run.clips[number]
-                v = training.momentum * v + mean
-                w = (w - training.lr * v).astype(np.float32)
+                if replay is not None:
+                    w = replay.step(clients, number, run.clips[number] if run.clips else 1.0)
+                    run.replayed_bytes = replay.sent
+                else:
+                    mean = collects.mean(w, clients, number)
+                    if run.clips:
+                        mean = mean / run.clips[number]
+                    v = training.momentum * v + mean
+                    w = (w - training.lr * v).astype(np.float32)
                 _check_finite(w, number)
                 run.rounds, run.parameters = number + 1, w
                 point = None
@@ -152,6 +167,29 @@ def simulate(
         run.status, run.reason = REFUSED, f"Stopped in round {run.rounds + 1}: {error}"
     run.seconds = time.perf_counter() - began
     return run
+
+
+@final
+class _Replay:
+    """Rounds that clients replay: the step is the one that they will take, and the bytes are those that each missed."""
+
+    def __init__(self, w: Rows, plan: Plan, training: Training, collects: Collector, clients: int) -> None:
+        require(isinstance(collects, UplinkCollector), "downlink", plan.downlink, "full with another collector")
+        self._collects = cast(UplinkCollector, collects)
+        self._downlink = Downlink(w, ServerStep(training.lr, training.momentum), bits=plan.downlink_bits or BITS[0])
+        self._has = np.full(clients, 0 if plan.downlink_start == APP else -1)  # the round whose model a client has
+        self.sent = 0
+
+    def step(self, clients: NDArray[np.int64], number: int, unit: float) -> Rows:
+        """Send the clients what they missed, and take the step of their mean in units of ``unit``."""
+        state = self._downlink.replica
+        for known, many in zip(*np.unique(self._has[clients], return_counts=True), strict=True):
+            missed = self._downlink.since(int(known)) if known >= 0 else None
+            self.sent += int(many) * (state.nbytes if missed is None else sum(map(len, missed)))
+        self._has[clients] = state.round
+        kept, mechanism = self._collects.kept(state.weights, clients, number)
+        self._downlink.advance(kept / unit, mechanism, number + 1)
+        return self._downlink.replica.weights.copy()
 
 
 def _priced(problem: Problem, plan: Plan, training: Training) -> tuple[Mechanism | None, ClientCosts | None]:

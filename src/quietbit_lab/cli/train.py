@@ -74,6 +74,10 @@ def train(
         str | None,
         typer.Option(metavar="K|auto", help="Rotated coordinates that a client keeps, a power of two."),
     ] = None,
+    downlink: Annotated[
+        str,
+        typer.Option(metavar="full|replay", help="Send the model down, or the round, which clients replay."),
+    ] = "full",
     beta: Annotated[
         float | None, typer.Option(help="Stretches small coordinates over the design's range (imvu).")
     ] = None,
@@ -160,7 +164,8 @@ def train(
             "delta": delta, "unit": unit, "trust": trust, "cohort": cohort, "participation": participation,
             "min_honest_clients": min_honest_clients, "design_epsilon": design_epsilon,
             "noise_multiplier": noise_multiplier, "bits": bits, "levels": levels, "keep": kept, "beta": beta,
-            "clamp": clamp, "decoder": decoder, "clip_quantile": adaptive_clip,
+            "clamp": clamp, "decoder": decoder, "clip_quantile": adaptive_clip, "downlink": downlink,
+            "downlink_start": "app" if downlink == "replay" else None,
             "rng": rng if rng is not None else "secure" if seed is None else "seeded",
             "seed": secrets.randbits(32) if seed is None else seed,
         }  # fmt: skip
@@ -280,6 +285,7 @@ def _rows(run: Run, draws: str, out: Path | None) -> list[Row]:
         *_second(run),
         Row("bytes", "uplink per client", run.bytes_per_client, f"{run.bytes_per_client:,} bytes per round"),
         Row("uplink", "uplink in all", last.uplink_bytes, bytes_shown(last.uplink_bytes)),
+        Row("downlink", "downlink in all", run.downlink_bytes, bytes_shown(run.downlink_bytes)),
         Row("seconds", "time", run.seconds, f"{run.seconds:.1f} s"),
     ]
     if run.clips:

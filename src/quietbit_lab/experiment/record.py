@@ -52,6 +52,11 @@ NEWER = (
     "clip_quantile",
     "clip_rate",
     "clip_bit_epsilon",
+    "rotate",
+    "rows",
+    "downlink",
+    "downlink_bits",
+    "downlink_start",
 )  # settings that version 1 did not have, left out where nobody made use of them
 OF_PLAN = {one.name: one for one in attrs.fields(Plan) if one.name not in (*OF_ENGINE, "mode")}
 OF_TRAINING = {one.name: one for one in fields(Training)}
@@ -86,7 +91,8 @@ class Setting:
         """One flat table of plain values for a record."""
         values = {**{name: getattr(self.plan, name) for name in OF_PLAN}, **asdict(self.training)}
         values = {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
-        return {name: value for name, value in values.items() if name not in NEWER or value is not None}
+        unsaid = {name: PAPER.get(name, OF_PLAN[name].default) for name in NEWER}
+        return {name: value for name, value in values.items() if name not in unsaid or value != unsaid[name]}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Setting:
@@ -147,6 +153,7 @@ def run_record(
         "observers": _observers(run.observers),
         "bytes_per_client": run.bytes_per_client,
         "uplink_bytes": run.rounds * run.plan.cohort * run.bytes_per_client,
+        "downlink_bytes": run.downlink_bytes,
         "seconds": run.seconds,
         "device": device,
         "draws": draws,

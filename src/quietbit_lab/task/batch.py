@@ -160,6 +160,8 @@ class Batch:
         clients = problem.sizes.size
         rule = "each-once or sampled: runs side by side are continued from checkpoints, and a secret order is not kept"
         require(first.plan.participation != "secret-order", "participation", first.plan.participation, rule)
+        replayed = any(one.plan.replayed for one in self.settings)
+        require(not replayed, "downlink", "replay", "full for runs that are trained together")
         self._schedule = first.plan.schedule(clients)
         self.counts = np.zeros(clients, dtype=np.int64)
         self._accounts = Accounts(problem.sizes, self.counts)
