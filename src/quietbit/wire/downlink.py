@@ -160,7 +160,8 @@ class Replica:
         rate, momentum = np.float32(broadcast.step.rate), np.float32(broadcast.step.momentum)
         if broadcast.step.momentum and self.speed is None:
             self.speed = np.zeros_like(self.weights)
-        for start in range(0, mean.size, PIECE):
+        hashes = [hashlib.sha256() for _ in self._parts()]
+        for start in range(0, mean.size, PIECE):  # one visit: a piece is stepped and hashed while it is in the cache
             part = slice(start, start + PIECE)
             change = mean[part]
             if self.speed is not None:
@@ -169,8 +170,10 @@ class Replica:
                 speed += change
                 change = speed
             self.weights[part] -= change * rate
+            for found, whole in zip(hashes, self._parts(), strict=True):
+                found.update(whole[part].data)
         self.round = broadcast.round
-        self.digest = self._digest()
+        self.digest = self._digest(hashes)
 
     def copy(self) -> Replica:
         """Return the same state in arrays of its own."""
@@ -213,12 +216,11 @@ class Replica:
     def _parts(self) -> list[NDArray[Any]]:
         return [part.astype("<f4", copy=False) for part in (self.weights, self.speed) if part is not None]
 
-    def _digest(self) -> bytes:
-        fast = self.speed is not None
-        found = hashlib.sha256(FILE_HEAD.pack(MAGIC, VERSION, fast, 0, self.round, self.weights.size, bytes(32)))
-        for part in self._parts():
-            found.update(part.data)
-        return found.digest()
+    def _digest(self, hashes: list[Any] | None = None) -> bytes:
+        """Hash the round, the size and the hashes of weights and momentum, as little-endian bytes."""
+        parts = [hashlib.sha256(part.data) for part in self._parts()] if hashes is None else hashes
+        head = FILE_HEAD.pack(MAGIC, VERSION, len(parts) - 1, 0, self.round, self.weights.size, bytes(32))
+        return hashlib.sha256(head + b"".join(part.digest() for part in parts)).digest()
 
 
 @final

@@ -1,0 +1,82 @@
+"""Replayed rounds between real processes: a million parameters, counted by a proxy, on nodes that lose their power."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.superlink import EngineFailure, Network
+from quietbit.node import init
+from quietbit.node.models import ModelFolder
+from quietbit.wire.downlink import HEAD, Replica
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("flwr") is None, reason="needs flwr: install quietbit[flower]"),
+    pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: its processes are found through /proc"),
+]
+APP = Path(__file__).parent / "faulty_app"
+DIMENSION, KEEP, ROUNDS, NODES = 1_000_000, 1024, 4, 2
+ENGINE = 60_000  # bytes per round that Flower 1.41 itself sends a node: answers to polls and heads of objects
+CONFIG = {
+    "num-server-rounds": ROUNDS, "nodes": NODES, "dimension": DIMENSION, "quietbit.mechanism": "vmvu",
+    "quietbit.releases": 2 * ROUNDS,
+}  # fmt: skip
+
+
+def start(network: Network, partition: int) -> None:
+    home = network.folder / f"node-{partition}"
+    home.mkdir(exist_ok=True)
+    if not (home / "policy").exists():
+        init(
+            home / "policy", epsilon=100.0, adjacency="zero-out", largest_clip=1.0, releases=50, releases_per_day=50,
+            mechanisms=("vmvu",), answer_seconds=0.0, pricing_seconds=300.0, models=str(home / "models"),
+        )  # fmt: skip
+    config = {"partition-id": partition, "behaviour": "honest", "disk": str(home)}
+    network.start_node(home.name, {**config, "quietbit.policy": str(home / "policy")})
+
+
+def finished(network: Network, run: str) -> bool:
+    status = network.status(run)
+    if status.startswith("finished") and status != "finished:completed":
+        raise EngineFailure(f"{status}\n{network.logs()}")
+    return status == "finished:completed"
+
+
+def test_a_million_parameters_go_down_once(tmp_path):
+    output, app = tmp_path / "output", tmp_path / "app"
+    shutil.copytree(APP, app)
+    with (app / "pyproject.toml").open("a", encoding="utf-8") as file:  # its last table is quietbit's
+        file.write(f'keep = {KEEP}\ndownlink = "replay"\n')
+    with Network(tmp_path / "network") as network:
+        for partition in range(NODES):
+            start(network, partition)
+        run = network.run(app, {**CONFIG, "output": str(output)})
+        network.until(lambda: (output / "round-1.npy").exists(), "the first round is over")
+        down = {name: node.wire.down for name, node in network.nodes.items()}
+        network.until(lambda: finished(network, run), "the run is over")
+        report = json.loads((output / "report.json").read_text())
+        assert [entry["answered"] for entry in report["rounds"]] == [NODES] * ROUNDS
+        assert [entry["resyncs"] for entry in report["rounds"]] == [0] * ROUNDS
+        model = np.load(output / f"round-{ROUNDS - 1}.npy")
+        for name, node in network.nodes.items():
+            later = (node.wire.down - down[name]) / (ROUNDS - 1)
+            print(f"{name}: {down[name]:,} bytes down with the model, then {later:,.0f} per round on the wire")
+            assert down[name] > 4 * DIMENSION
+            assert later < HEAD.size + 4 * KEEP + ENGINE
+            kept = ModelFolder(node.home / "models")[f"{run}.state"]
+            replica = Replica.read(io.BytesIO(kept), DIMENSION)
+            assert replica.weights.tobytes() == model.tobytes()
+        framed = [entry["uplink_payload"] // NODES for entry in report["rounds"]]
+        print(
+            f"payloads of {framed} bytes; messages of {[e['downlink'] // NODES for e in report['rounds']]} bytes down"
+        )
+        assert framed == [72] * ROUNDS
+        assert all(entry["downlink"] // NODES < HEAD.size + 4 * KEEP + 4000 for entry in report["rounds"][1:])
