@@ -86,7 +86,7 @@ def main() -> None:
     """Choose, report, and write after every line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", default="mnist")
-    parser.add_argument("--model", default="", help="linear for pixels; the task's own features unless said")
+    parser.add_argument("--model", default="", help="linear for pixels; the task's own features unless given")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--epsilon", type=float, default=8.08)
     parser.add_argument("--epochs", type=int, default=10)

@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--reduced", action="store_true")
-    parser.add_argument("--only", nargs="*", metavar="LABEL", help="grids of the file to run; all unless said")
+    parser.add_argument("--only", nargs="*", metavar="LABEL", help="grids of the file to run; all unless given")
     given = parser.parse_args()
     sweep = read_sweep(given.file, reduced=given.reduced)
     if given.only:
