@@ -247,7 +247,7 @@ def main() -> None:
         help="choose, or choose and report, with normal noise of the releases' variance: quick",
     )
     parser.add_argument("--start", action="store_true", help="begin with the public classifier's rows of the names")
-    parser.add_argument("--clients", type=int, nargs="*", default=[None], help="how many of the images; all unless given")
+    parser.add_argument("--clients", type=int, nargs="*", default=[None], help="how many images; all unless given")
     parser.add_argument("--steps", type=float, nargs="*", default=list(STEPS), help="to choose from, increasing")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()

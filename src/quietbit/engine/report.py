@@ -34,7 +34,7 @@ __all__ = ["Counts", "NodeCounts", "NodeReport", "Report", "RoundReport", "group
 FORMAT, VERSION = "quietbit federated run", 1  # of the saved JSON
 SHOWN = 12  # nodes and reasons in the table; the JSON has them all
 NAMED = 3  # nodes in a line about several
-NODE = re.compile(r"node (?P<node>\S+) (?P<said>.+)", re.DOTALL)
+NODE = re.compile(r"(?:node )?(?P<node>\S+) (?P<said>(?:declined|did not answer|was refused)\b.+)", re.DOTALL)
 COUNTS = "asked  answered  declined  failed  refused"
 
 
@@ -238,15 +238,15 @@ def grouped(reasons: Iterable[str]) -> list[str]:
     >>> grouped(["node 7 declined: no.", "node 8 declined: no.", "there is no sum"])
     ['2 nodes (7, 8) declined: no.', 'there is no sum']
     """
-    found: dict[str, list[str]] = {}
+    found: dict[str, list[tuple[str, str]]] = {}
     for reason in reasons:
         parts = NODE.fullmatch(reason)
-        found.setdefault(parts["said"] if parts else reason, []).extend([parts["node"]] if parts else [])
+        found.setdefault(parts["said"] if parts else reason, []).append((parts["node"] if parts else "", reason))
     lines = []
-    for said, nodes in found.items():
+    for said, entries in found.items():
+        nodes = [node for node, _ in entries]
         shown = ", ".join(nodes[:NAMED]) + (", ..." if len(nodes) > NAMED else "")
-        who = f"{len(nodes)} nodes ({shown}) " if len(nodes) > 1 else f"node {nodes[0]} " if nodes else ""
-        lines.append(f"{who}{said}")
+        lines.append(f"{len(nodes)} nodes ({shown}) {said}" if len(nodes) > 1 and nodes[0] else entries[0][1])
     return lines
 
 
