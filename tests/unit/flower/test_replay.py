@@ -20,6 +20,7 @@ from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
 from quietbit.node.models import MOST_RUNS, ModelFolder
 from quietbit.node.question import run_name
 from quietbit.wire.downlink import HEAD
+from unit.flower import secure_kit
 from unit.flower.kit import RUN, HandGrid, be_the_server, context, ledger, simulated, trained
 from unit.node.makers import write_policy
 
@@ -377,3 +378,26 @@ def test_a_broadcast_is_as_long_as_it_says():
     federation.play()
     federation.play(change=lambda message: found.append(message.content[MODEL]["broadcasts"]))
     assert [[len(one) for one in broadcasts] for broadcasts in found] == [[HEAD.size + 64 * 4]] * 3
+
+
+@pytest.mark.parametrize("config", [secure_kit.CONFIG, secure_kit.ACTIVE])
+def test_masked_sums_are_replayed_too(config):
+    config = config | {"quietbit.keep": 16, "quietbit.downlink": "replay", "quietbit.downlink-bits": 8}
+    room, seen = secure_kit.Room(config=config), {}
+    shown = room.carry
+
+    def carry(message, app_of=None):
+        def train(received, _):
+            seen[received.metadata.dst_node_id] = received.content["arrays"]
+            return trained(received, secure_kit.shift(received.metadata.dst_node_id))
+
+        return shown(message, train)
+
+    room.carry = carry
+    strategy, history = secure_kit.run(room, rounds=2, config=config)
+    assert [entry.answered for entry in strategy.report().rounds] == [6, 6]
+    assert len(seen) == 6
+    assert all(same(arrays, history[1]) for arrays in seen.values())
+    assert not same(history[2], history[1])
+    first, second = strategy.report().rounds
+    assert second.downlink < first.downlink
