@@ -245,6 +245,11 @@ class Mechanism(ABC):
         """Whether it clips the gradients of a client's samples one by one (`write_samples`), never their mean."""
         return False
 
+    @property
+    def batch(self) -> int:
+        """What the sum over a batch of samples is divided by; 0 where a release is of an update (`batch.PoissonBatch`)."""
+        return 0
+
     def write_samples(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Fill ``out`` from the gradients of a client's samples, each of which is an update's parts."""
         raise InvalidParameter(

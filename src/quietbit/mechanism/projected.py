@@ -96,8 +96,8 @@ class Projected(Rowed, Wrapper):
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Rotate, keep k rows, and hand them to the inner mechanism, which clips them again."""
         factor = clip_factor(kernel.norm(update, self.ball.norm.order), self.ball.radius)
-        nonce = self._drawn(rng)
-        self._close(nonce, self.project(update, factor, nonce, kernel), rng, kernel, out)
+        nonce = self.drawn(rng)
+        self.close(nonce, self.project(update, factor, nonce, kernel), rng, kernel, out)
 
     def write_each(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Do the same for the mean of samples' gradients, each of which is projected and clipped by itself."""
@@ -105,15 +105,16 @@ class Projected(Rowed, Wrapper):
         order, radius = self.ball.norm.order, self.ball.radius
         # Refused before a draw, if at all.
         factors = [clip_factor(kernel.norm(one, order), radius) for one in gradients]
-        nonce, total = self._drawn(rng), np.zeros(self.keep)
+        nonce, total = self.drawn(rng), np.zeros(self.keep)
         for one, factor in zip(gradients, factors, strict=True):
             total += self.inner.domain.clip(self.project(one, factor, nonce, kernel))
-        self._close(nonce, total / count, rng, kernel, out)
+        self.close(nonce, total / count, rng, kernel, out)
 
-    def _drawn(self, rng: RandomBits) -> bytes:
+    def drawn(self, rng: RandomBits) -> bytes:
+        """Return what names the rows of a release: fresh where they are its own."""
         return self.nonce(rng.draw(1)) if self.rows is None else self.rows.to_bytes(NONCE, "little")
 
-    def _close(self, nonce: bytes, kept: FloatVector, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+    def close(self, nonce: bytes, kept: FloatVector, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Write the nonce where rows are the client's own, and what the inner mechanism makes of the rows."""
         out[: self.nonce_size] = np.frombuffer(nonce[: self.nonce_size], dtype=np.uint8)
         self.inner.write([kept], rng, kernel, out[self.nonce_size :])

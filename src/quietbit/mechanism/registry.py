@@ -49,6 +49,7 @@ OWN = {
 KINDS = {
     "Ball": ("ball", "Ball"),
     "IndependentSkellam": ("skellam", "IndependentSkellam"),
+    "PoissonBatch": ("batch", "PoissonBatch"),
     "Projected": ("projected", "Projected"),
     "ProjectedSamples": ("projected", "ProjectedSamples"),
     "Rotation": ("rotation", "Rotation"),

@@ -198,6 +198,11 @@ class Cost:
         return cls._one(_Part(renyi, label, pure, losses=losses, alone=alone))
 
     @classmethod
+    def dominated(cls, label: str, *, renyi: Bound, losses: Callable[[], LossPair] | None) -> Cost:
+        """A release whose divergences are known, and its dominating pairs where there are some."""
+        return cls._one(_Part(renyi, label, losses=losses))
+
+    @classmethod
     def _one(cls, part: _Part | None) -> Cost:
         return cls(((part, 1),) if part is not None else ())
 

@@ -5,7 +5,8 @@ Idea     a sample that is probably not in the batch is hidden by that. For Poiss
          dominating pairs they compose over all steps.
 Symbols  q: sampling rate; P, Q: the release with the sample in its batch and without it, dominated by N(mu, 1) against
          N(0, 1); delta(a) = H_a(P || Q), a = e^epsilon; P': the same with another sample in its place.
-Source   Zhu, Dong, Wang (2022), Theorem 11; Balle, Barthe, Gaboardi (2018), Theorem 2, for replace-one.
+Source   Zhu, Dong, Wang (2022), Theorem 11; Balle, Barthe, Gaboardi (2018), Theorem 2, for replace-one; Mironov, Talwar,
+         Zhang (2019), section 3.3 and Theorem 5, for Rényi divergences; Mironov (2017), Proposition 11.
 
 With the sample against without. The mixture is M = (1-q) Q + q P. For a' = 1 + q (a - 1), a >= 0,
     M - a' Q = q (P - a Q), so H_a'(M || Q) = q H_a(P || Q); below a' = 1 - q it is 1 - a'.
@@ -19,6 +20,15 @@ One sample replaced by another, for a' = 1 + q (a - 1) >= 1 and s = a'/a:
 by joint convexity at most q ((1-s) H_a(P || Q) + s H_a(P || P')), where P and P' are twice as far apart. Below 1 by
 H_a(M || M') = 1 - a + a H_1/a(M' || M); the bound is the same both ways round.
 
+Rényi divergences, for ledgers that hold sums of them, where D_alpha(P || Q) and D_alpha(Q || P) are at most s alpha. With
+integer k, E_Q (M/Q)^k - 1 = sum over j >= 2 of C(k, j) (1-q)^(k-j) q^j (E_Q (P/Q)^j - 1), every term at most that of a
+Gaussian pair with mu^2 = 2 s; the logarithm of a moment is convex in the order, so a chord bounds it in between. The
+other way round, with r = P/Q, E_Q r = 1 and f(r) = (1 + q (r-1))^(1-alpha): E_M (Q/M)^alpha = E_Q f(r), and
+(f(r) - 1 + (alpha-1) q (r-1)) / (r-1)^2 falls in r >= 0, for f'' does; so it is at most its value c at r = 0,
+c = (1-q)^(1-alpha) - 1 - (alpha-1) q, and E_Q f <= 1 + c (e^(2 s) - 1). Where a Gaussian pair dominates, the second way
+round is never the larger one. For replace-one: the smaller of joint convexity, 1 - q + q e^(alpha (alpha-1) s'), with s'
+between P and P', and the way M, Q, M' by the weak triangle inequality with p = 2.
+
 Batches of a fixed size, shuffled epochs and dropped last batches are sampled otherwise: none of this holds for them.
 """
 
@@ -28,19 +38,118 @@ import math
 from functools import lru_cache
 
 import numpy as np
+from attrs import frozen
+from scipy.special import gammaln, logsumexp
 
 from quietbit._typing import FloatVector
-from quietbit.errors import check_real
-from quietbit.privacy.cost import LossPair
+from quietbit.errors import check_real, require
+from quietbit.privacy.conversion import round_up
+from quietbit.privacy.cost import Cost, LossPair
 from quietbit.privacy.gaussian import gaussian_log_delta
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.loss import LossDistribution
 
-__all__ = ["poisson_gaussian"]
+__all__ = ["poisson_cost", "poisson_gaussian"]
 
 NODES = 4000
+MOST_MU = 1e3
 REACH = 12.0  # standard deviations; what lies beyond is in the last node's delta
-MARGIN = 1e-9  # relative error of a delta, from `gaussian_log_delta` and a few roundings
+MARGIN = 1e-9  # relative error of a delta, from `gaussian_log_delta` and a few roundings; of a moment less one
+
+
+def poisson_cost(near: Cost, far: Cost, rate: float) -> Cost:
+    """Return what a release costs one sample of the site when its batch was drawn with ``rate``, below 1, in secret.
+
+    Args:
+        near: of the release between two batches that differ by one sample's contribution, here or zero.
+        far: between two that differ by one sample's contribution, here or another's; the adjacency of what is returned.
+        rate: q.
+
+    Refused where no line bounds the divergences at all orders, and where the sampler puts mass outside the certified
+    law, which mixes over batches otherwise. Slack is the same for a mixture: it holds output by output in every batch.
+    """
+    q = check_real(rate, "rate", at_most=1.0)
+    require(q < 1, "rate", rate, "below 1; all samples are priced without sampling")
+    lined = max(near.slope, far.slope) < math.inf and near.lost == far.lost == 0
+    rule = "gaussian, or imvu with two levels, where batches are drawn: others have no price that sampling lowers"
+    require(lined, "mechanism", "another", rule)
+    replaced = far.adjacency is Adjacency.REPLACE_ONE
+    line, pair = (
+        round_up(math.sqrt(max(2 * one, 2 * two / 4 if replaced else 0.0)), 1e-15)
+        for one, two in ((near.slope, far.slope), (near.pair_slope, far.pair_slope))
+    )
+    bound = _Divergence(line, pair, q, replaced)
+    label = f"Poisson batch of rate {q:g}"
+    paired = pair <= MOST_MU
+    bare = Cost.dominated(label, renyi=bound, losses=_Losses(pair, q, replaced) if paired else None)
+    return bare.with_slack(max(near.slack, far.slack)).like(far)
+
+
+@frozen
+class _Losses:
+    mu: float
+    rate: float
+    replaced: bool
+
+    def __call__(self) -> LossPair:
+        return poisson_gaussian(self.mu, self.rate, Adjacency.REPLACE_ONE if self.replaced else Adjacency.ZERO_OUT)
+
+
+@frozen
+class _Divergence:
+    """D_alpha of a Poisson batch, the larger of both ways round."""
+
+    line: float  # root of 2 s
+    pair: float  # mu of a dominating Gaussian pair, infinite where none is known
+    rate: float
+    replaced: bool
+
+    def __call__(self, alpha: float) -> float:
+        if not self.replaced:
+            return self._removed(alpha)
+        grown = math.log(self.rate) + alpha * (alpha - 1) * 2 * self.line**2
+        convex = float(np.logaddexp(math.log1p(-self.rate), grown)) + 1e-15 * (1 + abs(grown))
+        order = max(alpha, 2.0)  # divergences grow with the order
+        around = (order - 0.5) / (order - 1) * self._removed(2 * order) + self._removed(2 * order - 1)
+        return round_up(min(max(0.0, convex) / (alpha - 1), around), 1e-12)
+
+    def _removed(self, alpha: float) -> float:
+        """Of the release with the sample against that without it, both ways round."""
+        found = max(_there(alpha, self.line, self.rate), _back(alpha, self.line, self.rate))
+        if self.pair <= MOST_MU:
+            found = min(found, _there(alpha, self.pair, self.rate))
+        return round_up(found / (alpha - 1), 1e-12)
+
+
+def _back(alpha: float, mu: float, q: float) -> float:
+    """log(1 + c (e^(mu^2) - 1)), for numbers of any size."""
+    times = alpha - 1
+    power = -times * math.log1p(-q)
+    if power + mu * mu > 300:
+        return (power + mu * mu) * (1 + MARGIN)
+    # Where e^power - 1 - times q would lose its digits: -log(1-q) - q <= q^2 / (2 (1-q)), and e^p - 1 - p <= p^2 (1/2+p).
+    small = times * q * q / (2 * (1 - q)) + power * power * (0.5 + power)
+    c = math.expm1(power) - times * q if power > 1e-3 else small
+    return math.log1p(c * math.expm1(mu * mu)) * (1 + MARGIN)
+
+
+def _there(alpha: float, mu: float, q: float) -> float:
+    """(alpha - 1) D_alpha of the mixture against its release without the sample, by the chord between two integers."""
+    below = math.floor(alpha)
+    return (below + 1 - alpha) * _log_moment(below, mu, q) + (alpha - below) * _log_moment(below + 1, mu, q)
+
+
+@lru_cache(maxsize=4096)
+def _log_moment(order: int, mu: float, q: float) -> float:
+    if order < 2:
+        return 0.0
+    j = np.arange(2, order + 1)
+    exponent = j * (j - 1) * (mu * mu / 2)
+    choose = gammaln(order + 1) - gammaln(j + 1) - gammaln(order - j + 1)
+    with np.errstate(divide="ignore"):  # no divergence at all: its logarithm is -inf
+        grown = exponent + np.log(-np.expm1(-exponent))
+    terms = choose + (order - j) * math.log1p(-q) + j * math.log(q) + grown
+    return float(np.logaddexp(0.0, logsumexp(terms))) * (1 + MARGIN)
 
 
 @lru_cache(maxsize=64)
@@ -52,7 +161,7 @@ def poisson_gaussian(mu: float, rate: float, adjacency: Adjacency) -> LossPair:
         rate: q, the probability with which each sample is drawn, from 0 (excluded) to 1.
         adjacency: zero-out removes the sample; replace-one puts another in its place.
     """
-    distance, q = check_real(mu, "mu", at_most=1e3), check_real(rate, "rate", at_most=1.0)
+    distance, q = check_real(mu, "mu", at_most=MOST_MU), check_real(rate, "rate", at_most=1.0)
     if q == 1.0:
         moved = distance if adjacency is Adjacency.ZERO_OUT else 2 * distance
         one = LossDistribution.gaussian(moved)

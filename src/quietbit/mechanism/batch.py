@@ -1,0 +1,152 @@
+"""Batches that a site draws in secret: the gradients of the drawn samples are clipped one by one, and their sum released.
+
+Idea     every sample of the site is in the batch with probability q, by itself, and nobody but the site learns which.
+         What is released is the sum of the batch's clipped gradients over a public number m (about q times the samples
+         of the site), never over the number drawn: so one sample moves it by at most C / m, whatever m is. A wrong m
+         costs accuracy and no privacy, which is why a server may name it. An empty batch is a release of zero.
+Symbols  q: ``rate``; m: ``expected``; C: radius of the ball.
+Source   Abadi et al. (2016), Algorithm 1; `quietbit.privacy.poisson` for the price.
+
+A sum longer than m C is clipped to the ball again, which moves no two sums apart. With q = 1 every sample is in every
+batch, and the price is that of one of m samples without sampling.
+
+A gradient that is not finite counts as zero, by itself. To refuse the whole batch for it would let one sample decide
+between the sum of all others and nothing, which is no part of the price.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+from attrs import field, frozen
+from numpy.typing import NDArray
+
+from quietbit._typing import FloatVector
+from quietbit.errors import InvalidParameter, check_int, check_real, require
+from quietbit.kernel.base import Kernel
+from quietbit.kernel.rng import RandomBits
+from quietbit.mechanism.ball import Norm
+from quietbit.mechanism.base import Body, Mechanism, Parts, Wrapper, check_adjacency, check_inner
+from quietbit.mechanism.projected import MOST_SAMPLES, Projected, ProjectedSamples
+from quietbit.privacy.cost import Cost
+from quietbit.privacy.guarantee import Adjacency
+from quietbit.privacy.poisson import poisson_cost
+
+__all__ = ["BatchSum", "PoissonBatch", "draw_batch"]
+
+
+def _rate(value: float) -> float:
+    return check_real(value, "rate", at_most=1.0)
+
+
+def _expected(value: int) -> int:
+    return check_int(value, "expected", 1, MOST_SAMPLES)
+
+
+@final
+@frozen
+class PoissonBatch(Wrapper):
+    """A mechanism that is given the gradients of a batch drawn with ``rate``, and releases their sum over ``expected``.
+
+    >>> from quietbit import Ball, Gaussian
+    >>> batch = PoissonBatch(Gaussian(Ball("l2", 1.0, 8), 0.02), expected=100, rate=0.1)
+    >>> whole = PoissonBatch(Gaussian(Ball("l2", 1.0, 8), 0.02), expected=100, rate=1.0)
+    >>> costs = [one.privacy(Adjacency.ZERO_OUT, 100) * 10 for one in (batch, whole)]
+    >>> [round(cost.epsilon(1e-5), 1) for cost in costs]
+    [0.8, 7.5]
+    """
+
+    inner: Mechanism = field(converter=check_inner)
+    expected: int = field(converter=_expected)
+    rate: float = field(converter=_rate)
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse what clips a mean after projecting it, and balls to which clipping moves two sums apart."""
+        plain = not isinstance(self.inner, Projected | PoissonBatch)
+        require(plain, "inner", type(self.inner).__name__, "a mechanism or a ProjectedSamples")
+        require(self.domain.norm is Norm.L2, "norm of the ball", self.domain.norm.value, "l2 for batches of samples")
+
+    @property
+    def batch(self) -> int:
+        """M: what sums are divided by."""
+        return self.expected
+
+    @property
+    def takes_samples(self) -> bool:
+        """It takes nothing else."""
+        return True
+
+    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """Refuse: an update is a mean already."""
+        raise InvalidParameter("update must be given as the gradients of a batch that the gate drew, got their mean.")
+
+    def write_samples(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """Clip every gradient, and release their sum over the expected number."""
+        total = BatchSum(self, rng, kernel)
+        for one in gradients:
+            total.add(np.concatenate([np.asarray(part, dtype=np.float64).reshape(-1) for part in one])[None])
+        total.write(out)
+
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
+        """Return what a release costs a client, or one of its samples (``samples`` is then the expected number)."""
+        which = check_adjacency(adjacency)
+        if samples is None:
+            return self.inner.privacy(which)
+        require(samples == self.expected, "samples", samples, f"{self.expected}, what the sum is divided by")
+        far = self.inner.privacy(which, samples)
+        if self.rate == 1.0:
+            return far
+        return poisson_cost(self.inner.privacy(Adjacency.ZERO_OUT, samples), far, self.rate)
+
+
+@final
+class BatchSum:
+    """The clipped gradients of one batch as they come, and the release of their sum."""
+
+    def __init__(self, mechanism: PoissonBatch, rng: RandomBits, kernel: Kernel) -> None:
+        """Begin with an empty batch, whose sum is zero."""
+        self._mechanism, self._rng, self._kernel = mechanism, rng, kernel
+        inner = mechanism.inner
+        self._projected = inner.inner if isinstance(inner, ProjectedSamples) else None
+        self._nonce = b"" if self._projected is None else self._projected.drawn(rng)
+        self._ball = mechanism.domain if self._projected is None else self._projected.inner.domain
+        self._total = np.zeros(self._ball.dimension)
+        self.count = 0
+
+    def add(self, rows: NDArray[np.floating]) -> None:
+        """Clip each row to the ball by itself and add it; one that is not finite counts as zero."""
+        whole = self._mechanism.domain
+        fits = rows.ndim == 2 and rows.shape[1] == whole.dimension
+        require(fits, "gradients", rows.shape, f"rows of {whole.dimension} entries")
+        require(self.count + len(rows) <= MOST_SAMPLES, "number of gradients", "more", f"at most {MOST_SAMPLES}")
+        for row in rows:
+            self._total += self._clipped(np.asarray(row, dtype=np.float64))
+            self.count += 1
+
+    def _clipped(self, row: FloatVector) -> FloatVector:
+        try:
+            clipped = self._mechanism.domain.clip(row)
+            if self._projected is None:
+                return clipped
+            return self._ball.clip(self._projected.project([clipped], 1.0, self._nonce, self._kernel))
+        except InvalidParameter:  # a NaN, an infinity, a norm beyond the largest double
+            return np.zeros_like(self._total)
+
+    def write(self, out: Body) -> None:
+        """Release the sum over the expected number."""
+        mean = self._total / self._mechanism.expected
+        if self._projected is None:
+            self._mechanism.inner.write([mean], self._rng, self._kernel, out)
+        else:
+            self._projected.close(self._nonce, mean, self._rng, self._kernel, out)
+
+
+def draw_batch(rng: RandomBits, rate: float, count: int) -> NDArray[np.int64]:
+    """Return the numbers of the samples drawn from ``count``, each with a probability of at most ``rate``."""
+    size = check_int(count, "number of samples", 0, MOST_SAMPLES)
+    if rate >= 1.0 or size == 0:
+        return np.arange(size)
+    words = rng.draw(size).uniform64(0, 0, size)
+    return np.flatnonzero(words < np.uint64(int(rate * 2**53) << 11))  # rounded down
