@@ -106,7 +106,7 @@ def test_ledgers_and_report_name_the_trust_and_the_honest_clients(outcome):
     lost = {p: [key for key, gone in LOST.items() if p in gone and key[1] != "unmask"] for p in NODES}
     # An answer that was lost on the way is in the node's ledger; a question that never came is not.
     assert {p: ledger.releases for p, ledger in last.items()} == {p: ROUNDS - len(lost[p]) for p in NODES}
-    assert all({honest for _, honest in ledger.counts} == {6} for ledger in last.values())
+    assert all({honest for _, honest, _ in ledger.counts} == {6} for ledger in last.values())
     report, cap = outcome["report"], SETTINGS.target
     held = report["guarantee"]
     words = held["trust"], held["min_honest_clients"], report["settings"]["quietbit.threshold"]

@@ -127,7 +127,7 @@ def node_status(
     books = FileLedger(found.ledger, found.counter).read()
     caps: list[dict[str, Any]] = []
     for cap in found.caps():
-        reached = account_of(books, cap, found.min_honest_clients or 0, found.least_epsilon).epsilon()
+        reached = account_of(books, cap, found.min_honest_clients or 0, found.least_epsilon, found.data_set).epsilon()
         caps.append({"trust": cap.trust.value, "epsilon": cap.epsilon, "epsilon_upper": reached, "delta": cap.delta})
     runs: list[dict[str, Any]] = [
         {
@@ -143,6 +143,8 @@ def node_status(
         "today": today,
         "today_left": max(0, found.releases_per_day - today),
         "adjacency": found.adjacency.value,
+        "unit": found.unit.value,
+        "data_set": found.data_set,
         "caps": caps,
         "runs": runs,
     }
@@ -158,7 +160,7 @@ def node_status(
                 f"epsilon ({cap['trust']})",
                 cap["epsilon_upper"],
                 f"{rounded_up(cap['epsilon_upper'], 4)} of {cap['epsilon']:g} at delta {cap['delta']:g}, "
-                f"{found.adjacency.value}",
+                f"{found.adjacency.value}" + (f", any sample of {found.data_set}" if found.data_set else ""),
             )
             for cap in caps
         ),

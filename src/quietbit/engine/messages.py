@@ -103,7 +103,8 @@ def question_of(records: Mapping[str, Any], settings: Plan, run: int, node: int,
         part = SumPart(step["step"], step["clients"], step["number"], *words, step["table"])
     return Question(
         run=run, round=asked["round"], node=node, dimension=asked["dimension"], mechanism=asked["mechanism"],
-        epsilon=settings.target.epsilon, delta=settings.delta, adjacency=settings.adjacency.value, client=client,
+        epsilon=settings.target.epsilon, delta=settings.delta, adjacency=settings.adjacency.value,
+        unit=settings.unit.value, client=client,
         sum=part,
     )  # fmt: skip
 

@@ -27,7 +27,7 @@ from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.privacy.observers import GuaranteePair
-from quietbit.target import Target
+from quietbit.target import Target, Unit
 
 __all__ = ["Counts", "NodeCounts", "NodeReport", "Report", "RoundReport", "grouped"]
 
@@ -229,7 +229,8 @@ class Report:
             return "Nothing was released."
         honest = self.settings.min_honest_clients
         counted = f" It counts on {honest} honest clients in every sum." if honest else ""
-        return f"The worst client, in this run: {self.guarantee.sentence()}{counted}"
+        who = "The worst client" if self.guarantee.unit is Unit.CLIENT else "Any sample of the worst site"
+        return f"{who}, in this run: {self.guarantee.sentence()}{counted}"
 
 
 def grouped(reasons: Iterable[str]) -> list[str]:

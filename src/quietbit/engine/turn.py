@@ -24,6 +24,7 @@ from quietbit.node.ledger import AnsweredBefore
 from quietbit.node.question import Question
 from quietbit.node.release import Gate, Noted, Ticket, Unusable, public
 from quietbit.plan.plan import Plan
+from quietbit.target import Unit
 
 __all__ = ["Turn", "lost", "plan_of", "refusal"]
 
@@ -41,6 +42,7 @@ class Turn:
     names: tuple[str, ...]
     moment: AnswerTime
     ticket: Ticket
+    of_samples: bool = False
 
     @classmethod
     def accept(cls, keeper: Gate, question: Question, arrays: Mapping[str, Any], plan: Plan) -> Turn:
@@ -50,17 +52,20 @@ class Turn:
         require(layout.dimension == question.dimension, "number of learnt parameters", layout.dimension, rule)
         received = [np.array(part) for part in layout.values(arrays)]  # an app may train in the arrays that came
         names, moment = keeper.metrics, AnswerTime(keeper.answer_seconds)
-        return cls(layout, received, names, moment, keeper.accept(question))
+        return cls(layout, received, names, moment, keeper.accept(question), plan.unit is Unit.SAMPLE)
 
     def difference(self, trained: Mapping[str, Any]) -> list[FloatVector]:
         """Return *received minus trained* of every learnt array."""
         return self.layout.difference(self.received, trained)
 
     def release(self, read: Callable[[], list[FloatVector] | None]) -> bytes:
-        """Return the release of the update that ``read`` gets from the answer; of zero where it raises or has none."""
+        """Return the release of the update that ``read`` gets from the answer; of zero where it raises or has none.
+
+        Where samples are protected the answer plays no part: the gradients were handed over (`engine.batch`).
+        """
         update: list[FloatVector] | None = None
         try:
-            update = read()
+            update = None if self.of_samples else read()
         except BaseException as error:  # whatever an app's objects do when they are looked at
             LOGGER.error("quietbit: the app's answer is not an update; zero is released", exc_info=error)
         return self.ticket.release(update)

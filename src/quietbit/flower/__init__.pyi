@@ -1,5 +1,7 @@
 """Flower: private updates through an engine; a client mod within the owner's policy, and a strategy wrapper."""
 
+from quietbit.engine.batch import current_batch as current_batch
+from quietbit.engine.batch import private_step as private_step
 from quietbit.engine.report import Report as Report
 from quietbit.flower.accountant import GaussianAccountant as GaussianAccountant
 from quietbit.flower.client import PrivateUplink as PrivateUplink

@@ -31,6 +31,7 @@ from flwr.clientapp import ClientApp
 from flwr.supercore import log
 
 from quietbit._typing import FloatVector
+from quietbit.engine.batch import serving
 from quietbit.engine.gate import gate_for
 from quietbit.engine.messages import MODEL, RECORD, SPEED, SUM, question_of, split_pieces
 from quietbit.engine.replay import Follower
@@ -117,7 +118,8 @@ class PrivateUplink:
         except Exception as error:
             return _declined(message, context, keeper, error)
         crashes: list[BaseException] = []
-        reply = _run(message, context, call_next, turn.moment, crashes)
+        with serving(turn.ticket):
+            reply = _run(message, context, call_next, turn.moment, crashes)
         try:
             content = named_metrics(reply, turn.names)
             release = turn.release(lambda: None if crashes else _noting(crashes, lambda: _update(turn, reply)))

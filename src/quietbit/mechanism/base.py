@@ -247,8 +247,13 @@ class Mechanism(ABC):
 
     @property
     def batch(self) -> int:
-        """What the sum over a batch of samples is divided by; 0 where a release is of an update (`batch.PoissonBatch`)."""
+        """What the sum over a batch of samples is divided by; 0 where a release is of an update."""
         return 0
+
+    @property
+    def sampling_rate(self) -> float:
+        """The probability with which each sample of the client is in a batch."""
+        return 1.0
 
     def write_samples(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Fill ``out`` from the gradients of a client's samples, each of which is an update's parts."""

@@ -1,4 +1,4 @@
-"""Batches that a site draws in secret: the gradients of the drawn samples are clipped one by one, and their sum released.
+"""Batches that a site draws in secret: gradients of the drawn samples are clipped one by one, and their sum released.
 
 Idea     every sample of the site is in the batch with probability q, by itself, and nobody but the site learns which.
          What is released is the sum of the batch's clipped gradients over a public number m (about q times the samples
@@ -74,6 +74,11 @@ class PoissonBatch(Wrapper):
         return self.expected
 
     @property
+    def sampling_rate(self) -> float:
+        """Q."""
+        return self.rate
+
+    @property
     def takes_samples(self) -> bool:
         """It takes nothing else."""
         return True
@@ -128,9 +133,9 @@ class BatchSum:
     def _clipped(self, row: FloatVector) -> FloatVector:
         try:
             clipped = self._mechanism.domain.clip(row)
-            if self._projected is None:
-                return clipped
-            return self._ball.clip(self._projected.project([clipped], 1.0, self._nonce, self._kernel))
+            if self._projected is not None:
+                clipped = self._ball.clip(self._projected.project([clipped], 1.0, self._nonce, self._kernel))
+            return np.asarray(clipped, dtype=np.float64)
         except InvalidParameter:  # a NaN, an infinity, a norm beyond the largest double
             return np.zeros_like(self._total)
 

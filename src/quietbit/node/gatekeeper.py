@@ -14,6 +14,10 @@ engine verify who wrote it.
     {"ask": "release", "question"}  --->  checks, prices, notes
                  {"accepted": true} <---
     (trains)
+    {"draw": n}                     --->  draws a batch (where samples are protected)
+                      {} + places   <---
+    {"rows": m} + float32           --->  clips each row, adds it up; as often as there are rows
+                               {}   <---
     {"update": true} + float64      --->  clips, randomises, frames
                     {} + release    <---
 
@@ -36,6 +40,7 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quietbit.arrays import flatten
 from quietbit.errors import InvalidParameter, QuietbitError, require
@@ -44,7 +49,7 @@ from quietbit.node.ledger import AnsweredBefore
 from quietbit.node.models import ModelFolder
 from quietbit.node.policy import NotAllowed, PolicyError
 from quietbit.node.question import Question
-from quietbit.node.release import BudgetSpent, Gate, Noted, Unusable, public
+from quietbit.node.release import BudgetSpent, Gate, Noted, Ticket, Unusable, public
 from quietbit.secagg.plan import ProtocolError
 
 __all__ = ["Gatekeeper", "RemoteGate"]
@@ -52,6 +57,7 @@ __all__ = ["Gatekeeper", "RemoteGate"]
 LOGGER = logging.getLogger(__name__)
 MAGIC, HEAD = b"QBG1", struct.Struct("<4sIQ")
 MOST_JSON = 2**22
+PIECE = 2**24  # bytes of gradients in one message
 MOST_BYTES = 2**40  # of an answer: the app believes the gatekeeper
 CONNECTIONS = 64
 ASK = 10.0  # seconds from a connection to a whole question
@@ -172,8 +178,16 @@ class Gatekeeper:
             with self._guard:
                 self._open[connection] = True
             _send(connection, {"accepted": True})
-            # No more is read than the update that was asked for: its size is known before its first byte.
-            _, data = _receive(connection, 8 * question.dimension, self._keeper.answer_seconds or self._patience)
+            ends = time.monotonic() + (self._keeper.answer_seconds or self._patience)
+            most = max(8 * question.dimension, PIECE)  # no more is read than what was asked for, or a piece of it
+            while True:
+                said, data = _receive(connection, most, ends - time.monotonic())
+                if not said.keys() & {"draw", "rows"}:
+                    break
+                try:
+                    _send(connection, {}, _batched(ticket, said, data, question.dimension))
+                except (QuietbitError, ValueError) as error:  # there is a release all the same, of what came before
+                    _send(connection, {"refused": str(error), "kind": "refused"})
             update = None
             if len(data) == 8 * question.dimension:
                 update = np.frombuffer(data, dtype="<f8")  # of another length than asked: zero is released
@@ -265,6 +279,20 @@ class _RemoteTicket:
     def __init__(self, connection: socket.socket, dimension: int) -> None:
         self._connection, self._dimension = connection, dimension
 
+    def draw(self, count: int) -> NDArray[np.int64]:
+        """Have the batch drawn."""
+        _send(self._connection, {"draw": count})
+        places = _answered(_receive(self._connection, MOST_BYTES, WAIT))[1]
+        return np.frombuffer(places, dtype="<i8").astype(np.int64)
+
+    def add(self, rows: NDArray[Any]) -> None:
+        """Hand gradients over, in pieces."""
+        size = max(1, PIECE // (4 * self._dimension))
+        for start in range(0, len(rows), size):
+            piece = np.ascontiguousarray(rows[start : start + size], dtype="<f4")
+            _send(self._connection, {"rows": len(piece)}, piece.tobytes())
+            _answered(_receive(self._connection, 0, WAIT))
+
     def release(self, update: Any) -> bytes:
         """Hand the update over, or say that there is none, and get the release."""
         data = b""
@@ -282,6 +310,14 @@ class _RemoteTicket:
         except (OSError, Unusable) as error:
             LOGGER.error("quietbit: the gatekeeper did not make the release.", exc_info=error)
             raise Noted("The release of this round was noted, and cannot be made.") from error
+
+
+def _batched(ticket: Ticket, said: dict[str, Any], data: bytes, dimension: int) -> bytes:
+    """Draw a batch, or take gradients of it."""
+    if "draw" in said:
+        return ticket.draw(said["draw"]).astype("<i8").tobytes()
+    ticket.add(np.frombuffer(data, dtype="<f4").reshape(-1, dimension))
+    return b""
 
 
 def _answered(received: tuple[dict[str, Any], bytes]) -> tuple[dict[str, Any], bytes]:

@@ -10,7 +10,7 @@ Symbols  head: SHA-256 of a line; count: number of lines, the first (which names
 |---|---|
 | `ledger` | format, version, a random name; when it was made |
 | `mechanism` | a mechanism in full, by its identity: once |
-| `release` | one release: mechanism, k, run, round, moment. Written, with the counter, before a random word is drawn |
+| `release` | one release: mechanism, k, run, round, moment, data set. Written before a random word is drawn |
 | `step` | a step of a masked sum that hands out shares: answered once |
 
 A line is added under a lock on the file itself, in one write, and forced to disk, then the counter is replaced. A crash
@@ -112,7 +112,7 @@ class LedgerState:
     created: float = 0.0
     heads: list[bytes] = field(default_factory=list)
     mechanisms: dict[str, Any] = field(default_factory=dict)
-    counts: dict[tuple[str, int], int] = field(default_factory=dict)
+    counts: dict[tuple[str, int, str], int] = field(default_factory=dict)  # by mechanism, k and data set
     times: list[Moment] = field(default_factory=list)
     runs: dict[str, list[tuple[int, float, str]]] = field(default_factory=dict)
     steps: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -161,9 +161,14 @@ class LedgerState:
                 "one answered in this run."
             )
 
-    def views(self, trust: Trust, honest: int) -> Iterator[tuple[str, int, int]]:
-        """(mechanism, k, releases) as a trust model sees them: under local trust every k is 0, else at most honest."""
-        for (mechanism, own), times in self.counts.items():
+    def views(self, trust: Trust, honest: int, data_set: str = "") -> Iterator[tuple[str, int, int]]:
+        """(mechanism, k, releases) as a trust model sees them: under local trust every k is 0, else at most honest.
+
+        With ``data_set``, releases of other named ones are left out; those of none may have been of any.
+        """
+        for (mechanism, own, of), times in self.counts.items():
+            if data_set and of and of != data_set:
+                continue
             yield mechanism, min(own, honest) if trust is Trust.SECURE_AGGREGATION else 0, times
 
     def check_mechanism(self, identity: str) -> None:
@@ -200,7 +205,8 @@ class LedgerState:
             mechanism, honest = str(entry["mechanism"]), check_int(entry["honest"], "honest", 0)
             require(mechanism in self.mechanisms, "mechanism of a release", mechanism, "one that was noted")
             number, when = check_int(entry["round"], "round", 1), float(entry["time"])
-            self.counts[mechanism, honest] = self.counts.get((mechanism, honest), 0) + 1
+            key = mechanism, honest, str(entry.get("data-set", ""))
+            self.counts[key] = self.counts.get(key, 0) + 1
             self.times.append(Moment(when, str(entry.get("boot", "")), float(entry.get("running", 0.0))))
             self.runs.setdefault(str(entry["run"]), []).append((number, when, mechanism))
         elif kind == "step":
@@ -231,9 +237,10 @@ def mechanism_line(identity: str, description: Any) -> Entry:
     return {"kind": "mechanism", "mechanism": identity, "description": description}
 
 
-def release_line(identity: str, honest: int, run: str, number: int) -> Entry:
-    """One release, now."""
-    line = {"kind": "release", "mechanism": identity, "honest": honest, "run": run, "round": number}
+def release_line(identity: str, honest: int, run: str, number: int, data_set: str = "") -> Entry:
+    """One release, now; of a data set, where the owner has named it."""
+    line: Entry = {"kind": "release", "mechanism": identity, "honest": honest, "run": run, "round": number}
+    line |= {"data-set": data_set} if data_set else {}
     now = Moment.now()
     return line | {"time": round(now.time, 3), "boot": now.boot, "running": round(now.running, 3)}
 

@@ -26,7 +26,7 @@ from attrs import field, frozen
 
 from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_known, check_real, member, require
 from quietbit.secagg.identity import PUBLIC_SIZE, Directory, Identity
-from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, as_adjacency, check_delta
+from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, Unit, as_adjacency, as_unit, check_delta
 
 if TYPE_CHECKING:  # what only a release needs is imported when there is one: `quietbit --help` reads the rules
     from quietbit.kernel.rng import RandomBits
@@ -75,16 +75,21 @@ class Rules(Protocol):
         """How long a price may take."""
         ...
 
+    @property
+    def data_set(self) -> str:
+        """What releases are noted under, and which of them the caps are about; empty: all."""
+        ...
+
     def caps(self) -> tuple[Target, ...]:
-        """Limits on the whole ledger."""
+        """Limits on the whole ledger, or on its releases of the data set."""
         ...
 
     def honest_for(self, trust: Trust, threshold: int | None, honest: int | None) -> int:
         """How many honest clients a release of this trust is priced at; 0 where the server sees it."""
         ...
 
-    def check(self, family: str, clip: float, run: str) -> None:
-        """Refuse what may not be asked."""
+    def check(self, family: str, clip: float, run: str, rate: float = 1.0) -> None:
+        """Refuse what may not be asked; ``rate`` is that of batches."""
         ...
 
     def check_counts(self, releases: int, today: int) -> None:
@@ -126,6 +131,11 @@ def _words(value: Any, name: str) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _name(value: Any, name: str) -> str:
+    require(isinstance(value, str) and len(value) <= 200, name, value, "a name of at most 200 characters")
+    return str(value)
+
+
 def _trusts(value: Any, name: str) -> tuple[Trust, ...]:
     rule = "a list of local, secure-aggregation or both"
     require(isinstance(value, list | tuple) and len(value) > 0, name, value, rule)
@@ -151,6 +161,15 @@ RULES: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
     "epsilon": ("what all releases of this node together may ever cost", _real),
     "delta": ("the delta of that epsilon", lambda value, name: check_delta(value)),
     "adjacency": ("the neighbouring world: zero-out or replace-one", lambda value, name: as_adjacency(value)),
+    "unit": (
+        "who may lose so much: the client, or any sample (patient) of its data",
+        lambda value, name: as_unit(value),
+    ),
+    "data_set": ("the data's name: releases of other named data sets do not count here", _name),
+    "largest_sampling_rate": (
+        "each sample is in a batch with no more than this probability",
+        lambda value, name: check_real(value, name, at_most=1.0),
+    ),
     "mechanisms": ("families that may be asked for", _words),
     "largest_clip": ("updates are clipped to a ball no larger than this", _real),
     "smallest_clip": ("nor to one smaller than this, where a run moves its clip", _floor),
@@ -209,6 +228,9 @@ class Policy:
     epsilon: float
     delta: float
     adjacency: Adjacency = field(converter=as_adjacency)
+    unit: Unit = Unit.CLIENT
+    data_set: str = ""
+    largest_sampling_rate: float = 1.0
     mechanisms: tuple[str, ...]
     largest_clip: float
     smallest_clip: float = 0.0
@@ -238,6 +260,8 @@ class Policy:
         rule = f"at most {self.largest_clip!r}, the largest"
         require(self.smallest_clip <= self.largest_clip, "smallest_clip", self.smallest_clip, rule)
         require(self.mechanisms, "mechanisms", [], "one name at least")
+        if self.unit is Unit.SAMPLE and not self.data_set:
+            raise InvalidParameter.of("data_set", "given where samples are protected: whose account this is")
         named = ("directory", "operator", "own_key")
         if Trust.SECURE_AGGREGATION not in self.trust:
             for name in ("min_honest_clients", "local_epsilon", *named):
@@ -257,7 +281,7 @@ class Policy:
     def target(self) -> Target:
         """What all releases together may cost, ever."""
         trust = Trust.LOCAL if self.local_epsilon is None else Trust.SECURE_AGGREGATION
-        return Target(self.epsilon, self.delta, self.adjacency, trust=trust, releases=self.releases)
+        return Target(self.epsilon, self.delta, self.adjacency, unit=self.unit, trust=trust, releases=self.releases)
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Policy:
@@ -299,7 +323,7 @@ class Policy:
 
     def caps(self) -> tuple[Target, ...]:
         """The cap, and where sums are allowed the local one."""
-        return _caps(self.epsilon, self.local_epsilon, self.delta, self.adjacency)
+        return _caps(self.epsilon, self.local_epsilon, self.delta, self.adjacency, self.unit)
 
     def honest_for(self, trust: Trust, threshold: int | None, honest: int | None) -> int:
         """The node's own least number, for sums of at least that many; the run's is not looked at."""
@@ -312,8 +336,10 @@ class Policy:
             raise NotAllowed("This node's policy does not allow sums of so few clients.")
         return own
 
-    def check(self, family: str, clip: float, run: str) -> None:
-        """Refuse another family, a larger ball or one that is too small, another run."""
+    def check(self, family: str, clip: float, run: str, rate: float = 1.0) -> None:
+        """Refuse another family, a larger ball or one that is too small, another run, batches that are too large."""
+        if not rate <= self.largest_sampling_rate:
+            raise NotAllowed("This node's policy does not allow so large a sampling rate.")
         if family not in self.mechanisms:
             raise NotAllowed(f"This node's policy does not allow the mechanism {family[:40]!r}.")
         if not clip <= self.largest_clip:
@@ -379,6 +405,7 @@ class Simulation:
     least_epsilon: float = 0.0
     answer_seconds: float = 0.0
     pricing_seconds: float = 600.0
+    data_set: str = ""
 
     def caps(self) -> tuple[Target, ...]:
         """None but the run's."""
@@ -390,7 +417,7 @@ class Simulation:
             return 0
         return check_int(self.min_honest_clients or honest, "honest clients of the sum", 2)
 
-    def check(self, family: str, clip: float, run: str) -> None:
+    def check(self, family: str, clip: float, run: str, rate: float = 1.0) -> None:
         """Everything may be asked."""
 
     def check_counts(self, releases: int, today: int) -> None:
@@ -437,10 +464,11 @@ def _rng(seed: int | None, number: int, client: int | None) -> RandomBits:
 
 
 @lru_cache(maxsize=8)
-def _caps(epsilon: float, local: float | None, delta: float, adjacency: Adjacency) -> tuple[Target, ...]:
+def _caps(epsilon: float, local: float | None, delta: float, adjacency: Adjacency, unit: Unit) -> tuple[Target, ...]:
     if local is None:
-        return (Target(epsilon, delta, adjacency),)
-    return Target(epsilon, delta, adjacency, trust=Trust.SECURE_AGGREGATION), Target(local, delta, adjacency)
+        return (Target(epsilon, delta, adjacency, unit=unit),)
+    sums = Target(epsilon, delta, adjacency, unit=unit, trust=Trust.SECURE_AGGREGATION)
+    return sums, Target(local, delta, adjacency, unit=unit)
 
 
 @lru_cache(maxsize=8)

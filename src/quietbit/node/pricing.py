@@ -21,10 +21,10 @@ from quietbit.mechanism.base import Mechanism, summable
 from quietbit.mechanism.registry import build, describe, family_of, identity_of
 from quietbit.node.policy import NotAllowed
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.wire.uplink import Uplink
 
-__all__ = ["MOST_DESCRIPTION", "ProposedMechanism", "description_of", "release_cost", "text_of", "within"]
+__all__ = ["MOST_DESCRIPTION", "ProposedMechanism", "description_of", "text_of", "within"]
 
 MOST_DESCRIPTION = 2**18
 Found = TypeVar("Found")
@@ -60,10 +60,10 @@ class ProposedMechanism:
         """Plain values that rebuild it."""
         return describe(self.mechanism.priced_as)
 
-    def cost(self, adjacency: Adjacency, honest: int) -> Cost:
+    def cost(self, adjacency: Adjacency, honest: int, unit: Unit = Unit.CLIENT) -> Cost:
         """What one release costs, alone (0) or as part of a sum; refused where no number can say it."""
         try:
-            return _cost(self.identity, self.mechanism.priced_as, adjacency, honest)
+            return _cost(self.identity, self.mechanism.priced_as, adjacency, honest, unit)
         except QuietbitError:
             raise
         except (ArithmeticError, ValueError) as error:  # numbers so large or small that no account can hold them
@@ -116,21 +116,31 @@ def _offer(text: str) -> ProposedMechanism:
 
 
 # An identity names a mechanism: its cost is found once in a process, and is one object, by which an account knows it.
-_COSTS: dict[tuple[str, Adjacency, int], Cost] = {}
+_COSTS: dict[tuple[str, Adjacency, int, Unit], Cost] = {}
 _MOST_COSTS = 4096
 
 
-def release_cost(mechanism: Mechanism, adjacency: Adjacency, honest: int) -> Cost:
-    """What one release costs, alone (0) or as part of a sum that counts on ``honest`` clients."""
-    mechanism = mechanism.priced_as
-    return _cost(identity_of(mechanism).hex(), mechanism, adjacency, honest)
-
-
-def _cost(identity: str, mechanism: Mechanism, adjacency: Adjacency, honest: int) -> Cost:
-    key = identity, adjacency, honest
+def _cost(identity: str, mechanism: Mechanism, adjacency: Adjacency, honest: int, unit: Unit) -> Cost:
+    key = identity, adjacency, honest, unit
     if key not in _COSTS:
-        found = summable(mechanism).sum_privacy(honest, adjacency) if honest else mechanism.privacy(adjacency)
+        if unit is Unit.SAMPLE:
+            found = _sample_cost(mechanism, adjacency, honest)
+        else:
+            found = summable(mechanism).sum_privacy(honest, adjacency) if honest else mechanism.privacy(adjacency)
         if len(_COSTS) >= _MOST_COSTS:
             _COSTS.clear()
         _COSTS[key] = found
     return _COSTS[key]
+
+
+def _sample_cost(mechanism: Mechanism, adjacency: Adjacency, honest: int) -> Cost:
+    """What a release costs one sample of the site: of a batch by its own price, of any update as if it were replaced.
+
+    Whatever a sample's change makes of an update, another one in the same ball comes of it.
+    """
+    if mechanism.batch and not honest:
+        return mechanism.privacy(adjacency, mechanism.batch)
+    which = Adjacency.REPLACE_ONE
+    whole = summable(mechanism).sum_privacy(honest, which) if honest else mechanism.privacy(which)
+    trust = Trust.SECURE_AGGREGATION if honest else Trust.LOCAL
+    return whole.bare().of(which, Unit.SAMPLE, trust, 1)

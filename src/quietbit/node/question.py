@@ -25,7 +25,7 @@ from quietbit.kernel.base import MAX_DIMENSION
 from quietbit.privacy.aggregate import MOST_CLIENTS
 from quietbit.secagg.exposure import SPARSE_FROM
 from quietbit.secagg.plan import ServerModel, SumPlan
-from quietbit.target import Adjacency, Target, Trust, check_delta
+from quietbit.target import Adjacency, Target, Trust, Unit, check_delta
 
 __all__ = [
     "CONFIRM", "IDENTITY", "KEYS", "SHARES", "STEPS", "UNMASK", "VECTOR", "Framed", "Question", "SumPart", "run_name",
@@ -91,6 +91,7 @@ class Question:
     adjacency: str
     client: int | None = None
     sum: SumPart | None = None
+    unit: str = Unit.CLIENT.value
 
     def __post_init__(self) -> None:
         """Refuse values without a meaning."""
@@ -103,6 +104,7 @@ class Question:
         put(self, "epsilon", check_real(self.epsilon, "epsilon of the run"))
         put(self, "delta", check_delta(self.delta))
         put(self, "adjacency", member(Adjacency, self.adjacency, "adjacency of the run").value)
+        put(self, "unit", member(Unit, self.unit, "unit of the run").value)
         if self.client is not None:
             put(self, "client", check_int(self.client, "partition-id", 0))
 
@@ -114,7 +116,7 @@ class Question:
     @property
     def cap(self) -> Target:
         """The run's own budget: a node holds it, too."""
-        return _cap(self.epsilon, self.delta, self.adjacency, self.trust)
+        return _cap(self.epsilon, self.delta, self.adjacency, self.unit, self.trust)
 
     @property
     def terms(self) -> bytes:
@@ -150,8 +152,8 @@ class Question:
 
 
 @lru_cache(maxsize=64)
-def _cap(epsilon: float, delta: float, adjacency: str, trust: Trust) -> Target:
-    return Target(epsilon, delta, adjacency, trust=trust)
+def _cap(epsilon: float, delta: float, adjacency: str, unit: str, trust: Trust) -> Target:
+    return Target(epsilon, delta, adjacency, unit=unit, trust=trust)
 
 
 def sum_plan(question: Question, dimension: int, bits: int, members: tuple[bytes, ...] | None) -> SumPlan:

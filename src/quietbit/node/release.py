@@ -14,14 +14,17 @@ a question was noted all the same, so there are no more silences than releases.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import MutableMapping
 from typing import Any, Protocol, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.base import summable
+from quietbit.mechanism.batch import BatchSum, draw_batch
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.ledger import (
     Entry,
@@ -73,7 +76,18 @@ class Unusable(QuietbitError):
 
 
 class Ticket(Protocol):
-    """An accepted question: one release, once."""
+    """An accepted question: one release, once.
+
+    Of a batch of samples it draws who is in it, and takes their gradients one by one; then `release` needs no update.
+    """
+
+    def draw(self, count: int) -> NDArray[np.int64]:
+        """The places of the samples that are in the batch, among ``count``; once."""
+        ...
+
+    def add(self, rows: NDArray[Any]) -> None:
+        """Take gradients of drawn samples, one per row; each is clipped by itself. No more than were drawn."""
+        ...
 
     def release(self, update: Any) -> bytes:
         """The framed release of an update (a list of arrays), or of zero where it is None or cannot be sent."""
@@ -125,6 +139,8 @@ def make_release(uplink: Uplink, update: Any, rng: RandomBits) -> bytes:
             return uplink.send(update, rng)
         except Exception as error:
             LOGGER.error("quietbit: the update cannot be sent; zero is released in its place.", exc_info=error)
+    if uplink.mechanism.batch:
+        return uplink.send_batch(uplink.batch(rng))
     zeros = np.zeros(uplink.mechanism.domain.dimension, dtype=np.float32)
     return Uplink(uplink.mechanism).send(zeros, rng)
 
@@ -215,9 +231,10 @@ class LocalGate:
                 own_rows = offer.mechanism.for_round(run_name(question.run), question.round)
                 same = identity_of(own_rows) == identity_of(offer.mechanism)
                 require(same, "rows that all clients keep", "others", "this round's")
-            rules.check(offer.family, offer.mechanism.domain.radius, str(question.run))
+            rate = offer.mechanism.sampling_rate
+            rules.check(offer.family, offer.mechanism.domain.radius, str(question.run), rate)
             for cap, _, _ in self._caps(question):
-                offer.cost(cap.adjacency, honest if cap.trust is Trust.SECURE_AGGREGATION else 0)
+                offer.cost(cap.adjacency, honest if cap.trust is Trust.SECURE_AGGREGATION else 0, cap.unit)
             return offer
 
         return within(rules.pricing_seconds, work), honest
@@ -234,8 +251,8 @@ class LocalGate:
         books.check_mechanism(offer.identity)
         self._rules.check_counts(books.releases + 1, books.last_day(Moment.now()) + 1)
         for cap, floor, owner in self._caps(question):
-            cost = offer.cost(cap.adjacency, honest if cap.trust is Trust.SECURE_AGGREGATION else 0)
-            account, least = account_of(books, cap, honest, floor), cost.at_least(floor)
+            cost = offer.cost(cap.adjacency, honest if cap.trust is Trust.SECURE_AGGREGATION else 0, cap.unit)
+            account, least = account_of(books, cap, honest, floor, self._rules.data_set), cost.at_least(floor)
             if not account.allows(least):
                 own = (
                     f": epsilon {cap.epsilon:g} allows no further release. Run fewer rounds, or raise quietbit.releases"
@@ -244,21 +261,23 @@ class LocalGate:
                 error.accounts = account, account.spend(least)
                 raise error
         lines = [] if offer.identity in books.mechanisms else [mechanism_line(offer.identity, offer.description)]
-        return [*lines, release_line(offer.identity, honest, run, question.round)]
+        return [*lines, release_line(offer.identity, honest, run, question.round, self._rules.data_set)]
 
 
-def account_of(books: LedgerState, cap: Target, honest: int = 0, floor: float = 0.0) -> Account:
+def account_of(books: LedgerState, cap: Target, honest: int = 0, floor: float = 0.0, data_set: str = "") -> Account:
     """The account of everything in the books under a cap, sums at no more than ``honest`` clients (0: as noted).
+
+    With ``data_set``, of what may have been released of it.
 
     Mechanisms are built and priced anew from their descriptions, once in a process. The first in the books is the
     first that was released, which is what an adaptive account goes by.
     """
     account = Account(cap, "adaptive")
-    for name, own, times in books.views(cap.trust, honest or 2**31):
+    for name, own, times in books.views(cap.trust, honest or 2**31, data_set):
         offer = ProposedMechanism.read(text_of(books.mechanisms[name]))
         if offer.identity != name:
             raise LedgerError(f"A mechanism of the ledger is not the one it was noted as ({name[:16]}...).")
-        account = account.spend(offer.cost(cap.adjacency, own).at_least(floor), times)
+        account = account.spend(offer.cost(cap.adjacency, own, cap.unit).at_least(floor), times)
     return account
 
 
@@ -269,6 +288,28 @@ class _Accepted:
     def __init__(self, question: Question, uplink: Uplink, rng: RandomBits, step: SumStep | None) -> None:
         self._question, self._uplink, self._rng, self._step = question, uplink, rng, step
         self._used = False
+        self._sum: BatchSum | None = None
+        self._left = 0
+        self._guard = threading.Lock()  # an app that is late may go on in its own thread
+
+    def draw(self, count: int) -> NDArray[np.int64]:
+        """Draw the batch with this node's randomness; once, and before the release."""
+        mechanism = self._uplink.mechanism
+        with self._guard:
+            fresh = mechanism.batch and self._sum is None and not self._used
+            require(fresh, "batch", "another", "drawn once, in a run that protects samples, before its release")
+            drawn = draw_batch(self._rng, mechanism.sampling_rate, count)
+            self._sum, self._left = self._uplink.batch(self._rng), drawn.size
+        return drawn
+
+    def add(self, rows: NDArray[Any]) -> None:
+        """Clip and add gradients of samples that were drawn."""
+        with self._guard:
+            if self._sum is None or self._used:
+                raise InvalidParameter("gradients must come after the batch is drawn and before the release.")
+            require(len(rows) <= self._left, "number of gradients", len(rows), f"at most {self._left}, as were drawn")
+            self._sum.add(rows)
+            self._left -= len(rows)
 
     def release(self, update: Any) -> bytes:
         """The frame around the payload, masked if it goes into a sum."""
@@ -282,10 +323,13 @@ class _Accepted:
 
     def payload(self, update: Any, uplink: Uplink | None = None) -> bytes:
         """The payload without a frame; once. ``uplink`` is one of the same mechanism that knows the update's shape."""
-        if self._used:
-            raise Noted("The release of this round was made already.")
-        self._used = True
+        with self._guard:
+            if self._used:
+                raise Noted("The release of this round was made already.")
+            self._used = True
         try:
+            if self._sum is not None:
+                return self._uplink.send_batch(self._sum)
             return make_release(uplink or self._uplink, update, self._rng)
         except Exception as error:
             LOGGER.error("quietbit: not even zero can be released.", exc_info=error)

@@ -65,10 +65,11 @@ class PrivateSender:
             epsilon=policy.local_epsilon or policy.epsilon,
             delta=policy.delta,
             adjacency=policy.adjacency.value,
+            unit=policy.unit.value,
         )
 
     def guarantee(self) -> Guarantee:
         """What this node's releases have cost so far, all runs together, as if the server saw each."""
         policy = self._policy
-        cap = Target(policy.local_epsilon or policy.epsilon, policy.delta, policy.adjacency)
-        return account_of(self._ledger.read(), cap).guarantee()
+        cap = Target(policy.local_epsilon or policy.epsilon, policy.delta, policy.adjacency, unit=policy.unit)
+        return account_of(self._ledger.read(), cap, data_set=policy.data_set).guarantee()

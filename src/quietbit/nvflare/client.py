@@ -52,7 +52,7 @@ from quietbit.node.release import Gate
 from quietbit.nvflare.arrays import named
 from quietbit.nvflare.gate import DECIDED, TURN, shut
 from quietbit.plan.plan import Plan
-from quietbit.privacy.guarantee import Trust
+from quietbit.privacy.guarantee import Trust, Unit
 
 __all__ = ["PrivateUplink", "local_settings", "number_of"]
 
@@ -79,6 +79,8 @@ def local_settings(values: Mapping[str, Any]) -> Plan:
     require(settings.trust is Trust.LOCAL, "quietbit.trust", settings.trust.value, rule)
     rule = "full: rounds are replayed over Flower alone"
     require(not settings.replayed, "quietbit.downlink", settings.downlink, rule)
+    rule = "client over NVFlare, where an app has no way to the batch that its gate draws"
+    require(settings.unit is Unit.CLIENT, "quietbit.unit", settings.unit.value, rule)
     rule = "left out: the controller chooses the clients over NVFlare"
     require(not settings.secret_order, "quietbit.participation", settings.participation, rule)
     return settings

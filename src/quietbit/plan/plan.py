@@ -16,7 +16,9 @@ Source   Guo et al. (ICML 2023), appendix "Choice of Hyperparameters", for the c
 | `adjacency` | `zero-out` or `replace-one` | required |
 | `epsilon` | what all releases of one client together may cost | required in an engine |
 | `delta` | the delta of that epsilon | 1e-5 |
-| `unit` | `client`, or in a simulation `sample` | `client` |
+| `unit` | whose loss is counted: the `client`'s, or that of any `sample` of its data | `client` |
+| `samples` | engine, for unit `sample`: about how many a site has; public, sums are divided by it | for samples |
+| `sampling-rate` | engine, for unit `sample`: the probability of each to be in a round's batch | 1 |
 | `trust` | `local`, `secure-aggregation` (imvu: the server sees sums), in a simulation `central` (gaussian) | `local` |
 | `releases` | how often a client takes part: the mechanism is calibrated to it | required if calibrated |
 | `norm` | `l2` or `l1` | `l2` |
@@ -67,11 +69,12 @@ from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_kn
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism, summable
-from quietbit.mechanism.calibrate import AUTO, calibrate
+from quietbit.mechanism.batch import PoissonBatch
+from quietbit.mechanism.calibrate import AUTO, Calibration, calibrate
 from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.mechanism.family import SHARED, Choices
 from quietbit.mechanism.interpolated import UNBIASED
-from quietbit.mechanism.projected import ProjectedSamples, project
+from quietbit.mechanism.projected import MOST_SAMPLES, ProjectedSamples, project
 from quietbit.mechanism.registry import families, family, importable
 from quietbit.plan.clip import RATE, ClipRule, MovingClip, usual_bit_epsilon
 from quietbit.plan.costs import ClientCosts
@@ -101,9 +104,10 @@ STRENGTHS = ("design_epsilon", "noise_multiplier")
 # Choices of a mechanism, with what the paper takes: harmless where a mechanism makes no use of it.
 USUAL = {"bits": None, "levels": None, "beta": 1.0, "clamp": False, "decoder": "alphabet", "rotate": False}
 # What only a simulation reads, and what only an engine does.
-OF_SIMULATION = ("unit", "cohort", "rng", "seed")
+OF_SIMULATION = ("cohort", "rng", "seed")
 OF_SUMS = ("server", "threshold", "neighbours", "share_threshold", "timeout")
-OF_ENGINE = ("local_arrays", *OF_SUMS, *OF_STEP)
+OF_BATCHES = ("samples", "sampling_rate")
+OF_ENGINE = ("local_arrays", *OF_SUMS, *OF_STEP, *OF_BATCHES)
 # What the layers below call the value of a key.
 BELOW = {
     "radius": "clip", "norm of the ball": "norm", "output_bits": "bits", "input_levels": "levels",
@@ -184,6 +188,8 @@ class Plan:
     clip_quantile: float | None = None
     clip_rate: float | None = None
     clip_bit_epsilon: float | None = None
+    samples: int | None = None
+    sampling_rate: float | None = None
     local_arrays: str = field(default="", converter=_names)
     server: str | None = None
     threshold: int | None = None
@@ -231,8 +237,23 @@ class Plan:
             raise InvalidParameter.of(
                 "releases", "given (how often a client may answer), or the strength of the mechanism by hand"
             )
+        if self.unit is Unit.SAMPLE:
+            self._check_batches()
+        else:
+            self._unused(OF_BATCHES, "unless the unit is a sample")
         rule = "left out where the mechanism's strength is given"
         require(self.calibrated or self.releases is None, "releases", self.releases, rule)
+
+    def _check_batches(self) -> None:
+        """What sums over batches are divided by, and how often a sample is in one."""
+        if self.samples is None:
+            raise InvalidParameter.of("samples", "given where samples are protected: about how many a site has")
+        self._put("samples", check_int(self.samples, "samples", 1, MOST_SAMPLES))
+        rate = 1.0 if self.sampling_rate is None else self.sampling_rate
+        self._put("sampling_rate", check_real(rate, "sampling_rate", at_most=1.0))
+        require(self.norm is Norm.L2, "norm", self.norm.value, "l2 where samples are protected")
+        rule = "left out where samples are protected: it hides clients"
+        require(self.participation != SECRET, "participation", self.participation, rule)
 
     def _check_mechanism(self) -> None:
         """The strength that belongs to the mechanism, or a budget to find it for; no choice that it does not use."""
@@ -458,6 +479,8 @@ class Plan:
             raise InvalidParameter("A plan without privacy has no mechanism.")
         ball = Ball(self.norm, self.clip, dimension)
         sample = self.unit is Unit.SAMPLE
+        if self.samples is not None:
+            return self._batches(ball, max(1, int(self.samples * cast(float, self.sampling_rate))))
         if sample and sizes is None:
             raise InvalidParameter("sizes must be given where samples are protected: the samples of each client.")
         known = np.ones(1, dtype=np.int64) if sizes is None else np.asarray(sizes, dtype=np.int64)
@@ -470,8 +493,24 @@ class Plan:
         counts = np.asarray(times, dtype=np.int64)
         return self._found(ball, known, np.broadcast_to(counts, known.shape) if sample else counts)
 
+    def _batches(self, ball: Ball, expected: int) -> Mechanism:
+        """A mechanism whose sums over batches are divided by ``expected``, on the account that nodes keep."""
+        rate = cast(float, self.sampling_rate)
+        if not self.calibrated:
+            return PoissonBatch(self._given(ball, expected), expected, rate)
+        enforced = cast(Priced, self._enforced(cast(int, self.releases)))
+        found = calibrate(
+            self.mechanism, ball=ball, **self.target.keywords(), samples=expected,
+            keep=self.keep, rows=self.rows, account=lambda one: enforced(PoissonBatch(one, expected, rate)),
+            **self._choices(),
+        )  # fmt: skip
+        self._refuse_saturated(found, expected)
+        return PoissonBatch(found.mechanism, expected, rate)
+
     def release(self, mechanism: Mechanism, samples: int | None = None) -> Cost:
         """What one release costs under the plan's trust: of a client, or of one of its ``samples`` samples."""
+        if self.samples is not None:
+            samples = mechanism.batch
         if self.secure:
             return summable(mechanism).sum_privacy(cast(int, self.min_honest_clients), self.adjacency)
         return mechanism.privacy(self.adjacency, samples).under(trust=self.trust)
@@ -516,13 +555,18 @@ class Plan:
             samples=int(sizes.min()) if sample else None, keep=self.keep, rows=SHARED if self.shared else self.rows,
             bit_epsilon=self._bit_epsilon(busiest), **self._choices(),
         )  # fmt: skip
-        if sample and found.saturated:
+        if sample:
+            self._refuse_saturated(found, int(sizes.min()))
+        return found.mechanism
+
+    def _refuse_saturated(self, found: Calibration, samples: int) -> None:
+        """Refuse a mechanism that cannot make use of the budget."""
+        if found.saturated:
             raise InvalidParameter.of(
                 "beta",
-                f"above {self.beta or 1.0:g} to make use of epsilon {budget:g}: one of {int(sizes.min())} samples "
+                f"above {self.beta or 1.0:g} to make use of epsilon {self.epsilon:g}: one of {samples} samples "
                 f"moves an input by little, and {self.mechanism} can reveal no more of it",
             )
-        return found.mechanism
 
     def _bit_epsilon(self, releases: int) -> float | None:
         """What the bit of a clip that moves costs in a release; None where the clip stays."""

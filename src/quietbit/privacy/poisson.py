@@ -5,8 +5,8 @@ Idea     a sample that is probably not in the batch is hidden by that. For Poiss
          dominating pairs they compose over all steps.
 Symbols  q: sampling rate; P, Q: the release with the sample in its batch and without it, dominated by N(mu, 1) against
          N(0, 1); delta(a) = H_a(P || Q), a = e^epsilon; P': the same with another sample in its place.
-Source   Zhu, Dong, Wang (2022), Theorem 11; Balle, Barthe, Gaboardi (2018), Theorem 2, for replace-one; Mironov, Talwar,
-         Zhang (2019), section 3.3 and Theorem 5, for Rényi divergences; Mironov (2017), Proposition 11.
+Source   Zhu, Dong, Wang (2022), Theorem 11; Balle, Barthe, Gaboardi (2018), Theorem 2, for replace-one; Mironov,
+         Talwar, Zhang (2019), section 3.3 and Theorem 5, for Rényi divergences; Mironov (2017), Proposition 11.
 
 With the sample against without. The mixture is M = (1-q) Q + q P. For a' = 1 + q (a - 1), a >= 0,
     M - a' Q = q (P - a Q), so H_a'(M || Q) = q H_a(P || Q); below a' = 1 - q it is 1 - a'.
@@ -20,14 +20,14 @@ One sample replaced by another, for a' = 1 + q (a - 1) >= 1 and s = a'/a:
 by joint convexity at most q ((1-s) H_a(P || Q) + s H_a(P || P')), where P and P' are twice as far apart. Below 1 by
 H_a(M || M') = 1 - a + a H_1/a(M' || M); the bound is the same both ways round.
 
-Rényi divergences, for ledgers that hold sums of them, where D_alpha(P || Q) and D_alpha(Q || P) are at most s alpha. With
+Rényi divergences, for accounts that add them up, where D_alpha(P || Q) and D_alpha(Q || P) are at most s alpha. With
 integer k, E_Q (M/Q)^k - 1 = sum over j >= 2 of C(k, j) (1-q)^(k-j) q^j (E_Q (P/Q)^j - 1), every term at most that of a
 Gaussian pair with mu^2 = 2 s; the logarithm of a moment is convex in the order, so a chord bounds it in between. The
 other way round, with r = P/Q, E_Q r = 1 and f(r) = (1 + q (r-1))^(1-alpha): E_M (Q/M)^alpha = E_Q f(r), and
 (f(r) - 1 + (alpha-1) q (r-1)) / (r-1)^2 falls in r >= 0, for f'' does; so it is at most its value c at r = 0,
 c = (1-q)^(1-alpha) - 1 - (alpha-1) q, and E_Q f <= 1 + c (e^(2 s) - 1). Where a Gaussian pair dominates, the second way
-round is never the larger one. For replace-one: the smaller of joint convexity, 1 - q + q e^(alpha (alpha-1) s'), with s'
-between P and P', and the way M, Q, M' by the weak triangle inequality with p = 2.
+round is never the larger one. For replace-one: the smaller of joint convexity, 1 - q + q e^(alpha (alpha-1) s'), s' of
+P and P', and the way M, Q, M' by the weak triangle inequality with p = 2.
 
 Batches of a fixed size, shuffled epochs and dropped last batches are sampled otherwise: none of this holds for them.
 """
@@ -52,7 +52,7 @@ from quietbit.privacy.loss import LossDistribution
 __all__ = ["poisson_cost", "poisson_gaussian"]
 
 NODES = 4000
-MOST_MU = 1e3
+MOST_MU, MOST_TERMS = 1e3, 1024
 REACH = 12.0  # standard deviations; what lies beyond is in the last node's delta
 MARGIN = 1e-9  # relative error of a delta, from `gaussian_log_delta` and a few roundings; of a moment less one
 
@@ -127,7 +127,7 @@ def _back(alpha: float, mu: float, q: float) -> float:
     power = -times * math.log1p(-q)
     if power + mu * mu > 300:
         return (power + mu * mu) * (1 + MARGIN)
-    # Where e^power - 1 - times q would lose its digits: -log(1-q) - q <= q^2 / (2 (1-q)), and e^p - 1 - p <= p^2 (1/2+p).
+    # Where c would lose its digits: -log(1-q) - q <= q^2 / (2 (1-q)), and e^p - 1 - p <= p^2 (1/2 + p).
     small = times * q * q / (2 * (1 - q)) + power * power * (0.5 + power)
     c = math.expm1(power) - times * q if power > 1e-3 else small
     return math.log1p(c * math.expm1(mu * mu)) * (1 + MARGIN)
@@ -143,6 +143,8 @@ def _there(alpha: float, mu: float, q: float) -> float:
 def _log_moment(order: int, mu: float, q: float) -> float:
     if order < 2:
         return 0.0
+    if order > MOST_TERMS:  # a mixture is no further from either part than these are from each other
+        return order * (order - 1) * (mu * mu / 2) * (1 + MARGIN)
     j = np.arange(2, order + 1)
     exponent = j * (j - 1) * (mu * mu / 2)
     choose = gammaln(order + 1) - gammaln(j + 1) - gammaln(order - j + 1)

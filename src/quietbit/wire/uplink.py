@@ -20,6 +20,7 @@ from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits, device_rng, secure_rng
 from quietbit.kernel.select import default_kernel, select
 from quietbit.mechanism.base import Mechanism, Parts, check_mechanism, check_rng
+from quietbit.mechanism.batch import BatchSum, PoissonBatch
 from quietbit.privacy.guarantee import Unit
 from quietbit.wire.aggregate import MAX_PAYLOADS, Aggregator, OnError, Received
 from quietbit.wire.payload import Header, build
@@ -97,6 +98,17 @@ class Uplink:
         parts, chosen = [part for part, _ in found], rng if rng is not None else secure_rng()
         check_rng(chosen)
         return build(self.header, lambda body: mechanism.write_samples(parts, chosen, self._kernel, body), self.threads)
+
+    def batch(self, rng: RandomBits) -> BatchSum:
+        """Return an empty batch, whose gradients are clipped as they come; for a mechanism of batches."""
+        mechanism = self.mechanism
+        if not isinstance(mechanism, PoissonBatch):
+            raise InvalidParameter.of("mechanism", "a PoissonBatch to add up a batch", type(mechanism).__name__)
+        return BatchSum(mechanism, rng, self._kernel)
+
+    def send_batch(self, total: BatchSum) -> bytes:
+        """Randomise, pack and frame the sum of a batch."""
+        return build(self.header, total.write, self.threads)
 
     def _parts(self, update: Any) -> tuple[Parts, bool]:
         """Return the arrays of an update, and whether they lie on a GPU; another structure or size is refused."""

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from quietbit.node.filter import price_of
 from scipy.stats import norm
 
 from quietbit import Adjacency, Ball, Gaussian, InvalidParameter, Laplace, Norm, calibrate, secure_rng, seeded_rng
@@ -13,7 +14,6 @@ from quietbit.kernel.select import default_kernel
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.batch import BatchSum, PoissonBatch, draw_batch
 from quietbit.mechanism.registry import build, describe, family_of, identity_of
-from quietbit.node.filter import price_of
 from quietbit.wire.uplink import Uplink
 
 BALL = Ball(Norm.L2, 1.0, 64)
@@ -53,7 +53,7 @@ def test_the_account_agrees_with_dp_accounting() -> None:
     assert ours == pytest.approx(theirs.get_epsilon(1e-5), rel=0.01)
 
 
-@pytest.mark.parametrize("mu,rate", [(0.3, 0.1), (1.0, 0.02), (2.0, 0.5)])
+@pytest.mark.parametrize(("mu", "rate"), [(0.3, 0.1), (1.0, 0.02), (2.0, 0.5)])
 def test_divergences_bound_those_of_brute_force_both_ways_round(mu: float, rate: float) -> None:
     batch = PoissonBatch(Gaussian(BALL, 1 / (mu * 10)), 10, rate)
     removed, replaced = (batch.privacy(which, 10).certified_rdp for which in (ZERO_OUT, REPLACE))
@@ -114,7 +114,8 @@ def test_mechanisms_without_a_gaussian_pair_are_refused_where_batches_are_drawn(
 
 def test_a_price_of_the_nodes_is_finite() -> None:
     price = price_of(one_bit(10, 0.1).privacy(REPLACE, 10))
-    assert np.isfinite(price.rdp).all() and price.lost == 0
+    assert np.isfinite(price.rdp).all()
+    assert price.lost == 0
 
 
 def exact(mechanism: Mechanism, rows: np.ndarray) -> np.ndarray:
@@ -166,5 +167,6 @@ def test_batches_are_drawn_with_the_rate_and_independently() -> None:
 def test_a_description_builds_the_same_mechanism() -> None:
     batch = one_bit(10, 0.1, keep=16)
     again = build(describe(batch))
-    assert identity_of(again) == identity_of(batch) and family_of(batch) == "imvu"
+    assert identity_of(again) == identity_of(batch)
+    assert family_of(batch) == "imvu"
     assert identity_of(batch) != identity_of(PoissonBatch(batch.inner, 10, 0.2))

@@ -23,7 +23,7 @@ def test_a_plan_is_of_everything_that_clients_must_agree_on():
     assert (plan.clients, plan.threshold, plan.dimension, plan.largest_code, plan.bits) == (6, 4, 42, 1, 3)
     others = {
         "run": 1, "round": 4, "dimension": 51, "mechanism": "another", "epsilon": 5.0, "delta": 1e-6,
-        "adjacency": "replace-one",
+        "adjacency": "replace-one", "unit": "sample",
     }  # fmt: skip
     parts = {"clients": 7, "threshold": 5, "honest": 3}
     contexts = {plan.context, sum_plan(one, 43, 1, None).context, sum_plan(one, 42, 2, None).context}

@@ -1,0 +1,171 @@
+"""Samples protected through Flower's layer: digits over five sites, one batch per round that each site draws itself."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn", reason="needs the lab extra: pip install 'quietbit[lab]'")
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp.strategy import FedAvgM
+
+from quietbit.errors import InvalidParameter
+from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation, current_batch, private_step
+from quietbit.plan.plan import Plan
+from quietbit.target import Unit
+from unit.flower.kit import RUN, HandGrid, be_the_server, context, ledger, simulated
+from unit.node.makers import write_policy
+
+SITES, ROUNDS, DIMENSION = 5, 25, 650
+CONFIG = {
+    "quietbit.unit": "sample", "quietbit.mechanism": "gaussian", "quietbit.clip": 1.0, "quietbit.epsilon": 4.0,
+    "quietbit.adjacency": "zero-out", "quietbit.releases": ROUNDS, "quietbit.samples": 280,
+    "quietbit.sampling-rate": 0.25,
+}  # fmt: skip
+FEWEST = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
+MOD = simulated(PrivateUplink(simulation=Simulation()))
+
+
+@pytest.fixture(scope="module")
+def digits():
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(x))
+    x, y = (x / 16.0 - 0.3)[order], y[order]
+    return [(x[k:1400:SITES], y[k:1400:SITES]) for k in range(SITES)], (x[1400:], y[1400:])
+
+
+def start():
+    return ArrayRecord({"weight": Array(np.zeros((10, 64), np.float32)), "bias": Array(np.zeros(10, np.float32))})
+
+
+def values(message):
+    record = next(iter(message.content.array_records.values()))
+    return record["weight"].numpy(), record["bias"].numpy()
+
+
+def errors(weight, bias, x, y):
+    scores = x @ weight.T + bias
+    shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return shares / shares.sum(axis=1, keepdims=True) - np.eye(10)[y]
+
+
+def app(data):
+    """One gradient per drawn sample, in numpy; the reply says nothing."""
+
+    def train(message, _):
+        batch = current_batch()
+        drawn = batch.draw(len(data[0]))
+        x, y = data[0][drawn], data[1][drawn]
+        off = errors(*values(message), x, y)
+        rows = (off[:, :, None] * x[:, None, :]).reshape(len(x), -1)
+        batch.add(np.concatenate([rows, off], axis=1))
+        return Message(RecordDict({"arrays": start()}), reply_to=message)
+
+    return train
+
+
+def rounds(sites, apps, config, count, mod=MOD):
+    be_the_server()
+    grid, places = HandGrid(range(101, 101 + len(apps))), {}
+    strategy = PrivateStrategy(FedAvgM(server_learning_rate=4.0, server_momentum=0.5, **FEWEST), config)
+    arrays = start()
+    for number in range(1, count + 1):
+        replies = []
+        for message in strategy.configure_train(number, arrays, ConfigRecord(), grid):
+            node = message.metadata.dst_node_id
+            place = places.setdefault(node, sites(node - 101))
+            replies.append(mod(message, place, apps[node - 101]))
+        arrays = strategy.aggregate_train(number, replies)[0]
+    return strategy, arrays, places
+
+
+def test_digits_are_learnt_and_the_report_names_the_sample(digits):
+    data, (x, y) = digits
+    strategy, arrays, places = rounds(lambda k: context(101 + k, k, CONFIG), [app(d) for d in data], CONFIG, ROUNDS)
+    right = np.argmax(x @ arrays["weight"].numpy().T + arrays["bias"].numpy(), axis=1) == y
+    assert right.mean() > 0.75
+    report = strategy.report()
+    assert report.guarantee.unit is Unit.SAMPLE
+    assert report.guarantee.epsilon_upper <= 4.0
+    assert "Any sample of the worst site, in this run: epsilon <= " in report.promise()
+    assert "for one sample (zero-out adjacency: the neighbour's contribution is the zero vector)" in report.promise()
+    assert all(ledger(place).releases == ROUNDS for place in places.values())
+    # One release more than was planned for is declined by every node: the budget is a sample's.
+    assert Plan.from_run_config(CONFIG).mechanism_for(DIMENSION).batch == 70
+
+
+def test_an_app_that_fails_or_returns_a_trained_model_lets_zero_out():
+    loud = {**CONFIG, "quietbit.noise-multiplier": 0.01, "quietbit.epsilon": 1e6}
+    del loud["quietbit.releases"]
+
+    def failing(message, _):
+        raise RuntimeError("patient 12 has no age")
+
+    def cheating(message, _):
+        moved = {name: Array(array.numpy() + 5) for name, array in start().items()}
+        return Message(RecordDict({"arrays": ArrayRecord(moved)}), reply_to=message)
+
+    for one in (failing, cheating):
+        strategy, arrays, _ = rounds(lambda k: context(101 + k, k, loud), [one], loud, 1)
+        assert strategy.report().rounds[0].answered == 1
+        assert np.abs(arrays["weight"].numpy()).max() < 0.01  # noise of 1e-4 of the clip, and nothing of the app's
+
+
+def test_a_torch_model_hands_over_the_gradients_of_its_batch():
+    torch = pytest.importorskip("torch", reason="needs torch")
+    loud = {**CONFIG, "quietbit.noise-multiplier": 0.01, "quietbit.epsilon": 1e6, "quietbit.sampling-rate": 1.0}
+    del loud["quietbit.releases"]
+    torch.manual_seed(0)
+    model, x, y = torch.nn.Linear(64, 10), torch.randn(280, 64), torch.randint(0, 10, (280,))
+    with torch.no_grad():
+        for part in model.parameters():
+            part.zero_()
+
+    def train(message, _):
+        assert private_step(model, lambda out, to: torch.nn.functional.cross_entropy(out, to, reduction="none"),
+                            (x, y), chunk=64) == 280  # fmt: skip
+        return Message(RecordDict(), reply_to=message)
+
+    _, arrays, _ = rounds(lambda k: context(101 + k, k, loud), [train], loud, 1)
+    off = errors(np.zeros((10, 64)), np.zeros(10), x.numpy(), y.numpy())
+    rows = np.concatenate([(off[:, :, None] * x.numpy()[:, None, :]).reshape(280, -1), off], axis=1)
+    mean = (rows / np.maximum(1, np.linalg.norm(rows, axis=1, keepdims=True))).mean(axis=0)
+    np.testing.assert_allclose(arrays["weight"].numpy().reshape(-1), -4 * mean[:640], atol=2e-3)
+
+
+def test_a_policy_of_samples_counts_over_runs_and_names_its_data_set(digits, tmp_path):
+    path = write_policy(tmp_path, unit="sample", data_set="digits 0", epsilon=1.5, adjacency="zero-out")
+    mod, data = PrivateUplink(), digits[0][0]
+
+    def call(message, place, train):
+        return mod(message, place, train)
+
+    strategy, _, _ = rounds(lambda k: context(101, 0, CONFIG, quietbit_policy=path), [app(data)], CONFIG, ROUNDS, call)
+    answered = [entry.answered for entry in strategy.report().rounds]
+    assert 1 < sum(answered) < ROUNDS
+    assert answered == sorted(answered, reverse=True)
+    assert "budget of this node is spent" in strategy.report().rounds[-1].reasons[0]
+
+
+def test_batches_are_for_train_functions_alone():
+    with pytest.raises(InvalidParameter, match="inside the train function"):
+        current_batch()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"quietbit.samples": None}, "samples must be given"), ({"quietbit.unit": "client"}, "unless the unit is"),
+     ({"quietbit.sampling-rate": 1.5}, "at most 1"), ({"quietbit.mechanism": "skellam"}, "imvu with two levels"),
+     ({"quietbit.participation": "secret-order"}, "it hides clients"), ({"quietbit.norm": "l1"}, "l2"),
+     ({"quietbit.trust": "secure-aggregation"}, "imvu|client under")],
+)  # fmt: skip
+def test_plans_of_samples_are_whole_or_refused(change, said):
+    config = {key: value for key, value in {**CONFIG, **change}.items() if value is not None}
+    with pytest.raises(InvalidParameter, match=said):
+        Plan.from_run_config(config).mechanism_for(DIMENSION)
+
+
+def test_a_plan_of_samples_survives_its_config():
+    plan = Plan.from_run_config(CONFIG)
+    assert Plan.from_run_config(plan.to_run_config()) == plan
+    assert RUN
