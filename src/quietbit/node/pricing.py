@@ -24,7 +24,7 @@ from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.wire.uplink import Uplink
 
-__all__ = ["MOST_DESCRIPTION", "ProposedMechanism", "description_of", "text_of", "within"]
+__all__ = ["MOST_DESCRIPTION", "ProposedMechanism", "description_of", "release_cost", "text_of", "within"]
 
 MOST_DESCRIPTION = 2**18
 Found = TypeVar("Found")
@@ -118,6 +118,12 @@ def _offer(text: str) -> ProposedMechanism:
 # An identity names a mechanism: its cost is found once in a process, and is one object, by which an account knows it.
 _COSTS: dict[tuple[str, Adjacency, int, Unit], Cost] = {}
 _MOST_COSTS = 4096
+
+
+def release_cost(mechanism: Mechanism, adjacency: Adjacency, honest: int, unit: Unit = Unit.CLIENT) -> Cost:
+    """What one release costs, alone (0) or as part of a sum that counts on so many honest clients."""
+    mechanism = mechanism.priced_as
+    return _cost(identity_of(mechanism).hex(), mechanism, adjacency, honest, unit)
 
 
 def _cost(identity: str, mechanism: Mechanism, adjacency: Adjacency, honest: int, unit: Unit) -> Cost:

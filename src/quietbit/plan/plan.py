@@ -17,8 +17,7 @@ Source   Guo et al. (ICML 2023), appendix "Choice of Hyperparameters", for the c
 | `epsilon` | what all releases of one client together may cost | required in an engine |
 | `delta` | the delta of that epsilon | 1e-5 |
 | `unit` | whose loss is counted: the `client`'s, or that of any `sample` of its data | `client` |
-| `samples` | engine, for unit `sample`: about how many a site has; public, sums are divided by it | for samples |
-| `sampling-rate` | engine, for unit `sample`: the probability of each to be in a round's batch | 1 |
+| `samples`, `sampling-rate` | engine, for unit `sample`: about how many a site has, the share in a batch | needed, 1 |
 | `trust` | `local`, `secure-aggregation` (imvu: the server sees sums), in a simulation `central` (gaussian) | `local` |
 | `releases` | how often a client takes part: the mechanism is calibrated to it | required if calibrated |
 | `norm` | `l2` or `l1` | `l2` |
@@ -237,15 +236,14 @@ class Plan:
             raise InvalidParameter.of(
                 "releases", "given (how often a client may answer), or the strength of the mechanism by hand"
             )
-        if self.unit is Unit.SAMPLE:
-            self._check_batches()
-        else:
-            self._unused(OF_BATCHES, "unless the unit is a sample")
+        self._check_batches()
         rule = "left out where the mechanism's strength is given"
         require(self.calibrated or self.releases is None, "releases", self.releases, rule)
 
     def _check_batches(self) -> None:
         """What sums over batches are divided by, and how often a sample is in one."""
+        if self.unit is Unit.CLIENT:
+            return self._unused(OF_BATCHES, "unless the unit is a sample")
         if self.samples is None:
             raise InvalidParameter.of("samples", "given where samples are protected: about how many a site has")
         self._put("samples", check_int(self.samples, "samples", 1, MOST_SAMPLES))
@@ -500,12 +498,10 @@ class Plan:
             return PoissonBatch(self._given(ball, expected), expected, rate)
         enforced = cast(Priced, self._enforced(cast(int, self.releases)))
         found = calibrate(
-            self.mechanism, ball=ball, **self.target.keywords(), samples=expected,
-            keep=self.keep, rows=self.rows, account=lambda one: enforced(PoissonBatch(one, expected, rate)),
-            **self._choices(),
+            self.mechanism, ball=ball, **self.target.keywords(), samples=expected, keep=self.keep, rows=self.rows,
+            account=lambda one: enforced(PoissonBatch(one, expected, rate)), **self._choices(),
         )  # fmt: skip
-        self._refuse_saturated(found, expected)
-        return PoissonBatch(found.mechanism, expected, rate)
+        return PoissonBatch(self._used_up(found, expected), expected, rate)
 
     def release(self, mechanism: Mechanism, samples: int | None = None) -> Cost:
         """What one release costs under the plan's trust: of a client, or of one of its ``samples`` samples."""
@@ -555,18 +551,17 @@ class Plan:
             samples=int(sizes.min()) if sample else None, keep=self.keep, rows=SHARED if self.shared else self.rows,
             bit_epsilon=self._bit_epsilon(busiest), **self._choices(),
         )  # fmt: skip
-        if sample:
-            self._refuse_saturated(found, int(sizes.min()))
-        return found.mechanism
+        return self._used_up(found, int(sizes.min())) if sample else found.mechanism
 
-    def _refuse_saturated(self, found: Calibration, samples: int) -> None:
-        """Refuse a mechanism that cannot make use of the budget."""
+    def _used_up(self, found: Calibration, samples: int) -> Mechanism:
+        """Return the mechanism, refused where it cannot make use of the budget."""
         if found.saturated:
             raise InvalidParameter.of(
                 "beta",
                 f"above {self.beta or 1.0:g} to make use of epsilon {self.epsilon:g}: one of {samples} samples "
                 f"moves an input by little, and {self.mechanism} can reveal no more of it",
             )
+        return found.mechanism
 
     def _bit_epsilon(self, releases: int) -> float | None:
         """What the bit of a clip that moves costs in a release; None where the clip stays."""

@@ -221,7 +221,7 @@ def test_a_mechanism_of_another_dimension_is_refused(tmp_path):
 def test_a_price_that_takes_too_long_is_given_up(tmp_path, monkeypatch):
     ended = []
 
-    def endless(self, adjacency, honest):
+    def endless(self, adjacency, honest, unit):
         try:
             while True:
                 pass

@@ -74,7 +74,7 @@ def test_the_table_in_the_docstring_has_every_key():
         ({"seed": 1}, "quietbit.seed must be left out of an engine's run"),
         ({"rng": "seeded"}, "quietbit.rng must be left out of an engine's run"),
         ({"cohort": 5}, "quietbit.cohort must be left out of an engine's run"),
-        ({"unit": "sample"}, "quietbit.unit must be left out of an engine's run"),
+        ({"unit": "sample"}, "quietbit.samples must be given where samples are protected"),
         ({"mode": "planned"}, "run-config key must be one"),
         ({"participation": "sampled"}, "quietbit.participation must be left out, or a secret-order"),
         ({"epsilom": 3.0}, r"run-config key must be one that exists \(did you mean 'quietbit.epsilon'"),
