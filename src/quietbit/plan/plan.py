@@ -68,13 +68,13 @@ from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_kn
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism, summable
-from quietbit.mechanism.batch import PoissonBatch
-from quietbit.mechanism.calibrate import AUTO, Calibration, calibrate
+from quietbit.mechanism.calibrate import AUTO, calibrate
 from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.mechanism.family import SHARED, Choices
 from quietbit.mechanism.interpolated import UNBIASED
-from quietbit.mechanism.projected import MOST_SAMPLES, ProjectedSamples, project
+from quietbit.mechanism.projected import ProjectedSamples, project
 from quietbit.mechanism.registry import families, family, importable
+from quietbit.plan.batches import OF_BATCHES, batches, check_batches, used_up
 from quietbit.plan.clip import RATE, ClipRule, MovingClip, usual_bit_epsilon
 from quietbit.plan.costs import ClientCosts
 from quietbit.plan.downlink import FULL, OF_STEP, REPLAY, check_downlink
@@ -105,7 +105,6 @@ USUAL = {"bits": None, "levels": None, "beta": 1.0, "clamp": False, "decoder": "
 # What only a simulation reads, and what only an engine does.
 OF_SIMULATION = ("cohort", "rng", "seed")
 OF_SUMS = ("server", "threshold", "neighbours", "share_threshold", "timeout")
-OF_BATCHES = ("samples", "sampling_rate")
 OF_ENGINE = ("local_arrays", *OF_SUMS, *OF_STEP, *OF_BATCHES)
 # What the layers below call the value of a key.
 BELOW = {
@@ -236,22 +235,10 @@ class Plan:
             raise InvalidParameter.of(
                 "releases", "given (how often a client may answer), or the strength of the mechanism by hand"
             )
-        self._check_batches()
+        for name, value in check_batches(self).items():
+            self._put(name, value)
         rule = "left out where the mechanism's strength is given"
         require(self.calibrated or self.releases is None, "releases", self.releases, rule)
-
-    def _check_batches(self) -> None:
-        """What sums over batches are divided by, and how often a sample is in one."""
-        if self.unit is Unit.CLIENT:
-            return self._unused(OF_BATCHES, "unless the unit is a sample")
-        if self.samples is None:
-            raise InvalidParameter.of("samples", "given where samples are protected: about how many a site has")
-        self._put("samples", check_int(self.samples, "samples", 1, MOST_SAMPLES))
-        rate = 1.0 if self.sampling_rate is None else self.sampling_rate
-        self._put("sampling_rate", check_real(rate, "sampling_rate", at_most=1.0))
-        require(self.norm is Norm.L2, "norm", self.norm.value, "l2 where samples are protected")
-        rule = "left out where samples are protected: it hides clients"
-        require(self.participation != SECRET, "participation", self.participation, rule)
 
     def _check_mechanism(self) -> None:
         """The strength that belongs to the mechanism, or a budget to find it for; no choice that it does not use."""
@@ -478,7 +465,8 @@ class Plan:
         ball = Ball(self.norm, self.clip, dimension)
         sample = self.unit is Unit.SAMPLE
         if self.samples is not None:
-            return self._batches(ball, max(1, int(self.samples * cast(float, self.sampling_rate))))
+            account = self._enforced(self.releases) if self.calibrated and self.releases else None
+            return batches(self, ball, self._given, account, self._choices())
         if sample and sizes is None:
             raise InvalidParameter("sizes must be given where samples are protected: the samples of each client.")
         known = np.ones(1, dtype=np.int64) if sizes is None else np.asarray(sizes, dtype=np.int64)
@@ -490,18 +478,6 @@ class Plan:
             raise InvalidParameter.of("releases", "given to meet a budget: how often a client may take part")
         counts = np.asarray(times, dtype=np.int64)
         return self._found(ball, known, np.broadcast_to(counts, known.shape) if sample else counts)
-
-    def _batches(self, ball: Ball, expected: int) -> Mechanism:
-        """A mechanism whose sums over batches are divided by ``expected``, on the account that nodes keep."""
-        rate = cast(float, self.sampling_rate)
-        if not self.calibrated:
-            return PoissonBatch(self._given(ball, expected), expected, rate)
-        enforced = cast(Priced, self._enforced(cast(int, self.releases)))
-        found = calibrate(
-            self.mechanism, ball=ball, **self.target.keywords(), samples=expected, keep=self.keep, rows=self.rows,
-            account=lambda one: enforced(PoissonBatch(one, expected, rate)), **self._choices(),
-        )  # fmt: skip
-        return PoissonBatch(self._used_up(found, expected), expected, rate)
 
     def release(self, mechanism: Mechanism, samples: int | None = None) -> Cost:
         """What one release costs under the plan's trust: of a client, or of one of its ``samples`` samples."""
@@ -551,17 +527,7 @@ class Plan:
             samples=int(sizes.min()) if sample else None, keep=self.keep, rows=SHARED if self.shared else self.rows,
             bit_epsilon=self._bit_epsilon(busiest), **self._choices(),
         )  # fmt: skip
-        return self._used_up(found, int(sizes.min())) if sample else found.mechanism
-
-    def _used_up(self, found: Calibration, samples: int) -> Mechanism:
-        """Return the mechanism, refused where it cannot make use of the budget."""
-        if found.saturated:
-            raise InvalidParameter.of(
-                "beta",
-                f"above {self.beta or 1.0:g} to make use of epsilon {self.epsilon:g}: one of {samples} samples "
-                f"moves an input by little, and {self.mechanism} can reveal no more of it",
-            )
-        return found.mechanism
+        return used_up(self, found, int(sizes.min())) if sample else found.mechanism
 
     def _bit_epsilon(self, releases: int) -> float | None:
         """What the bit of a clip that moves costs in a release; None where the clip stays."""
