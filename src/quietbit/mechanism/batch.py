@@ -11,7 +11,7 @@ A sum longer than m C is clipped to the ball again, which moves no two sums apar
 batch, and the price is that of one of m samples without sampling.
 
 A gradient that is not finite counts as zero, by itself. To refuse the whole batch for it would let one sample decide
-between the sum of all others and nothing, which is no part of the price.
+between the sum of all others and nothing, which is not part of the price.
 """
 
 from __future__ import annotations

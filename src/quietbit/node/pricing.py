@@ -121,7 +121,7 @@ _MOST_COSTS = 4096
 
 
 def release_cost(mechanism: Mechanism, adjacency: Adjacency, honest: int, unit: Unit = Unit.CLIENT) -> Cost:
-    """What one release costs, alone (0) or as part of a sum that counts on so many honest clients."""
+    """What one release costs, alone (0) or as part of a sum that counts on ``honest`` clients."""
     mechanism = mechanism.priced_as
     return _cost(identity_of(mechanism).hex(), mechanism, adjacency, honest, unit)
 
