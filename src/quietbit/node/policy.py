@@ -162,7 +162,7 @@ RULES: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
     "delta": ("the delta of that epsilon", lambda value, name: check_delta(value)),
     "adjacency": ("the neighbouring world: zero-out or replace-one", lambda value, name: as_adjacency(value)),
     "unit": (
-        "who may lose so much: the client, or any sample (patient) of its data",
+        "whose privacy this budget protects: the client, or any one sample (patient) of its data",
         lambda value, name: as_unit(value),
     ),
     "data_set": ("the data's name: releases of other named data sets do not count here", _name),
