@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from quietbit.privacy.account import ORDERS
 from scipy.stats import norm
 
 from quietbit import Adjacency, Ball, Gaussian, InvalidParameter, Laplace, Norm, calibrate, secure_rng, seeded_rng
@@ -14,6 +13,7 @@ from quietbit.kernel.select import default_kernel
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.batch import BatchSum, PoissonBatch, draw_batch
 from quietbit.mechanism.registry import build, describe, family_of, identity_of
+from quietbit.privacy.account import ORDERS
 from quietbit.wire.uplink import Uplink
 
 BALL = Ball(Norm.L2, 1.0, 64)
