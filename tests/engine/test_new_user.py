@@ -26,7 +26,7 @@ from sklearn import datasets
 from typer.testing import CliRunner
 
 from quietbit import InvalidParameter, group_norm
-from quietbit.cli.main import app as command
+from quietbit.cli.app import app as command
 from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
 from unit.flower.kit import RUN, HandGrid, be_the_server
 
