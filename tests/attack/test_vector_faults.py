@@ -11,15 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attrs import evolve
 
 from attack.faults import RepeatedBits, Tampered
 from quietbit import Ball, Norm
 from quietbit.auditor.audit import Audit, audit
+from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import seeded_rng
 from quietbit.mechanism import vector as module
 from quietbit.mechanism.solve_profile import solve_profile
 from quietbit.mechanism.vector import VectorMVU
 from quietbit.privacy.guarantee import Adjacency
+from quietbit.wire.uplink import Uplink
 from statistical.kit import seed
 
 SURE = 1 - 1e-9
@@ -100,27 +103,50 @@ def test_a_seed_used_again() -> None:
         assert {"releases", "payloads"} & names(found)
 
 
-@pytest.mark.parametrize("by", [1, -1])
-def test_one_row_too_many_or_too_few(by: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client cuts the rotated update into k + 1 or k - 1 strata where the server has k."""
-    real = module.rows
+@pytest.mark.parametrize("period", [1, 7])
+def test_a_seed_used_again_on_the_rows_of_other_rounds(period: int) -> None:
+    """Rows differ from release to release, so that their noise does; that bodies repeat is seen all the same."""
+    profile = solve_profile(4.0, 0.0, 1, Adjacency.REPLACE_ONE)
+    mechanism = VectorMVU(profile, Ball(Norm.L2, 1.0, 3000), 16, rows=3)
+    assert "payloads" in names(look(mechanism, 100, RepeatedBits(seed(5), period)))
 
-    def off_by_one(nonce: bytes, count: int, size: int) -> Any:
-        found = real(nonce, count + by, size)
+
+def test_shared_rows_are_audited_with_those_of_many_rounds() -> None:
+    """No alarm without a fault, of a mechanism or an uplink."""
+    assert look(honest(8).at(3), 300).failures == ()
+    assert look(Uplink(honest(8).at(3)), 100).failures == ()
+
+
+@pytest.mark.parametrize("shared", [None, 3])
+@pytest.mark.parametrize("by", [1, -1])
+def test_one_row_too_many_or_too_few(by: int, shared: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client cuts the rotated update into k + 1 or k - 1 strata where the server has k."""
+    real, rotated, asked = Kernel.rows, VectorMVU.project, []
+
+    def off_by_one(kernel: Any, nonce: bytes, count: int, size: int) -> Any:
+        found = real(kernel, nonce, count + by, size)
         return found[:count] if by > 0 else np.append(found, size - 1)
 
-    monkeypatch.setattr(module, "rows", off_by_one)
-    found = look(honest(8), 200)
+    def project(mechanism: Any, *given: Any) -> Any:
+        """The client alone: the server's rows stay what they are."""
+        asked.append(1)
+        with monkeypatch.context() as inside:
+            inside.setattr(Kernel, "rows", off_by_one)
+            return rotated(mechanism, *given)
+
+    monkeypatch.setattr(VectorMVU, "project", project)
+    found = look(evolve(honest(8), rows=shared), 200)
+    assert asked
     assert "response" in names(found)
     assert found.verdict == "failed"
 
 
 def test_a_stream_of_normals_shifted_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client looks at normals 1 .. k where the server takes 0 .. k - 1: what is sent is noise, and is found out."""
-    real = module.search
+    real = Kernel.search
 
-    def shifted(direction: Any, *rest: Any, **more: Any) -> Any:
-        return real(np.roll(direction, 1), *rest, **more)
+    def shifted(kernel: Any, direction: Any, *rest: Any, **more: Any) -> Any:
+        return real(kernel, np.roll(direction, 1), *rest, **more)
 
-    monkeypatch.setattr(module, "search", shifted)
+    monkeypatch.setattr(Kernel, "search", shifted)
     assert "response" in names(look(honest(), 100))

@@ -125,11 +125,40 @@ def audit(
 
 def _path(target: Any) -> Path:
     """The way to audit: an uplink's own mechanism on flat vectors, so that no type of `like` rounds what comes out."""
-    if isinstance(target, Uplink):
-        return Uplink(target.mechanism, threads=target.threads)
-    stands_in = all(hasattr(target, name) for name in ("mechanism", "send", "receive"))
-    path: Path = target if stands_in else Uplink(target)
-    return path
+    if not isinstance(target, Uplink):
+        if all(hasattr(target, name) for name in ("mechanism", "send", "receive")):
+            path: Path = target
+            return path
+        target = Uplink(target)
+    found = Uplink(target.mechanism, threads=target.threads)
+    return _Rounds(found) if found.mechanism.shared_rows else found
+
+
+@final
+class _Rounds:
+    """The way of a mechanism whose clients keep the same rows in a round: every release is one of a round of its own.
+
+    What is claimed of a coordinate is claimed over rows; on the same rows, releases would all miss the same parts of
+    an update, and coordinates of them would go together. Bodies travel without their header: it names the rows, and
+    would hide that a body is one that was sent before.
+    """
+
+    def __init__(self, uplink: Uplink) -> None:
+        self.mechanism, self._uplink = uplink.mechanism, uplink
+        self._number, self._header = 0, b""
+
+    def send(self, update: Any, rng: Any) -> bytes:
+        """Release an update in the next round, and return the body of its payload."""
+        self._number += 1
+        self._uplink = Uplink(self.mechanism.for_round(b"audit", self._number), threads=self._uplink.threads)
+        payload = self._uplink.send(update, rng)
+        first = len(payload) - self.mechanism.layout.size
+        self._header = payload[:first]
+        return payload[first:]
+
+    def receive(self, payloads: Any) -> Any:
+        """Decode the body that was sent last."""
+        return self._uplink.receive([self._header + body for body in payloads])
 
 
 def _releases(
