@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -46,6 +47,7 @@ def _rule_options() -> list[inspect.Parameter]:
         if one.name in SKIPPED:
             continue
         default = USUAL.get(one.name, inspect.Parameter.empty if one.default is NOTHING else one.default)
+        default = default.value if isinstance(default, Enum) else default
         kind = next((kind for kind in (int, float) if kind.__name__ in str(one.type)), str)
         note = RULES[one.name][0] + (", with commas between" if "tuple" in str(one.type) else "")
         told = typer.Option(help=f"{note[0].upper()}{note[1:]}.")

@@ -134,7 +134,7 @@ def test_the_socket_is_the_owners(tmp_path):
     gate.stop()
     gate.serve()
     (tmp_path / "gate").write_text("a file")
-    with pytest.raises(QuietbitError, match="no socket"):
+    with pytest.raises(QuietbitError, match="not a socket"):
         Gatekeeper(None, tmp_path / "gate")
     with pytest.raises(InvalidParameter, match="absolute path"):
         Gatekeeper(None, "gate")
