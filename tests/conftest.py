@@ -5,6 +5,7 @@ HYPOTHESIS_PROFILE=fresh draws new examples, for nightly runs.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 
@@ -35,3 +36,12 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(autouse=True)
 def private_cache(shared_cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUIETBIT_CACHE", shared_cache)
+
+
+@pytest.fixture(autouse=True)
+def heard() -> None:
+    """Flower's log is heard by every test, whatever the engines' own set-up of logging has shut before it."""
+    logging.disable(logging.NOTSET)
+    flower = logging.getLogger("flwr")
+    flower.disabled, flower.propagate = False, True
+    flower.setLevel(logging.DEBUG)
