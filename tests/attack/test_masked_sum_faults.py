@@ -116,7 +116,8 @@ def test_without_that_check_a_sum_of_two_is_read():
 def test_a_roster_that_hides_who_chose_the_victim_is_another_round():
     """Others' choices are in the open; false ones for one client make its shares useless, and the rest go on."""
     plan, number, only = plan_of(10, 9, near=(4, 3)), VICTIM, []
-    while not only:  # until somebody chose the victim whom it did not choose
+    mine, dealers = set(), set()
+    while not only or not mine & dealers:  # until the victim's choice and those who chose it overlap in part
         room = Room(plan).advertised()
         roster = room.near[number]
         mine, dealers = plan.near(number, roster.choices)

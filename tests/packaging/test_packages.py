@@ -183,7 +183,7 @@ def test_the_wheel_holds_the_package_and_its_data(wheel: Path, checkout: Path) -
     assert metadata["Requires-Python"] == ">=3.11"
     always = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
     assert sorted(line.split(">=")[0] for line in always) == [
-        *("cryptography", "numpy", "rich", "scipy", "threadpoolctl", "typer"),
+        *("attrs", "cbor2", "cryptography", "filelock", "numpy", "rich", "scipy", "threadpoolctl", "typer"),
     ]
     assert set(metadata.get_all("Provides-Extra")) >= {
         "cpu",
