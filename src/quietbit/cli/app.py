@@ -16,10 +16,15 @@ from quietbit.cli.certify import certify
 from quietbit.cli.compare import compare
 from quietbit.cli.design import design
 from quietbit.cli.doctor import doctor
-from quietbit.cli.node import NODE_COMMANDS, node
+from quietbit.cli.node_check import node_check
+from quietbit.cli.node_directory import node_directory
+from quietbit.cli.node_init import node_init
+from quietbit.cli.node_keys import node_keys
+from quietbit.cli.node_serve import node_serve
+from quietbit.cli.node_status import node_status
 from quietbit.cli.privacy import privacy
 
-__all__ = ["COMMANDS", "app"]
+__all__ = ["COMMANDS", "GROUPS", "app"]
 
 # What people want, and the commands for it in the order in which they are listed.
 GROUPS = {
@@ -30,10 +35,15 @@ GROUPS = {
 }
 OTHERS = "Added by other packages"
 OWN = (compare, calibrate, privacy, doctor, design, certify, catalogue, audit)
+OF_NODE = (node_init, node_check, node_status, node_serve, node_keys, node_directory)
+
+
+def _group_of(name: str) -> str:
+    return next((group for group, names in GROUPS.items() if name in names), OTHERS)
 
 
 def _commands() -> dict[str, Callable[..., Any]]:
-    """Our commands and those of other installed packages, the laboratory's among them, in the order of the groups."""
+    """Return our commands and those of other installed packages, the laboratory's among them, in the groups' order."""
     found = {command.__name__: command for command in OWN}
     found |= {entry.name: entry.load() for entry in entry_points(group="quietbit.commands")}
     order = [name for names in GROUPS.values() for name in names]
@@ -47,15 +57,21 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-_OWN = _commands()
-for name, command in _OWN.items():
-    app.command(rich_help_panel=next((group for group, names in GROUPS.items() if name in names), OTHERS))(command)
-app.add_typer(node, rich_help_panel="Protect a device")
-# By the words that are typed.
-COMMANDS: dict[tuple[str, ...], Callable[..., Any]] = {
-    **{(name,): command for name, command in _OWN.items()},
-    **{("node", name): command for name, command in NODE_COMMANDS.items()},
-}
+node = typer.Typer(
+    name="node",
+    help="What a device releases is its owner's decision: a policy, a ledger, and a gatekeeper that keeps both.",
+    epilog="Start with: quietbit node init --help",
+    no_args_is_help=True,
+)
+COMMANDS: dict[tuple[str, ...], Callable[..., Any]] = {}  # by the words that are typed
+for name, command in _commands().items():
+    app.command(rich_help_panel=_group_of(name))(command)
+    COMMANDS[name,] = command
+for command in OF_NODE:
+    name = command.__name__.removeprefix("node_")
+    node.command(name)(command)
+    COMMANDS["node", name] = command
+app.add_typer(node, rich_help_panel=_group_of("node"))
 
 
 @app.callback(invoke_without_command=True)

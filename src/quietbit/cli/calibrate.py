@@ -3,41 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
 import quietbit
-from quietbit.cli.console import JsonOption, Row, gaussian_row, guarantee_rows, progress_bar, record, rounded
-from quietbit.cli.design_vector import profile_rows
+from quietbit.cli import options
+from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded
 from quietbit.cli.files import check_outputs
-from quietbit.cli.options import (
-    AdjacencyOption,
-    DeltaOption,
-    DimensionOption,
-    NormOption,
-    RadiusOption,
-    ReleasesOption,
-    SamplesOption,
-    TrustOption,
-    find_design,
-    refuse_delta_zero,
-)
-from quietbit.errors import require
-
-if TYPE_CHECKING:
-    from quietbit import Design, Mechanism
-    from quietbit.mechanism.calibrate import Calibration
+from quietbit.cli.rows import design_rows, expectation_rows, gaussian_row, guarantee_rows, profile_rows
+from quietbit.errors import InvalidParameter, require
 
 __all__ = ["calibrate"]
 
 LABELS = {"noise_multiplier": "noise / radius", "scale_multiplier": "scale / radius"}
+# What has no place in a question about sums.
+REASONS = {
+    "cohort": "left out for secure aggregation, where it is --clients",
+    "samples": "left out for secure aggregation: sums protect whole clients",
+}
 
 
 def calibrate(
     epsilon: Annotated[float, typer.Option(help="Target for all releases of one party together.")],
-    delta: DeltaOption,
-    adjacency: AdjacencyOption,
+    delta: options.DeltaOption,
+    adjacency: options.AdjacencyOption,
     mechanism: Annotated[
         str | None,
         typer.Option(
@@ -46,12 +36,12 @@ def calibrate(
             "out for secure aggregation.",
         ),
     ] = None,
-    releases: ReleasesOption = 1,
+    releases: options.ReleasesOption = 1,
     bits: Annotated[int | None, typer.Option(help="Bits per code: 1 unless given, 16 for skellam.")] = None,
     levels: Annotated[int | None, typer.Option(help="Levels of the design (imvu, mvu).")] = None,
-    norm: NormOption = "l2",
-    radius: RadiusOption = 1.0,
-    dimension: DimensionOption = 1000,
+    norm: options.NormOption = "l2",
+    radius: options.RadiusOption = 1.0,
+    dimension: options.DimensionOption = 1000,
     beta: Annotated[
         float | None, typer.Option(help="Stretches small coordinates over the design's range (imvu).")
     ] = None,
@@ -67,8 +57,8 @@ def calibrate(
         int | None,
         typer.Option(help="Rotated coordinates that a client keeps, a power of two; all unless given (vmvu: a few)."),
     ] = None,
-    samples: SamplesOption = None,
-    trust: TrustOption = "local",
+    samples: options.SamplesOption = None,
+    trust: options.TrustOption = "local",
     clients: Annotated[
         int | None, typer.Option(help="Codes in a sum (secure-aggregation): others' bits are part of the noise.")
     ] = None,
@@ -105,55 +95,51 @@ def calibrate(
     Example: quietbit calibrate --trust secure-aggregation --clients 1000 --epsilon 1 --delta 1e-5 --releases 10
     --adjacency zero-out --dimension 100000 --plot sums.png
     """
-    ball = quietbit.Ball(norm, radius, dimension)
-    given: dict[str, Any] = {"ball": ball, "epsilon": epsilon, "delta": delta, "adjacency": adjacency}
-    given |= {"releases": releases, "keep": keep}
-    own = {"levels": levels, "beta": beta, "clamp": clamp, "decoder": decoder, "design": design}
+    target: dict[str, Any] = {
+        "ball": quietbit.Ball(norm, radius, dimension), "epsilon": epsilon, "delta": delta, "adjacency": adjacency,
+        "releases": releases, "keep": keep,
+    }  # fmt: skip
+    own = {"levels": levels, "beta": beta, "clamp": clamp, "decoder": decoder, "design": design, "samples": samples}
     if trust == quietbit.Trust.SECURE_AGGREGATION.value:
         from quietbit.cli.calibrate_sum import calibrate_secure_sum
 
-        require(cohort is None, "cohort", cohort, "left out for secure aggregation, where it is --clients")
         require(mechanism in (None, "imvu"), "mechanism", mechanism, "imvu, or left out, for secure aggregation")
-        require(samples is None, "samples", samples, "left out for secure aggregation: sums protect whole clients")
+        for name, value in {**own, "cohort": cohort}.items():
+            require(value is None, name, value, REASONS.get(name, "left out: secure aggregation chooses it"))
         if clients is None:
-            raise quietbit.InvalidParameter.of("clients", "given: how many codes a sum is over")
-        for name, value in own.items():
-            fine = value is None or (name, value) == ("levels", 2)
-            require(fine, name, value, "left out: secure aggregation chooses it")
-        given |= {"clients": clients, "min_honest_clients": min_honest_clients, "bits": 1 if bits is None else bits}
-        calibrate_secure_sum(given, sampling_rate, secret_cohort, plot, out, json)
+            raise InvalidParameter.of("clients", "given: how many codes a sum is over")
+        target |= {"clients": clients, "min_honest_clients": min_honest_clients, "bits": 1 if bits is None else bits}
+        calibrate_secure_sum(target, sampling_rate, secret_cohort, plot, out, json)
         return
     require(trust == quietbit.Trust.LOCAL.value, "trust", trust, "local or secure-aggregation")
     for name, unused in (("clients", clients), ("min_honest_clients", min_honest_clients), ("plot", plot)):
         require(unused is None, name, str(unused), "left out for local trust (it is for secure-aggregation)")
     if sampling_rate is not None or secret_cohort:
-        raise quietbit.InvalidParameter(
+        raise InvalidParameter(
             "Subsampling amplifies nothing where the server sees who sent what: leave --sampling-rate and "
             "--secret-cohort out, or say --trust secure-aggregation if only sums are seen and nobody learns the cohort."
         )
-    _calibrate(mechanism, {**given, **own, "bits": bits, "samples": samples}, cohort, out, json)
+    _calibrate(mechanism, {**target, **own, "bits": bits}, 1 if cohort is None else cohort, out, json)
 
 
-def _calibrate(
-    mechanism: str | None, given: dict[str, Any], cohort: int | None, out: Path | None, as_json: bool
-) -> None:
-    """One client's release, under local trust."""
+def _calibrate(mechanism: str | None, given: dict[str, Any], cohort: int, out: Path | None, as_json: bool) -> None:
+    """Answer for one client's release, under local trust."""
     from quietbit.mechanism.registry import families, family, family_of
     from quietbit.wire.payload import Header
 
     if mechanism is None:
-        raise quietbit.InvalidParameter.of("mechanism", f"given: one of {', '.join(families())}, or auto")
-    kept = out is None or (mechanism in families() and family(mechanism).strength == "design_epsilon")
-    require(kept, "out", str(out), f"left out for {mechanism}, which has no design to save")
+        raise InvalidParameter.of("mechanism", f"given: one of {', '.join(families())}, or auto")
+    designed = mechanism in families() and family(mechanism).strength == "design_epsilon"
+    require(out is None or designed, "out", str(out), f"left out for {mechanism}, which has no design to save")
     ball = given["ball"]
     if mechanism not in ("vmvu", "auto"):  # purely private on an L2 ball
-        refuse_delta_zero(given["delta"], ball.norm)
+        options.refuse_delta_zero(given["delta"], ball.norm)
     if given["design"] is not None:
-        given["design"] = find_design(given["design"])
+        given["design"] = options.find_design(given["design"])
     check_outputs(out)
     with progress_bar("Calibrating", quiet=as_json):
         found = quietbit.calibrate(mechanism, **given)
-    chosen, layout = found.mechanism, found.mechanism.layout
+    chosen, layout, gain = found.mechanism, found.mechanism.layout, found.error.gain
     per_parameter = (8 * layout.size if layout.bits == 0 else layout.bits * layout.count) / ball.dimension
     reach = "met from below to 1 part in 10,000"
     if found.saturated:
@@ -166,66 +152,42 @@ def _calibrate(
         Row("bits_per_parameter", "bits per parameter", per_parameter, rounded(per_parameter, 4)),
         Row("squared_error", "squared error at zero", found.squared_error, rounded(found.squared_error)),
         gaussian_row(found.squared_error, found.gaussian_squared_error),
-        *_expected(found, cohort),
+        *expectation_rows(quietbit.expectation(chosen, cohort=cohort, rounds=found.releases)),
+    ]
+    if abs(gain - 1) > 1e-6:
+        text = f"{rounded(gain, 4)}: small coordinates decode to this times their value; divide by it, or the step"
+        rows.append(Row("gain", "gain", gain, text))
+    rows += [
         Row("releases", "releases", found.releases),
         Row("saturated", "target", found.saturated, f"{given['epsilon']:g}, {reach}"),
         *guarantee_rows(found.guarantee),
     ]
     if out is not None:
         rows.append(Row("saved", "saved as", str(_save(chosen, out))))
-    record(
-        f"{mechanism} on an {ball.norm.value} ball of radius {ball.radius:g}, dimension {ball.dimension}", rows, as_json
-    )
+    title = f"{mechanism} on an {ball.norm.value} ball of radius {ball.radius:g}, dimension {ball.dimension}"
+    record(title, rows, as_json)
 
 
-def _expected(found: Calibration, cohort: int | None) -> list[Row]:
-    """Noise and verdict, and the gain where it is not one."""
-    many = 1 if cohort is None else cohort
-    expected = quietbit.expectation(found.mechanism, cohort=many, rounds=found.releases)
-    rows = [
-        Row("noise", "noise / clip", expected.noise, rounded(expected.noise, 3)),
-        Row("expectation", "what to expect", expected.sentence()),
-    ]
-    gain = found.error.gain
-    if abs(gain - 1) > 1e-6:
-        text = f"{rounded(gain, 4)}: small coordinates decode to this times their value; divide by it, or the step"
-        rows.append(Row("gain", "gain", gain, text))
-    return rows
-
-
-def _save(mechanism: Any, out: Path) -> Path:
-    """Its design or its profile."""
-    from quietbit.design.profile_store import write_profile
-
-    if hasattr(mechanism, "profile"):
-        return write_profile(mechanism.profile, out)
-    return cast(Path, mechanism.design.save(out))
-
-
-def _setting(mechanism: Mechanism) -> list[Row]:
-    """The public numbers of the mechanism beside its ball, the calibrated one among them."""
+def _setting(mechanism: Any) -> list[Row]:
+    """Make rows of the mechanism's public numbers beside its ball, the calibrated one among them."""
     from quietbit.mechanism.registry import describe
 
-    rows = []
     described = describe(mechanism)
     described |= described.pop("inner", {})
+    rows = []
     for name, value in described.items():
-        if name in ("kind", "ball"):
-            continue
         if name == "design":
-            rows += _design_rows(mechanism)
+            rows += design_rows(mechanism.design)
         elif name == "profile":
-            rows += profile_rows(cast(Any, mechanism).profile)
-        else:
+            rows += profile_rows(mechanism.profile)
+        elif name not in ("kind", "ball"):
             rows.append(Row(name, LABELS.get(name, name.replace("_", " ")), value))
     return rows
 
 
-def _design_rows(mechanism: Mechanism) -> list[Row]:
-    table: Design = cast(Any, mechanism).design
-    spec = table.spec
-    shown = (
-        f"{spec.input_levels} levels, {spec.output_bits}-bit symbols, {spec.privacy} epsilon {rounded(spec.epsilon)}"
-    )
-    facts = {name: getattr(spec, name) for name in ("input_levels", "output_bits", "epsilon", "privacy")}
-    return [Row("design", "design", facts, shown), Row("identity", "identity", table.identity())]
+def _save(mechanism: Any, out: Path) -> Path:
+    """Save the mechanism's design or its profile."""
+    from quietbit.design.profile_store import write_profile
+
+    saved: Path = write_profile(mechanism.profile, out) if hasattr(mechanism, "profile") else mechanism.design.save(out)
+    return saved

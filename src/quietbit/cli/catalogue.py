@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,46 +27,34 @@ def catalogue(
 
     Example: quietbit catalogue --levels 2 --bits 1
     """
-    wanted = {
-        "input_levels": levels,
-        "output_bits": bits,
-        "epsilon": epsilon,
-        "bias": bias_of(bias) if bias is not None else None,
-    }
-    asked = {name: value for name, value in wanted.items() if value is not None}
-    found = [
-        design
+    asked: dict[str, Any] = {"input_levels": levels, "output_bits": bits, "epsilon": epsilon}
+    asked["bias"] = None if bias is None else bias_of(bias)
+    found = {
+        catalogue_name(design): design
         for design in quietbit.catalogue()
-        if all(getattr(design.spec, name) == value for name, value in asked.items())
-    ]
+        if all(value in (None, getattr(design.spec, name)) for name, value in asked.items())
+    }
     if export is not None:
         check_folder(export)
-        for design in found:
-            design.save(export / f"{catalogue_name(design)}.json")
-    certified = [(design, quietbit.certify(design)) for design in found]
+        for name, design in found.items():
+            design.save(export / f"{name}.json")
+    rows = []
+    for name, design in found.items():
+        measured = quietbit.certify(design)
+        facts = {key: getattr(measured, key) for key in ("epsilon_upper", "bias_upper", "mean_squared_error")}
+        rows.append({"name": name, **facts, "identity": design.identity()})
     if json:
-        show_json(
-            [
-                {
-                    "name": catalogue_name(design),
-                    "epsilon_upper": certificate.epsilon_upper,
-                    "bias_upper": certificate.bias_upper,
-                    "mean_squared_error": certificate.mean_squared_error,
-                    "identity": design.identity(),
-                }
-                for design, certificate in certified
-            ]
-        )
+        show_json(rows)
         return
     lines = [
         (
-            catalogue_name(design),
-            rounded_up(certificate.epsilon_upper, 8),
-            rounded_up(certificate.bias_upper, 2),
-            rounded(certificate.mean_squared_error),
-            design.identity()[:12],
+            one["name"],
+            rounded_up(one["epsilon_upper"], 8),
+            rounded_up(one["bias_upper"], 2),
+            rounded(one["mean_squared_error"]),
+            one["identity"][:12],
         )
-        for design, certificate in certified
+        for one in rows
     ]
     copied = f", copied to {export}" if export is not None else ""
     heads = ("name", "measured epsilon", "largest bias", "mean squared error", "identity")

@@ -9,18 +9,15 @@ import typer
 
 import quietbit
 from quietbit.cli.console import JsonOption, record
-from quietbit.cli.design import certificate_rows
+from quietbit.cli.options import BoundOption
+from quietbit.cli.rows import certificate_rows
 
 __all__ = ["certify"]
 
 
 def certify(
-    file: Annotated[Path, typer.Argument(help="A design file.")],
-    bound: Annotated[
-        bool, typer.Option("--bound/--no-bound", help="Compute how good any design could be (slow for many levels).")
-    ] = True,
-    json: JsonOption = False,
-) -> None:
+    file: Annotated[Path, typer.Argument(help="A design file.")], bound: BoundOption = True, json: JsonOption = False
+) -> int:
     """Measure a design file in exact arithmetic; exit code 1 if it does not meet its own spec.
 
     Example: quietbit certify table.json
@@ -28,5 +25,4 @@ def certify(
     found = quietbit.Design.load(file)
     certificate = quietbit.certify(found)
     record(f"{file}", certificate_rows(found, certificate, bound=bound, quiet=json), json)
-    if not certificate.meets_spec:
-        raise typer.Exit(1)
+    return 0 if certificate.meets_spec else 1

@@ -14,6 +14,7 @@ from quietbit.cli.files import check_outputs
 from quietbit.cli.options import AdjacencyOption, DeltaOption, NormOption
 
 if TYPE_CHECKING:
+    from quietbit.mechanism.expectation import Expectation
     from quietbit.plan.compare import Comparison, ComparisonRow
 
 __all__ = ["compare"]
@@ -71,7 +72,7 @@ def compare(
     Example: quietbit compare --dimension 1000000 --epsilon 2 --delta 1e-6 --adjacency replace-one --clients 100000
     --cohort 1000 --releases 1 --trust local --out compare.svg
     """
-    check_outputs(figures=() if out is None else (out,))
+    check_outputs(figures=(out,))
     with progress_bar("Comparing", quiet=json) as report:
         found = quietbit.compare(
             quietbit.Ball(norm, clip, dimension), epsilon=epsilon, delta=delta, adjacency=adjacency, clients=clients,
@@ -85,7 +86,7 @@ def compare(
         with progress_bar("Drawing", quiet=json) as report:
             save_figure(plot_comparison(found, compare_releases(found, report=report)), out)
     if json:
-        show_json(_plain(found, out))
+        show_json(_plain(found) | ({} if out is None else {"plot": str(out)}))
         return
     _show(found)
     if out is not None:
@@ -101,10 +102,10 @@ def _show(found: Comparison) -> None:
         f"per round, {found.rounds:,} round{'s' if found.rounds > 1 else ''}.\n"
     )
     for trust in dict.fromkeys(row.trust for row in found.rows):
-        rows = [row for row in found.rows if row.trust is trust]
-        reached = sorted((row for row in rows if row.expected is not None), key=lambda row: row.noise)
-        if reached:
-            column_table(f"{trust.value} trust", HEADS, [_line(found, row) for row in reached])
+        rows = sorted((row for row in found.rows if row.trust is trust), key=lambda row: row.noise)
+        lines = [_line(found, row, row.expected) for row in rows if row.expected is not None]
+        if lines:
+            column_table(f"{trust.value} trust", HEADS, lines)
         for row in rows:
             if row.refusal:
                 _say(f"{row.name}, {trust.value}: {row.refusal}")
@@ -112,15 +113,12 @@ def _show(found: Comparison) -> None:
         if best is not None:
             kept = f" keeping {best.keep:,} coordinates" if best.keep is not None else ""
             _say(f"Best under {trust.value} trust: {best.name}{kept} (a client computes: {best.work}).")
-            _say(f"{_capital(best.verdict)}\n")
+            _say(f"{best.verdict[:1].upper()}{best.verdict[1:]}\n")
     _say(LEGEND)
     _say(CLIP)
 
 
-def _line(found: Comparison, row: ComparisonRow) -> list[str]:
-    expected = row.expected
-    if expected is None:
-        return [row.name]
+def _line(found: Comparison, row: ComparisonRow, expected: Expectation) -> list[str]:
     return [
         row.name,
         "" if row.keep is None else f"{row.keep:,}",
@@ -134,16 +132,15 @@ def _line(found: Comparison, row: ComparisonRow) -> list[str]:
     ]
 
 
-def _plain(found: Comparison, out: Path | None) -> dict[str, Any]:
+def _plain(found: Comparison) -> dict[str, Any]:
     best = {trust.value: found.best(trust) for trust in dict.fromkeys(row.trust for row in found.rows)}
-    plain: dict[str, Any] = {
+    return {
         "dimension": found.ball.dimension, "clip": found.ball.radius, "norm": found.ball.norm.value,
         **found.target.keywords(), "adjacency": found.target.adjacency.value,
-        **{name: getattr(found, name) for name in ("clients", "cohort", "rounds")},
+        "clients": found.clients, "cohort": found.cohort, "rounds": found.rounds,
         "rows": [_plain_row(found, row) for row in found.rows],
         "best": {trust: found.rows.index(row) if row is not None else None for trust, row in best.items()},
     }  # fmt: skip
-    return plain if out is None else {**plain, "plot": str(out)}
 
 
 def _plain_row(found: Comparison, row: ComparisonRow) -> dict[str, Any]:
@@ -151,16 +148,15 @@ def _plain_row(found: Comparison, row: ComparisonRow) -> dict[str, Any]:
     expected, guarantee = row.expected, row.guarantee
     if expected is None or guarantee is None:
         return {**start, "refusal": row.refusal}
+    own = ("keep", "payload_bytes", "downlink_bytes", "relative_error", "noise", "work")
+    of_run = ("run_noise", "response", "clients_needed", "parameters_allowed")
     points = found.clip_points(row)
     return {
         **start,
-        **{
-            name: getattr(row, name)
-            for name in ("keep", "payload_bytes", "downlink_bytes", "relative_error", "noise", "work")
-        },
+        **{name: getattr(row, name) for name in own},
         "bytes_per_client": found.bytes_per_client(row),
         "bytes_in_all": found.bytes_in_all(row),
-        **{name: getattr(expected, name) for name in ("run_noise", "response", "clients_needed", "parameters_allowed")},
+        **{name: getattr(expected, name) for name in of_run},
         "clip_sensitivity": [{"clip_over_length": one.clip, "noise": one.noise, "cut": one.cut} for one in points],
         "verdict": expected.verdict.value,
         "sentence": expected.sentence(),
@@ -175,7 +171,3 @@ def _say(text: str) -> None:
 
 def _short(value: float, digits: int) -> str:
     return f"{float(f'{value:.{digits}g}'):,g}"
-
-
-def _capital(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]

@@ -10,9 +10,8 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, final
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -21,30 +20,16 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from quietbit import Guarantee
-
 __all__ = [
-    "JsonOption",
-    "Row",
-    "column_table",
-    "gaussian_row",
-    "guarantee_rows",
-    "progress_bar",
-    "record",
-    "rounded",
-    "rounded_up",
-    "show_json",
-]
+    "JsonOption", "Report", "Row", "column_table", "progress_bar", "record", "rounded", "rounded_up", "show_json",
+]  # fmt: skip
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table (infinity becomes null).")]
 Report: TypeAlias = Callable[[float, str], None]
 PIPE_WIDTH = 110  # columns when the output is not a terminal
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One fact: its name for machines, its label for people, the value, and how it is shown."""
 
     key: str
@@ -53,26 +38,7 @@ class Row:
     shown: str = ""
 
 
-def guarantee_rows(guarantee: Guarantee, what: str = "all releases") -> list[Row]:
-    """An epsilon with all the words that it needs."""
-    epsilon = guarantee.epsilon_upper
-    return [
-        Row("epsilon_upper", f"epsilon of {what}", epsilon, rounded_up(epsilon, 8)),
-        Row("delta", "delta", guarantee.delta),
-        *(Row(key, key, getattr(guarantee, key).value) for key in ("adjacency", "unit", "trust")),
-        Row("guarantee", "guarantee", guarantee.sentence()),
-    ]
-
-
-def gaussian_row(error: float, gaussian: float) -> Row:
-    """What Gaussian noise has at the same target, and how we compare."""
-    shown = "none: it has no pure privacy"
-    if gaussian < math.inf:
-        shown = f"{rounded(gaussian)} for the same target; ours is {rounded(error / gaussian, 4)} times that"
-    return Row("gaussian_squared_error", "Gaussian noise's", gaussian, shown)
-
-
-def record(title: str, rows: Sequence[Row], as_json: bool) -> None:
+def record(title: str, rows: Sequence[Row], as_json: bool = False) -> None:
     """Print rows as a two-column table, or as one JSON object."""
     if as_json:
         show_json({row.key: row.value for row in rows})
@@ -97,12 +63,13 @@ def column_table(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]
 
 def show_json(value: Any) -> None:
     """Print strict JSON: numbers that are not finite become null."""
-    print(json.dumps(_plain(value), indent=2, allow_nan=False))
+    plain = json.loads(json.dumps(value), parse_constant=lambda _: None)
+    print(json.dumps(plain, indent=2, allow_nan=False))
 
 
 @contextmanager
 def progress_bar(what: str, quiet: bool = False, lines: bool = False) -> Iterator[Report]:
-    """A bar on stderr, shown on terminals only; gives ``report(fraction, message)``.
+    """Show a bar on stderr, on terminals only; gives ``report(fraction, message)``.
 
     With ``lines`` a stderr that is not a terminal gets a line per message instead.
     """
@@ -124,26 +91,16 @@ def progress_bar(what: str, quiet: bool = False, lines: bool = False) -> Iterato
 
 
 def rounded(value: float, digits: int = 6) -> str:
-    """A number for people, to the nearest."""
+    """Show a number to the nearest of so many digits."""
     return f"{value:.{digits}g}"
 
 
 def rounded_up(value: float, digits: int = 6) -> str:
-    """A bound for people: never below the value."""
+    """Show a bound: never below the value."""
     if not math.isfinite(value):
         return "infinite" if value > 0 else str(value)
     up = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(value)).normalize()
     return f"{up:f}" if up == 0 or Decimal("1e-4") <= abs(up) < Decimal("1e9") else f"{up:e}"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def _print(title: str, table: Table) -> None:

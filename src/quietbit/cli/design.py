@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
 import quietbit
-from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded, rounded_up
+from quietbit.cli.console import JsonOption, Row, progress_bar, record
 from quietbit.cli.files import check_outputs
-from quietbit.cli.options import bias_of
-from quietbit.errors import require
+from quietbit.cli.options import BoundOption, bias_of
+from quietbit.cli.rows import certificate_rows
+from quietbit.errors import InvalidParameter, require
 
-if TYPE_CHECKING:
-    from quietbit.design.certify import Certificate
-    from quietbit.design.table import Design
-
-__all__ = ["certificate_rows", "design"]
+__all__ = ["design"]
 
 
 def design(
@@ -32,9 +29,7 @@ def design(
     bias: Annotated[str, typer.Option(metavar="exact|PENALTY", help="No bias, or a penalty on its square.")] = "exact",
     out: Annotated[Path | None, typer.Option(help="Save the design as JSON.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw it, as .png, .svg or .pdf.")] = None,
-    bound: Annotated[
-        bool, typer.Option("--bound/--no-bound", help="Compute how good any design could be (slow for many levels).")
-    ] = True,
+    bound: BoundOption = True,
     vector: Annotated[
         bool, typer.Option("--vector", help="Design the profile of the vector mechanism (vmvu) for a target instead.")
     ] = False,
@@ -60,60 +55,40 @@ def design(
 
     Example: quietbit design --vector --epsilon 8 --delta 1e-5 --releases 3 --adjacency zero-out --plot profile.png
     """
+    numbers: dict[str, Any] = {"levels": levels, "bits": bits, "design_epsilon": design_epsilon}
+    target: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "releases": releases, "adjacency": adjacency}
+    unused, rule = target, "left out without --vector: a table has a --design-epsilon alone"
+    if vector:
+        unused, rule = numbers, "left out for --vector, which has none"
+    for name, value in unused.items():
+        require(value is None, name, value, rule)
     if vector:
         from quietbit.cli.design_vector import design_profile
 
-        for name, value in (("levels", levels), ("bits", bits), ("design_epsilon", design_epsilon)):
-            require(value is None, name, value, "left out for --vector, which has none")
-        design_profile(
-            epsilon=epsilon,
-            delta=delta,
-            releases=1 if releases is None else releases,
-            adjacency=adjacency,
-            out=out,
-            plot=plot,
-            as_json=json,
-        )
-        return
-    target = {"epsilon": epsilon, "delta": delta, "releases": releases, "adjacency": adjacency}
-    for name, given in target.items():
-        require(given is None, name, given, "left out without --vector: a table has a --design-epsilon alone")
-    if levels is None or bits is None or design_epsilon is None:
-        raise quietbit.InvalidParameter("levels, bits and design-epsilon must be given, or --vector and a target.")
+        target["releases"] = 1 if releases is None else releases
+        design_profile(target, out, plot, json)
+    elif None in numbers.values():
+        raise InvalidParameter("levels, bits and design-epsilon must be given, or --vector and a target.")
+    else:
+        _design(list(numbers.values()), privacy, bias, out, plot, bound, json)
+
+
+def _design(
+    numbers: list[Any], privacy: str, bias: str, out: Path | None, plot: Path | None, bound: bool, as_json: bool
+) -> None:
     from quietbit.plot.design import plot_design
     from quietbit.plot.figure import save_figure
 
-    spec = quietbit.DesignSpec(levels, bits, design_epsilon, cast(Any, privacy), cast(Any, bias_of(bias)))
+    words: list[Any] = [privacy, bias_of(bias)]
+    spec = quietbit.DesignSpec(*numbers, *words)
     check_outputs(out, figures=(plot,))
-    with progress_bar("Solving", quiet=json) as report:
+    with progress_bar("Solving", quiet=as_json) as report:
         found = quietbit.solve(spec, report)
     picture = plot_design(found) if plot is not None else None
-    rows = certificate_rows(found, quietbit.certify(found), bound=bound, quiet=json)
+    rows = certificate_rows(found, quietbit.certify(found), bound=bound, quiet=as_json)
     if out is not None:
         rows.append(Row("saved", "saved as", str(found.save(out))))
     if plot is not None:
         rows.append(Row("plot", "drawn as", str(save_figure(picture, plot))))
-    record(f"{levels} levels, {bits} bits, {privacy} epsilon {design_epsilon:g}, bias {bias}", rows, json)
-
-
-def certificate_rows(found: Design, certificate: Certificate, *, bound: bool, quiet: bool) -> list[Row]:
-    """What a certificate says, in rows."""
-    asked = found.spec.epsilon
-    rows = [
-        Row("epsilon", "epsilon asked for", asked),
-        Row("epsilon_upper", "epsilon measured", certificate.epsilon_upper, rounded_up(certificate.epsilon_upper, 12)),
-        Row("meets_spec", "meets its spec", certificate.meets_spec, "yes" if certificate.meets_spec else "NO"),
-        Row("bias_upper", "largest bias", certificate.bias_upper, rounded_up(certificate.bias_upper, 3)),
-        Row("mean_squared_error", "mean squared error", certificate.mean_squared_error),
-        Row("objective", "objective", certificate.objective),
-    ]
-    if bound:
-        with progress_bar("Bounding every possible alphabet from below", quiet=quiet):
-            lowest = certificate.lower_bound
-        rows += [
-            Row("lower_bound", "no alphabet beats", lowest, rounded(lowest, 8)),
-            Row("gap", "gap to that bound", certificate.gap, f"{100 * certificate.gap:.3g} %"),
-        ]
-    values = found.alphabet.tolist()
-    shown = ", ".join(rounded(value, 5) for value in values[:16]) + (", ..." if len(values) > 16 else "")
-    return [*rows, Row("identity", "identity", found.identity()), Row("alphabet", "alphabet", values, shown)]
+    title = f"{spec.input_levels} levels, {spec.output_bits} bits, {privacy} epsilon {spec.epsilon:g}, bias {bias}"
+    record(title, rows, as_json)

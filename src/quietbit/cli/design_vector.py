@@ -4,51 +4,41 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any
 
 import quietbit
-from quietbit.cli.console import Row, gaussian_row, progress_bar, record, rounded, rounded_up
+from quietbit.cli.console import Row, progress_bar, record, rounded, rounded_up
 from quietbit.cli.files import check_outputs
+from quietbit.cli.rows import gaussian_row, profile_rows
+from quietbit.errors import InvalidParameter
 from quietbit.target import as_adjacency
 
-if TYPE_CHECKING:
-    from quietbit.design.profile import Profile
-
-__all__ = ["design_profile", "profile_rows"]
-
-Given = TypeVar("Given")
+__all__ = ["design_profile"]
 
 
-def design_profile(
-    *,
-    epsilon: float | None,
-    delta: float | None,
-    releases: int,
-    adjacency: str | None,
-    out: Path | None,
-    plot: Path | None,
-    as_json: bool,
-) -> None:
-    """Solve, certify, save, draw and print."""
+def design_profile(given: dict[str, Any], out: Path | None, plot: Path | None, as_json: bool) -> None:
+    """Solve for a target of epsilon, delta, releases and adjacency; certify, save, draw and print."""
     from quietbit.design.profile_bound import gain_upper
     from quietbit.design.profile_store import write_profile
     from quietbit.design.profile_target import ProfileTarget
     from quietbit.mechanism.solve_profile import solve_profile
+    from quietbit.plot.figure import save_figure
+    from quietbit.plot.profile import plot_profile
     from quietbit.privacy.profile import certify_profile
 
-    asked, allowed, word = _given(epsilon, "epsilon"), _given(delta, "delta"), _given(adjacency, "adjacency")
-    which = as_adjacency(word)
-    target = ProfileTarget(asked, allowed, releases, which.value)
+    for name, value in given.items():
+        if value is None:
+            raise InvalidParameter.of(name, "given for --vector: a profile is made for a target")
+    which = as_adjacency(given["adjacency"])
+    target = ProfileTarget(given["epsilon"], given["delta"], given["releases"], which.value)
     check_outputs(out, figures=(plot,))
     with progress_bar("Solving", quiet=as_json):
         found = solve_profile(target.epsilon, target.delta, target.releases, which)
         certificate = certify_profile(found, which, target.releases, target.delta)
     best = gain_upper(target, found.largest * (1 + 1e-12))
-    gaussian, ball = math.inf, quietbit.Ball("l2", 1.0, 1)
+    gaussian = math.inf
     if target.delta > 0:
-        gaussian = quietbit.calibrate(
-            "gaussian", ball=ball, epsilon=asked, delta=allowed, releases=releases, adjacency=which
-        ).squared_error
+        gaussian = quietbit.calibrate("gaussian", ball=quietbit.Ball("l2", 1.0, 1), **given).squared_error
     error, pure = certificate.squared_error_upper, certificate.pure_epsilon_upper
     rows = [
         Row("epsilon", "epsilon asked for", target.epsilon),
@@ -65,23 +55,7 @@ def design_profile(
     if out is not None:
         rows.append(Row("saved", "saved as", str(write_profile(found, out))))
     if plot is not None:
-        from quietbit.plot.figure import save_figure
-        from quietbit.plot.profile import plot_profile
-
         picture = plot_profile(found, which, target.releases, target.delta)
         rows.append(Row("plot", "drawn as", str(save_figure(picture, plot))))
     many = "1 release" if target.releases == 1 else f"{target.releases} releases"
     record(f"profile for epsilon {target.epsilon:g}, delta {target.delta:g}, {many}, {which.value}", rows, as_json)
-
-
-def _given(value: Given | None, name: str) -> Given:
-    if value is None:
-        raise quietbit.InvalidParameter.of(name, "given for --vector: a profile is made for a target")
-    return value
-
-
-def profile_rows(profile: Profile) -> list[Row]:
-    """What a profile is, in rows."""
-    facts = {"levels": profile.levels.size, "gain_lower": profile.gain_lower, "largest": profile.largest}
-    shown = f"{profile.levels.size} levels, gain {rounded(profile.gain_lower)}, {rounded(profile.largest, 4)} tries"
-    return [Row("profile", "profile", facts, shown), Row("identity", "identity", profile.identity())]

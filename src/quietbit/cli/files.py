@@ -6,12 +6,10 @@ import os
 import tempfile
 from pathlib import Path
 
-import quietbit
-from quietbit.errors import require
+from quietbit.errors import QuietbitError, require
+from quietbit.plot.figure import FORMATS
 
 __all__ = ["check_folder", "check_outputs"]
-
-FIGURE_ENDS = (".png", ".svg", ".pdf")
 
 
 def check_outputs(*paths: Path | None, figures: tuple[Path | None, ...] = ()) -> None:
@@ -20,11 +18,11 @@ def check_outputs(*paths: Path | None, figures: tuple[Path | None, ...] = ()) ->
     names = [str(path) for path in given]
     require(len({os.path.abspath(name) for name in names}) == len(names), "output paths", names, "different")
     for path in figures:
-        known = path is None or path.suffix.lower() in FIGURE_ENDS
-        require(known, "end of the figure's file name", str(path), "one of " + ", ".join(FIGURE_ENDS))
+        known = path is None or path.suffix.lower().removeprefix(".") in FORMATS
+        require(known, "end of the figure's file name", str(path), "one of ." + ", .".join(FORMATS))
     for path in given:
         if path.is_dir():
-            raise quietbit.QuietbitError(f"Cannot write {path}: it is a folder.")
+            raise QuietbitError(f"Cannot write {path}: it is a folder.")
         _try(path, path.parent)
 
 
@@ -33,7 +31,7 @@ def check_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise quietbit.QuietbitError(f"Cannot write {folder}: {error.strerror}.") from error
+        raise QuietbitError(f"Cannot write {folder}: {error.strerror}.") from error
     _try(folder, folder)
 
 
@@ -42,4 +40,4 @@ def _try(path: Path, folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise quietbit.QuietbitError(f"Cannot write {path}: {error.strerror}.") from error
+        raise QuietbitError(f"Cannot write {path}: {error.strerror}.") from error

@@ -5,39 +5,24 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 import quietbit
 from quietbit.errors import InvalidDesignFile, require
 
-if TYPE_CHECKING:
-    from quietbit import Design, Norm
-
 __all__ = [
-    "AdjacencyOption",
-    "BetaOption",
-    "ClampOption",
-    "DeltaOption",
-    "DesignArgument",
-    "DimensionOption",
-    "NormOption",
-    "RadiusOption",
-    "ReleasesOption",
-    "SamplesOption",
-    "TrustOption",
-    "bias_of",
-    "catalogue_name",
-    "find_design",
-    "refuse_delta_zero",
-    "with_options",
-]
+    "AdjacencyOption", "BetaOption", "BoundOption", "ClampOption", "DeltaOption", "DesignArgument", "DimensionOption",
+    "NormOption", "PolicyArgument", "RadiusOption", "ReleasesOption", "SamplesOption", "TrustOption", "absolute",
+    "bias_of", "catalogue_name", "find_design", "refuse_delta_zero", "with_options",
+]  # fmt: skip
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 DesignArgument = Annotated[
     str, typer.Argument(metavar="DESIGN", help="A design file, or a name that `quietbit catalogue` lists.")
 ]
+PolicyArgument = Annotated[str, typer.Argument(metavar="POLICY", help="The policy file.", show_default=False)]
 NormOption = Annotated[str, typer.Option(metavar="l1|l2", help="Norm of the ball that updates are clipped to.")]
 RadiusOption = Annotated[float, typer.Option(help="Radius of that ball.")]
 DimensionOption = Annotated[int, typer.Option(help="Parameters in an update.")]
@@ -57,40 +42,45 @@ SamplesOption = Annotated[
     typer.Option(help="Protect one sample of a client that has NUMBER (its update is a mean of clipped gradients)."),
 ]
 TrustOption = Annotated[str, typer.Option(metavar="WORD", help="Who may look: local, central or secure-aggregation.")]
+BoundOption = Annotated[
+    bool, typer.Option("--bound/--no-bound", help="Compute how good any design could be (slow for many levels).")
+]
 
 
 def with_options(added: Sequence[inspect.Parameter]) -> Callable[[Command], Command]:
     """Give a command these options too, as typer reads them; they come as keywords."""
 
     def decorate(command: Command) -> Command:
-        own = [
-            one
-            for one in inspect.signature(command, eval_str=True).parameters.values()
-            if one.kind.name != "VAR_KEYWORD"
-        ]
+        parameters = inspect.signature(command, eval_str=True).parameters.values()
+        own = [one for one in parameters if one.kind is not inspect.Parameter.VAR_KEYWORD]
         command.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
         return command
 
     return decorate
 
 
+def absolute(text: str) -> Path:
+    """Return what a node config must name: the same file from wherever a process is started."""
+    return Path(text).expanduser().absolute()
+
+
 def bias_of(text: str) -> float | str:
-    """A penalty where the text is a number, else the word itself, which the library judges."""
+    """Return a penalty where the text is a number, else the word itself, which the library judges."""
     try:
         return float(text)
     except ValueError:
         return text
 
 
-def catalogue_name(design: Design) -> str:
-    """The name under which a shipped design is listed."""
+def catalogue_name(design: quietbit.Design) -> str:
+    """Return the name under which a shipped design is listed."""
     from quietbit.design.catalogue import file_name  # imported here, so that --help need not wait for numpy
 
     return file_name(design.spec).removesuffix(".json")
 
 
-def find_design(text: str) -> Design:
-    """The design in a file, or the shipped one of this name."""
+def find_design(text: str) -> quietbit.Design:
+    """Return the design in a file, or the shipped one of this name."""
     from quietbit.design.catalogue import file_name, shipped, specs
 
     path = Path(text)
@@ -105,7 +95,7 @@ def find_design(text: str) -> Design:
     return quietbit.Design.load(path)
 
 
-def refuse_delta_zero(delta: float, norm: Norm) -> None:
-    """Delta 0 is a question about pure privacy, which no mechanism here gives on an L2 ball."""
+def refuse_delta_zero(delta: float, norm: quietbit.Norm) -> None:
+    """Refuse a question about pure privacy, which no mechanism but vmvu gives on an L2 ball."""
     answerable = delta != 0 or norm is quietbit.Norm.L1
     require(answerable, "delta", delta, "above 0 for an l2 ball (pure privacy needs --norm l1)")
