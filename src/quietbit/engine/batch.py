@@ -2,7 +2,8 @@
 
 Idea     the gate draws the batch and clips, adds up and randomises what comes of it; the app computes one gradient per
          drawn sample and hands them over. What it returns to its engine besides plays no part. An app that hands
-         nothing over lets a release of zero out, like one whose batch was empty.
+         nothing over lets a release of zero out, like one whose batch was empty. Where a run asks for several steps
+         between rounds, the gate says after each how the site's model changes, and adds the changes up itself.
 
 What no gate can check: that a row depends on one sample alone, that it belongs to a sample that was drawn, and that an
 app does not stop, or choose what it hands over, in the light of a sample. docs/explanation/threat-model.md says so.
@@ -15,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from quietbit.errors import InvalidParameter, check_int
+from quietbit.errors import InvalidParameter, check_int, require_module
 from quietbit.gradients import CHUNK_NUMBERS, Loss, sample_gradients
 from quietbit.node.release import Ticket
 
@@ -49,6 +50,8 @@ def current_batch() -> Ticket:
 def private_step(model: Any, loss: Loss, data: tuple[Any, Any], *, chunk: int | None = None) -> int:
     """Draw this round's batch from the site's data, and hand the gate the gradient of every sample in it.
 
+    Where the run asks for several steps per round (``local-steps``), do so for each, and change the model in between.
+
     Args:
         model: a ``torch.nn.Module`` that holds the round's arrays, all of whose learnt ones are trainable.
         loss: of outputs and targets, one number per sample (``reduction="none"``).
@@ -57,12 +60,21 @@ def private_step(model: Any, loss: Loss, data: tuple[Any, Any], *, chunk: int | 
 
     Returns how many samples were drawn, which is not to be told to anybody.
     """
+    torch: Any = require_module("torch", "torch")
     inputs, targets = data
-    batch = current_batch()
-    places = batch.draw(len(inputs)).tolist()
-    size = sum(part.numel() for part in model.parameters() if part.requires_grad)
-    step = check_int(chunk or max(1, CHUNK_NUMBERS // max(1, size)), "chunk", 1)
-    for start in range(0, len(places), step):
-        drawn = places[start : start + step]
-        batch.add(sample_gradients(model, loss, (inputs[drawn], targets[drawn])).detach().cpu().numpy())
-    return len(places)
+    batch, seen = current_batch(), 0
+    parameters = [part for part in model.parameters() if part.requires_grad]
+    sizes = [part.numel() for part in parameters]
+    step = check_int(chunk or max(1, CHUNK_NUMBERS // max(1, sum(sizes))), "chunk", 1)
+    while True:
+        places = batch.draw(len(inputs)).tolist()
+        seen += len(places)
+        for start in range(0, len(places), step):
+            drawn = places[start : start + step]
+            batch.add(sample_gradients(model, loss, (inputs[drawn], targets[drawn])).detach().cpu().numpy())
+        change = batch.step()
+        if change is None:
+            return seen
+        with torch.no_grad():
+            for part, values in zip(parameters, torch.from_numpy(change.copy()).split(sizes), strict=True):
+                part -= values.to(part).reshape(part.shape)

@@ -26,7 +26,7 @@ from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.shuffle import BlanketPair
 
 __all__ = [
-    "LEFT_OUT", "Accumulator", "Answers", "Body", "Error", "Layout", "Mechanism", "Parts", "Reader", "Wrapper",
+    "LEFT_OUT", "Accumulator", "Answers", "Batch", "Body", "Error", "Layout", "Mechanism", "Parts", "Reader", "Wrapper",
     "check_adjacency", "check_inner", "check_mechanism", "check_rng", "check_value", "refuse_samples", "summable",
 ]  # fmt: skip
 
@@ -128,6 +128,24 @@ class Accumulator(ABC):
     def kept(self, count: int) -> FloatVector:
         """Return the mean among the rows that all clients keep, k numbers, for `Mechanism.unproject`."""
         raise InvalidParameter("mechanism must keep the same rows for all clients of a round, and does not.")
+
+
+class Batch(ABC):
+    """The clipped gradients of a batch as they come, and the release that is made of them."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def add(self, rows: NDArray[Any]) -> None:
+        """Clip each row to the ball by itself and add it; one that is not finite counts as zero."""
+
+    def step(self) -> FloatVector | None:
+        """Close the batch; return what the model changes by before the release's next batch, None after the last."""
+        return None
+
+    @abstractmethod
+    def write(self, out: Body) -> None:
+        """Write the release."""
 
 
 class Mechanism(ABC):
@@ -254,6 +272,10 @@ class Mechanism(ABC):
     def sampling_rate(self) -> float:
         """The probability with which each sample of the client is in a batch."""
         return 1.0
+
+    def begin(self, rng: RandomBits, kernel: Kernel) -> Batch:
+        """Return an empty batch of samples' gradients; refused where a release is of an update."""
+        raise InvalidParameter.of("mechanism", "a PoissonBatch to add up a batch", type(self).__name__)
 
     def write_samples(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Fill ``out`` from the gradients of a client's samples, each of which is an update's parts."""

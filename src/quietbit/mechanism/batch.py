@@ -28,7 +28,7 @@ from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.ball import Norm
-from quietbit.mechanism.base import Body, Mechanism, Parts, Wrapper, check_adjacency, check_inner
+from quietbit.mechanism.base import Batch, Body, Mechanism, Parts, Wrapper, check_adjacency, check_inner
 from quietbit.mechanism.projected import MOST_SAMPLES, Projected, ProjectedSamples
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency
@@ -89,10 +89,14 @@ class PoissonBatch(Wrapper):
 
     def write_samples(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Clip every gradient, and release their sum over the expected number."""
-        total = BatchSum(self, rng, kernel)
+        total = self.begin(rng, kernel)
         for one in gradients:
             total.add(np.concatenate([np.asarray(part, dtype=np.float64).reshape(-1) for part in one])[None])
         total.write(out)
+
+    def begin(self, rng: RandomBits, kernel: Kernel) -> Batch:
+        """Return an empty batch."""
+        return BatchSum(self, rng, kernel)
 
     def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
         """Return what a release costs a client, or one of its samples (``samples`` is then the expected number)."""
@@ -107,8 +111,8 @@ class PoissonBatch(Wrapper):
 
 
 @final
-class BatchSum:
-    """The clipped gradients of one batch as they come, and the release of their sum."""
+class BatchSum(Batch):
+    """One batch, and the release of its sum."""
 
     def __init__(self, mechanism: PoissonBatch, rng: RandomBits, kernel: Kernel) -> None:
         """Begin with an empty batch, whose sum is zero."""

@@ -50,6 +50,7 @@ KINDS = {
     "Ball": ("ball", "Ball"),
     "IndependentSkellam": ("skellam", "IndependentSkellam"),
     "PoissonBatch": ("batch", "PoissonBatch"),
+    "LocalSteps": ("local_steps", "LocalSteps"),
     "Projected": ("projected", "Projected"),
     "ProjectedSamples": ("projected", "ProjectedSamples"),
     "Rotation": ("rotation", "Rotation"),

@@ -18,6 +18,8 @@ engine verify who wrote it.
                       {} + places   <---
     {"rows": m} + float32           --->  clips each row, adds it up; as often as there are rows
                                {}   <---
+    {"step": true}                  --->  randomises the batch, where several make one release; then {"draw": n} again
+         {"more": true} + float64   <---
     {"update": true} + float64      --->  clips, randomises, frames
                     {} + release    <---
 
@@ -42,6 +44,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from quietbit._typing import FloatVector
 from quietbit.arrays import flatten
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.kernel.chunks import Flat
@@ -182,10 +185,10 @@ class Gatekeeper:
             most = max(8 * question.dimension, PIECE)  # no more is read than what was asked for, or a piece of it
             while True:
                 said, data = _receive(connection, most, ends - time.monotonic())
-                if not said.keys() & {"draw", "rows"}:
+                if not said.keys() & {"draw", "rows", "step"}:
                     break
                 try:
-                    _send(connection, {}, _batched(ticket, said, data, question.dimension))
+                    _send(connection, *_batched(ticket, said, data, question.dimension))
                 except (QuietbitError, ValueError) as error:  # there is a release all the same, of what came before
                     _send(connection, {"refused": str(error), "kind": "refused"})
             update = None
@@ -293,6 +296,12 @@ class _RemoteTicket:
             _send(self._connection, {"rows": len(piece)}, piece.tobytes())
             _answered(_receive(self._connection, 0, WAIT))
 
+    def step(self) -> FloatVector | None:
+        """Have the batch closed."""
+        _send(self._connection, {"step": True})
+        said, change = _answered(_receive(self._connection, MOST_BYTES, WAIT))
+        return np.frombuffer(change, dtype="<f8") if said["more"] else None
+
     def release(self, update: Any) -> bytes:
         """Hand the update over, or say that there is none, and get the release."""
         data = b""
@@ -312,12 +321,15 @@ class _RemoteTicket:
             raise Noted("The release of this round was noted, and cannot be made.") from error
 
 
-def _batched(ticket: Ticket, said: dict[str, Any], data: bytes, dimension: int) -> bytes:
-    """Draw a batch, or take gradients of it."""
+def _batched(ticket: Ticket, said: dict[str, Any], data: bytes, dimension: int) -> tuple[dict[str, Any], bytes]:
+    """Draw a batch, take gradients of it, or close it."""
     if "draw" in said:
-        return ticket.draw(said["draw"]).astype("<i8").tobytes()
-    ticket.add(np.frombuffer(data, dtype="<f4").reshape(-1, dimension))
-    return b""
+        return {}, ticket.draw(said["draw"]).astype("<i8").tobytes()
+    if "rows" in said:
+        ticket.add(np.frombuffer(data, dtype="<f4").reshape(-1, dimension))
+        return {}, b""
+    change = ticket.step()
+    return {"more": change is not None}, b"" if change is None else change.astype("<f8").tobytes()
 
 
 def _answered(received: tuple[dict[str, Any], bytes]) -> tuple[dict[str, Any], bytes]:

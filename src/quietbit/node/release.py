@@ -21,10 +21,11 @@ from typing import Any, Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
+from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.kernel.rng import RandomBits
-from quietbit.mechanism.base import summable
-from quietbit.mechanism.batch import BatchSum, draw_batch
+from quietbit.mechanism.base import Batch, summable
+from quietbit.mechanism.batch import draw_batch
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.ledger import (
     Entry,
@@ -87,6 +88,10 @@ class Ticket(Protocol):
 
     def add(self, rows: NDArray[Any]) -> None:
         """Take gradients of drawn samples, one per row; each is clipped by itself. No more than were drawn."""
+        ...
+
+    def step(self) -> FloatVector | None:
+        """Close the batch; return what the model changes by before another is drawn, None where none is."""
         ...
 
     def release(self, update: Any) -> bytes:
@@ -288,18 +293,19 @@ class _Accepted:
     def __init__(self, question: Question, uplink: Uplink, rng: RandomBits, step: SumStep | None) -> None:
         self._question, self._uplink, self._rng, self._step = question, uplink, rng, step
         self._used = False
-        self._sum: BatchSum | None = None
-        self._left = 0
+        self._sum: Batch | None = None
+        self._left, self._drawn = 0, False
         self._guard = threading.Lock()  # an app that is late may go on in its own thread
 
     def draw(self, count: int) -> NDArray[np.int64]:
-        """Draw the batch with this node's randomness; once, and before the release."""
+        """Draw a batch with this node's randomness; once for each step of the release."""
         mechanism = self._uplink.mechanism
         with self._guard:
-            fresh = mechanism.batch and self._sum is None and not self._used
-            require(fresh, "batch", "another", "drawn once, in a run that protects samples, before its release")
+            fresh = mechanism.batch and not self._drawn and not self._used
+            require(fresh, "batch", "another", "drawn once per step, in a run that protects samples")
             drawn = draw_batch(self._rng, mechanism.sampling_rate, count)
-            self._sum, self._left = self._uplink.batch(self._rng), drawn.size
+            self._sum = self._sum or self._uplink.batch(self._rng)
+            self._left, self._drawn = drawn.size, True
         return drawn
 
     def add(self, rows: NDArray[Any]) -> None:
@@ -310,6 +316,15 @@ class _Accepted:
             require(len(rows) <= self._left, "number of gradients", len(rows), f"at most {self._left}, as were drawn")
             self._sum.add(rows)
             self._left -= len(rows)
+
+    def step(self) -> FloatVector | None:
+        """Randomise the sum of this batch; the last one's is the release."""
+        with self._guard:
+            if self._sum is None or self._used or not self._drawn:
+                raise InvalidParameter("step must come after a batch is drawn and before the release.")
+            change = self._sum.step()
+            self._left, self._drawn = 0, change is None
+            return change
 
     def release(self, update: Any) -> bytes:
         """The frame around the payload, masked if it goes into a sum."""

@@ -18,6 +18,8 @@ Source   Guo et al. (ICML 2023), appendix "Choice of Hyperparameters", for the c
 | `delta` | the delta of that epsilon | 1e-5 |
 | `unit` | whose loss is counted: the `client`'s, or that of any `sample` of its data | `client` |
 | `samples`, `sampling-rate` | engine, for unit `sample`: about how many a site has, the share in a batch | needed, 1 |
+| `local-steps`, `local-rate` | engine, for unit `sample`: private steps of a site per round, their learning rate | 1 |
+| `local-bits` | of each coordinate of the difference of models that such a site sends, 1 to 8 | 4 |
 | `trust` | `local`, `secure-aggregation` (imvu: the server sees sums), in a simulation `central` (gaussian) | `local` |
 | `releases` | how often a client takes part: the mechanism is calibrated to it | required if calibrated |
 | `norm` | `l2` or `l1` | `l2` |
@@ -188,6 +190,9 @@ class Plan:
     clip_bit_epsilon: float | None = None
     samples: int | None = None
     sampling_rate: float | None = None
+    local_steps: int | None = None
+    local_rate: float | None = None
+    local_bits: int | None = None
     local_arrays: str = field(default="", converter=_names)
     server: str | None = None
     threshold: int | None = None

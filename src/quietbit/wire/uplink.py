@@ -19,8 +19,7 @@ from quietbit.errors import InvalidParameter, check_int, member, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits, device_rng, secure_rng
 from quietbit.kernel.select import default_kernel, select
-from quietbit.mechanism.base import Mechanism, Parts, check_mechanism, check_rng
-from quietbit.mechanism.batch import BatchSum, PoissonBatch
+from quietbit.mechanism.base import Batch, Mechanism, Parts, check_mechanism, check_rng
 from quietbit.privacy.guarantee import Unit
 from quietbit.wire.aggregate import MAX_PAYLOADS, Aggregator, OnError, Received
 from quietbit.wire.payload import Header, build
@@ -99,14 +98,11 @@ class Uplink:
         check_rng(chosen)
         return build(self.header, lambda body: mechanism.write_samples(parts, chosen, self._kernel, body), self.threads)
 
-    def batch(self, rng: RandomBits) -> BatchSum:
+    def batch(self, rng: RandomBits) -> Batch:
         """Return an empty batch, whose gradients are clipped as they come; for a mechanism of batches."""
-        mechanism = self.mechanism
-        if not isinstance(mechanism, PoissonBatch):
-            raise InvalidParameter.of("mechanism", "a PoissonBatch to add up a batch", type(mechanism).__name__)
-        return BatchSum(mechanism, rng, self._kernel)
+        return self.mechanism.begin(rng, self._kernel)
 
-    def send_batch(self, total: BatchSum) -> bytes:
+    def send_batch(self, total: Batch) -> bytes:
         """Randomise, pack and frame the sum of a batch."""
         return build(self.header, total.write, self.threads)
 

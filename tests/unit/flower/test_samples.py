@@ -157,7 +157,12 @@ def test_batches_are_for_train_functions_alone():
     [({"quietbit.samples": None}, "samples must be given"), ({"quietbit.unit": "client"}, "unless the unit is"),
      ({"quietbit.sampling-rate": 1.5}, "at most 1"), ({"quietbit.mechanism": "skellam"}, "imvu with two levels"),
      ({"quietbit.participation": "secret-order"}, "it hides clients"), ({"quietbit.norm": "l1"}, "l2"),
-     ({"quietbit.trust": "secure-aggregation"}, "imvu|client under")],
+     ({"quietbit.trust": "secure-aggregation"}, "imvu|client under"),
+     ({"quietbit.local-steps": 3}, "quietbit.local-rate must be given"),
+     ({"quietbit.local-rate": 1.0}, "unless sites take local steps"),
+     ({"quietbit.local-steps": 0, "quietbit.local-rate": 1.0}, "quietbit.local-steps must be"),
+     ({"quietbit.local-steps": 2, "quietbit.local-rate": -1.0}, "quietbit.local-rate must be"),
+     ({"quietbit.local-steps": 2, "quietbit.local-rate": 1.0, "quietbit.local-bits": 9}, "quietbit.local-bits must")],
 )  # fmt: skip
 def test_plans_of_samples_are_whole_or_refused(change, said):
     config = {key: value for key, value in {**CONFIG, **change}.items() if value is not None}
@@ -169,3 +174,43 @@ def test_a_plan_of_samples_survives_its_config():
     plan = Plan.from_run_config(CONFIG)
     assert Plan.from_run_config(plan.to_run_config()) == plan
     assert RUN
+
+
+def test_several_steps_per_round_learn_in_few_rounds_of_few_bytes(digits):
+    """Five rounds of ten private steps, the difference in four bits; an app that stops early sends as many bytes."""
+    torch = pytest.importorskip("torch", reason="needs torch")
+    data, (x, y) = digits
+    config = {**CONFIG, "quietbit.releases": 5, "quietbit.local-steps": 10, "quietbit.local-rate": 3.0}
+    sizes = []
+
+    def steps(site):
+        inputs, targets = torch.tensor(site[0], dtype=torch.float32), torch.tensor(site[1])
+
+        def train(message, _):
+            model = torch.nn.Linear(64, 10)
+            with torch.no_grad():
+                for part, value in zip(model.parameters(), values(message), strict=True):
+                    part.copy_(torch.from_numpy(np.array(value)))
+            private_step(
+                model, lambda out, to: torch.nn.functional.cross_entropy(out, to, reduction="none"), (inputs, targets)
+            )
+            return Message(RecordDict(), reply_to=message)
+
+        return train
+
+    def call(message, place, train):
+        reply = MOD(message, place, train)
+        sizes.append(sum(len(value) for record in reply.content.config_records.values() for value in record.values()
+                         if isinstance(value, bytes)))  # fmt: skip
+        return reply
+
+    apps = [steps(site) for site in data[:-1]] + [app(data[-1])]  # the last one takes one step and stops
+    strategy, arrays, places = rounds(lambda k: context(101 + k, k, config), apps, config, 5, call)
+    right = np.argmax(x @ arrays["weight"].numpy().T + arrays["bias"].numpy(), axis=1) == y
+    assert right.mean() > 0.75
+    report = strategy.report()
+    assert report.guarantee.unit is Unit.SAMPLE
+    assert 3.5 < report.guarantee.epsilon_upper <= 4.0
+    assert len(set(sizes)) == 1
+    assert sizes[0] < 500  # 650 coordinates
+    assert all(ledger(place).releases == 5 for place in places.values())

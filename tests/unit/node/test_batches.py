@@ -11,6 +11,7 @@ from quietbit.errors import InvalidParameter
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.batch import PoissonBatch
+from quietbit.mechanism.local_steps import LocalSteps
 from quietbit.node.gatekeeper import Gatekeeper, RemoteGate
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import NotAllowed, Policy
@@ -152,3 +153,35 @@ def test_policies_name_the_data_set_and_the_largest_rate(tmp_path):
     assert Policy.load(tmp_path / "again.toml") == rules
     assert rules.target.unit is Unit.SAMPLE
     assert rules.caps()[0].unit is Unit.SAMPLE
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_several_steps_are_one_release_and_the_gate_adds_them_up(tmp_path, remote):
+    site = LocalSteps(EXACT, 3, 0.5, 8)
+    with gate(tmp_path, remote, epsilon=1e9) as held:
+        ticket, taken = held.accept(asked(mechanism=site)), []
+        with pytest.raises(InvalidParameter, match="after a batch"):
+            ticket.step()
+        for number in range(2):  # the third is taken without the app
+            drawn = ticket.draw(40)
+            with pytest.raises(InvalidParameter, match="drawn once"):
+                ticket.draw(40)
+            rows = np.zeros((len(drawn), DIMENSION), dtype=np.float32)
+            rows[:, number] = 0.25
+            ticket.add(rows)
+            taken.append(ticket.step())
+        with pytest.raises(InvalidParameter, match=r"gradients must|as were drawn"):
+            ticket.add(np.ones((1, DIMENSION)))
+        with pytest.raises(InvalidParameter, match="after a batch"):
+            ticket.step()
+        found = mean(site, ticket.release([np.ones(DIMENSION)]))
+    assert books(tmp_path).releases == 1
+    np.testing.assert_allclose(found, sum(taken), atol=0.02)
+    assert found[:2].min() > 0.2
+
+
+def test_steps_beyond_the_budget_are_refused_before_anything_is_drawn(tmp_path):
+    held = keeper(tmp_path, **{**RULES, "epsilon": 0.6})
+    with pytest.raises(BudgetSpent):
+        held.accept(asked(mechanism=LocalSteps(NOISY, 400, 0.5)))
+    held.accept(asked(mechanism=LocalSteps(NOISY, 2, 0.5)))

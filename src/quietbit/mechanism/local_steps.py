@@ -1,0 +1,219 @@
+"""Several private steps at a site for each release: what leaves is the difference of models, in a few bits.
+
+Idea     between two rounds a site takes T steps of DP-SGD. Every step is a release of a secret batch
+         (`quietbit.mechanism.batch`), clipped and randomised by itself, and priced as if somebody saw it. The
+         difference of models is a function of these releases alone, because the gate adds it up itself; rounding it
+         afterwards is post-processing and costs nothing. An app that takes fewer steps has the others taken for it, of
+         empty batches: how many it took would otherwise be an answer that nobody priced.
+Symbols  T: ``steps``; eta: ``step_size``; g_t: the t-th release, decoded; D = eta (g_1 + ... + g_T); b: ``bits``;
+         y: D rotated in blocks; s: its largest coordinate, sent as a float32; L = 2^b - 1.
+Source   Abadi et al. (2016), Algorithm 1; Alistarh et al. (2017), stochastic rounding to levels.
+
+Every y_i becomes one of two neighbours among the L + 1 levels from -s to s, at random and with mean y_i: unbiased given
+D, at a cost of at most (s / L)^2 per coordinate. The rotation only makes s small.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+from attrs import field, frozen
+
+from quietbit._typing import FloatVector
+from quietbit.errors import InvalidParameter, check_int, check_real, refuse_payload, require
+from quietbit.kernel.base import Kernel, packed_size
+from quietbit.kernel.rng import RandomBits
+from quietbit.mechanism.base import (
+    Accumulator,
+    Batch,
+    Body,
+    Error,
+    Layout,
+    Mechanism,
+    Parts,
+    Reader,
+    Wrapper,
+    check_inner,
+)
+from quietbit.mechanism.rotation import Rotation, rotation_for
+from quietbit.mechanism.rounding import independent_rounding
+from quietbit.privacy.cost import Cost
+from quietbit.privacy.guarantee import Adjacency
+
+__all__ = ["LocalSteps"]
+
+MOST_STEPS = 10_000
+SCALE = 4  # bytes of the largest coordinate
+SMALLEST = np.finfo(np.float32).tiny
+
+
+def _steps(value: int) -> int:
+    return check_int(value, "local_steps", 1, MOST_STEPS)
+
+
+def _step_size(value: float) -> float:
+    return check_real(value, "local_rate")
+
+
+def _bits(value: int) -> int:
+    return check_int(value, "local_bits", 1, 8)
+
+
+@final
+@frozen
+class LocalSteps(Wrapper):
+    """``steps`` releases of ``inner``, a `PoissonBatch`, each followed by a step of the site's own model.
+
+    >>> from quietbit import Ball, Gaussian
+    >>> from quietbit.mechanism.batch import PoissonBatch
+    >>> step = PoissonBatch(Gaussian(Ball("l2", 1.0, 8), 0.02), expected=100, rate=0.1)
+    >>> site = LocalSteps(step, steps=10, step_size=0.5)
+    >>> [round(cost.epsilon(1e-5), 1) for cost in (step.privacy(Adjacency.ZERO_OUT, 100) * 10,
+    ...                                            site.privacy(Adjacency.ZERO_OUT, 100))]
+    [0.8, 0.8]
+    >>> step.layout.size, site.layout.size
+    (32, 8)
+    """
+
+    inner: Mechanism = field(converter=check_inner)
+    steps: int = field(converter=_steps)
+    step_size: float = field(converter=_step_size)
+    bits: int = field(default=4, converter=_bits)
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse what does not release batches, and rows that all clients keep: a site's model needs all of them."""
+        require(self.inner.batch, "inner", type(self.inner).__name__, "a PoissonBatch")
+        require(not self.inner.shared_rows, "rows", "shared", "left out where sites take steps of their own")
+
+    @property
+    def layout(self) -> Layout:
+        """The largest coordinate, then one code per coordinate."""
+        size = self.domain.dimension
+        return Layout.opaque(size, SCALE + packed_size(self.bits, size))
+
+    @property
+    def batch(self) -> int:
+        """The inner mechanism's."""
+        return self.inner.batch
+
+    @property
+    def sampling_rate(self) -> float:
+        """The inner mechanism's."""
+        return self.inner.sampling_rate
+
+    @property
+    def takes_samples(self) -> bool:
+        """It takes nothing else."""
+        return True
+
+    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """Refuse: the gate makes the difference of models from the steps itself."""
+        raise InvalidParameter("update must be given as the gradients of batches that the gate drew, got a difference.")
+
+    def write_samples(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """Take the first step with these gradients, and the others with none."""
+        total = self.begin(rng, kernel)
+        for one in gradients:
+            total.add(np.concatenate([np.asarray(part, dtype=np.float64).reshape(-1) for part in one])[None])
+        total.write(out)
+
+    def begin(self, rng: RandomBits, kernel: Kernel) -> Batch:
+        """Return the first of the batches, empty."""
+        return _Steps(self, rng, kernel)
+
+    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
+        """Sum the differences among rotated coordinates."""
+        return _Differences(self, kernel, np.zeros(self.domain.dimension))
+
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
+        """Return the price of all steps, as if each were seen."""
+        return self.inner.privacy(adjacency, samples) * self.steps
+
+    def error(self) -> Error:
+        """Return the noise of the steps and of the rounding, where most of a difference is noise.
+
+        The largest of d normal coordinates is about sqrt(2 log 2d) deviations; where the signal is larger, so is what
+        rounding adds.
+        """
+        noise = self.steps * self.step_size**2 * self.inner.error().squared
+        largest = 2 * math.log(2 * self.domain.dimension)
+        return Error(noise * (1 + 4 * largest / (6 * self._levels**2)))
+
+    @property
+    def _levels(self) -> int:
+        return int(2**self.bits - 1)
+
+    @property
+    def _rotation(self) -> Rotation:
+        return rotation_for(self.domain.dimension, exact=True)
+
+
+@final
+class _Steps(Batch):
+    """The batches of one release, one after the other, and the difference that their releases add up to."""
+
+    def __init__(self, mechanism: LocalSteps, rng: RandomBits, kernel: Kernel) -> None:
+        self._mechanism, self._rng, self._kernel = mechanism, rng, kernel
+        self._difference = np.zeros(mechanism.domain.dimension)
+        self._left = mechanism.steps
+        self._batch = mechanism.inner.begin(rng, kernel)
+
+    def add(self, rows: FloatVector) -> None:
+        self._batch.add(rows)
+
+    def step(self) -> FloatVector | None:
+        inner, kernel = self._mechanism.inner, self._kernel
+        require(self._left, "step", "another", f"one of {self._mechanism.steps}")
+        body = np.zeros(inner.layout.size, dtype=np.uint8)
+        self._batch.write(body)
+        seen = inner.accumulator(kernel, 1)
+        seen.add([body])
+        change = self._mechanism.step_size * seen.reader(1)(0, self._difference.size)
+        self._difference += change
+        self._left -= 1
+        self._batch = inner.begin(self._rng, kernel)
+        return change if self._left else None
+
+    def write(self, out: Body) -> None:
+        while self._left:
+            self.step()
+        mechanism, rotation = self._mechanism, self._mechanism._rotation
+        turned = self._kernel.block_rotate([self._difference], rotation.seed, rotation.block, kind=np.float64)
+        largest = np.float32(max(float(np.abs(turned).max()), float(SMALLEST)))
+        scale = np.nextafter(largest, np.float32(np.inf))  # no coordinate is above the highest level
+        levels = mechanism._levels
+        codes = independent_rounding((turned / float(scale) + 1) / 2 * levels, self._rng.draw(turned.size))
+        out[:SCALE] = np.frombuffer(scale.astype("<f4").tobytes(), dtype=np.uint8)
+        packed = self._kernel.pack(np.clip(codes, 0, levels).astype(np.uint8), mechanism.bits)
+        out[SCALE:] = np.frombuffer(packed, dtype=np.uint8)
+
+
+@final
+@frozen(eq=False)
+class _Differences(Accumulator):
+    """The sum of differences, rotated."""
+
+    mechanism: LocalSteps
+    kernel: Kernel
+    total: FloatVector
+
+    def check(self, body: Body) -> None:
+        """Refuse a largest coordinate that is not a positive number."""
+        scale = float(body[:SCALE].view("<f4")[0])
+        if not 0 < scale < math.inf:
+            refuse_payload("largest coordinate of the payload", "positive and finite", f"{scale:g}")
+
+    def add(self, bodies: Sequence[Body]) -> None:
+        bits, levels = self.mechanism.bits, self.mechanism._levels
+        for body in bodies:
+            codes = self.kernel.unpack(body[SCALE:].tobytes(), bits, self.total.size)
+            self.total[:] += float(body[:SCALE].view("<f4")[0]) * (2.0 * codes / levels - 1.0)
+
+    def reader(self, count: int) -> Reader:
+        values = self.total / count
+        rotation = self.mechanism._rotation
+        self.kernel.block_rotate_back(values, rotation.seed, rotation.block)
+        return lambda start, stop: values[start:stop]

@@ -1,0 +1,114 @@
+"""Several private steps per release: price, law of what leaves, and apps that stop early."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from quietbit import Adjacency, Ball, Gaussian, InvalidParameter, InvalidPayload, Norm, calibrate, seeded_rng
+from quietbit.kernel.select import default_kernel
+from quietbit.mechanism.batch import PoissonBatch
+from quietbit.mechanism.local_steps import LocalSteps
+from quietbit.mechanism.registry import build, describe, family_of, identity_of
+from quietbit.wire.uplink import Uplink
+
+DIMENSION = 300
+BALL = Ball(Norm.L2, 1.0, DIMENSION)
+STEP = PoissonBatch(Gaussian(BALL, 0.01), 50, 0.1)
+ZERO_OUT = Adjacency.ZERO_OUT
+
+
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+def test_the_price_is_that_of_all_steps_and_rounding_is_free(adjacency: Adjacency) -> None:
+    for bits in (1, 4, 8):
+        site = LocalSteps(STEP, 7, 0.3, bits)
+        assert site.privacy(adjacency, 50).epsilon(1e-5) == (STEP.privacy(adjacency, 50) * 7).epsilon(1e-5)
+        assert (site.privacy(adjacency, 50) * 3).epsilon(1e-5) == (STEP.privacy(adjacency, 50) * 21).epsilon(1e-5)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3, 4, 8])
+def test_what_is_decoded_has_the_mean_of_the_difference(bits: int) -> None:
+    """Given the steps, rounding is unbiased in every coordinate: 2,000 roundings of one difference, 8 deviations."""
+    site, kernel = LocalSteps(PoissonBatch(Gaussian(BALL, 1e-6), 50, 0.1), 2, 0.5, bits), default_kernel()
+    row = np.zeros((1, DIMENSION))
+    row[0, :3] = 0.6, -0.5, 0.2
+    aggregator, count = Uplink(site).aggregator(), 2000
+    rng = seeded_rng(bits)
+    for _ in range(count):
+        batch = site.begin(rng, kernel)
+        batch.add(row)
+        changed = batch.step()
+        assert changed is not None
+        np.testing.assert_allclose(changed, 0.5 * row[0] / 50, atol=1e-5)
+        batch.add(row)
+        assert batch.step() is None
+        aggregator.add(Uplink(site).send_batch(batch))
+    truth = 2 * 0.5 * row[0] / 50
+    largest = np.linalg.norm(truth)  # no rotated coordinate is longer
+    deviation = largest / (2**bits - 1) / count**0.5
+    np.testing.assert_allclose(aggregator.received().mean, truth, atol=8 * deviation + 1e-6)
+
+
+def test_an_app_that_stops_early_is_not_told_from_one_that_does_not() -> None:
+    """Steps that the app did not take are taken for it, of empty batches: their noise is there."""
+    site, kernel = LocalSteps(STEP, 9, 1.0, 8), default_kernel()
+    means = []
+    for taken in (0, 4, 9):
+        batch = site.begin(seeded_rng(taken), kernel)
+        for _ in range(taken):
+            batch.step()
+        uplink = Uplink(site)
+        means.append(np.asarray(uplink.receive([uplink.send_batch(batch)])))
+    for mean in means:  # 300 coordinates of deviation 0.03: their root mean square is within a third of it
+        assert np.sqrt(np.mean(mean**2)) == pytest.approx(0.03, rel=0.33)
+
+
+def test_no_step_beyond_the_last() -> None:
+    batch = LocalSteps(STEP, 2, 1.0).begin(seeded_rng(1), default_kernel())
+    assert batch.step() is not None
+    assert batch.step() is None
+    with pytest.raises(InvalidParameter, match="one of 2"):
+        batch.step()
+
+
+def test_any_mechanism_of_batches_takes_steps() -> None:
+    one_bit = calibrate(
+        "imvu", ball=BALL, epsilon=4.0, delta=1e-5, adjacency="zero-out", samples=50, releases=10
+    ).mechanism
+    site = LocalSteps(PoissonBatch(one_bit, 50, 0.5), 3, 0.1)
+    uplink = Uplink(site)
+    assert np.isfinite(uplink.receive([uplink.send_batch(uplink.batch(seeded_rng(3)))])).all()
+    assert family_of(site) == "imvu"
+
+
+def test_a_description_makes_the_same_mechanism() -> None:
+    site = LocalSteps(STEP, 5, 0.25, 3)
+    assert build(describe(site)) == site
+    assert identity_of(site) != identity_of(LocalSteps(STEP, 5, 0.25, 4))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((Gaussian(BALL, 0.1), 2, 1.0), "PoissonBatch"),
+        ((STEP, 0, 1.0), "local_steps"),
+        ((STEP, 2, 0.0), "local_rate"),
+        ((STEP, 2, 1.0, 9), "local_bits"),
+    ],
+)
+def test_refusals(arguments: tuple[object, ...], words: str) -> None:
+    with pytest.raises(InvalidParameter, match=words):
+        LocalSteps(*arguments)  # type: ignore[arg-type]
+
+
+def test_updates_and_bad_payloads_are_refused() -> None:
+    site = LocalSteps(STEP, 2, 1.0)
+    uplink = Uplink(site)
+    with pytest.raises(InvalidParameter, match="gradients of batches"):
+        uplink.send(np.zeros(DIMENSION, dtype=np.float32))
+    accumulator = site.accumulator(default_kernel(), 1)
+    for scale in (0.0, -1.0, np.inf, np.nan):
+        body = np.zeros(site.layout.size, dtype=np.uint8)
+        body[:4] = np.frombuffer(np.float32(scale).tobytes(), dtype=np.uint8)
+        with pytest.raises(InvalidPayload, match="largest coordinate"):
+            accumulator.check(body)
