@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
+from attrs import frozen
 
 from quietbit._search import bisect
-from quietbit.auditor.checks import Finding, check_all, detectable_gain
+from quietbit.auditor.checks import Finding, Seen, check_all, detectable_gain
 from quietbit.auditor.probes import Claims, probes
 from quietbit.auditor.ratio import detectable_lower, measurable, ratio_lower
 from quietbit.auditor.releases import Path, Record, Shared, release
@@ -39,7 +39,7 @@ Progress: TypeAlias = Callable[[float, str], None]
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@frozen
 class Audit:
     """What was found, beside what is claimed for one release at the same delta and adjacency.
 
@@ -108,23 +108,21 @@ def audit(
     sure = check_real(confidence, "confidence", at_least=0.5, at_most=1 - 1e-12)
     path = _path(target)
     claim = path.mechanism.privacy(adjacency).epsilon(delta)
-    claims = Claims(path.mechanism)
-    records, shared = _releases(path, claims, source, count, progress)
+    seen = _releases(path, source, count, progress or (lambda fraction, message: None))
     half = (1 - sure) / 2
-    findings = tuple(check_all(records, shared, claims.error, half))
-    statistics = _pairs(records, adjacency)
+    statistics = _pairs(seen.records, adjacency)
     doubt = half / (2 * len(statistics))
     found = max(ratio_lower(first, second, delta, doubt) for first, second in statistics)
-    gain = detectable_gain(records, claims.error, half)
-    excess = min(_excess(claim, gain, delta), detectable_lower(count, claim, delta, doubt) - claim)
-    if progress is not None:
-        progress(1.0, "done")
-    top = measurable(count, delta, doubt)
-    return Audit(max(found, 0.0), claim, delta, adjacency, sure, count, excess, top, findings)
+    excess = _excess(claim, detectable_gain(seen, half), delta)
+    excess = min(excess, detectable_lower(count, claim, delta, doubt) - claim)
+    return Audit(
+        max(found, 0.0), claim, delta, adjacency, sure, count, excess, measurable(count, delta, doubt),
+        check_all(seen, half),
+    )  # fmt: skip
 
 
 def _path(target: Any) -> Path:
-    """The way to audit: an uplink's own mechanism on flat vectors, so that no type of `like` rounds what comes out."""
+    """Return the way to audit: an uplink's own mechanism on flat vectors, so that no type of `like` rounds means."""
     if not isinstance(target, Uplink):
         if all(hasattr(target, name) for name in ("mechanism", "send", "receive")):
             path: Path = target
@@ -161,45 +159,43 @@ class _Rounds:
         return self._uplink.receive([self._header + body for body in payloads])
 
 
-def _releases(
-    path: Path, claims: Claims, rng: RandomBits, samples: int, progress: Progress | None
-) -> tuple[list[Record], Shared]:
+def _releases(path: Path, rng: RandomBits, samples: int, progress: Progress) -> Seen:
+    claims = Claims(path.mechanism)
     chosen = probes(claims.ball, samples)
-    total = sum(probe.times for probe in chosen)
-    shared, records, sent = Shared(claims.ball.dimension, total), [], 0
+    total, sent = sum(probe.times for probe in chosen), 0
+    shared, records = Shared(claims.ball.dimension, total), []
     for probe in chosen:
 
         def told(count: int, name: str = probe.name) -> None:
             nonlocal sent
             sent += count
-            if progress is not None:
-                progress(sent / total, name)
+            progress(sent / total, name)
 
         records.append(release(path, probe, claims, rng, shared, told))
-    return records, shared
+    progress(1.0, "done")
+    return Seen(records, shared, claims.error)
 
 
 def _pairs(records: Sequence[Record], adjacency: Adjacency) -> list[tuple[Any, Any]]:
-    """Statistics of neighbouring updates: along the first coordinate, and along the sum of all."""
+    """Return statistics of neighbouring updates: along the first coordinate, and along the sum of all."""
     named = {record.probe.name: record for record in records}
     found = []
     for name, along in (("one coordinate", "heads"), ("every coordinate", "totals")):
         if name in named:
-            zero, plus, minus = (
-                np.concatenate(getattr(named[one], along)) for one in ("zero", name, f"{name}, negative")
-            )
+            three = (named[one] for one in ("zero", name, f"{name}, negative"))
+            zero, plus, minus = (np.concatenate(getattr(record, along)) for record in three)
             found += [(plus, minus)] if adjacency is Adjacency.REPLACE_ONE else [(plus, zero), (minus, zero)]
     return found
 
 
 def _excess(claim: float, gain: float, delta: float) -> float:
-    """By how much a response ``gain`` times as strong exceeds the claim, for the Gaussian or pure law of that claim."""
+    """Return by how much a response ``gain`` times as strong exceeds a claim, for its Gaussian or pure law."""
     if not (0 < claim < math.inf and gain < math.inf):
         return math.inf
     if delta == 0:
         return (gain - 1) * claim
-    low, high = 0.0, 2.0
+    high = 2.0
     while gaussian_log_delta(claim, high) < math.log(delta):
         high *= 2
-    high = bisect(lambda mu: gaussian_log_delta(claim, mu) >= math.log(delta), high, low, halvings=80)
+    high = bisect(lambda mu: gaussian_log_delta(claim, mu) >= math.log(delta), high, 0.0, halvings=80)
     return max(gaussian_epsilon_upper((gain * high) ** 2 / 2, delta) - claim, 0.0)

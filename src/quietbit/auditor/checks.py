@@ -3,7 +3,7 @@
 Idea     a sampler that follows the claimed law answers all questions rightly but for a stated probability; a
          fault fails at least one. Means and variances are held against the claim, coordinate by coordinate and
          added up along the update (the score test, which is the sharpest for a response that is too strong);
-         independence needs no claim.
+         independence needs no claim. A question yields statistics over their limits, in words; the worst is its answer.
 Symbols  those of `releases.py`; e = `moment_error`, how far a mechanism says its own claim may be off.
 Source   limits: `tails.py`. For a fixed lag the terms z_i z_(i+L), taken in order, are martingale differences.
 """
@@ -11,11 +11,11 @@ Source   limits: `tails.py`. For a fixed lag the terms z_i z_(i+L), taken in ord
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import final
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias, final
 
 import numpy as np
+from attrs import frozen
 from scipy import fft
 from scipy.special import ndtri
 
@@ -24,16 +24,18 @@ from quietbit.auditor.probes import STRETCH
 from quietbit.auditor.releases import Record, Shared
 from quietbit.auditor.tails import REACH_MARGIN, bernstein_limit, bernstein_tail, lower_limit
 
-__all__ = ["CHECKS", "Finding", "check_all", "detectable_gain"]
+__all__ = ["CHECKS", "Finding", "Seen", "check_all", "detectable_gain"]
 
 ROUNDING = 1e-3  # of means and variances: 32-bit floats and fixed-point means are far better than this
 HEAVIER = 1.5  # how much heavier than seen the tails may be
 POWER = float(ndtri(0.9))
 STEPS = 50  # of a tenth each: a factor of 117
 
+Answers: TypeAlias = Iterator[tuple[float, str]]
+
 
 @final
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finding:
     """The answer to one question: it failed where ``ratio``, the worst statistic over its limit, is above 1."""
 
@@ -47,232 +49,213 @@ class Finding:
         return self.ratio <= 1  # a NaN is not a pass
 
 
-def check_all(records: Sequence[Record], shared: Shared, error: float, doubt: float) -> list[Finding]:
-    """Every finding; all pass for a sampler that follows its claim, but for a probability of ``doubt``."""
-    share = doubt / len(CHECKS)
-    inside = [record for record in records if not record.probe.outside]
-    outside = [record for record in records if record.probe.outside]
-    reach = REACH_MARGIN * max(record.reach for record in records)
-    found = [
-        means(inside, reach, error, share),
-        places(inside, reach, error, share),
-        response("response", inside, error, share),
-        variances(inside, reach, error, share),
-        noise(inside, reach, error, share),
-        clipping(outside, reach, error, share),
-        neighbours(shared, reach, share),
-        pairs(records, reach, share),
-        successive(shared, reach, share),
-        identical(records, reach, share),
-    ]
-    return found
+@final
+class Seen:
+    """All releases of an audit, and how far off the claims may be."""
+
+    def __init__(self, records: Sequence[Record], shared: Shared, error: float) -> None:
+        self.records, self.shared, self.error = records, shared, error
+        self.inside = [record for record in records if not record.probe.outside]
+        self.outside = [record for record in records if record.probe.outside]
+        self.reach = REACH_MARGIN * max(record.reach for record in records)
+
+    def moments(self, record: Record) -> FloatVector:
+        """Return E z^4 by coordinate: what was seen of typical ones, and for others what the reach allows."""
+        plain = int(np.count_nonzero(record.typical)) * record.times
+        fourth = HEAVIER * max(record.fourth / plain, 1.0) if plain else 0.0
+        return np.where(record.typical, fourth, self.reach**2 * record.share)
 
 
-CHECKS = (
-    *("means", "rungs", "response", "variances", "noise", "clipping"),
-    *("coordinates", "pairs", "releases", "payloads"),
-)
+def check_all(seen: Seen, doubt: float) -> tuple[Finding, ...]:
+    """Return every finding; all pass for a sampler that follows its claim, but for a probability of ``doubt``."""
+    found = []
+    for name, check in CHECKS.items():
+        answers = list(check(seen, doubt / len(CHECKS)))
+        worst = np.argmax(np.nan_to_num([ratio for ratio, _ in answers], nan=np.inf))
+        found.append(Finding(name, *answers[worst]))
+    return tuple(found)
 
 
-def _worst(name: str, ratios: Sequence[float], what: Sequence[str]) -> Finding:
-    place = int(np.argmax(np.nan_to_num(np.asarray(ratios), nan=np.inf)))
-    return Finding(name, float(ratios[place]), what[place])
-
-
-def _mean_ratio(record: Record, reach: float, error: float, doubt: float) -> FloatVector:
-    """By coordinate: how far the sum of z is from zero, over what chance allows."""
-    allowed = record.times * (error * np.abs(record.response) + ROUNDING * np.sqrt(record.share))
+def _mean_ratios(seen: Seen, record: Record, doubt: float) -> FloatVector:
+    """Return by coordinate how far the sum of z is from zero, over what chance allows."""
+    allowed = record.times * (seen.error * np.abs(record.response) + ROUNDING * np.sqrt(record.share))
     variance = record.times * np.maximum(record.share, 1e-6)
-    return np.asarray(np.abs(record.first) / (allowed + bernstein_limit(variance, reach, doubt / 2)))
+    return np.asarray(np.abs(record.first) / (allowed + bernstein_limit(variance, seen.reach, doubt / 2)))
 
 
-def means(records: Sequence[Record], reach: float, error: float, doubt: float) -> Finding:
-    """Every coordinate of every update has the claimed mean."""
+def _means(seen: Seen, records: Sequence[Record], doubt: float) -> Answers:
     tests = sum(record.first.size for record in records)
-    ratios, what = [], []
     for record in records:
-        found = _mean_ratio(record, reach, error, doubt / tests)
-        place = int(np.argmax(found))
+        ratios = _mean_ratios(seen, record, doubt / tests)
+        place = int(np.argmax(ratios))
         off = record.first[place] / record.times
-        ratios.append(float(found[place]))
-        what.append(f"mean of coordinate {place:,} off by {off:+.3f} standard deviations ({record.probe.name})")
-    return _worst("means", ratios, what)
+        detail = f"mean of coordinate {place:,} off by {off:+.3f} standard deviations ({record.probe.name})"
+        yield float(ratios[place]), detail
 
 
-def places(records: Sequence[Record], reach: float, error: float, doubt: float) -> Finding:
-    """The coordinate that stands out has the claimed mean: fewer comparisons, hence sharper."""
-    chosen = [record for record in records if record.probe.place is not None]
-    ratios, what = [], []
+def means(seen: Seen, doubt: float) -> Answers:
+    """Ask whether every coordinate of every update has the claimed mean."""
+    return _means(seen, seen.inside, doubt)
+
+
+def rungs(seen: Seen, doubt: float) -> Answers:
+    """Ask whether the coordinate that stands out has the claimed mean: fewer comparisons, hence sharper."""
+    chosen = [record for record in seen.inside if record.probe.place is not None]
     for record in chosen:
-        place = int(record.probe.place or 0)
-        ratios.append(float(_mean_ratio(record, reach, error, doubt / len(chosen))[place]))
+        place = record.probe.place
         off = record.first[place] / record.times
-        what.append(f"mean of the large coordinate off by {off:+.3f} standard deviations ({record.probe.name})")
-    return _worst("rungs", ratios, what)
+        detail = f"mean of the large coordinate off by {off:+.3f} standard deviations ({record.probe.name})"
+        yield float(_mean_ratios(seen, record, doubt / len(chosen))[place]), detail
 
 
 def _score(records: Sequence[Record], error: float, doubt: float) -> tuple[float, float, float, float]:
-    """(sum of scores, its limit, its standard deviation, what a response stronger by a tenth would add)."""
+    """Return the sum of scores, its limit, its deviation, and what a response stronger by a tenth would add."""
     total = variance = reach = signal = allowed = 0.0
     for record in records:
-        scores = np.concatenate(record.scores)
-        claimed = float(np.square(record.weight) @ record.share)
+        scores, squared = np.concatenate(record.scores), np.square(record.weight)
         total += float(scores.sum())
         # Coordinates need not be independent: what was seen counts where it is more.
-        variance += record.times * max(claimed, float(scores.var()))
+        variance += record.times * max(float(squared @ record.share), float(scores.var()))
         reach = max(reach, REACH_MARGIN * float(np.abs(scores).max()))
-        signal += record.times * float(np.square(record.weight).sum())
+        signal += record.times * float(squared.sum())
         size = np.abs(record.weight) @ (error * np.abs(record.response))
-        allowed += record.times * (float(size) + ROUNDING * float(np.square(record.weight).sum()))
+        allowed += record.times * (float(size) + ROUNDING * float(squared.sum()))
     return total, allowed + bernstein_limit(variance, reach, doubt / 2), math.sqrt(variance), signal
 
 
-def response(name: str, records: Sequence[Record], error: float, doubt: float) -> Finding:
-    """The score: releases follow the update exactly as strongly as claimed, over each update and over all."""
+def _responses(seen: Seen, records: Sequence[Record], doubt: float) -> Answers:
     groups = [[record] for record in records if np.any(record.weight)]
-    together = [record for group in groups for record in group]
-    ratios, what = [0.0], ["no update moves the claimed mean"]
+    yield 0.0, "no update moves the claimed mean"
     # Half the doubt for all together, which is the sharpest, half for the single ones.
-    shares = [(together, doubt / 2)] + [(group, doubt / (2 * len(groups))) for group in groups]
-    for group, part in shares if groups else []:
-        total, limit, _, signal = _score(group, error, part)
-        ratios.append(abs(total) / limit if limit > 0 else 0.0)
-        gain = (STRETCH - 1) * total / signal
+    shares = [([record for group in groups for record in group], doubt / 2)] if groups else []
+    for group, part in shares + [(group, doubt / (2 * len(groups))) for group in groups]:
+        total, limit, _, signal = _score(group, seen.error, part)
         where = group[0].probe.name if len(group) == 1 else f"{len(group)} updates together"
-        what.append(f"response off by {100 * gain:+.1f} % ({where})")
-    return _worst(name, ratios, what)
+        detail = f"response off by {100 * (STRETCH - 1) * total / signal:+.1f} % ({where})"
+        yield abs(total) / limit if limit > 0 else 0.0, detail
 
 
-def clipping(records: Sequence[Record], reach: float, error: float, doubt: float) -> Finding:
-    """An update far outside the ball is released like its clipped version."""
-    score = response("clipping", records, error, doubt / 2)
-    single = means(records, reach, error, doubt / 2)
-    worse = max((score, single), key=lambda one: one.ratio if one.ratio == one.ratio else math.inf)
-    return Finding("clipping", worse.ratio, worse.detail)
+def response(seen: Seen, doubt: float) -> Answers:
+    """Ask whether releases follow the update exactly as strongly as claimed, over each update and over all."""
+    return _responses(seen, seen.inside, doubt)
 
 
-def _fourth(record: Record) -> float:
-    """The fourth moment of z over typical coordinates, as heavy as it may be."""
-    plain = int(np.count_nonzero(record.typical)) * record.times
-    return HEAVIER * max(record.fourth / plain, 1.0) if plain else 0.0
+def clipping(seen: Seen, doubt: float) -> Answers:
+    """Ask whether an update far outside the ball is released like its clipped version."""
+    yield from _responses(seen, seen.outside, doubt / 2)
+    yield from _means(seen, seen.outside, doubt / 2)
 
 
-def _moments(record: Record, reach: float) -> FloatVector:
-    """E z^4 by coordinate: what was seen of typical ones, and for others what the reach allows."""
-    return np.where(record.typical, _fourth(record), reach**2 * record.share)
-
-
-def variances(records: Sequence[Record], reach: float, error: float, doubt: float) -> Finding:
-    """Every coordinate of every update has the claimed variance; one that is too small is the worse fault."""
-    part = doubt / (2 * sum(record.first.size for record in records))
-    ratios, what = [], []
-    for record in records:
-        moment = record.times * _moments(record, reach)
+def variances(seen: Seen, doubt: float) -> Answers:
+    """Ask whether every coordinate of every update has the claimed variance; too small is the worse fault."""
+    part = doubt / (2 * sum(record.first.size for record in seen.inside))
+    for record in seen.inside:
+        moment = record.times * seen.moments(record)
         off = record.second - record.times * record.share
-        above, below = bernstein_limit(moment, reach**2, part), lower_limit(moment, part)
-        limit = record.times * (error + ROUNDING) * record.share + np.where(off > 0, above, below)
-        found = np.abs(off) / np.maximum(limit, 1e-300)
-        place = int(np.argmax(found))
-        seen = record.second[place] / (record.times * record.share[place]) if record.share[place] else math.inf
-        ratios.append(float(found[place]))
-        what.append(f"variance of coordinate {place:,} is {seen:.3f} of the claim ({record.probe.name})")
-    return _worst("variances", ratios, what)
+        above, below = bernstein_limit(moment, seen.reach**2, part), lower_limit(moment, part)
+        limit = record.times * (seen.error + ROUNDING) * record.share + np.where(off > 0, above, below)
+        ratios = np.abs(off) / np.maximum(limit, 1e-300)
+        place = int(np.argmax(ratios))
+        measured = record.second[place] / (record.times * record.share[place]) if record.share[place] else math.inf
+        detail = f"variance of coordinate {place:,} is {measured:.3f} of the claim ({record.probe.name})"
+        yield float(ratios[place]), detail
 
 
-def noise(records: Sequence[Record], reach: float, error: float, doubt: float) -> Finding:
-    """All variances together: the noise has the claimed size."""
+def noise(seen: Seen, doubt: float) -> Answers:
+    """Ask of all variances together whether the noise has the claimed size."""
     off = variance = claimed = 0.0
-    for record in records:
-        energies = np.concatenate(record.energies)
-        expected = float(record.share.sum())
-        off += float(energies.sum()) - record.times * expected
-        claimed += record.times * expected
-        variance += record.times * max(float(_moments(record, reach).sum()), float(energies.var()))
-    limit = (error + ROUNDING) * claimed + bernstein_limit(variance, reach**2, doubt / 2)
-    seen = 1 + off / claimed if claimed else math.inf
-    return Finding("noise", abs(off) / limit if limit > 0 else 0.0, f"variance over all is {seen:.4f} of the claim")
+    for record in seen.inside:
+        energies, expected = np.concatenate(record.energies), record.times * float(record.share.sum())
+        off += float(energies.sum()) - expected
+        claimed += expected
+        variance += record.times * max(float(seen.moments(record).sum()), float(energies.var()))
+    limit = (seen.error + ROUNDING) * claimed + bernstein_limit(variance, seen.reach**2, doubt / 2)
+    measured = 1 + off / claimed if claimed else math.inf
+    yield abs(off) / limit if limit > 0 else 0.0, f"variance over all is {measured:.4f} of the claim"
 
 
-def neighbours(shared: Shared, reach: float, doubt: float) -> Finding:
-    """Coordinates of a release are uncorrelated, at every distance from one another."""
-    if shared.dimension == 1:
-        return Finding("coordinates", 0.0, "there is one coordinate")
-    lags = shared.correlations()
-    terms = shared.rows * (shared.dimension - np.arange(1.0, shared.dimension))
-    ratios = np.abs(lags) / bernstein_limit(terms, reach**2, doubt / (2 * lags.size))
+def _lags(lags: FloatVector, terms: FloatVector, allowed: float, reach: float, doubt: float, what: str) -> Answers:
+    """Hold sums of products at every distance against what uncorrelated ones reach."""
+    limits = allowed * terms + bernstein_limit(terms, reach**2, doubt / (2 * lags.size))
+    ratios = np.abs(lags) / limits
     place = int(np.argmax(ratios))
-    detail = f"correlation {lags[place] / terms[place]:+.4f} of coordinates {place + 1:,} apart"
-    return Finding("coordinates", float(ratios[place]), detail)
+    yield float(ratios[place]), f"correlation {lags[place] / terms[place]:+.4f} of {what} {place + 1:,} apart"
 
 
-def pairs(records: Sequence[Record], reach: float, doubt: float) -> Finding:
-    """Releases in a row share no structure: <z, z'> varies as for independent coordinates, whichever are paired.
+def coordinates(seen: Seen, doubt: float) -> Answers:
+    """Ask whether coordinates of a release are uncorrelated, at every distance from one another."""
+    shared = seen.shared
+    if shared.dimension == 1:
+        return iter([(0.0, "there is one coordinate")])
+    terms = shared.rows * (shared.dimension - np.arange(1.0, shared.dimension))
+    return _lags(shared.correlations(), terms, 0.0, seen.reach, doubt, "coordinates")
+
+
+def pairs(seen: Seen, doubt: float) -> Answers:
+    """Ask whether releases in a row share no structure: <z, z'> varies as for independent coordinates.
 
     With covariance Sigma the variance of <z, z'> is the sum of all squared entries of Sigma, so any dependence between
     any two coordinates makes it larger.
     """
     total = variance = widest = count = 0.0
-    for record in records:
+    for record in seen.records:
         expected = float(np.square(record.share).sum())
         squares = np.square(np.concatenate(record.products)) / max(expected, 1e-300)
         if expected <= 0 or squares.size == 0:
             continue
         total += float(squares.sum()) - squares.size
         # For independent coordinates: 2, and what heavy tails add, which matters where there are few coordinates.
-        tails = float(np.square(_moments(record, reach)).sum()) / expected**2
-        variance += squares.size * (2 + tails)
+        variance += squares.size * (2 + float(np.square(seen.moments(record)).sum()) / expected**2)
         widest = max(widest, float(squares.max()))
         count += squares.size
     limit = ROUNDING * count + bernstein_limit(variance, REACH_MARGIN * widest, doubt)
-    seen = 1 + total / count if count else 1.0
-    return Finding(
-        "pairs", total / limit if limit > 0 else 0.0, f"products of releases vary {seen:.3f} times as claimed"
-    )
+    measured = 1 + total / count if count else 1.0
+    yield total / limit if limit > 0 else 0.0, f"products of releases vary {measured:.3f} times as claimed"
 
 
-def successive(shared: Shared, reach: float, doubt: float) -> Finding:
-    """Releases are uncorrelated, at every distance in time."""
-    rows = sum(len(block) for block in shared.kept)
+def releases(seen: Seen, doubt: float) -> Answers:
+    """Ask whether releases are uncorrelated, at every distance in time."""
+    kept = np.concatenate(seen.shared.kept)
+    rows, columns = kept.shape
     if rows < 2:
-        return Finding("releases", 0.0, "there is one release")
-    kept = np.concatenate(shared.kept)
+        return iter([(0.0, "there is one release")])
     length = fft.next_fast_len(2 * rows, real=True)
     power = np.zeros(length // 2 + 1)
     for column in kept.T:
         turned = fft.rfft(column.astype(np.float64), length)
         power += np.square(turned.real) + np.square(turned.imag)
-    lags = fft.irfft(power, length)[1:rows]
-    terms = kept.shape[1] * (rows - np.arange(1.0, rows))
-    allowed = ROUNDING * terms
-    ratios = np.abs(lags) / (allowed + bernstein_limit(terms, reach**2, doubt / (2 * lags.size)))
-    place = int(np.argmax(ratios))
-    detail = f"correlation {lags[place] / terms[place]:+.4f} of releases {place + 1:,} apart"
-    return Finding("releases", float(ratios[place]), detail)
+    terms = columns * (rows - np.arange(1.0, rows))
+    return _lags(fft.irfft(power, length)[1:rows], terms, ROUNDING, seen.reach, doubt, "releases")
 
 
-def identical(records: Sequence[Record], reach: float, doubt: float) -> Finding:
-    """No payload came twice, unless there are so few that chance repeats them."""
-    ratios, what = [0.0], ["no payload came twice that chance would not repeat"]
-    for record in records:
+def payloads(seen: Seen, doubt: float) -> Answers:
+    """Ask whether no payload came twice, unless there are so few that chance repeats them."""
+    yield 0.0, "no payload came twice that chance would not repeat"
+    for record in seen.records:
         if record.repeated > 0:
-            count = 0.5 * record.times**2 * len(records)
+            count = 0.5 * record.times**2 * len(seen.records)
             variance = float(np.square(record.share).sum())
-            chance = math.log(count) + bernstein_tail(record.repeated, variance, reach**2)
-            ratios.append(chance / math.log(doubt))
-            what.append(f"the same payload twice ({record.probe.name}), chance below 10^{chance / math.log(10):.0f}")
-    return _worst("payloads", ratios, what)
+            chance = math.log(count) + bernstein_tail(record.repeated, variance, seen.reach**2)
+            detail = f"the same payload twice ({record.probe.name}), chance below 10^{chance / math.log(10):.0f}"
+            yield chance / math.log(doubt), detail
 
 
-def detectable_gain(records: Sequence[Record], error: float, doubt: float) -> float:
-    """By which factor the response must be too strong to be found by the score with probability 0.9.
+CHECKS: dict[str, Callable[[Seen, float], Answers]] = {
+    check.__name__: check
+    for check in (means, rungs, response, variances, noise, clipping, coordinates, pairs, releases, payloads)
+}
+
+
+def detectable_gain(seen: Seen, doubt: float) -> float:
+    """Return by which factor the response must be too strong to be found by the score with probability 0.9.
 
     Step k of a tenth adds ``growth^k`` times the first to the mean: a response that levels off at the boundary shows
     a fault less than in proportion. Infinite where no strength would be found.
     """
-    chosen = [record for record in records if not record.probe.outside and np.any(record.weight)]
+    chosen = [record for record in seen.inside if np.any(record.weight)]
     if not chosen:
         return math.inf
-    _, limit, deviation, _ = _score(chosen, error, doubt / (2 * len(CHECKS)))
+    _, limit, deviation, _ = _score(chosen, seen.error, doubt / (2 * len(CHECKS)))
     needed, reached = limit + POWER * deviation, 0.0
     for step in range(1, STEPS + 1):
         added = sum(record.times * float(np.square(record.weight).sum()) * record.growth**step for record in chosen)

@@ -12,12 +12,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple
 
 import numpy as np
 
-from quietbit._typing import FloatMatrix
 from quietbit.auditor.audit import audit
 from quietbit.design.catalogue import catalogue, shipped
 from quietbit.design.certify import certify
@@ -67,18 +65,14 @@ EXAMPLE = bytes.fromhex(
 Report = Callable[[float, str], None]
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(NamedTuple):
     """A question with a known answer: ``run`` says what was found, and raises where it is wrong."""
 
     name: str
     run: Callable[[], str]
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What a check found."""
 
     name: str
@@ -98,22 +92,20 @@ def self_test(
     chosen = default_kernel() if kernel is None else kernel
     others = [] if kernel is not None else [one.name for one in kernel_support() if one.available]
     kernels = [chosen, *(select(name) for name in others if name not in (chosen.name, "reference"))]
-    return run_checks(
-        [
-            Check("kernels agree bit for bit", lambda: kernels_agree(kernels)),
-            Check("codes follow the formula", lambda: formula_holds(chosen)),
-            Check("sampled frequencies", lambda: frequencies(chosen, secure_rng() if rng is None else rng)),
-            Check("shipped designs", lambda: designs_hold(catalogue() if designs is None else designs)),
-            Check("privacy account", account_holds),
-            Check("payload", lambda: payload_holds(rng)),
-            Check("audit of releases", lambda: releases_hold(rng)),
-        ],
-        report,
-    )
+    checks = [
+        Check("kernels agree bit for bit", lambda: kernels_agree(kernels)),
+        Check("codes follow the formula", lambda: formula_holds(chosen)),
+        Check("sampled frequencies", lambda: frequencies(chosen, secure_rng() if rng is None else rng)),
+        Check("shipped designs", lambda: designs_hold(catalogue() if designs is None else designs)),
+        Check("privacy account", account_holds),
+        Check("payload", lambda: payload_holds(rng)),
+        Check("audit of releases", lambda: releases_hold(rng)),
+    ]
+    return run_checks(checks, report)
 
 
 def run_checks(checks: Sequence[Check], report: Report = lambda fraction, message: None) -> list[Outcome]:
-    """Each check's outcome; an exception of any kind is a failure with its message."""
+    """Return each check's outcome; an exception of any kind is a failure with its message."""
     outcomes = []
     for place, check in enumerate(checks):
         report(place / len(checks), check.name)
@@ -138,7 +130,7 @@ def _expect(condition: bool, sentence: str) -> None:
 
 
 def kernels_agree(kernels: Sequence[Kernel]) -> str:
-    """The same words give the same codes and bytes as the reference kernel, whatever the kernel."""
+    """Hold codes and bytes of every kernel against those of the reference, from the same words."""
     reference = ReferenceKernel()
     inputs = np.random.default_rng(SEED).normal(scale=0.4, size=DIMENSION).astype(np.float32)
     for spec in (DesignSpec(2, 1, 1.0), DesignSpec(8, 3, 5.0)):
@@ -157,7 +149,7 @@ def kernels_agree(kernels: Sequence[Kernel]) -> str:
 
 
 def formula_holds(kernel: Kernel) -> str:
-    """Codes are what a plain softmax, which shares no code with kernels, makes of the same words."""
+    """Hold codes against what a plain softmax, which shares no code with kernels, makes of the same words."""
     mechanism = InterpolatedMVU(_shipped(DesignSpec(8, 3, 5.0)), Ball(Norm.L2, 1.0, FEW), beta=3.0)
     update = mechanism.ball.clip(np.random.default_rng(SEED).normal(size=FEW))
     codes = kernel.sample(mechanism.sampler, update, seeded_rng(SEED))
@@ -171,12 +163,13 @@ def formula_holds(kernel: Kernel) -> str:
 
 
 def frequencies(kernel: Kernel, rng: RandomBits, draws: int = 400_000) -> str:
-    """Pearson's chi-square of codes drawn at every level against the rows of the table."""
+    """Hold codes drawn at every level against the rows of the table, by Pearson's chi-square."""
+    from scipy.stats import chi2  # slow to import, and needed here alone
+
     worst, cells = 0.0, 0
     for spec in (DesignSpec(2, 1, 1.0), DesignSpec(8, 2, 3.0)):
-        design = _shipped(spec)
-        statistic, freedom = _chi_square(kernel, rng, design, draws)
-        limit = _chi_square_limit(freedom, FALSE_ALARM / (2 * ASYMPTOTIC_MARGIN))
+        statistic, freedom = _chi_square(kernel, rng, _shipped(spec), draws)
+        limit = float(chi2.isf(FALSE_ALARM / (2 * ASYMPTOTIC_MARGIN), freedom))
         sentence = f"Codes of {spec.output_bits} bits do not follow the table: chi-square {statistic:.1f}"
         _expect(statistic <= limit, f"{sentence}, above {limit:.1f}, with {freedom} degrees of freedom.")
         worst, cells = max(worst, statistic / limit), cells + freedom
@@ -184,27 +177,19 @@ def frequencies(kernel: Kernel, rng: RandomBits, draws: int = 400_000) -> str:
 
 
 def _chi_square(kernel: Kernel, rng: RandomBits, design: Design, draws: int) -> tuple[float, int]:
-    table: FloatMatrix = design.probabilities
-    expected = draws * table
+    expected = draws * design.probabilities
     require(float(expected.min()) >= LEAST_EXPECTED, "smallest expected count", float(expected.min()), "10,000 or more")
-    sampler = Sampler.from_design(design, 1.0, 0.0, 1.0)
-    statistic = 0.0
+    sampler, statistic = Sampler.from_design(design, 1.0, 0.0, 1.0), 0.0
     for level, row in zip(design.spec.levels.tolist(), expected, strict=True):
         codes = kernel.sample(sampler, np.full(draws, level - 0.5), rng)
         counts = np.bincount(codes.reshape(-1), minlength=row.size)
         _expect(counts.size == row.size, f"A code lies outside the {row.size} symbols of the design.")
         statistic += float((np.square(counts - row) / row).sum())
-    return statistic, int(table.shape[0] * (table.shape[1] - 1))
-
-
-def _chi_square_limit(freedom: int, level: float) -> float:
-    from scipy.stats import chi2  # slow to import, and needed here alone
-
-    return float(chi2.isf(level, freedom))
+    return statistic, expected.shape[0] * (expected.shape[1] - 1)
 
 
 def designs_hold(designs: Iterable[Design]) -> str:
-    """Every design meets its epsilon and sums to one in rational arithmetic; unbiased ones have no bias."""
+    """Certify that every design meets its epsilon, sums to one and has no bias but what it says, exactly."""
     count = 0
     for design in designs:
         measured, spec = certify(design), design.spec
@@ -219,26 +204,20 @@ def designs_hold(designs: Iterable[Design]) -> str:
 
 
 def account_holds() -> str:
-    """The account agrees with two closed forms of the one-bit mechanism, from the private side."""
-    design = _shipped(DesignSpec(2, 1, 1.0))
-    renyi = InterpolatedMVU(design, Ball(Norm.L2, 1.0, 1000)).privacy(Adjacency.ZERO_OUT)
-    fifty = Account(Target(math.inf, 1e-5, "zero-out")).spend(renyi, times=50)
-    _near("50 releases on an L2 ball, zero-out", fifty.epsilon(), FIFTY_ONE_BIT_RELEASES)
-    pure = InterpolatedMVU(design, Ball(Norm.L1, 1.0, 1000)).privacy(Adjacency.ZERO_OUT)
-    once = Account(Target(math.inf, 0.0, "zero-out")).spend(pure)
-    _near("one release on an L1 ball, zero-out", once.epsilon(), PURE_ONE_BIT)
-    return (
-        f"epsilon {FIFTY_ONE_BIT_RELEASES:.6f} (50 releases, delta 1e-5) and {PURE_ONE_BIT:.6f} (pure) met from above"
-    )
-
-
-def _near(what: str, found: float, known: float) -> None:
-    close = known * (1 - 1e-14) <= found <= known * (1 + ACCOUNT_TOLERANCE)
-    _expect(close, f"The ledger says epsilon {found!r} for {what}; the closed form is {known!r}.")
+    """Hold the account against two closed forms of the one-bit mechanism, from the private side."""
+    found = []
+    for norm, delta, times, known in ((Norm.L2, 1e-5, 50, FIFTY_ONE_BIT_RELEASES), (Norm.L1, 0.0, 1, PURE_ONE_BIT)):
+        cost = InterpolatedMVU(_shipped(DesignSpec(2, 1, 1.0)), Ball(norm, 1.0, 1000)).privacy(Adjacency.ZERO_OUT)
+        epsilon = Account(Target(math.inf, delta, "zero-out")).spend(cost, times=times).epsilon()
+        what = f"{times} releases on an {norm.value} ball at delta {delta:g}, zero-out"
+        close = known * (1 - 1e-14) <= epsilon <= known * (1 + ACCOUNT_TOLERANCE)
+        _expect(close, f"The ledger says epsilon {epsilon!r} for {what}; the closed form is {known!r}.")
+        found.append(f"{known:.6f} ({times} releases, delta {delta:g})")
+    return f"epsilon {' and '.join(found)} met from above"
 
 
 def payload_holds(rng: RandomBits | None = None) -> str:
-    """The example of the wire format byte for byte; a round trip; a flipped bit is refused."""
+    """Encode the wire format's example, send a payload there and back, and have a flipped bit refused."""
     sent = Uplink(_example()).send(np.linspace(-1.0, 2.0, 21).astype(np.float32), seeded_rng(0))
     _expect(sent == EXAMPLE, "The example of the wire format was encoded into other bytes.")
     mechanism = InterpolatedMVU(_shipped(DesignSpec(2, 1, 1.0)), Ball(Norm.L2, 1.0, DIMENSION))
@@ -260,13 +239,13 @@ def payload_holds(rng: RandomBits | None = None) -> str:
     raise _Wrong("A payload with a flipped bit was accepted.")
 
 
-def releases_hold(rng: RandomBits | None = None, mechanisms: Sequence[Mechanism] = ()) -> str:
-    """The auditor finds nothing against shipped mechanisms, each with its share of the false alarms."""
-    chosen = mechanisms or _audited()
+def releases_hold(rng: RandomBits | None = None) -> str:
+    """Audit shipped mechanisms, each with its share of the false alarms."""
+    chosen = _audited()
     count = 0
+    sure = 1 - FALSE_ALARM / len(chosen)
     for mechanism in chosen:
-        doubt = FALSE_ALARM / len(chosen)
-        found = audit(mechanism, Adjacency.ZERO_OUT, rng=rng, samples=AUDIT_SAMPLES, confidence=1 - doubt)
+        found = audit(mechanism, Adjacency.ZERO_OUT, rng=rng, samples=AUDIT_SAMPLES, confidence=sure)
         faults = "; ".join(found.failures)
         _expect(found.passed, f"Releases of {type(mechanism).__name__} are not what is claimed ({faults}).")
         count = len(found.findings) + 1

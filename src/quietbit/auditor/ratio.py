@@ -15,8 +15,7 @@ two bounds fails with probability ``doubt``.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtri
@@ -34,25 +33,25 @@ SIDES = ((True, True), (False, False), (True, False), (False, True))
 
 
 def ratio_lower(first: FloatVector, second: FloatVector, delta: float, doubt: float) -> float:
-    """The lower bound on epsilon from the statistic's values under either update, as many of each."""
-    split = first.size - counted(first.size)
-    event = _choose(first[:split], second[:split], first.size - split, delta, doubt)
-    often, seldom = event.counts(first[split:], second[split:])
-    return _log_ratio(often, seldom, first.size - split, delta, doubt)
+    """Return the lower bound on epsilon from the statistic's values under either update, as many of each."""
+    trials = counted(first.size)
+    split = first.size - trials
+    event = _choose(first[:split], second[:split], trials, delta, doubt)
+    return _log_ratio(*event.counts(first[split:], second[split:]), trials, delta, doubt)
 
 
 def counted(samples: int) -> int:
-    """How many of these draws are counted once the event is chosen."""
+    """Return how many of these draws are counted once the event is chosen."""
     return samples - int(CHOOSING * samples)
 
 
 def measurable(samples: int, delta: float, doubt: float) -> float:
-    """The largest lower bound that ``samples`` can give: an event always seen under one, never under the other."""
+    """Return the largest bound that ``samples`` can give: an event always seen under one, never under the other."""
     return _log_ratio(counted(samples), 0, counted(samples), delta, doubt)
 
 
 def detectable_lower(samples: int, claim: float, delta: float, doubt: float) -> float:
-    """The smallest epsilon that is found above the claim with probability 0.9, for the best of events.
+    """Return the smallest epsilon that is found above the claim with probability 0.9, for the best of events.
 
     The event is that of randomised response, P = sigmoid(epsilon) and P' = 1 - P, which no pure mechanism betters;
     infinite where no epsilon is found.
@@ -67,15 +66,11 @@ def detectable_lower(samples: int, claim: float, delta: float, doubt: float) -> 
         seldom = min(trials * (1 - likely) + unlucky, float(trials))
         return _log_ratio(often, seldom, trials, delta, doubt) > claim
 
-    low, high = claim, 2 * claim + 50.0
-    if not found(high):
-        return math.inf
-    return bisect(found, high, low, halvings=60)
+    high = 2 * claim + 50.0
+    return bisect(found, high, claim, halvings=60) if found(high) else math.inf
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Event:
+class _Event(NamedTuple):
     """T above the threshold, or at most it; expected of the first update, or of the second."""
 
     threshold: float
@@ -83,30 +78,26 @@ class _Event:
     of_first: bool
 
     def counts(self, first: FloatVector, second: FloatVector) -> tuple[int, int]:
-        """How often it happened where it is expected, and where it is not."""
-        hits = [int((values > self.threshold).sum()) for values in (first, second)]
-        if not self.above:
-            hits = [first.size - hits[0], second.size - hits[1]]
-        return (hits[0], hits[1]) if self.of_first else (hits[1], hits[0])
+        """Return how often it happened where it is expected, and where it is not."""
+        expected, other = (first, second) if self.of_first else (second, first)
+        often, seldom = int((expected > self.threshold).sum()), int((other > self.threshold).sum())
+        return (often, seldom) if self.above else (expected.size - often, other.size - seldom)
 
 
 def _choose(first: FloatVector, second: FloatVector, trials: int, delta: float, doubt: float) -> _Event:
-    """The event that promises most for ``trials`` further draws, judged by those set aside."""
+    """Return the event that promises most for ``trials`` further draws, judged by those set aside."""
     both = np.sort(np.concatenate([first, second]))
     places = np.unique(np.linspace(0, both.size - 1, THRESHOLDS).astype(int))
-    more = trials / first.size
-    best, most = _Event(float(both[0]), True, True), -math.inf
-    for threshold in np.unique(both[places]).tolist():
-        for above, of_first in SIDES:
-            event = _Event(threshold, above, of_first)
-            often, seldom = event.counts(first, second)
-            promise = _log_ratio(more * often, more * seldom, trials, delta, doubt)
-            if promise > most:
-                best, most = event, promise
-    return best
+    events = [_Event(threshold, *side) for threshold in np.unique(both[places]).tolist() for side in SIDES]
+
+    def promise(event: _Event) -> float:
+        often, seldom = (trials / first.size * count for count in event.counts(first, second))
+        return _log_ratio(often, seldom, trials, delta, doubt)
+
+    return max(events, key=promise)
 
 
 def _log_ratio(often: float, seldom: float, trials: float, delta: float, doubt: float) -> float:
-    """log((P - delta)/P') with P bounded from below and P' from above."""
+    """Return log((P - delta)/P') with P bounded from below and P' from above."""
     likely, unlikely = clopper_pearson(often, trials, doubt)[0], clopper_pearson(seldom, trials, doubt)[1]
     return math.log((likely - delta) / unlikely) if likely > delta else -math.inf

@@ -11,11 +11,11 @@ Symbols  r = decoded - claimed mean; z = r/s with s^2 = max(V, V(0)/9): at most 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Protocol, final
 
 import numpy as np
+from attrs import Factory, define
 from numpy.typing import NDArray
 from scipy import fft
 
@@ -31,8 +31,6 @@ KEPT = 1 << 22  # numbers kept for correlations of releases
 COLUMNS = 64
 TYPICAL = 0.1
 
-Told = Callable[[int], None]
-
 
 class Path(Protocol):
     """The way of an update: what `Uplink` does, or something that stands in for it."""
@@ -43,16 +41,16 @@ class Path(Protocol):
         ...
 
     def send(self, update: Any, rng: Any, /) -> bytes:
-        """From an update to its payload."""
+        """Return the payload of an update."""
         ...
 
     def receive(self, payloads: Any, /) -> Any:
-        """From payloads to the mean of the decoded updates."""
+        """Return the mean of the decoded updates."""
         ...
 
 
 @final
-@dataclass(slots=True, eq=False)
+@define(eq=False)
 class Record:
     """What was seen of one update's releases."""
 
@@ -66,17 +64,34 @@ class Record:
     second: FloatVector  # sum of z^2, by coordinate
     fourth: float = 0.0  # sum of z^4 over typical coordinates
     reach: float = 0.0  # largest |z|
-    scores: list[FloatVector] = field(default_factory=list)
-    energies: list[FloatVector] = field(default_factory=list)
-    products: list[FloatVector] = field(default_factory=list)
-    heads: list[FloatVector] = field(default_factory=list)  # first decoded coordinate
-    totals: list[FloatVector] = field(default_factory=list)  # sum of decoded coordinates
     repeated: float = 0.0  # largest Q of a payload that was sent before
+    # By release, in batches: T, Q, G of pairs, the first decoded coordinate, and the sum of all.
+    scores: list[FloatVector] = Factory(list)
+    energies: list[FloatVector] = Factory(list)
+    products: list[FloatVector] = Factory(list)
+    heads: list[FloatVector] = Factory(list)
+    totals: list[FloatVector] = Factory(list)
 
     @property
     def times(self) -> int:
         """How many releases there were."""
         return self.probe.times
+
+    def add(self, decoded: FloatMatrix, standard: FloatMatrix, again: NDArray[np.bool_]) -> None:
+        """Count a batch of releases in; ``again`` says which of their payloads were sent before."""
+        squares = np.square(standard)
+        energies = squares.sum(axis=1)
+        self.first += standard.sum(axis=0)
+        self.second += squares.sum(axis=0)
+        self.fourth += float(np.square(squares[:, self.typical]).sum())
+        self.reach = max(self.reach, float(np.sqrt(squares.max())))
+        self.repeated = max(self.repeated, float(energies[again].max(initial=0.0)))
+        paired = len(standard) // 2 * 2
+        self.scores.append(standard @ self.weight)
+        self.energies.append(energies)
+        self.products.append(np.einsum("ij,ij->i", standard[0:paired:2], standard[1:paired:2]))
+        self.heads.append(decoded[:, 0].copy())
+        self.totals.append(decoded.sum(axis=1))
 
 
 @final
@@ -95,31 +110,38 @@ class Shared:
         self.columns = np.unique(np.concatenate([np.array(ends, dtype=np.int64), random]))[:count]
         self.kept: list[NDArray[np.float32]] = []
 
+    def add(self, standard: FloatMatrix, left: int) -> None:
+        """Count a batch of releases in, the first ``left`` of them into the spectrum."""
+        self.kept.append(standard[:, self.columns].astype(np.float32))
+        some = standard[:left] if self.dimension > 1 else standard[:0]
+        for row in range(0, len(some), 16):  # a few at a time, so that they stay in the cache
+            turned = fft.rfft(some[row : row + 16], self.length, axis=1)
+            self.spectrum += np.square(turned.real).sum(axis=0) + np.square(turned.imag).sum(axis=0)
+        self.rows += len(some)
+
     def correlations(self) -> FloatVector:
-        """Sums of z_i z_(i+L) over coordinates and releases, for every lag L from 1 on."""
+        """Return sums of z_i z_(i+L) over coordinates and releases, for every lag L from 1 on."""
         return np.asarray(fft.irfft(self.spectrum, self.length)[1 : self.dimension])
 
 
-def release(path: Path, probe: Probe, claims: Claims, rng: Any, shared: Shared, told: Told) -> Record:
+def release(path: Path, probe: Probe, claims: Claims, rng: Any, shared: Shared, told: Callable[[int], None]) -> Record:
     """Send one update as often as its probe says."""
-    target = probe.target(claims.ball)
+    target = np.asarray(claims.ball.clip(probe.update), dtype=np.float64)
     mean, variance = claims.mean(target), claims.variance(target)
     spread = np.sqrt(np.maximum(variance, claims.floor))
-    response = (mean - claims.mean(np.zeros_like(target))) / spread
-    zeros = np.zeros(target.size)
-    share = variance / np.square(spread)
     typical = np.abs(variance - claims.at_zero) <= TYPICAL * claims.at_zero
+    response = (mean - claims.mean(np.zeros_like(target))) / spread
     weight = claims.shift(target) / spread
-    before = float(weight @ (claims.earlier_shift(target) / spread))
-    growth = float(weight @ weight) / before if before > 0 else 0.0
-    record = Record(probe, share, typical, response, weight, min(growth, STRETCH), zeros.copy(), zeros.copy())
+    # Where a step of a tenth adds less than the one before it, the response levels off.
+    before = float(weight @ (claims.shift(target / STRETCH) / spread))
+    growth = min(float(weight @ weight) / before if before > 0 else 0.0, STRETCH)
+    sums = np.zeros((2, target.size))
+    record = Record(probe, variance / np.square(spread), typical, response, weight, growth, *sums)
     rows = max(2, BATCH // target.size // 2 * 2)
     seen: set[bytes] = set()
-    left = shared.limit
     for start in range(0, probe.times, rows):
         count = min(rows, probe.times - start)
-        decoded = np.empty((count, target.size))
-        again = np.zeros(count, dtype=bool)
+        decoded, again = np.empty((count, target.size)), np.zeros(count, dtype=bool)
         for row in range(count):
             payload = path.send(probe.update, rng)
             decoded[row] = np.asarray(path.receive([payload]), dtype=np.float64).reshape(-1)
@@ -127,35 +149,7 @@ def release(path: Path, probe: Probe, claims: Claims, rng: Any, shared: Shared, 
             again[row] = digest in seen
             seen.add(digest)
         standard = (decoded - mean) / spread
-        _add(record, decoded, standard, again)
-        _add_shared(shared, standard, left)
-        left = max(left - count, 0)
+        record.add(decoded, standard, again)
+        shared.add(standard, max(shared.limit - start, 0))
         told(count)
     return record
-
-
-def _add(record: Record, decoded: FloatMatrix, standard: FloatMatrix, again: NDArray[np.bool_]) -> None:
-    squares = np.square(standard)
-    energies = squares.sum(axis=1)
-    record.first += standard.sum(axis=0)
-    record.second += squares.sum(axis=0)
-    record.fourth += float(np.square(squares[:, record.typical]).sum())
-    record.reach = max(record.reach, float(np.sqrt(squares.max())))
-    record.scores.append(standard @ record.weight)
-    record.energies.append(energies)
-    paired = len(standard) // 2 * 2
-    record.products.append(np.einsum("ij,ij->i", standard[0:paired:2], standard[1:paired:2]))
-    record.heads.append(decoded[:, 0].copy())
-    record.totals.append(decoded.sum(axis=1))
-    if again.any():
-        record.repeated = max(record.repeated, float(energies[again].max()))
-
-
-def _add_shared(shared: Shared, standard: FloatMatrix, left: int) -> None:
-    shared.kept.append(standard[:, shared.columns].astype(np.float32))
-    if left > 0 and standard.shape[1] > 1:
-        some = standard[:left]
-        for row in range(0, len(some), 16):  # a few at a time, so that they stay in the cache
-            turned = fft.rfft(some[row : row + 16], shared.length, axis=1)
-            shared.spectrum += np.square(turned.real).sum(axis=0) + np.square(turned.imag).sum(axis=0)
-        shared.rows += len(some)

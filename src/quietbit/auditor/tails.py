@@ -23,7 +23,7 @@ REACH_MARGIN = 1.25
 
 
 def bernstein_limit(variance: Any, reach: Any, doubt: float) -> Any:
-    """What a sum of mean zero exceeds with probability at most ``doubt``; arrays are taken entry by entry.
+    """Return what a sum of mean zero exceeds with probability at most ``doubt``; arrays are taken entry by entry.
 
     >>> round(bernstein_limit(100.0, 0.0, 1e-9), 1), round(bernstein_limit(100.0, 1.0, 1e-9), 1)
     (64.4, 71.7)
@@ -35,17 +35,17 @@ def bernstein_limit(variance: Any, reach: Any, doubt: float) -> Any:
 
 
 def bernstein_tail(excess: float, variance: float, reach: float) -> float:
-    """The logarithm of the probability bound for a sum of mean zero to reach ``excess``."""
+    """Return the logarithm of the probability bound for a sum of mean zero to reach ``excess``."""
     return -(excess**2) / (2 * (variance + reach * excess / 3)) if excess > 0 else 0.0
 
 
 def lower_limit(second_moment: Any, doubt: float) -> Any:
-    """How far a sum of non-negative terms falls below its mean with probability at most ``doubt``."""
+    """Return how far a sum of non-negative terms falls below its mean with probability at most ``doubt``."""
     return np.sqrt(-2 * math.log(doubt) * np.asarray(second_moment, dtype=np.float64))
 
 
 def clopper_pearson(hits: float, trials: float, doubt: float) -> tuple[float, float]:
-    """(low, high): each one-sided bound on a probability fails with probability at most ``doubt``.
+    """Return (low, high): each one-sided bound on a probability fails with probability at most ``doubt``.
 
     >>> low, high = clopper_pearson(0, 100, 0.05)
     >>> low, round(high, 4)

@@ -91,7 +91,7 @@ def progress_bar(what: str, quiet: bool = False, lines: bool = False) -> Iterato
 
 
 def rounded(value: float, digits: int = 6) -> str:
-    """Show a number to the nearest of so many digits."""
+    """Show a value rounded to ``digits`` digits."""
     return f"{value:.{digits}g}"
 
 

@@ -22,7 +22,7 @@ KINDS = {"integer": "a whole number", "int": "a whole number", "float": "a numbe
 
 
 def of_library(error: Exception, command: Callable[..., Any] | None) -> str:
-    """The library's sentence, with the command's option in place of a parameter's name."""
+    """Return the library's sentence, with the command's option in place of a parameter's name."""
     if not isinstance(error, InvalidParameter) or command is None:
         return str(error)
     name = LIBRARY.get(error.name, error.name).replace("-", "_")
@@ -35,7 +35,7 @@ def of_library(error: Exception, command: Callable[..., Any] | None) -> str:
 
 
 def of_usage(error: Any, command: Callable[..., Any] | None = None, commands: Sequence[str] = ()) -> str:
-    """The parser's refusal of a command's words as a sentence of ours; one of no known kind is passed on."""
+    """Return the parser's refusal of words as a sentence of ours; one of no known kind is passed on."""
     kind = type(error).__name__
     look = f"see quietbit {command.__name__.replace('_', ' ')} --help" if command is not None else "see quietbit --help"
     said = str(getattr(error, "message", "") or "")
@@ -64,7 +64,7 @@ def of_usage(error: Any, command: Callable[..., Any] | None = None, commands: Se
 
 
 def _name(error: Any) -> str:
-    """The option as it is typed, or the argument as the help names it."""
+    """Return the option as it is typed, or the argument as the help names it."""
     parameter = getattr(error, "param", None)
     if parameter is None:
         return str(getattr(error, "param_hint", None) or "a value")

@@ -13,16 +13,14 @@ import numpy as np
 
 from quietbit.design.table import Design
 from quietbit.errors import require
-from quietbit.plot.figure import INK, LOOKS, Axes, Figure, blank_figure, plain_axes, shared_legend, unit_ticks
-from quietbit.plot.moments import dithered_moments, interpolated_moments, laplace_moments
+from quietbit.plot.figure import Figure, blank_figure, plain_axes, shared_legend
+from quietbit.plot.moments import LOOKS, X, draw_moments, laplace_moments
 
 __all__ = ["plot_bias_variance"]
 
-POINTS = 401
-
 
 def plot_bias_variance(designs: Sequence[Design]) -> Figure:
-    """Mean and variance of MVU and I-MVU over [0, 1], a column per design, beside Laplace's.
+    """Draw mean and variance of MVU and I-MVU over [0, 1], a column per design, beside Laplace's.
 
     All designs must have L1-metric privacy of one epsilon: only then is one Laplace mechanism their equal.
     """
@@ -31,36 +29,19 @@ def plot_bias_variance(designs: Sequence[Design]) -> Figure:
     same = len(asked) == 1 and designs[0].spec.privacy == "metric-l1"
     require(same, "privacy of the designs", sorted(asked), "metric-l1 with one epsilon")
     epsilon = designs[0].spec.epsilon
-    figure = blank_figure(1.2 + 3.1 * len(designs), 5.9)
-    grid = figure.subplots(2, len(designs), sharex=True, sharey="row", squeeze=False)
-    for column, design in enumerate(designs):
-        _column(grid[0, column], grid[1, column], design, first=column == 0)
     bits = ", ".join(sorted({f"{design.spec.output_bits}" for design in designs}))
     title = f"What a server sees of an input x   ·   {bits} bits   ·   L1-metric privacy, epsilon {epsilon:g}"
-    figure.suptitle(title, fontsize=12, color=INK, x=0.01, ha="left")
+    figure = blank_figure(1.2 + 3.1 * len(designs), 5.9, title)
+    grid = figure.subplots(2, len(designs), sharex=True, sharey="row", squeeze=False)
+    for column, design in enumerate(designs):
+        top, bottom = grid[:, column]
+        plain_axes(top, f"{design.spec.input_levels} input levels", y="" if column else "expected output")
+        plain_axes(bottom, x="input x", y="" if column else "variance")
+        bottom.plot(X, laplace_moments(epsilon, X).variance, **LOOKS["laplace"])
+        worst = float(np.abs(draw_moments(top, bottom, design, bias=False)["imvu"].mean - X).max())
+        note = f"largest bias of I-MVU: {worst:.3f}"
+        top.text(0.97, 0.05, note, transform=top.transAxes, ha="right", fontsize=9, color=LOOKS["imvu"]["color"])
+        top.set_ylim(-0.04, 1.04)
+        bottom.set_ylim(bottom=0.0)
     shared_legend(figure, grid[1, 0], "outside lower center")
     return figure
-
-
-def _column(top: Axes, bottom: Axes, design: Design, first: bool) -> None:
-    x = np.linspace(0.0, 1.0, POINTS)
-    levels = design.spec.levels
-    curves = {"mvu": dithered_moments(design, x), "imvu": interpolated_moments(design, x)}
-    at_levels = dithered_moments(design, levels)
-    noise = laplace_moments(design.spec.epsilon, x)
-    count = design.spec.input_levels
-    plain_axes(top, f"{count} input levels", y="expected output" if first else "")
-    plain_axes(bottom, x="input x", y="variance" if first else "")
-    bottom.plot(x, noise.variance, **LOOKS["laplace"])
-    for name, moments in curves.items():
-        top.plot(x, moments.mean, **LOOKS[name])
-        bottom.plot(x, moments.variance, **LOOKS[name])
-    top.scatter(levels, at_levels.mean, **LOOKS["levels"])
-    bottom.scatter(levels, at_levels.variance, **LOOKS["levels"])
-    worst = float(np.abs(curves["imvu"].mean - x).max())
-    note = f"largest bias of I-MVU: {worst:.3f}"
-    top.text(0.97, 0.05, note, transform=top.transAxes, ha="right", fontsize=9, color=LOOKS["imvu"]["color"])
-    top.set_ylim(-0.04, 1.04)
-    bottom.set_ylim(bottom=0.0)
-    for axes in (top, bottom):
-        unit_ticks(axes)

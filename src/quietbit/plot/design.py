@@ -10,35 +10,32 @@ import numpy as np
 
 from quietbit.design.table import Design
 from quietbit.errors import require, require_module
-from quietbit.plot.figure import INK, LOOKS, PAPER, Axes, Figure, blank_figure, plain_axes, shared_legend, unit_ticks
-from quietbit.plot.moments import dithered_moments, interpolated_moments
+from quietbit.plot.figure import GREY, INK, PAPER, Axes, Figure, blank_figure, plain_axes, shared_legend
+from quietbit.plot.moments import draw_moments
 
 __all__ = ["plot_design"]
 
-POINTS = 401
 MOST_NUMBERS = 16  # rows or columns beyond which cells hold no numbers and ticks are thinned
-MOST_DOTS = 64
 
 
 def plot_design(design: Design) -> Figure:
-    """The probability table of a design beside bias and variance over the unit interval."""
+    """Draw the probability table of a design beside bias and variance over the unit interval."""
     require(isinstance(design, Design), "design", design, "a Design")
-    figure = blank_figure(11.5, 5.6)
+    spec = design.spec
+    rule = "no bias at the levels" if spec.bias == "exact" else f"bias penalty {spec.bias:g}"
+    bits = f"{spec.output_bits} bit{'s' if spec.output_bits > 1 else ''}"
+    title = "   ·   ".join((f"{spec.input_levels} levels", bits, f"{spec.privacy} epsilon {spec.epsilon:g}", rule))
+    figure = blank_figure(11.5, 5.6, title, f"design {design.identity()}")
     grid = figure.add_gridspec(2, 2, width_ratios=(1.25, 1.0))
     _table(figure, figure.add_subplot(grid[:, 0]), design)
     bias, variance = figure.add_subplot(grid[0, 1]), figure.add_subplot(grid[1, 1])
-    _moments(bias, variance, design)
+    plain_axes(bias, "bias", y="expected output − x").axhline(0.0, color=GREY, linewidth=0.8)
+    plain_axes(variance, "variance", "input x", "variance of the output")
+    drawn = draw_moments(bias, variance, design, bias=True)
+    largest = max(*(abs(limit) for limit in bias.get_ylim()), 1e-3)
+    bias.set_ylim(-largest, largest)
+    variance.set_ylim(0.0, 1.12 * max(float(moments.variance.max()) for moments in drawn.values()))
     shared_legend(figure, bias, "outside lower right")
-    spec = design.spec
-    rule = "no bias at the levels" if spec.bias == "exact" else f"bias penalty {spec.bias:g}"
-    words = (
-        f"{spec.input_levels} levels",
-        f"{spec.output_bits} bit{'s' if spec.output_bits > 1 else ''}",
-        f"{spec.privacy} epsilon {spec.epsilon:g}",
-        rule,
-    )
-    figure.suptitle("   ·   ".join(words), fontsize=12, color=INK, x=0.01, ha="left")
-    figure.text(0.01, 0.012, f"design {design.identity()}", fontsize=7, color="#8a8f9c")
     return figure
 
 
@@ -48,8 +45,7 @@ def _table(figure: Figure, axes: Axes, design: Design) -> None:
     # Colour follows the square root of the probability, or all but the largest would look alike.
     scale = require_module("matplotlib.colors", "plot").PowerNorm(0.5, vmin=0.0, vmax=float(table.max()))
     image = axes.imshow(table, aspect="auto", cmap="Blues", norm=scale, origin="lower", interpolation="nearest")
-    plain_axes(axes, "probability of each symbol", "value the symbol decodes to", "input x")
-    axes.grid(False)
+    plain_axes(axes, "probability of each symbol", "value the symbol decodes to", "input x").grid(False)
     for side in ("left", "bottom"):
         axes.spines[side].set_visible(False)
     axes.tick_params(length=0)
@@ -71,27 +67,6 @@ def _table(figure: Figure, axes: Axes, design: Design) -> None:
     bar.ax.tick_params(colors=INK, labelsize=8, length=2)
 
 
-def _moments(bias: Axes, variance: Axes, design: Design) -> None:
-    x = np.linspace(0.0, 1.0, POINTS)
-    levels = design.spec.levels
-    at_levels = dithered_moments(design, levels)
-    plain_axes(bias, "bias", y="expected output − x")
-    plain_axes(variance, "variance", "input x", "variance of the output")
-    bias.axhline(0.0, color="#9aa0ad", linewidth=0.8)
-    both = {"mvu": dithered_moments(design, x), "imvu": interpolated_moments(design, x)}
-    for name, moments in both.items():
-        bias.plot(x, moments.mean - x, **LOOKS[name])
-        variance.plot(x, moments.variance, **LOOKS[name])
-    if len(levels) <= MOST_DOTS:
-        bias.scatter(levels, at_levels.mean - levels, **LOOKS["levels"])
-        variance.scatter(levels, at_levels.variance, **LOOKS["levels"])
-    largest = max(abs(limit) for limit in bias.get_ylim())
-    bias.set_ylim(-max(largest, 1e-3), max(largest, 1e-3))
-    variance.set_ylim(0.0, 1.12 * max(float(moments.variance.max()) for moments in both.values()))
-    for axes in (bias, variance):
-        unit_ticks(axes)
-
-
 def _ticks(count: int) -> list[int]:
     if count <= MOST_NUMBERS:
         return list(range(count))
@@ -99,8 +74,6 @@ def _ticks(count: int) -> list[int]:
 
 
 def _short(probability: float) -> str:
-    if probability >= 0.0995:
-        return f"{probability:.2f}".lstrip("0")
     if probability >= 0.00095:
-        return f"{probability:.3f}".lstrip("0")
+        return f"{probability:.{2 if probability >= 0.0995 else 3}f}".lstrip("0")
     return f"{probability:.0e}".replace("e-0", "e-")

@@ -57,7 +57,7 @@ SHADES = (
 
 
 def looks(mechanisms: Sequence[str]) -> list[Look]:
-    """A look for each run by its mechanism; a second run of the same one is darker and dashed."""
+    """Return a look for each run by its mechanism; a second run of the same one is darker and dashed."""
     seen: dict[str, int] = {}
     found = []
     for name in mechanisms:

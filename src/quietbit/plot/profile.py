@@ -14,7 +14,7 @@ import numpy as np
 from quietbit._typing import FloatVector
 from quietbit.design.profile import Profile
 from quietbit.errors import check_int, require
-from quietbit.plot.figure import INK, PAPER, Axes, Figure, blank_figure, plain_axes
+from quietbit.plot.figure import GREY, INK, PAPER, Axes, Figure, blank_figure, plain_axes
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.profile import ProfileCertificate, certify_profile
 
@@ -23,27 +23,25 @@ __all__ = ["plot_profile"]
 POINTS = 2001
 REACH = 4.5
 GRID = 4096
-BASE, SENT, LOSS, LIMIT = "#9aa0ad", "#2f6fde", "#12805c", "#c2410c"
+SENT, LOSS, LIMIT = "#2f6fde", "#12805c", "#c2410c"
 
 
 def plot_profile(profile: Profile, adjacency: Adjacency, releases: int = 1, delta: float = 0.0) -> Figure:
-    """The profile beside the distribution of its privacy loss, for one release and for all together."""
+    """Draw the profile beside the distribution of its privacy loss, for one release and for all together."""
     require(isinstance(profile, Profile), "profile", profile, "a Profile")
     releases = check_int(releases, "releases", 1)
     certificate = certify_profile(profile, adjacency, releases, delta)
-    figure = blank_figure(11.5, 4.6)
-    grid = figure.add_gridspec(1, 3, width_ratios=(1.0, 1.0, 1.1))
-    _height(figure.add_subplot(grid[0, 0]), profile)
-    _density(figure.add_subplot(grid[0, 1]), profile)
-    _losses(figure.add_subplot(grid[0, 2]), profile, certificate)
     words = (
         f"{adjacency.value}",
         f"{releases} release{'s' if releases > 1 else ''}",
         f"epsilon ≤ {_ceiling(certificate.epsilon_upper)} at delta {delta:g}",
         f"squared error ≤ {_ceiling(certificate.squared_error_upper)} per coordinate",
     )
-    figure.suptitle("   ·   ".join(words), fontsize=12, color=INK, x=0.01, ha="left")
-    figure.text(0.01, 0.012, f"profile {profile.identity()}", fontsize=7, color="#8a8f9c")
+    figure = blank_figure(11.5, 4.6, "   ·   ".join(words), f"profile {profile.identity()}")
+    height, density, losses = figure.subplots(1, 3, width_ratios=(1.0, 1.0, 1.1))
+    _height(height, profile)
+    _density(density, profile)
+    _losses(losses, profile, certificate)
     figure.get_layout_engine().set(rect=(0.0, 0.045, 1.0, 0.955))
     return figure
 
@@ -52,7 +50,7 @@ def _height(axes: Axes, profile: Profile) -> None:
     ends = np.concatenate(([-REACH], np.clip(profile.edges, -REACH, REACH), [REACH]))
     plain_axes(axes, "profile h", "t, along the update", "h(t)")
     axes.stairs(profile.levels, ends, baseline=None, color=SENT, linewidth=1.8)
-    axes.axhline(1.0, color=BASE, linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.axhline(1.0, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
     if profile.levels[0] > 0 and profile.levels[-1] / profile.levels[0] > 20:
         axes.set_yscale("log")
     axes.set_xlim(-REACH, REACH)
@@ -62,7 +60,7 @@ def _density(axes: Axes, profile: Profile) -> None:
     t = np.linspace(-REACH, REACH, POINTS)
     base = np.exp(-0.5 * t * t) / math.sqrt(2 * math.pi)
     plain_axes(axes, "density of what is sent", "t, along the update")
-    axes.fill_between(t, base, color=BASE, alpha=0.25, linewidth=0, label="zero update")
+    axes.fill_between(t, base, color=GREY, alpha=0.25, linewidth=0, label="zero update")
     axes.plot(t, base * profile(t), color=SENT, linewidth=1.6, label="full-length update")
     axes.axvline(profile.gain_lower, color=INK, linewidth=0.9, linestyle=(0, (2, 2)), label="its mean, the gain")
     axes.set_xlim(-REACH, REACH)
@@ -71,7 +69,7 @@ def _density(axes: Axes, profile: Profile) -> None:
 
 
 def _losses(axes: Axes, profile: Profile, certificate: ProfileCertificate) -> None:
-    """Tails P(L > x) of the loss in the direction that costs most: a discrete law has no density to draw."""
+    """Draw tails P(L > x) of the loss in the direction that costs most: a discrete law has no density to draw."""
     plain_axes(axes, "privacy loss beyond x", "x", "probability")
     releases = certificate.releases
     upper, lower = profile.pairs(certificate.adjacency.value)[0]
@@ -79,8 +77,8 @@ def _losses(axes: Axes, profile: Profile, certificate: ProfileCertificate) -> No
     loss, mass = np.log(upper[kept] / lower[kept]), upper[kept]
     for times in sorted({1, releases}):
         x, tail = _tail(loss, mass, times)
-        look = {"color": LOSS, "label": "one release"} if releases == 1 else _look(times, releases)
-        axes.step(x, tail, where="post", linewidth=1.6, **look)
+        label = "one release" if times == 1 else f"all {times} releases"
+        axes.step(x, tail, where="post", linewidth=1.6, color=LOSS if times == releases else GREY, label=label)
     limit = certificate.epsilon_upper
     if math.isfinite(limit):
         axes.axvline(limit, color=LIMIT, linewidth=1.1, linestyle=(0, (4, 2)), label=f"epsilon {_ceiling(limit)}")
@@ -93,19 +91,13 @@ def _losses(axes: Axes, profile: Profile, certificate: ProfileCertificate) -> No
     axes.legend(frameon=False, fontsize=8, labelcolor=INK, loc="lower left")
 
 
-def _look(times: int, releases: int) -> dict[str, str]:
-    if times == releases:
-        return {"color": LOSS, "label": f"all {releases} releases"}
-    return {"color": BASE, "label": "one release"}
-
-
 def _ceiling(value: float) -> str:
-    """A bound rounded up to four digits."""
+    """Show a bound rounded up to four digits."""
     return f"{Context(prec=4, rounding=ROUND_CEILING).create_decimal(Decimal(value)).normalize():f}"
 
 
 def _tail(loss: FloatVector, mass: FloatVector, times: int) -> tuple[FloatVector, FloatVector]:
-    """P(L > x) on a grid that holds the sum of ``times`` losses; for the eye, not for an account."""
+    """Return P(L > x) on a grid that holds the sum of ``times`` losses; for the eye, not for an account."""
     mean = float(np.sum(mass * loss))
     spread = math.sqrt(times * max(float(np.sum(mass * (loss - mean) ** 2)), 1e-30))
     low = max(times * float(loss.min()), times * mean - 12 * spread)

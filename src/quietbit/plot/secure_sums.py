@@ -13,7 +13,7 @@ from typing import Any
 
 from quietbit.mechanism.ball import Ball
 from quietbit.mechanism.sum_comparison import SumRow, compare_sums
-from quietbit.plot.figure import INK, Figure, blank_figure, plain_axes, shared_legend
+from quietbit.plot.figure import Figure, blank_figure, plain_axes, shared_legend
 from quietbit.secagg.plan import bits_for
 from quietbit.target import Target
 
@@ -38,7 +38,7 @@ def compare_cohorts(
     cohorts: Sequence[int] | None = None,
     report: Callable[[float, str], None] | None = None,
 ) -> dict[int, tuple[SumRow, ...]]:
-    """The comparison for every size of cohort, ten to 100,000 unless given; ``report(fraction, message)`` is told.
+    """Compare at every size of cohort, ten to 100,000 unless given; ``report(fraction, message)`` is told.
 
     ``share`` of the clients of each are counted on: honest, answering, and not colluding.
     """
@@ -53,22 +53,16 @@ def compare_cohorts(
 
 
 def plot_secure_aggregation(
-    rows: dict[int, tuple[SumRow, ...]],
-    *,
-    ball: Ball,
-    target: Target,
-    bits: int = 1,
-    share: float = 1.0,
+    rows: dict[int, tuple[SumRow, ...]], *, ball: Ball, target: Target, bits: int = 1, share: float = 1.0
 ) -> Figure:
-    """Error and bits over the number of clients, from `compare_cohorts`."""
-    figure = blank_figure(9.6, 4.6)
-    left, right = figure.subplots(1, 2, width_ratios=[1.25, 1])
+    """Draw error and bits over the number of clients, from `compare_cohorts`."""
     sums = "one sum" if target.releases == 1 else f"{target.releases:,} sums"
-    figure.suptitle(
+    title = (
         f"Epsilon {target.epsilon:g} at delta = {target.delta:g} for all of a client's {sums} "
-        f"({target.adjacency.value} adjacency), {ball.dimension:,} parameters",
-        x=0.01, ha="left", fontsize=11, color=INK,
-    )  # fmt: skip
+        f"({target.adjacency.value} adjacency), {ball.dimension:,} parameters"
+    )
+    figure = blank_figure(9.6, 4.6, title)
+    left, right = figure.subplots(1, 2, width_ratios=[1.25, 1])
     below = "clients in a sum" + ("" if share == 1 else f", {100 * share:.3g} % of them counted on")
     plain_axes(left, "Error of the mean", x=below, y="root-mean-square error of a coordinate / clip")
     plain_axes(right, "What a client sends", x=below, y="bits per parameter, masks included")

@@ -7,12 +7,11 @@ fails one of these with a probability of at most 1e-9.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from attrs import frozen
+from attrs import evolve, frozen
 
 from attack.faults import stronger
 from quietbit import Ball, Gaussian, InterpolatedMVU, Norm
@@ -98,7 +97,7 @@ USUAL = Audit(0.5, 1.0, 0.0, Adjacency.ZERO_OUT, 0.99, 400, 0.1, 5.0, (Finding("
     ],
 )
 def test_verdicts(changed: dict[str, Any], verdict: str) -> None:
-    found = replace(USUAL, **changed)
+    found = evolve(USUAL, **changed)
     assert found.verdict == verdict
     assert found.passed is (verdict != "failed")
     assert bool(found.failures) is (verdict == "failed")
