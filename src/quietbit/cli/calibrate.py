@@ -162,8 +162,8 @@ def _calibrate(mechanism: str | None, given: dict[str, Any], cohort: int, out: P
         Row("saturated", "target", found.saturated, f"{given['epsilon']:g}, {reach}"),
         *guarantee_rows(found.guarantee),
     ]
-    if out is not None:
-        rows.append(Row("saved", "saved as", str(_save(chosen, out))))
+    if out is not None and chosen.designed is not None:
+        rows.append(Row("saved", "saved as", str(chosen.designed.save(out))))
     title = f"{mechanism} on an {ball.norm.value} ball of radius {ball.radius:g}, dimension {ball.dimension}"
     record(title, rows, as_json)
 
@@ -183,11 +183,3 @@ def _setting(mechanism: Any) -> list[Row]:
         elif name not in ("kind", "ball"):
             rows.append(Row(name, LABELS.get(name, name.replace("_", " ")), value))
     return rows
-
-
-def _save(mechanism: Any, out: Path) -> Path:
-    """Save the mechanism's design or its profile."""
-    from quietbit.design.profile_store import write_profile
-
-    saved: Path = write_profile(mechanism.profile, out) if hasattr(mechanism, "profile") else mechanism.design.save(out)
-    return saved

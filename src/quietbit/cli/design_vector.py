@@ -11,7 +11,7 @@ from quietbit.cli.console import Row, progress_bar, record, rounded, rounded_up
 from quietbit.cli.files import check_outputs
 from quietbit.cli.rows import gaussian_row, profile_rows
 from quietbit.errors import InvalidParameter
-from quietbit.target import as_adjacency
+from quietbit.target import Target, as_adjacency
 
 __all__ = ["design_profile"]
 
@@ -19,8 +19,6 @@ __all__ = ["design_profile"]
 def design_profile(given: dict[str, Any], out: Path | None, plot: Path | None, as_json: bool) -> None:
     """Solve for a target of epsilon, delta, releases and adjacency; certify, save, draw and print."""
     from quietbit.design.profile_bound import gain_upper
-    from quietbit.design.profile_store import write_profile
-    from quietbit.design.profile_target import ProfileTarget
     from quietbit.mechanism.solve_profile import solve_profile
     from quietbit.plot.figure import save_figure
     from quietbit.plot.profile import plot_profile
@@ -30,7 +28,7 @@ def design_profile(given: dict[str, Any], out: Path | None, plot: Path | None, a
         if value is None:
             raise InvalidParameter.of(name, "given for --vector: a profile is made for a target")
     which = as_adjacency(given["adjacency"])
-    target = ProfileTarget(given["epsilon"], given["delta"], given["releases"], which.value)
+    target = Target(given["epsilon"], given["delta"], which, releases=given["releases"])
     check_outputs(out, figures=(plot,))
     with progress_bar("Solving", quiet=as_json):
         found = solve_profile(target.epsilon, target.delta, target.releases, which)
@@ -53,7 +51,7 @@ def design_profile(given: dict[str, Any], out: Path | None, plot: Path | None, a
         *profile_rows(found),
     ]
     if out is not None:
-        rows.append(Row("saved", "saved as", str(write_profile(found, out))))
+        rows.append(Row("saved", "saved as", str(found.save(out))))
     if plot is not None:
         picture = plot_profile(found, which, target.releases, target.delta)
         rows.append(Row("plot", "drawn as", str(save_figure(picture, plot))))

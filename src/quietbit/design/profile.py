@@ -19,18 +19,20 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from dataclasses import dataclass, field
 from decimal import Context, Decimal
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
 from quietbit._typing import FloatArray, FloatVector
 from quietbit.design.normal import LARGEST, cell_masses, density, float_lower, float_upper
-from quietbit.errors import InvalidDesignFile, QuietbitError, require
+from quietbit.errors import require
 
-__all__ = ["ADJACENCIES", "Profile", "parse_profile"]
+__all__ = ["ADJACENCIES", "Profile"]
 
 FORMAT = "quietbit-profile"
 VERSION = 1
@@ -97,16 +99,6 @@ class Profile:
         mean = float(_weighted(values.tolist(), cell_masses(checked.tolist())))
         require(mean > 0, "mean of the weights", mean, "positive")
         return cls(checked, values / mean)
-
-    @property
-    def mass_lower(self) -> float:
-        """A lower bound on Z, the mean of the stored levels."""
-        return float_lower(self._mass, _SUM_ERROR)
-
-    @property
-    def mass_upper(self) -> float:
-        """An upper bound on Z, the mean of the stored levels."""
-        return float_upper(self._mass, _SUM_ERROR)
 
     @property
     def gain_lower(self) -> float:
@@ -200,10 +192,11 @@ class Profile:
         content = {"edges": self.edges.tolist(), "format": FORMAT, "levels": self.levels.tolist(), "version": VERSION}
         return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
-    @classmethod
-    def parse(cls, text: str) -> Profile:
-        """The profile a canonical text stands for; any other text is refused."""
-        return parse_profile(text, "the text")
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the profile and its identity; the file appears whole or not at all."""
+        from quietbit.design.store import write_profile
+
+        return write_profile(self, Path(path))
 
     def _rounded(self, index: list[int], masses: list[Decimal], mean: Decimal) -> tuple[FloatVector, FloatVector]:
         """Masses times the levels at ``index`` over their mean: rounded up, and rounded down."""
@@ -217,26 +210,6 @@ class Profile:
             )
             ups[place], downs[place] = float_upper(value, slack), max(0.0, float_lower(value, slack))
         return ups, downs
-
-
-def parse_profile(text: str, origin: str) -> Profile:
-    """The profile a canonical text stands for; ``origin`` names the text in a refusal."""
-    try:
-        content = json.loads(text, parse_constant=_not_finite)
-    except (ValueError, RecursionError) as error:
-        raise InvalidDesignFile(f"{origin} is not a profile: it is not complete JSON.") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise InvalidDesignFile(f"{origin} is not a profile: it does not say format {FORMAT!r}.")
-    if content.get("version") != VERSION:
-        raise InvalidDesignFile(f"{origin} has version {content.get('version')!r}, and this library reads {VERSION}.")
-    try:
-        profile = Profile(content["edges"], content["levels"])
-    except (QuietbitError, KeyError, TypeError, ValueError, OverflowError) as error:
-        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error).rstrip(".")
-        raise InvalidDesignFile(f"{origin} is not a usable profile: {reason}.") from error
-    if profile.canonical() != text.strip():
-        raise InvalidDesignFile(f"{origin} is not the canonical text of its profile, {profile.identity()}.")
-    return profile
 
 
 def _weighted(values: list[Any], masses: Any) -> Decimal:
@@ -254,7 +227,3 @@ def _frozen(values: Any, name: str) -> FloatVector:
     require(array.ndim == 1, name, values, "a list of numbers")
     array.setflags(write=False)
     return array
-
-
-def _not_finite(name: str) -> float:
-    raise ValueError(name)

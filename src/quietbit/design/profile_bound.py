@@ -17,15 +17,15 @@ from scipy.optimize import brentq
 from scipy.special import ndtri
 
 from quietbit.design.normal import LARGEST, density, distribution, float_upper
-from quietbit.design.profile_target import ProfileTarget
 from quietbit.errors import check_real, require
+from quietbit.target import Adjacency, Target, as_adjacency
 
 __all__ = ["gain_upper", "pure_edge"]
 
 SLACK = 1e-12  # relative, for a dozen operations in doubles
 
 
-def pure_edge(epsilon: float, adjacency: str) -> float:
+def pure_edge(epsilon: float, adjacency: Adjacency | str) -> float:
     """Where the optimal two-level profile of one epsilon-private release has its edge.
 
     Replace-one: the root of (e^epsilon - 1) a(nu) = nu, which is also the largest gain. Zero-out: Phi(-nu) =
@@ -35,7 +35,7 @@ def pure_edge(epsilon: float, adjacency: str) -> float:
     6.33
     """
     epsilon = check_real(epsilon, "epsilon")
-    if adjacency == "zero-out":
+    if as_adjacency(adjacency) is Adjacency.ZERO_OUT:
         # (1 - e^-x)/(e^x - e^-x) = 1/(1 + e^x)
         return -float(ndtri(1 / (1 + math.exp(epsilon))))
 
@@ -45,7 +45,7 @@ def pure_edge(epsilon: float, adjacency: str) -> float:
     return float(brentq(excess, 1e-18, LARGEST - 1e-6, xtol=1e-17, rtol=1e-14))
 
 
-def gain_upper(target: ProfileTarget, largest: float = math.inf) -> float:
+def gain_upper(target: Target, largest: float = math.inf) -> float:
     """No profile that meets the target, with h at most ``largest``, has a larger gain; infinite where none is proved.
 
     Proved for delta = 0 with any number of releases and any h, and for one release with delta > 0 and a finite cap
@@ -62,16 +62,16 @@ def gain_upper(target: ProfileTarget, largest: float = math.inf) -> float:
     # g in [0, H] with E g <= delta: E[(t - nu) g] <= E[t g] <= H phi(tau) where Phi(-tau) = delta / H; by duality
     # H phi(tau) <= delta tau' + H a(tau') for every tau', so the rounding of tau cannot matter.
     extra = _tail_upper(target.delta, largest)
-    if target.adjacency == "zero-out":
+    if target.adjacency is Adjacency.ZERO_OUT:
         extra += math.exp(-target.epsilon) * (_tail_upper(target.delta, 1.0) + max(nu, 0.0) * target.delta)
     return (pure + extra) * (1 + SLACK)
 
 
-def _pure_gain_upper(epsilon: float, adjacency: str) -> float:
+def _pure_gain_upper(epsilon: float, adjacency: Adjacency) -> float:
     """The bound nu + sup E[(t - nu) h] for a nu near the best one: an upper bound whatever nu is."""
     nu = pure_edge(epsilon, adjacency)
     a = _above(nu)
-    if adjacency == "zero-out":
+    if adjacency is Adjacency.ZERO_OUT:
         return nu + math.exp(epsilon) * a - math.exp(-epsilon) * (a + nu)
     # What (e^epsilon - 1) a(nu) - nu is above zero, by rounding, multiplies a value of h left of zero: at most two.
     return nu + 2 * max(math.expm1(epsilon) * a - nu, 0.0)

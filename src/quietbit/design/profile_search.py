@@ -27,7 +27,7 @@ from scipy.special import ndtr
 from quietbit._threads import one_thread
 from quietbit._typing import FloatVector
 from quietbit.design.profile_bound import pure_edge
-from quietbit.design.profile_target import ProfileTarget
+from quietbit.target import Adjacency, Target
 
 __all__ = ["Proposal", "propose"]
 
@@ -61,13 +61,13 @@ class Proposal:
 
 
 @one_thread()
-def propose(target: ProfileTarget) -> Proposal:
+def propose(target: Target) -> Proposal:
     """A profile whose composed account meets the target as computed in doubles: to be certified by the caller.
 
     Deterministic, for the search starts at fixed points. Seconds for any number of releases.
     """
     pure = pure_edge(target.epsilon / target.releases, target.adjacency)
-    step = target.epsilon / target.releases * (1.0 if target.adjacency == "replace-one" else 2.0)
+    step = target.epsilon / target.releases * (1.0 if target.adjacency is Adjacency.REPLACE_ONE else 2.0)
     account = _Account(target)
     best = account.at(np.array([pure]), step)
     if target.delta == 0:
@@ -79,7 +79,7 @@ def propose(target: ProfileTarget) -> Proposal:
     return best
 
 
-def _few(account: _Account, target: ProfileTarget, pure: float) -> Iterator[Proposal]:
+def _few(account: _Account, target: Target, pure: float) -> Iterator[Proposal]:
     """From equally spaced edges by ascent to free ones; for many releases on ever finer lattices."""
     yield _simplex(account, np.zeros(1), (pure, 0.0))
     found = []
@@ -105,7 +105,7 @@ def _few(account: _Account, target: ProfileTarget, pure: float) -> Iterator[Prop
         yield _simplex(account, _ladder(FINE), (0.0, math.log(7 / FINE)), evaluations=60)
 
 
-def _many(account: _Account, target: ProfileTarget) -> Iterator[Proposal]:
+def _many(account: _Account, target: Target) -> Iterator[Proposal]:
     """For hundreds of releases a Gaussian cut into many levels; by then no design gains a part in a hundred."""
     yield account.fit(_ladder(MOST) * (9.5 / MOST))
     if target.releases <= STRETCHED:
@@ -188,11 +188,11 @@ class _Cells:
 class _Account:
     """Exact composed deltas of lattice profiles for one target, in doubles."""
 
-    def __init__(self, target: ProfileTarget) -> None:
+    def __init__(self, target: Target) -> None:
         self.epsilon = target.epsilon
         self.delta = max(target.delta, FAINTEST)
         self.times = target.releases
-        self.mirrored = target.adjacency == "replace-one"
+        self.mirrored = target.adjacency is Adjacency.REPLACE_ONE
         self.guess: dict[int, float] = {}  # by number of edges, the last log step: where to look first
 
     def fit(self, edges: FloatVector) -> Proposal:

@@ -6,18 +6,21 @@ Idea     Whatever path leads to a table, it ends in the same three steps: rows m
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any, cast
+
 from quietbit.design.alphabet import Progress, search
 from quietbit.design.catalogue import shipped
 from quietbit.design.certify import certify
 from quietbit.design.closed_form import closed_form
 from quietbit.design.interior_point import Infeasible
 from quietbit.design.rounding import exact_rows
-from quietbit.design.spec import DesignSpec
+from quietbit.design.spec import MAX_EPSILON, MIN_EPSILON, MIN_STEP, DesignSpec
 from quietbit.design.store import cached, remember
 from quietbit.design.table import Design
-from quietbit.errors import InvalidParameter, QuietbitError
+from quietbit.errors import InvalidParameter, QuietbitError, require
 
-__all__ = ["solve"]
+__all__ = ["check_design", "closed_design", "design_limits", "solve"]
 
 
 def solve(spec: DesignSpec, progress: Progress | None = None, *, cache: bool = True) -> Design:
@@ -29,8 +32,7 @@ def solve(spec: DesignSpec, progress: Progress | None = None, *, cache: bool = T
     >>> solve(DesignSpec(2, 1, 1.0)).alphabet.round(4).tolist()
     [-0.582, 1.582]
     """
-    if not isinstance(spec, DesignSpec):
-        raise InvalidParameter(f"spec must be a DesignSpec, got {spec!r}.")
+    require(isinstance(spec, DesignSpec), "spec", spec, "a DesignSpec")
     if not cache:
         return _solved(spec, progress)
     design = shipped(spec) or cached(spec)
@@ -61,3 +63,32 @@ def _solved(spec: DesignSpec, progress: Progress | None) -> Design:
 
 def _unbiased(spec: DesignSpec, bias_upper: float) -> bool:
     return spec.bias != "exact" or bias_upper <= 1e-9
+
+
+def check_design(value: Any) -> Design:
+    """Return the value, refused unless it is a design."""
+    require(isinstance(value, Design), "design", value, "a Design")
+    return cast(Design, value)
+
+
+def closed_design(spec: DesignSpec) -> Design:
+    """Return the closed-form design of a spec, quick enough for calibration to search over; others are refused.
+
+    Where doubles make a table steeper than asked, its spec says how steep it is: the account always sees the table.
+    """
+    formula = closed_form(spec)
+    if formula is None:
+        rule = "2, or bits 1 (for others solve a design and pass it: beta is then calibrated)"
+        raise InvalidParameter.of("levels", rule, spec.input_levels)
+    made = Design(spec, exact_rows(formula[0]), formula[1])
+    measured = certify(made)
+    if measured.meets_spec:
+        return made
+    return Design(replace(spec, epsilon=measured.epsilon_upper), made.probabilities, made.alphabet)
+
+
+def design_limits(levels: int, bits: int) -> tuple[float, float]:
+    """The least and the largest epsilon that a closed-form design may have."""
+    low = max(MIN_EPSILON, MIN_STEP * (levels - 1)) * (1 + 1e-9)
+    closed_design(DesignSpec(levels, bits, max(1.0, low)))  # refuses what has no formula, at the door
+    return low, MAX_EPSILON

@@ -78,7 +78,7 @@ class AdaptiveClip(Wrapper):
     @inner.validator
     def _check_inner(self, attribute: object, value: Mechanism) -> None:
         """Refuse a clip that moves twice."""
-        require(not isinstance(value, AdaptiveClip), "inner", "an AdaptiveClip", "a mechanism whose clip does not move")
+        require(not value.clip_moves, "inner", type(value).__name__, "a mechanism whose clip does not move")
 
     @domain.default
     def _domain(self) -> Ball:
@@ -102,6 +102,11 @@ class AdaptiveClip(Wrapper):
     def priced_as(self) -> AdaptiveClip:
         """The same at the inner mechanism's own radius: its price is that of every clip."""
         return evolve(self, inner=self.inner.priced_as, clip=self.inner.domain.radius)
+
+    @property
+    def clip_moves(self) -> bool:
+        """It does."""
+        return True
 
     def at_clip(self, clip: float) -> AdaptiveClip:
         """Return the same mechanism in a round of another clip, at the same price."""
@@ -151,12 +156,6 @@ class AdaptiveClip(Wrapper):
         """The inner mechanism's, in units of this clip."""
         return self.inner.shared_error / self._ratio**2
 
-    def answers(self, ones: int, count: int) -> Answers:
-        """What it means that ``ones`` of ``count`` bits say that the clip left an update alone."""
-        lie = self.lies / WORDS
-        truth = 1 - 2 * lie
-        return Answers((ones / count - lie) / truth, math.sqrt(lie * (1 - lie) / count) / truth)
-
     @property
     def _ratio(self) -> float:
         """R / C."""
@@ -194,17 +193,18 @@ class _Counting(Accumulator):
         self.ones += sum(said for _, said in parts)
 
     def reader(self, count: int) -> Reader:
-        read, mechanism = self.sums.reader(count), self.mechanism
-        ratio = mechanism.clip / mechanism.inner.domain.radius
-        return lambda start, stop: read(start, stop) * ratio
+        read, ratio = self.sums.reader(count), self.mechanism._ratio
+        return lambda start, stop: read(start, stop) / ratio
 
     def answers(self, count: int) -> Answers:
-        """What ``count`` clients said."""
-        return self.mechanism.answers(self.ones, count)
+        """What it means that so many of ``count`` bits say that the clip left an update alone."""
+        lie = self.mechanism.lies / WORDS
+        truth = 1 - 2 * lie
+        return Answers((self.ones / count - lie) / truth, math.sqrt(lie * (1 - lie) / count) / truth)
 
     def kept(self, count: int) -> FloatVector:
         """Return the inner mechanism's, in units of this clip: whoever replays them need not know the clip."""
-        return self.sums.kept(count) * (self.mechanism.clip / self.mechanism.inner.domain.radius)
+        return self.sums.kept(count) / self.mechanism._ratio
 
     def _parts(self, body: Body) -> tuple[Body, int]:
         """The inner body, as its mechanism wrote it, and the answer."""

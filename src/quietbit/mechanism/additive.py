@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import ClassVar, final
 
 import numpy as np
@@ -37,7 +38,7 @@ from attrs import field, frozen
 from scipy.special import log_ndtr, ndtri
 
 from quietbit._typing import FloatVector
-from quietbit.errors import check_real, require
+from quietbit.errors import require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits, WordBlock
 from quietbit.kernel.rounded import NoiseLaw
@@ -52,26 +53,19 @@ from quietbit.mechanism.base import (
     Parts,
     check_adjacency,
     check_value,
+    distance,
+    only,
+    passed_on,
+    unit_of,
 )
-from quietbit.mechanism.family import Choices, SearchedFamily
+from quietbit.mechanism.family import MAX_MULTIPLIER, MIN_MULTIPLIER, SearchedFamily, check_multiplier
 from quietbit.mechanism.rotation import response_lower
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency, Trust, Unit
-from quietbit.privacy.sample_level import sample_share
+from quietbit.privacy.guarantee import Adjacency, Trust
 
-__all__ = [
-    "FAMILIES",
-    "MAX_MULTIPLIER",
-    "MIN_MULTIPLIER",
-    "Gaussian",
-    "Laplace",
-    "Sign",
-    "laplace_noise",
-    "normal_noise",
-]
+__all__ = ["FAMILIES", "Gaussian", "Laplace", "Sign", "laplace_noise", "normal_noise"]
 
-MIN_MULTIPLIER, MAX_MULTIPLIER = 1e-6, 1e7
 CHUNK = 1 << 18  # a multiple of eight, so that chunks of signs begin at whole bytes
 TOP = np.uint64(1 << 63)
 GRID, ROUNDINGS = 2.0**-63, 2.0**-40  # of a sign's probability: what the tail's grid and the arithmetic can move
@@ -79,12 +73,8 @@ SIGNS = np.array([-1.0, 1.0])
 SIGNS.setflags(write=False)
 
 
-def _noise_multiplier(value: float) -> float:
-    return check_real(value, "noise_multiplier", at_least=MIN_MULTIPLIER, at_most=MAX_MULTIPLIER)
-
-
-def _scale_multiplier(value: float) -> float:
-    return check_real(value, "scale_multiplier", at_least=MIN_MULTIPLIER, at_most=MAX_MULTIPLIER)
+def _scale(value: float) -> float:
+    return check_multiplier(value, "scale_multiplier")
 
 
 class Noise(Mechanism):
@@ -92,6 +82,7 @@ class Noise(Mechanism):
 
     __slots__ = ()
     ball: Ball
+    unit: float  # the size of the noise, in which its law is written
     NORM: ClassVar[Norm]
     LAW: ClassVar[NoiseLaw]
     CUT: ClassVar[float]  # R: where `Sign` cuts coordinates, in units of the noise
@@ -103,37 +94,25 @@ class Noise(Mechanism):
         rule = f"{self.NORM.value} for {type(self).__name__} noise"
         require(self.ball.norm is self.NORM, "norm of the ball", self.ball.norm.value, rule)
 
-    @property
-    def domain(self) -> Ball:
-        """Where updates are clipped to."""
-        return self.ball
+    domain = passed_on("ball")
 
     @property
     def layout(self) -> Layout:
         """One float per coordinate."""
         return Layout.codes(32, self.ball.dimension)
 
-    @property
-    @abstractmethod
-    def unit(self) -> float:
-        """The size of the noise, in which its law is written."""
-
     def noisy(self, values: FloatVector, block: WordBlock, start: int) -> FloatVector:
         """Return values of coordinates ``start ..`` with their noise, in double precision."""
-        return values + self.unit * self.draw(block, start, values.size)
-
-    @staticmethod
-    @abstractmethod
-    def draw(block: WordBlock, start: int, count: int) -> FloatVector:
-        """Return noise of unit size."""
+        return values + self.unit * DRAW[self.LAW](block, start, values.size)
 
     @abstractmethod
     def tail(self, value: float) -> float:
         """Return P(noise > value) for a value of at least 0."""
 
+    @property
     @abstractmethod
     def density_at_zero(self) -> float:
-        """Return the noise's density at 0."""
+        """The noise's density at 0."""
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Write the noisy update, rounded to the public grid and then to 32-bit floats."""
@@ -159,7 +138,7 @@ class Gaussian(Noise):
     """
 
     ball: Ball
-    noise_multiplier: float = field(converter=_noise_multiplier)
+    noise_multiplier: float = field(converter=check_multiplier)
     NORM, LAW, CUT, REACH = Norm.L2, NoiseLaw.NORMAL, 5.0, 9.5
 
     @property
@@ -167,33 +146,25 @@ class Gaussian(Noise):
         """The standard deviation of the noise."""
         return self.noise_multiplier * self.ball.radius
 
-    @property
-    def unit(self) -> float:
-        """The standard deviation of the noise."""
-        return self.sigma
+    unit = passed_on("sigma")
 
     def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
         """Return the curve alpha S^2 / (2 sigma^2), with the exact account of a Gaussian."""
         which = check_adjacency(adjacency)
-        distance = _distance(which, samples)
-        curve = Cost.gaussian(round_up((distance / self.noise_multiplier) ** 2 / 2, 1e-14))
-        return curve.of(which, _unit(samples), Trust.LOCAL, samples)
+        slope = (distance(which, samples) / self.noise_multiplier) ** 2 / 2
+        return Cost.gaussian(round_up(slope, 1e-14)).of(which, unit_of(samples), Trust.LOCAL, samples)
 
     def error(self) -> Error:
         """Return sigma^2: unbiased, rounding to 32 bits aside."""
         return Error(self.sigma**2)
 
-    @staticmethod
-    def draw(block: WordBlock, start: int, count: int) -> FloatVector:
-        """Return standard normal noise."""
-        return normal_noise(block, start, count)
-
     def tail(self, value: float) -> float:
         """Return P(noise > value)."""
         return math.exp(float(log_ndtr(-value / self.sigma)))
 
+    @property
     def density_at_zero(self) -> float:
-        """Return 1 / (sqrt(2 pi) sigma)."""
+        """1 / (sqrt(2 pi) sigma)."""
         return 1 / (math.sqrt(2 * math.pi) * self.sigma)
 
 
@@ -206,7 +177,7 @@ class Laplace(Noise):
     """
 
     ball: Ball
-    scale_multiplier: float = field(converter=_scale_multiplier)
+    scale_multiplier: float = field(converter=_scale)
     NORM, LAW, CUT, REACH = Norm.L1, NoiseLaw.LAPLACE, 15.0, 45.0
 
     @property
@@ -214,33 +185,26 @@ class Laplace(Noise):
         """The scale of the noise: its mean magnitude."""
         return self.scale_multiplier * self.ball.radius
 
-    @property
-    def unit(self) -> float:
-        """The scale of the noise."""
-        return self.scale
+    unit = passed_on("scale")
 
     def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
         """Return a pure account, with Laplace's own divergences at finite orders."""
         which = check_adjacency(adjacency)
-        epsilon = round_up(_distance(which, samples) / self.scale_multiplier, 1e-14)
+        epsilon = round_up(distance(which, samples) / self.scale_multiplier, 1e-14)
         curve = Cost.renyi(_LaplaceDivergence(epsilon), f"Laplace, epsilon {epsilon:g}", epsilon)
-        return curve.of(which, _unit(samples), Trust.LOCAL, samples)
+        return curve.of(which, unit_of(samples), Trust.LOCAL, samples)
 
     def error(self) -> Error:
         """Return twice the squared scale: unbiased, rounding to 32 bits aside."""
         return Error(2 * self.scale**2)
 
-    @staticmethod
-    def draw(block: WordBlock, start: int, count: int) -> FloatVector:
-        """Return Laplace noise of scale 1."""
-        return laplace_noise(block, start, count)
-
     def tail(self, value: float) -> float:
         """Return P(noise > value)."""
         return math.exp(-value / self.scale) / 2
 
+    @property
     def density_at_zero(self) -> float:
-        """Return 1 / (2 scale)."""
+        """1 / (2 scale)."""
         return 0.5 / self.scale
 
 
@@ -253,27 +217,15 @@ class Sign(Mechanism):
     own choice. ``slope_at_zero`` is what one divides by to get the units back.
     """
 
-    inner: Noise = field()
+    inner: Noise = field(validator=only(Noise, "a Gaussian or a Laplace"))
 
-    @inner.validator
-    def _check_noise(self, attribute: object, value: object) -> None:
-        """Refuse any other inner mechanism."""
-        require(isinstance(value, Noise), "inner", value, "a Gaussian or a Laplace")
-
-    @property
-    def domain(self) -> Ball:
-        """The inner mechanism's ball."""
-        return self.inner.domain
+    domain = passed_on("inner.ball")
+    values = SIGNS  # what codes 0 and 1 stand for
 
     @property
     def layout(self) -> Layout:
         """One bit per coordinate."""
         return Layout.codes(1, self.domain.dimension)
-
-    @property
-    def values(self) -> FloatVector:
-        """What codes 0 and 1 stand for."""
-        return SIGNS
 
     @property
     def cut(self) -> float:
@@ -283,7 +235,7 @@ class Sign(Mechanism):
     @property
     def slope_at_zero(self) -> float:
         """The derivative of the expectation at 0: sqrt(2/pi)/sigma, or 1/scale for Laplace noise."""
-        return 2 * self.inner.density_at_zero()
+        return 2 * self.inner.density_at_zero
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """One bit per coordinate."""
@@ -365,54 +317,24 @@ class _LaplaceDivergence:
         return min(Cost.pure(eps).rdp(alpha), round_up(exact))
 
 
-def _distance(adjacency: Adjacency, samples: int | None) -> float:
-    """How far apart two neighbours are, in radii: additive noise sees distances only."""
-    if samples is not None:
-        return sample_share(adjacency, samples)
-    return 1.0 if adjacency is Adjacency.ZERO_OUT else 2.0
+DRAW = {NoiseLaw.NORMAL: normal_noise, NoiseLaw.LAPLACE: laplace_noise}  # of unit size
 
 
-def _unit(samples: int | None) -> Unit:
-    return Unit.CLIENT if samples is None else Unit.SAMPLE
+def _family(word: str, kinds: tuple[type, ...], build: Callable[[Ball, float], Mechanism], work: str) -> SearchedFamily:
+    """A family of noise, whose multiplier is one over the loss that is searched for."""
+    limits = 1 / MAX_MULTIPLIER, 1 / MIN_MULTIPLIER
+    return SearchedFamily(
+        word, kinds, (), "noise_multiplier", lambda ball, loss, _: build(ball, 1 / loss), lambda _, __: limits,
+        inverse=True, work=work,
+    )  # fmt: skip
 
 
-def _limits(ball: Ball, choices: Choices) -> tuple[float, float]:
-    return 1 / MAX_MULTIPLIER, 1 / MIN_MULTIPLIER
-
-
-def _sign(ball: Ball, loss: float, choices: Choices) -> Sign:
-    return Sign(Gaussian(ball, 1 / loss) if ball.norm is Norm.L2 else Laplace(ball, 1 / loss))
+def _sign(ball: Ball, multiplier: float) -> Sign:
+    return Sign(Gaussian(ball, multiplier) if ball.norm is Norm.L2 else Laplace(ball, multiplier))
 
 
 FAMILIES = (
-    SearchedFamily(
-        "gaussian",
-        (Gaussian,),
-        uses=(),
-        strength="noise_multiplier",
-        build=lambda ball, loss, choices: Gaussian(ball, 1 / loss),
-        limits=_limits,
-        inverse=True,
-        work="a normal draw per coordinate",
-    ),
-    SearchedFamily(
-        "laplace",
-        (Laplace,),
-        uses=(),
-        strength="noise_multiplier",
-        build=lambda ball, loss, choices: Laplace(ball, 1 / loss),
-        limits=_limits,
-        inverse=True,
-        work="a Laplace draw per coordinate",
-    ),
-    SearchedFamily(
-        "sign",
-        (Sign, Gaussian, Laplace),
-        uses=(),
-        strength="noise_multiplier",
-        build=_sign,
-        limits=_limits,
-        inverse=True,
-        work="a noisy sign per coordinate",
-    ),
+    _family("gaussian", (Gaussian,), Gaussian, "a normal draw per coordinate"),
+    _family("laplace", (Laplace,), Laplace, "a Laplace draw per coordinate"),
+    _family("sign", (Sign, Gaussian, Laplace), _sign, "a noisy sign per coordinate"),
 )

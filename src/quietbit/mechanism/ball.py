@@ -52,10 +52,9 @@ class Norm(Enum):
     L1 = "l1"
     L2 = "l2"
 
-    @property
-    def order(self) -> Literal[1, 2]:
-        """The order as a number."""
-        return 1 if self is Norm.L1 else 2
+    def __init__(self, word: str) -> None:
+        """Know the order as a number."""
+        self.order: Literal[1, 2] = 1 if word == "l1" else 2
 
 
 AnyFloats: TypeAlias = NDArray[Any]

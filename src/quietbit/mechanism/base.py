@@ -10,24 +10,29 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, final
+from operator import attrgetter
+from typing import Any, NoReturn, TypeAlias, final
 
 import numpy as np
 from attrs import evolve, frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
+from quietbit.design.profile import Profile
+from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter, check_int, member, require
 from quietbit.kernel.base import MAX_DIMENSION, Kernel
 from quietbit.kernel.rng import RandomBits, check_rng
 from quietbit.mechanism.ball import Ball
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.privacy.guarantee import Adjacency, Unit
+from quietbit.privacy.sample_level import sample_share
 from quietbit.privacy.shuffle import BlanketPair
 
 __all__ = [
     "LEFT_OUT", "Accumulator", "Answers", "Batch", "Body", "Error", "Layout", "Mechanism", "Parts", "Reader", "Wrapper",
-    "check_adjacency", "check_inner", "check_mechanism", "check_rng", "check_value", "refuse_samples", "summable",
+    "check_adjacency", "check_inner", "check_mechanism", "check_rng", "check_value", "distance", "only", "passed_on",
+    "refuse_samples", "summable", "unit_of",
 ]  # fmt: skip
 
 Body: TypeAlias = NDArray[np.uint8]
@@ -36,7 +41,8 @@ Reader: TypeAlias = Callable[[int, int], FloatVector]  # values of coordinates s
 FLOAT_BITS = 32
 WIDTHS = (*range(1, 17), FLOAT_BITS)
 LEFT_OUT = {"left_out": True}  # metadata of a field that identities mention only where it is not the default
-_NO_SUM = "mechanism must have an account for sums of codes (imvu has), got {}."
+_NO_SUM = "an account for sums of codes (imvu has)"
+_NO_ROWS = "the same rows for all clients of a round"
 
 
 @final
@@ -127,7 +133,7 @@ class Accumulator(ABC):
 
     def kept(self, count: int) -> FloatVector:
         """Return the mean among the rows that all clients keep, k numbers, for `Mechanism.unproject`."""
-        raise InvalidParameter("mechanism must keep the same rows for all clients of a round, and does not.")
+        raise InvalidParameter(f"mechanism must have {_NO_ROWS}, and has not.")
 
 
 class Batch(ABC):
@@ -225,6 +231,11 @@ class Mechanism(ABC):
         """The mechanism inside all wrappers."""
         return self
 
+    @property
+    def designed(self) -> Design | Profile | None:
+        """The design or the profile that it samples with, where it has one: what can be saved."""
+        return None
+
     def for_round(self, run: bytes, number: int) -> Mechanism:
         """Return the mechanism of one round of a run: rows that all its clients keep, signs of its own; else itself.
 
@@ -239,15 +250,20 @@ class Mechanism(ABC):
 
     def row_places(self) -> NDArray[np.int64]:
         """Return the places of the shared rows among the rotated coordinates."""
-        raise InvalidParameter(f"mechanism must keep the same rows for all clients, got {type(self).__name__}.")
+        self._lacks(_NO_ROWS)
 
     def unproject(self, kept: FloatVector) -> NDArray[Any]:
         """Return the update that k numbers of the shared rows stand for, the same bits on every machine."""
-        raise InvalidParameter(f"mechanism must keep the same rows for all clients, got {type(self).__name__}.")
+        self._lacks(_NO_ROWS)
+
+    @property
+    def clip_moves(self) -> bool:
+        """Whether each round may have a clip of its own (`at_clip`)."""
+        return False
 
     def at_clip(self, clip: float) -> Mechanism:
         """Return the mechanism in a round of another clip, at the same price; refused where the clip cannot move."""
-        raise InvalidParameter(f"mechanism must have a clip that moves (AdaptiveClip), got {type(self).__name__}.")
+        self._lacks("a clip that moves (AdaptiveClip)")
 
     @property
     def priced_as(self) -> Mechanism:
@@ -262,6 +278,11 @@ class Mechanism(ABC):
     def takes_samples(self) -> bool:
         """Whether it clips the gradients of a client's samples one by one (`write_samples`), never their mean."""
         return False
+
+    @property
+    def each_sample(self) -> Mechanism | None:
+        """What projects the gradients of samples, each by itself, before they are clipped again; None for nothing."""
+        return None
 
     @property
     def batch(self) -> int:
@@ -279,9 +300,8 @@ class Mechanism(ABC):
 
     def write_samples(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Fill ``out`` from the gradients of a client's samples, each of which is an update's parts."""
-        raise InvalidParameter(
-            "mechanism must take gradients one by one (calibrate with samples and keep), got a "
-            f"{type(self).__name__}: send the mean of clipped gradients."
+        self._lacks(
+            "a way to take gradients one by one (calibrate with samples and keep), or be sent their clipped mean"
         )
 
     @property
@@ -291,15 +311,23 @@ class Mechanism(ABC):
 
     def sum_privacy(self, clients: int, adjacency: Adjacency) -> Cost:
         """Return what one secure sum over ``clients`` honest clients costs one of them."""
-        raise InvalidParameter(_NO_SUM.format(type(self).__name__))
+        self._lacks(_NO_SUM)
 
     def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
         """Return the mean of the decoded updates from the sums of their codes."""
-        raise InvalidParameter(_NO_SUM.format(type(self).__name__))
+        self._lacks(_NO_SUM)
 
     def kept_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
         """Return that mean among the rows that all clients keep, k numbers, for `unproject`."""
-        raise InvalidParameter(f"mechanism must keep the same rows for all clients, got {type(self).__name__}.")
+        self._lacks(_NO_ROWS)
+
+    def _lacks(self, what: str) -> NoReturn:
+        raise InvalidParameter(f"mechanism must have {what}, got {type(self).__name__}.")
+
+
+def passed_on(path: str) -> Any:
+    """Return a member of a class that is the one found by the path, ``inner.domain`` say: a value or a method."""
+    return property(attrgetter(path))
 
 
 class Wrapper(Mechanism):
@@ -311,77 +339,25 @@ class Wrapper(Mechanism):
     __slots__ = ()
     inner: Mechanism
 
-    @property
-    def domain(self) -> Ball:
-        """Where updates are clipped to."""
-        return self.inner.domain
-
-    @property
-    def layout(self) -> Layout:
-        """What a body looks like."""
-        return self.inner.layout
-
-    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Write the inner mechanism's body."""
-        self.inner.write(update, rng, kernel, out)
-
-    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Return the inner mechanism's."""
-        return self.inner.accumulator(kernel, max_payloads)
-
-    def error(self) -> Error:
-        """Return the inner mechanism's."""
-        return self.inner.error()
-
-    def expectation(self, value: float) -> float:
-        """Return the inner mechanism's."""
-        return self.inner.expectation(value)
-
-    def variance(self, value: float) -> float:
-        """Return the inner mechanism's."""
-        return self.inner.variance(value)
-
-    def response(self, block: int | None) -> float:
-        """Return the inner mechanism's."""
-        return self.inner.response(block)
-
-    @property
-    def moment_error(self) -> float:
-        """The inner mechanism's."""
-        return self.inner.moment_error
-
-    @property
-    def shared_error(self) -> float:
-        """The inner mechanism's."""
-        return self.inner.shared_error
-
-    @property
-    def kept(self) -> int:
-        """The inner mechanism's."""
-        return self.inner.kept
-
-    @property
-    def shared_rows(self) -> int:
-        """The inner mechanism's."""
-        return self.inner.shared_rows
-
-    def row_places(self) -> NDArray[np.int64]:
-        """Return the inner mechanism's."""
-        return self.inner.row_places()
-
-    def unproject(self, kept: FloatVector) -> NDArray[Any]:
-        """Return the inner mechanism's."""
-        return self.inner.unproject(kept)
-
-    @property
-    def prepares(self) -> str:
-        """The inner mechanism's."""
-        return self.inner.prepares
-
-    @property
-    def core(self) -> Mechanism:
-        """The inner mechanism's."""
-        return self.inner.core
+    domain = passed_on("inner.domain")
+    layout = passed_on("inner.layout")
+    write = passed_on("inner.write")
+    accumulator = passed_on("inner.accumulator")
+    error = passed_on("inner.error")
+    expectation = passed_on("inner.expectation")
+    variance = passed_on("inner.variance")
+    response = passed_on("inner.response")
+    moment_error = passed_on("inner.moment_error")
+    shared_error = passed_on("inner.shared_error")
+    kept = passed_on("inner.kept")
+    shared_rows = passed_on("inner.shared_rows")
+    row_places = passed_on("inner.row_places")
+    unproject = passed_on("inner.unproject")
+    prepares = passed_on("inner.prepares")
+    core = passed_on("inner.core")
+    designed = passed_on("inner.designed")
+    clip_moves = passed_on("inner.clip_moves")
+    each_sample = passed_on("inner.each_sample")
 
     def for_round(self, run: bytes, number: int) -> Mechanism:
         """Return the wrapper around the inner mechanism of the round."""
@@ -400,8 +376,13 @@ class Wrapper(Mechanism):
 def summable(mechanism: Mechanism) -> Mechanism:
     """Return the mechanism itself, refused unless sums of its codes have an account."""
     if not mechanism.summable:
-        raise InvalidParameter(_NO_SUM.format(type(mechanism).__name__))
+        mechanism._lacks(_NO_SUM)
     return mechanism
+
+
+def only(kind: type, rule: str) -> Callable[[Any, Any, Any], None]:
+    """Return a validator of attrs that refuses what is not of this class."""
+    return lambda _, attribute, value: require(isinstance(value, kind), attribute.name, value, rule)
 
 
 def check_inner(value: Any) -> Mechanism:
@@ -412,9 +393,8 @@ def check_inner(value: Any) -> Mechanism:
 def check_mechanism(value: Any, name: str = "mechanism") -> Mechanism:
     """Return the value, refused unless it is a mechanism."""
     if not isinstance(value, Mechanism):
-        inside = (
-            ", which has one: pass found.mechanism" if isinstance(getattr(value, "mechanism", None), Mechanism) else ""
-        )
+        held = isinstance(getattr(value, "mechanism", None), Mechanism)
+        inside = ", which has one: pass found.mechanism" if held else ""
         raise InvalidParameter(f"{name}: expected a Mechanism, got a {type(value).__name__}{inside}.", name=name)
     return value
 
@@ -430,6 +410,17 @@ def refuse_samples(samples: int | None, why: str) -> None:
 def check_adjacency(adjacency: Any) -> Adjacency:
     """The adjacency, which is never left implicit; its word will do."""
     return member(Adjacency, adjacency, "adjacency")
+
+
+def distance(adjacency: Adjacency, samples: int | None) -> float:
+    """How far apart two neighbours' updates are, in radii: of a client, or of one of its samples."""
+    whole = 1.0 if adjacency is Adjacency.ZERO_OUT else 2.0
+    return whole if samples is None else sample_share(adjacency, samples)
+
+
+def unit_of(samples: int | None) -> Unit:
+    """Whose data a price protects that is asked for with this number of samples."""
+    return Unit.CLIENT if samples is None else Unit.SAMPLE
 
 
 def check_value(ball: Ball, value: float) -> float:

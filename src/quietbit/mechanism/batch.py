@@ -17,7 +17,7 @@ between the sum of all others and nothing, which is not part of the price.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
+from typing import cast, final
 
 import numpy as np
 from attrs import field, frozen
@@ -28,8 +28,8 @@ from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.ball import Norm
-from quietbit.mechanism.base import Batch, Body, Mechanism, Parts, Wrapper, check_adjacency, check_inner
-from quietbit.mechanism.projected import MOST_SAMPLES, Projected, ProjectedSamples
+from quietbit.mechanism.base import Batch, Body, Mechanism, Parts, Wrapper, check_adjacency, check_inner, passed_on
+from quietbit.mechanism.projected import MOST_SAMPLES, Projected
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.poisson import poisson_cost
@@ -64,19 +64,13 @@ class PoissonBatch(Wrapper):
 
     def __attrs_post_init__(self) -> None:
         """Refuse what clips a mean after projecting it, and balls to which clipping moves two sums apart."""
-        plain = not isinstance(self.inner, Projected | PoissonBatch)
-        require(plain, "inner", type(self.inner).__name__, "a mechanism or a ProjectedSamples")
+        inner = self.inner
+        whole = inner.kept == inner.domain.dimension or inner.each_sample is not None
+        require(whole and not inner.batch, "inner", type(self.inner).__name__, "a mechanism or a ProjectedSamples")
         require(self.domain.norm is Norm.L2, "norm of the ball", self.domain.norm.value, "l2 for batches of samples")
 
-    @property
-    def batch(self) -> int:
-        """M: what sums are divided by."""
-        return self.expected
-
-    @property
-    def sampling_rate(self) -> float:
-        """Q."""
-        return self.rate
+    batch = passed_on("expected")
+    sampling_rate = passed_on("rate")
 
     @property
     def takes_samples(self) -> bool:
@@ -117,8 +111,7 @@ class BatchSum(Batch):
     def __init__(self, mechanism: PoissonBatch, rng: RandomBits, kernel: Kernel) -> None:
         """Begin with an empty batch, whose sum is zero."""
         self._mechanism, self._rng, self._kernel = mechanism, rng, kernel
-        inner = mechanism.inner
-        self._projected = inner.inner if isinstance(inner, ProjectedSamples) else None
+        self._projected = cast(Projected | None, mechanism.inner.each_sample)
         self._nonce = b"" if self._projected is None else self._projected.drawn(rng)
         self._ball = mechanism.domain if self._projected is None else self._projected.inner.domain
         self._total = np.zeros(self._ball.dimension)

@@ -22,10 +22,9 @@ import numpy as np
 from attrs import field, frozen
 
 from quietbit._typing import FloatVector
-from quietbit.design.solve import solve
+from quietbit.design.solve import check_design, closed_design, design_limits, solve
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
-from quietbit.errors import check_real
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.sampler import SAMPLING_ERROR, Sampler
@@ -40,17 +39,16 @@ from quietbit.mechanism.base import (
     Parts,
     check_adjacency,
     check_value,
+    passed_on,
     refuse_samples,
 )
-from quietbit.mechanism.designs import check_design, closed_design, design_limits
-from quietbit.mechanism.family import Choices, EpsilonOf, Family, SearchedFamily
+from quietbit.mechanism.family import Choices, SearchedFamily
 from quietbit.mechanism.rounding import conditional_rounding, length_upper
 from quietbit.privacy.baselines import dithered_l1_cost, dithered_l2_cost
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost, sampling_slack_upper
 from quietbit.privacy.divergence import lipschitz_upper
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
-from quietbit.target import Target
 
 __all__ = ["FAMILIES", "DitheredMVU"]
 
@@ -84,15 +82,8 @@ class DitheredMVU(Mechanism):
         values.setflags(write=False)
         return values
 
-    @property
-    def domain(self) -> Ball:
-        """Where updates are clipped to."""
-        return self.ball
-
-    @property
-    def bits(self) -> int:
-        """The design's output bits."""
-        return self.design.spec.output_bits
+    domain = passed_on("ball")
+    bits, designed = passed_on("design.spec.output_bits"), passed_on("design")
 
     @property
     def layout(self) -> Layout:
@@ -183,26 +174,14 @@ def _limits(ball: Ball, choices: Choices) -> tuple[float, float]:
     return design_limits(_levels(ball, choices), choices.bits or 1)
 
 
-@final
-@frozen
-class _Family(Family):
-    """MVU: solves for the design's epsilon."""
-
-    name: str = "mvu"
-    kinds: tuple[type, ...] = (DitheredMVU,)
-    uses: tuple[str, ...] = ("bits", "levels")
-    strength: str = "design_epsilon"
-    work: str = "a random rounding and a code drawn per coordinate"
-
-    def given(self, ball: Ball, strength: float, choices: Choices) -> DitheredMVU:
-        """The mechanism of a design of this epsilon, with enough levels for dithering to cost little."""
-        epsilon = check_real(strength, "design_epsilon")
-        return DitheredMVU(solve(DesignSpec(choices.levels or MOST_LEVELS, choices.bits or 1, epsilon)), ball)
-
-    def calibrated(self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf) -> Mechanism:
-        """By search."""
-        return _SEARCHED.calibrated(ball, choices, target, account)
+def _given(ball: Ball, strength: float, choices: Choices) -> DitheredMVU:
+    """Return the mechanism of a design of this epsilon, with enough levels for dithering to cost little."""
+    return DitheredMVU(solve(DesignSpec(choices.levels or MOST_LEVELS, choices.bits or 1, strength)), ball)
 
 
-_SEARCHED = SearchedFamily("mvu", (DitheredMVU,), (), "design_epsilon", _build, _limits)
-FAMILIES = (_Family(),)
+FAMILIES = (
+    SearchedFamily(
+        "mvu", (DitheredMVU,), ("bits", "levels"), "design_epsilon", _build, _limits, direct=_given,
+        work="a random rounding and a code drawn per coordinate",
+    ),
+)  # fmt: skip

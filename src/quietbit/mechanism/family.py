@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
 from attrs import field, fields, frozen
 
@@ -23,15 +23,9 @@ from quietbit.mechanism.base import Mechanism
 from quietbit.target import Target
 
 __all__ = [
-    "FEWER",
-    "OWN",
-    "SHARED",
-    "Choices",
-    "EpsilonOf",
-    "Family",
-    "SearchedFamily",
-    "largest_private",
-]
+    "FEWER", "MAX_MULTIPLIER", "MIN_MULTIPLIER", "OWN", "SHARED", "Choices", "EpsilonOf", "Family", "SearchedFamily",
+    "check_multiplier", "largest_private",
+]  # fmt: skip
 
 ACCURACY = 2e-5
 FEWER = "fewer releases or another mechanism would help"
@@ -39,7 +33,14 @@ FEWER = "fewer releases or another mechanism would help"
 OWN, SHARED = "own", "shared"  # rows that are kept: of every release, or of all clients of a round
 FACTS = ("rotated", "by_sample")  # of `Choices`: not chosen, but known
 
+MIN_MULTIPLIER, MAX_MULTIPLIER = 1e-6, 1e7  # of noise, in units of the radius
+
 EpsilonOf: TypeAlias = Callable[[Mechanism], float]  # the epsilon that a mechanism costs the most exposed party
+
+
+def check_multiplier(value: Any, name: str = "noise_multiplier") -> float:
+    """Return the size of noise in units of the radius, from 1e-6 to 1e7."""
+    return check_real(value, name, at_least=MIN_MULTIPLIER, at_most=MAX_MULTIPLIER)
 
 
 def check_rows_word(value: str | None) -> None:
@@ -109,7 +110,8 @@ class SearchedFamily(Family):
     """A family whose strength is found by search: ``build`` makes the mechanism of a loss.
 
     ``limits`` gives the least and the largest loss; ``inverse`` says that the strength is one over the loss, as for
-    noise; ``remedy`` what would make a smaller target possible.
+    noise; ``remedy`` what would make a smaller target possible. ``direct`` makes the mechanism of a strength where that
+    is not the loss searched for; ``prepare`` fills in choices before a search.
     """
 
     name: str
@@ -123,20 +125,25 @@ class SearchedFamily(Family):
     remedy: str = FEWER
     baseline: bool = False
     summable: bool = False
+    direct: Callable[[Ball, float, Choices], Mechanism] | None = None
+    prepare: Callable[[Ball, Choices], Choices] = lambda _, choices: choices
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> Mechanism:
         """The mechanism of this strength."""
         value = check_real(strength, self.strength)
+        if self.direct is not None:
+            return self.direct(ball, value, choices)
         return self.build(ball, 1 / value if self.inverse else value, choices)
 
     def calibrated(self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf) -> Mechanism:
         """The most revealing mechanism that still meets the target."""
-        low, high = self.limits(ball, choices)
+        chosen = self.prepare(ball, choices)
+        low, high = self.limits(ball, chosen)
 
         def measured(loss: float) -> float:
-            return account(self.build(ball, loss, choices))
+            return account(self.build(ball, loss, chosen))
 
-        return self.build(ball, largest_private(measured, low, high, target.epsilon, self.name, self.remedy), choices)
+        return self.build(ball, largest_private(measured, low, high, target.epsilon, self.name, self.remedy), chosen)
 
 
 def largest_private(

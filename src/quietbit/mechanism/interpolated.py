@@ -20,10 +20,10 @@ from attrs import evolve, field, frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatMatrix, FloatVector
-from quietbit.design.solve import solve
+from quietbit.design.solve import check_design, closed_design, design_limits, solve
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
-from quietbit.errors import check_int, check_real, require
+from quietbit.errors import check_int, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.sampler import Sampler
@@ -39,9 +39,9 @@ from quietbit.mechanism.base import (
     Parts,
     check_adjacency,
     check_value,
+    passed_on,
 )
-from quietbit.mechanism.designs import check_design, closed_design, design_limits
-from quietbit.mechanism.family import Choices, EpsilonOf, Family, SearchedFamily
+from quietbit.mechanism.family import Choices, SearchedFamily
 from quietbit.mechanism.rotation import Rotation, response_lower, rotation_for
 from quietbit.mechanism.rows import check_rotated
 from quietbit.mechanism.scaling import MAX_BETA, Scaling, check_beta
@@ -52,7 +52,6 @@ from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.interpolated import interpolated_l1_cost, interpolated_l2_cost
 from quietbit.privacy.sample_level import sample_share
-from quietbit.target import Target
 
 __all__ = ["FAMILIES", "UNBIASED", "Decoder", "InterpolatedMVU"]
 
@@ -110,15 +109,8 @@ class InterpolatedMVU(Mechanism):
         values.setflags(write=False)
         return values
 
-    @property
-    def domain(self) -> Ball:
-        """Where updates are clipped to."""
-        return self.ball
-
-    @property
-    def bits(self) -> int:
-        """The design's output bits."""
-        return self.design.spec.output_bits
+    domain = passed_on("ball")
+    bits, designed = passed_on("design.spec.output_bits"), passed_on("design")
 
     @property
     def summable(self) -> bool:
@@ -344,36 +336,29 @@ def _limits(ball: Ball, choices: Choices) -> tuple[float, float]:
     return design_limits(choices.levels or 2, choices.bits or 1)
 
 
-@final
-@frozen
-class _Family(Family):
-    """I-MVU: solves for the design's epsilon, or for beta where a design is given."""
-
-    name: str = "imvu"
-    kinds: tuple[type, ...] = (InterpolatedMVU,)
-    uses: tuple[str, ...] = ("bits", "levels", "beta", "clamp", "decoder", "design", "rotate")
-    strength: str = "design_epsilon"
-    work: str = "a code drawn per coordinate"
-    summable: bool = True
-
-    def given(self, ball: Ball, strength: float, choices: Choices) -> InterpolatedMVU:
-        """The mechanism of a design of this epsilon: the one given among the choices, or else the best there is."""
-        each = check_real(strength, "design_epsilon")
-        design = choices.design
-        if design is None:
-            design = solve(DesignSpec(choices.levels or 2, choices.bits or 1, each))
-        require(design.spec.epsilon == each, "design_epsilon", strength, f"{design.spec.epsilon!r}, the design's")
-        return _build(ball, 1.0 if choices.beta is None else choices.beta, evolve(choices, design=design))
-
-    def calibrated(self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf) -> Mechanism:
-        """By search; with one bit on an L2 ball, inputs are clamped where that makes the account sharp."""
-        turn = _rotation(ball, choices)
-        share = _share(ball, ball.dimension if choices.rotated else None if turn is None else turn.block)
-        free = choices.beta is None and choices.clamp is None and choices.design is None
-        if free and share is not None and (choices.levels or 2) == 2 and (choices.bits or 1) == 1:
-            choices = evolve(choices, beta=1 / share, clamp=True)
-        return _SEARCHED.calibrated(ball, choices, target, account)
+def _given(ball: Ball, strength: float, choices: Choices) -> InterpolatedMVU:
+    """Return the mechanism of a design of this epsilon: the one given among the choices, or else the best there is."""
+    design = choices.design
+    if design is None:
+        design = solve(DesignSpec(choices.levels or 2, choices.bits or 1, strength))
+    require(design.spec.epsilon == strength, "design_epsilon", strength, f"{design.spec.epsilon!r}, the design's")
+    return _build(ball, 1.0 if choices.beta is None else choices.beta, evolve(choices, design=design))
 
 
-_SEARCHED = SearchedFamily("imvu", (InterpolatedMVU,), (), "design_epsilon", _build, _limits)
-FAMILIES = (_Family(),)
+def _sharpened(ball: Ball, choices: Choices) -> Choices:
+    """Clamp inputs of one bit on an L2 ball where that makes the account sharp."""
+    turn = _rotation(ball, choices)
+    share = _share(ball, ball.dimension if choices.rotated else None if turn is None else turn.block)
+    free = choices.beta is None and choices.clamp is None and choices.design is None
+    if free and share is not None and (choices.levels or 2) == 2 and (choices.bits or 1) == 1:
+        return evolve(choices, beta=1 / share, clamp=True)
+    return choices
+
+
+FAMILIES = (
+    SearchedFamily(
+        "imvu", (InterpolatedMVU,), ("bits", "levels", "beta", "clamp", "decoder", "design", "rotate"),
+        "design_epsilon", _build, _limits, direct=_given, prepare=_sharpened, summable=True,
+        work="a code drawn per coordinate",
+    ),
+)  # fmt: skip

@@ -37,6 +37,7 @@ from quietbit.mechanism.base import (
     Reader,
     Wrapper,
     check_inner,
+    passed_on,
 )
 from quietbit.mechanism.rotation import Rotation, rotation_for
 from quietbit.mechanism.rounding import independent_rounding
@@ -94,15 +95,7 @@ class LocalSteps(Wrapper):
         size = self.domain.dimension
         return Layout.opaque(size, SCALE + packed_size(self.bits, size))
 
-    @property
-    def batch(self) -> int:
-        """The inner mechanism's."""
-        return self.inner.batch
-
-    @property
-    def sampling_rate(self) -> float:
-        """The inner mechanism's."""
-        return self.inner.sampling_rate
+    batch, sampling_rate = passed_on("inner.batch"), passed_on("inner.sampling_rate")
 
     @property
     def takes_samples(self) -> bool:

@@ -41,6 +41,8 @@ from quietbit.mechanism.base import (
     Wrapper,
     check_inner,
     check_value,
+    only,
+    passed_on,
     refuse_samples,
 )
 from quietbit.mechanism.rows import (
@@ -99,20 +101,9 @@ class Projected(Rowed, Wrapper):
         nonce = self.drawn(rng)
         self.close(nonce, self.project(update, factor, nonce, kernel), rng, kernel, out)
 
-    def write_each(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Do the same for the mean of samples' gradients, each of which is projected and clipped by itself."""
-        count = check_int(len(gradients), "number of gradients", 1, MOST_SAMPLES)
-        order, radius = self.ball.norm.order, self.ball.radius
-        # Refused before a draw, if at all.
-        factors = [clip_factor(kernel.norm(one, order), radius) for one in gradients]
-        nonce, total = self.drawn(rng), np.zeros(self.keep)
-        for one, factor in zip(gradients, factors, strict=True):
-            total += self.inner.domain.clip(self.project(one, factor, nonce, kernel))
-        self.close(nonce, total / count, rng, kernel, out)
-
     def drawn(self, rng: RandomBits) -> bytes:
         """Return what names the rows of a release: fresh where they are its own."""
-        return self.nonce(rng.draw(1)) if self.rows is None else self.rows.to_bytes(NONCE, "little")
+        return self.nonce(rng.draw(1) if self.rows is None else None)
 
     def close(self, nonce: bytes, kept: FloatVector, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Write the nonce where rows are the client's own, and what the inner mechanism makes of the rows."""
@@ -130,10 +121,7 @@ class Projected(Rowed, Wrapper):
         refuse_samples(samples, "projecting can lengthen the difference of two close updates (see ProjectedSamples)")
         return self.inner.privacy(adjacency)
 
-    @property
-    def summable(self) -> bool:
-        """Whether the inner mechanism's codes may be added; clients must keep the same rows."""
-        return self.inner.summable
+    summable = passed_on("inner.summable")  # clients must keep the same rows
 
     def sum_privacy(self, clients: int, adjacency: Adjacency) -> Cost:
         """Return the inner mechanism's price of a sum over clients that keep the same rows."""
@@ -173,12 +161,7 @@ class Projected(Rowed, Wrapper):
 class ProjectedSamples(Wrapper):
     """A `Projected` for clients whose samples are protected: it is given their gradients one by one, never the mean."""
 
-    inner: Projected = field()
-
-    @inner.validator
-    def _check_projection(self, attribute: object, value: object) -> None:
-        """Refuse anything but a projection."""
-        require(isinstance(value, Projected), "inner", value, "a Projected")
+    inner: Projected = field(validator=only(Projected, "a Projected"))
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Refuse: an update is a mean already."""
@@ -192,9 +175,20 @@ class ProjectedSamples(Wrapper):
         """It does nothing else."""
         return True
 
+    @property
+    def each_sample(self) -> Projected:
+        """The projection."""
+        return self.inner
+
     def write_samples(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Project and clip every gradient, and release the mean."""
-        self.inner.write_each(gradients, rng, kernel, out)
+        """Project and clip every gradient by itself, and release the mean."""
+        count, inner, ball = check_int(len(gradients), "number of gradients", 1, MOST_SAMPLES), self.inner, self.domain
+        # Refused before a draw, if at all.
+        factors = [clip_factor(kernel.norm(one, ball.norm.order), ball.radius) for one in gradients]
+        nonce, total = inner.drawn(rng), np.zeros(inner.keep)
+        for one, factor in zip(gradients, factors, strict=True):
+            total += inner.inner.domain.clip(inner.project(one, factor, nonce, kernel))
+        inner.close(nonce, total / count, rng, kernel, out)
 
     def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
         """Return the inner mechanism's price, of a client or of one of as many samples as there were gradients."""
@@ -239,18 +233,7 @@ class _Shared(Accumulator):
     mechanism: Projected
     sums: Accumulator
 
-    @property
-    def group(self) -> int:
-        """As many as the inner mechanism's."""
-        return self.sums.group
-
-    def check(self, body: Body) -> None:
-        """Refuse what the inner mechanism refuses."""
-        self.sums.check(body)
-
-    def add(self, bodies: Sequence[Body]) -> None:
-        """Add to the inner mechanism's."""
-        self.sums.add(bodies)
+    group, check, add = passed_on("sums.group"), passed_on("sums.check"), passed_on("sums.add")
 
     def kept(self, count: int) -> FloatVector:
         """Return the inner mechanism's mean."""

@@ -22,8 +22,8 @@ from typing import Any, cast, final
 
 import attrs
 
-from quietbit.design.profile import Profile, parse_profile
-from quietbit.design.store import parse_design
+from quietbit.design.profile import Profile
+from quietbit.design.store import parse_design, parse_profile
 from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.mechanism.base import Mechanism, check_mechanism

@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import abstractmethod
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 from attrs import evolve
@@ -71,7 +71,7 @@ class Rowed(Mechanism):
     @property
     def padded(self) -> int:
         """p: the dimension, padded to a power of two by the rotation."""
-        return padded_size(self.ball.dimension)
+        return 1 << (self.ball.dimension - 1).bit_length()
 
     @property
     def shared_rows(self) -> int:
@@ -115,10 +115,10 @@ class Rowed(Mechanism):
         """Bytes of a body that name its rows: none where they are known."""
         return NONCE if self.rows is None else 0
 
-    def nonce(self, block: WordBlock, stream: int = 0) -> bytes:
+    def nonce(self, block: WordBlock | None = None, stream: int = 0) -> bytes:
         """Return the eight bytes that name the rows: the round's, or a release's own, drawn from this stream."""
-        if self.rows is not None:
-            return self.rows.to_bytes(NONCE, "little")
+        if self.rows is not None or block is None:
+            return cast(int, self.rows).to_bytes(NONCE, "little")
         return block.uniform64(stream, 0, 1).astype("<u8", copy=False).tobytes()
 
     def project(self, update: Parts, factor: float, nonce: bytes, kernel: Kernel) -> FloatVector:
@@ -132,7 +132,7 @@ class Rowed(Mechanism):
         """Return the places of the shared rows among the p rotated coordinates."""
         if self.rows is None:
             return super().row_places()
-        return usual_kernel().rows(self.rows.to_bytes(NONCE, "little"), self.keep, self.padded)
+        return usual_kernel().rows(self.nonce(), self.keep, self.padded)
 
     def unproject(self, kept: FloatVector) -> NDArray[Any]:
         """Return the estimate of an update from numbers of the shared rows: the transpose of the projection.

@@ -49,9 +49,13 @@ from quietbit.mechanism.base import (
     Parts,
     Wrapper,
     check_adjacency,
+    distance,
+    only,
+    passed_on,
     refuse_samples,
+    unit_of,
 )
-from quietbit.mechanism.family import Choices, SearchedFamily
+from quietbit.mechanism.family import MAX_MULTIPLIER, MIN_MULTIPLIER, Choices, SearchedFamily, check_multiplier
 from quietbit.mechanism.poisson import skellam_noise, words_needed
 from quietbit.mechanism.rounding import ROUNDING_SHIFT, conditional_rounding, independent_rounding, length_upper
 from quietbit.mechanism.rows import check_seed
@@ -60,7 +64,6 @@ from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.rounded_skellam import rounded_skellam_cost
-from quietbit.privacy.sample_level import sample_share
 
 __all__ = ["FAMILIES", "IndependentSkellam", "Skellam"]
 
@@ -69,14 +72,9 @@ Rounding: TypeAlias = Callable[[FloatVector, WordBlock], NDArray[np.int64]]
 SLACK = 2.0**-62  # what `words_needed` promises
 MIN_DEVIATION = 0.5  # of the noise, in units of the integers: below it the bound says nothing
 LEAST_ALONE = 1.3  # likewise for the other bound
-MIN_MULTIPLIER, MAX_MULTIPLIER = 1e-6, 1e7
 MOST_WORDS = 64  # of a draw: its table then takes about a second; little noise in many bits needs thousands
 LEAST_FOR_CLIENTS = 0.02  # of noise that is calibrated for whole clients: less protects nobody
 FLOATS = 2.0**-46  # of the radius: how far rotating and scaling in doubles can move two updates apart
-
-
-def _multiplier(value: float) -> float:
-    return check_real(value, "noise_multiplier", at_least=MIN_MULTIPLIER, at_most=MAX_MULTIPLIER)
 
 
 def _bits(value: int) -> int:
@@ -98,7 +96,7 @@ class Skellam(Mechanism):
     """
 
     ball: Ball = field(converter=check_ball)
-    noise_multiplier: float = field(converter=_multiplier)
+    noise_multiplier: float = field(converter=check_multiplier)
     bits: int = field(default=16, converter=_bits)
     rotation_seed: int = field(default=0, converter=check_seed)
     wrap_probability: float = field(default=1e-6, converter=_wrap)
@@ -113,10 +111,7 @@ class Skellam(Mechanism):
         rule = f"so large, or bits so few, that a draw takes at most {MOST_WORDS} random words (here {words:,})"
         require(words <= MOST_WORDS, "noise_multiplier", self.noise_multiplier, rule)
 
-    @property
-    def domain(self) -> Ball:
-        """Where updates are clipped to."""
-        return self.ball
+    domain = passed_on("ball")
 
     @property
     def code_count(self) -> int:
@@ -202,13 +197,11 @@ class Skellam(Mechanism):
 class IndependentSkellam(Wrapper):
     """The noise and codes of ``inner``, with every coordinate rounded on its own: for the privacy of samples."""
 
-    inner: Skellam = field()
+    inner: Skellam = field(validator=only(Skellam, "a Skellam"))
 
-    @inner.validator
-    def _check_noise(self, attribute: object, value: Skellam) -> None:
-        """Refuse anything but Skellam noise, and too little of it."""
-        require(isinstance(value, Skellam), "inner", value, "a Skellam")
-        deviation = math.sqrt(value.noise_variance)
+    def __attrs_post_init__(self) -> None:
+        """Refuse too little noise."""
+        deviation = math.sqrt(self.inner.noise_variance)
         rule = f"at least {LEAST_ALONE:g} where every coordinate is rounded on its own (more bits make room for it)"
         require(deviation >= LEAST_ALONE, "standard deviation of the integer noise", deviation, rule)
 
@@ -218,17 +211,15 @@ class IndependentSkellam(Wrapper):
 
     def distance(self, adjacency: Adjacency, samples: int | None = None) -> float:
         """How far apart two neighbours are before they are rounded, in steps of the grid, rounded up."""
-        which, inner = check_adjacency(adjacency), self.inner
-        moved = 1.0 if which is Adjacency.ZERO_OUT else 2.0
-        share = moved if samples is None else sample_share(which, samples)
+        share, inner = distance(check_adjacency(adjacency), samples), self.inner
         steps = inner.scale * inner.ball.radius * (share + FLOATS) + math.sqrt(inner.code_count) * ROUNDING_SHIFT
         return round_up(steps, 1e-14)
 
     def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
         """c(alpha) times the squared distance, of a client or of one of its samples, sampling slack included."""
-        which, unit = check_adjacency(adjacency), Unit.CLIENT if samples is None else Unit.SAMPLE
+        which = check_adjacency(adjacency)
         curve = rounded_skellam_cost(self.distance(which, samples), self.inner.noise_variance)
-        return curve.with_slack(SLACK).of(which, unit, Trust.LOCAL, samples)
+        return curve.with_slack(SLACK).of(which, unit_of(samples), Trust.LOCAL, samples)
 
 
 def _write(mechanism: Skellam, rounding: Rounding, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
@@ -268,10 +259,6 @@ def _build(ball: Ball, loss: float, choices: Choices) -> Skellam | IndependentSk
     return IndependentSkellam(found) if choices.by_sample else found
 
 
-def _limits(ball: Ball, choices: Choices) -> tuple[float, float]:
-    return 1 / MAX_MULTIPLIER, 1 / (MIN_MULTIPLIER if choices.by_sample else LEAST_FOR_CLIENTS)
-
-
 FAMILIES = (
     SearchedFamily(
         "skellam",
@@ -279,7 +266,10 @@ FAMILIES = (
         uses=("bits",),
         strength="noise_multiplier",
         build=_build,
-        limits=_limits,
+        limits=lambda _, choices: (
+            1 / MAX_MULTIPLIER,
+            1 / (MIN_MULTIPLIER if choices.by_sample else LEAST_FOR_CLIENTS),
+        ),
         inverse=True,
         work="a rotation, a random rounding and a Skellam draw per coordinate",
         remedy="16 bits, fewer coordinates, fewer releases, or vmvu, which has no integers to round to, would help",

@@ -17,23 +17,19 @@ from pathlib import Path
 
 from quietbit.design import profiles
 from quietbit.design.profile import Profile
+from quietbit.design.profile_catalogue import catalogue_lines, catalogue_targets, shipped_profile
 from quietbit.design.profile_search import Proposal, propose
-from quietbit.design.profile_store import (
-    cached_profile,
-    catalogue_lines,
-    catalogue_targets,
-    remember_profile,
-    shipped_profile,
-)
-from quietbit.design.profile_target import ProfileTarget
-from quietbit.errors import QuietbitError, require
+from quietbit.design.store import cached_profile, remember_profile
+from quietbit.errors import QuietbitError, check_int, check_real, require
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.profile import certify_profile
+from quietbit.target import Target
 
 __all__ = ["meets", "solve_profile", "solve_profile_anew"]
 
 ROOM = 1e-8  # relative: the certified epsilon stays this far below the one asked for
 TRIES = 60
+MOST_EPSILON = 60.0  # of one release: a step at e^epsilon then lies ten deviations out, and nothing is left to design
 
 
 def solve_profile(epsilon: float, delta: float, releases: int, adjacency: Adjacency) -> Profile:
@@ -47,11 +43,13 @@ def solve_profile(epsilon: float, delta: float, releases: int, adjacency: Adjace
     6.33
     """
     require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
-    return _solved(ProfileTarget(epsilon, delta, releases, adjacency.value))
+    times = check_int(releases, "releases", 1, 10**6)
+    asked = check_real(epsilon, "epsilon", at_most=MOST_EPSILON * times)
+    return _solved(Target(asked, delta, adjacency, releases=times))
 
 
 @lru_cache(maxsize=64)
-def _solved(target: ProfileTarget) -> Profile:
+def _solved(target: Target) -> Profile:
     shipped = shipped_profile(target)
     if shipped is not None:
         return shipped
@@ -63,18 +61,18 @@ def _solved(target: ProfileTarget) -> Profile:
     return profile
 
 
-def meets(profile: Profile, target: ProfileTarget) -> bool:
+def meets(profile: Profile, target: Target) -> bool:
     """Whether the certified account of a profile is within a target."""
-    found = certify_profile(profile, Adjacency(target.adjacency), target.releases, target.delta)
+    found = certify_profile(profile, target.adjacency, target.releases, target.delta)
     return found.epsilon_upper <= target.epsilon
 
 
-def solve_profile_anew(target: ProfileTarget) -> Profile:
+def solve_profile_anew(target: Target) -> Profile:
     """Solve without looking at the catalogue or the cache."""
     return _certified(propose(target), target)
 
 
-def _certified(proposal: Proposal, target: ProfileTarget) -> Profile:
+def _certified(proposal: Proposal, target: Target) -> Profile:
     """The proposal, mixed with N(0, I) until its certified epsilon is within the target.
 
     Mixing, h to h - x (h - 1), is what a slightly shorter update would get: more private whatever h is, at the price of
@@ -84,7 +82,7 @@ def _certified(proposal: Proposal, target: ProfileTarget) -> Profile:
     profile = proposed = Profile.from_weights(proposal.edges, proposal.weights())
     wanted, mixed = target.epsilon * (1 - ROOM), 0.0
     for _ in range(TRIES):
-        found = certify_profile(profile, Adjacency(target.adjacency), target.releases, target.delta).epsilon_upper
+        found = certify_profile(profile, target.adjacency, target.releases, target.delta).epsilon_upper
         if found <= wanted:
             return profile
         excess = found - wanted if math.isfinite(found) else 0.1 * wanted

@@ -82,6 +82,7 @@ from quietbit.mechanism.base import (
     Reader,
     check_adjacency,
     check_value,
+    passed_on,
     refuse_samples,
 )
 from quietbit.mechanism.family import FEWER, SHARED, Choices, EpsilonOf, Family
@@ -110,10 +111,6 @@ MOST_EPSILON_EACH = 18.0  # zero-out: e^(2 epsilon) lies between the levels of a
 SHORTER = 0.93  # of the epsilon aimed at, where the account of coded normals has lost more than delta
 
 
-def _keep(value: int) -> int:
-    return check_keep(value)
-
-
 @final
 @frozen
 class VectorMVU(Rowed):
@@ -125,7 +122,7 @@ class VectorMVU(Rowed):
 
     profile: Profile = field()
     ball: Ball = field(converter=check_rotated)
-    keep: int = field(converter=_keep)
+    keep: int = field(converter=check_keep)
     rotation_seed: int = field(default=0, converter=check_seed)
     rows: int | None = field(default=None, converter=check_rows, metadata=LEFT_OUT)
 
@@ -143,6 +140,8 @@ class VectorMVU(Rowed):
         work = self.keep * self.profile.largest if self.seeded else 0.0
         rule = f"small enough for {MOST_NORMALS:,} normals a release ({self.profile.largest:.0f} seeds are looked at)"
         require(work <= MOST_NORMALS, "keep", self.keep, rule)
+
+    designed = passed_on("profile")
 
     @property
     def seeded(self) -> bool:

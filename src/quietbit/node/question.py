@@ -6,7 +6,7 @@ Idea     a question is plain values, checked when it is read, so that the same o
 Symbols  n: clients of a sum, numbered from 1; t: threshold; k: honest clients that the run counts on.
 Source   the steps are those of `quietbit.secagg.client` (Bonawitz et al., CCS 2017, Figure 4).
 
-The frame, all numbers little-endian: magic ``QBRL``, version and a zero (16 bits each), run, round and node (64 bits
+The frame, 24 bytes, all numbers little-endian: magic ``QBR``, version (8 bits), round (32 bits), run and node (64 bits
 each), then the payload. What the tables of the steps hold is in `quietbit.secagg.codec`; before the first, where the
 server may lie, `identity` asks once in a run for the node's public signing key.
 """
@@ -34,9 +34,9 @@ __all__ = [
 
 IDENTITY = "identity"
 KEYS, SHARES, VECTOR, CONFIRM, UNMASK = STEPS = ("keys", "shares", "vector", "confirm", "unmask")
-MOST_ROUNDS = 2**47
+MOST_ROUNDS = 2**32 - 1
 MOST_ID = 2**64 - 1
-MAGIC, VERSION, FRAME = b"QBRL", 1, struct.Struct("<4sHHQQQ")
+MAGIC, VERSION, FRAME = b"QBR", 2, struct.Struct("<3sBIQQ")
 
 
 @final
@@ -189,16 +189,16 @@ class Framed:
 
     def to_bytes(self) -> bytes:
         """The frame and the payload."""
-        return FRAME.pack(MAGIC, VERSION, 0, self.run, self.round, self.node) + self.payload
+        return FRAME.pack(MAGIC, VERSION, self.round, self.run, self.node) + self.payload
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Framed:
         """Read a release; the payload is left for the aggregator to check."""
         if len(data) < FRAME.size:
             refuse_payload("length of the release", f"at least {FRAME.size} bytes", len(data))
-        magic, version, zero, run, number, node = FRAME.unpack_from(data)
-        if magic != MAGIC or zero != 0:
-            refuse_payload("the first bytes of the release", f"{MAGIC!r}", repr(bytes(data[:8])))
+        magic, version, number, run, node = FRAME.unpack_from(data)
+        if magic != MAGIC:
+            refuse_payload("the first bytes of the release", f"{MAGIC!r}", repr(bytes(data[:3])))
         if version != VERSION:
             refuse_payload("version of the release", f"{VERSION}", version)
         return cls(run, number, node, memoryview(data)[FRAME.size :])

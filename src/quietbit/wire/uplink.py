@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, final
 
 from attrs import field, frozen
@@ -82,7 +82,7 @@ class Uplink:
         kernel = _device_kernel() if there else self._kernel
         chosen = rng if rng is not None else device_rng() if there else secure_rng()
         check_rng(chosen)
-        return build(self.header, lambda body: self.mechanism.write(parts, chosen, kernel, body), self.threads)
+        return build(self.header, partial(self.mechanism.write, parts, chosen, kernel), self.threads)
 
     def send_samples(self, gradients: Iterable[Any], rng: RandomBits | None = None) -> bytes:
         """The same for the mean of a client's samples' gradients, where samples are protected and coordinates kept.
@@ -90,13 +90,12 @@ class Uplink:
         Every gradient has the structure of an update and is projected and clipped by itself; their number is the one to
         price a release with. Refused for mechanisms that clip means.
         """
-        mechanism = self.mechanism
         found = [self._parts(one) for one in gradients]
         here = not any(there for _, there in found)
         require(here, "gradients", "tensors on a GPU", "arrays or tensors on the host")
         parts, chosen = [part for part, _ in found], rng if rng is not None else secure_rng()
         check_rng(chosen)
-        return build(self.header, lambda body: mechanism.write_samples(parts, chosen, self._kernel, body), self.threads)
+        return build(self.header, partial(self.mechanism.write_samples, parts, chosen, self._kernel), self.threads)
 
     def batch(self, rng: RandomBits) -> Batch:
         """Return an empty batch, whose gradients are clipped as they come; for a mechanism of batches."""

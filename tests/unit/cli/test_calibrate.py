@@ -1,7 +1,7 @@
 import pytest
 
 import quietbit
-from quietbit.design.profile_store import read_profile
+from quietbit.design.store import read_profile
 from unit.cli.kit import EIGHT_LEVELS, assert_refused, shell
 
 TARGET = ("--epsilon", 3, "--delta", 1e-5, "--adjacency", "replace-one")

@@ -1,7 +1,7 @@
 import pytest
 
 import quietbit
-from quietbit.design.profile_store import read_profile
+from quietbit.design.store import read_profile
 from quietbit.privacy.profile import certify_profile
 from unit.cli.kit import assert_refused, shell
 

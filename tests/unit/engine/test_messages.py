@@ -13,9 +13,9 @@ SAMPLE = Framed(2**64 - 1, 3, 2**63, b"payload")
 
 
 def test_the_bytes_are_those_of_the_format():
-    assert SAMPLE.to_bytes() == (
-        b"QBRL" + b"\1\0" + b"\0\0" + b"\xff" * 8 + b"\3" + b"\0" * 7 + b"\0" * 7 + b"\x80" + b"payload"
-    )
+    frame = b"QBR\2" + b"\3\0\0\0" + b"\xff" * 8 + b"\0" * 7 + b"\x80"
+    assert SAMPLE.to_bytes() == frame + b"payload"
+    assert len(frame) == 24
 
 
 def test_it_reads_what_it_writes():
@@ -37,7 +37,7 @@ def test_another_binding_is_refused(run, number, node, says):
         SAMPLE.expect(run, number, node)
 
 
-@pytest.mark.parametrize("data", [b"", b"QBRL", b"x" * 32, b"QBRL\2\0\0\0" + bytes(24), b"QBRL\1\0\1\0" + bytes(24)])
+@pytest.mark.parametrize("data", [b"", b"QBR\2", b"x" * 32, b"QBRL\1\0\0\0" + bytes(24), b"QBR\3" + bytes(20)])
 def test_what_is_no_release_is_refused(data):
     with pytest.raises(InvalidPayload):
         Framed.from_bytes(data)

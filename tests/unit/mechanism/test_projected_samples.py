@@ -52,7 +52,7 @@ def test_one_sample_moves_what_is_released_by_its_share_and_no_more(size: int, a
     others = [np.random.default_rng(k).normal(size=DIMENSION) for k in range(size - 1)]
     pair = (1e6 * aligned(), 0 * aligned() if adjacency is Adjacency.ZERO_OUT else -1e6 * aligned())
     for one in pair:
-        seen.write_each([[one], *([other] for other in others)], seeded_rng(1), kernel, out)
+        ProjectedSamples(seen).write_samples([[one], *([other] for other in others)], seeded_rng(1), kernel, out)
     moved = float(np.linalg.norm(spy.seen[0] - spy.seen[1]))
     share = RADIUS * sample_share(adjacency, size)
     assert 0.9 * share < moved <= share
@@ -86,7 +86,7 @@ def test_gradients_come_one_by_one_and_means_are_refused() -> None:
         with pytest.raises(InvalidParameter):
             uplink.send_samples(wrong, words)
     assert words.draws == 0
-    with pytest.raises(InvalidParameter, match="mechanism must take gradients one by one"):
+    with pytest.raises(InvalidParameter, match="take gradients one by one"):
         Uplink(calibrate("gaussian", **GIVEN, keep=KEEP).mechanism).send_samples([aligned()])
     with pytest.raises(InvalidParameter, match="sample-level privacy"):
         calibrate("mvu", **GIVEN, keep=KEEP, samples=2)

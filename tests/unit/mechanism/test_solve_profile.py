@@ -5,15 +5,16 @@ from scipy.optimize import brentq
 
 from quietbit.design.profile import Profile
 from quietbit.design.profile_bound import gain_upper
+from quietbit.design.profile_catalogue import catalogue_targets, shipped_profile
 from quietbit.design.profile_search import propose
-from quietbit.design.profile_store import catalogue_targets, remember_profile, shipped_profile
-from quietbit.design.profile_target import ProfileTarget
+from quietbit.design.store import remember_profile
 from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.mechanism import solve_profile as module
 from quietbit.mechanism.solve_profile import meets, solve_profile, solve_profile_anew
 from quietbit.privacy.gaussian import gaussian_log_delta
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.profile import certify_profile
+from quietbit.target import Target
 
 TIMES = (1, 2, 3, 5, 10, 20, 50, 200)
 # The table "designed" of the mathematics this was built from, at delta = 1e-5: what a coarse search had reached.
@@ -40,7 +41,7 @@ def gaussian_error(epsilon, delta, releases, adjacency):
 @pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
 def test_every_shipped_profile_is_certified_for_its_target(adjacency, epsilon):
     for target in catalogue_targets():
-        if (target.adjacency, target.epsilon) == (adjacency, epsilon):
+        if (target.adjacency.value, target.epsilon) == (adjacency, epsilon):
             profile = shipped_profile(target)
             assert profile is not None
             found = certify_profile(profile, Adjacency(adjacency), target.releases, target.delta)
@@ -61,7 +62,7 @@ def test_errors_are_at_most_a_hundredth_above_those_known(adjacency, epsilon):
 def test_pure_profiles_reach_the_optimum(epsilon, known):
     profile = solve_profile(epsilon, 0.0, 1, Adjacency.REPLACE_ONE)
     assert profile.gain_lower**-2 <= 1.001 * known
-    bound = gain_upper(ProfileTarget(epsilon, 0.0, 1, "replace-one"))
+    bound = gain_upper(Target(epsilon, 0.0, "replace-one"))
     assert bound * (1 - 1e-6) <= profile.gain_upper <= bound
 
 
@@ -77,7 +78,7 @@ def test_a_new_target_is_solved_certified_and_kept(adjacency, releases, monkeypa
 
 
 def test_a_cached_profile_that_is_not_private_enough_is_solved_again():
-    target = ProfileTarget(1.1, 0.0, 2, "zero-out")
+    target = Target(1.1, 0.0, "zero-out", releases=2)
     remember_profile(target, Profile.from_weights([0.5], [1.0, 9.0]))
     module._solved.cache_clear()
     assert meets(solve_profile(1.1, 0.0, 2, Adjacency.ZERO_OUT), target)
@@ -86,7 +87,7 @@ def test_a_cached_profile_that_is_not_private_enough_is_solved_again():
 @pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
 def test_the_search_s_own_account_is_the_certified_one(adjacency):
     """Lattice convolutions and the certified account are different code; they agree before anything is adjusted."""
-    target = ProfileTarget(2.0, 1e-6, 12, adjacency)
+    target = Target(2.0, 1e-6, adjacency, releases=12)
     proposal = propose(target)
     profile = Profile.from_weights(proposal.edges, proposal.weights())
     assert profile.gain_lower == pytest.approx(proposal.gain, rel=1e-12)
@@ -95,7 +96,7 @@ def test_the_search_s_own_account_is_the_certified_one(adjacency):
 
 
 def test_thousands_of_releases_are_a_gaussian_within_its_steps():
-    profile = solve_profile_anew(ProfileTarget(1.0, 1e-5, 3000, "zero-out"))
+    profile = solve_profile_anew(Target(1.0, 1e-5, "zero-out", releases=3000))
     assert profile.gain_lower**-2 <= (1 + 2e-5) * gaussian_error(1.0, 1e-5, 3000, "zero-out")
 
 
@@ -110,7 +111,7 @@ def test_thousands_of_releases_are_a_gaussian_within_its_steps():
     ],
 )
 def test_far_off_targets_are_met_too(epsilon, delta, releases, adjacency):
-    target = ProfileTarget(epsilon, delta, releases, adjacency)
+    target = Target(epsilon, delta, adjacency, releases=releases)
     profile = solve_profile_anew(target)
     assert meets(profile, target)
     if delta > 0:
@@ -124,7 +125,7 @@ def test_a_proposal_that_cannot_be_certified_is_refused(monkeypatch):
     })  # fmt: skip
     monkeypatch.setattr(module, "certify_profile", lambda *arguments: steep)
     with pytest.raises(QuietbitError, match="No profile was certified"):
-        solve_profile_anew(ProfileTarget(1.0, 0.0, 1, "zero-out"))
+        solve_profile_anew(Target(1.0, 0.0, "zero-out"))
 
 
 def test_a_word_is_no_adjacency_here():
@@ -132,3 +133,22 @@ def test_a_word_is_no_adjacency_here():
         solve_profile(1.0, 1e-5, 1, "zero-out")
     with pytest.raises(InvalidParameter, match="delta"):
         solve_profile(1.0, math.nan, 1, Adjacency.ZERO_OUT)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        (0.0, 0.0, 1),
+        (math.nan, 0.0, 1),
+        (61.0, 0.0, 1),
+        (1.0, 1.0, 1),
+        (1.0, -1e-9, 1),
+        (1.0, math.nan, 1),
+        (1.0, True, 1),
+        (1.0, 0.0, 0),
+        (1.0, 0.0, 1.5),
+    ],
+)
+def test_targets_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(InvalidParameter):
+        solve_profile(*wrong, Adjacency.ZERO_OUT)

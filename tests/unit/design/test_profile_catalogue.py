@@ -4,20 +4,13 @@ import os
 import pytest
 
 from quietbit.design.profile import Profile
-from quietbit.design.profile_store import (
-    cached_profile,
-    catalogue_lines,
-    catalogue_targets,
-    read_profile,
-    remember_profile,
-    shipped_profile,
-    write_profile,
-)
-from quietbit.design.profile_target import ProfileTarget
+from quietbit.design.profile_catalogue import catalogue_lines, catalogue_targets, shipped_profile
+from quietbit.design.store import cached_profile, parse_profile, read_profile, remember_profile, write_profile
 from quietbit.errors import InvalidDesignFile, QuietbitError
+from quietbit.target import Target
 
 PROFILE = Profile.from_weights([-0.5, 0.25, 1.0], [1.0, 2.0, 3.0, 5.0])
-TARGET = ProfileTarget(1.2345, 1e-5, 3, "zero-out")
+TARGET = Target(1.2345, 1e-5, "zero-out", releases=3)
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +56,7 @@ def test_the_cache_keeps_one_profile_per_target_and_ignores_damage(tmp_path):
     found = cached_profile(TARGET)
     assert found is not None
     assert found.identity() == PROFILE.identity()
-    assert cached_profile(ProfileTarget(1.2345, 1e-6, 3, "zero-out")) is None
+    assert cached_profile(Target(1.2345, 1e-6, "zero-out", releases=3)) is None
     (file,) = (tmp_path / "cache" / "designs").iterdir()
     file.write_text("nonsense", encoding="ascii")
     assert cached_profile(TARGET) is None
@@ -83,7 +76,5 @@ def test_the_catalogue_s_text_is_made_of_its_profiles():
     entry = json.loads(line)
     assert (entry["epsilon"], entry["delta"], entry["releases"]) == (1.2345, 1e-5, 3)
     assert entry["identity"] == PROFILE.identity()
-    assert (
-        Profile.parse(json.dumps(entry["profile"], sort_keys=True, separators=(",", ":"))).identity()
-        == PROFILE.identity()
-    )
+    text = json.dumps(entry["profile"], sort_keys=True, separators=(",", ":"))
+    assert parse_profile(text, "the line").identity() == PROFILE.identity()
