@@ -23,25 +23,29 @@ from quietbit.node.release import Ticket
 __all__ = ["current_batch", "private_step", "serving"]
 
 _TICKET: ContextVar[Ticket | None] = ContextVar("quietbit_ticket", default=None)
+_PROCESS: list[Ticket] = []  # of the app that this process runs in a thread of its own
 
 
 @contextmanager
-def serving(ticket: Ticket) -> Iterator[None]:
-    """Let the app that is called inside find the batch of its round."""
+def serving(ticket: Ticket, *, process: bool = False) -> Iterator[None]:
+    """Let the app that is called inside find the batch of its round; with ``process``, in any thread of the process."""
     token = _TICKET.set(ticket)
+    _PROCESS[:] = [ticket] if process else []
     try:
         yield
     finally:
         _TICKET.reset(token)
+        if ticket in _PROCESS:  # and not that of a later round, where this one's app was abandoned
+            _PROCESS.clear()
 
 
 def current_batch() -> Ticket:
     """Return the batch of the round that the app is called for: ``draw(count)``, then ``add(rows)``.
 
     ``rows`` are gradients of drawn samples, one row each, with the model's learnt arrays one after the other; the gate
-    clips each. Refused outside a training round with quietbit's mod.
+    clips each. Refused outside a training round with quietbit's mod or filter.
     """
-    found = _TICKET.get()
+    found = _TICKET.get() or next(iter(_PROCESS), None)
     if found is None:
         raise InvalidParameter("A batch must be asked for inside the train function of an app with PrivateUplink.")
     return found

@@ -29,7 +29,7 @@ from quietbit.node.policy import Policy, PolicyError, Simulation
 from quietbit.node.release import Gate, LocalGate
 from quietbit.node.vault import Vault, key_file, simulation_key
 
-__all__ = ["gate_for"]
+__all__ = ["gate_for", "own_keys"]
 
 POLICY, GATEKEEPER = NODE_KEYS = ("quietbit.policy", "quietbit.gatekeeper")
 MakeRecord = Callable[[dict[str, Any]], Any]
@@ -42,7 +42,7 @@ def gate_for(
 
     ``simulation`` are the app's rules where the engine has made sure that this is a simulation, and None elsewhere.
     """
-    own = [key for key in node_config if key.lower().startswith("quietbit")]
+    own = own_keys(node_config)
     for key in own:
         if key not in NODE_KEYS or len(own) > 1 or not isinstance(node_config[key], str):
             raise PolicyError(
@@ -66,6 +66,11 @@ def gate_for(
         )
     models = _StateBytes(_StateRecord(state, MODEL, make))
     return LocalGate(simulation, StateLedger(values), Vault(sealed, simulation_key), models)
+
+
+def own_keys(node_config: Mapping[str, Any]) -> list[str]:
+    """Return the keys that are quietbit's; there are none where a node has no owner."""
+    return [key for key in node_config if key.lower().startswith("quietbit")]
 
 
 @lru_cache(maxsize=8)

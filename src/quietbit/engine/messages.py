@@ -23,6 +23,7 @@ from quietbit.plan.plan import Plan
 
 __all__ = [
     "MODEL",
+    "MOST_TRACEBACK",
     "RECORD",
     "SPEED",
     "SUM",
@@ -31,6 +32,7 @@ __all__ = [
     "answer_of",
     "finite",
     "join_pieces",
+    "lines_of",
     "one_line",
     "question_of",
     "split_pieces",
@@ -44,6 +46,8 @@ FIELD = "release"
 PIECE = 16 * 2**20
 VERSION = 3
 MOST_LETTERS = 400
+MOST_TRACEBACK = 4000  # characters of a simulated node's
+MOST_LINES = 60  # and lines
 
 
 @final
@@ -148,6 +152,12 @@ def one_line(reason: str) -> str:
     text = " ".join(reason.split())
     shown = "".join(letter if letter.isprintable() else f"\\u{ord(letter):04x}" for letter in text[: MOST_LETTERS + 1])
     return shown if len(shown) <= MOST_LETTERS else f"{shown[:MOST_LETTERS]}..."
+
+
+def lines_of(text: str) -> str:
+    """Return somebody else's traceback with its last lines in printable letters, indented as they were."""
+    lines = text.splitlines()[-MOST_LINES:]
+    return "\n".join(" " * (len(line) - len(line.lstrip(" "))) + one_line(line) for line in lines)
 
 
 def finite(value: Any) -> float | None:

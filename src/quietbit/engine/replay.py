@@ -32,11 +32,12 @@ from quietbit.plan.downlink import APP
 from quietbit.plan.plan import Plan
 from quietbit.wire.downlink import Downlink, OutOfStep, Replica, ServerStep, replay_all
 
-__all__ = ["NEEDS", "Follower", "Leader", "NeedsModel"]
+__all__ = ["KEEPS_FULL", "NEEDS", "Follower", "Leader", "NeedsModel"]
 
 VERSION = 1
 FIELDS = {"version", "round", "digest", "broadcasts"}
 NEEDS = "This node needs the full model."
+KEEPS_FULL = "nodes get the full model in every round, and not rounds to replay: {}."
 DIGEST = 32
 FORGETFUL = 2  # full models that a node lost before the next round: from then on it gets no broadcasts
 Arrays = dict[str, NDArray[Any]]
@@ -100,6 +101,10 @@ class Leader:
     def advance(self, kept: Any, mechanism: Mechanism, number: int) -> Arrays:
         """Take a round's step and return the learnt arrays after it."""
         self._downlink.advance(kept, mechanism, number)
+        return self.arrays()
+
+    def arrays(self) -> Arrays:
+        """Return the learnt arrays as clients have them; they are views."""
         return self._layout.shaped(self._downlink.replica.weights)
 
 

@@ -16,8 +16,9 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from typing import Any, final
 
@@ -36,6 +37,7 @@ SHOWN = 12  # nodes and reasons in the table; the JSON has them all
 NAMED = 3  # nodes in a line about several
 NODE = re.compile(r"(?:node )?(?P<node>\S+) (?P<said>(?:declined|did not answer|was refused)\b.+)", re.DOTALL)
 COUNTS = "asked  answered  declined  failed  refused"
+CRASHES = "the apps of {} simulated nodes crashed, and zero was released in place of their updates. The first:\n{}"
 
 
 @final
@@ -111,6 +113,18 @@ class RoundReport:
     resyncs: int = 0
     crashed: int = 0
 
+    def lines(self, crashes: Sequence[str] = ()) -> list[tuple[int, str]]:
+        """Return what became of the round, sentences with levels of logging; the first traceback among them."""
+        lines = [(WARNING, f"round {self.round}: {reason}") for reason in grouped(self.reasons)]
+        if crashes:
+            lines.append((ERROR, f"round {self.round}: {CRASHES.format(len(crashes), crashes[0])}"))
+        counts = f"{self.declined} declined, {self.failed} failed, {self.refused} refused"
+        crashed = f", {self.crashed} apps crashed" if self.crashed else ""
+        lines.append((INFO, f"{self.answered} of {self.asked} nodes answered, {counts}{crashed}"))
+        if self.skipped:
+            lines.append((WARNING, f"round {self.round} is skipped: the model stays as it was."))
+        return lines
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -155,6 +169,13 @@ class Report:
     def downlink(self) -> int:
         """Bytes of all messages that went out for training."""
         return sum(entry.downlink for entry in self.rounds)
+
+    def unanswered(self) -> str | None:
+        """Return a sentence for a run in which no node answered in any round; None for any other."""
+        if not self.rounds or any(entry.answered for entry in self.rounds):
+            return None
+        why = " ".join(grouped(self.rounds[-1].reasons)[:1]) or "no reply came in time."
+        return f"No node answered in {len(self.rounds)} rounds, and the model has not changed: {why}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; ids of runs and nodes are words, being too long for JSON's numbers, and no bound is null."""

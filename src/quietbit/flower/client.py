@@ -32,8 +32,8 @@ from flwr.supercore import log
 
 from quietbit._typing import FloatVector
 from quietbit.engine.batch import serving
-from quietbit.engine.gate import gate_for
-from quietbit.engine.messages import MODEL, RECORD, SPEED, SUM, question_of, split_pieces
+from quietbit.engine.gate import gate_for, own_keys
+from quietbit.engine.messages import MODEL, MOST_TRACEBACK, RECORD, SPEED, SUM, question_of, split_pieces
 from quietbit.engine.replay import Follower
 from quietbit.engine.turn import Turn, lost, plan_of, refusal
 from quietbit.errors import InvalidParameter, require
@@ -50,7 +50,6 @@ __all__ = ["PrivateUplink"]
 ARRAYS = "arrays"  # where Flower's strategies put the model
 CallNext: TypeAlias = Callable[[Message, Context], Message]
 Found = TypeVar("Found")
-MOST_TRACEBACK = 4000  # characters of a simulated node's
 SIMULATED = (
     "simulated nodes have no owner: they answer whatever the run asks, within the run's own budget. On a SuperNode the "
     "policy of its owner decides, and without one nothing is released (`quietbit node init`)."
@@ -204,7 +203,7 @@ def _in_simulation() -> bool:
 
 def _without_owner(context: Context) -> bool:
     """Whether this is a simulated node whose node config does not name a policy or a gatekeeper."""
-    return _in_simulation() and not any(key.lower().startswith("quietbit") for key in context.node_config)
+    return _in_simulation() and not own_keys(context.node_config)
 
 
 @cache

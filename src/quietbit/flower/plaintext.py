@@ -14,12 +14,11 @@ from flwr.app import Error, Message, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
-from quietbit.engine.messages import finite, one_line
+from quietbit.engine.messages import finite, lines_of, one_line
 
 __all__ = ["ANSWERED", "CRASHED", "DECLINED", "crash_of", "decline", "named_metrics", "note_metrics"]
 
 METRICS = "metrics"
-MOST_LINES = 60  # of a traceback
 CRASHED = "quietbit.crashed"  # a record of simulated nodes alone: the traceback of an app that crashed
 DECLINED = "quietbit: "  # how the reason of an error reply begins when nothing was released
 ANSWERED = "quietbit, answered before: "  # and when this round's release was noted, whether or not it arrived
@@ -59,12 +58,6 @@ def note_metrics(content: RecordDict, into: dict[str, list[float]]) -> None:
 
 
 def crash_of(content: RecordDict) -> str | None:
-    """Return the traceback of a simulated node's app, line by line in printable letters; None where it did not crash.
-
-    A SuperNode never sends one.
-    """
+    """Return the traceback of a simulated node's app; None where it did not crash. A SuperNode never sends one."""
     found = content.config_records.get(CRASHED)
-    if found is None:
-        return None
-    lines = str(found.get("traceback", "")).splitlines()[-MOST_LINES:]
-    return "\n".join(" " * (len(line) - len(line.lstrip(" "))) + one_line(line) for line in lines)
+    return None if found is None else lines_of(str(found.get("traceback", "")))

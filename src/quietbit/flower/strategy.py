@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from logging import ERROR, INFO, WARNING, LogRecord, getLogger
+from logging import INFO, WARNING, LogRecord, getLogger
 from typing import Any, final
 
 import numpy as np
@@ -42,8 +42,8 @@ from flwr.supercore import log
 from quietbit._typing import FloatVector
 from quietbit.engine.layout import Layout, NotFinite
 from quietbit.engine.messages import MODEL, RECORD, SPEED, Request
-from quietbit.engine.replay import Leader
-from quietbit.engine.report import Report, RoundReport, grouped
+from quietbit.engine.replay import KEEPS_FULL, Leader
+from quietbit.engine.report import Report, RoundReport
 from quietbit.engine.round import Run
 from quietbit.errors import QuietbitError, check_int, require
 from quietbit.flower.open_round import OpenRound
@@ -69,8 +69,6 @@ NO_NUMBERS = (
     "nodes answer evaluations with nothing, unless their owners let a metric out: evaluate on the server "
     "(evaluate_fn), and save the messages with fraction_evaluate=0.0."
 )
-KEEPS_FULL = "nodes get the full model in every round, and not rounds to replay: {}."
-CRASHES = "the apps of {} simulated nodes crashed, and zero was released in place of their updates. The first:\n{}"
 UNSAID = ("Weighted by", "Received %s results and %s failures")  # what is not so when every reply is one private mean
 
 
@@ -135,11 +133,8 @@ class PrivateStrategy(Strategy):
             result.arrays = initial_arrays
         report = self.report()
         log(INFO, "quietbit: %s", report.promise())
-        if self._planned and report.rounds and not any(entry.answered for entry in report.rounds):
-            why = " ".join(grouped(report.rounds[-1].reasons)[:1]) or "no reply came in time."
-            raise QuietbitError(
-                f"No node answered in {len(report.rounds)} rounds, and the model has not changed: {why}"
-            )
+        if (nobody := report.unanswered()) is not None:
+            raise QuietbitError(nobody)
         return result
 
     def configure_train(
@@ -192,15 +187,8 @@ class PrivateStrategy(Strategy):
         except (NotFinite, Diverged) as error:  # an update too large for the model's type, or a strategy that diverged
             reasons = [f"the step was not taken: {error}"]
         outcome = self._run.close(current, skipped=arrays is None, reasons=reasons)
-        for reason in grouped(outcome.reasons):
-            log(WARNING, "quietbit: round %s: %s", server_round, reason)
-        if current.crashes:
-            log(ERROR, "quietbit: round %s: %s", server_round, CRASHES.format(len(current.crashes), current.crashes[0]))
-        counts = outcome.answered, outcome.asked, outcome.declined, outcome.failed, outcome.refused
-        crashed = f", {outcome.crashed} apps crashed" if outcome.crashed else ""
-        log(INFO, "quietbit: %s of %s nodes answered, %s declined, %s failed, %s refused%s", *counts, crashed)
-        if arrays is None:
-            log(WARNING, "quietbit: round %s is skipped: the model stays as it was.", server_round)
+        for level, line in outcome.lines(current.crashes):
+            log(level, "quietbit: %s", line)
         numbers = MetricRecord({**metrics, **self._numbers(outcome)})
         return ArrayRecord(current.arrays) if arrays is None else arrays, numbers
 

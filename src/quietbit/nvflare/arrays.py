@@ -6,7 +6,6 @@ Idea     a layout asks an array for its type, its shape and its values and for n
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any, final
 
@@ -16,9 +15,11 @@ from attrs import frozen
 from quietbit._typing import FloatVector
 from quietbit.arrays import is_tensor
 from quietbit.engine.layout import STYPE, Layout
-from quietbit.errors import require
+from quietbit.errors import require, require_module
 
-__all__ = ["NamedArray", "differences", "named"]
+__all__ = ["NamedArray", "as_kind", "differences", "kind_of", "named"]
+
+NUMPY, TORCH = "numpy", "torch"
 
 
 @final
@@ -58,12 +59,21 @@ def named(weights: Any) -> dict[str, NamedArray]:
     return {name: NamedArray(value) for name, value in weights.items()}
 
 
-def differences(layout: Layout, flat: FloatVector, tensors: frozenset[str]) -> dict[str, Any]:
-    """A vector as named arrays of the model's types; those in ``tensors`` as torch's."""
+def kind_of(weights: Mapping[str, Any]) -> str:
+    """Return what a model's arrays are: torch's tensors, or numpy's arrays."""
+    return TORCH if any(is_tensor(value) for value in weights.values()) else NUMPY
+
+
+def as_kind(array: Any, kind: str) -> Any:
+    """Return an array as the kind that the server's model has, in memory of its own."""
+    return require_module("torch", "torch").from_numpy(np.array(array)) if kind == TORCH else np.array(array)
+
+
+def differences(layout: Layout, flat: FloatVector, kind: str) -> dict[str, Any]:
+    """Return a vector as named arrays of the model's types and kind."""
     found: dict[str, Any] = {}
     start = 0
-    for name, shape, kind in layout.learnt:
+    for name, shape, dtype in layout.learnt:
         stop = start + int(np.prod(shape, dtype=np.int64))
-        part = flat[start:stop].astype(kind).reshape(shape)
-        found[name], start = sys.modules["torch"].from_numpy(part) if name in tensors else part, stop
+        found[name], start = as_kind(flat[start:stop].astype(dtype).reshape(shape), kind), stop
     return found

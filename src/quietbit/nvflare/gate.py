@@ -6,7 +6,7 @@ Idea     NVFlare's filters see the results of tasks, and neither failures nor an
          fixed before they began), around every executor (one that fails is started again), on what would end the
          run, on the auxiliary channel, on the public properties of contexts, which travel with every message, and
          on the cell itself (`cell.py`).
-Symbols  a turn: what was decided about one task, and what was answered, left in its context (`client.py`).
+Symbols  a turn: what was decided about one task, and what was answered, left in its context (`task.py`).
 
 This leans on names of NVFlare 2.9 (`ClientRunner`, `ClientRunManager`): where one is missing, nothing is released.
 """
@@ -16,20 +16,24 @@ from __future__ import annotations
 import contextvars
 import logging
 import threading
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable
 from copy import deepcopy
-from typing import Any, Protocol, final
+from functools import cache
+from typing import Any, final
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey, ReservedKey, ReservedTopic, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.client import api as client_api
+from nvflare.client.in_process.api import TOPIC_ABORT
+from nvflare.fuel.data_event.data_bus import DataBus
 
-from quietbit.node.answer_time import AnswerTime
 from quietbit.nvflare.cell import shut_cell
+from quietbit.nvflare.task import DECIDED, TURN, task_of
 
-__all__ = ["DECIDED", "TURN", "Decided", "shut"]
+__all__ = ["shut"]
 
 LOGGER = logging.getLogger(__name__)
 # What the engine itself sends: that a client is there, and which task it asks about.
@@ -43,55 +47,30 @@ PUBLIC = (
 HEAD: tuple[str, ...] = (ReservedHeaderKey.MSG_ROOT_ID, ReservedHeaderKey.MSG_ROOT_TTL)
 CODES = {value for name, value in vars(ReturnCode).items() if name.isupper()}
 DONE = "_quietbit_gate"
-TURN, DECIDED = "quietbit.turn", "quietbit.decided"
-
-
-class Decided(Protocol):
-    """A task that was decided about."""
-
-    @property
-    def runs(self) -> bool:
-        """Whether its app is called."""
-        ...
-
-    @property
-    def moment(self) -> AnswerTime:
-        """When its answer leaves."""
-        ...
-
-    @property
-    def heads(self) -> Mapping[str, Any]:
-        """Headers of the answer, from the task alone."""
-        ...
-
-    def sealed(self) -> Mapping[str, Any]:
-        """Return the content of the one answer; of zero where the app's result never came to the filter."""
-        ...
-
-
+_ABORTS: list[str] = []  # why the trainer of this process gave up, since its last task
 Execute = Callable[..., Any]
-TurnOf = Callable[[FLContext], Decided | None]
 
 
-def shut(fl_ctx: FLContext, turn_of: TurnOf) -> bool:
-    """Shut them for this process; return whether they were shut before. ``turn_of`` finds the turn of a context.
+def shut(fl_ctx: FLContext) -> bool:
+    """Shut them for this process; return whether they were shut before.
 
     An engine in which one of them is not found raises, and then nothing is released.
     """
     engine, runner = fl_ctx.get_engine(), fl_ctx.get_prop(FLContextKey.RUNNER)
     before = hasattr(runner, DONE)
+    _hear_aborts()
     shut_cell(engine.get_cell())
     for executor in runner.task_router.task_table.values():
         if not hasattr(executor, DONE):
-            executor.execute = _watched(executor, executor.execute, turn_of)
+            executor.execute = _watched(executor, executor.execute)
             setattr(executor, DONE, True)
     auxiliary, manager = engine.aux_runner, engine.fl_ctx_mgr
     if not before:
         auxiliary.send_aux_request = _sending(auxiliary.send_aux_request, 1)
         auxiliary.multicast_aux_requests = _sending(auxiliary.multicast_aux_requests, 0)
-        runner._process_task = _answered(runner._process_task, turn_of)
+        runner._process_task = _answered(runner._process_task)
         runner.handle_event = _going_on(runner.handle_event)
-        engine.send_task_result = _last(engine.send_task_result, turn_of)
+        engine.send_task_result = _last(engine.send_task_result)
         setattr(runner, DONE, True)
     if not isinstance(manager.public_stickers, _Known):
         manager.public_stickers = _Known(manager.public_stickers)
@@ -118,7 +97,7 @@ class _Known(dict[str, Any]):
             super().__setitem__(key, value)
 
 
-def _watched(executor: Any, execute: Execute, turn_of: TurnOf) -> Execute:
+def _watched(executor: Any, execute: Execute) -> Execute:
     """An executor whose failures are results like any other, and which is started again after one.
 
     NVFlare starts none again: all later answers would be zero, quick, and paid for. It happens within the time of the
@@ -127,7 +106,7 @@ def _watched(executor: Any, execute: Execute, turn_of: TurnOf) -> Execute:
     unfinished: list[object] = []
 
     def watched(task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Any) -> Any:
-        turn = turn_of(fl_ctx)
+        turn = task_of(fl_ctx)
         if turn is None:
             LOGGER.error("quietbit: task %s has passed no filter of quietbit's, and is not run.", task_name)
             return make_reply(ReturnCode.TASK_DATA_FILTER_ERROR)
@@ -137,16 +116,27 @@ def _watched(executor: Any, execute: Execute, turn_of: TurnOf) -> Execute:
             _restart(executor, fl_ctx)
         unfinished[:] = [turn]  # until it has answered: one that fails or is abandoned does not
         try:
-            result = execute(task_name, shareable, fl_ctx, abort_signal)
+            with turn.serving():
+                result = execute(task_name, shareable, fl_ctx, abort_signal)
             if isinstance(result, Shareable) and result.get_return_code() == ReturnCode.OK:
                 unfinished[:] = [one for one in unfinished if one is not turn]
                 return result
+            turn.crash = _ABORTS[0] if _ABORTS else "The app answered with no result."
             LOGGER.error("quietbit: the app answered with no result, and the server is not told.")
         except BaseException as error:  # panics of native code and cancelled tasks, too: all look the same outside
+            turn.crash = "".join(traceback.format_exception(error))
             LOGGER.error("quietbit: the app failed, and the server is not told.", exc_info=error)
+        finally:
+            _ABORTS.clear()
         return Shareable()
 
     return watched
+
+
+@cache
+def _hear_aborts() -> None:
+    """Note what a script in a thread of its own gave up with, once per process."""
+    DataBus().subscribe([TOPIC_ABORT], lambda topic, reason, bus: _ABORTS.append(str(reason)))
 
 
 def _restart(executor: Any, fl_ctx: FLContext) -> None:
@@ -190,7 +180,7 @@ def _sending(send: Execute, place: int) -> Execute:
     return sending
 
 
-def _answered(process: Execute, turn_of: TurnOf) -> Execute:
+def _answered(process: Execute) -> Execute:
     """The processing of a task: whatever happens in it, its answer comes out at its moment, and no task is told.
 
     The task runs in a thread and a context of its own, the app and all filters and components of the job in it. What
@@ -215,32 +205,32 @@ def _answered(process: Execute, turn_of: TurnOf) -> Execute:
         decided.wait()  # as long as it takes: this depends on what was asked, and on nothing else
         for key in (TURN, FLContextKey.TASK_ID, FLContextKey.TASK_NAME):
             fl_ctx.set_prop(key, own.get_prop(key), private=True, sticky=False)
-        turn = turn_of(fl_ctx)
+        turn = task_of(fl_ctx)
         if turn is None or not turn.runs:
             worker.join()
-            return _written(results[0] if results else None, fl_ctx, turn_of)
+            return _written(results[0] if results else None, fl_ctx)
         turn.moment.run(worker.join)
         fl_ctx.set_job_is_unsafe(False)
-        found = _written(results[0] if results else None, fl_ctx, turn_of)
+        found = _written(results[0] if results else None, fl_ctx)
         turn.moment.wait()
         return found
 
     return answered
 
 
-def _last(send: Execute, turn_of: TurnOf) -> Execute:
+def _last(send: Execute) -> Execute:
     """The sending of results."""
 
     def last(result: Shareable, fl_ctx: FLContext, *arguments: Any, **named: Any) -> Any:
-        return send(_written(result, fl_ctx, turn_of), fl_ctx, *arguments, **named)
+        return send(_written(result, fl_ctx), fl_ctx, *arguments, **named)
 
     return last
 
 
-def _written(result: Any, fl_ctx: FLContext, turn_of: TurnOf) -> Shareable:
+def _written(result: Any, fl_ctx: FLContext) -> Shareable:
     """A result written anew: the answer of its task as it was sealed, or else a return code and no content."""
     _strip(fl_ctx)
-    turn, before, heads = turn_of(fl_ctx), result, HEAD
+    turn, before, heads = task_of(fl_ctx), result, HEAD
     if not isinstance(before, Shareable):
         before = make_reply(ReturnCode.EXECUTION_EXCEPTION)
     if turn is not None:

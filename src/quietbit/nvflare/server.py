@@ -6,6 +6,10 @@ Idea     a task that goes out says which round it is, which mechanism the server
          estimate: a difference of weights, of weight one, which any workflow that averages takes as it is. The mean of
          estimates is the estimate of the mean, so that nothing is lost by decoding clients one by one.
 
+Where rounds are replayed (`engine.replay`), a client gets the rounds that it missed in the model's place. The step is
+then taken here, as clients will take it, and put into the workflow's model before that is saved; the workflow adds
+differences of zero. Only NVFlare's own FedAvg is known to do nothing else with a mean: any other keeps the full model.
+
 A client that declines, fails or is refused has no difference. NVFlare's averaging ends a job, or empties its model,
 where clients send nothing; so the workflow is handed a zero difference of weight 2^-100, which is lost in rounding
 beside any other client's 1, and leaves the model as it is where nobody sent anything. Only means know weights: give
@@ -18,7 +22,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, final
 from weakref import WeakKeyDictionary
@@ -31,21 +35,28 @@ from nvflare.apis.filter import ContentBlockedException, Filter, FilterChainType
 from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReservedKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_copy
+from nvflare.app_common.abstract.model import ModelLearnableKey
 from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.app_event_type import AppEventType
+from nvflare.app_common.workflows.base_fedavg import BaseFedAvg
+from nvflare.app_common.workflows.fedavg import FedAvg
 from nvflare.fuel.utils import fobs
 
 from quietbit._typing import FloatVector
-from quietbit.arrays import is_tensor
 from quietbit.engine.layout import Layout
-from quietbit.engine.messages import RECORD, Request, finite, one_line
+from quietbit.engine.messages import MODEL, RECORD, SPEED, Request, finite, lines_of, one_line
+from quietbit.engine.replay import KEEPS_FULL, Leader
 from quietbit.engine.round import Round, Run
 from quietbit.errors import InvalidPayload, check_int, refuse_payload, require
-from quietbit.nvflare.arrays import differences, named
+from quietbit.nvflare.arrays import as_kind, differences, kind_of, named
 from quietbit.nvflare.client import local_settings, number_of
+from quietbit.nvflare.task import CRASHED
+from quietbit.wire.downlink import Diverged
 
 __all__ = ["NO_WEIGHT", "PrivateReceiver"]
 
 NO_WEIGHT = 2.0**-100
+EVENTS = (EventType.END_RUN, AppEventType.BEFORE_AGGREGATION, AppEventType.AFTER_SHAREABLE_TO_LEARNABLE)
 REPORT = "quietbit-report.json"
 _JOBS: WeakKeyDictionary[Any, _Job] = WeakKeyDictionary()  # by engine: NVFlare builds one filter for each chain
 _LOCK = threading.RLock()
@@ -61,34 +72,67 @@ class _Question:
     name: str
     cookies: Any
     layout: Layout
-    tensors: frozenset[str]
+    kind: str
+    replayed: bool
     open: bool = True
 
 
 @final
 @define(eq=False)
 class _Job:
-    """A job: its run, its questions by task, and the round that is open."""
+    """A job: its run, its questions by task, the round that is open, and the model that clients replay."""
 
     name: str
     run: Run
+    say: Callable[[int, str], None]
     questions: dict[str, _Question] = field(factory=dict)
     current: Round | None = None
-    task_size: int | None = None  # of the open round: the same for all clients, but for digits
+    over: bool = False  # whether the workflow has begun to aggregate the round that is open, and
+    stepped: bool = False  # whether its step was taken
+    sizes: dict[int | None, int] = field(factory=dict)  # of its tasks, by what they hold: the same but for digits
+    leader: Leader | None = None
 
-    def open(self, number: int, dimension: int) -> Round:
+    def open(self, number: int, model: dict[str, Any], layout: Layout, plain: bool) -> Round:
         """Return the round of this number; a new one closes the one before, after which a clip may have moved."""
         if self.current is None or self.current.number != number:
             self.close()
-            mechanism = self.run.mechanism(dimension, number)
+            mechanism = self.run.mechanism(layout.dimension, number)
             self.current = Round(run=self.run.number, number=number, mechanism=mechanism, account=self.run.account)
+            if self.run.plan.replayed:
+                self._lead(number, model, layout, plain)
         return self.current
+
+    def _lead(self, number: int, model: dict[str, Any], layout: Layout, plain: bool) -> None:
+        """Follow the model that clients replay, from the start or from one that somebody put in its place."""
+        if not plain or not layout.single:
+            why = "not everything that is learnt is float32" if plain else "the workflow is not NVFlare's plain FedAvg"
+            if not self.run.rounds:
+                self.say(logging.WARNING, KEEPS_FULL.format(why))
+        elif self.leader is None or not self.leader.holds(model):
+            self.leader = Leader(layout, model, self.run.plan, self.run.plan.server_step, number - 1)
+
+    def step(self, weights: dict[str, Any]) -> None:
+        """Take the step that clients will replay, and put what it leads to into the workflow's model."""
+        if self.leader is None or self.current is None or self.stepped:  # both filters hear every event
+            return
+        self.stepped = True
+        mean, kind = self.current.kept(), kind_of(weights)
+        try:
+            if mean is not None:
+                self.leader.advance(mean, self.current.mechanism, self.current.number)
+        except Diverged as error:
+            self.current.reasons.append(f"the step was not taken: {error}")
+        weights.update({name: as_kind(value, kind) for name, value in self.leader.arrays().items()})
 
     def close(self) -> None:
         """Count the round that is open, if one is."""
         if self.current is not None:
-            self.run.close(self.current)
-        self.current = self.task_size = None
+            if self.leader is not None:
+                self.leader.heard(self.current.answered(), self.current.needing)
+            for level, line in self.run.close(self.current).lines(self.current.crashes):
+                self.say(level, line)
+        self.current, self.over, self.stepped = None, False, False
+        self.sizes.clear()
 
 
 @final
@@ -117,41 +161,62 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         raise ContentBlockedException(f"quietbit: nothing is received this way: {where[0]} going {where[1]}.")
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Write the report when the job ends."""
-        if event_type != EventType.END_RUN:
-            return
+        """Follow the workflow's rounds; write the report when the job ends, with an error where nobody answered."""
         with _LOCK:
-            job = _JOBS.pop(fl_ctx.get_engine(), None)
-        if job is not None:
-            job.close()
-            found = job.run.report()
-            self.log_info(fl_ctx, f"\n{found}")
-            found.save(Path(fl_ctx.get_workspace().get_run_dir(job.name)) / self.report)
+            job = _JOBS.get(fl_ctx.get_engine()) if event_type in EVENTS else None
+            if job is None:
+                return
+            if event_type == EventType.END_RUN:
+                del _JOBS[fl_ctx.get_engine()]
+                self._end(job, fl_ctx)
+            elif event_type == AppEventType.BEFORE_AGGREGATION:
+                job.over = True
+            else:
+                job.step(fl_ctx.get_prop(AppConstants.GLOBAL_MODEL)[ModelLearnableKey.WEIGHTS])
+
+    def _end(self, job: _Job, fl_ctx: FLContext) -> None:
+        job.close()
+        found = job.run.report()
+        self.log_info(fl_ctx, f"\n{found}")
+        found.save(Path(fl_ctx.get_workspace().get_run_dir(job.name)) / self.report)
+        if (nobody := found.unanswered()) is not None:
+            self.system_panic(f"quietbit: {nobody}", fl_ctx)
 
     def _ask(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         try:
             dxo = from_shareable(shareable)
             require(dxo.data_kind == DataKind.WEIGHTS, "kind of the task's data", dxo.data_kind, "weights")
-            layout = Layout.of(named(dxo.data), self._settings)
+            model = named(dxo.data)
+            layout = Layout.of(model, self._settings)
             number = check_int(shareable.get_header(AppConstants.CURRENT_ROUND), "round of the task", 0) + 1
             job = self._job(fl_ctx, layout.dimension, shareable.get_header(AppConstants.NUM_ROUNDS))
-            current = job.open(number, layout.dimension)
+            current = job.open(number, model, layout, _averages(fl_ctx))
         except Exception as error:
             # NVFlare asks again for ever where a filter of tasks fails.
             self.system_panic(f"quietbit: the question cannot be asked: {one_line(str(error))}", fl_ctx)
             raise
         task, client = str(fl_ctx.get_prop(FLContextKey.TASK_ID)), _peer(fl_ctx)
-        shareable[RECORD] = {
+        asked = {
             "settings": self._settings.to_run_config(),
             "request": Request.of(number, current.mechanism).to_record(),
         }
-        if job.task_size is None:
-            job.task_size = _size(shareable)
-        current.sent(client, job.task_size)
+        missed = None
+        if job.leader is not None:
+            missed = job.leader.missed(client)
+            asked[MODEL] = job.leader.record(missed)
+            if missed is not None:
+                DXO(dxo.data_kind, data={}, meta=dxo.meta).update_shareable(shareable)
+            elif job.leader.speed is not None:
+                asked[SPEED] = job.leader.speed
+        shareable[RECORD] = asked
+        what = None if missed is None else len(missed)
+        if what not in job.sizes:
+            job.sizes[what] = _size(shareable)
+        current.sent(client, job.sizes[what])
         if task not in job.questions:  # a task that a client fetches again is the same question
-            tensors = frozenset(name for name, value in dxo.data.items() if is_tensor(value))
             name, cookies = fl_ctx.get_prop(FLContextKey.TASK_NAME), shareable.get_cookie_jar()
-            job.questions[task] = _Question(client, current, str(name), cookies, layout, tensors)
+            shape = layout, kind_of(dxo.data), job.leader is not None
+            job.questions[task] = _Question(client, current, str(name), cookies, *shape)
         return shareable
 
     def _job(self, fl_ctx: FLContext, dimension: int, rounds: Any) -> _Job:
@@ -161,23 +226,23 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
             name = str(fl_ctx.get_job_id())
             run = Run(self._settings, number_of(name))
             run.mechanism(dimension, 1)
-            job = _JOBS[engine] = _Job(name, run)
+            job = _JOBS[engine] = _Job(name, run, lambda level, line: self.logger.log(level, "quietbit: %s", line))
             clients, planned = len(engine.get_clients()), rounds if isinstance(rounds, int) else self._settings.releases
             for level, line in run.outlook(asked=clients, nodes=clients, rounds=planned or 1):
-                (self.log_warning if level > logging.INFO else self.log_info)(fl_ctx, f"quietbit: {line}")
+                job.say(level, line)
         return job
 
     def _take(self, result: Any, fl_ctx: FLContext) -> Shareable:
         """A difference of weights; of no weight where the client has none to give."""
         job, task = _JOBS.get(fl_ctx.get_engine()), str(fl_ctx.get_prop(FLContextKey.TASK_ID))
         question = job.questions.get(task) if job is not None else None
-        if question is None:
+        if job is None or question is None:
             raise ContentBlockedException("quietbit: a result came for a task that was not asked.")
         flat: FloatVector | None = None
         metrics: dict[str, float] = {}
         try:
             question.round.uplink += _size(result)
-            flat, metrics = self._decoded(question, result, fl_ctx)
+            flat, metrics = _decoded(question, result, _peer(fl_ctx), job.over or question.round is not job.current)
         except Exception as error:  # whatever a client can make its message of: nothing of it ends the job
             question.round.refuse(question.client, one_line(str(error)))
         found = _difference(question, task, flat, metrics)
@@ -188,45 +253,49 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         result.update(found)
         return result
 
-    def _decoded(
-        self, question: _Question, result: Any, fl_ctx: FLContext
-    ) -> tuple[FloatVector | None, dict[str, float]]:
-        """The estimate in a result, and the numbers beside it; None where the client said why there is none."""
-        if not question.open:
-            raise InvalidPayload("it has answered this task already.")
-        name = _peer(fl_ctx)
-        if name != question.client:
-            refuse_payload("client of the result", question.client, one_line(name))
-        record = result.get(RECORD) if isinstance(result, Mapping) else None
-        if not isinstance(record, Mapping):
-            code = result.get_return_code() if isinstance(result, Shareable) else None
-            if code != ReturnCode.OK:  # the engine's word: a release may have been noted, and lost
-                question.open = False
-                question.round.silent(question.client, one_line(str(code)))
-                return None, {}
-            raise InvalidPayload(
-                "The result must hold one quietbit release, got none (is PrivateUplink among the client's filters?)."
-            )
-        if set(record) == {"declined", "noted"}:
+
+def _decoded(question: _Question, result: Any, sender: str, late: bool) -> tuple[FloatVector | None, dict[str, float]]:
+    """The estimate in a result, and the numbers beside it; None where the client said why there is none."""
+    if not question.open:
+        raise InvalidPayload("it has answered this task already.")
+    if sender != question.client:
+        refuse_payload("client of the result", question.client, one_line(sender))
+    record = result.get(RECORD) if isinstance(result, Mapping) else None
+    if not isinstance(record, Mapping):
+        code = result.get_return_code() if isinstance(result, Shareable) else None
+        if code != ReturnCode.OK:  # the engine's word: a release may have been noted, and lost
             question.open = False
-            # One that has made a release for this round, and says so, has not declined: it counts.
-            note = question.round.decline if record["noted"] is False else question.round.silent
-            note(question.client, one_line(str(record["declined"])))
+            question.round.silent(question.client, one_line(str(code)))
             return None, {}
-        if not set(record) <= {"release", "metrics"} or not isinstance(record.get("release"), bytes):
-            refuse_payload(
-                "the result", "one release of bytes", f"the fields {one_line(str(sorted(map(str, record))))}"
-            )
-        metrics = _metrics(record.get("metrics"))
-        flat = question.round.decode(question.client, number_of(question.client), record["release"])
+        raise InvalidPayload(
+            "The result must hold one quietbit release, got none (is PrivateUplink among the client's filters?)."
+        )
+    if set(record) == {"declined", "noted"}:
         question.open = False
-        return flat, metrics
+        # One that has made a release for this round, and says so, has not declined: it counts.
+        note = question.round.decline if record["noted"] is False else question.round.silent
+        note(question.client, one_line(str(record["declined"])))
+        return None, {}
+    if not set(record) <= {"release", "metrics", CRASHED} or not isinstance(record.get("release"), bytes):
+        refuse_payload("the result", "one release of bytes", f"the fields {one_line(str(sorted(map(str, record))))}")
+    if late:  # it is in no mean, and hides nobody
+        raise InvalidPayload("it came when the round was over.")
+    metrics, release = _metrics(record.get("metrics")), (number_of(question.client), record["release"])
+    if question.replayed:
+        question.round.add(question.client, *release)
+        flat = np.zeros(question.layout.dimension)
+    else:
+        flat = question.round.decode(question.client, *release)
+    question.open = False
+    if CRASHED in record:
+        question.round.crashes.append(lines_of(str(record[CRASHED])))
+    return flat, metrics
 
 
 def _difference(question: _Question, task: str, flat: FloatVector | None, metrics: dict[str, float]) -> Shareable:
     """What the workflow sees of a client: *trained minus received*, as NVFlare counts, and who it is from."""
     dimension = question.layout.dimension
-    moved = differences(question.layout, np.zeros(dimension) if flat is None else -flat, question.tensors)
+    moved = differences(question.layout, np.zeros(dimension) if flat is None else -flat, question.kind)
     meta: dict[str, Any] = {MetaKey.NUM_STEPS_CURRENT_ROUND: NO_WEIGHT if flat is None else 1.0}
     if metrics:
         meta[MetaKey.INITIAL_METRICS] = metrics
@@ -238,6 +307,17 @@ def _difference(question: _Question, task: str, flat: FloatVector | None, metric
     if question.cookies:
         found.set_cookie_jar(question.cookies)
     return found
+
+
+def _averages(fl_ctx: FLContext) -> bool:
+    """Whether the workflow is NVFlare's own FedAvg with its own mean of all that is learnt."""
+    found: Any = getattr(getattr(fl_ctx.get_prop(FLContextKey.RUNNER), "current_wf", None), "controller", None)
+    own = isinstance(found, FedAvg) and type(found).run is FedAvg.run
+    return (
+        own
+        and type(found).update_model is BaseFedAvg.update_model
+        and not (found.aggregator or found.exclude_vars or found.aggregation_weights)
+    )
 
 
 def _peer(fl_ctx: FLContext) -> str:

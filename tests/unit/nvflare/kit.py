@@ -23,8 +23,11 @@ from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.apis.utils.decomposers import flare_decomposers
 from nvflare.apis.utils.fl_context_utils import gen_new_peer_ctx
 from nvflare.apis.utils.task_utils import apply_filters
+from nvflare.apis.workspace import Workspace
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.decomposers import common_decomposers
+from nvflare.app_common.executors.client_api_executor import ClientAPIExecutor
+from nvflare.client import api as client_api
 from nvflare.fuel.f3.cellnet.cell import Cell
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessageType
 from nvflare.fuel.f3.cellnet.defs import ReturnCode as CellReturnCode
@@ -39,6 +42,7 @@ from nvflare.private.fed.simulator.simulator_app_runner import SimulatorClientRu
 from nvflare.private.privacy_manager import Scope
 
 from quietbit.nvflare import PrivateReceiver, PrivateUplink
+from unit.node.makers import write_policy
 
 flare_decomposers.register()
 common_decomposers.register()
@@ -218,6 +222,25 @@ class Site:
         return self.engine.on_the_wire[before:]
 
 
+def script_site(tmp_path, script, **options) -> Site:
+    """A site with a script, run by NVFlare's own executor."""
+    for folder in ("local", "startup"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "train.py").write_text(script)
+    client_api.context_dict.clear()  # what a process before this one has not
+    site = Site(ClientAPIExecutor("in_process", task_script_path=str(tmp_path / "train.py")), **options)
+    with site.engine.new_context() as fl_ctx:
+        fl_ctx.set_prop(FLContextKey.WORKSPACE_OBJECT, Workspace(str(tmp_path), "site-1"), private=True, sticky=True)
+        fl_ctx.set_prop(FLContextKey.CURRENT_JOB_ID, JOB, private=False, sticky=True)
+    site.engine.add_handler(site.app)
+    return site.starts("_start_run")
+
+
+def owned(folder, **rules):
+    """Properties of a scope that name an owner's policy."""
+    return {"quietbit.policy": write_policy(folder, **{"epsilon": 1e6, **rules})}
+
+
 class Engine:
     """The server's, as far as filters look at it."""
 
@@ -268,10 +291,17 @@ class Server:
         fl_ctx, table = self.context(sender or client, f"{client}/{number}"), {"train/in": [self.results]}
         return apply_filters(Scope.TASK_RESULT_FILTERS_NAME, result, fl_ctx, table, "train", FilterKey.IN)
 
+    def hears(self, event, **props):
+        """Both filters hear an event of the workflow."""
+        fl_ctx = self.context("site-1", "none")
+        for key, value in props.items():
+            fl_ctx.set_prop(key, value, private=True, sticky=False)
+        for one in (self.data, self.results):
+            one.handle_event(event, fl_ctx)
+
     def report(self, folder):
         """The file that is written at the end."""
-        for one in (self.data, self.results):
-            one.handle_event("_end_run", self.context("site-1", "none"))
+        self.hears("_end_run")
         return json.loads((folder / "quietbit-report.json").read_text())
 
 

@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("nvflare", reason="needs the nvflare extra")
-from nvflare.apis.fl_constant import AdminCommandNames, FLContextKey, ReservedTopic
+from nvflare.apis.fl_constant import AdminCommandNames, ReservedTopic
 from nvflare.apis.shareable import Shareable
-from nvflare.apis.workspace import Workspace
-from nvflare.app_common.executors.client_api_executor import ClientAPIExecutor
-from nvflare.client import api as client_api
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.endpoint import Endpoint
 from nvflare.fuel.f3.message import Message
@@ -18,7 +15,7 @@ from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_T
 from nvflare.fuel.utils import fobs
 
 from quietbit.nvflare.cell import ANSWERED, SENT
-from unit.nvflare.kit import JOB, NEARLY_EXACT, Server, Site, content, trained
+from unit.nvflare.kit import JOB, NEARLY_EXACT, Server, Site, content, owned, script_site, trained
 
 PATIENT = "glucose 417.25"
 
@@ -31,20 +28,6 @@ while flare.is_running():
     flare.receive()
     raise ValueError("cannot train on {PATIENT}")
 """
-
-
-def script_site(tmp_path, script, **options) -> Site:
-    """A site with a script, run by NVFlare's own executor."""
-    for folder in ("local", "startup"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "train.py").write_text(script)
-    client_api.context_dict.clear()  # what a process before this one has not
-    site = Site(ClientAPIExecutor("in_process", task_script_path=str(tmp_path / "train.py")), **options)
-    with site.engine.new_context() as fl_ctx:
-        fl_ctx.set_prop(FLContextKey.WORKSPACE_OBJECT, Workspace(str(tmp_path), "site-1"), private=True, sticky=True)
-        fl_ctx.set_prop(FLContextKey.CURRENT_JOB_ID, JOB, private=False, sticky=True)
-    site.engine.add_handler(site.app)
-    return site.starts("_start_run")
 
 
 def failed_site(tmp_path, **options) -> Site:
@@ -248,14 +231,14 @@ def test_a_trainer_that_failed_is_started_again(tmp_path):
     np.testing.assert_allclose(means, [0.0, 0.05, 0.05], atol=0.025)
 
 
-def test_a_component_that_gives_up_does_not_end_the_run():
+def test_a_component_that_gives_up_does_not_end_the_run(tmp_path):
     """When a run ends would tell the server that it did; the failure is a zero release like any other."""
 
     def panics(task_name, shareable, fl_ctx):
         site.app.system_panic(f"cannot load {PATIENT}", fl_ctx)
         raise RuntimeError
 
-    site, server = Site(panics), Server()
+    site, server = Site(panics, properties=owned(tmp_path)), Server()
     site.engine.add_handler(site.runner)
     for number in range(2):
         assert set(content(site.does(server.asks(number=number)))["quietbit"]) == {"release"}

@@ -38,6 +38,7 @@ from unit.nvflare.kit import (
     Server,
     Site,
     content,
+    owned,
     public_names,
     release_of,
     trained,
@@ -109,8 +110,8 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
-def test_one_release_leaves_whatever_the_app_answers(answer):
-    site = Site(answer)
+def test_one_release_leaves_whatever_the_app_answers(answer, tmp_path):
+    site = Site(answer, properties=owned(tmp_path))
     reply = site.does(Server().asks())
     honest = Site(trained()).does(Server().asks())
     assert site.app.calls == 1
@@ -127,13 +128,37 @@ def test_one_release_leaves_whatever_the_app_answers(answer):
 @pytest.mark.parametrize(
     "name", ["NaN", "metrics", "collection", "not ok", "value error", "exit", "none", "other shapes"]
 )
-def test_a_failure_is_a_release_of_the_zero_update_bit_for_bit(name):
+def test_a_failure_is_a_release_of_the_zero_update_bit_for_bit(name, tmp_path):
     with pytest.warns(UserWarning, match="protect nobody"):
-        failed = release_of(Site(ANSWERS[name], seed=7).does(Server().asks()))
+        failed = release_of(Site(ANSWERS[name], properties=owned(tmp_path, seed=7)).does(Server().asks()))
     with pytest.warns(UserWarning, match="protect nobody"):
         assert failed == release_of(Site(trained(0.0), seed=7).does(Server().asks()))
     with pytest.warns(UserWarning, match="protect nobody"):
         assert failed != release_of(Site(trained(0.5), seed=7).does(Server().asks()))
+
+
+CRASHES = {
+    "value error": "ValueError: SECRET 12345.6789",
+    "none": "The app answered with no result.",
+    "other names": "The trained arrays must have the names of the received ones",
+}
+
+
+@pytest.mark.parametrize("name", CRASHES)
+def test_a_simulated_site_says_why_its_app_crashed_and_the_report_counts_it(name, tmp_path, caplog):
+    """It belongs to whoever runs the simulation; with an owner's policy it says nothing."""
+    server = Server(folder=tmp_path)
+    crashed, fine = Site(ANSWERS[name]), Site(trained(), "site-2")
+    replies = {site.name: site.does(server.asks(site.name)) for site in (crashed, fine)}
+    assert CRASHES[name] in content(replies["site-1"])["quietbit"]["crashed"]
+    assert release_of(replies["site-2"])
+    for client, reply in replies.items():
+        server.takes(reply, client)
+    with caplog.at_level("INFO"):
+        (entry,) = server.report(tmp_path)["rounds"]
+    assert (entry["answered"], entry["crashed"]) == (2, 1)
+    assert "the apps of 1 simulated nodes crashed" in caplog.text
+    assert CRASHES[name] in caplog.text
 
 
 class Stock(DXOFilter):
@@ -402,9 +427,9 @@ class Raises(Filter):
 
 @pytest.mark.parametrize("error", [ValueError("SECRET"), UnsafeJobError("SECRET"), SystemExit("SECRET")])
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_jobs_filter_that_fails_is_not_told_from_one_that_does_not(error, place):
+def test_a_jobs_filter_that_fails_is_not_told_from_one_that_does_not(error, place, tmp_path):
     """Before ours the release is of zero, after ours as it was; neither this task nor the next says which."""
-    site, server = Site(trained()), Server()
+    site, server = Site(trained(), properties=owned(tmp_path)), Server()
     site.runner.task_result_filters["train/out"].insert(place, Raises(error))
     for number in range(2):
         reply = site.does(server.asks(number=number))

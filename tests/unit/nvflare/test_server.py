@@ -12,6 +12,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.app_common.aggregators.intime_accumulate_model_aggregator import InTimeAccumulateWeightedAggregator
 from nvflare.app_common.aggregators.weighted_aggregation_helper import WeightedAggregationHelper
 from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.app_common.workflows.base_fedavg import _get_num_steps_weight
 
@@ -293,7 +294,41 @@ def test_what_a_run_may_come_to_is_said_before_its_first_round(caplog):
         assert task.get_header(AppConstants.NUM_ROUNDS) is None
         before = len(caplog.records)
         server.asks(number=1)
-        assert not [one for one in caplog.records[before:] if "quietbit" in one.message]
+        assert "the noise in the mean" in caplog.records[0].message
+        later = [one.message for one in caplog.records[before:] if "quietbit" in one.message]
+        assert later == [
+            "quietbit: 0 of 1 nodes answered, 0 declined, 1 failed, 0 refused",
+            "quietbit: round 1 is skipped: the model stays as it was.",
+        ]
+
+
+def test_a_run_in_which_nobody_answered_ends_with_an_error(tmp_path):
+    """NVFlare marks a job as failed that panics; one with a single release is not."""
+    said = []
+    for answers in (False, True):
+        server = Server(folder=tmp_path)
+        server.results.system_panic = server.data.system_panic = lambda reason, fl_ctx: said.append(reason)
+        for number in range(2):
+            task = server.asks(number=number)
+            declined = Shareable({"quietbit": {"declined": "This node has no policy.", "noted": False}})
+            reply = Site(trained()).does(task) if answers and number else declined
+            server.takes(reply, number=number)
+        server.report(tmp_path)
+    why = "site-1 declined: This node has no policy."
+    assert said == [f"quietbit: No node answered in 2 rounds, and the model has not changed: {why}"]
+
+
+def test_what_comes_when_a_round_is_over_is_in_no_mean_and_hides_nobody(tmp_path):
+    server = Server(folder=tmp_path)
+    replies = {client: reply_of(server, client) for client in ("site-1", "site-2", "site-3")}
+    assert server.takes(replies["site-1"], "site-1")["DXO"]["meta"]["NUM_STEPS_CURRENT_ROUND"] == 1
+    server.hears(AppEventType.BEFORE_AGGREGATION)
+    assert server.takes(replies["site-2"], "site-2")["DXO"]["meta"]["NUM_STEPS_CURRENT_ROUND"] == NO_WEIGHT
+    server.asks("site-1", 1)
+    assert server.takes(replies["site-3"], "site-3")["DXO"]["meta"]["NUM_STEPS_CURRENT_ROUND"] == NO_WEIGHT
+    found = server.report(tmp_path)
+    assert (found["rounds"][0]["answered"], found["rounds"][0]["refused"]) == (1, 1)
+    assert [node["releases"] for node in found["nodes"]] == [2, 1, 1]
 
 
 def test_the_report_says_what_each_round_has_cost_so_far(tmp_path):

@@ -1,0 +1,146 @@
+"""One task of a client: what was decided about it before its app was called, and the one answer that leaves for it.
+
+Idea     a decision is made once, from the question, the policy and the ledger; an answer is made once, from whatever
+         the app did, and is written anew: a release, the numbers that the owner names, or a refusal. It is kept as it
+         was written, so that nothing that happens to it afterwards leaves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any, final
+
+import numpy as np
+from attrs import define, field
+from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
+from nvflare.apis.filter import ContentBlockedException
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import ReservedHeaderKey, Shareable
+
+from quietbit._typing import FloatVector
+from quietbit.engine.batch import serving
+from quietbit.engine.messages import MOST_TRACEBACK, RECORD, finite
+from quietbit.engine.turn import Turn, lost, refusal
+from quietbit.errors import require
+from quietbit.node.answer_time import AnswerTime
+from quietbit.nvflare.arrays import named
+
+__all__ = ["CRASHED", "DECIDED", "TURN", "Task", "task_of"]
+
+LOGGER = logging.getLogger(__name__)
+TURN, DECIDED = "quietbit.turn", "quietbit.decided"  # properties of a task's context
+CRASHED = "crashed"  # of simulated sites alone: why an app has no update
+
+
+@final
+@define(eq=False)
+class Task:
+    """A task that was decided about; it is answered once.
+
+    With a ``turn`` it is a release; without one it is the numbers called ``names`` that the owner lets out, or else
+    ``reason``, and the app is not called (``runs``). Where ``shows`` is set, the site is a simulated one, and the
+    server is told why an app has no update.
+    """
+
+    number: str
+    heads: dict[str, Any]
+    runs: bool = False
+    reason: str = ""
+    noted: bool = False
+    turn: Turn | None = None
+    names: tuple[str, ...] = ()
+    moment: AnswerTime = field(factory=lambda: AnswerTime(0.0))
+    shows: bool = False
+    crash: str = ""
+    reply: Shareable | None = None
+    _lock: threading.Lock = field(factory=threading.Lock)
+    _content: dict[str, Any] = field(factory=dict)
+
+    def serving(self) -> contextlib.AbstractContextManager[None]:
+        """Let the app find the batch of its round, whichever thread of this process it runs in."""
+        return contextlib.nullcontext() if self.turn is None else serving(self.turn.ticket, process=True)
+
+    def answer(self, result: Any) -> Shareable:
+        """Return the one thing that leaves for this task; the very same object passes a second time."""
+        with self._lock:
+            if self.reply is None:
+                self.reply = self._made(result)
+                content = {key: self.reply[key] for key in self.reply if key != ReservedHeaderKey.HEADERS}
+                self._content = deepcopy(content)
+            elif result is not self.reply:
+                raise ContentBlockedException("quietbit: this task was answered, and what came after it is not sent.")
+            return self.reply
+
+    def sealed(self) -> dict[str, Any]:
+        """Return what was answered, as it was written; where nothing was, answer now, as for an app that failed."""
+        with contextlib.suppress(ContentBlockedException):
+            self.answer(None)
+        return deepcopy(self._content)
+
+    def _made(self, result: Any) -> Shareable:
+        if self.turn is None and self.runs:
+            self.heads[ReservedHeaderKey.CONTENT_TYPE] = "DXO"
+            return DXO(DataKind.METRICS, data=_numbers(result, self.names)).to_shareable()
+        record: dict[str, Any] = {}
+        if self.turn is not None:
+            turn = self.turn
+            try:
+                record = {"release": turn.release(lambda: self._update(turn, result))}
+                if self.names:
+                    record["metrics"] = _numbers(result, self.names)
+                if self.shows and self.crash:
+                    record[CRASHED] = self.crash[-MOST_TRACEBACK:]
+            except Exception as error:
+                self.reason, self.noted = refusal(lost(error))
+        return Shareable({RECORD: record or {"declined": self.reason, "noted": self.noted}})
+
+    def _update(self, turn: Turn, result: Any) -> list[FloatVector]:
+        try:
+            return _update(turn, result)
+        except BaseException as error:
+            self.crash = self.crash or f"{type(error).__name__}: {error}"
+            raise
+
+
+def task_of(fl_ctx: FLContext) -> Task | None:
+    """Return what was decided about the task of a context, if it was."""
+    found = fl_ctx.get_prop(TURN)
+    same = isinstance(found, Task) and found.number == str(fl_ctx.get_prop(FLContextKey.TASK_ID))
+    return found if same else None
+
+
+def _update(turn: Turn, result: Any) -> list[FloatVector]:
+    """Return *received minus trained* of the app's answer, weights or NVFlare's differences."""
+    code = result.get_return_code()
+    require(code == ReturnCode.OK, "return code of the app", code, "OK")
+    dxo = from_shareable(result)
+    arrays: dict[str, Any] = {**dict.fromkeys(turn.layout.kept), **named(dxo.data)}  # kept ones are never read
+    if dxo.data_kind == DataKind.WEIGHTS:
+        return turn.difference(arrays)
+    require(dxo.data_kind == DataKind.WEIGHT_DIFF, "kind of the app's answer", dxo.data_kind, "weights")
+    # NVFlare's difference is *trained minus received*: taken from zero it is ours.
+    return turn.layout.difference([np.zeros_like(part) for part in turn.received], arrays)
+
+
+def _numbers(result: Any, names: tuple[str, ...]) -> dict[str, float]:
+    """One number for each of the names, 0 where the app has none; everything else is dropped."""
+    found: Any = {}
+    try:
+        dxo = from_shareable(result)
+        found = dxo.data if dxo.data_kind == DataKind.METRICS else dxo.get_meta_prop(MetaKey.INITIAL_METRICS, {})
+    except BaseException as error:
+        LOGGER.error("quietbit: the app's answer holds no metrics", exc_info=error)
+    values = {name: found.get(name) for name in names} if isinstance(found, Mapping) else {}
+    return {name: _number(values.get(name)) for name in names}
+
+
+def _number(value: Any) -> float:
+    try:
+        return finite(float(value)) or 0.0
+    except BaseException:  # whatever an app's object does, 10**400 among it
+        return 0.0
