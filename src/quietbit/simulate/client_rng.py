@@ -6,8 +6,8 @@ Idea     a release's seeded bits depend on the seed, the round and the client al
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol, final
+from collections.abc import Callable
+from typing import TypeAlias
 
 from quietbit.errors import check_int
 from quietbit.kernel.rng import RandomBits, secure_rng, seeded_rng
@@ -15,44 +15,21 @@ from quietbit.kernel.rng import RandomBits, secure_rng, seeded_rng
 __all__ = ["CLIENT_BITS", "ClientRng", "client_rng", "secure_client_rng", "seeded_client_rng"]
 
 ROUND_BITS = CLIENT_BITS = 48
-
-
-class ClientRng(Protocol):
-    """The random bits of every release of a run."""
-
-    def __call__(self, number: int, client: int) -> RandomBits:
-        """Those of one client in round ``number``."""
-        ...
+ClientRng: TypeAlias = Callable[[int, int], RandomBits]  # of a round and a client
 
 
 def client_rng(kind: str, seed: int) -> ClientRng:
-    """What a plan asks for: ``seeded``, else secure."""
+    """Return what a plan asks for: ``seeded``, else secure."""
     return seeded_client_rng(seed) if kind == "seeded" else secure_client_rng()
 
 
 def secure_client_rng() -> ClientRng:
-    """Bits nobody can predict: every release takes a fresh key."""
-    return _Secure(secure_rng())
+    """Return bits nobody can predict: every release takes a fresh key."""
+    rng = secure_rng()
+    return lambda number, client: rng
 
 
 def seeded_client_rng(seed: int) -> ClientRng:
-    """Reproducible bits that protect nobody: seed, round and client make the seed of a release."""
-    return _Seeded(check_int(seed, "seed", 0) << (ROUND_BITS + CLIENT_BITS))
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Secure:
-    rng: RandomBits
-
-    def __call__(self, number: int, client: int) -> RandomBits:
-        return self.rng
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Seeded:
-    base: int
-
-    def __call__(self, number: int, client: int) -> RandomBits:
-        return seeded_rng(self.base | (number << CLIENT_BITS) | client)
+    """Return reproducible bits that protect nobody: seed, round and client make the seed of a release."""
+    base = check_int(seed, "seed", 0) << (ROUND_BITS + CLIENT_BITS)
+    return lambda number, client: seeded_rng(base | (number << CLIENT_BITS) | client)

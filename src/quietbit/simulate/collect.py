@@ -14,21 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
 from threading import Lock, local
-from typing import Any, Protocol, TypeAlias, TypeVar, cast, final, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeVar, cast, final
 
 import numpy as np
+from attrs import field, frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit.errors import InvalidParameter, check_int, require
-from quietbit.kernel.rng import WordBlock
-from quietbit.mechanism.ball import Ball
+from quietbit.errors import check_int, require
 from quietbit.mechanism.base import Mechanism
 from quietbit.plan.clip import MovingClip
 from quietbit.plan.plan import Plan
-from quietbit.plan.sizes import bytes_sent
+from quietbit.plan.sizes import FLOAT_BYTES, bytes_sent
 from quietbit.privacy.guarantee import Trust
 from quietbit.simulate.client_rng import CLIENT_BITS, ClientRng, client_rng
 from quietbit.simulate.problem import LocalPlan, Problem, Rows, SampleProblem, clip_outside
@@ -36,8 +34,8 @@ from quietbit.wire.aggregate import Aggregator
 from quietbit.wire.uplink import Uplink
 
 __all__ = [
-    "CentralCollector", "Collector", "PlainCollector", "UplinkCollector", "check_ball", "chunks",
-    "make_collector", "payload_bytes", "spread",
+    "CentralCollector", "Collector", "PlainCollector", "UplinkCollector", "chunks", "make_collector", "payload_bytes",
+    "spread",
 ]  # fmt: skip
 
 CHUNK_COORDINATES = 1 << 21
@@ -57,35 +55,34 @@ class Collector(Protocol):
         ...
 
     def mean(self, parameters: Rows, clients: Clients, number: int) -> FloatVector:
-        """The mean of the updates of ``clients`` in round ``number``."""
+        """Return the mean of the updates of ``clients`` in round ``number``."""
         ...
-
-
-# (problem, what clients do, plan, mechanism unless the plan has none, threads) -> what collects the cohorts of a run
 
 
 def make_collector(
     problem: Problem, steps: LocalPlan, plan: Plan, mechanism: Mechanism | None, threads: int
 ) -> Collector:
-    """The collector that a plan asks for."""
+    """Make the collector that a plan asks for."""
     if mechanism is None:
         return PlainCollector(problem, steps, threads)
     rng = client_rng(plan.rng, plan.seed)
     if plan.trust is Trust.CENTRAL:
         return CentralCollector(PlainCollector(problem, steps, threads), mechanism, rng)
     uplink = Uplink(mechanism, max_payloads=plan.cohort, unit=plan.unit)
-    return UplinkCollector(
-        problem, steps, uplink, rng, payload_bytes(plan, mechanism), threads, moving=plan.moving_clip()
-    )
+    return UplinkCollector(problem, steps, uplink, rng, payload_bytes(plan, mechanism), threads, plan.moving_clip())
 
 
 def payload_bytes(plan: Plan, mechanism: Mechanism) -> int:
-    """What a client sends in a round of a plan."""
+    """Return what a client sends in a round of a plan."""
     return bytes_sent(mechanism, plan.trust, plan.cohort)
 
 
+def _threads(count: int) -> int:
+    return check_int(count, "threads", 1, 1024)
+
+
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class UplinkCollector:
     """The real path: `Uplink.send` for every client, an `Aggregator` for the server.
 
@@ -98,24 +95,24 @@ class UplinkCollector:
     uplink: Uplink
     rng: ClientRng
     bytes_per_client: int
-    threads: int = 1
+    threads: int = field(default=1, converter=_threads)
     moving: MovingClip | None = None
-    _kept: local = field(default_factory=local, init=False, repr=False)
+    _kept: local = field(factory=local, init=False, repr=False)
 
-    def __post_init__(self) -> None:
+    def __attrs_post_init__(self) -> None:
         """Refuse a mechanism for another ball than the updates are clipped to."""
-        ball = self.uplink.mechanism.domain
+        ball, norm = self.uplink.mechanism.domain, self.steps.norm
+        require(ball.dimension == self.problem.dimension, "dimension of the ball", ball.dimension, "the problem's")
         # Only the mechanism clips to a clip that moves: its bit is about the update as it was.
-        steps = self.steps if self.moving is None else replace(self.steps, clip=ball.radius)
-        check_ball(ball, self.problem, steps)
+        wide = self.moving is not None or ball.radius >= self.steps.clip
+        require(wide, "radius of the ball", ball.radius, "at least the clip")
+        require(ball.norm is norm, "norm of the ball", ball.norm.value, f"{norm.value}, the clip's")
         shown = not self.uplink.mechanism.takes_samples or isinstance(self.problem, SampleProblem)
-        require(
-            shown, "problem", self.problem.name, "one with `gradients`, where samples are protected and few rows kept"
-        )
-        object.__setattr__(self, "threads", check_int(self.threads, "threads", 1, 1024))
+        rule = "one with `gradients`, where samples are protected and few rows kept"
+        require(shown, "problem", self.problem.name, rule)
 
     def mean(self, parameters: Rows, clients: Clients, number: int) -> FloatVector:
-        """What the server makes of the payloads."""
+        """Return what the server makes of the payloads."""
         return np.asarray(self._collected(self._of_round(number), parameters, clients, number).mean())
 
     def kept(self, parameters: Rows, clients: Clients, number: int) -> tuple[FloatVector, Mechanism]:
@@ -138,7 +135,7 @@ class UplinkCollector:
         return aggregator
 
     def _payloads(self, uplink: Uplink, parameters: Rows, chunk: Clients, number: int) -> list[bytes]:
-        """What these clients send."""
+        """Return what these clients send."""
         if uplink.mechanism.takes_samples:
             shown = cast(SampleProblem, self.problem).gradients
             return [uplink.send_samples(shown(parameters, one), self.rng(number, one)) for one in chunk.tolist()]
@@ -148,7 +145,7 @@ class UplinkCollector:
         return [uplink.send(row, self.rng(number, client)) for row, client in pairs]
 
     def _of_round(self, number: int) -> Uplink:
-        """The uplink; where all clients of a round keep the same coordinates, or its clip moves, that of the round."""
+        """Return the uplink; that of the round where all its clients keep the same coordinates, or the clip moves."""
         mechanism = self.uplink.mechanism.for_round(b"simulation", number)
         if self.moving is not None:
             mechanism = mechanism.at_clip(self.moving.clip)
@@ -158,22 +155,26 @@ class UplinkCollector:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class PlainCollector:
     """The mean of clipped updates without any privacy: the line that private runs are held against."""
 
     problem: Problem
     steps: LocalPlan
-    threads: int = 1
-    _kept: local = field(default_factory=local, init=False, repr=False)
+    threads: int = field(default=1, converter=_threads)
+    _kept: local = field(factory=local, init=False, repr=False)
 
     @property
     def bytes_per_client(self) -> int:
         """32-bit floats."""
-        return 4 * self.problem.dimension
+        return FLOAT_BYTES * self.problem.dimension
 
     def mean(self, parameters: Rows, clients: Clients, number: int) -> FloatVector:
-        """The mean in double precision; chunks are added in order, so that threads change nothing."""
+        """Return the mean in double precision."""
+        return self.total(parameters, clients) / clients.size
+
+    def total(self, parameters: Rows, clients: Clients) -> FloatVector:
+        """Return the sum of the updates; chunks are added in order, so that threads change nothing."""
         size = self.problem.dimension
 
         def work(chunk: Clients) -> FloatVector:
@@ -185,26 +186,22 @@ class PlainCollector:
         total = np.zeros(size)
         for part in spread(work, chunks(clients, size, self.threads), self.threads):
             total += part
-        return total / clients.size
-
-
-@runtime_checkable
-class _Noisy(Protocol):
-    """A mechanism whose noise can be added to a sum."""
-
-    def noisy(self, values: FloatVector, block: WordBlock, start: int) -> FloatVector:
-        """Values with noise on them."""
-        ...
+        return total
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class CentralCollector:
     """The mean of clipped updates with noise added once; clients trust the server with what they send."""
 
     plain: PlainCollector
-    mechanism: Mechanism
+    mechanism: Any = field()
     rng: ClientRng
+
+    @mechanism.validator
+    def _adds_noise(self, _: Any, mechanism: Any) -> None:
+        adds = hasattr(mechanism, "noisy")
+        require(adds, "mechanism", type(mechanism).__name__, "one whose noise can be added to a sum")
 
     @property
     def bytes_per_client(self) -> int:
@@ -212,31 +209,21 @@ class CentralCollector:
         return self.plain.bytes_per_client
 
     def mean(self, parameters: Rows, clients: Clients, number: int) -> FloatVector:
-        """The noisy sum over the size of the cohort, which is public."""
-        mechanism: Any = self.mechanism
-        if not isinstance(mechanism, _Noisy):
-            raise InvalidParameter(f"mechanism must add noise to a sum, got {type(mechanism).__name__}.")
-        exact = self.plain.mean(parameters, clients, number)
+        """Return the noisy sum over the size of the cohort, which is public."""
+        exact = self.plain.total(parameters, clients)
         block = self.rng(number, SERVER).draw(exact.size)
-        return np.asarray(mechanism.noisy(exact * clients.size, block, 0) / clients.size)
-
-
-def check_ball(ball: Ball, problem: Problem, steps: LocalPlan) -> None:
-    """Refuse a mechanism whose ball is another than the one that updates are clipped to."""
-    require(ball.dimension == problem.dimension, "dimension of the ball", ball.dimension, "the problem's")
-    require(ball.radius >= steps.clip, "radius of the ball", ball.radius, "at least the clip")
-    require(ball.norm is steps.norm, "norm of the ball", ball.norm.value, f"{steps.norm.value}, the clip's")
+        return np.asarray(self.mechanism.noisy(exact, block, 0) / clients.size)
 
 
 def chunks(clients: Clients, size: int, threads: int) -> Iterator[Clients]:
-    """A cohort in pieces that fit in memory and keep every thread busy."""
+    """Cut a cohort into pieces that fit in memory and keep every thread busy."""
     count = min(MOST_ROWS, max(1, CHUNK_COORDINATES // size), max(1, -(-clients.size // threads)))
     for start in range(0, clients.size, count):
         yield clients[start : start + count]
 
 
 def spread(work: Callable[[Clients], Found], pieces: Iterator[Clients], threads: int) -> Iterator[Found]:
-    """Results in the order of the pieces; with one thread nothing is started."""
+    """Return results in the order of the pieces; with one thread nothing is started."""
     if threads == 1:
         return iter([work(piece) for piece in pieces])
     with ThreadPoolExecutor(threads) as pool:
@@ -244,7 +231,7 @@ def spread(work: Callable[[Clients], Found], pieces: Iterator[Clients], threads:
 
 
 def _kept_rows(kept: Any, count: int, size: int) -> Rows:
-    """This thread's rows, kept between calls."""
+    """Return this thread's rows, kept between calls."""
     rows: Rows | None = getattr(kept, "rows", None)
     if rows is None or rows.shape[0] < count:
         rows = np.zeros((count, size), dtype=np.float32)

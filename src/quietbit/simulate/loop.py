@@ -193,7 +193,7 @@ class _Replay:
 
 
 def _priced(problem: Problem, plan: Plan, training: Training) -> tuple[Mechanism | None, ClientCosts | None]:
-    """The mechanism of a run and the account that it will keep.
+    """Return the mechanism of a run and the account that it will keep.
 
     It is calibrated to the plan's own number of releases, or else to what the schedule asks of every client.
     """

@@ -19,22 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit.errors import InvalidParameter, check_int, check_real, require
+from quietbit.errors import InvalidParameter, check_int, check_real, member, require
 from quietbit.mechanism.ball import Norm
-from quietbit.privacy.guarantee import Unit
+from quietbit.target import Unit, as_unit
 
 __all__ = [
-    "MARGIN",
-    "MAX_CLIP",
-    "LocalPlan",
-    "Problem",
-    "Rows",
-    "SampleProblem",
-    "Score",
-    "clip_factors",
-    "clip_outside",
+    "MARGIN", "MAX_CLIP", "LocalPlan", "Problem", "Rows", "SampleProblem", "Score", "clip_factors", "clip_outside",
     "clip_rows",
-]
+]  # fmt: skip
 
 Rows = NDArray[np.float32]
 MARGIN = 2.0**-20
@@ -60,15 +52,14 @@ class LocalPlan:
 
     def __post_init__(self) -> None:
         """Refuse numbers that make no step, and several steps under sample-level privacy."""
-        require(isinstance(self.norm, Norm), "norm", self.norm, "a Norm")
-        require(isinstance(self.unit, Unit), "unit", self.unit, "a Unit")
-        clip = check_real(self.clip, "clip", at_least=MIN_CLIP, at_most=MAX_CLIP)
-        steps = check_int(self.steps, "local steps", 1)
+        put = object.__setattr__
+        put(self, "norm", member(Norm, self.norm, "norm"))
+        put(self, "unit", as_unit(self.unit))
+        put(self, "clip", check_real(self.clip, "clip", at_least=MIN_CLIP, at_most=MAX_CLIP))
+        put(self, "steps", check_int(self.steps, "local steps", 1))
+        put(self, "rate", check_real(self.rate, "local rate"))
         rule = "1 for sample-level privacy (a sample would move every later step too)"
-        require(steps == 1 or self.unit is Unit.CLIENT, "local steps", steps, rule)
-        object.__setattr__(self, "clip", clip)
-        object.__setattr__(self, "steps", steps)
-        object.__setattr__(self, "rate", check_real(self.rate, "local rate"))
+        require(self.steps == 1 or self.unit is Unit.CLIENT, "local steps", self.steps, rule)
 
 
 @final
@@ -100,7 +91,7 @@ class Problem(Protocol):
         ...
 
     def initial(self, seed: int) -> Rows:
-        """The starting parameters, flat."""
+        """Return the starting parameters, flat."""
         ...
 
     def updates(self, parameters: Rows, clients: NDArray[np.int64], plan: LocalPlan, out: Rows) -> None:
@@ -108,7 +99,7 @@ class Problem(Protocol):
         ...
 
     def evaluate(self, parameters: Rows) -> Score:
-        """The score on test data."""
+        """Return the score on test data."""
         ...
 
 
@@ -117,12 +108,12 @@ class SampleProblem(Problem, Protocol):
     """A problem that can show its samples one by one, as is needed where they are protected and coordinates kept."""
 
     def gradients(self, parameters: Rows, client: int) -> Rows:
-        """The gradient of every sample of a client, a row each, as they are: what sends them clips them."""
+        """Return the gradient of every sample of a client, a row each, as they are: what sends them clips them."""
         ...
 
 
 def clip_factors(norms: Any, clip: float) -> FloatVector:
-    """The factor, at most 1, for each norm; a norm that is not a finite number is refused."""
+    """Return the factor, at most 1, for each norm; a norm that is not a finite number is refused."""
     lengths = np.asarray(norms, dtype=np.float64)
     if not np.isfinite(lengths).all():
         raise InvalidParameter("gradient must be finite, got a NaN or an infinity (try a smaller step size).")
@@ -134,16 +125,17 @@ def clip_rows(rows: Rows, norm: Norm, clip: float) -> None:
     """Scale, in place, every row that is longer than the clip; NaN and infinite entries are refused."""
     for row in rows:
         wide = row.astype(np.float64)
-        length = float(np.abs(wide).sum()) if norm is Norm.L1 else float(np.sqrt(wide @ wide))
-        factor = float(clip_factors(length, clip))
+        factor = float(clip_factors(_length(wide, norm), clip))
         if factor < 1.0:
             np.multiply(wide, factor, out=row, casting="same_kind")
 
 
 def clip_outside(rows: Rows, norm: Norm, clip: float) -> None:
     """Clip, in place, the rows that are not certain to lie in the ball; what a problem clipped well stays as it is."""
-    wide = rows.astype(np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):
-        lengths = np.abs(wide).sum(axis=1) if norm is Norm.L1 else np.sqrt((wide * wide).sum(axis=1))
-    for place in np.flatnonzero(~(lengths <= clip * (1 - INSIDE))).tolist():
-        clip_rows(rows[place : place + 1], norm, clip)
+    for row in rows:
+        if not _length(row.astype(np.float64), norm) <= clip * (1 - INSIDE):
+            clip_rows(row[None], norm, clip)
+
+
+def _length(row: FloatVector, norm: Norm) -> float:
+    return float(np.abs(row).sum()) if norm is Norm.L1 else float(np.sqrt(row @ row))

@@ -48,7 +48,7 @@ class Training:
         check_real(self.local_rate, "local rate")
 
     def local(self, plan: Plan) -> LocalPlan:
-        """What clients do with their data before anything is randomised.
+        """Return what clients do with their data before anything is randomised.
 
         A clip that moves is the mechanism's own to apply, which must see how long the update was.
         """
@@ -56,6 +56,6 @@ class Training:
         return LocalPlan(plan.norm, clip, plan.unit, self.local_steps, self.local_rate)
 
     def evaluated(self, number: int) -> bool:
-        """Whether the model is scored after ``number`` rounds: at the end, and where asked for."""
+        """Return whether the model is scored after ``number`` rounds: at the end, and where asked for."""
         every = self.evaluate_every
         return number == self.rounds or number in self.evaluate_at or bool(every and number % every == 0)
