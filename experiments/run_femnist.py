@@ -1,10 +1,13 @@
 r"""Figures 5 and 6 with the network: steps chosen on held-out writers, the chosen ones repeated with five seeds.
 
-Idea     1. For every mechanism and epsilon of `fig5-femnist.toml --reduced` a tenth of the training writers is held
-            out: the others train, under a seed of their own, with the steps of the file; then, again and again, with
-            half and twice the best step so far, until both are known. The best on the held-out writers is chosen.
+Idea     1. For every mechanism and epsilon of `fig5-femnist.toml` and `fig6-femnist.toml`, reduced, a tenth of the
+            training writers is held out: the others train, under a seed of their own, with a step that goes with the
+            noise; then, again and again, with half and twice the best step so far, until both are known. The best on
+            the held-out writers is chosen.
          2. The chosen step with all training writers, seeds 1 to 5, scored on the test writers at the end.
-         3. The same for `fig6-femnist-levels.toml`, beginning at the step of one bit.
+         Figure 6 comes first, then what else is in Figure 5, then what else there is at epsilon 1.
+         I-MVU of b > 1 bits has MVU's design of 2^b levels, with the largest beta that the epsilon allows. Its steps
+         are those of one bit and half of them, as Skellam's are the Gaussian's: their noise is much the same.
 
     PYTHONPATH=src python experiments/run_femnist.py --data data --out runs/femnist --device cuda --minutes 9
 
@@ -13,22 +16,26 @@ Idea     1. For every mechanism and epsilon of `fig5-femnist.toml --reduced` a t
 Needed are numpy, scipy and torch alone. All runs of a seed are trained side by side (`quietbit_lab.task.batch`).
 A call continues where an earlier one was stopped; `--back` is one file with all results, all that has to travel:
 where it is there already, its results are not run again. `--keep` makes of them what tables and figures are drawn
-from. `--epsilon`, `--seeds` and `--rounds` cut the experiment down to try it.
+from. `--epsilon`, `--labels`, `--seeds` and `--rounds` cut the experiment down, to try it or to share it among
+processes.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 from numpy.typing import NDArray
 
 from quietbit import Plan
+from quietbit._search import bisect
+from quietbit.plan.participation import releases_per_client
 from quietbit_lab.experiment.batched import run_batches
 from quietbit_lab.experiment.grid import Job, Sweep, read_sweep
 from quietbit_lab.experiment.packed import pack, read_results, unpack
@@ -44,8 +51,12 @@ BEGAN = time.monotonic()
 CHOOSING, HELD_OUT = 101, 10  # the seed that chooses; one writer in so many is held out
 BACK_EVERY = 5.0  # seconds between writings of the one file
 MOST_STEPS = 9  # tried for one mechanism and epsilon
-CHOICE, FIG5, FIG6 = FOLDERS = ("femnist-choice", "fig5-femnist", "fig6-femnist-levels")
-ONE_BIT, NOISELESS = "I-MVU, 1 bit", (0.04, 0.16, 0.64)
+CHOICE, FIG5, FIG6 = FOLDERS = ("femnist-choice", "fig5-femnist", "fig6-femnist")
+ONE_BIT, GAUSSIAN, SKELLAM, NOISELESS = "I-MVU, 1 bit", "Gaussian, 32 bits", "Skellam, 16 bits", "without noise"
+SHARED = (ONE_BIT, GAUSSIAN)  # lines of both figures
+START = {1.0: 0.005, 3.0: 0.01, 8.0: 0.02, 20.0: 0.04, 0.0: 0.16}  # the step to begin with, by epsilon; 0: no noise
+DESIGNS = {1.0: 0.2, 3.0: 0.5, 8.0: 1.0, 20.0: 2.0}  # of several levels: inputs are cut at about 1/50 of the clip
+BETAS = 4.0, 400.0
 ALIKE = ("cohort", "clip", "unit", "participation", "rng", "adjacency")
 Cell = tuple[str, float]  # label and epsilon
 
@@ -87,6 +98,23 @@ class Stage:
         if self.back is not None:
             pack([line for folder in FOLDERS for line in finished(self.out / folder)], self.back)
 
+    def ready(self, job: Job) -> Job:
+        """The job with the beta of its design, where it has one of several levels; it depends on seed and writers."""
+        plan, rounds = job.setting.plan, job.setting.training.rounds
+        if plan.levels is None:
+            return job
+        problem = self.together.problem(job)
+        counts = releases_per_client(plan.schedule(problem.sizes.size), rounds)
+
+        def allowed(beta: float) -> bool:
+            chosen = attrs.evolve(plan, beta=beta)
+            account = chosen.account(chosen.mechanism_for(problem.dimension, problem.sizes), problem.sizes)
+            account.counts = counts
+            return account.worst(plan.delta).epsilon_upper <= budget(job)
+
+        beta = float(f"{bisect(allowed, *BETAS, relative=1e-3, by_ratio=True) * (1 - 1e-4):.5g}")
+        return with_plan(job, beta=beta)
+
 
 def main() -> None:
     """Choose and report, as far as time allows."""
@@ -96,66 +124,118 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--minutes", type=float, help="stop after so long; the same call continues")
     parser.add_argument("--epsilon", type=float, nargs="*", help="only these")
+    parser.add_argument("--labels", nargs="*", help="only lines whose label begins so")
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3, 4, 5])
     parser.add_argument("--rounds", type=int, help="fewer than the files say, to try it")
-    parser.add_argument("--back", type=Path, help="one file with all results")
+    parser.add_argument("--back", type=Path, nargs="*", default=[], help="files with results; the first is written")
     parser.add_argument("--keep", type=Path, help="only make the small files of tables and figures, in this folder")
     given = parser.parse_args()
-    if given.back is not None and given.back.exists():
-        for name in FOLDERS:
-            unpack([line for line in read_results(given.back) if line["sweep"] == name], given.out / name)
+    for path in given.back:
+        for name in FOLDERS if path.exists() else ():
+            unpack([line for line in read_results(path) if line["sweep"] == name], given.out / name)
     if given.keep is not None:
         keep(given.out, given.keep)
         return
     together = BatchTogether(given.device, Problems(given.data), note=say)
-    stage = Stage(given.out, given.back, together, None if given.minutes is None else BEGAN + 60 * given.minutes)
+    until = None if given.minutes is None else BEGAN + 60 * given.minutes
+    stage = Stage(given.out, given.back[0] if given.back else None, together, until)
+    chosen: dict[Cell, float] = {}
     try:
-        fig5 = jobs_of(FIG5, given.epsilon, given.rounds)
-        fig5 += without_noise(fig5[0])
-        chosen = choose(stage, fig5)
-        stage.run(FIG5, reported(fig5, chosen, given.seeds))
-        fig6 = jobs_of(FIG6, given.epsilon, given.rounds)
-        starts = [
-            with_step(job, chosen[ONE_BIT, budget(job)] * factor) for job in one_each(fig6) for factor in (0.5, 1)
-        ]
-        stage.run(FIG6, reported(fig6, choose(stage, starts), given.seeds))
+        for group in groups(given.epsilon, given.labels, given.rounds):
+            choose(stage, [job for job, _ in group], chosen)
+            for name in (FIG5, FIG6):
+                asked = reported([job for job, folder in group if folder == name], chosen, given.seeds)
+                if asked:
+                    stage.run(name, [stage.ready(job) for job in asked])
     except OutOfTime:
         say("Out of time: what is finished is kept, and the same call continues.")
 
 
-def jobs_of(name: str, budgets: Sequence[float] | None, rounds: int | None) -> list[Job]:
-    """The reduced jobs of a file, scored at the end alone."""
+def groups(
+    budgets: Sequence[float] | None, labels: Sequence[str] | None, rounds: int | None
+) -> Iterator[list[tuple[Job, str]]]:
+    """Jobs and their folders, the most important first; those of one group are chosen, and reported, together."""
+    fig5 = [(job, FIG5) for job in jobs_of(FIG5, rounds)]
+    both = [pair for pair in fig5 if pair[0].label in SHARED]
+    others = [pair for pair in fig5 if pair[0].label not in SHARED]
+    levels = [(of_levels(job), FIG6) for job in jobs_of(FIG6, rounds) if job.label not in SHARED]
+    public = [(without_noise(fig5[0][0]), FIG5)]
+    low = min(budget(job) for job, _ in fig5)
+    for group in (
+        [pair for pair in both + levels if budget(pair[0]) > low],
+        [pair for pair in others if budget(pair[0]) > low],
+        public,
+        [pair for pair in fig5 if budget(pair[0]) == low],
+    ):
+        asked = [pair for pair in group if not labels or pair[0].label.startswith(tuple(labels))]
+        asked = [pair for pair in asked if not budgets or budget(pair[0]) in (*budgets, 0.0)]
+        if asked:
+            yield asked
+
+
+def jobs_of(name: str, rounds: int | None) -> list[Job]:
+    """The reduced jobs of a file, scored at the end alone, with the step that goes with their noise."""
     found = []
     for job in read_sweep(HERE / f"{name}.toml", reduced=True).jobs:
-        if not budgets or job.setting.plan.epsilon in budgets:
-            last = min(job.setting.training.rounds, rounds or job.setting.training.rounds)
-            training = replace(job.setting.training, rounds=last, evaluate_at=())
-            found.append(replace(job, setting=replace(job.setting, training=training)))
+        last = min(job.setting.training.rounds, rounds or job.setting.training.rounds)
+        training = replace(job.setting.training, rounds=last, evaluate_at=())
+        start = START[budget(job)] / START[8.0] * training.lr
+        found.append(with_step(replace(job, setting=replace(job.setting, training=training)), start))
     return found
 
 
-def without_noise(job: Job) -> list[Job]:
+def of_levels(job: Job) -> Job:
+    """A job of several bits with MVU's design of as many levels; `Stage.ready` finds its beta."""
+    levels = 2 ** (job.setting.plan.bits or 1)
+    made = with_plan(job, levels=levels, design_epsilon=DESIGNS[budget(job)])
+    return replace(made, label=f"{job.label}, {levels} levels")
+
+
+def without_noise(job: Job) -> Job:
     """The same training without noise, which has steps of its own: what all others are held against."""
     plan = Plan("none", **{name: getattr(job.setting.plan, name) for name in ALIKE})
-    plain = replace(job, setting=Setting(plan, job.setting.training), label="without noise")
-    return [with_step(plain, step) for step in NOISELESS]
+    plain = replace(job, setting=Setting(plan, job.setting.training), label=NOISELESS)
+    return with_step(plain, START[0.0])
 
 
-def choose(stage: Stage, jobs: Iterable[Job]) -> dict[Cell, float]:
-    """The best step of every cell on the held-out writers: these, then half and twice the best until both are known."""
-    asked = {job.identity: job for job in map(on_held_out, jobs)}
-    while True:
-        results = stage.run(CHOICE, list(asked.values()))
-        tried: dict[Cell, dict[float, float]] = {}
-        for line in results:
-            if line["job"] in asked:
-                record = line["record"]
-                accuracy = record["points"][-1]["accuracy"] if record["status"] == "finished" else 0.0
-                tried.setdefault(cell(asked[line["job"]]), {})[record["settings"]["lr"]] = accuracy
+def choose(stage: Stage, jobs: Sequence[Job], chosen: dict[Cell, float]) -> None:
+    """Add the best step of every cell on the held-out writers.
+
+    The given step, then half and twice the best until both are known; where a line leads, its step and half of it.
+    """
+    known = {job.label for job in jobs} | {label for label, _ in chosen}
+    leads = [job for job in jobs if leader(job) == job.label or leader(job) not in known]
+    asked = {job.identity: job for job in (stage.ready(on_held_out(job)) for job in leads)}
+    while asked:
+        tried = scores(stage, asked)
         more = [with_step(job, step) for job in one_each(asked.values()) for step in beside(tried[cell(job)])]
         if not more:
-            return {key: best(steps) for key, steps in tried.items()}
+            chosen |= {key: best(steps) for key, steps in tried.items()}
+            break
         asked |= {job.identity: job for job in more}
+    following = [stage.ready(on_held_out(job)) for job in jobs if cell(job) not in chosen]
+    steps = [with_step(job, chosen[leader(job), budget(job)] * part) for job in following for part in (0.5, 1)]
+    if steps:
+        tried = scores(stage, {job.identity: job for job in steps})
+        chosen |= {key: best(steps) for key, steps in tried.items()}
+
+
+def leader(job: Job) -> str:
+    """The line whose steps a job begins with: its own, unless it is much like another."""
+    if job.setting.plan.levels is not None:
+        return ONE_BIT
+    return GAUSSIAN if job.label == SKELLAM else job.label
+
+
+def scores(stage: Stage, asked: Mapping[str, Job]) -> dict[Cell, dict[float, float]]:
+    """Accuracies of these jobs on the held-out writers, by cell and step."""
+    tried: dict[Cell, dict[float, float]] = {}
+    for line in stage.run(CHOICE, list(asked.values())):
+        if line["job"] in asked:
+            record = line["record"]
+            accuracy = record["points"][-1]["accuracy"] if record["status"] == "finished" else 0.0
+            tried.setdefault(cell(asked[line["job"]]), {})[record["settings"]["lr"]] = accuracy
+    return tried
 
 
 def beside(tried: Mapping[float, float]) -> list[float]:
@@ -207,6 +287,11 @@ def with_step(job: Job, step: float) -> Job:
     return replace(job, setting=replace(job.setting, training=replace(job.setting.training, lr=step)))
 
 
+def with_plan(job: Job, **changes: Any) -> Job:
+    """The same with another plan."""
+    return replace(job, setting=replace(job.setting, plan=attrs.evolve(job.setting.plan, **changes)))
+
+
 class Problems:
     """Makes the problem of a task; a task may hold out writers, who then take the place of the test writers."""
 
@@ -243,7 +328,7 @@ def owners(dataset: Dataset) -> NDArray[np.int64]:
 def keep(out: Path, folder: Path) -> None:
     """What tables and figures are drawn from; Figure 6 shows two lines of Figure 5 as well."""
     choice, fig5, fig6 = (finished(out / name) for name in FOLDERS)
-    fig6 += [{**line, "sweep": FIG6} for line in fig5 if line["label"] in (ONE_BIT, "Gaussian, 32 bits")]
+    fig6 += [{**line, "sweep": FIG6} for line in fig5 if line["label"] in SHARED]
     for name, results in zip(FOLDERS, (choice, fig5, fig6), strict=True):
         pack(results, folder / f"{name}.jsonl.gz")
 

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 from attack.bits_campaign import campaign
-from exact.bits_kit import exact_excess, gaussian_excess, group_atoms, product_atoms, sixty_digit_delta
+from exact.bits_kit import (
+    exact_excess,
+    gaussian_excess,
+    group_atoms,
+    log_odds_losses,
+    product_atoms,
+    sixty_digit_delta,
+)
 from exact.privacy_kit import one_bit, rough, sigmoid_bit
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.sampler import SAMPLING_ERROR
@@ -32,6 +39,35 @@ def test_no_violation_in_ten_thousand_products():
 @pytest.mark.parametrize(("share", "least"), [(0.0, 300), (0.3, 30)])
 def test_the_campaign_finds_accounts_that_are_too_small(share, least):
     assert campaign(1_000, seed=5, share=share)[0] >= least
+
+
+def chosen_as_one_goes(rng, half, releases):
+    """Probability under P and loss of releases of one bit each, whose middle depends on all bits before it."""
+    mass, loss = np.ones(1), np.zeros(1)
+    for _ in range(releases):
+        middle = rng.choice([-half, half, 0.0, rng.normal()], size=mass.size)
+        one, zero = log_odds_losses(middle + half, middle - half)
+        chance = 1 / (1 + np.exp(-middle - half))
+        mass, loss = np.append(mass * chance, mass * (1 - chance)), np.append(loss + one, loss + zero)
+    return mass, loss
+
+
+@pytest.mark.parametrize("half", [0.05, 0.3, 1.0])
+def test_releases_that_depend_on_earlier_ones_pay_once(half):
+    """A planned list of releases of a single bit each, whichever inputs follow whichever bits."""
+    rng, releases = np.random.default_rng(8), 9
+    bit = Cost.gaussian(dominating_square_upper(half**2, half, one_bit=True) / 2, half**2 / 2, half)
+    budget = (bit * releases).slope * 2
+    square = dominating_square_upper(budget, half, one_bit=True)
+    delta = 1e-4
+    assert (bit * releases).accounts(delta)["exact Gaussian"] == gaussian_epsilon_upper(square / 2, delta)
+    assert square < 0.8 * 2 * (bit * releases).pair_slope  # each release for itself is what an adaptive account adds up
+    epsilon = np.linspace(-2, 4, 40) * math.sqrt(square)
+    for _ in range(60):
+        excess = exact_excess(*chosen_as_one_goes(rng, half, releases), epsilon)
+        assert np.all(excess <= gaussian_excess(epsilon, square) + 1e-14)
+    symmetric = exact_excess(*group_atoms([releases], np.array([half]), np.array([-half])), epsilon)
+    assert np.any(symmetric > gaussian_excess(epsilon, budget) + 1e-9)  # the budget alone is not enough
 
 
 def test_groups_are_products():

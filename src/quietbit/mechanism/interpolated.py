@@ -226,7 +226,7 @@ class InterpolatedMVU(Mechanism):
         if self.ball.norm is Norm.L1:
             curve = interpolated_l1_cost(*given, between, low, high, with_renyi=True)
         elif self.design.spec.input_levels == 2:
-            curve = dominated_l2_cost(*given, distance, low, high)
+            curve = dominated_l2_cost(*given, distance, low, high, together=True)
         else:
             curve = interpolated_l2_cost(*given, between, low, high)
         return curve.with_slack(slack).of(which, Unit.SAMPLE, Trust.LOCAL, samples)

@@ -45,7 +45,7 @@ from numpy.typing import ArrayLike
 
 from quietbit.errors import check_int, check_real, require
 from quietbit.privacy.conversion import epsilon_from_linear, epsilon_from_rdp, round_up
-from quietbit.privacy.gaussian import gaussian_epsilon_upper
+from quietbit.privacy.gaussian import dominating_square_upper, gaussian_epsilon_upper
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit, check_delta
 from quietbit.privacy.loss import LossDistribution
 
@@ -78,6 +78,7 @@ class _Part:
     pure: float = math.inf
     slope: float = math.inf  # D_alpha <= slope * alpha
     pair: float = math.inf  # mu^2 / 2 of a Gaussian pair that dominates
+    largest: float = 0.0  # of a release of bits with the budget 2 slope: the largest single one (`bits`)
     losses: Callable[[], LossPair] | None = field(default=None, repr=False)
     alone: Bound | None = field(default=None, repr=False)  # epsilon at a delta, of one such release by itself
     slack: float = 0.0
@@ -145,17 +146,18 @@ class Cost:
         return cls._one(_Part(_Line(value), f"slope {value:g}", slope=value) if value else None)
 
     @classmethod
-    def gaussian(cls, pair_slope: float, slope: float = math.inf) -> Cost:
+    def gaussian(cls, pair_slope: float, slope: float = math.inf, largest: float = 0.0) -> Cost:
         """A release that a Gaussian pair dominates, mu^2 = 2 ``pair_slope``: Gaussian noise, among others.
 
         Its Rényi divergences may be known to be smaller than that Gaussian's, at most ``slope`` times the order. The
         pair composes exactly, with itself and with Gaussians, also when inputs depend on what was released before
-        (Dong, Roth, Su 2022). ``pair_slope`` is infinite where no pair is known.
+        (Dong, Roth, Su 2022). ``pair_slope`` is infinite where no pair is known. ``largest``: the release is a
+        product of bits of the budget 2 ``slope``, none above this, so that several are priced as one product (`bits`).
         """
         pair = math.inf if pair_slope == math.inf else _size(pair_slope, "pair_slope")
         line = min(pair, math.inf if slope == math.inf else _size(slope, "slope"))
         require(line < math.inf, "pair_slope", pair_slope, "finite where no slope is given")
-        return cls._one(_Part(_Line(line), f"slope {line:g}", slope=line, pair=pair) if line else None)
+        return cls._one(_Part(_Line(line), f"slope {line:g}", slope=line, pair=pair, largest=largest) if line else None)
 
     @classmethod
     def from_losses(cls, forward: LossDistribution, backward: LossDistribution | None = None) -> Cost:
@@ -346,6 +348,16 @@ class Cost:
         """mu^2 / 2 of a Gaussian pair that dominates the certified laws; infinite where none is known."""
         return _total((part.pair, times) for part, times in self.parts)
 
+    def _planned_pair(self) -> float:
+        """The same for a list of releases fixed in advance: all products of bits in it are one product."""
+        bits = [(part, times) for part, times in self.parts if part.largest]
+        others = _total((part.pair, times) for part, times in self.parts if not part.largest)
+        if not bits:
+            return others
+        budget = _total((2 * part.slope, times) for part, times in bits)
+        square = dominating_square_upper(budget, max(part.largest for part, _ in bits), one_bit=True)
+        return min(self.pair_slope, _sum_up(others, square / 2, 1))
+
     @property
     def slope(self) -> float:
         """The slope of a line that bounds the certified laws' divergences at all orders; infinite where none does."""
@@ -390,7 +402,7 @@ class Cost:
         """The accounts of the certified laws, delta > 0."""
         if len(self.parts) == 1 and self.parts[0][1] == 1 and self.parts[0][0].alone is not None:
             return {"shuffle": self.parts[0][0].alone(delta)}
-        pair, slope = self.pair_slope, self.slope
+        pair, slope = self._planned_pair(), self.slope
         found = {}
         if pair < math.inf:
             found["exact Gaussian"] = gaussian_epsilon_upper(pair, delta)
@@ -416,7 +428,7 @@ class Cost:
             " + ".join(f"{times} x {part.label}" for part, times in self.parts),
             self.pure_epsilon(),
             self.slope,
-            self.pair_slope,
+            self._planned_pair(),
             losses=None if losses is None else _Losses(losses),
             slack=self.slack,
             lost=self.lost,

@@ -1,4 +1,4 @@
-"""The exact (epsilon, delta) of the Gaussian mechanism.
+"""The exact (epsilon, delta) of the Gaussian mechanism, and Gaussian pairs that dominate products of codes.
 
 Idea     the Gaussian's privacy profile is known in closed form; invert it, so that a Rényi account is never
          compared with a tight one unknowingly.
@@ -17,13 +17,16 @@ from scipy.special import erfcx, log_ndtr
 
 from quietbit._search import bisect
 from quietbit.errors import require
+from quietbit.privacy.conversion import round_up
 from quietbit.privacy.guarantee import check_delta
 
-__all__ = ["gaussian_epsilon_upper", "gaussian_log_delta"]
+__all__ = ["dominating_square_upper", "gaussian_epsilon_upper", "gaussian_log_delta"]
 
 _LOG_SQRT_TAU = 0.5 * math.log(2 * math.pi)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 _SAFETY = 1e-10  # error of log delta: target a slightly smaller delta, so that rounding stays private
+_LARGEST_BIT = 1.0  # the range of the theorem for bits
+_ROUNDING = 1e-14  # of a handful of operations on positive doubles
 
 
 def gaussian_log_delta(epsilon: float, mu: float) -> float:
@@ -64,3 +67,34 @@ def gaussian_epsilon_upper(slope: float, delta: float) -> float:
     # delta(epsilon) <= Phi(mu/2 - epsilon/mu) <= exp(-t^2/2): a certain upper end.
     high = mu * (mu / 2 + math.sqrt(-2 * target) + 1)
     return bisect(lambda epsilon: gaussian_log_delta(epsilon, mu) <= target, high, 0.0, relative=1e-13)
+
+
+def dominating_square_upper(budget: float, largest: float, *, one_bit: bool) -> float:
+    """mu^2 of a Gaussian pair that dominates every product of codes with this budget, rounded up.
+
+    Args:
+        budget: an upper bound on the sum over coordinates of s_i^2.
+        largest: an upper bound on s_i for every single coordinate.
+        one_bit: whether every code has two values only, which allows much less on top of the budget.
+
+    >>> dominating_square_upper(1.0, 0.1, one_bit=True) < 1.019
+    True
+    """
+    budget, largest = _size(budget, "budget"), _size(largest, "largest")
+    largest = min(largest, math.sqrt(budget))  # one coordinate cannot exceed the whole budget
+    if budget == 0 or largest == 0:
+        return 0.0
+    # Both formulas increase in both arguments; the second term keeps the square above underflow.
+    square = max(largest * largest * (1 + _ROUNDING), budget * 1e-30)
+    if square == math.inf:
+        return math.inf
+    found = budget + square * (2.5 + math.log1p(budget / square))
+    if one_bit and square <= _LARGEST_BIT:
+        found = min(found, budget + square * (1 + math.log1p(2 * budget / square) / 6))
+    return round_up(found, _ROUNDING)
+
+
+def _size(value: float, name: str) -> float:
+    """A number of at least 0; infinite is allowed, NaN is not."""
+    require(value >= 0, name, value, "a number of at least 0")
+    return float(value)

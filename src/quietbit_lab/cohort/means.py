@@ -20,15 +20,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
 import numpy as np
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from quietbit.errors import InvalidParameter, require, require_module
 from quietbit.mechanism.ball import Norm
+from quietbit.mechanism.rotation import Rotation
 from quietbit.mechanism.rounding import TRIES, length_upper
 from quietbit.privacy.guarantee import Trust
 from quietbit_lab.cohort.law import MOST_BITS, CodeLaw, code_law
 from quietbit_lab.cohort.moments import Moments, fit_moments, power_sums
 from quietbit_lab.cohort.outer import mean_codes
+from quietbit_lab.cohort.releases import rotated, rotated_back
 
 __all__ = [
     "DRAWS", "EVERY_CLIENT", "LAW_OF_THE_SUM", "NORMAL_FOR_THE_SUM", "OuterMean", "Way", "again_upper", "codes_mean",
@@ -50,7 +52,8 @@ NEVER = 1e-30  # a chance of drawing MVU's dither again that no simulation meets
 class Way:
     """How a cohort's mean is drawn; models of one ``kind`` are drawn together.
 
-    ``deviation`` is that of the mean's noise, or its Laplace noise's scale for one client; ``law`` the codes'.
+    ``deviation`` is that of the mean's noise, or its Laplace noise's scale for one client; ``law`` the codes', of rows
+    that are rotated first where there is a ``rotation``.
     """
 
     kind: str
@@ -59,9 +62,13 @@ class Way:
     law: CodeLaw | None = None
     moments: Moments | None = None
     mechanism: Any = field(default=None, repr=False)
+    rotation: Rotation | None = None
 
     def rows(self, rows: Tensor, generator: Any) -> Tensor:
         """Return the mean over clients of releases of clipped updates (..., m, d)."""
+        if self.law is not None and self.rotation is not None:
+            found = codes_mean(rotated(rows, self.rotation), self.law, generator)
+            return rotated_back(found, self.rotation)
         if self.law is not None:
             return codes_mean(rows, self.law, generator)
         require(self.kind == "normal", "mechanism", self.kind, "one whose sums are normal, or of codes")
@@ -80,12 +87,12 @@ def way_of(mechanism: Any, cohort: int, trust: Trust = Trust.LOCAL, share: float
     if trust is Trust.CENTRAL:  # the server adds the noise once, to the sum
         return Way("normal", LAW_OF_THE_SUM, mechanism.sigma / cohort)
     name = type(mechanism).__name__
-    if name not in WAYS or mechanism.prepares:
+    if name not in WAYS:
         raise InvalidParameter(f"{name} is not made for many models at once: leave out --device.")
     found = WAYS[name](mechanism, cohort, share)
     if draw == "sums" and found.kind == "laplace":
         return _normal(mechanism, cohort)
-    if draw == "sums" and hasattr(mechanism, "values"):
+    if draw == "sums" and found.rotation is None and hasattr(mechanism, "values"):
         moments = fit_moments(mechanism, share, cohort)
         if moments is not None:
             kind = f"moments {moments.odd} {moments.even} share {share!r}"
@@ -114,6 +121,11 @@ def _codes(mechanism: Any, cohort: int, share: float) -> Way:
     return Way(f"codes {law.bits}", EVERY_CLIENT, law=law)
 
 
+def _interpolated(mechanism: Any, cohort: int, share: float) -> Way:
+    found, turn = _codes(mechanism, cohort, share), mechanism.rotation
+    return found if turn is None else evolve(found, kind=f"{found.kind} rotated", rotation=turn)
+
+
 def _dithered(mechanism: Any, cohort: int, share: float) -> Way:
     if again_upper(mechanism) <= NEVER:  # dithered on its own, a coordinate has a law of its own
         return _codes(mechanism, cohort, share)
@@ -129,7 +141,7 @@ WAYS: Mapping[str, Callable[[Any, int, float], Way]] = {
     "Skellam": _skellam,
     "IndependentSkellam": _skellam,
     "Sign": _codes,
-    "InterpolatedMVU": _codes,
+    "InterpolatedMVU": _interpolated,
     "DitheredMVU": _dithered,
 }
 
@@ -161,6 +173,7 @@ def together(ways: Sequence[Way], cohort: int, device: Any) -> OuterMean:
         return torch.Generator(device=device).manual_seed(seed)
 
     kind = ways[0].kind
+    require(ways[0].rotation is None, "rotate", True, "False for linear models of many clients at once")
     if kind == "normal":
         deviations = column([way.deviation for way in ways], torch.float32)
 

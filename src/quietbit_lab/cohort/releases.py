@@ -19,6 +19,7 @@ from scipy.special import ndtr
 
 from quietbit.errors import require_module
 from quietbit.kernel.transform import padded_size, signs
+from quietbit.mechanism.rotation import Rotation
 from quietbit.mechanism.vector import VectorMVU
 
 __all__ = [
@@ -26,6 +27,8 @@ __all__ = [
     "hadamard_matrix",
     "kept_rows",
     "put_back",
+    "rotated",
+    "rotated_back",
     "vector_mean",
 ]
 
@@ -93,6 +96,42 @@ def along_of(mechanism: VectorMVU, share: Any, generator: Any) -> Any:
     inside = torch.rand(share.shape[0], generator=generator, device=share.device, dtype=torch.float64)
     place = (ends[step] + inside * masses[step]).clamp(1e-16, 1 - 1e-16)
     return torch.special.ndtri(place)
+
+
+def rotated(rows: Any, rotation: Rotation) -> Any:
+    """Rows (..., d) rotated in blocks, as `mechanism/rotation.py` has it."""
+    first, last = _block_signs(rows.shape[-1], rotation, str(rows.device))
+    turned, block = rows * first, rotation.block
+    whole = rows.shape[-1] // block * block
+    turned[..., :whole] = _in_blocks(turned[..., :whole], block)
+    if last is not None:
+        turned[..., -block:] = _in_blocks(turned[..., -block:] * last, block)
+    return turned
+
+
+def rotated_back(rows: Any, rotation: Rotation) -> Any:
+    """Rows (..., d) as they were before `rotated`."""
+    first, last = _block_signs(rows.shape[-1], rotation, str(rows.device))
+    turned, block = rows.clone(), rotation.block
+    whole = rows.shape[-1] // block * block
+    if last is not None:
+        turned[..., -block:] = _in_blocks(turned[..., -block:], block) * last
+    turned[..., :whole] = _in_blocks(turned[..., :whole], block)
+    return turned * first
+
+
+def _in_blocks(rows: Any, block: int) -> Any:
+    return _hadamard(rows.reshape(-1, block)).reshape(rows.shape)
+
+
+@lru_cache(maxsize=16)
+def _block_signs(size: int, rotation: Rotation, device: str) -> tuple[Any, Any]:
+    """Signs of whole blocks, 1 after them; and those of the last block where it overlaps."""
+    torch, whole = require_module("torch", "torch"), size // rotation.block * rotation.block
+    drawn = torch.tensor(signs(size + rotation.block, rotation.seed), dtype=torch.float32, device=device)
+    first = drawn[:size].clone()
+    first[whole:] = 1.0
+    return first, None if whole == size else drawn[size:]
 
 
 def _rotated(rows: Any, size: int, seed: int) -> Any:

@@ -523,6 +523,10 @@ def _stop(plan: Plan, rounds: int, account: ClientCosts, schedule: Schedule) -> 
     if plan.epsilon is None:
         return rounds
     alone = account.fresh()
+    alone.counts = releases_per_client(schedule, rounds)
+    if alone.worst(plan.delta).epsilon_upper <= plan.epsilon:
+        return rounds
+    alone = account.fresh()
     for number in range(rounds):
         clients = schedule.cohort(number)
         if alone.worst(plan.delta, after=clients).epsilon_upper > plan.epsilon:

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 from quietbit import Ball, calibrate
+from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import seeded_rng
+from quietbit.mechanism.rotation import Rotation
 from quietbit.wire.uplink import Uplink
 from quietbit_lab.cohort.means import unit_mean
-from quietbit_lab.cohort.releases import kept_rows, vector_mean
+from quietbit_lab.cohort.releases import kept_rows, rotated, rotated_back, vector_mean
 
 torch = pytest.importorskip("torch")
 DIMENSION, CLIENTS, DRAWS, COHORTS = 24, 8, 4000, 60
@@ -58,11 +60,11 @@ def apart(one, other):
     return worst
 
 
-@pytest.mark.parametrize("name", ["vmvu", "imvu", "gaussian", "sign"])
+@pytest.mark.parametrize("name", ["vmvu", "imvu", "imvu as in the paper", "gaussian", "sign"])
 def test_means_have_the_moments_of_real_payloads(name):
     """Eight statistics a mechanism; each beyond Z by chance once in a billion."""
-    more = {"rotate": False} if name == "imvu" else {}  # laws here are those of coordinates as they are given
-    mechanism, rows = mechanism_of(name, **more), rows_of()
+    more = {"rotate": False} if name.endswith("paper") else {}
+    mechanism, rows = mechanism_of(name.split()[0], **more), rows_of()
     law = drawn(name, mechanism, rows, DRAWS, 1)
     real = sent(mechanism, rows, COHORTS, 2)
     if name == "sign":
@@ -88,3 +90,14 @@ def test_kept_rows_are_the_rotations_coordinates():
     assert torch.equal(values, again)
     assert bool((values.norm(dim=1) <= 1 + 1e-5).all())
     assert bool((places // 4 == torch.arange(8)).all())  # one of each stratum of 32 / 8 places
+
+
+@pytest.mark.parametrize(("size", "block"), [(64, 16), (75, 16), (9, 8)])
+def test_rows_are_rotated_as_updates_are(size, block):
+    """Blocks that fit and blocks that overlap, against the reference kernel."""
+    rows = torch.from_numpy(np.random.default_rng(0).normal(size=(3, size)).astype(np.float32))
+    turn = Rotation(block, seed=5)
+    found = rotated(rows, turn)
+    expected = [ReferenceKernel().block_rotate([row], 5, block, factor=1.0) for row in rows.numpy()]
+    np.testing.assert_allclose(found.numpy(), np.stack(expected), atol=2e-6)
+    np.testing.assert_allclose(rotated_back(found, turn).numpy(), rows.numpy(), atol=2e-6)
