@@ -24,7 +24,7 @@ BINARY = getattr(os, "O_BINARY", 0)  # Windows would turn line ends into two byt
 
 
 def cache_folder(name: str) -> Path:
-    """Where things of this name are kept: under ``QUIETBIT_CACHE``, or in the user's cache folder."""
+    """Return where things of this name are kept: under ``QUIETBIT_CACHE``, or in the user's cache folder."""
     override = os.environ.get("QUIETBIT_CACHE")
     base = Path(override) if override else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "quietbit"
     return base / name
@@ -53,17 +53,17 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object], *, make_folder
 
 
 def write_text(path: Path, text: str, *, make_folder: bool = True) -> Path:
-    """A text in UTF-8, whole."""
+    """Write a text in UTF-8, whole."""
     return write_whole(path, lambda file: file.write(text.encode()), make_folder=make_folder)
 
 
 def write_json(path: Path, value: Any) -> Path:
-    """A JSON file, whole."""
+    """Write a JSON file, whole."""
     return write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
 def append_line(path: Path, value: Any) -> None:
-    """One more line of JSON, on disk when this returns; a torn line before it is removed."""
+    """Append a line of JSON, on disk when this returns; a torn line before it is removed."""
     line = json.dumps(value, separators=(",", ":"), allow_nan=False).encode() + b"\n"
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | BINARY, 0o644)
@@ -86,7 +86,7 @@ def append_line(path: Path, value: Any) -> None:
 
 
 def read_lines(path: Path) -> list[Any]:
-    """Every whole line; a torn last line is left out, a damaged one before it is refused."""
+    """Return every whole line; a torn last line is left out, a damaged one before it is refused."""
     if not path.exists():
         return []
     content = path.read_bytes()

@@ -24,7 +24,7 @@ def bisect(
     halvings: int = HALVINGS,
     by_ratio: bool = False,
 ) -> float:
-    """A point where the condition holds, as near to ``outside`` as was found; it is taken to hold at ``inside``.
+    """Return a point where the condition holds, as near to ``outside`` as was found; it is taken to hold at ``inside``.
 
     Args:
         holds: the condition.

@@ -110,7 +110,7 @@ def check_real(
 
 
 def member(family: type[Member], value: Any, name: str) -> Member:
-    """The member of an enum, given itself or its value; anything else is refused with the values there are."""
+    """Return the member of an enum, given itself or its value; anything else is refused with the values there are."""
     if isinstance(value, family):
         return value
     for known in family:
@@ -141,7 +141,7 @@ def refuse_payload(name: str, rule: str, found: object) -> NoReturn:
 
 
 def how_to_install(extra: str = "") -> str:
-    """What brings an extra: quietbit is in no package index, so that it is installed from its folder.
+    """Say what brings an extra: quietbit is in no package index, so that it is installed from its folder.
 
     >>> how_to_install("plot")
     "pip install '.[plot]' in a checkout of quietbit"

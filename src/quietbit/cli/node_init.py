@@ -10,7 +10,7 @@ import typer
 from attrs import NOTHING, Attribute, fields
 
 from quietbit.cli.console import JsonOption, Row, record
-from quietbit.cli.options import PolicyArgument, absolute, with_options
+from quietbit.cli.options import PolicyArgument, absolute
 from quietbit.node.policy import RULES, Policy
 
 __all__ = ["node_init"]
@@ -37,7 +37,6 @@ def _rule_options() -> list[inspect.Parameter]:
     return found
 
 
-@with_options(_rule_options())
 def node_init(policy: PolicyArgument, json: JsonOption = False, **rules: Any) -> None:
     """Write this node's policy and begin its ledger, once.
 
@@ -62,3 +61,8 @@ def node_init(policy: PolicyArgument, json: JsonOption = False, **rules: Any) ->
         Row("next", "next", f'name it in the node config: quietbit.policy="{place}"'),
     ]
     record("This node's policy is written, and its ledger begun", rows, json)
+
+
+# Typer reads the signature: the rules stand where the function has ``**rules``.
+_own = list(inspect.signature(node_init, eval_str=True).parameters.values())[:-1]
+node_init.__signature__ = inspect.Signature([*_own, *_rule_options()])  # type: ignore[attr-defined]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 import typer
 
@@ -15,10 +13,9 @@ from quietbit.errors import InvalidDesignFile, require
 __all__ = [
     "AdjacencyOption", "BetaOption", "BoundOption", "ClampOption", "DeltaOption", "DesignArgument", "DimensionOption",
     "NormOption", "PolicyArgument", "RadiusOption", "ReleasesOption", "SamplesOption", "TrustOption", "absolute",
-    "bias_of", "catalogue_name", "find_design", "refuse_delta_zero", "with_options",
+    "bias_of", "catalogue_name", "find_design", "refuse_delta_zero",
 ]  # fmt: skip
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 DesignArgument = Annotated[
     str, typer.Argument(metavar="DESIGN", help="A design file, or a name that `quietbit catalogue` lists.")
 ]
@@ -45,18 +42,6 @@ TrustOption = Annotated[str, typer.Option(metavar="WORD", help="Who may look: lo
 BoundOption = Annotated[
     bool, typer.Option("--bound/--no-bound", help="Compute how good any design could be (slow for many levels).")
 ]
-
-
-def with_options(added: Sequence[inspect.Parameter]) -> Callable[[Command], Command]:
-    """Give a command these options too, as typer reads them; they come as keywords."""
-
-    def decorate(command: Command) -> Command:
-        parameters = inspect.signature(command, eval_str=True).parameters.values()
-        own = [one for one in parameters if one.kind is not inspect.Parameter.VAR_KEYWORD]
-        command.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
-        return command
-
-    return decorate
 
 
 def absolute(text: str) -> Path:

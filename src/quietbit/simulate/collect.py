@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from threading import Lock, local
+from threading import Lock
 from typing import Any, Protocol, TypeAlias, TypeVar, cast, final
 
 import numpy as np
@@ -97,7 +97,6 @@ class UplinkCollector:
     bytes_per_client: int
     threads: int = field(default=1, converter=_threads)
     moving: MovingClip | None = None
-    _kept: local = field(factory=local, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         """Refuse a mechanism for another ball than the updates are clipped to."""
@@ -139,7 +138,7 @@ class UplinkCollector:
         if uplink.mechanism.takes_samples:
             shown = cast(SampleProblem, self.problem).gradients
             return [uplink.send_samples(shown(parameters, one), self.rng(number, one)) for one in chunk.tolist()]
-        rows = _kept_rows(self._kept, chunk.size, self.problem.dimension)
+        rows = np.zeros((chunk.size, self.problem.dimension), dtype=np.float32)
         self.problem.updates(parameters, chunk, self.steps, rows)
         pairs = zip(rows, chunk.tolist(), strict=True)
         return [uplink.send(row, self.rng(number, client)) for row, client in pairs]
@@ -162,7 +161,6 @@ class PlainCollector:
     problem: Problem
     steps: LocalPlan
     threads: int = field(default=1, converter=_threads)
-    _kept: local = field(factory=local, init=False, repr=False)
 
     @property
     def bytes_per_client(self) -> int:
@@ -178,7 +176,7 @@ class PlainCollector:
         size = self.problem.dimension
 
         def work(chunk: Clients) -> FloatVector:
-            rows = _kept_rows(self._kept, chunk.size, size)
+            rows = np.zeros((chunk.size, size), dtype=np.float32)
             self.problem.updates(parameters, chunk, self.steps, rows)
             clip_outside(rows, self.steps.norm, self.steps.clip)
             return np.asarray(rows.sum(axis=0, dtype=np.float64))
@@ -228,12 +226,3 @@ def spread(work: Callable[[Clients], Found], pieces: Iterator[Clients], threads:
         return iter([work(piece) for piece in pieces])
     with ThreadPoolExecutor(threads) as pool:
         return iter(list(pool.map(work, pieces)))
-
-
-def _kept_rows(kept: Any, count: int, size: int) -> Rows:
-    """Return this thread's rows, kept between calls."""
-    rows: Rows | None = getattr(kept, "rows", None)
-    if rows is None or rows.shape[0] < count:
-        rows = np.zeros((count, size), dtype=np.float32)
-        kept.rows = rows
-    return rows[:count]
