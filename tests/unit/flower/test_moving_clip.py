@@ -42,7 +42,7 @@ def test_a_release_for_the_clip_of_another_round_is_refused():
     replies = federation.ask(2, model())
     for reply, before in zip(replies[:2], old[:2], strict=True):
         # The frame of round 2 around a payload of round 1: run, round and node are right, the clip is not.
-        whole = reply.content["quietbit"]["release"][:32] + before.content["quietbit"]["release"][32:]
+        whole = reply.content["quietbit"]["release"][:24] + before.content["quietbit"]["release"][24:]
         reply.content["quietbit"]["release"] = whole
     federation.strategy.aggregate_train(2, replies)
     assert numbers(federation.strategy) == (4, 2, 0, 2)

@@ -65,7 +65,7 @@ def vector(arrays):
 
 
 def payload(reply):
-    return reply.content["quietbit"]["release"][32:]
+    return reply.content["quietbit"]["release"][24:]
 
 
 def numbers(strategy):
