@@ -21,7 +21,7 @@ from quietbit.mechanism.sum_comparison import compare_sums
 from quietbit.privacy.aggregate import AggregateConstant, aggregate_cost
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.secagg.client import SumClient
-from quietbit.secagg.codec import pack_dealt, pack_evidence, pack_inbox
+from quietbit.secagg.codec import encode, pack_evidence, pack_inbox
 from quietbit.secagg.exposure import neighbours_for
 from quietbit.secagg.identity import Identity, verified
 from quietbit.secagg.plan import SumPlan, bits_for
@@ -180,7 +180,7 @@ def masked_round(count: int, dimension: int, near: tuple[int, int] | None, activ
     cost.client = sum(times)
     stay = sorted(answers)
     confirmation, list_size = (64, (count + 7) // 8) if active else (0, 0)
-    up = [plan.advertisement_size + len(pack_dealt(parts[i])) + len(vectors[i]) + confirmation for i in stay]
+    up = [plan.advertisement_size + len(encode(parts[i])) + len(vectors[i]) + confirmation for i in stay]
     cost.up = float(np.mean(up) + np.mean([len(answers[i].to_bytes()) for i in stay]))
     down = [len(near_each[i].to_bytes(plan)) + len(pack_inbox(plan, u1, inboxes[i])) for i in stay]
     told = [len(pack_evidence(plan, u2, proof, masked[i])) for i in stay]

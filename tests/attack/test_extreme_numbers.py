@@ -6,13 +6,14 @@ tests draw fewer.
 
 import contextlib
 import json
+import time
 
 import numpy as np
 import pytest
 
-from quietbit import Adjacency, Ball, Norm, Plan, calibrate
+from quietbit import Adjacency, Ball, DesignSpec, InterpolatedMVU, Norm, Plan, calibrate, solve
 from quietbit.errors import InvalidParameter, QuietbitError
-from quietbit.node import pricing
+from quietbit.mechanism.dithered import DitheredMVU
 from quietbit.node.pricing import ProposedMechanism, description_of
 from quietbit.node.question import Question
 
@@ -56,9 +57,21 @@ def test_an_overflow_in_a_cost_is_a_refusal(monkeypatch):
     def overflows(*_):
         raise OverflowError("math range error")
 
-    monkeypatch.setattr(pricing, "_cost", overflows)
+    monkeypatch.setattr(type(MECHANISMS[1]), "privacy", overflows)
     with pytest.raises(InvalidParameter, match="has no cost"):
-        ProposedMechanism.read(description_of(MECHANISMS[0])).cost(Adjacency.REPLACE_ONE, 0)
+        ProposedMechanism.read(description_of(MECHANISMS[1])).cost(Adjacency.REPLACE_ONE, 0)
+
+
+def test_the_work_of_pricing_is_bounded():
+    """There is no limit on the time: the largest description took 0.3 s on one core, the first with its imports."""
+    ball = Ball(Norm.L2, 1.0, 2**40)
+    large = [InterpolatedMVU(solve(DesignSpec(2, 8, 1.0)), ball), DitheredMVU(solve(DesignSpec(2, 8, 1.0)), ball)]
+    found = calibrate("vmvu", ball=Ball(Norm.L2, 1.0, 2**20), epsilon=12.0, delta=1e-5, adjacency="replace-one")
+    for mechanism in (*large, found.mechanism, *MECHANISMS):
+        text, start = description_of(mechanism), time.process_time()
+        for adjacency in Adjacency:
+            ProposedMechanism.read(text).cost(adjacency, 0)
+        assert time.process_time() - start < 5.0
 
 
 @pytest.mark.parametrize("number", EXTREME)

@@ -37,7 +37,7 @@ def start(network: Network, partition: int) -> None:
     if not (home / "policy").exists():
         init(
             home / "policy", epsilon=100.0, adjacency="zero-out", largest_clip=1.0, releases=50, releases_per_day=50,
-            mechanisms=("vmvu",), answer_seconds=0.0, pricing_seconds=300.0, models=str(home / "models"),
+            mechanisms=("vmvu",), answer_seconds=0.0, models=str(home / "models"),
         )  # fmt: skip
     config = {"partition-id": partition, "behaviour": "honest", "disk": str(home)}
     network.start_node(home.name, {**config, "quietbit.policy": str(home / "policy")})

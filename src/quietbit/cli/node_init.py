@@ -11,12 +11,12 @@ from attrs import NOTHING, Attribute, fields
 
 from quietbit.cli.console import JsonOption, Row, record
 from quietbit.cli.options import PolicyArgument, absolute
-from quietbit.node.policy import RULES, Policy
+from quietbit.node.policy import Policy
 
 __all__ = ["node_init"]
 
-SKIPPED = ("trust", "largest_exposure", "min_neighbours", "pricing_seconds", "seed")  # for those who edit the file
-USUAL = {"delta": 1e-5, "mechanisms": "imvu", "runs": "*", "metrics": "", "least_epsilon": 0.001, "ledger": None,
+SKIPPED = ("trust", "largest_exposure", "min_neighbours", "seed")  # for those who edit the file
+USUAL = {"delta": 1e-5, "mechanisms": "imvu,vmvu", "runs": "*", "metrics": "", "least_epsilon": 0.001, "ledger": None,
          "counter": None}  # fmt: skip
 
 
@@ -30,7 +30,7 @@ def _rule_options() -> list[inspect.Parameter]:
         default = USUAL.get(one.name, inspect.Parameter.empty if one.default is NOTHING else one.default)
         default = default.value if isinstance(default, Enum) else default
         kind = next((kind for kind in (int, float) if kind.__name__ in str(one.type)), str)
-        note = RULES[one.name][0] + (", with commas between" if "tuple" in str(one.type) else "")
+        note = one.metadata["about"] + (", with commas between" if "tuple" in str(one.type) else "")
         told = typer.Option(help=f"{note[0].upper()}{note[1:]}.")
         shape: Any = Annotated[kind | None if default is None else kind, told]
         found.append(inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=shape))

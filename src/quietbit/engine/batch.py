@@ -18,7 +18,7 @@ from typing import Any
 
 from quietbit.errors import InvalidParameter, check_int, require_module
 from quietbit.gradients import CHUNK_NUMBERS, Loss, sample_gradients
-from quietbit.node.release import Ticket
+from quietbit.node.gatekeeper import Ticket
 
 __all__ = ["current_batch", "private_step", "serving"]
 

@@ -20,9 +20,10 @@ from quietbit._typing import FloatVector
 from quietbit.engine.layout import Layout
 from quietbit.errors import require
 from quietbit.node.answer_time import AnswerTime
+from quietbit.node.gatekeeper import Gate, Ticket
 from quietbit.node.ledger import AnsweredBefore
 from quietbit.node.question import Question
-from quietbit.node.release import Gate, Noted, Ticket, Unusable, public
+from quietbit.node.release import Noted, Unusable, public
 from quietbit.plan.plan import Plan
 from quietbit.target import Unit
 

@@ -39,10 +39,10 @@ from quietbit.engine.turn import Turn, lost, plan_of, refusal
 from quietbit.errors import InvalidParameter, require
 from quietbit.flower.plaintext import ANSWERED, CRASHED, DECLINED, decline, named_metrics
 from quietbit.node.answer_time import AnswerTime
+from quietbit.node.gatekeeper import Gate
 from quietbit.node.policy import Simulation
 from quietbit.node.pricing import ProposedMechanism
 from quietbit.node.question import VECTOR, Question
-from quietbit.node.release import Gate
 from quietbit.plan.plan import Plan
 
 __all__ = ["PrivateUplink"]

@@ -49,8 +49,8 @@ from quietbit.secagg.codec import (
     unpack_dealt,
     write_places,
 )
-from quietbit.secagg.identity import PUBLIC_SIZE, SIGNATURE_SIZE, Directory
-from quietbit.secagg.plan import SumPlan
+from quietbit.secagg.identity import Directory
+from quietbit.secagg.plan import PUBLIC_SIZE, SIGNATURE_SIZE, SumPlan
 from quietbit.secagg.server import SumServer
 
 __all__ = ["SecureRound"]

@@ -39,7 +39,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,10 +52,10 @@ from quietbit.node.ledger import AnsweredBefore
 from quietbit.node.models import ModelFolder
 from quietbit.node.policy import NotAllowed, PolicyError
 from quietbit.node.question import Question
-from quietbit.node.release import BudgetSpent, Gate, Noted, Ticket, Unusable, public
+from quietbit.node.release import Accepted, BudgetSpent, LocalGate, Noted, Unusable, public
 from quietbit.secagg.plan import ProtocolError
 
-__all__ = ["Gatekeeper", "RemoteGate"]
+__all__ = ["Gate", "Gatekeeper", "RemoteGate", "Ticket"]
 
 LOGGER = logging.getLogger(__name__)
 MAGIC, HEAD = b"QBG1", struct.Struct("<4sIQ")
@@ -77,7 +77,7 @@ class Gatekeeper:
     """Serves one keeper on a socket; `serve` returns when ``stop`` is called."""
 
     def __init__(
-        self, keeper: Gate, path: str | os.PathLike[str], *, mode: int = 0o600, patience: float = PATIENCE
+        self, keeper: LocalGate, path: str | os.PathLike[str], *, mode: int = 0o600, patience: float = PATIENCE
     ) -> None:
         """Bind the socket; one that somebody listens on is refused, what a crash left is replaced."""
         self._keeper, self._path, self._patience = keeper, Path(path).expanduser(), patience
@@ -231,7 +231,7 @@ class RemoteGate:
             self._rules = self._ask({"ask": "rules"})[0]
         return self._rules
 
-    def accept(self, question: Question) -> _RemoteTicket:
+    def accept(self, question: Question) -> RemoteTicket:
         """Ask whether it may be answered; the connection stays open for the update."""
         connection = self._connect()
         try:
@@ -240,7 +240,7 @@ class RemoteGate:
         except BaseException:
             connection.close()
             raise
-        return _RemoteTicket(connection, question.dimension)
+        return RemoteTicket(connection, question.dimension)
 
     def step(self, question: Question) -> bytes:
         """Have a step of a masked sum answered."""
@@ -276,7 +276,7 @@ class RemoteGate:
 
 
 @final
-class _RemoteTicket:
+class RemoteTicket:
     """A question that the gatekeeper has noted."""
 
     def __init__(self, connection: socket.socket, dimension: int) -> None:
@@ -321,7 +321,11 @@ class _RemoteTicket:
             raise Noted("The release of this round was noted, and cannot be made.") from error
 
 
-def _batched(ticket: Ticket, said: dict[str, Any], data: bytes, dimension: int) -> tuple[dict[str, Any], bytes]:
+Gate: TypeAlias = LocalGate | RemoteGate  # who holds policy, ledger and keys: in this process, or behind a socket
+Ticket: TypeAlias = Accepted | RemoteTicket  # an accepted question: one release, once
+
+
+def _batched(ticket: Accepted, said: dict[str, Any], data: bytes, dimension: int) -> tuple[dict[str, Any], bytes]:
     """Draw a batch, take gradients of it, or close it."""
     if "draw" in said:
         return {}, ticket.draw(said["draw"]).astype("<i8").tobytes()

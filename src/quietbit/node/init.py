@@ -9,11 +9,12 @@ from typing import Any
 from quietbit.errors import QuietbitError, require
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
-from quietbit.target import Adjacency, Trust
+from quietbit.target import Adjacency, Trust, as_adjacency
 
 __all__ = ["init"]
 
 LEAST_EPSILON = 0.001
+MECHANISMS = ("imvu", "vmvu")  # of one bit per parameter, and of 80 bytes
 
 
 def init(
@@ -25,7 +26,7 @@ def init(
     releases: int,
     releases_per_day: int,
     delta: float = 1e-5,
-    mechanisms: tuple[str, ...] = ("imvu",),
+    mechanisms: tuple[str, ...] = MECHANISMS,
     ledger: str | os.PathLike[str] | None = None,
     counter: str | os.PathLike[str] | None = None,
     **rules: Any,
@@ -40,7 +41,7 @@ def init(
         releases: how many releases there may be, in all.
         releases_per_day: how many in any 24 hours.
         delta: of that epsilon.
-        mechanisms: families that may be asked for.
+        mechanisms: families that may be asked for; both of the paper's kind unless given.
         ledger: its path; beside the policy unless given.
         counter: its path, best on another disk; beside the policy unless given.
         rules: the other keys of a policy (`Policy`). Where ``min_honest_clients`` is among them, sums are allowed too.
@@ -50,7 +51,7 @@ def init(
     if rules.get("min_honest_clients") is not None:
         rules = {"trust": (Trust.LOCAL, Trust.SECURE_AGGREGATION)} | rules
     found = Policy(
-        epsilon=epsilon, adjacency=adjacency, largest_clip=largest_clip, releases=releases, delta=delta,
+        epsilon=epsilon, adjacency=as_adjacency(adjacency), largest_clip=largest_clip, releases=releases, delta=delta,
         releases_per_day=releases_per_day, mechanisms=mechanisms, ledger=str(ledger or place.parent / "ledger"),
         counter=str(counter or place.parent / "counter"), **{"least_epsilon": LEAST_EPSILON, **rules},
     )  # fmt: skip

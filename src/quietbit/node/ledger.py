@@ -31,10 +31,11 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, final
+from typing import Any, NamedTuple, TypeAlias, final
+
+from attrs import define, field, frozen
 
 from quietbit.errors import InvalidParameter, QuietbitError, check_int, require
 from quietbit.privacy.guarantee import Trust
@@ -49,6 +50,7 @@ __all__ = [
     "LedgerState",
     "Moment",
     "StateLedger",
+    "WatchedLedger",
 ]
 
 FORMAT, VERSION = "quietbit-ledger", 2
@@ -89,10 +91,6 @@ class Moment(NamedTuple):
         """Read both clocks."""
         return cls(time.time(), _boot(), time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)))
 
-    def within(self, seconds: float, now: Moment) -> bool:
-        """Whether less than ``seconds`` have passed until ``now`` by either clock."""
-        return now.time - self.time < seconds or (now.boot == self.boot and now.running - self.running < seconds)
-
 
 @cache
 def _boot() -> str:
@@ -104,18 +102,18 @@ def _boot() -> str:
 
 
 @final
-@dataclass(slots=True, eq=False)
+@define(eq=False)
 class LedgerState:
     """The totals of a ledger's lines."""
 
     identity: str = ""
     created: float = 0.0
-    heads: list[bytes] = field(default_factory=list)
-    mechanisms: dict[str, Any] = field(default_factory=dict)
-    counts: dict[tuple[str, int, str], int] = field(default_factory=dict)  # by mechanism, k and data set
-    times: list[Moment] = field(default_factory=list)
-    runs: dict[str, list[tuple[int, float, str]]] = field(default_factory=dict)
-    steps: dict[str, tuple[int, int]] = field(default_factory=dict)
+    heads: list[bytes] = field(factory=list)
+    mechanisms: dict[str, Any] = field(factory=dict)
+    counts: dict[tuple[str, int, str], int] = field(factory=dict)  # by mechanism, k and data set
+    times: list[Moment] = field(factory=list)
+    runs: dict[str, list[tuple[int, float, str]]] = field(factory=dict)
+    steps: dict[str, tuple[int, int]] = field(factory=dict)
     step_lines: int = 0
 
     @property
@@ -136,11 +134,14 @@ class LedgerState:
     def behind(self, known: Mapping[str, Any]) -> bool:
         """Whether this is not the ledger, or is an earlier state of it, that ``known`` (a `mark`) was taken of."""
         count = check_int(known.get("count", 0), "count", 0)
-        return count > self.count or (count > 0 and self.heads[count - 1].hex() != known.get("head"))
+        return count > len(self.heads) or (count > 0 and self.heads[count - 1].hex() != known.get("head"))
 
     def last_day(self, now: Moment) -> int:
         """Return the releases of the last 24 hours; those that a clock put into the future are among them."""
-        return sum(when.within(DAY, now) for when in self.times)
+        return sum(
+            now.time - when.time < DAY or (now.boot == when.boot and now.running - when.running < DAY)
+            for when in self.times
+        )
 
     def last_round(self, run: str) -> int:
         """The last round of a run that was answered; 0 if none."""
@@ -161,15 +162,17 @@ class LedgerState:
                 "one answered in this run."
             )
 
-    def views(self, trust: Trust, honest: int, data_set: str = "") -> Iterator[tuple[str, int, int]]:
-        """(mechanism, k, releases) as a trust model sees them: under local trust every k is 0, else at most honest.
+    def views(self, trust: Trust, honest: int, data_set: str = "") -> list[tuple[str, int, int]]:
+        """Return (mechanism, k, releases) as a trust model sees them: k is 0 under local trust, else at most honest.
 
         With ``data_set``, releases of other named ones are left out; those of none may have been of any.
         """
-        for (mechanism, own, of), times in self.counts.items():
-            if data_set and of and of != data_set:
-                continue
-            yield mechanism, min(own, honest) if trust is Trust.SECURE_AGGREGATION else 0, times
+        most = honest if trust is Trust.SECURE_AGGREGATION else 0
+        return [
+            (mechanism, min(own, most), times)
+            for (mechanism, own, of), times in self.counts.items()
+            if of in ("", data_set) or not data_set
+        ]
 
     def check_mechanism(self, identity: str) -> None:
         """Refuse one mechanism more than a ledger holds: each is priced anew in every process that reads it."""
@@ -178,22 +181,22 @@ class LedgerState:
 
     def take(self, line: bytes, origin: str) -> None:
         """Add a line that was read or is about to be written."""
+        place = len(self.heads) + 1
         try:
             entry = json.loads(line)
             if entry["previous"] != self.head.hex():
-                raise LedgerError(
-                    f"{origin} was changed: line {self.count + 1} does not follow the one before. {HELP}."
-                )
+                raise LedgerError(f"{origin} was changed: line {place} does not follow the one before. {HELP}.")
             self._apply(entry)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise LedgerError(
-                f"{origin} is not a ledger: line {self.count + 1} cannot be read ({type(error).__name__}). {HELP}."
+                f"{origin} is not a ledger: line {place} cannot be read ({type(error).__name__}). {HELP}."
             ) from error
         self.heads.append(hashlib.sha256(line).digest())
 
     def _apply(self, entry: Entry) -> None:
         kind = entry["kind"]
-        require((kind == "ledger") == (self.count == 0), "kind of the line", kind, "ledger in the first, and no other")
+        if (kind == "ledger") == bool(self.heads):
+            raise InvalidParameter.of("kind of the line", "ledger in the first, and no other", kind)
         if kind == "ledger":
             require(entry["format"] == FORMAT and entry["version"] == VERSION, "format", entry["format"], FORMAT)
             self.identity, self.created = str(entry["identity"]), float(entry["time"])
@@ -203,8 +206,9 @@ class LedgerState:
             pass  # written by earlier versions; mechanisms are priced anew from their descriptions
         elif kind == "release":
             mechanism, honest = str(entry["mechanism"]), check_int(entry["honest"], "honest", 0)
-            require(mechanism in self.mechanisms, "mechanism of a release", mechanism, "one that was noted")
             number, when = check_int(entry["round"], "round", 1), float(entry["time"])
+            if mechanism not in self.mechanisms:
+                raise InvalidParameter.of("mechanism of a release", "one that was noted", mechanism)
             key = mechanism, honest, str(entry.get("data-set", ""))
             self.counts[key] = self.counts.get(key, 0) + 1
             self.times.append(Moment(when, str(entry.get("boot", "")), float(entry.get("running", 0.0))))
@@ -218,18 +222,6 @@ class LedgerState:
 
 
 Change = Callable[[LedgerState], Iterable[Entry]]
-
-
-class Ledger(Protocol):
-    """A ledger that outlives a message."""
-
-    def read(self) -> LedgerState:
-        """Return the totals."""
-        ...
-
-    def update(self, change: Change) -> LedgerState:
-        """Add the lines that ``change`` makes of what there is; where it raises, nothing is added."""
-        ...
 
 
 def mechanism_line(identity: str, description: Any) -> Entry:
@@ -275,27 +267,26 @@ def _written(books: LedgerState, entries: Iterable[Entry], origin: str) -> bytes
 
 
 @final
+@frozen(eq=False)
 class StateLedger:
-    """A ledger in a mapping, for simulations: lines without a disk below them."""
+    """A ledger in a mapping, for simulations: lines without a disk below them; an empty mapping begins one."""
 
-    def __init__(self, state: MutableMapping[str, Any]) -> None:
-        """Hold on to the state; a state without a ledger begins one."""
-        self._state = state
+    state: MutableMapping[str, Any]
 
     def read(self) -> LedgerState:
         """Return the totals."""
-        books, text = LedgerState(), self._state.get("ledger", "")
+        books, text = LedgerState(), self.state.get("ledger", "")
         for line in str(text).encode("ascii").splitlines():
             books.take(line, "The ledger in the state")
         if not text:
-            self._state["ledger"] = _written(books, [first_line()], "The ledger in the state").decode("ascii")
+            self.state["ledger"] = _written(books, [first_line()], "The ledger in the state").decode("ascii")
         return books
 
     def update(self, change: Change) -> LedgerState:
-        """Add lines."""
+        """Add the lines that ``change`` makes of what there is; where it raises, nothing is added."""
         books = self.read()
         added = _written(books, list(change(books)), "The ledger in the state").decode("ascii")
-        self._state["ledger"] = str(self._state["ledger"]) + added
+        self.state["ledger"] = str(self.state["ledger"]) + added
         return books
 
 
@@ -342,19 +333,17 @@ class FileLedger:
         """Read, change, write and force to disk, the counter too, all under the lock."""
         with self._guard, self._locked() as handle:
             books = self._read(handle)
-            entries = list(change(books))
+            entries, size = list(change(books)), self._size
             if not entries:
                 return books
-            size, before = self._size, books
-            # The books are rebuilt from the file if anything goes wrong from here on.
-            self._books, self._size = LedgerState(), 0
-            lines = _written(before, entries, str(self._path))
+            self._books, self._size = LedgerState(), 0  # read anew if anything goes wrong from here on
+            lines = _written(books, entries, str(self._path))
             if size + len(lines) > MOST_BYTES:
                 raise LedgerError(f"The ledger {self._path} would be larger than {MOST_BYTES} bytes.")
             _append(handle, lines, size, self._path)
-            self._put_counter(before)
-            self._books, self._size = before, size + len(lines)
-            return before
+            self._put_counter(books)
+            self._books, self._size = books, size + len(lines)
+            return books
 
     def _read(self, handle: int) -> LedgerState:
         size = os.fstat(handle).st_size
@@ -362,17 +351,16 @@ class FileLedger:
             raise LedgerError(f"{self._path} is not a ledger: it is larger than {MOST_BYTES} bytes.")
         if size < self._size:
             raise LedgerError(f"The ledger {self._path} is shorter than it was. {HELP}.")
-        fresh = os.pread(handle, size - self._size, self._size)
+        fresh = b""
         while len(fresh) < size - self._size:
             more = os.pread(handle, size - self._size - len(fresh), self._size + len(fresh))
             if not more:
                 raise LedgerError(f"The ledger {self._path} cannot be read to its end.")
             fresh += more
-        whole = fresh.rpartition(b"\n")[0]
-        if whole or b"\n" in fresh:
-            # Lines that cannot be read leave nothing behind that looks read.
-            books, self._books, known = self._books, LedgerState(), self._size
-            self._size = 0
+        whole, end, _ = fresh.rpartition(b"\n")
+        if end:
+            books, known = self._books, self._size
+            self._books, self._size = LedgerState(), 0  # lines that cannot be read leave nothing that looks read
             for line in whole.split(b"\n"):
                 books.take(line, f"The ledger {self._path}")
             self._books, self._size = books, known + len(whole) + 1
@@ -397,7 +385,7 @@ class FileLedger:
             ) from error
         if not own:
             raise LedgerError(f"The counter {self._counter} belongs to another ledger than {self._path}. {HELP}.")
-        if count > books.count:
+        if count > len(books.heads):
             raise LedgerError(
                 f"The ledger {self._path} is older than its counter ({books.count} lines, not {count}). {HELP}."
             )
@@ -405,7 +393,7 @@ class FileLedger:
             raise LedgerError(f"The ledger {self._path} is not the one that its counter has seen. {HELP}.")
 
     def _put_counter(self, books: LedgerState) -> None:
-        said = {"format": COUNTER, "ledger": books.identity, "count": books.count, "head": books.head.hex()}
+        said = {"format": COUNTER, "ledger": books.identity, **mark(books)}
         data = (json.dumps(said, sort_keys=True) + "\n").encode("ascii")
         beside = self._counter.with_name(self._counter.name + ".new")  # one name: what a crash leaves is used again
         try:
@@ -444,9 +432,36 @@ class FileLedger:
             os.close(handle)  # which gives the lock back
 
 
+@final
+@frozen(eq=False)
+class WatchedLedger:
+    """A ledger whose head a record elsewhere remembers, such as Flower's state within a run."""
+
+    ledger: FileLedger
+    record: MutableMapping[str, Any]
+
+    def read(self) -> LedgerState:
+        """Return the totals; refused where the ledger went back."""
+        return self._checked(self.ledger.read())
+
+    def update(self, change: Change) -> LedgerState:
+        """Add lines, and remember the last."""
+        books = self.ledger.update(lambda books: change(self._checked(books)))
+        self.record.update(mark(books))
+        return books
+
+    def _checked(self, books: LedgerState) -> LedgerState:
+        if books.behind(dict(self.record)):
+            raise LedgerError("The ledger is behind what this run has noted in it.")
+        return books
+
+
+Ledger: TypeAlias = FileLedger | StateLedger | WatchedLedger
+
+
 def mark(books: LedgerState) -> dict[str, Any]:
-    """What to remember of a ledger in order to notice that it went back."""
-    return {"count": books.count, "head": books.head.hex()}
+    """Return what to remember of a ledger in order to notice that it went back."""
+    return {"count": len(books.heads), "head": books.heads[-1].hex()}
 
 
 def _absolute(path: str | os.PathLike[str], name: str) -> Path:

@@ -3,8 +3,7 @@
 Idea     a run asks; the policy says what may be answered. It caps everything the node ever releases, whatever run or
          server it is for, and names what may be asked at all. Without one, nothing is released. A simulation has
          no owner, so it gets rules of its own (`Simulation`), which must be named where the app is written.
-Symbols  the keys of the file are the fields of `Policy`, with - for _; `RULES` says what each means; unknown ones are
-         refused.
+Symbols  the keys of the file are the fields of `Policy`, with - for _; unknown ones are refused.
 """
 
 from __future__ import annotations
@@ -17,26 +16,27 @@ import tomllib
 import warnings
 from collections.abc import Callable, Mapping
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import attrs
-from attrs import field, frozen
+from attrs import NOTHING, field, frozen
 
 from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_known, check_real, member, require
-from quietbit.secagg.identity import PUBLIC_SIZE, Directory, Identity
+from quietbit.secagg.plan import PUBLIC_SIZE
 from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, Unit, as_adjacency, as_unit, check_delta
 
 if TYPE_CHECKING:  # what only a release needs is imported when there is one: `quietbit --help` reads the rules
     from quietbit.kernel.rng import RandomBits
+    from quietbit.secagg.identity import Directory, Identity
     from quietbit.secagg.plan import SumPlan
 
 __all__ = ["NotAllowed", "Policy", "PolicyError", "Rules", "SeededRngWarning", "Simulation", "simulated_directory"]
 
 MOST_RELEASES = 10**6
 MOST_BYTES = 2**16
-OPTIONAL = ("min_honest_clients", "local_epsilon", "directory", "operator", "own_key", "seed", "models")
+RETIRED = ("pricing-seconds",)  # keys of earlier versions, which mean nothing any more
 RISK = 2.0**-40  # the largest chance that a sum with few neighbours can be unmasked
 
 
@@ -52,77 +52,8 @@ class SeededRngWarning(UserWarning):
     """Releases are made with random bits that anyone can repeat."""
 
 
-class Rules(Protocol):
-    """What a keeper asks of a policy, or of the rules of a simulation."""
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """Numbers that may leave as they are."""
-        ...
-
-    @property
-    def least_epsilon(self) -> float:
-        """What a release costs at least."""
-        ...
-
-    @property
-    def answer_seconds(self) -> float:
-        """How long after a question its answer leaves; 0: when it is ready."""
-        ...
-
-    @property
-    def pricing_seconds(self) -> float:
-        """How long a price may take."""
-        ...
-
-    @property
-    def data_set(self) -> str:
-        """What releases are noted under, and which of them the caps are about; empty: all."""
-        ...
-
-    def caps(self) -> tuple[Target, ...]:
-        """Limits on the whole ledger, or on its releases of the data set."""
-        ...
-
-    def honest_for(self, trust: Trust, threshold: int | None, honest: int | None) -> int:
-        """How many honest clients a release of this trust is priced at; 0 where the server sees it."""
-        ...
-
-    def check(self, family: str, clip: float, run: str, rate: float = 1.0) -> None:
-        """Refuse what may not be asked; ``rate`` is that of batches."""
-        ...
-
-    def check_counts(self, releases: int, today: int) -> None:
-        """Refuse one release more than there may be."""
-        ...
-
-    def rng(self, number: int, client: int | None) -> RandomBits:
-        """The random bits of a release in round ``number``."""
-        ...
-
-    def identity(self, client: int | None) -> Identity | None:
-        """What this node signs with in sums; None where its owner trusts servers to follow the protocol."""
-        ...
-
-    def members(self, places: tuple[int, ...]) -> tuple[bytes, ...]:
-        """The public keys of the members at these places of the directory."""
-        ...
-
-    def check_sum(self, plan: SumPlan) -> None:
-        """Refuse a sum that could be unmasked by as many colluders as there may be."""
-        ...
-
-
-def _real(value: Any, name: str) -> float:
-    return check_real(value, name)
-
-
-def _floor(value: Any, name: str) -> float:
-    return check_real(value, name, at_least=0.0)
-
-
-def _count(value: Any, name: str) -> int:
-    return check_int(value, name, 1, MOST_RELEASES)
+_real, _floor = check_real, partial(check_real, at_least=0.0)
+_count, _clients = partial(check_int, low=1, high=MOST_RELEASES), partial(check_int, low=2, high=MOST_CLIENTS)
 
 
 def _words(value: Any, name: str) -> tuple[str, ...]:
@@ -156,104 +87,78 @@ def _key(value: Any, name: str) -> str:
     return str(value)
 
 
-# What each key means, as the file and `quietbit node init --help` say it, and how its value is read.
-RULES: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
-    "epsilon": ("what all releases of this node together may ever cost", _real),
-    "delta": ("the delta of that epsilon", lambda value, name: check_delta(value)),
-    "adjacency": ("the neighbouring world: zero-out or replace-one", lambda value, name: as_adjacency(value)),
-    "unit": (
-        "whose privacy this budget protects: the client, or any one sample (patient) of its data",
-        lambda value, name: as_unit(value),
-    ),
-    "data_set": ("the data's name: releases of other named data sets do not count here", _name),
-    "largest_sampling_rate": (
-        "each sample is in a batch with no more than this probability",
-        lambda value, name: check_real(value, name, at_most=1.0),
-    ),
-    "mechanisms": ("families that may be asked for", _words),
-    "largest_clip": ("updates are clipped to a ball no larger than this", _real),
-    "smallest_clip": ("nor to one smaller than this, where a run moves its clip", _floor),
-    "releases": ("how many releases there may be, in all", _count),
-    "releases_per_day": ("how many in any 24 hours", _count),
-    "least_epsilon": ("a release never counts less than this pure epsilon", _floor),
-    "runs": ("numbers of the runs that are answered; * for all", _words),
-    "trust": ("local, secure-aggregation or both", _trusts),
-    "min_honest_clients": (
-        "the number of honest clients that every sum is priced at, whatever the run says",
-        lambda value, name: check_int(value, name, 2, MOST_CLIENTS),
-    ),
-    "local_epsilon": ("for sums: the cap that holds even if every mask fails", _real),
-    "directory": ("for sums: the list of members; sums are then secret from a server that lies", _path),
-    "operator": ("the public key that the directory must be signed with, hexadecimal", _key),
-    "own_key": ("this node's private key, from quietbit node keys", _path),
-    "most_colluders": (
-        "for sums: members that may work for the server",
-        lambda value, name: check_int(value, name, 0, MOST_CLIENTS),
-    ),
-    "largest_exposure": (
-        "for sums: the largest chance, per sum, that they unmask it",
-        lambda value, name: check_real(value, name, at_least=0.0, at_most=2.0**-20),
-    ),
-    "min_neighbours": (
-        "for sums: with how many others each client deals, if not with all",
-        lambda value, name: check_int(value, name, 2, MOST_CLIENTS),
-    ),
-    "metrics": ("numbers of evaluations that leave the node WITHOUT any privacy", _words),
-    "answer_seconds": ("every answer leaves so long after its question, whatever the app does; 0: when ready", _floor),
-    "pricing_seconds": ("how long finding out what a mechanism costs may take", _real),
-    "seed": ("randomness that anybody can repeat, for tests: protects nobody", lambda v, name: check_int(v, name, 0)),
-    "models": ("a folder, an absolute path: models of runs are kept there, so that rounds can be replayed", _path),
-    "ledger": ("the ledger, an absolute path", _path),
-    "counter": ("the ledger's counter, an absolute path; best on another disk", _path),
-}
-
-
-KEYS = {name: name.replace("_", "-") for name in RULES}
+def _rule(about: str, read: Callable[[Any, str], Any], default: Any = NOTHING, *, optional: bool = False) -> Any:
+    """Return a field with what it means, as the file and `quietbit node init --help` say it, and how it is read."""
+    return field(default=None if optional else default, metadata={"about": about, "read": read, "optional": optional})
 
 
 def _read(cls: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
-    """Let every field be read by its rule; None is left out."""
+    """Let every field be read by its rule, under its name; None is left out."""
 
-    def reader(name: str) -> Callable[[Any], Any]:
-        return lambda value: None if value is None and name in OPTIONAL else RULES[name][1](value, name)
+    def reader(one: attrs.Attribute[Any]) -> Callable[[Any], Any]:
+        rule = one.metadata or attrs.fields_dict(Policy)[one.name].metadata
+        return lambda value: None if value is None and rule["optional"] else rule["read"](value, one.name)
 
-    return [one.evolve(converter=reader(one.name)) for one in fields]
+    return [one.evolve(converter=reader(one)) for one in fields]
 
 
 @final
 @frozen(kw_only=True, field_transformer=_read)
 class Policy:
-    """What an owner allows, checked by `RULES`; `load` reads a file and `text` writes one."""
+    """What an owner allows; `load` reads a file and `text` writes one."""
 
-    epsilon: float
-    delta: float
-    adjacency: Adjacency = field(converter=as_adjacency)
-    unit: Unit = Unit.CLIENT
-    data_set: str = ""
-    largest_sampling_rate: float = 1.0
-    mechanisms: tuple[str, ...]
-    largest_clip: float
-    smallest_clip: float = 0.0
-    releases: int
-    releases_per_day: int
-    least_epsilon: float = 0.0
-    runs: tuple[str, ...] = ("*",)
-    trust: tuple[Trust, ...] = (Trust.LOCAL,)
-    min_honest_clients: int | None = None
-    local_epsilon: float | None = None
-    directory: str | None = None
-    operator: str | None = None
-    own_key: str | None = None
-    most_colluders: int = 0
-    largest_exposure: float = RISK
-    min_neighbours: int = 10
-    metrics: tuple[str, ...] = ()
-    answer_seconds: float = 60.0
-    pricing_seconds: float = 30.0
-    seed: int | None = None
-    models: str | None = None
-    ledger: str
-    counter: str
+    epsilon: float = _rule("what all releases of this node together may ever cost", _real)
+    delta: float = _rule("the delta of that epsilon", lambda value, _: check_delta(value))
+    adjacency: Adjacency = _rule(  # noqa: RUF009
+        "the neighbouring world: zero-out or replace-one", lambda value, _: as_adjacency(value)
+    )
+    unit: Unit = _rule(  # noqa: RUF009
+        "whose privacy this budget protects: the client, or any one sample (patient) of its data",
+        lambda value, _: as_unit(value), Unit.CLIENT,
+    )  # fmt: skip
+    data_set: str = _rule("the data's name: releases of other named data sets do not count here", _name, "")
+    largest_sampling_rate: float = _rule(
+        "each sample is in a batch with no more than this probability", partial(check_real, at_most=1.0), 1.0
+    )
+    mechanisms: tuple[str, ...] = _rule("families that may be asked for", _words)
+    largest_clip: float = _rule("updates are clipped to a ball no larger than this", _real)
+    smallest_clip: float = _rule("nor to one smaller than this, where a run moves its clip", _floor, 0.0)
+    releases: int = _rule("how many releases there may be, in all", _count)
+    releases_per_day: int = _rule("how many in any 24 hours", _count)
+    least_epsilon: float = _rule("a release never counts less than this pure epsilon", _floor, 0.0)
+    runs: tuple[str, ...] = _rule("numbers of the runs that are answered; * for all", _words, ("*",))
+    trust: tuple[Trust, ...] = _rule("local, secure-aggregation or both", _trusts, (Trust.LOCAL,))
+    min_honest_clients: int | None = _rule(
+        "the number of honest clients that every sum is priced at, whatever the run says", _clients, optional=True
+    )
+    local_epsilon: float | None = _rule("for sums: the cap that holds even if every mask fails", _real, optional=True)
+    directory: str | None = _rule(
+        "for sums: the list of members; sums are then secret from a server that lies", _path, optional=True
+    )
+    operator: str | None = _rule(
+        "the public key that the directory must be signed with, hexadecimal", _key, optional=True
+    )
+    own_key: str | None = _rule("this node's private key, from quietbit node keys", _path, optional=True)
+    most_colluders: int = _rule(
+        "for sums: members that may work for the server", partial(check_int, low=0, high=MOST_CLIENTS), 0
+    )
+    largest_exposure: float = _rule(
+        "for sums: the largest chance, per sum, that they unmask it", partial(_floor, at_most=2.0**-20), RISK
+    )
+    min_neighbours: int = _rule("for sums: with how many others each client deals, if not with all", _clients, 10)
+    metrics: tuple[str, ...] = _rule("numbers of evaluations that leave the node WITHOUT any privacy", _words, ())
+    answer_seconds: float = _rule(
+        "every answer leaves so long after its question, whatever the app does; 0: when ready", _floor, 60.0
+    )
+    seed: int | None = _rule(
+        "randomness that anybody can repeat, for tests: protects nobody", partial(check_int, low=0), optional=True
+    )
+    models: str | None = _rule(
+        "a folder, an absolute path: models of runs are kept there, so that rounds can be replayed", _path,
+        optional=True,
+    )  # fmt: skip
+    ledger: str = _rule("the ledger, an absolute path", _path)
+    counter: str = _rule("the ledger's counter, an absolute path; best on another disk", _path)
 
     def __attrs_post_init__(self) -> None:
         """Refuse rules that contradict each other, and sums without their two rules."""
@@ -287,7 +192,7 @@ class Policy:
     def from_table(cls, table: Mapping[str, Any]) -> Policy:
         """Read the keys of a file; an unknown or a missing one is refused."""
         for key in table:
-            check_known(key, KEYS.values(), "key of the policy")
+            check_known(key, (*KEYS.values(), *RETIRED), "key of the policy")
         try:
             for one in attrs.fields(cls):
                 if one.default is attrs.NOTHING and KEYS[one.name] not in table:
@@ -318,7 +223,7 @@ class Policy:
         for one in attrs.fields(Policy):
             value = getattr(self, one.name)
             if value is not None and (self.min_honest_clients is not None or one.name not in sums):
-                lines.append(f"{KEYS[one.name]} = {_toml(value)}  # {RULES[one.name][0]}")
+                lines.append(f"{KEYS[one.name]} = {_toml(value)}  # {one.metadata['about']}")
         return "\n".join([*lines, ""])
 
     def caps(self) -> tuple[Target, ...]:
@@ -362,6 +267,8 @@ class Policy:
 
     def identity(self, client: int | None) -> Identity | None:
         """The key in the file that the policy names."""
+        from quietbit.secagg.identity import Identity
+
         if self.own_key is None:
             return None
         try:
@@ -371,6 +278,8 @@ class Policy:
 
     def members(self, places: tuple[int, ...]) -> tuple[bytes, ...]:
         """Of the directory that the operator has signed."""
+        from quietbit.secagg.identity import Directory
+
         if self.directory is None:
             raise NotAllowed("This node's policy names no directory of members, which such sums need.")
         try:
@@ -390,6 +299,9 @@ class Policy:
             raise NotAllowed("This node's policy does not allow sums that so few colluding clients could unmask.")
 
 
+KEYS = {one.name: one.name.replace("_", "-") for one in attrs.fields(Policy)}
+
+
 @final
 @frozen(kw_only=True, field_transformer=_read)
 class Simulation:
@@ -404,7 +316,6 @@ class Simulation:
     min_honest_clients: int | None = None
     least_epsilon: float = 0.0
     answer_seconds: float = 0.0
-    pricing_seconds: float = 600.0
     data_set: str = ""
 
     def caps(self) -> tuple[Target, ...]:
@@ -441,13 +352,20 @@ class Simulation:
         """Whatever the run asks."""
 
 
+Rules: TypeAlias = Policy | Simulation
+
+
 def simulated_directory(nodes: int) -> Directory:
     """The directory of simulated nodes with partition-ids from 0; anybody can sign for them, so it protects nobody."""
+    from quietbit.secagg.identity import Directory
+
     return Directory.of((f"simulated node {place}", _simulated(place).public) for place in range(nodes))
 
 
 @lru_cache(maxsize=1 << 14)
 def _simulated(place: int) -> Identity:
+    from quietbit.secagg.identity import Identity
+
     return Identity(hashlib.sha256(b"quietbit/simulation/identity/%d" % place).digest())
 
 

@@ -16,9 +16,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import MutableMapping
-from typing import Any, Protocol, final
+from functools import partial
+from typing import Any, final
 
 import numpy as np
+from attrs import frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
@@ -39,14 +41,15 @@ from quietbit.node.ledger import (
     step_line,
 )
 from quietbit.node.policy import NotAllowed, PolicyError, Rules
-from quietbit.node.pricing import ProposedMechanism, text_of, within
-from quietbit.node.question import CONFIRM, IDENTITY, KEYS, SHARES, STEPS, VECTOR, Framed, Question, run_name
+from quietbit.node.pricing import ProposedMechanism, entry, text_of
+from quietbit.node.question import CONFIRM, IDENTITY, KEYS, SHARES, STEPS, UNMASK, VECTOR, Framed, Question, run_name
 from quietbit.node.sums import SumStep, forget
 from quietbit.privacy.account import Account
-from quietbit.target import Target, Trust
+from quietbit.privacy.cost import Cost
+from quietbit.target import Target
 from quietbit.wire.uplink import Uplink
 
-__all__ = ["BudgetSpent", "Gate", "LocalGate", "Noted", "Ticket", "Unusable", "account_of", "make_release", "public"]
+__all__ = ["Accepted", "BudgetSpent", "LocalGate", "Noted", "Unusable", "account_of", "make_release", "public"]
 
 LOGGER = logging.getLogger(__name__)
 RELEASES = "quietbit.releases"  # the key of a run that says how many releases its epsilon is for
@@ -55,7 +58,10 @@ RELEASES = "quietbit.releases"  # the key of a run that says how many releases i
 class BudgetSpent(QuietbitError):
     """The next release would exceed a budget; what the sentence says may go to a server: it has no total."""
 
-    accounts: tuple[Account, Account] | None = None  # before the release and after it, for the node's owner
+    def __init__(self, said: str, accounts: tuple[Account, Account] | None = None) -> None:
+        """Keep the accounts before the release and after it, for the node's owner."""
+        super().__init__(said)
+        self.accounts = accounts
 
     def for_owner(self) -> str:
         """Say how much is spent, and what the release would make of it."""
@@ -74,60 +80,6 @@ class Noted(QuietbitError):
 
 class Unusable(QuietbitError):
     """This node cannot keep its books, and answers nothing; why is for its owner."""
-
-
-class Ticket(Protocol):
-    """An accepted question: one release, once.
-
-    Of a batch of samples it draws who is in it, and takes their gradients one by one; then `release` needs no update.
-    """
-
-    def draw(self, count: int) -> NDArray[np.int64]:
-        """The places of the samples that are in the batch, among ``count``; once."""
-        ...
-
-    def add(self, rows: NDArray[Any]) -> None:
-        """Take gradients of drawn samples, one per row; each is clipped by itself. No more than were drawn."""
-        ...
-
-    def step(self) -> FloatVector | None:
-        """Close the batch; return what the model changes by before another is drawn, None where none is."""
-        ...
-
-    def release(self, update: Any) -> bytes:
-        """The framed release of an update (a list of arrays), or of zero where it is None or cannot be sent."""
-        ...
-
-
-class Gate(Protocol):
-    """Who holds policy, ledger and keys: in this process, or behind a socket."""
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """Numbers that the owner lets out as they are."""
-        ...
-
-    @property
-    def answer_seconds(self) -> float:
-        """How long after a question its answer leaves."""
-        ...
-
-    @property
-    def models(self) -> MutableMapping[str, bytes] | None:
-        """Where models of runs are kept between rounds; None where they are not."""
-        ...
-
-    def accept(self, question: Question) -> Ticket:
-        """Check a question and note its release; a `QuietbitError` is a reason not to answer."""
-        ...
-
-    def step(self, question: Question) -> bytes:
-        """Answer a step of a masked sum that needs no training."""
-        ...
-
-    def forget(self, run: int) -> None:
-        """Leave the sum of a run, if there is one."""
-        ...
 
 
 def public(error: Exception) -> QuietbitError:
@@ -151,54 +103,53 @@ def make_release(uplink: Uplink, update: Any, rng: RandomBits) -> bytes:
 
 
 @final
+@frozen(eq=False)
 class LocalGate:
-    """A keeper in this process."""
+    """Policy, ledger and keys in this process; ``models`` is where models of runs are kept between rounds, if at all.
 
-    def __init__(
-        self,
-        rules: Rules,
-        ledger: Ledger,
-        secrets: MutableMapping[str, bytes],
-        models: MutableMapping[str, bytes] | None = None,
-    ) -> None:
-        """Hold on to the rules, the ledger, and where secrets of masked sums and models of runs are kept."""
-        self._rules, self._ledger, self._secrets, self.models = rules, ledger, secrets, models
+    ``secrets`` of masked sums wait there between their steps.
+    """
+
+    rules: Rules
+    ledger: Ledger
+    secrets: MutableMapping[str, bytes]
+    models: MutableMapping[str, bytes] | None = None
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Those of the policy."""
-        return self._rules.metrics
+        """Numbers that the owner lets out as they are."""
+        return self.rules.metrics
 
     @property
     def answer_seconds(self) -> float:
-        """That of the policy."""
-        return self._rules.answer_seconds
+        """How long after a question its answer leaves."""
+        return self.rules.answer_seconds
 
-    def accept(self, question: Question) -> _Accepted:
-        """Check, price and note."""
+    def accept(self, question: Question) -> Accepted:
+        """Check a question, price it and note its release; a `QuietbitError` is a reason not to answer."""
         offer, honest = self._offer(question)
         step = None
         if question.sum is not None:
             require(question.sum.step == VECTOR, "step of the sum", question.sum.step, f"{VECTOR} for a release")
-            step = SumStep(question, summable(offer.mechanism), self._secrets, self._rules)
-            self._following(self._ledger.read(), question, offer, honest)
+            step = SumStep(question, summable(offer.mechanism), self.secrets, self.rules)
+            self._following(self.ledger.read(), question, offer, honest)
             step.check_vector()
-        rng = self._rules.rng(question.round, question.client)
-        self._ledger.update(lambda books: self._following(books, question, offer, honest))
-        return _Accepted(question, offer.uplink, rng, step)
+        rng = self.rules.rng(question.round, question.client)
+        self.ledger.update(lambda books: self._following(books, question, offer, honest))
+        return Accepted(question, offer.uplink, rng, step)
 
     def step(self, question: Question) -> bytes:
-        """Keys and shares before a release, lists and shares after it; what hands out or signs something is noted."""
+        """Answer a step of a masked sum that needs no training; what hands out or signs something is noted."""
         part, run = question.sum, str(question.run)
         if part is None or part.step == VECTOR:
             raise InvalidParameter("The question must be a step of a masked sum without training, and is not.")
         if part.step == IDENTITY:
-            identity = self._rules.identity(question.client)
+            identity = self.rules.identity(question.client)
             if identity is None:
                 raise NotAllowed("This node's policy names no identity to take part in such sums with.")
             return identity.public
         offer, honest = self._offer(question)
-        step = SumStep(question, summable(offer.mechanism), self._secrets, self._rules)
+        step = SumStep(question, summable(offer.mechanism), self.secrets, self.rules)
         place = STEPS.index(part.step) + 1
 
         def following(books: LedgerState) -> list[Entry]:
@@ -206,88 +157,85 @@ class LocalGate:
             books.check_step(run, question.round, place)
             return [step_line(run, question.round, place)]
 
-        def note() -> None:
-            self._ledger.update(following)
-
         if part.step == KEYS:
             # Nobody is kept waiting for a sum that no budget is left for.
-            self._following(self._ledger.read(), question, offer, honest)
-            return step.keys(note)
-        if part.step == SHARES:
-            return step.shares(note)
-        return step.confirm(note) if part.step == CONFIRM else step.unmask(note)
+            self._following(self.ledger.read(), question, offer, honest)
+        answers = {KEYS: step.keys, SHARES: step.shares, CONFIRM: step.confirm, UNMASK: step.unmask}
+        return answers[part.step](lambda: self.ledger.update(following))
 
     def forget(self, run: int) -> None:
-        """Leave the sum."""
-        forget(self._secrets, run)
+        """Leave the sum of a run, if there is one."""
+        forget(self.secrets, run)
 
     def _offer(self, question: Question) -> tuple[ProposedMechanism, int]:
-        """The mechanism that is asked for, allowed and priced in time, and the k it is priced at."""
-        part, rules = question.sum, self._rules
+        """Return the mechanism that is asked for, if it is allowed, and the k it is priced at."""
+        part, rules = question.sum, self.rules
         honest = rules.honest_for(question.trust, part.threshold if part else None, part.honest if part else None)
-
-        def work() -> ProposedMechanism:
-            offer = ProposedMechanism.read(question.mechanism)
-            own = offer.mechanism.domain.dimension
-            require(
-                question.dimension == own, "dimension of the question", question.dimension, f"{own}, the mechanism's"
-            )
-            if offer.mechanism.shared_rows:
-                own_rows = offer.mechanism.for_round(run_name(question.run), question.round)
-                same = identity_of(own_rows) == identity_of(offer.mechanism)
-                require(same, "rows that all clients keep", "others", "this round's")
-            rate = offer.mechanism.sampling_rate
-            rules.check(offer.family, offer.mechanism.domain.radius, str(question.run), rate)
-            for cap, _, _ in self._caps(question):
-                offer.cost(cap.adjacency, honest if cap.trust is Trust.SECURE_AGGREGATION else 0, cap.unit)
-            return offer
-
-        return within(rules.pricing_seconds, work), honest
-
-    def _caps(self, question: Question) -> list[tuple[Target, float, str]]:
-        """Every cap that must hold, the least that a release counts under it, and whose it is."""
-        own = self._rules.least_epsilon
-        return [(question.cap, 0.0, "the run"), *((cap, own, "this node") for cap in self._rules.caps())]
+        offer = ProposedMechanism.read(question.mechanism)
+        mechanism = offer.mechanism
+        own = mechanism.domain
+        if question.dimension != own.dimension:
+            rule = f"{own.dimension}, the mechanism's"
+            raise InvalidParameter.of("dimension of the question", rule, question.dimension)
+        if mechanism.shared_rows:
+            same = identity_of(mechanism.for_round(run_name(question.run), question.round)) == identity_of(mechanism)
+            require(same, "rows that all clients keep", "others", "this round's")
+        rules.check(offer.family, own.radius, str(question.run), mechanism.sampling_rate)
+        return offer, honest
 
     def _following(self, books: LedgerState, question: Question, offer: ProposedMechanism, honest: int) -> list[Entry]:
-        """The lines of one more release; refused where a rule or a budget does not allow it."""
-        run = str(question.run)
+        """Return the lines of one more release; refused where a rule or a budget does not allow it."""
+        run, rules = str(question.run), self.rules
         books.check_round(run, question.round)
         books.check_mechanism(offer.identity)
-        self._rules.check_counts(books.releases + 1, books.last_day(Moment.now()) + 1)
-        for cap, floor, owner in self._caps(question):
-            cost = offer.cost(cap.adjacency, honest if cap.trust is Trust.SECURE_AGGREGATION else 0, cap.unit)
-            account, least = account_of(books, cap, honest, floor, self._rules.data_set), cost.at_least(floor)
-            if not account.allows(least):
-                own = (
-                    f": epsilon {cap.epsilon:g} allows no further release. Run fewer rounds, or raise quietbit.releases"
-                )
-                error = BudgetSpent(f"The budget of {owner} is spent{own if cap is question.cap else ''}.")
-                error.accounts = account, account.spend(least)
-                raise error
+        rules.check_counts(books.releases + 1, books.last_day(Moment.now()) + 1)
+        # Every cap that must hold: the run's own, and those of the node, under which a release counts a floor at least.
+        for cap, floor in ((question.cap, 0.0), *((cap, rules.least_epsilon) for cap in rules.caps())):
+            of_books = books, cap, honest, floor, rules.data_set
+            after = account_of(*of_books, offer)
+            if not after.holds():
+                said = "The budget of this node is spent."
+                if cap is question.cap:
+                    said = (
+                        f"The budget of the run is spent: epsilon {cap.epsilon:g} allows no further release. Run fewer "
+                        f"rounds, or raise {RELEASES}."
+                    )
+                raise BudgetSpent(said, (account_of(*of_books), after))
         lines = [] if offer.identity in books.mechanisms else [mechanism_line(offer.identity, offer.description)]
-        return [*lines, release_line(offer.identity, honest, run, question.round, self._rules.data_set)]
+        return [*lines, release_line(offer.identity, honest, run, question.round, rules.data_set)]
 
 
-def account_of(books: LedgerState, cap: Target, honest: int = 0, floor: float = 0.0, data_set: str = "") -> Account:
-    """The account of everything in the books under a cap, sums at no more than ``honest`` clients (0: as noted).
+def account_of(
+    books: LedgerState, cap: Target, honest: int = 0, floor: float = 0.0, data_set: str = "",
+    more: ProposedMechanism | None = None,
+) -> Account:  # fmt: skip
+    """Return the account of everything in the books under a cap, sums at no more than ``honest`` clients (0: as noted).
 
-    With ``data_set``, of what may have been released of it.
-
+    With ``data_set``, of what may have been released of it; with ``more``, and of one release of that mechanism.
     Mechanisms are built and priced anew from their descriptions, once in a process. The first in the books is the
     first that was released, which is what an adaptive account goes by.
     """
-    account = Account(cap, "adaptive")
-    for name, own, times in books.views(cap.trust, honest or 2**31, data_set):
-        offer = ProposedMechanism.read(text_of(books.mechanisms[name]))
-        if offer.identity != name:
-            raise LedgerError(f"A mechanism of the ledger is not the one it was noted as ({name[:16]}...).")
-        account = account.spend(offer.cost(cap.adjacency, own, cap.unit).at_least(floor), times)
-    return account
+    listed = books.views(cap.trust, honest or 2**31, data_set)
+    listed += [] if more is None else [(more.identity, honest, 1)]
+    counts: dict[Cost, int] = {}
+    for name, own, times in listed:
+        cost = entry(name, partial(_noted, books, name, more), cap, own, floor)
+        counts[cost] = counts.get(cost, 0) + times
+    return Account(cap, "adaptive", tuple(counts.items()))
+
+
+def _noted(books: LedgerState, name: str, more: ProposedMechanism | None) -> ProposedMechanism:
+    """Return the mechanism of this identity: the one that is asked for, or as the books have it."""
+    if more is not None and more.identity == name:
+        return more
+    offer = ProposedMechanism.read(text_of(books.mechanisms[name]))
+    if offer.identity != name:
+        raise LedgerError(f"A mechanism of the ledger is not the one it was noted as ({name[:16]}...).")
+    return offer
 
 
 @final
-class _Accepted:
+class Accepted:
     """A question that is in the ledger, and its one release."""
 
     def __init__(self, question: Question, uplink: Uplink, rng: RandomBits, step: SumStep | None) -> None:

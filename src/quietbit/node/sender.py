@@ -55,18 +55,12 @@ class PrivateSender:
 
     def _question(self) -> Question:
         policy = self._policy
+        mechanism, number = self._uplink.mechanism, self._ledger.read().last_round(str(self._run)) + 1
         return Question(
-            run=self._run,
-            round=self._ledger.read().last_round(str(self._run)) + 1,
-            node=0,
-            client=0,
-            dimension=self._uplink.mechanism.domain.dimension,
-            mechanism=description_of(self._uplink.mechanism),
-            epsilon=policy.local_epsilon or policy.epsilon,
-            delta=policy.delta,
-            adjacency=policy.adjacency.value,
-            unit=policy.unit.value,
-        )
+            run=self._run, round=number, node=0, client=0, dimension=mechanism.domain.dimension,
+            mechanism=description_of(mechanism), epsilon=policy.local_epsilon or policy.epsilon, delta=policy.delta,
+            adjacency=policy.adjacency.value, unit=policy.unit.value,
+        )  # fmt: skip
 
     def guarantee(self) -> Guarantee:
         """What this node's releases have cost so far, all runs together, as if the server saw each."""

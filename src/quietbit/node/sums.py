@@ -19,44 +19,27 @@ same keys, sign two lists, or both unmask.
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
-from typing import Protocol, final
+from typing import final
 
 from quietbit.errors import InvalidParameter
 from quietbit.mechanism.base import Mechanism
+from quietbit.node.policy import Rules
 from quietbit.node.question import KEYS, Question, SumPart, sum_plan
 from quietbit.secagg.client import SumClient
 from quietbit.secagg.codec import (
     Roster,
     decode,
     encode,
-    pack_dealt,
     read_places,
     unpack_evidence,
     unpack_inbox,
 )
-from quietbit.secagg.identity import Identity
 from quietbit.secagg.plan import ProtocolError, SumPlan
 from quietbit.wire.payload import Payload
 
-__all__ = ["Membership", "SumStep", "forget"]
+__all__ = ["SumStep", "forget"]
 
 MOST_SUMS = 64  # that a gatekeeper remembers at once
-
-
-class Membership(Protocol):
-    """Who a node is in sums, and who the others are."""
-
-    def identity(self, client: int | None) -> Identity | None:
-        """What this node signs with; None where its owner trusts servers to follow the protocol."""
-        ...
-
-    def members(self, places: tuple[int, ...]) -> tuple[bytes, ...]:
-        """The public keys of the members at these places."""
-        ...
-
-    def check_sum(self, plan: SumPlan) -> None:
-        """Refuse a sum that could be unmasked by as many colluders as the owner fears."""
-        ...
 
 
 @final
@@ -64,7 +47,7 @@ class SumStep:
     """One step that a node was asked for."""
 
     def __init__(
-        self, question: Question, mechanism: Mechanism, secrets: MutableMapping[str, bytes], rules: Membership
+        self, question: Question, mechanism: Mechanism, secrets: MutableMapping[str, bytes], rules: Rules
     ) -> None:
         """Read the question; refused where the sum does not fit the threshold, the mechanism or the owner's rules."""
         if question.sum is None:
@@ -80,7 +63,7 @@ class SumStep:
         self._plan: SumPlan = sum_plan(question, mechanism.layout.count, mechanism.layout.bits, members)
         rules.check_sum(self._plan)
 
-    def keys(self, note: Callable[[], None]) -> bytes:
+    def keys(self, note: Callable[[], object]) -> bytes:
         """Step 1: an advertisement. It fixes whom this node chooses, so there is one in a round, and it is noted."""
         client = SumClient(self._plan, self._part.number, self._identity)
         advertised = client.advertise()
@@ -88,10 +71,10 @@ class SumStep:
         self._keep(client)
         return advertised.to_bytes()
 
-    def shares(self, note: Callable[[], None]) -> bytes:
+    def shares(self, note: Callable[[], object]) -> bytes:
         """Step 2: sealed shares of both secrets, for those this node has chosen."""
         client = self._restored()
-        answer = pack_dealt(client.share(Roster.read(self._plan, self._part.table)))
+        answer = encode(client.share(Roster.read(self._plan, self._part.table)))
         note()
         self._keep(client)
         return answer
@@ -107,7 +90,7 @@ class SumStep:
         self._keep(client)
         return masked
 
-    def confirm(self, note: Callable[[], None]) -> bytes:
+    def confirm(self, note: Callable[[], object]) -> bytes:
         """Step 4, where the server may lie: a signature of the lists."""
         client = self._restored()
         signature = client.confirm(self._plan.from_bitmap(self._part.table))
@@ -115,7 +98,7 @@ class SumStep:
         self._keep(client)
         return signature
 
-    def unmask(self, note: Callable[[], None]) -> bytes:
+    def unmask(self, note: Callable[[], object]) -> bytes:
         """The last step: one share of every client that dealt to this one; then this node is done."""
         found = self._restored().unmask(*unpack_evidence(self._plan, self._part.table))
         note()

@@ -11,9 +11,12 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, MutableMapping
-from typing import Any, final
+from typing import final
 
-from quietbit.errors import require_module
+from attrs import frozen
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
 from quietbit.node.policy import PolicyError
 from quietbit.secagg.plan import ProtocolError
 
@@ -23,43 +26,38 @@ NONCE, KEY = 12, 32
 
 
 @final
+@frozen(eq=False, repr=False)
 class Vault(MutableMapping[str, bytes]):
     """A mapping whose values are sealed in another one; ``key`` is asked for its key when it is needed."""
 
-    def __init__(self, sealed: MutableMapping[str, bytes], key: Callable[[], bytes]) -> None:
-        """Hold on to both."""
-        self._sealed, self._key = sealed, key
-
-    def __repr__(self) -> str:
-        """How many there are."""
-        return f"Vault({len(self._sealed)})"
+    sealed: MutableMapping[str, bytes]
+    key: Callable[[], bytes]
 
     def __getitem__(self, run: str) -> bytes:
-        data, cipher = self._sealed[run], self._cipher()
-        exceptions = require_module("cryptography.exceptions", "all")
+        data, cipher = self.sealed[run], self._cipher()
         try:
             return bytes(cipher.decrypt(data[:NONCE], data[NONCE:], run.encode()))
-        except (exceptions.InvalidTag, ValueError) as error:
+        except (InvalidTag, ValueError, TypeError) as error:
             raise ProtocolError("What was kept of this client's secrets cannot be read: it leaves the sum.") from error
 
     def __contains__(self, run: object) -> bool:
-        return run in self._sealed
+        return run in self.sealed
 
     def __setitem__(self, run: str, value: bytes) -> None:
         nonce = os.urandom(NONCE)
-        self._sealed[run] = nonce + bytes(self._cipher().encrypt(nonce, value, run.encode()))
+        self.sealed[run] = nonce + bytes(self._cipher().encrypt(nonce, value, run.encode()))
 
     def __delitem__(self, run: str) -> None:
-        del self._sealed[run]
+        del self.sealed[run]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._sealed)
+        return iter(self.sealed)
 
     def __len__(self) -> int:
-        return len(self._sealed)
+        return len(self.sealed)
 
-    def _cipher(self) -> Any:
-        return require_module("cryptography.hazmat.primitives.ciphers.aead", "all").ChaCha20Poly1305(self._key())
+    def _cipher(self) -> ChaCha20Poly1305:
+        return ChaCha20Poly1305(self.key())
 
 
 def key_file(path: str) -> bytes:

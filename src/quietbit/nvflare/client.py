@@ -43,10 +43,10 @@ from quietbit.engine.replay import Follower
 from quietbit.engine.turn import Turn, plan_of, refusal
 from quietbit.errors import InvalidParameter, require
 from quietbit.node.answer_time import AnswerTime
+from quietbit.node.gatekeeper import Gate
 from quietbit.node.policy import PolicyError, Simulation
 from quietbit.node.pricing import ProposedMechanism
 from quietbit.node.question import Question
-from quietbit.node.release import Gate
 from quietbit.nvflare.arrays import NamedArray, as_kind, kind_of, named
 from quietbit.nvflare.gate import shut
 from quietbit.nvflare.task import DECIDED, TURN, Task, task_of

@@ -105,12 +105,16 @@ class Account:
 
     def allows(self, cost: Cost, times: int = 1) -> bool:
         """Whether ``times`` more releases of this cost stay within the target."""
-        after, limit = self.spend(cost, times), self.target.epsilon
-        if self.mode == "adaptive" and len(after.entries) == 1:
-            first, many = after.entries[0]
-            if self.target.delta > 0 and _shares(first, limit, self.target.delta).copies:
-                return _copies(first, limit, self.target.delta).allow(many)
-        return after.epsilon() <= limit
+        return self.spend(cost, times).holds()
+
+    def holds(self) -> bool:
+        """Whether what was spent stays within the target."""
+        limit, delta = self.target.epsilon, self.target.delta
+        if self.mode == "adaptive" and len(self.entries) == 1:
+            first, many = self.entries[0]
+            if delta > 0 and _shares(first, limit, delta).copies:
+                return _copies(first, limit, delta).allow(many)
+        return self.epsilon() <= limit
 
     def total(self) -> Cost:
         """What all releases cost together, with the target's words."""

@@ -17,19 +17,23 @@ Source   RFC 8949 (CBOR), section 4.2.1 (deterministic encoding).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import struct
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, final
 
+import cbor2
 from attrs import frozen
 
-from quietbit.errors import InvalidParameter, require, require_module
-from quietbit.secagg import keys
-from quietbit.secagg.identity import SIGNATURE_SIZE, verified
+from quietbit.errors import InvalidParameter, require
+from quietbit.secagg.identity import verified
+from quietbit.secagg.keys import check_public
 from quietbit.secagg.plan import (
     CHOICE_SIZE,
     DEALT_SIZE,
+    KEY_SIZE,
     MOST_CLIENTS,
     SEED_COMMITMENT_SIZE,
+    SIGNATURE_SIZE,
     ProtocolError,
     SumPlan,
     digest_of,
@@ -38,8 +42,8 @@ from quietbit.secagg.shamir import SHARE_SIZE
 
 __all__ = [
     "ADVERTISED", "CONFIRMED", "MASKED", "Advertisement", "Roster", "Unmasking", "as_bytes", "check_signature",
-    "decode", "encode", "numbered", "pack_dealt", "pack_evidence", "pack_inbox", "read_places", "unpack_dealt",
-    "unpack_evidence", "unpack_inbox", "write_places",
+    "decode", "encode", "numbered", "pack_evidence", "pack_inbox", "read_places", "unpack_dealt", "unpack_evidence",
+    "unpack_inbox", "write_places",
 ]  # fmt: skip
 
 ADVERTISED, MASKED, CONFIRMED = b"advertisement", b"masked", b"lists"  # what is signed
@@ -47,7 +51,7 @@ ADVERTISED, MASKED, CONFIRMED = b"advertisement", b"masked", b"lists"  # what is
 
 def as_bytes(*numbers: int) -> bytes:
     """Write clients' numbers, four bytes each."""
-    return b"".join(number.to_bytes(4, "big") for number in numbers)
+    return struct.pack(f">{len(numbers)}I", *numbers)
 
 
 def check_signature(plan: SumPlan, number: int, purpose: bytes, message: bytes, signature: bytes) -> None:
@@ -78,7 +82,7 @@ class Advertisement:
     @classmethod
     def read(cls, plan: SumPlan, data: bytes) -> Advertisement:
         """Read `to_bytes`; another length than the plan's is refused."""
-        size, key = plan.advertisement_size, keys.KEY_SIZE
+        size, key = plan.advertisement_size, KEY_SIZE
         require(len(data) == size, "length of the advertisement", len(data), f"{size} bytes")
         end = 2 * key + SEED_COMMITMENT_SIZE
         return cls(data[:key], data[key : 2 * key], data[2 * key : end], data[end:])
@@ -86,11 +90,9 @@ class Advertisement:
     def check(self, plan: SumPlan, number: int) -> None:
         """Refuse one that is not client ``number``'s own for this plan, or whose keys are not canonical."""
         for key in (self.sealing, self.masking):
-            keys.check_public(key)
-        sizes = len(self.seed), len(self.signature)
-        rule = "that of a commitment and a signature"
-        expected = SEED_COMMITMENT_SIZE, SIGNATURE_SIZE * plan.active
-        require(sizes == expected, "length of the advertisement", sizes, rule)
+            check_public(key)
+        sizes, expected = (len(self.seed), len(self.signature)), (SEED_COMMITMENT_SIZE, SIGNATURE_SIZE * plan.active)
+        require(sizes == expected, "length of the advertisement", sizes, "that of a commitment and a signature")
         if plan.active:
             check_signature(plan, number, ADVERTISED, self.digest(plan, number), self.signature)
 
@@ -149,13 +151,8 @@ class Unmasking:
         return cls(*(numbered(one, SHARE_SIZE, "shares") for one in _parts(data, 2, "answer")))
 
 
-def pack_dealt(dealt: Mapping[int, bytes]) -> bytes:
-    """Write what a client deals to others."""
-    return encode(dict(dealt))
-
-
 def unpack_dealt(data: bytes) -> dict[int, bytes]:
-    """Read `pack_dealt`."""
+    """Read what a client deals to others."""
     return numbered(decode(data, "shares"), DEALT_SIZE, "shares")
 
 
@@ -184,25 +181,24 @@ def unpack_evidence(plan: SumPlan, data: bytes) -> tuple[frozenset[int], dict[in
     return plan.from_bitmap(arrived), found, numbered(masked, SIGNATURE_SIZE, "signatures")
 
 
-def write_places(places: Iterable[int]) -> bytes:
+def write_places(places: Sequence[int]) -> bytes:
     """Write places of members in the directory, in the order of the clients' numbers."""
-    return b"".join(place.to_bytes(4, "little") for place in places)
+    return struct.pack(f"<{len(places)}I", *places)
 
 
 def read_places(data: bytes, clients: int) -> tuple[int, ...]:
     """Read `write_places`; another number of places than of clients is refused."""
     require(len(data) == 4 * clients, "length of the list of members", len(data), f"{4 * clients} bytes")
-    return tuple(int.from_bytes(data[start : start + 4], "little") for start in range(0, len(data), 4))
+    return struct.unpack(f"<{clients}I", data)
 
 
 def encode(value: Any) -> bytes:
     """Write numbers, byte strings, lists and maps of them."""
-    return bytes(require_module("cbor2", "all").dumps(value, canonical=True))
+    return bytes(cbor2.dumps(value, canonical=True))
 
 
 def decode(data: bytes, what: str) -> Any:
     """Read what `encode` wrote; anything else is refused."""
-    cbor2 = require_module("cbor2", "all")
     try:
         found = cbor2.loads(data)
         fine = _plain(found) and encode(found) == data

@@ -21,13 +21,20 @@ from pathlib import Path
 from typing import Any, final
 
 from attrs import field, frozen
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
-from quietbit.errors import InvalidParameter, QuietbitError, require, require_module
+from quietbit.errors import InvalidParameter, QuietbitError, require
+from quietbit.secagg.plan import PUBLIC_SIZE
 
-__all__ = ["SIGNATURE_SIZE", "Directory", "Identity", "Member", "verified"]
+__all__ = ["Directory", "Identity", "Member", "verified"]
 
-PUBLIC_SIZE = 32
-SIGNATURE_SIZE = 64
 FORMAT, VERSION = "quietbit-directory", 1
 MOST_MEMBERS = 100_000
 MOST_BYTES = 32 * 2**20
@@ -43,7 +50,7 @@ class Identity:
     def __init__(self, private: bytes) -> None:
         """Take 32 private bytes."""
         require(len(private) == PUBLIC_SIZE, "length of the private key", len(private), f"{PUBLIC_SIZE} bytes")
-        self._key: Any = _ed25519().Ed25519PrivateKey.from_private_bytes(private)
+        self._key = Ed25519PrivateKey.from_private_bytes(private)
         self.public: bytes = bytes(self._key.public_key().public_bytes_raw())
 
     def __repr__(self) -> str:
@@ -51,23 +58,21 @@ class Identity:
         return f"Identity({self.public.hex()})"
 
     def __reduce__(self) -> Any:
-        """Refused: a private key is written by `save` and by nothing else."""
+        """Refuse: a private key is written by `save` and by nothing else."""
         raise TypeError("An identity is not pickled.")
 
     @classmethod
     def new(cls) -> Identity:
-        """A fresh key of the operating system's randomness."""
-        return cls(bytes(_ed25519().Ed25519PrivateKey.generate().private_bytes_raw()))
+        """Return a fresh key of the operating system's randomness."""
+        return cls(Ed25519PrivateKey.generate().private_bytes_raw())
 
     def sign(self, purpose: bytes, message: bytes) -> bytes:
-        """The signature of a message, made for one purpose."""
+        """Sign a message for one purpose."""
         return bytes(self._key.sign(_bound(purpose, message)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the private key to a new file that only its owner can read; nothing is overwritten."""
-        forms = require_module("cryptography.hazmat.primitives.serialization", "all")
-        plain = forms.NoEncryption()
-        data = self._key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, plain)
+        data = self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         try:
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(data)
@@ -77,11 +82,10 @@ class Identity:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Identity:
         """Read what `save` wrote; a file that others than its owner can read is refused."""
-        forms = require_module("cryptography.hazmat.primitives.serialization", "all")
         name = os.fspath(path)
         data = _read(name, 4096, "key", private=True)
         try:
-            key = forms.load_pem_private_key(data, password=None)
+            key: Any = load_pem_private_key(data, password=None)
             return cls(bytes(key.private_bytes_raw()))
         except Exception as error:  # the library has no one family of errors for what is not a key
             raise InvalidParameter(f"{name} must be a private Ed25519 key in PEM, and is none.") from error
@@ -128,23 +132,23 @@ class Directory:
 
     @classmethod
     def of(cls, members: Iterable[tuple[str, bytes]]) -> Directory:
-        """From names and public keys."""
+        """Make one from names and public keys."""
         return cls(tuple(Member(name, key) for name, key in members))
 
     def place(self, key: bytes) -> int | None:
-        """Where the member of this key is; None for a stranger."""
+        """Return where the member of this key is; None for a stranger."""
         return self._places.get(key)
 
     def keys(self, places: Iterable[int]) -> tuple[bytes, ...]:
-        """The public keys of the members at these places; places that there are not are refused."""
+        """Return the public keys of the members at these places; places that there are not are refused."""
         found = list(places)
         fine = all(0 <= place < len(self.members) for place in found)
         require(fine, "places in the directory", "others", f"from 0 to {len(self.members) - 1}")
         return tuple(self.members[place].key for place in found)
 
     def signed(self, operator: Identity) -> str:
-        """The text of the file that nodes and the server read, with the operator's signature."""
-        signature = operator.sign(b"directory", self._text().encode("ascii")).hex()
+        """Return the text of the file that nodes and the server read, with the operator's signature."""
+        signature = operator.sign(b"directory", self._text()).hex()
         return json.dumps({**self._values(), "signature": signature}, indent=1) + "\n"
 
     @classmethod
@@ -157,14 +161,12 @@ class Directory:
                 raise ValueError("another format")
             found = cls.of((entry["name"], bytes.fromhex(entry["key"])) for entry in values["members"])
             signature = bytes.fromhex(values["signature"])
+        except QuietbitError:
+            raise
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            if isinstance(error, QuietbitError):
-                raise
             raise InvalidParameter("The directory must be one of quietbit's, and cannot be read.") from error
-        rule = "signed by the operator whose key was written down"
-        require(
-            verified(operator, b"directory", found._text().encode("ascii"), signature), "directory", "another", rule
-        )
+        genuine = verified(operator, b"directory", found._text(), signature)
+        require(genuine, "directory", "another", "signed by the operator whose key was written down")
         return found
 
     @classmethod
@@ -176,17 +178,16 @@ class Directory:
         members = [{"name": member.name, "key": member.key.hex()} for member in self.members]
         return {"format": FORMAT, "version": VERSION, "members": members}
 
-    def _text(self) -> str:
-        return json.dumps(self._values(), sort_keys=True, separators=(",", ":"))
+    def _text(self) -> bytes:
+        return json.dumps(self._values(), sort_keys=True, separators=(",", ":")).encode("ascii")
 
 
 @lru_cache(maxsize=1 << 16)
 def verified(public: bytes, purpose: bytes, message: bytes, signature: bytes) -> bool:
-    """Whether a signature is this key's of this message for this purpose; found out once in a process."""
-    exceptions = require_module("cryptography.exceptions", "all")
+    """Return whether a signature is this key's of this message for this purpose; found out once in a process."""
     try:
-        _ed25519().Ed25519PublicKey.from_public_bytes(public).verify(signature, _bound(purpose, message))
-    except (exceptions.InvalidSignature, ValueError):
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, _bound(purpose, message))
+    except (InvalidSignature, ValueError):
         return False
     return True
 
@@ -207,7 +208,3 @@ def _read(path: str, most: int, what: str, *, private: bool = False) -> bytes:
         raise QuietbitError(f"Cannot read the {what} {path}: {error.strerror}.") from error
     require(len(data) <= most, f"size of the {what}", len(data), f"at most {most} bytes")
     return data
-
-
-def _ed25519() -> Any:
-    return require_module("cryptography.hazmat.primitives.asymmetric.ed25519", "all")

@@ -13,44 +13,37 @@ keys of a pair go into every key that is derived from its secret.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from quietbit.errors import InvalidParameter, require, require_module
+from quietbit.errors import InvalidParameter, require
+from quietbit.secagg.plan import KEY_SIZE, Mask
 
-__all__ = [
-    "KEY_SIZE",
-    "TAG_SIZE",
-    "Mask",
-    "agree",
-    "check_public",
-    "derive",
-    "expand",
-    "new_private_key",
-    "open_sealed",
-    "public_key",
-    "seal",
-]
+__all__ = ["agree", "check_public", "derive", "expand", "new_private_key", "open_sealed", "public_key", "seal"]
 
-Mask: TypeAlias = NDArray[np.uint32]
-
-KEY_SIZE = 32
-TAG_SIZE = 16  # what sealing adds
 FIELD = 2**255 - 19
 _NONCE = bytes(12)
 _PROBE = bytes(range(1, 33))  # any private key finds a point of small order
+Secret: TypeAlias = bytes | bytearray
 
 
 def new_private_key() -> bytes:
-    """A fresh X25519 private key of the operating system's randomness."""
-    return bytes(_x25519().X25519PrivateKey.generate().private_bytes_raw())
+    """Return a fresh X25519 private key of the operating system's randomness."""
+    return bytes(X25519PrivateKey.generate().private_bytes_raw())
 
 
-def public_key(private: bytes | bytearray) -> bytes:
-    """The public key of a private one."""
-    return bytes(_x25519().X25519PrivateKey.from_private_bytes(bytes(private)).public_key().public_bytes_raw())
+def public_key(private: Secret) -> bytes:
+    """Return the public key of a private one."""
+    return bytes(X25519PrivateKey.from_private_bytes(bytes(private)).public_key().public_bytes_raw())
 
 
 def check_public(public: bytes) -> None:
@@ -60,48 +53,35 @@ def check_public(public: bytes) -> None:
     agree(_PROBE, public)
 
 
-def agree(private: bytes | bytearray, public: bytes) -> bytes:
-    """The secret that two clients share; a public key of small order is refused."""
-    x25519 = _x25519()
+def agree(private: Secret, public: bytes) -> bytes:
+    """Return the secret that two clients share; a public key of small order is refused."""
     try:
-        theirs = x25519.X25519PublicKey.from_public_bytes(public)
-        return bytes(x25519.X25519PrivateKey.from_private_bytes(bytes(private)).exchange(theirs))
+        theirs = X25519PublicKey.from_public_bytes(public)
+        return bytes(X25519PrivateKey.from_private_bytes(bytes(private)).exchange(theirs))
     except ValueError as error:
         raise InvalidParameter("public key must be 32 bytes of a point of large order, got another.") from error
 
 
-def derive(secret: bytes | bytearray, purpose: bytes, context: bytes) -> bytes:
-    """A key of 32 bytes for one purpose in one context."""
-    hashes = require_module("cryptography.hazmat.primitives.hashes", "all")
-    hkdf = require_module("cryptography.hazmat.primitives.kdf.hkdf", "all")
+def derive(secret: Secret, purpose: bytes, context: bytes) -> bytes:
+    """Return a key of 32 bytes for one purpose in one context."""
     info = b"quietbit/secure/2/" + purpose + b"/" + context
-    return bytes(hkdf.HKDF(algorithm=hashes.SHA256(), length=32, salt=None, info=info).derive(bytes(secret)))
+    return bytes(HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(bytes(secret)))
 
 
 def expand(key: bytes, dimension: int) -> Mask:
-    """The mask of a key: ``dimension`` words of 32 bits."""
-    ciphers = require_module("cryptography.hazmat.primitives.ciphers", "all")
-    encryptor = ciphers.Cipher(ciphers.algorithms.AES(key), ciphers.modes.CTR(bytes(16))).encryptor()
-    return np.frombuffer(encryptor.update(bytes(4 * dimension)), dtype="<u4").astype(np.uint32, copy=False)
+    """Return the mask of a key: ``dimension`` words of 32 bits."""
+    words = Cipher(AES(key), CTR(bytes(16))).encryptor().update(bytes(4 * dimension))
+    return np.frombuffer(words, dtype="<u4").astype(np.uint32, copy=False)
 
 
 def seal(key: bytes, plain: bytes, context: bytes) -> bytes:
-    """Encrypted and authenticated, together with its context; the key must not seal anything else."""
-    return bytes(_aead().ChaCha20Poly1305(key).encrypt(_NONCE, plain, context))
+    """Encrypt and authenticate, together with its context; the key must not seal anything else."""
+    return bytes(ChaCha20Poly1305(key).encrypt(_NONCE, plain, context))
 
 
 def open_sealed(key: bytes, sealed: bytes, context: bytes) -> bytes:
-    """What was sealed; refused if it or its context was changed."""
-    exceptions = require_module("cryptography.exceptions", "all")
+    """Return what was sealed; refused if it or its context was changed."""
     try:
-        return bytes(_aead().ChaCha20Poly1305(key).decrypt(_NONCE, sealed, context))
-    except exceptions.InvalidTag as error:
+        return bytes(ChaCha20Poly1305(key).decrypt(_NONCE, sealed, context))
+    except InvalidTag as error:
         raise InvalidParameter("sealed shares must be genuine, got ones that fail their authentication.") from error
-
-
-def _x25519() -> Any:
-    return require_module("cryptography.hazmat.primitives.asymmetric.x25519", "all")
-
-
-def _aead() -> Any:
-    return require_module("cryptography.hazmat.primitives.ciphers.aead", "all")

@@ -24,15 +24,14 @@ import struct
 from collections.abc import Collection, Mapping
 from enum import Enum
 from functools import cached_property, lru_cache
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from attrs import field, frozen
+from numpy.typing import NDArray
 
 from quietbit.errors import QuietbitError, check_int, require
 from quietbit.secagg.exposure import SPARSE_FROM, exposure_upper, least_share_threshold
-from quietbit.secagg.identity import PUBLIC_SIZE, SIGNATURE_SIZE
-from quietbit.secagg.keys import KEY_SIZE, TAG_SIZE, Mask
 from quietbit.secagg.shamir import SHARE_SIZE
 
 __all__ = [
@@ -49,10 +48,15 @@ MOST_CLIENTS = 100_000
 MOST_CODE = 255  # of eight bits: sums stay well below 2^32
 GUARD_BITS = 64
 CHOICE_SIZE = 16  # of an advertisement's digest: what a client's neighbours follow from
-SEED_COMMITMENT_SIZE = 32
+KEY_SIZE = PUBLIC_SIZE = SEED_COMMITMENT_SIZE = 32  # of X25519 and of Ed25519
+SIGNATURE_SIZE = 64
+TAG_SIZE = 16  # what sealing adds
 COMMITMENT_SIZE = 16  # to a share
 SEALED_SIZE = 2 * SHARE_SIZE + TAG_SIZE  # shares of both secrets and the seal
 DEALT_SIZE = SEALED_SIZE + 2 * COMMITMENT_SIZE  # what a client deals to another
+
+
+Mask: TypeAlias = NDArray[np.uint32]
 
 
 class ProtocolError(QuietbitError, RuntimeError):

@@ -35,8 +35,7 @@ from quietbit.secagg.client import (
 )
 from quietbit.secagg.codec import CONFIRMED, MASKED, Advertisement, Roster, Unmasking, check_signature
 from quietbit.secagg.identity import Identity
-from quietbit.secagg.keys import Mask
-from quietbit.secagg.plan import COMMITMENT_SIZE, DEALT_SIZE, SEALED_SIZE, ProtocolError, SumPlan
+from quietbit.secagg.plan import COMMITMENT_SIZE, DEALT_SIZE, SEALED_SIZE, Mask, ProtocolError, SumPlan
 
 __all__ = ["MaskedSum", "SumServer", "masked_sum"]
 

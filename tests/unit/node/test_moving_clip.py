@@ -6,7 +6,7 @@ import pytest
 from quietbit import Adjacency, InvalidPayload
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.node.policy import NotAllowed, Policy
-from quietbit.node.pricing import ProposedMechanism, description_of, release_cost
+from quietbit.node.pricing import ProposedMechanism, description_of
 from quietbit.node.question import Framed
 from quietbit.node.release import BudgetSpent, account_of
 from quietbit.privacy.account import Account
@@ -34,9 +34,9 @@ def test_the_ledger_notes_one_mechanism_and_one_price_for_all_clips(tmp_path):
     found = books(tmp_path)
     assert list(found.mechanisms) == [ProposedMechanism.read(description_of(MOVING)).identity]
     cap = Target(8.0, 1e-5, Adjacency.REPLACE_ONE)
-    each = release_cost(MOVING.at_clip(17.0), Adjacency.REPLACE_ONE, 0)
+    each = ProposedMechanism.read(description_of(MOVING.at_clip(17.0))).cost(Adjacency.REPLACE_ONE, 0)
     assert account_of(found, cap, 0).epsilon() == Account(cap, "adaptive").spend(each, 4).epsilon()
-    alone = release_cost(MECHANISM, Adjacency.REPLACE_ONE, 0)
+    alone = MECHANISM.privacy(Adjacency.REPLACE_ONE)
     assert Account(cap, "adaptive").spend(alone, 4).epsilon() < Account(cap, "adaptive").spend(each, 4).epsilon()
 
 

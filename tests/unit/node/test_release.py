@@ -17,7 +17,6 @@ from quietbit.node import ledger
 from quietbit.node import release as module
 from quietbit.node.ledger import AnsweredBefore, FileLedger, LedgerError
 from quietbit.node.policy import NotAllowed, SeededRngWarning
-from quietbit.node.pricing import ProposedMechanism, within
 from quietbit.node.question import Framed, Question
 from quietbit.node.release import BudgetSpent, LocalGate, Noted, Unusable, account_of, public
 from quietbit.privacy.account import Account
@@ -216,29 +215,6 @@ def test_descriptions_of_no_mechanism_are_refused(tmp_path, text):
 def test_a_mechanism_of_another_dimension_is_refused(tmp_path):
     with pytest.raises(InvalidParameter, match="dimension of the question must be 42, the mechanism's, got 41"):
         keeper(tmp_path).accept(replace(question(), dimension=41))
-
-
-def test_a_price_that_takes_too_long_is_given_up(tmp_path, monkeypatch):
-    ended = []
-
-    def endless(self, adjacency, honest, unit):
-        try:
-            while True:
-                pass
-        finally:
-            ended.append(True)
-
-    monkeypatch.setattr(ProposedMechanism, "cost", endless)
-    held, start = keeper(tmp_path, pricing_seconds=0.2), time.monotonic()
-    with pytest.raises(NotAllowed, match="in time"):
-        held.accept(question())
-    assert time.monotonic() - start < 5
-    deadline = time.monotonic() + 10
-    while not ended and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert ended  # the thread does not go on in secret
-    assert books(tmp_path).count == 1
-    assert within(5.0, lambda: 3) == 3
 
 
 def test_servers_hear_no_paths_and_no_totals(tmp_path):

@@ -15,7 +15,6 @@ from quietbit.secagg.codec import (
     decode,
     encode,
     numbered,
-    pack_dealt,
     pack_evidence,
     pack_inbox,
     read_places,
@@ -34,7 +33,7 @@ def test_everything_is_read_as_it_was_written(plan):
     roster = Roster({i: bytes([i]) * 16 for i in (1, 2, 4, 5)}, near)
     assert Roster.read(plan, roster.to_bytes(plan)) == roster
     dealt = {1: b"a" * 80, 5: b"b" * 80}
-    assert unpack_dealt(pack_dealt(dealt)) == dealt
+    assert unpack_dealt(encode(dealt)) == dealt
     assert unpack_inbox(plan, pack_inbox(plan, {1, 2, 5}, dealt)) == ({1, 2, 5}, dealt)
     evidence = frozenset({1, 2, 4, 5}), {1: b"a" * 64, 4: b"b" * 64}, {2: b"e" * 64}
     assert unpack_evidence(plan, pack_evidence(plan, *evidence)) == evidence
