@@ -177,7 +177,7 @@ def test_several_steps_are_one_release_and_the_gate_adds_them_up(tmp_path, remot
         found = mean(site, ticket.release([np.ones(DIMENSION)]))
     assert books(tmp_path).releases == 1
     np.testing.assert_allclose(found, sum(taken), atol=0.02)
-    assert found[:2].min() > 0.2
+    assert found[:2].min() > 0.04  # more than 3 of 40 coins, twice: but for 2e-8
 
 
 def test_steps_beyond_the_budget_are_refused_before_anything_is_drawn(tmp_path):
