@@ -12,11 +12,12 @@ into a refusal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from functools import cached_property, lru_cache
 from typing import Any, final
 
 import numpy as np
+from attrs import frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
@@ -39,7 +40,7 @@ class NotFinite(InvalidParameter):
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layout:
     """The learnt arrays of a model: their names, shapes and types, in order; and the names that are kept."""
 
@@ -48,23 +49,16 @@ class Layout:
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any], settings: Plan) -> Layout:
-        """The layout of an ArrayRecord; only descriptions are looked at."""
-        kept = tuple(name for name in arrays if settings.stays_local(name))
-        rest = {name: array for name, array in arrays.items() if name not in kept}
-        check_parameters(((name, array.dtype) for name, array in rest.items()), REMEDY)
-        for name, array in rest.items():
-            fine = array.dtype in NUMPY_FLOATS and array.stype == STYPE
-            require(fine, f"type of array {name!r}", f"{array.dtype} ({array.stype})", ", ".join(NUMPY_FLOATS))
-        layout = cls(tuple((name, tuple(array.shape), array.dtype) for name, array in rest.items()), kept)
-        require(layout.dimension > 0, "number of learnt parameters", layout.dimension, "at least 1")
-        return layout
+        """Return the layout of an ArrayRecord; only descriptions are looked at, and the same ones once."""
+        described = [(name, tuple(array.shape), array.dtype, array.stype) for name, array in arrays.items()]
+        return _layout(tuple(described), settings)
 
     def nameless(self, arrays: Mapping[str, Any]) -> bool:
         """Whether arrays have numbers for names and a counter among them: statistics could hide there."""
         counters = any(str(arrays[name].dtype).startswith(("int", "uint")) for name in self.kept)
         return counters and all(name.isdigit() for name in arrays)
 
-    @property
+    @cached_property
     def dimension(self) -> int:
         """Entries of all learnt arrays together."""
         return sum(_size(shape) for _, shape, _ in self.learnt)
@@ -87,12 +81,17 @@ class Layout:
     def values(self, arrays: Mapping[str, Any]) -> list[FloatVector]:
         """Every learnt array in double precision; one that is not finite is refused."""
         found = [_flat(arrays[name], name, shape) for name, shape, _ in self.learnt]
-        _refuse_spoilt(name for (name, _, _), part in zip(self.learnt, found, strict=True) if not _finite(part))
+        self._refuse_spoilt(found)
         return found
 
     def check_finite(self, arrays: Mapping[str, Any]) -> None:
         """Refuse a model with a NaN or an infinity among what is learnt; all such arrays are named."""
-        _refuse_spoilt(name for name, shape, _ in self.learnt if not _finite(_flat(arrays[name], name, shape)))
+        self.values(arrays)
+
+    def _refuse_spoilt(self, parts: list[FloatVector]) -> None:
+        spoilt = [name for (name, _, _), part in zip(self.learnt, parts, strict=True) if not np.isfinite(part).all()]
+        if spoilt:
+            raise NotFinite(f"The model must be of finite numbers, and is not in {', '.join(spoilt)}.")
 
     def difference(self, received: list[FloatVector], trained: Mapping[str, Any]) -> list[FloatVector]:
         """``received - trained`` of every learnt array, in order; a reply of another shape is refused."""
@@ -119,6 +118,19 @@ class Layout:
         return found
 
 
+@lru_cache(maxsize=64)
+def _layout(described: tuple[tuple[str, tuple[int, ...], str, str], ...], settings: Plan) -> Layout:
+    kept = tuple(name for name, *_ in described if settings.stays_local(name))
+    rest = [one for one in described if one[0] not in kept]
+    check_parameters(((name, kind) for name, _, kind, _ in rest), REMEDY)
+    for name, _, kind, stored in rest:
+        fine = kind in NUMPY_FLOATS and stored == STYPE
+        require(fine, f"type of array {name!r}", f"{kind} ({stored})", ", ".join(NUMPY_FLOATS))
+    layout = Layout(tuple((name, shape, kind) for name, shape, kind, _ in rest), kept)
+    require(layout.dimension > 0, "number of learnt parameters", layout.dimension, "at least 1")
+    return layout
+
+
 def _flat(array: Any, name: str, shape: tuple[int, ...]) -> FloatVector:
     return np.asarray(_values(array, name, shape), dtype=np.float64).reshape(-1)
 
@@ -128,19 +140,9 @@ def _values(array: Any, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
         values: NDArray[Any] = array.numpy()
     except Exception as error:  # whatever numpy makes of bytes that are not an array
         raise InvalidParameter(f"array {name!r} must be readable, got {type(error).__name__}.") from error
-    fits = values.shape == shape and values.dtype.name in NUMPY_FLOATS
-    require(fits, f"array {name!r}", f"{values.dtype} {values.shape}", f"floats of shape {shape}")
+    if values.shape != shape or values.dtype.name not in NUMPY_FLOATS:
+        raise InvalidParameter.of(f"array {name!r}", f"floats of shape {shape}", f"{values.dtype} {values.shape}")
     return values
-
-
-def _finite(values: FloatVector) -> bool:
-    return bool(np.isfinite(values).all())
-
-
-def _refuse_spoilt(names: Iterable[str]) -> None:
-    spoilt = ", ".join(names)
-    if spoilt:
-        raise NotFinite(f"The model must be of finite numbers, and is not in {spoilt}.")
 
 
 def _size(shape: tuple[int, ...]) -> int:

@@ -105,11 +105,11 @@ def question_of(records: Mapping[str, Any], settings: Plan, run: int, node: int,
         near = settings.neighbours, settings.share_threshold
         words = threshold, honest, str(settings.server), *near
         part = SumPart(step["step"], step["clients"], step["number"], *words, step["table"])
+    epsilon = math.inf if settings.epsilon is None else settings.epsilon
     return Question(
         run=run, round=asked["round"], node=node, dimension=asked["dimension"], mechanism=asked["mechanism"],
-        epsilon=settings.target.epsilon, delta=settings.delta, adjacency=settings.adjacency.value,
-        unit=settings.unit.value, client=client,
-        sum=part,
+        epsilon=epsilon, delta=settings.delta, adjacency=settings.adjacency.value, unit=settings.unit.value,
+        client=client, sum=part,
     )  # fmt: skip
 
 
@@ -174,5 +174,6 @@ def finite(value: Any) -> float | None:
 def _fields(record: Any, names: set[str], missing: str) -> Mapping[str, Any]:
     if not isinstance(record, Mapping) or set(record) != names:
         raise InvalidParameter(missing)
-    require(record["version"] == VERSION, "version of the server's quietbit", record["version"], f"{VERSION}")
+    if record["version"] != VERSION:
+        raise InvalidParameter.of("version of the server's quietbit", f"{VERSION}", record["version"])
     return record

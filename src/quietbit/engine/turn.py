@@ -18,7 +18,7 @@ from attrs import frozen
 
 from quietbit._typing import FloatVector
 from quietbit.engine.layout import Layout
-from quietbit.errors import require
+from quietbit.errors import InvalidParameter
 from quietbit.node.answer_time import AnswerTime
 from quietbit.node.gatekeeper import Gate, Ticket
 from quietbit.node.ledger import AnsweredBefore
@@ -49,8 +49,9 @@ class Turn:
     def accept(cls, keeper: Gate, question: Question, arrays: Mapping[str, Any], plan: Plan) -> Turn:
         """Refuse a model that does not fit the question, before anything is noted; then accept and note it."""
         layout = Layout.of(arrays, plan)
-        rule = f"{question.dimension}, the server's mechanism's"
-        require(layout.dimension == question.dimension, "number of learnt parameters", layout.dimension, rule)
+        if layout.dimension != question.dimension:
+            rule = f"{question.dimension}, the server's mechanism's"
+            raise InvalidParameter.of("number of learnt parameters", rule, layout.dimension)
         received = [np.array(part) for part in layout.values(arrays)]  # an app may train in the arrays that came
         names, moment = keeper.metrics, AnswerTime(keeper.answer_seconds)
         return cls(layout, received, names, moment, keeper.accept(question), plan.unit is Unit.SAMPLE)
@@ -59,16 +60,22 @@ class Turn:
         """Return *received minus trained* of every learnt array."""
         return self.layout.difference(self.received, trained)
 
-    def release(self, read: Callable[[], list[FloatVector] | None]) -> bytes:
+    def release(
+        self, read: Callable[[], list[FloatVector] | None], crashes: list[BaseException] | None = None
+    ) -> bytes:
         """Return the release of the update that ``read`` gets from the answer; of zero where it raises or has none.
 
-        Where samples are protected the answer plays no part: the gradients were handed over (`engine.batch`).
+        Nothing is read where there are ``crashes`` already, to which what it raises is added. Where samples are
+        protected the answer plays no part: the gradients were handed over (`engine.batch`).
         """
         update: list[FloatVector] | None = None
-        try:
-            update = None if self.of_samples else read()
-        except BaseException as error:  # whatever an app's objects do when they are looked at
-            LOGGER.error("quietbit: the app's answer is not an update; zero is released", exc_info=error)
+        if not self.of_samples and not crashes:
+            try:
+                update = read()
+            except BaseException as error:  # whatever an app's objects do when they are looked at
+                LOGGER.error("quietbit: the app's answer is not an update; zero is released", exc_info=error)
+                if crashes is not None:
+                    crashes.append(error)
         return self.ticket.release(update)
 
 

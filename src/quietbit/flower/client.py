@@ -24,13 +24,12 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from logging import ERROR, INFO
 from types import FrameType
-from typing import Any, TypeAlias, TypeVar, final
+from typing import Any, TypeAlias, final
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supercore import log
 
-from quietbit._typing import FloatVector
 from quietbit.engine.batch import serving
 from quietbit.engine.gate import gate_for, own_keys
 from quietbit.engine.messages import MODEL, MOST_TRACEBACK, RECORD, SPEED, SUM, question_of, split_pieces
@@ -49,7 +48,6 @@ __all__ = ["PrivateUplink"]
 
 ARRAYS = "arrays"  # where Flower's strategies put the model
 CallNext: TypeAlias = Callable[[Message, Context], Message]
-Found = TypeVar("Found")
 SIMULATED = (
     "simulated nodes have no owner: they answer whatever the run asks, within the run's own budget. On a SuperNode the "
     "policy of its owner decides, and without one nothing is released (`quietbit node init`)."
@@ -77,66 +75,65 @@ class PrivateUplink:
 
     def __call__(self, message: Message, context: Context, call_next: CallNext) -> Message:
         """Answer a message of the server."""
+        simulated = not own_keys(context.node_config) and _in_simulation()
+        if simulated:
+            _say_simulated()
         if message.metadata.message_type.partition(".")[0] == MessageType.TRAIN:
-            return self._train(message, context, call_next)
+            return self._train(message, context, call_next, simulated)
         names: tuple[str, ...] = ()
         moment = AnswerTime(0.0)
         try:
-            keeper = self._keeper(context)
-            keeper.forget(context.run_id)
-            names, moment = keeper.metrics, AnswerTime(keeper.answer_seconds)
+            gate = self._gate(context, simulated)
+            gate.forget(context.run_id)
+            names, moment = gate.metrics, AnswerTime(gate.answer_seconds)
         except Exception as error:  # a node without a policy answers with the same constant
-            log(ERROR, "quietbit: this node's keeper cannot be asked", exc_info=error)
+            log(ERROR, "quietbit: this node's gate cannot be asked", exc_info=error)
         # Where nothing of the app's answer could leave, the app is not asked: not even its time tells anything.
         if not names:
             return Message(RecordDict(), reply_to=message)
-        found = named_metrics(_run(message, context, call_next, moment, []), names)
+        found = named_metrics(_run(message, context, call_next, moment, [], simulated), names)
         return _leave(message, Message(found, reply_to=message), moment)
 
-    def _keeper(self, context: Context) -> Gate:
-        rules = self.simulation if _in_simulation() else None
-        if _without_owner(context):
-            _say_simulated()
-        return gate_for(context.node_config, context.state, lambda values: ConfigRecord(dict(values)), rules)
+    def _gate(self, context: Context, simulated: bool) -> Gate:
+        rules = self.simulation if simulated else None
+        return gate_for(context.node_config, context.state, _config_record, rules)
 
-    def _train(self, message: Message, context: Context, call_next: CallNext) -> Message:
-        keeper: Gate | None = None
+    def _train(self, message: Message, context: Context, call_next: CallNext, simulated: bool) -> Message:
+        gate: Gate | None = None
         try:
             settings = plan_of(context.run_config)
-            keeper = self._keeper(context)
+            gate = self._gate(context, simulated)
             partition: Any = context.node_config.get("partition-id")
             question = question_of(message.content, settings, context.run_id, context.node_id, partition)
             if question.sum is not None and question.sum.step != VECTOR:
-                answer = ConfigRecord({"step": question.sum.step, "answer": keeper.step(question)})
+                answer = ConfigRecord({"step": question.sum.step, "answer": gate.step(question)})
                 return Message(RecordDict({SUM: answer}), reply_to=message)
             if MODEL in message.content:
-                message.content = self._model(message.content, context, keeper, question, settings)
-            records = message.content.array_records
-            require(len(records) == 1, "number of ArrayRecords in the message", len(records), "1")
-            turn = Turn.accept(keeper, question, next(iter(records.values())), settings)
+                message.content = self._model(message.content, context, gate, question, settings)
+            turn = Turn.accept(gate, question, _only(message.content, "the message"), settings)
         except Exception as error:
-            return _declined(message, context, keeper, error)
+            return _declined(message, context, gate, error)
         crashes: list[BaseException] = []
         with serving(turn.ticket):
-            reply = _run(message, context, call_next, turn.moment, crashes)
+            reply = _run(message, context, call_next, turn.moment, crashes, simulated)
         try:
             content = named_metrics(reply, turn.names)
-            release = turn.release(lambda: None if crashes else _noting(crashes, lambda: _update(turn, reply)))
+            release = turn.release(lambda: turn.difference(_only(reply, "the app's reply")), crashes)
             for name, piece in split_pieces(release).items():
                 content[name] = ConfigRecord(dict(piece))
-            if crashes and _without_owner(context):
+            if crashes and simulated:
                 shown = "".join(traceback.format_exception(crashes[0]))
                 content[CRASHED] = ConfigRecord({"traceback": shown[-MOST_TRACEBACK:]})
             said = Message(content, reply_to=message)
         except Exception as error:
-            said = _declined(message, context, keeper, lost(error))
+            said = _declined(message, context, gate, lost(error))
         return _leave(message, said, turn.moment)
 
-    def _model(self, content: RecordDict, context: Context, keeper: Gate, question: Question, plan: Plan) -> RecordDict:
+    def _model(self, content: RecordDict, context: Context, gate: Gate, question: Question, plan: Plan) -> RecordDict:
         """Return the message as it would have come with the whole model, which is kept for the next rounds."""
         started = self.start
         start = None if started is None else lambda: (ARRAYS, started(context))
-        follower = Follower(keeper.models, context.run_id, plan, start)
+        follower = Follower(gate.models, context.run_id, plan, start)
         said, speed = content[MODEL], content.array_records.get(SPEED)
         rest = RecordDict({name: record for name, record in content.items() if name not in (MODEL, SPEED)})
         if rest.array_records:
@@ -149,28 +146,25 @@ class PrivateUplink:
         return RecordDict({name: ArrayRecord({key: Array(value) for key, value in found.items()}), **rest})
 
 
-def _update(turn: Turn, reply: RecordDict | None) -> list[FloatVector]:
-    """Return *received minus trained* of the app's reply."""
-    records = reply.array_records if reply is not None else {}
-    require(len(records) == 1, "number of ArrayRecords in the app's reply", len(records), "1")
-    return turn.difference(next(iter(records.values())))
+def _only(content: RecordDict | None, where: str) -> ArrayRecord:
+    """Return the one ArrayRecord of a message; of none, or of several, it is refused."""
+    records = content.array_records if content is not None else {}
+    if len(records) != 1:
+        raise InvalidParameter.of(f"number of ArrayRecords in {where}", "1", len(records))
+    return next(iter(records.values()))
 
 
-def _noting(crashes: list[BaseException], work: Callable[[], Found]) -> Found:
-    """Return what ``work`` returns; note what it raises."""
-    try:
-        return work()
-    except BaseException as error:
-        crashes.append(error)
-        raise
+def _config_record(values: dict[str, Any]) -> ConfigRecord:
+    return ConfigRecord(dict(values))
 
 
 def _run(
-    message: Message, context: Context, call_next: CallNext, moment: AnswerTime, crashes: list[BaseException]
-) -> RecordDict | None:
-    """What the app answers in time; None where it fails, which the node's log knows and the server does not."""
+    message: Message, context: Context, call_next: CallNext, moment: AnswerTime, crashes: list[BaseException],
+    simulated: bool,
+) -> RecordDict | None:  # fmt: skip
+    """Return what the app answers in time; None where it fails, which the node's log knows and the server does not."""
     own = replace(context, state=RecordDict(dict(context.state)))  # what an abandoned app does to it is lost
-    reply: object = moment.run(lambda: _noting(crashes, lambda: call_next(message, own)))
+    reply: object = moment.run(lambda: call_next(message, own), crashes, simulated=simulated)
     if reply is None:
         return None
     ours = {name: context.state[name] for name in (RECORD, SUM, MODEL) if name in context.state}
@@ -201,11 +195,6 @@ def _in_simulation() -> bool:
     return frame is not None
 
 
-def _without_owner(context: Context) -> bool:
-    """Whether this is a simulated node whose node config does not name a policy or a gatekeeper."""
-    return _in_simulation() and not own_keys(context.node_config)
-
-
 @cache
 def _say_simulated() -> None:
     """Say once per process which rules hold in a simulation."""
@@ -224,12 +213,12 @@ def _refuse_lifespan(register: Callable[[ClientApp], Any]) -> Callable[[ClientAp
     return lifespan
 
 
-def _declined(message: Message, context: Context, keeper: Gate | None, error: Exception) -> Message:
+def _declined(message: Message, context: Context, gate: Gate | None, error: Exception) -> Message:
     """A refusal in words made from the question alone; this node has then left the sum, if there was one."""
     said, noted = refusal(error)
-    if keeper is not None:
+    if gate is not None:
         try:
-            keeper.forget(context.run_id)
+            gate.forget(context.run_id)
         except Exception as failure:
             log(ERROR, "quietbit: the sum could not be left", exc_info=failure)
     # The server must go on counting a release that was made and whose reply may be lost.

@@ -48,12 +48,16 @@ class AnswerTime:
         self._stamp = math.ceil((now + self._seconds) / GRAIN) * GRAIN
         self._leave = self._start + self._stamp - now
 
-    def run(self, app: Callable[[], Found]) -> Found | None:
+    def run(
+        self, app: Callable[[], Found], crashes: list[BaseException] | None = None, *, simulated: bool = False
+    ) -> Found | None:
         """Return what the app returns in time; None, and a line in the node's log, where it fails or is late.
 
-        Everything that an app can raise is such a failure, except the owner's Ctrl-C.
+        Everything that an app can raise is such a failure, except the owner's Ctrl-C, and is added to ``crashes``. Of
+        a ``simulated`` node's, which whoever runs the simulation is told about, the log says no more than that.
         """
         found: list[Found] = []
+        untold = "" if simulated else ", and the server is not told"
 
         def call() -> None:
             try:
@@ -61,9 +65,11 @@ class AnswerTime:
             except KeyboardInterrupt:
                 if not self._seconds:  # in the thread of its own an app has raised it itself
                     raise
-                LOGGER.error("quietbit: the app interrupted itself, and the server is not told.")
+                LOGGER.error("quietbit: the app interrupted itself%s.", untold)
             except BaseException as error:  # an app that ends its process must not be told from one that fails
-                LOGGER.error("quietbit: the app failed, and the server is not told.", exc_info=error)
+                LOGGER.error("quietbit: the app failed%s.", untold, exc_info=error)
+                if crashes is not None:
+                    crashes.append(error)
 
         if not self._seconds:
             call()

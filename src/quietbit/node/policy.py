@@ -206,7 +206,8 @@ class Policy:
         """Read a policy file; one that others than its owner may write is refused."""
         place = Path(path).expanduser()
         try:
-            require(place.is_absolute(), "path of the policy", str(path), "an absolute path")
+            if not place.is_absolute():
+                raise InvalidParameter.of("path of the policy", "an absolute path", str(path))
             found = os.stat(place)
             return _loaded(place, (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size))
         except OSError as error:

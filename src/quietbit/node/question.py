@@ -99,14 +99,17 @@ class Question:
         put(self, "run", check_int(self.run, "run", 0, MOST_ID))
         put(self, "round", check_int(self.round, "round", 1, MOST_ROUNDS))
         put(self, "node", check_int(self.node, "node", 0, MOST_ID))
-        put(self, "dimension", check_int(self.dimension, "dimension", 1, MAX_DIMENSION))
-        require(isinstance(self.mechanism, str), "description of the mechanism", type(self.mechanism).__name__, "text")
-        put(self, "epsilon", check_real(self.epsilon, "epsilon of the run"))
-        put(self, "delta", check_delta(self.delta))
-        put(self, "adjacency", member(Adjacency, self.adjacency, "adjacency of the run").value)
-        put(self, "unit", member(Unit, self.unit, "unit of the run").value)
         if self.client is not None:
             put(self, "client", check_int(self.client, "partition-id", 0))
+        if not isinstance(self.mechanism, str):
+            raise InvalidParameter.of("description of the mechanism", "text", type(self.mechanism).__name__)
+        said = self.dimension, self.epsilon, self.delta, self.adjacency, self.unit
+        try:
+            terms = _terms(*said)
+        except TypeError:  # values that cannot be remembered, and that no question has
+            terms = _terms.__wrapped__(*said)
+        for name, value in zip(("dimension", "epsilon", "delta", "adjacency", "unit"), terms, strict=True):
+            put(self, name, value)
 
     @property
     def trust(self) -> Trust:
@@ -149,6 +152,15 @@ class Question:
                 raise InvalidParameter("table of the step must be hexadecimal.") from error
             part = SumPart(**{**part, "table": table})
         return cls(**{**values, "sum": part})
+
+
+@lru_cache(maxsize=64, typed=True)  # the same in all rounds of a run
+def _terms(dimension: Any, epsilon: Any, delta: Any, adjacency: Any, unit: Any) -> tuple[int, float, float, str, str]:
+    return (
+        check_int(dimension, "dimension", 1, MAX_DIMENSION), check_real(epsilon, "epsilon of the run"),
+        check_delta(delta), member(Adjacency, adjacency, "adjacency of the run").value,
+        member(Unit, unit, "unit of the run").value,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=64)

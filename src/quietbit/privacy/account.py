@@ -43,7 +43,7 @@ from attrs import evolve, field, frozen
 
 from quietbit._search import bisect
 from quietbit._typing import FloatVector
-from quietbit.errors import check_int, require
+from quietbit.errors import InvalidParameter, check_int, require
 from quietbit.privacy.conversion import ROUNDING_MARGIN, epsilon_from_linear, round_up
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.gaussian import gaussian_epsilon_upper
@@ -81,9 +81,11 @@ class Account:
 
     def __attrs_post_init__(self) -> None:
         """Refuse a mode that is none, and an adaptive account without a limit, whose shares nothing would fix."""
-        require(isinstance(self.target, Target), "target", self.target, "a Target")
-        require(self.mode in ("planned", "adaptive"), "mode", self.mode, "planned or adaptive")
-        if self.mode == "adaptive":
+        if not isinstance(self.target, Target):
+            raise InvalidParameter.of("target", "a Target", self.target)
+        if self.mode not in ("planned", "adaptive"):
+            raise InvalidParameter.of("mode", "planned or adaptive", self.mode)
+        if self.mode == "adaptive" and not self.target.epsilon < math.inf:
             self.target.limited()
 
     def spend(self, cost: Cost, times: int = 1) -> Account:
