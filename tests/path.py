@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from quietbit import Uplink
+from quietbit.kernel.reference import ReferenceKernel
 from quietbit.mechanism.base import Layout
 from quietbit.wire.payload import Header, Payload
 
@@ -51,10 +52,18 @@ def many(mechanism: Any) -> int:
     return mechanism.layout.count if mechanism.layout.bits else mechanism.layout.size
 
 
+def packed(header: Header, codes: Any) -> bytes:
+    """The payload of these codes; for 32 bits they are the bit patterns of floats."""
+    bits, values = header.layout.bits, np.asarray(codes)
+    assert values.size == header.layout.count
+    content = values.astype("<u4").tobytes() if bits == 32 else ReferenceKernel().pack(values, bits)
+    return header.seal(zlib.crc32(content)) + bytes(content)
+
+
 def _payload(mechanism: Any, codes: Any) -> bytes:
     header = Header.of(mechanism)
     if header.layout.bits:
-        return Payload.from_codes(header, codes).to_bytes()
+        return packed(header, codes)
     content = np.asarray(codes).astype(np.uint8).tobytes()
     own = Header(Layout.opaque(header.layout.count, len(content)), header.identity)
     return own.seal(zlib.crc32(content)) + content

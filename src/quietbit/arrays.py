@@ -100,14 +100,18 @@ def flatten(tree: Any, like: Structure | None = None) -> tuple[list[Any], bool]:
     _collect(tree, "update", 0, found)
     if like is not None:
         like.compare(found)
-    check_parameters((path, dtype_name(leaf)) for path, leaf in found)
+    kinds = [leaf.dtype.name if type(leaf) is np.ndarray else dtype_name(leaf) for _, leaf in found]
+    check_parameters((path, kind) for (path, _), kind in zip(found, kinds, strict=True))
     if found and all(not isinstance(leaf, np.ndarray) and is_tensor(leaf) and leaf.is_cuda for _, leaf in found):
         for path, leaf in found:
             _check_tensor(leaf, path)
         return [leaf.detach() for _, leaf in found], True
     if len(found) == 1 and found[0][1] is tree and not tree.shape:
         raise InvalidParameter.of("update", "an array with an axis", "an array without axes")
-    return [as_array(leaf, path) for path, leaf in found], False
+    return [
+        leaf if type(leaf) is np.ndarray and kind in NUMPY_FLOATS else as_array(leaf, path)
+        for (path, leaf), kind in zip(found, kinds, strict=True)
+    ], False
 
 
 def restore(structure: Structure, read: Callable[[int, int], FloatVector]) -> Any:

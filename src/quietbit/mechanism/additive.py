@@ -94,8 +94,6 @@ class Noise(Mechanism):
         rule = f"{self.NORM.value} for {type(self).__name__} noise"
         require(self.ball.norm is self.NORM, "norm of the ball", self.ball.norm.value, rule)
 
-    domain = passed_on("ball")
-
     @property
     def layout(self) -> Layout:
         """One float per coordinate."""

@@ -27,17 +27,7 @@ from quietbit.kernel.law import two_product
 from quietbit.kernel.norm import NORM_ERROR, clip_factor
 from quietbit.kernel.select import default_kernel
 
-__all__ = [
-    "Ball",
-    "Norm",
-    "check_ball",
-    "check_update",
-    "clipped_pieces",
-    "own_copy",
-    "own_parts",
-    "scaled",
-    "usual_kernel",
-]
+__all__ = ["Ball", "Norm", "check_ball", "clipped_pieces", "own_copy", "own_parts", "scaled", "usual_kernel"]
 
 MAX_RADIUS = 1e30  # so that 32-bit floats still hold what a mechanism adds
 MIN_RADIUS = 1e-30
@@ -105,20 +95,7 @@ class Ball:
 
     def contains(self, update: FloatArray) -> bool:
         """Whether the norm, as a real number, is at most the radius; refuses what `clip` refuses."""
-        return self.holds(check_update(update, self.dimension))
-
-    def holds(self, checked: AnyFloats) -> bool:
-        """`contains` for an array that `check_update` has passed; a NaN or infinity is refused here."""
-        return self._locate(checked)[1]
-
-    def factor(self, update: FloatArray) -> float:
-        """The largest double we can prove, at most 1, for which factor * update lies in the ball.
-
-        The product is meant as a vector of real numbers. It is 1 for an update inside the ball, and 0 only
-        where the norm exceeds the radius by more than a double can express.
-        """
-        measured, inside = self._locate(check_update(update, self.dimension))
-        return 1.0 if inside else clip_factor(measured, self.radius)
+        return self._locate(_checked(update, self.dimension))[1]
 
     def clip(self, update: FloatArray) -> FloatArray:
         """A new array inside the ball: the update itself, or its scaled version rounded towards zero.
@@ -126,7 +103,7 @@ class Ball:
         Shape and type are kept. A zero vector stays zero; NaN, infinity, a norm beyond the largest double, an
         array without axes and a wrong number of entries are refused.
         """
-        checked = check_update(update, self.dimension)
+        checked = _checked(update, self.dimension)
         measured, inside = self._locate(checked)
         if inside:
             return np.array(checked, copy=True)
@@ -151,11 +128,8 @@ def check_ball(value: Any) -> Ball:
     return cast(Ball, value)
 
 
-def check_update(update: Any, dimension: int) -> AnyFloats:
-    """The update as an array of floats with ``dimension`` entries; anything else is refused.
-
-    NaN and infinity are left to whoever reads the values next: `Ball.holds` refuses them.
-    """
+def _checked(update: Any, dimension: int) -> AnyFloats:
+    """The update as an array of floats of this dimension; NaN and infinity are refused when it is measured."""
     array = np.asarray(update)
     require(array.ndim > 0, "update", "an array without axes", "an array with at least one axis")
     names = "float16, float32 or float64"

@@ -157,19 +157,20 @@ class Batch(ABC):
 class Mechanism(ABC):
     """A randomised map from a ball to payload bodies, with its price, its error and its decoder.
 
-    Six members are a mechanism's own: `domain`, `layout`, `write`, `accumulator`, `privacy` and `error`. The others
-    have defaults: of a mechanism that decodes without bias, cannot be summed behind masks, takes a client's update as
-    a whole and is the same in every round. A frozen class (of attrs, or a dataclass) whose fields are numbers, words,
-    designs or such classes again has an identity on the wire and a description from which it is rebuilt
-    (`quietbit.mechanism.registry`).
+    Six members are a mechanism's own: `ball`, a field, `layout`, `write`, `accumulator`, `privacy` and `error`. The
+    others have defaults: of a mechanism that decodes without bias, cannot be summed behind masks, takes a client's
+    update as a whole and is the same in every round. A frozen class (of attrs, or a dataclass) whose fields are
+    numbers, words, designs or such classes again has an identity on the wire and a description from which it is
+    rebuilt (`quietbit.mechanism.registry`).
     """
 
     __slots__ = ()
+    ball: Ball
 
     @property
-    @abstractmethod
     def domain(self) -> Ball:
         """Where updates are clipped to."""
+        return self.ball
 
     @property
     @abstractmethod
@@ -237,7 +238,7 @@ class Mechanism(ABC):
         return None
 
     def for_round(self, run: bytes, number: int) -> Mechanism:
-        """Return the mechanism of one round of a run: rows that all its clients keep, signs of its own; else itself.
+        """Return the mechanism of one round of a run: rows that all its clients keep; else itself.
 
         A function of public values alone, so that server and nodes come to the same.
         """

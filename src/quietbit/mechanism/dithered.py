@@ -82,7 +82,6 @@ class DitheredMVU(Mechanism):
         values.setflags(write=False)
         return values
 
-    domain = passed_on("ball")
     bits, designed = passed_on("design.spec.output_bits"), passed_on("design")
 
     @property

@@ -109,7 +109,6 @@ class InterpolatedMVU(Mechanism):
         values.setflags(write=False)
         return values
 
-    domain = passed_on("ball")
     bits, designed = passed_on("design.spec.output_bits"), passed_on("design")
 
     @property

@@ -32,7 +32,7 @@ from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import WordBlock
 from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.ball import Ball, Norm, check_ball, usual_kernel
-from quietbit.mechanism.base import Mechanism, Parts
+from quietbit.mechanism.base import Mechanism, Parts, passed_on
 
 __all__ = ["NONCE", "Rowed", "check_keep", "check_rotated", "check_rows", "check_seed", "fewest_kept", "round_number"]
 
@@ -52,16 +52,12 @@ class Rowed(Mechanism):
     ball: Ball
     rotation_seed: int
     rows: int | None
+    domain = passed_on("ball")  # of a wrapper too, whose inner mechanism has a ball of k coordinates
 
     @property
     @abstractmethod
     def keep(self) -> int:
         """k: coordinates that a client keeps."""
-
-    @property
-    def domain(self) -> Ball:
-        """Where updates are clipped to."""
-        return self.ball
 
     @property
     def kept(self) -> int:
@@ -147,9 +143,8 @@ class Rowed(Mechanism):
 
 def round_number(run: bytes, number: int) -> int:
     """Return the number of the rows that all clients of a round keep: others in every round, the same everywhere."""
-    name = (
-        b"quietbit/rows/" + len(run).to_bytes(8, "little") + run + check_int(number, "round", 0).to_bytes(8, "little")
-    )
+    place = check_int(number, "round", 0).to_bytes(8, "little")
+    name = b"quietbit/rows/" + len(run).to_bytes(8, "little") + run + place
     return int.from_bytes(hashlib.sha256(name).digest()[:NONCE], "little")
 
 

@@ -51,7 +51,6 @@ from quietbit.mechanism.base import (
     check_adjacency,
     distance,
     only,
-    passed_on,
     refuse_samples,
     unit_of,
 )
@@ -110,8 +109,6 @@ class Skellam(Mechanism):
         words = self._words
         rule = f"so large, or bits so few, that a draw takes at most {MOST_WORDS} random words (here {words:,})"
         require(words <= MOST_WORDS, "noise_multiplier", self.noise_multiplier, rule)
-
-    domain = passed_on("ball")
 
     @property
     def code_count(self) -> int:

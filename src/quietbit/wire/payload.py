@@ -41,7 +41,7 @@ from quietbit.mechanism.registry import identity_of
 
 __all__ = [
     "FLOAT_BITS", "HEADER_SIZE", "MAGIC", "SHORT_SIZE", "VERSIONS", "Body", "Header", "Payload", "build", "check_body",
-    "checksum", "joined", "pack_codes", "read_body",
+    "checksum", "joined", "read_body",
 ]  # fmt: skip
 
 MAGIC = b"QBIT"
@@ -176,24 +176,12 @@ class Payload:
     body: Body
 
     @classmethod
-    def from_codes(cls, header: Header, codes: Codes) -> Payload:
-        """Pack codes, in any shape; one out of range or a wrong number of them is refused."""
-        require(header.layout.bits > 0, "header", "one without codes", "that of a mechanism with codes")
-        size = int(np.asarray(codes).size)
-        require(size == header.layout.count, "number of codes", size, f"{header.layout.count}")
-        return cls.from_bytes(build(header, lambda out: pack_codes(codes, header.layout.bits, out)))
-
-    @classmethod
     def from_bytes(cls, data: bytes) -> Payload:
-        """Read a payload of any mechanism; anything but exactly what `to_bytes` writes is refused."""
+        """Read a payload of any mechanism; anything but exactly what `build` writes is refused."""
         header, expected = Header.parse(memoryview(data))
         body = np.frombuffer(memoryview(data).toreadonly(), dtype=np.uint8, offset=header.head)
         check_body(header, body, expected)
         return cls(header, body)
-
-    def to_bytes(self, threads: int = 1) -> bytes:
-        """The canonical bytes."""
-        return build(self.header, lambda out: np.copyto(out, self.body), threads)
 
     def codes(self) -> Codes:
         """The codes, flat: uint8, uint16, or uint32 holding the bit patterns of floats."""
@@ -215,14 +203,6 @@ def build(header: Header, write: Callable[[Body], object], threads: int = 1) -> 
     whole[: header.head] = np.frombuffer(seal, dtype=np.uint8)
     del whole
     return stream.getvalue()
-
-
-def pack_codes(codes: Codes, bits: int, out: Body) -> None:
-    """Codes packed into ``out``; for 32 bits they are the bit patterns of floats."""
-    if bits == FLOAT_BITS:
-        out[:] = np.ascontiguousarray(codes, dtype="<u4").reshape(-1).view(np.uint8)
-    else:
-        out[:] = np.frombuffer(usual_kernel().pack(codes, bits), dtype=np.uint8)
 
 
 def check_body(header: Header, body: Body, expected: int, threads: int = 1) -> None:

@@ -44,12 +44,6 @@ def test_a_clipped_vector_is_inside_exactly(values: list[float], kind: Any, norm
     assert np.all(np.abs(clipped) <= np.abs(update))
     assert np.all(np.sign(clipped) * np.sign(update) >= 0)
     assert ball.contains(update) == exact_inside(update, ball)
-    factor = ball.factor(update)
-    assert 0 < factor <= 1
-    assert exact_inside([Fraction(factor) * Fraction(float(v)) for v in update], ball) or norm is Norm.L2
-    if norm is Norm.L2:
-        squares = sum((Fraction(factor) * Fraction(float(v))) ** 2 for v in update)
-        assert squares <= Fraction(radius) ** 2
 
 
 def test_clipping_is_sharp() -> None:
@@ -59,14 +53,12 @@ def test_clipping_is_sharp() -> None:
         clipped = ball.clip(vector)
         assert np.linalg.norm(clipped, ord=norm.order) == pytest.approx(2.0, rel=1e-13)
         assert np.allclose(clipped / vector, clipped[0] / vector[0], rtol=1e-13)
-        assert ball.factor(vector) == pytest.approx(2.0 / np.linalg.norm(vector, ord=norm.order), rel=1e-13)
 
 
 @pytest.mark.parametrize("norm", Norm)
 def test_the_boundary_is_decided_exactly(norm: Norm) -> None:
     assert Ball(norm, 1.0, 1).contains(np.array([1.0]))
     assert not Ball(norm, 1.0, 1).contains(np.array([math.nextafter(1.0, 2.0)]))
-    assert Ball(norm, 1.0, 1).factor(np.array([-1.0])) == 1.0
     # 0.6^2 + 0.8^2 in doubles is not exactly 1: the comparison is with the real numbers.
     point = np.array([0.6, 0.8])
     ball = Ball(Norm.L2, 1.0, 2)
@@ -81,7 +73,6 @@ def test_zero_vectors_and_vanishing_numbers() -> None:
     for norm in Norm:
         ball = Ball(norm, 1.0, 3)
         zero = np.zeros(3, dtype=np.float32)
-        assert ball.factor(zero) == 1.0
         assert np.array_equal(ball.clip(zero), zero)
         assert ball.contains(np.full(3, 5e-324))
         assert np.array_equal(ball.clip(np.full(3, 5e-324)), np.full(3, 5e-324))
@@ -121,7 +112,7 @@ def test_views_and_byte_orders_are_clipped_alike() -> None:
 )
 def test_what_no_ball_takes_is_refused(update: Any) -> None:
     ball = Ball(Norm.L2, 1.0, 2)
-    for method in (ball.clip, ball.contains, ball.factor):
+    for method in (ball.clip, ball.contains):
         with pytest.raises(InvalidParameter):
             method(update)
 

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from path import packed
 from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.kernel.rng import seeded_rng
-from quietbit.wire.payload import Header, Payload
+from quietbit.wire.payload import Header
 from quietbit.wire.uplink import Uplink
 from unit.mechanism.makers import MECHANISMS, update
 
@@ -86,8 +87,8 @@ def test_something_that_is_no_payload_is_never_skipped() -> None:
 
 def test_every_payload_counts_once_whatever_it_holds() -> None:
     header = Header.of(MECHANISM)
-    ones = Payload.from_codes(header, np.ones(67, dtype=np.uint8)).to_bytes()
-    zeros = Payload.from_codes(header, np.zeros(67, dtype=np.uint8)).to_bytes()
+    ones = packed(header, np.ones(67, dtype=np.uint8))
+    zeros = packed(header, np.zeros(67, dtype=np.uint8))
     found = UPLINK.receive([ones, zeros, zeros])
     low, high = MECHANISM.values
     assert np.allclose(found, (2 * low + high) / 3, rtol=1e-15)

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from path import packed
 from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.mechanism.base import Layout
-from quietbit.wire.payload import Header, Payload, read_body
+from quietbit.wire.payload import Header, read_body
 
 HEADER = Header(Layout.codes(3, 100), bytes(32))
 CODES = np.arange(100) % 8
-DATA = Payload.from_codes(HEADER, CODES).to_bytes()
+DATA = packed(HEADER, CODES)
 BODY = np.frombuffer(DATA, np.uint8, offset=64)
 
 
