@@ -39,13 +39,7 @@ REFINE = 1e-8  # the best few until it is this
 ACCEPT = 1e-4  # a final gap above this part of the objective sends the search to a wider margin
 FINALISTS = 3
 RANDOM_STARTS = 4
-MARGINS = (
-    1e-6,
-    1e-5,
-    1e-4,
-    1e-3,
-    1e-2,
-)  # by how much an exactly unbiased alphabet exceeds the smallest width
+MARGINS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)  # by how much an exactly unbiased alphabet exceeds the smallest width
 FLATTEST = 1e-6  # log-ratios between neighbours below this leave Newton's method no digits
 RETRY = 1e-6  # at larger gaps a failed solve is tried again from a cold start
 WALL = 1e6  # what an infeasible alphabet costs in the line search

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,17 +44,6 @@ class Optimum:
     gap: float  # the duality gap: how far the objective may be from the best for this alphabet
     barrier_objective: float  # smooth in the alphabet, with the envelope gradient below
     alphabet_gradient: FloatVector
-
-
-class _Privacy(Protocol):
-    """The privacy constraints: what differs between the chain and the hub."""
-
-    def start(self, table: FloatMatrix) -> FloatVector: ...
-    def slacks(self, table: FloatMatrix, hub: FloatVector) -> FloatMatrix: ...
-    def transpose(self, y: FloatMatrix) -> tuple[FloatMatrix, FloatVector]: ...
-    def newton(
-        self, weight: FloatMatrix, rows: FloatMatrix, relax: float, rhs: FloatMatrix, hub_rhs: FloatVector
-    ) -> tuple[FloatMatrix, FloatVector]: ...
 
 
 @final
@@ -146,9 +135,9 @@ class CentralPath:
         self.b = spec.outputs if symbols is None else symbols
         self.x = spec.levels
         self.penalty = spec.penalty
-        kind = _Hub if spec.privacy == "strict" else _Chain
+        kind: type[_Chain] | type[_Hub] = _Hub if spec.privacy == "strict" else _Chain
         # One part in 10^8 stays in hand for the rounding of the stored table.
-        self.privacy: _Privacy = kind(self.n, self.b, math.exp(spec.log_ratio_step * (1 - 1e-8)))
+        self.privacy: _Chain | _Hub = kind(self.n, self.b, math.exp(spec.log_ratio_step * (1 - 1e-8)))
         self.reset()
 
     def reset(self) -> None:

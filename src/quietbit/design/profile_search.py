@@ -258,10 +258,7 @@ class _Account:
             np.add.at(p, cells.place, cells.mass * height[cells.level] / total)
             return [(p, -step * cells.edges.size, 1)]
         least = -math.log(total)
-        return [
-            (cells.mass * height / total, least, 1),
-            (cells.mass[::-1], -(least + step * cells.edges.size), -1),
-        ]
+        return [(cells.mass * height / total, least, 1), (cells.mass[::-1], -(least + step * cells.edges.size), -1)]
 
     def ascent(self, edges: FloatVector) -> tuple[Proposal, FloatVector]:
         """The proposal at these edges, and the derivative of log gain by each edge at constant delta.

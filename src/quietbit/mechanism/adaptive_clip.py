@@ -197,7 +197,7 @@ class _Counting(Accumulator):
         return lambda start, stop: read(start, stop) / ratio
 
     def answers(self, count: int) -> Answers:
-        """What it means that so many of ``count`` bits say that the clip left an update alone."""
+        """Return the share of ``count`` clients that the clip left alone, from the bits that say so."""
         lie = self.mechanism.lies / WORDS
         truth = 1 - 2 * lie
         return Answers((self.ones / count - lie) / truth, math.sqrt(lie * (1 - lie) / count) / truth)

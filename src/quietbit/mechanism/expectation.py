@@ -121,12 +121,7 @@ class Expectation:
 
 
 def expectation(
-    mechanism: Mechanism,
-    *,
-    cohort: int,
-    rounds: int = 1,
-    clients: int | None = None,
-    trust: Trust | str = Trust.LOCAL,
+    mechanism: Mechanism, *, cohort: int, rounds: int = 1, clients: int | None = None, trust: Trust | str = Trust.LOCAL
 ) -> Expectation:
     """What to expect of ``rounds`` rounds in which ``cohort`` clients send updates through this mechanism.
 

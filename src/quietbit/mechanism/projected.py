@@ -45,15 +45,7 @@ from quietbit.mechanism.base import (
     passed_on,
     refuse_samples,
 )
-from quietbit.mechanism.rows import (
-    NONCE,
-    Rowed,
-    check_keep,
-    check_rotated,
-    check_rows,
-    check_seed,
-    fewest_kept,
-)
+from quietbit.mechanism.rows import NONCE, Rowed, check_keep, check_rotated, check_rows, check_seed, fewest_kept
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency
 

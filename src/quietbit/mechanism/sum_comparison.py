@@ -49,12 +49,7 @@ class SumRow:
 
 
 def compare_sums(
-    *,
-    ball: Ball,
-    target: Target,
-    clients: int,
-    min_honest_clients: int | None = None,
-    bits: int = 1,
+    *, ball: Ball, target: Target, clients: int, min_honest_clients: int | None = None, bits: int = 1
 ) -> tuple[SumRow, ...]:
     """Codes behind masks, the ideal Gaussian, Skellam with 16 bits, and one bit without masks, at the same target.
 
@@ -89,14 +84,7 @@ def compare_calibration(found: SumCalibration, epsilon: float) -> tuple[SumRow, 
     noise = root(gaussian, 1e-7, 1e4, epsilon)
     grains = _first_within(skellam, epsilon)
     grainy = _skellam(ball, 1 / grains, count, share, adjacency)[1] if skellam(grains) <= epsilon else math.inf
-    local = calibrate(
-        "imvu",
-        ball=ball,
-        epsilon=epsilon,
-        delta=delta,
-        adjacency=adjacency,
-        releases=releases,
-    )
+    local = calibrate("imvu", ball=ball, epsilon=epsilon, delta=delta, adjacency=adjacency, releases=releases)
     secure, width = Trust.SECURE_AGGREGATION, mechanism.bits
     many = "one bit" if width == 1 else f"{width} bits"
     seen = (mechanism.privacy(adjacency) * releases).epsilon(delta)

@@ -58,13 +58,7 @@ from quietbit.design.profile import Profile
 from quietbit.errors import check_int, check_real, refuse_payload, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.direct import code_error_upper, draw_codes, step_cells, step_limits
-from quietbit.kernel.expand import (
-    FIRST_STREAMS,
-    acceptance_limits,
-    finest_shift,
-    inner_error_upper,
-    unit,
-)
+from quietbit.kernel.expand import FIRST_STREAMS, acceptance_limits, finest_shift, inner_error_upper, unit
 from quietbit.kernel.norm import clip_factor
 from quietbit.kernel.quantile import law_error_upper
 from quietbit.kernel.quantiser import normal_quantiser

@@ -183,6 +183,10 @@ class Payload:
         check_body(header, body, expected)
         return cls(header, body)
 
+    def to_bytes(self) -> bytes:
+        """Return the canonical bytes."""
+        return build(self.header, lambda out: np.copyto(out, self.body))
+
     def codes(self) -> Codes:
         """The codes, flat: uint8, uint16, or uint32 holding the bit patterns of floats."""
         require(self.header.layout.bits > 0, "payload", "one without codes", "that of a mechanism with codes")

@@ -109,15 +109,15 @@ def test_the_release_is_the_inner_one_of_the_rescaled_update(name: str) -> None:
     inner, words = MECHANISMS[name], CountingWords(5)
     mechanism = AdaptiveClip(inner, 4 * inner.domain.radius, 1.0)  # a power of two: rescaling is exact
     vector = update(inner.domain, share=0.9)
-    whole = Payload.from_bytes(Uplink(mechanism).send(4 * vector, words))
-    alone, few = Payload.from_bytes(Uplink(inner).send(vector, seeded_rng(5))), CountingWords(5)
+    sent, plain = Uplink(mechanism).send(4 * vector, words), Uplink(inner).send(vector, seeded_rng(5))
+    whole, alone, few = Payload.from_bytes(sent), Payload.from_bytes(plain), CountingWords(5)
     Uplink(inner).send(vector, few)
     assert words.draws == few.draws + 1
     if whole.header.layout.bits:
         assert np.array_equal(whole.codes()[:-1], alone.codes())
     else:
         assert np.array_equal(whole.body[:-1], alone.body)
-    ours, theirs = Uplink(mechanism).receive([whole.to_bytes()]), Uplink(inner).receive([alone.to_bytes()])
+    ours, theirs = Uplink(mechanism).receive([sent]), Uplink(inner).receive([plain])
     assert np.array_equal(ours, 4 * theirs)
     for value in (0.0, 0.3 * RADIUS, -RADIUS):
         assert mechanism.expectation(4 * value) == pytest.approx(4 * inner.expectation(value), rel=1e-12)
