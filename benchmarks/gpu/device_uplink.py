@@ -9,9 +9,17 @@ import time
 from typing import Any
 
 import torch
-from kernels import FixedKey
 
 from quietbit import Ball, Norm, Uplink, calibrate
+from quietbit.kernel.rng import DeviceBlock
+
+
+class FixedKey:
+    """The same key for every draw: for comparisons alone."""
+
+    def draw(self, count: int) -> DeviceBlock:
+        """Make the block."""
+        return DeviceBlock(count, tuple(range(1, 9)))
 
 
 def send(uplink: Uplink, update: Any) -> float:
@@ -32,7 +40,7 @@ def main() -> None:
             uplink = Uplink(found.mechanism)
             here = {"a": torch.randn(5_000, dtype=torch.float64).to(kind) / 50, "b": torch.zeros(3, dtype=kind)}
             there = {key: value.cuda() for key, value in here.items()}
-            pair = [uplink.send(update, FixedKey("chacha12")) for update in (here, there)]
+            pair = [uplink.send(update, FixedKey()) for update in (here, there)]
             print("right" if pair[0] == pair[1] else "WRONG", name, kind, len(pair[0]), "bytes")
             mean = Uplink(found.mechanism, like=there).receive(pair)
             assert mean["a"].is_cuda

@@ -51,12 +51,12 @@ def decoded(made: VectorMVU, update: Any, rng: Any) -> Any:
 
 def lengths(made: VectorMVU, update: Any) -> Any:
     """|y| over many choices of rows: what the second clip sees, by the definition."""
-    from quietbit.kernel.expand import rows
+    from quietbit.kernel.select import select
     from quietbit.kernel.transform import rotate
 
     turned = rotate(update / RADIUS, made.rotation_seed)
     plain = np.random.default_rng(1)
-    picks = [rows(plain.bytes(8), made.keep, made.padded) for _ in range(1500)]
+    picks = [select("reference").rows(plain.bytes(8), made.keep, made.padded) for _ in range(1500)]
     return np.array([math.sqrt(made.padded / made.keep) * np.linalg.norm(turned[pick]) for pick in picks])
 
 

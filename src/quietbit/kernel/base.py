@@ -1,46 +1,39 @@
 """What a kernel is: a few operations that every device answers alike, bit for bit.
 
 Idea     randomness is an argument, the update is never copied whole, and the result goes into the caller's
-         buffer.
+         buffer. What may be asked is checked here, once; a kernel fills in the operations whose names begin with an
+         underscore, and nothing that it is given there needs another look.
 Symbols  d = dimension, b = bits; coordinate k's code occupies bits k b .. (k+1) b - 1 of a little-endian bit
          stream (least significant bit of the first byte first); the padding bits of the last byte are zero.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Literal, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, ClassVar, Literal, TypeAlias, final
 
 import numpy as np
+from attrs import evolve, frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import Codes, FloatVector
-from quietbit.errors import check_int, require
+from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.chacha import start_state
 from quietbit.kernel.chunks import Flat
 from quietbit.kernel.expand import FIRST_STREAMS, MAX_COUNT, ROWS_KEY, row_numbers, search, seed_state, strata
-from quietbit.kernel.norm import Clip, check_rotated, rotated_factor
+from quietbit.kernel.law import Gain
+from quietbit.kernel.norm import Clip, check_finite, joint_norm, rotated_factor
 from quietbit.kernel.quantile import normals_of_words
 from quietbit.kernel.rng import RandomBits, WordBlock
 from quietbit.kernel.rounded import NoiseLaw, rounded_noise, steps_of
 from quietbit.kernel.sampler import Sampler
-from quietbit.kernel.transform import check_transformed
+from quietbit.kernel.transform import Blocks
 
-__all__ = [
-    "MAX_DIMENSION",
-    "ByteBuffer",
-    "Kernel",
-    "Order",
-    "Update",
-    "check_codes",
-    "check_in_place",
-    "check_output",
-    "check_packed",
-    "check_table",
-    "code_type",
-    "packed_size",
-]
+__all__ = ["MAX_DIMENSION", "ByteBuffer", "Job", "Kernel", "Order", "Update", "code_type", "packed_size"]
 
 ByteBuffer: TypeAlias = bytes | bytearray | memoryview | NDArray[np.uint8]
 Update: TypeAlias = Any  # an array, or a sequence of arrays read one after the other as one flat vector
@@ -50,50 +43,76 @@ MAX_PACKED_BITS = 16
 MAX_DIMENSION = 2**48
 
 
+@final
+@frozen(eq=False)
+class Job:
+    """One pass over an update: its values times the gain are sampled and packed into all of ``out``.
+
+    With ``blocks``, ``factor`` times the update is rotated first, in float32. With an ``order`` the sum of
+    |value|^order of what is sampled is found on the way.
+    """
+
+    sampler: Sampler
+    gain: Gain
+    flat: Any
+    block: WordBlock
+    out: Any
+    order: int = 0
+    blocks: Blocks | None = None
+    factor: float = 1.0
+
+    def of_rotated(self, own: Any) -> Job:
+        """Return what is left to do with the rotated update."""
+        return evolve(self, flat=own, blocks=None)
+
+
 class Kernel(ABC):
     """One device's way to sample, pack, measure, count, rotate and expand; every kernel has all of it.
 
     Updates are arrays of float16, float32 or float64, or of uint16 holding the bit patterns of bfloat16, of
     any shape and layout; a list of them stands for their concatenation. An update with a NaN or infinite
-    entry is refused before a word is drawn; ``verified=True`` says that `norm` has already looked at this
-    very update.
+    entry is refused before a word is drawn.
     """
 
     name: ClassVar[str]  # what `select` knows this kernel by
+    GROUP: ClassVar[int] = 1  # payloads that are added together
 
-    @abstractmethod
-    def sample(
-        self, sampler: Sampler, inputs: Update, rng: RandomBits, *, factor: float = 1.0, verified: bool = False
-    ) -> Codes:
+    def sample(self, sampler: Sampler, inputs: Update, rng: RandomBits, *, factor: float = 1.0) -> Codes:
         """Return one code per coordinate of ``factor * inputs``, in the shape of a single array, else flat."""
+        flat = self._flat(inputs)
+        out = np.empty(packed_size(sampler.bits, flat.size), dtype=np.uint8)
+        self.sample_packed(sampler, flat, rng, out, factor=factor)
+        return self.unpack(out, sampler.bits, flat.size).reshape(flat.shape)
 
-    @abstractmethod
     def sample_packed(
-        self,
-        sampler: Sampler,
-        inputs: Update,
-        rng: RandomBits,
-        out: NDArray[np.uint8],
-        *,
-        factor: float = 1.0,
-        verified: bool = False,
+        self, sampler: Sampler, inputs: Update, rng: RandomBits, out: NDArray[np.uint8], *, factor: float = 1.0
     ) -> None:
         """Pack the same codes into all of ``out``, which holds ``packed_size(bits, d)`` bytes."""
+        flat, gain = self._flat(inputs), Gain.of(_check_factor(factor), sampler.scale)
+        self._check_output(out, packed_size(sampler.bits, flat.size))
+        check_finite(flat, self._block_sums, self._largest)
+        self._sample(Job(sampler, gain, flat, rng.draw(flat.size), out))
 
     def sample_clipped(
         self, sampler: Sampler, inputs: Update, order: Order, radius: float, rng: RandomBits, out: NDArray[np.uint8]
     ) -> None:
         """Pack the codes of the update clipped to the ball of that norm and radius into all of ``out``.
 
-        What is sampled lies in the ball even if somebody else writes to the update at the same time: either a
-        private copy is measured and sampled, or what was sampled is measured again, and a sum too large wipes
-        ``out`` and raises. Every kernel applies the same factor, `norm.Clip.of(norm, radius, order).factor`.
+        What is sampled lies in the ball even if somebody else writes to the update at the same time: it is measured
+        again while it is sampled, and a sum too large wipes ``out`` and raises. Where sums could leave the range of
+        doubles a private copy is measured and sampled instead.
         """
-        flat = Flat.of(inputs)
-        check_output(out, sampler.bits, flat.size)
-        own = flat.copied()
-        clip = Clip.of(self.norm(own, order), radius, order)
-        self.sample_packed(sampler, own, rng, out, factor=clip.factor, verified=True)
+        flat = self._flat(inputs)
+        self._check_output(out, packed_size(sampler.bits, flat.size))
+        clip = Clip.of(self.norm(flat, order), radius, order)
+        if clip.limit is None:
+            flat = self._flat(flat.copied())
+            clip = Clip.of(self.norm(flat, order), radius, order)
+        with _wiped(out):
+            gain, look = Gain.of(clip.factor, sampler.scale), 0 if clip.limit is None else order
+            total = self._sample(Job(sampler, gain, flat, rng.draw(flat.size), out, look))
+            if clip.limit is not None:
+                clip.check(total)
 
     def sample_rotated(
         self,
@@ -112,98 +131,106 @@ class Kernel(ABC):
         radius, nothing is released. So what is sampled lies in the ball whatever the transform rounds, and the factor's
         room sees to it that an update which nobody changed never fails.
         """
-        check_output(out, sampler.bits, Flat.of(inputs).size)
-        factor = rotated_factor(self.norm(inputs, 2), radius)
-        own = self.block_rotate(inputs, seed, block, factor=factor)
-        check_rotated(self.norm(own, 2), radius)
-        self.sample_packed(sampler, own, rng, out, verified=True)
+        flat = self._flat(inputs)
+        self._check_output(out, packed_size(sampler.bits, flat.size))
+        factor, blocks = rotated_factor(self.norm(flat, 2), radius), Blocks.of(flat.size, block, seed)
+        gain = Gain.of(1.0, sampler.scale)
+        with _wiped(out):
+            total = self._sample(Job(sampler, gain, flat, rng.draw(flat.size), out, 2, blocks, factor))
+            Clip.of(0.0, radius, 2).check(total)
 
-    @abstractmethod
     def pack(self, codes: Codes, bits: int) -> bytes:
         """Return codes as bytes; a code of 2^bits or more is refused."""
+        width, array = check_int(bits, "bits", 1, MAX_PACKED_BITS), np.asarray(codes)
+        require(array.dtype.kind in "iu" or array.size == 0, "type of the codes", str(array.dtype), "whole numbers")
+        if array.size:
+            require(int(array.min()) >= 0, "smallest code", int(array.min()), "at least 0")
+            require(int(array.max()) < 2**width, "largest code", int(array.max()), f"below 2^{width}")
+        return self._pack(np.ascontiguousarray(array.reshape(-1), dtype=code_type(width)), width)
 
-    @abstractmethod
     def unpack(self, data: ByteBuffer, bits: int, dimension: int) -> Codes:
         """Return bytes as codes; a wrong length or a padding bit that is not zero is refused."""
+        return self._unpack(_check_packed(data, bits, dimension), bits, dimension)
 
-    @abstractmethod
     def norm(self, inputs: Update, order: Order) -> float:
         """Return the L1 or L2 norm within NORM_ERROR (see `norm.py`), the same number from every kernel."""
+        return joint_norm(self._flat(inputs), order, self._block_sums, self._largest)
 
-    @abstractmethod
     def accumulate(
         self,
         payloads: Iterable[ByteBuffer],
         bits: int,
-        table: NDArray[np.int64],
+        table: Sequence[int] | NDArray[np.int64],
         total: NDArray[np.int64] | NDArray[np.int32],
     ) -> int:
         """Add ``table[code]`` of every payload to ``total``, coordinate by coordinate; return how many were added.
 
         Whole numbers, so the order of payloads does not matter and nothing rounds; whether sums fit the
-        type of ``total`` is the caller's to see to. ``table = (0, 1)`` counts ones.
+        type of ``total`` is the caller's to see to. ``table = (0, 1)`` counts ones. A payload of the wrong length or
+        with padding bits set raises; those read before it may already have been added.
         """
+        values, symbols = np.ascontiguousarray(table, np.int64), 2 ** check_int(bits, "bits", 1, MAX_PACKED_BITS)
+        require(values.shape == (symbols,), "shape of the table", values.shape, f"({symbols},)")
+        fine = total.ndim == 1 and total.dtype in (np.int32, np.int64) and total.flags.c_contiguous
+        require(fine and total.flags.writeable, "total", total.dtype, "a flat, writable array of int32 or int64")
+        added, stream = 0, iter(payloads)
+        while group := [_check_packed(data, bits, total.size) for data in islice(stream, self.GROUP)]:
+            self._accumulate(group, bits, values, total)
+            added += len(group)
+        return added
 
-    @abstractmethod
-    def hadamard(self, values: Any) -> Any:
-        """Transform in place, and return, a flat contiguous float32 or float64 array of a power of two of numbers.
-
-        The transform is `transform.hadamard`; applied twice it gives the input back, up to rounding.
-        """
-
-    @abstractmethod
     def rotate(self, inputs: Update, seed: int, *, factor: float = 1.0, kind: Any = np.float32) -> Any:
         """Return ``factor * inputs`` with public signs, padded with zeros to a power of two, and transformed.
 
         The product is formed in double precision and rounded once to ``kind``, float32 or float64; `transform.py` has
         a bound on the rounding of the rest. A NaN, an infinite entry and entries whose sums overflow are refused.
         """
+        flat = self._flat(inputs)
+        return self._rotate(flat, _check_factor(factor), Blocks.padded(flat.size, seed), kind)
 
-    @abstractmethod
-    def rotate_back(self, values: Any, seed: int) -> Any:
-        """Undo a rotation in place, padding included, and return the values: what a server does once per mean."""
-
-    @abstractmethod
     def block_rotate(
         self, inputs: Update, seed: int, block: int, *, factor: float = 1.0, kind: Any = np.float32
     ) -> Any:
-        """Return ``factor * inputs``, rounded once to ``kind``, rotated in blocks as `transform.block_rotate` does it.
+        """Return ``factor * inputs``, rounded once to ``kind``, rotated in blocks as `transform.py` says.
 
         As many numbers as the update has; ``block`` is a power of two of at most as many. Refused as by `rotate`.
         """
+        flat = self._flat(inputs)
+        return self._rotate(flat, _check_factor(factor), Blocks.of(flat.size, block, seed), kind)
 
-    @abstractmethod
-    def block_rotate_back(self, values: Any, seed: int, block: int) -> Any:
+    def rotate_back(self, values: NDArray[Any], seed: int) -> NDArray[Any]:
+        """Undo a rotation in place, padding included, and return the values: what a server does once per mean."""
+        blocks = Blocks.padded(_check_in_place(values).size, seed)
+        require(blocks.size == values.size, "length", values.size, "a power of two")
+        self._rotate_back(values, blocks)
+        return values
+
+    def block_rotate_back(self, values: NDArray[Any], seed: int, block: int) -> NDArray[Any]:
         """Undo `block_rotate` in place, and return the values."""
+        self._rotate_back(_check_in_place(values), Blocks.of(values.size, block, seed))
+        return values
 
     def rotated_rows(self, inputs: Update, seed: int, factor: float, places: NDArray[np.int64]) -> FloatVector:
         """Return some entries of `rotate` in doubles, on the host."""
         rotated: NDArray[np.float32] = self.rotate(inputs, seed, factor=factor)
         return rotated[places].astype(np.float64)
 
-    @abstractmethod
-    def words(self, state: NDArray[np.uint32], count: int) -> NDArray[np.uint64]:
-        """Return the first words of a stream of ChaCha20, in the order of `expand.stream_words`."""
-
     def normals(self, seed: bytes, count: int) -> FloatVector:
-        """Return the normals of a seed of 16 bytes: `expand.normals`."""
+        """Return ``count`` standard normals of a seed of 16 bytes, each within EXPANSION_ERROR of an exact quantile.
+
+        The first of many do not depend on how many are asked for.
+        """
         return normals_of_words(self.words(seed_state(seed), check_int(count, "count", 0, MAX_COUNT)))
 
     def rows(self, nonce: bytes, count: int, size: int) -> NDArray[np.int64]:
-        """Return the rows of a nonce: `expand.rows`."""
+        """Return one row from each of ``count`` strata of ``0 .. size - 1``, in order.
+
+        Stratum j is floor(j p/k) .. floor((j+1) p/k) - 1. A row of a stratum of width s <= 2^24 is chosen with
+        probability 1/s up to 2^-64, a relative bias below 2^-40. All strata have the same width exactly when k divides
+        p; otherwise widths differ by one, and a row's chance from k/p by a factor of at most 1/(1 - k/p).
+        """
         starts = strata(count, size)
         return row_numbers(self.words(start_state(ROWS_KEY, nonce), starts.size - 1), starts)
-
-    @abstractmethod
-    def first_accepted(
-        self,
-        seeds: NDArray[np.uint64],
-        words: NDArray[np.uint64],
-        direction: FloatVector,
-        edges: FloatVector,
-        limits: NDArray[np.uint64],
-    ) -> int:
-        """Return the number of the first seed (two words each) whose word is below its step's limit, or -1."""
 
     def search(
         self,
@@ -215,20 +242,8 @@ class Kernel(ABC):
         acceptance_lower: float,
         streams: tuple[int, int] = FIRST_STREAMS,
     ) -> tuple[bytes, int]:
-        """Return the first of the candidate seeds that is accepted, and how many were looked at.
-
-        Candidate i is words 2 i and 2 i + 1 of the first stream; it is accepted if word i of the second stream is below
-        ``limits[s]``, s = the number of ``edges`` at most t = <direction, normals>. Given the words the answer is a
-        function of the arguments alone.
-
-        ``acceptance_lower`` bounds the chance of one candidate from below, for every direction. After `tries_upper` of
-        it the next candidate is returned unseen, which is the law of a zero update. That event has the same
-        probability, at most FAILURE_UPPER, for every update, and mixing the laws of two updates with one and the same
-        third in the same proportion brings them closer: it adds nothing to delta. The number of candidates follows the
-        same geometric law for every update, so the time taken tells nothing either.
-        """
-        chosen = {"acceptance_lower": acceptance_lower, "streams": streams}
-        return search(self.first_accepted, direction, edges, limits, block, **chosen)  # type: ignore[arg-type]
+        """Return the first of the candidate seeds that is accepted, and how many were looked at: `expand.search`."""
+        return search(self._first_accepted, direction, edges, limits, block, acceptance_lower, streams)
 
     def rounded_noise(
         self, values: FloatVector, unit: float, law: NoiseLaw, block: WordBlock, start: int
@@ -237,24 +252,111 @@ class Kernel(ABC):
 
         The law of what is returned is exactly that of the nearest multiples of `rounded.grid_of(unit)`: `rounded.py`.
         """
-        return rounded_noise(values, unit, law, block, start, steps_of)
+        return rounded_noise(values, unit, law, block, start, self._noise_steps)
 
-    @abstractmethod
     def add_seeds(
-        self, nonces: Any, seeds: Any, total: Any, *, count: int, shift: int, weights: Any | None = None
+        self,
+        nonces: NDArray[np.uint8],
+        seeds: NDArray[np.uint8],
+        total: NDArray[np.int64],
+        *,
+        count: int,
+        shift: int,
+        weights: NDArray[np.int64] | None = None,
     ) -> None:
         """Add ``weight * round(2^shift z)`` of every payload to the rows of its nonce; whole numbers, in any order.
 
         ``nonces`` is (payloads, 8) and ``seeds`` (payloads, 16) bytes; a weight of -1 takes a payload out again,
         exactly. Whether sums fit is the caller's to see to (`finest_shift`).
         """
+        payloads = len(seeds)
+        shapes, kinds = (seeds.shape, nonces.shape), (str(seeds.dtype), str(nonces.dtype))
+        require(shapes == ((payloads, 16), (payloads, 8)), "seeds and nonces", shapes, "(payloads, 16), (payloads, 8)")
+        require(kinds == ("uint8", "uint8"), "seeds and nonces", kinds, "bytes")
+        each = np.ones(payloads, np.int64) if weights is None else np.ascontiguousarray(weights, dtype=np.int64)
+        require(each.shape == (payloads,), "weights", each.shape, f"one for each of {payloads} payloads")
+        _check_total(total)
+        scale, starts = math.ldexp(1.0, check_int(shift, "shift", 0, 48)), strata(count, total.size)
+        if payloads:
+            given = np.ascontiguousarray(nonces), np.ascontiguousarray(seeds), each
+            self._add_seeds(*given, starts, scale, total)
 
     def scatter(self, nonce: bytes, numbers: NDArray[np.int64], total: NDArray[np.int64]) -> None:
         """Add whole numbers to the rows of a nonce: what `add_seeds` does, for a payload that carries codes."""
         fine = numbers.ndim == 1 and numbers.dtype == np.int64
         require(fine, "numbers", str(numbers.dtype), "a flat array of int64")
-        require(total.ndim == 1 and total.dtype == np.int64, "total", str(total.dtype), "a flat array of int64")
+        _check_total(total)
         total[self.rows(nonce, numbers.size, total.size)] += numbers
+
+    @abstractmethod
+    def words(self, state: NDArray[np.uint32], count: int) -> NDArray[np.uint64]:
+        """Return the first words of a stream of ChaCha20, in the order of `expand.stream_words`."""
+
+    def _flat(self, inputs: Update) -> Any:
+        """Return the update as this kernel walks through it: with a size, a shape, and `copied`."""
+        return Flat.of(inputs)
+
+    def _check_output(self, out: Any, size: int) -> None:
+        """Refuse a buffer that does not hold exactly the packed codes."""
+        fine = isinstance(out, np.ndarray) and out.shape == (size,) and out.dtype == np.uint8
+        fine = fine and out.flags.c_contiguous and out.flags.writeable
+        found = (getattr(out, "shape", None), str(getattr(out, "dtype", type(out).__name__)))
+        require(fine, "output buffer", found, f"{size} contiguous writable bytes")
+
+    @abstractmethod
+    def _sample(self, job: Job) -> float:
+        """Sample and pack; return the sum that the job asks for, with a relative error below LOOK_ERROR."""
+
+    @abstractmethod
+    def _block_sums(self, flat: Any, order: int, scale: float) -> NDArray[np.float64]:
+        """Return doubles whose exact sum is that of all blocks' sums of ``|scale * value|^order`` (`norm.py`)."""
+
+    @abstractmethod
+    def _largest(self, flat: Any) -> float:
+        """Return the largest absolute value; NaN if there is one."""
+
+    @abstractmethod
+    def _accumulate(self, group: list[NDArray[np.uint8]], bits: int, table: NDArray[np.int64], total: Any) -> None:
+        """Add ``table[code]`` of at most GROUP payloads."""
+
+    @abstractmethod
+    def _rotate(self, flat: Any, factor: float, blocks: Blocks, kind: Any) -> Any:
+        """Return ``factor`` times the update, padded with zeros, rotated; refuse what is not finite."""
+
+    @abstractmethod
+    def _rotate_back(self, values: NDArray[Any], blocks: Blocks) -> None:
+        """Undo a rotation in place."""
+
+    @abstractmethod
+    def _first_accepted(
+        self,
+        seeds: NDArray[np.uint64],
+        words: NDArray[np.uint64],
+        direction: FloatVector,
+        edges: FloatVector,
+        limits: NDArray[np.uint64],
+    ) -> int:
+        """Return the number of the first seed (two words each) whose word is below its step's limit, or -1."""
+
+    @abstractmethod
+    def _add_seeds(self, nonces: Any, seeds: Any, weights: Any, starts: Any, scale: float, total: Any) -> None:
+        """Add ``weight * round(scale z)`` of every payload to the rows of its nonce."""
+
+    def _noise_steps(self, values: FloatVector, unit: float, law: NoiseLaw, words: NDArray[np.uint64]) -> Any:
+        """`rounded.steps_of`."""
+        return steps_of(values, unit, law, words)
+
+    def _pack(self, codes: Codes, bits: int) -> bytes:
+        """Write every code's bits, least significant first, one after the other."""
+        lifted = (codes[:, None] >> np.arange(bits, dtype=codes.dtype)) & codes.dtype.type(1)
+        return np.packbits(lifted.astype(np.uint8).reshape(-1), bitorder="little").tobytes()
+
+    def _unpack(self, data: NDArray[np.uint8], bits: int, dimension: int) -> Codes:
+        """Read them back."""
+        lifted = np.unpackbits(data, bitorder="little")[: bits * dimension].reshape(dimension, bits)
+        weights = (1 << np.arange(bits)).astype(np.uint32)
+        codes: Codes = (lifted * weights).sum(axis=1, dtype=np.uint32).astype(code_type(bits))
+        return codes
 
 
 def packed_size(bits: int, dimension: int) -> int:
@@ -267,24 +369,27 @@ def packed_size(bits: int, dimension: int) -> int:
     return (width * check_int(dimension, "dimension", 0, MAX_DIMENSION) + 7) // 8
 
 
-def check_output(out: NDArray[np.uint8], bits: int, dimension: int) -> None:
-    """Refuse a buffer that does not hold exactly the packed codes."""
-    size = packed_size(bits, dimension)
-    fine = isinstance(out, np.ndarray) and out.shape == (size,) and out.dtype == np.uint8
-    fine = fine and out.flags.c_contiguous and out.flags.writeable
-    found = (getattr(out, "shape", None), str(getattr(out, "dtype", type(out).__name__)))
-    require(fine, "output buffer", found, f"{size} contiguous writable bytes")
+def code_type(bits: int) -> Any:
+    """The type that holds unpacked codes."""
+    return np.uint8 if bits <= 8 else np.uint16
 
 
-def check_in_place(values: Any) -> NDArray[Any]:
-    """The array to be transformed, refused unless it can be, in place."""
-    array = check_transformed(values)
-    fine = array.flags.writeable and array.flags.c_contiguous
-    require(fine, "array to transform", "another", "contiguous and writable")
-    return array
+@contextmanager
+def _wiped(out: Any) -> Iterator[None]:
+    """Whatever goes wrong, nothing that was sampled stays."""
+    try:
+        yield
+    except BaseException:
+        out[:] = 0
+        raise
 
 
-def check_packed(data: ByteBuffer, bits: int, dimension: int) -> NDArray[np.uint8]:
+def _check_factor(factor: float) -> float:
+    """A clip factor: from 0 (an update too long for any double) to 1."""
+    return 0.0 if factor == 0 else check_real(factor, "factor", at_most=1.0)
+
+
+def _check_packed(data: ByteBuffer, bits: int, dimension: int) -> NDArray[np.uint8]:
     """The bytes as an array, refused unless length and padding are right."""
     size = packed_size(bits, dimension)
     flat = np.frombuffer(data, dtype=np.uint8)
@@ -295,28 +400,15 @@ def check_packed(data: ByteBuffer, bits: int, dimension: int) -> NDArray[np.uint
     return flat
 
 
-def check_codes(codes: Codes, bits: int) -> Codes:
-    """The codes, flat and contiguous, as uint8 or (from 9 bits on) uint16."""
-    width = check_int(bits, "bits", 1, MAX_PACKED_BITS)
-    array = np.asarray(codes)
-    require(array.dtype.kind in "iu" or array.size == 0, "type of the codes", str(array.dtype), "whole numbers")
-    flat = array.reshape(-1)
-    if flat.size:
-        require(int(flat.min()) >= 0, "smallest code", int(flat.min()), "at least 0")
-        require(int(flat.max()) < 2**width, "largest code", int(flat.max()), f"below 2^{width}")
-    return np.ascontiguousarray(flat, dtype=code_type(width))
+def _check_in_place(values: Any) -> NDArray[Any]:
+    """The array to be transformed, refused unless it can be, in place."""
+    fine = isinstance(values, np.ndarray) and values.dtype in (np.float32, np.float64) and values.ndim == 1
+    require(fine, "values", getattr(values, "dtype", type(values).__name__), "a flat array of float32 or float64")
+    array: NDArray[Any] = values
+    require(array.flags.writeable and array.flags.c_contiguous, "values", "another", "contiguous and writable")
+    return array
 
 
-def code_type(bits: int) -> Any:
-    """The type that holds unpacked codes."""
-    return np.uint8 if bits <= 8 else np.uint16
-
-
-def check_table(table: Sequence[int] | NDArray[np.int64], bits: int, total: NDArray[Any]) -> NDArray[np.int64]:
-    """The table as int64, refused unless it has one entry per code and ``total`` can take the sums."""
-    values = np.ascontiguousarray(table, dtype=np.int64)
-    symbols = 2 ** check_int(bits, "bits", 1, MAX_PACKED_BITS)
-    require(values.shape == (symbols,), "shape of the table", values.shape, f"({symbols},)")
-    fine = total.ndim == 1 and total.dtype in (np.int32, np.int64) and total.flags.c_contiguous
-    require(fine and total.flags.writeable, "total", total.dtype, "a flat, writable array of int32 or int64")
-    return values
+def _check_total(total: NDArray[Any]) -> None:
+    fine = total.ndim == 1 and total.dtype == np.int64 and total.flags.c_contiguous
+    require(fine, "total", str(total.dtype), "a flat, contiguous array of int64")

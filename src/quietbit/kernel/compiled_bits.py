@@ -19,19 +19,8 @@ from quietbit.kernel.jit import compiled, compiled_sum
 from quietbit.kernel.norm import BLOCK, LANES, ROWS
 
 __all__ = [
-    "GROUP",
-    "PIECE",
-    "add_lookup",
-    "block_sums",
-    "count_group",
-    "look",
-    "pack_bytes",
-    "pack_flags",
-    "pack_wide",
-    "power_sum",
-    "unpack_bytes",
-    "unpack_wide",
-]
+    "GROUP", "PIECE", "add_lookup", "block_sums", "count_group", "look", "pack_bytes", "pack_flags", "unpack_bytes",
+]  # fmt: skip
 
 GROUP = 15  # payloads added at once: what four planes can hold
 SPAN = 64  # words of a plane handled in one pass
@@ -103,37 +92,6 @@ def unpack_bytes(data: Any, bits: int, words: Any) -> None:
         v = (v & four) | ((v & t3) << s3)
         v = (v & two) | ((v & t2) << s2)
         words[i] = (v & one) | ((v & t1) << s1)
-
-
-@compiled
-def pack_wide(codes: Any, bits: int, out: Any) -> None:
-    """Codes of 9 to 16 bits through a small bit buffer."""
-    held, waiting, at = np.uint64(0), 0, 0
-    for i in range(codes.size):
-        held |= np.uint64(codes[i]) << np.uint64(waiting)
-        waiting += bits
-        while waiting >= 8:
-            out[at] = np.uint8(held & np.uint64(255))
-            held >>= np.uint64(8)
-            waiting -= 8
-            at += 1
-    if waiting > 0:
-        out[at] = np.uint8(held & np.uint64(255))
-
-
-@compiled
-def unpack_wide(data: Any, bits: int, codes: Any) -> None:
-    """Codes of 9 to 16 bits back."""
-    held, waiting, at = np.uint64(0), 0, 0
-    mask = np.uint64((1 << bits) - 1)
-    for i in range(codes.size):
-        while waiting < bits:
-            held |= np.uint64(data[at]) << np.uint64(waiting)
-            waiting += 8
-            at += 1
-        codes[i] = np.uint16(held & mask)
-        held >>= np.uint64(bits)
-        waiting -= bits
 
 
 @compiled
@@ -242,20 +200,6 @@ def block_sums(x: Any, scale: float, order: int, out: Any) -> None:
         _halve(lanes, 16)
         _halve(lanes, 8)
         out[block] = ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]))
-
-
-@compiled_sum
-def power_sum(own: Any, order: int) -> float:
-    """The sum of ``|value|^order`` of at most 2^18 values, in any order of additions."""
-    total = 0.0
-    if order == 2:
-        for i in range(own.size):
-            v = np.float64(own[i])
-            total += v * v
-    else:
-        for i in range(own.size):
-            total += abs(np.float64(own[i]))
-    return total
 
 
 @compiled_sum

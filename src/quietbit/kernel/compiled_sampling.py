@@ -6,7 +6,7 @@ Idea     a pass is a plain loop over contiguous arrays, which the compiler turns
          private copies of the pieces and adds up what they hold. Importing this module needs numba.
 Law      the functions of `law.py`, operator by operator, registered with the compiler instead of written
          again: what undecided coordinates go through.
-Symbols  w the primary word, T = floor of the lowered polynomial, width, half, code, lowest: see `tables.py`.
+Symbols  w the primary word, V, width, half, code, lowest: see `tables.py`.
          A list of undecided coordinates is the tuple (index, word, value); ``found`` is how many it holds.
 """
 
@@ -22,16 +22,7 @@ from quietbit.kernel.compiled_bits import PIECE, look, pack_bytes, pack_flags
 from quietbit.kernel.jit import compiled, compiled_fast
 from quietbit.kernel.law import CEILING, FLOOR, POWER_OFFSET, POWERS
 
-__all__ = [
-    "list_open",
-    "lookup_pass",
-    "place_codes",
-    "position_pass",
-    "resolve",
-    "sample_cells",
-    "sample_one_bit",
-    "settle_open",
-]
+__all__ = ["place_codes", "resolve", "sample_cells", "sample_one_bit"]
 
 two_sum = register_jitable(law.two_sum)
 two_product = register_jitable(law.two_product)
@@ -130,17 +121,16 @@ def resolve(
 
 
 @compiled_fast
-def _polynomial_pass(x: Any, gain: Any, shift: Any, low: Any, high: Any, coefficients: Any, out: Any) -> None:
-    """T of each input; a NaN is treated as the low end."""
+def _polynomial_pass(x: Any, gain: Any, shift: Any, low: Any, coefficients: Any, out: Any) -> None:
+    """V of each input; a NaN is treated as the low end."""
     for i in range(out.size):
         z = np.float32(x[i] * gain + shift)
         z = z if z > low else low
-        z = z if z < high else high
-        square = z * z
-        q = coefficients[1]
-        for k in range(2, len(coefficients)):
-            q = q * square + coefficients[k]
-        out[i] = np.uint16(np.int32(q * z + coefficients[0]))
+        z = z if z < np.float32(1.0) else np.float32(1.0)
+        q = coefficients[0]
+        for k in range(1, len(coefficients)):
+            q = q * z + coefficients[k]
+        out[i] = np.uint16(np.int32(q))
 
 
 @compiled
@@ -171,12 +161,12 @@ def _collect(flags: Any, x: Any, words: Any, first: int, undecided: Any, found: 
 @compiled
 def _one_bit_piece(x: Any, words: Any, out: Any, start: int, plan: Any, room: Any, undecided: Any, found: int) -> int:
     """A piece of at most PIECE inputs."""
-    gain, shift, low, high, coefficients, width = plan
+    gain, shift, low, coefficients, width = plan
     floors, pairs, packed, flags = room
     size = x.size
     if size < PIECE:
         pairs[:] = 0
-    _polynomial_pass(x, gain, shift, low, high, coefficients, floors[:size])
+    _polynomial_pass(x, gain, shift, low, coefficients, floors[:size])
     _compare_pass(words, floors[:size], width, pairs[:size])
     if size == PIECE:
         pack_flags(pairs.view(np.uint64), out, flags)

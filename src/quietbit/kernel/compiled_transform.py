@@ -20,7 +20,7 @@ from quietbit.kernel.compiled_bits import block_sums
 from quietbit.kernel.jit import compiled
 from quietbit.kernel.norm import BLOCK
 
-__all__ = ["BLOCK", "SPAN", "early_stages", "finish", "flip", "flip_doubles", "flip_scaled", "late_stages"]
+__all__ = ["SPAN", "early_stages", "flip", "late_stages"]
 
 # A norm's block of 4,096 entries is also that of the first twelve stages, and of a chunk.
 SPAN = 1 << 18  # entries transformed before the next are touched: 1 MB of float32
@@ -143,11 +143,11 @@ def late_stages(x: Any, half: int, rows: int, first: int, last: int, ending: Any
         else:
             _two_rows(_row(x, s), _row(x, s + half))
         for k in range(rows):
-            finish(_row(x, s + k * half), ending, (s + k * half) // BLOCK)
+            _finish(_row(x, s + k * half), ending, (s + k * half) // BLOCK)
 
 
 @compiled
-def finish(x: Any, ending: Any, block: int) -> None:
+def _finish(x: Any, ending: Any, block: int) -> None:
     """End the transform of whole blocks from number ``block`` on, or of less than one.
 
     ``ending`` is (mode, scale, sums). Mode 0: more stages follow. Mode 1: multiply by the scale, a power of two. Mode
@@ -172,7 +172,7 @@ def early_stages(x: Any, size: int, ending: Any) -> None:
     for at in range(0, x.size, size):
         _block(x[at : at + size], other)
     for at in range(0, x.size, BLOCK):
-        finish(x[at : at + BLOCK], ending, at // BLOCK)
+        _finish(x[at : at + BLOCK], ending, at // BLOCK)
 
 
 @compiled
@@ -188,13 +188,7 @@ def _flip(source: Any, words: Any, target: Any) -> None:
 
 
 @compiled
-def flip(x: Any, words: Any, out: Any) -> None:
-    """Copy float32 numbers with signs."""
-    _flip(x.view(np.uint32), words, out.view(np.uint32))
-
-
-@compiled
-def flip_scaled(x: Any, factor: float, words: Any, out: Any) -> None:
+def _flip_scaled(x: Any, factor: float, words: Any, out: Any) -> None:
     """Write ``factor * x``, a product of doubles rounded once to float32, with signs."""
     for at in range(0, x.size, BLOCK):
         source, target = x[at : at + BLOCK], out[at : at + BLOCK]
@@ -205,8 +199,18 @@ def flip_scaled(x: Any, factor: float, words: Any, out: Any) -> None:
 
 
 @compiled
-def flip_doubles(x: Any, factor: float, words: Any, out: Any) -> None:
+def _flip_doubles(x: Any, factor: float, words: Any, out: Any) -> None:
     """Write ``factor * x`` in doubles, with signs."""
     for i in range(x.size):
         value = np.float64(x[i]) * factor
         out[i] = -value if (words[i // 32] >> np.uint32(i % 32)) & np.uint32(1) else value
+
+
+def flip(x: Any, factor: float, words: Any, out: Any) -> None:
+    """Write ``factor * x`` with signs."""
+    if out.dtype == np.float64:
+        _flip_doubles(x, factor, words, out)
+    elif factor == 1.0 and x.dtype == np.float32:
+        _flip(x.view(np.uint32), words, out.view(np.uint32))
+    else:
+        _flip_scaled(x, factor, words, out)

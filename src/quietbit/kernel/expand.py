@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,32 +24,14 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.kernel.chacha import chacha_blocks, start_state
-from quietbit.kernel.quantile import EXPANSION_ERROR, LARGEST, normals_of_words
+from quietbit.kernel.quantile import EXPANSION_ERROR, LARGEST
 from quietbit.kernel.rng import WordBlock
 
 __all__ = [
-    "FAILURE_UPPER",
-    "FIRST_STREAMS",
-    "ROWS_KEY",
-    "SUMS",
-    "acceptance_limits",
-    "add_seeds",
-    "check_seeds",
-    "finest_shift",
-    "first_accepted",
-    "inner",
-    "inner_error_upper",
-    "normals",
-    "row_numbers",
-    "rows",
-    "search",
-    "seed_state",
-    "strata",
-    "stream_words",
-    "tries_upper",
-    "unit",
+    "FAILURE_UPPER", "FIRST_STREAMS", "MAX_COUNT", "ROWS_KEY", "SUMS", "acceptance_limits", "finest_shift", "inner",
+    "inner_error_upper", "row_numbers", "search", "seed_state", "strata", "stream_words", "tries_upper", "unit",
     "whole_tiles",
-]
+]  # fmt: skip
 
 ROWS_KEY = b"quietbit rows v1"
 BLOCKS, TILE = 16, 128  # blocks and words of a tile
@@ -72,36 +53,11 @@ def stream_words(state: NDArray[np.uint32], count: int) -> NDArray[np.uint64]:
     return np.swapaxes(words, 0, 1).reshape(size)[:count]
 
 
-def normals(seed: bytes, count: int) -> FloatVector:
-    """Return ``count`` standard normals of a seed of 16 bytes, each within EXPANSION_ERROR of an exact quantile.
-
-    The first of many do not depend on how many are asked for.
-
-    >>> normals(bytes(16), 3).tolist() == normals(bytes(16), 300)[:3].tolist()
-    True
-    """
-    return normals_of_words(stream_words(seed_state(seed), check_int(count, "count", 0, MAX_COUNT)))
-
-
 def seed_state(seed: bytes) -> NDArray[np.uint32]:
     """Return the state that a seed's normals are read from; anything but 16 bytes is refused."""
     found = f"{len(seed)} bytes" if isinstance(seed, bytes | bytearray) else type(seed).__name__
     require(isinstance(seed, bytes) and len(seed) == 16, "seed", found, "16 bytes")
     return start_state(seed)
-
-
-def rows(nonce: bytes, count: int, size: int) -> NDArray[np.int64]:
-    """Return one row from each of ``count`` strata of ``0 .. size - 1``, in order.
-
-    Stratum j is floor(j p/k) .. floor((j+1) p/k) - 1. A row of a stratum of width s <= 2^24 is chosen with
-    probability 1/s up to 2^-64, a relative bias below 2^-40. All strata have the same width exactly when k divides p;
-    otherwise widths differ by one, and a row's chance from k/p by a factor of at most 1/(1 - k/p).
-
-    >>> bool(np.all(np.diff(rows(bytes(8), 5, 64)) > 0))
-    True
-    """
-    starts = strata(count, size)
-    return row_numbers(stream_words(start_state(ROWS_KEY, nonce), starts.size - 1), starts)
 
 
 def row_numbers(words: NDArray[np.uint64], starts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -204,13 +160,20 @@ def search(
     edges: FloatVector,
     limits: NDArray[np.uint64],
     block: WordBlock,
-    *,
     acceptance_lower: float,
-    streams: tuple[int, int] = FIRST_STREAMS,
+    streams: tuple[int, int],
 ) -> tuple[bytes, int]:
-    """Return the first of the candidate seeds that is accepted, and how many were looked at: `Kernel.search`.
+    """Return the first of the candidate seeds that is accepted, and how many were looked at, by a kernel's ``first``.
 
-    ``first`` is a kernel's `first_accepted`.
+    Candidate i is words 2 i and 2 i + 1 of the first stream; it is accepted if word i of the second stream is below
+    ``limits[s]``, s = the number of ``edges`` at most t = <direction, normals>. Given the words the answer is a
+    function of the arguments alone.
+
+    ``acceptance_lower`` bounds the chance of one candidate from below, for every direction. After `tries_upper` of
+    it the next candidate is returned unseen, which is the law of a zero update. That event has the same
+    probability, at most FAILURE_UPPER, for every update, and mixing the laws of two updates with one and the same
+    third in the same proportion brings them closer: it adds nothing to delta. The number of candidates follows the
+    same geometric law for every update, so the time taken tells nothing either.
     """
     size = direction.size
     fine = direction.ndim == 1 and 0 < size <= MAX_COUNT and bool(np.all(np.isfinite(direction)))
@@ -229,17 +192,6 @@ def search(
     return block.uniform64(streams[0], 2 * cap, 2).astype("<u8", copy=False).tobytes(), cap + 1
 
 
-def first_accepted(
-    seeds: NDArray[np.uint64], words: NDArray[np.uint64], direction: FloatVector, edges: FloatVector, limits: Any
-) -> int:
-    """Return the number of the first candidate whose word is below its step's limit, or -1."""
-    for i, word in enumerate(words):
-        z = normals(seeds[2 * i : 2 * i + 2].tobytes(), direction.size)
-        if word < limits[int(np.searchsorted(edges, inner(direction, z), side="right"))]:
-            return i
-    return -1
-
-
 def finest_shift(most: int) -> int:
     """The finest fixed point whose sums of ``most`` payloads (weights counted) fit 63 bits.
 
@@ -251,37 +203,6 @@ def finest_shift(most: int) -> int:
     """
     weight = check_int(most, "most", 1, 2**40)
     return min(48, 58 - (weight - 1).bit_length())  # |z| < 2^4, so sums stay below 2^62
-
-
-def add_seeds(
-    nonces: NDArray[np.uint8],
-    seeds: NDArray[np.uint8],
-    weights: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    scale: float,
-    total: NDArray[np.int64],
-) -> None:
-    """Add ``weight * round(scale z)`` of every payload to the rows of its nonce."""
-    for nonce, seed, weight in zip(nonces, seeds, weights, strict=True):
-        z = normals(seed.tobytes(), starts.size - 1)
-        places = row_numbers(stream_words(start_state(ROWS_KEY, nonce.tobytes()), starts.size - 1), starts)
-        # Strata are disjoint, so no row appears twice in a payload.
-        total[places] += np.rint(z * scale).astype(np.int64) * weight
-
-
-def check_seeds(nonces: Any, seeds: Any, weights: Any, total: Any) -> int:
-    """Return how many payloads there are; arrays or tensors of other shapes or types are refused."""
-    count = int(seeds.shape[0]) if seeds.ndim == 2 else -1
-    fine = seeds.ndim == 2 and seeds.shape[1] == 16 and nonces.shape == (count, 8)
-    require(fine, "seeds and nonces", (tuple(seeds.shape), tuple(nonces.shape)), "(payloads, 16) and (payloads, 8)")
-    bytes_alone = str(seeds.dtype).endswith("uint8") and str(nonces.dtype).endswith("uint8")
-    require(bytes_alone, "seeds and nonces", (str(seeds.dtype), str(nonces.dtype)), "bytes")
-    shaped = weights is None or tuple(weights.shape) == (count,)
-    require(shaped, "weights", None if weights is None else tuple(weights.shape), f"one for each of {count} payloads")
-    flat = total.ndim == 1 and str(total.dtype).endswith("int64")
-    flat = flat and (total.is_contiguous() if hasattr(total, "is_cuda") else total.flags.c_contiguous)
-    require(flat, "total", str(total.dtype), "a flat, contiguous array of int64")
-    return count
 
 
 def whole_tiles(count: int) -> int:

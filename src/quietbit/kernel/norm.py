@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,20 +32,9 @@ from quietbit.errors import InvalidParameter, check_real, require
 from quietbit.kernel.chunks import Flat
 
 __all__ = [
-    "BLOCK",
-    "LANES",
-    "LOOK_ERROR",
-    "LOOK_ROOM",
-    "NORM_ERROR",
-    "ROTATION_ROOM",
-    "ROWS",
-    "Clip",
-    "check_rotated",
-    "clip_factor",
-    "joint_norm",
-    "padded_blocks",
-    "rotated_factor",
-]
+    "BLOCK", "LANES", "LOOK_ERROR", "LOOK_ROOM", "NORM_ERROR", "ROWS", "Clip", "check_finite", "clip_factor",
+    "joint_norm", "rotated_factor",
+]  # fmt: skip
 
 NORM_ERROR = 2.0**-48
 LOOK_ERROR = 2.0**-40
@@ -61,6 +50,14 @@ SAFE_LOW, SAFE_HIGH = 2.0**-500, 2.0**500
 BlockSums = Callable[[Flat, int, float], NDArray[np.float64]]
 
 
+def check_finite(flat: Flat, block_sums: BlockSums, largest: Callable[[Flat], float]) -> None:
+    """Refuse an update with a NaN or infinite entry."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = block_sums(flat, 1, 1.0)
+    if not np.all(np.isfinite(sums)) and not math.isfinite(largest(flat)):
+        raise InvalidParameter("update must be finite everywhere, got a NaN or infinite entry.")
+
+
 def joint_norm(flat: Flat, order: int, block_sums: BlockSums, largest: Callable[[Flat], float]) -> float:
     """The norm of all parts together, from a kernel's block sums of ``|scale * value|^order``.
 
@@ -71,9 +68,8 @@ def joint_norm(flat: Flat, order: int, block_sums: BlockSums, largest: Callable[
         total = _total(block_sums(flat, order, 1.0))
         scale = 1.0
         if not (SAFE_LOW < total < SAFE_HIGH):
+            check_finite(flat, block_sums, largest)
             peak = largest(flat)
-            if not math.isfinite(peak):
-                raise InvalidParameter("update must be finite everywhere, got a NaN or infinite entry.")
             if peak == 0.0:
                 return 0.0
             scale = 2.0 ** max(-1000, min(1000, 1 - math.frexp(peak)[1]))
@@ -155,17 +151,3 @@ def rotated_factor(norm: float, radius: float) -> float:
     fine = 2.0**-90 <= check_real(radius, "radius") <= 2.0**90
     require(fine, "radius", radius, "from 2^-90 to 2^90: rotations are in single precision")
     return clip_factor(norm, radius, ROTATION_ROOM)
-
-
-def check_rotated(norm: float, radius: float) -> None:
-    """Refuse a rotated vector whose computed norm may be above the radius."""
-    if not norm <= radius * (1 - 4 * NORM_ERROR):
-        raise InvalidParameter(CHANGED)
-
-
-def padded_blocks(values: NDArray[Any], scale: float) -> NDArray[np.float64]:
-    """Values as (blocks, ROWS, LANES) doubles times the scale; zeros fill the last block."""
-    blocks = -(-values.size // BLOCK)
-    out = np.zeros(blocks * BLOCK, dtype=np.float64)
-    np.multiply(values, scale, out=out[: values.size], dtype=np.float64)
-    return out.reshape(blocks, ROWS, LANES)

@@ -25,24 +25,14 @@ from __future__ import annotations
 import hashlib
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatMatrix, FloatVector
-from quietbit.errors import InvalidDesignFile, check_int, require_module
+from quietbit.errors import InvalidDesignFile, check_int
 
-__all__ = [
-    "EXPANSION_ERROR",
-    "LARGEST",
-    "PARTS",
-    "ROWS",
-    "law_error_upper",
-    "normals_of_words",
-    "quantile_table",
-    "quantile_table_torch",
-]
+__all__ = ["EXPANSION_ERROR", "LARGEST", "PARTS", "ROWS", "law_error_upper", "normals_of_words", "quantile_table"]
 
 PARTS = 16  # rows to an octave
 ROWS = 63 * PARTS + 1  # the last for w that rounds up to 2^63
@@ -89,10 +79,3 @@ def normals_of_words(words: NDArray[np.uint64]) -> FloatVector:
         z = z * t + table[..., k]
     signed: FloatVector = np.where(word < 0, -z, z)
     return signed
-
-
-@lru_cache(maxsize=16)
-def quantile_table_torch(device: str) -> Any:
-    """The table as a tensor on a device; copied there once."""
-    torch = require_module("torch", "torch")
-    return torch.from_numpy(quantile_table().copy()).to(device)

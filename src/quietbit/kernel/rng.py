@@ -12,32 +12,22 @@ Secure   a draw takes a fresh 16-byte key from the operating system and expands 
 Device   a draw takes 256 fresh bits from the operating system; every word is a function of that key and of the
          coordinate's number, so a GPU kernel makes its words in registers and reads none from memory. The numpy
          functions here make the same words on the host: they are what the kernels are tested against.
-chacha12 Bernstein's ChaCha with 12 rounds, 256-bit key and 64-bit block number: a stream cipher. Nobody who lacks
-         the key can tell its words from uniform ones; the best published attacks reach 7 rounds. The default.
-philox   Philox4x32 with 10 rounds: a generator that passes all known statistical tests and is about three times
-         cheaper. It is NOT a cipher: nobody has shown it hard to predict. The privacy guarantee then holds against
-         observers who do not attack the generator. It uses 192 bits of the key (its own 64, and 128 that whiten
-         and extend its counter).
-philox7  the same with 7 rounds, the fewest with which its authors found it to pass every test of BigCrush; they
-         added three for safety. For simulations, and where the last tenth of speed counts more than that margin.
+Cipher   on a device it is ChaCha with 12 rounds, a 256-bit key and 64-bit block number: nobody who lacks the key can
+         tell its words from uniform ones; the best published attacks reach 7 rounds.
 Symbols  i the coordinate; primary words are 16 bits, tie words 48. Streams 0 and 1 hold primary and tie words,
          mechanisms' own streams start at 2.
-Source   NIST SP 800-38A (counter mode); Salmon et al., "Parallel random numbers" (SC 2011) for Philox;
-         Steele, Lea, Flood (OOPSLA 2014) for the mixing function of the seeded tie words; Bernstein, "ChaCha, a
-         variant of Salsa20" (2008); RFC 8439 for its rounds.
+Source   NIST SP 800-38A (counter mode); Steele, Lea, Flood (OOPSLA 2014) for the mixing function of the seeded tie
+         words; Bernstein, "ChaCha, a variant of Salsa20" (2008); RFC 8439 for its rounds.
 
-Addressing on a device; primary words are two to a 32-bit word, the lower half first. chacha12: stream s of a draw is
-the block sequence with nonce s. One block is 16 words, hence 32 primary words; a GPU thread owns 8 neighbouring
-coordinates in each of four rows 1,024 coordinates apart, so coordinate i reads block 128 (i div 4096) + (i mod 1024)
-div 8, word 4 ((i mod 4096) div 1024) + (i mod 8) div 2. philox: coordinate i reads counter i div 8, word (i mod 8) div
-2; the low byte of the stream's number sits above 56 bits of position, the rest in the next counter word. Both maps use
-every word once.
+Addressing on a device: stream s of a draw is the block sequence with nonce s; primary words are two to a 32-bit word,
+the lower half first. One block is 16 words, hence 32 primary words; a GPU thread owns 8 neighbouring coordinates in
+each of four rows 1,024 coordinates apart, so coordinate i reads block 128 (i div 4096) + (i mod 1024) div 8, word
+4 ((i mod 4096) div 1024) + (i mod 8) div 2. Tie and full words are 64 bits: words 2 i and 2 i + 1 of their streams.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, final
 
@@ -48,16 +38,12 @@ from quietbit.errors import check_int, require, require_module
 from quietbit.kernel.chacha import SIGMA, chacha_blocks
 
 __all__ = [
-    "GENERATORS",
     "DeviceBlock",
     "RandomBits",
     "WordBlock",
     "WordReader",
-    "chacha_block",
     "check_rng",
     "device_rng",
-    "philox_block",
-    "philox_rounds",
     "secure_rng",
     "seeded_rng",
 ]
@@ -65,18 +51,13 @@ __all__ = [
 Words16: TypeAlias = NDArray[np.uint16]
 Words64: TypeAlias = NDArray[np.uint64]
 Indices: TypeAlias = NDArray[np.int64]
-Words32: TypeAlias = NDArray[np.uint32]
 
 PRIMARY, TIES, OTHER = 0, 1, 2  # stream numbers: mechanisms' own streams start at OTHER
 ZEROS = bytes(1 << 18)  # encrypted to obtain keystream; short enough to stay in the cache
 MAX_COUNT = 2**60
 MAX_STREAM = 2**32  # of a mechanism
-MAX_WORDS = 2**56  # of a device's stream: philox keeps 56 bits of its counter for the position
-ROUNDS = {"chacha12": 12, "philox": 10, "philox7": 7}
-GENERATORS = tuple(ROUNDS)
-PHILOX_M0, PHILOX_M1 = 0xD2511F53, 0xCD9E8D57
-PHILOX_W0, PHILOX_W1 = 0x9E3779B9, 0xBB67AE85
-LANES = 128  # chacha12: GPU threads that share a tile of 4,096 coordinates
+ROUNDS = 12
+LANES = 128  # GPU threads that share a tile of 4,096 coordinates
 TILE = 32 * LANES
 
 
@@ -168,11 +149,7 @@ class _SecureBlock:
         return _SecureReader(self._keystream(PRIMARY, 2 * start), self.count - start)
 
     def ties(self, indices: Indices) -> Words64:
-        chosen = np.asarray(indices, dtype=np.int64)
-        if chosen.size == 0:
-            return np.empty(0, dtype=np.uint64)
-        _inside(int(chosen.min()), 0, self.count)
-        _inside(int(chosen.max()), 1, self.count)
+        chosen = _all_inside(indices, self.count)
         counters = np.empty((chosen.size, 2), dtype=">u8")
         counters[:, 0] = TIES
         counters[:, 1] = chosen >> 1
@@ -184,9 +161,7 @@ class _SecureBlock:
         return blocks[2 * np.arange(chosen.size) + (chosen & 1)].astype(np.uint64, copy=False)
 
     def uniform64(self, stream: int, start: int, count: int) -> Words64:
-        number = check_int(stream, "stream", 0, MAX_STREAM)
-        first = check_int(start, "start", 0, MAX_COUNT)
-        size = check_int(count, "count", 0, MAX_COUNT)
+        number, first, size = _asked(stream, start, count)
         out = np.empty(size, dtype="<u8")
         _expand(self._keystream(OTHER + number, 8 * first), out.view(np.uint8))
         return out
@@ -250,14 +225,10 @@ class _SeededBlock:
 
     def reader(self, start: int) -> WordReader:
         _inside(start, 0, self.count)
-        return _SeededReader(self, start)
+        return _Reader(self, start)
 
     def ties(self, indices: Indices) -> Words64:
-        chosen = np.asarray(indices, dtype=np.int64)
-        if chosen.size:
-            _inside(int(chosen.min()), 0, self.count)
-            _inside(int(chosen.max()), 1, self.count)
-        key = self._key(TIES)
+        chosen, key = _all_inside(indices, self.count), self._key(TIES)
         state = (chosen.astype(np.uint64) ^ key[0]) * np.uint64(0x9E3779B97F4A7C15) + key[1]
         state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -265,9 +236,8 @@ class _SeededBlock:
         return mixed
 
     def uniform64(self, stream: int, start: int, count: int) -> Words64:
-        number = check_int(stream, "stream", 0, MAX_STREAM)
-        first = check_int(start, "start", 0, MAX_COUNT)
-        return self._philox(OTHER + number, first, check_int(count, "count", 0, MAX_COUNT))
+        number, first, size = _asked(stream, start, count)
+        return self._philox(OTHER + number, first, size)
 
     def _key(self, stream: int) -> Words64:
         sequence = np.random.SeedSequence(self.seed, spawn_key=(self.number, stream))
@@ -283,8 +253,10 @@ class _SeededBlock:
 
 @final
 @dataclass(slots=True, eq=False)
-class _SeededReader:
-    _block: _SeededBlock
+class _Reader:
+    """A reader of words that can be had anywhere."""
+
+    _block: WordBlock
     _position: int
 
     def fill(self, out: Words16) -> None:
@@ -297,119 +269,78 @@ def _inside(start: int, count: int, size: int) -> None:
     require(fits, "coordinates asked for", (start, start + count), f"inside the draw's 0 .. {size}")
 
 
-def device_rng(generator: str = "chacha12") -> RandomBits:
-    """Random bits that GPU kernels make themselves: ``chacha12``, a cipher; ``philox`` or ``philox7``, faster, none.
+def _all_inside(indices: Indices, size: int) -> Indices:
+    chosen = np.asarray(indices, dtype=np.int64)
+    if chosen.size:
+        _inside(int(chosen.min()), 0, size)
+        _inside(int(chosen.max()), 1, size)
+    return chosen
 
-    Every draw is keyed by 32 fresh bytes of the operating system. Other kernels accept them too and get the
-    same words from numpy, slowly.
+
+def _asked(stream: int, start: int, count: int) -> tuple[int, int, int]:
+    """Which words of a mechanism's stream are asked for."""
+    number, first = check_int(stream, "stream", 0, MAX_STREAM), check_int(start, "start", 0, MAX_COUNT)
+    return number, first, check_int(count, "count", 0, MAX_COUNT)
+
+
+def device_rng() -> RandomBits:
+    """Random bits that GPU kernels make themselves, in registers, from 32 fresh bytes of the operating system a draw.
+
+    Other kernels accept them too and get the same words from numpy, slowly.
 
     >>> device_rng()
-    device_rng('chacha12')
+    device_rng()
     """
-    require(generator in GENERATORS, "generator", generator, "one of " + ", ".join(GENERATORS))
-    return _DeviceRng(generator)
+    return _DeviceRng()
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _DeviceRng:
-    generator: str
-
     def draw(self, count: int) -> DeviceBlock:
         size = check_int(count, "count", 0, MAX_COUNT)
-        return DeviceBlock(size, self.generator, tuple(np.frombuffer(os.urandom(32), dtype="<u4").tolist()))
+        return DeviceBlock(size, tuple(np.frombuffer(os.urandom(32), dtype="<u4").tolist()))
 
     def __repr__(self) -> str:
-        return f"device_rng({self.generator!r})"
+        return "device_rng()"
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class DeviceBlock:
-    """One draw: a generator and its key of eight 32-bit words, which `repr` does not show."""
+    """One draw: its key of eight 32-bit words, which `repr` does not show."""
 
     count: int
-    generator: str
     key: tuple[int, ...] = field(repr=False)
 
     def primary(self, start: int, count: int) -> Words16:
         """The primary words of some coordinates."""
         _inside(start, count, self.count)
         i = np.arange(start, start + count, dtype=np.int64)
-        if self.generator != "chacha12":
-            block, word = i // 8, (i % 8) // 2
-        else:
-            block, word = LANES * (i // TILE) + (i % (8 * LANES)) // 8, 4 * (i % TILE // (8 * LANES)) + (i % 8) // 2
+        block, word = LANES * (i // TILE) + (i % (8 * LANES)) // 8, 4 * (i % TILE // (8 * LANES)) + (i % 8) // 2
         chosen = self._words(PRIMARY, block, word)
         return ((chosen >> (16 * (i % 2)).astype(np.uint32)) & np.uint32(0xFFFF)).astype(np.uint16)
 
     def reader(self, start: int) -> WordReader:
         """A reader of primary words."""
         _inside(start, 0, self.count)
-        return _DeviceReader(self, start)
+        return _Reader(self, start)
 
     def ties(self, indices: Indices) -> Words64:
         """The tie words of some coordinates: 48 bits each."""
-        i = np.asarray(indices, dtype=np.int64)
-        if i.size:
-            _inside(int(i.min()), 0, self.count)
-            _inside(int(i.max()), 1, self.count)
-        return self._pairs(TIES, i) & np.uint64(2**48 - 1)
+        return self._pairs(TIES, _all_inside(indices, self.count)) & np.uint64(2**48 - 1)
 
     def uniform64(self, stream: int, start: int, count: int) -> Words64:
         """Full words of a mechanism's own stream."""
-        number = check_int(stream, "stream", 0, MAX_STREAM)
-        first, size = check_int(start, "start", 0, MAX_COUNT), check_int(count, "count", 0, MAX_COUNT)
-        require(first + size <= MAX_WORDS, "words asked for", (first, first + size), f"inside the stream's {MAX_WORDS}")
+        number, first, size = _asked(stream, start, count)
         return self._pairs(OTHER + number, np.arange(first, first + size, dtype=np.int64))
 
     def _pairs(self, stream: int, i: Indices) -> Words64:
         """64 bits for each i: words 2 i and 2 i + 1 of a stream, the lower half first."""
-        per_block = 8 if self.generator == "chacha12" else 2
-        block, word = i // per_block, 2 * (i % per_block)
-        low, high = self._words(stream, block, word), self._words(stream, block, word + 1)
-        return low.astype(np.uint64) | (high.astype(np.uint64) << np.uint64(32))
+        low, high = (self._words(stream, i // 8, 2 * (i % 8) + half).astype(np.uint64) for half in (0, 1))
+        return low | (high << np.uint64(32))
 
-    def _words(self, stream: int, block: Indices, word: Indices) -> Words32:
-        expand: Callable[..., Words32] = chacha_block if self.generator == "chacha12" else philox_block
+    def _words(self, stream: int, block: Indices, word: Indices) -> NDArray[np.uint32]:
         distinct, where = np.unique(block, return_inverse=True)
-        return expand(self.key, stream, distinct, ROUNDS[self.generator])[word, where.reshape(-1)]
-
-
-@final
-@dataclass(slots=True, eq=False)
-class _DeviceReader:
-    _block: DeviceBlock
-    _position: int
-
-    def fill(self, out: Words16) -> None:
-        out[:] = self._block.primary(self._position, out.size)
-        self._position += out.size
-
-
-def chacha_block(key: tuple[int, ...], stream: int, block: Indices, rounds: int) -> Words32:
-    """The 16 words of each block, one row per word."""
-    state = np.array([*SIGMA, *key, 0, 0, stream & 0xFFFFFFFF, stream >> 32], dtype=np.uint32)
-    return chacha_blocks(state, block, rounds)
-
-
-def philox_block(key: tuple[int, ...], stream: int, block: Indices, rounds: int) -> Words32:
-    """The 4 words of each counter, one row per word; blocks are below 2^56, streams below 2^40."""
-    number = block.astype(np.uint64)
-    low = (number & np.uint64(0xFFFFFFFF)).astype(np.uint32) ^ np.uint32(key[4])
-    high = ((number >> np.uint64(32)).astype(np.uint32) | np.uint32((stream & 255) << 24)) ^ np.uint32(key[5])
-    counter = [low, high, *(np.full(block.shape, value, np.uint32) for value in (key[2] ^ (stream >> 8), key[3]))]
-    return philox_rounds(counter, key[0], key[1], rounds)
-
-
-def philox_rounds(counter: list[Any], key_0: int, key_1: int, rounds: int) -> Words32:
-    """Philox4x32 itself, on arrays of counter words."""
-    c0, c1, c2, c3 = counter
-    for turn in range(rounds):
-        k0, k1 = (key_0 + turn * PHILOX_W0) & 0xFFFFFFFF, (key_1 + turn * PHILOX_W1) & 0xFFFFFFFF
-        first = c0.astype(np.uint64) * np.uint64(PHILOX_M0)
-        second = c2.astype(np.uint64) * np.uint64(PHILOX_M1)
-        c0 = (second >> np.uint64(32)).astype(np.uint32) ^ c1 ^ np.uint32(k0)
-        c2 = (first >> np.uint64(32)).astype(np.uint32) ^ c3 ^ np.uint32(k1)
-        c1, c3 = second.astype(np.uint32), first.astype(np.uint32)
-    return np.stack([c0, c1, c2, c3])
+        state = np.array([*SIGMA, *self.key, 0, 0, stream & 0xFFFFFFFF, stream >> 32], dtype=np.uint32)
+        return chacha_blocks(state, distinct, ROUNDS)[word, where.reshape(-1)]

@@ -16,22 +16,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, final
 
-from quietbit.errors import QuietbitError, how_to_install, require, require_module
+from quietbit.errors import MissingDependency, QuietbitError, how_to_install, require, require_module
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.reference import ReferenceKernel
 
 __all__ = [
-    "GPU_KERNELS",
-    "KERNELS",
-    "Gpu",
-    "KernelSupport",
-    "aes_gigabytes_per_second",
-    "aes_instructions",
-    "default_kernel",
-    "gpu_support",
-    "kernel_support",
-    "select",
-]
+    "GPU_KERNELS", "KERNELS", "Gpu", "KernelSupport", "aes_gigabytes_per_second", "aes_instructions", "default_kernel",
+    "gpu_support", "kernel_support", "select",
+]  # fmt: skip
 
 KERNELS = ("cpu", "reference")
 GPU_KERNELS = ("triton",)  # these refuse a machine without a GPU
@@ -50,11 +42,15 @@ def select(name: str, *, threads: int = 1) -> Kernel:
     """
     require(name in KERNELS + GPU_KERNELS, "kernel", name, "one of " + ", ".join(KERNELS + GPU_KERNELS))
     if name == "cpu":
+        require_module("numba", "cpu")
         from quietbit.kernel.cpu import CpuKernel
 
         return CpuKernel(threads)
     require(threads == 1, f"threads of the {name} kernel", threads, "1")
     if name == "triton":
+        triton, torch = require_module("triton", "gpu"), require_module("torch", "torch")
+        if not triton.knobs.runtime.interpret and not torch.cuda.is_available():
+            raise MissingDependency("The triton kernel needs an NVIDIA GPU, and torch sees none here.")
         from quietbit.kernel.triton import TritonKernel
 
         return TritonKernel()

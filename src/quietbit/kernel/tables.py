@@ -2,10 +2,10 @@
 
 Idea     a kernel compares 16 primary bits with an approximation of G_k = 65536 F_k. When the two are further
          apart than the margin m the decision is that of the exact law; otherwise the coordinate goes to
-         `law.py` with all its 64 bits. So an approximation need not be good, only its error known. A CPU has
-         straight lines on cells, and one odd polynomial for one bit; a GPU multiplies 60 times in the time of
-         one look-up, so where the law is mild enough each G_k - 1/2 is one polynomial in f over the whole clamp
-         there, and a binary search evaluates `bits` of them.
+         `law.py` with all its 64 bits. So an approximation need not be good, only its error known. Where the law
+         is mild enough each G_k - 1/2 is one polynomial in f over the whole clamp: a CPU uses it for one bit, and
+         straight lines on cells for more; a GPU multiplies 60 times in the time of one look-up, so a binary search
+         evaluates `bits` polynomials there.
 Symbols  t = x - 1/2; R the range of the slopes of a segment; h the width of a cell; w the primary word;
          position p = t rate + offset; one piece: f = p clamped to [0, 1], which a GPU does for nothing; cells:
          f = the fraction of p clamped to [lowest, highest].
@@ -14,7 +14,7 @@ Facts    F_k' = F_k (1 - F_k) D with D the difference of two averages of slopes,
          R^2 < 0.16 R^2 inside a segment: a straight line between two values h apart misses F_k by at most
          0.02 (R h)^2.
 
-Margin of a GPU's polynomial of degree D, in units of 2^-16, each term for any order of operations and with or
+Margin of a polynomial of degree D, in units of 2^-16, each term for any order of operations and with or
 without fused multiply-adds; u = 2^-24:
 
 1. its distance from G_k on a grid, plus h^2 / 8 times a bound on the second derivatives of both, h the spacing
@@ -25,10 +25,12 @@ without fused multiply-adds; u = 2^-24:
 3. Horner's rule rounds 2 D + 4 times, each time a number below the sum of the coefficients' sizes; the
    comparison with w rounds a number below 2^17 once.
 
-One bit on a GPU. `lowered` is the constant for a kernel that adds 2^23 so that float32 arithmetic itself rounds to a
-whole number V: with m = half - 1/2 and P the polynomial for G_0, it is c_0 + 1/2 - m - 1/2 rounded down, so V <= P - m
-<= G_0 and V >= P - m - 2 >= G_0 - 2 m - 2. Then w < V gives 0 and w - V > width = ceil(2 m + 2) - 1 gives 1. V
-is not negative because G_0 >= 2 m + 3 is asked for.
+One bit. `lowered` stands for the constant: with m = half - 1/2 and P the polynomial for G_0, it is c_0 + 1/2 - m - 1/2
+rounded down. A GPU adds 2^23 to it, so that float32 arithmetic itself rounds to a whole number V; a CPU adds 1/2 and
+cuts the fraction off. Either way V <= P - m <= G_0 and V >= P - m - 2 >= G_0 - 2 m - 2. Then w < V gives 0 and w - V >
+width = ceil(2 m + 2) - 1 gives 1. V is not negative because G_0 >= 2 m + 3 is asked for. A CPU forms 2 f - 1 in one
+step, with the doubled rate and 2 offset - 1, and clamps that; it is then off by u (3 + 3 |2 offset - 1|) at most, which
+is no more in units of f.
 
 A float32 position among cells is off by at most 8 u (cells + |offset|) in units of cells. Lines of neighbouring
 cells meet, so that moves the threshold by at most twice the steepest step times as much.
@@ -39,7 +41,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, floor
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,25 +50,13 @@ from quietbit._typing import FloatVector
 from quietbit.kernel.reference import cumulative
 from quietbit.kernel.sampler import Sampler, level_knots
 
-__all__ = [
-    "UNDECIDED",
-    "CellTable",
-    "OddPolynomial",
-    "Thresholds",
-    "cell_table",
-    "odd_polynomial",
-    "scaled_cumulative",
-    "thresholds_on_device",
-]
+__all__ = ["UNDECIDED", "CellTable", "Thresholds", "cell_table", "scaled_cumulative", "threshold_plan"]
 
 UNIT = 65536.0
 ROUNDOFF = 2.0**-24
 UNDECIDED = 255
 TARGET_CELLS = 1024
 MAX_TABLE = 1 << 18  # cells times symbols
-WIDEST = 64  # the widest undecided range, in words out of 65536, at which a polynomial still pays
-LARGEST = 2.0**100  # a coefficient beyond comes close to what float32 holds
-# Of polynomials for GPUs:
 DEGREES = ((False, (3, 5, 7)), (True, (5, 7, 9, 11, 13, 15)))  # on [0, 1], then on [-1, 1]
 GOOD = {1: 8.0}  # a margin below which a higher degree gains nothing; with more bits, 1/2
 WORST = {1: 24.0}  # a margin above which cells serve better; with more bits, 8
@@ -151,84 +141,6 @@ def cell_table(sampler: Sampler) -> CellTable:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class OddPolynomial:
-    """G_0 of a one-bit sampler as c + z (q_0 + q_1 z^2 + ...), z = t + shift, in float32.
-
-    ``coefficients`` are (c, q_last, ..., q_0). The constant c is lowered by the margin, so that G_0 lies
-    between the polynomial and the polynomial plus ``width - 1``: with T its whole part, w < T gives 0 and w
-    >= T + width + 1 gives 1. Clamping z to [low, high] keeps T inside 0 .. 65535.
-    """
-
-    shift: float
-    low: float
-    high: float
-    coefficients: tuple[np.float32, ...]
-    width: int
-
-
-@lru_cache(maxsize=32)
-def odd_polynomial(sampler: Sampler) -> OddPolynomial | None:
-    """The cheapest polynomial with a small margin, or None where the cell table serves better."""
-    if sampler.bits != 1:
-        return None
-    low, high = sampler.t_range
-    shift = 0.0
-    if sampler.levels == 2 and sampler.slope[0, 1] != 0.0:
-        shift = float(sampler.base[0, 1] / sampler.slope[0, 1])  # the sigmoid is odd around its middle
-    reach = max(abs(low + shift), abs(high + shift))
-    if not (2.0**-40 < reach < 2.0**10 and abs(shift) < 2.0**10 and high > low):
-        return None
-    grid = np.linspace(low, high, 32769)
-    grid = np.union1d(grid, np.clip(level_knots(sampler.levels)[0], low, high))
-    exact = scaled_cumulative(sampler, grid)[:, 0]
-    best: OddPolynomial | None = None
-    for terms in (2, 3, 4, 5, 7, 9, 12):
-        found = _fit_odd(sampler, grid, exact, shift, reach, terms)
-        if found is not None and (best is None or found.width < best.width):
-            best = found
-        if best is not None and best.width <= 4:
-            break
-    return best
-
-
-def _fit_odd(
-    sampler: Sampler, grid: FloatVector, exact: FloatVector, shift: float, reach: float, terms: int
-) -> OddPolynomial | None:
-    """A least-squares fit on Chebyshev-like points, with everything that can go wrong added up."""
-    low, high = sampler.t_range
-    angles = np.linspace(0.0, np.pi, 513)
-    nodes = 0.5 * (low + high) - 0.5 * (high - low) * np.cos(angles)
-    z = (nodes + shift) / reach
-    columns = np.stack([np.ones_like(z)] + [z ** (2 * k + 1) for k in range(terms)], axis=1)
-    solved = np.linalg.lstsq(columns, scaled_cumulative(sampler, nodes)[:, 0], rcond=None)[0]
-    powers = [0] + [2 * k + 1 for k in range(terms)]
-    exact_coefficients = [c / reach**p for c, p in zip(solved.tolist(), powers, strict=True)]
-    if not all(abs(value) <= LARGEST for value in exact_coefficients):
-        return None  # high powers of a short reach, as a kink asks for: float32 would overflow
-    rounded = [np.float32(value) for value in exact_coefficients]
-    c = [float(value) for value in rounded]
-    at = grid + shift
-    off = np.abs(sum(value * at**p for value, p in zip(c, powers, strict=True)) - exact)
-    spacing = float(np.diff(grid).max())
-    steep = _slope_range(sampler)
-    sizes = [abs(value) * reach**p for value, p in zip(c, powers, strict=True)]
-    curve = UNIT * 0.16 * steep**2 + sum(p * (p - 1) * s for p, s in zip(powers, sizes, strict=True)) / reach**2
-    between = spacing**2 / 8 * curve  # how far the error can rise between two points of the grid
-    moved = 8 * ROUNDOFF * (reach + abs(shift)) * UNIT * steep / 4  # z itself is rounded
-    evaluated = ROUNDOFF * (2 * terms + 6) * (sum(sizes) + UNIT)
-    outside = 4 * ROUNDOFF * sum(p * s for p, s in zip(powers, sizes, strict=True))  # of the clamp's rounding
-    margin = float(off.max()) + between + moved + evaluated + outside + 2.0**-16
-    if not 2 * margin + 1 <= WIDEST or exact.min() - 3 * margin < 1 or exact.max() + margin > UNIT - 2:
-        return None
-    width = ceil(2 * margin) + 1
-    constant = np.float32(c[0] - margin)
-    ordered: list[Any] = [constant, *reversed(rounded[1:])]
-    lowest, highest = np.float32(low + shift), np.float32(high + shift)
-    return OddPolynomial(shift, float(lowest), float(highest), tuple(ordered), width)
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
 class Thresholds:
     """``coefficients[d, cell, k]`` of f^d in G_k - 1/2; the last column is unused.
 
@@ -259,7 +171,7 @@ class Thresholds:
 
 
 @lru_cache(maxsize=32)
-def thresholds_on_device(sampler: Sampler) -> Thresholds:
+def threshold_plan(sampler: Sampler) -> Thresholds:
     """One polynomial per threshold where the margin allows it, else the cells' lines."""
     best: Thresholds | None = None
     low, high = sampler.t_range

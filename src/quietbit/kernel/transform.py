@@ -35,20 +35,9 @@ from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, check_int, require
 
 __all__ = [
-    "BlockSigns",
-    "block_rotate",
-    "block_rotate_back",
-    "check_finite_rotation",
-    "check_transformed",
-    "hadamard",
-    "padded_size",
-    "rotate",
-    "rotate_back",
-    "rotation_error_upper",
-    "scale_of",
-    "sign_words",
-    "signs",
-]
+    "Blocks", "check_finite_rotation", "hadamard", "padded_size", "rotate", "rotate_back", "rotated", "rotated_back",
+    "rotation_error_upper", "scale_of", "sign_words", "signs",
+]  # fmt: skip
 
 MAX_SIZE = 2**40
 
@@ -72,54 +61,101 @@ def rotation_error_upper(size: int, unit: float = 2.0**-24) -> float:
     return (stages + 2) * unit * (1 + 2.0**-15)
 
 
-def hadamard(values: NDArray[Any]) -> NDArray[Any]:
-    """Return the transform of a flat float32 or float64 array; the input is left alone.
+def hadamard(values: NDArray[Any], block: int | None = None) -> NDArray[Any]:
+    """Return the transform of every block of a flat array, by default of all of it; the input is left alone.
 
     >>> hadamard(np.array([4.0, 2.0, 0.0, 2.0]))
     array([4., 0., 2., 2.])
     """
-    result, half = check_transformed(values).copy(), 1
-    while half < result.size:
+    result, half, size = values, 1, values.size if block is None else block
+    require(size > 0 and size & (size - 1) == 0, "length", size, "a power of two")
+    while half < size:
         pairs = result.reshape(-1, 2, half)
         result = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1).reshape(-1)
         half *= 2
-    return np.asarray(result / result.dtype.type(math.sqrt(result.size)))
+    return np.asarray(result / result.dtype.type(math.sqrt(size)))
 
 
-@frozen(eq=False)
-class BlockSigns:
-    """The signs of a rotation in blocks, as words of 32: of whole blocks, and of the last block where one overlaps.
+@frozen
+class Blocks:
+    """How ``size`` numbers are rotated: in blocks, or as one block where it is as large as they are many.
 
-    They are the public signs 0 .. d - 1 and d .. d + b - 1 of size d + b; the coordinates after the last whole block
-    keep theirs until the overlapping block is applied.
+    The signs of whole blocks are bits 0 .. size - 1 of the public signs ``count`` of this seed; the numbers after the
+    last whole block keep theirs until the last block, which overlaps, is applied: its signs are the next bits.
     """
 
     size: int
     block: int
-    first: NDArray[np.uint32]
-    last: NDArray[np.uint32] | None
+    seed: int
+    count: int
 
     @classmethod
-    def of(cls, size: int, block: int, seed: int) -> BlockSigns:
-        """Make the signs of ``size`` coordinates in blocks of ``block``, a power of two of at most as many."""
-        length = check_int(size, "size", 1, MAX_SIZE)
-        width = check_int(block, "block", 1, length)
+    def of(cls, size: int, block: int, seed: int) -> Blocks:
+        """Cut ``size`` numbers into blocks of ``block``, a power of two of at most as many."""
+        width = check_int(block, "block", 1, check_int(size, "size", 1, MAX_SIZE))
         require(width & (width - 1) == 0, "block", width, "a power of two")
-        words, whole = sign_words(length + width, seed), length // width * width
-        first = words[: -(-length // 32)].copy()
-        first[-(-whole // 32) :] = 0
-        if whole % 32:
-            first[whole // 32] &= np.uint32((1 << whole % 32) - 1)
-        if whole == length:
-            return cls(length, width, first, None)
-        bits = np.unpackbits(words[length // 32 :].view(np.uint8), bitorder="little")[length % 32 :][:width]
-        last = np.packbits(np.append(bits, np.zeros(-width % 32, np.uint8)), bitorder="little").view("<u4")
-        return cls(length, width, first, last)
+        return cls(size, width, check_int(seed, "seed", 0), size + width)
+
+    @classmethod
+    def padded(cls, size: int, seed: int) -> Blocks:
+        """Take ``size`` numbers, padded with zeros to a power of two, as one block."""
+        whole = padded_size(size)
+        return cls(whole, whole, check_int(seed, "seed", 0), whole)
 
     @property
     def whole(self) -> int:
-        """Coordinates in whole blocks."""
+        """Numbers in whole blocks."""
         return self.size // self.block * self.block
+
+    def words(self) -> tuple[NDArray[np.uint32], NDArray[np.uint32] | None]:
+        """Return the signs, 32 to a word: of whole blocks, and of the last block where it overlaps."""
+        words, whole, size = sign_words(self.count, self.seed), self.whole, self.size
+        if whole == size:
+            return words, None
+        first = words[: -(-size // 32)].copy()
+        first[-(-whole // 32) :] = 0
+        if whole % 32:
+            first[whole // 32] &= np.uint32((1 << whole % 32) - 1)
+        bits = np.unpackbits(words[size // 32 :].view(np.uint8), bitorder="little")[size % 32 :][: self.block]
+        return first, np.packbits(np.append(bits, np.zeros(-bits.size % 32, np.uint8)), bitorder="little").view("<u4")
+
+
+def rotated(values: NDArray[Any], blocks: Blocks) -> NDArray[Any]:
+    """Return a flat array rotated in blocks, zeros after its end."""
+    (first, last), kind, block, whole = blocks.words(), values.dtype, blocks.block, blocks.whole
+    result = np.zeros(blocks.size, dtype=kind)
+    result[: values.size] = values * _factors(first, values.size, kind)
+    result[:whole] = hadamard(result[:whole], block)
+    if last is not None:
+        result[-block:] = hadamard(result[-block:] * _factors(last, block, kind))
+    return result
+
+
+def rotated_back(values: NDArray[Any], blocks: Blocks) -> NDArray[Any]:
+    """Return a flat array as it was before it was rotated: the transposes in reverse order."""
+    (first, last), kind, block, whole = blocks.words(), values.dtype, blocks.block, blocks.whole
+    result = values.copy()
+    if last is not None:
+        result[-block:] = hadamard(result[-block:]) * _factors(last, block, kind)
+    result[:whole] = hadamard(result[:whole], block)
+    return np.asarray(result * _factors(first, result.size, kind))
+
+
+def rotate(vector: FloatVector, seed: int) -> FloatVector:
+    """Return the vector in doubles, padded with zeros to a power of two and rotated; a zero vector stays zero."""
+    given = np.ascontiguousarray(vector, dtype=np.float64)
+    return rotated(given, Blocks.padded(given.size, seed))
+
+
+def rotate_back(vector: FloatVector, seed: int) -> FloatVector:
+    """Return the inverse of `rotate`, padding included."""
+    given = np.ascontiguousarray(vector, dtype=np.float64)
+    return rotated_back(given, Blocks.padded(given.size, seed))
+
+
+def signs(size: int, seed: int) -> FloatVector:
+    """Return public signs, +1.0 or -1.0: a function of size and seed alone, on every machine."""
+    return _factors(sign_words(check_int(size, "size", 1, MAX_SIZE), seed), size, np.float64)
 
 
 def _factors(words: NDArray[np.uint32], size: int, kind: Any) -> NDArray[Any]:
@@ -127,55 +163,16 @@ def _factors(words: NDArray[np.uint32], size: int, kind: Any) -> NDArray[Any]:
     return np.where(bits, -1.0, 1.0).astype(kind)
 
 
-def block_rotate(values: NDArray[Any], signs_: BlockSigns) -> NDArray[Any]:
-    """Rotate a flat array in blocks, in place, and return it."""
-    kind, block, whole = values.dtype.type, signs_.block, signs_.whole
-    values *= _factors(signs_.first, values.size, kind)
-    for start in range(0, whole, block):
-        values[start : start + block] = hadamard(values[start : start + block])
-    if signs_.last is not None:
-        values[-block:] = hadamard(values[-block:] * _factors(signs_.last, block, kind))
-    return values
-
-
-def block_rotate_back(values: NDArray[Any], signs_: BlockSigns) -> NDArray[Any]:
-    """Undo `block_rotate`, in place: the transposes in reverse order."""
-    kind, block, whole = values.dtype.type, signs_.block, signs_.whole
-    if signs_.last is not None:
-        values[-block:] = hadamard(values[-block:]) * _factors(signs_.last, block, kind)
-    for start in range(0, whole, block):
-        values[start : start + block] = hadamard(values[start : start + block])
-    values *= _factors(signs_.first, values.size, kind)
-    return values
-
-
-def rotate(vector: FloatVector, seed: int) -> FloatVector:
-    """Return the vector in doubles, padded with zeros to a power of two and rotated; a zero vector stays zero."""
-    given = np.ascontiguousarray(vector, dtype=np.float64)
-    padded = np.zeros(padded_size(given.size))
-    padded[: given.size] = given * signs(padded.size, seed)[: given.size]
-    return hadamard(padded)
-
-
-def rotate_back(vector: FloatVector, seed: int) -> FloatVector:
-    """Return the inverse of `rotate`, padding included."""
-    given = np.array(vector, dtype=np.float64)
-    return np.asarray(hadamard(given) * signs(given.size, seed))
-
-
-def signs(size: int, seed: int) -> FloatVector:
-    """Return public signs, +1.0 or -1.0: a function of size and seed alone, on every machine."""
-    words = sign_words(check_int(size, "size", 1, MAX_SIZE), seed)
-    bits = np.unpackbits(words.view(np.uint8), bitorder="little")[:size]
-    return np.where(bits, -1.0, 1.0)
-
-
 def sign_words(size: int, seed: int) -> NDArray[np.uint32]:
     """Return the signs 32 to a word: a set bit is a minus, least significant first."""
-    number = check_int(seed, "seed", 0)
-    key = np.random.SeedSequence(number, spawn_key=(size,)).generate_state(2, np.uint64)
-    words = np.random.Philox(key=key).random_raw(-(-size // 64))
+    words = np.random.Philox(key=sign_key(size, seed)).random_raw(-(-size // 64))
     return words.astype("<u8").view("<u4")
+
+
+def sign_key(size: int, seed: int) -> NDArray[np.uint64]:
+    """Return the key of Philox4x64 with ten rounds whose words, from counter 1 on, are the signs."""
+    sequence = np.random.SeedSequence(check_int(seed, "seed", 0), spawn_key=(size,))
+    return np.asarray(sequence.generate_state(2, np.uint64), dtype=np.uint64)
 
 
 def scale_of(size: int) -> tuple[float, bool]:
@@ -192,12 +189,3 @@ def check_finite_rotation(rotated: Any, sums: NDArray[np.float64]) -> Any:
     if not np.all(np.isfinite(sums)):
         raise InvalidParameter("update must be finite everywhere, and once scaled below 2^96, got another entry.")
     return rotated
-
-
-def check_transformed(values: Any) -> NDArray[Any]:
-    """Return the values, refused unless they are a flat array of a power of two of float32 or float64 numbers."""
-    fine = isinstance(values, np.ndarray) and values.dtype in (np.float32, np.float64) and values.ndim == 1
-    require(fine, "values", getattr(values, "dtype", type(values).__name__), "a flat array of float32 or float64")
-    require(values.size > 0 and values.size & (values.size - 1) == 0, "length", values.size, "a power of two")
-    array: NDArray[Any] = values
-    return array

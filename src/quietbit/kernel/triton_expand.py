@@ -113,17 +113,5 @@ def add_payloads(
     # Key and scale are read from memory: as arguments they would become 64-bit numbers and a float32.
     places = torch.tensor(np.frombuffer(row_key, dtype="<i4").tolist(), dtype=torch.int32, device=total.device)
     factor = torch.full((1,), scale, dtype=torch.float64, device=total.device)
-    _add_kernel[grid](
-        tails,
-        keys,
-        weights,
-        starts,
-        factor,
-        table,
-        total,
-        places,
-        count,
-        LANES=LANES,
-        num_warps=4,
-        enable_fp_fusion=False,
-    )
+    given = (tails, keys, weights, starts, factor, table, total, places, count)
+    _add_kernel[grid](*given, LANES=LANES, num_warps=4, enable_fp_fusion=False)

@@ -1,8 +1,7 @@
-"""ChaCha and Philox inside a GPU kernel: the words of `rng.py`, made in registers.
+"""Words inside a GPU kernel: ChaCha, as in `rng.py` and `expand.py`, in registers; public signs, as in `transform.py`.
 
 Idea     a thread expands the key at its own block number; tuples of tensors hold one word of every thread.
-         Importing this module needs triton; `triton.py` imports it when a kernel is made.
-Symbols  as in `rng.py`.
+         Importing this module needs triton.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -12,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["chacha_words", "philox_round", "philox_words", "primary_words", "tie_words"]
+__all__ = ["chacha_words", "primary_words", "sign_words"]
 
 
 @triton.jit
@@ -59,48 +58,9 @@ def chacha_words(block, stream, key, ROUNDS: tl.constexpr, SHORT: tl.constexpr =
         a2, b3, c0, d1 = _quarter(a2, b3, c0, d1)
         a3, b0, c1, d2 = _quarter(a3, b0, c1, d2)
     return (
-        a0 + s0,
-        a1 + s1,
-        a2 + s2,
-        a3 + s3,
-        b0 + k0,
-        b1 + k1,
-        b2 + k2,
-        b3 + k3,
-        c0 + k4,
-        c1 + k5,
-        c2 + k6,
-        c3 + k7,
-        d0 + n0,
-        d1 + n1,
-        d2 + n2,
-        d3 + n3,
-    )
-
-
-@triton.jit
-def philox_round(c0, c1, c2, c3, k0, k1):
-    """One round of Philox4x32."""
-    first = c0.to(tl.uint64) * 0xD2511F53
-    second = c2.to(tl.uint64) * 0xCD9E8D57
-    n0 = (second >> 32).to(tl.uint32) ^ c1 ^ k0
-    n2 = (first >> 32).to(tl.uint32) ^ c3 ^ k1
-    return n0, second.to(tl.uint32), n2, first.to(tl.uint32)
-
-
-@triton.jit
-def philox_words(block, stream, key, ROUNDS: tl.constexpr):
-    """The 4 words of each counter (int64)."""
-    zero = (block & 0).to(tl.uint32)
-    c0 = (block & 0xFFFFFFFF).to(tl.uint32) ^ key[4]
-    c1 = ((block >> 32).to(tl.uint32) | (zero + stream << 24)) ^ key[5]
-    c2, c3 = zero + key[2], zero + key[3]
-    k0, k1 = zero + key[0], zero + key[1]
-    for _ in tl.static_range(ROUNDS):
-        c0, c1, c2, c3 = philox_round(c0, c1, c2, c3, k0, k1)
-        k0 = k0 + 0x9E3779B9
-        k1 = k1 + 0xBB67AE85
-    return c0, c1, c2, c3
+        a0 + s0, a1 + s1, a2 + s2, a3 + s3, b0 + k0, b1 + k1, b2 + k2, b3 + k3,
+        c0 + k4, c1 + k5, c2 + k6, c3 + k7, d0 + n0, d1 + n1, d2 + n2, d3 + n3,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -109,13 +69,11 @@ def _one_of_four(at, w0, w1, w2, w3):
 
 
 @triton.jit
-def primary_words(row, words, key, GENERATOR: tl.constexpr):
-    """Four 32-bit words, the primary words of the eight coordinates of each row; GENERATOR 0 reads them."""
-    if GENERATOR == 0:
+def primary_words(row, words, key, GIVEN: tl.constexpr):
+    """Four 32-bit words, the primary words of the eight coordinates of each row; given ones are read."""
+    if GIVEN:
         at = words + row * 4
         return tl.load(at), tl.load(at + 1), tl.load(at + 2), tl.load(at + 3)
-    elif GENERATOR != 2:
-        return philox_words(row, 0, key, 7 if GENERATOR == 3 else 10)
     else:
         found = chacha_words((row // 512) * 128 + row % 128, 0, key, 12)
         at = (row % 512) // 128
@@ -127,15 +85,20 @@ def primary_words(row, words, key, GENERATOR: tl.constexpr):
         )
 
 
-@triton.jit
-def tie_words(row, key, GENERATOR: tl.constexpr):
-    """Sixteen 32-bit words: lower and upper word of the ties of the eight coordinates of each row."""
-    if GENERATOR != 2:
-        ROUNDS: tl.constexpr = 7 if GENERATOR == 3 else 10
-        w0, w1, w2, w3 = philox_words(row * 4, 1, key, ROUNDS)
-        w4, w5, w6, w7 = philox_words(row * 4 + 1, 1, key, ROUNDS)
-        w8, w9, wa, wb = philox_words(row * 4 + 2, 1, key, ROUNDS)
-        wc, wd, we, wf = philox_words(row * 4 + 3, 1, key, ROUNDS)
-        return w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, wa, wb, wc, wd, we, wf
-    else:
-        return chacha_words(row, 1, key, 12)
+@triton.jit(do_not_specialize=["key_0", "key_1"])
+def sign_words(out, key_0, key_1, count, SIZE: tl.constexpr):
+    """Public signs as `transform.sign_words` has them: Philox4x64 with ten rounds, four words of 64 bits a counter."""
+    number = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    zero = (number & 0).to(tl.uint64)
+    c0, c1, c2, c3 = (number + 1).to(tl.uint64), zero, zero, zero
+    k0, k1 = zero + key_0.to(tl.uint64), zero + key_1.to(tl.uint64)
+    m0, m1 = zero + 0xD2E7470EE14C6C93, zero + 0xCA5A826395121157
+    for _ in tl.static_range(10):
+        high_0, high_1 = tl.umulhi(c0, m0), tl.umulhi(c2, m1)
+        c0, c1, c2, c3 = high_1 ^ c1 ^ k0, c2 * m1, high_0 ^ c3 ^ k1, c0 * m0
+        k0, k1 = k0 + 0x9E3779B97F4A7C15, k1 + 0xBB67AE8584CAA73B
+    at = out + 4 * number
+    tl.store(at, c0.to(tl.int64), mask=4 * number < count)
+    tl.store(at + 1, c1.to(tl.int64), mask=4 * number + 1 < count)
+    tl.store(at + 2, c2.to(tl.int64), mask=4 * number + 2 < count)
+    tl.store(at + 3, c3.to(tl.int64), mask=4 * number + 3 < count)

@@ -33,23 +33,12 @@ import triton
 import triton.language as tl
 
 from quietbit.kernel import law
-from quietbit.kernel.triton_rng import chacha_words, philox_words, primary_words, tie_words
+from quietbit.kernel.triton_rng import chacha_words, primary_words
 
 __all__ = [
-    "INTERPRETED",
-    "LIMIT",
-    "as_double",
-    "clamp",
-    "coefficient_pair",
-    "exact_codes",
-    "lower_float",
-    "resolve_rows",
-    "sample_one_bit",
-    "sample_thresholds",
-    "two_product",
+    "INTERPRETED", "LIMIT", "resolve_rows", "sample_one_bit", "sample_rotated", "sample_thresholds", "two_product",
     "two_sum",
-    "upper_float",
-]
+]  # fmt: skip
 
 KEY_NAMES = ["k0", "k1", "k2", "k3", "k4", "k5", "k6", "k7"]
 UNCHANGING = [*KEY_NAMES, "pattern"]
@@ -63,12 +52,6 @@ def clamp(p, low, high):
     if INTERPRETED:
         p = tl.where(p == p, p, low)
     return tl.minimum(tl.maximum(p, low), high)
-
-
-@triton.jit
-def as_double(bits):
-    """The float64 number with these bits."""
-    return bits.to(tl.int64).to(tl.float64, bitcast=True)
 
 
 @triton.jit
@@ -112,24 +95,23 @@ def coefficient_pair(table, code, POWER: tl.constexpr, STEP: tl.constexpr, CELLS
 
 
 @triton.jit
-def store_bytes(codes, row, rows, out, BITS: tl.constexpr, EVEN: tl.constexpr):
+def store_bytes(codes, row, rows, out, BITS: tl.constexpr):
     """The BITS bytes of each row."""
     here = row < rows
     if BITS == 2:
-        tl.store(out.to(tl.pointer_type(tl.uint16)) + row, codes.to(tl.uint16), mask=None if EVEN else here)
+        tl.store(out.to(tl.pointer_type(tl.uint16)) + row, codes.to(tl.uint16), mask=here)
     elif BITS == 4:
-        tl.store(out.to(tl.pointer_type(tl.uint32)) + row, codes, mask=None if EVEN else here)
+        tl.store(out.to(tl.pointer_type(tl.uint32)) + row, codes, mask=here)
     elif BITS == 8:
-        tl.store(out.to(tl.pointer_type(tl.uint64)) + row, codes, mask=None if EVEN else here)
+        tl.store(out.to(tl.pointer_type(tl.uint64)) + row, codes, mask=here)
     else:
         for byte in tl.static_range(BITS):
-            piece = (codes >> (8 * byte)).to(tl.uint8)
-            tl.store(out + row * BITS + byte, piece, mask=None if EVEN else here)
+            tl.store(out + row * BITS + byte, (codes >> (8 * byte)).to(tl.uint8), mask=here)
 
 
 @triton.jit
 def decide(
-    value, primary, double_rate, double_offset, rate, offset, low, high, table, half,
+    value, primary, numbers, low, high, table, half,
     BITS: tl.constexpr, DEGREE: tl.constexpr, CELLS: tl.constexpr, DOUBLE: tl.constexpr, CENTRED: tl.constexpr,
 ):  # fmt: skip
     """The code of each value as far as 16 bits tell, by binary search, and whether it is left open.
@@ -138,9 +120,9 @@ def decide(
     """
     SYMBOLS: tl.constexpr = 2**BITS
     if DOUBLE:
-        p = (value.to(tl.float64) * double_rate + double_offset).to(tl.float32)
+        p = (value.to(tl.float64) * numbers[0] + numbers[1]).to(tl.float32)
     else:
-        p = value.to(tl.float32) * rate + offset
+        p = value.to(tl.float32) * numbers[2] + numbers[3]
     p = clamp(p, low, high) if CELLS > 1 else clamp(p, 0.0, 1.0)
     if CENTRED:
         p = 2.0 * p - 1.0
@@ -168,69 +150,60 @@ def decide(
 
 
 @triton.jit
-def _halves(tile, LANES: tl.constexpr, WIDTH: tl.constexpr):
-    """A [LANES, 2 WIDTH] tile as its even and odd columns."""
-    return tl.split(tl.reshape(tile, (LANES, WIDTH, 2)))
+def _four(tile, ROWS: tl.constexpr):
+    """The columns of a [ROWS, 4] tile."""
+    even, odd = tl.split(tl.reshape(tile, (ROWS, 2, 2)))
+    x0, x2 = tl.split(even)
+    x1, x3 = tl.split(odd)
+    return x0, x1, x2, x3
 
 
 @triton.jit
-def _load_row(x, row, rows, LANES: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr):
+def _columns(tile, ROWS: tl.constexpr):
+    """The columns of a [ROWS, 8] tile."""
+    even, odd = tl.split(tl.reshape(tile, (ROWS, 4, 2)))
+    x0, x2, x4, x6 = _four(even, ROWS)
+    x1, x3, x5, x7 = _four(odd, ROWS)
+    return x0, x1, x2, x3, x4, x5, x6, x7
+
+
+@triton.jit
+def _load_row(x, row, here, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     """The eight coordinates of each row, by loads of WIDTH neighbours (16 bytes)."""
-    at = x + row[:, None] * 8 + tl.arange(0, WIDTH)[None, :]
-    here = (row < rows)[:, None]
-    if x.dtype.element_ty == tl.bfloat16:
-        # A bfloat16 is the upper half of a float32: taken from 32-bit words, each costs one instruction.
-        words = x.to(tl.pointer_type(tl.int32)) + row[:, None] * 4 + tl.arange(0, 4)[None, :]
-        tile = tl.load(words) if EVEN else tl.load(words, mask=here, other=0)
-        left, right = (tile << 16).to(tl.float32, bitcast=True), (tile & -65536).to(tl.float32, bitcast=True)
-        even, odd = _halves(left, LANES, 2)
-        x0, x4 = tl.split(even)
-        x2, x6 = tl.split(odd)
-        even, odd = _halves(right, LANES, 2)
-        x1, x5 = tl.split(even)
-        x3, x7 = tl.split(odd)
-        return x0, x1, x2, x3, x4, x5, x6, x7
-    elif WIDTH == 8:
-        tile = tl.load(at) if EVEN else tl.load(at, mask=here, other=0.0)
-        even, odd = _halves(tile, LANES, 4)
-        e0, e1 = _halves(even, LANES, 2)
-        o0, o1 = _halves(odd, LANES, 2)
-        x0, x4 = tl.split(e0)
-        x2, x6 = tl.split(e1)
-        x1, x5 = tl.split(o0)
-        x3, x7 = tl.split(o1)
-        return x0, x1, x2, x3, x4, x5, x6, x7
+    at, mask = x + row[:, None] * 8 + tl.arange(0, WIDTH)[None, :], here[:, None]
+    if WIDTH == 8:
+        return _columns(tl.load(at, mask=mask, other=0.0), ROWS)
     elif WIDTH == 4:
-        left = tl.load(at) if EVEN else tl.load(at, mask=here, other=0.0)
-        right = tl.load(at + 4) if EVEN else tl.load(at + 4, mask=here, other=0.0)
-        even, odd = _halves(left, LANES, 2)
-        x0, x2 = tl.split(even)
-        x1, x3 = tl.split(odd)
-        even, odd = _halves(right, LANES, 2)
-        x4, x6 = tl.split(even)
-        x5, x7 = tl.split(odd)
+        left, right = tl.load(at, mask=mask, other=0.0), tl.load(at + 4, mask=mask, other=0.0)
+        x0, x1, x2, x3 = _four(left, ROWS)
+        x4, x5, x6, x7 = _four(right, ROWS)
         return x0, x1, x2, x3, x4, x5, x6, x7
     else:
-        p = tl.load(at) if EVEN else tl.load(at, mask=here, other=0.0)
-        q = tl.load(at + 2) if EVEN else tl.load(at + 2, mask=here, other=0.0)
-        r = tl.load(at + 4) if EVEN else tl.load(at + 4, mask=here, other=0.0)
-        s = tl.load(at + 6) if EVEN else tl.load(at + 6, mask=here, other=0.0)
-        x0, x1 = tl.split(p)
-        x2, x3 = tl.split(q)
-        x4, x5 = tl.split(r)
-        x6, x7 = tl.split(s)
+        x0, x1 = tl.split(tl.load(at, mask=mask, other=0.0))
+        x2, x3 = tl.split(tl.load(at + 2, mask=mask, other=0.0))
+        x4, x5 = tl.split(tl.load(at + 4, mask=mask, other=0.0))
+        x6, x7 = tl.split(tl.load(at + 6, mask=mask, other=0.0))
         return x0, x1, x2, x3, x4, x5, x6, x7
 
 
 @triton.jit
-def _load_words(words, row, rows, LANES: tl.constexpr, EVEN: tl.constexpr):
-    """Given primary words, two to a 32-bit word."""
-    at = words + row[:, None] * 4 + tl.arange(0, 4)[None, :]
-    tile = tl.load(at) if EVEN else tl.load(at, mask=(row < rows)[:, None], other=0)
-    even, odd = _halves(tile.to(tl.uint32), LANES, 2)
-    w0, w2 = tl.split(even)
-    w1, w3 = tl.split(odd)
-    return w0, w1, w2, w3
+def _tile_words(tile, key, GIVEN: tl.constexpr):
+    """The sixteen words that each thread of a tile has for its four rows, where they are not given."""
+    lane = tl.arange(0, 128)
+    if GIVEN:
+        return (lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane)
+    else:
+        return chacha_words(tile * 128 + lane, 0, key, 12)
+
+
+@triton.jit
+def _row_words(f, words, row, rows, GROUP: tl.constexpr, GIVEN: tl.constexpr):
+    """Four 32-bit words for each of 128 rows: the primary words of eight coordinates."""
+    if GIVEN:
+        at = words + row[:, None] * 4 + tl.arange(0, 4)[None, :]
+        return _four(tl.load(at, mask=(row < rows)[:, None], other=0).to(tl.uint32), 128)
+    else:
+        return f[4 * GROUP], f[4 * GROUP + 1], f[4 * GROUP + 2], f[4 * GROUP + 3]
 
 
 @triton.jit
@@ -238,6 +211,7 @@ def _list_open(open_, row, listed, count, capacity):
     """Append rows to the list; those beyond its end are counted, which makes the next pass redo everything."""
     place = tl.atomic_add(count + (row & 0), 1, mask=open_, sem="relaxed")
     tl.store(listed + place, row, mask=open_ & (place < capacity))
+    return place
 
 
 @triton.jit
@@ -249,18 +223,20 @@ def _term(value, LOOK: tl.constexpr):
 
 @triton.jit
 def _one_bit_row(
-    values, w, row, rows, out, listed, count, capacity,
-    double_rate, double_offset, rate, offset, coefficients, width, upper_bits,
-    DEGREE: tl.constexpr, EVEN: tl.constexpr, DOUBLE: tl.constexpr, CENTRED: tl.constexpr, LOOK: tl.constexpr,
+    values, w, row, rows, out, kept, listed, count, capacity, numbers, coefficients, width, upper_bits,
+    DEGREE: tl.constexpr, DOUBLE: tl.constexpr, CENTRED: tl.constexpr, LOOK: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """Codes of one row per thread; what the rows that are not listed add to a second look."""
+    """Codes of one row per thread; what the rows that are not listed add to a second look. KEEP: values of the listed.
+
+    ``numbers`` are rate and offset, in doubles and in float32.
+    """
     codes = (row & 0).to(tl.uint32)
     closest = codes + 0xFFFFFFFF
     for j in tl.static_range(7, -1, -1):
         if DOUBLE:
-            f = (values[j].to(tl.float64) * double_rate + double_offset).to(tl.float32)
+            f = (values[j].to(tl.float64) * numbers[0] + numbers[1]).to(tl.float32)
         else:
-            f = values[j].to(tl.float32) * rate + offset
+            f = values[j].to(tl.float32) * numbers[2] + numbers[3]
         f = clamp(f, 0.0, 1.0)
         if CENTRED:
             f = 2.0 * f - 1.0
@@ -272,15 +248,12 @@ def _one_bit_row(
         above = primary - v
         closest = tl.minimum(closest, above)
         codes = (codes << 1) | (above >> 31)
-    here = row < rows
-    open_ = closest <= width
-    byte = (codes ^ 0xFF).to(tl.uint8)
-    if EVEN:
-        tl.store(out + row, byte)
-    else:
-        tl.store(out + row, byte, mask=here)
-        open_ = open_ & here
-    _list_open(open_, row, listed, count, capacity)
+    open_ = (closest <= width) & (row < rows)
+    tl.store(out + row, (codes ^ 0xFF).to(tl.uint8), mask=row < rows)
+    place = _list_open(open_, row, listed, count, capacity)
+    if KEEP:
+        for j in tl.static_range(8):
+            tl.store(kept + place.to(tl.int64) * 8 + j, values[j], mask=open_ & (place < capacity))
     looked = (row & 0).to(tl.float64)
     if LOOK > 0:
         for j in tl.static_range(8):
@@ -289,40 +262,40 @@ def _one_bit_row(
     return looked
 
 
+@triton.jit
+def _key(k0, k1, k2, k3, k4, k5, k6, k7):
+    return (k0.to(tl.uint32), k1.to(tl.uint32), k2.to(tl.uint32), k3.to(tl.uint32),
+            k4.to(tl.uint32), k5.to(tl.uint32), k6.to(tl.uint32), k7.to(tl.uint32))  # fmt: skip
+
+
+@triton.jit
+def _rates(numbers):
+    """Rate and offset that take an input to a position, in doubles and in float32."""
+    rate, offset = tl.load(numbers + 6), tl.load(numbers + 7)
+    return rate, offset, rate.to(tl.float32), offset.to(tl.float32)
+
+
 @triton.jit(do_not_specialize=UNCHANGING)
 def sample_one_bit(
-    x, out, words, k0, k1, k2, k3, k4, k5, k6, k7,
-    listed, count, capacity, rows, numbers, looks, coefficients, width, pattern,
-    DEGREE: tl.constexpr, GENERATOR: tl.constexpr, GROUPS: tl.constexpr, LANES: tl.constexpr,
-    WIDTH: tl.constexpr, EVEN: tl.constexpr, DOUBLE: tl.constexpr, CENTRED: tl.constexpr, LOOK: tl.constexpr,
+    x, out, words, k0, k1, k2, k3, k4, k5, k6, k7, listed, count, capacity, rows, skip, numbers_at, looks,
+    coefficients, width, pattern, DEGREE: tl.constexpr, GIVEN: tl.constexpr, DOUBLE: tl.constexpr,
+    CENTRED: tl.constexpr, LOOK: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """One bit per coordinate; GROUPS rows per thread, LANES apart. ``looks`` gets each program's sum."""
-    key = (k0.to(tl.uint32), k1.to(tl.uint32), k2.to(tl.uint32), k3.to(tl.uint32),
-           k4.to(tl.uint32), k5.to(tl.uint32), k6.to(tl.uint32), k7.to(tl.uint32))  # fmt: skip
-    double_rate, double_offset = tl.load(numbers + 6), tl.load(numbers + 7)
-    rate, offset = double_rate.to(tl.float32), double_offset.to(tl.float32)
+    """One bit per coordinate; four rows per thread, 128 apart. ``looks`` gets each program's sum."""
+    key, numbers = _key(k0, k1, k2, k3, k4, k5, k6, k7), _rates(numbers_at)
     upper_bits = pattern.to(tl.uint32)  # 0x4B000000, as an argument: two constants do not fit one instruction
-    program = tl.program_id(0).to(tl.int64)
-    lane = tl.arange(0, LANES)
-    row_0 = program * (LANES * GROUPS) + lane
+    tile = tl.program_id(0).to(tl.int64) + skip // 512
+    row_0 = tile * 512 + tl.arange(0, 128)
     # All loads come before the first store, so that they are in flight together.
-    x_0 = _load_row(x, row_0, rows, LANES, WIDTH, EVEN)
-    x_1 = _load_row(x, row_0 + LANES, rows, LANES, WIDTH, EVEN) if GROUPS > 1 else x_0
-    x_2 = _load_row(x, row_0 + 2 * LANES, rows, LANES, WIDTH, EVEN) if GROUPS > 2 else x_0
-    x_3 = _load_row(x, row_0 + 3 * LANES, rows, LANES, WIDTH, EVEN) if GROUPS > 2 else x_0
-    if GENERATOR == 2:
-        f = chacha_words(program * LANES + lane, 0, key, 12)
-    else:
-        f = (lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane)
-    looked = (lane & 0).to(tl.float64)
-    for group in tl.static_range(GROUPS):
-        row = row_0 + group * LANES
-        if GENERATOR == 0:
-            w = _load_words(words, row, rows, LANES, EVEN)
-        elif GENERATOR != 2:
-            w = philox_words(row, 0, key, 7 if GENERATOR == 3 else 10)
-        else:
-            w = (f[4 * group], f[4 * group + 1], f[4 * group + 2], f[4 * group + 3])
+    x_0 = _load_row(x, row_0 - skip, row_0 < rows, 128, WIDTH)
+    x_1 = _load_row(x, row_0 - skip + 128, row_0 + 128 < rows, 128, WIDTH)
+    x_2 = _load_row(x, row_0 - skip + 256, row_0 + 256 < rows, 128, WIDTH)
+    x_3 = _load_row(x, row_0 - skip + 384, row_0 + 384 < rows, 128, WIDTH)
+    f = _tile_words(tile, key, GIVEN)
+    looked = (row_0 & 0).to(tl.float64)
+    for group in tl.static_range(4):
+        row = row_0 + group * 128
+        w = _row_words(f, words, row, rows, group, GIVEN)
         if group == 0:
             values = x_0
         elif group == 1:
@@ -332,73 +305,121 @@ def sample_one_bit(
         else:
             values = x_3
         looked += _one_bit_row(
-            values, w, row, rows, out, listed, count, capacity, double_rate, double_offset, rate, offset,
-            coefficients, width, upper_bits, DEGREE, EVEN, DOUBLE, CENTRED, LOOK,
+            values, w, row, rows, out, out, listed, count, capacity, numbers, coefficients, width, upper_bits,
+            DEGREE, DOUBLE, CENTRED, LOOK, False,
         )  # fmt: skip
     if LOOK > 0:
-        tl.store(looks + program, tl.sum(looked, axis=0))
+        tl.store(looks + tl.program_id(0), tl.sum(looked, axis=0))
 
 
 @triton.jit
-def _thresholds_rows(
-    x, w, row_0, rows, out, listed, count, capacity, double_rate, double_offset, rate, offset, low, high, table, half,
-    BITS: tl.constexpr, DEGREE: tl.constexpr, CELLS: tl.constexpr, LANES: tl.constexpr, EVEN: tl.constexpr,
-    DOUBLE: tl.constexpr, CENTRED: tl.constexpr, LOOK: tl.constexpr,
+def _three_stages(x0, x1, x2, x3, x4, x5, x6, x7):
+    """Sums and differences of neighbouring columns, then of those two and four apart."""
+    x0, x1, x2, x3 = x0 + x1, x0 - x1, x2 + x3, x2 - x3
+    x4, x5, x6, x7 = x4 + x5, x4 - x5, x6 + x7, x6 - x7
+    x0, x2, x1, x3 = x0 + x2, x0 - x2, x1 + x3, x1 - x3
+    x4, x6, x5, x7 = x4 + x6, x4 - x6, x5 + x7, x5 - x7
+    return x0 + x4, x1 + x5, x2 + x6, x3 + x7, x0 - x4, x1 - x5, x2 - x6, x3 - x7
+
+
+@triton.jit
+def _turned(x, STEP: tl.constexpr):
+    """Columns that are three other bits of the place; rows are the rest of them."""
+    tile = tl.reshape(eight(x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7], 512), (8, 8, 8, 8))
+    if STEP == 0:  # bits 9-11, 6-8, 3-5, 0-2 of the place: 3-5 become columns
+        tile = tl.permute(tile, (0, 1, 3, 2))
+    elif STEP == 1:  # 9-11, 6-8, 0-2, 3-5: 6-8 become columns
+        tile = tl.permute(tile, (0, 3, 2, 1))
+    elif STEP == 2:  # 9-11, 3-5, 0-2, 6-8: 9-11 become columns
+        tile = tl.permute(tile, (3, 1, 2, 0))
+    else:  # 6-8, 3-5, 0-2, 9-11: all in order again
+        tile = tl.permute(tile, (3, 0, 1, 2))
+    return _columns(tl.reshape(tile, (512, 8)), 512)
+
+
+@triton.jit
+def _groups(x):
+    """512 rows as four groups of 128 neighbours."""
+    return _four(tl.permute(tl.reshape(x, (4, 128)), (1, 0)), 128)
+
+
+@triton.jit(do_not_specialize=UNCHANGING)
+def sample_rotated(
+    x, signs, factor, out, words, k0, k1, k2, k3, k4, k5, k6, k7, kept, listed, count, capacity, rows, numbers_at,
+    looks, coefficients, width, pattern, DEGREE: tl.constexpr, GIVEN: tl.constexpr, CENTRED: tl.constexpr,
+    LOOK: tl.constexpr, WIDTH: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
-    """Codes of LANES rows; what the rows that are not listed add to a second look."""
-    row = row_0 + tl.arange(0, LANES)
-    index = row_0 * 8 + tl.arange(0, 8 * LANES)
-    value = tl.load(x + index) if EVEN else tl.load(x + index, mask=index < rows * 8, other=0.0)
-    primary = primaries(w[0], w[1], w[2], w[3], LANES)
-    code, open_ = decide(value, primary, double_rate, double_offset, rate, offset, low, high, table, half,
-                         BITS, DEGREE, CELLS, DOUBLE, CENTRED)  # fmt: skip
-    kind: tl.constexpr = tl.uint32 if BITS <= 4 else tl.uint64
-    place = tl.arange(0, 8)[None, :].to(kind) * BITS
-    codes = tl.sum(tl.reshape(code.to(kind), (LANES, 8)) << place, axis=1)
-    marked = tl.max(tl.reshape(open_.to(tl.int32), (LANES, 8)), axis=1) > 0
-    store_bytes(codes, row, rows, out, BITS, EVEN)
-    if not EVEN:
-        marked = marked & (row < rows)
-    _list_open(marked, row, listed, count, capacity)
-    looked = (row & 0).to(tl.float64)
-    if LOOK > 0:
-        looked = tl.where(marked, 0.0, tl.sum(tl.reshape(_term(value, LOOK), (LANES, 8)), axis=1))
-    return looked
+    """One bit per coordinate of whole blocks of 4,096, rotated in float32: a block to a program.
+
+    Twelve stages in the order of the reference, three at a time in registers. ``kept`` gets the values of listed rows.
+    """
+    key, numbers = _key(k0, k1, k2, k3, k4, k5, k6, k7), _rates(numbers_at)
+    upper_bits = pattern.to(tl.uint32)
+    tile = tl.program_id(0).to(tl.int64)
+    row = tile * 512 + tl.arange(0, 512)
+    v = _load_row(x, row, row < rows, 512, WIDTH)
+    flips = tl.load(signs + row).to(tl.uint32)  # a byte has the signs of a row
+    times = tl.load(factor)
+    v = (_flip(v[0], flips, times, SCALED), _flip(v[1], flips >> 1, times, SCALED),
+         _flip(v[2], flips >> 2, times, SCALED), _flip(v[3], flips >> 3, times, SCALED),
+         _flip(v[4], flips >> 4, times, SCALED), _flip(v[5], flips >> 5, times, SCALED),
+         _flip(v[6], flips >> 6, times, SCALED), _flip(v[7], flips >> 7, times, SCALED))  # fmt: skip
+    for step in tl.static_range(4):
+        v = _three_stages(v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7])
+        v = _turned(v, step)
+    e = 0.015625  # 1/64, exactly
+    a, b, c, d = _groups(v[0] * e), _groups(v[1] * e), _groups(v[2] * e), _groups(v[3] * e)
+    g, h, i, j = _groups(v[4] * e), _groups(v[5] * e), _groups(v[6] * e), _groups(v[7] * e)
+    f = _tile_words(tile, key, GIVEN)
+    row_0 = tile * 512 + tl.arange(0, 128)
+    looked = (row_0 & 0).to(tl.float64)
+    for group in tl.static_range(4):
+        values = (a[group], b[group], c[group], d[group], g[group], h[group], i[group], j[group])
+        w = _row_words(f, words, row_0 + group * 128, rows, group, GIVEN)
+        looked += _one_bit_row(
+            values, w, row_0 + group * 128, rows, out, kept, listed, count, capacity, numbers, coefficients, width,
+            upper_bits, DEGREE, False, CENTRED, LOOK, True,
+        )  # fmt: skip
+    tl.store(looks + tl.program_id(0), tl.sum(looked, axis=0))
+
+
+@triton.jit
+def _flip(v, flips, factor, SCALED: tl.constexpr):
+    """A value times the factor, rounded once to float32, with its sign flipped where the lowest bit is set."""
+    if SCALED:
+        v = v.to(tl.float64) * factor
+    bits = v.to(tl.float32).to(tl.uint32, bitcast=True)
+    return (bits ^ (flips << 31)).to(tl.float32, bitcast=True)
 
 
 @triton.jit(do_not_specialize=UNCHANGING)
 def sample_thresholds(
-    x, out, words, k0, k1, k2, k3, k4, k5, k6, k7,
-    listed, count, capacity, rows, numbers, looks, low, high, table, half,
-    BITS: tl.constexpr, DEGREE: tl.constexpr, CELLS: tl.constexpr, GENERATOR: tl.constexpr, GROUPS: tl.constexpr,
-    LANES: tl.constexpr, EVEN: tl.constexpr, DOUBLE: tl.constexpr, CENTRED: tl.constexpr, LOOK: tl.constexpr,
+    x, out, words, k0, k1, k2, k3, k4, k5, k6, k7, listed, count, capacity, rows, skip, numbers_at, looks,
+    low, high, table, half, BITS: tl.constexpr, DEGREE: tl.constexpr, CELLS: tl.constexpr, GIVEN: tl.constexpr,
+    DOUBLE: tl.constexpr, CENTRED: tl.constexpr, LOOK: tl.constexpr,
 ):  # fmt: skip
     """BITS bits per coordinate, by binary search among the thresholds."""
-    key = (k0.to(tl.uint32), k1.to(tl.uint32), k2.to(tl.uint32), k3.to(tl.uint32),
-           k4.to(tl.uint32), k5.to(tl.uint32), k6.to(tl.uint32), k7.to(tl.uint32))  # fmt: skip
-    double_rate, double_offset = tl.load(numbers + 6), tl.load(numbers + 7)
-    rate, offset = double_rate.to(tl.float32), double_offset.to(tl.float32)
-    program = tl.program_id(0).to(tl.int64)
-    lane = tl.arange(0, LANES)
-    if GENERATOR == 2:
-        f = chacha_words(program * LANES + lane, 0, key, 12)
-    else:
-        f = (lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane)
-    looked = (lane & 0).to(tl.float64)
-    for group in tl.static_range(GROUPS):
-        row_0 = (program * GROUPS + group) * LANES
-        if GENERATOR == 0:
-            w = _load_words(words, row_0 + lane, rows, LANES, EVEN)
-        elif GENERATOR != 2:
-            w = philox_words(row_0 + lane, 0, key, 7 if GENERATOR == 3 else 10)
-        else:
-            w = (f[4 * group], f[4 * group + 1], f[4 * group + 2], f[4 * group + 3])
-        looked += _thresholds_rows(
-            x, w, row_0, rows, out, listed, count, capacity, double_rate, double_offset, rate, offset,
-            low, high, table, half, BITS, DEGREE, CELLS, LANES, EVEN, DOUBLE, CENTRED, LOOK,
-        )  # fmt: skip
+    key, numbers = _key(k0, k1, k2, k3, k4, k5, k6, k7), _rates(numbers_at)
+    tile = tl.program_id(0).to(tl.int64) + skip // 512
+    kind: tl.constexpr = tl.uint32 if BITS <= 4 else tl.uint64
+    f = _tile_words(tile, key, GIVEN)
+    looked = (tl.arange(0, 128) & 0).to(tl.float64)
+    for group in tl.static_range(4):
+        row_0 = tile * 512 + group * 128
+        row = row_0 + tl.arange(0, 128)
+        index = row_0 * 8 + tl.arange(0, 1024)
+        w = _row_words(f, words, row, rows, group, GIVEN)
+        value = tl.load(x + (index - skip * 8), mask=index < rows * 8, other=0.0)
+        code, open_ = decide(value, primaries(w[0], w[1], w[2], w[3], 128), numbers, low, high, table, half,
+                             BITS, DEGREE, CELLS, DOUBLE, CENTRED)  # fmt: skip
+        place = tl.arange(0, 8)[None, :].to(kind) * BITS
+        store_bytes(tl.sum(tl.reshape(code.to(kind), (128, 8)) << place, axis=1), row, rows, out, BITS)
+        marked = (tl.max(tl.reshape(open_.to(tl.int32), (128, 8)), axis=1) > 0) & (row < rows)
+        _list_open(marked, row, listed, count, capacity)
+        if LOOK > 0:
+            looked += tl.where(marked, 0.0, tl.sum(tl.reshape(_term(value, LOOK), (128, 8)), axis=1))
     if LOOK > 0:
-        tl.store(looks + program, tl.sum(looked, axis=0))
+        tl.store(looks + tl.program_id(0), tl.sum(looked, axis=0))
 
 
 def _constant(value: float) -> Any:
@@ -494,57 +515,55 @@ def _tie(low, high):
 
 @triton.jit(do_not_specialize=KEY_NAMES)
 def resolve_rows(
-    x, out, words, ties, k0, k1, k2, k3, k4, k5, k6, k7, listed, count, capacity, dimension, rows,
+    x, out, words, ties, k0, k1, k2, k3, k4, k5, k6, k7, listed, count, capacity, dimension, rows, skip,
     numbers_at, looks, knots, tails, levels, tables, trust, low, high, table, half,
-    BITS: tl.constexpr, GENERATOR: tl.constexpr, ROWS: tl.constexpr, DEGREE: tl.constexpr, CELLS: tl.constexpr,
-    DOUBLE: tl.constexpr, CENTRED: tl.constexpr, LOOK: tl.constexpr,
+    BITS: tl.constexpr, GIVEN: tl.constexpr, ROWS: tl.constexpr, DEGREE: tl.constexpr, CELLS: tl.constexpr,
+    DOUBLE: tl.constexpr, CENTRED: tl.constexpr, LOOK: tl.constexpr, KEPT: tl.constexpr,
 ):  # fmt: skip
     """Exact codes of the listed rows and of a last, incomplete one; of all rows if the list overflowed.
 
-    With given words the host lists every row itself and ``ties`` holds eight words per listed row.
+    With given words the host lists every row itself and ``ties`` holds eight words per listed row. KEPT: ``x`` has the
+    values of the listed rows alone, eight each.
     """
-    key = (k0.to(tl.uint32), k1.to(tl.uint32), k2.to(tl.uint32), k3.to(tl.uint32),
-           k4.to(tl.uint32), k5.to(tl.uint32), k6.to(tl.uint32), k7.to(tl.uint32))  # fmt: skip
+    key, rates = _key(k0, k1, k2, k3, k4, k5, k6, k7), _rates(numbers_at)
     numbers = (tl.load(numbers_at), tl.load(numbers_at + 1), tl.load(numbers_at + 2), tl.load(numbers_at + 3),
                tl.load(numbers_at + 4), tl.load(numbers_at + 5))  # fmt: skip
-    double_rate, double_offset = tl.load(numbers_at + 6), tl.load(numbers_at + 7)
-    rate, offset = double_rate.to(tl.float32), double_offset.to(tl.float32)
     looked = (tl.arange(0, ROWS) & 0).to(tl.float64)
     found = tl.load(count)
     everything = found > capacity
-    total = found.to(tl.int64)
-    if GENERATOR != 0:
+    total = tl.minimum(found, capacity).to(tl.int64)
+    if not GIVEN and not KEPT:
         all_rows = (dimension + 7) // 8
-        total = tl.where(everything, all_rows, found + (all_rows - rows)).to(tl.int64)
+        total = tl.where(everything, all_rows - skip, found + (all_rows - rows)).to(tl.int64)
     place = tl.arange(0, 8)[None, :].to(tl.int64)
     first_item = tl.program_id(0).to(tl.int64) * ROWS
     while first_item < total:
         item = first_item + tl.arange(0, ROWS).to(tl.int64)
         here = item < total
-        if GENERATOR != 0:
-            row = tl.load(listed + item, mask=here & (item < found) & (item * 0 + found <= capacity), other=0)
-            row = tl.where(everything, item, tl.where(item < found, row, rows))
-        else:
+        if GIVEN or KEPT:
             row = tl.load(listed + item, mask=here, other=0)
-        row = tl.where(here, row, 0)
-        w0, w1, w2, w3 = primary_words(row, words, key, GENERATOR)
+        else:
+            row = tl.load(listed + item, mask=here & (item < found) & (item * 0 + found <= capacity), other=0)
+            row = tl.where(everything, skip + item, tl.where(item < found, row, rows))
+        row = tl.where(here, row, skip)
+        w0, w1, w2, w3 = primary_words(row, words, key, GIVEN)
         w0, w1, w2, w3 = w0.to(tl.uint32), w1.to(tl.uint32), w2.to(tl.uint32), w3.to(tl.uint32)
         index = row[:, None] * 8 + place
         inside = here[:, None] & (index < dimension)
-        if GENERATOR == 0:
+        if GIVEN:
             ties_here = tl.load(ties + item[:, None] * 8 + place, mask=inside, other=0)
         else:
-            v = tie_words(row, key, GENERATOR)
+            v = chacha_words(row, 1, key, 12)
             flat = eight(_tie(v[0], v[1]), _tie(v[2], v[3]), _tie(v[4], v[5]), _tie(v[6], v[7]),
                          _tie(v[8], v[9]), _tie(v[10], v[11]), _tie(v[12], v[13]), _tie(v[14], v[15]),
                          ROWS)  # fmt: skip
             ties_here = tl.reshape(flat, (ROWS, 8))
         words_here = tl.reshape(primaries(w0, w1, w2, w3, ROWS), (ROWS, 8))
-        values = tl.load(x + index, mask=inside, other=0.0)
+        source = item[:, None] * 8 + place if KEPT else index - skip * 8
+        values = tl.load(x + source, mask=inside, other=0.0)
         if LOOK > 0:
             looked += tl.sum(_term(values, LOOK), axis=1)
-        codes, open_ = decide(values, words_here, double_rate, double_offset, rate, offset, low, high,
-                              table, half, BITS, DEGREE, CELLS, DOUBLE, CENTRED)  # fmt: skip
+        codes, open_ = decide(values, words_here, rates, low, high, table, half, BITS, DEGREE, CELLS, DOUBLE, CENTRED)
         open_ = ((open_ | (trust == 0)) & inside).to(tl.int32)
         while tl.max(tl.max(open_, axis=1), axis=0) > 0:
             # The first open coordinate of each row, alone in its row: sums over a row pick it.

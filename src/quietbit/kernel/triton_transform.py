@@ -14,8 +14,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
+
+from quietbit.kernel.transform import scale_of
 
 __all__ = ["hadamard_stages"]
 
@@ -32,21 +35,21 @@ def _stage(x, N: tl.constexpr, HALF: tl.constexpr):
 
 
 @triton.jit
-def _flipped(source, place, size, words, factor, like, SCALED: tl.constexpr):
+def _flipped(source, place, size, words, bit, factor, like, SCALED: tl.constexpr):
     """Entries of the source times the factor, with signs: 32 to a word, a set bit is a minus; zeros after its end."""
     here = place < size
     v = tl.load(source + place, mask=here, other=0.0)
     if SCALED:
         v = v.to(tl.float64) * tl.load(factor)
-    word = tl.load(words + place // 32, mask=here, other=0)
-    minus = (word >> (place % 32).to(tl.int32)) & 1
+    word = tl.load(words + (bit + place) // 32, mask=here, other=0)
+    minus = (word >> ((bit + place) % 32).to(tl.int32)) & 1
     v = v.to(like)
     return v * (1 - 2 * minus).to(like)  # a product keeps the sign of a zero, as the reference does
 
 
 @triton.jit
 def _stages_kernel(
-    x, source, size, words, numbers, half,
+    x, length, source, size, words, bit, numbers, half,
     N: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr, END: tl.constexpr, FLIP: tl.constexpr,
     SCALED: tl.constexpr,
 ):  # fmt: skip
@@ -55,13 +58,16 @@ def _stages_kernel(
     ``numbers`` are the scale and the factor: read from memory, because as arguments they would be rounded to float32.
     """
     place = tl.arange(0, N)
-    column = tl.program_id(0).to(tl.int64) * COLUMNS
-    start = (column // half) * (half * (N // COLUMNS)) + column % half
-    index = start + (place // COLUMNS).to(tl.int64) * half + place % COLUMNS
-    if FLIP:  # noqa: SIM108 (decided when compiled)
-        v = _flipped(source, index, size, words, numbers + 1, x.dtype.element_ty, SCALED)
+    if COLUMNS == 1:
+        index = tl.program_id(0).to(tl.int64) * N + place
     else:
-        v = tl.load(x + index)
+        column = tl.program_id(0).to(tl.int64) * COLUMNS
+        start = (column // half) * (half * (N // COLUMNS)) + column % half
+        index = start + (place // COLUMNS).to(tl.int64) * half + place % COLUMNS
+    if FLIP:
+        v = _flipped(source, index, size, words, bit, numbers + 1, x.dtype.element_ty, SCALED)
+    else:
+        v = tl.load(x + index, mask=index < length, other=0.0)
     for s in tl.static_range(STAGES):
         v = _stage(v, N, COLUMNS * 2**s)
     if END > 0:
@@ -72,42 +78,29 @@ def _stages_kernel(
             v = tl.div_rn(v, tl.zeros_like(v) + scale)
         else:
             v = v / (tl.zeros_like(v) + scale)
-    tl.store(x + index, v)
+    tl.store(x + index, v, mask=index < length)
 
 
 def hadamard_stages(
-    values: Any, block: int, scale: float, exact: bool, source: Any = None, words: Any = None, factor: float = 1.0
+    values: Any, block: int, source: Any = None, words: Any = None, bit: int = 0, factor: float = 1.0
 ) -> None:
-    """Transform every block of a flat tensor on the device, then scale (`transform.scale_of`).
+    """Transform every block of a flat tensor on the device, and scale.
 
-    With a ``source``, its entries times the factor are taken, signs flipped by ``words``, and zeros after its end.
+    With a ``source``, its entries times the factor are taken, signs flipped by the bits of ``words`` from number
+    ``bit`` on, and zeros after its end; a block of 1 flips signs and does no more.
     """
-    bits, done = block.bit_length() - 1, 0
-    numbers = values.new_tensor([scale, factor], dtype=values.new_empty(0).double().dtype)
-    read, size = (values, values.numel()) if source is None else (source, source.numel())
-    flip = source is not None
+    bits, done, (scale, exact) = block.bit_length() - 1, 0, scale_of(block)
+    numbers = torch.tensor([scale, factor], dtype=torch.float64, device=values.device)
+    read, flip = values if source is None else source, source is not None
     while done < bits or (done == 0 and flip):
         stages = min(TILE_BITS if done == 0 else LATE_BITS, bits - done)
         # The first stages take whole tiles of neighbours; later ones share a tile between rows and columns.
         columns = 1 if done == 0 else 1 << min(TILE_BITS - stages, done)
-        tile = columns << stages
+        tile = 1 << TILE_BITS if done == 0 else columns << stages
         final = (1 if exact else 2) if done + stages == bits else 0
-        _stages_kernel[(values.numel() // tile,)](
-            values,
-            read,
-            size,
-            values if words is None else words,
-            numbers,
-            1 << done,
-            N=tile,
-            COLUMNS=columns,
-            STAGES=stages,
-            END=final,
-            FLIP=flip and done == 0,
-            SCALED=factor != 1.0,
-            num_warps=8,
-            enable_fp_fusion=False,
-        )
-        done += stages
-        if stages == 0:
-            return
+        _stages_kernel[(-(-values.numel() // tile),)](
+            values, values.numel(), read, read.numel(), values if words is None else words, bit, numbers, 1 << done,
+            N=tile, COLUMNS=columns, STAGES=stages, END=final, FLIP=flip and done == 0, SCALED=factor != 1.0,
+            num_warps=8, enable_fp_fusion=False,
+        )  # fmt: skip
+        done += max(stages, 1)

@@ -20,7 +20,6 @@ level^2 by its own search for coefficients; 1.9^2 = 3.61.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import final
 
 import numpy as np
@@ -28,7 +27,7 @@ from attrs import field, frozen
 
 from quietbit._typing import FloatVector
 from quietbit.errors import check_real
-from quietbit.kernel.transform import padded_size, signs
+from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.ball import Ball, Norm, usual_kernel
 from quietbit.mechanism.family import Choices
 from quietbit_lab.baseline.base import MOST_BITS
@@ -100,20 +99,15 @@ def kashin(vector: FloatVector, length: int, reach: float, seed: int) -> FloatVe
 
 
 def _forth(padded: FloatVector, seed: int) -> FloatVector:
-    first, second = _both_signs(padded.size, seed)
-    transform = usual_kernel().hadamard
-    return np.asarray(transform(transform(padded * first) * second))
+    kernel = usual_kernel()
+    once = kernel.rotate(padded, 2 * seed, kind=np.float64)
+    return np.asarray(kernel.rotate(once, 2 * seed + 1, kind=np.float64))
 
 
 def _back(coefficients: FloatVector, seed: int) -> FloatVector:
-    first, second = _both_signs(coefficients.size, seed)
-    transform = usual_kernel().hadamard
-    return np.asarray(transform(transform(coefficients.copy()) * second) * first)
-
-
-@lru_cache(maxsize=4)
-def _both_signs(size: int, seed: int) -> tuple[FloatVector, FloatVector]:
-    return signs(size, 2 * seed), signs(size, 2 * seed + 1)
+    kernel = usual_kernel()
+    once = kernel.rotate_back(coefficients.copy(), 2 * seed + 1)
+    return np.asarray(kernel.rotate_back(once, 2 * seed))
 
 
 def best_bits(epsilon: float) -> int:

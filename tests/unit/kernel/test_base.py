@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from quietbit.errors import InvalidParameter
-from quietbit.kernel.base import check_codes, check_packed, packed_size
+from quietbit.kernel.base import packed_size
+from quietbit.kernel.select import select
 
 
 def test_sizes() -> None:
@@ -19,10 +20,10 @@ def test_sizes() -> None:
 
 def test_a_huge_dimension_costs_nothing() -> None:
     with pytest.raises(InvalidParameter, match="length"):
-        check_packed(b"abc", 1, 2**47)
+        select("reference").unpack(b"abc", 1, 2**47)
 
 
 def test_codes_are_whole_numbers() -> None:
-    assert check_codes(np.array([[1, 2], [3, 0]], np.int64), 2).tolist() == [1, 2, 3, 0]
+    assert select("reference").pack(np.array([[1, 2], [3, 0]], np.int64), 2) == bytes([0b00111001])
     with pytest.raises(InvalidParameter, match="whole numbers"):
-        check_codes(np.array([0.5]), 1)  # type: ignore[arg-type]
+        select("reference").pack(np.array([0.5]), 1)  # type: ignore[arg-type]

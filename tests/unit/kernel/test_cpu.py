@@ -14,6 +14,7 @@ import pytest
 from quietbit.errors import InvalidParameter
 from quietbit.kernel import cpu
 from quietbit.kernel.cpu import CpuKernel
+from quietbit.kernel.law import Gain
 from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import secure_rng, seeded_rng
 from unit.kernel.makers import make_sampler
@@ -47,7 +48,9 @@ def test_many_chunks_and_threads_agree_with_one(bits: int) -> None:
     from quietbit.kernel.reference import exact_codes
 
     index = np.arange(few.start, few.stop)
-    expected = exact_codes(sampler, inputs[few], 1.0, block.primary(few.start, 1000), block.ties(index))
+    expected = exact_codes(
+        sampler, inputs[few], Gain.of(1.0, sampler.scale), block.primary(few.start, 1000), block.ties(index)
+    )
     np.testing.assert_array_equal(sampled[0][few], expected)
 
 

@@ -18,8 +18,6 @@ from quietbit.kernel.expand import (
     finest_shift,
     inner,
     inner_error_upper,
-    normals,
-    rows,
     stream_words,
     tries_upper,
     unit,
@@ -45,6 +43,7 @@ STROMBERGSON = {  # draft-strombergson-chacha-test-vectors, 128-bit keys, 20 rou
     ),
 }
 
+REFERENCE = ReferenceKernel()
 GOLDEN_NORMALS = [4596015048186379388, 4611764748529527958, -4624236410913512174]  # the bits of the doubles
 GOLDEN_ROWS = [95, 217, 444, 723, 855]
 
@@ -103,7 +102,7 @@ def test_block_numbers_carry_into_their_upper_half(kernel):
 def test_normals_do_not_depend_on_the_kernel_or_the_count(count, kernel):
     for key in (bytes(16), bytes(range(16))):
         found = kernel.normals(key, count)
-        assert found.tobytes() == kernel.normals(key, 1024)[:count].tobytes() == normals(key, count).tobytes()
+        assert found.tobytes() == kernel.normals(key, 1024)[:count].tobytes() == REFERENCE.normals(key, count).tobytes()
 
 
 def test_golden_normals_and_rows(kernel):
@@ -135,8 +134,8 @@ def test_rows_are_multiples_of_a_word_in_exact_arithmetic():
     found = expand.row_numbers(words, starts)
     expected = [int(a) + (int(w) * int(b - a) >> 64) for w, a, b in zip(words, starts, starts[1:], strict=False)]
     assert found.tolist() == expected
-    assert rows(bytes(8), 8, 8).tolist() == list(range(8))
-    assert rows(bytes(8), 1, 1).tolist() == [0]
+    assert REFERENCE.rows(bytes(8), 8, 8).tolist() == list(range(8))
+    assert REFERENCE.rows(bytes(8), 1, 1).tolist() == [0]
 
 
 def test_the_inner_product_keeps_its_promise():
@@ -155,9 +154,9 @@ def test_the_inner_product_keeps_its_promise():
                     for w in words
                 ]
             else:
-                z = [mpmath.mpf(float(v)) for v in normals(key, count)]
+                z = [mpmath.mpf(float(v)) for v in REFERENCE.normals(key, count)]
             true = mpmath.fsum(a * b for a, b in zip(some, z, strict=True)) / norm
-            assert abs(mpmath.mpf(inner(direction, normals(key, count))) - true) < inner_error_upper(count)
+            assert abs(mpmath.mpf(inner(direction, REFERENCE.normals(key, count))) - true) < inner_error_upper(count)
             assert abs(length / norm - 1) <= (count / 64 + 10) * 2.0**-53
     assert inner_error_upper(1024) < 2e-12
 
@@ -222,7 +221,7 @@ def test_the_first_accepted_seed_is_found(kernel):
         found, tries = kernel.search(direction, EDGES, limits, seeded_rng(start).draw(1), acceptance_lower=0.1)
         for candidate in range(tries):
             key = block.uniform64(0, 2 * candidate, 2).astype("<u8").tobytes()
-            step = int(np.searchsorted(EDGES, inner(direction, normals(key, 150)), side="right"))
+            step = int(np.searchsorted(EDGES, inner(direction, REFERENCE.normals(key, 150)), side="right"))
             accepted = block.uniform64(1, candidate, 1)[0] < limits[step]
             assert accepted == (candidate == tries - 1)
         assert found == key
@@ -234,7 +233,7 @@ def test_accepted_seeds_follow_the_profile():
     limits, rng = acceptance_limits(CHANCES), seeded_rng(seed(6))
     kernel = select("cpu")
     keys = [kernel.search(direction, EDGES, limits, rng.draw(1), acceptance_lower=0.1)[0] for _ in range(3000)]
-    t = np.array([inner(direction, normals(key, 130)) for key in keys])
+    t = np.array([inner(direction, REFERENCE.normals(key, 130)) for key in keys])
     weight = np.diff(stats.norm.cdf([-np.inf, *EDGES, np.inf])) * CHANCES
     counts = np.bincount(np.searchsorted(EDGES, t, side="right"), minlength=4)
     assert_binomial(counts, len(keys), weight / weight.sum())
@@ -258,7 +257,9 @@ def test_payloads_add_up_in_any_order(kernel):
     nonces = rng.integers(0, 256, (20, 8), dtype=np.uint8)
     expected = [0] * size  # whole numbers of any length
     for key, nonce in zip(seeds, nonces, strict=True):
-        for row, z in zip(rows(nonce.tobytes(), count, size), normals(key.tobytes(), count), strict=True):
+        for row, z in zip(
+            REFERENCE.rows(nonce.tobytes(), count, size), REFERENCE.normals(key.tobytes(), count), strict=True
+        ):
             expected[int(row)] += round(Fraction(float(z)) * 2**shift)
     total, backwards, parts = (np.zeros(size, np.int64) for _ in range(3))
     kernel.add_seeds(nonces, seeds, total, count=count, shift=shift)
@@ -276,7 +277,7 @@ def test_numbers_are_added_to_the_rows_of_a_nonce():
     ReferenceKernel().scatter(bytes(8), np.arange(1, 6), total)
     ReferenceKernel().scatter(bytes(8), np.arange(1, 6), total)
     expected = np.zeros(64, np.int64)
-    expected[rows(bytes(8), 5, 64)] = 2 * np.arange(1, 6)
+    expected[REFERENCE.rows(bytes(8), 5, 64)] = 2 * np.arange(1, 6)
     np.testing.assert_array_equal(total, expected)
     with pytest.raises(InvalidParameter, match="numbers"):
         ReferenceKernel().scatter(bytes(8), np.ones(5), total)

@@ -12,6 +12,7 @@ from quietbit.design.rounding import exact_row
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter
+from quietbit.kernel.law import Gain
 from quietbit.kernel.reference import thresholds
 from quietbit.kernel.sampler import SAMPLING_ERROR, Sampler, level_knots
 from unit.kernel.makers import make_design, make_sampler
@@ -64,7 +65,7 @@ def test_probabilities_are_within_the_sampling_error(design: Design, low: float,
     at_levels = (rng.integers(0, n, 10) / (n - 1) - 0.5) / 0.7
     anywhere = rng.uniform(-2, 2, 25 if design.alphabet.size <= 16 else 4)  # 256 symbols take sixty digits each
     values = np.concatenate([anywhere, [0.0, 5e-324, 1e-9, 1.0, -1.0, 1e300], at_levels])
-    upper, lower = thresholds(sampler, values, 0.99)
+    upper, lower = thresholds(sampler, values, Gain.of(0.99, sampler.scale))
     worst = mpmath.mpf(0)
     with mpmath.workdps(60):
         for row, value in enumerate(values.tolist()):

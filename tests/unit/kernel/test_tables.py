@@ -9,7 +9,7 @@ from quietbit.kernel.reference import ReferenceKernel, cumulative
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.sampler import Sampler
 from quietbit.kernel.select import select
-from quietbit.kernel.tables import UNDECIDED, cell_table, odd_polynomial
+from quietbit.kernel.tables import UNDECIDED, cell_table, threshold_plan
 from unit.kernel.makers import make_design, make_sampler
 
 SAMPLERS = [
@@ -61,41 +61,13 @@ def test_the_look_up_answers_only_when_every_word_agrees(index: int) -> None:
     assert np.all(table.highest[cell, column] >= most)
 
 
-@pytest.mark.parametrize("index", [0, 1, 2])
-def test_the_polynomial_brackets_the_law(index: int) -> None:
-    sampler = SAMPLERS[index]
-    plan, t = odd_polynomial(sampler), points(sampler)
-    assert plan is not None
-    exact = 65536 * cumulative(sampler, t, np.zeros_like(t))[:, 0]
-    z = np.clip(t.astype(np.float32) + np.float32(plan.shift), np.float32(plan.low), np.float32(plan.high))
-    constant, *rest = plan.coefficients
-    q = np.full_like(z, rest[0])
-    for coefficient in rest[1:]:
-        q = q * (z * z) + coefficient
-    low = q * z + constant
-    assert low.dtype == np.float32
-    assert np.all(low <= exact)
-    assert np.all(exact <= low + plan.width - 1)
-    assert np.all((low >= 0) & (low < 65535))
-
-
-def test_polynomials_are_for_one_bit_with_moderate_slopes() -> None:
-    assert odd_polynomial(make_sampler(2, 2, 1.0)) is None
-    assert odd_polynomial(make_sampler(2, 1, 30.0)) is None
-    assert odd_polynomial(make_sampler(2, 1, 1.0, 0.5, 0.5, 0.5)) is None
-    small, large = odd_polynomial(make_sampler(2, 1, 0.1)), odd_polynomial(make_sampler(2, 1, 5.0))
-    assert small is not None
-    assert large is not None
-    assert len(small.coefficients) < len(large.coefficients)
-
-
 @pytest.mark.parametrize("beta", [1e-2, 1e-3, 1e-6])
 @pytest.mark.parametrize("levels", [3, 5])
 def test_a_kink_inside_a_short_range_needs_no_polynomial(levels: int, beta: float) -> None:
     """High powers of a short reach have coefficients that float32 cannot hold: cells serve, and codes are right."""
     sampler = Sampler.from_design(make_design(levels, 1, 0.5), beta / 2, 0.5 - beta / 2, 0.5 + beta / 2)
-    plan = odd_polynomial(sampler)
-    assert plan is None or all(np.isfinite(value) for value in plan.coefficients)
+    plan = threshold_plan(sampler)
+    assert plan.cells > 1 or np.all(np.isfinite(plan.coefficients))
     inputs = np.random.default_rng(1).normal(size=3001).astype(np.float32)
     expected = ReferenceKernel().sample(sampler, inputs, seeded_rng(1))
     np.testing.assert_array_equal(select("cpu").sample(sampler, inputs, seeded_rng(1)), expected)

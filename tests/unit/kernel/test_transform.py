@@ -14,7 +14,7 @@ from scipy.linalg import hadamard as matrix
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.select import select
 from quietbit.kernel.transform import (
-    BlockSigns,
+    Blocks,
     hadamard,
     padded_size,
     rotate,
@@ -66,20 +66,21 @@ def test_the_reference_is_the_matrix_product(kind, power):
 @pytest.mark.parametrize("power", [*range(15), 17, 18, 19, 20])
 def test_results_are_the_references_bit_for_bit(kernel, kind, power):
     vector = random(1 << power, kind, power)
-    given = vector.copy()
-    assert kernel.hadamard(given) is given
-    np.testing.assert_array_equal(given, hadamard(vector))
+    given, flips = vector.copy(), signs(vector.size, 3).astype(kind)
+    assert kernel.rotate_back(given, 3) is given
+    np.testing.assert_array_equal(given, hadamard(vector) * flips)
+    np.testing.assert_array_equal(kernel.rotate(vector, 3, kind=kind), hadamard(vector * flips))
 
 
 def test_twice_is_the_identity_and_the_stated_error_holds(kernel):
     size = 1 << 13
     for kind in KINDS:
         vector = random(size, kind)
-        once = kernel.hadamard(vector.copy())
-        exact = hadamard(vector.astype(np.longdouble).astype(np.float64))
+        once = kernel.rotate(vector, 3, kind=kind)
+        exact = rotate(vector.astype(np.float64), 3)
         allowed = rotation_error_upper(size, np.finfo(kind).eps / 2) * np.linalg.norm(vector)
         assert np.linalg.norm(once - exact) <= allowed + (1e-12 if kind is np.float64 else 0)
-        assert np.linalg.norm(kernel.hadamard(once) - vector) <= 2.1 * allowed
+        assert np.linalg.norm(kernel.rotate_back(once, 3) - vector) <= 2.1 * allowed
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 31, 33, 64, 100, 4095, 4096, 4097, 9000, 70_001])
@@ -113,7 +114,7 @@ def test_blocks_that_cannot_be(kernel):
     for block in (0, 3, 8):
         with pytest.raises(InvalidParameter, match="block"):
             kernel.block_rotate(np.zeros(7), 0, block)
-    assert BlockSigns.of(64, 32, 1).last is None
+    assert Blocks.of(64, 32, 1).words()[1] is None
 
 
 @pytest.mark.parametrize("size", [1, 3, 67, 5000])
@@ -181,11 +182,11 @@ def test_entries_that_are_no_numbers_are_refused(kernel, bad, at):
 
 def test_refusals(kernel):
     with pytest.raises(InvalidParameter, match="power of two"):
-        kernel.hadamard(np.zeros(3))
+        kernel.rotate_back(np.zeros(3), 0)
     with pytest.raises(InvalidParameter, match="float32 or float64"):
-        kernel.hadamard(np.zeros(4, dtype=np.int64))
+        kernel.rotate_back(np.zeros(4, dtype=np.int64), 0)
     with pytest.raises(InvalidParameter, match="contiguous"):
-        kernel.hadamard(np.zeros(8)[::2])
+        kernel.rotate_back(np.zeros(8)[::2], 0)
     for factor in (float("nan"), 1.5):
         with pytest.raises(InvalidParameter, match="factor"):
             kernel.rotate(np.zeros(4), 0, factor=factor)

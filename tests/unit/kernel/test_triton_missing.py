@@ -27,5 +27,5 @@ def test_a_missing_package_is_one_sentence():
 def test_other_kernels_take_a_device_rng():
     import numpy as np
 
-    codes = ReferenceKernel().sample(make_sampler(), np.zeros(1000), device_rng("philox"))
+    codes = ReferenceKernel().sample(make_sampler(), np.zeros(1000), device_rng())
     assert 300 < int(codes.sum()) < 700  # 12 standard deviations around a half

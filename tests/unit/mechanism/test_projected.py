@@ -18,7 +18,7 @@ from quietbit import (
     calibrate_sum,
     seeded_rng,
 )
-from quietbit.kernel.expand import rows
+from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.transform import rotate
 from quietbit.mechanism.ball import usual_kernel
 from quietbit.mechanism.base import Wrapper
@@ -64,7 +64,7 @@ def test_the_account_is_that_of_the_inner_mechanism(name: str) -> None:
 def adversarial() -> dict[str, Any]:
     """Updates that put all of their length into rows that are kept, one coordinate, or nothing."""
     aligned = np.zeros(1024)
-    aligned[rows((5).to_bytes(8, "little"), KEEP, 1024)] = 1.0
+    aligned[ReferenceKernel().rows((5).to_bytes(8, "little"), KEEP, 1024)] = 1.0
     from quietbit.kernel.transform import rotate_back
 
     along = rotate_back(aligned, 0)[:DIMENSION]
@@ -106,7 +106,7 @@ def test_rows_kept_are_those_of_the_rotation() -> None:
     update = np.random.default_rng(0).normal(size=DIMENSION) / 40
     out = np.zeros(found.layout.size, dtype=np.uint8)
     seen.write([update], seeded_rng(1), usual_kernel(), out)
-    places = rows((9).to_bytes(8, "little"), KEEP, 1024)
+    places = ReferenceKernel().rows((9).to_bytes(8, "little"), KEEP, 1024)
     expected = rotate(update, 0)[places] * np.sqrt(1024 / KEEP)
     assert np.allclose(spy.seen[0], expected, atol=1e-6)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from quietbit import Adjacency, Ball, Gaussian, InvalidParameter, Norm, Plan, Uplink, calibrate, seeded_rng
-from quietbit.kernel.expand import rows
+from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.transform import rotate_back
 from quietbit.mechanism.ball import usual_kernel
 from quietbit.mechanism.projected import Projected, ProjectedSamples
@@ -38,7 +38,7 @@ def spied() -> tuple[Any, Any]:
 def aligned() -> Any:
     """An update whose whole length lies in the kept rows: projecting lengthens it by sqrt(p / k) = 4."""
     along = np.zeros(1024)
-    along[rows(ROWS.to_bytes(8, "little"), KEEP, 1024)] = 1.0
+    along[ReferenceKernel().rows(ROWS.to_bytes(8, "little"), KEEP, 1024)] = 1.0
     found = rotate_back(along, 0)[:DIMENSION]
     return found * (RADIUS / np.linalg.norm(found))
 

@@ -13,7 +13,7 @@ import pytest
 from quietbit import Ball, Norm, Uplink, calibrate
 from quietbit.design.profile import Profile
 from quietbit.errors import InvalidParameter, InvalidPayload
-from quietbit.kernel.expand import normals, rows
+from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import seeded_rng
 from quietbit.kernel.select import select
 from quietbit.kernel.transform import rotate, rotate_back
@@ -25,6 +25,7 @@ from quietbit.privacy.gaussian import gaussian_epsilon_upper
 from quietbit.privacy.guarantee import Adjacency
 from unit.mechanism.makers import CLIFF, MECHANISMS, STAIRS, STEP, CountingWords, update
 
+REFERENCE = ReferenceKernel()
 LARGE = Ball(Norm.L2, 1.0, 10**6)
 SEEDED, DIRECT = MECHANISMS["vmvu seed"], MECHANISMS["vmvu direct"]
 RELEASES = (1, 2, 3, 5, 10, 20, 50, 200)
@@ -162,9 +163,9 @@ def test_a_description_gives_the_same_mechanism_back(mechanism: Any) -> None:
 def by_the_book(mechanism: Any, body: bytes) -> Any:
     """What a body decodes to: rows and normals of the kernels, everything else written out."""
     padded, keep = mechanism.padded, mechanism.keep
-    z = normals(body[8:], keep)
+    z = REFERENCE.normals(body[8:], keep)
     spread = np.zeros(padded)
-    spread[rows(body[:8], keep, padded)] = z
+    spread[REFERENCE.rows(body[:8], keep, padded)] = z
     scale = mechanism.ball.radius / mechanism.profile.gain_lower * math.sqrt(padded / keep)
     return rotate_back(spread * scale, mechanism.rotation_seed)[: mechanism.ball.dimension]
 
@@ -184,14 +185,14 @@ def test_the_seed_that_is_sent_is_the_first_accepted() -> None:
         body = Uplink(mechanism).send(vector, seeded_rng(seed))[56:]
         block = seeded_rng(seed).draw(mechanism.keep)
         nonce = block.uniform64(2, 0, 1).astype("<u8").tobytes()
-        kept = rotate(vector, mechanism.rotation_seed)[rows(nonce, mechanism.keep, mechanism.padded)]
+        kept = rotate(vector, mechanism.rotation_seed)[REFERENCE.rows(nonce, mechanism.keep, mechanism.padded)]
         kept = kept * math.sqrt(mechanism.padded / mechanism.keep) / mechanism.ball.radius
         length = float(np.linalg.norm(kept))
         share = min(1.0, length)
         candidates, words = block.uniform64(0, 0, 2000).astype("<u8"), block.uniform64(1, 0, 1000)
         for i in range(1000):
             candidate = candidates[2 * i : 2 * i + 2].tobytes()
-            level = float(STEP(np.array([normals(candidate, mechanism.keep) @ kept / length]))[0])
+            level = float(STEP(np.array([REFERENCE.normals(candidate, mechanism.keep) @ kept / length]))[0])
             if int(words[i]) < 2**64 * (1 - share + share * level) / STEP.largest:
                 break
         assert body == nonce + candidate
