@@ -44,7 +44,7 @@ lint: $(READY)   ## ruff and mypy --strict, over the package, its examples and b
 	$(BIN)/python docs/hooks/page_examples.py $(VENV)/page-examples
 	$(BIN)/mypy $(VENV)/page-examples
 
-demo: $(READY)   ## train privately on digits with four mechanisms, and write a report
+demo: $(READY)   ## train privately on digits under three trust models, and write a report
 	$(BIN)/quietbit demo --out demo-output
 
 docs: site       ## build the documentation and serve it at http://127.0.0.1:8000 until Ctrl-C

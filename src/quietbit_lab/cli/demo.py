@@ -34,7 +34,7 @@ def demo(
     ),
     json: JsonOption = False,
 ) -> None:
-    """Design and certify three mechanisms, train privately on the embedded digits under two trust models, and report.
+    """Design and certify three mechanisms, train privately on the embedded digits under three trust models, and report.
 
     Example: quietbit demo --out demo-output
     """
@@ -207,8 +207,8 @@ def _training_table(facts: list[dict[str, Any]]) -> None:
     for one in facts:
         if one["second"]:
             print(f"{one['label']}: {one['second']}")
-    print(f"{CLIENTS:,} clients with one image each are few. Sums of one bit per parameter, which hide every client")
-    print("behind the others, train a model one would use. A server that sees every update needs many more clients,")
-    print("and gets the most out of these few with the vector mechanism (60,000 clients: see the README). 360 images")
-    print("test each model, so accuracies move by several points from one run of this demo to the next. The bytes of")
-    print("sums are those of the masked codes; keys and shares come on top (docs/how-to/secure-aggregation.md).")
+    print(f"\n{CLIENTS:,} clients with one image each are few. Sums of one bit per parameter hide every client behind")
+    print("the others, and train nearly as well as a server that is trusted to add the noise. A server that sees every")
+    print("update needs many more clients (60,000: see the README). 360 images test each model, so accuracies move by")
+    print("several points from one run of this demo to the next. The bytes of sums are those of the masked codes; keys")
+    print("and shares come on top (docs/how-to/secure-aggregation.md).")
