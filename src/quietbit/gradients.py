@@ -145,11 +145,13 @@ def _pieces(torch: Any, model: Any, loss: Loss, inputs: Tensor, targets: Tensor)
     shared = len({id(part) for part in model.parameters()}) < sum(len(list(_own(layer))) for layer in layers.values())
     if not known or shared:
         return None
-    seen: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in layers}
+    seen: dict[str, list[tuple[Tensor, int, Any]]] = {name: [] for name in layers}
 
     def watch(name: str) -> Callable[..., None]:
         def note(_: Any, given: tuple[Any, ...], output: Tensor) -> None:
-            seen[name].append((given[0].detach(), output))
+            # The place in the graph, not the tensor: the next layer may write over it.
+            edge = torch.autograd.graph.get_gradient_edge(output) if output.requires_grad else None
+            seen[name].append((given[0].detach(), given[0]._version, edge))
 
         return note
 
@@ -159,10 +161,12 @@ def _pieces(torch: Any, model: Any, loss: Loss, inputs: Tensor, targets: Tensor)
         losses = _losses(loss, model(inputs), targets, len(inputs))
         if any(len(calls) > 1 for calls in seen.values()):
             return None
-        used = {name: calls[0] for name, calls in seen.items() if calls}
-        found = torch.autograd.grad(losses.sum(), [output for _, output in used.values()], allow_unused=True)
+        used = {name: calls[0] for name, calls in seen.items() if calls and calls[0][2] is not None}
+        if any(given._version != version for given, version, _ in used.values()):
+            return None  # an input was written over after the layer had seen it
+        found = torch.autograd.grad(losses.sum(), [edge for _, _, edge in used.values()], allow_unused=True)
     pieces: dict[str, Any] = {}
-    for (name, (given, _)), gradient in zip(used.items(), found, strict=True):
+    for (name, (given, _, _)), gradient in zip(used.items(), found, strict=True):
         if gradient is not None:
             layer = layers[name]
             made = handlers[type(layer)](torch, layer, given.to(gradient.dtype), gradient)

@@ -36,6 +36,7 @@ def convolutional():
 MODELS = {
     "linear": (lambda: nn.Linear(5, 3), (5,)),
     "deep": (lambda: nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)), (5,)),
+    "written over": (lambda: nn.Sequential(nn.Linear(5, 7), nn.ReLU(inplace=True), nn.Linear(7, 3)), (5,)),
     "convolutional": (convolutional, (2, 12, 12)),
     "one-dimensional": (lambda: nn.Sequential(nn.Conv1d(2, 3, 3, padding=1), nn.Flatten(), nn.Linear(21, 3)), (2, 7)),
     "sequence": (Sequence, (4, 6)),

@@ -1,6 +1,6 @@
 """Any torch module as a problem: clipped updates of its clients, on a CPU or a GPU.
 
-Idea     parameters travel as one flat vector. Gradients of single samples come from `module_gradients`, a piece of
+Idea     parameters travel as one flat vector. Gradients of single samples come from `quietbit.gradients`, a piece of
          the cohort's samples at a time; their norms, clip factors and sums are taken in float64 where torch
          works, so that one row per client is all that comes back, and memory depends on the piece alone.
 Symbols  a piece = samples whose gradients exist at once; g_k, f_k = gradient and clip factor of sample k.
@@ -19,17 +19,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from threading import local
 from typing import Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quietbit.errors import InvalidParameter, require, require_module
-from quietbit.mechanism.ball import Norm
+from quietbit.gradients import sample_gradients
 from quietbit.privacy.guarantee import Unit
 from quietbit.simulate.problem import LocalPlan, Rows, Score, clip_factors, clip_rows
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
-from quietbit_lab.task.module_gradients import SampleGradients, sample_gradients_of
 
 __all__ = ["ModuleProblem", "StoredExamples", "femnist_network", "mnist_network"]
 
@@ -93,8 +94,8 @@ class ModuleProblem:
     make: Callable[[], Any]
     prepare: Prepare | None = None
     device: str = "cpu"
-    _gradients: SampleGradients = field(init=False, repr=False)
-    _shapes: list[tuple[str, tuple[int, ...]]] = field(init=False, repr=False)
+    _own: local = field(init=False, default_factory=local, repr=False)
+    _sizes: list[int] = field(init=False, repr=False)
     _train: StoredExamples = field(init=False, repr=False)
     _test: StoredExamples = field(init=False, repr=False)
 
@@ -103,15 +104,12 @@ class ModuleProblem:
         torch = require_module("torch", "lab")
         there = not self.device.startswith("cuda") or torch.cuda.is_available()
         require(there, "device", self.device, "cpu on a machine without an NVIDIA GPU that torch can use")
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            module = self.make().to(self.device)
+        module = self._built(0)
         names = [name for name, _ in module.named_buffers()]
         if names:
             raise InvalidParameter(f"model must have no buffers (batch statistics mix samples), got {names[0]!r}.")
         put = object.__setattr__
-        put(self, "_gradients", sample_gradients_of(module))
-        put(self, "_shapes", [(name, tuple(p.shape)) for name, p in module.named_parameters()])
+        put(self, "_sizes", [part.numel() for part in module.parameters()])
         put(self, "_train", StoredExamples.of(self.dataset.train, self.device, self.prepare))
         put(self, "_test", StoredExamples.of(self.dataset.test, self.device, self.prepare))
 
@@ -123,7 +121,7 @@ class ModuleProblem:
     @property
     def dimension(self) -> int:
         """Parameters of the module."""
-        return sum(int(np.prod(shape)) for _, shape in self._shapes)
+        return sum(self._sizes)
 
     @property
     def sizes(self) -> NDArray[np.int64]:
@@ -133,11 +131,8 @@ class ModuleProblem:
     def initial(self, seed: int) -> Rows:
         """The module's own initialisation under this seed; torch's global state is left alone."""
         torch = require_module("torch", "lab")
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed % 2**63)
-            module = self.make()
-        flat: Rows = torch.cat([p.detach().reshape(-1) for p in module.parameters()]).numpy().astype(np.float32)
-        return flat
+        flat: Rows = torch.cat([part.detach().reshape(-1) for part in self._built(seed).parameters()]).numpy()
+        return flat.astype(np.float32)
 
     def updates(self, parameters: Rows, clients: NDArray[np.int64], plan: LocalPlan, out: Rows) -> None:
         """Clipped updates of these clients."""
@@ -152,23 +147,26 @@ class ModuleProblem:
     def evaluate(self, parameters: Rows) -> Score:
         """Accuracy and cross-entropy on the test samples."""
         torch = require_module("torch", "lab")
-        count, weights = self.dataset.test.count, self._unflatten(parameters)
+        count, module = self.dataset.test.count, self._module(parameters)
         right = torch.zeros((), dtype=torch.int64, device=self.device)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         with torch.no_grad():
             for start in range(0, count, SCORED):
                 inputs, labels = self._test.batch(np.arange(start, min(start + SCORED, count)))
-                scores = self._gradients.scores(weights, inputs)
+                scores = module(inputs)
                 right += (scores.argmax(dim=1) == labels).sum()
                 loss += torch.nn.functional.cross_entropy(scores, labels, reduction="sum").double()
         return Score(int(right) / count, float(loss) / count)
 
     def sample_gradients(self, parameters: Rows, examples: NDArray[np.int64]) -> Rows:
         """One flat gradient per training sample."""
-        torch = require_module("torch", "lab")
-        parts = self._gradients(self._unflatten(parameters), *self._train.batch(examples))
-        flat: Rows = torch.cat(parts, dim=1).cpu().numpy()
+        flat: Rows = self._each(self._module(parameters), examples).cpu().numpy()
         return flat
+
+    def _each(self, module: Any, examples: NDArray[np.int64]) -> Any:
+        """A row for each sample: its gradient, parameters one after the other."""
+        loss = partial(require_module("torch", "lab").nn.functional.cross_entropy, reduction="none")
+        return sample_gradients(module, loss, self._train.batch(examples))
 
     def gradients(self, parameters: Rows, client: int) -> Rows:
         """The gradient of every sample of a client, as it is."""
@@ -177,18 +175,19 @@ class ModuleProblem:
     def _means(self, parameters: Rows, clients: NDArray[np.int64], plan: LocalPlan, out: Rows) -> None:
         """Means of the samples' gradients, each clipped first if samples are what is protected."""
         torch = require_module("torch", "lab")
-        weights = self._unflatten(parameters)
+        module = self._module(parameters)
         total = torch.zeros((clients.size, self.dimension), dtype=torch.float64, device=self.device)
         for examples, owners in self._pieces(clients):
-            parts = self._gradients(weights, *self._train.batch(examples))
+            rows = self._each(module, examples).double()
             factors = np.ones(examples.size)
             if plan.unit is Unit.SAMPLE:
-                factors = clip_factors(_lengths(parts, plan.norm), plan.clip)
+                lengths = torch.linalg.vector_norm(rows, plan.norm.order, dim=1)
+                factors = clip_factors(lengths.cpu().numpy(), plan.clip)
             # Row c of the spread holds the factors of client c's samples: the sums are one product.
             first, last = int(owners[0]), int(owners[-1]) + 1
             spread = np.zeros((last - first, examples.size))
             spread[owners - first, np.arange(examples.size)] = factors
-            _add_products(total[first:last], torch.from_numpy(spread).to(self.device), parts)
+            total[first:last] += torch.from_numpy(spread).to(self.device) @ rows
         out[:] = total.cpu().numpy() / self.sizes[clients][:, None]
 
     def _pieces(self, clients: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
@@ -209,61 +208,44 @@ class ModuleProblem:
 
     def _steps(self, parameters: Rows, examples: NDArray[np.int64], plan: LocalPlan) -> Rows:
         """Full-batch gradient steps of one client, as (start - end) / rate."""
-        torch = require_module("torch", "lab")
-        start = self._unflatten(parameters)
-        here, slopes = start, self._slopes(start, examples)
-        if plan.steps > 1:
-            for _ in range(plan.steps - 1):
-                here = {name: value - plan.rate * slopes[name] for name, value in here.items()}
-                slopes = self._slopes(here, examples)
-            # What the earlier steps moved, and the last step's gradient as it is.
-            slopes = {name: (start[name] - here[name]) / plan.rate + slopes[name] for name in here}
-        flat: Rows = torch.cat([slope.reshape(-1) for slope in slopes.values()]).cpu().numpy()
-        return flat
+        here, slope = parameters, self._slope(parameters, examples)
+        for _ in range(plan.steps - 1):
+            here = here - np.float32(plan.rate) * slope
+            slope = self._slope(here, examples)
+        # What the earlier steps moved, and the last step's gradient as it is.
+        return slope if plan.steps == 1 else (parameters - here) / np.float32(plan.rate) + slope
 
-    def _slopes(self, weights: dict[str, Any], examples: NDArray[np.int64]) -> dict[str, Any]:
+    def _slope(self, parameters: Rows, examples: NDArray[np.int64]) -> Rows:
         """The gradient of a client's mean loss."""
-        torch = require_module("torch", "lab")
-        chosen = {name: value.detach().requires_grad_() for name, value in weights.items()}
-        total = {name: torch.zeros_like(value) for name, value in weights.items()}
+        torch, module = require_module("torch", "lab"), self._module(parameters)
+        total = torch.zeros(self.dimension, device=self.device)
         for start in range(0, examples.size, SCORED):
             inputs, labels = self._train.batch(examples[start : start + SCORED])
-            scores = self._gradients.scores(chosen, inputs)
-            loss = torch.nn.functional.cross_entropy(scores, labels, reduction="sum") / examples.size
-            for name, part in zip(chosen, torch.autograd.grad(loss, list(chosen.values())), strict=True):
-                total[name] += part
-        return total
+            loss = torch.nn.functional.cross_entropy(module(inputs), labels, reduction="sum") / examples.size
+            total += torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, list(module.parameters()))])
+        flat: Rows = total.cpu().numpy()
+        return flat
 
-    def _unflatten(self, parameters: Rows) -> dict[str, Any]:
-        """Parameter tensors by name, kernels of convolutions with the channels last in memory."""
+    def _built(self, seed: int) -> Any:
+        """A module with its own initialisation under this seed; torch's global state is left alone."""
         torch = require_module("torch", "lab")
-        flat = torch.from_numpy(np.array(parameters)).to(self.device)
-        found, start = {}, 0
-        for name, shape in self._shapes:
-            stop = start + int(np.prod(shape))
-            found[name] = flat[start:stop].reshape(shape)
-            if len(shape) == 4:  # twice as fast on a CPU, where pooling is then vectorised
-                found[name] = found[name].to(memory_format=torch.channels_last)
-            start = stop
-        return found
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed % 2**63)
+            return self.make()
 
+    def _module(self, parameters: Rows) -> Any:
+        """This thread's module, with these parameters; kernels have their channels last in memory.
 
-def _lengths(parts: list[Any], norm: Norm) -> NDArray[np.float64]:
-    """The norm of every sample's gradient, over all parameter tensors, in float64."""
-    torch = require_module("torch", "lab")
-    order = 1 if norm is Norm.L1 else 2
-    each = [torch.linalg.vector_norm(part, order, dim=1, dtype=torch.float64) for part in parts]
-    lengths: NDArray[np.float64] = torch.linalg.vector_norm(torch.stack(each), order, dim=0).cpu().numpy()
-    return lengths
-
-
-def _add_products(total: Any, spread: Any, parts: list[Any]) -> None:
-    """Add spread @ parts to the columns of the total, in float64."""
-    start = 0
-    for part in parts:
-        stop = start + part.shape[1]
-        total[:, start:stop] += spread @ part.double()
-        start = stop
+        That is twice as fast on a CPU, where pooling is then vectorised.
+        """
+        torch = require_module("torch", "lab")
+        if not hasattr(self._own, "module"):
+            self._own.module = self._built(0).to(self.device, memory_format=torch.channels_last)
+        module, flat = self._own.module, torch.from_numpy(np.array(parameters)).to(self.device)
+        with torch.no_grad():
+            for part, values in zip(module.parameters(), flat.split(self._sizes), strict=True):
+                part.copy_(values.reshape(part.shape))
+        return module
 
 
 def mnist_network() -> Any:

@@ -2,8 +2,8 @@
 
 Idea     G models meet the same samples. Their weights are stacked, a convolution becomes a product with what each of
          its places sees, and every product is one call for all models. Between layers with weights torch
-         differentiates; the gradients of single samples come layer by layer as in `module_gradients`, are measured,
-         and leave as one clipped sum per model and client.
+         differentiates; the gradients of single samples come layer by layer as in `quietbit.gradients`, are
+         measured, and leave as one clipped sum per model and client.
 Symbols  G models; N samples of m clients, client after client; L places of a convolution, K entries that a place sees
          (row, column, channel), O channels out; u = (G, N L, K) inputs of a layer, g = (G, N, L, O) slopes there.
 Source   Goodfellow (2015), "Efficient per-example gradient computations"; Abadi et al. (2016) for clipping per sample.
@@ -20,13 +20,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
-from quietbit.errors import InvalidParameter, require, require_module
+from quietbit.errors import require, require_module
 from quietbit.simulate.problem import MARGIN
-from quietbit_lab.task.module_gradients import LayerGradients, sample_gradients_of
 
 __all__ = ["StackedLayers", "exact_float32"]
 
 Tensor: TypeAlias = Any
+# Layers that treat samples apart.
+APART = (
+    *("Linear", "Conv2d", "Flatten", "Identity", "MaxPool2d", "AvgPool2d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d"),
+    *("Tanh", "ReLU", "GELU", "SiLU", "ELU", "LeakyReLU", "Sigmoid", "Softplus", "Hardtanh"),
+)
 ALIGNED = 4  # floats: products of rows that begin at 16 bytes are quicker
 
 
@@ -65,13 +69,8 @@ class StackedLayers:
     @classmethod
     def of(cls, module: Any) -> StackedLayers:
         """From a stack of layers that begins with one that has weights."""
-        found = sample_gradients_of(module)
-        if not isinstance(found, LayerGradients):
-            raise InvalidParameter("Many networks at once need a stack of layers that treat samples apart.")
-        layers = [layer for _, layer in found.layers]
-        weighted = [
-            place for place, layer in enumerate(layers) if hasattr(layer, "weight") and layer.weight is not None
-        ]
+        layers = _layers(module)
+        weighted = [place for place, layer in enumerate(layers) if type(layer).__name__ in ("Linear", "Conv2d")]
         require(weighted[:1] == [0], "first layer", type(layers[0]).__name__, "one with weights")
         blocks, start = [], 0
         for place, following in zip(weighted, [*weighted[1:], len(layers)], strict=True):
@@ -80,7 +79,7 @@ class StackedLayers:
             if layer.weight.ndim == 4:
                 kept = tuple(size // 2 for size in layer.kernel_size) == tuple(layer.padding)
                 odd = all(size % 2 for size in layer.kernel_size)
-                plain = layer.stride == (1, 1) and layer.dilation == (1, 1)
+                plain = layer.stride == layer.dilation == (1, 1) and layer.groups == 1 and layer.padding_mode == "zeros"
                 require(kept and odd and plain, "convolution", layer, "one that keeps the size of an image")
             blocks.append(Block(layer, start, tuple(layers[place + 1 : following])))
             start = blocks[-1].stop
@@ -154,6 +153,19 @@ def exact_float32() -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def _layers(module: Any) -> list[Any]:
+    """The layers of nested stacks in order; one that may mix samples, draw or write over its input is refused."""
+    if type(module) is require_module("torch", "lab").nn.Sequential:
+        found = [layer for child in module for layer in _layers(child)]
+        require(len({id(layer) for layer in found}) == len(found), "layers", len(found), "all different")
+        return found
+    kind = type(module)
+    known = kind.__module__.startswith("torch.nn.modules") and kind.__name__ in APART
+    plain = known and not getattr(module, "inplace", False) and getattr(module, "start_dim", 1) == 1
+    require(plain, "layer", module, "one that treats samples apart, of a known kind")
+    return [module]
 
 
 def _shared(inputs: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ def test_updates_are_those_of_one_network_at_a_time(name):
         problem.updates(model, clients, LocalPlan(Norm.L2, clip, Unit.SAMPLE), alone)
         np.testing.assert_allclose(found, alone, atol=5e-6 * np.abs(alone).max())
     scores = layers.scores(torch.from_numpy(models), inputs)
-    alone = problem._gradients.scores(problem._unflatten(models[1]), inputs)
+    alone = problem._module(models[1])(inputs).detach()
     torch.testing.assert_close(scores[1], alone, atol=1e-5, rtol=1e-4)
 
 
@@ -92,6 +92,11 @@ def test_a_model_that_is_not_finite_says_so_and_spoils_no_other():
         lambda: nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, bias=False), nn.Flatten(), nn.Linear(8, 2)),
         lambda: nn.Sequential(nn.ReLU(), nn.Linear(8, 2)),
         lambda: nn.Sequential(nn.Linear(8, 2), nn.Dropout()),
+        lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True)),
+        lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False, track_running_stats=False)),
+        lambda: nn.Sequential(nn.Conv2d(4, 4, 3, padding=1, groups=2)),
+        lambda: nn.Sequential(*[nn.Linear(4, 4)] * 2),
+        lambda: nn.Sequential(type("OwnLinear", (nn.Linear,), {})(4, 4)),
     ],
 )
 def test_other_stacks_are_refused(make):
