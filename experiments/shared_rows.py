@@ -20,11 +20,10 @@ from typing import Any
 import numpy as np
 import torch
 from few_releases import CHOOSING, DELTA, REPORTING, Linear, train
-from row_passes import SIDE, rotate, unrotate
 
 from quietbit import Ball, calibrate
-from quietbit.kernel.transform import signs
-from quietbit_lab.cohort.releases import bits_mean, gaussian_mean, sign_mean, vector_mean
+from quietbit_lab.cohort.means import unit_mean
+from quietbit_lab.cohort.releases import vector_mean
 from quietbit_lab.task.registry import TaskSpec, build_task
 
 MNIST = {1.0: (0.064, 8.0), 4.0: (0.25, 8.0), 8.0: (0.25, 8.0)}  # step and clip, chosen for rows of one's own
@@ -71,20 +70,17 @@ def compared(model: Any, task: str, setting: tuple[float, ...], epsilon: float, 
     return found
 
 
-def ten_epochs(model: Linear, signed: Any) -> list[Any]:
+def ten_epochs(model: Linear) -> list[Any]:
     """I-MVU rotated and not, SignSGD and Gaussian noise at one epsilon; one seed chooses the step, twenty report."""
     ball, found = Ball("l2", 1.0, model.dimension), []
     target = {"epsilon": TEN_EPOCHS, "delta": DELTA, "adjacency": "zero-out", "releases": 10}
-    gaussian: Any = calibrate("gaussian", ball=ball, **target).mechanism  # type: ignore[arg-type]
-    bits: Any = calibrate("imvu", ball=ball, rotate=False, **target).mechanism  # type: ignore[arg-type]
-    sign: Any = calibrate("sign", ball=ball, **target).mechanism  # type: ignore[arg-type]
-    means = {
-        "gaussian": lambda x, g: gaussian_mean(x, gaussian.noise_multiplier, g),
-        "imvu, rotated": lambda x, g: unrotate(bits_mean(rotate(x, signed), bits, g), signed, model.dimension),
-        "imvu, not rotated": lambda x, g: bits_mean(x, bits, g),
-        "sign": lambda x, g: sign_mean(x, sign.inner.noise_multiplier, g),
-    }
-    for name, mean in means.items():
+    lines = {"gaussian": {}, "imvu, rotated": {}, "imvu, not rotated": {"rotate": False}, "sign": {}}
+    for name, more in lines.items():
+        mechanism = calibrate(name.partition(",")[0], ball=ball, **target, **more).mechanism  # type: ignore[arg-type]
+
+        def mean(x: Any, g: Any, mechanism: Any = mechanism) -> Any:
+            return unit_mean(x, mechanism, g)
+
         tried = {
             step: np.mean([train(model, mean, step, TEN_CLIP, 10, 600, seed) for seed in CHOOSING[:1]])
             for step in TEN_STEPS
@@ -115,8 +111,7 @@ def main() -> None:
     for epsilon, setting in MNIST.items():
         done += compared(mnist, "mnist", setting, epsilon, 600, (None, 4096))
         given.out.write_text(json.dumps(done, indent=1))
-    blocks = -(-mnist.dimension // SIDE**2)
-    done += ten_epochs(mnist, torch.tensor(signs(blocks * SIDE**2, 1), dtype=torch.float32, device=given.device))
+    done += ten_epochs(mnist)
     given.out.write_text(json.dumps(done, indent=1))
 
 

@@ -275,6 +275,11 @@ class Sign(Mechanism):
         number = check_value(self.domain, value)
         return math.copysign(1 - 2 * self.inner.tail(min(abs(number), self.cut)), number) if number else 0.0
 
+    def distribution(self, value: float) -> FloatVector:
+        """Return the probabilities of -1 and +1 for a coordinate of this value."""
+        plus = (1 + self.expectation(value)) / 2
+        return np.array([1 - plus, plus])
+
     def variance(self, value: float) -> float:
         """1 - expectation^2."""
         return 1 - self.expectation(value) ** 2

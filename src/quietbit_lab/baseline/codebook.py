@@ -24,18 +24,9 @@ from quietbit.mechanism.ball import Ball, Norm, clipped_pieces, usual_kernel
 from quietbit.mechanism.base import Accumulator, Body, Layout, Parts, Reader
 
 __all__ = [
-    "NONCE",
-    "Expanded",
-    "candidate",
-    "check_ball",
-    "clipped",
-    "direction_of",
-    "new_nonce",
-    "numbered_layout",
-    "put",
-    "read",
-    "sum_of_points",
-]
+    "NONCE", "Expanded", "candidate", "check_ball", "clipped", "direction_of", "new_nonce", "numbered_layout", "put",
+    "read", "sum_of_points",
+]  # fmt: skip
 
 NONCE = 8
 NONCE_STREAM = 7

@@ -17,13 +17,7 @@ from scipy.special import betainc, betaincinv, betaln, gammaln, log_ndtr
 
 from quietbit._typing import FloatVector
 
-__all__ = [
-    "cap_edge",
-    "cap_moments",
-    "chi_mean",
-    "quantile",
-    "top_normals",
-]
+__all__ = ["cap_edge", "cap_moments", "chi_mean", "quantile", "top_normals"]
 
 GRID = np.linspace(-12.0, 12.0, 4801)
 

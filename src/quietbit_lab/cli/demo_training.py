@@ -21,18 +21,8 @@ if TYPE_CHECKING:
     from quietbit_lab.experiment.record import Setting
 
 __all__ = [
-    "CLIENTS",
-    "DELTA",
-    "LINES",
-    "SEEDS",
-    "TARGET",
-    "Line",
-    "Trained",
-    "curves",
-    "headline",
-    "sweep_lines",
-    "train_all",
-]
+    "CLIENTS", "DELTA", "LINES", "SEEDS", "TARGET", "Line", "Trained", "curves", "headline", "sweep_lines", "train_all",
+]  # fmt: skip
 
 EPSILONS, DELTA, SEEDS = (1.0, 2.0, 4.0), 1e-5, 3
 TARGET = EPSILONS[-1]  # the guarantee of the closing table

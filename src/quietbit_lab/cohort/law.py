@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from quietbit._search import bisect
 from quietbit._typing import FloatVector
 
-__all__ = ["CodeLaw", "code_law", "distribution"]
+__all__ = ["CodeLaw", "code_law"]
 
 FINE, COARSE = 4096, 1024  # cells, for up to four bits and for more
 FEW_BITS = 4
@@ -48,13 +48,13 @@ class CodeLaw:
 @lru_cache(maxsize=256)
 def code_law(mechanism: Any, share: float = 1.0) -> CodeLaw:
     """Return the table of a mechanism; ``share`` is the largest part of the radius that a coordinate can have."""
-    reach = min(share, 1.0) * mechanism.domain.radius
-    first, last = distribution(mechanism, -reach), distribution(mechanism, reach)
+    reach, law = min(share, 1.0) * mechanism.domain.radius, mechanism.distribution
+    first, last = law(-reach), law(reach)
 
     def still(value: float) -> bool:
         """Whether the law moves no more outside of +-value."""
         pairs = ((-value, first), (value, last))
-        return all(float(np.abs(distribution(mechanism, at) - end).max()) <= CHANGED for at, end in pairs)
+        return all(float(np.abs(law(at) - end).max()) <= CHANGED for at, end in pairs)
 
     if still(reach * 2.0**-40):
         reach *= 2.0**-40
@@ -62,15 +62,5 @@ def code_law(mechanism: Any, share: float = 1.0) -> CodeLaw:
         reach *= 1 - bisect(lambda cut: still(reach * (1 - cut)), 0.0, 1.0, halvings=40)
     cells = FINE if first.size <= 1 << FEW_BITS else COARSE
     points = np.linspace(-reach, reach, cells + 1)
-    table = np.cumsum([distribution(mechanism, value) for value in points], axis=1)[:, :-1]
-    values = getattr(mechanism, "values", None)
-    decoded = np.array([-1.0, 1.0]) if values is None else np.asarray(values, dtype=np.float64)
-    return CodeLaw(-reach, cells / (2 * reach), np.ascontiguousarray(table, dtype=np.float32), decoded)
-
-
-def distribution(mechanism: Any, value: float) -> FloatVector:
-    """Return the probabilities of the codes of a coordinate; a sign has two."""
-    if hasattr(mechanism, "inner"):
-        one = (1 + float(mechanism.expectation(value))) / 2
-        return np.array([1 - one, one])
-    return np.asarray(mechanism.distribution(value))
+    table = np.cumsum([law(value) for value in points], axis=1)[:, :-1]
+    return CodeLaw(-reach, cells / (2 * reach), np.ascontiguousarray(table, dtype=np.float32), mechanism.values)

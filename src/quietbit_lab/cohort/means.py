@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -92,7 +93,7 @@ def way_of(mechanism: Any, cohort: int, trust: Trust = Trust.LOCAL, share: float
     found = WAYS[name](mechanism, cohort, share)
     if draw == "sums" and found.kind == "laplace":
         return _normal(mechanism, cohort)
-    if draw == "sums" and found.rotation is None and hasattr(mechanism, "values"):
+    if draw == "sums" and found.rotation is None and name in CODED:
         moments = fit_moments(mechanism, share, cohort)
         if moments is not None:
             kind = f"moments {moments.odd} {moments.even} share {share!r}"
@@ -105,7 +106,7 @@ def _normal(mechanism: Any, cohort: int, draws: str = NORMAL_FOR_THE_SUM) -> Way
 
 
 def _skellam(mechanism: Any, cohort: int, share: float) -> Way:
-    variance = cohort * getattr(mechanism, "inner", mechanism).noise_variance
+    variance = cohort * mechanism.core.noise_variance
     if variance < LEAST_VARIANCE:
         raise InvalidParameter(
             f"Skellam noise of many models at once needs a cohort's variance of {LEAST_VARIANCE:g} in units of its "
@@ -134,6 +135,7 @@ def _dithered(mechanism: Any, cohort: int, share: float) -> Way:
     return Way("dithered", EVERY_CLIENT, mechanism=mechanism)
 
 
+CODED = ("Sign", "InterpolatedMVU", "DitheredMVU")
 # What only the laboratory knows of a class of mechanisms: how its cohorts are drawn.
 WAYS: Mapping[str, Callable[[Any, int, float], Way]] = {
     "Gaussian": lambda mechanism, cohort, share: _normal(mechanism, cohort, LAW_OF_THE_SUM),
@@ -258,8 +260,13 @@ def codes_mean(rows: Tensor, law: CodeLaw, generator: Any) -> Tensor:
 def unit_mean(rows: Tensor, mechanism: Any, generator: Any) -> Tensor:
     """Return the mean of releases of rows in the unit ball, in radii; signs are divided by their slope."""
     radius = mechanism.domain.radius
-    found = way_of(mechanism, rows.shape[-2]).rows(rows * radius, generator)
-    return found / (radius * getattr(mechanism, "slope_at_zero", 1.0))
+    return way_of(mechanism, rows.shape[-2]).rows(rows * radius, generator) / (radius * _slope(mechanism))
+
+
+@lru_cache(maxsize=64)
+def _slope(mechanism: Any) -> float:
+    error = mechanism.error()
+    return float(error.gain) if error.unitless else 1.0
 
 
 def _dithered_mean(mechanism: Any, errors: Tensor, features: Tensor, generator: Any) -> Tensor:

@@ -25,7 +25,6 @@ import numpy as np
 from attrs import frozen
 
 from quietbit._typing import FloatVector
-from quietbit_lab.cohort.law import distribution
 
 __all__ = ["Moments", "fit_moments", "power_sums"]
 
@@ -57,7 +56,7 @@ def fit_moments(mechanism: Any, share: float, cohort: int) -> Moments | None:
     fitted = np.cos((np.arange(NODES) + 0.5) * np.pi / (2 * NODES))
     other = np.linspace(0.0, 1.0, NODES + 1)[1:]
     values, radius = np.asarray(mechanism.values, dtype=np.float64), mechanism.domain.radius
-    table = np.array([distribution(mechanism, z * radius * share) for z in (*fitted, *other, 0.0, -1.0)])
+    table = np.array([mechanism.distribution(z * radius * share) for z in (*fitted, *other, 0.0, -1.0)])
     mean = table @ values
     spread = values - mean[:, None]
     second, third, fourth = ((table * spread**k).sum(axis=1) for k in (2, 3, 4))

@@ -22,15 +22,7 @@ from quietbit.kernel.transform import padded_size, signs
 from quietbit.mechanism.rotation import Rotation
 from quietbit.mechanism.vector import VectorMVU
 
-__all__ = [
-    "along_of",
-    "hadamard_matrix",
-    "kept_rows",
-    "put_back",
-    "rotated",
-    "rotated_back",
-    "vector_mean",
-]
+__all__ = ["along_of", "hadamard_matrix", "kept_rows", "put_back", "rotated", "rotated_back", "vector_mean"]
 
 
 def vector_mean(rows: Any, mechanism: VectorMVU, generator: Any) -> Any:

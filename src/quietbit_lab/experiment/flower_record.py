@@ -14,10 +14,9 @@ from typing import Any
 
 from quietbit.engine.report import FORMAT, VERSION
 from quietbit.errors import QuietbitError
-from quietbit.mechanism.registry import identity_of
+from quietbit.mechanism.registry import describe, identity_of
 from quietbit.plan.plan import Plan
 from quietbit.privacy.guarantee import Unit
-from quietbit_lab.experiment.record import describe
 
 __all__ = ["FORMAT", "flower_record"]
 
@@ -90,6 +89,7 @@ def _record(saved: Mapping[str, Any]) -> dict[str, Any]:
         },
         "rounds": len(answered),
         "mechanism": describe(mechanism) if same else None,
+        "bits": mechanism.layout.bits if same else None,
         "dimension": int(saved["dimension"]),
         "points": points,
         "guarantee": saved["guarantee"],

@@ -25,7 +25,7 @@ import attrs
 
 from quietbit._files import write_json
 from quietbit.errors import InvalidParameter, QuietbitError, require
-from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.registry import describe
 from quietbit.plan.plan import OF_ENGINE, Plan
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.privacy.observers import GuaranteePair
@@ -33,7 +33,7 @@ from quietbit.simulate.loop import Point, Run
 from quietbit.simulate.training import Training
 
 __all__ = [
-    "EVERY_CLIENT", "FORMAT", "Setting", "commit_of", "describe", "modern", "read_json", "read_record", "run_record",
+    "EVERY_CLIENT", "FORMAT", "Setting", "commit_of", "modern", "read_json", "read_record", "run_record",
     "save_record", "versions",
 ]  # fmt: skip
 
@@ -144,7 +144,8 @@ def run_record(
         "task": task,
         "settings": Setting(run.plan, run.training).to_json(),
         "rounds": run.rounds,
-        "mechanism": describe(run.mechanism),
+        "mechanism": describe(run.mechanism) if run.mechanism is not None else None,
+        "bits": run.mechanism.layout.bits if run.mechanism is not None else None,
         "dimension": int(run.parameters.size),
         "points": [_point(point) for point in run.points],
         **({"clips": run.clips} if run.clips else {}),
@@ -193,24 +194,6 @@ def read_record(path: Path) -> dict[str, Any]:
     if content.get("version") not in READ:
         raise QuietbitError(f"{path} has version {content.get('version')!r}, and this library reads 1 and 2.")
     return modern(content)
-
-
-def describe(mechanism: Mechanism | None) -> dict[str, Any] | None:
-    """The public numbers of a mechanism."""
-    if mechanism is None:
-        return None
-    found: dict[str, Any] = {"kind": type(mechanism).__name__, "bits": mechanism.layout.bits}
-    inner = getattr(mechanism, "inner", None)
-    if inner is not None:
-        found["inner"] = describe(inner)
-    for name in ("noise_multiplier", "scale_multiplier", "beta", "clamp", "decoder"):
-        if hasattr(mechanism, name):
-            found[name] = getattr(mechanism, name)
-    design = getattr(mechanism, "design", None)
-    if design is not None:
-        spec = design.spec
-        found["design"] = {"levels": spec.input_levels, "epsilon": spec.epsilon, "identity": design.identity()}
-    return found
 
 
 @cache

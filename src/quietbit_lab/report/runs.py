@@ -121,7 +121,7 @@ def read_placed_runs(paths: Sequence[Path]) -> list[PlacedRun]:
 def label_of(record: Mapping[str, Any]) -> str:
     """The mechanism's name and its bits per parameter, such as ``I-MVU, 1 bit``."""
     name = str(record["settings"].get("mechanism", ""))
-    bits = (record.get("mechanism") or {}).get("bits")
+    bits = record.get("bits", (record.get("mechanism") or {}).get("bits"))
     shown = NAMES.get(name, name)
     return shown if not bits else f"{shown}, {bits} bit{'s' if bits != 1 else ''}"
 
@@ -165,7 +165,7 @@ def settings_of(record: Mapping[str, Any]) -> dict[str, Any]:
     inner = mechanism.get("inner") or mechanism
     strengths = {
         "noise_multiplier": inner.get("noise_multiplier", inner.get("scale_multiplier")),
-        "design_epsilon": (mechanism.get("design") or {}).get("epsilon"),
+        "design_epsilon": (mechanism.get("design") or {}).get("design", {}).get("spec", {}).get("epsilon"),
         "beta": mechanism.get("beta"),
     }
     calibrated = settings.get("design_epsilon") is None and settings.get("noise_multiplier") is None

@@ -19,10 +19,13 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, TypeAlias, final
 
+import attrs
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,26 +42,14 @@ from quietbit.simulate.problem import Rows, Score
 from quietbit_lab.cohort.means import Way, way_of
 from quietbit_lab.experiment.record import Setting
 
-__all__ = ["DROPPED", "Batch", "Lane", "Models", "shared_walk"]
+__all__ = ["DROPPED", "Batch", "Lane", "Models", "exact_float32", "shared_walk"]
 
 Tensor: TypeAlias = Any
 LOOK = 25  # rounds between looks at which runs have diverged, and at the clock
 Watch: TypeAlias = Callable[[int, "Sequence[Point | None]"], bool]  # rounds done, newest points; False stops
+Key: TypeAlias = tuple[Plan, int]  # what a mechanism and its account depend on: the plan, and its rounds
 DROPPED = "dropped"
-STRENGTH = (
-    "mechanism",
-    "design_epsilon",
-    "noise_multiplier",
-    "bits",
-    "levels",
-    "beta",
-    "clamp",
-    "decoder",
-    "epsilon",
-    "trust",
-    "min_honest_clients",
-)
-MECHANISM = (*STRENGTH, "clip", "norm", "unit", "adjacency", "delta", "rounds", "cohort", "participation", "seed")
+SCORED = 1000  # examples at once
 
 
 def shared_walk(setting: Setting) -> tuple[Any, ...]:
@@ -67,43 +58,38 @@ def shared_walk(setting: Setting) -> tuple[Any, ...]:
     return (plan.seed, plan.cohort, plan.participation, plan.norm.value, plan.rng)
 
 
-class Models(Protocol):
-    """The data of a problem on a device, asked about many models at once."""
+class Models(ABC):
+    """The data of a ``problem`` on a torch ``device``, asked about many models at once; ``together`` are scored so."""
 
-    @property
-    def problem(self) -> Any:
-        """The problem: its sizes, dimension and start."""
-        ...
+    problem: Any
+    device: Any
+    together: int
 
-    @property
-    def device(self) -> Any:
-        """The torch device."""
-        ...
-
+    @abstractmethod
     def check(self, setting: Setting) -> None:
         """Refuse a run that cannot be trained this way."""
-        ...
 
-    def working(self) -> Any:
+    @abstractmethod
+    def working(self) -> AbstractContextManager[Any]:
         """Return the context in which models are trained."""
-        ...
 
+    @abstractmethod
     def share(self, norm: Norm) -> float:
         """Return the largest part of an update's length that one coordinate can have."""
-        ...
 
+    @abstractmethod
     def models(self, parameters: Rows, count: int) -> Tensor:
         """Return ``count`` models that start alike, (G, ...)."""
-        ...
 
+    @abstractmethod
     def parameters(self, models: Tensor) -> list[Rows]:
         """Return every model's parameters."""
-        ...
 
+    @abstractmethod
     def drawn(self, ways: Sequence[Way], cohort: int) -> Any:
         """Return what draws the means of models of one kind."""
-        ...
 
+    @abstractmethod
     def means(
         self,
         models: Tensor,
@@ -114,11 +100,37 @@ class Models(Protocol):
         drawn: Sequence[Any],
     ) -> Tensor:
         """Return the server's means; ``drawn`` has (start, stop, what `drawn` returned, seed) for every kind."""
-        ...
+
+    @abstractmethod
+    def answers(self, models: Tensor, first: int, last: int) -> tuple[Tensor, Tensor]:
+        """Return all models' answers to some test examples, (G, n, classes), and the labels of these."""
 
     def scores(self, models: Tensor) -> list[Score]:
-        """Return accuracy and loss of every model on the test examples."""
-        ...
+        """Return accuracy and cross-entropy of every model on the test examples."""
+        torch, count = require_module("torch", "lab"), self.problem.dataset.test.count
+        right = torch.zeros(models.shape[0], dtype=torch.int64, device=self.device)
+        loss = torch.zeros(models.shape[0], dtype=torch.float64, device=self.device)
+        for start in range(0, models.shape[0], self.together):
+            some = slice(start, start + self.together)
+            for first in range(0, count, SCORED):
+                answers, labels = self.answers(models[some], first, min(first + SCORED, count))
+                right[some] += (answers.argmax(dim=2) == labels).sum(dim=1)
+                wide = answers.double()
+                chosen = wide.gather(2, labels.expand(wide.shape[0], -1)[..., None])[..., 0]
+                loss[some] += (torch.logsumexp(wide, dim=2) - chosen).sum(dim=1)
+        return [Score(one / count, lost / count) for one, lost in zip(right.tolist(), loss.tolist(), strict=True)]
+
+
+@contextmanager
+def exact_float32() -> Iterator[None]:
+    """Matrix products of float32 in float32: the short formats of tensor cores are off meanwhile."""
+    torch = require_module("torch", "lab")
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @final
@@ -346,7 +358,7 @@ class Batch:
         return newest
 
     def _drop(self, places: Sequence[int], most: float) -> None:
-        best: dict[str, tuple[float, float]] = {}
+        best: dict[Plan, tuple[float, float]] = {}
         for place in places:
             lane = self.lanes[self.alive[place]]
             best[lane.strength] = max(best.get(lane.strength, (0.0, 0.0)), (lane.points[-1].score.accuracy, lane.pace))
@@ -396,9 +408,9 @@ class Lane:
     parameters: Rows | None = None
 
     @property
-    def strength(self) -> str:
-        """Equal for runs that differ in nothing that privacy depends on."""
-        return _words(self.setting, STRENGTH)
+    def strength(self) -> Plan:
+        """Equal for runs that differ in nothing that privacy depends on: noise goes with the clip."""
+        return attrs.evolve(self.setting.plan, clip=1.0)
 
     @property
     def pace(self) -> float:
@@ -460,12 +472,12 @@ class Accounts:
 
     sizes: NDArray[np.int64]
     counts: NDArray[np.int64]
-    _found: dict[str, ClientCosts] = field(init=False, default_factory=dict, repr=False)
-    _answers: dict[tuple[str, int], Guarantee] = field(init=False, default_factory=dict, repr=False)
+    _found: dict[Key, ClientCosts] = field(init=False, default_factory=dict, repr=False)
+    _answers: dict[tuple[Key, int], Guarantee] = field(init=False, default_factory=dict, repr=False)
 
     def open(self, setting: Setting, mechanism: Mechanism) -> ClientCosts:
         """The account of a mechanism, which is refused here if it has none."""
-        key = _words(setting, MECHANISM)
+        key = setting.plan, setting.training.rounds
         if key not in self._found:
             account = setting.plan.account(mechanism, self.sizes)
             account.counts = self.counts
@@ -478,7 +490,7 @@ class Accounts:
 
     def worst(self, lane: Lane, number: int) -> Guarantee | None:
         """What holds for every client now, after ``number`` rounds."""
-        account, key = self.of(lane), (_words(lane.setting, MECHANISM), number)
+        account, key = self.of(lane), ((lane.setting.plan, lane.setting.training.rounds), number)
         if account is None:
             return None
         if key not in self._answers:
@@ -497,7 +509,7 @@ def make_lanes(
     """A lane for each of the settings; what cannot be drawn or accounted for is refused."""
     lanes, made = [], {}
     for chosen in settings:
-        key = _words(chosen, MECHANISM)
+        key = chosen.plan, chosen.training.rounds
         if key not in made:
             made[key] = _mechanism(chosen, dimension, accounts, schedule, share, draw)
         lanes.append(Lane(chosen, *made[key]))
@@ -533,8 +545,3 @@ def _stop(plan: Plan, rounds: int, account: ClientCosts, schedule: Schedule) -> 
             return number
         alone.record(clients)
     return rounds
-
-
-def _words(setting: Setting, names: Sequence[str]) -> str:
-    values = setting.to_json()
-    return json.dumps([values[name] for name in names])

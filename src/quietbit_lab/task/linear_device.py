@@ -14,9 +14,10 @@ ball as real numbers.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,19 +25,16 @@ from numpy.typing import NDArray
 from quietbit.errors import InvalidParameter, QuietbitError, require_module
 from quietbit.mechanism.ball import Norm
 from quietbit.privacy.guarantee import Unit
-from quietbit.simulate.problem import MARGIN, Rows, Score
+from quietbit.simulate.problem import MARGIN, Rows
 from quietbit_lab.cohort.means import OuterMean, Way, together
 from quietbit_lab.experiment.record import Setting
+from quietbit_lab.task.batch import Models, exact_float32
 from quietbit_lab.task.linear import LinearSoftmax
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-__all__ = ["DeviceProblem", "Tensor", "exact_products", "open_device"]
+__all__ = ["DeviceProblem", "Tensor", "open_device"]
 
 Tensor: TypeAlias = Any
-CHUNK = 4096  # examples moved or scored at once
-SCORED = 64  # models scored at once
+CHUNK = 4096  # examples moved at once
 
 
 def open_device(name: str) -> Any:
@@ -53,26 +51,14 @@ def open_device(name: str) -> Any:
     return device
 
 
-@contextmanager
-def exact_products() -> Iterator[None]:
-    """Matrix products of float32 in float32: the shorter formats of tensor cores are off meanwhile."""
-    torch = require_module("torch", "lab")
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 @final
 @dataclass(slots=True, eq=False)
-class DeviceProblem:
+class DeviceProblem(Models):
     """The data of a `LinearSoftmax` on a device; every client has exactly one example."""
 
     problem: LinearSoftmax
     device: Any
+    together: int = field(init=False, default=64)
     width: int = field(init=False)
     _torch: Any = field(init=False, repr=False)
     _train: Tensor = field(init=False, repr=False)
@@ -120,9 +106,11 @@ class DeviceProblem:
         if setting.plan.unit is not Unit.CLIENT or setting.training.local_steps != 1:
             raise InvalidParameter("Many models at once need client-level privacy and one local step.")
 
-    def working(self) -> Any:
-        """Return the context in which models are trained."""
-        return exact_products()
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Return the context in which models are trained: nothing is differentiated."""
+        with exact_float32(), self._torch.inference_mode():
+            yield
 
     def drawn(self, ways: Sequence[Way], cohort: int) -> OuterMean:
         """Return what draws the means of models of one kind."""
@@ -159,24 +147,10 @@ class DeviceProblem:
         bound = clips[:, None] * (1 - MARGIN)
         return wide.mul_((bound / torch.maximum(lengths, bound)).clamp_(max=1.0)[:, None, :])
 
-    def scores(self, models: Tensor) -> list[Score]:
-        """Accuracy and cross-entropy of every model on the test examples."""
-        torch, found = self._torch, []
-        for start in range(0, models.shape[0], SCORED):
-            part = models[start : start + SCORED]
-            right = torch.zeros(part.shape[0], dtype=torch.int64, device=self.device)
-            loss = torch.zeros(part.shape[0], dtype=torch.float64, device=self.device)
-            for first in range(0, self._test.shape[0], CHUNK):
-                inputs, labels = self._test[first : first + CHUNK], self._test_labels[first : first + CHUNK]
-                scores = (part.reshape(-1, self.width) @ inputs.T).reshape(part.shape[0], self.classes, -1)
-                right += (scores.argmax(dim=1) == labels).sum(dim=1)
-                wide = scores.double()
-                chosen = wide.gather(1, labels.expand(part.shape[0], 1, -1))[:, 0]
-                loss += (torch.logsumexp(wide, dim=1) - chosen).sum(dim=1)
-            total = self._test.shape[0]
-            pairs = zip(right.tolist(), loss.tolist(), strict=True)
-            found += [Score(correct / total, lost / total) for correct, lost in pairs]
-        return found
+    def answers(self, models: Tensor, first: int, last: int) -> tuple[Tensor, Tensor]:
+        """Return all models' answers to some test examples, and the labels of these."""
+        scores = (models.reshape(-1, self.width) @ self._test[first:last].T).reshape(models.shape[0], self.classes, -1)
+        return scores.transpose(1, 2), self._test_labels[first:last]
 
     def parameters(self, models: Tensor) -> list[Rows]:
         """Every model as the flat vector of `LinearSoftmax`: weights by rows, then biases."""

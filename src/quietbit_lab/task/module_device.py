@@ -12,23 +12,23 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias, final
 
 import numpy as np
-from attrs import field, frozen
+from attrs import Factory, field, frozen
 from numpy.typing import NDArray
 
 from quietbit.errors import require, require_module
 from quietbit.mechanism.ball import Norm
 from quietbit.privacy.guarantee import Trust, Unit
-from quietbit.simulate.problem import Rows, Score
+from quietbit.simulate.problem import Rows
 from quietbit_lab.cohort.means import Way
 from quietbit_lab.experiment.record import Setting
+from quietbit_lab.task.batch import Models, exact_float32
 from quietbit_lab.task.module import ModuleProblem, StoredExamples
-from quietbit_lab.task.module_stack import StackedLayers, exact_float32
+from quietbit_lab.task.module_stack import StackedLayers
 
 __all__ = ["StackedProblem", "fits_stacked"]
 
 Tensor: TypeAlias = Any
 TOGETHER = {"cuda": 16, "cpu": 2}  # models whose gradients exist at once
-SCORED = 1000  # images
 
 
 def fits_stacked(setting: Setting) -> bool:
@@ -42,26 +42,22 @@ def fits_stacked(setting: Setting) -> bool:
 
 @final
 @frozen(eq=False)
-class StackedProblem:
+class StackedProblem(Models):
     """The data of a `ModuleProblem` on a device, for models stacked into one tensor."""
 
     problem: ModuleProblem
     device: Any
+    together: int = field(init=False, default=Factory(lambda self: TOGETHER[self.device.type], takes_self=True))
     _layers: StackedLayers = field(init=False, repr=False)
     _train: StoredExamples = field(init=False, repr=False)
     _test: StoredExamples = field(init=False, repr=False)
 
-    @_layers.default
-    def _stacked(self) -> StackedLayers:
-        return StackedLayers.of(self.problem.make())
-
-    @_train.default
-    def _stored_train(self) -> StoredExamples:
-        return StoredExamples.of(self.problem.dataset.train, str(self.device), self.problem.prepare)
-
-    @_test.default
-    def _stored_test(self) -> StoredExamples:
-        return StoredExamples.of(self.problem.dataset.test, str(self.device), self.problem.prepare)
+    def __attrs_post_init__(self) -> None:
+        """Bring the data to the device."""
+        problem, put = self.problem, object.__setattr__
+        put(self, "_layers", StackedLayers.of(problem.make()))
+        for name, examples in (("_train", problem.dataset.train), ("_test", problem.dataset.test)):
+            put(self, name, StoredExamples.of(examples, str(self.device), problem.prepare))
 
     def check(self, setting: Setting) -> None:
         """Refuse a run that cannot be trained this way."""
@@ -100,7 +96,7 @@ class StackedProblem:
         drawn: Sequence[Any],
     ) -> Tensor:
         """Return the server's mean of a cohort for every model, (G, d); see `Batch`."""
-        torch, kept = require_module("torch", "lab"), TOGETHER[models.device.type]
+        torch, kept = require_module("torch", "lab"), self.together
         examples = np.concatenate([self.problem.partition.of(client) for client in clients.tolist()])
         inputs, labels = self._train.batch(examples)
         sizes, found = self.problem.sizes[clients].tolist(), []
@@ -113,17 +109,7 @@ class StackedProblem:
                 found += [way.rows(row, generator) for way, row in pairs]
         return torch.stack(found)
 
-    def scores(self, models: Tensor) -> list[Score]:
-        """Return accuracy and cross-entropy of every model on the test samples."""
-        torch, count = require_module("torch", "lab"), self.problem.dataset.test.count
-        right = torch.zeros(models.shape[0], dtype=torch.int64, device=self.device)
-        loss = torch.zeros(models.shape[0], dtype=torch.float64, device=self.device)
-        for first in range(0, count, SCORED):
-            inputs, labels = self._test.batch(np.arange(first, min(first + SCORED, count)))
-            for start in range(0, models.shape[0], TOGETHER[models.device.type]):
-                some = slice(start, start + TOGETHER[models.device.type])
-                scores = self._layers.scores(models[some], inputs)
-                right[some] += (scores.argmax(dim=2) == labels).sum(dim=1)
-                chosen = scores.double().gather(2, labels.expand(scores.shape[0], -1)[..., None])[..., 0]
-                loss[some] += (torch.logsumexp(scores.double(), dim=2) - chosen).sum(dim=1)
-        return [Score(one / count, lost / count) for one, lost in zip(right.tolist(), loss.tolist(), strict=True)]
+    def answers(self, models: Tensor, first: int, last: int) -> tuple[Tensor, Tensor]:
+        """Return all models' answers to some test examples, and the labels of these."""
+        inputs, labels = self._test.batch(np.arange(first, last))
+        return self._layers.scores(models, inputs), labels

@@ -15,15 +15,15 @@ Made for stacks of known layers whose convolutions keep the size (stride 1, odd 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
 from quietbit.errors import require, require_module
 from quietbit.simulate.problem import MARGIN
+from quietbit_lab.task.batch import exact_float32
 
-__all__ = ["StackedLayers", "exact_float32"]
+__all__ = ["StackedLayers"]
 
 Tensor: TypeAlias = Any
 # Layers that treat samples apart.
@@ -141,18 +141,6 @@ class StackedLayers:
                 _, _, z, y = kept[-1]
                 (slope,) = torch.autograd.grad(y, z, _backward(block, models, slope).reshape(y.shape))
         return parts
-
-
-@contextmanager
-def exact_float32() -> Iterator[None]:
-    """Matrix products of float32 in float32: the short formats of tensor cores brought nothing on an H200."""
-    torch = require_module("torch", "lab")
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def _layers(module: Any) -> list[Any]:

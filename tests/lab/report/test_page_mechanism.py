@@ -3,14 +3,13 @@ import pytest
 
 import quietbit
 from quietbit.mechanism.ball import Norm
-from quietbit_lab.experiment.record import describe
+from quietbit.mechanism.registry import describe
 from quietbit_lab.report.page_mechanism import MOST_CELLS, Pictures, rebuild
 from unit.simulate.makers import mechanisms
 
 
 def record_of(mechanism):
-    settings = {"norm": mechanism.domain.norm.value, "clip": mechanism.domain.radius}
-    return {"settings": settings, "dimension": mechanism.domain.dimension, "mechanism": describe(mechanism)}
+    return {"mechanism": describe(mechanism)}
 
 
 @pytest.mark.parametrize("name", list(mechanisms(5)))
@@ -47,13 +46,12 @@ def test_a_sign_s_slope_at_zero_is_one():
 
 def test_what_does_not_lead_to_the_mechanism_is_not_drawn():
     record = record_of(mechanisms(40)["imvu-1"])
-    record["mechanism"]["design"]["identity"] = "0" * 64
+    record["mechanism"]["design"]["design"]["identity"] = "0" * 64
     assert rebuild(record) is None
     assert Pictures().place(record) == -1
     assert Pictures().place({**record, "mechanism": None}) == -1
     assert rebuild({**record, "mechanism": {"kind": "Dice", "bits": 1}}) is None
     assert rebuild({**record, "mechanism": {"kind": "Gaussian"}}) is None
-    assert rebuild({**record, "settings": {}}) is None
 
 
 def test_large_tables_are_thinned():

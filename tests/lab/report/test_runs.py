@@ -72,7 +72,7 @@ def test_a_strength_that_was_found_is_a_setting():
     gaussian, sign, imvu = runs()[0], runs()[6], runs()[12]
     assert settings_of(gaussian.record)["noise_multiplier"] == gaussian.record["mechanism"]["noise_multiplier"]
     assert settings_of(sign.record)["noise_multiplier"] == sign.record["mechanism"]["inner"]["noise_multiplier"]
-    assert settings_of(imvu.record)["design_epsilon"] == imvu.record["mechanism"]["design"]["epsilon"]
+    assert settings_of(imvu.record)["design_epsilon"] == imvu.record["mechanism"]["design"]["design"]["spec"]["epsilon"]
     given = changed(gaussian, settings={"noise_multiplier": 7.0})
     assert settings_of(given.record)["noise_multiplier"] == 7.0
 

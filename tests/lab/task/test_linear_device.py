@@ -5,9 +5,10 @@ import torch
 import quietbit
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.simulate.problem import LocalPlan
+from quietbit_lab.task.batch import exact_float32
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
 from quietbit_lab.task.linear import LinearSoftmax
-from quietbit_lab.task.linear_device import DeviceProblem, exact_products, open_device
+from quietbit_lab.task.linear_device import DeviceProblem, open_device
 from unit.simulate.makers import small_dataset, small_problem
 
 
@@ -97,7 +98,7 @@ def test_short_formats_are_off_and_come_back():
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:
-        with exact_products():
+        with exact_float32():
             assert torch.get_float32_matmul_precision() == "highest"
         assert torch.get_float32_matmul_precision() == "high"
     finally:
