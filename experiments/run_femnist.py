@@ -15,9 +15,9 @@ Idea     1. For every mechanism and epsilon of `fig5-femnist.toml` and `fig6-fem
 
 Needed are numpy, scipy and torch alone. All runs of a seed are trained side by side (`quietbit_lab.task.batch`).
 A call continues where an earlier one was stopped; `--back` is one file with all results, all that has to travel:
-where it is there already, its results are not run again. `--keep` makes of them what tables and figures are drawn
-from. `--epsilon`, `--labels`, `--seeds` and `--rounds` cut the experiment down, to try it or to share it among
-processes.
+where it is there already, its results are not run again, nor those of other files named after it. `--keep` makes of
+them what tables and figures are drawn from. `--epsilon`, `--labels`, `--seeds` and `--rounds` cut the experiment down,
+to try it or to share it among processes; lines that lead others (one bit, Gaussian) must be in the same process.
 """
 
 from __future__ import annotations
@@ -130,9 +130,9 @@ def main() -> None:
     parser.add_argument("--back", type=Path, nargs="*", default=[], help="files with results; the first is written")
     parser.add_argument("--keep", type=Path, help="only make the small files of tables and figures, in this folder")
     given = parser.parse_args()
-    for path in given.back:
-        for name in FOLDERS if path.exists() else ():
-            unpack([line for line in read_results(path) if line["sweep"] == name], given.out / name)
+    known = [line for path in given.back if path.exists() for line in read_results(path)]
+    for name in FOLDERS:
+        unpack([line for line in known if line["sweep"] == name], given.out / name)
     if given.keep is not None:
         keep(given.out, given.keep)
         return
