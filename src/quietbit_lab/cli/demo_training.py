@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import secrets
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -142,18 +142,18 @@ def _second(runs: list[dict[str, Any]]) -> str | None:
 
 def headline(trained: list[Trained]) -> list[dict[str, Any]]:
     """What the closing table shows: every mechanism at the last epsilon, over its seeds."""
+    from quietbit_lab.experiment.frontier import deviation
+
     facts = []
     for line in LINES:
         runs = [one.record for one in trained if one.label == line.label and one.target in (TARGET, None)]
         accuracies = [record["points"][-1]["accuracy"] for record in runs]
-        mean = math.fsum(accuracies) / len(accuracies)
-        spread = math.fsum((value - mean) ** 2 for value in accuracies) / max(1, len(accuracies) - 1)
         worst = max((r["guarantee"] for r in runs if r["guarantee"]), key=lambda g: g["epsilon_upper"], default=None)
         facts.append(
             {
                 "label": line.label,
-                "accuracy": mean,
-                "deviation": math.sqrt(spread),
+                "accuracy": fmean(accuracies),
+                "deviation": deviation(accuracies),
                 "seeds": len(runs),
                 "epsilon_upper": worst["epsilon_upper"] if worst else None,
                 "guarantee": worst["sentence"] if worst else None,
@@ -173,7 +173,6 @@ def curves(trained: list[Trained]) -> dict[str, list[tuple[int, float]]]:
         runs = [one.record["points"] for one in trained if one.label == line.label and one.target == TARGET]
         if line.mechanism != PUBLIC and runs:
             found[line.label] = [
-                (points[0]["round"], math.fsum(point["accuracy"] for point in points) / len(points))
-                for points in zip(*runs, strict=True)
+                (points[0]["round"], fmean(point["accuracy"] for point in points)) for points in zip(*runs, strict=True)
             ]
     return found

@@ -36,14 +36,12 @@ def sweep(
         ),
     ] = None,
     minutes: Annotated[
-        float | None,
-        typer.Option(help="Stop after this many; --resume continues (with --device in mid-training)."),
+        float | None, typer.Option(help="Stop after this many; --resume continues (with --device in mid-training).")
     ] = None,
     drop_behind: Annotated[
         float | None,
         typer.Option(
-            metavar="POINTS",
-            help="With --device: drop runs this many points behind the best at their epsilon.",
+            metavar="POINTS", help="With --device: drop runs this many points behind the best at their epsilon."
         ),
     ] = None,
     packed: Annotated[

@@ -51,8 +51,7 @@ def train(
         ),
     ] = None,
     epsilon: Annotated[
-        float | None,
-        typer.Option(help="Budget of the whole run: calibrate to it, or stop before it is exceeded."),
+        float | None, typer.Option(help="Budget of the whole run: calibrate to it, or stop before it is exceeded.")
     ] = None,
     design_epsilon: Annotated[
         float | None, typer.Option(help="Of the design, per release (imvu, mvu), instead of calibrating.")
@@ -71,19 +70,16 @@ def train(
     bits: Annotated[int | None, typer.Option(help="Bits per parameter.")] = None,
     levels: Annotated[int | None, typer.Option(help="Levels of the design (imvu, mvu).")] = None,
     keep: Annotated[
-        str | None,
-        typer.Option(metavar="K|auto", help="Rotated coordinates that a client keeps, a power of two."),
+        str | None, typer.Option(metavar="K|auto", help="Rotated coordinates that a client keeps, a power of two.")
     ] = None,
     downlink: Annotated[
-        str,
-        typer.Option(metavar="full|replay", help="Send the model down, or the round, which clients replay."),
+        str, typer.Option(metavar="full|replay", help="Send the model down, or the round, which clients replay.")
     ] = "full",
     beta: Annotated[
         float | None, typer.Option(help="Stretches small coordinates over the design's range (imvu).")
     ] = None,
     clamp: Annotated[
-        bool | None,
-        typer.Option("--clamp/--no-clamp", help="Cut large coordinates (imvu); chosen unless given."),
+        bool | None, typer.Option("--clamp/--no-clamp", help="Cut large coordinates (imvu); chosen unless given.")
     ] = None,
     decoder: Annotated[
         str | None, typer.Option(metavar="NAME", help="Of imvu: unbiased-at-zero (unless given) or alphabet.")
@@ -130,8 +126,7 @@ def train(
     device: Annotated[
         str | None,
         typer.Option(
-            metavar="cpu|cuda",
-            help="Where torch works; a linear model's cohort is drawn as one sum, by the same law.",
+            metavar="cpu|cuda", help="Where torch works; a linear model's cohort is drawn as one sum, by the same law."
         ),
     ] = None,
     threads: ThreadsOption = 1,
@@ -179,16 +174,11 @@ def train(
 
 
 def _train(
-    spec: TaskSpec,
-    setting: Setting,
-    data: Path | None,
-    device: str | None,
-    threads: int,
-    out: Path | None,
-    json: bool,
+    spec: TaskSpec, setting: Setting, data: Path | None, device: str | None, threads: int, out: Path | None, json: bool
 ) -> None:
+    from quietbit._files import write_json
     from quietbit.simulate.loop import INTERRUPTED, TARGET, simulate
-    from quietbit_lab.experiment.record import run_record, save_record
+    from quietbit_lab.experiment.record import run_record
     from quietbit_lab.task.linear import LinearSoftmax
     from quietbit_lab.task.registry import build_task
 
@@ -213,7 +203,7 @@ def _train(
             run = simulate(problem, setting.plan, setting.training, threads=threads, progress=show)
             kept = run_record(run, spec.to_json(), device=device or "cpu")
     if out is not None:
-        save_record(out, kept)
+        write_json(out, kept)
     if json:
         show_json(kept)
     elif run.points:

@@ -38,6 +38,7 @@ __all__ = [
     "gaussian_mean", "together", "unit_mean", "way_of",
 ]  # fmt: skip
 
+torch: Any = require_module("torch", "lab")
 Tensor: TypeAlias = Any
 OuterMean: TypeAlias = Callable[[Tensor, Tensor, int], Tensor]  # errors, features, seed -> (G, K, width) in float32
 EVERY_CLIENT, LAW_OF_THE_SUM = "every client", "law of the sum"
@@ -166,7 +167,6 @@ def again_upper(mechanism: Any) -> float:
 
 def together(ways: Sequence[Way], cohort: int, device: Any) -> OuterMean:
     """Return what draws the means of models of one kind whose updates are outer products."""
-    torch = require_module("torch", "lab")
 
     def column(values: Any, kind: Any) -> Tensor:
         return torch.from_numpy(np.asarray(values, dtype=np.float64)).to(device=device, dtype=kind)[..., None, None]
@@ -233,7 +233,7 @@ def exact_mean(errors: Tensor, features: Tensor) -> Tensor:
 
 def gaussian_mean(rows: Tensor, deviation: float, generator: Any) -> Tensor:
     """Return the mean of rows with normal noise of this deviation on each: the noises' sum is drawn at once."""
-    torch, found = require_module("torch", "lab"), rows.mean(dim=-2)
+    found = rows.mean(dim=-2)
     if deviation == 0:
         return found
     noise = torch.randn(found.shape, generator=generator, device=rows.device)
@@ -242,7 +242,6 @@ def gaussian_mean(rows: Tensor, deviation: float, generator: Any) -> Tensor:
 
 def codes_mean(rows: Tensor, law: CodeLaw, generator: Any) -> Tensor:
     """Return the mean over clients of decoded codes, one for each coordinate of rows (..., m, d)."""
-    torch = require_module("torch", "lab")
     table, values = (torch.tensor(one, dtype=torch.float32, device=rows.device) for one in (law.cumulative, law.values))
     x = ((rows - law.low) * law.inverse).clamp(0.0, table.shape[0] - 1 - 1e-3)
     cell = x.nan_to_num(0.0).int()
@@ -275,7 +274,7 @@ def _dithered_mean(mechanism: Any, errors: Tensor, features: Tensor, generator: 
     The length of a dithered vector decides whether it is drawn again, so rows are made from their factors. A symbol is
     drawn by comparing a uniform with F_k: the sum of values is m v_0 + sum_k (v_{k+1} - v_k) #{U >= F_k}.
     """
-    torch, (clients, width), classes = require_module("torch", "lab"), features.shape, errors.shape[0]
+    (clients, width), classes = features.shape, errors.shape[0]
     most = max(1, (ROWS_GPU if features.is_cuda else ROWS_CPU) // (classes * width))
     table = np.cumsum(mechanism.design.probabilities, axis=1)[:, :-1].astype(np.float32)
     cumulative = torch.from_numpy(np.ascontiguousarray(table)).to(features.device)
@@ -291,7 +290,7 @@ def _dithered_mean(mechanism: Any, errors: Tensor, features: Tensor, generator: 
 
 def dithered_levels(mechanism: Any, rows: Tensor, generator: Any) -> Tensor:
     """Return the level that every coordinate is dithered to; vectors that come out too long are drawn again."""
-    torch, norm = require_module("torch", "lab"), mechanism.ball.norm
+    norm = mechanism.ball.norm
     cells = mechanism.design.spec.input_levels - 1
     half, limit = cells / 2, (mechanism.reach * cells) ** norm.order
     grid = (rows * (half / mechanism.ball.radius)).clamp_(-half, half)

@@ -25,6 +25,7 @@ from quietbit_lab.cohort.law import CodeLaw
 
 __all__ = ["mean_codes"]
 
+torch: Any = require_module("torch", "lab")
 Tensor: TypeAlias = Any
 WHOLE = 2.0**18
 GOLDEN = 0x9E3779B97F4A7C15
@@ -38,7 +39,6 @@ def mean_codes(laws: Sequence[CodeLaw], left: Tensor, right: Tensor, seed: int) 
 
     ``laws`` has one of each model, all of as many bits; a NaN counts as the least value of the table.
     """
-    torch = require_module("torch", "torch")
     require(len({law.cumulative.shape for law in laws}) == 1, "laws", len(laws), "of as many bits each")
     require(len(laws) == left.shape[0], "laws", len(laws), f"one for each of {left.shape[0]} models")
     require(left.shape[2] == right.shape[0], "clients of right", right.shape[0], f"the {left.shape[2]} of left")
@@ -53,7 +53,6 @@ def mean_codes(laws: Sequence[CodeLaw], left: Tensor, right: Tensor, seed: int) 
 
 
 def _column(values: Sequence[float], device: Any) -> Tensor:
-    torch = require_module("torch", "torch")
     return torch.tensor(values, dtype=torch.float64, device=device)[:, None, None]
 
 
@@ -119,7 +118,6 @@ def _compiled() -> Callable[..., None]:
 
 
 def _on_device(laws: tuple[CodeLaw, ...], left: Tensor, right: Tensor, seed: int) -> Tensor:
-    torch = require_module("torch", "torch")
     from quietbit_lab.cohort.outer_triton import sum_codes
 
     (groups, classes, clients), features = left.shape, right.shape[1]
@@ -139,7 +137,6 @@ def _on_device(laws: tuple[CodeLaw, ...], left: Tensor, right: Tensor, seed: int
 @lru_cache(maxsize=64)
 def _moved(laws: tuple[CodeLaw, ...], device: str) -> tuple[Tensor, Tensor, Tensor]:
     """Tables, their ranges and whole numbers on a device; laws are compared by identity, and kept by `code_law`."""
-    torch = require_module("torch", "torch")
     tables = torch.from_numpy(np.stack([law.cumulative for law in laws])).to(device)
     places = torch.tensor([[law.low, law.inverse] for law in laws], dtype=torch.float32, device=device)
     return tables, places, torch.from_numpy(np.stack([_whole(law) for law in laws])).to(device)

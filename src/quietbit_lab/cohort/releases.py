@@ -24,10 +24,11 @@ from quietbit.mechanism.vector import VectorMVU
 
 __all__ = ["along_of", "hadamard_matrix", "kept_rows", "put_back", "rotated", "rotated_back", "vector_mean"]
 
+torch: Any = require_module("torch", "lab")
+
 
 def vector_mean(rows: Any, mechanism: VectorMVU, generator: Any) -> Any:
     """The mean of the vector mechanism's releases of rows in the unit ball, decoded."""
-    torch = require_module("torch", "torch")
     flat, groups = rows.reshape(-1, rows.shape[-1]), rows.shape[0] if rows.dim() == 3 else 1
     shared = None
     if mechanism.shared_rows:  # the same for all clients of a group
@@ -52,7 +53,6 @@ def kept_rows(rows: Any, keep: int, seed: int, generator: Any, places: Any = Non
 
     With ``places`` all rows keep those.
     """
-    torch = require_module("torch", "torch")
     count, size = rows.shape[0], padded_size(rows.shape[1])
     rotated = _rotated(rows, size, seed)
     width = size // keep
@@ -65,7 +65,6 @@ def kept_rows(rows: Any, keep: int, seed: int, generator: Any, places: Any = Non
 
 def put_back(values: Any, places: Any, dimension: int, seed: int, groups: int = 1) -> Any:
     """The means of ``groups`` equal groups of kept rows, scattered and rotated back: a row each."""
-    torch = require_module("torch", "torch")
     (count, keep), size = values.shape, padded_size(dimension)
     group = torch.arange(groups, device=values.device).repeat_interleave(count // groups)
     total = torch.zeros(groups * size, device=values.device, dtype=values.dtype)
@@ -77,7 +76,6 @@ def put_back(values: Any, places: Any, dimension: int, seed: int, groups: int = 
 
 def along_of(mechanism: VectorMVU, share: Any, generator: Any) -> Any:
     """<u, z> of every client: a step by its mass, then a place inside it."""
-    torch = require_module("torch", "torch")
     edges, levels = mechanism.profile.edges, mechanism.profile.levels
     ends = torch.tensor(ndtr(np.concatenate(([-np.inf], edges, [np.inf]))), device=share.device)
     masses, heights = ends[1:] - ends[:-1], torch.tensor(levels, device=share.device)
@@ -119,7 +117,7 @@ def _in_blocks(rows: Any, block: int) -> Any:
 @lru_cache(maxsize=16)
 def _block_signs(size: int, rotation: Rotation, device: str) -> tuple[Any, Any]:
     """Signs of whole blocks, 1 after them; and those of the last block where it overlaps."""
-    torch, whole = require_module("torch", "torch"), size // rotation.block * rotation.block
+    whole = size // rotation.block * rotation.block
     drawn = torch.tensor(signs(size + rotation.block, rotation.seed), dtype=torch.float32, device=device)
     first = drawn[:size].clone()
     first[whole:] = 1.0
@@ -127,7 +125,6 @@ def _block_signs(size: int, rotation: Rotation, device: str) -> tuple[Any, Any]:
 
 
 def _rotated(rows: Any, size: int, seed: int) -> Any:
-    torch = require_module("torch", "torch")
     padded = torch.zeros((rows.shape[0], size), device=rows.device, dtype=rows.dtype)
     padded[:, : rows.shape[1]] = rows
     return _hadamard(padded * _sign_tensor(size, seed, str(rows.device)))
@@ -146,7 +143,6 @@ def _hadamard(rows: Any) -> Any:
 @lru_cache(maxsize=16)
 def hadamard_matrix(size: int, device: str) -> Any:
     """The orthonormal Hadamard matrix of a power of two, rows in natural order."""
-    torch = require_module("torch", "torch")
     found = torch.ones((1, 1))
     while found.shape[0] < size:
         found = torch.cat((torch.cat((found, found), 1), torch.cat((found, -found), 1)), 0)
@@ -155,5 +151,4 @@ def hadamard_matrix(size: int, device: str) -> Any:
 
 @lru_cache(maxsize=16)
 def _sign_tensor(size: int, seed: int, device: str) -> Any:
-    torch = require_module("torch", "torch")
     return torch.tensor(signs(size, seed), dtype=torch.float32, device=device)

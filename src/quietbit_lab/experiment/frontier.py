@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
 from typing import Any, final
 
-__all__ = ["Summary", "frontier", "reported", "same_point", "summarise"]
+__all__ = ["Summary", "deviation", "frontier", "reported", "same_point", "setting_key", "summarise"]
 
 
 @final
@@ -50,10 +51,8 @@ def summarise(results: Iterable[Mapping[str, Any]]) -> list[Summary]:
         record = result["record"]
         if record["status"] not in ("finished", "dropped"):
             continue
-        settings: Mapping[str, Any] = {
-            k: v for k, v in record["settings"].items() if k not in ("seed", "rounds", "evaluate_at")
-        }
-        whole = json.dumps([result["label"], settings], sort_keys=True)
+        settings = _of_all_seeds(record["settings"])
+        whole = setting_key(result["label"], settings)
         runs[whole] = runs.get(whole, 0) + 1
         for point in record["points"]:
             key = json.dumps([result["label"], settings, point["round"]], sort_keys=True)
@@ -63,14 +62,26 @@ def summarise(results: Iterable[Mapping[str, Any]]) -> list[Summary]:
     found = []
     for key, pairs in groups.items():
         label, rounds, chosen = kept[key]
-        if len(pairs) < runs[json.dumps([label, chosen], sort_keys=True)]:
+        if len(pairs) < runs[setting_key(label, chosen)]:
             continue
         accuracies = [accuracy for _, accuracy in pairs]
-        mean = math.fsum(accuracies) / len(accuracies)
-        spread = math.fsum((a - mean) ** 2 for a in accuracies) / max(1, len(accuracies) - 1)
         epsilon = max(epsilon for epsilon, _ in pairs)  # sampled cohorts differ by seed: the largest holds
-        found.append(Summary(label, epsilon, mean, math.sqrt(spread), len(pairs), rounds, chosen))
+        found.append(Summary(label, epsilon, fmean(accuracies), deviation(accuracies), len(pairs), rounds, chosen))
     return found
+
+
+def deviation(values: Sequence[float]) -> float:
+    """The standard deviation; 0 of one value."""
+    return stdev(values) if len(values) > 1 else 0.0
+
+
+def setting_key(label: str, settings: Mapping[str, Any]) -> str:
+    """Equal for runs of one label that differ by seed, rounds and where they are scored alone."""
+    return json.dumps([label, _of_all_seeds(settings)], sort_keys=True)
+
+
+def _of_all_seeds(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in ("seed", "rounds", "evaluate_at")}
 
 
 def frontier(summaries: Iterable[Summary]) -> dict[str, list[Summary]]:

@@ -8,13 +8,12 @@ Symbols  apart: chosen points of a label are at least this factor apart in epsil
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from quietbit_lab.experiment.frontier import Summary, frontier, summarise
+from quietbit_lab.experiment.frontier import Summary, frontier, setting_key, summarise
 from quietbit_lab.experiment.grid import Job, Race, Sweep
 from quietbit_lab.experiment.record import Setting
 from quietbit_lab.experiment.sweep import finished, pending
@@ -44,11 +43,11 @@ def reporting(sweep: Sweep, results: Sequence[Mapping[str, Any]]) -> Sweep:
         return sweep
     jobs = {job.identity: job for job in sweep.jobs}
     choosing = [result for result in results if result["job"] in jobs]
-    first = {_key(job.label, job.setting.to_json()): job for job in reversed(sweep.jobs)}
+    first = {setting_key(job.label, job.setting.to_json()): job for job in reversed(sweep.jobs)}
     last: dict[str, int] = {}
     for line in frontier(summarise(choosing)).values():
         for point in thinned(line, sweep.race):
-            key = _key(point.label, point.settings)
+            key = setting_key(point.label, point.settings)
             last[key] = max(last.get(key, 0), point.rounds)
     known = _known(result for result in results if result["job"] not in jobs)
     found = []
@@ -79,7 +78,7 @@ def _known(results: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], int]:
         record = result["record"]
         if record["status"] == "finished" and record["points"]:
             settings = record["settings"]
-            key = (_key(result["label"], settings), int(settings["seed"]))
+            key = (setting_key(result["label"], settings), int(settings["seed"]))
             known[key] = max(known.get(key, 0), int(record["points"][-1]["round"]))
     return known
 
@@ -89,8 +88,3 @@ def _until(job: Job, rounds: int, seed: int) -> Job:
     scored = [number for number in job.setting.training.evaluate_at if number <= rounds]
     values |= {"rounds": rounds, "evaluate_at": scored, "seed": seed}
     return Job(Setting.from_json(values), job.task, job.label)
-
-
-def _key(label: str, settings: Mapping[str, Any]) -> str:
-    kept = {name: value for name, value in settings.items() if name not in ("seed", "rounds", "evaluate_at")}
-    return json.dumps([label, kept], sort_keys=True)

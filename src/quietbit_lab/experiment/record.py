@@ -23,7 +23,6 @@ from typing import Any, final
 
 import attrs
 
-from quietbit._files import write_json
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.mechanism.registry import describe
 from quietbit.plan.plan import OF_ENGINE, Plan
@@ -34,7 +33,7 @@ from quietbit.simulate.training import Training
 
 __all__ = [
     "EVERY_CLIENT", "FORMAT", "Setting", "commit_of", "modern", "read_json", "read_record", "run_record",
-    "save_record", "versions",
+    "versions",
 ]  # fmt: skip
 
 FORMAT, VERSION, READ = "quietbit run", 2, (1, 2)
@@ -46,18 +45,11 @@ RENAMED = {
     "words": "rng",
     "honest": "min_honest_clients",
 }
+# Settings that version 1 did not have, left out where nobody made use of them.
 NEWER = (
-    "releases",
-    "keep",
-    "clip_quantile",
-    "clip_rate",
-    "clip_bit_epsilon",
-    "rotate",
-    "rows",
-    "downlink",
-    "downlink_bits",
-    "downlink_start",
-)  # settings that version 1 did not have, left out where nobody made use of them
+    *("releases", "keep", "clip_quantile", "clip_rate", "clip_bit_epsilon", "rotate", "rows"),
+    *("downlink", "downlink_bits", "downlink_start"),
+)
 OF_PLAN = {one.name: one for one in attrs.fields(Plan) if one.name not in (*OF_ENGINE, "mode")}
 OF_TRAINING = {one.name: one for one in fields(Training)}
 PAPER = {"beta": 1.0, "clamp": False, "rotate": False}  # what sweeps mean unless they say otherwise
@@ -168,11 +160,6 @@ def run_record(
         },
         "commit": commit_of(Path(__file__).parent),
     }
-
-
-def save_record(path: Path, record: dict[str, Any]) -> Path:
-    """Write a record; the file appears whole or not at all."""
-    return write_json(path, record)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from quietbit.errors import require
 from quietbit.plot.palette import looks
-from quietbit_lab.experiment.frontier import Summary, frontier, summarise
+from quietbit_lab.experiment.frontier import Summary, frontier, setting_key, summarise
 from quietbit_lab.experiment.record import versions
 from quietbit_lab.report.page_mechanism import Pictures
 from quietbit_lab.report.page_words import (
@@ -36,7 +36,6 @@ COLUMNS = (
     *("bytes", "uplink", "chosen", "mechanism", "state", "second"),
 )
 JUDGED, UNBEATEN = 1, 2  # how a row may be chosen; 0: it is a point of a curve and no more
-OF_A_RUN = ("seed", "rounds", "evaluate_at")  # what may differ between runs of one row
 
 
 def page_data(runs: Sequence[PlacedRun], title: str) -> dict[str, Any]:
@@ -102,16 +101,16 @@ class _Table:
         for run in self.comparison.runs:
             if run.ended:
                 plain.append(run.plain())
-                key = _key(run.label, plain[-1]["record"]["settings"])
+                key = setting_key(run.label, plain[-1]["record"]["settings"])
                 first.setdefault(key, run)
                 second[key] = max(second.get(key, (-1.0, "")), _second(run.record))
         points = summarise(plain)
-        runs = [first[_key(point.label, point.settings)] for point in points]
+        runs = [first[setting_key(point.label, point.settings)] for point in points]
         worth = [point for point, run in zip(points, runs, strict=True) if run.judged(point.rounds)]
         rank = {id(point): JUDGED for point in worth}
         rank |= {id(point): UNBEATEN for line in frontier(worth).values() for point in line}
         return [
-            self._row(point, run, rank.get(id(point), 0), second[_key(point.label, point.settings)][1])
+            self._row(point, run, rank.get(id(point), 0), second[setting_key(point.label, point.settings)][1])
             for point, run in zip(points, runs, strict=True)
         ]
 
@@ -166,10 +165,6 @@ class _Table:
             self._places[key] = len(self.settings)
             self.settings.append(shown)
         return self._places[key]
-
-
-def _key(label: str, settings: Mapping[str, Any]) -> str:
-    return json.dumps([label, {k: v for k, v in settings.items() if k not in OF_A_RUN}], sort_keys=True)
 
 
 def _second(record: Mapping[str, Any]) -> tuple[float, str]:

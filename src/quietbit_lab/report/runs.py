@@ -16,7 +16,7 @@ from typing import Any, final
 
 from quietbit.errors import QuietbitError, require
 from quietbit_lab.experiment import flower_record
-from quietbit_lab.experiment.frontier import Summary, frontier, summarise
+from quietbit_lab.experiment.frontier import Summary, frontier, setting_key, summarise
 from quietbit_lab.experiment.packed import read_results
 from quietbit_lab.experiment.record import read_json, read_record
 from quietbit_lab.experiment.sweep import RESULTS, finished
@@ -189,9 +189,9 @@ def reporting_runs(runs: Sequence[PlacedRun]) -> list[PlacedRun]:
 def settings_within(runs: Sequence[PlacedRun], target: float | None) -> list[tuple[Summary, PlacedRun]]:
     """Settings whose epsilon is at most the target, where they were to be judged, each with one of its runs."""
     runs = reporting_runs(runs)
-    first = {_key(run.label, settings_of(run.record)): run for run in reversed(runs)}
+    first = {setting_key(run.label, settings_of(run.record)): run for run in reversed(runs)}
     points = summarise(run.plain(whole=False) for run in runs)
-    found = [(point, first[_key(point.label, point.settings)]) for point in points]
+    found = [(point, first[setting_key(point.label, point.settings)]) for point in points]
     return [(p, run) for p, run in found if target is None or p.epsilon_upper <= target or run.mechanism == PUBLIC]
 
 
@@ -205,11 +205,6 @@ def best_curves(runs: Sequence[PlacedRun], target: float | None) -> dict[str, li
         own = [p for p in every if p.label == label and p.settings == best.settings and p.rounds <= best.rounds]
         curves[label] = [(p.rounds, p.accuracy) for p in sorted(own, key=lambda p: p.rounds)]
     return curves
-
-
-def _key(label: str, settings: Mapping[str, Any]) -> str:
-    kept = {k: v for k, v in settings.items() if k not in ("seed", "rounds", "evaluate_at")}
-    return json.dumps([label, kept], sort_keys=True)
 
 
 def _named_by_trust(runs: Sequence[PlacedRun]) -> list[PlacedRun]:

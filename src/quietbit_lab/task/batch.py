@@ -44,6 +44,7 @@ from quietbit_lab.experiment.record import Setting
 
 __all__ = ["DROPPED", "Batch", "Lane", "Models", "exact_float32", "shared_walk"]
 
+torch: Any = require_module("torch", "lab")
 Tensor: TypeAlias = Any
 LOOK = 25  # rounds between looks at which runs have diverged, and at the clock
 Watch: TypeAlias = Callable[[int, "Sequence[Point | None]"], bool]  # rounds done, newest points; False stops
@@ -107,7 +108,7 @@ class Models(ABC):
 
     def scores(self, models: Tensor) -> list[Score]:
         """Return accuracy and cross-entropy of every model on the test examples."""
-        torch, count = require_module("torch", "lab"), self.problem.dataset.test.count
+        count = self.problem.dataset.test.count
         right = torch.zeros(models.shape[0], dtype=torch.int64, device=self.device)
         loss = torch.zeros(models.shape[0], dtype=torch.float64, device=self.device)
         for start in range(0, models.shape[0], self.together):
@@ -124,7 +125,6 @@ class Models(ABC):
 @contextmanager
 def exact_float32() -> Iterator[None]:
     """Matrix products of float32 in float32: the short formats of tensor cores are off meanwhile."""
-    torch = require_module("torch", "lab")
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -185,7 +185,7 @@ class Batch:
         # Runs of one kind lie side by side, so that a kind is a slice.
         self.alive = sorted(range(len(self.lanes)), key=lambda k: self.lanes[k].way.kind)
         self.w = self.data.models(problem.initial(first.seed), len(self.lanes))
-        self.v = require_module("torch", "lab").zeros_like(self.w)
+        self.v = torch.zeros_like(self.w)
         self._arrange()
 
     @property
@@ -205,7 +205,7 @@ class Batch:
 
     def advance(self, rounds: int | None = None, watch: Watch | None = None) -> None:
         """Up to ``rounds`` more rounds, all unless given; fewer where all runs end, or where ``watch`` says False."""
-        torch, began, before = require_module("torch", "lab"), time.perf_counter(), self.seconds
+        began, before = time.perf_counter(), self.seconds
         last, cohort = self.rounds, self.settings[0].plan.cohort
         last = last if rounds is None else min(self.number + rounds, last)
         with self.data.working():
@@ -246,7 +246,6 @@ class Batch:
 
     def replace_state(self, number: int, seconds: float, alive: list[int], w: Any, v: Any) -> None:
         """Continue from a checkpoint: parameters and momentum of the runs still alive, after ``number`` rounds."""
-        torch = require_module("torch", "lab")
         self.number, self.seconds, self.alive = number, seconds, alive
         for place in range(number):
             self.counts[self._schedule.cohort(place)] += 1
@@ -269,7 +268,6 @@ class Batch:
 
     def _prepare(self) -> list[tuple[NDArray[np.int64], Tensor]]:
         """Cohorts of the next rounds, the last first, moved to the device in one go."""
-        torch = require_module("torch", "lab")
         numbers = range(self.number, min(self.number + LOOK, self.rounds))
         cohorts = np.stack([self._schedule.cohort(number) for number in numbers])
         moved = torch.from_numpy(cohorts).to(self.data.device)
@@ -283,7 +281,6 @@ class Batch:
 
     def _arrange(self) -> None:
         """What a round needs for the runs that are alive."""
-        torch = require_module("torch", "lab")
 
         def column(name: str, kind: Any) -> Tensor:
             chosen = [self.lanes[k].setting for k in self.alive]
@@ -305,7 +302,6 @@ class Batch:
 
     def _none_diverged(self) -> Tensor:
         """First round and size of parameters out of range, for every run alive; -1 for none."""
-        torch = require_module("torch", "lab")
         return torch.full((2, len(self.alive)), -1.0, dtype=torch.float32, device=self.data.device)
 
     def _end_diverged(self, diverged: Tensor) -> None:
@@ -342,7 +338,6 @@ class Batch:
 
     def _score(self, sent: int, places: Sequence[int] | None = None) -> list[Point | None]:
         """Score the runs that ask for it (or those at ``places``) and drop the ones that are far behind."""
-        torch = require_module("torch", "lab")
         asked = [p for p, k in enumerate(self.alive) if self.lanes[k].setting.training.evaluated(self.number)]
         chosen = asked if places is None else [p for p in places if not self.lanes[self.alive[p]].scored(self.number)]
         newest: list[Point | None] = [None] * len(self.lanes)
@@ -376,7 +371,7 @@ class Batch:
         """Take runs that have ended out of the batch."""
         if not places:
             return
-        torch, gone = require_module("torch", "lab"), set(places)
+        gone = set(places)
         self._keep_parameters(places)
         stay = [place for place in range(len(self.alive)) if place not in gone]
         self.alive = [self.alive[place] for place in stay]

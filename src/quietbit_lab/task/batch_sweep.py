@@ -35,7 +35,8 @@ from quietbit_lab.task.module import ModuleProblem
 __all__ = ["BatchTogether", "batch_records", "device_name", "restore", "save"]
 
 MakeProblem: TypeAlias = Callable[[Mapping[str, Any], int], Problem]
-VERSION = 2  # of checkpoints
+VERSION = 3  # of checkpoints
+STATE = ("status", "reason", "rounds", "behind")  # of a run, beside its points and counts
 KEPT_EVERY = 60.0  # seconds between checkpoints
 TOGETHER = {"cuda": 10_000_000, "cpu": 1_000_000}  # parameters in a batch: more runs bring no more speed
 NETWORKS = {"cuda": 48, "cpu": 16}
@@ -173,7 +174,11 @@ def save(batch: Batch, path: Path) -> None:
         "alive": batch.alive,
         "lanes": [_lane(lane) for lane in batch.lanes],
     }
-    arrays = {"w": batch.w.cpu().numpy(), "v": batch.v.cpu().numpy(), "said": np.array(json.dumps(said))}
+    arrays = {
+        "w": batch.w.cpu().numpy(),
+        "v": batch.v.cpu().numpy(),
+        "said": np.array(json.dumps(said, default=lambda word: word.value)),
+    }
     for place, lane in enumerate(batch.lanes):
         if lane.counts is not None:
             arrays[f"counts{place}"] = lane.counts.astype(np.int32)
@@ -203,30 +208,18 @@ def restore(batch: Batch, path: Path) -> bool:
 
 
 def _lane(lane: Lane) -> dict[str, Any]:
-    points = []
-    for point in lane.points:
-        guarantee = asdict(point.guarantee) if point.guarantee is not None else None
-        if guarantee is not None:
-            guarantee |= {name: guarantee[name].value for name in ("unit", "adjacency", "trust")}
-        points.append(
-            [point.round, point.score.accuracy, point.score.loss, guarantee, point.uplink_bytes, point.seconds]
-        )
-    return {
-        "points": points,
-        "status": lane.status,
-        "reason": lane.reason,
-        "rounds": lane.rounds,
-        "behind": lane.behind,
-    }
+    return {name: getattr(lane, name) for name in STATE} | {"points": [asdict(point) for point in lane.points]}
 
 
 def _fill(lane: Lane, was: dict[str, Any], counts: Any) -> None:
-    lane.points = []
-    for number, accuracy, loss, said, sent, seconds in was["points"]:
-        guarantee = None
-        if said is not None:
-            words = (Unit(said["unit"]), Adjacency(said["adjacency"]), Trust(said["trust"]))
-            guarantee = Guarantee(said["epsilon_upper"], said["delta"], *words)
-        lane.points.append(Point(number, Score(accuracy, loss), guarantee, sent, seconds))
-    lane.status, lane.reason, lane.rounds = was["status"], was["reason"], was["rounds"]
-    lane.behind, lane.counts = was["behind"], counts
+    for name in STATE:
+        setattr(lane, name, was[name])
+    lane.points, lane.counts = [_point(**point) for point in was["points"]], counts
+
+
+def _point(score: Mapping[str, float], guarantee: dict[str, Any] | None, **rest: Any) -> Point:
+    found = None
+    if guarantee is not None:
+        words = {"unit": Unit, "adjacency": Adjacency, "trust": Trust}
+        found = Guarantee(**guarantee | {name: kind(guarantee[name]) for name, kind in words.items()})
+    return Point(score=Score(**score), guarantee=found, **rest)

@@ -202,13 +202,7 @@ def with_efficientnet(
     """The data set with features in place of images, from the cache where they are there, and a head's start."""
     network = read_efficientnet(folder, device).tuned(public_file(folder))
     found = featured(
-        dataset,
-        network.features,
-        network.seal,
-        kind="EfficientNet",
-        batch=BATCH,
-        prefix="efficientnet-",
-        report=report,
+        dataset, network.features, network.seal, kind="EfficientNet", batch=BATCH, prefix="efficientnet-", report=report
     )
     return found, network.start()
 

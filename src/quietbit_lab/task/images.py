@@ -33,38 +33,16 @@ __all__ = [
 
 TEN = 10  # classes of all but FEMNIST
 DIGITS, DIGITS_TESTED = 1797, 360
-IDX_FILES = (
-    "train-images-idx3-ubyte",
-    "train-labels-idx1-ubyte",
-    "t10k-images-idx3-ubyte",
-    "t10k-labels-idx1-ubyte",
-)
+IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 SHAPES = ((60000, 28, 28), (60000,), (10000, 28, 28), (10000,))
 # md5 of the raw IDX files: the same however they are packed.
-MNIST_SUMS = dict(
-    zip(
-        IDX_FILES,
-        (
-            "6bbc9ace898e44ae57da46a324031adb",
-            "a25bea736e30d166cdddb491f175f624",
-            "2646ac647ad5339dbf082846283269ea",
-            "27ae3e4e09519cfbb04c329615203637",
-        ),
-        strict=True,
-    )
-)
-FASHION_SUMS = dict(
-    zip(
-        IDX_FILES,
-        (
-            "f4a8712d7a061bf5bd6d2ca38dc4d50a",
-            "9018921c3c673c538a1fc5bad174d6f9",
-            "8181f5470baa50b63fa0f6fddb340f0a",
-            "15d484375f8d13e6eb1aabb0c3f46965",
-        ),
-        strict=True,
-    )
-)
+_MD5 = {
+    "mnist": "6bbc9ace898e44ae57da46a324031adb a25bea736e30d166cdddb491f175f624 "
+    "2646ac647ad5339dbf082846283269ea 27ae3e4e09519cfbb04c329615203637",
+    "fashion-mnist": "f4a8712d7a061bf5bd6d2ca38dc4d50a 9018921c3c673c538a1fc5bad174d6f9 "
+    "8181f5470baa50b63fa0f6fddb340f0a 15d484375f8d13e6eb1aabb0c3f46965",
+}
+MNIST_SUMS, FASHION_SUMS = (dict(zip(IDX_FILES, sums.split(), strict=True)) for sums in _MD5.values())
 QMNIST_FILE, QMNIST_SUM = "qmnist-train-labels-idx2-int.gz", "0058f8dd561b90ffdd0f734c6a30e5e4"
 QMNIST_WRITERS, WRITER_COLUMN = 539, 2
 BATCHES = (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch")

@@ -33,13 +33,13 @@ from quietbit_lab.task.linear import LinearSoftmax
 
 __all__ = ["DeviceProblem", "Tensor", "open_device"]
 
+torch: Any = require_module("torch", "lab")
 Tensor: TypeAlias = Any
 CHUNK = 4096  # examples moved at once
 
 
 def open_device(name: str) -> Any:
     """The torch device of that name; one that is not there is said in one sentence."""
-    torch = require_module("torch", "lab")
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -60,7 +60,6 @@ class DeviceProblem(Models):
     device: Any
     together: int = field(init=False, default=64)
     width: int = field(init=False)
-    _torch: Any = field(init=False, repr=False)
     _train: Tensor = field(init=False, repr=False)
     _test: Tensor = field(init=False, repr=False)
     _labels: Tensor = field(init=False, repr=False)
@@ -69,7 +68,6 @@ class DeviceProblem(Models):
 
     def __post_init__(self) -> None:
         """Refuse clients of several examples and features that are not finite; move the data."""
-        torch = self._torch = require_module("torch", "lab")
         problem, dataset = self.problem, self.problem.dataset
         if int(problem.sizes.max()) != 1:
             raise InvalidParameter(
@@ -109,7 +107,7 @@ class DeviceProblem(Models):
     @contextmanager
     def working(self) -> Iterator[None]:
         """Return the context in which models are trained: nothing is differentiated."""
-        with exact_float32(), self._torch.inference_mode():
+        with exact_float32(), torch.inference_mode():
             yield
 
     def drawn(self, ways: Sequence[Way], cohort: int) -> OuterMean:
@@ -128,7 +126,7 @@ class DeviceProblem(Models):
         """Return the server's mean of a cohort for every model, (G, K, width); see `Batch`."""
         features = self.cohort(cohort)
         errors = self.clipped_errors(models, features, cohort, norm, clips)
-        return self._torch.cat([mean(errors[start:stop], features, seed) for start, stop, mean, seed in drawn])
+        return torch.cat([mean(errors[start:stop], features, seed) for start, stop, mean, seed in drawn])
 
     def cohort(self, clients: Tensor) -> Tensor:
         """The features of a cohort, (m, width)."""
@@ -136,7 +134,7 @@ class DeviceProblem(Models):
 
     def clipped_errors(self, models: Tensor, features: Tensor, clients: Tensor, norm: Norm, clips: Tensor) -> Tensor:
         """Errors p - y of every model and client, scaled to the model's clip: (G, K, m) in float64."""
-        torch, count = self._torch, models.shape[0]
+        count = models.shape[0]
         scores = (models.reshape(-1, self.width) @ features.T).reshape(count, self.classes, -1)
         errors = torch.softmax(scores, dim=1)
         labels = self._labels[clients].expand(count, 1, -1)
@@ -164,11 +162,11 @@ class DeviceProblem(Models):
         one = np.zeros((classes, self.width), dtype=np.float32)
         one[:, :size] = parameters[: classes * size].reshape(classes, size)
         one[:, size] = parameters[classes * size :]
-        return self._torch.from_numpy(one).to(self.device).repeat(count, 1, 1)
+        return torch.from_numpy(one).to(self.device).repeat(count, 1, 1)
 
     def _moved(self, inputs: NDArray[Any], rows: NDArray[np.int64]) -> Tensor:
         """The chosen rows on the device, each followed by a one and zeros."""
-        torch, size = self._torch, self.problem.features
+        size = self.problem.features
         out = torch.zeros((rows.size, self.width), dtype=torch.float32, device=self.device)
         for start in range(0, rows.size, CHUNK):
             chosen = rows[start : start + CHUNK]

@@ -34,6 +34,7 @@ from quietbit_lab.task.dataset import Dataset, Examples, Partition
 
 __all__ = ["ModuleProblem", "StoredExamples", "femnist_network", "mnist_network"]
 
+torch: Any = require_module("torch", "lab")
 Prepare: TypeAlias = Callable[[NDArray[Any]], NDArray[np.float32]]
 CPU_PIECE, GPU_PIECE = 64, 1024  # samples
 CPU_NUMBERS, GPU_NUMBERS = 1 << 24, 1 << 28  # entries of their gradients, where the model is large
@@ -53,7 +54,6 @@ class StoredExamples:
     @classmethod
     def of(cls, examples: Examples, device: str, prepare: Prepare | None) -> StoredExamples:
         """Examples for this device; a ``prepare`` of the user's own works on arrays, so these then stay."""
-        torch = require_module("torch", "lab")
         if device == "cpu" or prepare is not None:
             return cls(examples.inputs, examples.labels, device, prepare)
         inputs = torch.from_numpy(np.array(examples.inputs)).to(device)
@@ -61,7 +61,6 @@ class StoredExamples:
 
     def batch(self, chosen: NDArray[np.int64]) -> tuple[Any, Any]:
         """Inputs, ready for the module, and labels of the chosen examples."""
-        torch = require_module("torch", "lab")
         if isinstance(self.inputs, np.ndarray):
             some = self.inputs[chosen] if self.prepare is None else self.prepare(self.inputs[chosen])
             inputs, labels = torch.from_numpy(some).to(self.device), torch.from_numpy(self.labels[chosen])
@@ -72,7 +71,6 @@ class StoredExamples:
 
 def _images(inputs: Any) -> Any:
     """uint8 images as (count, colours, height, width) floats in [0, 1]; floats as they are."""
-    torch = require_module("torch", "lab")
     if inputs.dtype != torch.uint8:
         return inputs.float()
     planes = inputs[:, None] if inputs.ndim == 3 else inputs.permute(0, 3, 1, 2)
@@ -101,7 +99,6 @@ class ModuleProblem:
 
     def __post_init__(self) -> None:
         """Build the module once to learn its shapes, and bring the data where they are used."""
-        torch = require_module("torch", "lab")
         there = not self.device.startswith("cuda") or torch.cuda.is_available()
         require(there, "device", self.device, "cpu on a machine without an NVIDIA GPU that torch can use")
         module = self._built(0)
@@ -130,7 +127,6 @@ class ModuleProblem:
 
     def initial(self, seed: int) -> Rows:
         """The module's own initialisation under this seed; torch's global state is left alone."""
-        torch = require_module("torch", "lab")
         flat: Rows = torch.cat([part.detach().reshape(-1) for part in self._built(seed).parameters()]).numpy()
         return flat.astype(np.float32)
 
@@ -146,7 +142,6 @@ class ModuleProblem:
 
     def evaluate(self, parameters: Rows) -> Score:
         """Accuracy and cross-entropy on the test samples."""
-        torch = require_module("torch", "lab")
         count, module = self.dataset.test.count, self._module(parameters)
         right = torch.zeros((), dtype=torch.int64, device=self.device)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -165,7 +160,7 @@ class ModuleProblem:
 
     def _each(self, module: Any, examples: NDArray[np.int64]) -> Any:
         """A row for each sample: its gradient, parameters one after the other."""
-        loss = partial(require_module("torch", "lab").nn.functional.cross_entropy, reduction="none")
+        loss = partial(torch.nn.functional.cross_entropy, reduction="none")
         return sample_gradients(module, loss, self._train.batch(examples))
 
     def gradients(self, parameters: Rows, client: int) -> Rows:
@@ -174,7 +169,6 @@ class ModuleProblem:
 
     def _means(self, parameters: Rows, clients: NDArray[np.int64], plan: LocalPlan, out: Rows) -> None:
         """Means of the samples' gradients, each clipped first if samples are what is protected."""
-        torch = require_module("torch", "lab")
         module = self._module(parameters)
         total = torch.zeros((clients.size, self.dimension), dtype=torch.float64, device=self.device)
         for examples, owners in self._pieces(clients):
@@ -217,7 +211,7 @@ class ModuleProblem:
 
     def _slope(self, parameters: Rows, examples: NDArray[np.int64]) -> Rows:
         """The gradient of a client's mean loss."""
-        torch, module = require_module("torch", "lab"), self._module(parameters)
+        module = self._module(parameters)
         total = torch.zeros(self.dimension, device=self.device)
         for start in range(0, examples.size, SCORED):
             inputs, labels = self._train.batch(examples[start : start + SCORED])
@@ -228,7 +222,6 @@ class ModuleProblem:
 
     def _built(self, seed: int) -> Any:
         """A module with its own initialisation under this seed; torch's global state is left alone."""
-        torch = require_module("torch", "lab")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed % 2**63)
             return self.make()
@@ -238,7 +231,6 @@ class ModuleProblem:
 
         That is twice as fast on a CPU, where pooling is then vectorised.
         """
-        torch = require_module("torch", "lab")
         if not hasattr(self._own, "module"):
             self._own.module = self._built(0).to(self.device, memory_format=torch.channels_last)
         module, flat = self._own.module, torch.from_numpy(np.array(parameters)).to(self.device)
@@ -250,7 +242,7 @@ class ModuleProblem:
 
 def mnist_network() -> Any:
     """Two convolutions and two dense layers with tanh: 26,010 parameters, 28 x 28 to 10 classes."""
-    nn = require_module("torch", "lab").nn
+    nn = torch.nn
     return nn.Sequential(
         nn.Conv2d(1, 16, 8, stride=2, padding=2),
         nn.Tanh(),
@@ -271,7 +263,7 @@ def femnist_network() -> Any:
     Weights start with the variance of He et al. (2015), which keeps signals alive through the rectifiers:
     from torch's own start nothing was learnt in 160 rounds.
     """
-    nn = require_module("torch", "lab").nn
+    nn = torch.nn
     layers: list[Any] = []
     for place, channels in enumerate((1, 32, 32, 32)):
         layers.append(nn.Conv2d(channels, 32, 3, padding=1))

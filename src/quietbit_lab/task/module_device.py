@@ -27,6 +27,7 @@ from quietbit_lab.task.module_stack import StackedLayers
 
 __all__ = ["StackedProblem", "fits_stacked"]
 
+torch: Any = require_module("torch", "lab")
 Tensor: TypeAlias = Any
 TOGETHER = {"cuda": 16, "cpu": 2}  # models whose gradients exist at once
 
@@ -74,7 +75,7 @@ class StackedProblem(Models):
 
     def models(self, parameters: Rows, count: int) -> Tensor:
         """Return ``count`` models that start alike."""
-        return require_module("torch", "lab").from_numpy(parameters).to(self.device).repeat(count, 1)
+        return torch.from_numpy(parameters).to(self.device).repeat(count, 1)
 
     def parameters(self, models: Tensor) -> list[Rows]:
         """Return every model's parameters."""
@@ -96,7 +97,7 @@ class StackedProblem(Models):
         drawn: Sequence[Any],
     ) -> Tensor:
         """Return the server's mean of a cohort for every model, (G, d); see `Batch`."""
-        torch, kept = require_module("torch", "lab"), self.together
+        kept = self.together
         examples = np.concatenate([self.problem.partition.of(client) for client in clients.tolist()])
         inputs, labels = self._train.batch(examples)
         sizes, found = self.problem.sizes[clients].tolist(), []

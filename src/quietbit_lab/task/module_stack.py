@@ -25,6 +25,7 @@ from quietbit_lab.task.batch import exact_float32
 
 __all__ = ["StackedLayers"]
 
+torch: Any = require_module("torch", "lab")
 Tensor: TypeAlias = Any
 # Layers that treat samples apart.
 APART = (
@@ -92,7 +93,7 @@ class StackedLayers:
 
     def scores(self, models: Tensor, inputs: Tensor) -> Tensor:
         """Answers of every model, (G, N, classes), to images (N, colours, height, width)."""
-        with require_module("torch", "lab").no_grad(), exact_float32():
+        with torch.no_grad(), exact_float32():
             x = _shared(inputs)
             for block in self.blocks:
                 x = _between(block, _product(block, models, _seen(block, x, models.shape[0]), x.shape[1:-1]))
@@ -105,7 +106,6 @@ class StackedLayers:
 
         ``sizes`` are the samples of each client, ``clips`` the L2 clip of each model in float64.
         """
-        torch = require_module("torch", "lab")
         with exact_float32():
             parts = self._sample_gradients(models, inputs, labels)
             squares = sum(_squared_lengths(block, *part) for block, part in parts)
@@ -120,7 +120,7 @@ class StackedLayers:
         self, models: Tensor, inputs: Tensor, labels: Tensor
     ) -> list[tuple[Block, tuple[Tensor, Tensor]]]:
         """For every layer with weights, from the last to the first, what makes up its gradients of single samples."""
-        torch, count = require_module("torch", "lab"), models.shape[0]
+        count = models.shape[0]
         kept, x = [], _shared(inputs)
         for block in self.blocks:
             u = _seen(block, x, count)
@@ -145,7 +145,7 @@ class StackedLayers:
 
 def _layers(module: Any) -> list[Any]:
     """The layers of nested stacks in order; one that may mix samples, draw or write over its input is refused."""
-    if type(module) is require_module("torch", "lab").nn.Sequential:
+    if type(module) is torch.nn.Sequential:
         found = [layer for child in module for layer in _layers(child)]
         require(len({id(layer) for layer in found}) == len(found), "layers", len(found), "all different")
         return found
@@ -163,7 +163,6 @@ def _shared(inputs: Tensor) -> Tensor:
 
 def _seen(block: Block, x: Tensor, count: int) -> Tensor:
     """What the layer multiplies: (G, N L, K), K rounded up where the inputs are still the same for all models."""
-    torch = require_module("torch", "lab")
     u = x.flatten(1, -2) if block.dense else _unfolded(x, block.layer.kernel_size)
     if u.shape[0] == count:
         return u
@@ -174,7 +173,7 @@ def _unfolded(x: Tensor, kernel: tuple[int, int]) -> Tensor:
     """What each place of a convolution sees of (G, N, height, width, C), as (G, N L, rows columns C)."""
     rows, columns = kernel
     around = (0, 0, columns // 2, columns // 2, rows // 2, rows // 2)
-    padded = require_module("torch", "lab").nn.functional.pad(x, around).contiguous()
+    padded = torch.nn.functional.pad(x, around).contiguous()
     model, sample, row, column, channel = padded.stride()
     seen = padded.as_strided(
         (*x.shape[:4], rows, columns, x.shape[4]), (model, sample, row, column, row, column, channel)
@@ -184,7 +183,7 @@ def _unfolded(x: Tensor, kernel: tuple[int, int]) -> Tensor:
 
 def _product(block: Block, models: Tensor, u: Tensor, places: Sequence[int]) -> Tensor:
     """The layer's outputs, (G, N, ..., O)."""
-    torch, layer = require_module("torch", "lab"), block.layer
+    layer = block.layer
     weight, bias = models[:, block.start : block.middle], models[:, None, block.middle : block.stop]
     if block.dense:
         matrix = weight.reshape(-1, *layer.weight.shape).transpose(1, 2)
@@ -210,7 +209,7 @@ def _between(block: Block, z: Tensor) -> Tensor:
 
 def _backward(block: Block, models: Tensor, slope: Tensor) -> Tensor:
     """Slopes at the layer's inputs: of a convolution, what each place sees of the slopes, through the turned kernel."""
-    torch, layer = require_module("torch", "lab"), block.layer
+    layer = block.layer
     weight = models[:, block.start : block.middle].reshape(-1, *layer.weight.shape)
     if block.dense:
         return torch.bmm(slope.flatten(1, -2), weight)
@@ -219,7 +218,7 @@ def _backward(block: Block, models: Tensor, slope: Tensor) -> Tensor:
 
 def _layer_gradients(block: Block, u: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
     """Of a convolution (G, N, O, K) and (G, N, O), weights and biases; of a dense layer its inputs and slopes."""
-    torch, (count, samples) = require_module("torch", "lab"), slope.shape[:2]
+    (count, samples) = slope.shape[:2]
     if block.dense:
         require(slope.ndim == 3, "shape before a dense layer", tuple(slope.shape[1:]), "flat")
         return u.reshape(count, samples, -1), slope
@@ -230,14 +229,12 @@ def _layer_gradients(block: Block, u: Tensor, slope: Tensor) -> tuple[Tensor, Te
 
 def _squared_lengths(block: Block, one: Tensor, other: Tensor) -> Tensor:
     """Of every sample's gradient of this layer, (G, N); each layer's length is right to a few roundings of float32."""
-    torch = require_module("torch", "lab")
     first, second = (torch.linalg.vector_norm(part.flatten(2), dim=2).double().square() for part in (one, other))
     return second * (first + 1) if block.dense else first + second
 
 
 def _spread(factors: Tensor, sizes: Sequence[int]) -> Tensor:
     """(G, m, N) in float32: row c holds the factors of client c's samples over their number, and zeros."""
-    torch = require_module("torch", "lab")
     owners = torch.repeat_interleave(
         torch.arange(len(sizes), device=factors.device), torch.tensor(sizes, device=factors.device)
     )
@@ -248,7 +245,7 @@ def _spread(factors: Tensor, sizes: Sequence[int]) -> Tensor:
 
 def _add_up(block: Block, one: Tensor, other: Tensor, spread: Tensor, rows: Tensor) -> None:
     """The clipped sums of this layer, put where its parameters lie."""
-    torch, layer = require_module("torch", "lab"), block.layer
+    layer = block.layer
     rows[:, :, block.middle : block.stop] = torch.bmm(spread, other)
     if block.dense:
         scaled = spread[:, :, :, None] * other[:, None]  # (G, m, N, O)

@@ -4,14 +4,14 @@ from pathlib import Path
 import pytest
 
 from lab.report.makers import runs
-from quietbit_lab.experiment.record import save_record
+from quietbit._files import write_json
 from unit.cli.kit import assert_refused, shell
 
 
 @pytest.fixture
 def folder(tmp_path):
     for place, run in enumerate(runs()[:4]):
-        save_record(tmp_path / "runs" / f"{place}.json", dict(run.record))
+        write_json(tmp_path / "runs" / f"{place}.json", dict(run.record))
     return tmp_path / "runs"
 
 

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 import quietbit
+from quietbit._files import write_json
 from quietbit.simulate.loop import simulate
 from quietbit_lab.experiment.grid import Job
-from quietbit_lab.experiment.record import Setting, commit_of, modern, read_record, run_record, save_record
+from quietbit_lab.experiment.record import Setting, commit_of, modern, read_record, run_record
 from unit.simulate.makers import chosen, small_problem
 
 
@@ -18,7 +19,7 @@ def run():
 
 
 def test_a_record_says_everything_and_repeats_the_run(run, tmp_path):
-    path = save_record(tmp_path / "run.json", run_record(run, {"name": "clusters"}))
+    path = write_json(tmp_path / "run.json", run_record(run, {"name": "clusters"}))
     record = read_record(path)
     assert record["status"] == "finished"
     assert record["seeds"] == {"run": 9, "rng": 9}

@@ -4,14 +4,14 @@ import pytest
 
 from lab.report.makers import changed, runs
 from quietbit import QuietbitError
-from quietbit_lab.experiment.record import save_record
+from quietbit._files import write_json
 from quietbit_lab.report.runs import PlacedRun, comparisons, label_of, read_placed_runs, settings_of
 
 
 def test_records_folders_of_records_and_sweeps_are_read_and_nothing_counts_twice(tmp_path):
     some = runs()[:3]
     for place, run in enumerate(some):
-        save_record(tmp_path / "records" / f"{place}.json", dict(run.record))
+        write_json(tmp_path / "records" / f"{place}.json", dict(run.record))
     lines = [{"sweep": "s", "job": str(k), "label": "mine", "record": run.record} for k, run in enumerate(some)]
     (tmp_path / "sweep").mkdir()
     (tmp_path / "sweep" / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -42,7 +42,7 @@ def test_what_is_no_run_is_refused(tmp_path, content, mention):
 def test_an_empty_folder_and_a_damaged_point_are_refused(tmp_path):
     with pytest.raises(QuietbitError, match="no runs in"):
         read_placed_runs([tmp_path])
-    save_record(tmp_path / "r.json", {**runs()[0].record, "points": [{"round": 1}]})
+    write_json(tmp_path / "r.json", {**runs()[0].record, "points": [{"round": 1}]})
     with pytest.raises(QuietbitError, match="damaged point"):
         read_placed_runs([tmp_path])
 
