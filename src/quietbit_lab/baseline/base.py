@@ -74,11 +74,6 @@ class Baseline(Mechanism):
     ball: Ball
     by_sample: ClassVar[str] = "it looks at the direction of the whole update"  # why samples have no price
 
-    @property
-    def domain(self) -> Ball:
-        """The ball that updates are clipped to."""
-        return self.ball
-
     @abstractmethod
     def curve(self, adjacency: Adjacency) -> Cost:
         """Return the privacy curve of one release."""
