@@ -23,11 +23,11 @@ import attrs
 
 from quietbit.errors import InvalidParameter, check_int, check_real, require, require_module
 
-__all__ = ["clipped_sum", "private_gradient", "sample_gradients"]
+__all__ = ["clipped_sum", "private_gradient", "sample_gradients", "samples_at_once", "trainable"]
 
 Tensor: TypeAlias = Any
 Loss: TypeAlias = Callable[[Any, Any], Any]
-CHUNK_NUMBERS = 1 << 26  # of rows that exist at once, unless the caller gives a chunk
+CHUNK_NUMBERS, GPU_NUMBERS = 1 << 26, 1 << 29  # of rows that exist at once, unless the caller gives a chunk
 _APART: WeakSet[Any] = WeakSet()  # models that were seen to keep samples apart
 MIXED = 1e-3  # how far outputs of a sample may be apart, alone and in a batch, relative to their size
 
@@ -56,15 +56,15 @@ def clipped_sum(
     """Return the sum over the batch of gradients clipped to ``clip``, one tensor per trainable parameter."""
     torch: Any = require_module("torch", "torch")
     radius, (inputs, targets) = check_real(clip, "clip"), batch
-    parameters = _trainable(model)
+    parameters = trainable(model)
     total = [torch.zeros_like(part, dtype=_finer(torch, part.dtype)) for part in parameters.values()]
     count = len(inputs)
     require(len(targets) == count, "number of targets", len(targets), f"{count}, one per sample")
     if count == 0:
         return total
     _check_apart(torch, model, inputs)
-    size = chunk or max(1, CHUNK_NUMBERS // sum(part.numel() for part in parameters.values()))
-    for start in range(0, count, check_int(size, "chunk", 1)):
+    size = samples_at_once(list(parameters.values()), chunk)
+    for start in range(0, count, size):
         part = slice(start, start + size)
         pieces = _pieces(torch, model, loss, inputs[part], targets[part])
         if pieces is None:
@@ -79,6 +79,12 @@ def clipped_sum(
     return total
 
 
+def samples_at_once(parameters: list[Any], chunk: int | None) -> int:
+    """Return for how many samples gradients are made at once: ``chunk``, or as many as fit the device's memory."""
+    most = GPU_NUMBERS if parameters[0].is_cuda else CHUNK_NUMBERS
+    return check_int(chunk or max(1, most // max(1, sum(part.numel() for part in parameters))), "chunk", 1)
+
+
 def sample_gradients(model: Any, loss: Loss, batch: tuple[Any, Any]) -> Tensor:
     """Return one row per sample: its gradient, unclipped, parameters one after the other.
 
@@ -86,7 +92,7 @@ def sample_gradients(model: Any, loss: Loss, batch: tuple[Any, Any]) -> Tensor:
     """
     torch: Any = require_module("torch", "torch")
     inputs, targets = batch
-    parameters = _trainable(model)
+    parameters = trainable(model)
     if len(inputs) == 0:
         return torch.zeros((0, sum(part.numel() for part in parameters.values())))
     _check_apart(torch, model, inputs)
@@ -219,7 +225,7 @@ def _normalisation(torch: Any, layer: Any, given: Tensor, gradient: Tensor) -> d
 
 def _mapped(torch: Any, model: Any, loss: Loss, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
     """Gradients of any model, by mapping over single samples."""
-    wanted = {name: part.detach() for name, part in _trainable(model).items()}
+    wanted = {name: part.detach() for name, part in trainable(model).items()}
     fixed = {
         name: part.detach() for name, part in (*model.named_parameters(), *model.named_buffers()) if name not in wanted
     }
@@ -268,7 +274,8 @@ def _check_apart(torch: Any, model: Any, inputs: Tensor) -> None:
         _APART.add(model)
 
 
-def _trainable(model: Any) -> dict[str, Any]:
+def trainable(model: Any) -> dict[str, Any]:
+    """Return a model's trainable parameters by name; refused where it has none."""
     found = {name: part for name, part in model.named_parameters() if part.requires_grad}
     require(found, "model", type(model).__name__, "one with trainable parameters")
     return found

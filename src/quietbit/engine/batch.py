@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from quietbit.errors import InvalidParameter, check_int, require_module
-from quietbit.gradients import CHUNK_NUMBERS, Loss, sample_gradients
+from quietbit.errors import InvalidParameter, require_module
+from quietbit.gradients import Loss, sample_gradients, samples_at_once, trainable
 from quietbit.node.gatekeeper import Ticket
 
 __all__ = ["current_batch", "private_step", "serving"]
@@ -67,9 +67,9 @@ def private_step(model: Any, loss: Loss, data: tuple[Any, Any], *, chunk: int | 
     torch: Any = require_module("torch", "torch")
     inputs, targets = data
     batch, seen = current_batch(), 0
-    parameters = [part for part in model.parameters() if part.requires_grad]
+    parameters = list(trainable(model).values())
     sizes = [part.numel() for part in parameters]
-    step = check_int(chunk or max(1, CHUNK_NUMBERS // max(1, sum(sizes))), "chunk", 1)
+    step = samples_at_once(parameters, chunk)
     while True:
         places = batch.draw(len(inputs)).tolist()
         seen += len(places)
