@@ -14,7 +14,9 @@ import pytest
 
 from engine.superlink import EngineFailure, Network
 from quietbit.node import init
+from quietbit.node.ledger import FileLedger
 from quietbit.node.models import ModelFolder
+from quietbit.node.policy import Policy
 from quietbit.wire.downlink import HEAD, Replica
 
 pytestmark = [
@@ -50,11 +52,47 @@ def finished(network: Network, run: str) -> bool:
     return status == "finished:completed"
 
 
+def replaying(folder: Path, more: str = "") -> Path:
+    """The app, with rounds that are replayed."""
+    shutil.copytree(APP, folder)
+    with (folder / "pyproject.toml").open("a", encoding="utf-8") as file:  # its last table is quietbit's
+        file.write(f'keep = {KEEP}\ndownlink = "replay"\n{more}')
+    return folder
+
+
+@pytest.mark.long
+def test_a_killed_node_replays_what_it_missed(tmp_path):
+    """Killed while it trains, it comes back under another number, as SuperNodes do, with the model that it kept."""
+    output, app, rounds, size = tmp_path / "output", replaying(tmp_path / "app", 'downlink-start = "app"\n'), 5, 20_000
+    own = {"num-server-rounds": rounds, "dimension": size, "slow": 0, "slow-round": 2, "output": str(output)}
+    with Network(tmp_path / "network") as network:
+        for partition in range(NODES):
+            start(network, partition)
+        run = network.run(app, {**CONFIG, **own})
+        network.until((network.folder / "node-0" / "training").exists, "a node trains in the second round")
+        network.kill_node("node-0")
+        gone = network.nodes["node-0"].identity
+        kept = ModelFolder(network.nodes["node-0"].home / "models")[f"{run}.state"]
+        assert Replica.read(io.BytesIO(kept), size).round == 1  # the model that it was asked to train
+        network.flwr("supernode", "unregister", str(gone), "here")
+        network.until((output / "round-2.npy").exists, "the round ends without it")
+        start(network, 0)
+        network.until(lambda: finished(network, run), "the run is over")
+        report = json.loads((output / "report.json").read_text())
+        assert [entry["answered"] for entry in report["rounds"]] == [2, 1, 2, 2, 2]
+        assert [entry["resyncs"] for entry in report["rounds"]] == [0] * rounds
+        assert all(entry["downlink"] < NODES * 4 * size for entry in report["rounds"])  # nobody got the model in full
+        digests = set()
+        for node in network.nodes.values():
+            kept = ModelFolder(node.home / "models")[f"{run}.state"]
+            digests.add(Replica.read(io.BytesIO(kept), size).digest)
+        assert digests == {Replica(np.load(output / f"round-{rounds - 1}.npy"), round=rounds - 1).digest}
+        policy = Policy.load(network.nodes["node-0"].home / "policy")
+        assert FileLedger(policy.ledger, policy.counter).read().releases == rounds  # the one that was lost counts
+
+
 def test_a_million_parameters_go_down_once(tmp_path):
-    output, app = tmp_path / "output", tmp_path / "app"
-    shutil.copytree(APP, app)
-    with (app / "pyproject.toml").open("a", encoding="utf-8") as file:  # its last table is quietbit's
-        file.write(f'keep = {KEEP}\ndownlink = "replay"\n')
+    output, app = tmp_path / "output", replaying(tmp_path / "app")
     with Network(tmp_path / "network") as network:
         for partition in range(NODES):
             start(network, partition)

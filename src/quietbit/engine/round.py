@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol, final
+from typing import Any, final
 
 from attrs import define, field
 
@@ -23,41 +23,22 @@ from quietbit.engine.report import NodeCounts, NodeReport, Report, RoundReport
 from quietbit.errors import InvalidPayload, require
 from quietbit.mechanism.base import Answers, Mechanism
 from quietbit.mechanism.registry import identity_of
-from quietbit.node.question import Framed, run_name
+from quietbit.node.question import VECTOR, Framed, run_name
 from quietbit.plan.plan import Plan
 from quietbit.wire.aggregate import Aggregator
 from quietbit.wire.uplink import Uplink
 
-__all__ = ["AnyRound", "Round", "Run"]
+__all__ = ["Round", "Run"]
 
 Node = int | str
 
 
-class AnyRound(Protocol):
-    """A round that is over: of releases that the server sees (`Round`), or of a masked sum."""
-
-    number: int
-
-    def report(self) -> RoundReport:
-        """Return the counts."""
-        ...
-
-    def failed(self) -> set[Any]:
-        """Return the nodes that were asked and neither answered nor declined."""
-        ...
-
-    def answered(self) -> set[Any]:
-        """Return the nodes whose release is in the mean."""
-        ...
-
-    def answers(self) -> Answers | None:
-        """Return what nodes said about the clip, where it moves."""
-        ...
-
-
 @define(eq=False, kw_only=True)
 class Round:
-    """One round from the first question to the last answer, of which the server sees every release."""
+    """One round from the first question to the last answer, of which the server sees every release.
+
+    A masked sum has several ``step``s, of which one brings the releases; what counts what is the same.
+    """
 
     run: int
     number: int
@@ -107,25 +88,35 @@ class Round:
         mean: FloatVector = received.mean
         return mean
 
-    def decline(self, node: Node, reason: str) -> None:
+    def decline(self, node: Node, reason: str, step: str = "") -> None:
         """Note that a node says it released nothing; only a node's own word means that."""
-        self.reasons.append(f"{_called(node)} declined: {reason}")
-        if node in self._asked and node not in self._answered and node not in self._declined:
+        self.reasons.append(f"{_called(node)} declined{_at(step)}: {reason}")
+        if self.waits_for(node, step):
             self._declined.add(node)
             self.needing |= {node} if reason == NEEDS else set()
-            self.account.node(node).declined += 1
+            if step in ("", VECTOR):
+                self.account.node(node).declined += 1
 
-    def silent(self, node: Node, reason: str) -> None:
+    def silent(self, node: Node, reason: str, step: str = "") -> None:
         """Note why there is no answer: a release may have been made, and counts."""
-        self.reasons.append(f"{_called(node)} did not answer: {reason}")
+        self.reasons.append(f"{_called(node)} did not answer{_at(step)}: {reason}")
 
-    def refuse(self, node: Node, reason: str) -> None:
-        """Note an answer that is not a release of this round."""
+    def refuse(self, node: Node, reason: str, step: str = "") -> None:
+        """Note an answer that is not what was asked for."""
         self._refused += 1
-        if node in self._asked:
+        if self.asked(node):
             self._spoilt.add(node)
-            self.account.node(node).refused += 1
-        self.reasons.append(f"{_called(node)} was refused: {reason}")
+            if step in ("", VECTOR):
+                self.account.node(node).refused += 1
+        self.reasons.append(f"{_called(node)} was refused{_at(step)}: {reason}")
+
+    def asked(self, node: Node) -> bool:
+        """Return whether a node is one of those that were asked."""
+        return node in self._asked
+
+    def waits_for(self, node: Node, step: str = "") -> bool:
+        """Return whether a node was asked for a step and has said nothing yet."""
+        return self.asked(node) and node not in self._answered and node not in self._declined
 
     def mean(self) -> FloatVector | None:
         """Return the mean of the releases that were added; None where there is none."""
@@ -211,7 +202,7 @@ class Run:
             return []
         return outlook(self.plan, self._mechanism, asked=asked, nodes=nodes, rounds=rounds)
 
-    def close(self, current: AnyRound, *, skipped: bool | None = None, reasons: Iterable[str] = ()) -> RoundReport:
+    def close(self, current: Round, *, skipped: bool | None = None, reasons: Iterable[str] = ()) -> RoundReport:
         """Count a round that is over; a clip that moves goes on to the next one's. Nothing is public if ``skipped``."""
         found = current.report()
         clip = None if self._moving is None else self._moving.clip
@@ -252,6 +243,10 @@ class Run:
             scores=tuple(scores),
             observers=pair,
         )
+
+
+def _at(step: str) -> str:
+    return f" ({step})" if step else ""
 
 
 def _called(node: Node) -> str:

@@ -13,21 +13,20 @@ Every node that was asked for its vector and did not say no is counted as having
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any, cast, final
 
-from flwr.app import Array, ConfigRecord, Message, MessageType, RecordDict
+from attrs import define, field
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from quietbit._typing import FloatVector
-from quietbit.engine.layout import Layout
 from quietbit.engine.messages import RECORD, SUM, Request, SumRequest, answer_of, join_pieces, one_line, question_of
-from quietbit.engine.replay import NEEDS
-from quietbit.engine.report import NodeCounts, RoundReport
+from quietbit.engine.report import RoundReport
 from quietbit.errors import InvalidParameter, QuietbitError, require
-from quietbit.flower.plaintext import DECLINED, crash_of, note_metrics
+from quietbit.flower.open_round import FlowerRound, Found
 from quietbit.flower.wire import WireSizes
-from quietbit.mechanism.base import Mechanism, summable
+from quietbit.mechanism.base import summable
 from quietbit.node.question import (
     CONFIRM,
     IDENTITY,
@@ -57,39 +56,26 @@ __all__ = ["SecureRound"]
 
 
 @final
-@dataclass(slots=True, eq=False)
-class SecureRound:
+@define(eq=False, kw_only=True)
+class SecureRound(FlowerRound):
     """One round from the first question to the unmasked mean; `ask`, `take`, `mean` and `report`, in this order."""
 
-    run: int
-    number: int
-    arrays: dict[str, Array]
-    layout: Layout
-    mechanism: Mechanism
-    account: NodeCounts
     settings: Plan
     grid: Grid
     directory: Directory | None = None
-    places: dict[int, int] = field(default_factory=dict)  # of nodes in the directory, as far as they have said
-    downlink: int = 0
-    uplink: int = 0
-    payloads: int = 0
-    reasons: list[str] = field(default_factory=list)
-    needing: set[int] = field(default_factory=set)  # nodes that could not replay what they were sent
-    crashes: list[str] = field(default_factory=list)  # tracebacks, of simulated nodes
-    _numbers: dict[int, int] = field(default_factory=dict)  # a node's number in the sum
-    _kind: str = MessageType.TRAIN  # the type that the inner strategy trains with
-    _left: list[int] = field(default_factory=list)  # nodes that are still there
-    _done: dict[str, set[int]] = field(default_factory=lambda: {step: set() for step in STEPS})
-    _gone: set[int] = field(default_factory=set)  # nodes that were asked for something and did not bring it
-    _declined: set[int] = field(default_factory=set)
-    _spoilt: set[int] = field(default_factory=set)  # nodes of which an answer was refused
-    _refused: int = 0
-    _server: SumServer | None = None
-    _plan: SumPlan | None = None
-    _failed: bool = False
-    _metrics: dict[str, list[float]] = field(default_factory=dict)
-    _settings: ConfigRecord = field(default_factory=ConfigRecord)  # which mechanism the sum is of
+    places: dict[int, int] = field(factory=dict)  # of nodes in the directory, as far as they have said
+    _numbers: dict[int, int] = field(factory=dict, init=False)  # a node's number in the sum
+    _kind: str = field(default=MessageType.TRAIN, init=False)  # the type that the inner strategy trains with
+    _left: list[int] = field(factory=list, init=False)  # nodes that are still there
+    _done: dict[str, set[int]] = field(factory=lambda: {step: set() for step in STEPS}, init=False)
+    _gone: set[int] = field(factory=set, init=False)  # nodes that were asked for something and did not bring it
+    _server: SumServer = field(default=None, init=False)
+    _plan: SumPlan = field(default=None, init=False)
+    _failed: bool = field(default=False, init=False)
+    _settings: ConfigRecord = field(factory=ConfigRecord, init=False)  # which mechanism the sum is of
+
+    def __attrs_post_init__(self) -> None:
+        """Make no mean of releases: there is one of a sum."""
 
     def ask(self, messages: Iterable[Message]) -> list[Message]:
         """Collect keys and shares from the nodes of the inner strategy's messages; return those to send to U1."""
@@ -120,10 +106,17 @@ class SecureRound:
         for node in self._left:
             table = pack_inbox(plan, u1, inboxes[self._numbers[node]])
             message, record = asked[node], self._question(VECTOR, node, table)
-            self.downlink += sizes.of(message) + len(record.deflate())
-            self.account.node(node).asked += 1
+            self.sent(node, sizes.of(message) + len(record.deflate()))
             message.content = RecordDict({**message.content, SUM: record})
         return [asked[node] for node in self._left]
+
+    def asked(self, node: Any) -> bool:
+        """Return whether a node is still there."""
+        return node in self._left
+
+    def waits_for(self, node: Any, step: str = "") -> bool:
+        """Return whether a node was asked for a step and has said nothing yet."""
+        return self.asked(node) and node not in self._done[step] and node not in self._declined
 
     def take(self, reply: Message) -> None:
         """Take one masked vector in, or note why not."""
@@ -138,10 +131,10 @@ class SecureRound:
         return self._decoded(summable(self.mechanism).kept_from_sum)
 
     def _decoded(self, decode: Callable[[Any, int], FloatVector]) -> FloatVector | None:
-        if self._failed or self._server is None:
+        if self._failed:
             return None
         self._gone |= set(self._left) - self._done[VECTOR]
-        server, plan, self._left = self._server, cast(SumPlan, self._plan), sorted(self._done[VECTOR])
+        server, plan, self._left = self._server, self._plan, sorted(self._done[VECTOR])
         try:
             arrived, confirmed = server.arrived(), dict[int, bytes]()
             if plan.active:
@@ -158,39 +151,18 @@ class SecureRound:
         finally:
             self._name_liars()
 
-    def metrics(self) -> dict[str, float]:
-        """The plain mean of every number that nodes let through, over the nodes that did."""
-        return {name: sum(values) / len(values) for name, values in sorted(self._metrics.items())}
-
     def answers(self) -> None:
         """Say nothing about the clip, which does not move in sums."""
 
-    def answered(self) -> set[int]:
-        """Nodes whose vector is in the sum."""
-        return self._done[VECTOR]
-
     def failed(self) -> set[int]:
-        """Nodes that fell silent before their vector was here: dead, late or lost on the way."""
+        """Return the nodes that fell silent before their vector was here: dead, late or lost on the way."""
         return self._gone - self._done[VECTOR] - self._declined - self._spoilt
 
     def report(self) -> RoundReport:
-        """The counts; ``answered`` are the clients in the sum."""
-        return RoundReport(
-            round=self.number,
-            asked=len(self._numbers) or len(self._left),
-            answered=len(self._done[VECTOR]),
-            declined=len(self._declined),
-            failed=len(self.failed()),
-            refused=self._refused,
-            skipped=self._failed,
-            uplink_payload=self.payloads,
-            uplink=self.uplink,
-            downlink=self.downlink,
-            reasons=tuple(self.reasons),
-            resyncs=len(self.needing),
-            crashed=len(self.crashes),
-            steps=tuple(len(self._done[step]) for step in STEPS if step != CONFIRM or self.settings.active),
-        )
+        """Return the counts; ``answered`` are the clients in the sum."""
+        steps = tuple(len(self._done[step]) for step in STEPS if step != CONFIRM or self.settings.active)
+        clients = len(self._numbers) or len(self._left)
+        return replace(super().report(), asked=clients, skipped=self._failed, steps=steps)
 
     def _members(self) -> tuple[tuple[bytes, ...] | None, bytes]:
         """The public keys of the nodes that are members, in order, and their places; none where no server lies."""
@@ -215,7 +187,7 @@ class SecureRound:
 
     def _identity(self, reply: Message, node: int) -> int:
         """Who a node says it is; whether it is will show in what it signs."""
-        key = answer_of(reply.content.config_records.get(SUM), IDENTITY)
+        key = _answer(reply, IDENTITY)
         require(len(key) == PUBLIC_SIZE, "length of the identity", len(key), f"{PUBLIC_SIZE} bytes")
         place = cast(Directory, self.directory).place(key)
         require(place is not None, "identity", key.hex(), "one of the directory's")
@@ -226,11 +198,10 @@ class SecureRound:
 
     def _keys(self, plan: SumPlan, table: bytes) -> dict[int, Advertisement]:
         """Step 1; an advertisement that would make all others leave is refused."""
-        server = cast(SumServer, self._server)
 
         def read(reply: Message, node: int) -> Advertisement:
-            found = Advertisement.read(plan, answer_of(reply.content.config_records.get(SUM), KEYS))
-            server.check_advertisement(self._numbers[node], found)
+            found = Advertisement.read(plan, _answer(reply, KEYS))
+            self._server.check_advertisement(self._numbers[node], found)
             return found
 
         return self._step(KEYS, dict.fromkeys(self._left, table), read)
@@ -239,34 +210,33 @@ class SecureRound:
         """Step 2; a client that deals to some of those it chose alone is not taken in."""
 
         def read(reply: Message, node: int) -> dict[int, bytes]:
-            parts = unpack_dealt(answer_of(reply.content.config_records.get(SUM), SHARES))
+            parts = unpack_dealt(_answer(reply, SHARES))
             holders = server.holders(self._numbers[node])
             require(set(parts) == holders, "receivers of its shares", sorted(parts), "all those it chose")
             return parts
 
-        plan = cast(SumPlan, self._plan)
         self._left = [node for node in self._left if self._numbers[node] in rosters]
-        return self._step(SHARES, {node: rosters[self._numbers[node]].to_bytes(plan) for node in self._left}, read)
+        tables = {node: rosters[self._numbers[node]].to_bytes(self._plan) for node in self._left}
+        return self._step(SHARES, tables, read)
 
-    def _vector(self, reply: Message, node: int) -> None:
+    def _vector(self, reply: Message, node: int) -> bool:
         """Step 3: the sum grows by one vector."""
         release = Framed.from_bytes(join_pieces(reply.content.config_records))
         release.expect(self.run, self.number, node)
-        cast(SumServer, self._server).receive(self._numbers[node], bytes(release.payload))
-        self.account.node(node).answered += 1
-        self.payloads += len(release.payload)
-        note_metrics(reply.content, self._metrics)
-        self.crashes += [] if (shown := crash_of(reply.content)) is None else [shown]
+        self._server.receive(self._numbers[node], bytes(release.payload))
+        self._count(node, release.payload)
+        self.note_extras(reply)
+        return True
 
     @staticmethod
     def _signature(reply: Message, node: int) -> bytes:
-        found = answer_of(reply.content.config_records.get(SUM), CONFIRM)
+        found = _answer(reply, CONFIRM)
         require(len(found) == SIGNATURE_SIZE, "length of the signature", len(found), f"{SIGNATURE_SIZE} bytes")
         return found
 
     @staticmethod
-    def _unmasking(reply: Message, node: int) -> Any:
-        return Unmasking.read(answer_of(reply.content.config_records.get(SUM), UNMASK))
+    def _unmasking(reply: Message, node: int) -> Unmasking:
+        return Unmasking.read(_answer(reply, UNMASK))
 
     def _question(self, step: str, node: int, table: bytes) -> ConfigRecord:
         return ConfigRecord(dict(SumRequest(step, len(self._numbers), self._numbers[node], table).to_record()))
@@ -287,36 +257,16 @@ class SecureRound:
         self._left = sorted(self._done[step])
         return found
 
-    def _read(self, step: str, reply: Message, read: Callable[[Message, int], Any]) -> Any:
-        """What a reply says, or None and a reason in the report."""
-        node = reply.metadata.src_node_id
-        self.uplink += WireSizes().of(reply)
-        if reply.has_error():
-            self._note_error(step, node, one_line(reply.error.reason or f"error {reply.error.code}"))
-            return None
-        try:
-            fresh = node in self._left and node not in self._done[step] and node not in self._declined
-            require(fresh, "answer", "another", "the first of a node that was asked")
-            value = read(reply, node)
-        except QuietbitError as error:
-            self._refused += 1
-            self._spoilt |= {node} & set(self._left)
-            if step == VECTOR and node in self._left:
-                self.account.node(node).refused += 1
-            self.reasons.append(f"node {node} was refused ({step}): {one_line(str(error))}")
-            return None
-        self._done[step].add(node)
-        return value
+    def _read(self, step: str, reply: Message, read: Callable[[Message, int], Found]) -> Found | None:
+        """Return what a reply says, or None and a reason in the report."""
 
-    def _note_error(self, step: str, node: int, reason: str) -> None:
-        said = "declined" if reason.startswith(DECLINED) else "did not answer"
-        self.reasons.append(f"node {node} {said} ({step}): {reason.removeprefix(DECLINED)}")
-        fresh = node in self._left and node not in self._done[step] and node not in self._declined
-        if reason.startswith(DECLINED) and fresh:
-            self._declined.add(node)
-            self.needing |= {node} if reason == DECLINED + NEEDS else set()
-            if step == VECTOR:  # only a node's own word means that nothing was released
-                self.account.node(node).declined += 1
+        def first(reply: Message, node: int) -> Found:
+            require(self.waits_for(node, step), "answer", "another", "the first of a node that was asked")
+            found = read(reply, node)
+            self._done[step].add(node)
+            return found
+
+        return self.read(reply, first, step)
 
     def _fail(self, error: QuietbitError) -> None:
         self._failed = True
@@ -326,7 +276,11 @@ class SecureRound:
     def _name_liars(self) -> None:
         """Say in the report which nodes were found out, each once."""
         nodes = {number: node for node, number in self._numbers.items()}
-        for number, what in self._server.liars.items() if self._server is not None else ():
+        for number, what in self._server.liars.items() if self._server else ():
             said = f"node {nodes[number]} was found out: {one_line(what)}"
             if said not in self.reasons:
                 self.reasons.append(said)
+
+
+def _answer(reply: Message, step: str) -> bytes:
+    return answer_of(reply.content.config_records.get(SUM), step)

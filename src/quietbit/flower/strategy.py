@@ -158,14 +158,13 @@ class PrivateStrategy(Strategy):
             rounds = self._planned or self.settings.releases or 1
             for level, line in run.outlook(asked=len(messages), nodes=len(list(grid.get_node_ids())), rounds=rounds):
                 log(level, "quietbit: %s", line)
+        common: dict[str, Any] = {
+            "run": run.number, "number": server_round, "mechanism": mechanism, "account": run.account,
+            "arrays": dict(arrays), "layout": layout,
+        }  # fmt: skip
         if self.settings.secure:
-            common = run.number, server_round, dict(arrays), layout, mechanism, run.account
-            self._open = SecureRound(*common, self.settings, grid, self._directory, self._places)
-        else:
-            self._open = OpenRound(
-                run=run.number, number=server_round, mechanism=mechanism, account=run.account, arrays=dict(arrays),
-                layout=layout,
-            )  # fmt: skip
+            common |= {"settings": self.settings, "grid": grid, "directory": self._directory, "places": self._places}
+        self._open = SecureRound(**common) if self.settings.secure else OpenRound(**common)
         return self._open.ask(messages)
 
     def aggregate_train(

@@ -57,17 +57,23 @@ def lie(honest: bytes, disk: Path, message: Message, context: Context) -> bytes:
     return honest[:-1] + bytes([honest[-1] ^ 1])
 
 
-app = ClientApp(mods=[misbehave, PrivateUplink()])
+def first_model(context: Context) -> ArrayRecord:
+    """Return the model of round 0, for runs that say that the app ships with it."""
+    return ArrayRecord({"model": Array(np.zeros(int(context.run_config["dimension"]), np.float32))})
+
+
+app = ClientApp(mods=[misbehave, PrivateUplink(start=first_model)])
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Learn the lesson of this node and round."""
-    partition = int(context.node_config["partition-id"])
-    if partition == context.run_config["slow"]:
-        (Path(str(context.node_config["disk"])) / "training").touch()
+    partition, number = int(context.node_config["partition-id"]), int(message.content["config"]["server-round"])
+    started = Path(str(context.node_config["disk"])) / "training"
+    if (partition, number) == (context.run_config["slow"], context.run_config["slow-round"]) and not started.exists():
+        started.touch()
         time.sleep(60)
     received = message.content["arrays"]["model"].numpy()
-    model = trained(received, partition, int(message.content["config"]["server-round"]))
+    model = trained(received, partition, number)
     content = {"arrays": ArrayRecord({"model": Array(model)}), "metrics": MetricRecord({"num-examples": 1})}
     return Message(RecordDict(content), reply_to=message)

@@ -1,0 +1,133 @@
+"""Kill -9 at a site that protects samples: between the steps of a round, and between any two writes of its ledger.
+
+    python tests/attack/kill_campaign.py 600
+
+Each case starts a process that answers round after round, three private steps each, and kills itself at one of its
+moments, chosen at random: before or after a batch is drawn, handed over or closed, and before each write, truncation,
+forcing to disk and renaming of ledger and counter. Afterwards every round of which a batch was drawn must be in the
+ledger, at most one more, and the account of a sample must be that of all of them. `test_kills_between_steps.py` runs
+a few.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quietbit.mechanism.additive import Gaussian
+from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.batch import PoissonBatch
+from quietbit.mechanism.local_steps import LocalSteps
+from quietbit.node import Policy, init
+from quietbit.node.ledger import AnsweredBefore, FileLedger
+from quietbit.node.pricing import ProposedMechanism, description_of
+from quietbit.node.question import Question
+from quietbit.node.release import LocalGate, account_of
+from quietbit.privacy.account import Account
+
+DIMENSION, SAMPLES, STEPS, MOMENTS = 42, 40, 3, 70
+SITE = LocalSteps(PoissonBatch(Gaussian(Ball(Norm.L2, 1.0, DIMENSION), 2.0), 10, 0.25), STEPS, 0.5, 8)
+DISK = ("pwrite", "ftruncate", "fsync", "write", "replace", "unlink")
+
+
+def asked(number: int) -> Question:
+    return Question(
+        run=7, round=number, node=1, dimension=DIMENSION, mechanism=description_of(SITE), epsilon=1e6, delta=1e-5,
+        adjacency="zero-out", unit="sample", client=0,
+    )  # fmt: skip
+
+
+def gate_of(policy: Policy) -> LocalGate:
+    return LocalGate(policy, FileLedger(policy.ledger, policy.counter), {})
+
+
+def train_until_killed(policy: Policy, said: int, moments: int) -> None:
+    """Answer rounds; at the last of so many moments this process is gone."""
+    left, tell = moments, os.write
+
+    def moment() -> None:
+        nonlocal left
+        left -= 1
+        if left <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def dying(call: Callable[..., Any]) -> Callable[..., Any]:
+        def first(*words: Any, **more: Any) -> Any:
+            moment()
+            return call(*words, **more)
+
+        return first
+
+    for name in DISK:
+        setattr(os, name, dying(getattr(os, name)))
+    held = gate_of(policy)
+    while True:
+        ticket = held.accept(asked(held.ledger.read().last_round("7") + 1))
+        moment()
+        for step in range(STEPS):
+            drawn = ticket.draw(SAMPLES)
+            tell(said, b"d" if step else b"D")  # the data of a round were touched
+            moment()
+            ticket.add(np.zeros((len(drawn), DIMENSION), dtype=np.float32))
+            moment()
+            ticket.step()
+            moment()
+        ticket.release(None)
+        tell(said, b"R")
+        moment()
+
+
+def campaign(folder: Path, kills: int, seed: int) -> dict[str, int]:
+    """Kill so many processes; return what they did. An assertion fails where anything was not counted."""
+    policy = init(
+        folder / "policy.toml", epsilon=1e6, adjacency="zero-out", largest_clip=1.0, releases=10**6, unit="sample",
+        releases_per_day=10**6, data_set="ward 7", mechanisms=("gaussian",), answer_seconds=0.0,
+    )  # fmt: skip
+    rng, done = np.random.default_rng(seed), {"kills": kills, "rounds": 0, "steps": 0, "releases": 0, "noted": 0}
+
+    def noted() -> int:
+        return FileLedger(policy.ledger, policy.counter).read().releases  # as a new process reads it
+
+    for _ in range(kills):
+        before, moments = noted(), int(rng.integers(1, MOMENTS))
+        hear, say = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                train_until_killed(policy, say, moments)
+            finally:
+                os._exit(4)
+        os.close(say)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        with os.fdopen(hear, "rb") as pipe:
+            heard = pipe.read()
+        rounds = heard.count(b"D")
+        assert rounds <= noted() - before <= rounds + 1, (heard, before, noted())
+        done["rounds"] += rounds
+        done["steps"] += rounds + heard.count(b"d")
+        done["releases"] += heard.count(b"R")
+    done["noted"] = noted()
+    (cap,) = policy.caps()
+    cost = ProposedMechanism.read(description_of(SITE)).cost(cap.adjacency, 0, cap.unit).at_least(policy.least_epsilon)
+    books = FileLedger(policy.ledger, policy.counter).read()
+    account = account_of(books, cap, 0, policy.least_epsilon, policy.data_set)
+    assert account == Account(cap, "adaptive").spend(cost, done["noted"])
+    try:
+        gate_of(policy).accept(asked(books.last_round("7")))
+    except AnsweredBefore:
+        return done
+    raise AssertionError("a round was answered twice")
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory() as place:
+        print(campaign(Path(place), int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1))
