@@ -6,8 +6,9 @@ import pytest
 
 from quietbit import Ball, DesignSpec, InterpolatedMVU, Norm, solve
 from quietbit.errors import InvalidParameter
-from quietbit.privacy import Account, Adjacency, Cost, Trust, Unit
-from quietbit.target import Target
+from quietbit.privacy.account import Account
+from quietbit.privacy.cost import Cost
+from quietbit.target import Adjacency, Target, Trust, Unit
 
 ZERO, REPLACE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
 BALL = Ball(Norm.L2, 1.0, 1000)

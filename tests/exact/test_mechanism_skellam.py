@@ -14,7 +14,7 @@ from quietbit import Ball, Norm, Skellam
 from quietbit.kernel.transform import rotate, rotate_back
 from quietbit.mechanism.skellam import IndependentSkellam
 from quietbit.privacy.guarantee import Adjacency
-from quietbit.privacy.rounded_skellam import rounded_skellam_rdp_upper
+from quietbit.privacy.skellam import rounded_skellam_rdp_upper
 
 
 def release(mechanism: Skellam, update: Any, *, bounded: bool = True) -> Any:

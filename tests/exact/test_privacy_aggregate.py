@@ -11,7 +11,7 @@ import pytest
 from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
-from quietbit.privacy.aggregate import AggregateConstant, aggregate_kappa_upper
+from quietbit.privacy.aggregate import AggregateConstant
 from quietbit.privacy.guarantee import Adjacency
 
 ORDERS = (1.2, 2.0, 2.4, 5.5, 16.0, 64.0)
@@ -109,9 +109,12 @@ def test_more_levels_are_covered_too() -> None:
 
 def test_grows_with_the_order_and_falls_with_the_clients() -> None:
     values = [
-        aggregate_kappa_upper(design(1.0), alpha, 50, Adjacency.ZERO_OUT) for alpha in (1.01, 1.5, 2, 9, 500, 1e4)
+        AggregateConstant(design(1.0), 0.0, 1.0, 50, Adjacency.ZERO_OUT).upper(alpha)
+        for alpha in (1.01, 1.5, 2, 9, 500, 1e4)
     ]
     assert values == sorted(values)
     assert values[-1] == pytest.approx(1e4 / 2)  # beyond the account: one client alone, alpha eps^2 / 2
-    falling = [aggregate_kappa_upper(design(1.0), 4.0, n, Adjacency.ZERO_OUT) for n in (2, 3, 10, 200, 5000)]
+    falling = [
+        AggregateConstant(design(1.0), 0.0, 1.0, n, Adjacency.ZERO_OUT).upper(4.0) for n in (2, 3, 10, 200, 5000)
+    ]
     assert falling == sorted(falling, reverse=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from quietbit.design.binomial import binomial_design
-from quietbit.privacy.aggregate import aggregate_kappa_upper
+from quietbit.privacy.aggregate import AggregateConstant
 from quietbit.target import Adjacency
 
 EPSILON, OTHERS = 2.5, 49
@@ -43,7 +43,11 @@ def divergence(other: np.ndarray) -> float:
 
 
 def test_feedback_breaks_the_account_of_several_sums_and_nothing_else_does():
-    claimed = 2 * aggregate_kappa_upper(binomial_design(1, EPSILON), 2.0, OTHERS + 1, Adjacency.ZERO_OUT) * SHIFT**2
+    claimed = (
+        2
+        * AggregateConstant(binomial_design(1, EPSILON), 0.0, 1.0, OTHERS + 1, Adjacency.ZERO_OUT).upper(2.0)
+        * SHIFT**2
+    )
     fixed = max(divergence(pair(first, after, after)) for first in (LOW, 0.5, HIGH) for after in (LOW, 0.5, HIGH))
     assert fixed <= claimed
     fed_back = max(divergence(pair(first, LOW, HIGH)) for first in (LOW, 0.5, HIGH))

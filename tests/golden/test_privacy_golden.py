@@ -7,17 +7,14 @@ import pytest
 from dp_accounting.rdp.rdp_privacy_accountant import DEFAULT_RDP_ORDERS
 
 from exact.privacy_kit import sigmoid_bit
-from quietbit.privacy import (
-    Adjacency,
-    Cost,
-    epsilon_from_rdp,
-    fisher_supremum_upper,
-    interpolated_l2_cost,
-    lipschitz_upper,
-    sensitivity,
-    skellam_rdp_upper,
-    zero_out_constant_upper,
-)
+from quietbit.privacy.conversion import epsilon_from_rdp
+from quietbit.privacy.cost import Cost
+from quietbit.privacy.divergence import lipschitz_upper, zero_out_constant_upper
+from quietbit.privacy.interpolated import interpolated_l2_cost
+from quietbit.privacy.renyi import fisher_supremum_upper
+from quietbit.privacy.sensitivity import sensitivity
+from quietbit.privacy.skellam import skellam_rdp_upper
+from quietbit.target import Adjacency
 
 GOLDEN = tomllib.loads((Path(__file__).parent / "privacy.toml").read_text(encoding="utf-8"))
 FIFTY = Cost.gaussian(1 / 8) * 50

@@ -29,8 +29,7 @@ from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.shuffled import shuffled_privacy
 from quietbit.plan.participation import secret_order
 from quietbit.privacy.account import Account
-from quietbit.privacy.guarantee import Guarantee
-from quietbit.privacy.observers import GuaranteePair
+from quietbit.privacy.guarantee import Guarantee, GuaranteePair
 from quietbit.target import Target, Trust, Unit
 
 __all__ = ["Crowds", "level"]

@@ -26,8 +26,7 @@ from quietbit._files import write_json
 from quietbit.plan.plan import Plan
 from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Guarantee
-from quietbit.privacy.observers import GuaranteePair
+from quietbit.privacy.guarantee import Guarantee, GuaranteePair
 from quietbit.target import Target, Unit
 
 __all__ = ["Counts", "NodeCounts", "NodeReport", "Report", "RoundReport", "grouped"]

@@ -49,8 +49,7 @@ from quietbit.errors import QuietbitError, check_int, require
 from quietbit.flower.open_round import OpenRound
 from quietbit.flower.plaintext import METRICS, note_metrics
 from quietbit.flower.secure_round import SecureRound
-from quietbit.plan.downlink import OF_STEP
-from quietbit.plan.plan import KEYS, Plan
+from quietbit.plan.plan import KEYS, OF_STEP, Plan
 from quietbit.secagg.identity import Directory
 from quietbit.wire.downlink import Diverged, ServerStep
 

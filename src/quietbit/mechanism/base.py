@@ -26,7 +26,7 @@ from quietbit.kernel.rng import RandomBits, check_rng
 from quietbit.mechanism.ball import Ball
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency, Unit
-from quietbit.privacy.sample_level import sample_share
+from quietbit.privacy.sensitivity import sample_share
 from quietbit.privacy.shuffle import BlanketPair
 
 __all__ = [

@@ -35,11 +35,10 @@ from quietbit.mechanism.projected import Projected
 from quietbit.mechanism.rotation import rotation_for
 from quietbit.mechanism.rows import fewest_kept
 from quietbit.mechanism.scaling import MAX_BETA
-from quietbit.privacy.aggregate import MOST_CLIENTS
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit, check_delta
 from quietbit.privacy.subsampling import secret_cohort_cost
-from quietbit.target import MAX_RELEASES
+from quietbit.target import MAX_RELEASES, MOST_CLIENTS
 
 __all__ = ["SumCalibration", "calibrate_sum"]
 

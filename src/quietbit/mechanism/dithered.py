@@ -6,7 +6,7 @@ Symbols  x = 1/2 + u/(2C); h = 1/(n-1); S: `reach`, chosen so that a try succeed
          more.
 Source   Chaudhuri et al. (2022); Guo et al. (ICML 2023), section "MVU mechanism".
 
-The theorem is that of `quietbit.privacy.baselines`: it asks only that every grid vector ever sampled lies
+The theorem is that of `quietbit.privacy.dithered`: it asks only that every grid vector ever sampled lies
 within S, which rejection makes certain. Rows are sampled by the interpolated kernel at the levels
 themselves, where the interpolation is the row; a level rounded to a double is off by less than 2^-53, which
 moves a log-probability by at most the Lipschitz constant times that: it is part of the slack. How long
@@ -44,9 +44,9 @@ from quietbit.mechanism.base import (
 )
 from quietbit.mechanism.family import Choices, SearchedFamily
 from quietbit.mechanism.rounding import conditional_rounding, length_upper
-from quietbit.privacy.baselines import dithered_l1_cost, dithered_l2_cost
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost, sampling_slack_upper
+from quietbit.privacy.dithered import dithered_l1_cost, dithered_l2_cost
 from quietbit.privacy.divergence import lipschitz_upper
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 
@@ -133,7 +133,7 @@ class DitheredMVU(Mechanism):
         return float(law @ np.square(self.values - law @ self.values))
 
     def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
-        """Rényi for an L2 ball, pure for an L1 ball; see `quietbit.privacy.baselines` for the statements."""
+        """Rényi for an L2 ball, pure for an L1 ball; see `quietbit.privacy.dithered` for the statements."""
         which = check_adjacency(adjacency)
         refuse_samples(samples, "MVU rounds at random before it samples, and two close updates may round far apart")
         size = self.ball.dimension

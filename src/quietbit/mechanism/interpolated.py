@@ -46,12 +46,11 @@ from quietbit.mechanism.rotation import Rotation, response_lower, rotation_for
 from quietbit.mechanism.rows import check_rotated
 from quietbit.mechanism.scaling import MAX_BETA, Scaling, check_beta
 from quietbit.privacy.aggregate import aggregate_codes_cost, aggregate_cost, codes_deviation_upper
-from quietbit.privacy.bits import dominated_l2_cost
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
-from quietbit.privacy.interpolated import interpolated_l1_cost, interpolated_l2_cost
-from quietbit.privacy.sample_level import sample_share
+from quietbit.privacy.interpolated import dominated_l2_cost, interpolated_l1_cost, interpolated_l2_cost
+from quietbit.privacy.sensitivity import sample_share
 
 __all__ = ["FAMILIES", "UNBIASED", "Decoder", "InterpolatedMVU"]
 

@@ -58,11 +58,10 @@ from quietbit.mechanism.family import MAX_MULTIPLIER, MIN_MULTIPLIER, Choices, S
 from quietbit.mechanism.poisson import skellam_noise, words_needed
 from quietbit.mechanism.rounding import ROUNDING_SHIFT, conditional_rounding, independent_rounding, length_upper
 from quietbit.mechanism.rows import check_seed
-from quietbit.privacy.baselines import skellam_cost
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
-from quietbit.privacy.rounded_skellam import rounded_skellam_cost
+from quietbit.privacy.skellam import rounded_skellam_cost, skellam_cost
 
 __all__ = ["FAMILIES", "IndependentSkellam", "Skellam"]
 

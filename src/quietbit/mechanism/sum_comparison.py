@@ -26,8 +26,8 @@ from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.calibrate import calibrate
 from quietbit.mechanism.central_sum import SumCalibration, calibrate_sum, root
 from quietbit.mechanism.rounding import length_upper
-from quietbit.privacy.baselines import skellam_cost
 from quietbit.privacy.cost import Cost
+from quietbit.privacy.skellam import skellam_cost
 from quietbit.target import Adjacency, Target, Trust
 
 __all__ = ["SumRow", "compare_calibration", "compare_sums"]

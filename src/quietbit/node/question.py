@@ -22,10 +22,9 @@ from typing import Any, final
 
 from quietbit.errors import InvalidParameter, check_int, check_real, member, refuse_payload, require
 from quietbit.kernel.base import MAX_DIMENSION
-from quietbit.privacy.aggregate import MOST_CLIENTS
 from quietbit.secagg.exposure import SPARSE_FROM
 from quietbit.secagg.plan import ServerModel, SumPlan
-from quietbit.target import Adjacency, Target, Trust, Unit, check_delta
+from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, Unit, check_delta
 
 __all__ = [
     "CONFIRM", "IDENTITY", "KEYS", "SHARES", "STEPS", "UNMASK", "VECTOR", "Framed", "Question", "SumPart", "run_name",

@@ -50,8 +50,7 @@ from quietbit.node.question import Question
 from quietbit.nvflare.arrays import NamedArray, as_kind, kind_of, named
 from quietbit.nvflare.gate import shut
 from quietbit.nvflare.task import DECIDED, TURN, Task, task_of
-from quietbit.plan.downlink import APP
-from quietbit.plan.plan import Plan
+from quietbit.plan.plan import APP, Plan
 from quietbit.privacy.guarantee import Trust
 
 __all__ = ["PrivateUplink", "local_settings", "number_of"]

@@ -27,13 +27,16 @@ from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.mechanism.expectation import Expectation, expectation
 from quietbit.mechanism.registry import family
 from quietbit.mechanism.rows import fewest_kept
-from quietbit.plan.sizes import bytes_received, bytes_sent
-from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust
-from quietbit.target import Target
+from quietbit.privacy.guarantee import Guarantee
+from quietbit.secagg.plan import masked_size
+from quietbit.target import Adjacency, Target, Trust
+from quietbit.wire.downlink import HEAD
+from quietbit.wire.payload import Header
 
-__all__ = ["ClipPoint", "Comparison", "ComparisonRow", "compare", "dimension_of"]
+__all__ = ["FLOAT_BYTES", "ClipPoint", "Comparison", "ComparisonRow", "bytes_sent", "compare", "dimension_of"]
 
 Report = Callable[[float, str], None]
+FLOAT_BYTES = 4
 CLIPS = (0.25, 0.5, 1.0, 2.0, 4.0)
 CENTRAL, SUMMED = "gaussian", "imvu"
 LEAST_KEPT = 64  # with fewer the second clip takes too much of a long update
@@ -195,6 +198,20 @@ def dimension_of(model: Any) -> int:
     return Structure.of(model).size
 
 
+def bytes_sent(mechanism: Mechanism, trust: Trust, cohort: int) -> int:
+    """Bytes of one client's update under this trust, in a round of ``cohort`` clients.
+
+    A payload is a header and a body; behind masks a code is as wide as the largest sum, and keys and shares, which do
+    not grow with the update, come apart from it; a server that is trusted gets 32-bit floats.
+    """
+    if trust is Trust.CENTRAL:
+        return FLOAT_BYTES * mechanism.domain.dimension
+    if trust is Trust.SECURE_AGGREGATION:
+        layout = mechanism.layout
+        return masked_size(cohort, layout.count, 2**layout.bits - 1)
+    return Header.of(mechanism).size
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class _Question:
@@ -227,7 +244,7 @@ class _Question:
     ) -> ComparisonRow:
         expected = expectation(mechanism, cohort=self.cohort, rounds=self.rounds, clients=self.clients, trust=trust)
         squared = (expected.noise * self.ball.radius) ** 2 / self.ball.dimension  # of a coordinate of the mean
-        work = _work(name, trust, mechanism)
+        model = FLOAT_BYTES * self.ball.dimension
         kept = mechanism.kept if mechanism.kept < self.ball.dimension else None
         return ComparisonRow(
             name=name,
@@ -236,10 +253,10 @@ class _Question:
             mechanism=mechanism,
             guarantee=guarantee,
             payload_bytes=bytes_sent(mechanism, trust, self.cohort),
-            downlink_bytes=bytes_received(mechanism, kept),
+            downlink_bytes=model if kept is None else min(model, HEAD.size + FLOAT_BYTES * kept),
             relative_error=squared * self.cohort / gaussian if math.isfinite(gaussian) else None,
             expected=expected,
-            work=work,
+            work=_work(name, trust, mechanism),
         )
 
 

@@ -1,25 +1,37 @@
-"""The costs of a run: one per client, kept as counts, answered for the worst client.
+"""The costs of a run: one per client, kept as counts, answered for the worst client and for either observer.
 
 Idea     what composes is a client's own releases. Clients of the same size with the same number of releases
          have equal ledgers, so counts are enough to rebuild any of them; the guarantee of the run is the
          largest over all clients, computed from their ledgers and from nothing else.
-Source   Guo et al. (ICML 2023), section "Rényi DP and composition".
+         Those who see models alone learn less than the server: a model is computed from means, and a mean does not say
+         whose release was which. Within a round a release is one of the cohort's, whoever chose the cohort; where the
+         order of clients is drawn in secret, once per epoch, all rounds of the epoch together are one shuffle of all
+         clients. What is not random is not counted on.
+Symbols  crowd: clients of the shuffle; shuffles: of the worst client, each with an order of its own.
+Source   Guo et al. (ICML 2023), section "Rényi DP and composition"; docs/theory/shuffling.md. An epoch that was not
+         finished is a part of one that was, and costs no more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias, final
+from typing import TYPE_CHECKING, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit.errors import require
+from quietbit.errors import QuietbitError, require
+from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.shuffled import shuffled_privacy
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Guarantee
+from quietbit.privacy.guarantee import Guarantee, GuaranteePair
+from quietbit.target import Trust, Unit
 
-__all__ = ["ClientCosts"]
+if TYPE_CHECKING:
+    from quietbit.plan.plan import Plan
+
+__all__ = ["ClientCosts", "observers"]
 
 Pair = tuple[int, int]  # (kind of client, releases)
 _CostOf: TypeAlias = Callable[[int | None], Cost]  # one release of a client; of one of its samples, given their number
@@ -93,3 +105,21 @@ def _exposed(kinds: NDArray[np.int64], counts: NDArray[np.int64]) -> list[Pair]:
         found.append((int(kinds[counts == times].min()), int(times)))
     # A client with fewer releases and more samples than another has the smaller epsilon: leave it out.
     return [pair for pair in found if not any(o[0] <= pair[0] and o[1] > pair[1] for o in found)]
+
+
+def observers(plan: Plan, mechanism: Mechanism, account: ClientCosts) -> GuaranteePair:
+    """Both guarantees of a run that every client of the account takes part in as planned, nobody dropping out."""
+    server = account.worst(plan.delta)
+    if plan.trust is not Trust.LOCAL:
+        return GuaranteePair(server, None, reason=f"shuffling is accounted beside local trust, not {plan.trust.value}")
+    if plan.unit is Unit.SAMPLE:
+        return GuaranteePair(server, None, reason="shuffling is accounted for clients, not for single samples")
+    secret = plan.secret_order
+    crowd, shuffles = int(account.counts.size) if secret else plan.cohort, int(account.counts.max())
+    try:
+        release = shuffled_privacy(mechanism, plan.adjacency, crowd)
+    except QuietbitError as error:
+        reason = str(error).rstrip(".")
+        return GuaranteePair(server, None, reason=reason[0].lower() + reason[1:])
+    result = (release * shuffles).guarantee(plan.delta)
+    return GuaranteePair(server, result, crowd, shuffles, secret)

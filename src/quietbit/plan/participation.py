@@ -1,9 +1,9 @@
 """Who takes part in which round: fixed before data is seen, a function of a public seed or else secret.
 
-Idea     `EachOnce` shuffles the clients once per epoch and takes cohorts in order, so nobody takes part twice before
-         everybody has once; `Sampled` draws a cohort afresh each round. Either way the number of releases of every
-         client is counted, never estimated: no amplification by sampling is claimed. `SecretOrder` is `EachOnce` with
-         an order that the operating system draws and nobody can repeat, as a shuffle of all clients needs it: then
+Idea     ``each-once`` shuffles the clients once per epoch and takes cohorts in order, so nobody takes part twice before
+         everybody has once; ``sampled`` draws a cohort afresh each round. Either way the number of releases of every
+         client is counted, never estimated: no amplification by sampling is claimed. ``secret-order`` is ``each-once``
+         with an order that the operating system draws and nobody can repeat, as a shuffle of all clients needs it: then
          everybody counts as having released as soon as an epoch begins, so that neither an account nor the moment to
          stop depends on the order.
 Symbols  N = clients; m = cohort.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
-from typing import Any, Protocol, final
+from typing import final
 
 import numpy as np
 from attrs import field, frozen
@@ -22,110 +22,50 @@ from numpy.typing import NDArray
 
 from quietbit.errors import check_int, require
 
-__all__ = [
-    "EachOnce",
-    "Sampled",
-    "Schedule",
-    "SecretOrder",
-    "participation",
-    "releases_per_client",
-    "secret_order",
-]
+__all__ = ["KINDS", "SECRET", "Schedule", "releases_per_client", "secret_order"]
 
 Clients = NDArray[np.int64]
-KINDS = ("each-once", "sampled", "secret-order")
-
-
-class Schedule(Protocol):
-    """The cohort of every round."""
-
-    @property
-    def clients(self) -> int:
-        """How many clients there are."""
-        ...
-
-    def cohort(self, number: int) -> Clients:
-        """The clients of round ``number``, from 0 on; no client twice."""
-        ...
-
-    def charged(self, number: int) -> Clients:
-        """The clients for whom a release is counted in round ``number``: over all rounds so far, at least their own."""
-        ...
-
-
-def _size(schedule: Any, attribute: Any, size: int) -> None:
-    """Refuse a cohort larger than the federation."""
-    count = check_int(schedule.clients, "number of clients", 1)
-    check_int(size, "cohort", 1)
-    require(size <= count, "cohort", size, f"at most {count}, the number of clients")
-
-
-def _seed(schedule: Any, attribute: Any, seed: int) -> None:
-    check_int(seed, "seed", 0)
-
-
-@final
-@frozen
-class EachOnce:
-    """Every client once per epoch; where the cohort does not divide N, the rest of an epoch sits out."""
-
-    clients: int
-    size: int = field(validator=_size)
-    seed: int = field(validator=_seed)
-
-    def cohort(self, number: int) -> Clients:
-        """The next slice of this epoch's order."""
-        epoch, place = divmod(number, self.clients // self.size)
-        return _order(self.clients, self.seed, epoch)[place * self.size : (place + 1) * self.size]
-
-    def charged(self, number: int) -> Clients:
-        """The cohort."""
-        return self.cohort(number)
-
-
-@final
-@frozen
-class Sampled:
-    """A fresh cohort every round, drawn without replacement."""
-
-    clients: int
-    size: int = field(validator=_size)
-    seed: int = field(validator=_seed)
-
-    def cohort(self, number: int) -> Clients:
-        """A subset that depends on the seed and the round alone."""
-        generator = np.random.default_rng([self.seed, number, 1])
-        return generator.choice(self.clients, self.size, replace=False).astype(np.int64)
-
-    def charged(self, number: int) -> Clients:
-        """The cohort."""
-        return self.cohort(number)
+EACH_ONCE, SAMPLED, SECRET = KINDS = ("each-once", "sampled", "secret-order")
 
 
 @final
 @frozen(eq=False)
-class SecretOrder:
-    """Every client once per epoch, in an order of the operating system's that is kept for as long as this object."""
+class Schedule:
+    """The cohort of every round, ``size`` among ``clients``; a secret order is kept for as long as this object."""
 
+    kind: str
     clients: int
-    size: int = field(validator=_size)
-    _epochs: dict[int, Clients] = field(init=False, factory=dict, repr=False)
+    size: int
+    seed: int = 0  # of no use to a secret order
+    _secret: dict[int, Clients] = field(init=False, factory=dict, repr=False)
 
-    @property
-    def per_epoch(self) -> int:
-        """Rounds of an epoch; where the cohort does not divide the clients, the rest sits out."""
-        return self.clients // self.size
+    def __attrs_post_init__(self) -> None:
+        """Refuse a kind that is none, and a cohort larger than the federation."""
+        require(self.kind in KINDS, "participation", self.kind, "one of " + ", ".join(KINDS))
+        count = check_int(self.clients, "number of clients", 1)
+        check_int(self.size, "cohort", 1)
+        require(self.size <= count, "cohort", self.size, f"at most {count}, the number of clients")
+        check_int(self.seed, "seed", 0)
 
     def cohort(self, number: int) -> Clients:
-        """The next slice of this epoch's order."""
-        epoch, place = divmod(number, self.per_epoch)
-        if epoch not in self._epochs:
-            self._epochs[epoch] = secret_order(self.clients)
-        return self._epochs[epoch][place * self.size : (place + 1) * self.size]
+        """The clients of round ``number``, from 0 on; no client twice.
+
+        Where the cohort does not divide the clients, the rest of an epoch sits out.
+        """
+        if self.kind == SAMPLED:
+            generator = np.random.default_rng([self.seed, number, 1])
+            return generator.choice(self.clients, self.size, replace=False).astype(np.int64)
+        epoch, place = divmod(number, self.clients // self.size)
+        if self.kind == SECRET and epoch not in self._secret:
+            self._secret[epoch] = secret_order(self.clients)
+        order = self._secret[epoch] if self.kind == SECRET else _order(self.clients, self.seed, epoch)
+        return order[place * self.size : (place + 1) * self.size]
 
     def charged(self, number: int) -> Clients:
-        """Everybody when an epoch begins, nobody after that."""
-        return np.arange(0 if number % self.per_epoch else self.clients, dtype=np.int64)
+        """For whom a release is counted in round ``number``: the cohort; all when an epoch in a secret order begins."""
+        if self.kind != SECRET:
+            return self.cohort(number)
+        return np.arange(0 if number % (self.clients // self.size) else self.clients, dtype=np.int64)
 
 
 def secret_order(count: int) -> Clients:
@@ -139,14 +79,6 @@ def secret_order(count: int) -> Clients:
         if not bool(np.any(np.diff(keys[order]) == 0)):
             order.setflags(write=False)
             return order
-
-
-def participation(kind: str, clients: int, size: int, seed: int) -> Schedule:
-    """The schedule of that name; that of a secret order makes no use of the seed."""
-    require(kind in KINDS, "participation", kind, "one of " + ", ".join(KINDS))
-    if kind == "secret-order":
-        return SecretOrder(clients, size)
-    return EachOnce(clients, size, seed) if kind == "each-once" else Sampled(clients, size, seed)
 
 
 def releases_per_client(schedule: Schedule, rounds: int) -> NDArray[np.int64]:

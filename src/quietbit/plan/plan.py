@@ -58,7 +58,7 @@ from contextlib import contextmanager
 from enum import Enum
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any, Literal, cast, final
+from typing import Any, cast, final
 
 import attrs
 import numpy as np
@@ -70,36 +70,46 @@ from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_kn
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism, summable
-from quietbit.mechanism.calibrate import AUTO, calibrate
+from quietbit.mechanism.batch import PoissonBatch
+from quietbit.mechanism.calibrate import AUTO, Calibration, calibrate
 from quietbit.mechanism.central_sum import calibrate_sum
-from quietbit.mechanism.family import SHARED, Choices
+from quietbit.mechanism.family import OWN, SHARED, Choices, check_rows_word
 from quietbit.mechanism.interpolated import UNBIASED
-from quietbit.mechanism.projected import ProjectedSamples, project
+from quietbit.mechanism.local_steps import LocalSteps
+from quietbit.mechanism.projected import MOST_SAMPLES, ProjectedSamples, project
 from quietbit.mechanism.registry import families, family, importable
-from quietbit.plan.batches import OF_BATCHES, batches, check_batches, used_up
 from quietbit.plan.clip import RATE, ClipRule, MovingClip, usual_bit_epsilon
 from quietbit.plan.costs import ClientCosts
-from quietbit.plan.downlink import FULL, OF_STEP, REPLAY, check_downlink
-from quietbit.plan.participation import KINDS, Schedule, participation
-from quietbit.privacy.account import Account
-from quietbit.privacy.aggregate import MOST_CLIENTS
+from quietbit.plan.participation import EACH_ONCE, KINDS, SAMPLED, SECRET, Schedule
+from quietbit.privacy.account import Account, Mode
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.secagg.plan import ServerModel
-from quietbit.target import Adjacency, Target, Trust, Unit, as_adjacency, as_trust, as_unit, check_delta, check_releases
-from quietbit.wire.downlink import ServerStep
+from quietbit.target import (
+    MOST_CLIENTS,
+    Adjacency,
+    Target,
+    Trust,
+    Unit,
+    as_adjacency,
+    as_trust,
+    as_unit,
+    check_delta,
+    check_releases,
+)
+from quietbit.wire.downlink import BITS, ServerStep
 
-__all__ = ["KEYS", "OF_ENGINE", "PREFIX", "PUBLIC", "Mode", "Plan"]
+__all__ = ["APP", "KEYS", "OF_ENGINE", "OF_STEP", "PREFIX", "PUBLIC", "Plan"]
 
-Mode = Literal["planned", "adaptive"]
 Priced = Callable[[Mechanism], Guarantee]
 
 PREFIX = "quietbit."  # of the keys in an engine's config
 PUBLIC = "none"  # in place of a mechanism: clipped updates as they are, without privacy
 CENTRAL = "gaussian"  # whose noise a trusted server adds once, to the sum
 SOLVED_FOR_SUMS = "imvu"  # what `calibrate_sum` solves for
-SECRET = "secret-order"  # noqa: S105 - a kind of participation
 RNGS = ("secure", "seeded")
+FULL, REPLAY = DOWNLINKS = ("full", "replay")
+SERVER, APP = STARTS = ("server", "app")  # who has the model of round 0 for clients
 TIMEOUT = 600.0
 STRENGTHS = ("design_epsilon", "noise_multiplier")
 # Choices of a mechanism, with what the paper takes: harmless where a mechanism makes no use of it.
@@ -107,6 +117,9 @@ USUAL = {"bits": None, "levels": None, "beta": 1.0, "clamp": False, "decoder": "
 # What only a simulation reads, and what only an engine does.
 OF_SIMULATION = ("cohort", "rng", "seed")
 OF_SUMS = ("server", "threshold", "neighbours", "share_threshold", "timeout")
+OF_STEP = ("server_rate", "server_momentum")
+OF_STEPS = ("local_rate", "local_bits")
+OF_BATCHES = ("samples", "sampling_rate", "local_steps", *OF_STEPS)
 OF_ENGINE = ("local_arrays", *OF_SUMS, *OF_STEP, *OF_BATCHES)
 # What the layers below call the value of a key.
 BELOW = {
@@ -117,18 +130,6 @@ BELOW = {
 
 def _norm(value: Norm | str) -> Norm:
     return member(Norm, value, "norm")
-
-
-def _cohort(value: int) -> int:
-    return check_int(value, "cohort", 1)
-
-
-def _seed(value: int) -> int:
-    return check_int(value, "seed", 0)
-
-
-def _epsilon(value: float) -> float:
-    return check_real(value, "epsilon")
 
 
 def _names(value: str | list[str] | tuple[str, ...]) -> str:
@@ -160,13 +161,13 @@ class Plan:
     clip: float = field()
     adjacency: Adjacency = field(converter=as_adjacency)
     norm: Norm = field(default=Norm.L2, converter=_norm)
-    epsilon: float | None = field(default=None, converter=converters.optional(_epsilon))
+    epsilon: float | None = None
     delta: float = field(default=1e-5, converter=check_delta)
     unit: Unit = field(default=Unit.CLIENT, converter=as_unit)
     trust: Trust = field(default=Trust.LOCAL, converter=as_trust)
     releases: int | None = field(default=None, converter=converters.optional(check_releases))
-    cohort: int = field(default=1, converter=_cohort)
-    participation: str = field(default="each-once")
+    cohort: int = 1
+    participation: str = EACH_ONCE
     min_honest_clients: int | None = None
     design_epsilon: float | None = None
     noise_multiplier: float | None = None
@@ -177,7 +178,7 @@ class Plan:
     decoder: str | None = None
     rotate: bool | None = None
     rng: str = "secure"
-    seed: int = field(default=0, converter=_seed)
+    seed: int = 0
     keep: int | str | None = None
     rows: str | None = None
     downlink: str = FULL
@@ -204,6 +205,10 @@ class Plan:
     def __attrs_post_init__(self) -> None:
         """Refuse words that are none of ours, numbers without a meaning, and choices that play no part."""
         check_real(self.clip, "clip")
+        self._put("cohort", check_int(self.cohort, "cohort", 1))
+        self._put("seed", check_int(self.seed, "seed", 0))
+        if self.epsilon is not None:
+            self._put("epsilon", check_real(self.epsilon, "epsilon"))
         require(self.mode in ("planned", "adaptive"), "mode", self.mode, "planned or adaptive")
         require(self.rng in RNGS, "rng", self.rng, "one of " + ", ".join(RNGS))
         require(self.participation in KINDS, "participation", self.participation, "one of " + ", ".join(KINDS))
@@ -212,12 +217,12 @@ class Plan:
         self._check_trust()
         self._check_sums()
         self._check_clip()
-        check_downlink(self)
+        self._check_downlink()
 
     def _put(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
 
-    def unused(self, names: tuple[str, ...], rule: str) -> None:
+    def _unused(self, names: tuple[str, ...], rule: str) -> None:
         """Refuse these fields unless they are left as they are by default."""
         for one in attrs.fields(Plan):
             if one.name in names:
@@ -227,11 +232,11 @@ class Plan:
     def _check_parts(self) -> None:
         """What the other kind of run reads is left out; an engine's run has a budget, and releases to meet it."""
         if self.mode == "planned":
-            self.unused(OF_ENGINE, "of a simulation, which has no nodes")
+            self._unused(OF_ENGINE, "of a simulation, which has no nodes")
             return
-        self.unused(OF_SIMULATION, "of an engine's run: its strategy chooses clients, and nodes their randomness")
+        self._unused(OF_SIMULATION, "of an engine's run: its strategy chooses clients, and nodes their randomness")
         require(self.private, "mechanism", self.mechanism, "a private mechanism")
-        require(self.participation != "sampled", "participation", self.participation, "left out, or a secret-order")
+        require(self.participation != SAMPLED, "participation", self.participation, "left out, or a secret-order")
         rule = "local or secure-aggregation"
         require(self.trust in (Trust.LOCAL, Trust.SECURE_AGGREGATION), "trust", self.trust.value, rule)
         if self.epsilon is None:
@@ -240,15 +245,32 @@ class Plan:
             raise InvalidParameter.of(
                 "releases", "given (how often a client may answer), or the strength of the mechanism by hand"
             )
-        for name, value in check_batches(self).items():
-            self._put(name, value)
+        self._check_batches()
         rule = "left out where the mechanism's strength is given"
         require(self.calibrated or self.releases is None, "releases", self.releases, rule)
+
+    def _check_batches(self) -> None:
+        """Where samples are protected: about how many a site has, and the probability of each to be in a batch."""
+        if self.unit is Unit.CLIENT:
+            self._unused(OF_BATCHES, "unless the unit is a sample")
+            return
+        if self.samples is None:
+            raise InvalidParameter.of("samples", "given where samples are protected: about how many a site has")
+        require(self.norm is Norm.L2, "norm", self.norm.value, "l2 where samples are protected")
+        rule = "left out where samples are protected: it hides clients"
+        require(not self.secret_order, "participation", self.participation, rule)
+        if self.local_steps is None:
+            self._unused(OF_STEPS, "unless sites take local steps")
+        elif self.local_rate is None:
+            raise InvalidParameter.of("local_rate", "given where sites take local steps: the learning rate of each")
+        rate = 1.0 if self.sampling_rate is None else self.sampling_rate
+        self._put("samples", check_int(self.samples, "samples", 1, MOST_SAMPLES))
+        self._put("sampling_rate", check_real(rate, "sampling_rate", at_most=1.0))
 
     def _check_mechanism(self) -> None:
         """The strength that belongs to the mechanism, or a budget to find it for; no choice that it does not use."""
         if not self.private:
-            self.unused(("epsilon", "releases", "keep", *STRENGTHS), "without privacy")
+            self._unused(("epsilon", "releases", "keep", *STRENGTHS), "without privacy")
         known = [*families(), AUTO, PUBLIC]
         require(self.mechanism in known, "mechanism", self.mechanism, "one of " + ", ".join(known))
         chosen = family(self.mechanism) if self.mechanism not in (AUTO, PUBLIC) else None
@@ -259,7 +281,7 @@ class Plan:
             require(value is None or value == usual or name in uses, name, value, rule)
         if chosen is None:
             if self.private:
-                self.unused(STRENGTHS, f"for {AUTO}, which finds its own")
+                self._unused(STRENGTHS, f"for {AUTO}, which finds its own")
             if self.private and self.epsilon is None:
                 raise InvalidParameter.of("epsilon", f"given for {AUTO}: the budget that a mechanism is chosen for")
             return
@@ -277,14 +299,13 @@ class Plan:
 
     def _check_trust(self) -> None:
         """Only what has an account under the trust model."""
-        secret = self.participation == SECRET
         rule = "secure for a secret order: nobody must be able to draw it again"
-        require(not secret or self.rng == "secure", "rng", self.rng, rule)
-        rule = "local: what a crowd hides from others than the server is said beside it (`quietbit.plan.observers`)"
+        require(not self.secret_order or self.rng == "secure", "rng", self.rng, rule)
+        rule = "local: what a crowd hides from others than the server is said beside it (`quietbit.plan.costs`)"
         require(self.trust is not Trust.SHUFFLED, "trust", self.trust.value, rule)
         if self.trust is Trust.LOCAL:
             return
-        names = _summed() if self.secure else [CENTRAL]
+        names = [one.name for one in importable() if one.summable] if self.secure else [CENTRAL]
         rule = f"{' or '.join(names)} under {self.trust.value} trust"
         require(self.mechanism in [*names, AUTO], "mechanism", self.mechanism, rule)
         require(self.unit is Unit.CLIENT, "unit", self.unit.value, f"client under {self.trust.value} trust")
@@ -292,7 +313,7 @@ class Plan:
     def _check_sums(self) -> None:
         """Whom sums count on: named where there are sums, and nowhere else."""
         if not self.secure:
-            self.unused(("min_honest_clients", *OF_SUMS), "unless trust is secure-aggregation")
+            self._unused(("min_honest_clients", *OF_SUMS), "unless trust is secure-aggregation")
             return
         if self.mode == "adaptive":
             self._check_protocol()
@@ -333,7 +354,7 @@ class Plan:
     def _check_clip(self) -> None:
         """A clip that moves by the bits of single clients, whose updates it clips; else nothing of it."""
         if self.clip_quantile is None:
-            self.unused(("clip_rate", "clip_bit_epsilon"), "unless the clip moves, by a clip quantile")
+            self._unused(("clip_rate", "clip_bit_epsilon"), "unless the clip moves, by a clip quantile")
             return
         moves = ClipRule(self.clip_quantile, RATE if self.clip_rate is None else self.clip_rate)
         self._put("clip_quantile", moves.quantile)
@@ -345,6 +366,25 @@ class Plan:
         require(self.unit is Unit.CLIENT, "unit", self.unit.value, rule)
         if self.clip_bit_epsilon is None and not self.calibrated:
             raise InvalidParameter.of("clip_bit_epsilon", "given where the mechanism's strength is")
+
+    def _check_downlink(self) -> None:
+        """A replay needs rounds of few numbers: rows that all clients share, of a mechanism that keeps few."""
+        require(self.downlink in DOWNLINKS, "downlink", self.downlink, "one of " + ", ".join(DOWNLINKS))
+        check_rows_word(self.rows)
+        if self.replayed or self.rows is not None:
+            asked = ("downlink", self.downlink) if self.replayed else ("rows", self.rows)
+            kept = self.private and self.mechanism != AUTO and (self.keep is not None or self._knows_rows)
+            rule = "left out unless few coordinates are kept: for vmvu, or where keep is given beside a mechanism"
+            require(kept and self.trust is not Trust.CENTRAL, *asked, rule)
+            alike = self.rows != OWN or not (self.replayed or self.secure)
+            require(alike, "rows", self.rows, "shared, or left out, for sums and replayed rounds")
+        if not self.replayed:
+            self._unused(("downlink_bits", "downlink_start", *OF_STEP), f"unless downlink is {REPLAY}")
+            return
+        bits, start = self.downlink_bits, self.downlink_start
+        require(bits is None or bits in BITS, "downlink_bits", bits, "32, 16 or 8")
+        require(start is None or start in STARTS, "downlink_start", start, " or ".join(STARTS))
+        _ = self.server_step  # which refuses a rate or momentum without a meaning
 
     @classmethod
     def read(cls, table: Mapping[str, Any], prefix: str = "", **fixed: Any) -> Plan:
@@ -424,7 +464,7 @@ class Plan:
         return self.replayed or self.rows == SHARED or (self.secure and self.keep is not None)
 
     @property
-    def knows_rows(self) -> bool:
+    def _knows_rows(self) -> bool:
         """Whether the family keeps few coordinates by itself."""
         return self.mechanism not in (AUTO, PUBLIC) and "rows" in family(self.mechanism).uses
 
@@ -446,7 +486,7 @@ class Plan:
 
     def schedule(self, clients: int) -> Schedule:
         """Who takes part in which round, among ``clients``."""
-        return participation(self.participation, clients, self.cohort, self.seed)
+        return Schedule(self.participation, clients, self.cohort, self.seed)
 
     def mechanism_for(
         self, dimension: int, sizes: NDArray[np.int64] | None = None, releases: int | NDArray[np.int64] | None = None
@@ -470,8 +510,7 @@ class Plan:
         ball = Ball(self.norm, self.clip, dimension)
         sample = self.unit is Unit.SAMPLE
         if self.samples is not None:
-            account = self._enforced(self.releases) if self.calibrated and self.releases else None
-            return batches(self, ball, self._given, account, self._choices())
+            return self._batches(ball, self.samples, self.sampling_rate or 1.0)
         if sample and sizes is None:
             raise InvalidParameter("sizes must be given where samples are protected: the samples of each client.")
         known = np.ones(1, dtype=np.int64) if sizes is None else np.asarray(sizes, dtype=np.int64)
@@ -532,7 +571,36 @@ class Plan:
             samples=int(sizes.min()) if sample else None, keep=self.keep, rows=SHARED if self.shared else self.rows,
             bit_epsilon=self._bit_epsilon(busiest), **self._choices(),
         )  # fmt: skip
-        return used_up(self, found, int(sizes.min())) if sample else found.mechanism
+        return self._used_up(found, int(sizes.min())) if sample else found.mechanism
+
+    def _batches(self, ball: Ball, samples: int, rate: float) -> Mechanism:
+        """For sums over batches that sites draw, divided by a public number, whatever a site has; or several of them."""
+        expected = max(1, int(samples * rate))
+
+        def release(one: Mechanism) -> Mechanism:
+            batch = PoissonBatch(one, expected, rate)
+            if self.local_steps is None:
+                return batch
+            return LocalSteps(batch, self.local_steps, cast(float, self.local_rate), self.local_bits or 4)
+
+        account = self._enforced(self.releases or 1)
+        if account is None or not self.calibrated:
+            return release(self._given(ball, expected))
+        found = calibrate(
+            self.mechanism, ball=ball, **self.target.keywords(), samples=expected, keep=self.keep, rows=self.rows,
+            account=lambda one: account(release(one)), **self._choices(),
+        )  # fmt: skip
+        return release(self._used_up(found, expected))
+
+    def _used_up(self, found: Calibration, samples: int) -> Mechanism:
+        """The mechanism, refused where it cannot make use of the budget."""
+        if found.saturated:
+            raise InvalidParameter.of(
+                "beta",
+                f"above {self.beta or 1.0:g} to make use of epsilon {self.epsilon:g}: one of {samples} samples moves "
+                f"an input by little, and {self.mechanism} can reveal no more of it",
+            )
+        return found.mechanism
 
     def _bit_epsilon(self, releases: int) -> float | None:
         """What the bit of a clip that moves costs in a release; None where the clip stays."""
@@ -550,7 +618,7 @@ class Plan:
             given["design"] = binomial_design(cast(int, self.bits), strength)
         own = self.keep if "keep" in chosen.uses else None  # others keep coordinates by a wrapper
 
-        rows = (SHARED if self.shared else self.rows) if self.knows_rows else None
+        rows = (SHARED if self.shared else self.rows) if self._knows_rows else None
         keep = None if own is not None else self.keep
 
         def built(within: Ball) -> Mechanism:
@@ -594,8 +662,3 @@ def _spelt(prefix: str) -> Iterator[None]:
         raise
     except (ArithmeticError, ValueError) as error:  # numbers so large or small that no account can hold them
         raise InvalidParameter(f"No mechanism can be found for these numbers ({type(error).__name__}).") from error
-
-
-def _summed() -> list[str]:
-    """Families whose codes may be added behind masks."""
-    return [one.name for one in importable() if one.summable]

@@ -1,72 +1,13 @@
-"""What a release costs: constants of the mechanisms, costs, accounts and guarantees."""
+"""What a release costs, in the order in which a number comes about.
 
-from quietbit.privacy.account import Account
-from quietbit.privacy.baselines import (
-    dithered_l1_cost,
-    dithered_l2_cost,
-    reference_row,
-    skellam_cost,
-    skellam_rdp_upper,
-)
-from quietbit.privacy.bits import dominated_l2_cost, dominating_square_upper
-from quietbit.privacy.blanket import Blanket
-from quietbit.privacy.conversion import epsilon_from_linear, epsilon_from_rdp
-from quietbit.privacy.cost import Cost, sampling_slack_upper
-from quietbit.privacy.divergence import (
-    lipschitz_upper,
-    max_divergence,
-    paper_constant_upper,
-    smallest_probability_lower,
-    through_centre_constant_upper,
-    zero_out_constant_upper,
-)
-from quietbit.privacy.dp_events import dp_event
-from quietbit.privacy.gaussian import gaussian_epsilon_upper
-from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit, sensitivity
-from quietbit.privacy.interpolated import interpolated_l1_cost, interpolated_l2_cost
-from quietbit.privacy.loss import LossDistribution
-from quietbit.privacy.observers import GuaranteePair
-from quietbit.privacy.renyi import RenyiConstant, fisher_information, fisher_supremum_upper, kappa_upper
-from quietbit.privacy.shuffle import BlanketPair, Shuffle, clones, shuffled_cost, through_zero
-
-__all__ = [
-    "Account",
-    "Adjacency",
-    "Blanket",
-    "BlanketPair",
-    "Cost",
-    "Guarantee",
-    "GuaranteePair",
-    "LossDistribution",
-    "RenyiConstant",
-    "Shuffle",
-    "Trust",
-    "Unit",
-    "clones",
-    "dithered_l1_cost",
-    "dithered_l2_cost",
-    "dominated_l2_cost",
-    "dominating_square_upper",
-    "dp_event",
-    "epsilon_from_linear",
-    "epsilon_from_rdp",
-    "fisher_information",
-    "fisher_supremum_upper",
-    "gaussian_epsilon_upper",
-    "interpolated_l1_cost",
-    "interpolated_l2_cost",
-    "kappa_upper",
-    "lipschitz_upper",
-    "max_divergence",
-    "paper_constant_upper",
-    "reference_row",
-    "sampling_slack_upper",
-    "sensitivity",
-    "shuffled_cost",
-    "skellam_cost",
-    "skellam_rdp_upper",
-    "smallest_probability_lower",
-    "through_centre_constant_upper",
-    "through_zero",
-    "zero_out_constant_upper",
-]
+divergence, renyi, cells   constants of the interpolated mechanism: how far apart the laws of two inputs are
+interpolated               a vector sent through it: Theorems 1 and 2, and the Gaussian pair that dominates small codes
+dithered, skellam          MVU's own mechanism; Skellam noise, rounded within bounds or coordinate by coordinate
+profile                    the vector mechanism: its dominating pair
+sum_moment, aggregate      sums of codes behind masks
+blanket, shuffle           one release among many in a secret order
+subsampling, poisson       secret cohorts of clients; secret batches of samples
+sensitivity                how far apart two neighbours' inputs are
+conversion, gaussian, loss from divergences, a Gaussian pair or loss distributions to epsilon at a delta
+cost, account, guarantee   what adds up, what a party has spent, what may be said of it
+"""

@@ -19,16 +19,18 @@ over j. A pure account has delta_j = 0 and costs nothing.
 | account | what it sums up | share of delta |
 |---|---|---|
 | pure | max-divergences | none |
-| copies | how often the first cost was spent; infinite once another was | `MAIN`, or none |
+| copies | how often the first cost was spent; infinite once another was | `MAIN` if it has a dominating pair, or none |
 | Gaussian | mu^2, with `SLACK_RATE` of it set aside for slack | `MAIN` if best for the first cost, or `FEW` |
-| Rényi, one order | D_alpha; the order at which a line reaches epsilon | `SECOND` |
-| Rényi, 48 other orders | D_alpha | `FEW` in all |
+| Rényi, one order | D_alpha; the order at which most releases fit | `SECOND`, and `MAIN` too if nobody else has it |
+| Rényi, 49 orders | D_alpha | `FEW` in all |
 | lost mass | outputs outside the certified laws | `LOST`, for all but copies, which pays its own |
 
 The first cost is known before the party's first output, so all of this is fixed by then. Its copies are a list fixed in
 advance: stopped by that account alone, the process makes that number of releases of this cost and no other, and the
-planned account holds. The epsilon that a filter protects is the target's; the account's own number says how much of it
-is used.
+planned account holds. The one order is that of the first cost's own divergences where they are all that is known of it,
+and of a line slope * alpha otherwise: that of every Gaussian, so that other mechanisms which follow fit well too. The
+epsilon that a filter protects is the target's; the account's own number says how much of it is used: where all orders
+at the share of that one are on the same side of the target as it is, the number is the smallest of theirs.
 """
 
 from __future__ import annotations
@@ -140,7 +142,7 @@ class Account:
             elif whole.lost <= delta * LOST:
                 found.append(whole.certified_pure())
                 found.append(_gaussian(max(whole.pair_slope, whole.slack / SLACK_RATE), shares.gaussian))
-                found.append(_renyi(np.array([whole.certified_rdp(order) for order in ORDERS]), shares.orders))
+                found.append(_renyi(self.entries, shares, self.target.epsilon))
         return min(found)
 
     def guarantee(self) -> Guarantee:
@@ -150,23 +152,29 @@ class Account:
 
 
 @final
-@frozen(eq=False)
+@frozen
 class _Shares:
     """The shares of delta, rounded down, of the accounts that take one."""
 
     copies: float
     gaussian: float
-    orders: FloatVector
+    order: float  # the one that is fixed in advance,
+    at_order: float  # and its share
+    each: float  # of every one of `ORDERS`
 
 
 @lru_cache(maxsize=256)
 def _shares(first: Cost, epsilon: float, delta: float) -> _Shares:
     """Share delta out: a function of the first cost and of the target, so it is fixed before the first output."""
+    few, each = delta * FEW, delta * FEW / len(ORDERS) * (1 - 1e-12)
     exact = _gaussian_first(first, epsilon, delta * MAIN)
-    place = _line_order(epsilon, delta * SECOND)
-    orders = np.full(len(ORDERS), delta * FEW / (len(ORDERS) - 1) * (1 - 1e-12))
-    orders[place] = delta * SECOND
-    return _Shares(0.0 if exact else delta * MAIN, delta * (MAIN if exact else FEW), orders)
+    copies = first.paired and (first.pair_slope == math.inf or first.joins)
+    if exact or copies:
+        order = _best_order(lambda alpha: alpha, epsilon, delta * SECOND)
+        main = delta * MAIN
+        return _Shares(0.0 if exact else main, main if exact else few, order, delta * SECOND, each)
+    share = delta * (MAIN + SECOND) * (1 - 1e-12)
+    return _Shares(0.0, few, _best_order(first.certified_rdp, epsilon, share), share, each)
 
 
 def _gaussian_first(first: Cost, epsilon: float, delta: float) -> bool:
@@ -205,36 +213,47 @@ def _gaussian(pair_slope: float, delta: float) -> float:
     return round_up(found + 2 * slack, 4e-16)
 
 
-def _renyi(divergences: FloatVector, shares: FloatVector) -> float:
-    """The smallest epsilon of sums of divergences at `ORDERS`, each at its share of delta.
+def _best_order(divergence: Callable[[float], float], epsilon: float, delta: float) -> float:
+    """The order at which most copies of these divergences stay within epsilon at ``delta``."""
+
+    def copies(alpha: float) -> float:
+        left, each = epsilon - float(_conversion(np.array([alpha]), delta)[0]), divergence(alpha)
+        return left / each if 0 < each < math.inf else -math.inf
+
+    steps = _ORDERS - 1
+    for _ in range(3):
+        place = int(np.argmax([copies(1 + float(step)) for step in steps]))
+        best = float(steps[place])
+        steps = np.geomspace(steps[max(place - 1, 0)], steps[min(place + 1, len(steps) - 1)], 9)
+    return 1 + best
+
+
+def _conversion(orders: FloatVector, delta: float) -> FloatVector:
+    """What the bound at each order adds to the divergence, rounded up.
 
     (1 - e^-x)_+ <= e^((alpha-1) x) (1 - 1/alpha)^(alpha-1) / alpha at every x: so converted, an account holds outcome
     by outcome, also for what is left of a law when outcomes of lost mass are taken away.
     """
-    terms = divergences, np.log1p(-1 / _ORDERS), -(np.log(shares) + np.log(_ORDERS)) / (_ORDERS - 1)
-    bounds = sum(terms) + ROUNDING_MARGIN * sum(np.abs(term) for term in terms)
-    return max(0.0, float(np.min(bounds)))
+    terms = np.log1p(-1 / orders), -(np.log(delta) + np.log(orders)) / (orders - 1)
+    return np.asarray(terms[0] + terms[1] + ROUNDING_MARGIN * (np.abs(terms[0]) + np.abs(terms[1])))
 
 
-def _line_order(epsilon: float, delta: float) -> int:
-    """The place of the order at which the line slope * alpha, steep enough to reach epsilon, is converted best.
+@lru_cache(maxsize=1024)
+def _divergences(cost: Cost, order: float) -> FloatVector:
+    """At the order fixed in advance, then at `ORDERS`."""
+    return np.array([cost.certified_rdp(alpha) for alpha in (order, *ORDERS)])
 
-    At the best order a z^2 + log(1 + z) = ell (`privacy.conversion`), and there the bound is
-    a (1 + z) + log(z / (1 + z)) + (ell - log(1 + z)) / z: for every z of the list, take the a of the first and keep
-    the z whose bound comes closest to epsilon.
-    """
-    ell = -math.log(delta)
-    best, place = math.inf, 0
-    for number, order in enumerate(ORDERS):
-        z = order - 1
-        slope = (ell - math.log1p(z)) / (z * z)
-        if not 0 < slope < math.inf:
-            continue
-        bound = slope * (1 + z) - math.log1p(1 / z) + (ell - math.log1p(z)) / z
-        gap = abs(math.log(bound / epsilon)) if bound > 0 else math.inf
-        if gap < best:
-            best, place = gap, number
-    return place
+
+def _renyi(entries: tuple[tuple[Cost, int], ...], shares: _Shares, epsilon: float) -> float:
+    """The smallest epsilon of sums of divergences: at the one order, or at one of the many."""
+    sums = [times * _divergences(cost, shares.order) for cost, times in entries]
+    total = np.sum(sums, axis=0) * (1 + 4e-16 * (len(entries) + 1))
+    orders = np.append(shares.order, _ORDERS)
+    at_share = (total + _conversion(orders, shares.at_order)) * (1 + ROUNDING_MARGIN)
+    one, best = float(at_share[0]), float(np.min(at_share))
+    if best <= epsilon < one:
+        best = one
+    return max(0.0, min(best, float(np.min(total[1:] + _conversion(_ORDERS, shares.each)))))
 
 
 @final

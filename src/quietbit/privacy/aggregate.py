@@ -19,11 +19,11 @@ through: moment - 1 <= (moment at n - J) - 1 + P(more than J) (moment of one cli
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import final
 
 import numpy as np
+from attrs import field, frozen
 
 from quietbit._typing import FloatMatrix, FloatVector
 from quietbit.design.binomial import binomial_deviation_upper, is_evenly_spaced
@@ -31,22 +31,19 @@ from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter, check_int, check_real, require
-from quietbit.privacy.conversion import round_up
-from quietbit.privacy.cost import Cost
+from quietbit.privacy.conversion import chord_upper, ladder, round_up
+from quietbit.privacy.cost import Cost, Formula
 from quietbit.privacy.divergence import CENTRE, Segments, check_range
-from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.sum_moment import MOST_REACH, SumMoments, bit_sum, pair_supremum_upper
+from quietbit.target import MOST_CLIENTS, Adjacency
 
 __all__ = [
-    "MOST_CLIENTS",
     "AggregateConstant",
     "aggregate_codes_cost",
     "aggregate_cost",
-    "aggregate_kappa_upper",
     "codes_deviation_upper",
 ]
 
-MOST_CLIENTS = 100_000
 OTHERS_ERROR = 2.0**-44  # others' probabilities may leave the range by a sampler's error, and by more
 _BLOCK = 0.004  # share of the clients whose ends are treated together
 GRAIN = 2.0**36  # ranges are rounded outwards to multiples of 1/GRAIN
@@ -124,13 +121,8 @@ class AggregateConstant:
         alpha = check_real(alpha, "alpha", above=1.0)
         if alpha <= 1 + _LEAST_STEP:
             return self.upper(1 + _LEAST_STEP)
-        step = math.floor(math.log2(alpha - 1) * _KNOTS_PER_DOUBLING)
-        below, above = (math.pow(2.0, place / _KNOTS_PER_DOUBLING) for place in (step, step + 1))
-        part = min(max((alpha - 1 - below) / (above - below), 0.0), 1.0)
-        moment = (1 - part) * below * self.upper(1 + below)
-        if part > 0:
-            moment += part * above * self.upper(1 + above)
-        return min(moment / (alpha - 1), alpha * self._slope**2 / 8) * (1 + 1e-12)
+        found = chord_upper(self.upper, alpha, *ladder(alpha, _KNOTS_PER_DOUBLING))
+        return min(found, alpha * self._slope**2 / 8 * (1 + 1e-12))
 
     def _quotient(self, alpha: float) -> float:
         """The supremum of D_alpha/(u - u')^2 from above, with tables as fine as the order asks for."""
@@ -197,13 +189,6 @@ class AggregateConstant:
         return self._stacks[reach]
 
 
-def aggregate_kappa_upper(
-    design: Design, alpha: float, clients: int, adjacency: Adjacency, low: float = 0.0, high: float = 1.0
-) -> float:
-    """The certified kappa_alpha of a sum at one order; for many orders keep an `AggregateConstant`."""
-    return _constant(design, float(low), float(high), clients, adjacency).upper(alpha)
-
-
 def aggregate_cost(
     design: Design,
     distance: float,
@@ -227,25 +212,16 @@ def aggregate_cost(
     low, high = math.floor(low * GRAIN) / GRAIN, math.ceil(high * GRAIN) / GRAIN
     constant = _constant(design, low, high, clients, adjacency)
     label = f"sum of {clients} one-bit releases, {adjacency.value}"
-    pure = math.inf if alone is None else alone.pure_epsilon()
-    return Cost.renyi(_Scaled(constant, distance, alone), label, pure)
+    whole = Cost.renyi(Formula(_scaled, constant, distance), label)
+    return whole if alone is None else whole.or_else(alone, label)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Scaled:
-    """kappa_alpha distance^2, or what the client alone reveals."""
-
-    constant: AggregateConstant = field(repr=False)
-    distance: float
-    alone: Cost | None
-
-    def __call__(self, alpha: float) -> float:
-        bound = round_up(self.constant.chord_upper(alpha) * self.distance * self.distance, 1e-15)
-        return bound if self.alone is None else min(bound, self.alone.rdp(alpha))
+def _scaled(alpha: float, constant: AggregateConstant, distance: float) -> float:
+    """kappa_alpha distance^2."""
+    return round_up(constant.chord_upper(alpha) * distance * distance, 1e-15)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def _constant(design: Design, low: float, high: float, clients: int, adjacency: Adjacency) -> AggregateConstant:
     return AggregateConstant(design, low, high, clients, adjacency)
 
@@ -299,14 +275,16 @@ def aggregate_codes_cost(
     rarest = min(ends[0], 1 - ends[1]) * (1 - 1e-12)
     loss = bits * max(math.log(ends[1] / ends[0]), math.log((1 - ends[0]) / (1 - ends[1]))) * (1 + 1e-12)
     short = deviation + OTHERS_ERROR / rarest**bits
-    bound = _Codes(_one_bit(each), low, high, count, adjacency, bits, each, loss, short, distance, alone)
-    pure = math.inf if alone is None else alone.pure_epsilon()
-    return Cost.renyi(bound, f"sum of {count} codes of {bits} equal bits, {adjacency.value}", pure)
+    label = f"sum of {count} codes of {bits} equal bits, {adjacency.value}"
+    bound = _Codes(_one_bit(each), low, high, count, adjacency, bits, each, loss, short, distance)
+    return Cost.renyi(bound, label) if alone is None else Cost.renyi(bound, label).or_else(alone, label)
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Codes:
+    """D_alpha of a sum of codes, each of ``bits`` equal bits with log-odds ``each`` (2x - 1)."""
+
     design: Design = field(repr=False)
     low: float
     high: float
@@ -317,20 +295,16 @@ class _Codes:
     loss: float
     short: float
     distance: float
-    alone: Cost | None
 
     def __call__(self, alpha: float) -> float:
         single = alpha * self.bits * self.each**2 / 2  # kappa of one client's own code
         bound = single
         spare = self._spare(alpha)
         if spare is not None:
-            one = _codes_constant(self.design, self.low, self.high, self.clients - spare, self.adjacency).chord_upper(
-                alpha
-            )
+            one = _constant(self.design, self.low, self.high, self.clients - spare, self.adjacency).chord_upper(alpha)
             rest = single * math.exp(self._log_tail(spare) + (alpha - 1) * self.loss)
             bound = min(bound, self.bits * one * (1 + 1e-9 + 2.0**-46 / self.each) + rest)
-        bound = round_up(bound * self.distance * self.distance, 1e-14)
-        return bound if self.alone is None else min(bound, self.alone.rdp(alpha))
+        return round_up(bound * self.distance * self.distance, 1e-14)
 
     def _spare(self, alpha: float) -> int | None:
         """How many clients to give up, so that more of them being no binomial adds a millionth at most."""
@@ -349,8 +323,3 @@ class _Codes:
 @lru_cache(maxsize=16)
 def _one_bit(epsilon: float) -> Design:
     return solve(DesignSpec(2, 1, epsilon), cache=False)
-
-
-@lru_cache(maxsize=16)
-def _codes_constant(design: Design, low: float, high: float, clients: int, adjacency: Adjacency) -> AggregateConstant:
-    return AggregateConstant(design, low, high, clients, adjacency)

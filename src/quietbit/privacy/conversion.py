@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from quietbit.errors import require
 from quietbit.privacy.guarantee import check_delta
 
-__all__ = ["ROUNDING_MARGIN", "epsilon_from_linear", "epsilon_from_rdp", "round_up"]
+__all__ = ["ROUNDING_MARGIN", "chord_upper", "epsilon_from_linear", "epsilon_from_rdp", "ladder", "round_up"]
 
 ROUNDING_MARGIN = 1e-12
 _SMALLEST_STEP = 1e-5  # alpha - 1: below it the term ell/z alone exceeds any epsilon worth reporting
@@ -30,6 +30,21 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 def round_up(value: float, margin: float = ROUNDING_MARGIN) -> float:
     """``value`` enlarged by a relative margin, for bounds computed in floating point; zero stays zero."""
     return value + abs(value) * margin
+
+
+def chord_upper(upper: Callable[[float], float], alpha: float, below: float, above: float) -> float:
+    """D_alpha from ``upper`` at two orders around alpha: (alpha - 1) D_alpha is convex in alpha, and 0 at 1."""
+    part = min(max((alpha - below) / (above - below), 0.0), 1.0)
+    moment = (1 - part) * (below - 1) * upper(below) if below > 1 else 0.0
+    if part > 0:
+        moment += part * (above - 1) * upper(above)
+    return round_up(moment / (alpha - 1))
+
+
+def ladder(alpha: float, per_doubling: int) -> tuple[float, float]:
+    """Two orders around alpha, neighbours among those with so many for each doubling of alpha - 1."""
+    rung = math.floor(math.log2(alpha - 1) * per_doubling)
+    return 1 + math.pow(2.0, rung / per_doubling), 1 + math.pow(2.0, (rung + 1) / per_doubling)
 
 
 def epsilon_from_rdp(rdp: Callable[[float], float], delta: float, orders: Iterable[float] | None = None) -> float:

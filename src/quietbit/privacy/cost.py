@@ -37,7 +37,7 @@ import math
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 from functools import lru_cache
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from attrs import evolve, field, frozen
@@ -46,10 +46,11 @@ from numpy.typing import ArrayLike
 from quietbit.errors import check_int, check_real, require
 from quietbit.privacy.conversion import epsilon_from_linear, epsilon_from_rdp, round_up
 from quietbit.privacy.gaussian import dominating_square_upper, gaussian_epsilon_upper
-from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit, check_delta
+from quietbit.privacy.guarantee import Guarantee
 from quietbit.privacy.loss import LossDistribution
+from quietbit.target import Adjacency, Trust, Unit, check_delta
 
-__all__ = ["Bound", "Cost", "LossPair", "sampling_slack_upper"]
+__all__ = ["Bound", "Cost", "Formula", "LossPair", "sampling_slack_upper"]
 
 Bound: TypeAlias = Callable[[float], float]
 LossPair: TypeAlias = tuple[LossDistribution, LossDistribution]
@@ -62,6 +63,23 @@ _IMPLIES = {
     Trust.CENTRAL: {Trust.CENTRAL},
     Trust.SHUFFLED: {Trust.SHUFFLED},
 }
+
+
+@final
+@frozen(init=False)
+class Formula:
+    """``function(*at, *known)``; equal to another of equal parts, so that equal releases are counted together."""
+
+    function: Callable[..., Any]
+    known: tuple[Any, ...]
+
+    def __init__(self, function: Callable[..., Any], *known: Any) -> None:
+        """Keep what is known beforehand: it follows the order, where there is one."""
+        self.__attrs_init__(function, known)
+
+    def __call__(self, *at: float) -> Any:
+        """Compute it."""
+        return self.function(*at, *self.known)
 
 
 @final
@@ -78,8 +96,8 @@ class _Part:
     pure: float = math.inf
     slope: float = math.inf  # D_alpha <= slope * alpha
     pair: float = math.inf  # mu^2 / 2 of a Gaussian pair that dominates
-    largest: float = 0.0  # of a release of bits with the budget 2 slope: the largest single one (`bits`)
-    losses: Callable[[], LossPair] | None = field(default=None, repr=False)
+    largest: float = 0.0  # of a release of bits with the budget 2 slope: the largest single one (`gaussian`)
+    losses: LossPair | Callable[[], LossPair] | None = field(default=None, repr=False)
     alone: Bound | None = field(default=None, repr=False)  # epsilon at a delta, of one such release by itself
     slack: float = 0.0
     lost: float = 0.0
@@ -100,7 +118,7 @@ class _Part:
     def pairs(self) -> LossPair | None:
         """Losses of the certified law, where a dominating pair is known."""
         if self.losses is not None:
-            return self.losses()
+            return self.losses() if callable(self.losses) else self.losses
         if self.pair > MOST_SLOPE:
             return None
         one = LossDistribution.gaussian(math.nextafter(math.sqrt(2 * self.pair), math.inf) if self.pair > 0 else 0.0)
@@ -130,20 +148,31 @@ class Cost:
     def pure(cls, epsilon: float) -> Cost:
         """epsilon-DP, with the Rényi divergences that it implies, attained by randomised response."""
         value = _size(epsilon, "epsilon")
-        losses = _Losses((LossDistribution.pure(value),) * 2) if value <= MOST_PURE else None
-        return cls._one(_Part(_Response(value), f"{value:g}-DP", value, losses=losses) if value else None)
+        losses = (LossDistribution.pure(value),) * 2 if value <= MOST_PURE else None
+        return cls._one(_Part(Formula(_response, value), f"{value:g}-DP", value, losses=losses) if value else None)
 
     @classmethod
-    def renyi(cls, bound: Bound, label: str, pure: float = math.inf) -> Cost:
-        """Any certified function of the order; ``pure`` is the max-divergence where one is known."""
+    def renyi(
+        cls,
+        bound: Bound,
+        label: str,
+        pure: float = math.inf,
+        losses: Callable[[], LossPair] | None = None,
+        alone: Bound | None = None,
+    ) -> Cost:
+        """Any certified function of the order, with what else is known.
+
+        ``pure`` is the max-divergence, ``losses`` makes the dominating pairs when they are asked for, and ``alone`` is
+        the epsilon at a delta of one such release by itself.
+        """
         require(pure >= 0, "pure", pure, "a number of at least 0")
-        return cls._one(_Part(bound, label, pure))
+        return cls._one(_Part(bound, label, pure, losses=losses, alone=alone))
 
     @classmethod
     def linear(cls, slope: float) -> Cost:
         """D_alpha <= slope * alpha, as Theorem 2 gives it: slope = M S^2 / 2."""
         value = _size(slope, "slope")
-        return cls._one(_Part(_Line(value), f"slope {value:g}", slope=value) if value else None)
+        return cls._one(_Part(Formula(_line, value), f"slope {value:g}", slope=value) if value else None)
 
     @classmethod
     def gaussian(cls, pair_slope: float, slope: float = math.inf, largest: float = 0.0) -> Cost:
@@ -152,12 +181,13 @@ class Cost:
         Its Rényi divergences may be known to be smaller than that Gaussian's, at most ``slope`` times the order. The
         pair composes exactly, with itself and with Gaussians, also when inputs depend on what was released before
         (Dong, Roth, Su 2022). ``pair_slope`` is infinite where no pair is known. ``largest``: the release is a
-        product of bits of the budget 2 ``slope``, none above this, so that several are priced as one product (`bits`).
+        product of bits of the budget 2 ``slope``, none above this, so that several are priced as one product.
         """
         pair = math.inf if pair_slope == math.inf else _size(pair_slope, "pair_slope")
         line = min(pair, math.inf if slope == math.inf else _size(slope, "slope"))
         require(line < math.inf, "pair_slope", pair_slope, "finite where no slope is given")
-        return cls._one(_Part(_Line(line), f"slope {line:g}", slope=line, pair=pair, largest=largest) if line else None)
+        bound = Formula(_line, line)
+        return cls._one(_Part(bound, f"slope {line:g}", slope=line, pair=pair, largest=largest) if line else None)
 
     @classmethod
     def from_losses(cls, forward: LossDistribution, backward: LossDistribution | None = None) -> Cost:
@@ -169,10 +199,10 @@ class Cost:
         2022, Definition 7 and Theorem 10).
         """
         require(isinstance(forward, LossDistribution), "forward", forward, "a LossDistribution")
-        both = _Losses((forward, forward if backward is None else backward))
-        require(isinstance(both.both[1], LossDistribution), "backward", backward, "a LossDistribution or None")
-        pure = max(one.pure_epsilon_upper() for one in both())
-        return cls._one(_Part(_LossDivergence(both()), "dominating pair", pure, losses=both))
+        both = forward, forward if backward is None else backward
+        require(isinstance(both[1], LossDistribution), "backward", backward, "a LossDistribution or None")
+        pure = max(one.pure_epsilon_upper() for one in both)
+        return cls._one(_Part(Formula(_loss_divergence, both), "dominating pair", pure, losses=both))
 
     @classmethod
     def from_masses(
@@ -193,16 +223,6 @@ class Cost:
             LossDistribution.from_atoms(tops[0], lows[1], step=step),
             LossDistribution.from_atoms(tops[1], lows[0], step=step),
         )
-
-    @classmethod
-    def known(cls, label: str, *, renyi: Bound, pure: float, losses: Callable[[], LossPair], alone: Bound) -> Cost:
-        """A release of which all is known: ``alone`` is the epsilon of one at a delta, ``losses`` is for several."""
-        return cls._one(_Part(renyi, label, pure, losses=losses, alone=alone))
-
-    @classmethod
-    def dominated(cls, label: str, *, renyi: Bound, losses: Callable[[], LossPair] | None) -> Cost:
-        """A release whose divergences are known, and its dominating pairs where there are some."""
-        return cls._one(_Part(renyi, label, losses=losses))
 
     @classmethod
     def _one(cls, part: _Part | None) -> Cost:
@@ -226,6 +246,11 @@ class Cost:
         """This bare cost with the words of another, of which it is to become a part."""
         require(self.adjacency is None, "words of the cost", self.adjacency, "left out")
         return evolve(other, parts=self.parts)
+
+    def or_else(self, other: Cost, label: str) -> Cost:
+        """Of the same release by two accounts: the smaller divergence at every order, and the smaller pure one."""
+        pure = min(self.pure_epsilon(), other.pure_epsilon())
+        return Cost.renyi(Formula(_smaller, self, other), label, pure)
 
     def bare(self) -> Cost:
         """This cost without its words."""
@@ -271,37 +296,43 @@ class Cost:
     def with_slack(self, slack: float) -> Cost:
         """The cost of a sampler whose law is, output by output, within e^(+-slack) of the certified one."""
         value = _size(slack, "slack")
-        part = self._whole()
-        if not value or part is None:
+        if not value or not self.parts:
             return self if not value else evolve(self, parts=Cost.pure(2 * value).parts)
-        return self._as(
-            evolve(
-                part,
-                slack=_sum_up(part.slack, value, 1),
-                pure=_exact_sum_up([(part.pure, 1), (value, 2)]),
-                lost=round_up(part.lost * math.exp(value), 1e-15) if part.lost else 0.0,
-                everywhere=part.everywhere.with_slack(value) if part.everywhere is not None else None,
-                inside=_exact_sum_up([(part.inside, 1), (value, 2)]),
-            )
+        part, others = self._apart()
+        require(
+            not others or not self.lost, "lost mass", self.lost, "0 where slack is added to several releases at once"
         )
+        slackened = evolve(
+            part,
+            slack=_total([(part.slack, 1), (value, 1)]),
+            pure=_total([(part.pure, 1), (value, 2)]),
+            lost=round_up(part.lost * math.exp(value), 1e-15) if part.lost else 0.0,
+            everywhere=part.everywhere.with_slack(value) if part.everywhere is not None else None,
+            inside=_total([(part.inside, 1), (value, 2)]),
+        )
+        return evolve(self, parts=(*others, (slackened, 1)))
 
-    def with_lost(self, lost: float, pure: float = math.inf, everywhere: Cost | None = None) -> Cost:
+    def with_lost(self, lost: float, everywhere: Cost | None = None) -> Cost:
         """The cost of a release that is the certified one but for outputs of mass at most ``lost``, in either world.
 
         For every pair of neighbours there are two laws that this cost covers and a set of outputs outside which the
-        release has exactly these; the head of this file has the proof, for adaptive compositions too. ``pure`` is a
-        max-divergence of the release as it is, where one is known; ``everywhere`` a whole cost of it, where more is.
+        release has exactly these; the head of this file has the proof, for adaptive compositions too. ``everywhere`` is
+        a cost of the release as it is, where one is known.
         """
-        require(pure >= 0, "pure", pure, "a number of at least 0")
-        value, part = check_delta(lost), self._whole()
-        if not value or part is None:
+        value = check_delta(lost)
+        if not value or not self.parts:
             return self
-        if everywhere is None and pure < math.inf:
-            everywhere = Cost.pure(pure)
+        part, others = self._apart()
         whole = math.inf if everywhere is None else everywhere.pure_epsilon()
         inside = part.inside if part.lost else part.pure
-        lost = _sum_up(part.lost, value, 1)
-        return self._as(evolve(part, lost=lost, pure=whole, everywhere=everywhere, inside=inside, alone=None))
+        lost = _total([(part.lost, 1), (value, 1)])
+        lossy = evolve(part, lost=lost, pure=whole, everywhere=everywhere, inside=inside, alone=None)
+        return evolve(self, parts=(*others, (lossy, 1)))
+
+    def _apart(self) -> tuple[_Part, tuple[tuple[_Part, int], ...]]:
+        """One release, and the others."""
+        *others, (part, times) = self.parts
+        return part, (*others, (part, times - 1)) if times > 1 else tuple(others)
 
     def at_least(self, epsilon: float) -> Cost:
         """This cost of one release, or more where that is less than an epsilon-private release costs at order 2."""
@@ -327,11 +358,11 @@ class Cost:
 
     def pure_epsilon(self) -> float:
         """An upper bound on the max-divergence, epsilon at delta = 0; infinite where none is known."""
-        return _exact_sum_up((part.pure, times) for part, times in self.parts)
+        return _total((part.pure, times) for part, times in self.parts)
 
     def certified_pure(self) -> float:
         """The same outside the outputs of lost mass."""
-        return _exact_sum_up((part.inside if part.lost else part.pure, times) for part, times in self.parts)
+        return _total((part.inside if part.lost else part.pure, times) for part, times in self.parts)
 
     @property
     def slack(self) -> float:
@@ -356,12 +387,22 @@ class Cost:
             return others
         budget = _total((2 * part.slope, times) for part, times in bits)
         square = dominating_square_upper(budget, max(part.largest for part, _ in bits), one_bit=True)
-        return min(self.pair_slope, _sum_up(others, square / 2, 1))
+        return min(self.pair_slope, _total([(others, 1), (square / 2, 1)]))
 
     @property
     def slope(self) -> float:
         """The slope of a line that bounds the certified laws' divergences at all orders; infinite where none does."""
         return _total((part.slope, times) for part, times in self.parts)
+
+    @property
+    def paired(self) -> bool:
+        """Whether every part has a dominating pair."""
+        return all(part.losses is not None or part.pair <= MOST_SLOPE for part, _ in self.parts)
+
+    @property
+    def joins(self) -> bool:
+        """Whether several of these releases, on a list fixed in advance, are dominated by less than their pairs."""
+        return any(part.largest for part, _ in self.parts)
 
     def losses(self) -> LossPair | None:
         """Loss distributions of the certified laws, both ways round, where every part has a dominating pair."""
@@ -409,35 +450,12 @@ class Cost:
             if slope >= pair:  # no Rényi account is below the exact one
                 return found
         elif (losses := self.losses()) is not None:
-            found["privacy-loss distribution"] = _loss_epsilon_upper(losses, delta)
+            found["privacy-loss distribution"] = max(_loss_epsilon(one, delta) for one in set(losses))
         if slope < math.inf:
             found["Rényi"] = epsilon_from_linear(slope, delta)
         else:
             found["Rényi"] = epsilon_from_rdp(lambda alpha: self._sum(alpha, _bound), delta)
         return found
-
-    def _whole(self) -> _Part | None:
-        """All parts as one; None where nothing is released."""
-        if not self.parts:
-            return None
-        if len(self.parts) == 1 and self.parts[0][1] == 1:
-            return self.parts[0][0]
-        losses = self.losses()
-        return _Part(
-            lambda alpha: self._sum(alpha, _bound),
-            " + ".join(f"{times} x {part.label}" for part, times in self.parts),
-            self.pure_epsilon(),
-            self.slope,
-            self._planned_pair(),
-            losses=None if losses is None else _Losses(losses),
-            slack=self.slack,
-            lost=self.lost,
-            everywhere=Cost.renyi(self.rdp, "as it is") if self.lost else None,
-            inside=self.certified_pure(),
-        )
-
-    def _as(self, part: _Part) -> Cost:
-        return evolve(self, parts=((part, 1),))
 
     def _words(self) -> tuple[Adjacency, Unit, Trust]:
         if self.adjacency is None or self.unit is None or self.trust is None:
@@ -459,63 +477,29 @@ def sampling_slack_upper(dimension: int, smallest_probability: float, error: flo
     return round_up(-dimension * math.log1p(-error / smallest))
 
 
-@final
-@frozen
-class _Response:
-    """D_alpha of randomised response."""
-
-    epsilon: float
-
-    def __call__(self, alpha: float) -> float:
-        """log((e^(alpha eps) + e^((1-alpha) eps))/(1 + e^eps))/(alpha-1), at most min(eps, alpha eps^2/2)."""
-        eps = self.epsilon
-        bound = min(eps, alpha * eps * eps / 2)
-        # With E = e^-eps: e^((alpha-1) eps) (1 + E^(2 alpha-1)) / (1 + E), stable for all sizes.
-        log_moment = (alpha - 1) * eps + math.log1p(math.exp(-(2 * alpha - 1) * eps)) - math.log1p(math.exp(-eps))
-        exact = (log_moment + 1e-15 * (1 + abs(log_moment))) / (alpha - 1)
-        return round_up(min(bound, exact))
+def _response(alpha: float, eps: float) -> float:
+    """log((e^(alpha eps) + e^((1-alpha) eps))/(1 + e^eps))/(alpha-1), at most min(eps, alpha eps^2/2)."""
+    # With E = e^-eps: e^((alpha-1) eps) (1 + E^(2 alpha-1)) / (1 + E), stable for all sizes.
+    log_moment = (alpha - 1) * eps + math.log1p(math.exp(-(2 * alpha - 1) * eps)) - math.log1p(math.exp(-eps))
+    exact = (log_moment + 1e-15 * (1 + abs(log_moment))) / (alpha - 1)
+    return round_up(min(eps, alpha * eps * eps / 2, exact))
 
 
-@final
-@frozen
-class _Line:
-    slope: float
-
-    def __call__(self, alpha: float) -> float:
-        return self.slope * alpha
+def _line(alpha: float, slope: float) -> float:
+    return slope * alpha
 
 
-@final
-@frozen
-class _Losses:
-    both: LossPair
-
-    def __call__(self) -> LossPair:
-        return self.both
-
-
-@final
-@frozen
-class _LossDivergence:
+def _loss_divergence(alpha: float, both: LossPair) -> float:
     """The larger Rényi divergence of the two ways round."""
+    return max(one.rdp_upper(alpha) for one in set(both))
 
-    both: LossPair
 
-    def __call__(self, alpha: float) -> float:
-        forward, backward = self.both
-        bound = forward.rdp_upper(alpha)
-        return bound if backward == forward else max(bound, backward.rdp_upper(alpha))
+def _smaller(alpha: float, left: Cost, right: Cost) -> float:
+    return min(left.rdp(alpha), right.rdp(alpha))
 
 
 def _bound(part: _Part, alpha: float) -> float:
     return part.renyi(alpha)
-
-
-def _loss_epsilon_upper(losses: LossPair, delta: float) -> float:
-    """The larger epsilon of the two ways round."""
-    forward, backward = losses
-    found = _loss_epsilon(forward, delta)
-    return found if backward == forward else max(found, _loss_epsilon(backward, delta))
 
 
 @lru_cache(maxsize=1024)
@@ -524,19 +508,6 @@ def _loss_epsilon(losses: LossDistribution, delta: float) -> float:
 
 
 def _total(terms: Iterable[tuple[float, int]]) -> float:
-    """The sum of number times count, rounded up wherever it is not exact."""
-    whole = 0.0
-    for number, times in terms:
-        whole = _sum_up(whole, number, times)
-    return whole
-
-
-def _sum_up(left: float, right: float, times: int) -> float:
-    product = right if times == 1 else math.nextafter(times * right, math.inf) if right else 0.0
-    return left + product if left == 0 or product == 0 else math.nextafter(left + product, math.inf)
-
-
-def _exact_sum_up(terms: Iterable[tuple[float, int]]) -> float:
     """The sum of number times count in exact arithmetic, rounded up at the end."""
     whole = Fraction(0)
     for number, times in terms:

@@ -1,8 +1,11 @@
 """What an epsilon means: the words without which the number says nothing.
 
 Idea     a guarantee is (epsilon, delta) together with whose data it protects (unit), what the neighbouring
-         world is (adjacency) and who may look (trust); none of the three has a default.
-Symbols  epsilon_upper, delta: as in `quietbit.target`, which has the words.
+         world is (adjacency) and who may look (trust); none of the three has a default. A run may have two: the server
+         sees who sent what, whoever sees the models alone does not know whose release was whose. Neither replaces the
+         other, and where there is no second one the first holds for everybody.
+Symbols  epsilon_upper, delta: as in `quietbit.target`, which has the words; crowd: the fewest clients among whom a
+         release is hidden; shuffles: how many releases of the worst client count.
 """
 
 from __future__ import annotations
@@ -12,10 +15,10 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import final
 
-from quietbit.errors import check_real, require
+from quietbit.errors import check_int, require
 from quietbit.target import Adjacency, Trust, Unit, check_delta
 
-__all__ = ["Adjacency", "Guarantee", "Trust", "Unit", "check_delta", "sensitivity"]
+__all__ = ["Adjacency", "Guarantee", "GuaranteePair", "Trust", "Unit", "check_delta"]
 
 
 _NEIGHBOUR = {
@@ -76,13 +79,56 @@ def _rounded_up(value: float, digits: int) -> Decimal:
     return Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(float(value)))
 
 
-def sensitivity(adjacency: Adjacency, beta: float) -> float:
-    """How far apart two neighbours' inputs can be, in x-space, in the norm of the ball.
+@final
+@dataclass(frozen=True, slots=True)
+class GuaranteePair:
+    """``server``: what holds against the server; ``result``: against those who see the result alone, or None.
 
-    An update ``u`` of norm at most C becomes ``x = 1/2 + beta u/(2C)``, so ``x`` is within ``beta/2`` of
-    the centre: zero-out neighbours are ``beta/2`` apart, replace-one neighbours ``beta``. Clamping ``x`` to
-    [0, 1] is a contraction that fixes the centre, so both hold for the clamped variant too.
+    Where there is no second guarantee ``reason`` says why. ``secret_order`` says among whom a release is hidden: all
+    clients of an epoch, whose order nobody else knows, or else those of its own round, of which the sum alone is
+    seen. ``leavers`` were away for a part of an epoch: ``crowd`` is that of the rounds which the worst of them was
+    there for.
     """
-    require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
-    beta = check_real(beta, "beta")
-    return beta / 2 if adjacency is Adjacency.ZERO_OUT else beta
+
+    server: Guarantee
+    result: Guarantee | None
+    crowd: int = 0
+    shuffles: int = 0
+    secret_order: bool = False
+    reason: str = ""
+    leavers: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a pair that speaks of two things, a second guarantee without a crowd, and none without a reason."""
+        require(isinstance(self.server, Guarantee), "server", self.server, "a Guarantee")
+        shuffled = self.server.trust is Trust.SHUFFLED
+        require(not shuffled, "trust of the server's guarantee", self.server.trust.value, "one that holds against it")
+        for name in ("crowd", "shuffles", "leavers"):
+            object.__setattr__(self, name, check_int(getattr(self, name), name, 0))
+        if self.result is None:
+            require(bool(self.reason), "reason", self.reason, "given where there is no second guarantee")
+            return
+        require(isinstance(self.result, Guarantee), "result", self.result, "a Guarantee or None")
+        require(self.server.trust is Trust.LOCAL, "trust of the server's guarantee", self.server.trust.value, "local")
+        require(
+            self.result.trust is Trust.SHUFFLED, "trust of the second guarantee", self.result.trust.value, "shuffled"
+        )
+        same = (self.result.unit, self.result.adjacency) == (self.server.unit, self.server.adjacency)
+        require(same, "second guarantee", self.result, "of the unit and adjacency of the first")
+        require(self.crowd > 0, "crowd", self.crowd, "positive beside a second guarantee")
+        require(not self.reason, "reason", self.reason, "left out beside a second guarantee")
+
+    def sentence(self) -> str:
+        """Both guarantees in plain English."""
+        return f"Against the server: {self.server.sentence()} {self.second()}"
+
+    def second(self) -> str:
+        """The guarantee against those who see the result alone, in plain English."""
+        if self.result is None:
+            return f"Against those who see the result alone: no less is promised, because {self.reason}."
+        among = "in a secret order" if self.secret_order else "in the same round"
+        times = "once" if self.shuffles == 1 else f"{self.shuffles:,} times"
+        crowd = f"It counts on {self.crowd:,} clients that release {among}, {times}."
+        if self.leavers:
+            crowd += f" {self.leavers:,} that were away for a part of an epoch are hidden among no more than that."
+        return f"Against those who see the result alone: {self.result.sentence()} {crowd}"

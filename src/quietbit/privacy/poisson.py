@@ -38,13 +38,12 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from attrs import frozen
 from scipy.special import gammaln, logsumexp
 
 from quietbit._typing import FloatVector
 from quietbit.errors import check_real, require
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.cost import Cost, LossPair
+from quietbit.privacy.cost import Cost, Formula, LossPair
 from quietbit.privacy.gaussian import gaussian_log_delta
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.loss import LossDistribution
@@ -78,47 +77,28 @@ def poisson_cost(near: Cost, far: Cost, rate: float) -> Cost:
         round_up(math.sqrt(max(2 * one, 2 * two / 4 if replaced else 0.0)), 1e-15)
         for one, two in ((near.slope, far.slope), (near.pair_slope, far.pair_slope))
     )
-    bound = _Divergence(line, pair, q, replaced)
-    label = f"Poisson batch of rate {q:g}"
-    paired = pair <= MOST_MU
-    bare = Cost.dominated(label, renyi=bound, losses=_Losses(pair, q, replaced) if paired else None)
+    losses = Formula(poisson_gaussian, pair, q, far.adjacency) if pair <= MOST_MU else None
+    bare = Cost.renyi(Formula(_divergence, line, pair, q, replaced), f"Poisson batch of rate {q:g}", losses=losses)
     return bare.with_slack(max(near.slack, far.slack)).like(far)
 
 
-@frozen
-class _Losses:
-    mu: float
-    rate: float
-    replaced: bool
+def _divergence(alpha: float, line: float, pair: float, q: float, replaced: bool) -> float:
+    """D_alpha of a Poisson batch, the larger of both ways round; ``line`` is the root of 2 s."""
+    if not replaced:
+        return _removed(alpha, line, pair, q)
+    grown = math.log(q) + alpha * (alpha - 1) * 2 * line**2
+    convex = float(np.logaddexp(math.log1p(-q), grown)) + 1e-15 * (1 + abs(grown))
+    order = max(alpha, 2.0)  # divergences grow with the order
+    way = (order - 0.5) / (order - 1) * _removed(2 * order, line, pair, q) + _removed(2 * order - 1, line, pair, q)
+    return round_up(min(max(0.0, convex) / (alpha - 1), way), 1e-12)
 
-    def __call__(self) -> LossPair:
-        return poisson_gaussian(self.mu, self.rate, Adjacency.REPLACE_ONE if self.replaced else Adjacency.ZERO_OUT)
 
-
-@frozen
-class _Divergence:
-    """D_alpha of a Poisson batch, the larger of both ways round."""
-
-    line: float  # root of 2 s
-    pair: float  # mu of a dominating Gaussian pair, infinite where none is known
-    rate: float
-    replaced: bool
-
-    def __call__(self, alpha: float) -> float:
-        if not self.replaced:
-            return self._removed(alpha)
-        grown = math.log(self.rate) + alpha * (alpha - 1) * 2 * self.line**2
-        convex = float(np.logaddexp(math.log1p(-self.rate), grown)) + 1e-15 * (1 + abs(grown))
-        order = max(alpha, 2.0)  # divergences grow with the order
-        around = (order - 0.5) / (order - 1) * self._removed(2 * order) + self._removed(2 * order - 1)
-        return round_up(min(max(0.0, convex) / (alpha - 1), around), 1e-12)
-
-    def _removed(self, alpha: float) -> float:
-        """Of the release with the sample against that without it, both ways round."""
-        found = max(_there(alpha, self.line, self.rate), _back(alpha, self.line, self.rate))
-        if self.pair <= MOST_MU:
-            found = min(found, _there(alpha, self.pair, self.rate))
-        return round_up(found / (alpha - 1), 1e-12)
+def _removed(alpha: float, line: float, pair: float, q: float) -> float:
+    """Of the release with the sample against that without it, both ways round."""
+    found = max(_there(alpha, line, q), _back(alpha, line, q))
+    if pair <= MOST_MU:
+        found = min(found, _there(alpha, pair, q))
+    return round_up(found / (alpha - 1), 1e-12)
 
 
 def _back(alpha: float, mu: float, q: float) -> float:

@@ -27,6 +27,7 @@ chords between.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from itertools import pairwise
 from typing import TypeAlias, final
 
@@ -36,6 +37,7 @@ from quietbit._typing import FloatVector
 from quietbit.design.table import Design
 from quietbit.errors import check_real, require
 from quietbit.privacy.cells import MOST_SEGMENTS, CrossCells, Problem, SameCells
+from quietbit.privacy.conversion import chord_upper, ladder
 from quietbit.privacy.divergence import (
     CENTRE,
     Segments,
@@ -75,6 +77,7 @@ def fisher_information(design: Design, x: float) -> float:
     return float(law @ np.square(segments.slope[index] - mean))
 
 
+@lru_cache(maxsize=128)
 def fisher_supremum_upper(design: Design) -> float:
     """M = sup over all real x of I(x), from above, to a relative accuracy of 1e-6 (Lemma 2).
 
@@ -249,11 +252,7 @@ class RenyiConstant:
     def chord_upper(self, alpha: float) -> float:
         """kappa_alpha from above, from `upper` at a fixed ladder of orders and chords between them."""
         alpha = check_real(alpha, "alpha", above=1.0)
-        step = math.floor(math.log2(alpha - 1) * _KNOTS_PER_DOUBLING)
-        below, above = (math.pow(2.0, place / _KNOTS_PER_DOUBLING) for place in (step, step + 1))
-        part = min(max((alpha - 1 - below) / (above - below), 0.0), 1.0)
-        moment = (1 - part) * below * self.upper(1 + below) + part * above * self.upper(1 + above)
-        return moment / (alpha - 1) * (1 + 1e-12)
+        return chord_upper(self.upper, alpha, *ladder(alpha, _KNOTS_PER_DOUBLING))
 
 
 def kappa_upper(design: Design, alpha: float, adjacency: Adjacency, low: float = 0.0, high: float = 1.0) -> float:

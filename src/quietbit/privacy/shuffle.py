@@ -108,9 +108,7 @@ class Shuffle:
 
     def cost(self) -> Cost:
         """What it costs: without delta a crowd hides nothing, and the local epsilon stands."""
-        return Cost.known(
-            f"one of {self.crowd}", renyi=self.rdp, pure=self.local, losses=self.losses, alone=self.epsilon_upper
-        )
+        return Cost.renyi(self.rdp, f"one of {self.crowd}", self.local, self.losses, self.epsilon_upper)
 
     def delta_upper(self, epsilon: float) -> float:
         """The least delta proved at ``epsilon``, either way round; 0 from the local epsilon on."""

@@ -25,8 +25,8 @@ from quietbit._typing import FloatVector
 from quietbit.errors import check_int, require
 from quietbit.mechanism.base import Mechanism
 from quietbit.plan.clip import MovingClip
+from quietbit.plan.compare import FLOAT_BYTES, bytes_sent
 from quietbit.plan.plan import Plan
-from quietbit.plan.sizes import FLOAT_BYTES, bytes_sent
 from quietbit.privacy.guarantee import Trust
 from quietbit.simulate.client_rng import CLIENT_BITS, ClientRng, client_rng
 from quietbit.simulate.problem import LocalPlan, Problem, Rows, SampleProblem, clip_outside

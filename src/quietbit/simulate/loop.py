@@ -20,14 +20,11 @@ from quietbit._threads import one_thread
 from quietbit.errors import QuietbitError, require
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.expectation import Expectation, expectation
-from quietbit.plan.costs import ClientCosts
-from quietbit.plan.downlink import APP
-from quietbit.plan.observers import observers
+from quietbit.plan.compare import FLOAT_BYTES
+from quietbit.plan.costs import ClientCosts, observers
 from quietbit.plan.participation import releases_per_client
-from quietbit.plan.plan import Plan
-from quietbit.plan.sizes import FLOAT_BYTES
-from quietbit.privacy.guarantee import Guarantee
-from quietbit.privacy.observers import GuaranteePair
+from quietbit.plan.plan import APP, Plan
+from quietbit.privacy.guarantee import Guarantee, GuaranteePair
 from quietbit.simulate.collect import Collector, UplinkCollector, make_collector
 from quietbit.simulate.problem import Problem, Rows, Score
 from quietbit.simulate.training import Training

@@ -26,8 +26,7 @@ import attrs
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.mechanism.registry import describe
 from quietbit.plan.plan import OF_ENGINE, Plan
-from quietbit.privacy.guarantee import Guarantee
-from quietbit.privacy.observers import GuaranteePair
+from quietbit.privacy.guarantee import Guarantee, GuaranteePair
 from quietbit.simulate.loop import Point, Run
 from quietbit.simulate.training import Training
 

@@ -14,7 +14,7 @@ from quietbit.mechanism.ball import usual_kernel
 from quietbit.mechanism.projected import Projected, ProjectedSamples
 from quietbit.mechanism.registry import build, describe, family_of, identity_of
 from quietbit.privacy.guarantee import Unit
-from quietbit.privacy.sample_level import sample_share
+from quietbit.privacy.sensitivity import sample_share
 from quietbit.simulate import Training, simulate
 from unit.mechanism.makers import CountingWords
 from unit.mechanism.test_projected import Spy

@@ -11,7 +11,8 @@ from quietbit.kernel.sampler import SAMPLING_ERROR
 from quietbit.mechanism.scaling import Scaling
 from quietbit.privacy.cost import sampling_slack_upper
 from quietbit.privacy.divergence import smallest_probability_lower
-from quietbit.privacy.guarantee import Adjacency, sensitivity
+from quietbit.privacy.sensitivity import sensitivity
+from quietbit.target import Adjacency
 from unit.mechanism.makers import design, table
 
 

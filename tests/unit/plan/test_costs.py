@@ -5,7 +5,7 @@ import quietbit
 from quietbit import Plan
 from quietbit.plan.costs import ClientCosts
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
-from quietbit.privacy.sample_level import ROUNDING
+from quietbit.privacy.sensitivity import ROUNDING
 from unit.simulate.makers import mechanisms
 
 ZERO, ONE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE

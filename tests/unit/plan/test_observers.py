@@ -6,8 +6,8 @@ import pytest
 import quietbit
 from quietbit import Adjacency, Plan, Trust
 from quietbit.mechanism.shuffled import shuffled_privacy
-from quietbit.plan.observers import observers
-from quietbit.plan.participation import SecretOrder, releases_per_client, secret_order
+from quietbit.plan.costs import observers
+from quietbit.plan.participation import SECRET, Schedule, releases_per_client, secret_order
 
 CLIENTS, COHORT = 400, 50
 
@@ -80,7 +80,7 @@ def test_no_second_guarantee_says_why(changes, reason):
 
 
 def test_everybody_is_charged_when_an_epoch_begins():
-    schedule = SecretOrder(10, 3)
+    schedule = Schedule(SECRET, 10, 3)
     assert [schedule.charged(number).size for number in range(7)] == [10, 0, 0, 10, 0, 0, 10]
     assert releases_per_client(schedule, 7).tolist() == [3] * 10
     for epoch in range(3):
@@ -102,4 +102,4 @@ def test_the_secret_order_is_uniform():
 
 def test_two_secret_orders_differ():
     assert not np.array_equal(secret_order(1000), secret_order(1000))
-    assert SecretOrder(1000, 10).cohort(0).tolist() != SecretOrder(1000, 10).cohort(0).tolist()
+    assert Schedule(SECRET, 1000, 10).cohort(0).tolist() != Schedule(SECRET, 1000, 10).cohort(0).tolist()

@@ -5,7 +5,7 @@ import pytest
 
 import quietbit
 from quietbit.mechanism.skellam import IndependentSkellam, Skellam
-from quietbit.plan.participation import participation, releases_per_client
+from quietbit.plan.participation import Schedule, releases_per_client
 from quietbit.privacy.guarantee import Adjacency, Unit
 from quietbit.simulate.loop import simulate
 from unit.simulate.makers import chosen, small_problem
@@ -32,7 +32,7 @@ def planned(**given):
 @pytest.mark.parametrize("adjacency", list(Adjacency))
 def test_the_target_is_met_from_below_by_the_worst_client(kind, schedule, adjacency):
     plan, _ = planned(**kind, participation=schedule, adjacency=adjacency.value)
-    counts = releases_per_client(participation(schedule, SIZES.size, 2, 7), 30)
+    counts = releases_per_client(Schedule(schedule, SIZES.size, 2, 7), 30)
     account = plan.account(plan.mechanism_for(39, SIZES, counts), SIZES)
     account.counts = counts
     answers = [account.cost(client).guarantee(plan.delta).epsilon_upper for client in range(SIZES.size)]

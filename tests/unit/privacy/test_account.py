@@ -64,9 +64,11 @@ def test_shares_add_up_to_one():
     for cost in (GAUSSIAN, PAIR, RENYI):
         for epsilon, delta in itertools.product((0.01, 1.0, 8.0, 1000.0), (1e-3, 1e-9)):
             shares = module._shares(cost.bare(), epsilon, delta)
-            assert math.fsum([shares.copies, shares.gaussian, *shares.orders, LOST * delta]) <= delta
-            assert min(shares.orders) > 0
-            assert (shares.copies > 0) != (cost is GAUSSIAN)
+            each = shares.each * len(ORDERS)
+            assert math.fsum([shares.copies, shares.gaussian, shares.at_order, each, LOST * delta]) <= delta
+            assert min(each, shares.gaussian, shares.at_order) > 0
+            assert (shares.copies > 0) == (cost is PAIR)
+            assert (shares.at_order > MAIN * delta) == (cost is RENYI)
 
 
 def test_gaussians_of_several_kinds_stay_gaussian():
@@ -83,10 +85,40 @@ def test_another_mechanism_leaves_the_main_account():
     with mpmath.workdps(40):
         best = min(
             mpmath.mpf((PAIR * 8 + RENYI).certified_rdp(a)) + mpmath.log((a - 1) / mpmath.mpf(a))
-            - (mpmath.log(mpmath.mpf(share)) + mpmath.log(mpmath.mpf(a))) / (mpmath.mpf(a) - 1)
-            for a, share in zip(ORDERS, shares.orders, strict=True)
+            - (mpmath.log(mpmath.mpf(shares.at_order)) + mpmath.log(mpmath.mpf(a))) / (mpmath.mpf(a) - 1)
+            for a in (shares.order, *ORDERS)
         )  # fmt: skip
         assert best <= two.epsilon() <= best * (1 + mpmath.mpf(1e-9))
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 2.0, 8.0])
+def test_the_one_order_is_where_most_releases_fit(epsilon):
+    """No real order allows more copies of the first cost; other lines of divergences join it at the same share."""
+    for first in (RENYI, worded(Cost.linear(0.02))):
+        shares = module._shares(first.bare(), epsilon, 1e-5)
+
+        def copies(order, first=first, shares=shares):
+            terms = (math.log1p(-1 / order), -math.log(shares.at_order * order) / (order - 1))
+            return (epsilon - sum(terms)) / first.rdp(order)
+
+        best = max(copies(1 + step) for step in np.geomspace(0.0625, 4096, 20_000))
+        assert best * (1 - 1e-4) <= copies(shares.order) <= best * (1 + 1e-6)
+        many = int(copies(shares.order))
+        half = adaptive(epsilon).spend(first, many // 2)
+        assert half.allows(first, many - many // 2)
+        assert not half.allows(first, many - many // 2 + 1)
+        like = worded(Cost.linear(first.rdp(shares.order) / shares.order))
+        assert half.allows(like, many - many // 2)
+        assert not half.allows(like, many - many // 2 + 1)
+
+
+def test_a_number_is_on_the_side_of_its_target():
+    """Other orders may say less than the target where the one order does not: then they are not heard."""
+    flat = worded(Cost.renyi(lambda alpha: 2.3 if alpha < 30 else math.inf, "flat, and nothing known above"))
+    first = worded(Cost.linear(0.01))
+    account = adaptive(3.0).spend(first).spend(flat)
+    assert planned(1e-5 * (MAIN + SECOND)).spend(first).spend(flat).epsilon() < 3.0 < account.epsilon()
+    assert not adaptive(3.0).spend(first).allows(flat)
 
 
 def test_pure_costs_need_no_delta():
@@ -103,8 +135,8 @@ def test_lost_mass_has_its_share_and_pure_accounts_need_none():
     assert adaptive(1.0).allows(lossy, 99)
     assert not adaptive(1.0).allows(lossy, 102)  # a hundredth of 1e-5 is set aside
     assert not adaptive(1.0, 0.0).allows(worded(Cost.pure(0.1).with_lost(1e-30)))
-    assert adaptive(1.0, 0.0).allows(worded(Cost.pure(0.1).with_lost(1e-30, pure=0.2)), 4)
-    assert adaptive(1.0, 1e-20).allows(worded(Cost.pure(0.1).with_lost(1e-3, pure=0.2)), 4)
+    assert adaptive(1.0, 0.0).allows(worded(Cost.pure(0.1).with_lost(1e-30, everywhere=Cost.pure(0.2))), 4)
+    assert adaptive(1.0, 1e-20).allows(worded(Cost.pure(0.1).with_lost(1e-3, everywhere=Cost.pure(0.2))), 4)
 
 
 def test_slack_counts_in_every_account():
@@ -168,9 +200,10 @@ KINDS = {
     "seldom": ((9.9e-4, 1 - 9.9e-4), (1e-3 * math.exp(-14), 1 - 1e-3 * math.exp(-14))),  # much, with probability 1e-3
 }
 COSTS = {name: worded(Cost.from_masses(*laws)) for name, laws in KINDS.items()}
+DIVERGENCES = {name: worded(Cost.renyi(cost.rdp, name)) for name, cost in COSTS.items()}  # all that is known
 
 
-def best_server(epsilon, allows, most=9):
+def best_server(epsilon, allows, most=9, costs=COSTS):
     """The largest delta at ``epsilon`` of any server whose releases ``allows(account, cost)`` lets through."""
 
     @cache
@@ -178,7 +211,7 @@ def best_server(epsilon, allows, most=9):
         first, counts = order
         found = adaptive(epsilon, 1e-3)
         for name in sorted(counts, key=lambda pair: pair[0] != first):
-            found = found.spend(COSTS[name[0]], name[1])
+            found = found.spend(costs[name[0]], name[1])
         return found
 
     @cache
@@ -194,7 +227,7 @@ def best_server(epsilon, allows, most=9):
             return best
         now = account((first, tuple(sorted(counts.items()))))
         for kind in KINDS:
-            if allows(now, COSTS[kind]):
+            if allows(now, costs[kind]):
                 after = 0.0
                 for output in (0, 1):
                     more = dict(seen)
@@ -210,6 +243,7 @@ def best_server(epsilon, allows, most=9):
 def test_no_server_gains_by_choosing(epsilon):
     """The best strategy of all, over three mechanisms and the moment to stop, stays within delta."""
     assert best_server(epsilon, Account.allows) <= 1e-3
+    assert best_server(epsilon, Account.allows, costs=DIVERGENCES) <= 1e-3
 
 
 def test_the_account_of_fixed_lists_does_not_stop_such_a_server():

@@ -6,7 +6,8 @@ import math
 import pytest
 
 from quietbit.errors import InvalidParameter
-from quietbit.privacy import Adjacency, Cost, Trust, Unit
+from quietbit.privacy.cost import Cost
+from quietbit.target import Adjacency, Trust, Unit
 
 ZERO, REPLACE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
 ONCE = Cost.gaussian(0.02).of(REPLACE, Unit.CLIENT, Trust.LOCAL)

@@ -3,7 +3,9 @@ import math
 import pytest
 
 from quietbit.errors import InvalidParameter
-from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit, check_delta, sensitivity
+from quietbit.privacy.guarantee import Guarantee
+from quietbit.privacy.sensitivity import sensitivity
+from quietbit.target import Adjacency, Trust, Unit, check_delta
 
 
 def test_the_sentence_spells_every_word_out():

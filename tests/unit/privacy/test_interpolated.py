@@ -2,14 +2,10 @@ import pytest
 
 from exact.privacy_kit import rough, sigmoid_bit
 from quietbit.errors import InvalidParameter
-from quietbit.privacy import (
-    Adjacency,
-    interpolated_l1_cost,
-    interpolated_l2_cost,
-    lipschitz_upper,
-    sensitivity,
-    zero_out_constant_upper,
-)
+from quietbit.privacy.divergence import lipschitz_upper, zero_out_constant_upper
+from quietbit.privacy.interpolated import interpolated_l1_cost, interpolated_l2_cost
+from quietbit.privacy.sensitivity import sensitivity
+from quietbit.target import Adjacency
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 3.0])

@@ -5,8 +5,7 @@ import pytest
 from quietbit.errors import InvalidParameter
 from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
-from quietbit.privacy.observers import GuaranteePair
+from quietbit.privacy.guarantee import Adjacency, Guarantee, GuaranteePair, Trust, Unit
 from quietbit.target import Target
 
 REPLACE, ZERO = Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import quietbit
-from quietbit.plan.participation import participation, releases_per_client
+from quietbit.plan.participation import Schedule, releases_per_client
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.simulate.loop import simulate
 from unit.simulate.makers import chosen, small_problem
@@ -27,7 +27,7 @@ def test_training_learns_and_repeats_to_the_last_digit():
 def test_the_guarantee_is_the_ledger_of_the_busiest_client():
     problem = small_problem()
     run = simulate(problem, *planned(rounds=7))
-    counts = releases_per_client(participation("each-once", 60, 20, 4), 7)
+    counts = releases_per_client(Schedule("each-once", 60, 20, 4), 7)
     np.testing.assert_array_equal(run.account.counts, counts)
     curve = run.mechanism.privacy(Adjacency.ZERO_OUT) * int(counts.max())
     assert run.guarantee.epsilon_upper == curve.epsilon(1e-5)

@@ -17,7 +17,7 @@ from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.privacy.guarantee import Adjacency, Unit
-from quietbit.privacy.sample_level import sample_share
+from quietbit.privacy.sensitivity import sample_share
 from quietbit.wire.uplink import Uplink
 from unit.mechanism.makers import MECHANISMS, WIDTH, CountingWords, design, table, update
 
@@ -189,7 +189,7 @@ MEMORY = """
 import resource, sys
 import numpy as np
 from quietbit.privacy.guarantee import Adjacency, Unit
-from quietbit.privacy.sample_level import sample_share
+from quietbit.privacy.sensitivity import sample_share
 from quietbit.wire.uplink import Uplink
 from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.mechanism.ball import Ball

@@ -1,5 +1,12 @@
-"""What Skellam noise costs between any two real vectors, when every coordinate is rounded at random on its own.
+"""What Skellam noise costs: on integer vectors, and between any two real ones that are rounded at random.
 
+Integer vectors. D1, D2: L1 and L2 distance of two neighbours; v: variance of the noise (two Poissons of mean v/2 each,
+independent per coordinate). Agarwal, Kairouz, Liu (NeurIPS 2021), Theorem 3.5: for integer alpha >= 2
+    eps(alpha) <= alpha D2^2/(2v) + min(((2 alpha - 1) D2^2 + 6 D1)/(4 v^2), 3 D1/(2v)).
+(alpha - 1) D_alpha is convex in alpha and vanishes at 1, so chords between integer orders hold at all real ones.
+Wrapping a sum modulo 2^b afterwards is post-processing and costs nothing.
+
+Rounded coordinate by coordinate.
 Idea     the law of a coordinate at y = k + p is the mixture (1 - p) S_k + p S_{k+1} of Skellam noise around two
          neighbours. Coordinates are independent, so their Rényi divergences add up, and one at distance t costs at
          most c(alpha) t^2, for all t > 0 and wherever the two points lie.
@@ -28,19 +35,23 @@ convex in log p, so that a chord covers the way from one knot to the next.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import final
 
 import numpy as np
 from scipy.special import gammaln, i0e, i1e
 
 from quietbit._typing import FloatVector
 from quietbit.errors import check_real, require
-from quietbit.privacy.conversion import round_up
-from quietbit.privacy.cost import Cost
+from quietbit.privacy.conversion import chord_upper, round_up
+from quietbit.privacy.cost import Cost, Formula
 
-__all__ = ["curvature_upper", "rounded_skellam_cost", "rounded_skellam_rdp_upper"]
+__all__ = [
+    "curvature_upper",
+    "rounded_skellam_cost",
+    "rounded_skellam_rdp_upper",
+    "skellam_cost",
+    "skellam_rdp_upper",
+]
 
 MOST_ORDERS = 4096  # above it nothing is claimed,
 STEEPEST = 1.0  # nor where kappa (alpha - 1) is above this: such noise is too little to speak of
@@ -49,6 +60,28 @@ FLAT = 0.03  # below it, in units where log g = p^2, (g - 1)/p^2 has hardly move
 KNOT = 0.03  # between knots, in log p: a chord is at most 4.5e-4 above a parabola
 SERIES_FROM = 4.0
 MARGIN = 1e-9  # far above the rounding of a sum of 4096 positive terms
+
+
+def skellam_cost(l1_sensitivity: float, l2_sensitivity: float, variance: float) -> Cost:
+    """The curve of one release; sensitivities are those of the rounded integer vectors, for one adjacency."""
+    l1 = check_real(l1_sensitivity, "l1_sensitivity")
+    l2 = check_real(l2_sensitivity, "l2_sensitivity")
+    require(l2 <= l1 * (1 + 1e-9), "l2_sensitivity", l2, f"at most the L1 sensitivity {l1:g}")
+    return Cost.renyi(
+        Formula(skellam_rdp_upper, l1, l2, check_real(variance, "variance")), f"Skellam, variance {variance:g}"
+    )
+
+
+def skellam_rdp_upper(alpha: float, l1_sensitivity: float, l2_sensitivity: float, variance: float) -> float:
+    """The bound at a real order above 1, by the chord between the two integer orders around it."""
+    require(1 < alpha < math.inf, "alpha", alpha, "a finite number above 1")
+    below = math.floor(alpha)
+
+    def at_integer(order: float) -> float:
+        fine = ((2 * order - 1) * l2_sensitivity**2 + 6 * l1_sensitivity) / (4 * variance * variance)
+        return order * l2_sensitivity**2 / (2 * variance) + min(fine, 3 * l1_sensitivity / (2 * variance))
+
+    return chord_upper(at_integer, alpha, below, below + 1)
 
 
 def curvature_upper(variance: float) -> float:
@@ -61,7 +94,7 @@ def curvature_upper(variance: float) -> float:
 
 def rounded_skellam_cost(distance: float, variance: float) -> Cost:
     """The curve of one release between any two vectors within L2 ``distance``, in steps of the grid."""
-    bound = _Bound(check_real(distance, "distance"), check_real(variance, "variance"))
+    bound = Formula(rounded_skellam_rdp_upper, check_real(distance, "distance"), check_real(variance, "variance"))
     return Cost.renyi(bound, f"rounded Skellam, variance {variance:g}")
 
 
@@ -70,12 +103,8 @@ def rounded_skellam_rdp_upper(alpha: float, distance: float, variance: float) ->
     require(1 < alpha < math.inf, "alpha", alpha, "a finite number above 1")
     if alpha > MOST_ORDERS:
         return math.inf
-    below, above = _around(alpha)
-    part = (alpha - below) / (above - below)
-    moment = (1 - part) * (below - 1) * _constant_upper(below, variance) if below > 1 else 0.0
-    if part > 0:
-        moment += part * (above - 1) * _constant_upper(above, variance)
-    return round_up(moment / (alpha - 1) * distance * distance)
+    found = chord_upper(lambda order: _constant_upper(int(order), variance), alpha, *_around(alpha))
+    return round_up(found * distance * distance)
 
 
 def _around(alpha: float) -> tuple[int, int]:
@@ -134,13 +163,3 @@ def _log_excess(alpha: int, kappa: float, log_p: FloatVector) -> FloatVector:
         top = float(terms.max())
         found[place] = top + math.log(float(np.exp(terms - top).sum()))
     return found
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Bound:
-    distance: float
-    variance: float
-
-    def __call__(self, alpha: float) -> float:
-        return rounded_skellam_rdp_upper(alpha, self.distance, self.variance)

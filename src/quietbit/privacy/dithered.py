@@ -1,16 +1,10 @@
-"""The accounts of two baselines: MVU, which dithers and samples row by row, and Skellam noise on integers.
+"""The account of MVU, which dithers an update onto its grid and samples row by row.
 
 Idea     MVU dithers both worlds, so a statement must name what it compares. Given the grid vectors the rows are
-         independent; a mixture is no further from another than its worst pair (joint quasi-convexity). Skellam's
-         published bound holds at integer orders; (alpha - 1) D_alpha is convex in alpha and vanishes at 1, so chords
-         between integer orders hold at all real ones.
+         independent; a mixture is no further from another than its worst pair (joint quasi-convexity).
 Symbols  S: every grid vector that is ever sampled lies within S of (1/2, ..., 1/2) in the norm named; P_i the row of
          level x_i; Q a reference row. These theorems need nothing else from the dithering: rejection enforces S.
-         D1, D2: L1 and L2 distance of two neighbouring integer vectors; v: variance of the noise (two Poissons of mean
-         v/2 each, independent per coordinate).
-Source   Chaudhuri et al. (2022) for MVU; its two statements are proved here. Agarwal, Kairouz, Liu (NeurIPS 2021),
-         Theorem 3.5: for integer alpha >= 2 eps(alpha) <= alpha D2^2/(2v) + min(((2 alpha - 1) D2^2 + 6 D1)/(4 v^2),
-         3 D1/(2v)). Wrapping a sum modulo 2^b afterwards is post-processing and costs nothing.
+Source   Chaudhuri et al. (2022) for MVU; its two statements are proved here.
 
 Replace-one. Two grid vectors lie within 2S of each other, so with k = max over i != i' of
 D_alpha(P_i||P_i') / (x_i - x_i')^2 the release is (alpha, k (2S)^2)-RDP; with D_inf and |x_i - x_i'| in the
@@ -27,8 +21,6 @@ the statement is about Q itself.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import final
 
@@ -40,9 +32,9 @@ from quietbit.errors import check_real, require
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.divergence import CENTRE
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 
-__all__ = ["dithered_l1_cost", "dithered_l2_cost", "reference_row", "skellam_cost", "skellam_rdp_upper"]
+__all__ = ["dithered_l1_cost", "dithered_l2_cost", "reference_row"]
 
 _CHUNK = 2_000_000
 _ULP = 2.0**-50
@@ -133,39 +125,3 @@ def _renyi(left: FloatMatrix, right: FloatMatrix, alpha: float) -> FloatMatrix:
     exponent = left + (alpha - 1) * (left - right)
     top = exponent.max(axis=-1)
     return np.asarray(top + np.log(np.exp(exponent - top[..., None]).sum(axis=-1))) / (alpha - 1)
-
-
-def skellam_cost(l1_sensitivity: float, l2_sensitivity: float, variance: float) -> Cost:
-    """The curve of one release; sensitivities are those of the rounded integer vectors, for one adjacency."""
-    l1 = check_real(l1_sensitivity, "l1_sensitivity")
-    l2 = check_real(l2_sensitivity, "l2_sensitivity")
-    require(l2 <= l1 * (1 + 1e-9), "l2_sensitivity", l2, f"at most the L1 sensitivity {l1:g}")
-    return Cost.renyi(_Bound(l1, l2, check_real(variance, "variance")), f"Skellam, variance {variance:g}")
-
-
-def skellam_rdp_upper(alpha: float, l1_sensitivity: float, l2_sensitivity: float, variance: float) -> float:
-    """The bound at a real order above 1, by the chord between the two integer orders around it."""
-    require(1 < alpha < math.inf, "alpha", alpha, "a finite number above 1")
-    below = math.floor(alpha)
-    part = alpha - below
-    moment = (1 - part) * (below - 1) * _at_integer(below, l1_sensitivity, l2_sensitivity, variance)
-    if part > 0:
-        moment += part * below * _at_integer(below + 1, l1_sensitivity, l2_sensitivity, variance)
-    return round_up(moment / (alpha - 1))
-
-
-def _at_integer(alpha: int, l1: float, l2: float, variance: float) -> float:
-    square = l2 * l2
-    fine = ((2 * alpha - 1) * square + 6 * l1) / (4 * variance * variance)
-    return alpha * square / (2 * variance) + min(fine, 3 * l1 / (2 * variance))
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Bound:
-    l1: float
-    l2: float
-    variance: float
-
-    def __call__(self, alpha: float) -> float:
-        return skellam_rdp_upper(alpha, self.l1, self.l2, self.variance)

@@ -1,0 +1,51 @@
+"""How far apart the inputs of two neighbours can be: of clients, and of samples in a mean of clipped gradients.
+
+Idea     a client's update is anywhere in its ball. Where samples are protected, n_c gradients of norm at most C are
+         averaged: zeroing one sample's contribution moves the update by at most C / n_c, replacing it by 2 C / n_c,
+         from wherever the other samples have put it. So constants that hold between any two inputs are needed, at that
+         distance: those of replace-one.
+Symbols  C = clip = radius of the ball; n_c = samples of the client, public.
+Source   Guo et al. (ICML 2023), section "Sample-level DP"; Theorems 1 and 2 for the interpolated mechanism.
+
+Rounding. Updates are float32 or wider: `Uplink(unit=Unit.SAMPLE)` refuses half precision. Two neighbouring ones are
+rounded apart: each entry by 2^-24 of itself, up to three times (the mean, a factor that undoes the first rounding, its
+product), so each update by 3 x 2^-24 C and their distance by less than 2^-21 C. That is a large part of C / n_c when
+clients are large, so it is added to it.
+
+No price per sample: MVU, and Skellam noise where vectors are rounded within bounds. Both draw the rounding again until
+the vector is short enough, which is not a contraction: two close updates can round to grid vectors that are far apart,
+and the accounts cover whole updates only. Rounded coordinate by coordinate, Skellam noise has one (`skellam`).
+"""
+
+from __future__ import annotations
+
+from quietbit.errors import check_int, check_real, require
+from quietbit.privacy.conversion import round_up
+from quietbit.target import Adjacency
+
+__all__ = ["ROUNDING", "sample_share", "sensitivity"]
+
+ROUNDING = 2.0**-21  # of the clip
+
+
+def sensitivity(adjacency: Adjacency, beta: float) -> float:
+    """How far apart two neighbours' inputs can be, in x-space, in the norm of the ball.
+
+    An update ``u`` of norm at most C becomes ``x = 1/2 + beta u/(2C)``, so ``x`` is within ``beta/2`` of
+    the centre: zero-out neighbours are ``beta/2`` apart, replace-one neighbours ``beta``. Clamping ``x`` to
+    [0, 1] is a contraction that fixes the centre, so both hold for the clamped variant too.
+    """
+    require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
+    beta = check_real(beta, "beta")
+    return beta / 2 if adjacency is Adjacency.ZERO_OUT else beta
+
+
+def sample_share(adjacency: Adjacency, samples: int) -> float:
+    """How far one of ``samples`` samples can move the update, in units of the clip, rounded up.
+
+    >>> 0.5 < sample_share(Adjacency.ZERO_OUT, 2) < 0.5000005
+    True
+    """
+    count = check_int(samples, "samples of a client", 1)
+    moved = (1.0 if adjacency is Adjacency.ZERO_OUT else 2.0) / count
+    return round_up(moved + ROUNDING, 1e-15)
