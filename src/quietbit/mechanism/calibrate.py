@@ -21,6 +21,7 @@ from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Error, Mechanism
 from quietbit.mechanism.expectation import expectation
 from quietbit.mechanism.family import SHARED, Choices
+from quietbit.mechanism.local_steps import site_release
 from quietbit.mechanism.projected import ProjectedSamples, project
 from quietbit.mechanism.registry import families, family
 from quietbit.privacy.guarantee import Adjacency, Guarantee
@@ -95,6 +96,10 @@ def calibrate(
     adjacency: Adjacency | str,
     releases: int = 1,
     samples: int | None = None,
+    sampling_rate: float | None = None,
+    local_steps: int | None = None,
+    local_rate: float | None = None,
+    local_bits: int = 4,
     bits: int | None = None,
     levels: int | None = None,
     beta: float | None = None,
@@ -121,6 +126,11 @@ def calibrate(
         releases: how often the same party takes part.
         samples: how many samples a client has, where one of them is to be protected rather than the client. With
             ``keep``, their gradients are then sent by `Uplink.send_samples`.
+        sampling_rate: where a site draws its batches in secret, each of about ``samples`` samples with this
+            probability: the mechanism returned is that of a batch (`quietbit.mechanism.batch`).
+        local_steps: private steps that a site takes on batches of its own before it sends the difference of models.
+        local_rate: the learning rate of such a step.
+        local_bits: of each coordinate of that difference, 1 to 8.
         bits: per code; 1 by default, 16 for ``skellam``.
         levels: of the design; 2 for ``imvu``, and for ``mvu`` about the root of the dimension.
         beta: of ``imvu`` when its design is solved for.
@@ -157,13 +167,22 @@ def calibrate(
     choices = Choices(bits, levels, beta, clamp, decoder, design, own, rotate, whose, by_sample=samples is not None)
     choices.check(chosen)
 
+    if sampling_rate is None:
+        rule = "left out unless sites draw batches, with a sampling rate"
+        require(local_steps is None and local_rate is None, "local_steps", local_steps, rule)
+    elif samples is None:
+        raise InvalidParameter.of("samples", "given where batches are drawn: about how many a site has")
+
     def whole(found: Mechanism) -> Mechanism:
+        if sampling_rate is not None and samples is not None:
+            return site_release(found, samples, sampling_rate, local_steps, local_rate, local_bits)
         return found if bit_epsilon is None else AdaptiveClip(found, found.domain.radius, bit_epsilon)
 
     def priced(found: Mechanism) -> Guarantee:
         if account is not None:
             return account(whole(found))
-        return (whole(found).privacy(target.adjacency, samples) * target.releases).guarantee(target.delta)
+        sent = whole(found)
+        return (sent.privacy(target.adjacency, sent.batch or samples) * target.releases).guarantee(target.delta)
 
     def measured(found: Mechanism) -> float:
         return priced(found).epsilon_upper

@@ -39,12 +39,13 @@ from quietbit.mechanism.base import (
     check_inner,
     passed_on,
 )
+from quietbit.mechanism.batch import PoissonBatch
 from quietbit.mechanism.rotation import Rotation, rotation_for
 from quietbit.mechanism.rounding import independent_rounding
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency
 
-__all__ = ["LocalSteps"]
+__all__ = ["LocalSteps", "site_release"]
 
 MOST_STEPS = 10_000
 SCALE = 4  # bytes of the largest coordinate
@@ -210,3 +211,23 @@ class _Differences(Accumulator):
         rotation = self.mechanism._rotation
         self.kernel.block_rotate_back(values, rotation.seed, rotation.block)
         return lambda start, stop: values[start:stop]
+
+
+def site_release(
+    inner: Mechanism,
+    samples: int,
+    sampling_rate: float,
+    local_steps: int | None = None,
+    local_rate: float | None = None,
+    local_bits: int = 4,
+) -> Mechanism:
+    """Return what a site with about ``samples`` samples releases: a batch drawn in secret, or several steps with such.
+
+    Sums are divided by the expected number of a batch, a public one, whatever a site has or draws.
+    """
+    batch = PoissonBatch(inner, max(1, int(samples * sampling_rate)), sampling_rate)
+    if local_steps is None:
+        return batch
+    if local_rate is None:
+        raise InvalidParameter.of("local_rate", "given where sites take local steps: the learning rate of each")
+    return LocalSteps(batch, local_steps, local_rate, local_bits)

@@ -70,12 +70,11 @@ from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_kn
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism, summable
-from quietbit.mechanism.batch import PoissonBatch
 from quietbit.mechanism.calibrate import AUTO, Calibration, calibrate
 from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.mechanism.family import OWN, SHARED, Choices, check_rows_word
 from quietbit.mechanism.interpolated import UNBIASED
-from quietbit.mechanism.local_steps import LocalSteps
+from quietbit.mechanism.local_steps import site_release
 from quietbit.mechanism.projected import MOST_SAMPLES, ProjectedSamples, project
 from quietbit.mechanism.registry import families, family, importable
 from quietbit.plan.clip import RATE, ClipRule, MovingClip, usual_bit_epsilon
@@ -229,6 +228,11 @@ class Plan:
                 value = getattr(self, one.name)
                 require(value == one.default, one.name, getattr(value, "value", value), f"left out {rule}")
 
+    def _needs(self, name: str, rule: str) -> None:
+        """Refuse a plan that leaves this field out."""
+        if getattr(self, name) is None:
+            raise InvalidParameter.of(name, rule)
+
     def _check_parts(self) -> None:
         """What the other kind of run reads is left out; an engine's run has a budget, and releases to meet it."""
         if self.mode == "planned":
@@ -239,12 +243,9 @@ class Plan:
         require(self.participation != SAMPLED, "participation", self.participation, "left out, or a secret-order")
         rule = "local or secure-aggregation"
         require(self.trust in (Trust.LOCAL, Trust.SECURE_AGGREGATION), "trust", self.trust.value, rule)
-        if self.epsilon is None:
-            raise InvalidParameter.of("epsilon", "given: what all releases of one client together may cost")
-        if self.calibrated and self.releases is None:
-            raise InvalidParameter.of(
-                "releases", "given (how often a client may answer), or the strength of the mechanism by hand"
-            )
+        self._needs("epsilon", "given: what all releases of one client together may cost")
+        if self.calibrated:
+            self._needs("releases", "given (how often a client may answer), or the strength of the mechanism by hand")
         self._check_batches()
         rule = "left out where the mechanism's strength is given"
         require(self.calibrated or self.releases is None, "releases", self.releases, rule)
@@ -254,15 +255,14 @@ class Plan:
         if self.unit is Unit.CLIENT:
             self._unused(OF_BATCHES, "unless the unit is a sample")
             return
-        if self.samples is None:
-            raise InvalidParameter.of("samples", "given where samples are protected: about how many a site has")
+        self._needs("samples", "given where samples are protected: about how many a site has")
         require(self.norm is Norm.L2, "norm", self.norm.value, "l2 where samples are protected")
         rule = "left out where samples are protected: it hides clients"
         require(not self.secret_order, "participation", self.participation, rule)
         if self.local_steps is None:
             self._unused(OF_STEPS, "unless sites take local steps")
-        elif self.local_rate is None:
-            raise InvalidParameter.of("local_rate", "given where sites take local steps: the learning rate of each")
+        else:
+            self._needs("local_rate", "given where sites take local steps: the learning rate of each")
         rate = 1.0 if self.sampling_rate is None else self.sampling_rate
         self._put("samples", check_int(self.samples, "samples", 1, MOST_SAMPLES))
         self._put("sampling_rate", check_real(rate, "sampling_rate", at_most=1.0))
@@ -336,13 +336,9 @@ class Plan:
         """What nodes and server of a masked sum must agree on."""
         rule = "left out for sums, which have their own account"
         require(self.participation != SECRET, "participation", self.participation, rule)
-        if self.threshold is None:
-            raise InvalidParameter.of("threshold", "given for sums: the fewest clients that a sum is made of")
-        if self.server is None:
-            raise InvalidParameter.of(
-                "server", "given for sums: active (it may lie, and nodes have identities), or honest-but-curious "
-                "(it is trusted to follow the protocol)",
-            )  # fmt: skip
+        self._needs("threshold", "given for sums: the fewest clients that a sum is made of")
+        rule = "given for sums: active (it may lie, and nodes have identities), or honest-but-curious (it is trusted"
+        self._needs("server", rule + " to follow the protocol)")
         member(ServerModel, self.server, "server")
         self._put("threshold", check_int(self.threshold, "threshold", 2, MOST_CLIENTS))
         if self.neighbours is not None or self.share_threshold is not None:
@@ -510,11 +506,14 @@ class Plan:
         ball = Ball(self.norm, self.clip, dimension)
         sample = self.unit is Unit.SAMPLE
         if self.samples is not None:
-            return self._batches(ball, self.samples, self.sampling_rate or 1.0)
+            sizes = np.array([self.samples], dtype=np.int64)
         if sample and sizes is None:
             raise InvalidParameter("sizes must be given where samples are protected: the samples of each client.")
         known = np.ones(1, dtype=np.int64) if sizes is None else np.asarray(sizes, dtype=np.int64)
         if not self.calibrated:
+            if self.samples is not None:
+                expected = max(1, int(self.samples * cast(float, self.sampling_rate)))
+                return site_release(self._given(ball, expected), self.samples, **self._site())
             found = self._given(ball, int(known.min()) if sample else 1)
             return found if self.clip_bit_epsilon is None else AdaptiveClip(found, self.clip, self.clip_bit_epsilon)
         times = self.releases if releases is None else releases
@@ -567,30 +566,17 @@ class Plan:
 
         found = calibrate(
             CENTRAL if self.trust is Trust.CENTRAL else self.mechanism, ball=ball, epsilon=budget, delta=self.delta,
-            adjacency=self.adjacency, releases=busiest, account=worst if sample else self._enforced(busiest),
+            adjacency=self.adjacency, releases=busiest,
+            account=worst if sample and self.samples is None else self._enforced(busiest),
             samples=int(sizes.min()) if sample else None, keep=self.keep, rows=SHARED if self.shared else self.rows,
-            bit_epsilon=self._bit_epsilon(busiest), **self._choices(),
+            bit_epsilon=self._bit_epsilon(busiest), **self._site(), **self._choices(),
         )  # fmt: skip
         return self._used_up(found, int(sizes.min())) if sample else found.mechanism
 
-    def _batches(self, ball: Ball, samples: int, rate: float) -> Mechanism:
-        """For sums over batches that sites draw, divided by a public number, whatever a site has; or several of them."""
-        expected = max(1, int(samples * rate))
-
-        def release(one: Mechanism) -> Mechanism:
-            batch = PoissonBatch(one, expected, rate)
-            if self.local_steps is None:
-                return batch
-            return LocalSteps(batch, self.local_steps, cast(float, self.local_rate), self.local_bits or 4)
-
-        account = self._enforced(self.releases or 1)
-        if account is None or not self.calibrated:
-            return release(self._given(ball, expected))
-        found = calibrate(
-            self.mechanism, ball=ball, **self.target.keywords(), samples=expected, keep=self.keep, rows=self.rows,
-            account=lambda one: account(release(one)), **self._choices(),
-        )  # fmt: skip
-        return release(self._used_up(found, expected))
+    def _site(self) -> dict[str, Any]:
+        """How a site draws batches, as `calibrate` has it; nothing where it draws none."""
+        names = ("sampling_rate", "local_steps", "local_rate", "local_bits") if self.samples is not None else ()
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def _used_up(self, found: Calibration, samples: int) -> Mechanism:
         """The mechanism, refused where it cannot make use of the budget."""
