@@ -28,7 +28,7 @@ the largest r.
 
 Samples. What one of n samples moves stays as long, but for the rounding of the transform. In double precision it is at
 most 2^-46 C for each of two updates, and the update is multiplied by 1 - 2^-20 first (``exact``). A share is never
-below 2^-21 of the radius (`privacy.sample_level`), so the distance of two updates never exceeds it.
+below 2^-21 of the radius (`privacy.sensitivity`), so the distance of two updates never exceeds it.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ nothing in the account depends on their accuracy.
 Samples. Two close updates may be rounded far apart, and drawing again divides by a chance that depends on the
 update, so `Skellam` has no price per sample. `IndependentSkellam` rounds every coordinate on its own: two
 vectors that are D2 steps of the grid apart, wherever they lie, then cost c(alpha) D2^2, whatever the dimension
-(`privacy.rounded_skellam`). Floating-point work counts there: rotating and scaling in doubles moves each of two
+(`privacy.skellam`). Floating-point work counts there: rotating and scaling in doubles moves each of two
 updates by at most (log2 D + 6) 2^-53 C, less than 2^-47 C.
 Scale. The largest s at which a rotated coordinate (sub-Gaussian with variance proxy (s C)^2/D), the
 rounding and the noise (Chernoff's bound, with its Poisson tails) leave 2^(b-1) with probability at most

@@ -37,7 +37,7 @@ class Uplink:
     it any structure with the right number of entries is sent, and a flat float64 vector is received.
     ``threads`` is how many threads may work and ``kernel`` names the code that does; neither changes a byte.
     ``max_payloads`` bounds how many payloads one mean may have. ``unit`` says what is protected: where it is single
-    samples, updates in half precision are refused, because the price of a sample (`privacy/sample_level.py`) counts
+    samples, updates in half precision are refused, because the price of a sample (`privacy/sensitivity.py`) counts
     the roundings of float32, and two neighbouring means rounded to 11 or 8 bits can lie much further apart.
     """
 
