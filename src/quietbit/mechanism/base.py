@@ -291,6 +291,11 @@ class Mechanism(ABC):
         return 0
 
     @property
+    def steps(self) -> int:
+        """How many batches make one release."""
+        return 1
+
+    @property
     def sampling_rate(self) -> float:
         """The probability with which each sample of the client is in a batch."""
         return 1.0

@@ -47,7 +47,7 @@ from quietbit.privacy.guarantee import Adjacency
 
 __all__ = ["LocalSteps", "site_release"]
 
-MOST_STEPS = 10_000
+MOST_STEPS, MOST_NUMBERS = 10_000, 2**34  # of noise: what a gate can be asked to draw for a release
 SCALE = 4  # bytes of the largest coordinate
 SMALLEST = np.finfo(np.float32).tiny
 
@@ -87,7 +87,11 @@ class LocalSteps(Wrapper):
 
     def __attrs_post_init__(self) -> None:
         """Refuse what does not release batches, and rows that all clients keep: a site's model needs all of them."""
-        require(self.inner.batch, "inner", type(self.inner).__name__, "a PoissonBatch")
+        plain = self.inner.batch and self.inner.steps == 1
+        require(plain, "inner", type(self.inner).__name__, "a PoissonBatch")
+        size = self.domain.dimension
+        most = MOST_NUMBERS // size
+        require(self.steps <= most, "local_steps", self.steps, f"at most {most} for {size} coordinates")
         require(not self.inner.shared_rows, "rows", "shared", "left out where sites take steps of their own")
 
     @property

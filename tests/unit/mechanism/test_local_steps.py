@@ -94,6 +94,8 @@ def test_a_description_makes_the_same_mechanism() -> None:
         ((STEP, 0, 1.0), "local_steps"),
         ((STEP, 2, 0.0), "local_rate"),
         ((STEP, 2, 1.0, 9), "local_bits"),
+        ((LocalSteps(STEP, 2, 1.0), 2, 1.0), "PoissonBatch"),
+        ((PoissonBatch(Gaussian(Ball(Norm.L2, 1.0, 2**28), 0.1), 50, 0.1), 65, 1.0), "at most 64"),
     ],
 )
 def test_refusals(arguments: tuple[object, ...], words: str) -> None:
