@@ -15,7 +15,7 @@ from quietbit.mechanism.registry import families, identity_of
 from quietbit.plan.compare import compare, dimension_of
 from quietbit.privacy.guarantee import Trust
 from quietbit.simulate import Training, simulate
-from unit.plan.vector_mean import VectorMean
+from quietbit_lab.task.vectors import VectorMean
 
 FACTOR = 1.5  # what a simulated error may be off by
 CLIP = 0.5
