@@ -42,14 +42,14 @@ SEND, RECEIVE = "#00897b", "#e07b00"
 
 
 def page() -> str:
-    """The page with its walk written anew."""
+    """Return the page with its walk written anew."""
     text = PAGE.read_text(encoding="utf-8")
     start, stop = text.index(BEGIN) + len(BEGIN), text.index(END)
     return f"{text[:start]}\n\n{_tables()}\n{text[stop:]}"
 
 
 def picture() -> str:
-    """The picture, in colours that light and dark pages can both show."""
+    """Return the picture, in colours that light and dark pages can both show."""
     send, receive = one_send(), one_receive()
     height = TOP + ROW * len(LAYERS) + 16
     ink = "#5f6b7a"

@@ -19,7 +19,7 @@ __all__ = ["PAGE", "page"]
 PAGE = Path(__file__).parent.parent / "reference" / "command-line.md"
 OPENING = """# The command line
 
-Written by `docs/hooks/command_line.py` from the commands' own help; do not edit it here.
+`quietbit COMMAND --help` prints what this page says: the page is generated from it (`docs/hooks/command_line.py`).
 
 Every command takes `--json` and `--help`. Tables and JSON go to stdout, progress to stderr. Exit codes: 0 done; 1 done,
 and the answer is no; 2 bad input, with one sentence on stderr and nothing written; 130 interrupted.
@@ -30,7 +30,7 @@ and the answer is no; 2 bad input, with one sentence on stderr and nothing writt
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     group: Any = typer.main.get_command(app)
     return "\n".join([OPENING, *(_section(name, command) for name, command in group.commands.items())])
 

@@ -17,12 +17,12 @@ class Doctests(griffe.Extension):
     """Fences the examples of every docstring that griffe collects."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Called for every module, class, function and attribute."""
+        """Fence the examples of every module, class, function and attribute."""
         if obj.docstring is not None:
             obj.docstring.value = fenced(obj.docstring.value)
 
 
 def fenced(text: str) -> str:
-    """The text with every paragraph that begins with ``>>>`` between fences."""
+    """Return the text with every paragraph that begins with ``>>>`` between fences."""
     paragraphs = text.split("\n\n")
     return "\n\n".join(f"```pycon\n{one}\n```" if one.lstrip().startswith(">>>") else one for one in paragraphs)

@@ -19,7 +19,7 @@ FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """Called by MkDocs for every page, after Markdown and before the theme."""
+    """Render the formulas of a page, after Markdown and before the theme."""
     return FORMULA.sub(_formula, content)
 
 

@@ -21,7 +21,7 @@ UNTYPED = {"docs/reference/wire_format.md"}  # it takes a payload as given
 
 
 def name(page: Path) -> str:
-    """A page as it is called in the checkout."""
+    """Return how a page is called in the checkout."""
     return str(page.relative_to(ROOT))
 
 

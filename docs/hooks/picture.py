@@ -59,7 +59,7 @@ def measure(name: str) -> Measured:
 
 
 def one_update() -> tuple[NDArray[np.float32], InterpolatedMVU]:
-    """What a client of the digits would send, clipped, and the mechanism for eight releases of it at epsilon 10."""
+    """Return an update of the digits, clipped, and the mechanism for eight releases of it at epsilon 10."""
     problem = build_task(TaskSpec("digits"), seed=1)
     rows = np.empty((1, problem.dimension), dtype=np.float32)
     problem.updates(problem.initial(1), np.array([7]), LocalPlan(Norm.L2, 1.0), rows)

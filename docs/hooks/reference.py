@@ -45,7 +45,7 @@ FOLDERS = {
 
 
 def public_names() -> dict[str, list[str]]:
-    """The full path of every public name but the version, by heading; the two that everybody needs come first."""
+    """Return the full path of every public name but the version, by heading; the two that everybody needs first."""
     found: dict[str, list[str]] = {}
     for package in (quietbit, quietbit.node, quietbit.flower, quietbit.nvflare):
         for line in ast.parse(Path(str(package.__file__)).with_suffix(".pyi").read_text(encoding="utf-8")).body:
@@ -58,7 +58,7 @@ def public_names() -> dict[str, list[str]]:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Called by MkDocs for every page."""
+    """Fill in the reference page."""
     folder = posixpath.dirname(page.file.src_uri)
 
     def settle(link: re.Match[str]) -> str:

@@ -97,13 +97,13 @@ def sizes(root: Path = ROOT) -> dict[str, tuple[int, int]]:
 
 
 def one_send() -> Walk:
-    """What `Uplink.send` of one update passes: one-bit I-MVU of 1,000 parameters, longer than the clip."""
+    """Return what `Uplink.send` of one update passes: one-bit I-MVU of 1,000 parameters, longer than the clip."""
     uplink, update, rng = _uplink(), np.linspace(-1.0, 1.0, DIMENSION, dtype=np.float32), seeded_rng(1)
     return _walked(lambda: uplink.send(update, rng))
 
 
 def one_receive() -> Walk:
-    """What `Uplink.receive` passes for the mean of one payload."""
+    """Return what `Uplink.receive` passes for the mean of one payload."""
     uplink = _uplink()
     payload = uplink.send(np.zeros(DIMENSION, dtype=np.float32), seeded_rng(1))
     return _walked(lambda: uplink.receive([payload]))
@@ -123,7 +123,7 @@ def main() -> None:
 
 
 def _print_calls(walk: Walk) -> None:
-    """A line per call; what is called again from the same place is counted instead."""
+    """Write a line per call; what is called again from the same place is counted instead."""
     lines: list[tuple[str, int]] = []
     for hop in walk.hops:
         line = f"  {'  ' * hop.depth}{hop.file}  {hop.function}"
@@ -168,7 +168,7 @@ def _walked(errand: Callable[[], Any]) -> Walk:
 
 
 def _folder(file: str) -> str:
-    """The folder of a file; files beside the folders are the ground, but for the list of public names on top."""
+    """Return the folder of a file; files beside the folders are the ground, but for the list of public names on top."""
     parts = Path(file).parts
     if len(parts) > 1:
         return parts[0]

@@ -35,18 +35,18 @@ def load() -> tuple[Examples, Examples]:
 
 
 def own_examples(site: int, sites: int) -> Examples:
-    """What one site trains on."""
+    """Return what one site trains on."""
     train, _ = load()
     return Examples(train.images[site::sites], train.digits[site::sites])
 
 
 def start() -> Floats:
-    """A model that knows nothing."""
+    """Return a model that knows nothing."""
     return np.zeros((CLASSES, PIXELS + 1), np.float32)
 
 
 def train(model: Floats, examples: Examples, steps: int, rate: float) -> Floats:
-    """Some steps of gradient descent on all of the site's examples."""
+    """Take some steps of gradient descent on all of the site's examples."""
     one_hot = np.eye(CLASSES, dtype=np.float32)[examples.digits]
     for _ in range(steps):
         scores = examples.images @ model.T
@@ -57,5 +57,5 @@ def train(model: Floats, examples: Examples, steps: int, rate: float) -> Floats:
 
 
 def accuracy(model: Floats, examples: Examples) -> float:
-    """The share of images whose digit the model names."""
+    """Return the share of images whose digit the model names."""
     return float(((examples.images @ model.T).argmax(axis=1) == examples.digits).mean())

@@ -28,7 +28,7 @@ CLIENTS, EPSILON, DELTA, CLIP = 100, 8.0, 1e-5, 0.6
 
 
 def network() -> torch.nn.Module:
-    """A small convolutional network, as one finds them."""
+    """Make a small convolutional network, as one finds them."""
     return torch.nn.Sequential(
         torch.nn.Conv2d(1, 8, 3, stride=2, padding=1),
         torch.nn.BatchNorm2d(8),
@@ -41,7 +41,7 @@ def network() -> torch.nn.Module:
 def update_of(
     model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, rate: float, steps: int = 5
 ) -> dict[str, torch.Tensor]:
-    """What a client learns from its own images: the model before minus the model after a few steps."""
+    """Return what a client learns from its own images: the model before minus the model after a few steps."""
     before = {name: value.clone() for name, value in model.state_dict().items()}
     optimiser = torch.optim.SGD(model.parameters(), lr=rate)
     for _ in range(steps):
@@ -54,7 +54,7 @@ def update_of(
 
 
 def part(flat: NDArray[np.float64], start: int, stop: int) -> NDArray[np.float64]:
-    """A range of the flat mean, for the arrays of the model to be made of."""
+    """Return a range of the flat mean, for the arrays of the model to be made of."""
     return flat[start:stop]
 
 

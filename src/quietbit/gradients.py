@@ -144,7 +144,7 @@ class _Outer:
 
 
 def _pieces(torch: Any, model: Any, loss: Loss, inputs: Tensor, targets: Tensor) -> dict[str, Any] | None:
-    """The gradients of every parameter by layers; None where a layer is unknown or used more than once."""
+    """Return the gradients of every parameter by layers; None where a layer is unknown or used more than once."""
     layers = {name: layer for name, layer in model.named_modules() if any(True for _ in _own(layer))}
     handlers = _handlers(torch)
     known = all(type(layer) in handlers and _plain(torch, layer) for layer in layers.values())

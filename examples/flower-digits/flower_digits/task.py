@@ -34,18 +34,18 @@ def load() -> tuple[Examples, Examples]:
 
 
 def own_examples(partition: int, partitions: int) -> Examples:
-    """What one node trains on."""
+    """Return what one node trains on."""
     train, _ = load()
     return Examples(train.images[partition::partitions], train.digits[partition::partitions])
 
 
 def start() -> Model:
-    """A model that knows nothing."""
+    """Return a model that knows nothing."""
     return {"weight": np.zeros((CLASSES, PIXELS), np.float32), "bias": np.zeros(CLASSES, np.float32)}
 
 
 def train(model: Model, examples: Examples, steps: int, rate: float) -> Model:
-    """Some steps of gradient descent on all of the node's examples."""
+    """Take some steps of gradient descent on all of the node's examples."""
     weight, bias = model["weight"], model["bias"]
     one_hot = np.eye(CLASSES, dtype=np.float32)[examples.digits]
     for _ in range(steps):
@@ -58,6 +58,6 @@ def train(model: Model, examples: Examples, steps: int, rate: float) -> Model:
 
 
 def accuracy(model: Model, examples: Examples) -> float:
-    """The share of images whose digit the model names."""
+    """Return the share of images whose digit the model names."""
     scores = examples.images @ model["weight"].T + model["bias"]
     return float((scores.argmax(axis=1) == examples.digits).mean())

@@ -130,7 +130,7 @@ def _close(
     saved: list[Path],
     as_json: bool,
 ) -> None:
-    """The closing tables, the guarantees in words, and where everything is."""
+    """Print the closing tables, the guarantees in words, and where everything is."""
     facts = headline(trained)
     if as_json:
         show_json(

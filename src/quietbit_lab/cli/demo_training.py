@@ -116,12 +116,12 @@ def _jobs(first: int) -> list[tuple[str, float | None, Setting]]:
 
 
 def _last(found: list[Trained]) -> str:
-    """What the run before reached, to look at while the next one works."""
+    """Return what the run before reached, to look at while the next one works."""
     return f" (the last: {100 * found[-1].record['points'][-1]['accuracy']:.0f} % right)" if found else ""
 
 
 def sweep_lines(trained: list[Trained]) -> bytes:
-    """The runs in the form of a sweep's results, which ``quietbit report`` and ``quietbit figure`` read."""
+    """Return the runs in the form of a sweep's results, which ``quietbit report`` and ``quietbit figure`` read."""
     lines = []
     for one in trained:
         text = json.dumps([one.label, one.record["settings"]], sort_keys=True)
@@ -132,7 +132,7 @@ def sweep_lines(trained: list[Trained]) -> bytes:
 
 
 def _second(runs: list[dict[str, Any]]) -> str | None:
-    """What holds against those who see the models alone, where that is more than against the server."""
+    """Return what holds against those who see the models alone, where that is more than against the server."""
     found = [pair for record in runs if (pair := record.get("observers") or {}).get("result")]
     worst = max(found, key=lambda pair: pair["result"]["epsilon_upper"], default=None)
     if worst is None or worst["result"]["epsilon_upper"] > 0.99 * TARGET:
@@ -141,7 +141,7 @@ def _second(runs: list[dict[str, Any]]) -> str | None:
 
 
 def headline(trained: list[Trained]) -> list[dict[str, Any]]:
-    """What the closing table shows: every mechanism at the last epsilon, over its seeds."""
+    """Return what the closing table shows: every mechanism at the last epsilon, over its seeds."""
     from quietbit_lab.experiment.frontier import deviation
 
     facts = []
@@ -167,7 +167,7 @@ def headline(trained: list[Trained]) -> list[dict[str, Any]]:
 
 
 def curves(trained: list[Trained]) -> dict[str, list[tuple[int, float]]]:
-    """Rounds and mean accuracies at the last epsilon, for the plot."""
+    """Return rounds and mean accuracies at the last epsilon, for the plot."""
     found: dict[str, list[tuple[int, float]]] = {}
     for line in LINES:
         runs = [one.record["points"] for one in trained if one.label == line.label and one.target == TARGET]
