@@ -120,7 +120,7 @@ def test_any_header_field_with_right_checksums(name: str, field: tuple[int, int]
 @given(name=st.sampled_from(NAMES), body=st.binary(min_size=300, max_size=300))
 def test_any_body_with_right_checksums_is_codes_or_refused(name: str, body: bytes) -> None:
     header = UPLINKS[name].header
-    changed = resealed(header.seal(0) + body[: header.length])
+    changed = resealed(header.seal(0) + body[: header.layout.size])
     judge(changed)
     check_stream(name, changed)
 
@@ -129,6 +129,6 @@ def test_any_body_with_right_checksums_is_codes_or_refused(name: str, body: byte
 @given(bits=st.sampled_from([*range(1, 17), 32]), dimension=st.integers(1, 40), body=st.binary(max_size=170))
 def test_a_header_of_any_kind_before_any_body(bits: int, dimension: int, body: bytes) -> None:
     header = Header(Layout.codes(bits, dimension), bytes(32))
-    exact = (body + bytes(header.length))[: header.length]
+    exact = (body + bytes(header.layout.size))[: header.layout.size]
     for candidate in (body, exact):
         judge(resealed(header.seal(0) + candidate))

@@ -25,7 +25,7 @@ from quietbit.arrays import NUMPY_FLOATS, check_parameters
 from quietbit.errors import InvalidParameter, require
 from quietbit.plan.plan import Plan
 
-__all__ = ["Layout", "NotFinite"]
+__all__ = ["ModelLayout", "NotFinite"]
 
 STYPE = "numpy.ndarray"
 REMEDY = (
@@ -41,14 +41,14 @@ class NotFinite(InvalidParameter):
 
 @final
 @frozen
-class Layout:
+class ModelLayout:
     """The learnt arrays of a model: their names, shapes and types, in order; and the names that are kept."""
 
     learnt: tuple[tuple[str, tuple[int, ...], str], ...]
     kept: tuple[str, ...]
 
     @classmethod
-    def of(cls, arrays: Mapping[str, Any], settings: Plan) -> Layout:
+    def of(cls, arrays: Mapping[str, Any], settings: Plan) -> ModelLayout:
         """Return the layout of an ArrayRecord; only descriptions are looked at, and the same ones once."""
         described = [(name, tuple(array.shape), array.dtype, array.stype) for name, array in arrays.items()]
         return _layout(tuple(described), settings)
@@ -119,14 +119,14 @@ class Layout:
 
 
 @lru_cache(maxsize=64)
-def _layout(described: tuple[tuple[str, tuple[int, ...], str, str], ...], settings: Plan) -> Layout:
+def _layout(described: tuple[tuple[str, tuple[int, ...], str, str], ...], settings: Plan) -> ModelLayout:
     kept = tuple(name for name, *_ in described if settings.stays_local(name))
     rest = [one for one in described if one[0] not in kept]
     check_parameters(((name, kind) for name, _, kind, _ in rest), REMEDY)
     for name, _, kind, stored in rest:
         fine = kind in NUMPY_FLOATS and stored == STYPE
         require(fine, f"type of array {name!r}", f"{kind} ({stored})", ", ".join(NUMPY_FLOATS))
-    layout = Layout(tuple((name, shape, kind) for name, shape, kind, _ in rest), kept)
+    layout = ModelLayout(tuple((name, shape, kind) for name, shape, kind, _ in rest), kept)
     require(layout.dimension > 0, "number of learnt parameters", layout.dimension, "at least 1")
     return layout
 

@@ -24,7 +24,7 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
-from quietbit.engine.layout import Layout
+from quietbit.engine.layout import ModelLayout
 from quietbit.errors import InvalidParameter, QuietbitError, check_int, require
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.question import run_name
@@ -54,7 +54,9 @@ class NeedsModel(QuietbitError):
 class Leader:
     """The server's half: its downlink, and which node has the model of which round."""
 
-    def __init__(self, layout: Layout, arrays: Mapping[str, Any], plan: Plan, step: ServerStep, round: int) -> None:
+    def __init__(
+        self, layout: ModelLayout, arrays: Mapping[str, Any], plan: Plan, step: ServerStep, round: int
+    ) -> None:
         """Start from the model as it is after ``round``; only float32 models can be replayed."""
         require(layout.single, "type of the model", "others", "float32 in every learnt array, to be replayed")
         self._layout = layout
@@ -126,7 +128,7 @@ class Follower:
         require(not broadcasts, "broadcasts beside the full model", len(broadcasts), "none")
         if self.store is None:
             return
-        layout = Layout.of(arrays, self.plan)
+        layout = ModelLayout.of(arrays, self.plan)
         require(layout.single, "type of the model", "others", "float32 in every learnt array, to be replayed")
         replica = Replica(layout.flat(arrays), round=number, speed=speed)
         require(replica.digest == digest, "digest of the model", "another", "the announced one")
@@ -164,7 +166,7 @@ class Follower:
         if self.start is None:
             raise NeedsModel
         record, arrays = self.start()
-        layout = Layout.of(arrays, self.plan)
+        layout = ModelLayout.of(arrays, self.plan)
         if not layout.single or layout.dimension != size:
             raise NeedsModel
         table = _pack(record, layout, arrays)
@@ -191,7 +193,7 @@ def _read(said: Any) -> tuple[int, bytes, list[bytes]]:
     return number, digest, found
 
 
-def _pack(record: str, layout: Layout, arrays: Mapping[str, Any]) -> bytes:
+def _pack(record: str, layout: ModelLayout, arrays: Mapping[str, Any]) -> bytes:
     """Return the names, in order, with the shapes of what is learnt and the values of what is not."""
     shapes: dict[str, Any] = {name: shape for name, shape, _ in layout.learnt}
     table = json.dumps([record, [[name, shapes.get(name)] for name in arrays]]).encode()

@@ -17,7 +17,7 @@ import numpy as np
 from attrs import frozen
 
 from quietbit._typing import FloatVector
-from quietbit.engine.layout import Layout
+from quietbit.engine.layout import ModelLayout
 from quietbit.errors import InvalidParameter
 from quietbit.node.answer_time import AnswerTime
 from quietbit.node.gatekeeper import Gate, Ticket
@@ -38,7 +38,7 @@ OURS = "quietbit"
 class Turn:
     """An accepted question: the model as it came, which numbers the owner lets out, and when the answer leaves."""
 
-    layout: Layout
+    layout: ModelLayout
     received: list[FloatVector]
     names: tuple[str, ...]
     moment: AnswerTime
@@ -48,7 +48,7 @@ class Turn:
     @classmethod
     def accept(cls, keeper: Gate, question: Question, arrays: Mapping[str, Any], plan: Plan) -> Turn:
         """Refuse a model that does not fit the question, before anything is noted; then accept and note it."""
-        layout = Layout.of(arrays, plan)
+        layout = ModelLayout.of(arrays, plan)
         if layout.dimension != question.dimension:
             rule = f"{question.dimension}, the server's mechanism's"
             raise InvalidParameter.of("number of learnt parameters", rule, layout.dimension)

@@ -8,7 +8,7 @@ from typing import TypeVar, final
 from attrs import define
 from flwr.app import Array, Message
 
-from quietbit.engine.layout import Layout
+from quietbit.engine.layout import ModelLayout
 from quietbit.engine.messages import join_pieces, one_line
 from quietbit.engine.round import Round
 from quietbit.errors import QuietbitError
@@ -25,7 +25,7 @@ class FlowerRound(Round):
     """One round with the model that was sent."""
 
     arrays: dict[str, Array]
-    layout: Layout
+    layout: ModelLayout
 
     def read(self, reply: Message, read: Callable[[Message, int], Found], step: str = "") -> Found | None:
         """Return what ``read`` makes of a node's reply; None, and a reason in the report, where there is none."""

@@ -40,7 +40,7 @@ from flwr.serverapp.strategy import FedAvg, FedAvgM, Result, Strategy
 from flwr.supercore import log
 
 from quietbit._typing import FloatVector
-from quietbit.engine.layout import Layout, NotFinite
+from quietbit.engine.layout import ModelLayout, NotFinite
 from quietbit.engine.messages import MODEL, RECORD, SPEED, Request
 from quietbit.engine.replay import KEEPS_FULL, Leader
 from quietbit.engine.report import Report, RoundReport
@@ -112,7 +112,7 @@ class PrivateStrategy(Strategy):
 
         The first round says what to expect. The result holds the model that was given where no round changed it.
         """
-        layout = Layout.of(initial_arrays, self.settings)
+        layout = ModelLayout.of(initial_arrays, self.settings)
         layout.check_finite(initial_arrays)
         if layout.nameless(initial_arrays):
             log(WARNING, "quietbit: %s", NAMELESS)
@@ -140,7 +140,7 @@ class PrivateStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """The inner strategy's questions, with quietbit's settings beside the model."""
-        layout, run = Layout.of(arrays, self.settings), self._run
+        layout, run = ModelLayout.of(arrays, self.settings), self._run
         layout.check_finite(arrays)
         first, run.number = not run.rounds, grid.run.run_id
         mechanism = run.mechanism(layout.dimension, server_round)
@@ -265,7 +265,7 @@ class PrivateStrategy(Strategy):
         """Rounds, nodes, bytes and the guarantee of the worst client so far."""
         return self._run.report(self._scores)
 
-    def _lead(self, server_round: int, arrays: ArrayRecord, layout: Layout, first: bool) -> None:
+    def _lead(self, server_round: int, arrays: ArrayRecord, layout: ModelLayout, first: bool) -> None:
         """Follow the model that nodes replay, from the start or from one that somebody put in its place."""
         if self._step is None:
             if first and self.settings.replayed:

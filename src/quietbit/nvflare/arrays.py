@@ -14,7 +14,7 @@ from attrs import frozen
 
 from quietbit._typing import FloatVector
 from quietbit.arrays import is_tensor
-from quietbit.engine.layout import STYPE, Layout
+from quietbit.engine.layout import STYPE, ModelLayout
 from quietbit.errors import require, require_module
 
 __all__ = ["NamedArray", "as_kind", "differences", "kind_of", "named"]
@@ -69,7 +69,7 @@ def as_kind(array: Any, kind: str) -> Any:
     return require_module("torch", "torch").from_numpy(np.array(array)) if kind == TORCH else np.array(array)
 
 
-def differences(layout: Layout, flat: FloatVector, kind: str) -> dict[str, Any]:
+def differences(layout: ModelLayout, flat: FloatVector, kind: str) -> dict[str, Any]:
     """Return a vector as named arrays of the model's types and kind."""
     found: dict[str, Any] = {}
     start = 0

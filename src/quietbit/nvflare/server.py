@@ -43,7 +43,7 @@ from nvflare.app_common.workflows.fedavg import FedAvg
 from nvflare.fuel.utils import fobs
 
 from quietbit._typing import FloatVector
-from quietbit.engine.layout import Layout
+from quietbit.engine.layout import ModelLayout
 from quietbit.engine.messages import MODEL, RECORD, SPEED, Request, finite, lines_of, one_line
 from quietbit.engine.replay import KEEPS_FULL, Leader
 from quietbit.engine.round import Round, Run
@@ -71,7 +71,7 @@ class _Question:
     round: Round
     name: str
     cookies: Any
-    layout: Layout
+    layout: ModelLayout
     kind: str
     replayed: bool
     open: bool = True
@@ -92,7 +92,7 @@ class _Job:
     sizes: dict[int | None, int] = field(factory=dict)  # of its tasks, by what they hold: the same but for digits
     leader: Leader | None = None
 
-    def open(self, number: int, model: dict[str, Any], layout: Layout, plain: bool) -> Round:
+    def open(self, number: int, model: dict[str, Any], layout: ModelLayout, plain: bool) -> Round:
         """Return the round of this number; a new one closes the one before, after which a clip may have moved."""
         if self.current is None or self.current.number != number:
             self.close()
@@ -102,7 +102,7 @@ class _Job:
                 self._lead(number, model, layout, plain)
         return self.current
 
-    def _lead(self, number: int, model: dict[str, Any], layout: Layout, plain: bool) -> None:
+    def _lead(self, number: int, model: dict[str, Any], layout: ModelLayout, plain: bool) -> None:
         """Follow the model that clients replay, from the start or from one that somebody put in its place."""
         if not plain or not layout.single:
             why = "not everything that is learnt is float32" if plain else "the workflow is not NVFlare's plain FedAvg"
@@ -187,7 +187,7 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
             dxo = from_shareable(shareable)
             require(dxo.data_kind == DataKind.WEIGHTS, "kind of the task's data", dxo.data_kind, "weights")
             model = named(dxo.data)
-            layout = Layout.of(model, self._settings)
+            layout = ModelLayout.of(model, self._settings)
             number = check_int(shareable.get_header(AppConstants.CURRENT_ROUND), "round of the task", 0) + 1
             job = self._job(fl_ctx, layout.dimension, shareable.get_header(AppConstants.NUM_ROUNDS))
             current = job.open(number, model, layout, _averages(fl_ctx))

@@ -110,26 +110,26 @@ class Aggregator:
 
     def mean(self) -> Any:
         """The mean of the payloads so far, in the structure of the updates; without any it is refused."""
-        if self._count == 0:
-            raise InvalidPayload(f"A mean needs at least one valid payload, got none ({self._refused} were refused).")
-        self._settle()
-        return restore(self._structure, self._accumulator.reader(self._count))
+        return restore(self._structure, self._settled().reader(self._count))
 
     def kept(self) -> FloatVector:
         """Return the mean among the rows that all clients of the round keep: what a broadcast needs (`Downlink`)."""
-        if self._count == 0:
-            raise InvalidPayload(f"A mean needs at least one valid payload, got none ({self._refused} were refused).")
-        self._settle()
-        return self._accumulator.kept(self._count)
+        return self._settled().kept(self._count)
 
     def answers(self) -> Answers | None:
         """How many updates the clip left alone, where it is watched and somebody has answered."""
-        self._settle()
-        return self._accumulator.answers(self._count) if self._count else None
+        return self._settled().answers(self._count) if self._count else None
 
     def received(self) -> Received:
         """The mean with its counts."""
         return Received(self.mean(), self._count, self._refused, self.answers())
+
+    def _settled(self) -> Accumulator:
+        """Return the sums of all payloads so far; without any they are refused."""
+        if self._count == 0:
+            raise InvalidPayload(f"A mean needs at least one valid payload, got none ({self._refused} were refused).")
+        self._settle()
+        return self._accumulator
 
     def _settle(self) -> None:
         waiting, self._waiting = self._waiting, []

@@ -58,6 +58,10 @@ WORTHWHILE = 1 << 21  # bytes per thread below which starting a thread does not 
 CHUNK = 1 << 18  # floats looked at together
 
 
+def _version(layout: Layout) -> int:
+    return CODES if layout.bits else OPAQUE
+
+
 @final
 @frozen
 class Header:
@@ -69,27 +73,16 @@ class Header:
 
     layout: Layout
     identity: bytes = field()
-    version: int = field(init=False, repr=False, eq=False)  # 1 for codes, 2 for a body that only its mechanism reads
     fields: bytes = field(init=False, repr=False, eq=False)  # before the checksums, the same for every payload
-    length: int = field(init=False, repr=False, eq=False)  # bytes of the body
     head: int = field(init=False, repr=False, eq=False)  # bytes of the header itself
     size: int = field(init=False, repr=False, eq=False)  # bytes of a payload
 
-    @version.default
-    def _version(self) -> int:
-        return CODES if self.layout.bits else OPAQUE
-
     @fields.default
     def _fields(self) -> bytes:
-        length = NAMES[self.version]
-        fine = isinstance(self.identity, bytes) and len(self.identity) == length
-        require(fine, "identity", self.identity, f"{length} bytes")
-        layout = self.layout
-        return START.pack(MAGIC, self.version, layout.bits, layout.count, layout.size) + self.identity
-
-    @length.default
-    def _length(self) -> int:
-        return self.layout.size
+        layout, version = self.layout, _version(self.layout)
+        fine = isinstance(self.identity, bytes) and len(self.identity) == NAMES[version]
+        require(fine, "identity", self.identity, f"{NAMES[version]} bytes")
+        return START.pack(MAGIC, version, layout.bits, layout.count, layout.size) + self.identity
 
     @head.default
     def _head(self) -> int:
@@ -97,13 +90,13 @@ class Header:
 
     @size.default
     def _whole(self) -> int:
-        return self.head + self.length
+        return self.head + self.layout.size
 
     @classmethod
     def of(cls, mechanism: Mechanism) -> Header:
         """The header of a mechanism's payloads."""
         layout = mechanism.layout
-        return cls(layout, identity_of(mechanism)[: NAMES[CODES if layout.bits else OPAQUE]])
+        return cls(layout, identity_of(mechanism)[: NAMES[_version(layout)]])
 
     def seal(self, body_checksum: int) -> bytes:
         """The whole header for a body with this checksum."""
@@ -203,17 +196,19 @@ def build(header: Header, write: Callable[[Body], object], threads: int = 1) -> 
     stream.write(b"\0")
     whole = np.frombuffer(stream.getbuffer(), dtype=np.uint8)
     write(whole[header.head :])
-    seal = header.seal(checksum(whole.data[header.head :], threads))
+    body = whole.data[header.head :]
+    seal = header.seal(zlib.crc32(body) if threads == 1 else checksum(body, threads))
     whole[: header.head] = np.frombuffer(seal, dtype=np.uint8)
-    del whole
+    del whole, body
     return stream.getvalue()
 
 
 def check_body(header: Header, body: Body, expected: int, threads: int = 1) -> None:
     """Refuse a body of another length or checksum, with padding bits set, or with a float not finite."""
-    if body.size != header.length:
-        what = "truncated" if body.size < header.length else "padded"
-        refuse_payload("length of the body", f"{header.length} bytes", f"{body.size} (the payload is {what})")
+    length = header.layout.size
+    if body.size != length:
+        what = "truncated" if body.size < length else "padded"
+        refuse_payload("length of the body", f"{length} bytes", f"{body.size} (the payload is {what})")
     found = checksum(body.data, threads)
     if found != expected:
         refuse_payload("checksum of the body", f"{expected:#010x}", f"{found:#010x}")
@@ -268,10 +263,10 @@ def _from_view(view: memoryview, header: Header, threads: int) -> Body:
 
 def _from_file(file: Any, header: Header, threads: int) -> Body:
     expected = header.expect(_read(file, header.head))
-    kept = np.frombuffer(_read(file, header.length), dtype=np.uint8)
-    if kept.size == header.length and file.read(1):
+    kept = np.frombuffer(_read(file, header.layout.size), dtype=np.uint8)
+    if kept.size == header.layout.size and file.read(1):
         refuse_payload("size of the payload", f"{header.size} bytes", "more")
-    if kept.size != header.length:
+    if kept.size != header.layout.size:
         _refuse_size(header.head + kept.size, header)
     check_body(header, kept, expected, threads)
     return kept

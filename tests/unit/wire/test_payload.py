@@ -68,8 +68,8 @@ def test_the_body_is_read_only() -> None:
 @pytest.mark.parametrize(("bits", "dimension"), [(1, 9), (1, 15), (3, 11), (5, 1), (9, 3)])
 def test_every_padding_bit_must_be_zero(bits: int, dimension: int) -> None:
     header = Header(Layout.codes(bits, dimension), IDENTITY)
-    for place in range(bits * dimension, 8 * header.length):
-        body = bytearray(header.length)
+    for place in range(bits * dimension, 8 * header.layout.size):
+        body = bytearray(header.layout.size)
         body[place // 8] |= 1 << place % 8
         with pytest.raises(InvalidPayload, match="padding bits of the payload must be zero"):
             Payload.from_bytes(framed(header, bytes(body)))
@@ -79,7 +79,7 @@ def test_every_padding_bit_must_be_zero(bits: int, dimension: int) -> None:
 def test_a_body_of_another_length_is_refused(change: int, word: str) -> None:
     header = Header(Layout.codes(3, 16), IDENTITY)
     with pytest.raises(InvalidPayload, match=word):
-        Payload.from_bytes(framed(header, bytes(header.length + change)))
+        Payload.from_bytes(framed(header, bytes(header.layout.size + change)))
 
 
 def test_every_flipped_bit_of_a_payload_is_refused() -> None:
