@@ -13,7 +13,7 @@ import math
 from enum import Enum
 from typing import Any, final
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from quietbit.errors import check_int, check_real, member, require
 
@@ -115,6 +115,17 @@ class Target:
     def keywords(self) -> dict[str, Any]:
         """Return what `calibrate`, `calibrate_sum` and `compare` take as keywords: all but unit and trust."""
         return {name: getattr(self, name) for name in ("epsilon", "delta", "adjacency", "releases")}
+
+    def without(self, aside: float) -> Target:
+        """Return what is left where releases of ``aside`` pure epsilon in all are accounted by themselves.
+
+        What meets the target that is left, and they, meet this one together: docs/theory/filters.md, "Setting aside".
+        """
+        if not aside:
+            return self
+        left = math.nextafter(self.epsilon - aside, -math.inf)
+        require(left > 0, "epsilon", self.epsilon, f"above {aside!r}, which is set aside for evaluations")
+        return evolve(self, epsilon=left, delta=self.delta * math.exp(-aside) * (1 - 4e-16))
 
     def limited(self) -> Target:
         """Return this target; one without a limit is refused, where something must meet it."""

@@ -54,6 +54,9 @@ def compare(
     baselines: Annotated[
         bool, typer.Option("--baselines", help="Rows for the field's other mechanisms too, none of which is chosen.")
     ] = False,
+    evaluate: Annotated[
+        float | None, typer.Option(help="What one answer to a private evaluation costs; one goes with every release.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Draw noise over releases and over bytes, as png, svg or pdf.")
     ] = None,
@@ -77,7 +80,7 @@ def compare(
         found = quietbit.compare(
             quietbit.Ball(norm, clip, dimension), epsilon=epsilon, delta=delta, adjacency=adjacency, clients=clients,
             cohort=cohort, rounds=rounds, releases=releases, trust=trust, min_honest_clients=min_honest_clients,
-            baselines=baselines, report=report,
+            baselines=baselines, evaluate=evaluate, report=report,
         )  # fmt: skip
     if out is not None:
         from quietbit.plot.compare import compare_releases, plot_comparison
@@ -114,6 +117,13 @@ def _show(found: Comparison) -> None:
             kept = f" keeping {best.keep:,} coordinates" if best.keep is not None else ""
             _say(f"Best under {trust.value} trust: {best.name}{kept} (a client computes: {best.work}).")
             _say(f"{best.verdict[:1].upper()}{best.verdict[1:]}\n")
+    if found.evaluation is not None:
+        asked, margin = found.evaluation, 100 * found.evaluation.margin(found.cohort)
+        _say(
+            f"Evaluation at epsilon {asked.epsilon:g} per answer: {found.cohort:,} answers give an accuracy within "
+            f"{margin:.2g} points, 95 % of the time. All answers of a client cost {asked.spends:g} of its epsilon, and "
+            "updates have the rest.\n"
+        )
     _say(LEGEND)
     _say(CLIP)
 
@@ -139,6 +149,9 @@ def _plain(found: Comparison) -> dict[str, Any]:
         **found.target.keywords(), "adjacency": found.target.adjacency.value,
         "clients": found.clients, "cohort": found.cohort, "rounds": found.rounds,
         "rows": [_plain_row(found, row) for row in found.rows],
+        "evaluation": None if (asked := found.evaluation) is None else {
+            "epsilon": asked.epsilon, "spends": asked.spends, "margin": asked.margin(found.cohort),
+        },
         "best": {trust: found.rows.index(row) if row is not None else None for trust, row in best.items()},
     }  # fmt: skip
 

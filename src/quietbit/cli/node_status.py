@@ -24,14 +24,14 @@ def node_status(
     """
     from quietbit.node.ledger import FileLedger, Moment
     from quietbit.node.policy import Policy
-    from quietbit.node.release import account_of
+    from quietbit.node.release import reached
 
     found = Policy.load(absolute(policy))
     books = FileLedger(found.ledger, found.counter).read()
     caps: list[dict[str, Any]] = []
     for cap in found.caps():
-        reached = account_of(books, cap, found.min_honest_clients or 0, found.least_epsilon, found.data_set).epsilon()
-        caps.append({"trust": cap.trust.value, "epsilon": cap.epsilon, "epsilon_upper": reached, "delta": cap.delta})
+        upper = reached(books, cap, found, found.min_honest_clients or 0, found.least_epsilon)
+        caps.append({"trust": cap.trust.value, "epsilon": cap.epsilon, "epsilon_upper": upper, "delta": cap.delta})
     runs: list[dict[str, Any]] = [
         {
             "run": run, "releases": len(made), "first": _moment(made[0][1]), "last": _moment(made[-1][1]),

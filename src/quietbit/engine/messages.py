@@ -15,10 +15,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, final
 
+from attrs import evolve
+
 from quietbit.errors import InvalidParameter, InvalidPayload, check_int, refuse_payload, require
 from quietbit.mechanism.base import Mechanism
 from quietbit.node.pricing import description_of
 from quietbit.node.question import MOST_ROUNDS, Question, SumPart
+from quietbit.plan.evaluation import Evaluation
 from quietbit.plan.plan import Plan
 
 __all__ = [
@@ -85,15 +88,25 @@ class SumRequest:
         return {"version": VERSION, **asdict(self)}
 
 
-def question_of(records: Mapping[str, Any], settings: Plan, run: int, node: int, client: int | None = None) -> Question:
-    """The question that a message asks, of a run with these settings; a message without one is refused."""
+def question_of(
+    records: Mapping[str, Any],
+    settings: Plan,
+    run: int,
+    node: int,
+    client: int | None = None,
+    evaluation: Evaluation | None = None,
+) -> Question:
+    """The question that a message asks, of a run with these settings; a message without one is refused.
+
+    It is for an update, within what the run's updates may cost; or for an answer to ``evaluation``, and within that.
+    """
     asked = _fields(
         records.get(RECORD),
         {"version", "round", "dimension", "mechanism"},
         "The server's message must carry quietbit's settings, and does not: is its strategy a PrivateStrategy?",
     )
     part = None
-    if settings.secure:
+    if settings.secure and evaluation is None:
         step = _fields(
             records.get(SUM),
             {"version", "step", "clients", "number", "table"},
@@ -105,11 +118,14 @@ def question_of(records: Mapping[str, Any], settings: Plan, run: int, node: int,
         near = settings.neighbours, settings.share_threshold
         words = threshold, honest, str(settings.server), *near
         part = SumPart(step["step"], step["clients"], step["number"], *words, step["table"])
-    epsilon = math.inf if settings.epsilon is None else settings.epsilon
+    cap = settings.update_target
+    if evaluation is not None:
+        cap = evolve(cap, epsilon=evaluation.spends, delta=0.0)
     return Question(
         run=run, round=asked["round"], node=node, dimension=asked["dimension"], mechanism=asked["mechanism"],
-        epsilon=epsilon, delta=settings.delta, adjacency=settings.adjacency.value, unit=settings.unit.value,
-        client=client, sum=part,
+        epsilon=cap.epsilon, delta=cap.delta, adjacency=settings.adjacency.value,
+        unit=settings.unit.value, client=client,
+        sum=part,
     )  # fmt: skip
 
 

@@ -23,13 +23,14 @@ from pathlib import Path
 from typing import Any, final
 
 from quietbit._files import write_json
+from quietbit.plan.evaluation import Estimate
 from quietbit.plan.plan import Plan
 from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair
 from quietbit.target import Target, Unit
 
-__all__ = ["Counts", "NodeCounts", "NodeReport", "Report", "RoundReport", "grouped"]
+__all__ = ["Counts", "EvaluationReport", "NodeCounts", "NodeReport", "Report", "RoundReport", "grouped"]
 
 FORMAT, VERSION = "quietbit federated run", 1  # of the saved JSON
 SHOWN = 12  # nodes and reasons in the table; the JSON has them all
@@ -127,8 +128,25 @@ class RoundReport:
 
 @final
 @dataclass(frozen=True, slots=True)
+class EvaluationReport:
+    """One evaluation: who was asked, who answered, and the estimates with their 95 % intervals (none: no answer)."""
+
+    round: int
+    metric: str
+    asked: int
+    answered: int
+    declined: int
+    estimates: tuple[Estimate, ...]
+
+    def __str__(self) -> str:
+        shown = ", ".join(map(str, self.estimates[:SHOWN])) + (", ..." if len(self.estimates) > SHOWN else "")
+        return f"{self.metric} {shown or 'unknown'}, {self.answered} of {self.asked} nodes answered"
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class NodeReport:
-    """One node: the counts, the most releases it can have made, and what those cost."""
+    """One node: the counts, the most releases it can have made, and what those cost, its evaluations included."""
 
     node: int | str
     asked: int
@@ -138,6 +156,7 @@ class NodeReport:
     refused: int
     releases: int
     epsilon_upper: float
+    evaluations: int = 0
 
 
 @final
@@ -158,6 +177,7 @@ class Report:
     guarantee: Guarantee | None
     scores: tuple[Mapping[str, float], ...] = ()
     observers: GuaranteePair | None = None
+    evaluations: tuple[EvaluationReport, ...] = ()
 
     @property
     def uplink(self) -> int:
@@ -182,6 +202,9 @@ class Report:
         values["scores"] = [{name: _finite(value) for name, value in entry.items()} for entry in self.scores]
         values["rounds"] = [
             _plain(entry) | {"reasons": list(entry.reasons), "steps": list(entry.steps)} for entry in self.rounds
+        ]
+        values["evaluations"] = [
+            asdict(one) | {"estimates": list(map(asdict, one.estimates))} for one in self.evaluations
         ]
         values["run"] = str(self.run)
         values["settings"] = self.settings.to_run_config()
@@ -228,6 +251,9 @@ class Report:
             note += f"  {entry.crashed} apps crashed" if entry.crashed else ""
             note += "  skipped" if entry.skipped else ""
             lines.append(f"{entry.round:5}  {_counts(entry)}  {entry.uplink:10,}  {entry.downlink:10,}{note}")
+        if self.evaluations:
+            lines.append("Evaluations, with 95 % intervals (answers are randomised, and of the nodes that were asked)")
+            lines += [f"{entry.round:5}  {entry}" for entry in self.evaluations]
         lines += [
             "Nodes, in this run (what a node released in other runs is in its own ledger)",
             f"                node  {COUNTS}  releases  epsilon <=",

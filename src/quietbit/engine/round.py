@@ -17,14 +17,17 @@ from attrs import define, field
 
 from quietbit._typing import FloatVector
 from quietbit.engine.crowd import Crowds
+from quietbit.engine.evaluation import Evaluations
 from quietbit.engine.outlook import outlook
 from quietbit.engine.replay import NEEDS
-from quietbit.engine.report import NodeCounts, NodeReport, Report, RoundReport
+from quietbit.engine.report import Counts, NodeCounts, NodeReport, Report, RoundReport
 from quietbit.errors import InvalidPayload, require
 from quietbit.mechanism.base import Answers, Mechanism
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.question import VECTOR, Framed, run_name
 from quietbit.plan.plan import Plan
+from quietbit.privacy.cost import Cost
+from quietbit.privacy.guarantee import Guarantee, GuaranteePair
 from quietbit.wire.aggregate import Aggregator
 from quietbit.wire.uplink import Uplink
 
@@ -180,11 +183,12 @@ class Run:
     def __init__(self, plan: Plan, number: int = 0) -> None:
         """Begin with nobody asked; ``number`` is what frames call the run."""
         self.plan, self.number = plan, number
-        self.account = NodeCounts(plan.target)
+        self.account, self.evaluations = NodeCounts(plan.update_target), Evaluations(plan)
         self.crowds = Crowds(plan.secret_order)
         self.rounds: list[RoundReport] = []
         self._moving = plan.moving_clip()
         self._mechanism: Mechanism | None = None
+        self._cost = Cost()
 
     def mechanism(self, dimension: int, number: int) -> Mechanism:
         """Return the mechanism of a round: its rows where all keep the same ones, its clip where the clip moves."""
@@ -210,7 +214,7 @@ class Run:
             self._moving.move(current.answers())
         for node in current.failed():
             self.account.node(node).failed += 1
-        reached = self.account.worst(self._cost).epsilon_upper
+        reached = self._worst().epsilon_upper
         skipped = found.skipped if skipped is None else skipped
         outcome = replace(found, skipped=skipped, epsilon_upper=reached, clip=clip, reasons=(*found.reasons, *reasons))
         self.rounds.append(outcome)
@@ -221,17 +225,20 @@ class Run:
         """Return rounds, nodes, bytes and the guarantee of the worst client so far."""
         mechanism, upper = self._mechanism, dict[int, float]()
         nodes = []
-        for node, counts in sorted(self.account.nodes.items(), key=lambda entry: (isinstance(entry[0], str), entry[0])):
-            times = counts.releases
+        asked = self.evaluations.account.nodes
+        for node in sorted({*self.account.nodes, *asked}, key=lambda name: (isinstance(name, str), name)):
+            counts = self.account.nodes.get(node) or Counts()
+            times, answers = counts.releases, asked[node].releases if node in asked else 0
             if times not in upper:
                 upper[times] = self.account.guarantee(self._cost, times).epsilon_upper
             numbers = counts.asked, counts.answered, counts.declined, counts.failed, counts.refused
-            nodes.append(NodeReport(node, *numbers, times, upper[times]))
-        guarantee, pair = None, None
-        if mechanism is not None:
-            guarantee = self.account.worst(self._cost)
+            nodes.append(NodeReport(node, *numbers, times, self.evaluations.add_to(upper[times], node), answers))
+        guarantee, pair = None if mechanism is None and not asked else self._worst(), None
+        if guarantee is not None and mechanism is not None:
             most = max((node.releases for node in self.account.nodes.values()), default=0)
             pair = self.crowds.observers(guarantee, mechanism, most)
+            if asked:
+                pair = GuaranteePair(guarantee, None, reason="the account of the crowd does not have evaluations")
         return Report(
             settings=self.plan,
             run=self.number,
@@ -242,7 +249,13 @@ class Run:
             guarantee=guarantee,
             scores=tuple(scores),
             observers=pair,
+            evaluations=tuple(self.evaluations.reports),
         )
+
+    def _worst(self) -> Guarantee:
+        """What holds for every client: that of the most updates, and of the most answers to evaluations."""
+        found = self.account.worst(self._cost)
+        return replace(found, epsilon_upper=self.evaluations.add_to(found.epsilon_upper), delta=self.plan.delta)
 
 
 def _at(step: str) -> str:

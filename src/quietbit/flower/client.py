@@ -30,7 +30,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, Message
 from flwr.clientapp import ClientApp
 from flwr.supercore import log
 
+from quietbit._typing import FloatVector
 from quietbit.engine.batch import serving
+from quietbit.engine.evaluation import EvaluationTurn, evaluates, evaluation_of
 from quietbit.engine.gate import gate_for, own_keys
 from quietbit.engine.messages import MODEL, MOST_TRACEBACK, RECORD, SPEED, SUM, question_of, split_pieces
 from quietbit.engine.replay import Follower
@@ -78,8 +80,11 @@ class PrivateUplink:
         simulated = not own_keys(context.node_config) and _in_simulation()
         if simulated:
             _say_simulated()
-        if message.metadata.message_type.partition(".")[0] == MessageType.TRAIN:
+        kind = message.metadata.message_type.partition(".")[0]
+        if kind == MessageType.TRAIN:
             return self._train(message, context, call_next, simulated)
+        if kind == MessageType.EVALUATE and RECORD in message.content and evaluates(context.run_config):
+            return self._evaluate(message, context, call_next, simulated)
         names: tuple[str, ...] = ()
         moment = AnswerTime(0.0)
         try:
@@ -113,12 +118,42 @@ class PrivateUplink:
             turn = Turn.accept(gate, question, _only(message.content, "the message"), settings)
         except Exception as error:
             return _declined(message, context, gate, error)
+
+        def read(reply: RecordDict | None) -> list[FloatVector]:
+            return turn.difference(_only(reply, "the app's reply"))
+
+        return self._released(message, context, call_next, simulated, gate, turn, read)
+
+    def _evaluate(self, message: Message, context: Context, call_next: CallNext, simulated: bool) -> Message:
+        """Answer an evaluation with one cell of randomised response, and with what else the owner has named."""
+        gate: Gate | None = None
+        try:
+            settings = plan_of(context.run_config)
+            asked = evaluation_of(settings)
+            gate = self._gate(context, simulated)
+            gate.forget(context.run_id)
+            partition: Any = context.node_config.get("partition-id")
+            question = question_of(message.content, settings, context.run_id, context.node_id, partition, asked)
+            turn = EvaluationTurn.accept(gate, question, asked)
+        except Exception as error:
+            return _declined(message, context, gate, error)
+
+        def read(reply: RecordDict | None) -> Any:
+            return _metric(reply, asked.metric)
+
+        return self._released(message, context, call_next, simulated, gate, turn, read)
+
+    def _released(
+        self, message: Message, context: Context, call_next: CallNext, simulated: bool, gate: Gate,
+        turn: Turn | EvaluationTurn, read: Callable[[RecordDict | None], Any],
+    ) -> Message:  # fmt: skip
+        """Return the one release of a question that was noted, made of what ``read`` finds in the app's reply."""
         crashes: list[BaseException] = []
         with serving(turn.ticket):
             reply = _run(message, context, call_next, turn.moment, crashes, simulated)
         try:
             content = named_metrics(reply, turn.names)
-            release = turn.release(lambda: turn.difference(_only(reply, "the app's reply")), crashes)
+            release = turn.release(lambda: read(reply), crashes)
             for name, piece in split_pieces(release).items():
                 content[name] = ConfigRecord(dict(piece))
             if crashes and simulated:
@@ -152,6 +187,13 @@ def _only(content: RecordDict | None, where: str) -> ArrayRecord:
     if len(records) != 1:
         raise InvalidParameter.of(f"number of ArrayRecords in {where}", "1", len(records))
     return next(iter(records.values()))
+
+
+def _metric(reply: RecordDict | None, name: str) -> Any:
+    """Return the app's metric of that name; one that is not there is refused."""
+    found = [record[name] for record in (reply or RecordDict()).metric_records.values() if name in record]
+    require(len(found) == 1, f"number of metrics {name!r} in the app's reply", len(found), "1")
+    return found[0]
 
 
 def _config_record(values: dict[str, Any]) -> ConfigRecord:

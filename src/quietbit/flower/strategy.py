@@ -43,7 +43,7 @@ from quietbit._typing import FloatVector
 from quietbit.engine.layout import ModelLayout, NotFinite
 from quietbit.engine.messages import MODEL, RECORD, SPEED, Request
 from quietbit.engine.replay import KEEPS_FULL, Leader
-from quietbit.engine.report import Report, RoundReport
+from quietbit.engine.report import Report, RoundReport, grouped
 from quietbit.engine.round import Run
 from quietbit.errors import QuietbitError, check_int, require
 from quietbit.flower.open_round import OpenRound
@@ -65,7 +65,7 @@ NAMELESS = (
     "learnt with noise on them, and spoil the model. Hand over a state_dict, by name."
 )
 NO_NUMBERS = (
-    "nodes answer evaluations with nothing, unless their owners let a metric out: evaluate on the server "
+    "nodes answer evaluations with nothing, unless quietbit.evaluate asks for a private answer: evaluate on the server "
     "(evaluate_fn), and save the messages with fraction_evaluate=0.0."
 )
 UNSAID = ("Weighted by", "Received %s results and %s failures")  # what is not so when every reply is one private mean
@@ -92,6 +92,7 @@ class PrivateStrategy(Strategy):
         self._directory, self._places = directory, dict[int, int]()
         self._run = Run(self.settings)
         self._open: OpenRound | SecureRound | None = None
+        self._evaluating: OpenRound | None = None
         self._planned = 0
         self._scores: list[dict[str, float]] = []
         self._numbers_missed = False
@@ -219,8 +220,19 @@ class PrivateStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The inner strategy's."""
-        return self.inner.configure_evaluate(server_round, arrays, config, grid)
+        """The inner strategy's, with the question that is priced where the plan evaluates."""
+        messages, run = self.inner.configure_evaluate(server_round, arrays, config, grid), self._run
+        asked, self._evaluating = run.evaluations.evaluation, None
+        if asked is None:
+            return messages
+        self._evaluating = OpenRound(
+            run=grid.run.run_id, number=server_round, mechanism=asked.mechanism, account=run.evaluations.account,
+            arrays=dict(arrays), layout=Layout.of(arrays, self.settings),
+        )  # fmt: skip
+        request, known = ConfigRecord(dict(Request.of(server_round, asked.mechanism).to_record())), list(messages)
+        for content in {id(message.content): message.content for message in known}.values():
+            content[RECORD] = request
+        return self._evaluating.ask(known)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """The inner strategy's, on the numbers that nodes let through; without any there is nothing to aggregate.
@@ -230,9 +242,11 @@ class PrivateStrategy(Strategy):
         strategy that fails on the rest has no metrics in this round.
         """
         weight = getattr(self.inner, "weighted_by_key", "num-examples")
-        named, asked = [], 0
+        named, asked, answers = [], 0, self._evaluating
         for reply in replies:
             asked += 1
+            if answers is not None:
+                answers.take(reply)
             if not reply.has_content():
                 continue
             found: dict[str, list[float]] = {}
@@ -242,7 +256,10 @@ class PrivateStrategy(Strategy):
                 continue
             reply.content = RecordDict({METRICS: MetricRecord({**numbers, weight: 1.0})})
             named.append((tuple(sorted(numbers)), reply))
+        told = self._evaluated(server_round)
         if not named:
+            if told:
+                return MetricRecord(told)
             if asked and not self._numbers_missed:
                 self._numbers_missed = True
                 log(WARNING, "quietbit: %s", NO_NUMBERS)
@@ -250,10 +267,26 @@ class PrivateStrategy(Strategy):
         usual = Counter(names for names, _ in named).most_common(1)[0][0]
         try:
             with _plain_words():
-                return self.inner.aggregate_evaluate(server_round, [reply for names, reply in named if names == usual])
+                theirs = self.inner.aggregate_evaluate(server_round, [one for names, one in named if names == usual])
+                return MetricRecord({**(theirs or {}), **told})
         except Exception as error:
             log(WARNING, "quietbit: round %s: metrics of nodes could not be aggregated", server_round, exc_info=error)
-            return None
+            return MetricRecord(told) if told else None
+
+    def _evaluated(self, server_round: int) -> dict[str, MetricRecordValues]:
+        """Close the evaluation that is open, and return its estimates for Flower's result."""
+        current, self._evaluating = self._evaluating, None
+        if current is None:
+            return {}
+        outcome = self._run.evaluations.close(current.report(), current.mean())
+        for reason in grouped(current.reasons):
+            log(WARNING, "quietbit: evaluation of round %s: %s", server_round, reason)
+        log(INFO, "quietbit: evaluation of round %s: %s", server_round, outcome)
+        if not outcome.estimates:
+            return {}
+        parts = {"": "value", "-low": "low", "-high": "high"}
+        values = {end: [getattr(one, name) for one in outcome.estimates] for end, name in parts.items()}
+        return {f"{outcome.metric}{end}": found[0] if len(found) == 1 else found for end, found in values.items()}
 
     def summary(self) -> None:
         """Log the settings, then the inner strategy's summary."""

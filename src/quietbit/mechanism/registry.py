@@ -45,6 +45,8 @@ OWN = {
     "sign": ("additive", "Sign"),
     "skellam": ("skellam", "Skellam"),
 }
+# The word, in policies and ledgers, of what answers questions that are not for an update.
+ASKED = {"response": ("response", "RandomisedResponse")}
 # The library's own kinds in descriptions: file and class. An identity keeps the word that it was first written with.
 KINDS = {
     "Ball": ("ball", "Ball"),
@@ -55,7 +57,7 @@ KINDS = {
     "ProjectedSamples": ("projected", "ProjectedSamples"),
     "Rotation": ("rotation", "Rotation"),
     "Watched": ("adaptive_clip", "AdaptiveClip"),
-} | {name: (file, name) for file, name in OWN.values()}
+} | {name: (file, name) for file, name in (*OWN.values(), *ASKED.values())}
 KIND_OF = {place: kind for kind, place in KINDS.items()}
 
 
@@ -142,7 +144,7 @@ def _strangers() -> Iterator[Family]:
 def family_of(mechanism: Mechanism) -> str:
     """Return the word of the family that a mechanism, or the one inside its wrappers, is of; empty for strangers."""
     kind = type(mechanism.core)
-    for word, (file, name) in OWN.items():
+    for word, (file, name) in (OWN | ASKED).items():
         if (kind.__module__, kind.__name__) == (HERE + file, name):
             return word
     return next((one.name for one in _strangers() if one.kinds and one.kinds[0] is kind), "")

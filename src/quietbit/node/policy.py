@@ -37,6 +37,7 @@ __all__ = ["NotAllowed", "Policy", "PolicyError", "Rules", "SeededRngWarning", "
 MOST_RELEASES = 10**6
 MOST_BYTES = 2**16
 RETIRED = ("pricing-seconds",)  # keys of earlier versions, which mean nothing any more
+RESPONSE = "response"  # the family that answers evaluations, in `quietbit.mechanism.registry`
 RISK = 2.0**-40  # the largest chance that a sum with few neighbours can be unmasked
 
 
@@ -121,6 +122,9 @@ class Policy:
         "each sample is in a batch with no more than this probability", partial(check_real, at_most=1.0), 1.0
     )
     mechanisms: tuple[str, ...] = _rule("families that may be asked for", _words)
+    evaluate: float = _rule(
+        "what private answers to evaluations may cost, all together, of that epsilon; 0: none are given", _floor, 0.0
+    )
     largest_clip: float = _rule("updates are clipped to a ball no larger than this", _real)
     smallest_clip: float = _rule("nor to one smaller than this, where a run moves its clip", _floor, 0.0)
     releases: int = _rule("how many releases there may be, in all", _count)
@@ -165,6 +169,8 @@ class Policy:
         rule = f"at most {self.largest_clip!r}, the largest"
         require(self.smallest_clip <= self.largest_clip, "smallest_clip", self.smallest_clip, rule)
         require(self.mechanisms, "mechanisms", [], "one name at least")
+        rule = "below every cap on epsilon, which it is a part of"
+        require(all(self.evaluate < cap.epsilon for cap in self.caps()), "evaluate", self.evaluate, rule)
         if self.unit is Unit.SAMPLE and not self.data_set:
             raise InvalidParameter.of("data_set", "given where samples are protected: whose account this is")
         named = ("directory", "operator", "own_key")
@@ -246,11 +252,14 @@ class Policy:
         """Refuse another family, a larger ball or one that is too small, another run, batches that are too large."""
         if not rate <= self.largest_sampling_rate:
             raise NotAllowed("This node's policy does not allow so large a sampling rate.")
-        if family not in self.mechanisms:
+        if family == RESPONSE:
+            if not self.evaluate > 0:
+                raise NotAllowed("This node's policy does not allow evaluations.")
+        elif family not in self.mechanisms:
             raise NotAllowed(f"This node's policy does not allow the mechanism {family[:40]!r}.")
-        if not clip <= self.largest_clip:
+        elif not clip <= self.largest_clip:
             raise NotAllowed("This node's policy does not allow so large a clip.")
-        if not clip >= self.smallest_clip:
+        elif not clip >= self.smallest_clip:
             raise NotAllowed("This node's policy does not allow so small a clip.")
         if "*" not in self.runs and run not in self.runs:
             raise NotAllowed("This node's policy does not allow this run.")
@@ -315,6 +324,7 @@ class Simulation:
     seed: int | None = None
     metrics: tuple[str, ...] = ()
     min_honest_clients: int | None = None
+    evaluate: float = 0.0  # out of an owner's caps, and there are none
     least_epsilon: float = 0.0
     answer_seconds: float = 0.0
     data_set: str = ""

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, final
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
@@ -40,18 +40,35 @@ from quietbit.node.ledger import (
     release_line,
     step_line,
 )
-from quietbit.node.policy import NotAllowed, PolicyError, Rules
+from quietbit.node.policy import RESPONSE, NotAllowed, PolicyError, Rules
 from quietbit.node.pricing import ProposedMechanism, entry, text_of
-from quietbit.node.question import CONFIRM, IDENTITY, KEYS, SHARES, STEPS, UNMASK, VECTOR, Framed, Question, run_name
+from quietbit.node.question import (
+    CONFIRM,
+    IDENTITY,
+    KEYS,
+    MOST_ROUNDS,
+    SHARES,
+    STEPS,
+    UNMASK,
+    VECTOR,
+    Framed,
+    Question,
+    run_name,
+)
 from quietbit.node.sums import SumStep, forget
 from quietbit.privacy.account import Account
+from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
 from quietbit.target import Target
 from quietbit.wire.uplink import Uplink
 
-__all__ = ["Accepted", "BudgetSpent", "LocalGate", "Noted", "Unusable", "account_of", "make_release", "public"]
+__all__ = [
+    "Accepted", "BudgetSpent", "LocalGate", "Noted", "Unusable", "account_of", "make_release", "noted_run", "public",
+    "reached",
+]  # fmt: skip
 
 LOGGER = logging.getLogger(__name__)
+ANSWERS = "RandomisedResponse"  # the kind, in a ledger's descriptions, that answers evaluations
 RELEASES = "quietbit.releases"  # the key of a run that says how many releases its epsilon is for
 
 
@@ -134,7 +151,8 @@ class LocalGate:
             step = SumStep(question, summable(offer.mechanism), self.secrets, self.rules)
             self._following(self.ledger.read(), question, offer, honest)
             step.check_vector()
-        rng = self.rules.rng(question.round, question.client)
+        # Seeded words of an evaluation are others than those of the update of its round.
+        rng = self.rules.rng(question.round + MOST_ROUNDS * (offer.family == RESPONSE), question.client)
         self.ledger.update(lambda books: self._following(books, question, offer, honest))
         return Accepted(question, offer.uplink, rng, step)
 
@@ -185,14 +203,16 @@ class LocalGate:
 
     def _following(self, books: LedgerState, question: Question, offer: ProposedMechanism, honest: int) -> list[Entry]:
         """Return the lines of one more release; refused where a rule or a budget does not allow it."""
-        run, rules = str(question.run), self.rules
+        run, rules, evaluates = noted_run(question.run, offer.family), self.rules, offer.family == RESPONSE
         books.check_round(run, question.round)
         books.check_mechanism(offer.identity)
         rules.check_counts(books.releases + 1, books.last_day(Moment.now()) + 1)
         # Every cap that must hold: the run's own, and those of the node, under which a release counts a floor at least.
-        for cap, floor in ((question.cap, 0.0), *((cap, rules.least_epsilon) for cap in rules.caps())):
+        # A question brings the run's cap on updates, or that on evaluations; an owner's is divided here.
+        owned = ((_share(books, cap, rules, evaluates), rules.least_epsilon) for cap in rules.caps())
+        for cap, floor in ((question.cap, 0.0), *owned):
             of_books = books, cap, honest, floor, rules.data_set
-            after = account_of(*of_books, offer)
+            after = account_of(*of_books, offer, evaluates=evaluates)
             if not after.holds():
                 said = "The budget of this node is spent."
                 if cap is question.cap:
@@ -200,22 +220,55 @@ class LocalGate:
                         f"The budget of the run is spent: epsilon {cap.epsilon:g} allows no further release. Run fewer "
                         f"rounds, or raise {RELEASES}."
                     )
-                raise BudgetSpent(said, (account_of(*of_books), after))
+                raise BudgetSpent(said, (account_of(*of_books, evaluates=evaluates), after))
         lines = [] if offer.identity in books.mechanisms else [mechanism_line(offer.identity, offer.description)]
         return [*lines, release_line(offer.identity, honest, run, question.round, rules.data_set)]
 
 
+def noted_run(run: int, family: str) -> str:
+    """Return what the ledger calls a run: an evaluation and an update of one round are two releases."""
+    return f"{run}/evaluations" if family == RESPONSE else str(run)
+
+
+def _share(books: LedgerState, cap: Target, rules: Rules, evaluates: bool) -> Target:
+    """Return the part of an owner's cap that is for evaluations, or the one for updates.
+
+    What was answered while a policy allowed more stays set aside.
+    """
+    if evaluates:
+        return evolve(cap, epsilon=rules.evaluate, delta=0.0)
+    aside = max(rules.evaluate, _answered(books, cap, rules.least_epsilon, rules.data_set))
+    if not aside < cap.epsilon:
+        raise BudgetSpent("The budget of this node is spent.")
+    return cap.without(aside)
+
+
+def reached(books: LedgerState, cap: Target, rules: Rules, honest: int = 0, floor: float = 0.0) -> float:
+    """Return the epsilon of everything in the books under an owner's cap: updates, and answers to evaluations."""
+    answers = _answered(books, cap, floor, rules.data_set)
+    aside = max(rules.evaluate, answers)
+    updates = account_of(books, cap.without(aside) if aside < cap.epsilon else cap, honest, floor, rules.data_set)
+    return round_up(updates.epsilon() + answers, 4e-16 if answers else 0.0)
+
+
+def _answered(books: LedgerState, cap: Target, floor: float, data_set: str) -> float:
+    """Return the pure epsilon of all answers to evaluations in the books."""
+    return account_of(books, cap, 0, floor, data_set, evaluates=True).total().pure_epsilon()
+
+
 def account_of(
     books: LedgerState, cap: Target, honest: int = 0, floor: float = 0.0, data_set: str = "",
-    more: ProposedMechanism | None = None,
+    more: ProposedMechanism | None = None, *, evaluates: bool = False,
 ) -> Account:  # fmt: skip
-    """Return the account of everything in the books under a cap, sums at no more than ``honest`` clients (0: as noted).
+    """Return the account of updates in the books under a cap, sums at no more than ``honest`` clients (0: as noted).
 
     With ``data_set``, of what may have been released of it; with ``more``, and of one release of that mechanism.
     Mechanisms are built and priced anew from their descriptions, once in a process. The first in the books is the
-    first that was released, which is what an adaptive account goes by.
+    first that was released, which is what an adaptive account goes by. Where it ``evaluates``, the account is that of
+    all answers to evaluations instead: docs/theory/filters.md, "Setting aside".
     """
     listed = books.views(cap.trust, honest or 2**31, data_set)
+    listed = [entry for entry in listed if (books.mechanisms[entry[0]].get("kind") == ANSWERS) is evaluates]
     listed += [] if more is None else [(more.identity, honest, 1)]
     counts: dict[Cost, int] = {}
     for name, own, times in listed:

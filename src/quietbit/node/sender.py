@@ -10,11 +10,12 @@ import os
 from typing import Any, final
 
 from quietbit.errors import check_int, require
+from quietbit.mechanism.registry import family_of
 from quietbit.node.ledger import AnsweredBefore, FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.pricing import description_of
 from quietbit.node.question import MOST_ID, Question
-from quietbit.node.release import BudgetSpent, LocalGate, Unusable, account_of
+from quietbit.node.release import BudgetSpent, LocalGate, Unusable, noted_run, reached
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.target import Target
 from quietbit.wire.uplink import Uplink
@@ -55,7 +56,8 @@ class PrivateSender:
 
     def _question(self) -> Question:
         policy = self._policy
-        mechanism, number = self._uplink.mechanism, self._ledger.read().last_round(str(self._run)) + 1
+        mechanism = self._uplink.mechanism
+        number = self._ledger.read().last_round(noted_run(self._run, family_of(mechanism))) + 1
         return Question(
             run=self._run, round=number, node=0, client=0, dimension=mechanism.domain.dimension,
             mechanism=description_of(mechanism), epsilon=policy.local_epsilon or policy.epsilon, delta=policy.delta,
@@ -66,4 +68,4 @@ class PrivateSender:
         """What this node's releases have cost so far, all runs together, as if the server saw each."""
         policy = self._policy
         cap = Target(policy.local_epsilon or policy.epsilon, policy.delta, policy.adjacency, unit=policy.unit)
-        return account_of(self._ledger.read(), cap, data_set=policy.data_set).guarantee()
+        return Guarantee(reached(self._ledger.read(), cap, policy), cap.delta, cap.unit, cap.adjacency, cap.trust)

@@ -27,6 +27,7 @@ from quietbit.mechanism.central_sum import calibrate_sum
 from quietbit.mechanism.expectation import Expectation, expectation
 from quietbit.mechanism.registry import family
 from quietbit.mechanism.rows import fewest_kept
+from quietbit.plan.evaluation import Evaluation
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.secagg.plan import masked_size
 from quietbit.target import Adjacency, Target, Trust
@@ -100,6 +101,7 @@ class Comparison:
     rounds: int
     min_honest_clients: int | None
     rows: tuple[ComparisonRow, ...]
+    evaluation: Evaluation | None = None
 
     def best(self, trust: Trust | str) -> ComparisonRow | None:
         """The row that ``auto`` would take: of those within 5 % of the least noise energy, the one that sends least.
@@ -143,6 +145,7 @@ def compare(
     norm: Norm | str | None = None,
     min_honest_clients: int | None = None,
     baselines: bool = False,
+    evaluate: float | None = None,
     report: Report | None = None,
 ) -> Comparison:
     """Every mechanism and trust model that applies, calibrated to the same target.
@@ -162,6 +165,7 @@ def compare(
         norm: l2 unless given; sums behind masks have an account for l2 alone.
         min_honest_clients: of a cohort, for secure aggregation: how many answer and do not collude; all unless given.
         baselines: rows also for mechanisms that are there to be compared with alone, and never the best.
+        evaluate: what one answer to a private evaluation costs, one per release; rows have what is left of epsilon.
         report: ``report(fraction, message)`` is told how far it is.
 
     >>> found = compare(1_000, epsilon=4.0, delta=0.0, adjacency="replace-one", clients=10_000, cohort=1_000,
@@ -178,9 +182,11 @@ def compare(
     require(crowd >= many, "clients", crowd, f"at least {many}, the cohort")
     times, often = _schedule(rounds, releases, crowd, many)
     target = Target(epsilon, delta, adjacency, releases=often).limited()
-    asked = _Question(ball, target, many, crowd, times, min_honest_clients, baselines, report)
+    answers = None if evaluate is None else Evaluation(evaluate, releases=often, adjacency=target.adjacency)
+    left = target if answers is None else target.without(answers.spends)
+    asked = _Question(ball, left, many, crowd, times, min_honest_clients, baselines, report)
     rows = [row for way, found in WAYS.items() if which in (None, way) for row in found(asked)]
-    return Comparison(ball, target, crowd, many, times, asked.honest, tuple(rows))
+    return Comparison(ball, target, crowd, many, times, asked.honest, tuple(rows), answers)
 
 
 def dimension_of(model: Any) -> int:

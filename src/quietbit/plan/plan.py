@@ -35,6 +35,10 @@ Source   Guo et al. (ICML 2023), appendix "Choice of Hyperparameters", for the c
 | `clip-quantile` | the share of updates that the clip shall leave alone: it moves every round | the clip stays |
 | `clip-rate` | by which steps the clip moves | 0.2 |
 | `clip-bit-epsilon` | what the bit beside a release costs where the clip moves | all bits: a tenth of the budget |
+| `evaluate.epsilon` | engine: what one private answer to an evaluation may cost | evaluations are not answered |
+| `evaluate.metric` | engine: which metric of the app's, a number from 0 to `evaluate.most` | `accuracy`, 1 |
+| `evaluate.cells` | engine: where the metric is a list of counts (histogram, confusion matrix), how many | a number |
+| `evaluate.releases` | engine: how many evaluations a client answers, out of the same budget | `releases` |
 | `min-honest-clients` | for sums: how many clients answer and do not collude with the server | all, or threshold |
 | `participation` | `secret-order`: once per epoch, in secret; in a simulation `each-once`, `sampled` | `each-once` |
 | `cohort` | simulation: clients in a round | 1 |
@@ -79,6 +83,7 @@ from quietbit.mechanism.projected import MOST_SAMPLES, ProjectedSamples, project
 from quietbit.mechanism.registry import families, family, importable
 from quietbit.plan.clip import RATE, ClipRule, MovingClip, usual_bit_epsilon
 from quietbit.plan.costs import ClientCosts
+from quietbit.plan.evaluation import Evaluation
 from quietbit.plan.participation import EACH_ONCE, KINDS, SAMPLED, SECRET, Schedule
 from quietbit.privacy.account import Account, Mode
 from quietbit.privacy.cost import Cost
@@ -119,7 +124,8 @@ OF_SUMS = ("server", "threshold", "neighbours", "share_threshold", "timeout")
 OF_STEP = ("server_rate", "server_momentum")
 OF_STEPS = ("local_rate", "local_bits")
 OF_BATCHES = ("samples", "sampling_rate", "local_steps", *OF_STEPS)
-OF_ENGINE = ("local_arrays", *OF_SUMS, *OF_STEP, *OF_BATCHES)
+OF_EVALUATION = ("evaluate_metric", "evaluate_most", "evaluate_cells", "evaluate_releases")
+OF_ENGINE = ("local_arrays", "evaluate_epsilon", *OF_EVALUATION, *OF_SUMS, *OF_STEP, *OF_BATCHES)
 # What the layers below call the value of a key.
 BELOW = {
     "radius": "clip", "norm of the ball": "norm", "output_bits": "bits", "input_levels": "levels",
@@ -188,6 +194,11 @@ class Plan:
     clip_quantile: float | None = None
     clip_rate: float | None = None
     clip_bit_epsilon: float | None = None
+    evaluate_epsilon: float | None = None
+    evaluate_metric: str | None = None
+    evaluate_most: float | None = None
+    evaluate_cells: int | None = None
+    evaluate_releases: int | None = None
     samples: int | None = None
     sampling_rate: float | None = None
     local_steps: int | None = None
@@ -217,6 +228,7 @@ class Plan:
         self._check_sums()
         self._check_clip()
         self._check_downlink()
+        self._check_evaluation()
 
     def _put(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -382,6 +394,32 @@ class Plan:
         require(start is None or start in STARTS, "downlink_start", start, " or ".join(STARTS))
         _ = self.server_step  # which refuses a rate or momentum without a meaning
 
+    def _check_evaluation(self) -> None:
+        """A budget of its own for answers about the model; else nothing of them."""
+        if self.evaluate_epsilon is None:
+            self._unused(OF_EVALUATION, "unless evaluations are answered, by an evaluate.epsilon")
+            return
+        rule = "left out where evaluations are answered: the account of the crowd does not have them"
+        require(not self.secret_order, "participation", self.participation, rule)
+        if self.evaluate_releases is None and self.releases is None:
+            raise InvalidParameter.of("evaluate_releases", "given where the mechanism's strength is")
+        self.update_target  # noqa: B018 - refused now, if the budget is too small
+
+    @property
+    def evaluation(self) -> Evaluation | None:
+        """What is asked about the model; None where nothing is."""
+        if self.evaluate_epsilon is None:
+            return None
+        known = {name.removeprefix("evaluate_"): getattr(self, name) for name in OF_EVALUATION}
+        given = {"releases": self.releases} | {name: value for name, value in known.items() if value is not None}
+        return Evaluation(self.evaluate_epsilon, **given, adjacency=self.adjacency, unit=self.unit)
+
+    @property
+    def update_target(self) -> Target:
+        """What all updates of a client may cost: the budget, less what is set aside for evaluations."""
+        asked = self.evaluation
+        return self.target if asked is None else self.target.without(asked.spends)
+
     @classmethod
     def read(cls, table: Mapping[str, Any], prefix: str = "", **fixed: Any) -> Plan:
         """Read a table of the keys above, each after ``prefix``; an unknown or a missing key is refused.
@@ -390,7 +428,12 @@ class Plan:
         """
         known = {prefix + key: name for name, key in KEYS.items()}
         ours = {}
-        for key, value in table.items():
+        flat = [
+            (f"{key}.{inner}", part) if inner else (key, part)
+            for key, value in table.items()
+            for inner, part in (value.items() if isinstance(value, Mapping) else [("", value)])
+        ]
+        for key, value in flat:
             if not prefix or key.lower().startswith(prefix[:-1]):
                 check_known(key, known, "run-config key" if prefix else "key of the plan", prefix)
                 ours[known[key]] = value
@@ -543,15 +586,15 @@ class Plan:
         """The account that nodes keep of ``releases`` releases; None where the mechanism's own is what counts."""
         if self.mode == "planned":
             return None
-        account = Account(self.target, "adaptive")
+        account = Account(self.update_target, "adaptive")
         return lambda mechanism: account.spend(self.release(mechanism.priced_as), releases).guarantee()
 
     def _found(self, ball: Ball, sizes: NDArray[np.int64], counts: NDArray[np.int64]) -> Mechanism:
         """Calibrated to the budget."""
-        budget, busiest = cast(float, self.epsilon), max(1, int(counts.max()))
+        aim, busiest = self.update_target, max(1, int(counts.max()))
         if self.secure:
             return calibrate_sum(
-                ball=ball, epsilon=budget, delta=self.delta, adjacency=self.adjacency, clients=self._summed_clients,
+                ball=ball, epsilon=aim.epsilon, delta=aim.delta, adjacency=self.adjacency, clients=self._summed_clients,
                 min_honest_clients=self.min_honest_clients, releases=busiest, bits=self.bits or 1,
                 decoder=cast(Any, self.decoder or UNBIASED), rotate=self.rotate, keep=self.keep,
                 account=self._enforced(busiest),
@@ -565,8 +608,8 @@ class Plan:
             return account.worst(self.delta)
 
         found = calibrate(
-            CENTRAL if self.trust is Trust.CENTRAL else self.mechanism, ball=ball, epsilon=budget, delta=self.delta,
-            adjacency=self.adjacency, releases=busiest,
+            CENTRAL if self.trust is Trust.CENTRAL else self.mechanism, ball=ball, epsilon=aim.epsilon,
+            delta=aim.delta, adjacency=self.adjacency, releases=busiest,
             account=worst if sample and self.samples is None else self._enforced(busiest),
             samples=int(sizes.min()) if sample else None, keep=self.keep, rows=SHARED if self.shared else self.rows,
             bit_epsilon=self._bit_epsilon(busiest), **self._site(), **self._choices(),
@@ -592,7 +635,7 @@ class Plan:
         """What the bit of a clip that moves costs in a release; None where the clip stays."""
         if self.clip_quantile is None or self.clip_bit_epsilon is not None:
             return self.clip_bit_epsilon
-        return usual_bit_epsilon(cast(float, self.epsilon), self.delta, releases)
+        return usual_bit_epsilon(self.update_target.epsilon, self.update_target.delta, releases)
 
     def _given(self, ball: Ball, samples: int) -> Mechanism:
         """Built as told."""
@@ -624,7 +667,11 @@ class Plan:
 
 
 # The one table of keys: a field's name in Python, and as it is written in a file or a config.
-KEYS = {one.name: one.name.replace("_", "-") for one in attrs.fields(Plan) if one.name != "mode"}
+KEYS = {
+    one.name: one.name.replace("evaluate_", "evaluate.").replace("_", "-")
+    for one in attrs.fields(Plan)
+    if one.name != "mode"
+}
 
 
 @lru_cache(maxsize=8)

@@ -31,6 +31,17 @@ def test_json_has_all_numbers(capsys):
     assert row["sentence"].startswith(row["verdict"])
 
 
+def test_it_says_which_interval_a_budget_for_evaluations_buys(capsys):
+    plain = shell(capsys, *QUESTION, "--releases", "5", "--trust", "central", "--json").json
+    asked = (*QUESTION, "--releases", "5", "--trust", "central", "--evaluate", "0.5")
+    found = shell(capsys, *asked, "--json").json
+    assert found["evaluation"] == {"epsilon": 0.5, "spends": 2.5, "margin": pytest.approx(0.25, abs=0.01)}
+    assert found["rows"][0]["noise"] > plain["rows"][0]["noise"]  # what is left for updates
+    assert "100 answers give an accuracy within" in " ".join(shell(capsys, *asked).out.split())
+    assert plain["evaluation"] is None
+    assert_refused(shell(capsys, *QUESTION, "--releases", "5", "--evaluate", "2"), "epsilon must be above 10.0")
+
+
 def test_the_picture_is_written(capsys, tmp_path):
     pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
     picture = tmp_path / "compare.svg"

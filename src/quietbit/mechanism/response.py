@@ -1,0 +1,171 @@
+"""Randomised response over k cells: one answer of a client, true with a certain probability and else any cell.
+
+Idea     an evaluation asks for one cell: right or wrong, a bin of a histogram, a place in a confusion matrix. The
+         client says its cell with probability t and else a cell drawn from all k, its own among them. Shares of cells
+         that are handed over (0.83 right, 0.17 wrong) become one cell first: that of an example drawn at random.
+Symbols  t = T / 2^64; u_j = probability that a word without truth says cell j: 1/k, up to 2^-64.
+Source   Warner (1965); Kairouz, Oh, Viswanath (2014) for k cells.
+
+Account. Given its cell i an answer is j with probability t [i = j] + (1 - t) u_j, and with (1 - t) u_j where there is
+none. So the max-divergence between any two answers is log(1 + t / ((1 - t) u)), u the smallest u_j, and between an
+answer and none (zero-out: the zero vector has no cell) the larger of log(1 - t + t/u) and -log(1 - t). Vectors between
+the corners are mixtures of these rows, with weights that rounding may change: mixtures are no further apart. T, u and k
+are whole numbers, and the logarithm of their fraction is rounded up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import final
+
+import numpy as np
+from attrs import define, field, frozen
+from numpy.typing import NDArray
+
+from quietbit._typing import FloatVector
+from quietbit.errors import check_int, check_real, refuse_payload, require
+from quietbit.kernel.base import Kernel
+from quietbit.kernel.rng import RandomBits
+from quietbit.mechanism.ball import Ball, Norm, own_copy
+from quietbit.mechanism.base import (
+    Accumulator,
+    Body,
+    Error,
+    Layout,
+    Mechanism,
+    Parts,
+    Reader,
+    check_adjacency,
+)
+from quietbit.privacy.conversion import round_up
+from quietbit.privacy.cost import Cost
+from quietbit.privacy.guarantee import Adjacency, Trust, Unit
+
+__all__ = ["MOST_CELLS", "RandomisedResponse"]
+
+WORDS = 2**64
+MOST_CELLS = 2**16
+LEAST_TRUTH, MOST_TRUTH = 1e-9, 1 - 1e-12
+
+
+def _cells(value: int) -> int:
+    return check_int(value, "cells", 2, MOST_CELLS)
+
+
+def _truth(value: float) -> float:
+    return check_real(value, "truth", at_least=LEAST_TRUTH, at_most=MOST_TRUTH)
+
+
+@final
+@frozen
+class RandomisedResponse(Mechanism):
+    """One of ``cells`` cells, said truly with probability ``truth`` and else drawn from all of them.
+
+    Updates are shares of cells, in the unit ball of the L1 norm; the decoded mean is the share of clients in each.
+    """
+
+    cells: int = field(converter=_cells)
+    truth: float = field(converter=_truth)
+    threshold: int = field(init=False, repr=False, eq=False)  # T
+
+    @threshold.default
+    def _threshold(self) -> int:
+        return math.floor(Fraction(self.truth) * WORDS)
+
+    @classmethod
+    def within(cls, epsilon: float, cells: int, adjacency: Adjacency | str) -> RandomisedResponse:
+        """Return the most truthful one whose answer costs at most ``epsilon`` under this adjacency.
+
+        >>> round(RandomisedResponse.within(2.0, 2, "replace-one").truth, 4)
+        0.7616
+        """
+        budget, which = check_real(epsilon, "epsilon"), check_adjacency(adjacency)
+        many, odds = _cells(cells), math.expm1(min(budget, 40.0))
+        truth = odds / (odds + many)
+        if which is Adjacency.ZERO_OUT:
+            truth = min(-math.expm1(-budget), odds / (many - 1))
+        truth = min(truth, MOST_TRUTH)
+        while (found := cls(many, truth)).epsilon_upper(which) > budget:
+            truth *= 1 - 1e-12  # what the roundings of prices take
+            require(truth >= LEAST_TRUTH, "epsilon", epsilon, "large enough that an answer says something")
+        return found
+
+    @property
+    def domain(self) -> Ball:
+        """Shares of cells."""
+        return Ball(Norm.L1, 1.0, self.cells)
+
+    @property
+    def layout(self) -> Layout:
+        """The cell, in one byte or two."""
+        return Layout.opaque(self.cells, 1 if self.cells <= 256 else 2)
+
+    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """Draw a cell by its share, and say it, or any other."""
+        values = own_copy(update).astype(np.float64)
+        size = kernel.norm([values], self.domain.norm.order)  # refuses what is not finite
+        ends = np.cumsum(np.maximum(values, 0.0) / max(size, 1.0))
+        place, honest, other = (int(word) for word in rng.draw(3).uniform64(0, 0, 3))
+        cell = int(np.searchsorted(ends, (place >> 11) * 2.0**-53, side="right"))
+        if cell >= self.cells or honest >= self.threshold:
+            cell = other * self.cells >> 64
+        out[:] = np.frombuffer(cell.to_bytes(out.size, "little"), dtype=np.uint8)
+
+    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
+        """Count the answers of every cell."""
+        return _Tally(self, np.zeros(self.cells, dtype=np.int64))
+
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
+        """The max-divergence; one sample of a client can change its cell as well as all of them."""
+        which = Adjacency.REPLACE_ONE if samples is not None else check_adjacency(adjacency)
+        unit = Unit.CLIENT if samples is None else Unit.SAMPLE
+        return Cost.pure(self.epsilon_upper(which)).of(check_adjacency(adjacency), unit, Trust.LOCAL, samples)
+
+    def epsilon_upper(self, adjacency: Adjacency) -> float:
+        """What an answer costs: exact fractions of what is sampled, their logarithm rounded up."""
+        truth, other = Fraction(self.threshold, WORDS), Fraction(WORDS // self.cells, WORDS)
+        if adjacency is Adjacency.REPLACE_ONE:
+            return round_up(math.log1p(truth / ((1 - truth) * other)), 1e-14)
+        return round_up(max(math.log1p(truth / other - truth), math.log1p(truth / (1 - truth))), 1e-14)
+
+    def error(self) -> Error:
+        """Where all cells have the same share; of no cell at all, the decoded mean is the same share of each."""
+        other = 1 / self.cells
+        return Error(squared=other * (1 - other) / self.truth**2, bias=other)
+
+    def frequency(self, share: float) -> float:
+        """Return the probability that an answer names a cell of this share; `share` is the way back."""
+        return self.truth * share + (1 - self.truth) / self.cells
+
+    def share(self, frequency: float) -> float:
+        """Return the share of a cell that is named with this frequency, without bias: it may leave [0, 1]."""
+        return (frequency - (1 - self.truth) / self.cells) / self.truth
+
+
+@final
+@define(eq=False)
+class _Tally(Accumulator):
+    """How often each cell was named."""
+
+    mechanism: RandomisedResponse
+    counts: NDArray[np.int64]
+
+    def check(self, body: Body) -> None:
+        """Refuse a cell that there is not."""
+        cell = int.from_bytes(body.tobytes(), "little")
+        if cell >= self.mechanism.cells:
+            refuse_payload("cell of the answer", f"below {self.mechanism.cells}", cell)
+
+    def add(self, bodies: Sequence[Body]) -> None:
+        for body in bodies:
+            self.counts[int.from_bytes(body.tobytes(), "little")] += 1
+
+    def reader(self, count: int) -> Reader:
+        def read(start: int, stop: int) -> FloatVector:
+            frequencies = self.counts[start:stop] / count
+            truth, cells = self.mechanism.truth, self.mechanism.cells
+            return np.asarray((frequencies - (1 - truth) / cells) / truth)
+
+        return read

@@ -1,0 +1,129 @@
+"""Private evaluation: one priced answer of a client about a model, and what many of them say together.
+
+Idea     an app computes its metric as ever; what leaves the node is one cell of randomised response. A share (accuracy)
+         or a bounded number (a loss) becomes right or wrong on an example drawn at random; a list of counts (histogram,
+         confusion matrix) one of its cells. The budget of all evaluations is set aside from the run's, so that updates
+         and answers never compete for it (`Target.without`).
+Symbols  n answers, h of them in a cell: h is binomial with the frequency f = t share + (1 - t)/k; t: truth, k: cells.
+Source   Clopper and Pearson (1934) for f; the interval of the share is that of f, through the line between them.
+
+Interval. It covers chance of both kinds: the coins, and which clients were asked, if those who answered are a draw from
+those who might have. Clients that differ make h less spread than binomial (Hoeffding 1956), and so does a draw without
+replacement, so it holds with at least 95 %. Clients that choose not to answer, or that lie, are outside of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from attrs import field, frozen
+
+from quietbit._typing import FloatVector
+from quietbit.auditor.tails import clopper_pearson
+from quietbit.errors import check_int, check_real, require
+from quietbit.mechanism.response import MOST_CELLS, RandomisedResponse
+from quietbit.privacy.cost import Cost
+from quietbit.target import Adjacency, Unit, check_releases
+
+__all__ = ["Estimate", "Evaluation"]
+
+DOUBT = 0.05
+MOST_LETTERS = 100
+
+
+def _epsilon(value: float) -> float:
+    return check_real(value, "evaluate_epsilon")
+
+
+def _most(value: float) -> float:
+    return check_real(value, "evaluate_most")
+
+
+def _metric(value: str) -> str:
+    require(isinstance(value, str) and 0 < len(value) <= MOST_LETTERS, "evaluate_metric", value, "a name")
+    return value
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A number that ``answers`` clients estimate, and the ends of its 95 % interval; the number itself has no bias."""
+
+    value: float
+    low: float
+    high: float
+    answers: int
+
+    def __str__(self) -> str:
+        return f"{self.value:.4g} ({self.low:.4g} to {self.high:.4g})"
+
+
+@final
+@frozen
+class Evaluation:
+    """What is asked about a model: ``metric`` of the app, at ``epsilon`` per answer, ``releases`` times of a client.
+
+    The app's number lies between 0 and ``most``. With ``cells``, it is a list of that many counts.
+
+    >>> asked = Evaluation(0.5, adjacency="replace-one")
+    >>> asked.spends, round(asked.margin(10_000), 3)
+    (0.5, 0.04)
+    """
+
+    epsilon: float = field(converter=_epsilon)
+    metric: str = field(default="accuracy", converter=_metric)
+    most: float = field(default=1.0, converter=_most)
+    cells: int | None = None
+    releases: int = field(default=1, converter=check_releases)
+    adjacency: Adjacency = field(kw_only=True, converter=Adjacency)
+    unit: Unit = field(default=Unit.CLIENT, kw_only=True)
+    mechanism: RandomisedResponse = field(init=False, repr=False, eq=False)
+
+    @mechanism.default
+    def _mechanism(self) -> RandomisedResponse:
+        """The most truthful answer; of a sample's change another answer may come, whatever the neighbour."""
+        which = Adjacency.REPLACE_ONE if self.unit is Unit.SAMPLE else self.adjacency
+        cells = 2 if self.cells is None else check_int(self.cells, "evaluate_cells", 2, MOST_CELLS)
+        return RandomisedResponse.within(self.epsilon, cells, which)
+
+    @property
+    def spends(self) -> float:
+        """The pure epsilon of all answers of a client, which is set aside."""
+        return self.costs(self.releases)
+
+    def costs(self, answers: int) -> float:
+        """Return the pure epsilon of this many answers of a client."""
+        return (Cost.pure(self.epsilon) * answers).pure_epsilon()
+
+    def shares(self, value: Any) -> FloatVector:
+        """Return the update that stands for what the app computed: shares of cells; what is no number is refused."""
+        numbers = np.atleast_1d(np.asarray(value, dtype=np.float64))
+        size = 1 if self.cells is None else self.cells
+        require(numbers.shape == (size,), f"{self.metric} of the app", value, "a number" if size == 1 else f"{size}")
+        require(bool(np.isfinite(numbers).all()), f"{self.metric} of the app", value, "finite")
+        if self.cells is None:
+            share = min(max(float(numbers[0]) / self.most, 0.0), 1.0)
+            return np.array([1.0 - share, share])
+        counts = np.maximum(numbers, 0.0)
+        return counts / max(math.fsum(counts), np.finfo(np.float64).tiny)
+
+    def estimates(self, mean: Sequence[float] | FloatVector, answers: int) -> tuple[Estimate, ...]:
+        """Return what the decoded mean of ``answers`` answers says: the metric, or the share of every cell."""
+        cells = range(1, 2) if self.cells is None else range(self.cells)
+        return tuple(self._estimate(float(mean[cell]), answers) for cell in cells)
+
+    def margin(self, answers: int, share: float = 0.5) -> float:
+        """Half the length of the interval that ``answers`` answers will have, where a cell has this share."""
+        found = self._estimate(share, check_int(answers, "answers", 1))
+        return (found.high - found.low) / 2
+
+    def _estimate(self, share: float, answers: int) -> Estimate:
+        unit = self.most if self.cells is None else 1.0
+        named = self.mechanism.frequency(share) * answers
+        low, high = clopper_pearson(min(max(named, 0.0), answers), answers, DOUBT / 2)
+        ends = [unit * min(max(self.mechanism.share(end), 0.0), 1.0) for end in (low, high)]
+        return Estimate(unit * share, ends[0], ends[1], answers)

@@ -1,0 +1,157 @@
+"""Answers to evaluations at a node: one ledger, a part of every cap, and no answer for free."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from attrs import evolve
+
+from quietbit import Adjacency, Uplink
+from quietbit.errors import InvalidParameter
+from quietbit.mechanism.response import RandomisedResponse
+from quietbit.node.ledger import AnsweredBefore, FileLedger
+from quietbit.node.policy import NotAllowed
+from quietbit.node.release import BudgetSpent, LocalGate, account_of, reached
+from quietbit.node.sender import PrivateSender
+from quietbit.privacy.account import Account
+from quietbit.target import Target
+from unit.node.makers import MECHANISM, books, keeper, policy, question, write_policy
+
+ANSWER = RandomisedResponse.within(0.5, 2, "replace-one")
+RIGHT = np.array([0.0, 1.0])
+CAP = Target(8.0, 1e-5, Adjacency.REPLACE_ONE)
+
+
+def asked(number: int, mechanism: RandomisedResponse = ANSWER, **changes):
+    return question(number, mechanism, **{"epsilon": 100.0, "delta": 0.0} | changes)
+
+
+def test_an_owner_who_names_no_budget_answers_nothing(tmp_path):
+    with pytest.raises(NotAllowed, match="does not allow evaluations"):
+        keeper(tmp_path).accept(asked(1))
+    assert books(tmp_path).releases == 0
+
+
+def test_answers_end_where_their_part_of_the_cap_does(tmp_path):
+    held = keeper(tmp_path, evaluate=1.6)
+    for number in (1, 2, 3):
+        held.accept(asked(number)).release(RIGHT)
+    with pytest.raises(BudgetSpent, match="of this node is spent"):
+        held.accept(asked(4))
+    with pytest.raises(BudgetSpent):  # whatever run asks
+        held.accept(asked(1, run=99))
+    assert books(tmp_path).releases == 3
+
+
+def test_the_same_question_is_never_answered_twice(tmp_path):
+    held = keeper(tmp_path, evaluate=4.0)
+    held.accept(asked(3)).release(RIGHT)
+    for number in (3, 2, 1):
+        with pytest.raises(AnsweredBefore):
+            held.accept(asked(number))
+    other = RandomisedResponse.within(0.4, 2, "replace-one")  # the same round in other words
+    with pytest.raises(AnsweredBefore):
+        held.accept(asked(3, other))
+    held.accept(question(3)).release(None)  # the update of that round is another question
+    with pytest.raises(AnsweredBefore):
+        held.accept(question(3))
+
+
+def test_updates_have_what_is_left_of_the_cap_and_no_more(tmp_path):
+    each = MECHANISM.privacy(Adjacency.REPLACE_ONE)
+
+    def fit(cap):
+        account, many = Account(cap, "adaptive"), 0
+        while account.allows(each, many + 1):
+            many += 1
+        return many
+
+    whole, left = fit(CAP), fit(CAP.without(3.0))
+    assert left < whole
+    held = keeper(tmp_path, evaluate=3.0, releases=1000, releases_per_day=1000)
+    for number in range(1, left + 1):
+        held.accept(question(number))
+    with pytest.raises(BudgetSpent):
+        held.accept(question(left + 1))
+    for number in range(1, 7):
+        held.accept(asked(number)).release(RIGHT)
+    with pytest.raises(BudgetSpent):
+        held.accept(asked(7))
+    rules = policy(tmp_path, evaluate=3.0)
+    total = reached(books(tmp_path), CAP, rules)
+    updates = account_of(books(tmp_path), CAP.without(3.0)).epsilon()
+    assert updates + 6 * ANSWER.epsilon_upper(Adjacency.REPLACE_ONE) <= total <= 8.0
+
+
+def test_what_was_answered_stays_set_aside_when_the_owner_allows_less(tmp_path):
+    held = keeper(tmp_path, evaluate=7.5)
+    for number in range(1, 15):
+        held.accept(asked(number)).release(RIGHT)
+    stricter = policy(tmp_path, evaluate=0.0)
+    later = LocalGate(stricter, FileLedger(stricter.ledger, stricter.counter), {})
+    with pytest.raises(NotAllowed):
+        later.accept(asked(15))
+    free = keeper(make(tmp_path / "other"), evaluate=0.0)
+    free.accept(question(1)).release(None)  # with nothing answered one update fits
+    strong = evolve(MECHANISM, beta=2.0)
+    assert 1.0 < strong.privacy(Adjacency.REPLACE_ONE).epsilon(1e-5) < 8.0
+    with pytest.raises(BudgetSpent):
+        later.accept(question(1, strong))
+    free.accept(question(2, strong)).release(None)
+    gone = policy(tmp_path, epsilon=5.0)
+    with pytest.raises(BudgetSpent):
+        LocalGate(gone, FileLedger(gone.ledger, gone.counter), {}).accept(question(1))
+
+
+def make(folder):
+    folder.mkdir()
+    return folder
+
+
+def test_the_runs_own_budget_for_evaluations_is_held_too(tmp_path):
+    held = keeper(tmp_path, evaluate=4.0)
+    for number in (1, 2):
+        held.accept(asked(number, epsilon=1.0)).release(RIGHT)
+    with pytest.raises(BudgetSpent, match="of the run"):
+        held.accept(asked(3, epsilon=1.0))
+
+
+@pytest.mark.filterwarnings("ignore::quietbit.node.policy.SeededRngWarning")
+def test_seeded_words_of_an_update_and_an_answer_are_not_the_same(tmp_path):
+    from quietbit.simulate.client_rng import seeded_client_rng
+
+    held = keeper(tmp_path, evaluate=4.0, seed=5)
+    wide = RandomisedResponse.within(0.01, 2**16, "replace-one")
+    data = held.accept(asked(1, wide)).release(np.zeros(2**16))
+    reused = Uplink(wide).send(np.zeros(2**16), seeded_client_rng(5)(0, 0))
+    assert not data.endswith(reused)
+
+
+def test_a_share_that_cannot_be_read_is_one_answer_like_any_other(tmp_path):
+    held = keeper(tmp_path, evaluate=4.0)
+    sizes = {
+        len(held.accept(asked(number)).release(bad))
+        for number, bad in enumerate((None, RIGHT, np.array([np.nan, 1.0]), np.zeros(3), "right"), 1)
+    }
+    assert len(sizes) == 1
+    assert books(tmp_path).releases == 5
+
+
+def test_a_policy_whose_evaluations_would_take_all_is_refused(tmp_path):
+    with pytest.raises(InvalidParameter, match="evaluate"):
+        policy(tmp_path, evaluate=8.0)
+    assert "evaluate = 0.25" in policy(tmp_path, evaluate=0.25).text()
+
+
+def test_a_sender_without_an_engine_answers_evaluations_too(tmp_path):
+    path = write_policy(tmp_path, evaluate=1.0)
+    updates, answers = PrivateSender(Uplink(MECHANISM), path), PrivateSender(Uplink(ANSWER), path)
+    updates.send(np.zeros(42))
+    for _ in range(2):
+        answers.send(RIGHT)
+    with pytest.raises(BudgetSpent):
+        answers.send(RIGHT)
+    updates.send(np.zeros(42))
+    spent = answers.guarantee().epsilon_upper
+    assert spent == updates.guarantee().epsilon_upper
+    assert spent > 2 * ANSWER.epsilon_upper(Adjacency.REPLACE_ONE)
