@@ -100,7 +100,7 @@ class Evaluation:
         return (Cost.pure(self.epsilon) * answers).pure_epsilon()
 
     def shares(self, value: Any) -> FloatVector:
-        """Return the update that stands for what the app computed: shares of cells; what is no number is refused."""
+        """Return the update that stands for what the app computed: shares of cells; anything but numbers is refused."""
         numbers = np.atleast_1d(np.asarray(value, dtype=np.float64))
         size = 1 if self.cells is None else self.cells
         require(numbers.shape == (size,), f"{self.metric} of the app", value, "a number" if size == 1 else f"{size}")
