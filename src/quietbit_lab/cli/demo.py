@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,13 +13,11 @@ from quietbit.cli.console import JsonOption, column_table, progress_bar, rounded
 from quietbit.cli.files import check_folder
 from quietbit.errors import require_module
 from quietbit_lab.cli.demo_training import CLIENTS, DELTA, SEEDS, TARGET, curves, headline, train_all
-from quietbit_lab.cli.demo_training import sweep_lines as lines_of
 
 if TYPE_CHECKING:
     from quietbit import Design
     from quietbit.design.certify import Certificate
     from quietbit.mechanism.calibrate import Calibration
-    from quietbit_lab.cli.demo_training import Trained
 
 __all__ = ["demo"]
 
@@ -96,18 +95,20 @@ def _pictures(certified: list[tuple[Design, Certificate]], quiet: bool) -> dict[
     return pictures
 
 
-def _report(trained: list[Trained], path: Path) -> Path:
+def _report(trained: list[dict[str, Any]], path: Path) -> Path:
     from quietbit_lab.report.page import render_page, save_page
     from quietbit_lab.report.runs import PlacedRun
 
-    runs = [PlacedRun(one.label, one.record) for one in trained]
+    runs = [PlacedRun(one["label"], one["record"]) for one in trained]
     return save_page(render_page(runs, "Private training on handwritten digits"), path)
 
 
-def _runs(trained: list[Trained], path: Path) -> Path:
+def _runs(trained: list[dict[str, Any]], path: Path) -> Path:
+    """The runs as results of a sweep, which ``quietbit report`` and ``quietbit figure`` read."""
     from quietbit._files import write_whole
 
-    return write_whole(path, lambda file: file.write(lines_of(trained)))
+    lines = [dumps({"sweep": "demo", **one}, separators=(",", ":"), allow_nan=False) + "\n" for one in trained]
+    return write_whole(path, lambda file: file.write("".join(lines).encode()))
 
 
 def _name(design: Design) -> str:
@@ -126,7 +127,7 @@ def _close(
     certified: list[tuple[Design, Certificate]],
     found: Calibration,
     size: int,
-    trained: list[Trained],
+    trained: list[dict[str, Any]],
     saved: list[Path],
     as_json: bool,
 ) -> None:

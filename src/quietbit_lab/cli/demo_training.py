@@ -10,19 +10,15 @@ Choice   rounds, momentum and steps were compared on 360 images split off the tr
 
 from __future__ import annotations
 
-import hashlib
-import json
 import secrets
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from quietbit.cli.console import Report
-    from quietbit_lab.experiment.record import Setting
+    from quietbit_lab.experiment.grid import Job
 
-__all__ = [
-    "CLIENTS", "DELTA", "LINES", "SEEDS", "TARGET", "Line", "Trained", "curves", "headline", "sweep_lines", "train_all",
-]  # fmt: skip
+__all__ = ["CLIENTS", "DELTA", "LINES", "SEEDS", "TARGET", "Line", "curves", "headline", "train_all"]  # fmt: skip
 
 EPSILONS, DELTA, SEEDS = (1.0, 2.0, 4.0), 1e-5, 3
 TARGET = EPSILONS[-1]  # the guarantee of the closing table
@@ -55,44 +51,35 @@ LINES = (
 )
 
 
-class Trained(NamedTuple):
-    """A finished run, as its record, with its name and the epsilon it was calibrated to."""
-
-    label: str
-    target: float | None
-    record: dict[str, Any]
-
-
-def train_all(report: Report) -> list[Trained]:
-    """Train every mechanism at every epsilon with every seed; an interrupt ends all of it."""
+def train_all(report: Report) -> list[dict[str, Any]]:
+    """Train every mechanism at every epsilon with every seed, as results of a sweep; an interrupt ends all of it."""
     from quietbit.errors import QuietbitError
-    from quietbit.simulate.loop import FINISHED, INTERRUPTED, simulate
-    from quietbit_lab.experiment.record import run_record
+    from quietbit.simulate.loop import FINISHED
+    from quietbit_lab.experiment.sweep import run_job
     from quietbit_lab.task.registry import TaskSpec, build_task
 
-    spec = TaskSpec("digits")
-    problem, first = build_task(spec), secrets.randbits(32)
-    jobs = _jobs(first)
-    found: list[Trained] = []
-    for place, (label, target, setting) in enumerate(jobs):
+    jobs, found, last = _jobs(secrets.randbits(32)), [], ""
+    for place, job in enumerate(jobs):
+        target = job.setting.plan.epsilon
         words = f"epsilon {target:g}" if target is not None else "for comparison"
-        report(place / len(jobs), f"{place + 1} of {len(jobs)}: {label}, {words}{_last(found)}")
-        run = simulate(problem, setting.plan, setting.training)
-        if run.status == INTERRUPTED:
-            raise KeyboardInterrupt
-        if run.status != FINISHED:
-            raise QuietbitError(run.reason)
-        found.append(Trained(label, target, run_record(run, spec.to_json())))
+        report(place / len(jobs), f"{place + 1} of {len(jobs)}: {job.label}, {words}{last}")
+        found.append(run_job(job, lambda task, seed: build_task(TaskSpec.from_json(task))))
+        record = found[-1]["record"]
+        if record["status"] != FINISHED:
+            raise QuietbitError(record["reason"])
+        last = f" (the last: {100 * record['points'][-1]['accuracy']:.0f} % right)"
     return found
 
 
-def _jobs(first: int) -> list[tuple[str, float | None, Setting]]:
+def _jobs(first: int) -> list[Job]:
     from quietbit.plan.plan import Plan
     from quietbit.privacy.guarantee import Adjacency, Trust
     from quietbit.simulate.training import Training
+    from quietbit_lab.experiment.grid import Job
     from quietbit_lab.experiment.record import Setting
+    from quietbit_lab.task.registry import TaskSpec
 
-    jobs: list[tuple[str, float | None, Setting]] = []
+    jobs, task = [], TaskSpec("digits").to_json()
     for line in LINES:
         # A secret order of clients gives releases to the server a second guarantee; a sum shows no order at all.
         order = "secret-order" if line.trust == "local" and line.mechanism != PUBLIC else "each-once"
@@ -111,24 +98,14 @@ def _jobs(first: int) -> list[tuple[str, float | None, Setting]]:
                 )
                 rounds = line.epochs * line.per_epoch
                 training = Training(line.step, rounds, momentum=line.momentum, evaluate_every=EVERY)
-                jobs.append((line.label, target, Setting(plan, training)))
+                jobs.append(Job(Setting(plan, training), task, line.label))
     return jobs
 
 
-def _last(found: list[Trained]) -> str:
-    """Return what the run before reached, to look at while the next one works."""
-    return f" (the last: {100 * found[-1].record['points'][-1]['accuracy']:.0f} % right)" if found else ""
-
-
-def sweep_lines(trained: list[Trained]) -> bytes:
-    """Return the runs in the form of a sweep's results, which ``quietbit report`` and ``quietbit figure`` read."""
-    lines = []
-    for one in trained:
-        text = json.dumps([one.label, one.record["settings"]], sort_keys=True)
-        job = hashlib.sha256(text.encode()).hexdigest()[:24]
-        line = {"sweep": "demo", "job": job, "label": one.label, "record": one.record}
-        lines.append(json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n")
-    return "".join(lines).encode()
+def _records(trained: list[dict[str, Any]], line: Line) -> list[dict[str, Any]]:
+    """Return the runs of a line at the last epsilon, or without privacy."""
+    mine = [one["record"] for one in trained if one["label"] == line.label]
+    return [record for record in mine if record["settings"]["epsilon"] in (TARGET, None)]
 
 
 def _second(runs: list[dict[str, Any]]) -> str | None:
@@ -140,13 +117,13 @@ def _second(runs: list[dict[str, Any]]) -> str | None:
     return str(worst["sentence"])
 
 
-def headline(trained: list[Trained]) -> list[dict[str, Any]]:
+def headline(trained: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return what the closing table shows: every mechanism at the last epsilon, over its seeds."""
     from quietbit_lab.experiment.frontier import deviation
 
     facts = []
     for line in LINES:
-        runs = [one.record for one in trained if one.label == line.label and one.target in (TARGET, None)]
+        runs = _records(trained, line)
         accuracies = [record["points"][-1]["accuracy"] for record in runs]
         worst = max((r["guarantee"] for r in runs if r["guarantee"]), key=lambda g: g["epsilon_upper"], default=None)
         facts.append(
@@ -166,12 +143,12 @@ def headline(trained: list[Trained]) -> list[dict[str, Any]]:
     return facts
 
 
-def curves(trained: list[Trained]) -> dict[str, list[tuple[int, float]]]:
+def curves(trained: list[dict[str, Any]]) -> dict[str, list[tuple[int, float]]]:
     """Return rounds and mean accuracies at the last epsilon, for the plot."""
     found: dict[str, list[tuple[int, float]]] = {}
     for line in LINES:
-        runs = [one.record["points"] for one in trained if one.label == line.label and one.target == TARGET]
-        if line.mechanism != PUBLIC and runs:
+        if line.mechanism != PUBLIC:
+            runs = [record["points"] for record in _records(trained, line)]
             found[line.label] = [
                 (points[0]["round"], fmean(point["accuracy"] for point in points)) for points in zip(*runs, strict=True)
             ]

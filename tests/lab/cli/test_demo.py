@@ -42,8 +42,8 @@ def test_leaves_a_report_runs_designs_and_pictures(capsys, tmp_path, monkeypatch
         assert (out / name).exists()
         assert str(out / name) in result.out
     kept = [json.loads(line) for line in (out / "runs" / "results.jsonl").read_text().splitlines()]
-    trained = [demo_training.Trained(k["label"], k["record"]["settings"]["epsilon"], k["record"]) for k in kept]
-    monkeypatch.setattr("quietbit_lab.cli.demo.train_all", lambda _: trained)
+    assert len({line["job"] for line in kept}) == len(kept)
+    monkeypatch.setattr("quietbit_lab.cli.demo.train_all", lambda _: kept)
     facts = shell(capsys, "demo", "--out", tmp_path / "again", "--json").json
     assert facts["report"] == str(tmp_path / "again" / "report.html")
     assert facts["calibrated"]["epsilon_upper"] <= 3
@@ -61,11 +61,11 @@ def test_the_closing_table_is_made_from_the_records():
     def record(accuracy, epsilon):
         guarantee = {"epsilon_upper": epsilon, "sentence": f"epsilon <= {epsilon}"} if epsilon else None
         points = [{"round": 1, "accuracy": 0.1}, {"round": 2, "accuracy": accuracy}]
-        return {"points": points, "guarantee": guarantee, "bytes_per_client": 100, "settings": {"seed": accuracy}}
+        return {"points": points, "guarantee": guarantee, "bytes_per_client": 100, "settings": {"epsilon": epsilon}}
 
     target = demo_training.TARGET
     trained = [
-        demo_training.Trained(label, aim, record(accuracy, aim))
+        {"label": label, "record": record(accuracy, aim)}
         for label, mechanism, *_ in demo_training.LINES
         for aim in ((1.0, target) if mechanism != "none" else (None,))
         for accuracy in (0.5, 0.7)
@@ -78,12 +78,11 @@ def test_the_closing_table_is_made_from_the_records():
     assert [one["bytes_per_client"] for one in facts] == [300, 300, 100, 800]
     assert facts[3]["guarantee"] is None
     assert facts[0]["second"] is None
-    trained[0].record["observers"] = {"result": {"epsilon_upper": 0.5}, "sentence": "of another target"}
-    trained[2].record["observers"] = {"result": {"epsilon_upper": 0.5}, "sentence": "less"}
-    trained[3].record["observers"] = {"result": {"epsilon_upper": 0.7}, "sentence": "the worst"}
+    trained[0]["record"]["observers"] = {"result": {"epsilon_upper": 0.5}, "sentence": "of another target"}
+    trained[2]["record"]["observers"] = {"result": {"epsilon_upper": 0.5}, "sentence": "less"}
+    trained[3]["record"]["observers"] = {"result": {"epsilon_upper": 0.7}, "sentence": "the worst"}
     assert demo_training.headline(trained)[0]["second"] == "the worst"
     assert demo_training.curves(trained)["Vector, 80 bytes"] == [(1, 0.1), (2, pytest.approx(0.6))]
-    assert len(set(demo_training.sweep_lines(trained).splitlines())) == len(trained)
 
 
 def test_an_unwritable_folder_is_refused(capsys, tmp_path):
