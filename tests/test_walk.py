@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from quietbit import Ball, calibrate
+
 sys.path.append(str(Path(__file__).parent.parent / "docs" / "hooks"))
 from walk import LAYERS, ROOT, main, one_receive, one_send
 
@@ -23,9 +25,16 @@ def test_a_send_passes_few_files():
     walk = one_send()
     assert len(walk.files) <= 12
     assert len([file for file in walk.files if not file.startswith("kernel/")]) <= 6
-    assert walk.calls <= 68  # 20 of them outside the kernel
+    assert walk.calls <= 60  # 93 before
     assert walk.files[0] == "wire/uplink.py"
     assert "mechanism/interpolated.py" in walk.files
+
+
+@pytest.mark.parametrize(("word", "most"), [("vmvu", 90), ("imvu", 116)])
+def test_rotated_updates_take_few_calls_more(word, most):
+    ball = Ball("l2", 1.0, 1000)
+    found = calibrate(word, ball=ball, epsilon=1.0, delta=1e-5, adjacency="zero-out").mechanism
+    assert one_send(found).calls <= most
 
 
 def test_a_receive_passes_few_files():

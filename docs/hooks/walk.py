@@ -21,7 +21,7 @@ from typing import Any, final
 import numpy as np
 
 import quietbit
-from quietbit import Ball, DesignSpec, InterpolatedMVU, Norm, Uplink, seeded_rng, solve
+from quietbit import Ball, DesignSpec, InterpolatedMVU, Mechanism, Norm, Uplink, seeded_rng, solve
 
 __all__ = ["LAYERS", "Hop", "Walk", "folder_graph", "main", "one_receive", "one_send", "sizes"]
 
@@ -96,9 +96,10 @@ def sizes(root: Path = ROOT) -> dict[str, tuple[int, int]]:
     return found
 
 
-def one_send() -> Walk:
+def one_send(mechanism: Mechanism | None = None) -> Walk:
     """Return what `Uplink.send` of one update passes: one-bit I-MVU of 1,000 parameters, longer than the clip."""
-    uplink, update, rng = _uplink(), np.linspace(-1.0, 1.0, DIMENSION, dtype=np.float32), seeded_rng(1)
+    uplink = _uplink() if mechanism is None else Uplink(mechanism)
+    update, rng = np.linspace(-1.0, 1.0, uplink.structure.size, dtype=np.float32), seeded_rng(1)
     return _walked(lambda: uplink.send(update, rng))
 
 

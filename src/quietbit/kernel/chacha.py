@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit.errors import require
+from quietbit.errors import InvalidParameter
 
 __all__ = ["SIGMA", "TAU", "chacha_blocks", "start_state"]
 
@@ -25,8 +25,10 @@ LOW32, HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 def start_state(key: bytes, nonce: bytes = bytes(8)) -> NDArray[np.uint32]:
     """Return the sixteen words a stream starts from, at block number 0."""
-    require(isinstance(key, bytes) and len(key) in (16, 32), "key", _length(key), "16 or 32 bytes")
-    require(isinstance(nonce, bytes) and len(nonce) == 8, "nonce", _length(nonce), "8 bytes")
+    if not (isinstance(key, bytes) and len(key) in (16, 32)):
+        raise InvalidParameter.of("key", "16 or 32 bytes", _length(key))
+    if not (isinstance(nonce, bytes) and len(nonce) == 8):
+        raise InvalidParameter.of("nonce", "8 bytes", _length(nonce))
     words = np.frombuffer(key if len(key) == 32 else key + key, dtype="<u4")
     constants = SIGMA if len(key) == 32 else TAU
     tail = np.frombuffer(nonce, dtype="<u4")

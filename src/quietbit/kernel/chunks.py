@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quietbit.arrays import NUMPY_FLOATS, as_array, is_tensor
-from quietbit.errors import require
+from quietbit.errors import InvalidParameter
 
 __all__ = ["Flat", "widen"]
 
@@ -47,7 +47,8 @@ class Flat:
         )
         starts, size = [], 0
         for part in parts:
-            require(part.dtype.name in ACCEPTED, "type of the update", str(part.dtype), RULE)
+            if part.dtype.name not in ACCEPTED:
+                raise InvalidParameter.of("type of the update", RULE, str(part.dtype))
             starts.append(size)
             size += part.size
         return cls(parts, tuple(starts), size, (size,) if several else parts[0].shape)

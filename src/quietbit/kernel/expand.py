@@ -86,9 +86,8 @@ def unit(vector: FloatVector) -> tuple[FloatVector, float]:
     relatively.
     """
     given = np.ascontiguousarray(vector, dtype=np.float64)
-    require(
-        given.ndim == 1 and 0 < given.size <= MAX_COUNT, "vector", given.shape, f"flat, of 1 to {MAX_COUNT} numbers"
-    )
+    if given.ndim != 1 or not 0 < given.size <= MAX_COUNT:
+        raise InvalidParameter.of("vector", f"flat, of 1 to {MAX_COUNT} numbers", given.shape)
     largest = float(np.max(np.abs(given)))
     if not math.isfinite(largest):
         raise InvalidParameter("update must be finite everywhere, got a NaN or infinite entry.")
@@ -138,11 +137,13 @@ def acceptance_limits(probabilities: Sequence[float] | FloatVector) -> NDArray[n
     found = []
     for value in np.asarray(probabilities, dtype=np.float64):
         number = float(value)
-        require(0.0 <= number <= 1.0, "acceptance probability", number, "from 0 to 1")
+        if not 0.0 <= number <= 1.0:
+            raise InvalidParameter.of("acceptance probability", "from 0 to 1", number)
         found.append(min(int(math.ldexp(number, 64)), 2**64 - 1))
     return np.array(found, dtype=np.uint64)
 
 
+@lru_cache(maxsize=64)
 def tries_upper(acceptance_lower: float) -> int:
     """Candidates after which a search gives up: all are rejected with probability at most FAILURE_UPPER.
 
@@ -177,11 +178,14 @@ def search(
     """
     size = direction.size
     fine = direction.ndim == 1 and 0 < size <= MAX_COUNT and bool(np.all(np.isfinite(direction)))
-    require(fine, "direction", direction.shape, f"flat and finite, of 1 to {MAX_COUNT} numbers")
-    require(limits.shape == (edges.size + 1,), "limits", limits.shape, f"one more than the {edges.size} edges")
-    typed = limits.dtype == np.uint64 and edges.dtype == np.float64
-    require(typed, "limits", str(limits.dtype), "uint64, edges float64")
-    require(bool(np.all(edges[1:] > edges[:-1])), "edges", "another order", "increasing")
+    if not fine:
+        raise InvalidParameter.of("direction", f"flat and finite, of 1 to {MAX_COUNT} numbers", direction.shape)
+    if limits.shape != (edges.size + 1,):
+        raise InvalidParameter.of("limits", f"one more than the {edges.size} edges", limits.shape)
+    if limits.dtype != np.uint64 or edges.dtype != np.float64:
+        raise InvalidParameter.of("limits", "uint64, edges float64", str(limits.dtype))
+    if not bool(np.all(edges[1:] > edges[:-1])):
+        raise InvalidParameter.of("edges", "increasing", "another order")
     cap = tries_upper(acceptance_lower)
     for begin in range(0, cap, BATCH):
         some = min(BATCH, cap - begin)

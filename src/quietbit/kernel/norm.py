@@ -28,7 +28,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit.errors import InvalidParameter, check_real, require
+from quietbit.errors import InvalidParameter, check_real
 from quietbit.kernel.chunks import Flat
 
 __all__ = [
@@ -63,7 +63,8 @@ def joint_norm(flat: Flat, order: int, block_sums: BlockSums, largest: Callable[
 
     Refuses an update with a NaN or infinite entry, and one whose norm is beyond the largest double.
     """
-    require(order in (1, 2), "order of the norm", order, "1 or 2")
+    if order not in (1, 2):
+        raise InvalidParameter.of("order of the norm", "1 or 2", order)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         total = _total(block_sums(flat, order, 1.0))
         scale = 1.0
@@ -75,7 +76,8 @@ def joint_norm(flat: Flat, order: int, block_sums: BlockSums, largest: Callable[
             scale = 2.0 ** max(-1000, min(1000, 1 - math.frexp(peak)[1]))
             total = _total(block_sums(flat, order, scale))
     result = (math.sqrt(total) if order == 2 else total) / scale
-    require(math.isfinite(result), "norm of the update", result, "below the largest double")
+    if not math.isfinite(result):
+        raise InvalidParameter.of("norm of the update", "below the largest double", result)
     return max(result, SMALLEST)
 
 
@@ -96,8 +98,11 @@ def clip_factor(norm: float, radius: float, room: float = 0.0) -> float:
     (1.0, True)
     """
     # Whole numbers: fractions would look for common divisors at every step.
-    top, bottom = check_real(radius, "radius").as_integer_ratio()
-    require(0 <= norm < math.inf, "norm", norm, "finite and not negative")
+    if type(radius) is not float or not 0.0 < radius < math.inf:
+        radius = check_real(radius, "radius")
+    if not 0 <= norm < math.inf:
+        raise InvalidParameter.of("norm", "finite and not negative", norm)
+    top, bottom = radius.as_integer_ratio()
     for lost in (room, NORM_ERROR):
         part, whole = lost.as_integer_ratio()
         top, bottom = top * (whole - part), bottom * whole
@@ -148,6 +153,6 @@ def rotated_factor(norm: float, radius: float) -> float:
 
     A rotation in blocks lengthens by at most 2 (40 + 2) 2^-24 relatively, one more rounding included (`transform.py`).
     """
-    fine = 2.0**-90 <= check_real(radius, "radius") <= 2.0**90
-    require(fine, "radius", radius, "from 2^-90 to 2^90: rotations are in single precision")
+    if not 2.0**-90 <= (radius if type(radius) is float else check_real(radius, "radius")) <= 2.0**90:
+        raise InvalidParameter.of("radius", "from 2^-90 to 2^90: rotations are in single precision", radius)
     return clip_factor(norm, radius, ROTATION_ROOM)

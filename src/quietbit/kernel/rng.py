@@ -34,7 +34,7 @@ from typing import Any, Protocol, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from quietbit.errors import check_int, require, require_module
+from quietbit.errors import InvalidParameter, check_int, require_module
 from quietbit.kernel.chacha import SIGMA, chacha_blocks
 
 __all__ = [
@@ -99,7 +99,8 @@ class RandomBits(Protocol):
 
 def check_rng(rng: Any) -> None:
     """Refuse something that cannot be drawn from, such as a seed."""
-    require(hasattr(rng, "draw"), "rng", rng, "a source of random bits, from secure_rng() or seeded_rng(seed)")
+    if not hasattr(rng, "draw"):
+        raise InvalidParameter.of("rng", "a source of random bits, from secure_rng() or seeded_rng(seed)", rng)
 
 
 def secure_rng() -> RandomBits:
@@ -183,7 +184,8 @@ class _SecureReader:
     _left: int
 
     def fill(self, out: Words16) -> None:
-        require(out.size <= self._left, "words asked for", out.size, f"at most the {self._left} left in the draw")
+        if out.size > self._left:
+            raise InvalidParameter.of("words asked for", f"at most the {self._left} left in the draw", out.size)
         self._left -= out.size
         _expand(self._encryptor, out.view(np.uint8))
 
@@ -265,8 +267,8 @@ class _Reader:
 
 
 def _inside(start: int, count: int, size: int) -> None:
-    fits = start >= 0 and count >= 0 and start + count <= size
-    require(fits, "coordinates asked for", (start, start + count), f"inside the draw's 0 .. {size}")
+    if not (start >= 0 and count >= 0 and start + count <= size):
+        raise InvalidParameter.of("coordinates asked for", f"inside the draw's 0 .. {size}", (start, start + count))
 
 
 def _all_inside(indices: Indices, size: int) -> Indices:
@@ -279,6 +281,9 @@ def _all_inside(indices: Indices, size: int) -> Indices:
 
 def _asked(stream: int, start: int, count: int) -> tuple[int, int, int]:
     """Which words of a mechanism's stream are asked for."""
+    whole = type(stream) is type(start) is type(count) is int
+    if whole and 0 <= stream <= MAX_STREAM and 0 <= start <= MAX_COUNT and 0 <= count <= MAX_COUNT:  # nearly always
+        return stream, start, count
     number, first = check_int(stream, "stream", 0, MAX_STREAM), check_int(start, "start", 0, MAX_COUNT)
     return number, first, check_int(count, "count", 0, MAX_COUNT)
 
