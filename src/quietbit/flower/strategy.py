@@ -227,7 +227,7 @@ class PrivateStrategy(Strategy):
             return messages
         self._evaluating = OpenRound(
             run=grid.run.run_id, number=server_round, mechanism=asked.mechanism, account=run.evaluations.account,
-            arrays=dict(arrays), layout=Layout.of(arrays, self.settings),
+            arrays=dict(arrays), layout=ModelLayout.of(arrays, self.settings),
         )  # fmt: skip
         request, known = ConfigRecord(dict(Request.of(server_round, asked.mechanism).to_record())), list(messages)
         for content in {id(message.content): message.content for message in known}.values():
