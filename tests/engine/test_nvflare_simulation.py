@@ -131,5 +131,81 @@ def test_a_server_that_asks_for_errors_gets_no_word_of_them(tmp_path):
     assert {topic for topic, _, _ in replies} == {"show_errors", "show_stats", "abort_nothing"}
     assert {(code, payload) for _, code, payload in replies} == {("process_exception", "None")}
     report = json.loads((tmp_path / "careless" / "server" / "simulate_job" / "quietbit-report.json").read_text())
-    assert [entry["answered"] for entry in report["rounds"]] == [1, 1, 1]
-    assert "glucose 417.25" in result.stdout + result.stderr  # it did fail, and the site's own log says so
+    assert [(entry["answered"], entry["crashed"]) for entry in report["rounds"]] == [(1, 1)] * 3
+    # It did fail, and whoever runs the simulation is told so, with the script's own traceback.
+    shown = result.stdout.split("the apps of 1 simulated nodes crashed", 1)[1]
+    assert "ValueError: cannot train on glucose 417.25" in shown.split("nodes answered")[0]
+
+
+REPLAYED = """
+import sys
+
+import numpy as np
+from nvflare.app_common.np.recipes.fedavg import NumpyFedAvgRecipe
+from nvflare.recipe import SimEnv
+
+from quietbit.nvflare import add_privacy
+
+recipe = NumpyFedAvgRecipe(
+    name="replayed", model=np.zeros((100, 1000)).tolist(), min_clients=2, num_rounds=4, train_script="client.py"
+)
+settings = {
+    "quietbit.mechanism": "vmvu", "quietbit.clip": 1.0, "quietbit.epsilon": 60.0, "quietbit.adjacency": "zero-out",
+    "quietbit.releases": 4, "quietbit.keep": 1024, "quietbit.downlink": "replay", "quietbit.server-momentum": 0.5,
+}
+add_privacy(recipe, settings, simulation=sys.argv[2] == "simulation")
+recipe.execute(SimEnv(num_clients=2, workspace_root=sys.argv[1]))
+"""
+
+STEPS = """
+import hashlib
+
+import nvflare.client as flare
+import numpy as np
+
+flare.init()
+while flare.is_running():
+    received = flare.receive()
+    if received is None:
+        break
+    ((name, model),) = received.params.items()
+    print("trained on", hashlib.sha256(np.ascontiguousarray(model).tobytes()).hexdigest(), model.dtype)
+    flare.send(flare.FLModel(params={name: model + np.float32(0.001)}))
+"""
+
+
+def simulate(tmp_path, job, *words):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(tmp_path)])}
+    for name, text in {"job.py": job, "client.py": STEPS}.items():
+        (tmp_path / name).write_text(text)
+    return subprocess.run(
+        [sys.executable, str(tmp_path / "job.py"), str(tmp_path), *words],
+        env=environment, capture_output=True, text=True, timeout=240, cwd=tmp_path,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_parameters_go_down_once(tmp_path):
+    """Both sites train on the same bits in every round, and the saved model is what the last round leads to."""
+    result = simulate(tmp_path, REPLAYED, "simulation")
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
+    report = json.loads((tmp_path / "replayed" / "server" / "simulate_job" / "quietbit-report.json").read_text())
+    assert [entry["answered"] for entry in report["rounds"]] == [2] * 4
+    assert [entry["resyncs"] for entry in report["rounds"]] == [0] * 4
+    down = [entry["downlink"] // 2 for entry in report["rounds"]]
+    print("bytes of a site, down:", down, "up:", [entry["uplink"] // 2 for entry in report["rounds"]])
+    assert down[0] > 400_000
+    assert all(size < 8_000 for size in down[1:])
+    trained = [line.split("trained on ")[1].split()[0] for line in result.stdout.splitlines() if "trained on " in line]
+    assert len(trained) == 8
+    assert sorted(trained.count(one) for one in set(trained)) == [2, 2, 2, 2]
+
+
+@pytest.mark.slow
+def test_a_job_that_nobody_answers_fails(tmp_path):
+    """Without a policy and without a simulation's rules every site declines."""
+    result = simulate(tmp_path, REPLAYED, "deployed")
+    assert result.returncode != 0
+    assert "2 nodes (site-1, site-2) declined: This node has no policy" in result.stdout + result.stderr
+    assert "No node answered in 4 rounds, and the model has not changed" in result.stdout + result.stderr
+    assert "Simulation failed with return code 2" in result.stdout + result.stderr
