@@ -47,7 +47,10 @@ def current_batch() -> Ticket:
     """
     found = _TICKET.get() or next(iter(_PROCESS), None)
     if found is None:
-        raise InvalidParameter("A batch must be asked for inside the train function of an app with PrivateUplink.")
+        raise InvalidParameter(
+            "A batch must be asked for while an app trains for a round: in the train function of a Flower app, or "
+            "between receive and send of an NVFlare script."
+        )
     return found
 
 

@@ -50,10 +50,10 @@ from quietbit.node.question import Question
 from quietbit.nvflare.arrays import NamedArray, as_kind, kind_of, named
 from quietbit.nvflare.gate import shut
 from quietbit.nvflare.task import DECIDED, TURN, Task, task_of
-from quietbit.plan.plan import APP, Plan
+from quietbit.plan.plan import APP, PREFIX, Plan
 from quietbit.privacy.guarantee import Trust
 
-__all__ = ["PrivateUplink", "local_settings", "number_of"]
+__all__ = ["TABLE", "PrivateUplink", "local_settings", "number_of"]
 
 LOGGER = logging.getLogger(__name__)
 TOO = "PrivateUplink must stand among the {} filters of a task, too, and nothing is sent."
@@ -63,6 +63,7 @@ LATE = (
 )
 ASKED = {"settings", "request"}  # what stands under RECORD in the data of a task
 REPLAYED = {MODEL, SPEED}  # and what may, where rounds are replayed
+TABLE = PREFIX.removesuffix(".")
 STARTS = (EventType.ABOUT_TO_START_RUN, EventType.START_RUN)
 _STATES: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()  # by engine: what a keeper remembers of a run
 
@@ -73,8 +74,14 @@ def number_of(name: str) -> int:
 
 
 def local_settings(values: Mapping[str, Any]) -> Plan:
-    """The settings of a job; refused where they count on anybody but the client itself."""
-    settings = plan_of(values)
+    """The settings of a job; refused where they count on anybody but the client itself.
+
+    NVFlare's servers write the config of a job anew, and take a dot in a key for a table in a table.
+    """
+    inner = values.get(TABLE)
+    settings = plan_of(
+        {f"{PREFIX}{key}": value for key, value in inner.items()} if isinstance(inner, Mapping) else values
+    )
     rule = f"{Trust.LOCAL.value}: over NVFlare the server sees every release"
     require(settings.trust is Trust.LOCAL, "quietbit.trust", settings.trust.value, rule)
     start, rule = settings.downlink_start, "server: over NVFlare the first model comes in full"

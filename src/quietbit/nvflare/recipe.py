@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quietbit.errors import require
-from quietbit.nvflare.client import PrivateUplink, local_settings
+from quietbit.nvflare.client import TABLE, PrivateUplink, local_settings
 from quietbit.nvflare.server import PrivateReceiver
+from quietbit.plan.plan import PREFIX
 
 __all__ = ["add_privacy"]
 
@@ -37,7 +38,8 @@ def add_privacy(
     require(fine, "tasks", names, "names of tasks, without patterns")
     job = recipe._job.job  # there is no public way to it
     job.set_app_packages([*job.app_packages, "quietbit"])
-    receiver, numbers = dict(known.to_run_config()), list(metrics) or None
+    table = {key.removeprefix(PREFIX): value for key, value in known.to_run_config().items()}
+    receiver, numbers = {TABLE: table}, list(metrics) or None  # a dot in a key does not survive a deployment
     recipe.add_server_output_filter(PrivateReceiver(receiver), tasks=names)
     recipe.add_server_input_filter(PrivateReceiver(receiver), tasks=names)
     recipe.add_client_input_filter(PrivateUplink(simulation, seed, numbers), tasks=names)

@@ -148,7 +148,7 @@ def test_a_policy_of_samples_counts_over_runs_and_names_its_data_set(digits, tmp
 
 
 def test_batches_are_for_train_functions_alone():
-    with pytest.raises(InvalidParameter, match="inside the train function"):
+    with pytest.raises(InvalidParameter, match="while an app trains"):
         current_batch()
 
 

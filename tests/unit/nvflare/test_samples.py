@@ -128,7 +128,7 @@ def test_a_script_in_a_thread_of_its_own_finds_the_batch_of_its_round(tmp_path):
         assert abs(flat[3] + 1.8) < 0.02
         assert np.abs(np.delete(flat, 3)).max() < 0.02
     site.starts("_end_run")
-    with pytest.raises(InvalidParameter, match="inside the train function"):
+    with pytest.raises(InvalidParameter, match="while an app trains"):
         current_batch()
 
 
