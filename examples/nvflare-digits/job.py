@@ -29,6 +29,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, help="repeatable randomness, which protects nobody")
     parser.add_argument("--write", metavar="FOLDER", help="write the job into this folder instead of running it")
     chosen = parser.parse_args()
+    workspace = Path(chosen.workspace).resolve()
+    jobs = Path(chosen.write).resolve() if chosen.write else None
     os.chdir(HERE)
     recipe = NumpyFedAvgRecipe(
         name="digits",
@@ -47,10 +49,9 @@ def main() -> None:
         "quietbit.releases": chosen.rounds,
     }
     add_privacy(recipe, settings, simulation=True, seed=chosen.seed)
-    if chosen.write:
-        recipe.export(chosen.write)
+    if jobs is not None:
+        recipe.export(str(jobs))
         return
-    workspace = Path(chosen.workspace).resolve()
     recipe.execute(SimEnv(num_clients=chosen.sites, workspace_root=str(workspace)))
     job = workspace / "digits" / "server" / "simulate_job"
     print((job / "quietbit-report.json").read_text(encoding="utf-8"))

@@ -30,6 +30,8 @@ def main() -> None:
     parser.add_argument("--workspace", default="nvflare-patients-output")
     parser.add_argument("--write", metavar="FOLDER", help="write the job into this folder instead of running it")
     chosen = parser.parse_args()
+    workspace = Path(chosen.workspace).resolve()
+    jobs = Path(chosen.write).resolve() if chosen.write else None
     os.chdir(HERE)
     recipe = FedAvgRecipe(
         name="patients",
@@ -53,10 +55,9 @@ def main() -> None:
         "quietbit.local-rate": 1.0,
     }
     add_privacy(recipe, settings, simulation=True)
-    if chosen.write:
-        recipe.export(chosen.write)
+    if jobs is not None:
+        recipe.export(str(jobs))
         return
-    workspace = Path(chosen.workspace).resolve()
     recipe.execute(SimEnv(num_clients=chosen.sites, workspace_root=str(workspace)))
     job, model = workspace / "patients" / "server" / "simulate_job", Model()
     saved = torch.load(job / "app_server" / "FL_global_model.pt", weights_only=False)

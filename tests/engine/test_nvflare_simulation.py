@@ -33,7 +33,7 @@ def test_two_sites_train_two_rounds_and_the_model_is_the_mean_of_what_they_sent(
     report = json.loads((job / "quietbit-report.json").read_text())
     assert [entry["answered"] for entry in report["rounds"]] == [SITES, SITES]
     assert [node["node"] for node in report["nodes"]] == ["site-1", "site-2"]
-    # One bit for each of 650 parameters, 64 bytes of header, 32 of frame; the rest is NVFlare's record and context.
+    # One bit for each of 650 parameters, 64 bytes of header, 24 of frame; the rest is NVFlare's record and context.
     assert {entry["uplink_payload"] for entry in report["rounds"]} == {SITES * (82 + 64)}
     assert all(entry["uplink"] < SITES * 1200 for entry in report["rounds"])
 

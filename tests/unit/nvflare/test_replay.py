@@ -71,7 +71,7 @@ def sites(tmp_path, app=None):
     for name in NAMES:
         (tmp_path / name).mkdir()
         rules = {"mechanisms": ("vmvu",), "adjacency": "zero-out", "models": str(tmp_path / name / "models")}
-        found.append(Site(app or trained(), name, properties=owned(tmp_path / name, pricing_seconds=300.0, **rules)))
+        found.append(Site(app or trained(), name, properties=owned(tmp_path / name, **rules)))
     return found
 
 
@@ -169,7 +169,7 @@ def test_another_workflow_keeps_the_full_model_and_says_so_once(controller, tmp_
 
 
 def test_a_site_without_a_folder_gets_the_full_model_and_is_not_asked_to_replay_for_ever(tmp_path):
-    rules = {"mechanisms": ("vmvu",), "adjacency": "zero-out", "pricing_seconds": 300.0}
+    rules = {"mechanisms": ("vmvu",), "adjacency": "zero-out"}
     workflow, site = Workflow(local(), folder=tmp_path), Site(trained(), properties=owned(tmp_path, **rules))
     whole = [bool(workflow.round(number, [site])[0]["site-1"]["DXO"]["data"]) for number in range(5)]
     assert whole == [True, False, True, False, True]
