@@ -86,6 +86,8 @@ def local_settings(values: Mapping[str, Any]) -> Plan:
     require(settings.trust is Trust.LOCAL, "quietbit.trust", settings.trust.value, rule)
     start, rule = settings.downlink_start, "server: over NVFlare the first model comes in full"
     require(start != APP, "quietbit.downlink-start", start, rule)
+    answered, rule = settings.evaluate_epsilon, "left out: private evaluations are answered over Flower alone"
+    require(answered is None, "quietbit.evaluate.epsilon", answered, rule)
     rule = "left out: the controller chooses the clients over NVFlare"
     require(not settings.secret_order, "quietbit.participation", settings.participation, rule)
     return settings
