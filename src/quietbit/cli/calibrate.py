@@ -67,8 +67,16 @@ def calibrate(
         typer.Option(help="How many of them at least answer and do not collude with the server (all unless given)."),
     ] = None,
     sampling_rate: Annotated[
-        float | None, typer.Option(help="Chance that a client is in a cohort; needs --secret-cohort.")
+        float | None,
+        typer.Option(
+            help="Chance that one of --samples is in a batch that its site draws in secret; for secure aggregation "
+            "that a client is in a cohort (--secret-cohort)."
+        ),
     ] = None,
+    local_steps: Annotated[
+        int | None, typer.Option(help="Private steps on such batches before a site sends the difference of models.")
+    ] = None,
+    local_rate: Annotated[float | None, typer.Option(help="The learning rate of such a step.")] = None,
     secret_cohort: Annotated[
         bool, typer.Option("--secret-cohort", help="Nobody, the server included, learns who took part.")
     ] = False,
@@ -92,6 +100,9 @@ def calibrate(
 
     Example: quietbit calibrate --mechanism vmvu --epsilon 4 --delta 0 --adjacency replace-one --dimension 1000000
 
+    Example: quietbit calibrate --mechanism gaussian --samples 5000 --sampling-rate 0.1 --epsilon 3 --delta 1e-5
+    --releases 50 --adjacency zero-out
+
     Example: quietbit calibrate --trust secure-aggregation --clients 1000 --epsilon 1 --delta 1e-5 --releases 10
     --adjacency zero-out --dimension 100000 --plot sums.png
     """
@@ -99,7 +110,10 @@ def calibrate(
         "ball": quietbit.Ball(norm, radius, dimension), "epsilon": epsilon, "delta": delta, "adjacency": adjacency,
         "releases": releases, "keep": keep,
     }  # fmt: skip
-    own = {"levels": levels, "beta": beta, "clamp": clamp, "decoder": decoder, "design": design, "samples": samples}
+    own = {
+        "levels": levels, "beta": beta, "clamp": clamp, "decoder": decoder, "design": design, "samples": samples,
+        "local_steps": local_steps, "local_rate": local_rate,
+    }  # fmt: skip
     if trust == quietbit.Trust.SECURE_AGGREGATION.value:
         from quietbit.cli.calibrate_sum import calibrate_secure_sum
 
@@ -114,12 +128,19 @@ def calibrate(
     require(trust == quietbit.Trust.LOCAL.value, "trust", trust, "local or secure-aggregation")
     for name, unused in (("clients", clients), ("min_honest_clients", min_honest_clients), ("plot", plot)):
         require(unused is None, name, str(unused), "left out for local trust (it is for secure-aggregation)")
-    if sampling_rate is not None or secret_cohort:
+    if secret_cohort or (sampling_rate is not None and samples is None):
         raise InvalidParameter(
             "Subsampling amplifies nothing where the server sees who sent what: leave --sampling-rate and "
-            "--secret-cohort out, or say --trust secure-aggregation if only sums are seen and nobody learns the cohort."
+            "--secret-cohort out, say --trust secure-aggregation if only sums are seen and nobody learns the cohort, "
+            "or give --samples beside the rate at which a site draws them in secret."
         )
-    _calibrate(mechanism, {**target, **own, "bits": bits}, 1 if cohort is None else cohort, out, json)
+    _calibrate(
+        mechanism,
+        {**target, **own, "bits": bits, "sampling_rate": sampling_rate},
+        1 if cohort is None else cohort,
+        out,
+        json,
+    )
 
 
 def _calibrate(mechanism: str | None, given: dict[str, Any], cohort: int, out: Path | None, as_json: bool) -> None:
@@ -173,7 +194,10 @@ def _setting(mechanism: Any) -> list[Row]:
     from quietbit.mechanism.registry import describe
 
     described = describe(mechanism)
-    described |= described.pop("inner", {})
+    while "inner" in described:
+        described |= described.pop("inner")
+    while not hasattr(mechanism, "profile") and hasattr(mechanism, "inner"):
+        mechanism = mechanism.inner
     rows = []
     for name, value in described.items():
         if name == "design":

@@ -37,6 +37,20 @@ def test_laplace_at_delta_zero_has_no_gaussian_beside_it(capsys):
     assert shell(capsys, *words, "--adjacency", "zero-out").code == 0
 
 
+def test_batches_drawn_in_secret_are_priced_so(capsys):
+    words = ("calibrate", "--mechanism", "gaussian", "--epsilon", 3, "--delta", 1e-5, "--adjacency", "zero-out")
+    words += ("--dimension", 64, "--releases", 50, "--samples", 5000, "--json")
+    drawn, whole = (shell(capsys, *words, *more).json for more in (("--sampling-rate", 0.1), ()))
+    assert drawn["unit"] == "sample"
+    assert 3 * (1 - 1e-4) <= drawn["epsilon_upper"] <= 3
+    assert (drawn["expected"], drawn["rate"]) == (500, 0.1)
+    assert drawn["noise_multiplier"] * 500 < whole["noise_multiplier"] * 5000  # less noise on the sum
+    steps = shell(capsys, *words, "--sampling-rate", 0.1, "--local-steps", 5, "--local-rate", 0.1).json
+    assert steps["steps"] == 5
+    assert steps["noise_multiplier"] > 1.5 * drawn["noise_multiplier"]
+    assert_refused(shell(capsys, *words, "--sampling-rate", 0.1, "--local-steps", 5), "local")
+
+
 def test_beta_is_calibrated_for_a_given_design(capsys):
     facts = shell(capsys, "calibrate", "--mechanism", "imvu", "--design", EIGHT_LEVELS, *TARGET, "--json").json
     assert facts["beta"] != 1.0
