@@ -30,6 +30,12 @@ CLIP = (
     "The clip: noise is proportional to it, so a clip of twice the updates' length doubles the noise beside them; one "
     "of half their length cuts them in half, noise and all, and gains nothing."
 )
+POISON = (
+    "moved: how far the malicious clients can move the mean of a round along a direction of theirs, in clips (an "
+    "honest mean is no longer than one) and in deviations of the noise there: whatever the server decodes, for a seed "
+    "the best of 2^30. Behind masks one client is enough, and only the range of the mean bounds it."
+)
+MOVED = ("moved", "in noise")
 WIDTH = 110
 
 
@@ -57,6 +63,9 @@ def compare(
     evaluate: Annotated[
         float | None, typer.Option(help="What one answer to a private evaluation costs; one goes with every release.")
     ] = None,
+    malicious: Annotated[
+        float | None, typer.Option(help="Share of clients that send what they like: how far they move a round's mean.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Draw noise over releases and over bytes, as png, svg or pdf.")
     ] = None,
@@ -80,7 +89,7 @@ def compare(
         found = quietbit.compare(
             quietbit.Ball(norm, clip, dimension), epsilon=epsilon, delta=delta, adjacency=adjacency, clients=clients,
             cohort=cohort, rounds=rounds, releases=releases, trust=trust, min_honest_clients=min_honest_clients,
-            baselines=baselines, evaluate=evaluate, report=report,
+            baselines=baselines, evaluate=evaluate, malicious=malicious, report=report,
         )  # fmt: skip
     if out is not None:
         from quietbit.plot.compare import compare_releases, plot_comparison
@@ -108,7 +117,8 @@ def _show(found: Comparison) -> None:
         rows = sorted((row for row in found.rows if row.trust is trust), key=lambda row: row.noise)
         lines = [_line(found, row, row.expected) for row in rows if row.expected is not None]
         if lines:
-            column_table(f"{trust.value} trust", HEADS, lines)
+            moves = MOVED if any(row.moved is not None for row in rows) else ()
+            column_table(f"{trust.value} trust", (*HEADS, *moves), lines)
         for row in rows:
             if row.refusal:
                 _say(f"{row.name}, {trust.value}: {row.refusal}")
@@ -125,6 +135,8 @@ def _show(found: Comparison) -> None:
             "updates have the rest.\n"
         )
     _say(LEGEND)
+    if any(row.moved is not None for row in found.rows):
+        _say(POISON)
     _say(CLIP)
 
 
@@ -139,7 +151,15 @@ def _line(found: Comparison, row: ComparisonRow, expected: Expectation) -> list[
         _short(row.noise, 3),
         _short(expected.run_noise, 2),
         expected.verdict.value,
+        *_moves(found, row),
     ]
+
+
+def _moves(found: Comparison, row: ComparisonRow) -> list[str]:
+    """How far malicious clients move a mean: in clips, and in deviations of the noise along one direction."""
+    if row.moved is None:
+        return []
+    return [_short(row.moved, 3), _short(row.moved * found.ball.dimension**0.5 / row.noise, 3)]
 
 
 def _plain(found: Comparison) -> dict[str, Any]:
@@ -161,7 +181,7 @@ def _plain_row(found: Comparison, row: ComparisonRow) -> dict[str, Any]:
     expected, guarantee = row.expected, row.guarantee
     if expected is None or guarantee is None:
         return {**start, "refusal": row.refusal}
-    own = ("keep", "payload_bytes", "downlink_bytes", "relative_error", "noise", "work")
+    own = ("keep", "payload_bytes", "downlink_bytes", "relative_error", "noise", "work", "moved")
     of_run = ("run_noise", "response", "clients_needed", "parameters_allowed")
     points = found.clip_points(row)
     return {

@@ -28,6 +28,7 @@ from quietbit.mechanism.expectation import Expectation, expectation
 from quietbit.mechanism.registry import family
 from quietbit.mechanism.rows import fewest_kept
 from quietbit.plan.evaluation import Evaluation
+from quietbit.plan.poison import moved
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.secagg.plan import masked_size
 from quietbit.target import Adjacency, Target, Trust
@@ -52,7 +53,8 @@ class ComparisonRow:
     ``downlink_bytes`` what it gets: the round's broadcast where few coordinates are kept and shared, else the model. A
     ``baseline`` is there to be compared with, and never the best.
     ``relative_error`` is the squared error of a round's mean over that of Gaussian noise added by every client; None
-    at delta 0, where no Gaussian has an account.
+    at delta 0, where no Gaussian has an account. ``moved`` is how far malicious clients can move the mean of a round,
+    in clips, where their share was given (`quietbit.plan.poison`).
     """
 
     name: str
@@ -67,6 +69,7 @@ class ComparisonRow:
     work: str = ""
     refusal: str = ""
     baseline: bool = False
+    moved: float | None = None
 
     @property
     def noise(self) -> float:
@@ -146,6 +149,7 @@ def compare(
     min_honest_clients: int | None = None,
     baselines: bool = False,
     evaluate: float | None = None,
+    malicious: float | None = None,
     report: Report | None = None,
 ) -> Comparison:
     """Every mechanism and trust model that applies, calibrated to the same target.
@@ -166,6 +170,7 @@ def compare(
         min_honest_clients: of a cohort, for secure aggregation: how many answer and do not collude; all unless given.
         baselines: rows also for mechanisms that are there to be compared with alone, and never the best.
         evaluate: what one answer to a private evaluation costs, one per release; rows have what is left of epsilon.
+        malicious: the share of clients that send payloads of their own choice; rows say how far they move a mean.
         report: ``report(fraction, message)`` is told how far it is.
 
     >>> found = compare(1_000, epsilon=4.0, delta=0.0, adjacency="replace-one", clients=10_000, cohort=1_000,
@@ -184,7 +189,7 @@ def compare(
     target = Target(epsilon, delta, adjacency, releases=often).limited()
     answers = None if evaluate is None else Evaluation(evaluate, releases=often, adjacency=target.adjacency)
     left = target if answers is None else target.without(answers.spends)
-    asked = _Question(ball, left, many, crowd, times, min_honest_clients, baselines, report)
+    asked = _Question(ball, left, many, crowd, times, min_honest_clients, baselines, malicious, report)
     rows = [row for way, found in WAYS.items() if which in (None, way) for row in found(asked)]
     return Comparison(ball, target, crowd, many, times, asked.honest, tuple(rows), answers)
 
@@ -228,6 +233,7 @@ class _Question:
     rounds: int
     honest: int | None
     baselines: bool
+    malicious: float | None
     report: Report | None
 
     def tell(self, fraction: float, message: str) -> None:
@@ -263,6 +269,7 @@ class _Question:
             relative_error=squared * self.cohort / gaussian if math.isfinite(gaussian) else None,
             expected=expected,
             work=_work(name, trust, mechanism),
+            moved=None if self.malicious is None else moved(mechanism, self.malicious, trust),
         )
 
 

@@ -1,0 +1,124 @@
+"""Poisoned clients: how far a payload of an attacker's choice moves a mean, mechanism by mechanism.
+
+Idea     an attacker is not bound to the clip: it sends whatever payload the server decodes. Where codes or floats are
+         sent, it writes the longest vector that there is. Where a seed is sent, it can only choose among seeds, each of
+         which stands for pure noise: searching 2^b of them buys the largest of 2^b normals along its direction, and no
+         more. So a seed bounds the harm by the attacker's work, and more slowly than the root of its logarithm.
+Symbols  b: work, 2^b seeds are looked at; m: gain of the profile, z/m is decoded; C: clip; k: coordinates kept of p.
+
+Seeds. The stream cipher is a random function, so 2^b seeds are 2^b draws of N(0, I_k). Along a unit vector v fixed
+beforehand, a draw is worth <z, w>/m clips, w = sqrt(p/k) S H D v, and is beyond s with probability Q(s m / |w|): the
+expected number of seeds beyond s is 2^b Q(s m / |w|), and P(any is) at most that. `seed_maximum` is where that number
+is one. |w| = 1 where all rows are kept; where k rows are the release's own, they are searched too, and |w|^2 is at most
+the 2^-b quantile of a mean of k squared normals, for a v that the public rotation spreads out. In a subspace of q
+dimensions (an attacker content with any of several directions) a draw is as long as a chi variable of q degrees.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from scipy import stats
+
+from quietbit.errors import check_int, check_real
+from quietbit.kernel.select import default_kernel
+from quietbit.mechanism.base import Accumulator, Body, Mechanism, Wrapper
+from quietbit.mechanism.projected import Projected
+from quietbit.mechanism.vector import QUANTISED, VectorMVU
+from quietbit.target import Trust
+
+__all__ = ["WORK", "moved", "reach", "seed_maximum"]
+
+WORK = 30  # bits: a billion seeds, a few hours of a core
+MOST_WORK = 120
+FLOAT_BITS = 32
+
+
+def seed_maximum(work: float, dimensions: int = 1) -> float:
+    """Return what one of 2^``work`` normal draws is expected to exceed along a direction, or in a subspace.
+
+    >>> round(seed_maximum(30), 2), round(seed_maximum(30, dimensions=10), 2)
+    (6.01, 7.91)
+    """
+    chance = 2.0 ** -check_real(work, "work", at_most=MOST_WORK)
+    many = check_int(dimensions, "dimensions", 1)
+    return float(stats.norm.isf(chance) if many == 1 else stats.chi.isf(chance, many))
+
+
+def reach(mechanism: Mechanism, work: float = WORK) -> float:
+    """Return how far one payload of an attacker's choice lies along its direction, in clips; at most, but for seeds.
+
+    A seed's is what 2^``work`` of them are expected to reach.
+    """
+    if isinstance(mechanism, Projected):
+        return _rows(mechanism.keep, mechanism.padded, work) * reach(mechanism.inner, work)
+    if isinstance(mechanism, Wrapper):
+        return reach(mechanism.inner, work)
+    if isinstance(mechanism, VectorMVU) and mechanism.seeded:
+        rows = 1.0 if mechanism.shared_rows else _rows(mechanism.keep, mechanism.padded, work)
+        return rows * seed_maximum(work) / mechanism.profile.gain_lower
+    length = max(_length(mechanism, body) for body in _extremes(mechanism))
+    return length / (mechanism.domain.radius * mechanism.error().gain)
+
+
+def moved(mechanism: Mechanism, share: float, trust: Trust, work: float = WORK) -> float:
+    """Return how far a ``share`` of all clients moves the mean of a round along its direction, in clips.
+
+    A trusted server clips what it gets. Behind masks nobody sees that a code is none: one client can add what it likes,
+    and only the range of the decoded mean bounds it.
+    """
+    part = check_real(share, "malicious", at_most=1.0)
+    if trust is Trust.CENTRAL:
+        return part
+    return reach(mechanism, work) * (1.0 if trust is Trust.SECURE_AGGREGATION else part)
+
+
+def _rows(kept: int, padded: int, work: float) -> float:
+    """Return |w| at the luckiest of 2^work choices of rows."""
+    if kept == padded:
+        return 1.0
+    return math.sqrt(min(float(stats.chi2.isf(2.0**-work, kept)) / kept, padded / kept))
+
+
+def _length(mechanism: Mechanism, body: Body) -> float:
+    """Return the length of what the server decodes from a body."""
+    accumulator = mechanism.accumulator(default_kernel(), 1)
+    accumulator.check(body)
+    accumulator.add([body])
+    return float(np.linalg.norm(accumulator.reader(1)(0, mechanism.domain.dimension)))
+
+
+def _extremes(mechanism: Mechanism) -> Iterator[Body]:
+    """Yield bodies of which one decodes to a vector as long as any: all coordinates alike, at an end of their codes."""
+    layout, kernel = mechanism.layout, default_kernel()
+    if layout.bits == FLOAT_BITS:
+        largest = _largest_float(layout.count, mechanism.accumulator(kernel, 1))
+        yield np.full(layout.count, largest, dtype="<f4").view(np.uint8)
+        return
+    bits, count, head = layout.bits, layout.count, 0
+    if isinstance(mechanism, VectorMVU):  # quantised normals, after a nonce
+        bits, count, head = QUANTISED, mechanism.keep, mechanism.nonce_size
+    for code in {0, 2**bits - 1, 2 ** (bits - 1), 2 ** (bits - 1) - 1}:  # the last two: of codes that wrap around
+        packed = kernel.pack(np.full(count, code, dtype=np.uint16), bits)
+        yield np.frombuffer(bytes(head) + packed, dtype=np.uint8)
+
+
+def _largest_float(count: int, accumulator: Accumulator) -> float:
+    """Return the largest float that the server takes, to three digits."""
+    low, high = 0.0, 3e38
+
+    def fine(value: float) -> bool:
+        try:
+            accumulator.check(np.full(count, value, dtype="<f4").view(np.uint8))
+        except ValueError:
+            return False
+        return True
+
+    for _ in range(140):
+        middle = math.sqrt(low * high) if low else high / 1e3
+        low, high = (middle, high) if fine(middle) else (low, middle)
+        if low and high / low < 1.001:
+            break
+    return low

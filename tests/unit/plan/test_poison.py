@@ -1,0 +1,123 @@
+"""Poisoned clients: bounds held against a real search of seeds, and against what the server decodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quietbit import Ball, Norm, Uplink, calibrate
+from quietbit.errors import InvalidParameter
+from quietbit.kernel.select import default_kernel
+from quietbit.plan.compare import compare
+from quietbit.plan.poison import moved, reach, seed_maximum
+from quietbit.target import Trust
+from quietbit.wire.payload import build
+from statistical.kit import seed
+
+KERNEL, WORK, SIZE = default_kernel(), 16, 64
+TARGET: dict[str, Any] = {"epsilon": 4.0, "delta": 1e-5, "adjacency": "replace-one", "releases": 1}
+
+
+def found(word: str, size: int = SIZE, **choices: Any) -> Any:
+    return calibrate(word, ball=Ball(Norm.L2, 2.0, size), **TARGET, **choices).mechanism
+
+
+def decoded(mechanism: Any, body: bytes) -> Any:
+    """Return what a server makes of a payload that somebody wrote by hand."""
+    uplink = Uplink(mechanism)
+
+    def write(out: Any) -> None:
+        out[:] = np.frombuffer(body, dtype=np.uint8)
+
+    return uplink.receive([build(uplink.header, write, 1)])
+
+
+@pytest.fixture(scope="module")
+def draws() -> tuple[list[bytes], Any]:
+    """2^16 seeds of an attacker's, and the normals that they stand for."""
+    rng = np.random.default_rng(seed(11))
+    seeds = [bytes(rng.bytes(16)) for _ in range(2**WORK)]
+    return seeds, np.stack([KERNEL.normals(one, SIZE) for one in seeds])
+
+
+@pytest.mark.parametrize("dimensions", [1, 2, 8, 64])
+def test_the_best_of_many_seeds_is_where_the_bound_says(draws: tuple[list[bytes], Any], dimensions: int) -> None:
+    """Below work - 5 with probability e^-32, above work + 27 with 2^-27: in a subspace as along a direction."""
+    basis = np.linalg.qr(np.random.default_rng(1).normal(size=(SIZE, dimensions)))[0]
+    parts = draws[1] @ basis
+    best = float(parts.max() if dimensions == 1 else np.linalg.norm(parts, axis=1).max())
+    assert seed_maximum(WORK - 5, dimensions) < best < seed_maximum(WORK + 27, dimensions)
+    fewer = float(np.linalg.norm(parts[: 2**5], axis=1).max()) if dimensions > 1 else float(parts[: 2**5].max())
+    assert fewer < best  # a weaker search reaches less
+
+
+def test_an_attacker_who_searches_moves_the_server_as_far_as_stated(draws: tuple[list[bytes], Any]) -> None:
+    """Through the server's own decoder, own rows and all: nonce and best seed, along a direction of the attacker's."""
+    mechanism = found("vmvu", keep=SIZE)
+    assert mechanism.seeded
+    assert mechanism.keep == mechanism.padded
+    aim = np.random.default_rng(2).normal(size=SIZE)
+    aim /= np.linalg.norm(aim)
+    turned = KERNEL.rotate(aim, mechanism.rotation_seed, kind=np.float64)
+    places = KERNEL.rows(bytes(mechanism.nonce_size), SIZE, SIZE)
+    seeds, normals = draws
+    scores = normals @ turned[places]
+    best = seeds[int(scores.argmax())]
+    along = float(decoded(mechanism, bytes(mechanism.nonce_size) + best) @ aim) / mechanism.ball.radius
+    assert along == pytest.approx(float(scores.max()) / mechanism.profile.gain_lower, rel=1e-3)
+    assert reach(mechanism, WORK - 5) < along < reach(mechanism, WORK + 27)
+
+
+@pytest.mark.parametrize("word", ["imvu", "gaussian", "sign", "skellam", "mvu"])
+def test_no_payload_that_the_server_takes_is_longer_than_stated(word: str) -> None:
+    mechanism, rng = found(word), np.random.default_rng(seed(7))
+    most = reach(mechanism) * mechanism.ball.radius if hasattr(mechanism, "ball") else reach(mechanism) * 2.0
+    longest = 0.0
+    for _ in range(200):
+        body = rng.bytes(mechanism.layout.size)
+        try:
+            vector = decoded(mechanism, body) / mechanism.error().gain
+        except ValueError:  # padding that is not zero, or floats that no client could have sent
+            continue
+        longest = max(longest, float(np.linalg.norm(vector)))
+    assert longest <= most * 1.002
+    honest = Uplink(mechanism).receive([Uplink(mechanism).send(np.ones(SIZE))]) / mechanism.error().gain
+    assert np.linalg.norm(honest) <= most * (1 + 1e-6)  # rotated back in floats
+
+
+def test_floats_just_below_the_bound_are_taken_and_just_above_refused() -> None:
+    mechanism = found("gaussian")
+    each = reach(mechanism) * 2.0 / SIZE**0.5
+    vector = decoded(mechanism, np.full(SIZE, each * 0.999, dtype="<f4").tobytes())
+    assert np.linalg.norm(vector) == pytest.approx(each * 0.999 * SIZE**0.5, rel=1e-4)
+    with pytest.raises(ValueError, match="floats of the payload"):
+        decoded(mechanism, np.full(SIZE, each * 1.01, dtype="<f4").tobytes())
+
+
+def test_kept_rows_are_searched_too() -> None:
+    few, all_rows = found("vmvu", 4096, keep=64), found("vmvu", 4096, keep=4096)
+    assert reach(few, 30) > reach(all_rows, 30)
+    assert reach(few, 30) < 1.6 * seed_maximum(30) / few.profile.gain_lower
+    assert reach(found("vmvu", 4096, keep=64, rows="shared").for_round(b"run", 1), 30) == pytest.approx(
+        seed_maximum(30) / few.profile.gain_lower
+    )
+
+
+def test_a_share_of_clients_moves_a_mean_by_its_share_unless_masks_hide_it() -> None:
+    mechanism = found("imvu")
+    one = reach(mechanism)
+    assert moved(mechanism, 0.01, Trust.LOCAL) == pytest.approx(0.01 * one)
+    assert moved(mechanism, 0.01, Trust.CENTRAL) == 0.01
+    assert moved(mechanism, 0.01, Trust.SECURE_AGGREGATION) == one
+    with pytest.raises(InvalidParameter, match="malicious"):
+        moved(mechanism, 1.5, Trust.LOCAL)
+
+
+def test_compare_has_the_column_only_where_it_was_asked_for() -> None:
+    asked: dict[str, Any] = {**TARGET, "clients": 1000, "cohort": 100, "trust": "local"}
+    plain, with_share = compare(200, **asked), compare(200, **asked, malicious=0.01)
+    assert all(row.moved is None for row in plain.rows)
+    shifts = {row.name: row.moved for row in reversed(with_share.rows) if row.moved is not None}
+    assert shifts["vmvu"] < shifts["imvu"] < shifts["gaussian"]
