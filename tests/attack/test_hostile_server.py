@@ -23,7 +23,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 
 from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
-from quietbit.engine.messages import Request, SumRequest
+from quietbit.engine.messages import request_of, sum_request
 from quietbit.flower import PrivateUplink
 from quietbit.mechanism.additive import Gaussian, Sign
 from quietbit.mechanism.ball import Ball, Norm
@@ -111,7 +111,7 @@ class Node:
 
 def train(number=1, mechanism=SMALL, run=1, arrays=None, kind="train", **changes):
     be_the_server(run)
-    record = Request.of(max(1, number), mechanism).to_record() | {"round": number} | changes
+    record = request_of(max(1, number), mechanism) | {"round": number} | changes
     content = RecordDict({"arrays": model() if arrays is None else arrays, "quietbit": ConfigRecord(record)})
     return Message(content, 11, kind)
 
@@ -198,7 +198,7 @@ def test_mechanisms(tmp_path):
     """Descriptions that a server makes up: built and priced as they are, or refused; the cap holds."""
     ball = Ball(Norm.L2, 1.0, DIMENSION)
     good = [SMALL, Gaussian(ball, 3.0), Sign(Gaussian(ball, 3.0)), InterpolatedMVU(DESIGN, ball, 0.5, True)]
-    texts = [Request.of(1, one).mechanism for one in good]
+    texts = [request_of(1, one)["mechanism"] for one in good]
     rng, node, answered = np.random.default_rng(3), Node(tmp_path, epsilon=30.0), 0
     for case in range(CASES["mechanisms"]):
         found = json.loads(texts[rng.integers(len(texts))])
@@ -279,8 +279,9 @@ def test_orders_of_messages(tmp_path):
         message, step = train(number, run=run, kind=kind), None
         if rng.random() < 0.8 and run % 2:
             step = str(rng.choice([*STEPS, "five"]))
-            part = SumRequest(step, int(rng.integers(1, 9)), int(rng.integers(0, 6)), tables[rng.integers(len(tables))])
-            message.content["quietbit-sum"] = ConfigRecord(dict(part.to_record()))
+            numbers = int(rng.integers(1, 9)), int(rng.integers(0, 6))
+            part = sum_request(step, *numbers, tables[rng.integers(len(tables))])
+            message.content["quietbit-sum"] = ConfigRecord(part)
         reply = node.ask(message, places[run])
         if kind != "train":
             assert not reply.has_error()
@@ -390,7 +391,7 @@ def nursery(what, path, cases):
     """Start so many processes that release without end; each is killed at some moment, or its disk is full at some."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", NURSERY, what, path, str(cases)],
-        input=Request.of(1, SMALL).mechanism,
+        input=request_of(1, SMALL)["mechanism"],
         capture_output=True,
         text=True,
         timeout=300,

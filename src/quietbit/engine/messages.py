@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, final
+from typing import Any
 
 from attrs import evolve
 
@@ -25,21 +24,9 @@ from quietbit.plan.evaluation import Evaluation
 from quietbit.plan.plan import Plan
 
 __all__ = [
-    "MODEL",
-    "MOST_TRACEBACK",
-    "RECORD",
-    "SPEED",
-    "SUM",
-    "Request",
-    "SumRequest",
-    "answer_of",
-    "finite",
-    "join_pieces",
-    "lines_of",
-    "one_line",
-    "question_of",
-    "split_pieces",
-]
+    "MODEL", "MOST_TRACEBACK", "RECORD", "SPEED", "SUM", "answer_of", "finite", "join_pieces", "lines_of", "one_line",
+    "question_of", "request_of", "split_pieces", "sum_request",
+]  # fmt: skip
 
 RECORD = "quietbit"  # the name of our record in a message, and the prefix of its continuations
 SUM = "quietbit-sum"  # that of a masked sum
@@ -53,39 +40,16 @@ MOST_TRACEBACK = 4000  # characters of a simulated node's
 MOST_LINES = 60  # and lines
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A round of the run and the mechanism it is for."""
-
-    round: int
-    dimension: int
-    mechanism: str
-
-    @classmethod
-    def of(cls, number: int, mechanism: Mechanism) -> Request:
-        """What the server asks in round ``number``, from 1 on."""
-        number = check_int(number, "round", 1, MOST_ROUNDS)
-        return cls(number, mechanism.domain.dimension, description_of(mechanism))
-
-    def to_record(self) -> dict[str, int | str]:
-        """The values of a ConfigRecord."""
-        return {"version": VERSION, **asdict(self)}
+def request_of(number: int, mechanism: Mechanism) -> dict[str, Any]:
+    """Return what the server asks in round ``number``, from 1 on: the values of a ConfigRecord."""
+    number = check_int(number, "round", 1, MOST_ROUNDS)
+    described = {"dimension": mechanism.domain.dimension, "mechanism": description_of(mechanism)}
+    return {"version": VERSION, "round": number, **described}
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class SumRequest:
-    """What the server asks client ``number`` in one step of a sum; ``table`` is what it forwards from the others."""
-
-    step: str
-    clients: int
-    number: int
-    table: bytes = b""
-
-    def to_record(self) -> dict[str, int | str | bytes]:
-        """The values of a ConfigRecord."""
-        return {"version": VERSION, **asdict(self)}
+def sum_request(step: str, clients: int, number: int, table: bytes = b"") -> dict[str, Any]:
+    """Return what the server asks client ``number`` in one step of a sum, with what it forwards from the others."""
+    return {"version": VERSION, "step": step, "clients": clients, "number": number, "table": table}
 
 
 def question_of(

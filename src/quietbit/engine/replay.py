@@ -4,8 +4,8 @@ Idea     the server knows of every node which round's model it has, because the 
          sends the broadcasts since then, or the full model: to a node that has none, where that is smaller, and where
          the log has lost the rounds between. The node replays, compares digests, and hands the app whole arrays.
          Where it cannot, it says so in a constant sentence, before anything is noted, and gets the full model next.
-Symbols  what travels (`Request` stands beside it): version, the last round that changed the model, the digest of model
-         and momentum, and the broadcasts (`quietbit.wire.downlink`).
+Symbols  what travels beside the request: version, the last round that changed the model, the digest of model and
+         momentum, and the broadcasts (`quietbit.wire.downlink`).
 
 What the node's sentence tells: that it lost a file, or had none. It is a function of what the server sent and of the
 node's disk, and of no data.
@@ -14,12 +14,11 @@ node's disk, and of no data.
 from __future__ import annotations
 
 import io
-import json
-import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any, final
 
+import cbor2
 import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
@@ -194,13 +193,14 @@ def _read(said: Any) -> tuple[int, bytes, list[bytes]]:
 
 
 def _pack(record: str, layout: ModelLayout, arrays: Mapping[str, Any]) -> bytes:
-    """Return the names, in order, with the shapes of what is learnt and the values of what is not."""
-    shapes: dict[str, Any] = {name: shape for name, shape, _ in layout.learnt}
-    table = json.dumps([record, [[name, shapes.get(name)] for name in arrays]]).encode()
-    others = {f"array{place}": arrays[name].numpy() for place, name in enumerate(arrays) if name in layout.kept}
-    file = io.BytesIO()
-    np.savez(file, allow_pickle=False, table=np.frombuffer(table, dtype=np.uint8), **others)
-    return file.getvalue()
+    """Return the names, in order, with the shapes of what is learnt, and with type and values of what is not."""
+    shapes = {name: shape for name, shape, _ in layout.learnt}
+    table = []
+    for name in arrays:
+        value = None if name in shapes else arrays[name].numpy()
+        rest = [] if value is None else [value.dtype.str, value.tobytes()]
+        table.append([name, list(shapes[name] if value is None else value.shape), *rest])
+    return bytes(cbor2.dumps([record, table]))
 
 
 def _unpack(content: bytes, weights: NDArray[np.float32]) -> tuple[str, Arrays]:
@@ -208,15 +208,14 @@ def _unpack(content: bytes, weights: NDArray[np.float32]) -> tuple[str, Arrays]:
     found: Arrays = {}
     start = 0
     try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            record, table = json.loads(file["table"].tobytes())
-            for place, (name, shape) in enumerate(table):
-                if shape is None:
-                    found[name] = file[f"array{place}"]
-                else:
-                    stop = start + int(np.prod(shape, dtype=np.int64))
-                    found[name], start = weights[start:stop].reshape(shape), stop
-    except (ValueError, KeyError, TypeError, OSError, zipfile.BadZipFile) as error:
+        record, table = cbor2.loads(content)
+        for name, shape, *rest in table:
+            if rest:
+                found[name] = np.frombuffer(rest[1], dtype=np.dtype(rest[0])).reshape(shape).copy()
+            else:
+                stop = start + int(np.prod(shape, dtype=np.int64))
+                found[name], start = weights[start:stop].reshape(shape), stop
+    except (ValueError, TypeError, cbor2.CBORError) as error:
         raise NeedsModel from error
     if start != weights.size:
         raise NeedsModel

@@ -209,29 +209,18 @@ class Report:
         values["run"] = str(self.run)
         values["settings"] = self.settings.to_run_config()
         values["nodes"] = [_plain(entry) | {"node": str(entry.node)} for entry in self.nodes]
-        values["guarantee"] = None
-        if self.guarantee is not None:
-            held = self.guarantee
-            values["guarantee"] = {
-                "epsilon_upper": _finite(held.epsilon_upper),
-                "delta": held.delta,
-                "unit": held.unit.value,
-                "adjacency": held.adjacency.value,
-                "trust": held.trust.value,
-                "min_honest_clients": self.settings.min_honest_clients,
-                "sentence": held.sentence(),
-            }
-        values["observers"] = None
-        if self.observers is not None:
-            pair = self.observers
-            values["observers"] = {
-                "server_epsilon_upper": pair.server.epsilon_upper,
-                "result_epsilon_upper": pair.result.epsilon_upper if pair.result is not None else None,
-                "crowd": pair.crowd,
-                "shuffles": pair.shuffles,
-                "secret_order": pair.secret_order,
-                "sentence": pair.sentence(),
-            }
+        held, pair = self.guarantee, self.observers
+        values["guarantee"] = None if held is None else {
+            "epsilon_upper": _finite(held.epsilon_upper), "delta": held.delta, "unit": held.unit.value,
+            "adjacency": held.adjacency.value, "trust": held.trust.value,
+            "min_honest_clients": self.settings.min_honest_clients, "sentence": held.sentence(),
+        }  # fmt: skip
+        values["observers"] = None if pair is None else {
+            "server_epsilon_upper": pair.server.epsilon_upper,
+            "result_epsilon_upper": pair.result.epsilon_upper if pair.result is not None else None,
+            "crowd": pair.crowd, "shuffles": pair.shuffles, "secret_order": pair.secret_order,
+            "sentence": pair.sentence(),
+        }  # fmt: skip
         return values | {"uplink": self.uplink, "downlink": self.downlink}
 
     def save(self, path: str | os.PathLike[str]) -> Path:

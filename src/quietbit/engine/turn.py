@@ -46,15 +46,15 @@ class Turn:
     of_samples: bool = False
 
     @classmethod
-    def accept(cls, keeper: Gate, question: Question, arrays: Mapping[str, Any], plan: Plan) -> Turn:
+    def accept(cls, gate: Gate, question: Question, arrays: Mapping[str, Any], plan: Plan) -> Turn:
         """Refuse a model that does not fit the question, before anything is noted; then accept and note it."""
         layout = ModelLayout.of(arrays, plan)
         if layout.dimension != question.dimension:
             rule = f"{question.dimension}, the server's mechanism's"
             raise InvalidParameter.of("number of learnt parameters", rule, layout.dimension)
         received = [np.array(part) for part in layout.values(arrays)]  # an app may train in the arrays that came
-        names, moment = keeper.metrics, AnswerTime(keeper.answer_seconds)
-        return cls(layout, received, names, moment, keeper.accept(question), plan.unit is Unit.SAMPLE)
+        names, moment = gate.metrics, AnswerTime(gate.answer_seconds)
+        return cls(layout, received, names, moment, gate.accept(question), plan.unit is Unit.SAMPLE)
 
     def difference(self, trained: Mapping[str, Any]) -> list[FloatVector]:
         """Return *received minus trained* of every learnt array."""

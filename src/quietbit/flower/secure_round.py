@@ -21,7 +21,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from quietbit._typing import FloatVector
-from quietbit.engine.messages import RECORD, SUM, Request, SumRequest, answer_of, join_pieces, one_line, question_of
+from quietbit.engine.messages import RECORD, SUM, answer_of, join_pieces, one_line, question_of, request_of, sum_request
 from quietbit.engine.report import RoundReport
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.flower.open_round import FlowerRound, Found
@@ -82,8 +82,8 @@ class SecureRound(FlowerRound):
         asked = {message.metadata.dst_node_id: message for message in messages}
         self._left = sorted(asked)
         self._kind = next((message.metadata.message_type for message in asked.values()), self._kind)
-        request = Request.of(self.number, self.mechanism)
-        self._settings = ConfigRecord(dict(request.to_record()))
+        request = request_of(self.number, self.mechanism)
+        self._settings = ConfigRecord(request)
         try:
             members, table = self._members()
             self._numbers = {node: place + 1 for place, node in enumerate(self._left)}
@@ -91,7 +91,7 @@ class SecureRound(FlowerRound):
             rule = f"at least the threshold, {self.settings.threshold}, with an identity"
             require(count >= 2, "clients of the sum", count, rule)
             # The question as the first client reads it: the plan follows from what all are asked alike.
-            records = {RECORD: request.to_record(), SUM: SumRequest(KEYS, count, 1).to_record()}
+            records = {RECORD: request, SUM: sum_request(KEYS, count, 1)}
             question = question_of(records, self.settings, self.run, node=0)
             layout = summable(self.mechanism).layout
             self._plan = plan = sum_plan(question, layout.count, layout.bits, members)
@@ -239,7 +239,7 @@ class SecureRound(FlowerRound):
         return Unmasking.read(_answer(reply, UNMASK))
 
     def _question(self, step: str, node: int, table: bytes) -> ConfigRecord:
-        return ConfigRecord(dict(SumRequest(step, len(self._numbers), self._numbers[node], table).to_record()))
+        return ConfigRecord(dict(sum_request(step, len(self._numbers), self._numbers[node], table)))
 
     def _step(self, step: str, tables: Mapping[int, bytes], read: Callable[[Message, int], Any]) -> dict[int, Any]:
         """Ask the nodes of ``tables``, wait, and return what was read of each, by number; the others are gone."""

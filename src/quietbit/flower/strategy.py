@@ -41,7 +41,7 @@ from flwr.supercore import log
 
 from quietbit._typing import FloatVector
 from quietbit.engine.layout import ModelLayout, NotFinite
-from quietbit.engine.messages import MODEL, RECORD, SPEED, Request
+from quietbit.engine.messages import MODEL, RECORD, SPEED, request_of
 from quietbit.engine.replay import KEEPS_FULL, Leader
 from quietbit.engine.report import Report, RoundReport, grouped
 from quietbit.engine.round import Run
@@ -145,7 +145,7 @@ class PrivateStrategy(Strategy):
         layout.check_finite(arrays)
         first, run.number = not run.rounds, grid.run.run_id
         mechanism = run.mechanism(layout.dimension, server_round)
-        request = ConfigRecord(dict(Request.of(server_round, mechanism).to_record()))
+        request = ConfigRecord(request_of(server_round, mechanism))
         messages = list(self.inner.configure_train(server_round, arrays, config, grid))
         if run.crowds.secret:
             messages = self._readdressed(messages, grid)

@@ -1,4 +1,4 @@
-"""A keeper outside the app: a small process of the owner's that holds policy, ledger and keys behind a Unix socket.
+"""A gate outside the app: a small process of the owner's that holds policy, ledger and keys behind a Unix socket.
 
 Idea     a run ships the code that trains, so nothing inside that code can be made to keep a promise. The gatekeeper
          runs under the owner's user, outside the bundle. The app hands it an update and gets a release: clipped,
@@ -38,6 +38,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
@@ -74,13 +75,13 @@ KINDS: dict[str, type[QuietbitError]] = {
 
 @final
 class Gatekeeper:
-    """Serves one keeper on a socket; `serve` returns when ``stop`` is called."""
+    """Serve one gate on a socket; `serve` returns when ``stop`` is called."""
 
     def __init__(
-        self, keeper: LocalGate, path: str | os.PathLike[str], *, mode: int = 0o600, patience: float = PATIENCE
+        self, gate: LocalGate, path: str | os.PathLike[str], *, mode: int = 0o600, patience: float = PATIENCE
     ) -> None:
         """Bind the socket; one that somebody listens on is refused, what a crash left is replaced."""
-        self._keeper, self._path, self._patience = keeper, Path(path).expanduser(), patience
+        self._gate, self._path, self._patience = gate, Path(path).expanduser(), patience
         require(self._path.is_absolute(), "socket", str(path), "an absolute path")
         require(0 <= mode <= 0o777, "mode of the socket", mode, "the permission bits of a file")
         self._stopped, self._guard = threading.Event(), threading.Lock()
@@ -166,22 +167,22 @@ class Gatekeeper:
         asked, data = _receive(connection, 0, ASK)
         what = asked.get("ask")
         if what == "rules":
-            keeper, models = self._keeper, self._keeper.models
+            gate, models = self._gate, self._gate.models
             folder = str(models.path) if isinstance(models, ModelFolder) else None
-            said = {"metrics": list(keeper.metrics), "answer-seconds": keeper.answer_seconds, "models": folder}
+            said = {"metrics": list(gate.metrics), "answer-seconds": gate.answer_seconds, "models": folder}
             _send(connection, said)
         elif what == "forget":
-            self._keeper.forget(int(asked["run"]))
+            self._gate.forget(int(asked["run"]))
             _send(connection, {})
         elif what == "step":
-            _send(connection, {}, self._keeper.step(Question.from_json(asked.get("question"))))
+            _send(connection, {}, self._gate.step(Question.from_json(asked.get("question"))))
         elif what == "release":
             question = Question.from_json(asked.get("question"))
-            ticket = self._keeper.accept(question)
+            ticket = self._gate.accept(question)
             with self._guard:
                 self._open[connection] = True
             _send(connection, {"accepted": True})
-            ends = time.monotonic() + (self._keeper.answer_seconds or self._patience)
+            ends = time.monotonic() + (self._gate.answer_seconds or self._patience)
             most = max(8 * question.dimension, PIECE)  # no more is read than what was asked for, or a piece of it
             while True:
                 said, data = _receive(connection, most, ends - time.monotonic())
@@ -201,35 +202,33 @@ class Gatekeeper:
 
 @final
 class RemoteGate:
-    """The app's end of the socket: a keeper like any other."""
+    """The app's end of the socket: a gate like any other."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Name the socket; nothing is asked yet."""
         self._path = Path(path).expanduser()
         if not self._path.is_absolute():
             raise PolicyError(f"socket of the gatekeeper must be an absolute path, got {path!r}.")
-        self._rules: dict[str, Any] | None = None
+
+    @cached_property
+    def _rules(self) -> dict[str, Any]:
+        return self._ask({"ask": "rules"})[0]
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Numbers that the owner lets out as they are."""
-        return tuple(str(name) for name in self._ruled().get("metrics", ()))
+        return tuple(str(name) for name in self._rules.get("metrics", ()))
 
     @property
     def answer_seconds(self) -> float:
         """How long after a question its answer leaves."""
-        return float(self._ruled()["answer-seconds"])
+        return float(self._rules["answer-seconds"])
 
     @property
     def models(self) -> ModelFolder | None:
         """The folder that the policy names: this process writes there, and the gatekeeper does not."""
-        folder = self._ruled().get("models")
+        folder = self._rules.get("models")
         return None if folder is None else ModelFolder(Path(str(folder)))
-
-    def _ruled(self) -> dict[str, Any]:
-        if self._rules is None:
-            self._rules = self._ask({"ask": "rules"})[0]
-        return self._rules
 
     def accept(self, question: Question) -> RemoteTicket:
         """Ask whether it may be answered; the connection stays open for the update."""
@@ -354,12 +353,10 @@ def _receive(connection: socket.socket, most: int, seconds: float) -> tuple[dict
     """Read a whole message of at most ``most`` bytes within ``seconds``."""
     ends = time.monotonic() + seconds
     magic, letters, size = HEAD.unpack(b"".join(_pieces(connection, HEAD.size, ends)))
-    if magic != MAGIC or letters > MOST_JSON or size > most:
-        raise Unusable("The other end of the socket speaks another language.")
-    try:
-        said = json.loads(b"".join(_pieces(connection, letters, ends)))
-    except ValueError as error:
-        raise Unusable("The other end of the socket speaks another language.") from error
+    said: Any = None
+    if magic == MAGIC and letters <= MOST_JSON and size <= most:
+        with contextlib.suppress(ValueError):
+            said = json.loads(b"".join(_pieces(connection, letters, ends)))
     if not isinstance(said, dict):
         raise Unusable("The other end of the socket speaks another language.")
     return said, b"".join(_pieces(connection, size, ends))

@@ -40,14 +40,14 @@ class PrivateSender:
         self._policy = policy if isinstance(policy, Policy) else Policy.load(policy)
         self._run = check_int(run, "run", 0, MOST_ID)
         self._ledger = FileLedger(self._policy.ledger, self._policy.counter)
-        self._keeper = LocalGate(self._policy, self._ledger, {})
+        self._gate = LocalGate(self._policy, self._ledger, {})
         self._ledger.read()
 
     def send(self, update: Any) -> bytes:
         """Note one release, then clip, randomise and pack the update: the bytes of `Uplink.send`."""
         for _ in range(RACES):
             try:
-                return self._keeper.accept(self._question()).payload(update, self._uplink)
+                return self._gate.accept(self._question()).payload(update, self._uplink)
             except BudgetSpent as error:  # the caller is on the device: the owner may know the totals
                 raise BudgetSpent(error.for_owner()) from None
             except AnsweredBefore:  # another process of this node was quicker: the next number is ours

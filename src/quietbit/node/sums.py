@@ -1,4 +1,4 @@
-"""The node's half of a masked sum: one step at a time, from secrets that wait where the keeper has them.
+"""The node's half of a masked sum: one step at a time, from secrets that wait where the gate has them.
 
 Idea     engines end the client's process after every message, so the client of `quietbit.secagg` is written down
          between steps, and restored for the plan that it was made for and no other. A node answers a step once and

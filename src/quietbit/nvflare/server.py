@@ -44,7 +44,7 @@ from nvflare.fuel.utils import fobs
 
 from quietbit._typing import FloatVector
 from quietbit.engine.layout import ModelLayout
-from quietbit.engine.messages import MODEL, RECORD, SPEED, Request, finite, lines_of, one_line
+from quietbit.engine.messages import MODEL, RECORD, SPEED, finite, lines_of, one_line, request_of
 from quietbit.engine.replay import KEEPS_FULL, Leader
 from quietbit.engine.round import Round, Run
 from quietbit.errors import InvalidPayload, check_int, refuse_payload, require
@@ -196,10 +196,8 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
             self.system_panic(f"quietbit: the question cannot be asked: {one_line(str(error))}", fl_ctx)
             raise
         task, client = str(fl_ctx.get_prop(FLContextKey.TASK_ID)), _peer(fl_ctx)
-        asked = {
-            "settings": self._settings.to_run_config(),
-            "request": Request.of(number, current.mechanism).to_record(),
-        }
+        request = request_of(number, current.mechanism)
+        asked: dict[str, Any] = {"settings": self._settings.to_run_config(), "request": request}
         missed = None
         if job.leader is not None:
             missed = job.leader.missed(client)

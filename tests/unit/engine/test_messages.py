@@ -4,7 +4,7 @@ import pytest
 
 from quietbit import Plan
 from quietbit.engine import messages as module
-from quietbit.engine.messages import Request, SumRequest, answer_of, join_pieces, question_of, split_pieces
+from quietbit.engine.messages import answer_of, join_pieces, question_of, request_of, split_pieces, sum_request
 from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.node.question import Framed
 from unit.node.makers import DIMENSION, MECHANISM
@@ -63,8 +63,8 @@ GIVEN = {"clip": 1.0, "epsilon": 3.0, "adjacency": "zero-out", "releases": 1, "m
 LOCAL = Plan("imvu", **GIVEN)
 SUMS = Plan("imvu", **GIVEN, trust="secure-aggregation", threshold=4, server="honest-but-curious")
 RECORDS = {
-    "quietbit": Request.of(4, MECHANISM).to_record(),
-    "quietbit-sum": SumRequest("shares", 6, 2, b"abc").to_record(),
+    "quietbit": request_of(4, MECHANISM),
+    "quietbit-sum": sum_request("shares", 6, 2, b"abc"),
 }
 
 

@@ -17,7 +17,7 @@ from flwr.clientapp import ClientApp
 from flwr.simulation.ray_transport.ray_actor import VirtualClientEngineActor
 
 from quietbit import Plan
-from quietbit.engine.messages import Request
+from quietbit.engine.messages import request_of
 from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateUplink, SeededRngWarning, Simulation
 from quietbit.flower import client as client_module
@@ -55,7 +55,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarnin
 def question(number=1, node=11, kind="train", mechanism=MECHANISM, run=RUN, arrays=None):
     be_the_server(run)
     content = RecordDict({"arrays": arrays or model(), "config": ConfigRecord({"lr": 0.1})})
-    content["quietbit"] = ConfigRecord(dict(Request.of(number, mechanism).to_record()))
+    content["quietbit"] = ConfigRecord(request_of(number, mechanism))
     message = Message(content, node, kind)
     message.metadata.__dict__["_message_id"] = f"question-{number}"
     return message

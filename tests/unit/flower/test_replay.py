@@ -13,7 +13,7 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
 
-from quietbit.engine.messages import MODEL, SPEED, Request
+from quietbit.engine.messages import MODEL, SPEED, request_of
 from quietbit.engine.replay import NEEDS
 from quietbit.errors import InvalidParameter
 from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
@@ -299,7 +299,7 @@ def test_rows_of_another_round_are_refused():
 
     def change(message):
         message.content = RecordDict(dict(message.content))
-        message.content["quietbit"] = ConfigRecord(dict(Request.of(2, first).to_record()))
+        message.content["quietbit"] = ConfigRecord(request_of(2, first))
 
     replies, _ = federation.play(change=change)
     assert all("rows that all clients keep" in reply.error.reason for reply in replies)
