@@ -16,6 +16,7 @@ import signal
 import sys
 import tempfile
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from quietbit.node.release import LocalGate, account_of
 from quietbit.privacy.account import Account
 
 DIMENSION, SAMPLES, STEPS, MOMENTS = 42, 40, 3, 70
+EACH = 50  # kills per ledger
 SITE = LocalSteps(PoissonBatch(Gaussian(Ball(Norm.L2, 1.0, DIMENSION), 2.0), 10, 0.25), STEPS, 0.5, 8)
 DISK = ("pwrite", "ftruncate", "fsync", "write", "replace", "unlink")
 
@@ -129,7 +131,15 @@ def campaign(folder: Path, kills: int, seed: int) -> dict[str, int]:
     raise AssertionError("a round was answered twice")
 
 
+def main(kills: int, seed: int = 1) -> None:
+    """Spread the kills over new ledgers, which are read anew after each, and print the sums as they grow."""
+    whole: Counter[str] = Counter()
+    for number in range(0, kills, EACH):
+        with tempfile.TemporaryDirectory() as place:
+            whole.update(campaign(Path(place), min(EACH, kills - number), seed + number))
+        print(dict(whole), flush=True)
+
+
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    with tempfile.TemporaryDirectory() as place:
-        print(campaign(Path(place), int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1))
+    main(*map(int, sys.argv[1:]))

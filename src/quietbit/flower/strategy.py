@@ -229,7 +229,7 @@ class PrivateStrategy(Strategy):
             run=grid.run.run_id, number=server_round, mechanism=asked.mechanism, account=run.evaluations.account,
             arrays=dict(arrays), layout=ModelLayout.of(arrays, self.settings),
         )  # fmt: skip
-        request, known = ConfigRecord(dict(Request.of(server_round, asked.mechanism).to_record())), list(messages)
+        request, known = ConfigRecord(request_of(server_round, asked.mechanism)), list(messages)
         for content in {id(message.content): message.content for message in known}.values():
             content[RECORD] = request
         return self._evaluating.ask(known)

@@ -61,7 +61,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, cast, final
 
 import attrs
@@ -414,7 +414,7 @@ class Plan:
         given = {"releases": self.releases} | {name: value for name, value in known.items() if value is not None}
         return Evaluation(self.evaluate_epsilon, **given, adjacency=self.adjacency, unit=self.unit)
 
-    @property
+    @cached_property
     def update_target(self) -> Target:
         """What all updates of a client may cost: the budget, less what is set aside for evaluations."""
         asked = self.evaluation

@@ -113,12 +113,10 @@ class Account:
 
     def holds(self) -> bool:
         """Whether what was spent stays within the target."""
-        limit, delta = self.target.epsilon, self.target.delta
         if self.mode == "adaptive" and len(self.entries) == 1:
             first, many = self.entries[0]
-            if delta > 0 and _shares(first, limit, delta).copies:
-                return _copies(first, limit, delta).allow(many)
-        return self.epsilon() <= limit
+            return _copies(first, self.target).allow(many)
+        return self.epsilon() <= self.target.epsilon
 
     def total(self) -> Cost:
         """What all releases cost together, with the target's words."""
@@ -260,8 +258,8 @@ def _renyi(entries: tuple[tuple[Cost, int], ...], shares: _Shares, epsilon: floa
 class _Copies:
     """How many releases of one cost an adaptive account allows: found as far as anybody asked, and remembered."""
 
-    def __init__(self, cost: Cost, epsilon: float, delta: float) -> None:
-        self._cost, self._epsilon, self._delta = cost, epsilon, delta
+    def __init__(self, cost: Cost, target: Target) -> None:
+        self._cost, self._target = cost, target
         self._fit, self._too_many = 0, 2**62
 
     def allow(self, many: int) -> bool:
@@ -275,10 +273,9 @@ class _Copies:
         return many <= self._fit
 
     def _holds(self, many: int) -> bool:
-        whole = self._cost * many
-        return min(whole.pure_epsilon(), whole.epsilon(self._delta)) <= self._epsilon
+        return Account(self._target, "adaptive", ((self._cost, many),)).epsilon() <= self._target.epsilon
 
 
 @lru_cache(maxsize=256)
-def _copies(cost: Cost, epsilon: float, delta: float) -> _Copies:
-    return _Copies(cost, epsilon, _shares(cost, epsilon, delta).copies)
+def _copies(cost: Cost, target: Target) -> _Copies:
+    return _Copies(cost, target)

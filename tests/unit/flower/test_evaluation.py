@@ -142,9 +142,9 @@ def test_a_server_cannot_ask_for_more_truth_than_the_plan_says():
     federation = Federation(1)
     louder = Plan.from_run_config(ASKS | {"quietbit.evaluate.epsilon": 6.0, "quietbit.evaluate.releases": 1})
     messages = list(federation.strategy.configure_evaluate(1, model(), ConfigRecord(), federation.grid))
-    from quietbit.engine.messages import Request
+    from quietbit.engine.messages import request_of
 
-    record = Request.of(1, louder.evaluation.mechanism).to_record()
+    record = request_of(1, louder.evaluation.mechanism)
     messages[0].content["quietbit"] = ConfigRecord(dict(record))
     reply = MOD(messages[0], federation.contexts[1], evaluates(1.0))
     assert "mechanism of the evaluation" in reply.error.reason
