@@ -141,6 +141,12 @@ class LocalSteps(Wrapper):
         return Error(noise * (1 + 4 * largest / (6 * self._levels**2)))
 
     @property
+    def _longest(self) -> float:
+        """What no honest difference exceeds: every step as long as a clip and noise of ten deviations make it."""
+        noise = math.sqrt(self.domain.dimension * self.inner.error().squared)
+        return self.steps * self.step_size * (self.domain.radius + 10 * noise) + float(SMALLEST)
+
+    @property
     def _levels(self) -> int:
         return int(2**self.bits - 1)
 
@@ -199,10 +205,13 @@ class _Differences(Accumulator):
     total: FloatVector
 
     def check(self, body: Body) -> None:
-        """Refuse a largest coordinate that is not a positive number."""
-        scale = float(body[:SCALE].view("<f4")[0])
-        if not 0 < scale < math.inf:
-            refuse_payload("largest coordinate of the payload", "positive and finite", f"{scale:g}")
+        """Refuse a largest coordinate beyond what the steps and their noise allow, and padding that is not zero."""
+        scale, most = float(body[:SCALE].view("<f4")[0]), self.mechanism._longest
+        if not 0 < scale <= most:
+            refuse_payload("largest coordinate of the payload", f"above 0 and at most {most:g}", f"{scale:g}")
+        used = self.mechanism.bits * self.total.size % 8
+        if used and int(body[-1]) >> used:
+            refuse_payload("padding bits", "zero", int(body[-1]) >> used)
 
     def add(self, bodies: Sequence[Body]) -> None:
         bits, levels = self.mechanism.bits, self.mechanism._levels

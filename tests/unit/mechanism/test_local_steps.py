@@ -109,8 +109,13 @@ def test_updates_and_bad_payloads_are_refused() -> None:
     with pytest.raises(InvalidParameter, match="gradients of batches"):
         uplink.send(np.zeros(DIMENSION, dtype=np.float32))
     accumulator = site.accumulator(default_kernel(), 1)
-    for scale in (0.0, -1.0, np.inf, np.nan):
+    for scale in (0.0, -1.0, np.inf, np.nan, 3e38, 10.0):
         body = np.zeros(site.layout.size, dtype=np.uint8)
         body[:4] = np.frombuffer(np.float32(scale).tobytes(), dtype=np.uint8)
         with pytest.raises(InvalidPayload, match="largest coordinate"):
             accumulator.check(body)
+    odd = LocalSteps(PoissonBatch(Gaussian(Ball(Norm.L2, 1.0, 301), 0.01), 50, 0.1), 2, 1.0, 3)
+    body = np.zeros(odd.layout.size, dtype=np.uint8)
+    body[:4], body[-1] = np.frombuffer(np.float32(0.5).tobytes(), dtype=np.uint8), 128
+    with pytest.raises(InvalidPayload, match="padding"):
+        odd.accumulator(default_kernel(), 1).check(body)
