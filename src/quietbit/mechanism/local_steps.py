@@ -144,7 +144,7 @@ class LocalSteps(Wrapper):
     def _longest(self) -> float:
         """What no honest difference exceeds: every step as long as a clip and noise of ten deviations make it."""
         noise = math.sqrt(self.domain.dimension * self.inner.error().squared)
-        return self.steps * self.step_size * (self.domain.radius + 10 * noise) + float(SMALLEST)
+        return float(self.steps * self.step_size * (self.domain.radius + 10 * noise) + SMALLEST)
 
     @property
     def _levels(self) -> int:

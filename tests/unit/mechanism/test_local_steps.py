@@ -28,11 +28,12 @@ def test_the_price_is_that_of_all_steps_and_rounding_is_free(adjacency: Adjacenc
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 8])
 def test_what_is_decoded_has_the_mean_of_the_difference(bits: int) -> None:
-    """Given the steps, rounding is unbiased in every coordinate: 2,000 roundings of one difference, 8 deviations."""
+    """Given the steps, rounding is unbiased in every coordinate: 400 roundings of one difference, 8 deviations."""
     site, kernel = LocalSteps(PoissonBatch(Gaussian(BALL, 1e-6), 50, 0.1), 2, 0.5, bits), default_kernel()
     row = np.zeros((1, DIMENSION))
     row[0, :3] = 0.6, -0.5, 0.2
-    aggregator, count = Uplink(site).aggregator(), 2000
+    uplink, count = Uplink(site), 400
+    aggregator = uplink.aggregator()
     rng = seeded_rng(bits)
     for _ in range(count):
         batch = site.begin(rng, kernel)
@@ -42,7 +43,7 @@ def test_what_is_decoded_has_the_mean_of_the_difference(bits: int) -> None:
         np.testing.assert_allclose(changed, 0.5 * row[0] / 50, atol=1e-5)
         batch.add(row)
         assert batch.step() is None
-        aggregator.add(Uplink(site).send_batch(batch))
+        aggregator.add(uplink.send_batch(batch))
     truth = 2 * 0.5 * row[0] / 50
     largest = np.linalg.norm(truth)  # no rotated coordinate is longer
     deviation = largest / (2**bits - 1) / count**0.5
