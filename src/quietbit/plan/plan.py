@@ -69,28 +69,40 @@ import numpy as np
 from attrs import converters, field, frozen
 from numpy.typing import NDArray
 
-from quietbit.design.binomial import MOST_BINOMIAL_BITS, binomial_design
-from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_known, check_real, member, require
+from quietbit.design.binomial import binomial_design
+from quietbit.errors import InvalidParameter, QuietbitError, check_known, member, require
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism, summable
 from quietbit.mechanism.calibrate import AUTO, Calibration, calibrate
 from quietbit.mechanism.central_sum import calibrate_sum
-from quietbit.mechanism.family import OWN, SHARED, Choices, check_rows_word
+from quietbit.mechanism.family import SHARED, Choices
 from quietbit.mechanism.interpolated import UNBIASED
 from quietbit.mechanism.local_steps import site_release
-from quietbit.mechanism.projected import MOST_SAMPLES, ProjectedSamples, project
-from quietbit.mechanism.registry import families, family, importable
-from quietbit.plan.clip import RATE, ClipRule, MovingClip, usual_bit_epsilon
+from quietbit.mechanism.projected import ProjectedSamples, project
+from quietbit.mechanism.registry import family
+from quietbit.plan.clip import MovingClip, usual_bit_epsilon
 from quietbit.plan.costs import ClientCosts
 from quietbit.plan.evaluation import Evaluation
-from quietbit.plan.participation import EACH_ONCE, KINDS, SAMPLED, SECRET, Schedule
+from quietbit.plan.participation import EACH_ONCE, SECRET, Schedule
+from quietbit.plan.rules import (
+    APP,
+    CENTRAL,
+    FULL,
+    OF_ENGINE,
+    OF_EVALUATION,
+    OF_SIMULATION,
+    OF_STEP,
+    PUBLIC,
+    REPLAY,
+    USUAL,
+    check,
+)
 from quietbit.privacy.account import Account, Mode
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.secagg.plan import ServerModel
 from quietbit.target import (
-    MOST_CLIENTS,
     Adjacency,
     Target,
     Trust,
@@ -101,31 +113,13 @@ from quietbit.target import (
     check_delta,
     check_releases,
 )
-from quietbit.wire.downlink import BITS, ServerStep
+from quietbit.wire.downlink import ServerStep
 
 __all__ = ["APP", "KEYS", "OF_ENGINE", "OF_STEP", "PREFIX", "PUBLIC", "Plan"]
 
 Priced = Callable[[Mechanism], Guarantee]
 
 PREFIX = "quietbit."  # of the keys in an engine's config
-PUBLIC = "none"  # in place of a mechanism: clipped updates as they are, without privacy
-CENTRAL = "gaussian"  # whose noise a trusted server adds once, to the sum
-SOLVED_FOR_SUMS = "imvu"  # what `calibrate_sum` solves for
-RNGS = ("secure", "seeded")
-FULL, REPLAY = DOWNLINKS = ("full", "replay")
-SERVER, APP = STARTS = ("server", "app")  # who has the model of round 0 for clients
-TIMEOUT = 600.0
-STRENGTHS = ("design_epsilon", "noise_multiplier")
-# Choices of a mechanism, with what the paper takes: harmless where a mechanism makes no use of it.
-USUAL = {"bits": None, "levels": None, "beta": 1.0, "clamp": False, "decoder": "alphabet", "rotate": False}
-# What only a simulation reads, and what only an engine does.
-OF_SIMULATION = ("cohort", "rng", "seed")
-OF_SUMS = ("server", "threshold", "neighbours", "share_threshold", "timeout")
-OF_STEP = ("server_rate", "server_momentum")
-OF_STEPS = ("local_rate", "local_bits")
-OF_BATCHES = ("samples", "sampling_rate", "local_steps", *OF_STEPS)
-OF_EVALUATION = ("evaluate_metric", "evaluate_most", "evaluate_cells", "evaluate_releases")
-OF_ENGINE = ("local_arrays", "evaluate_epsilon", *OF_EVALUATION, *OF_SUMS, *OF_STEP, *OF_BATCHES)
 # What the layers below call the value of a key.
 BELOW = {
     "radius": "clip", "norm of the ball": "norm", "output_bits": "bits", "input_levels": "levels",
@@ -212,199 +206,6 @@ class Plan:
     timeout: float | None = None
     mode: Mode = "planned"
 
-    def __attrs_post_init__(self) -> None:
-        """Refuse words that are none of ours, numbers without a meaning, and choices that play no part."""
-        check_real(self.clip, "clip")
-        self._put("cohort", check_int(self.cohort, "cohort", 1))
-        self._put("seed", check_int(self.seed, "seed", 0))
-        if self.epsilon is not None:
-            self._put("epsilon", check_real(self.epsilon, "epsilon"))
-        require(self.mode in ("planned", "adaptive"), "mode", self.mode, "planned or adaptive")
-        require(self.rng in RNGS, "rng", self.rng, "one of " + ", ".join(RNGS))
-        require(self.participation in KINDS, "participation", self.participation, "one of " + ", ".join(KINDS))
-        self._check_parts()
-        self._check_mechanism()
-        self._check_trust()
-        self._check_sums()
-        self._check_clip()
-        self._check_downlink()
-        self._check_evaluation()
-
-    def _put(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
-
-    def _unused(self, names: tuple[str, ...], rule: str) -> None:
-        """Refuse these fields unless they are left as they are by default."""
-        for one in attrs.fields(Plan):
-            if one.name in names:
-                value = getattr(self, one.name)
-                require(value == one.default, one.name, getattr(value, "value", value), f"left out {rule}")
-
-    def _needs(self, name: str, rule: str) -> None:
-        """Refuse a plan that leaves this field out."""
-        if getattr(self, name) is None:
-            raise InvalidParameter.of(name, rule)
-
-    def _check_parts(self) -> None:
-        """What the other kind of run reads is left out; an engine's run has a budget, and releases to meet it."""
-        if self.mode == "planned":
-            self._unused(OF_ENGINE, "of a simulation, which has no nodes")
-            return
-        self._unused(OF_SIMULATION, "of an engine's run: its strategy chooses clients, and nodes their randomness")
-        require(self.private, "mechanism", self.mechanism, "a private mechanism")
-        require(self.participation != SAMPLED, "participation", self.participation, "left out, or a secret-order")
-        rule = "local or secure-aggregation"
-        require(self.trust in (Trust.LOCAL, Trust.SECURE_AGGREGATION), "trust", self.trust.value, rule)
-        self._needs("epsilon", "given: what all releases of one client together may cost")
-        if self.calibrated:
-            self._needs("releases", "given (how often a client may answer), or the strength of the mechanism by hand")
-        self._check_batches()
-        rule = "left out where the mechanism's strength is given"
-        require(self.calibrated or self.releases is None, "releases", self.releases, rule)
-
-    def _check_batches(self) -> None:
-        """Where samples are protected: about how many a site has, and the probability of each to be in a batch."""
-        if self.unit is Unit.CLIENT:
-            self._unused(OF_BATCHES, "unless the unit is a sample")
-            return
-        self._needs("samples", "given where samples are protected: about how many a site has")
-        require(self.norm is Norm.L2, "norm", self.norm.value, "l2 where samples are protected")
-        rule = "left out where samples are protected: it hides clients"
-        require(not self.secret_order, "participation", self.participation, rule)
-        if self.local_steps is None:
-            self._unused(OF_STEPS, "unless sites take local steps")
-        else:
-            self._needs("local_rate", "given where sites take local steps: the learning rate of each")
-        rate = 1.0 if self.sampling_rate is None else self.sampling_rate
-        self._put("samples", check_int(self.samples, "samples", 1, MOST_SAMPLES))
-        self._put("sampling_rate", check_real(rate, "sampling_rate", at_most=1.0))
-
-    def _check_mechanism(self) -> None:
-        """The strength that belongs to the mechanism, or a budget to find it for; no choice that it does not use."""
-        if not self.private:
-            self._unused(("epsilon", "releases", "keep", *STRENGTHS), "without privacy")
-        known = [*families(), AUTO, PUBLIC]
-        require(self.mechanism in known, "mechanism", self.mechanism, "one of " + ", ".join(known))
-        chosen = family(self.mechanism) if self.mechanism not in (AUTO, PUBLIC) else None
-        uses = chosen.uses if chosen is not None else ()
-        for name, usual in USUAL.items():
-            value = getattr(self, name)
-            rule = f"left out for {self.mechanism}, which makes no use of it"
-            require(value is None or value == usual or name in uses, name, value, rule)
-        if chosen is None:
-            if self.private:
-                self._unused(STRENGTHS, f"for {AUTO}, which finds its own")
-            if self.private and self.epsilon is None:
-                raise InvalidParameter.of("epsilon", f"given for {AUTO}: the budget that a mechanism is chosen for")
-            return
-        for name in STRENGTHS:
-            value = getattr(self, name)
-            if value is not None:
-                own = chosen.strength.replace("_", " ")
-                rule = f"left out for {self.mechanism}, whose strength is its {own}"
-                require(name == chosen.strength, name, value, rule)
-                self._put(name, check_real(value, name))
-        if self.calibrated and self.epsilon is None:
-            raise InvalidParameter.of(
-                chosen.strength, f"given for {self.mechanism}, or a budget epsilon to calibrate it to"
-            )
-
-    def _check_trust(self) -> None:
-        """Only what has an account under the trust model."""
-        rule = "secure for a secret order: nobody must be able to draw it again"
-        require(not self.secret_order or self.rng == "secure", "rng", self.rng, rule)
-        rule = "local: what a crowd hides from others than the server is said beside it (`quietbit.plan.costs`)"
-        require(self.trust is not Trust.SHUFFLED, "trust", self.trust.value, rule)
-        if self.trust is Trust.LOCAL:
-            return
-        names = [one.name for one in importable() if one.summable] if self.secure else [CENTRAL]
-        rule = f"{' or '.join(names)} under {self.trust.value} trust"
-        require(self.mechanism in [*names, AUTO], "mechanism", self.mechanism, rule)
-        require(self.unit is Unit.CLIENT, "unit", self.unit.value, f"client under {self.trust.value} trust")
-
-    def _check_sums(self) -> None:
-        """Whom sums count on: named where there are sums, and nowhere else."""
-        if not self.secure:
-            self._unused(("min_honest_clients", *OF_SUMS), "unless trust is secure-aggregation")
-            return
-        if self.mode == "adaptive":
-            self._check_protocol()
-        else:
-            check_int(self.cohort, "cohort", 2, MOST_CLIENTS)
-        most = self._summed_clients
-        known = most if self.min_honest_clients is None else self.min_honest_clients
-        self._put("min_honest_clients", check_int(known, "min_honest_clients", 2, most))
-        width = check_int(self.bits or 1, "bits", 1, MOST_BINOMIAL_BITS)
-        even = width == 1 or self.levels in (None, 2)
-        require(even, "levels", self.levels, "left out for sums of codes of several bits")
-        if self.calibrated:
-            rule = "left out: for a budget under secure aggregation it is chosen"
-            require(self.beta in (None, 1.0), "beta", self.beta, rule)
-            require(not self.clamp, "clamp", self.clamp, rule)
-            rule = f"{SOLVED_FOR_SUMS} to meet a budget by sums"
-            require(self.mechanism in (SOLVED_FOR_SUMS, AUTO), "mechanism", self.mechanism, rule)
-
-    def _check_protocol(self) -> None:
-        """What nodes and server of a masked sum must agree on."""
-        rule = "left out for sums, which have their own account"
-        require(self.participation != SECRET, "participation", self.participation, rule)
-        self._needs("threshold", "given for sums: the fewest clients that a sum is made of")
-        rule = "given for sums: active (it may lie, and nodes have identities), or honest-but-curious (it is trusted"
-        self._needs("server", rule + " to follow the protocol)")
-        member(ServerModel, self.server, "server")
-        self._put("threshold", check_int(self.threshold, "threshold", 2, MOST_CLIENTS))
-        if self.neighbours is not None or self.share_threshold is not None:
-            self._put("neighbours", check_int(self.neighbours, "neighbours", 2, MOST_CLIENTS))
-            most = cast(int, self.neighbours) + 1
-            self._put("share_threshold", check_int(self.share_threshold, "share_threshold", 2, most))
-        self._put("timeout", check_real(TIMEOUT if self.timeout is None else self.timeout, "timeout"))
-
-    def _check_clip(self) -> None:
-        """A clip that moves by the bits of single clients, whose updates it clips; else nothing of it."""
-        if self.clip_quantile is None:
-            self._unused(("clip_rate", "clip_bit_epsilon"), "unless the clip moves, by a clip quantile")
-            return
-        moves = ClipRule(self.clip_quantile, RATE if self.clip_rate is None else self.clip_rate)
-        self._put("clip_quantile", moves.quantile)
-        self._put("clip_rate", moves.rate)
-        require(self.private, "clip_quantile", self.clip_quantile, "left out without privacy")
-        rule = "local where the clip moves: its bit is priced as one that the server sees"
-        require(self.trust is Trust.LOCAL, "trust", self.trust.value, rule)
-        rule = "client where the clip moves: samples are clipped one by one, and a bit for each would cost too much"
-        require(self.unit is Unit.CLIENT, "unit", self.unit.value, rule)
-        if self.clip_bit_epsilon is None and not self.calibrated:
-            raise InvalidParameter.of("clip_bit_epsilon", "given where the mechanism's strength is")
-
-    def _check_downlink(self) -> None:
-        """A replay needs rounds of few numbers: rows that all clients share, of a mechanism that keeps few."""
-        require(self.downlink in DOWNLINKS, "downlink", self.downlink, "one of " + ", ".join(DOWNLINKS))
-        check_rows_word(self.rows)
-        if self.replayed or self.rows is not None:
-            asked = ("downlink", self.downlink) if self.replayed else ("rows", self.rows)
-            kept = self.private and self.mechanism != AUTO and (self.keep is not None or self._knows_rows)
-            rule = "left out unless few coordinates are kept: for vmvu, or where keep is given beside a mechanism"
-            require(kept and self.trust is not Trust.CENTRAL, *asked, rule)
-            alike = self.rows != OWN or not (self.replayed or self.secure)
-            require(alike, "rows", self.rows, "shared, or left out, for sums and replayed rounds")
-        if not self.replayed:
-            self._unused(("downlink_bits", "downlink_start", *OF_STEP), f"unless downlink is {REPLAY}")
-            return
-        bits, start = self.downlink_bits, self.downlink_start
-        require(bits is None or bits in BITS, "downlink_bits", bits, "32, 16 or 8")
-        require(start is None or start in STARTS, "downlink_start", start, " or ".join(STARTS))
-        _ = self.server_step  # which refuses a rate or momentum without a meaning
-
-    def _check_evaluation(self) -> None:
-        """A budget of its own for answers about the model; else nothing of them."""
-        if self.evaluate_epsilon is None:
-            self._unused(OF_EVALUATION, "unless evaluations are answered, by an evaluate.epsilon")
-            return
-        rule = "left out where evaluations are answered: the account of the crowd does not have them"
-        require(not self.secret_order, "participation", self.participation, rule)
-        if self.evaluate_releases is None and self.releases is None:
-            raise InvalidParameter.of("evaluate_releases", "given where the mechanism's strength is")
-        self.update_target  # noqa: B018 - refused now, if the budget is too small
-
     @property
     def evaluation(self) -> Evaluation | None:
         """What is asked about the model; None where nothing is."""
@@ -419,6 +220,10 @@ class Plan:
         """What all updates of a client may cost: the budget, less what is set aside for evaluations."""
         asked = self.evaluation
         return self.target if asked is None else self.target.without(asked.spends)
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse words that are none of ours, numbers without a meaning, and choices that play no part."""
+        check(self)
 
     @classmethod
     def read(cls, table: Mapping[str, Any], prefix: str = "", **fixed: Any) -> Plan:
@@ -503,7 +308,7 @@ class Plan:
         return self.replayed or self.rows == SHARED or (self.secure and self.keep is not None)
 
     @property
-    def _knows_rows(self) -> bool:
+    def knows_rows(self) -> bool:
         """Whether the family keeps few coordinates by itself."""
         return self.mechanism not in (AUTO, PUBLIC) and "rows" in family(self.mechanism).uses
 
@@ -578,7 +383,7 @@ class Plan:
         return ClientCosts(lambda samples: self.release(mechanism, samples), sizes, self.unit is Unit.SAMPLE)
 
     @property
-    def _summed_clients(self) -> int:
+    def summed_clients(self) -> int:
         """The clients of a sum: the fewest in an engine, where it says so."""
         return self.cohort if self.threshold is None else self.threshold
 
@@ -594,7 +399,7 @@ class Plan:
         aim, busiest = self.update_target, max(1, int(counts.max()))
         if self.secure:
             return calibrate_sum(
-                ball=ball, epsilon=aim.epsilon, delta=aim.delta, adjacency=self.adjacency, clients=self._summed_clients,
+                ball=ball, epsilon=aim.epsilon, delta=aim.delta, adjacency=self.adjacency, clients=self.summed_clients,
                 min_honest_clients=self.min_honest_clients, releases=busiest, bits=self.bits or 1,
                 decoder=cast(Any, self.decoder or UNBIASED), rotate=self.rotate, keep=self.keep,
                 account=self._enforced(busiest),
@@ -647,7 +452,7 @@ class Plan:
             given["design"] = binomial_design(cast(int, self.bits), strength)
         own = self.keep if "keep" in chosen.uses else None  # others keep coordinates by a wrapper
 
-        rows = (SHARED if self.shared else self.rows) if self._knows_rows else None
+        rows = (SHARED if self.shared else self.rows) if self.knows_rows else None
         keep = None if own is not None else self.keep
 
         def built(within: Ball) -> Mechanism:
