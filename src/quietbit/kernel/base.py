@@ -38,9 +38,12 @@ __all__ = ["MAX_DIMENSION", "ByteBuffer", "Job", "Kernel", "Order", "Update", "c
 ByteBuffer: TypeAlias = bytes | bytearray | memoryview | NDArray[np.uint8]
 Update: TypeAlias = Any  # an array, or a sequence of arrays read one after the other as one flat vector
 Order: TypeAlias = Literal[1, 2]
+Body: TypeAlias = NDArray[np.uint8]
+Words: TypeAlias = NDArray[np.uint64]
 
 MAX_PACKED_BITS = 16
 MAX_DIMENSION = 2**48
+PIECE = 1 << 19  # coordinates looked at together
 
 
 @final
@@ -85,7 +88,7 @@ class Kernel(ABC):
         return self.unpack(out, sampler.bits, flat.size).reshape(flat.shape)
 
     def sample_packed(
-        self, sampler: Sampler, inputs: Update, rng: RandomBits, out: NDArray[np.uint8], *, factor: float = 1.0
+        self, sampler: Sampler, inputs: Update, rng: RandomBits, out: Body, *, factor: float = 1.0
     ) -> None:
         """Pack the same codes into all of ``out``, which holds ``packed_size(bits, d)`` bytes."""
         flat, gain = self._flat(inputs), Gain.of(_check_factor(factor), sampler.scale)
@@ -94,7 +97,7 @@ class Kernel(ABC):
         self._sample(Job(sampler, gain, flat, rng.draw(flat.size), out))
 
     def sample_clipped(
-        self, sampler: Sampler, inputs: Update, order: Order, radius: float, rng: RandomBits, out: NDArray[np.uint8]
+        self, sampler: Sampler, inputs: Update, order: Order, radius: float, rng: RandomBits, out: Body
     ) -> None:
         """Pack the codes of the update clipped to the ball of that norm and radius into all of ``out``.
 
@@ -115,14 +118,7 @@ class Kernel(ABC):
                 clip.check(total)
 
     def sample_rotated(
-        self,
-        sampler: Sampler,
-        inputs: Update,
-        seed: int,
-        block: int,
-        radius: float,
-        rng: RandomBits,
-        out: NDArray[np.uint8],
+        self, sampler: Sampler, inputs: Update, seed: int, block: int, radius: float, rng: RandomBits, out: Body
     ) -> None:
         """Pack the codes of the update, clipped to the L2 ball of that radius and rotated in blocks, into ``out``.
 
@@ -157,11 +153,7 @@ class Kernel(ABC):
         return joint_norm(self._flat(inputs), order, self._block_sums, self._largest)
 
     def accumulate(
-        self,
-        payloads: Iterable[ByteBuffer],
-        bits: int,
-        table: Sequence[int] | NDArray[np.int64],
-        total: NDArray[np.int64] | NDArray[np.int32],
+        self, payloads: Iterable[ByteBuffer], bits: int, table: Sequence[int] | NDArray[np.int64], total: NDArray[Any]
     ) -> int:
         """Add ``table[code]`` of every payload to ``total``, coordinate by coordinate; return how many were added.
 
@@ -236,7 +228,7 @@ class Kernel(ABC):
         self,
         direction: FloatVector,
         edges: FloatVector,
-        limits: NDArray[np.uint64],
+        limits: Words,
         block: WordBlock,
         *,
         acceptance_lower: float,
@@ -255,14 +247,7 @@ class Kernel(ABC):
         return rounded_noise(values, unit, law, block, start, self._noise_steps)
 
     def add_seeds(
-        self,
-        nonces: NDArray[np.uint8],
-        seeds: NDArray[np.uint8],
-        total: NDArray[np.int64],
-        *,
-        count: int,
-        shift: int,
-        weights: NDArray[np.int64] | None = None,
+        self, nonces: Body, seeds: Body, total: NDArray[np.int64], *, count: int, shift: int, weights: Any = None
     ) -> None:
         """Add ``weight * round(2^shift z)`` of every payload to the rows of its nonce; whole numbers, in any order.
 
@@ -289,7 +274,7 @@ class Kernel(ABC):
         total[self.rows(nonce, numbers.size, total.size)] += numbers
 
     @abstractmethod
-    def words(self, state: NDArray[np.uint32], count: int) -> NDArray[np.uint64]:
+    def words(self, state: NDArray[np.uint32], count: int) -> Words:
         """Return the first words of a stream of ChaCha20, in the order of `expand.stream_words`."""
 
     def _flat(self, inputs: Update) -> Any:
@@ -311,9 +296,10 @@ class Kernel(ABC):
     def _block_sums(self, flat: Any, order: int, scale: float) -> NDArray[np.float64]:
         """Return doubles whose exact sum is that of all blocks' sums of ``|scale * value|^order`` (`norm.py`)."""
 
-    @abstractmethod
     def _largest(self, flat: Any) -> float:
         """Return the largest absolute value; NaN if there is one."""
+        pieces = (flat.piece(start, min(flat.size, start + PIECE)) for start in range(0, flat.size, PIECE))
+        return float(np.max([np.max(np.abs(piece)) for piece in pieces], initial=0.0))
 
     @abstractmethod
     def _accumulate(self, group: list[NDArray[np.uint8]], bits: int, table: NDArray[np.int64], total: Any) -> None:
@@ -329,12 +315,7 @@ class Kernel(ABC):
 
     @abstractmethod
     def _first_accepted(
-        self,
-        seeds: NDArray[np.uint64],
-        words: NDArray[np.uint64],
-        direction: FloatVector,
-        edges: FloatVector,
-        limits: NDArray[np.uint64],
+        self, seeds: Words, words: Words, direction: FloatVector, edges: FloatVector, limits: Words
     ) -> int:
         """Return the number of the first seed (two words each) whose word is below its step's limit, or -1."""
 

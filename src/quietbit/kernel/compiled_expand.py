@@ -213,26 +213,18 @@ def _add_tile(words: Any, z: Any, starts: Any, scale: float, weight: int, total:
 
 @compiled
 def add_payloads(
-    nonces: Any,
-    seeds: Any,
-    weights: Any,
-    row_state: Any,
-    seed_state: Any,
-    starts: Any,
-    scale: float,
-    table: Any,
-    total: Any,
-) -> None:
+    tails: Any, keys: Any, weights: Any, states: Any, starts: Any, scale: float, table: Any, total: Any
+) -> Any:
     """Expand and add all payloads, tile by tile, so that the part of the total a tile falls into stays in the cache."""
     raw = np.empty((16, BLOCKS), np.uint32)
     words, bits, z = np.empty(TILE, np.uint64), np.empty(TILE, np.int64), np.empty(TILE)
-    count = starts.size - 1
+    (row_state, seed_state), count = states, starts.size - 1
     for tile in range((count + TILE - 1) // TILE):
         part = starts[TILE * tile : min(count, TILE * tile + TILE) + 1]
         for i in range(weights.size):
-            _set_key(seed_state, seeds[i])
+            _set_key(seed_state, keys[i])
             _words(seed_state, tile, raw, words)
             _normals(words, table, bits, z)
-            row_state[14], row_state[15] = nonces[i, 0], nonces[i, 1]
+            row_state[14], row_state[15] = tails[i, 0], tails[i, 1]
             _words(row_state, tile, raw, words)
             _add_tile(words, z, part, scale, weights[i], total)

@@ -49,11 +49,10 @@ def _segment(t: float, t_low: float, knots: Any, tails: Any) -> Any:
 
 
 @compiled
-def _weights(
-    base: Any, base_tail: Any, slope: Any, slope_tail: Any, t: float, t_low: float, high: Any, low: Any
-) -> None:
+def _weights(tables: Any, row: int, t: float, t_low: float, high: Any, low: Any) -> None:
     """Unnormalised weights of all symbols into ``high``; plain loops over contiguous rows vectorise."""
-    peak = -np.inf
+    peak, (bases, base_tails, slopes, slope_tails) = -np.inf, tables
+    base, base_tail, slope, slope_tail = bases[row], base_tails[row], slopes[row], slope_tails[row]
     for j in range(high.size):
         high[j], low[j] = log_weight(base[j], base_tail[j], slope[j], slope_tail[j], t, t_low)
     for j in range(high.size):
@@ -79,21 +78,10 @@ def _prefix_sums(sums: Any) -> None:
 
 
 @compiled
-def resolve(
-    values: Any,
-    primary: Any,
-    ties: Any,
-    gain: tuple[float, float, float, float],
-    clamp: tuple[float, float],
-    knots: tuple[Any, Any],
-    tables: tuple[Any, Any, Any, Any],
-    codes: Any,
-) -> None:
+def resolve(values: Any, primary: Any, ties: Any, gain: Any, clamp: Any, knots: Any, tables: Any, codes: Any) -> None:
     """The exact code of every listed value from its 16 primary and 48 tie bits."""
-    base, base_tail, slope, slope_tail = tables
-    symbols = base.shape[1]
-    sums = np.empty(symbols)
-    low = np.empty(symbols)
+    symbols = tables[0].shape[1]
+    sums, low = np.empty(symbols), np.empty(symbols)
     for i in range(values.size):
         scaled = values[i] * gain[0] * gain[1]
         if not (scaled > -CEILING):
@@ -106,7 +94,7 @@ def resolve(
         elif ((t - clamp[1]) + t_low) > 0:
             t, t_low = clamp[1], 0.0
         row = _segment(t, t_low, knots[0], knots[1])
-        _weights(base[row], base_tail[row], slope[row], slope_tail[row], t, t_low, sums, low)
+        _weights(tables, row, t, t_low, sums, low)
         _prefix_sums(sums)
         first = np.int64(primary[i])
         second = np.int64(ties[i] & np.uint64(0xFFFFFFFFFFFF))
@@ -177,19 +165,13 @@ def _one_bit_piece(x: Any, words: Any, out: Any, start: int, plan: Any, room: An
 
 
 @compiled
-def sample_one_bit(
-    x: Any, words: Any, out: Any, start: int, plan: Any, undecided: Any, found: int, order: int
-) -> tuple[int, float]:
+def sample_one_bit(x: Any, words: Any, out: Any, start: int, plan: Any, undecided: Any, found: int, order: int) -> Any:
     """Pack one bit per input into ``out``; return how many coordinates are listed as undecided now, and a sum.
 
     With an ``order`` private copies are sampled, and ``|value|^order`` of all that was sampled is added up.
     """
-    room = (
-        np.empty(PIECE, np.uint16),
-        np.empty(PIECE, np.uint8),
-        np.empty(PIECE // 8, np.uint8),
-        np.empty(PIECE // 8, np.uint8),
-    )
+    packed, flags = np.empty(PIECE // 8, np.uint8), np.empty(PIECE // 8, np.uint8)
+    room = (np.empty(PIECE, np.uint16), np.empty(PIECE, np.uint8), packed, flags)
     own, total = np.empty(PIECE, x.dtype), 0.0
     for s in range(0, x.size, PIECE):
         e = min(x.size, s + PIECE)
@@ -202,10 +184,9 @@ def sample_one_bit(
 
 
 @compiled_fast
-def position_pass(
-    x: Any, gain: Any, low: Any, high: Any, inverse: Any, offset: Any, top: Any, cell: Any, part: Any
-) -> None:
+def _position_pass(x: Any, plan: Any, top: Any, cell: Any, part: Any) -> None:
     """Cell and fraction of each input, in double precision; a NaN is treated as the low end."""
+    gain, low, high, inverse, offset = plan
     for i in range(cell.size):
         t = np.float64(x[i]) * gain
         t = t if t > low else low
@@ -219,14 +200,14 @@ def position_pass(
 
 
 @compiled
-def lookup_pass(cell: Any, words: Any, code: Any, out: Any) -> None:
+def _lookup_pass(cell: Any, words: Any, code: Any, out: Any) -> None:
     """The code by cell and upper byte of the word, 255 where that does not decide."""
     for i in range(out.size):
         out[i] = code[cell[i], words[i] >> np.uint16(8)]
 
 
 @compiled
-def list_open(codes: Any, listed: Any) -> int:
+def _list_open(codes: Any, listed: Any) -> int:
     """Positions the look-up left open, collected without a branch that could be mispredicted."""
     count = 0
     for i in range(codes.size):
@@ -236,20 +217,10 @@ def list_open(codes: Any, listed: Any) -> int:
 
 
 @compiled
-def settle_open(
-    listed: Any,
-    x: Any,
-    words: Any,
-    cell: Any,
-    part: Any,
-    table: Any,
-    codes: Any,
-    start: int,
-    undecided: Any,
-    found: int,
-) -> int:
+def _settle_open(listed: Any, x: Any, words: Any, room: Any, table: Any, start: int, undecided: Any, found: int) -> int:
     """Compare open coordinates with the thresholds in question; list those that come too close to one."""
     half, line_start, line_step, lowest, highest = table
+    cell, part, codes = room[:3]
     index, word, value = undecided
     for at in range(listed.size):
         i = listed[at]
@@ -271,28 +242,15 @@ def settle_open(
 
 
 @compiled
-def _cells_piece(
-    x: Any,
-    words: Any,
-    out: Any,
-    start: int,
-    bits: int,
-    plan: Any,
-    table: Any,
-    code: Any,
-    room: Any,
-    undecided: Any,
-    found: int,
-) -> int:
+def _cells_piece(x: Any, words: Any, out: Any, start: int, law: Any, room: Any, undecided: Any, found: int) -> int:
     """A piece of at most PIECE inputs."""
-    gain, low, high, inverse, offset = plan
+    bits, plan, table, code = law
     cell, part, codes, listed, packed = room
-    top = np.nextafter(np.float64(code.shape[0]), 0.0)
     size = x.size
-    position_pass(x, gain, low, high, inverse, offset, top, cell[:size], part[:size])
-    lookup_pass(cell[:size], words, code, codes[:size])
-    left = listed[: list_open(codes[:size], listed)]
-    found = settle_open(left, x, words, cell, part, table, codes, start, undecided, found)
+    _position_pass(x, plan, np.nextafter(np.float64(code.shape[0]), 0.0), cell[:size], part[:size])
+    _lookup_pass(cell[:size], words, code, codes[:size])
+    left = listed[: _list_open(codes[:size], listed)]
+    found = _settle_open(left, x, words, room, table, start, undecided, found)
     codes[size:] = 0
     pack_bytes(codes.view(np.uint64), bits, packed)
     out[:] = packed[: out.size]
@@ -306,28 +264,17 @@ def _cells_room(bits: int) -> Any:
 
 
 @compiled
-def sample_cells(
-    x: Any,
-    words: Any,
-    out: Any,
-    start: int,
-    bits: int,
-    plan: Any,
-    table: Any,
-    code: Any,
-    undecided: Any,
-    found: int,
-    order: int,
-) -> tuple[int, float]:
-    """Pack ``bits`` bits per input into ``out``; otherwise as `sample_one_bit`."""
-    room, own, total = _cells_room(bits), np.empty(PIECE, x.dtype), 0.0
+def sample_cells(x: Any, words: Any, out: Any, start: int, law: Any, undecided: Any, found: int, order: int) -> Any:
+    """Pack ``bits`` bits per input into ``out``; otherwise as `sample_one_bit`. ``law``: bits, plan, table, codes."""
+    bits, own, total = law[0], np.empty(PIECE, x.dtype), 0.0
+    room = _cells_room(bits)
     for s in range(0, x.size, PIECE):
         e = min(x.size, s + PIECE)
         piece, target = x[s:e], out[s * bits // 8 : (e * bits + 7) // 8]
         if order != 0:
             total += look(piece, own[: e - s], order)
             piece = own[: e - s]
-        found = _cells_piece(piece, words[s:e], target, start + s, bits, plan, table, code, room, undecided, found)
+        found = _cells_piece(piece, words[s:e], target, start + s, law, room, undecided, found)
     return found, total
 
 

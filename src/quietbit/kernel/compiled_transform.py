@@ -74,6 +74,11 @@ def _block(x: Any, other: Any) -> None:
 
 
 @compiled
+def _row(x: Any, start: int) -> Any:
+    return x[start : start + BLOCK]
+
+
+@compiled
 def _two_rows(a: Any, b: Any) -> None:
     for j in range(a.size):
         p, q = a[j], b[j]
@@ -94,7 +99,7 @@ def _four_rows(a: Any, b: Any, c: Any, d: Any) -> None:
 
 
 @compiled
-def _eight_rows(a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any) -> None:
+def _eight(a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any) -> None:
     for j in range(a.size):
         p, q, r, s = a[j], b[j], c[j], d[j]
         t, u, v, w = e[j], f[j], g[j], h[j]
@@ -117,8 +122,10 @@ def _eight_rows(a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any) 
 
 
 @compiled
-def _row(x: Any, start: int) -> Any:
-    return x[start : start + BLOCK]
+def _eight_rows(x: Any, s: int, half: int) -> None:
+    a, b, c, d = _row(x, s), _row(x, s + half), _row(x, s + 2 * half), _row(x, s + 3 * half)
+    e, f, g, h = _row(x, s + 4 * half), _row(x, s + 5 * half), _row(x, s + 6 * half), _row(x, s + 7 * half)
+    _eight(a, b, c, d, e, f, g, h)
 
 
 @compiled
@@ -128,16 +135,7 @@ def late_stages(x: Any, half: int, rows: int, first: int, last: int, ending: Any
         column = chunk * BLOCK
         s = (column // half) * rows * half + column % half
         if rows == 8:
-            _eight_rows(
-                _row(x, s),
-                _row(x, s + half),
-                _row(x, s + 2 * half),
-                _row(x, s + 3 * half),
-                _row(x, s + 4 * half),
-                _row(x, s + 5 * half),
-                _row(x, s + 6 * half),
-                _row(x, s + 7 * half),
-            )
+            _eight_rows(x, s, half)
         elif rows == 4:
             _four_rows(_row(x, s), _row(x, s + half), _row(x, s + 2 * half), _row(x, s + 3 * half))
         else:
@@ -166,11 +164,24 @@ def _finish(x: Any, ending: Any, block: int) -> None:
 
 
 @compiled
-def early_stages(x: Any, size: int, ending: Any) -> None:
-    """All stages inside each block of ``size`` <= BLOCK entries that ``x`` is made of."""
+def _empty(x: Any) -> bool:
+    """Whether a whole block is zeros, none of them negative."""
+    found = np.uint64(0)
+    for word in x.view(np.uint64):
+        found |= word
+    return bool(found == 0)
+
+
+@compiled
+def early_stages(x: Any, size: int, ending: Any, sparse: bool = False) -> None:
+    """All stages inside each block of ``size`` <= BLOCK entries that ``x`` is made of.
+
+    ``sparse``: blocks of zeros are left as they are; for public numbers alone, because it shows in the time taken.
+    """
     other = np.empty(size, x.dtype)
     for at in range(0, x.size, size):
-        _block(x[at : at + size], other)
+        if not (sparse and size == BLOCK and _empty(x[at : at + size])):
+            _block(x[at : at + size], other)
     for at in range(0, x.size, BLOCK):
         _finish(x[at : at + BLOCK], ending, at // BLOCK)
 

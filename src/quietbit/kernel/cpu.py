@@ -96,10 +96,6 @@ class CpuKernel(Kernel):
             found.append(sums)
         return np.concatenate(found)
 
-    def _largest(self, flat: Flat) -> float:
-        pieces = (flat.piece(*bounds) for bounds in _bounds(flat.size, NORM_CHUNK))
-        return float(np.max([np.max(np.abs(piece)) for piece in pieces], initial=0.0))
-
     def _pack(self, codes: Codes, bits: int) -> bytes:
         if bits > 8:
             return super()._pack(codes, bits)
@@ -159,7 +155,7 @@ class CpuKernel(Kernel):
         if last is not None:
             self._transform(values[-block:], block)
             self._flipped(Flat.of(values[-block:]), 1.0, last, values[-block:])
-        self._transform(values[: blocks.whole], block)
+        self._transform(values[: blocks.whole], block, sparse=True)  # a mean's few kept rows are public
         self._flipped(Flat.of(values), 1.0, first, values)
 
     def _flipped(self, flat: Flat, factor: float, words: NDArray[np.uint32], out: NDArray[Any]) -> None:
@@ -171,7 +167,7 @@ class CpuKernel(Kernel):
 
         self._spread(task, flat.size, 64)
 
-    def _transform(self, x: NDArray[Any], block: int, sums: FloatVector = NO_SUMS) -> None:
+    def _transform(self, x: NDArray[Any], block: int, sums: FloatVector = NO_SUMS, sparse: bool = False) -> None:
         """Transform every block of ``block`` numbers that ``x`` is made of; ``sums``: of squares, of a single block."""
         code, many = compiled_transform, 2 * x.size >= FEW
         end, more = (*_ending(block, x.dtype), sums), (0, x.dtype.type(1.0), sums)
@@ -190,7 +186,7 @@ class CpuKernel(Kernel):
         def inside_spans(first: int, last: int) -> None:
             for at in range(first, last):
                 part = x[at * span : (at + 1) * span]
-                code.early_stages(part, min(block, BLOCK), end if block <= BLOCK else more)
+                code.early_stages(part, min(block, BLOCK), end if block <= BLOCK else more, sparse)
                 late(part, BLOCK, min(block, span), True)
 
         self._spread(inside_spans, -(-x.size // span), 1, self.threads if many else 1)
@@ -225,7 +221,7 @@ class CpuKernel(Kernel):
     def _add_seeds(self, nonces: Any, seeds: Any, weights: Any, starts: Any, scale: float, total: Any) -> None:
         """Tile by tile, so that the part of the total a tile falls into stays in the cache."""
         keys, tails, states = seeds.view("<u4"), nonces.view("<u4"), (start_state(ROWS_KEY), start_state(bytes(16)))
-        compiled_expand.add_payloads(tails, keys, weights, *states, starts, scale, quantile_table(), total)
+        compiled_expand.add_payloads(tails, keys, weights, states, starts, scale, quantile_table(), total)
 
     def _spread(self, task: Task, size: int, multiple: int, most: int | None = None) -> None:
         """Run a task on ranges that start at multiples, one per thread if there is enough to do."""
@@ -297,7 +293,7 @@ def _buffers(words: int, room: int) -> tuple[NDArray[np.uint16], Any]:
     return _kept.words, _kept.undecided
 
 
-def _step(job: Job) -> Callable[..., tuple[int, float]]:
+def _step(job: Job) -> Callable[..., Any]:
     """How one chunk is sampled: by polynomial, by cells, or by listing everything as undecided."""
     code, rate, sampler, order = compiled_sampling, job.gain.approximate(), job.sampler, job.order
     if not (rate == 0.0 or 2.0**-900 < rate < 2.0**900):
@@ -312,23 +308,18 @@ def _step(job: Job) -> Callable[..., tuple[int, float]]:
         double, single = (slope, offset, *rest), (np.float32(slope), np.float32(offset), *rest)
         narrow = 2.0**-100 < slope < 2.0**100
 
-        def by_polynomial(x: Any, words: Any, out: Any, start: int, undecided: Any, found: int) -> tuple[int, float]:
+        def by_polynomial(x: Any, words: Any, out: Any, start: int, undecided: Any, found: int) -> Any:
             fast = narrow and x.dtype == np.float32
-            given = x if fast else x.astype(np.float64, copy=False)
-            looked: tuple[int, float] = code.sample_one_bit(
-                given, words, out, start, single if fast else double, undecided, found, order
-            )
-            return looked
+            here, plan = (x, single) if fast else (x.astype(np.float64), double)
+            return code.sample_one_bit(here, words, out, start, plan, undecided, found, order)
 
         return by_polynomial
     cells = cell_table(sampler)
     table = (np.float32(cells.half), cells.start, cells.step, cells.lowest, cells.highest)
-    numbers = (rate, *sampler.t_range, cells.inverse, cells.offset)
+    law = (sampler.bits, (rate, *sampler.t_range, cells.inverse, cells.offset), table, cells.code)
 
-    def by_cells(x: Any, words: Any, out: Any, start: int, undecided: Any, found: int) -> tuple[int, float]:
-        given = (x, words, out, start, sampler.bits, numbers, table, cells.code, undecided, found)
-        looked: tuple[int, float] = code.sample_cells(*given, order)
-        return looked
+    def by_cells(x: Any, words: Any, out: Any, start: int, undecided: Any, found: int) -> Any:
+        return code.sample_cells(x, words, out, start, law, undecided, found, order)
 
     return by_cells
 

@@ -21,18 +21,9 @@ import numpy as np
 from quietbit._typing import FloatVector
 
 __all__ = [
-    "CEILING",
-    "FLOOR",
-    "POWERS",
-    "POWER_OFFSET",
-    "Gain",
-    "exponential",
-    "log_weight",
-    "reduce_exponent",
-    "shift",
-    "two_product",
-    "two_sum",
-]
+    "CEILING", "FLOOR", "POWERS", "POWER_OFFSET", "Gain", "exponential", "log_weight", "reduce_exponent", "shift",
+    "two_product", "two_sum",
+]  # fmt: skip
 
 SPLITTER = 134217729.0  # 2^27 + 1
 ROUNDER = 6755399441055744.0  # 1.5 * 2^52: adding and taking it away rounds to the nearest whole number

@@ -135,10 +135,6 @@ class ReferenceKernel(Kernel):
                 sums.append(lanes[:, 0])
         return np.concatenate(sums)
 
-    def _largest(self, flat: Flat) -> float:
-        pieces = (flat.piece(start, min(flat.size, start + CHUNK)) for start in range(0, flat.size, CHUNK))
-        return float(np.max([np.max(np.abs(piece)) for piece in pieces], initial=0.0))
-
     def _accumulate(self, group: list[NDArray[np.uint8]], bits: int, table: NDArray[np.int64], total: Any) -> None:
         for data in group:
             total += table[self._unpack(data, bits, total.size)].astype(total.dtype)

@@ -66,7 +66,6 @@ class WordReader(Protocol):
 
     def fill(self, out: Words16) -> None:
         """Fill ``out`` with the next ``out.size`` primary words."""
-        ...
 
 
 class WordBlock(Protocol):
@@ -74,19 +73,15 @@ class WordBlock(Protocol):
 
     def primary(self, start: int, count: int) -> Words16:
         """The 16 primary bits of coordinates ``start .. start + count - 1``."""
-        ...
 
     def reader(self, start: int) -> WordReader:
         """A reader of primary words from coordinate ``start`` on."""
-        ...
 
     def ties(self, indices: Indices) -> Words64:
         """The tie words of the given coordinates; only their low 48 bits are used."""
-        ...
 
     def uniform64(self, stream: int, start: int, count: int) -> Words64:
         """Full words ``start .. start + count - 1`` of stream 0, 1, 2, ..., independent of all others."""
-        ...
 
 
 class RandomBits(Protocol):
@@ -94,7 +89,6 @@ class RandomBits(Protocol):
 
     def draw(self, count: int) -> WordBlock:
         """A block for ``count`` coordinates."""
-        ...
 
 
 def check_rng(rng: Any) -> None:

@@ -25,6 +25,7 @@ through two blocks at most, so 2 (L + 2) stands for L + 2 there, L = log2 b.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -169,6 +170,7 @@ def sign_words(size: int, seed: int) -> NDArray[np.uint32]:
     return words.astype("<u8").view("<u4")
 
 
+@lru_cache(maxsize=64)
 def sign_key(size: int, seed: int) -> NDArray[np.uint64]:
     """Return the key of Philox4x64 with ten rounds whose words, from counter 1 on, are the signs."""
     sequence = np.random.SeedSequence(check_int(seed, "seed", 0), spawn_key=(size,))

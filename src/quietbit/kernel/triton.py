@@ -77,7 +77,7 @@ class Tensors:
         else:
             flat = Flat.of(update)
             items, shape = [_tensor(part) for part in flat.parts], flat.shape
-        return cls(tuple(item.detach().to(DEVICE).contiguous().reshape(-1) for item in items), shape, of_torch)
+        return cls(tuple(_flat_there(item) for item in items), shape, of_torch)
 
     @property
     def size(self) -> int:
@@ -145,17 +145,17 @@ class TritonKernel(Kernel):
         blocks = [-(-part.numel() // BLOCK) for part in flat.parts]
         sums = torch.empty(sum(blocks), dtype=torch.float64, device=DEVICE)
         limbs = torch.zeros(LIMBS + 2, dtype=torch.int64, device=DEVICE)
-        peak, scaled, begin = limbs[-1:], scale != 1.0, 0
+        scaled, begin = scale != 1.0, 0
         power = torch.full((1,), scale, dtype=torch.float64, device=DEVICE) if scaled else sums
-        shape = {"ORDER": order, "SCALED": scaled, "BLOCKS": NORM_BLOCKS, "num_warps": 8, "enable_fp_fusion": False}
+        shape = {"ORDER": order, "SCALED": scaled, "BLOCKS": NORM_BLOCKS, "LIMBS": LIMBS, "num_warps": 8}
         for part, many in zip(flat.parts, blocks, strict=True):
             if many:
-                grid, target = (-(-many // NORM_BLOCKS),), sums[begin : begin + many]
-                block_sums[grid](part, target, peak, part.numel(), many, power, **shape)
+                grid, target = (-(-many // NORM_BLOCKS),), sums[begin:] if begin else sums
+                block_sums[grid](part, target, limbs, part.numel(), many, power, **shape, enable_fp_fusion=False)
             begin += many
         if len(sums) > 64:
             shape = {"SIZE": 1024, "LIMBS": LIMBS, "LIMB_BITS": LIMB_BITS, "enable_fp_fusion": False}
-            add_limbs[(-(-len(sums) // 1024),)](sums, len(sums), peak, limbs, **shape)
+            add_limbs[(-(-len(sums) // 1024),)](sums, len(sums), limbs, **shape)
             *found, unfit, largest = limbs.cpu().numpy()
             highest = float(largest.view(np.float64))
             if unfit == 0 and 2.0**-400 < highest < 2.0**400:
@@ -184,7 +184,7 @@ class TritonKernel(Kernel):
         """Signs, factor and first stages in one visit; a tensor on the device for tensors, else an array."""
         like = torch.float32 if np.dtype(kind) == np.float32 else torch.float64
         found = _rotated(flat.joined(), factor, blocks, like, _sign_words(blocks))
-        check_finite_rotation(found, np.array(0.0 if bool(torch.isfinite(found).all()) else np.nan))
+        check_finite_rotation(found, self._block_sums(Tensors((found,), found.shape, True), 1, 1.0))
         return found if flat.of_torch else found.cpu().numpy()
 
     def _rotate_back(self, values: NDArray[Any], blocks: Blocks) -> None:
@@ -233,6 +233,12 @@ class TritonKernel(Kernel):
         given = (tails, keys, _put(weights), _put(starts), starts.size - 1, scale, _quantiles(), ROWS_KEY, sums)
         add_payloads(*given)
         total[:] = sums.cpu().numpy()
+
+
+def _flat_there(item: Any) -> Any:
+    if item.device.type == DEVICE and item.ndim == 1 and item.is_contiguous() and not item.requires_grad:
+        return item
+    return item.detach().to(DEVICE).contiguous().reshape(-1)
 
 
 def _put(array: NDArray[Any]) -> Any:
@@ -301,21 +307,20 @@ def _passes(job: Job, x: Any, size: int | None = None, *, skip: int = 0, signs: 
         return None
     doubles = (gain.first, gain.second, gain.high, gain.low, *sampler.t_range, rate * plan.rate, plan.offset)
     numbers, tables = torch.tensor((*doubles, job.factor), dtype=torch.float64, device=DEVICE), _tables(sampler)
-    found = torch.zeros(SETTLERS + 2, dtype=torch.float64, device=DEVICE)
-    count, looks = found[:1].view(torch.int32)[:1], found[2:]
+    grid, four = (-(-(rows - skip) // 512),), {"num_warps": 4}
+    found = torch.zeros(1 + SETTLERS + (grid[0] if order else 0), dtype=torch.float64, device=DEVICE)
     room = math.ceil(min(1.0, 16 * sampler.symbols * (2 * plan.half + 2) / 65536) * (rows - skip)) + ROOM
     capacity, listed = room if decidable else -1, torch.empty(room, dtype=torch.int64, device=DEVICE)
-    words = _primary_words(job.block, job.flat.size) if given else count
+    words = _primary_words(job.block, job.flat.size) if given else listed
     keys = [0] * 8 if given else [word - (word >> 31 << 32) for word in job.block.key]  # type: ignore[attr-defined]
     kinds: dict[str, Any] = {"DEGREE": plan.degree, "GIVEN": given, "CENTRED": plan.centred, "LOOK": order}
-    grid, four = (-(-(rows - skip) // 512),), {"num_warps": 4}
-    first = torch.empty(grid[0] if order else 0, dtype=torch.float64, device=DEVICE)
+    kinds["SECOND"] = SETTLERS
     searched, width = (plan.lowest, plan.highest, tables.coefficients, plan.half), 16 // x.element_size()
-    common, values = (listed, count, capacity, rows), x
-    one_bit = (numbers, first, tables.falling, plan.width, PATTERN)
+    common, values = (listed, found, capacity, rows), x
+    one_bit = (numbers, tables.falling, plan.width, PATTERN)
     if signs is not None:
         values = torch.empty(8 * room, dtype=torch.float32, device=DEVICE)
-        before = (x, signs.view(torch.uint8), numbers[8:], job.out, words, *keys, values)
+        before = (x, signs, job.out, words, *keys, values)
         sampling.sample_rotated[grid](
             *before, *common, *one_bit, WIDTH=width, SCALED=job.factor != 1.0, **kinds, **four
         )
@@ -324,29 +329,29 @@ def _passes(job: Job, x: Any, size: int | None = None, *, skip: int = 0, signs: 
         sampling.sample_one_bit[grid](*before, *common, skip, *one_bit, WIDTH=width, DOUBLE=not single, **kinds, **four)
     elif decidable and rows > skip:
         shape = {"BITS": sampler.bits, "CELLS": plan.cells, "DOUBLE": not single, **kinds, **four}
-        sampling.sample_thresholds[grid](x, job.out, words, *keys, *common, skip, numbers, first, *searched, **shape)
-    ties, most = count, capacity
+        sampling.sample_thresholds[grid](x, job.out, words, *keys, *common, skip, numbers, *searched, **shape)
+    ties, most, counted = listed, capacity, found
     if given:
-        if signs is not None and int(count) > capacity:
+        open_rows = int(found[:1].view(torch.int32)[0])
+        if signs is not None and open_rows > capacity:
             return None
-        listed, ties = _listed_ties(job.block, listed, count, capacity, rows, skip, size)
+        listed, ties = _listed_ties(job.block, listed, open_rows, capacity, rows, skip, size)
         most = listed.numel()
-        count = torch.full_like(count, most)
+        counted = torch.tensor([most], dtype=torch.int32, device=DEVICE)
     at_once = max(4, sampling.LIMIT // sampler.symbols)
     if not given or most:
         sampling.resolve_rows[(min(-(-room // at_once), SETTLERS),)](
-            values, job.out, words, ties, *keys, listed, count, most, size, rows, skip, numbers, looks, *tables.knots,
+            values, job.out, words, ties, *keys, listed, counted, found, most, size, rows, skip, numbers, *tables.knots,
             sampler.levels, tables.law, int(decidable), *searched, BITS=sampler.bits, CELLS=plan.cells, ROWS=at_once,
             DOUBLE=not single, KEPT=signs is not None, **kinds, **four, enable_fp_fusion=False,
         )  # fmt: skip
     if not order:
         return 0.0
-    torch.sum(first, 0, out=found[1])
-    listed_rows, decided, *settled = found.tolist()
-    overflowed = int(np.float64(listed_rows).view(np.int64)) & 0xFFFFFFFF > capacity
+    host = found.cpu().numpy()
+    overflowed = int(host[:1].view(np.int32)[0]) > capacity
     if overflowed and signs is not None:
         return None
-    return math.fsum(settled if overflowed or not first.numel() else [decided, *settled])
+    return float(np.sum(host[1 : 1 + SETTLERS] if overflowed else host[1:]))
 
 
 @lru_cache(maxsize=32)
@@ -372,10 +377,9 @@ def _primary_words(block: WordBlock, size: int) -> Any:
 
 
 def _listed_ties(
-    block: WordBlock, listed: Any, count: Any, capacity: int, rows: int, skip: int, size: int
+    block: WordBlock, listed: Any, found: int, capacity: int, rows: int, skip: int, size: int
 ) -> tuple[Any, Any]:
     """The rows left to the exact law, as the host sees them, and their tie words."""
-    found = int(count.cpu()[0])
     chosen = np.arange(skip, -(-size // 8)) if found > capacity else listed[:found].cpu().numpy()
     if found <= capacity and size % 8:
         chosen = np.append(chosen, rows)

@@ -207,9 +207,9 @@ def _row_words(f, words, row, rows, GROUP: tl.constexpr, GIVEN: tl.constexpr):
 
 
 @triton.jit
-def _list_open(open_, row, listed, count, capacity):
+def _list_open(open_, row, listed, found, capacity):
     """Append rows to the list; those beyond its end are counted, which makes the next pass redo everything."""
-    place = tl.atomic_add(count + (row & 0), 1, mask=open_, sem="relaxed")
+    place = tl.atomic_add(found.to(tl.pointer_type(tl.int32)) + (row & 0), 1, mask=open_, sem="relaxed")
     tl.store(listed + place, row, mask=open_ & (place < capacity))
     return place
 
@@ -223,7 +223,7 @@ def _term(value, LOOK: tl.constexpr):
 
 @triton.jit
 def _one_bit_row(
-    values, w, row, rows, out, kept, listed, count, capacity, numbers, coefficients, width, upper_bits,
+    values, w, row, rows, out, kept, listed, found, capacity, numbers, coefficients, width, upper_bits,
     DEGREE: tl.constexpr, DOUBLE: tl.constexpr, CENTRED: tl.constexpr, LOOK: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     """Codes of one row per thread; what the rows that are not listed add to a second look. KEEP: values of the listed.
@@ -250,7 +250,7 @@ def _one_bit_row(
         codes = (codes << 1) | (above >> 31)
     open_ = (closest <= width) & (row < rows)
     tl.store(out + row, (codes ^ 0xFF).to(tl.uint8), mask=row < rows)
-    place = _list_open(open_, row, listed, count, capacity)
+    place = _list_open(open_, row, listed, found, capacity)
     if KEEP:
         for j in tl.static_range(8):
             tl.store(kept + place.to(tl.int64) * 8 + j, values[j], mask=open_ & (place < capacity))
@@ -277,11 +277,14 @@ def _rates(numbers):
 
 @triton.jit(do_not_specialize=UNCHANGING)
 def sample_one_bit(
-    x, out, words, k0, k1, k2, k3, k4, k5, k6, k7, listed, count, capacity, rows, skip, numbers_at, looks,
+    x, out, words, k0, k1, k2, k3, k4, k5, k6, k7, listed, found, capacity, rows, skip, numbers_at,
     coefficients, width, pattern, DEGREE: tl.constexpr, GIVEN: tl.constexpr, DOUBLE: tl.constexpr,
-    CENTRED: tl.constexpr, LOOK: tl.constexpr, WIDTH: tl.constexpr,
+    CENTRED: tl.constexpr, LOOK: tl.constexpr, WIDTH: tl.constexpr, SECOND: tl.constexpr,
 ):  # fmt: skip
-    """One bit per coordinate; four rows per thread, 128 apart. ``looks`` gets each program's sum."""
+    """One bit per coordinate; four rows per thread, 128 apart.
+
+    ``found`` has the number of listed rows, SECOND sums of the second pass, and each program's sum of this one.
+    """
     key, numbers = _key(k0, k1, k2, k3, k4, k5, k6, k7), _rates(numbers_at)
     upper_bits = pattern.to(tl.uint32)  # 0x4B000000, as an argument: two constants do not fit one instruction
     tile = tl.program_id(0).to(tl.int64) + skip // 512
@@ -305,11 +308,11 @@ def sample_one_bit(
         else:
             values = x_3
         looked += _one_bit_row(
-            values, w, row, rows, out, out, listed, count, capacity, numbers, coefficients, width, upper_bits,
+            values, w, row, rows, out, out, listed, found, capacity, numbers, coefficients, width, upper_bits,
             DEGREE, DOUBLE, CENTRED, LOOK, False,
         )  # fmt: skip
     if LOOK > 0:
-        tl.store(looks + tl.program_id(0), tl.sum(looked, axis=0))
+        tl.store(found + (1 + SECOND) + tl.program_id(0), tl.sum(looked, axis=0))
 
 
 @triton.jit
@@ -345,9 +348,9 @@ def _groups(x):
 
 @triton.jit(do_not_specialize=UNCHANGING)
 def sample_rotated(
-    x, signs, factor, out, words, k0, k1, k2, k3, k4, k5, k6, k7, kept, listed, count, capacity, rows, numbers_at,
-    looks, coefficients, width, pattern, DEGREE: tl.constexpr, GIVEN: tl.constexpr, CENTRED: tl.constexpr,
-    LOOK: tl.constexpr, WIDTH: tl.constexpr, SCALED: tl.constexpr,
+    x, signs, out, words, k0, k1, k2, k3, k4, k5, k6, k7, kept, listed, found, capacity, rows, numbers_at,
+    coefficients, width, pattern, DEGREE: tl.constexpr, GIVEN: tl.constexpr, CENTRED: tl.constexpr,
+    LOOK: tl.constexpr, WIDTH: tl.constexpr, SCALED: tl.constexpr, SECOND: tl.constexpr,
 ):  # fmt: skip
     """One bit per coordinate of whole blocks of 4,096, rotated in float32: a block to a program.
 
@@ -358,8 +361,8 @@ def sample_rotated(
     tile = tl.program_id(0).to(tl.int64)
     row = tile * 512 + tl.arange(0, 512)
     v = _load_row(x, row, row < rows, 512, WIDTH)
-    flips = tl.load(signs + row).to(tl.uint32)  # a byte has the signs of a row
-    times = tl.load(factor)
+    flips = tl.load(signs.to(tl.pointer_type(tl.uint8)) + row).to(tl.uint32)  # a byte has the signs of a row
+    times = tl.load(numbers_at + 8)
     v = (_flip(v[0], flips, times, SCALED), _flip(v[1], flips >> 1, times, SCALED),
          _flip(v[2], flips >> 2, times, SCALED), _flip(v[3], flips >> 3, times, SCALED),
          _flip(v[4], flips >> 4, times, SCALED), _flip(v[5], flips >> 5, times, SCALED),
@@ -377,10 +380,10 @@ def sample_rotated(
         values = (a[group], b[group], c[group], d[group], g[group], h[group], i[group], j[group])
         w = _row_words(f, words, row_0 + group * 128, rows, group, GIVEN)
         looked += _one_bit_row(
-            values, w, row_0 + group * 128, rows, out, kept, listed, count, capacity, numbers, coefficients, width,
+            values, w, row_0 + group * 128, rows, out, kept, listed, found, capacity, numbers, coefficients, width,
             upper_bits, DEGREE, False, CENTRED, LOOK, True,
         )  # fmt: skip
-    tl.store(looks + tl.program_id(0), tl.sum(looked, axis=0))
+    tl.store(found + (1 + SECOND) + tl.program_id(0), tl.sum(looked, axis=0))
 
 
 @triton.jit
@@ -394,9 +397,9 @@ def _flip(v, flips, factor, SCALED: tl.constexpr):
 
 @triton.jit(do_not_specialize=UNCHANGING)
 def sample_thresholds(
-    x, out, words, k0, k1, k2, k3, k4, k5, k6, k7, listed, count, capacity, rows, skip, numbers_at, looks,
+    x, out, words, k0, k1, k2, k3, k4, k5, k6, k7, listed, found, capacity, rows, skip, numbers_at,
     low, high, table, half, BITS: tl.constexpr, DEGREE: tl.constexpr, CELLS: tl.constexpr, GIVEN: tl.constexpr,
-    DOUBLE: tl.constexpr, CENTRED: tl.constexpr, LOOK: tl.constexpr,
+    DOUBLE: tl.constexpr, CENTRED: tl.constexpr, LOOK: tl.constexpr, SECOND: tl.constexpr,
 ):  # fmt: skip
     """BITS bits per coordinate, by binary search among the thresholds."""
     key, numbers = _key(k0, k1, k2, k3, k4, k5, k6, k7), _rates(numbers_at)
@@ -415,11 +418,11 @@ def sample_thresholds(
         place = tl.arange(0, 8)[None, :].to(kind) * BITS
         store_bytes(tl.sum(tl.reshape(code.to(kind), (128, 8)) << place, axis=1), row, rows, out, BITS)
         marked = (tl.max(tl.reshape(open_.to(tl.int32), (128, 8)), axis=1) > 0) & (row < rows)
-        _list_open(marked, row, listed, count, capacity)
+        _list_open(marked, row, listed, found, capacity)
         if LOOK > 0:
             looked += tl.where(marked, 0.0, tl.sum(tl.reshape(_term(value, LOOK), (128, 8)), axis=1))
     if LOOK > 0:
-        tl.store(looks + tl.program_id(0), tl.sum(looked, axis=0))
+        tl.store(found + (1 + SECOND) + tl.program_id(0), tl.sum(looked, axis=0))
 
 
 def _constant(value: float) -> Any:
@@ -515,10 +518,10 @@ def _tie(low, high):
 
 @triton.jit(do_not_specialize=KEY_NAMES)
 def resolve_rows(
-    x, out, words, ties, k0, k1, k2, k3, k4, k5, k6, k7, listed, count, capacity, dimension, rows, skip,
-    numbers_at, looks, knots, tails, levels, tables, trust, low, high, table, half,
+    x, out, words, ties, k0, k1, k2, k3, k4, k5, k6, k7, listed, count, sums, capacity, dimension, rows, skip,
+    numbers_at, knots, tails, levels, tables, trust, low, high, table, half,
     BITS: tl.constexpr, GIVEN: tl.constexpr, ROWS: tl.constexpr, DEGREE: tl.constexpr, CELLS: tl.constexpr,
-    DOUBLE: tl.constexpr, CENTRED: tl.constexpr, LOOK: tl.constexpr, KEPT: tl.constexpr,
+    DOUBLE: tl.constexpr, CENTRED: tl.constexpr, LOOK: tl.constexpr, KEPT: tl.constexpr, SECOND: tl.constexpr,
 ):  # fmt: skip
     """Exact codes of the listed rows and of a last, incomplete one; of all rows if the list overflowed.
 
@@ -529,7 +532,7 @@ def resolve_rows(
     numbers = (tl.load(numbers_at), tl.load(numbers_at + 1), tl.load(numbers_at + 2), tl.load(numbers_at + 3),
                tl.load(numbers_at + 4), tl.load(numbers_at + 5))  # fmt: skip
     looked = (tl.arange(0, ROWS) & 0).to(tl.float64)
-    found = tl.load(count)
+    found = tl.load(count.to(tl.pointer_type(tl.int32)))
     everything = found > capacity
     total = tl.minimum(found, capacity).to(tl.int64)
     if not GIVEN and not KEPT:
@@ -582,4 +585,4 @@ def resolve_rows(
             tl.store(out + row * BITS + byte, (packed >> (8 * byte)).to(tl.uint8), mask=used)
         first_item += tl.num_programs(0).to(tl.int64) * ROWS
     if LOOK > 0:
-        tl.store(looks + tl.program_id(0), tl.sum(looked, axis=0))
+        tl.store(sums + 1 + tl.program_id(0), tl.sum(looked, axis=0))

@@ -105,11 +105,14 @@ def _lanes(at, place, left, scale, ORDER: tl.constexpr, SCALED: tl.constexpr, EV
 
 
 @triton.jit
-def block_sums(x, sums, peak, size, blocks, scale, ORDER: tl.constexpr, SCALED: tl.constexpr, BLOCKS: tl.constexpr):
-    """The sums of blocks of 16 rows of 256 terms: rows one after the other, lanes by halving; ``peak``: their largest.
+def block_sums(
+    x, sums, limbs, size, blocks, scale,
+    ORDER: tl.constexpr, SCALED: tl.constexpr, BLOCKS: tl.constexpr, LIMBS: tl.constexpr,
+):  # fmt: skip
+    """The sums of blocks of 16 rows of 256 terms: rows one after the other, lanes by halving.
 
-    Bits of non-negative doubles sort as whole numbers, and those of a NaN come last, so the peak is kept as a whole
-    number.
+    After the limbs and their last count is the largest sum: bits of non-negative doubles sort as whole numbers, and
+    those of a NaN come last, so it is kept as a whole number.
     """
     number = tl.program_id(0).to(tl.int64) * BLOCKS
     block = number + tl.arange(0, BLOCKS)
@@ -124,15 +127,15 @@ def block_sums(x, sums, peak, size, blocks, scale, ORDER: tl.constexpr, SCALED: 
         lanes = left_half + right
     found = tl.reshape(lanes, (BLOCKS,))
     tl.store(sums + block, found, mask=block < blocks)
-    tl.atomic_max(peak, tl.max(tl.where(block < blocks, found.to(tl.int64, bitcast=True), 0), axis=0))
+    tl.atomic_max(limbs + LIMBS + 1, tl.max(tl.where(block < blocks, found.to(tl.int64, bitcast=True), 0), axis=0))
 
 
 @triton.jit
-def add_limbs(sums, size, peak, limbs, SIZE: tl.constexpr, LIMBS: tl.constexpr, LIMB_BITS: tl.constexpr):
-    """Cut the block sums into limbs below the power of two above their peak; counts what does not fit in the last."""
+def add_limbs(sums, size, limbs, SIZE: tl.constexpr, LIMBS: tl.constexpr, LIMB_BITS: tl.constexpr):
+    """Cut the block sums into limbs below the power of two above the largest; counts what does not fit in the last."""
     index = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     rest = tl.load(sums + index, mask=index < size, other=0.0)
-    exponent = (tl.load(peak) >> 52) - 1022  # the peak is below 2^exponent
+    exponent = (tl.load(limbs + LIMBS + 1) >> 52) - 1022  # the largest is below 2^exponent
     for k in tl.static_range(LIMBS):
         shift = (k + 1) * LIMB_BITS - exponent
         limb = tl.floor(rest * ((shift + 1023) << 52).to(tl.float64, bitcast=True))
