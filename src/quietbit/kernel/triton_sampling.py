@@ -7,6 +7,8 @@ Idea     a row is eight neighbouring coordinates, so its codes are `bits` whole 
          the law, one coordinate per row at a time: one round for nearly all. That pass reads how much there is to
          do from the device: nothing waits for the host, and a list that overflowed means that every row is done
          again.
+Rotated  a program holds a whole block of 4,096 as eight columns of 512 rows: three stages are sums and differences of
+         columns; then other bits of the place become columns, by way of shared memory, for the next three.
 Law      the functions of `law.py`, operator by operator, handed to triton instead of written again. `resolve_rows`
          is launched with ``enable_fp_fusion=False``, so that products and sums round apart as in the reference.
 Symbols  w the primary word; V, width, half, f: see `tables.py`, which also proves that what is decided here is what
@@ -16,10 +18,10 @@ One bit. V is computed with 2^23 added to the polynomial's constant, so its bit 
 given the same upper bits. The sign of the patterns' difference is the code, and the unsigned minimum over a row
 says whether all eight are decided.
 
-``numbers`` are eight doubles on the device: the gain's four (`law.Gain`), the clamp's two ends, and rate and offset
-that take an input to a position (`tables.py`). A second look (`norm.py`): a row's terms are added where its codes are
-made from registers, that is in the first pass unless it is listed, else in the second. Importing this module needs
-triton.
+``numbers`` are nine doubles on the device: the gain's four (`law.Gain`), the clamp's two ends, rate and offset that
+take an input to a position (`tables.py`), and the factor before a rotation. A second look (`norm.py`): a row's terms
+are added where its codes are made from registers, that is in the first pass unless it is listed, else in the second.
+Importing this module needs triton.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -36,8 +38,7 @@ from quietbit.kernel import law
 from quietbit.kernel.triton_rng import chacha_words, primary_words
 
 __all__ = [
-    "INTERPRETED", "LIMIT", "resolve_rows", "sample_one_bit", "sample_rotated", "sample_thresholds", "two_product",
-    "two_sum",
+    "INTERPRETED", "LIMIT", "resolve_rows", "sample_one_bit", "sample_rotated", "sample_thresholds",
 ]  # fmt: skip
 
 KEY_NAMES = ["k0", "k1", "k2", "k3", "k4", "k5", "k6", "k7"]
