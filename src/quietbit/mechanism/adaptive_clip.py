@@ -4,7 +4,8 @@ Idea     nobody knows a good clip beforehand, and it changes as a model learns. 
          question by randomised response: was my update no longer than this round's clip? The mean of the answers, made
          unbiased, is the share of updates that the clip leaves alone, and the server moves the clip of the next round
          towards the one that leaves a wanted share alone. The clip of a round is public and part of the mechanism's
-         identity: a payload made for another clip is refused.
+         identity: a payload made for another clip is refused. Without the bit it is the clip alone that may move, where
+         scouts speak of lengths instead (`quietbit.plan.scouts`).
 Symbols  C = this round's clip; R = radius of the inner mechanism; p = chance that the bit lies, a multiple of 2^-64.
 Source   Andrew, Thakkar, McMahan, Ramaswamy (NeurIPS 2021), "Differentially private learning with adaptive clipping",
          whose clients send the bit to a trusted server; here it leaves the client private. Warner (1965) for the bit.
@@ -57,8 +58,8 @@ WORDS = 2**64
 LARGEST_BIT_EPSILON = 20.0
 
 
-def _bit_epsilon(value: float) -> float:
-    return check_real(value, "bit_epsilon", at_most=LARGEST_BIT_EPSILON)
+def _bit_epsilon(value: float | None) -> float | None:
+    return None if value is None else check_real(value, "bit_epsilon", at_most=LARGEST_BIT_EPSILON)
 
 
 @final
@@ -66,12 +67,12 @@ def _bit_epsilon(value: float) -> float:
 class AdaptiveClip(Wrapper):
     """Any mechanism on updates clipped to ``clip``, and one randomised bit: whether the update was no longer.
 
-    ``bit_epsilon`` is what the bit costs in a release, under either adjacency.
+    ``bit_epsilon`` is what the bit costs in a release, under either adjacency; None for a release without a bit.
     """
 
     inner: Mechanism = field(converter=check_inner)
     clip: float = field()
-    bit_epsilon: float = field(converter=_bit_epsilon)
+    bit_epsilon: float | None = field(converter=_bit_epsilon)
     domain: Ball = field(init=False, repr=False, eq=False)  # where updates are clipped to in this round
     lies: int = field(init=False, repr=False, eq=False)  # of 2^64 words, those that make the bit lie
 
@@ -86,6 +87,8 @@ class AdaptiveClip(Wrapper):
 
     @lies.default
     def _lies(self) -> int:
+        if self.bit_epsilon is None:
+            return WORDS // 2
         lies = math.ceil(WORDS / (1 + math.exp(self.bit_epsilon)))  # roundings and all: the price is this number's
         require(2 * lies < WORDS, "bit_epsilon", self.bit_epsilon, "large enough that the bit says something")
         return lies
@@ -94,6 +97,8 @@ class AdaptiveClip(Wrapper):
     def layout(self) -> Layout:
         """One code more than the inner body has; one byte more where it has none."""
         within = self.inner.layout
+        if self.bit_epsilon is None:
+            return within
         if within.bits:
             return Layout.codes(within.bits, within.count + 1)
         return Layout.opaque(within.count, within.size + 1)
@@ -119,6 +124,8 @@ class AdaptiveClip(Wrapper):
         within = self.inner.layout
         shorter = scaled(kept, clip_factor(length, self.clip) * self._ratio)
         self.inner.write(shorter, rng, kernel, out[: within.size])
+        if self.bit_epsilon is None:
+            return
         word = int(rng.draw(1).uniform64(0, 0, 1)[0])
         said = (length <= self.clip) != (word < self.lies)
         place = _place(within)
@@ -131,7 +138,7 @@ class AdaptiveClip(Wrapper):
     def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
         """The inner mechanism's and the bit's together; one sample can turn the bit as well as all of them."""
         cost = self.inner.privacy(adjacency, samples)
-        return cost + Cost.pure(self.bit_epsilon_upper).like(cost)
+        return cost if self.bit_epsilon is None else cost + Cost.pure(self.bit_epsilon_upper).like(cost)
 
     @property
     def bit_epsilon_upper(self) -> float:
@@ -196,8 +203,10 @@ class _Counting(Accumulator):
         read, ratio = self.sums.reader(count), self.mechanism._ratio
         return lambda start, stop: read(start, stop) / ratio
 
-    def answers(self, count: int) -> Answers:
+    def answers(self, count: int) -> Answers | None:
         """Return the share of ``count`` clients that the clip left alone, from the bits that say so."""
+        if self.mechanism.bit_epsilon is None:
+            return None
         lie = self.mechanism.lies / WORDS
         truth = 1 - 2 * lie
         return Answers((self.ones / count - lie) / truth, math.sqrt(lie * (1 - lie) / count) / truth)
@@ -208,6 +217,8 @@ class _Counting(Accumulator):
 
     def _parts(self, body: Body) -> tuple[Body, int]:
         """The inner body, as its mechanism wrote it, and the answer."""
+        if self.mechanism.bit_epsilon is None:
+            return body, 0
         within = self.mechanism.inner.layout
         place = _place(within)
         said = int.from_bytes(body[place // 8 :].tobytes(), "little") >> place % 8
