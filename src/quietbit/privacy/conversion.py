@@ -42,7 +42,7 @@ def chord_upper(upper: Callable[[float], float], alpha: float, below: float, abo
 
 
 def ladder(alpha: float, per_doubling: int) -> tuple[float, float]:
-    """Two orders around alpha, neighbours among those with so many for each doubling of alpha - 1."""
+    """Return the two orders around alpha on a ladder with ``per_doubling`` rungs per doubling of alpha - 1."""
     rung = math.floor(math.log2(alpha - 1) * per_doubling)
     return 1 + math.pow(2.0, rung / per_doubling), 1 + math.pow(2.0, (rung + 1) / per_doubling)
 
