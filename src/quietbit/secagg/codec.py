@@ -21,7 +21,6 @@ import struct
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, final
 
-import cbor2
 from attrs import frozen
 
 from quietbit.errors import InvalidParameter, require
@@ -194,11 +193,15 @@ def read_places(data: bytes, clients: int) -> tuple[int, ...]:
 
 def encode(value: Any) -> bytes:
     """Write numbers, byte strings, lists and maps of them."""
+    import cbor2
+
     return bytes(cbor2.dumps(value, canonical=True))
 
 
 def decode(data: bytes, what: str) -> Any:
     """Read what `encode` wrote; anything else is refused."""
+    import cbor2
+
     try:
         found = cbor2.loads(data)
         fine = _plain(found) and encode(found) == data

@@ -21,14 +21,6 @@ from pathlib import Path
 from typing import Any, final
 
 from attrs import field, frozen
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
 
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit.secagg.plan import PUBLIC_SIZE
@@ -50,7 +42,7 @@ class Identity:
     def __init__(self, private: bytes) -> None:
         """Take 32 private bytes."""
         require(len(private) == PUBLIC_SIZE, "length of the private key", len(private), f"{PUBLIC_SIZE} bytes")
-        self._key = Ed25519PrivateKey.from_private_bytes(private)
+        self._key: Any = _ed25519().Ed25519PrivateKey.from_private_bytes(private)
         self.public: bytes = bytes(self._key.public_key().public_bytes_raw())
 
     def __repr__(self) -> str:
@@ -64,7 +56,7 @@ class Identity:
     @classmethod
     def new(cls) -> Identity:
         """Return a fresh key of the operating system's randomness."""
-        return cls(Ed25519PrivateKey.generate().private_bytes_raw())
+        return cls(_ed25519().Ed25519PrivateKey.generate().private_bytes_raw())
 
     def sign(self, purpose: bytes, message: bytes) -> bytes:
         """Sign a message for one purpose."""
@@ -72,6 +64,8 @@ class Identity:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the private key to a new file that only its owner can read; nothing is overwritten."""
+        from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
         data = self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         try:
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -82,6 +76,8 @@ class Identity:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Identity:
         """Read what `save` wrote; a file that others than its owner can read is refused."""
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
         name = os.fspath(path)
         data = _read(name, 4096, "key", private=True)
         try:
@@ -185,8 +181,10 @@ class Directory:
 @lru_cache(maxsize=1 << 16)
 def verified(public: bytes, purpose: bytes, message: bytes, signature: bytes) -> bool:
     """Return whether a signature is this key's of this message for this purpose; found out once in a process."""
+    from cryptography.exceptions import InvalidSignature
+
     try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, _bound(purpose, message))
+        _ed25519().Ed25519PublicKey.from_public_bytes(public).verify(signature, _bound(purpose, message))
     except (InvalidSignature, ValueError):
         return False
     return True
@@ -208,3 +206,9 @@ def _read(path: str, most: int, what: str, *, private: bool = False) -> bytes:
         raise QuietbitError(f"Cannot read the {what} {path}: {error.strerror}.") from error
     require(len(data) <= most, f"size of the {what}", len(data), f"at most {most} bytes")
     return data
+
+
+def _ed25519() -> Any:
+    from cryptography.hazmat.primitives.asymmetric import ed25519  # imported when it is first used
+
+    return ed25519

@@ -13,17 +13,9 @@ keys of a pair go into every key that is derived from its secret.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-from cryptography.hazmat.primitives.ciphers.algorithms import AES
-from cryptography.hazmat.primitives.ciphers.modes import CTR
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from quietbit.errors import InvalidParameter, require
 from quietbit.secagg.plan import KEY_SIZE, Mask
@@ -38,12 +30,12 @@ Secret: TypeAlias = bytes | bytearray
 
 def new_private_key() -> bytes:
     """Return a fresh X25519 private key of the operating system's randomness."""
-    return bytes(X25519PrivateKey.generate().private_bytes_raw())
+    return bytes(_x25519().X25519PrivateKey.generate().private_bytes_raw())
 
 
 def public_key(private: Secret) -> bytes:
     """Return the public key of a private one."""
-    return bytes(X25519PrivateKey.from_private_bytes(bytes(private)).public_key().public_bytes_raw())
+    return bytes(_x25519().X25519PrivateKey.from_private_bytes(bytes(private)).public_key().public_bytes_raw())
 
 
 def check_public(public: bytes) -> None:
@@ -55,33 +47,55 @@ def check_public(public: bytes) -> None:
 
 def agree(private: Secret, public: bytes) -> bytes:
     """Return the secret that two clients share; a public key of small order is refused."""
+    x25519 = _x25519()
     try:
-        theirs = X25519PublicKey.from_public_bytes(public)
-        return bytes(X25519PrivateKey.from_private_bytes(bytes(private)).exchange(theirs))
+        theirs = x25519.X25519PublicKey.from_public_bytes(public)
+        return bytes(x25519.X25519PrivateKey.from_private_bytes(bytes(private)).exchange(theirs))
     except ValueError as error:
         raise InvalidParameter("public key must be 32 bytes of a point of large order, got another.") from error
 
 
 def derive(secret: Secret, purpose: bytes, context: bytes) -> bytes:
     """Return a key of 32 bytes for one purpose in one context."""
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
     info = b"quietbit/secure/2/" + purpose + b"/" + context
     return bytes(HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(bytes(secret)))
 
 
 def expand(key: bytes, dimension: int) -> Mask:
     """Return the mask of a key: ``dimension`` words of 32 bits."""
+    from cryptography.hazmat.primitives.ciphers import Cipher
+    from cryptography.hazmat.primitives.ciphers.algorithms import AES
+    from cryptography.hazmat.primitives.ciphers.modes import CTR
+
     words = Cipher(AES(key), CTR(bytes(16))).encryptor().update(bytes(4 * dimension))
     return np.frombuffer(words, dtype="<u4").astype(np.uint32, copy=False)
 
 
 def seal(key: bytes, plain: bytes, context: bytes) -> bytes:
     """Encrypt and authenticate, together with its context; the key must not seal anything else."""
-    return bytes(ChaCha20Poly1305(key).encrypt(_NONCE, plain, context))
+    return bytes(_sealer(key).encrypt(_NONCE, plain, context))
 
 
 def open_sealed(key: bytes, sealed: bytes, context: bytes) -> bytes:
     """Return what was sealed; refused if it or its context was changed."""
+    from cryptography.exceptions import InvalidTag
+
     try:
-        return bytes(ChaCha20Poly1305(key).decrypt(_NONCE, sealed, context))
+        return bytes(_sealer(key).decrypt(_NONCE, sealed, context))
     except InvalidTag as error:
         raise InvalidParameter("sealed shares must be genuine, got ones that fail their authentication.") from error
+
+
+def _x25519() -> Any:
+    from cryptography.hazmat.primitives.asymmetric import x25519  # imported when it is first used
+
+    return x25519
+
+
+def _sealer(key: bytes) -> Any:
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+    return ChaCha20Poly1305(key)
