@@ -251,6 +251,7 @@ class Report:
             lines.append(f"{node.node:20}  {_counts(node)}  {node.releases:8}  {node.epsilon_upper:10.4g}")
         if len(self.nodes) > SHOWN:
             lines.append(f"... and {len(self.nodes) - SHOWN} more nodes")
+            lines.append(f"Releases per node: {_spread(self.nodes)}")
         reasons = [f"round {entry.round}: {reason}" for entry in self.rounds for reason in grouped(entry.reasons)]
         lines += ["What went wrong", *reasons[:SHOWN]] if reasons else []
         lines += [f"... and {len(reasons) - SHOWN} more"] if len(reasons) > SHOWN else []
@@ -266,6 +267,14 @@ class Report:
         counted = f" It counts on {honest} honest clients in every sum." if honest else ""
         who = "The worst client" if self.guarantee.unit is Unit.CLIENT else "Any sample of the worst site"
         return f"{who}, in this run: {self.guarantee.sentence()}{counted}"
+
+
+def _spread(nodes: Sequence[NodeReport]) -> str:
+    """Return how unequal participation was: the releases of some nodes, and what theirs cost them."""
+    ordered = sorted(nodes, key=lambda node: (node.releases, node.epsilon_upper))
+    places = {"fewest": 0, "median": len(ordered) // 2, "most": len(ordered) - 1}
+    told = ((word, ordered[place]) for word, place in places.items())
+    return ", ".join(f"{word} {node.releases} (epsilon {node.epsilon_upper:.4g})" for word, node in told)
 
 
 def grouped(reasons: Iterable[str]) -> list[str]:
