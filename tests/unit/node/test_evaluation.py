@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 from attrs import evolve
@@ -9,12 +11,16 @@ from attrs import evolve
 from quietbit import Adjacency, Uplink
 from quietbit.errors import InvalidParameter
 from quietbit.mechanism.response import RandomisedResponse
+from quietbit.node.gatekeeper import Gatekeeper, RemoteGate
 from quietbit.node.ledger import AnsweredBefore, FileLedger
 from quietbit.node.policy import NotAllowed
+from quietbit.node.question import Framed
 from quietbit.node.release import BudgetSpent, LocalGate, account_of, reached
 from quietbit.node.sender import PrivateSender
 from quietbit.privacy.account import Account
+from quietbit.privacy.cost import Cost
 from quietbit.target import Target
+from statistical.kit import seed
 from unit.node.makers import MECHANISM, books, keeper, policy, question, write_policy
 
 ANSWER = RandomisedResponse.within(0.5, 2, "replace-one")
@@ -155,3 +161,53 @@ def test_a_sender_without_an_engine_answers_evaluations_too(tmp_path):
     spent = answers.guarantee().epsilon_upper
     assert spent == updates.guarantee().epsilon_upper
     assert spent > 2 * ANSWER.epsilon_upper(Adjacency.REPLACE_ONE)
+
+
+@pytest.mark.parametrize("evaluate", [0.3, 2.0, 5.0])
+def test_a_server_that_mixes_questions_never_gets_more_than_the_cap(tmp_path, evaluate):
+    """Updates and answers of all strengths in any order: priced as a list fixed beforehand, they cost no more."""
+    rng, held = np.random.default_rng(seed(int(10 * evaluate))), keeper(tmp_path, evaluate=evaluate)
+    spent, rounds = Cost(), {"answer": 0, "update": 0}
+    for _ in range(60):
+        kind = str(rng.choice(["answer", "update"]))
+        mechanism = evolve(MECHANISM, beta=float(rng.choice([0.5, 1.0, 2.0])))
+        if kind == "answer":
+            epsilon, cells = float(rng.choice([0.05, 0.3, 1.0])), int(rng.choice([2, 5]))
+            mechanism = RandomisedResponse.within(epsilon, cells, "replace-one")
+        rounds[kind] += 1
+        try:
+            held.accept(question(rounds[kind], mechanism, epsilon=1e3, delta=1e-5)).release(None)
+        except BudgetSpent:
+            continue
+        spent = spent + mechanism.privacy(Adjacency.REPLACE_ONE)
+    assert books(tmp_path).releases >= 3
+    assert spent.epsilon(1e-5) <= reached(books(tmp_path), CAP, policy(tmp_path, evaluate=evaluate)) <= 8.0
+
+
+def test_a_gatekeeper_answers_evaluations_within_the_same_policy(tmp_path):
+    held = keeper(tmp_path, evaluate=0.6)
+    gate = Gatekeeper(held, tmp_path / "gate", patience=5.0)
+    thread = threading.Thread(target=gate.serve)
+    thread.start()
+    try:
+        remote = RemoteGate(tmp_path / "gate")
+        data = remote.accept(asked(1)).release(RIGHT)
+        assert Uplink(ANSWER).collect([Framed.from_bytes(data).payload]).count == 1
+        with pytest.raises(BudgetSpent):
+            remote.accept(asked(2))
+    finally:
+        gate.stop()
+        thread.join(10)
+
+
+def test_where_sums_are_allowed_answers_count_under_both_caps(tmp_path):
+    sums = {"trust": ["local", "secure-aggregation"], "min_honest_clients": 50, "local_epsilon": 6.0}
+    with pytest.raises(InvalidParameter, match="evaluate"):
+        policy(tmp_path, **sums, evaluate=7.0)
+    held = keeper(tmp_path, **sums, evaluate=1.0)
+    for number in (1, 2):
+        held.accept(asked(number)).release(RIGHT)
+    with pytest.raises(BudgetSpent):
+        held.accept(asked(3))
+    rules = policy(tmp_path, **sums, evaluate=1.0)
+    assert all(0.99 < reached(books(tmp_path), cap, rules) <= 1.0 for cap in rules.caps())
