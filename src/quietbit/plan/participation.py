@@ -5,8 +5,9 @@ Idea     ``each-once`` shuffles the clients once per epoch and takes cohorts in 
          client is counted, never estimated: no amplification by sampling is claimed. ``secret-order`` is ``each-once``
          with an order that the operating system draws and nobody can repeat, as a shuffle of all clients needs it: then
          everybody counts as having released as soon as an epoch begins, so that neither an account nor the moment to
-         stop depends on the order.
-Symbols  N = clients; m = cohort.
+         stop depends on the order. ``poisson`` lets a trusted server draw each client with probability m / N in every
+         round, in secret: everybody is charged, with what a secret draw costs (`quietbit.privacy.poisson`).
+Symbols  N = clients; m = cohort, for ``poisson`` the expected one.
 Source   Guo et al. (ICML 2023): one pass over the clients per epoch of N / m rounds.
 """
 
@@ -21,11 +22,13 @@ from attrs import field, frozen
 from numpy.typing import NDArray
 
 from quietbit.errors import check_int, require
+from quietbit.kernel.rng import secure_rng
+from quietbit.mechanism.batch import draw_batch
 
-__all__ = ["KINDS", "SECRET", "Schedule", "releases_per_client", "secret_order"]
+__all__ = ["KINDS", "POISSON", "SECRET", "Schedule", "releases_per_client", "secret_order"]
 
 Clients = NDArray[np.int64]
-EACH_ONCE, SAMPLED, SECRET = KINDS = ("each-once", "sampled", "secret-order")
+EACH_ONCE, SAMPLED, SECRET, POISSON = KINDS = ("each-once", "sampled", "secret-order", "poisson")
 
 
 @final
@@ -36,7 +39,7 @@ class Schedule:
     kind: str
     clients: int
     size: int
-    seed: int = 0  # of no use to a secret order
+    seed: int = 0  # of no use to what is drawn in secret
     _secret: dict[int, Clients] = field(init=False, factory=dict, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -47,6 +50,11 @@ class Schedule:
         require(self.size <= count, "cohort", self.size, f"at most {count}, the number of clients")
         check_int(self.seed, "seed", 0)
 
+    @property
+    def rate(self) -> float:
+        """The share of clients in a cohort: the probability of each where it is drawn in secret."""
+        return self.size / self.clients
+
     def cohort(self, number: int) -> Clients:
         """The clients of round ``number``, from 0 on; no client twice.
 
@@ -55,6 +63,11 @@ class Schedule:
         if self.kind == SAMPLED:
             generator = np.random.default_rng([self.seed, number, 1])
             return generator.choice(self.clients, self.size, replace=False).astype(np.int64)
+        if self.kind == POISSON:
+            if number not in self._secret:
+                self._secret.clear()
+                self._secret[number] = draw_batch(secure_rng(), self.rate, self.clients)
+            return self._secret[number]
         epoch, place = divmod(number, self.clients // self.size)
         if self.kind == SECRET and epoch not in self._secret:
             self._secret[epoch] = secret_order(self.clients)
@@ -62,7 +75,12 @@ class Schedule:
         return order[place * self.size : (place + 1) * self.size]
 
     def charged(self, number: int) -> Clients:
-        """For whom a release is counted in round ``number``: the cohort; all when an epoch in a secret order begins."""
+        """For whom a release is counted in round ``number``: the cohort; all where it is secret who is in it.
+
+        In a secret order that is when an epoch begins.
+        """
+        if self.kind == POISSON:
+            return np.arange(self.clients, dtype=np.int64)
         if self.kind != SECRET:
             return self.cohort(number)
         return np.arange(0 if number % (self.clients // self.size) else self.clients, dtype=np.int64)

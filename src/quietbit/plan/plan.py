@@ -40,7 +40,7 @@ Source   Guo et al. (ICML 2023), appendix "Choice of Hyperparameters", for the c
 | `evaluate.cells` | engine: where the metric is a list of counts (histogram, confusion matrix), how many | a number |
 | `evaluate.releases` | engine: how many evaluations a client answers, out of the same budget | `releases` |
 | `min-honest-clients` | for sums: how many clients answer and do not collude with the server | all, or threshold |
-| `participation` | `secret-order`: once per epoch, in secret; in a simulation `each-once`, `sampled` | `each-once` |
+| `participation` | `secret-order`: once per epoch; in a simulation `each-once`, `sampled`, `poisson` | `each-once` |
 | `cohort` | simulation: clients in a round | 1 |
 | `rng`, `seed` | simulation: `secure` or `seeded`; what fixes who takes part, and seeded randomness | `secure`, 0 |
 | `local-arrays` | engine: arrays that are never sent, names with commas between them, `*` allowed | none |
@@ -84,7 +84,7 @@ from quietbit.mechanism.registry import family
 from quietbit.plan.clip import MovingClip, usual_bit_epsilon
 from quietbit.plan.costs import ClientCosts
 from quietbit.plan.evaluation import Evaluation
-from quietbit.plan.participation import EACH_ONCE, SECRET, Schedule
+from quietbit.plan.participation import EACH_ONCE, POISSON, SECRET, Schedule
 from quietbit.plan.rules import (
     APP,
     CENTRAL,
@@ -101,6 +101,7 @@ from quietbit.plan.rules import (
 from quietbit.privacy.account import Account, Mode
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee
+from quietbit.privacy.poisson import poisson_cost
 from quietbit.secagg.plan import ServerModel
 from quietbit.target import (
     Adjacency,
@@ -368,7 +369,8 @@ class Plan:
         if times is None:
             raise InvalidParameter.of("releases", "given to meet a budget: how often a client may take part")
         counts = np.asarray(times, dtype=np.int64)
-        return self._found(ball, known, np.broadcast_to(counts, known.shape) if sample else counts)
+        each = sample or self.participation == POISSON
+        return self._found(ball, known, np.broadcast_to(counts, known.shape) if each else counts)
 
     def release(self, mechanism: Mechanism, samples: int | None = None) -> Cost:
         """What one release costs under the plan's trust: of a client, or of one of its ``samples`` samples."""
@@ -380,7 +382,13 @@ class Plan:
 
     def account(self, mechanism: Mechanism, sizes: NDArray[np.int64]) -> ClientCosts:
         """The account of a run with clients of these sizes; a mechanism without one is refused."""
-        return ClientCosts(lambda samples: self.release(mechanism, samples), sizes, self.unit is Unit.SAMPLE)
+        rate = self.schedule(sizes.size).rate if self.participation == POISSON else 1.0
+
+        def price(samples: int | None) -> Cost:
+            far = self.release(mechanism, samples)
+            return far if rate == 1.0 else poisson_cost(mechanism.privacy(Adjacency.ZERO_OUT), far, rate)
+
+        return ClientCosts(price, sizes, self.unit is Unit.SAMPLE)
 
     @property
     def summed_clients(self) -> int:
@@ -412,10 +420,11 @@ class Plan:
             account.counts = counts
             return account.worst(self.delta)
 
+        on_run = (sample and self.samples is None) or self.participation == POISSON
         found = calibrate(
             CENTRAL if self.trust is Trust.CENTRAL else self.mechanism, ball=ball, epsilon=aim.epsilon,
             delta=aim.delta, adjacency=self.adjacency, releases=busiest,
-            account=worst if sample and self.samples is None else self._enforced(busiest),
+            account=worst if on_run else self._enforced(busiest),
             samples=int(sizes.min()) if sample else None, keep=self.keep, rows=SHARED if self.shared else self.rows,
             bit_epsilon=self._bit_epsilon(busiest), **self._site(), **self._choices(),
         )  # fmt: skip

@@ -18,7 +18,7 @@ from quietbit.mechanism.family import OWN, check_rows_word
 from quietbit.mechanism.projected import MOST_SAMPLES
 from quietbit.mechanism.registry import families, family, importable
 from quietbit.plan.clip import RATE, ClipRule
-from quietbit.plan.participation import KINDS, SAMPLED, SECRET
+from quietbit.plan.participation import KINDS, POISSON, SAMPLED, SECRET
 from quietbit.secagg.plan import ServerModel
 from quietbit.target import (
     MOST_CLIENTS,
@@ -170,8 +170,10 @@ def _check_mechanism(plan: Plan) -> None:
 
 def _check_trust(plan: Plan) -> None:
     """Only what has an account under the trust model."""
-    rule = "secure for a secret order: nobody must be able to draw it again"
-    require(not plan.secret_order or plan.rng == "secure", "rng", plan.rng, rule)
+    rule = "secure where it is secret who takes part: nobody must be able to draw it again"
+    require(plan.participation not in (SECRET, POISSON) or plan.rng == "secure", "rng", plan.rng, rule)
+    rule = "another without central trust: a server that sees who answers is hidden nothing"
+    require(plan.participation != POISSON or plan.trust is Trust.CENTRAL, "participation", plan.participation, rule)
     rule = "local: what a crowd hides from others than the server is said beside it (`quietbit.plan.costs`)"
     require(plan.trust is not Trust.SHUFFLED, "trust", plan.trust.value, rule)
     if plan.trust is Trust.LOCAL:

@@ -67,7 +67,7 @@ def make_collector(
         return PlainCollector(problem, steps, threads)
     rng = client_rng(plan.rng, plan.seed)
     if plan.trust is Trust.CENTRAL:
-        return CentralCollector(PlainCollector(problem, steps, threads), mechanism, rng)
+        return CentralCollector(PlainCollector(problem, steps, threads), mechanism, rng, plan.cohort)
     uplink = Uplink(mechanism, max_payloads=plan.cohort, unit=plan.unit)
     return UplinkCollector(problem, steps, uplink, rng, payload_bytes(plan, mechanism), threads, plan.moving_clip())
 
@@ -195,6 +195,7 @@ class CentralCollector:
     plain: PlainCollector
     mechanism: Any = field()
     rng: ClientRng
+    cohort: int
 
     @mechanism.validator
     def _adds_noise(self, _: Any, mechanism: Any) -> None:
@@ -207,10 +208,10 @@ class CentralCollector:
         return self.plain.bytes_per_client
 
     def mean(self, parameters: Rows, clients: Clients, number: int) -> FloatVector:
-        """Return the noisy sum over the size of the cohort, which is public."""
+        """Return the noisy sum over the plan's cohort, which is public; how many were drawn in secret is not."""
         exact = self.plain.total(parameters, clients)
         block = self.rng(number, SERVER).draw(exact.size)
-        return np.asarray(self.mechanism.noisy(exact, block, 0) / clients.size)
+        return np.asarray(self.mechanism.noisy(exact, block, 0) / self.cohort)
 
 
 def chunks(clients: Clients, size: int, threads: int) -> Iterator[Clients]:

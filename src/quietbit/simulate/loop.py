@@ -136,7 +136,7 @@ def simulate(
                         run.reason = f"Round {number + 1} would exceed the budget epsilon {plan.epsilon:g}."
                         break
                     account.record(charged)
-                sent += clients.size * collects.bytes_per_client
+                sent += plan.cohort * collects.bytes_per_client  # expected, where it is secret how many were drawn
                 if replay is not None:
                     w = replay.step(clients, number, run.clips[number] if run.clips else 1.0)
                     run.replayed_bytes = replay.sent

@@ -33,7 +33,7 @@ from quietbit.errors import require, require_module
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.base import Mechanism
 from quietbit.plan.costs import ClientCosts
-from quietbit.plan.participation import Schedule, releases_per_client
+from quietbit.plan.participation import EACH_ONCE, SAMPLED, Schedule, releases_per_client
 from quietbit.plan.plan import Plan
 from quietbit.privacy.guarantee import Guarantee, Trust
 from quietbit.simulate.collect import payload_bytes
@@ -170,8 +170,8 @@ class Batch:
             require(shared_walk(setting) == shared_walk(first), "settings of a batch", "different walks", "alike")
             self.data.check(setting)
         clients = problem.sizes.size
-        rule = "each-once or sampled: runs side by side are continued from checkpoints, and a secret order is not kept"
-        require(first.plan.participation != "secret-order", "participation", first.plan.participation, rule)
+        rule = "each-once or sampled: runs side by side are continued from checkpoints, and what is secret is not kept"
+        require(first.plan.participation in (EACH_ONCE, SAMPLED), "participation", first.plan.participation, rule)
         replayed = any(one.plan.replayed for one in self.settings)
         require(not replayed, "downlink", "replay", "full for runs that are trained together")
         self._schedule = first.plan.schedule(clients)

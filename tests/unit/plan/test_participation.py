@@ -29,7 +29,7 @@ def test_a_schedule_is_a_function_of_its_seed(kind):
     assert not np.array_equal(left.cohort(17), Schedule(kind, 50, 5, seed=4).cohort(17))
 
 
-@pytest.mark.parametrize(("kind", "clients", "size"), [("each-once", 5, 6), ("sampled", 5, 0), ("poisson", 5, 2)])
+@pytest.mark.parametrize(("kind", "clients", "size"), [("each-once", 5, 6), ("sampled", 5, 0), ("lottery", 5, 2)])
 def test_refusals(kind, clients, size):
     with pytest.raises(quietbit.InvalidParameter):
         Schedule(kind, clients, size, 0)
