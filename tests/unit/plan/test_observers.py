@@ -54,7 +54,7 @@ def test_an_unfinished_epoch_costs_as_much_as_a_whole_one():
 
 
 def test_a_seed_is_no_secret():
-    with pytest.raises(quietbit.InvalidParameter, match="secret order"):
+    with pytest.raises(quietbit.InvalidParameter, match="secret who takes part"):
         plan(participation="secret-order", rng="seeded")
 
 
