@@ -198,6 +198,9 @@ class LocalGate:
         if mechanism.shared_rows:
             same = identity_of(mechanism.for_round(run_name(question.run), question.round)) == identity_of(mechanism)
             require(same, "rows that all clients keep", "others", "this round's")
+        # The ledger knows answers to evaluations by their kind: what is wrapped around one would be in neither account.
+        plain = offer.family != RESPONSE or mechanism.core is mechanism
+        require(plain, "mechanism of an evaluation", type(mechanism).__name__, ANSWERS)
         rules.check(offer.family, own.radius, str(question.run), mechanism.sampling_rate)
         return offer, honest
 

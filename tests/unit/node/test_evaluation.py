@@ -10,6 +10,8 @@ from attrs import evolve
 
 from quietbit import Adjacency, Uplink
 from quietbit.errors import InvalidParameter
+from quietbit.mechanism.adaptive_clip import AdaptiveClip
+from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.response import RandomisedResponse
 from quietbit.node.gatekeeper import Gatekeeper, RemoteGate
 from quietbit.node.ledger import AnsweredBefore, FileLedger
@@ -28,7 +30,7 @@ RIGHT = np.array([0.0, 1.0])
 CAP = Target(8.0, 1e-5, Adjacency.REPLACE_ONE)
 
 
-def asked(number: int, mechanism: RandomisedResponse = ANSWER, **changes):
+def asked(number: int, mechanism: Mechanism = ANSWER, **changes):
     return question(number, mechanism, **{"epsilon": 100.0, "delta": 0.0} | changes)
 
 
@@ -47,6 +49,13 @@ def test_answers_end_where_their_part_of_the_cap_does(tmp_path):
     with pytest.raises(BudgetSpent):  # whatever run asks
         held.accept(asked(1, run=99))
     assert books(tmp_path).releases == 3
+
+
+def test_an_answer_inside_a_wrapper_is_refused_and_not_left_out_of_both_accounts(tmp_path):
+    held = keeper(tmp_path, evaluate=1.6)
+    with pytest.raises(InvalidParameter, match="mechanism of an evaluation must be RandomisedResponse"):
+        held.accept(asked(1, AdaptiveClip(ANSWER, 1.0, bit_epsilon=0.2)))
+    assert books(tmp_path).releases == 0
 
 
 def test_the_same_question_is_never_answered_twice(tmp_path):
