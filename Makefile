@@ -12,12 +12,13 @@ export PYTHONDONTWRITEBYTECODE :=
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
 
-# pip would compile on one core only. Some packages hold templates that are no Python: what they say is not heard.
+# pip would compile on one core only; kernels are compiled here, so that the first command need not. Some packages hold templates that are no Python: what they say is not heard.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt \
 		--editable '.[dev]'
 	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
+	$(BIN)/python tests/compile_kernels.py
 	touch $@
 
 setup: $(READY)  ## make the virtual environment
