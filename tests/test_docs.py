@@ -84,6 +84,14 @@ def test_the_first_pages_have_examples():
     assert "make test" in text[:1200]
 
 
+def test_flower_finds_the_apps_of_the_readme():
+    """`flwr run` looks for them without running the file, and sees plain assignments alone."""
+    blocks = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    (app,) = (block for language, block in blocks if language == "python" and "ClientApp" in block)
+    plain = {ast.unparse(node.targets[0]) for node in ast.parse(app).body if isinstance(node, ast.Assign)}
+    assert {"client_app", "server_app"} <= plain
+
+
 def slug(heading: str) -> str:
     """A heading's anchor, as GitHub and MkDocs both make it."""
     plain = re.sub(r"[^\w\- ]", "", heading.replace("`", "").strip().lower())

@@ -108,7 +108,7 @@ def flatten(tree: Any, like: Structure | None = None) -> tuple[list[Any], bool]:
             _check_tensor(leaf, path)
         return [leaf.detach() for _, leaf in found], True
     if len(found) == 1 and found[0][1] is tree and not tree.shape:
-        raise InvalidParameter.of("update", "an array with an axis", "an array without axes")
+        raise InvalidParameter("update must be at least 1-D, got a 0-D array.")
     return [
         leaf if type(leaf) is np.ndarray and kind in NUMPY_FLOATS else as_array(leaf, path)
         for (path, leaf), kind in zip(found, kinds, strict=True)

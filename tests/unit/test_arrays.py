@@ -96,8 +96,8 @@ def test_the_structure_keeps_no_numbers() -> None:
         ([np.ma.masked_array(np.zeros(2), [True, False])], "without a mask"),
         ([torch.zeros(2, dtype=torch.int32)], r"update\[0\] \(int32\)"),
         ([torch.zeros(4).to_sparse()], r"layout of update\[0\] must be strided"),
-        (np.zeros(()), "an array with an axis"),
-        (np.float32(1.0), "an array with an axis"),
+        (np.zeros(()), "at least 1-D"),
+        (np.float32(1.0), "at least 1-D"),
         (np.zeros(3, np.complex128), r"update \(complex128\)"),
     ],
 )

@@ -25,7 +25,7 @@ import attrs
 from quietbit.design.profile import Profile
 from quietbit.design.store import parse_design, parse_profile
 from quietbit.design.table import Design
-from quietbit.errors import InvalidParameter, QuietbitError, require
+from quietbit.errors import InvalidParameter, QuietbitError, check_known, require
 from quietbit.mechanism.base import Mechanism, check_mechanism
 from quietbit.mechanism.family import Family
 
@@ -89,7 +89,7 @@ def families() -> Mapping[str, Family]:
 def family(name: str) -> Family:
     """Return the family of that word; any other is refused with the words there are."""
     known = families()
-    require(name in known, "mechanism", name, "one of " + ", ".join(known))
+    check_known(name, known, "mechanism")
     return known[name]
 
 

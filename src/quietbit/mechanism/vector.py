@@ -101,6 +101,7 @@ NONCE_STREAM = 2  # after the streams of candidates and acceptance
 DIRECT_STREAMS = (3, 4)
 PROJECTION_COST = 0.01
 SMALLEST_RATIO = 2.0**-52
+LEAST_EPSILON = 1e-4  # below, rounded accounts say more about delta than about a profile
 MOST_EPSILON_EACH = 18.0  # zero-out: e^(2 epsilon) lies between the levels of a step, and 2^52 is as far as they may be
 SHORTER = 0.93  # of the epsilon aimed at, where the account of coded normals has lost more than delta
 
@@ -399,6 +400,7 @@ class _Family(Family):
         smallest of a profile's levels has to be told from nothing, and missing it must cost less than delta.
         """
         require(ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 for the vector mechanism")
+        require(target.epsilon >= LEAST_EPSILON, "epsilon", target.epsilon, f"at least {LEAST_EPSILON:g} for vmvu")
         farthest = MOST_EPSILON_EACH * (1 if target.adjacency is Adjacency.ZERO_OUT else 2) * target.releases
         aim, slope, before = min(target.epsilon, farthest), 1.0, (math.nan, math.nan)
         for number in range(8):

@@ -6,7 +6,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from quietbit.errors import QuietbitError, require
+from attrs import fields
+
+from quietbit.errors import QuietbitError, check_known, require
+from quietbit.mechanism.registry import families
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import Policy
 from quietbit.target import Adjacency, Trust, as_adjacency
@@ -50,6 +53,10 @@ def init(
     require(not os.path.lexists(place), "policy", str(path), "a file that does not exist yet")
     if rules.get("min_honest_clients") is not None:
         rules = {"trust": (Trust.LOCAL, Trust.SECURE_AGGREGATION)} | rules
+    for name in rules:
+        check_known(name, [one.name for one in fields(Policy)], "rule of the policy")
+    for name in mechanisms:
+        check_known(name, families(), "mechanisms")
     found = Policy(
         epsilon=epsilon, adjacency=as_adjacency(adjacency), largest_clip=largest_clip, releases=releases, delta=delta,
         releases_per_day=releases_per_day, mechanisms=mechanisms, ledger=str(ledger or place.parent / "ledger"),

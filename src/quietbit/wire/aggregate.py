@@ -13,7 +13,7 @@ from attrs import frozen
 
 from quietbit._typing import FloatVector
 from quietbit.arrays import Structure, restore
-from quietbit.errors import InvalidPayload, check_int, require
+from quietbit.errors import InvalidParameter, InvalidPayload, check_int, require
 from quietbit.kernel.base import Kernel
 from quietbit.mechanism.base import Accumulator, Answers, Body, Mechanism
 from quietbit.wire.payload import Header, read_body
@@ -101,6 +101,9 @@ class Aggregator:
         """Take in a stream; a bad payload is skipped and counted, or ends it, as ``on_error`` says."""
         choices = get_args(OnError)
         require(on_error in choices, "on_error", on_error, "one of " + ", ".join(choices))
+        if isinstance(payloads, bytes | bytearray | memoryview | str) or not isinstance(payloads, Iterable):
+            found = type(payloads).__name__
+            raise InvalidParameter(f"payloads: expected a list or another iterable of payloads, got {found}.")
         for place, payload in enumerate(payloads):
             try:
                 self.add(payload)

@@ -139,7 +139,7 @@ class Header:
     def expect(self, head: bytes | memoryview) -> int:
         """The body's checksum, after refusing everything that is not a header of this mechanism."""
         end = len(self.fields)
-        if len(head) == end + SEALS.size and head[:end] == self.fields:
+        if len(head) >= end + SEALS.size and head[:end] == self.fields:
             body_checksum, header_checksum = SEALS.unpack_from(head, end)
             if zlib.crc32(head[: end + 4]) == header_checksum:
                 return int(body_checksum)
@@ -252,7 +252,7 @@ def read_body(source: Any, header: Header, threads: int = 1) -> Body:
 
 
 def _from_view(view: memoryview, header: Header, threads: int) -> Body:
-    expected = header.expect(view[: header.head])
+    expected = header.expect(view[:HEADER_SIZE])  # the longer of both, to name what another mechanism sent
     if view.nbytes != header.size:
         _refuse_size(view.nbytes, header)
     body = view[header.head :]

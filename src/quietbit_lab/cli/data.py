@@ -15,7 +15,7 @@ __all__ = ["data"]
 
 
 def data(
-    action: Annotated[str, typer.Argument(metavar="get", help="What to do.")],
+    action: Annotated[str, typer.Argument(metavar="ACTION", help="What to do: get.")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="mnist, cifar10, fashion-mnist or efficientnet_lite0.")],
     folder: Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Where data sets are kept.")] = None,
     json: JsonOption = False,

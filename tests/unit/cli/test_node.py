@@ -75,6 +75,7 @@ def test_init_with_sums_and_metrics(capsys, tmp_path):
         (["--min-honest-clients", 5], "local-epsilon must be given"),
         (["--min-honest-clients", 1, "--local-epsilon", 3], "min-honest-clients must be"),
         (["--mechanisms", ""], "--mechanisms must be"),
+        (["--mechanisms", "imvu,vmvuu"], "--mechanisms must be one that exists (did you mean 'vmvu'?)"),
         (["--counter", "counter"], "--counter must be the absolute path"),
         (["--epsilom", 1], "no option --epsilom"),
     ],

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import quietbit
 from path import codes_of, decode, many, width
 from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.kernel.rng import seeded_rng
@@ -230,3 +231,22 @@ def test_half_precision_is_refused_where_samples_are_protected(kind: str) -> Non
         protected.send([mean[:32].astype(np.float32), half[32:]])
     assert protected.send(mean.astype(np.float32))
     assert Uplink(mechanism).send(half)
+
+
+def test_one_payload_for_many_and_a_payload_of_another_mechanism_are_named():
+    ball = quietbit.Ball("l2", 1.0, 100)
+    target = {"ball": ball, "epsilon": 4.0, "delta": 1e-5, "adjacency": "zero-out"}
+    vector, one_bit = (quietbit.Uplink(quietbit.calibrate(name, **target).mechanism) for name in ("vmvu", "imvu"))
+    payload = one_bit.send(np.zeros(100))
+    for wrong in (payload, 3):
+        with pytest.raises(quietbit.InvalidParameter, match="expected a list or another iterable of payloads, got"):
+            one_bit.receive(wrong)
+    for own, other in ((vector, payload), (one_bit, vector.send(np.zeros(100)))):
+        with pytest.raises(quietbit.InvalidPayload, match="payload of another mechanism"):
+            own.receive([other])
+
+
+def test_an_epsilon_near_zero_is_refused_with_the_least():
+    target = {"ball": quietbit.Ball("l2", 1.0, 100), "delta": 1e-5, "adjacency": "replace-one"}
+    with pytest.raises(quietbit.InvalidParameter, match=r"epsilon must be at least 0\.0001 for vmvu"):
+        quietbit.calibrate("vmvu", epsilon=1e-6, **target)
