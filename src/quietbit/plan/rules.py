@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import attrs
 
 from quietbit.design.binomial import MOST_BINOMIAL_BITS
-from quietbit.errors import InvalidParameter, check_int, check_real, member, require
+from quietbit.errors import InvalidParameter, check_int, check_known, check_real, member, require
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.calibrate import AUTO
 from quietbit.mechanism.family import OWN, check_rows_word
@@ -142,7 +142,7 @@ def _check_mechanism(plan: Plan) -> None:
     if not plan.private:
         _unused(plan, ("epsilon", "releases", "keep", *STRENGTHS), "without privacy")
     known = [*families(), AUTO, PUBLIC]
-    require(plan.mechanism in known, "mechanism", plan.mechanism, "one of " + ", ".join(known))
+    check_known(plan.mechanism, known, "mechanism")
     chosen = family(plan.mechanism) if plan.mechanism not in (AUTO, PUBLIC) else None
     uses = chosen.uses if chosen is not None else ()
     for name, usual in USUAL.items():
