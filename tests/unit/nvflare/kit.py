@@ -8,6 +8,8 @@ from __future__ import annotations
 import itertools
 import json
 import time
+from importlib import import_module
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import numpy as np
@@ -46,6 +48,8 @@ from unit.node.makers import write_policy
 
 flare_decomposers.register()
 common_decomposers.register()
+if find_spec("torch") is not None:  # as a process with a torch model does, before it serialises anything
+    fobs.register(import_module("nvflare.app_opt.pt.decomposers").TensorDecomposer)
 
 JOB = "6f2d0c0e-8a3b-4a5e-9f57-0b1a2c3d4e5f"
 CONFIG = {

@@ -177,10 +177,6 @@ def test_a_site_without_a_folder_gets_the_full_model_and_is_not_asked_to_replay_
 
 def test_tensors_are_replayed_as_tensors(tmp_path):
     torch = pytest.importorskip("torch", reason="needs the torch extra")
-    from nvflare.app_opt.pt.decomposers import TensorDecomposer
-    from nvflare.fuel.utils import fobs
-
-    fobs.register(TensorDecomposer)
     seen = []
 
     def looks(task_name, shareable, fl_ctx):
