@@ -14,29 +14,40 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import Any
 
 from quietbit.errors import InvalidParameter, require_module
 from quietbit.gradients import Loss, sample_gradients, samples_at_once, trainable
 from quietbit.node.gatekeeper import Ticket
+from quietbit.node.trainer import BatchSocket, batch_of_parent
 
-__all__ = ["current_batch", "private_step", "serving"]
+__all__ = ["current_batch", "private_step", "serving", "share_batches"]
 
 _TICKET: ContextVar[Ticket | None] = ContextVar("quietbit_ticket", default=None)
-_PROCESS: list[Ticket] = []  # of the app that this process runs in a thread of its own
+_SHARED: list[tuple[Ticket, int]] = []  # for apps in threads and processes of their own, with the dimension
 
 
 @contextmanager
-def serving(ticket: Ticket, *, process: bool = False) -> Iterator[None]:
-    """Let the app that is called inside find the batch of its round; with ``process``, in any thread of the process."""
-    token = _TICKET.set(ticket)
-    _PROCESS[:] = [ticket] if process else []
+def serving(ticket: Ticket, *, dimension: int | None = None) -> Iterator[None]:
+    """Let the app that is called inside find the batch of its round.
+
+    With the ``dimension``, in any thread of this process, and in processes that it started (`share_batches`).
+    """
+    token, shared = _TICKET.set(ticket), [] if dimension is None else [(ticket, dimension)]
+    _SHARED[:] = shared
     try:
         yield
     finally:
         _TICKET.reset(token)
-        if ticket in _PROCESS:  # and not that of a later round, where this one's app was abandoned
-            _PROCESS.clear()
+        if shared == _SHARED:  # and not that of a later round, where this one's app was abandoned
+            _SHARED.clear()
+
+
+@cache
+def share_batches() -> BatchSocket:
+    """Let processes that this one will start find the batches of their rounds."""
+    return BatchSocket(lambda: next(iter(_SHARED), None))
 
 
 def current_batch() -> Ticket:
@@ -45,7 +56,8 @@ def current_batch() -> Ticket:
     ``rows`` are gradients of drawn samples, one row each, with the model's learnt arrays one after the other; the gate
     clips each. Refused outside a training round with quietbit's mod or filter.
     """
-    found = _TICKET.get() or next(iter(_PROCESS), None)
+    shared = next(iter(_SHARED), (None, 0))[0]
+    found = _TICKET.get() or shared or batch_of_parent()
     if found is None:
         raise InvalidParameter(
             "A batch must be asked for while an app trains for a round: in the train function of a Flower app, or "

@@ -324,7 +324,7 @@ Gate: TypeAlias = LocalGate | RemoteGate  # who holds policy, ledger and keys: i
 Ticket: TypeAlias = Accepted | RemoteTicket  # an accepted question: one release, once
 
 
-def _batched(ticket: Accepted, said: dict[str, Any], data: bytes, dimension: int) -> tuple[dict[str, Any], bytes]:
+def _batched(ticket: Ticket, said: dict[str, Any], data: bytes, dimension: int) -> tuple[dict[str, Any], bytes]:
     """Draw a batch, take gradients of it, or close it."""
     if "draw" in said:
         return {}, ticket.draw(said["draw"]).astype("<i8").tobytes()

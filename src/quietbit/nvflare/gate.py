@@ -30,6 +30,7 @@ from nvflare.client import api as client_api
 from nvflare.client.in_process.api import TOPIC_ABORT
 from nvflare.fuel.data_event.data_bus import DataBus
 
+from quietbit.engine.batch import share_batches
 from quietbit.nvflare.cell import shut_cell
 from quietbit.nvflare.task import DECIDED, TURN, task_of
 
@@ -59,6 +60,7 @@ def shut(fl_ctx: FLContext) -> bool:
     engine, runner = fl_ctx.get_engine(), fl_ctx.get_prop(FLContextKey.RUNNER)
     before = hasattr(runner, DONE)
     _hear_aborts()
+    share_batches()
     shut_cell(engine.get_cell())
     for executor in runner.task_router.task_table.values():
         if not hasattr(executor, DONE):

@@ -62,8 +62,9 @@ class Task:
     _content: dict[str, Any] = field(factory=dict)
 
     def serving(self) -> contextlib.AbstractContextManager[None]:
-        """Let the app find the batch of its round, whichever thread of this process it runs in."""
-        return contextlib.nullcontext() if self.turn is None else serving(self.turn.ticket, process=True)
+        """Let the app find the batch of its round, in whichever thread, or process that this one started, it runs."""
+        turn = self.turn
+        return contextlib.nullcontext() if turn is None else serving(turn.ticket, dimension=turn.layout.dimension)
 
     def answer(self, result: Any) -> Shareable:
         """Return the one thing that leaves for this task; the very same object passes a second time."""

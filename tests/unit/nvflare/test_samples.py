@@ -1,5 +1,8 @@
 """Samples protected over NVFlare: digits over four sites, batches that each site's gate draws, in any thread."""
 
+import subprocess
+import sys
+import textwrap
 import threading
 
 import numpy as np
@@ -130,6 +133,27 @@ def test_a_script_in_a_thread_of_its_own_finds_the_batch_of_its_round(tmp_path):
     site.starts("_end_run")
     with pytest.raises(InvalidParameter, match="while an app trains"):
         current_batch()
+
+
+TRAINER = SCRIPT[SCRIPT.index("    batch =") : SCRIPT.index("    flare.send")]
+
+
+def test_a_trainer_in_a_process_of_its_own_finds_the_batch_of_its_round(tmp_path):
+    """As `external_process` starts one; outside a round it finds none, and neither does a process of another parent."""
+    code = "import numpy as np\nfrom quietbit.nvflare import current_batch\n" + textwrap.dedent(TRAINER)
+
+    def starts(task_name, shareable, fl_ctx):
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+        return DXO(DataKind.WEIGHTS, data=weights()).to_shareable()
+
+    server = Server(LOUD)
+    for properties in (None, owned(tmp_path, unit="sample", data_set="ward 3", adjacency="zero-out", epsilon=1e7)):
+        site = Site(starts, properties=properties)
+        number = int(properties is not None)
+        seen = server.takes(site.does(server.asks(number=number)), number=number)["DXO"]["data"]
+        assert abs(seen["weight"].reshape(-1)[3] + 1.8) < 0.02
+    outside = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert "while an app trains" in outside.stderr
 
 
 def test_a_policy_of_samples_counts_over_jobs_and_names_its_data_set(digits, tmp_path):
