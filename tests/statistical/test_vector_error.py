@@ -9,6 +9,7 @@ so 6.2 of their standard deviations are a few per mille.
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ import pytest
 from quietbit import Ball, Norm, Uplink
 from quietbit.design.profile import Profile
 from quietbit.kernel.rng import seeded_rng
+from quietbit.kernel.select import select
+from quietbit.kernel.transform import rotate
 from quietbit.mechanism.solve_profile import solve_profile
 from quietbit.mechanism.vector import VectorMVU
 from quietbit.privacy.guarantee import Adjacency
@@ -49,15 +52,17 @@ def decoded(made: VectorMVU, update: Any, rng: Any) -> Any:
     return np.stack([uplink.receive([uplink.send(update, rng)]) for _ in range(TIMES)])
 
 
+@cache
+def picked(keep: int, padded: int) -> Any:
+    plain = np.random.default_rng(1)
+    return [select("reference").rows(plain.bytes(8), keep, padded) for _ in range(1500)]
+
+
 def lengths(made: VectorMVU, update: Any) -> Any:
     """|y| over many choices of rows: what the second clip sees, by the definition."""
-    from quietbit.kernel.select import select
-    from quietbit.kernel.transform import rotate
-
     turned = rotate(update / RADIUS, made.rotation_seed)
-    plain = np.random.default_rng(1)
-    picks = [select("reference").rows(plain.bytes(8), made.keep, made.padded) for _ in range(1500)]
-    return np.array([math.sqrt(made.padded / made.keep) * np.linalg.norm(turned[pick]) for pick in picks])
+    scale = math.sqrt(made.padded / made.keep)
+    return np.array([scale * np.linalg.norm(turned[pick]) for pick in picked(made.keep, made.padded)])
 
 
 def judge(made: VectorMVU, update: Any, releases: Any, shrink: float) -> tuple[float, float]:

@@ -17,7 +17,7 @@ def test_mnist_by_writer(shared_data):
     assert (sizes.size, sizes.min(), sizes.max(), np.median(sizes)) == (539, 19, 131, 116)
 
 
-@pytest.mark.slow
+@pytest.mark.long  # thirteen seconds of decompressing
 def test_cifar10(shared_data):
     dataset = load_cifar10(shared_data)
     assert dataset.train.inputs.shape == (50000, 32, 32, 3)

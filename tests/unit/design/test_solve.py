@@ -61,6 +61,7 @@ def distances(spec: DesignSpec):
             yield i, k, Fraction(k - i, n - 1) ** power
 
 
+@pytest.mark.long
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(
     levels=st.integers(2, 9),
@@ -69,15 +70,25 @@ def distances(spec: DesignSpec):
     privacy=st.sampled_from(["metric-l1", "metric-l2", "strict"]),
     bias=st.sampled_from(["exact", 1.0, 100.0]),
 )
-def test_the_stored_numbers_are_private(levels, bits, epsilon, privacy, bias):
+def test_the_stored_numbers_of_any_design_are_private(levels, bits, epsilon, privacy, bias):
+    assert_private(DesignSpec(levels, bits, epsilon, privacy, bias))
+
+
+@pytest.mark.parametrize(
+    "spec", [(2, 3, 20.0, "strict", 1.0), (5, 1, 2.5, "metric-l1", "exact"), (6, 2, 0.7, "metric-l2", 100.0)]
+)
+def test_the_stored_numbers_are_private(spec):
+    assert_private(DesignSpec(*spec))
+
+
+def assert_private(spec):
     """Every pair of levels, every symbol, in rational arithmetic: an oracle that shares no code with certify."""
-    spec = DesignSpec(levels, bits, epsilon, privacy, bias)
     design = solve(spec, cache=False)
     measured = certify(design)
     table = [[Fraction(p) for p in row] for row in design.probabilities.tolist()]
     assert all(sum(row) == 1 for row in table)
     assert all(p > 0 for row in table for p in row)
-    assert measured.epsilon_upper <= epsilon * (1 + 1e-6)
+    assert measured.epsilon_upper <= spec.epsilon * (1 + 1e-6)
     for i, k, distance in distances(spec):
         most = exp_upper_power(measured.epsilon_upper, distance)
         for p, q in zip(table[i], table[k], strict=True):
@@ -85,7 +96,7 @@ def test_the_stored_numbers_are_private(levels, bits, epsilon, privacy, bias):
             assert q <= most * p
     assert np.array_equal(design.probabilities, design.probabilities[::-1, ::-1])
     assert np.all(design.alphabet + design.alphabet[::-1] == 1.0)
-    if bias == "exact":
+    if spec.bias == "exact":
         assert np.abs(design.probabilities @ design.alphabet - spec.levels).max() <= 1e-9
 
 

@@ -196,6 +196,7 @@ def test_refusals(kernel):
         padded_size(0)
 
 
+@pytest.mark.long  # `make test` replays two rounds with a plain instruction set: tests/unit/wire/test_downlink.py
 def test_results_do_not_depend_on_the_instruction_set():
     """Replaying a round needs the same bits on every processor: one fused multiply-add would change them."""
     code = (
