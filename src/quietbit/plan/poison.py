@@ -20,7 +20,7 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-from scipy import stats
+from scipy.special import chdtri, ndtri
 
 from quietbit.errors import check_int, check_real
 from quietbit.kernel.select import default_kernel
@@ -40,11 +40,11 @@ def seed_maximum(work: float, dimensions: int = 1) -> float:
     """Return what one of 2^``work`` normal draws is expected to exceed along a direction, or in a subspace.
 
     >>> round(seed_maximum(30), 2), round(seed_maximum(30, dimensions=10), 2)
-    (6.01, 7.91)
+    (6.01, 7.94)
     """
     chance = 2.0 ** -check_real(work, "work", at_most=MOST_WORK)
     many = check_int(dimensions, "dimensions", 1)
-    return float(stats.norm.isf(chance) if many == 1 else stats.chi.isf(chance, many))
+    return float(-ndtri(chance) if many == 1 else math.sqrt(chdtri(many, chance)))
 
 
 def reach(mechanism: Mechanism, work: float = WORK) -> float:
@@ -79,7 +79,7 @@ def _rows(kept: int, padded: int, work: float) -> float:
     """Return |w| at the luckiest of 2^work choices of rows."""
     if kept == padded:
         return 1.0
-    return math.sqrt(min(float(stats.chi2.isf(2.0**-work, kept)) / kept, padded / kept))
+    return math.sqrt(min(float(chdtri(kept, 2.0**-work)) / kept, padded / kept))
 
 
 def _length(mechanism: Mechanism, body: Body) -> float:
