@@ -276,15 +276,19 @@ class RemoteGate:
 
 @final
 class RemoteTicket:
-    """A question that the gatekeeper has noted."""
+    """A question that the gatekeeper has noted.
+
+    An app that is late may go on in its own thread: what is said and what is answered go together, and nothing is said
+    beside or after the release. An answer to the app, the places of its batch, would else be taken for the release.
+    """
 
     def __init__(self, connection: socket.socket, dimension: int) -> None:
         self._connection, self._dimension = connection, dimension
+        self._guard, self._used = threading.Lock(), False
 
     def draw(self, count: int) -> NDArray[np.int64]:
         """Have the batch drawn."""
-        _send(self._connection, {"draw": count})
-        places = _answered(_receive(self._connection, MOST_BYTES, WAIT))[1]
+        places = self._asked({"draw": count})[1]
         return np.frombuffer(places, dtype="<i8").astype(np.int64)
 
     def add(self, rows: NDArray[Any]) -> None:
@@ -292,13 +296,11 @@ class RemoteTicket:
         size = max(1, PIECE // (4 * self._dimension))
         for start in range(0, len(rows), size):
             piece = np.ascontiguousarray(rows[start : start + size], dtype="<f4")
-            _send(self._connection, {"rows": len(piece)}, piece.tobytes())
-            _answered(_receive(self._connection, 0, WAIT))
+            self._asked({"rows": len(piece)}, piece.tobytes())
 
     def step(self) -> FloatVector | None:
         """Have the batch closed."""
-        _send(self._connection, {"step": True})
-        said, change = _answered(_receive(self._connection, MOST_BYTES, WAIT))
+        said, change = self._asked({"step": True})
         return np.frombuffer(change, dtype="<f8") if said["more"] else None
 
     def release(self, update: Any) -> bytes:
@@ -312,12 +314,24 @@ class RemoteTicket:
             except Exception as error:
                 LOGGER.error("quietbit: the update cannot be sent; zero is released in its place.", exc_info=error)
         try:
-            with self._connection as connection:
-                _send(connection, {"update": bool(data)}, data)
-                return _answered(_receive(connection, MOST_BYTES, WAIT))[1]
+            with self._connection:
+                return self._asked({"update": bool(data)}, data, last=True)[1]
         except (OSError, Unusable) as error:
             LOGGER.error("quietbit: the gatekeeper did not make the release.", exc_info=error)
             raise Noted("The release of this round was noted, and cannot be made.") from error
+
+    def _asked(self, said: dict[str, Any], data: bytes = b"", *, last: bool = False) -> tuple[dict[str, Any], bytes]:
+        with self._guard:
+            if self._used:
+                raise Noted("The release of this round was made already.")
+            self._used = last
+            try:
+                _send(self._connection, said, data)
+                found = _receive(self._connection, MOST_BYTES, WAIT)
+            except BaseException:  # an answer that was not waited for must not be taken for that to another question
+                self._connection.close()
+                raise
+        return _answered(found)
 
 
 Gate: TypeAlias = LocalGate | RemoteGate  # who holds policy, ledger and keys: in this process, or behind a socket

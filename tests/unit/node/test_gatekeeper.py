@@ -14,7 +14,7 @@ from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.node import gatekeeper
-from quietbit.node.gatekeeper import HEAD, MAGIC, Gatekeeper, RemoteGate, _receive, _send
+from quietbit.node.gatekeeper import HEAD, MAGIC, Gatekeeper, RemoteGate, RemoteTicket, _receive, _send
 from quietbit.node.ledger import AnsweredBefore
 from quietbit.node.policy import NotAllowed, PolicyError
 from quietbit.node.question import Framed
@@ -194,3 +194,40 @@ def test_a_question_that_comes_drop_by_drop_is_not_waited_for(tmp_path, monkeypa
                 raw.sendall(bytes([byte]))
                 time.sleep(0.1)
         assert time.monotonic() - begun < 2.0
+
+
+def test_the_places_of_a_late_apps_batch_are_never_taken_for_the_release():
+    here, there = socket.socketpair()
+    ticket = RemoteTicket(here, DIMENSION)
+    app = threading.Thread(target=ticket.draw, args=(3,))
+    app.start()
+    assert _receive(there, 0, 10.0)[0] == {"draw": 3}
+    releases: list[bytes] = []
+    engine = threading.Thread(target=lambda: releases.append(ticket.release(None)))
+    engine.start()  # the app is late: its draw is under way
+    there.settimeout(0.2)
+    with pytest.raises(TimeoutError):
+        there.recv(1)
+    _send(there, {}, np.arange(3, dtype="<i8").tobytes())
+    assert _receive(there, 0, 10.0)[0] == {"update": False}
+    _send(there, {}, b"release")
+    app.join(10.0)
+    engine.join(10.0)
+    assert releases == [b"release"]
+    for late in (lambda: ticket.draw(3), ticket.step, lambda: ticket.add(np.zeros((1, DIMENSION)))):
+        with pytest.raises(Noted):
+            late()
+    there.close()
+
+
+def test_an_answer_that_was_not_waited_for_ends_the_connection(monkeypatch):
+    here, there = socket.socketpair()
+    ticket = RemoteTicket(here, DIMENSION)
+    monkeypatch.setattr(gatekeeper, "WAIT", 0.05)
+    with pytest.raises(TimeoutError):
+        ticket.draw(3)
+    with contextlib.suppress(BrokenPipeError):
+        _send(there, {}, np.arange(3, dtype="<i8").tobytes())
+    with pytest.raises(Noted):
+        ticket.release(None)
+    there.close()
