@@ -103,8 +103,8 @@ def train(
         str,
         typer.Option(
             metavar="each-once|sampled|secret-order|poisson",
-            help="Each client once per epoch, drawn afresh every round, once per epoch in an order nobody knows, or (trust "
-            "central) each by itself and in secret.",
+            help="Each client once per epoch, drawn afresh every round, once per epoch in an order nobody knows, or "
+            "(trust central) each by itself and in secret.",
         ),
     ] = "each-once",
     local_steps: Annotated[int, typer.Option(help="Gradient steps of a client per round.")] = 1,
