@@ -7,8 +7,9 @@ Idea     every sample of the site is in the batch with probability q, by itself,
 Symbols  q: ``rate``; m: ``expected``; C: radius of the ball.
 Source   Abadi et al. (2016), Algorithm 1; `quietbit.privacy.poisson` for the price.
 
-A sum longer than m C is clipped to the ball again, which moves no two sums apart. With q = 1 every sample is in every
-batch, and the price is that of one of m samples without sampling.
+A sum longer than m C is clipped to the ball again, which moves no two sums apart. Nor do roundings, however many more
+than m were drawn: what each takes away is kept, and added at the end (Knuth's two-sum). With q = 1 every sample is in
+every batch, and the price is that of one of m samples without sampling.
 
 A gradient that is not finite counts as zero, by itself. To refuse the whole batch for it would let one sample decide
 between the sum of all others and nothing, which is not part of the price.
@@ -114,7 +115,7 @@ class BatchSum(Batch):
         self._projected = cast(Projected | None, mechanism.inner.each_sample)
         self._nonce = b"" if self._projected is None else self._projected.drawn(rng)
         self._ball = mechanism.domain if self._projected is None else self._projected.inner.domain
-        self._total = np.zeros(self._ball.dimension)
+        self._total, self._missed = np.zeros(self._ball.dimension), np.zeros(self._ball.dimension)
         self.count = 0
 
     def add(self, rows: NDArray[np.floating]) -> None:
@@ -124,7 +125,11 @@ class BatchSum(Batch):
         require(fits, "gradients", rows.shape, f"rows of {whole.dimension} entries")
         require(self.count + len(rows) <= MOST_SAMPLES, "number of gradients", "more", f"at most {MOST_SAMPLES}")
         for row in rows:
-            self._total += self._clipped(np.asarray(row, dtype=np.float64))
+            one = self._clipped(np.asarray(row, dtype=np.float64))
+            total = self._total + one
+            before = total - one
+            self._missed += (one - (total - before)) + (self._total - before)  # what rounding took, to the last bit
+            self._total = total
             self.count += 1
 
     def _clipped(self, row: FloatVector) -> FloatVector:
@@ -138,7 +143,7 @@ class BatchSum(Batch):
 
     def write(self, out: Body) -> None:
         """Release the sum over the expected number."""
-        mean = self._total / self._mechanism.expected
+        mean = (self._total + self._missed) / self._mechanism.expected
         if self._projected is None:
             self._mechanism.inner.write([mean], self._rng, self._kernel, out)
         else:

@@ -250,11 +250,11 @@ class Policy:
 
     def check(self, family: str, clip: float, run: str, rate: float = 1.0) -> None:
         """Refuse another family, a larger ball or one that is too small, another run, batches that are too large."""
-        if not rate <= self.largest_sampling_rate:
-            raise NotAllowed("This node's policy does not allow so large a sampling rate.")
         if family == RESPONSE:
             if not self.evaluate > 0:
                 raise NotAllowed("This node's policy does not allow evaluations.")
+        elif not rate <= self.largest_sampling_rate:
+            raise NotAllowed("This node's policy does not allow so large a sampling rate.")
         elif family not in self.mechanisms:
             raise NotAllowed(f"This node's policy does not allow the mechanism {family[:40]!r}.")
         elif not clip <= self.largest_clip:

@@ -318,8 +318,8 @@ class Accepted:
             if self._sum is None or self._used:
                 raise InvalidParameter("gradients must come after the batch is drawn and before the release.")
             require(len(rows) <= self._left, "number of gradients", len(rows), f"at most {self._left}, as were drawn")
+            self._left -= len(rows)  # also of rows that cannot be added: some of them may have been
             self._sum.add(rows)
-            self._left -= len(rows)
 
     def step(self) -> FloatVector | None:
         """Randomise the sum of this batch; the last one's is the release."""

@@ -151,6 +151,13 @@ def test_one_sample_that_is_not_finite_takes_nothing_from_the_others(spoilt: flo
     np.testing.assert_array_equal(*sums)
 
 
+def test_a_sum_of_far_more_rows_than_expected_is_not_rounded_apart() -> None:
+    total = BatchSum(PoissonBatch(Gaussian(Ball(Norm.L2, 1.0, 2), 1e-3), 1, 0.5), seeded_rng(1), default_kernel())
+    rows = np.concatenate([[[1.0, 0.0]], np.full((5000, 2), 2.0**-54), [[-1.0, 0.0]]])
+    total.add(rows)
+    assert (total._total + total._missed).tolist() == [math.fsum(rows[:, 0]), math.fsum(rows[:, 1])]
+
+
 def test_rows_of_another_length_are_refused() -> None:
     total = BatchSum(one_bit(4, 0.1), seeded_rng(5), default_kernel())
     for rows in (np.zeros((2, 63)), np.zeros(64)):

@@ -12,6 +12,7 @@ from quietbit.mechanism.additive import Gaussian
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.batch import PoissonBatch
 from quietbit.mechanism.local_steps import LocalSteps
+from quietbit.mechanism.response import RandomisedResponse
 from quietbit.node.gatekeeper import Gatekeeper, RemoteGate
 from quietbit.node.ledger import FileLedger
 from quietbit.node.policy import NotAllowed, Policy
@@ -185,3 +186,23 @@ def test_steps_beyond_the_budget_are_refused_before_anything_is_drawn(tmp_path):
     with pytest.raises(BudgetSpent):
         held.accept(asked(mechanism=LocalSteps(NOISY, 400, 0.5)))
     held.accept(asked(mechanism=LocalSteps(NOISY, 2, 0.5)))
+
+
+def test_rows_that_cannot_be_added_are_not_handed_over_again(tmp_path):
+    held = keeper(tmp_path, **{**RULES, "epsilon": 1e9})
+    ticket = held.accept(asked(mechanism=EXACT))
+    drawn = ticket.draw(40)
+    rows = np.zeros((len(drawn), DIMENSION), dtype=object)
+    rows[-1, 0] = "no number"
+    with pytest.raises(ValueError, match="could not convert"):
+        ticket.add(rows)
+    with pytest.raises(InvalidParameter, match="number of gradients must be at most 0, as were drawn"):
+        ticket.add(np.zeros((1, DIMENSION)))
+
+
+def test_evaluations_draw_no_batch_and_are_answered_where_batches_are_small(tmp_path):
+    held = keeper(tmp_path, **RULES, largest_sampling_rate=0.1, evaluate=1.0)
+    answer = RandomisedResponse.within(0.5, 2, "replace-one")
+    assert held.accept(asked(1, answer)).release(np.array([0.0, 1.0]))
+    with pytest.raises(NotAllowed, match="so large a sampling rate"):
+        held.accept(asked(1, EXACT))
