@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -206,6 +207,7 @@ def test_a_job_that_nobody_answers_fails(tmp_path):
     """Without a policy and without a simulation's rules every site declines."""
     result = simulate(tmp_path, REPLAYED, "deployed")
     assert result.returncode != 0
-    assert "2 nodes (site-1, site-2) declined: This node has no policy" in result.stdout + result.stderr
-    assert "No node answered in 4 rounds, and the model has not changed" in result.stdout + result.stderr
-    assert "Simulation failed with return code 2" in result.stdout + result.stderr
+    said = result.stdout + result.stderr
+    assert re.search(r"2 nodes \(site-\d, site-\d\) declined: This node has no policy", said)  # who is first is chance
+    assert "No node answered in 4 rounds, and the model has not changed" in said
+    assert "Simulation failed with return code 2" in said
