@@ -27,7 +27,7 @@ def commands() -> list[list[str]]:
     return [shlex.split(line, comments=True) for line in lines if not line.startswith(ELSEWHERE)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_afternoons_commands_run_and_the_report_has_the_epsilon_of_a_patient(tmp_path):
     """The policy is named in the site's file as the page says; everything else is typed as it is printed."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}

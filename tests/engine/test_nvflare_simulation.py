@@ -185,7 +185,7 @@ def simulate(tmp_path, job, *words):
     )  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.long  # without processes: tests/unit/nvflare/test_replay.py
 def test_a_hundred_thousand_parameters_go_down_once(tmp_path):
     """Both sites train on the same bits in every round, and the saved model is what the last round leads to."""
     result = simulate(tmp_path, REPLAYED, "simulation")
@@ -202,7 +202,7 @@ def test_a_hundred_thousand_parameters_go_down_once(tmp_path):
     assert sorted(trained.count(one) for one in set(trained)) == [2, 2, 2, 2]
 
 
-@pytest.mark.slow
+@pytest.mark.long  # without processes: tests/unit/nvflare/test_server.py
 def test_a_job_that_nobody_answers_fails(tmp_path):
     """Without a policy and without a simulation's rules every site declines."""
     result = simulate(tmp_path, REPLAYED, "deployed")

@@ -14,13 +14,16 @@ from unit.cli.kit import assert_refused, shell
 
 
 @pytest.mark.slow
-def test_leaves_a_report_runs_designs_and_pictures(capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize("epsilons", [(4.0,), pytest.param((1.0, 2.0, 4.0), marks=pytest.mark.long)])
+def test_leaves_a_report_runs_designs_and_pictures(capsys, tmp_path, monkeypatch, epsilons):
     """The whole demo, with one seed instead of three."""
     monkeypatch.setattr(demo_training, "SEEDS", 1)
+    monkeypatch.setattr(demo_training, "EPSILONS", epsilons)
+    trainings = 3 * len(epsilons) + 1
     out = tmp_path / "out"
     result = shell(capsys, "demo", "--out", out)
     assert result.code == 0
-    assert "Training: 10 of 10: without noise" in result.err  # progress, as lines where stderr is no terminal
+    assert f"Training: {trainings} of {trainings}: without noise" in result.err
     assert result.out.strip().endswith(str(out / "report.html"))
     assert "zero-out adjacency: the neighbour's update is the zero vector" in result.out
     row = r"(Secure sums|Trusted server|Vector), \d+ b\w+ +(\S+) ± \S+ % +(\S+) +(\S+) +(\S+)"
@@ -52,7 +55,7 @@ def test_leaves_a_report_runs_designs_and_pictures(capsys, tmp_path, monkeypatch
     assert all("zero-out adjacency" in one["guarantee"] for one in facts["training"][:3])
     assert (tmp_path / "again" / "report.html").read_bytes() == (out / "report.html").read_bytes()
     again = shell(capsys, "report", out / "runs", "--out", tmp_path / "again.html", "--json")
-    assert again.json["runs"] == 10
+    assert again.json["runs"] == trainings
     figure = shell(capsys, "figure", "demo", "--runs", out / "runs", "--out", tmp_path / "f.svg", "--json")
     assert figure.code == 0
 

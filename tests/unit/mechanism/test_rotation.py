@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import lzma
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,11 @@ UPDATES = {
 }
 
 
+@cache
+def rotated(size: int, epsilon: float) -> Any:
+    return calibrate("imvu", ball=Ball(Norm.L2, 1.0, size), epsilon=epsilon, **TARGET).mechanism
+
+
 def gains(mechanism: Any, update: Any, seeds: Any = SEEDS) -> Any:
     """<x, mean of what is decoded> / |x|^2, for rotations of these seeds."""
     unit = mechanism.domain.clip(np.asarray(update) * (mechanism.domain.radius / np.linalg.norm(update)))
@@ -77,7 +83,7 @@ def gains(mechanism: Any, update: Any, seeds: Any = SEEDS) -> Any:
 @pytest.mark.parametrize("epsilon", [0.5, 8.0])
 def test_every_update_comes_back_at_its_size(kind: str, size: int, epsilon: float) -> None:
     """Gain within 1 %, and on average over rotations not below what the mechanism says of the worst update."""
-    mechanism: Any = calibrate("imvu", ball=Ball(Norm.L2, 2.0, size), epsilon=epsilon, **TARGET).mechanism
+    mechanism = rotated(size, epsilon)
     update = UPDATES[kind](size, np.random.default_rng(size))
     found, said = gains(mechanism, update), mechanism.error()
     assert abs(found - 1).max() < 0.01
@@ -89,7 +95,7 @@ def test_every_update_comes_back_at_its_size(kind: str, size: int, epsilon: floa
 @pytest.mark.parametrize("kind", UPDATES)
 @pytest.mark.parametrize("size", [16, 67, 128, 1000, 2047])
 def test_small_dimensions_say_what_they_lose(kind: str, size: int) -> None:
-    mechanism: Any = calibrate("imvu", ball=Ball(Norm.L2, 1.0, size), epsilon=8.0, **TARGET).mechanism
+    mechanism = rotated(size, 8.0)
     update = UPDATES[kind](size, np.random.default_rng(size))
     many = gains(mechanism, update, range(200))
     # The mean of 200 seeds is itself uncertain: six standard errors.
@@ -106,10 +112,10 @@ def test_the_paper_s_own_way_says_what_it_loses() -> None:
     update = heavy(ball.dimension, np.random.default_rng(1))
     lost = float(update @ plain.mechanism._moments(update)[0])
     assert lost < 0.6, "what the rotation is there for"
-    rotated: Any = calibrate("imvu", ball=ball, epsilon=8.0, **TARGET)
-    assert gains(rotated.mechanism, update).min() > 0.99
-    assert rotated.squared_error == pytest.approx(plain.squared_error, rel=1e-3)
-    assert rotated.relative_error < 1.02
+    turned: Any = calibrate("imvu", ball=ball, epsilon=8.0, **TARGET)
+    assert gains(turned.mechanism, update).min() > 0.99
+    assert turned.squared_error == pytest.approx(plain.squared_error, rel=1e-3)
+    assert turned.relative_error < 1.02
 
 
 def shared(name: str) -> Path:
@@ -139,10 +145,10 @@ def test_gradients_of_a_wide_network_come_back_at_their_size(monkeypatch: pytest
     unit = gradient / np.linalg.norm(gradient.astype(np.float64))
     assert unit.size > 36_000_000
     ball = Ball(Norm.L2, 1.0, unit.size)
-    rotated, plain = (
+    turned, plain = (
         calibrate("imvu", ball=ball, epsilon=8.0, rotate=turn, **TARGET).mechanism for turn in (None, False)
     )
-    assert abs(gains(rotated, unit, range(1)) - 1).max() < 0.01
+    assert abs(gains(turned, unit, range(1)) - 1).max() < 0.01
     pieces: Any = np.array_split(unit.astype(np.float64), 40)
     cut = sum(float(piece @ plain._moments(piece)[0]) for piece in pieces) / plain.gain
     assert cut < 0.9, "26 coordinates hold 47 % of the squared length"
@@ -164,14 +170,15 @@ def test_real_gradients_come_back_at_their_size() -> None:
         assert abs(gains(mechanism, gradient, range(2)) - 1).max() < 0.01
 
 
-def test_payloads_of_a_concentrated_update_have_its_mean() -> None:
-    """Through `Uplink`: one coordinate among 4,097, whose estimate has a deviation of 0.0025; false alarm 1e-9."""
-    size, count = 4097, 12_000
+@pytest.mark.parametrize("count", [3_000, pytest.param(12_000, marks=pytest.mark.long)])
+def test_payloads_of_a_concentrated_update_have_its_mean(count: int) -> None:
+    """Through `Uplink`: one coordinate among 4,097, estimated to a deviation of 0.005 or 0.0025; false alarm 1e-9."""
+    size = 4097
     mechanism: Any = calibrate("imvu", ball=Ball(Norm.L2, 1.0, size), epsilon=20.0, **TARGET).mechanism
     uplink, update, rng = Uplink(mechanism), np.eye(1, size, 4090)[0].astype(np.float32), seeded_rng(fresh(3))
     mean = uplink.receive(uplink.send(update, rng) for _ in range(count))
     deviation = np.sqrt(mechanism.error().squared / count)
-    assert deviation < 0.003
+    assert deviation < 0.3 / np.sqrt(count) * 1.1
     assert abs(mean[4090] - 1) < 6.2 * deviation + (1 - mechanism.error().response)
     others = np.delete(mean, 4090)
     assert np.mean(others**2) == pytest.approx(deviation**2, rel=0.2)
@@ -187,7 +194,7 @@ def test_the_account_does_not_know_of_the_rotation(adjacency: Adjacency) -> None
                 1e-5
             )
     alone = evolve(mechanism, rotation=None)
-    assert mechanism.sum_privacy(50, adjacency).epsilon(1e-5) == alone.sum_privacy(50, adjacency).epsilon(1e-5)
+    assert mechanism.sum_privacy(5, adjacency).epsilon(1e-5) == alone.sum_privacy(5, adjacency).epsilon(1e-5)
 
 
 def test_samples_need_an_exact_rotation() -> None:
