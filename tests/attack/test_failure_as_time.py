@@ -11,11 +11,17 @@ import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
+from quietbit import Ball, Gaussian
+from quietbit.engine.turn import Turn
 from quietbit.flower import PrivateUplink
-from quietbit.node.answer_time import GRAIN, AnswerTime
+from quietbit.mechanism.batch import PoissonBatch
+from quietbit.mechanism.local_steps import LocalSteps
+from quietbit.node.answer_time import GRAIN, NUMBERS, AnswerTime
+from quietbit.plan.plan import Plan
 from unit.flower.kit import DIMENSION, app, context
 from unit.flower.test_client import CONFIG, question
-from unit.node.makers import books, write_policy
+from unit.node.makers import books, keeper, write_policy
+from unit.node.makers import question as node_question
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
 SHIFT = np.linspace(-0.2, 0.3, DIMENSION)
@@ -80,6 +86,33 @@ def test_an_answer_that_misses_its_moment_leaves_a_whole_answer_time_later():
     stamp = moment.wait()
     assert stamp / GRAIN == round(stamp / GRAIN)
     assert 0 < time.monotonic() - begun < 0.5
+
+
+@pytest.mark.parametrize(("numbers", "found"), [(0, 7), (int(0.75 * NUMBERS), None), (10**15, None)])
+def test_an_app_ends_early_enough_to_have_its_steps_taken_for_it(numbers, found):
+    moment = AnswerTime(2.0, numbers)
+
+    def slow():
+        time.sleep(1.1)
+        return 7
+
+    begun = time.monotonic()
+    assert moment.run(slow) == found
+    assert found or 0.4 < time.monotonic() - begun < 1.05
+
+
+def test_a_question_for_local_steps_reserves_the_time_that_their_noise_takes(tmp_path):
+    step = PoissonBatch(Gaussian(Ball("l2", 1.0, DIMENSION), 0.02), 10, 0.5)
+    rules = {"unit": "sample", "data_set": "ward 7", "answer_seconds": 40.0}
+    held = keeper(tmp_path, epsilon=1e9, **rules)
+    plan = Plan.from_run_config(CONFIG)
+    left = []
+    for number, mechanism in enumerate((LocalSteps(step, 1, 0.1), LocalSteps(step, 10_000, 0.1)), 1):
+        asked = node_question(number, mechanism, unit="sample")
+        turn = Turn.accept(held, asked, dict(question().content.array_records["arrays"]), plan)
+        left.append(turn.moment._leave - turn.moment._deadline)
+    assert left[0] == pytest.approx(10.0)
+    assert left[1] == pytest.approx(10.0 + 9_999 * DIMENSION / NUMBERS)
 
 
 def test_without_an_answer_time_nothing_waits():

@@ -22,6 +22,7 @@ from quietbit.errors import InvalidParameter
 from quietbit.node.answer_time import AnswerTime
 from quietbit.node.gatekeeper import Gate, Ticket
 from quietbit.node.ledger import AnsweredBefore
+from quietbit.node.pricing import ProposedMechanism
 from quietbit.node.question import Question
 from quietbit.node.release import Noted, Unusable, public
 from quietbit.plan.plan import Plan
@@ -53,7 +54,8 @@ class Turn:
             rule = f"{question.dimension}, the server's mechanism's"
             raise InvalidParameter.of("number of learnt parameters", rule, layout.dimension)
         received = [np.array(part) for part in layout.values(arrays)]  # an app may train in the arrays that came
-        names, moment = gate.metrics, AnswerTime(gate.answer_seconds)
+        left_out = ProposedMechanism.read(question.mechanism).mechanism.steps - 1
+        names, moment = gate.metrics, AnswerTime(gate.answer_seconds, left_out * question.dimension)
         return cls(layout, received, names, moment, gate.accept(question), plan.unit is Unit.SAMPLE)
 
     def difference(self, trained: Mapping[str, Any]) -> list[FloatVector]:

@@ -5,7 +5,8 @@ Idea     how long an app takes, and whether it fails, depends on its data. So th
          `GRAIN` of the clock. The app runs in a thread of its own. If it fails or is not done in time, the answer is
          the one of the zero update, at the same moment; stamps that travel with an answer say that moment.
 Symbols  T: `answer-seconds`. The app has T less the time reserved for clipping, randomising and packing: a quarter of
-         T, at most `RESERVED` seconds.
+         T, at most `RESERVED` seconds; and less what drawing the noise of local steps takes, all of which an app may
+         leave out, at `NUMBERS` a second. A quarter of T is always the app's.
 
 Why T is a constant. A deadline that follows how long earlier apps took is itself an answer about the data, at every
 change; a constant says nothing. Whether an app makes its deadline decides which update is released, and every update
@@ -33,6 +34,7 @@ __all__ = ["GRAIN", "AnswerTime"]
 LOGGER = logging.getLogger(__name__)
 GRAIN = 0.25  # seconds; answers leave at multiples of it
 RESERVED = 10.0
+NUMBERS = 4e6  # of noise that a slow core draws, decodes and adds up in a second; 2e7 were measured
 SWITCH = 1e-4  # seconds until an abandoned app must hand the interpreter over
 Found = TypeVar("Found")
 
@@ -41,12 +43,14 @@ Found = TypeVar("Found")
 class AnswerTime:
     """The moment of one answer: made when the question arrives, then `run` the app, make the answer, and `wait`."""
 
-    def __init__(self, seconds: float) -> None:
-        """Fix the moment, ``seconds`` from now; 0 waits for nothing."""
+    def __init__(self, seconds: float, numbers: int = 0) -> None:
+        """Fix the moment, ``seconds`` from now; 0 waits for nothing. ``numbers`` of noise may be left to draw then."""
         now, self._start = time.time(), time.monotonic()
         self._seconds = math.ceil(seconds / GRAIN) * GRAIN
         self._stamp = math.ceil((now + self._seconds) / GRAIN) * GRAIN
         self._leave = self._start + self._stamp - now
+        packing = min(self._seconds / 4, RESERVED)
+        self._deadline = self._leave - min(self._seconds * 3 / 4, packing + numbers / NUMBERS)
 
     def run(
         self, app: Callable[[], Found], crashes: list[BaseException] | None = None, *, simulated: bool = False
@@ -76,8 +80,7 @@ class AnswerTime:
             return found[0] if found else None
         thread = threading.Thread(target=contextvars.copy_context().run, args=(call,), daemon=True)
         thread.start()
-        deadline = self._leave - min(self._seconds / 4, RESERVED)
-        thread.join(max(0.0, deadline - time.monotonic()))
+        thread.join(max(0.0, self._deadline - time.monotonic()))
         if thread.is_alive():
             sys.setswitchinterval(min(SWITCH, sys.getswitchinterval()))
             LOGGER.error(
@@ -86,7 +89,7 @@ class AnswerTime:
             )  # fmt: skip
             return None
         taken = time.monotonic() - self._start
-        LOGGER.info("quietbit: the app took %.1f s of the %.1f s that it has.", taken, deadline - self._start)
+        LOGGER.info("quietbit: the app took %.1f s of the %.1f s that it has.", taken, self._deadline - self._start)
         return found[0] if found else None
 
     def wait(self) -> float:
