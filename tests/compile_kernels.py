@@ -45,7 +45,12 @@ def main() -> None:
     """Release once and receive once with every mechanism, for updates of either width."""
     kept = store()
     copy(kept, SOURCES)
-    for mechanism in MECHANISMS.values():
+    # As people use them: rotated in one block and in several, and codes for sums.
+    target = {"epsilon": 4.0, "delta": 1e-5, "adjacency": "zero-out"}
+    small, large = (quietbit.Ball("l2", 1.0, dimension) for dimension in (650, 100_000))
+    rotated = [quietbit.calibrate("imvu", ball=ball, **target).mechanism for ball in (small, large)]
+    summed = quietbit.calibrate_sum(ball=small, clients=100, **target).mechanism
+    for mechanism in (*MECHANISMS.values(), *rotated, summed):
         uplink = Uplink(mechanism)
         for kind in (np.float32, np.float64):
             update = np.full(mechanism.domain.dimension, 0.01, kind)
