@@ -18,10 +18,11 @@ from attrs import frozen
 
 from quietbit._typing import FloatVector
 from quietbit.engine.layout import ModelLayout
-from quietbit.errors import InvalidParameter
+from quietbit.errors import InvalidParameter, require
 from quietbit.node.answer_time import AnswerTime
 from quietbit.node.gatekeeper import Gate, Ticket
 from quietbit.node.ledger import AnsweredBefore
+from quietbit.node.policy import RESPONSE
 from quietbit.node.pricing import ProposedMechanism
 from quietbit.node.question import Question
 from quietbit.node.release import Noted, Unusable, public
@@ -54,8 +55,10 @@ class Turn:
             rule = f"{question.dimension}, the server's mechanism's"
             raise InvalidParameter.of("number of learnt parameters", rule, layout.dimension)
         received = [np.array(part) for part in layout.values(arrays)]  # an app may train in the arrays that came
-        left_out = ProposedMechanism.read(question.mechanism).mechanism.steps - 1
-        names, moment = gate.metrics, AnswerTime(gate.answer_seconds, left_out * question.dimension)
+        offer = ProposedMechanism.read(question.mechanism)
+        require(offer.family != RESPONSE, "mechanism of an update", offer.family, "another: answers have their own cap")
+        left_out = (offer.mechanism.steps - 1) * question.dimension
+        names, moment = gate.metrics, AnswerTime(gate.answer_seconds, left_out)
         return cls(layout, received, names, moment, gate.accept(question), plan.unit is Unit.SAMPLE)
 
     def difference(self, trained: Mapping[str, Any]) -> list[FloatVector]:

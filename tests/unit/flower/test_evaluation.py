@@ -10,7 +10,9 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from quietbit import Plan
+from quietbit.engine.messages import request_of
 from quietbit.flower import PrivateStrategy, PrivateUplink, Simulation
+from quietbit.mechanism.response import RandomisedResponse
 from quietbit.node.question import Framed
 from quietbit.node.release import account_of
 from quietbit.wire.uplink import Uplink
@@ -142,12 +144,20 @@ def test_a_server_cannot_ask_for_more_truth_than_the_plan_says():
     federation = Federation(1)
     louder = Plan.from_run_config(ASKS | {"quietbit.evaluate.epsilon": 6.0, "quietbit.evaluate.releases": 1})
     messages = list(federation.strategy.configure_evaluate(1, model(), ConfigRecord(), federation.grid))
-    from quietbit.engine.messages import request_of
-
     record = request_of(1, louder.evaluation.mechanism)
     messages[0].content["quietbit"] = ConfigRecord(dict(record))
     reply = MOD(messages[0], federation.contexts[1], evaluates(1.0))
     assert "mechanism of the evaluation" in reply.error.reason
+    assert ledger(federation.contexts[1]).releases == 0
+
+
+def test_an_answer_is_no_update_and_has_not_the_budget_of_updates():
+    federation = Federation(1)
+    messages = list(federation.strategy.configure_train(1, model(), ConfigRecord(), federation.grid))
+    record = request_of(1, RandomisedResponse.within(6.0, 42, "replace-one"))
+    messages[0].content["quietbit"] = ConfigRecord(dict(record))
+    reply = MOD(messages[0], federation.contexts[1], app(np.zeros(42)))
+    assert "mechanism of an update" in reply.error.reason
     assert ledger(federation.contexts[1]).releases == 0
 
 
