@@ -296,6 +296,11 @@ class Mechanism(ABC):
         return 1
 
     @property
+    def reach(self) -> float:
+        """How long the update that a release stands for can be."""
+        return self.domain.radius
+
+    @property
     def sampling_rate(self) -> float:
         """The probability with which each sample of the client is in a batch."""
         return 1.0

@@ -103,6 +103,11 @@ class LocalSteps(Wrapper):
     batch, sampling_rate = passed_on("inner.batch"), passed_on("inner.sampling_rate")
 
     @property
+    def reach(self) -> float:
+        """All steps in one direction, each as long as a clip makes it."""
+        return float(self.steps * self.step_size * self.domain.radius)
+
+    @property
     def takes_samples(self) -> bool:
         """It takes nothing else."""
         return True
@@ -144,7 +149,7 @@ class LocalSteps(Wrapper):
     def _longest(self) -> float:
         """What no honest difference exceeds: every step as long as a clip and noise of ten deviations make it."""
         noise = math.sqrt(self.domain.dimension * self.inner.error().squared)
-        return float(self.steps * self.step_size * (self.domain.radius + 10 * noise) + SMALLEST)
+        return float(self.reach + 10 * self.steps * self.step_size * noise + SMALLEST)
 
     @property
     def _levels(self) -> int:

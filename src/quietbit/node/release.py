@@ -220,8 +220,8 @@ class LocalGate:
                 said = "The budget of this node is spent."
                 if cap is question.cap:
                     said = (
-                        f"The budget of the run is spent: epsilon {cap.epsilon:g} allows no further release. Run fewer "
-                        f"rounds, or raise {RELEASES}."
+                        f"The budget of the run is spent: epsilon {cap.epsilon:g} allows no further release, counting "
+                        f"those that a node made for other runs. Run fewer rounds, or raise {RELEASES}."
                     )
                 raise BudgetSpent(said, (account_of(*of_books, evaluates=evaluates), after))
         lines = [] if offer.identity in books.mechanisms else [mechanism_line(offer.identity, offer.description)]

@@ -233,7 +233,7 @@ def test_the_budget_ends_it_whatever_the_server_asks():
         assert SIMULATED(question(number), place, app(SHIFT)).has_content()
     for number in (5, 6, 100):
         said = reason(SIMULATED(question(number), place, never))
-        assert said.startswith("quietbit: The budget of the run is spent: epsilon 20 allows no further release.")
+        assert said.startswith("quietbit: The budget of the run is spent: epsilon 20 allows no further release,")
     assert ledger(place).releases == 4
 
 
