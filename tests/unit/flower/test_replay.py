@@ -381,7 +381,7 @@ def test_a_broadcast_is_as_long_as_it_says():
     assert [[len(one) for one in broadcasts] for broadcasts in found] == [[HEAD.size + 64 * 4]] * 3
 
 
-@pytest.mark.parametrize("config", [secure_kit.CONFIG, secure_kit.ACTIVE])
+@pytest.mark.parametrize("config", [secure_kit.CONFIG, pytest.param(secure_kit.ACTIVE, marks=pytest.mark.long)])
 def test_masked_sums_are_replayed_too(config):
     config = config | {"quietbit.keep": 16, "quietbit.downlink": "replay", "quietbit.downlink-bits": 8}
     room, seen = secure_kit.Room(config=config), {}
