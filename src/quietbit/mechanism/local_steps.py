@@ -210,19 +210,25 @@ class _Differences(Accumulator):
     total: FloatVector
 
     def check(self, body: Body) -> None:
-        """Refuse a largest coordinate beyond what the steps and their noise allow, and padding that is not zero."""
+        """Refuse what is longer than the steps, their noise and its rounding allow, and padding that is not zero."""
         scale, most = float(body[:SCALE].view("<f4")[0]), self.mechanism._longest
         if not 0 < scale <= most:
             refuse_payload("largest coordinate of the payload", f"above 0 and at most {most:g}", f"{scale:g}")
         used = self.mechanism.bits * self.total.size % 8
         if used and int(body[-1]) >> used:
             refuse_payload("padding bits", "zero", int(body[-1]) >> used)
+        most += 2 * scale * math.sqrt(self.total.size) / self.mechanism._levels  # no code is a level or more away
+        length = float(np.linalg.norm(self._read(body)))
+        if not length <= most * (1 + 1e-9):
+            refuse_payload("length of the payload's difference", f"at most {most:g}", f"{length:g}")
 
     def add(self, bodies: Sequence[Body]) -> None:
-        bits, levels = self.mechanism.bits, self.mechanism._levels
         for body in bodies:
-            codes = self.kernel.unpack(body[SCALE:].tobytes(), bits, self.total.size)
-            self.total[:] += float(body[:SCALE].view("<f4")[0]) * (2.0 * codes / levels - 1.0)
+            self.total[:] += self._read(body)
+
+    def _read(self, body: Body) -> FloatVector:
+        codes = self.kernel.unpack(body[SCALE:].tobytes(), self.mechanism.bits, self.total.size)
+        return np.asarray(float(body[:SCALE].view("<f4")[0]) * (2.0 * codes / self.mechanism._levels - 1.0))
 
     def reader(self, count: int) -> Reader:
         values = self.total / count

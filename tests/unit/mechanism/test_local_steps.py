@@ -115,6 +115,10 @@ def test_updates_and_bad_payloads_are_refused() -> None:
         body[:4] = np.frombuffer(np.float32(scale).tobytes(), dtype=np.uint8)
         with pytest.raises(InvalidPayload, match="largest coordinate"):
             accumulator.check(body)
+    body = np.full(site.layout.size, 255, dtype=np.uint8)  # no coordinate is too large, and all of them together are
+    body[:4] = np.frombuffer(np.float32(0.9 * site._longest).tobytes(), dtype=np.uint8)
+    with pytest.raises(InvalidPayload, match="length of the payload's difference"):
+        accumulator.check(body)
     odd = LocalSteps(PoissonBatch(Gaussian(Ball(Norm.L2, 1.0, 301), 0.01), 50, 0.1), 2, 1.0, 3)
     body = np.zeros(odd.layout.size, dtype=np.uint8)
     body[:4], body[-1] = np.frombuffer(np.float32(0.5).tobytes(), dtype=np.uint8), 128
