@@ -103,7 +103,7 @@ class Crowds:
         return chosen
 
     def record(self, asked: int, arrived: Collection[int]) -> None:
-        """A round is over, and a mean of the releases of these nodes is public; of nobody's, and nothing is."""
+        """Note that a round is over: the mean of these nodes' releases is public; with no nodes, nothing is."""
         if not self.secret:
             self._first = self._first or check_int(asked, "number of nodes asked", 0)
             self._shuffles.append(_Shuffle())

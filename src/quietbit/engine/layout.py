@@ -108,7 +108,7 @@ class ModelLayout:
             ]
 
     def stepped(self, arrays: Mapping[str, Any], mean: FloatVector) -> dict[str, Any]:
-        """The learnt arrays less the mean, in their own types."""
+        """Return the learnt arrays less the mean, in their own dtypes."""
         found, start = {}, 0
         for name, shape, kind in self.learnt:
             stop = start + _size(shape)

@@ -60,7 +60,7 @@ def question_of(
     client: int | None = None,
     evaluation: Evaluation | None = None,
 ) -> Question:
-    """The question that a message asks, of a run with these settings; a message without one is refused.
+    """Read the question that a message asks, in a run with these settings; refuse a message without one.
 
     It is for an update, within what the run's updates may cost; or for an answer to ``evaluation``, and within that.
     """
@@ -94,7 +94,7 @@ def question_of(
 
 
 def answer_of(record: Mapping[str, Any] | None, step: str) -> bytes:
-    """The bytes that a node answered a step with."""
+    """Return the bytes with which a node answered a step."""
     if record is None or set(record) != {"step", "answer"}:
         raise InvalidParameter(
             "The reply must hold an answer to a step of a masked sum, and does not (is PrivateUplink among the mods of "
@@ -106,13 +106,13 @@ def answer_of(record: Mapping[str, Any] | None, step: str) -> bytes:
 
 
 def split_pieces(data: bytes) -> dict[str, dict[str, bytes]]:
-    """The records of a release, by name: one, or several where it is long."""
+    """Split a release into records by name: one, or several where it is long."""
     pieces = [data[start : start + PIECE] for start in range(0, len(data), PIECE)]
     return {RECORD if place == 0 else f"{RECORD}-{place}": {FIELD: piece} for place, piece in enumerate(pieces)}
 
 
 def join_pieces(records: Mapping[str, Mapping[str, Any]]) -> bytes:
-    """The bytes of a release from the records of a reply; anything but `split_pieces`' work is refused."""
+    """Return the bytes of a release from the records of a reply; refuse anything that `split_pieces` did not make."""
     pieces: list[bytes] = []
     while (name := RECORD if not pieces else f"{RECORD}-{len(pieces)}") in records:
         record = records[name]

@@ -67,15 +67,15 @@ class NodeCounts:
         self.nodes: dict[int | str, Counts] = {}
 
     def node(self, number: int | str) -> Counts:
-        """The counts of a node, from zero."""
+        """Return the counts of a node, which start from zero."""
         return self.nodes.setdefault(number, Counts())
 
     def guarantee(self, cost: Cost, releases: int) -> Guarantee:
-        """What this number of releases of one client costs."""
+        """Return what this number of releases costs one client."""
         return (self._account.spend(cost, releases) if releases else self._account).guarantee()
 
     def worst(self, cost: Cost) -> Guarantee:
-        """What holds for every client: that of the node with the most releases."""
+        """Return what holds for every client: the guarantee of the node with the most releases."""
         return self.guarantee(cost, max((node.releases for node in self.nodes.values()), default=0))
 
 
@@ -260,7 +260,7 @@ class Report:
         return "\n".join(lines)
 
     def promise(self) -> str:
-        """The guarantee of the worst client in words; of a run that has not begun there is none."""
+        """Return the guarantee of the worst client in words; a run that has not begun has none."""
         if self.guarantee is None:
             return "Nothing was released."
         honest = self.settings.min_honest_clients
@@ -305,5 +305,5 @@ def _finite(value: float) -> float | None:
 
 
 def _counts(entry: RoundReport | NodeReport) -> str:
-    """The columns of `COUNTS`."""
+    """Format the columns of `COUNTS`."""
     return f"{entry.asked:5}  {entry.answered:8}  {entry.declined:8}  {entry.failed:6}  {entry.refused:7}"

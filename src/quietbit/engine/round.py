@@ -253,7 +253,7 @@ class Run:
         )
 
     def _worst(self) -> Guarantee:
-        """What holds for every client: that of the most updates, and of the most answers to evaluations."""
+        """Return what holds for every client: the guarantee of the most updates and most answers to evaluations."""
         found = self.account.worst(self._cost)
         return replace(found, epsilon_upper=self.evaluations.add_to(found.epsilon_upper), delta=self.plan.delta)
 
@@ -263,5 +263,5 @@ def _at(step: str) -> str:
 
 
 def _called(node: Node) -> str:
-    """A node in a sentence: engines that number their nodes give no name."""
+    """Return how to call a node in a sentence: engines that number their nodes give no name."""
     return f"node {node}" if isinstance(node, int) else node

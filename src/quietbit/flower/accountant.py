@@ -59,17 +59,17 @@ class GaussianAccountant:
         self._events.append(self._checked(event, count))
 
     def get_epsilon(self, delta: float) -> float:
-        """The smallest epsilon at this delta, rounded up."""
+        """Return the smallest epsilon at this delta, rounded up."""
         return gaussian_epsilon_upper(self._slope(self._events), check_delta(delta))
 
     def get_delta(self, epsilon: float) -> float:
-        """The smallest delta at this epsilon, rounded up."""
+        """Return the smallest delta at this epsilon, rounded up."""
         number = check_real(epsilon, "epsilon", above=-math.ulp(0.0))
         slope = self._slope(self._events)
         return min(1.0, math.exp(gaussian_log_delta(number, math.sqrt(2 * slope)) + SLACK)) if slope else 0.0
 
     def get_privacy_spent(self, delta: float | None = None) -> PrivacySpent:
-        """The account at this delta, the config's unless given."""
+        """Return the account at this delta, the config's unless given."""
         at = self._config.target_delta if delta is None else delta
         return PrivacySpent(self.get_epsilon(at), at, self.num_releases, METHOD)
 
@@ -82,7 +82,7 @@ class GaussianAccountant:
         return not gaussian_epsilon_upper(after, self._config.target_delta) <= check_real(limit, "max_epsilon")
 
     def state_dict(self) -> dict[str, object]:
-        """What was composed, as plain values."""
+        """Return what was composed, as plain values."""
         events = [[e.noise_multiplier, e.sample_size, e.population_size, count] for e, count in self._events]
         return {"method": METHOD, "version": VERSION, "config": self._public(), "events": events}
 

@@ -256,7 +256,7 @@ def _refuse_lifespan(register: Callable[[ClientApp], Any]) -> Callable[[ClientAp
 
 
 def _declined(message: Message, context: Context, gate: Gate | None, error: Exception) -> Message:
-    """A refusal in words made from the question alone; this node has then left the sum, if there was one."""
+    """Refuse in words made from the question alone; this node has then left the sum, if there was one."""
     said, noted = refusal(error)
     if gate is not None:
         try:

@@ -45,7 +45,7 @@ def named_metrics(content: RecordDict | None, names: tuple[str, ...]) -> RecordD
 
 
 def decline(message: Message, reason: object, kind: str = DECLINED) -> Message:
-    """An error reply that says why this node does not answer, in one sentence."""
+    """Return an error reply that says, in one sentence, why this node does not answer."""
     return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, one_line(f"{kind}{reason}")), reply_to=message)
 
 

@@ -165,7 +165,7 @@ class SecureRound(FlowerRound):
         return replace(super().report(), asked=clients, skipped=self._failed, steps=steps)
 
     def _members(self) -> tuple[tuple[bytes, ...] | None, bytes]:
-        """The public keys of the nodes that are members, in order, and their places; none where no server lies."""
+        """Return the members' public keys, in order, and their places; none unless the server is active."""
         if not self.settings.active:
             return None, b""
         if self.directory is None:

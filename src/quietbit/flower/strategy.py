@@ -140,7 +140,7 @@ class PrivateStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The inner strategy's questions, with quietbit's settings beside the model."""
+        """Return the inner strategy's questions, with quietbit's settings beside the model."""
         layout, run = ModelLayout.of(arrays, self.settings), self._run
         layout.check_finite(arrays)
         first, run.number = not run.rounds, grid.run.run_id
@@ -170,7 +170,7 @@ class PrivateStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The inner strategy's step on the private mean, and its metrics with ours beside them."""
+        """Take the inner strategy's step on the private mean, and return its metrics with ours beside them."""
         current, self._open = self._open, None
         if current is None or current.number != server_round:
             raise QuietbitError(f"Round {server_round} was not opened by configure_train, or is closed already.")
@@ -194,7 +194,7 @@ class PrivateStrategy(Strategy):
     def _stepped(
         self, server_round: int, current: OpenRound | SecureRound, mean: FloatVector
     ) -> tuple[ArrayRecord | None, MetricRecord]:
-        """The inner strategy's step on the mean; a model that would not be finite is refused, before and after it.
+        """Take the inner strategy's step on the mean; refuse a model that would not be finite, before and after it.
 
         Where nodes replay the step, it is taken as they will take it, and the inner strategy is asked for metrics.
         """
@@ -220,7 +220,7 @@ class PrivateStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The inner strategy's, with the question that is priced where the plan evaluates."""
+        """Return the inner strategy's questions, with the priced question added where the plan evaluates."""
         messages, run = self.inner.configure_evaluate(server_round, arrays, config, grid), self._run
         asked, self._evaluating = run.evaluations.evaluation, None
         if asked is None:
@@ -235,7 +235,7 @@ class PrivateStrategy(Strategy):
         return self._evaluating.ask(known)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """The inner strategy's, on the numbers that nodes let through; without any there is nothing to aggregate.
+        """Aggregate the numbers that nodes let through with the inner strategy; without any there is nothing to do.
 
         Every node counts as one, whatever weight it sends. Where nodes disagree on which numbers they send, the
         largest group is taken. What a node sends cannot end the run: numbers that are none are dropped, and an inner
@@ -295,7 +295,7 @@ class PrivateStrategy(Strategy):
             self.inner.summary()
 
     def report(self) -> Report:
-        """Rounds, nodes, bytes and the guarantee of the worst client so far."""
+        """Return rounds, nodes, bytes and the guarantee of the worst client so far."""
         return self._run.report(self._scores)
 
     def _lead(self, server_round: int, arrays: ArrayRecord, layout: ModelLayout, first: bool) -> None:
@@ -312,7 +312,7 @@ class PrivateStrategy(Strategy):
             self._leader = Leader(layout, arrays, self.settings, self._step, server_round - 1)
 
     def _readdressed(self, messages: list[Message], grid: Grid) -> list[Message]:
-        """The inner strategy's questions, as many as it asks, to the next nodes of the secret order."""
+        """Address the inner strategy's questions, as many as it asks, to the next nodes of the secret order."""
         alike = len({id(message.content) for message in messages}) <= 1
         require(alike, "inner strategy", type(self.inner).__name__, "one that asks all nodes alike, for a secret order")
         nodes = self._run.crowds.cohort(grid.get_node_ids(), len(messages))
@@ -356,7 +356,7 @@ class PrivateStrategy(Strategy):
 
 
 def _server_step(inner: Strategy, plan: Plan) -> ServerStep | None:
-    """The step that nodes replay; None where there is none, or the strategy does anything else with a mean."""
+    """Return the step that nodes replay; None if there is none or the strategy does anything else with a mean."""
     how = type(inner).aggregate_train
     plain = plan.replayed and how is FedAvg.aggregate_train
     for name in OF_STEP:
@@ -401,7 +401,7 @@ def _plain_words() -> Iterator[None]:
 
 
 def _as_before(found: ArrayRecord, current: OpenRound | SecureRound) -> ArrayRecord:
-    """The inner strategy's arrays in the types they had; kept arrays untouched, whatever the strategy made of them."""
+    """Return the inner strategy's arrays in the types they had, and kept arrays untouched, whatever it made of them."""
     kinds = {name: kind for name, _, kind in current.layout.learnt}
     require(set(found) == set(current.arrays), "arrays of the inner strategy", sorted(found), "those of the model")
     with np.errstate(over="ignore"):  # what becomes infinite is refused by whoever called

@@ -34,7 +34,7 @@ class WireSizes:
 
 
 def _apart(message: Message) -> Message:
-    """The same bytes in new records: an array that was measured remembers its chunks, and would travel twice in ray."""
+    """Return the same bytes in new records: a measured array remembers its chunks, and would travel twice in ray."""
     twin, content = copy(message), RecordDict()
     for name, record in message.content.items():
         content[name] = ArrayRecord(dict(record)) if isinstance(record, ArrayRecord) else record

@@ -94,7 +94,7 @@ class Moment(NamedTuple):
 
 @cache
 def _boot() -> str:
-    """A name for this start of the machine; where the system has none, for this process."""
+    """Return a name for this start of the machine; where the system has none, for this process."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -144,7 +144,7 @@ class LedgerState:
         )
 
     def last_round(self, run: str) -> int:
-        """The last round of a run that was answered; 0 if none."""
+        """Return the last round of a run that was answered; 0 if none."""
         return max((number for number, _, _ in self.runs.get(run, ())), default=0)
 
     def check_round(self, run: str, number: int) -> None:
@@ -225,7 +225,7 @@ Change = Callable[[LedgerState], Iterable[Entry]]
 
 
 def mechanism_line(identity: str, description: Any) -> Entry:
-    """A mechanism in full."""
+    """Return the line that describes a mechanism in full."""
     return {"kind": "mechanism", "mechanism": identity, "description": description}
 
 
@@ -238,7 +238,7 @@ def release_line(identity: str, honest: int, run: str, number: int, data_set: st
 
 
 def step_line(run: str, number: int, step: int) -> Entry:
-    """A step of a masked sum that is answered now."""
+    """Return the line for a step of a masked sum that is answered now."""
     return {"kind": "step", "run": run, "round": number, "step": step}
 
 
@@ -249,13 +249,13 @@ def check_growth(books: LedgerState) -> None:
 
 
 def first_line() -> Entry:
-    """The line that names a new ledger."""
+    """Return the line that names a new ledger."""
     stamp = {"identity": os.urandom(16).hex(), "time": round(time.time(), 3)}
     return {"kind": "ledger", "format": FORMAT, "version": VERSION, **stamp}
 
 
 def _written(books: LedgerState, entries: Iterable[Entry], origin: str) -> bytes:
-    """The entries as lines, taken into the books one after the other."""
+    """Encode the entries as lines, taking each into the books in turn."""
     lines = []
     for entry in entries:
         line = json.dumps(
@@ -413,7 +413,7 @@ class FileLedger:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[int]:
-        """The ledger, open and locked: the lock is on the file itself, whatever name it was opened by."""
+        """Open and lock the ledger: the lock is on the file itself, whatever name it was opened by."""
         try:
             import fcntl as locks
         except ImportError as error:
@@ -472,7 +472,7 @@ def _absolute(path: str | os.PathLike[str], name: str) -> Path:
 
 
 def _open(path: Path, name: str, how: int) -> int:
-    """A regular file with one name; a FIFO is not waited for."""
+    """Open a regular file with one name, without waiting for a FIFO."""
     try:
         handle = os.open(path, how | os.O_CLOEXEC | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0))
     except FileNotFoundError as error:

@@ -224,7 +224,7 @@ class Policy:
             raise PolicyError(f"In {place}: {error}") from error
 
     def text(self) -> str:
-        """The file, with a line on each key."""
+        """Return the text of the policy file, with a comment on each key."""
         lines = ["# What this node releases, at most and ever. Only its owner changes this file; a run cannot."]
         sums = ("most_colluders", "largest_exposure", "min_neighbours")
         for one in attrs.fields(Policy):
@@ -234,11 +234,11 @@ class Policy:
         return "\n".join([*lines, ""])
 
     def caps(self) -> tuple[Target, ...]:
-        """The cap, and where sums are allowed the local one."""
+        """Return the cap and, where sums are allowed, the local one."""
         return _caps(self.epsilon, self.local_epsilon, self.delta, self.adjacency, self.unit)
 
     def honest_for(self, trust: Trust, threshold: int | None, honest: int | None) -> int:
-        """The node's own least number, for sums of at least that many; the run's is not looked at."""
+        """Return the node's own least number, for sums of at least that many; the run's is ignored."""
         if trust not in self.trust:
             raise NotAllowed(f"This node's policy does not allow {trust.value} trust.")
         if trust is not Trust.SECURE_AGGREGATION:
@@ -272,11 +272,11 @@ class Policy:
             raise NotAllowed("This node's policy allows no more releases today.")
 
     def rng(self, number: int, client: int | None) -> RandomBits:
-        """The operating system's, unless the owner has written a seed into the policy."""
+        """Return the operating system's randomness, unless the owner has written a seed into the policy."""
         return _rng(self.seed, number, client)
 
     def identity(self, client: int | None) -> Identity | None:
-        """The key in the file that the policy names."""
+        """Load the key from the file that the policy names."""
         from quietbit.secagg.identity import Identity
 
         if self.own_key is None:
@@ -334,7 +334,7 @@ class Simulation:
         return ()
 
     def honest_for(self, trust: Trust, threshold: int | None, honest: int | None) -> int:
-        """The run's word, or the simulation's own."""
+        """Return the run's number, or the simulation's own."""
         if trust is not Trust.SECURE_AGGREGATION:
             return 0
         return check_int(self.min_honest_clients or honest, "honest clients of the sum", 2)
@@ -346,7 +346,7 @@ class Simulation:
         """As often as the run's budget allows."""
 
     def rng(self, number: int, client: int | None) -> RandomBits:
-        """The simulator's, where there is a seed."""
+        """Return the simulator's randomness, where there is a seed."""
         return _rng(self.seed, number, client)
 
     def identity(self, client: int | None) -> Identity | None:
@@ -356,7 +356,7 @@ class Simulation:
         return _simulated(client)
 
     def members(self, places: tuple[int, ...]) -> tuple[bytes, ...]:
-        """Simulated nodes are members by their numbers."""
+        """Return the public keys of simulated nodes, which are members by their numbers."""
         return tuple(_simulated(place).public for place in places)
 
     def check_sum(self, plan: SumPlan) -> None:
@@ -367,7 +367,7 @@ Rules: TypeAlias = Policy | Simulation
 
 
 def simulated_directory(nodes: int) -> Directory:
-    """The directory of simulated nodes with partition-ids from 0; anybody can sign for them, so it protects nobody."""
+    """Return a directory of simulated nodes, partition-ids from 0; anybody can sign for them, so it protects nobody."""
     from quietbit.secagg.identity import Directory
 
     return Directory.of((f"simulated node {place}", _simulated(place).public) for place in range(nodes))
@@ -407,7 +407,7 @@ def _loaded(place: Path, version: tuple[int, ...]) -> Policy:
 
 
 def _table(place: Path) -> dict[str, Any]:
-    """The keys of the file."""
+    """Read the keys of the policy file."""
     with os.fdopen(os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         mode = os.fstat(file.fileno()).st_mode
         require(stat.S_ISREG(mode), "policy", str(place), "a regular file")
@@ -419,7 +419,7 @@ def _table(place: Path) -> dict[str, Any]:
 
 
 def _toml(value: Any) -> str:
-    """A number, a word or a list of words as TOML; control characters are escaped."""
+    """Write a number, a word or a list of words as TOML; control characters are escaped."""
     if isinstance(value, tuple):
         return "[" + ", ".join(_toml(word) for word in value) + "]"
     if isinstance(value, Enum):

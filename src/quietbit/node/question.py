@@ -199,7 +199,7 @@ class Framed:
     payload: bytes | memoryview
 
     def to_bytes(self) -> bytes:
-        """The frame and the payload."""
+        """Return the frame followed by the payload."""
         return FRAME.pack(MAGIC, VERSION, self.round, self.run, self.node) + self.payload
 
     @classmethod

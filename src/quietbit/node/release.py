@@ -100,14 +100,14 @@ class Unusable(QuietbitError):
 
 
 def public(error: Exception) -> QuietbitError:
-    """An error in words that a server may hear: no path, no total, nothing of the data."""
+    """Return an error in words that a server may hear: no path, no total, nothing of the data."""
     if isinstance(error, LedgerError | PolicyError):
         return Unusable("This node cannot use its policy or its ledger; its owner's log says why.")
     return error if isinstance(error, QuietbitError) else Unusable("This node cannot answer; its owner's log says why.")
 
 
 def make_release(uplink: Uplink, update: Any, rng: RandomBits) -> bytes:
-    """The payload of an update, or of the zero update where there is none or it cannot be sent."""
+    """Encode an update as a payload; encode the zero update where there is none or it cannot be sent."""
     if update is not None:
         try:
             return uplink.send(update, rng)
@@ -331,7 +331,7 @@ class Accepted:
             return change
 
     def release(self, update: Any) -> bytes:
-        """The frame around the payload, masked if it goes into a sum."""
+        """Return the frame around the payload, which is masked if it goes into a sum."""
         payload = self.payload(update)
         try:
             body = payload if self._step is None else self._step.mask(payload)
@@ -341,7 +341,7 @@ class Accepted:
         return Framed(self._question.run, self._question.round, self._question.node, body).to_bytes()
 
     def payload(self, update: Any, uplink: Uplink | None = None) -> bytes:
-        """The payload without a frame; once. ``uplink`` is one of the same mechanism that knows the update's shape."""
+        """Make the payload, unframed, once; ``uplink`` is one of the same mechanism that knows the update's shape."""
         with self._guard:
             if self._used:
                 raise Noted("The release of this round was made already.")

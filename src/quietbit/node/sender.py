@@ -65,7 +65,7 @@ class PrivateSender:
         )  # fmt: skip
 
     def guarantee(self) -> Guarantee:
-        """What this node's releases have cost so far, all runs together, as if the server saw each."""
+        """Return what this node's releases have cost so far, all runs together, as if the server saw each."""
         policy = self._policy
         cap = Target(policy.local_epsilon or policy.epsilon, policy.delta, policy.adjacency, unit=policy.unit)
         return Guarantee(reached(self._ledger.read(), cap, policy), cap.delta, cap.unit, cap.adjacency, cap.trust)

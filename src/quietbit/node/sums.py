@@ -99,7 +99,7 @@ class SumStep:
         return signature
 
     def unmask(self, note: Callable[[], object]) -> bytes:
-        """The last step: one share of every client that dealt to this one; then this node is done."""
+        """Take the last step: give one share of every client that dealt to this one; then this node is done."""
         found = self._restored().unmask(*unpack_evidence(self._plan, self._part.table))
         note()
         forget(self._secrets, int(self._run))

@@ -61,7 +61,7 @@ class Vault(MutableMapping[str, bytes]):
 
 
 def key_file(path: str) -> bytes:
-    """The key in a file that only its owner can read, made when it is first asked for."""
+    """Read the key from a file that only its owner can read, made when it is first asked for."""
     try:
         try:
             made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -80,5 +80,5 @@ def key_file(path: str) -> bytes:
 
 
 def simulation_key() -> bytes:
-    """A key that anybody can compute: nodes of a simulation belong to nobody, and have no secrets."""
+    """Return a key that anybody can compute: nodes of a simulation belong to nobody, and have no secrets."""
     return hashlib.sha256(b"quietbit/simulation/vault").digest()

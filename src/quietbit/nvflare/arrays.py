@@ -47,12 +47,12 @@ class NamedArray:
         return tuple(getattr(self.value, "shape", ()))
 
     def numpy(self) -> Any:
-        """The entries."""
+        """Return the entries as a numpy array."""
         return self.value.detach().cpu().numpy() if is_tensor(self.value) else np.asarray(self.value)
 
 
 def named(weights: Any) -> dict[str, NamedArray]:
-    """The arrays of a model by name."""
+    """Return the arrays of a model by name."""
     require(isinstance(weights, Mapping), "weights", type(weights).__name__, "a dict of arrays")
     for name in weights:
         require(isinstance(name, str), "name of an array", type(name).__name__, "text")

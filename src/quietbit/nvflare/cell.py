@@ -115,7 +115,7 @@ def _route(message: Message) -> tuple[Route, bool]:
 
 
 def _sending(send: Callable[..., Any], own: str) -> Callable[..., Any]:
-    """The one method that messages leave by."""
+    """Wrap the one method that messages leave by."""
 
     def sending(to_endpoint: Any, message: Message) -> Any:
         route, answers = _route(message)
@@ -137,7 +137,7 @@ def _sending(send: Callable[..., Any], own: str) -> Callable[..., Any]:
 
 
 def _answering(process: Callable[..., Any], own: str) -> Callable[..., Any]:
-    """The one method that requests come to; the callback of one that is not on the list is not called."""
+    """Wrap the one method that requests come to, so that no callback runs for a request that is not on the list."""
 
     def answering(origin: str, message: Message) -> Any:
         route, answers = _route(message)
@@ -157,7 +157,7 @@ def _inside(own: str, route: Route, *names: Any) -> bool:
 
 
 def _stamped(send: Callable[..., Any]) -> Callable[..., Any]:
-    """The sending of messages, their clock rounded: a server must not learn more than when they arrive."""
+    """Round the clocks of messages that are sent: a server must not learn more than when they arrive."""
 
     def stamped(endpoint: Any, app_id: int, message: Message) -> Any:
         sent, route = MessageHeaderKey.SEND_TIME, message.get_header(MessageHeaderKey.ROUTE)

@@ -69,12 +69,12 @@ _STATES: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()  # by engi
 
 
 def number_of(name: str) -> int:
-    """The number under which ledgers and frames know a job or a client: 64 bits of the SHA-256 of its name."""
+    """Return the number of a job or a client in ledgers and frames: 64 bits of the SHA-256 of its name."""
     return int.from_bytes(hashlib.sha256(name.encode("utf-8")).digest()[:8], "little")
 
 
 def local_settings(values: Mapping[str, Any]) -> Plan:
-    """The settings of a job; refused where they count on anybody but the client itself.
+    """Return the settings of a job; refuse those that count on anybody but the client itself.
 
     NVFlare's servers write the config of a job anew, and take a dot in a key for a table in a table.
     """

@@ -100,7 +100,7 @@ class _Known(dict[str, Any]):
 
 
 def _watched(executor: Any, execute: Execute) -> Execute:
-    """An executor whose failures are results like any other, and which is started again after one.
+    """Wrap an executor so that its failures are results like any other, and restart it after one.
 
     NVFlare starts none again: all later answers would be zero, quick, and paid for. It happens within the time of the
     next task, so that when that one is fetched says nothing about this one.
@@ -154,7 +154,7 @@ def _restart(executor: Any, fl_ctx: FLContext) -> None:
 
 
 def _going_on(handle: Execute) -> Execute:
-    """The runner's events, without that of a component which gives up: when a run ends would tell why."""
+    """Pass on the runner's events, except that of a component which gives up: when a run ends would tell why."""
 
     def going_on(event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.FATAL_SYSTEM_ERROR:
@@ -167,7 +167,7 @@ def _going_on(handle: Execute) -> Execute:
 
 
 def _sending(send: Execute, place: int) -> Execute:
-    """The auxiliary channel for the engine's own messages alone; the topic is argument ``place``."""
+    """Keep the auxiliary channel for the engine's own messages alone; the topic is argument ``place``."""
 
     def sending(*arguments: Any, **named: Any) -> Any:
         topic = named["topic"] if "topic" in named else arguments[place]
@@ -183,7 +183,7 @@ def _sending(send: Execute, place: int) -> Execute:
 
 
 def _answered(process: Execute) -> Execute:
-    """The processing of a task: whatever happens in it, its answer comes out at its moment, and no task is told.
+    """Wrap the processing of a task: whatever happens in it, its answer comes out at its moment, and no task is told.
 
     The task runs in a thread and a context of its own, the app and all filters and components of the job in it. What
     is not done in time is abandoned, and answered for as if it had failed; nothing that it does later is seen.
@@ -221,7 +221,7 @@ def _answered(process: Execute) -> Execute:
 
 
 def _last(send: Execute) -> Execute:
-    """The sending of results."""
+    """Wrap the sending of results, so that each is written anew."""
 
     def last(result: Shareable, fl_ctx: FLContext, *arguments: Any, **named: Any) -> Any:
         return send(_written(result, fl_ctx), fl_ctx, *arguments, **named)
@@ -230,7 +230,7 @@ def _last(send: Execute) -> Execute:
 
 
 def _written(result: Any, fl_ctx: FLContext) -> Shareable:
-    """A result written anew: the answer of its task as it was sealed, or else a return code and no content."""
+    """Write a result anew: the answer of its task as it was sealed, or else a return code and no content."""
     _strip(fl_ctx)
     turn, before, heads = task_of(fl_ctx), result, HEAD
     if not isinstance(before, Shareable):

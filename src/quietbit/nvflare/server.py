@@ -231,7 +231,7 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         return job
 
     def _take(self, result: Any, fl_ctx: FLContext) -> Shareable:
-        """A difference of weights; of no weight where the client has none to give."""
+        """Turn a result into a difference of weights, of no weight where the client has none to give."""
         job, task = _JOBS.get(fl_ctx.get_engine()), str(fl_ctx.get_prop(FLContextKey.TASK_ID))
         question = job.questions.get(task) if job is not None else None
         if job is None or question is None:
@@ -253,7 +253,7 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
 
 
 def _decoded(question: _Question, result: Any, sender: str, late: bool) -> tuple[FloatVector | None, dict[str, float]]:
-    """The estimate in a result, and the numbers beside it; None where the client said why there is none."""
+    """Return the estimate in a result, and the numbers beside it; None where the client said why there is none."""
     if not question.open:
         raise InvalidPayload("it has answered this task already.")
     if sender != question.client:
@@ -291,7 +291,7 @@ def _decoded(question: _Question, result: Any, sender: str, late: bool) -> tuple
 
 
 def _difference(question: _Question, task: str, flat: FloatVector | None, metrics: dict[str, float]) -> Shareable:
-    """What the workflow sees of a client: *trained minus received*, as NVFlare counts, and who it is from."""
+    """Build what the workflow sees of a client: *trained minus received*, as NVFlare counts, and who it is from."""
     dimension = question.layout.dimension
     moved = differences(question.layout, np.zeros(dimension) if flat is None else -flat, question.kind)
     meta: dict[str, Any] = {MetaKey.NUM_STEPS_CURRENT_ROUND: NO_WEIGHT if flat is None else 1.0}

@@ -190,7 +190,7 @@ class SumClient:
         confirmed: Mapping[int, bytes] | None = None,
         masked: Mapping[int, bytes] | None = None,
     ) -> Unmasking:
-        """The last step: one share for every secret held: of the seed if its vector arrived, of the pair key if not.
+        """Take the last step: one share for every secret held, of the seed if its vector arrived, else of the pair key.
 
         In the active model ``confirmed`` are signatures of the lists by t members of U2, and ``masked`` those of U1
         that came with the vectors of the clients whose seeds are asked for. Afterwards the client is done; it never

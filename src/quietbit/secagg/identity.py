@@ -46,7 +46,7 @@ class Identity:
         self.public: bytes = bytes(self._key.public_key().public_bytes_raw())
 
     def __repr__(self) -> str:
-        """The public key alone."""
+        """Show the public key alone."""
         return f"Identity({self.public.hex()})"
 
     def __reduce__(self) -> Any:

@@ -79,7 +79,7 @@ class SumServer:
         advertised.check(self._plan, number)
 
     def advertise(self, published: Mapping[int, Advertisement]) -> dict[int, Roster]:
-        """What to forward to each: all choices, and advertisements of those near it; refused below the threshold."""
+        """Return, to forward to each, all choices and its neighbours' advertisements; refuse below the threshold."""
         plan, good, seen = self._plan, dict[int, Advertisement](), set[bytes]()
         for number, one in published.items():
             try:
@@ -107,7 +107,7 @@ class SumServer:
         return self._chosen[number]
 
     def deal(self, dealt: Mapping[int, Mapping[int, bytes]]) -> dict[int, dict[int, bytes]]:
-        """What to forward to each client of U1, from what each dealt; refused below the threshold."""
+        """Return what to forward to each client of U1, from what each dealt; refuse below the threshold."""
         require(set(dealt) <= set(self._advertised), "clients that dealt", sorted(dealt), "among those with keys")
         for dealer, parts in dealt.items():
             fine = set(parts) == self._chosen[dealer] and all(len(data) == DEALT_SIZE for data in parts.values())
@@ -160,7 +160,7 @@ class SumServer:
         return {client: self._confirmed[client] for client in sorted(self._confirmed)[: self._plan.threshold]}
 
     def masked(self, client: int) -> dict[int, bytes]:
-        """The signatures of U1 by those of U2 who dealt to a client, to send to it with `confirm`'s."""
+        """Return the signatures of U1 by those of U2 who dealt to a client, to send to it with `confirm`'s."""
         return {
             dealer: signature
             for dealer, signature in sorted(self._masked.items())
@@ -168,7 +168,7 @@ class SumServer:
         }
 
     def finish(self, answers: Mapping[int, Unmasking]) -> MaskedSum:
-        """The sum over U2, from the answers of at least the threshold; anything short of that is refused."""
+        """Return the sum over U2, from the answers of at least the threshold; refuse anything short of that."""
         u2 = self.arrived()
         require(set(answers) <= u2, "clients that answered", sorted(answers), "among those whose vectors arrived")
         self._enough(len(answers), "helped to unmask")
@@ -199,7 +199,7 @@ class SumServer:
         return MaskedSum(found[: plan.dimension], tuple(sorted(u2)))
 
     def _recover(self, shares: Mapping[int, Mapping[int, bytes]], dealer: int, kind: bytes) -> bytes:
-        """A secret from shares that its dealer committed to; whoever gave another is named and not counted."""
+        """Recover a secret from shares that its dealer committed to; whoever gave another is named and not counted."""
         plan, found = self._plan, {}
         for holder, parts in shares.items():
             if dealer not in parts:
@@ -250,7 +250,7 @@ def masked_sum(
     gone_before_confirming: Iterable[int] = (),
     gone_before_unmasking: Iterable[int] = (),
 ) -> MaskedSum:
-    """A whole round in one process, with clients that leave at each stage: for simulations and tests.
+    """Run a whole round in one process, with clients that leave at each stage: for simulations and tests.
 
     ``codes`` holds the codes of each client, numbered from 1, and ``identities`` who they are, where the plan has
     members. Fails with `ProtocolError` where a real round would.

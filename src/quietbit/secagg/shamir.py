@@ -25,12 +25,12 @@ MOST_HOLDERS = 100_000
 
 
 def new_secret() -> bytes:
-    """A secret of the operating system's randomness, uniform below the prime."""
+    """Draw a secret from the operating system's randomness, uniform below the prime."""
     return secrets.randbelow(PRIME).to_bytes(SECRET_SIZE, "big")
 
 
 def share(secret: bytes | bytearray, holders: Sequence[int], threshold: int) -> dict[int, bytes]:
-    """A share for every holder, numbered from 1; ``threshold`` of them recover the secret."""
+    """Split a secret into a share for every holder, numbered from 1; ``threshold`` of them recover it."""
     require(len(secret) == SECRET_SIZE, "length of the secret", len(secret), f"{SECRET_SIZE} bytes")
     number = int.from_bytes(secret, "big")
     require(number < PRIME, "secret", "a number", "below the prime of the shares")
@@ -42,7 +42,7 @@ def share(secret: bytes | bytearray, holders: Sequence[int], threshold: int) -> 
 
 
 def recover(shares: Mapping[int, bytes], threshold: int) -> bytes:
-    """The secret from the first ``threshold`` of at least as many shares; fewer are refused."""
+    """Recover the secret from the first ``threshold`` of at least as many shares; refuse fewer."""
     require(len(shares) >= threshold, "number of shares", len(shares), f"at least the threshold {threshold}")
     holders = tuple(sorted(shares)[:threshold])
     values = [int.from_bytes(shares[holder], "big") for holder in holders]
