@@ -152,6 +152,12 @@ class LocalSteps(Wrapper):
         return float(self.reach + 10 * self.steps * self.step_size * noise + SMALLEST)
 
     @property
+    def longest_decoded(self) -> float:
+        """The longest difference that a server takes from anybody: of coordinates at the ends, or of rounded ones."""
+        root = math.sqrt(self.domain.dimension)
+        return self._longest * min(root, 1 + 2 * root / self._levels)
+
+    @property
     def _levels(self) -> int:
         return int(2**self.bits - 1)
 

@@ -25,6 +25,7 @@ from scipy.special import chdtri, ndtri
 from quietbit.errors import check_int, check_real
 from quietbit.kernel.select import default_kernel
 from quietbit.mechanism.base import Accumulator, Body, Mechanism, Wrapper
+from quietbit.mechanism.local_steps import LocalSteps
 from quietbit.mechanism.projected import Projected
 from quietbit.mechanism.vector import QUANTISED, VectorMVU
 from quietbit.target import Trust
@@ -50,10 +51,13 @@ def seed_maximum(work: float, dimensions: int = 1) -> float:
 def reach(mechanism: Mechanism, work: float = WORK) -> float:
     """Return how far one payload of an attacker's choice lies along its direction, in clips; at most, but for seeds.
 
-    A seed's is what 2^``work`` of them are expected to reach.
+    A seed's is what 2^``work`` of them are expected to reach. Of several steps, in the clips of all of them.
     """
     if isinstance(mechanism, Projected):
         return _rows(mechanism.keep, mechanism.padded, work) * reach(mechanism.inner, work)
+    if isinstance(mechanism, LocalSteps):
+        clips = mechanism.steps * mechanism.step_size * mechanism.domain.radius
+        return mechanism.longest_decoded / float(clips)
     if isinstance(mechanism, Wrapper):
         return reach(mechanism.inner, work)
     if isinstance(mechanism, VectorMVU) and mechanism.seeded:

@@ -6,10 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attrs import evolve
 
-from quietbit import Ball, Norm, Uplink, calibrate
-from quietbit.errors import InvalidParameter
+from quietbit import Ball, Gaussian, Norm, Uplink, calibrate
+from quietbit.errors import InvalidParameter, InvalidPayload
 from quietbit.kernel.select import default_kernel
+from quietbit.mechanism.batch import PoissonBatch
+from quietbit.mechanism.local_steps import LocalSteps
 from quietbit.plan.compare import compare
 from quietbit.plan.poison import moved, reach, seed_maximum
 from quietbit.target import Trust
@@ -121,3 +124,15 @@ def test_compare_has_the_column_only_where_it_was_asked_for() -> None:
     assert all(row.moved is None for row in plain.rows)
     shifts = {row.name: row.moved for row in reversed(with_share.rows) if row.moved is not None}
     assert shifts["vmvu"] < shifts["imvu"] < shifts["gaussian"]
+
+
+def test_several_steps_reach_as_far_as_a_server_takes_their_difference() -> None:
+    site = LocalSteps(PoissonBatch(Gaussian(Ball(Norm.L2, 2.0, SIZE), 0.01), 10, 0.5), 5, 0.1, 1)
+    clips = reach(site) * 5 * 0.1 * 2.0
+    scale = np.float32(0.999 * site.longest_decoded / np.sqrt(SIZE))
+    longest = decoded(site, scale.tobytes() + bytes([255]) * (site.layout.size - 4))
+    assert 0.99 * clips <= np.linalg.norm(longest) <= clips
+    finer = evolve(site, bits=4)
+    assert reach(finer) < reach(site)
+    with pytest.raises(InvalidPayload, match="length of the payload's difference"):
+        decoded(finer, scale.tobytes() + bytes([255]) * (finer.layout.size - 4))
