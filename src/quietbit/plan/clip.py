@@ -49,7 +49,7 @@ class ClipRule:
         object.__setattr__(self, "rate", check_real(self.rate, "clip_rate", at_most=LARGEST_RATE))
 
     def following(self, clip: float, answers: Answers, number: int) -> float:
-        """The clip of the round after round ``number``, from 0 on."""
+        """Return the clip of the round after round ``number``, from 0 on."""
         rate = max(self.rate, FIRST / (number + 2)) / max(1.0, 2 * answers.deviation)
         return clip * math.exp(-rate * (answers.share - self.quantile))
 
@@ -93,7 +93,7 @@ class MovingClip:
 
 
 def usual_bit_epsilon(epsilon: float, delta: float, releases: int) -> float:
-    """The epsilon of one bit, such that all bits of a client alone would cost a tenth of the budget."""
+    """Return the epsilon of one bit, such that all bits of a client alone would cost a tenth of the budget."""
 
     def spent(each: float) -> float:
         return (Cost.pure(each) * releases).epsilon(delta)

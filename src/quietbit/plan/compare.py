@@ -107,7 +107,7 @@ class Comparison:
     evaluation: Evaluation | None = None
 
     def best(self, trust: Trust | str) -> ComparisonRow | None:
-        """The row that ``auto`` would take: of those within 5 % of the least noise energy, the one that sends least.
+        """Return the row ``auto`` would take: of those within 5 % of the least noise energy, the one that sends least.
 
         Only ways whose decoded mean is the update count (a sign's is not), and no baselines; None where nothing reaches
         the target.
@@ -121,11 +121,11 @@ class Comparison:
         return known[smallest_of_the_best(errors, sizes)][0]
 
     def bytes_per_client(self, row: ComparisonRow) -> int:
-        """What a client sends in all its releases."""
+        """Return how many bytes a client sends in all its releases."""
         return row.payload_bytes * self.target.releases
 
     def bytes_in_all(self, row: ComparisonRow) -> int:
-        """What all clients send in all rounds."""
+        """Return how many bytes all clients send in all rounds."""
         return row.payload_bytes * self.cohort * self.rounds
 
     def clip_points(self, row: ComparisonRow) -> tuple[ClipPoint, ...]:
@@ -241,7 +241,7 @@ class _Question:
             self.report(fraction, message)
 
     def gaussian(self) -> float:
-        """The squared error of one client's Gaussian release at the target; infinite where it has none."""
+        """Return the squared error of one client's Gaussian release at the target; infinite where it has none."""
         try:
             return self.calibrated_gaussian().squared_error
         except QuietbitError:
@@ -312,7 +312,7 @@ def _summed(asked: _Question) -> list[ComparisonRow]:
 
 
 def _central(asked: _Question) -> list[ComparisonRow]:
-    """The yardstick: a server that is trusted with the updates adds noise once, to their sum."""
+    """Return the yardstick: a server that is trusted with the updates adds noise once, to their sum."""
     try:
         found = asked.calibrated_gaussian()
     except QuietbitError as error:
@@ -342,7 +342,7 @@ def _ball(model: Any, clip: float | None, norm: Norm | str | None) -> Ball:
 
 
 def _schedule(rounds: int | None, releases: int | None, clients: int, cohort: int) -> tuple[int, int]:
-    """Rounds, and the releases of the client that takes part most often when each has its turn."""
+    """Return the rounds, and the releases of the client that takes part most often when each has its turn."""
     if (rounds is None) == (releases is None):
         raise InvalidParameter("rounds or releases must be given, and not both: each follows from the other.")
     if rounds is not None:
@@ -353,7 +353,7 @@ def _schedule(rounds: int | None, releases: int | None, clients: int, cohort: in
 
 
 def _work(name: str, trust: Trust, mechanism: Mechanism) -> str:
-    """What a client computes beside its update, in words; families of other packages may say nothing."""
+    """Describe what a client computes beside its update; families of other packages may say nothing."""
     if trust is Trust.CENTRAL:
         return "nothing, for the server adds the noise"
     own = family(name).work or "not said"

@@ -64,15 +64,15 @@ class ClientCosts:
         self.counts[clients] += 1
 
     def fresh(self) -> ClientCosts:
-        """The same before any release."""
+        """Return the same account before any release."""
         return ClientCosts(self.price, self.sizes, self.by_size)
 
     def cost(self, client: int) -> Cost:
-        """What one client's releases cost."""
+        """Return what one client's releases cost."""
         return self._cost((int(self._kinds()[client]), int(self.counts[client])))
 
     def worst(self, delta: float, after: NDArray[np.int64] | None = None) -> Guarantee:
-        """The guarantee that holds for every client, now or once the clients of ``after`` have sent."""
+        """Return the guarantee that holds for every client, now or once the clients of ``after`` have sent."""
         counts = self.counts
         if after is not None:
             counts = counts.copy()

@@ -85,7 +85,7 @@ class Evaluation:
 
     @mechanism.default
     def _mechanism(self) -> RandomisedResponse:
-        """The most truthful answer; of a sample's change another answer may come, whatever the neighbour."""
+        """Return the most truthful response; a changed sample can change the answer, whatever the neighbour."""
         which = Adjacency.REPLACE_ONE if self.unit is Unit.SAMPLE else self.adjacency
         cells = 2 if self.cells is None else check_int(self.cells, "evaluate_cells", 2, MOST_CELLS)
         return RandomisedResponse.within(self.epsilon, cells, which)

@@ -56,7 +56,7 @@ class Schedule:
         return self.size / self.clients
 
     def cohort(self, number: int) -> Clients:
-        """The clients of round ``number``, from 0 on; no client twice.
+        """Return the clients of round ``number``, from 0 on; no client twice.
 
         Where the cohort does not divide the clients, the rest of an epoch sits out.
         """
@@ -87,7 +87,7 @@ class Schedule:
 
 
 def secret_order(count: int) -> Clients:
-    """A permutation drawn by the operating system, all equally likely.
+    """Return a permutation drawn by the operating system, all equally likely.
 
     Ranks of 64 fresh bits each, drawn again where two are the same.
     """

@@ -324,7 +324,7 @@ class Plan:
         return any(fnmatchcase(name, pattern) for pattern in patterns if pattern)
 
     def moving_clip(self) -> MovingClip | None:
-        """The clip at the start of a run; None where it stays."""
+        """Return the moving clip at the start of a run; None where the clip stays."""
         if self.clip_quantile is None:
             return None
         return MovingClip.from_start(self.clip, quantile=self.clip_quantile, rate=cast(float, self.clip_rate))
@@ -336,7 +336,7 @@ class Plan:
     def mechanism_for(
         self, dimension: int, sizes: NDArray[np.int64] | None = None, releases: int | NDArray[np.int64] | None = None
     ) -> Mechanism:
-        """The mechanism for updates of this dimension.
+        """Return the mechanism for updates of this dimension.
 
         Args:
             dimension: entries of an update.
@@ -373,7 +373,7 @@ class Plan:
         return self._found(ball, known, np.broadcast_to(counts, known.shape) if each else counts)
 
     def release(self, mechanism: Mechanism, samples: int | None = None) -> Cost:
-        """What one release costs under the plan's trust: of a client, or of one of its ``samples`` samples."""
+        """Return what one release costs under the plan's trust: of a client, or of one of its ``samples`` samples."""
         if self.samples is not None:
             samples = mechanism.batch
         if self.secure:
@@ -381,7 +381,7 @@ class Plan:
         return mechanism.privacy(self.adjacency, samples).under(trust=self.trust)
 
     def account(self, mechanism: Mechanism, sizes: NDArray[np.int64]) -> ClientCosts:
-        """The account of a run with clients of these sizes; a mechanism without one is refused."""
+        """Return the account of a run with clients of these sizes; refuse a mechanism without one."""
         rate = self.schedule(sizes.size).rate if self.participation == POISSON else 1.0
 
         def price(samples: int | None) -> Cost:
@@ -396,7 +396,7 @@ class Plan:
         return self.cohort if self.threshold is None else self.threshold
 
     def _enforced(self, releases: int) -> Priced | None:
-        """The account that nodes keep of ``releases`` releases; None where the mechanism's own is what counts."""
+        """Return the account nodes keep of ``releases`` releases; None where the mechanism's own is what counts."""
         if self.mode == "planned":
             return None
         account = Account(self.update_target, "adaptive")
@@ -415,7 +415,7 @@ class Plan:
         sample = self.unit is Unit.SAMPLE
 
         def worst(mechanism: Mechanism) -> Guarantee:
-            """What a sample of the most exposed client will have spent: the account that the run will keep."""
+            """Return what a sample of the most exposed client will have spent, by the account the run will keep."""
             account = self.account(mechanism, sizes)
             account.counts = counts
             return account.worst(self.delta)
@@ -436,7 +436,7 @@ class Plan:
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def _used_up(self, found: Calibration, samples: int) -> Mechanism:
-        """The mechanism, refused where it cannot make use of the budget."""
+        """Return the mechanism; refuse it where it cannot make use of the budget."""
         if found.saturated:
             raise InvalidParameter.of(
                 "beta",
@@ -446,7 +446,7 @@ class Plan:
         return found.mechanism
 
     def _bit_epsilon(self, releases: int) -> float | None:
-        """What the bit of a clip that moves costs in a release; None where the clip stays."""
+        """Return what the bit of a clip that moves costs in a release; None where the clip stays."""
         if self.clip_quantile is None or self.clip_bit_epsilon is not None:
             return self.clip_bit_epsilon
         return usual_bit_epsilon(self.update_target.epsilon, self.update_target.delta, releases)
@@ -475,7 +475,7 @@ class Plan:
         return ProjectedSamples(found) if sample else found
 
     def _choices(self) -> dict[str, Any]:
-        """What the family of the mechanism makes use of; the rest of the plan's defaults is nobody's choice."""
+        """Return the choices that the mechanism's family uses; the plan's other defaults are nobody's choice."""
         uses = () if self.mechanism == AUTO else family(self.mechanism).uses
         return {name: getattr(self, name) for name in uses if name in USUAL}
 
@@ -490,7 +490,7 @@ KEYS = {
 
 @lru_cache(maxsize=8)
 def _remembered(plan: Plan, dimension: int) -> Mechanism:
-    """The mechanism of an engine's plan, which server and tests ask for more than once."""
+    """Return the mechanism of an engine's plan, which server and tests ask for more than once."""
     with _spelt(PREFIX):
         return plan._mechanism(dimension, None, None)
 

@@ -102,7 +102,7 @@ def _needs(plan: Plan, name: str, rule: str) -> None:
 
 
 def _check_parts(plan: Plan) -> None:
-    """What the other kind of run reads is left out; an engine's run has a budget, and releases to meet it."""
+    """Refuse what only the other kind of run reads; require a budget of an engine's run, and releases to meet it."""
     if plan.mode == "planned":
         _unused(plan, OF_ENGINE, "of a simulation, which has no nodes")
         return
@@ -138,7 +138,7 @@ def _check_batches(plan: Plan) -> None:
 
 
 def _check_mechanism(plan: Plan) -> None:
-    """The strength that belongs to the mechanism, or a budget to find it for; no choice that it does not use."""
+    """Require the mechanism's own strength, or a budget to find it for; refuse choices that it does not use."""
     if not plan.private:
         _unused(plan, ("epsilon", "releases", "keep", *STRENGTHS), "without privacy")
     known = [*families(), AUTO, PUBLIC]
@@ -208,7 +208,7 @@ def _check_sums(plan: Plan) -> None:
 
 
 def _check_protocol(plan: Plan) -> None:
-    """What nodes and server of a masked sum must agree on."""
+    """Check what nodes and server of a masked sum must agree on."""
     rule = "left out for sums, which have their own account"
     require(plan.participation != SECRET, "participation", plan.participation, rule)
     _needs(plan, "threshold", "given for sums: the fewest clients that a sum is made of")
@@ -224,7 +224,7 @@ def _check_protocol(plan: Plan) -> None:
 
 
 def _check_clip(plan: Plan) -> None:
-    """A clip that moves by the bits of single clients, whose updates it clips; else nothing of it."""
+    """Require a moving clip to move by the bits of single clients, whose updates it clips; else refuse its options."""
     if plan.clip_quantile is None:
         _unused(plan, ("clip_rate", "clip_bit_epsilon"), "unless the clip moves, by a clip quantile")
         return
@@ -241,7 +241,7 @@ def _check_clip(plan: Plan) -> None:
 
 
 def _check_downlink(plan: Plan) -> None:
-    """A replay needs rounds of few numbers: rows that all clients share, of a mechanism that keeps few."""
+    """Require rounds of few numbers for a replay: rows that all clients share, of a mechanism that keeps few."""
     require(plan.downlink in DOWNLINKS, "downlink", plan.downlink, "one of " + ", ".join(DOWNLINKS))
     check_rows_word(plan.rows)
     if plan.replayed or plan.rows is not None:
@@ -261,7 +261,7 @@ def _check_downlink(plan: Plan) -> None:
 
 
 def _check_evaluation(plan: Plan) -> None:
-    """A budget of its own for answers about the model; else nothing of them."""
+    """Check the separate budget for answers about the model; without one, refuse their options."""
     if plan.evaluate_epsilon is None:
         _unused(plan, OF_EVALUATION, "unless evaluations are answered, by an evaluate.epsilon")
         return

@@ -119,13 +119,13 @@ class Account:
         return self.epsilon() <= self.target.epsilon
 
     def total(self) -> Cost:
-        """What all releases cost together, with the target's words."""
+        """Return what all releases cost together, with the target's words."""
         words = self.target
         whole = sum((cost * times for cost, times in self.entries), Cost())
         return evolve(whole, adjacency=words.adjacency, unit=words.unit, trust=words.trust)
 
     def epsilon(self) -> float:
-        """The smallest epsilon proved at the target's delta."""
+        """Return the smallest epsilon proved at the target's delta."""
         whole = sum((cost * times for cost, times in self.entries), Cost())
         delta = self.target.delta
         if self.mode == "planned":
@@ -144,7 +144,7 @@ class Account:
         return min(found)
 
     def guarantee(self) -> Guarantee:
-        """The smallest epsilon proved at the target's delta, with its words."""
+        """Return the smallest epsilon proved at the target's delta, with its words."""
         words = self.target
         return Guarantee(self.epsilon(), words.delta, words.unit, words.adjacency, words.trust)
 
@@ -186,7 +186,7 @@ def _gaussian_first(first: Cost, epsilon: float, delta: float) -> bool:
 
 @lru_cache(maxsize=64)
 def _budgets(epsilon: float, delta: float) -> tuple[float, float]:
-    """The largest mu^2 / 2, and the largest slope, that stay within epsilon at ``delta``."""
+    """Return the largest mu^2 / 2, and the largest slope, that stay within epsilon at ``delta``."""
 
     def largest(account: Callable[[float, float], float]) -> float:
         def holds(slope: float) -> bool:
@@ -212,7 +212,7 @@ def _gaussian(pair_slope: float, delta: float) -> float:
 
 
 def _best_order(divergence: Callable[[float], float], epsilon: float, delta: float) -> float:
-    """The order at which most copies of these divergences stay within epsilon at ``delta``."""
+    """Return the order at which most copies of these divergences stay within epsilon at ``delta``."""
 
     def copies(alpha: float) -> float:
         left, each = epsilon - float(_conversion(np.array([alpha]), delta)[0]), divergence(alpha)
@@ -227,7 +227,7 @@ def _best_order(divergence: Callable[[float], float], epsilon: float, delta: flo
 
 
 def _conversion(orders: FloatVector, delta: float) -> FloatVector:
-    """What the bound at each order adds to the divergence, rounded up.
+    """Return what the bound at each order adds to the divergence, rounded up.
 
     (1 - e^-x)_+ <= e^((alpha-1) x) (1 - 1/alpha)^(alpha-1) / alpha at every x: so converted, an account holds outcome
     by outcome, also for what is left of a law when outcomes of lost mass are taken away.
@@ -243,7 +243,7 @@ def _divergences(cost: Cost, order: float) -> FloatVector:
 
 
 def _renyi(entries: tuple[tuple[Cost, int], ...], shares: _Shares, epsilon: float) -> float:
-    """The smallest epsilon of sums of divergences: at the one order, or at one of the many."""
+    """Return the smallest epsilon of sums of divergences: at the one order, or at one of the many."""
     sums = [times * _divergences(cost, shares.order) for cost, times in entries]
     total = np.sum(sums, axis=0) * (1 + 4e-16 * (len(entries) + 1))
     orders = np.append(shares.order, _ORDERS)

@@ -125,7 +125,7 @@ class AggregateConstant:
         return min(found, alpha * self._slope**2 / 8 * (1 + 1e-12))
 
     def _quotient(self, alpha: float) -> float:
-        """The supremum of D_alpha/(u - u')^2 from above, with tables as fine as the order asks for."""
+        """Bound the supremum of D_alpha/(u - u')^2 from above, with tables as fine as the order asks for."""
         # Between nodes d apart the interpolated table is too large by about (d alpha)^2/4n times its value.
         reach = (self._range[1] - self._range[0]) * alpha
         fewest = reach / math.sqrt(4 * self._clients * self._range[0] * (1 - self._range[0]) * 5e-3)
@@ -158,7 +158,7 @@ class AggregateConstant:
         return pair_supremum_upper(nodes, tables, alpha, centre, cells) / (alpha - 1)
 
     def _table(self, alpha: float, nodes: FloatVector) -> FloatMatrix:
-        """The largest Qbar over all k, at the pairs of nodes that adjacency asks for."""
+        """Return the largest Qbar over all k, at the pairs of nodes that adjacency asks for."""
         key = (alpha, len(nodes))
         if key in self._tables:
             return self._tables[key]
@@ -199,7 +199,7 @@ def aggregate_cost(
     *,
     alone: Cost | None = None,
 ) -> Cost:
-    """The curve of one secure sum for neighbours within L2 ``distance`` in x-space.
+    """Return the curve of one secure sum for neighbours within L2 ``distance`` in x-space.
 
     Holds where the server, and any clients that collude with it, see nothing but the sum, which contains the bits
     of at least ``clients`` honest clients, the protected one among them. Who answers must not depend on their bits, and
@@ -236,7 +236,7 @@ _NEGLIGIBLE = math.log(1e-6)
 
 
 def codes_deviation_upper(design: Design, low: float, high: float) -> float:
-    """The deviation from a binomial law, in logarithms; a design whose codes are not sums of equal bits is refused."""
+    """Bound the deviation from a binomial law, in logarithms; refuse designs whose codes are not sums of equal bits."""
     if not is_evenly_spaced(design):
         raise InvalidParameter(
             "alphabet must be evenly spaced for sums of codes of several bits, got an uneven one: use binomial_design."
@@ -260,7 +260,7 @@ def aggregate_codes_cost(
     *,
     alone: Cost | None = None,
 ) -> Cost:
-    """The curve of one secure sum of codes of a binomial design; arguments as in `aggregate_cost`.
+    """Return the curve of one secure sum of codes of a binomial design; arguments as in `aggregate_cost`.
 
     The protected client's own deviation from a binomial law, `codes_deviation_upper` per coordinate, is left to the
     caller, who adds it to the sampler's slack.
@@ -316,7 +316,7 @@ class _Codes:
         return None
 
     def _log_tail(self, spare: int) -> float:
-        """The logarithm of P(Bin(n - 1, tau) > J) <= (n tau)^(J+1)/(J+1)!, from above."""
+        """Return the logarithm of the bound (n tau)^(J+1)/(J+1)! on P(Bin(n - 1, tau) > J), from above."""
         return (spare + 1) * math.log(self.clients * self.short) - math.lgamma(spare + 2) + 1e-9
 
 

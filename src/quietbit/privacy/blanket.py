@@ -81,7 +81,7 @@ class Blanket:
         require(0 <= self.error < 1, "error", self.error, "at least 0 and below 1")
 
     def delta_upper(self, crowd: int, epsilon: float) -> float:
-        """An upper bound on delta at ``epsilon``, a number of at least 0, for one release among ``crowd``."""
+        """Return an upper bound on delta at ``epsilon``, a number of at least 0, for one release among ``crowd``."""
         crowd = check_int(crowd, "crowd", 1, MOST_CROWD)
         require(0 <= epsilon < math.inf, "epsilon", epsilon, "a finite number of at least 0")
         inner, short = max(0.0, epsilon - 2 * self.slack), max(0.0, 2 * self.slack - epsilon)
@@ -117,7 +117,7 @@ class _Table:
     margin: float
 
     def excess_upper(self, up: float, down: float, middle: float) -> float:
-        """An upper bound on E(N_1 up + N_2 down + N_3 middle)_+, up > 0 >= down, middle."""
+        """Return an upper bound on E(N_1 up + N_2 down + N_3 middle)_+, up > 0 >= down, middle."""
         width = up - down
         mean = self.chance * up + (1 - self.chance) * down
         fall = max(0.0, -mean) * (1 + 1e-12)
@@ -205,12 +205,12 @@ def _pmf(number: NDArray[np.int64] | int, chance: float, counts: NDArray[np.int6
 
 
 def _upper_tail(number: int, chance: float, least: int) -> float:
-    """A bound on P(at least ``least``), for ``least`` at or above the mean, by Chernoff."""
+    """Bound P(at least ``least``), for ``least`` at or above the mean, by Chernoff."""
     return 0.0 if least > number else _chernoff(number, chance, least)
 
 
 def _lower_tail(number: int, chance: float, below: int) -> float:
-    """A bound on P(below ``below``), by Chernoff."""
+    """Bound P(below ``below``), by Chernoff."""
     return 0.0 if chance >= 1 else _chernoff(number, chance, below - 1)
 
 

@@ -116,7 +116,7 @@ def dot(weights: FloatMatrix, vector: FloatMatrix) -> FloatVector:
 
 
 def grown_by(value: FloatVector, exponent: FloatVector) -> FloatVector:
-    """The product value e^exponent as an upper bound: infinite where the exponent is too large to mean anything."""
+    """Bound the product value e^exponent from above: infinite where the exponent is too large to mean anything."""
     factor = np.where(exponent < 300.0, np.exp(np.minimum(exponent, 300.0)), np.inf)
     return np.asarray(np.maximum(value, 1e-300) * factor)  # a value that underflowed still counts
 
@@ -181,11 +181,11 @@ class SameCells:
         return len(self.index)
 
     def take(self, chosen: Any) -> SameCells:
-        """The cells at an index or mask."""
+        """Return the cells at an index or mask."""
         return SameCells(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
 
     def crude(self, problem: Problem) -> FloatVector:
-        """A bound that costs nothing; minus infinity for a cell without a possible pair."""
+        """Return a bound that costs nothing; minus infinity for a cell without a possible pair."""
         left, right = problem.segments.left[self.index], problem.segments.right[self.index]
         ahead = np.where(self.sign > 0, self.c - left, right - self.c) + self.dc
         possible = (self.near <= ahead * (1 + 1e-9)) | (self.pivot == 0)
@@ -260,11 +260,11 @@ class CrossCells:
         return len(self.first)
 
     def take(self, chosen: Any) -> CrossCells:
-        """The cells at an index or mask."""
+        """Return the cells at an index or mask."""
         return CrossCells(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
 
     def crude(self, problem: Problem) -> FloatVector:
-        """A bound that costs little: the simple ones, and the kink's for neighbouring segments."""
+        """Return a bound that costs little: the simple ones, and the kink's for neighbouring segments."""
         nearest = np.abs(self.x - self.y) - self.dx - self.dy
         low, high = np.minimum(self.first, self.second), np.maximum(self.first, self.second)
         span = problem.hull[low, high] if len(problem.hull) else np.full(len(low), problem.span.max())
@@ -275,7 +275,7 @@ class CrossCells:
         return bound
 
     def _kink(self, problem: Problem) -> FloatVector:
-        """The bound around the kink, for cells of neighbouring segments."""
+        """Return the bound around the kink, for cells of neighbouring segments."""
         segments, alpha = problem.segments, problem.alpha
         upward = self.first > self.second
         g = np.where(upward, segments.left[self.first], segments.right[self.first])

@@ -48,7 +48,7 @@ def ladder(alpha: float, per_doubling: int) -> tuple[float, float]:
 
 
 def epsilon_from_rdp(rdp: Callable[[float], float], delta: float, orders: Iterable[float] | None = None) -> float:
-    """The smallest epsilon that the Rényi bound ``rdp(alpha)`` proves at ``delta``.
+    """Return the smallest epsilon that the Rényi bound ``rdp(alpha)`` proves at ``delta``.
 
     Args:
         rdp: an upper bound on the Rényi divergence for every real order above 1; may be infinite.

@@ -176,7 +176,7 @@ class Cost:
 
     @classmethod
     def gaussian(cls, pair_slope: float, slope: float = math.inf, largest: float = 0.0) -> Cost:
-        """A release that a Gaussian pair dominates, mu^2 = 2 ``pair_slope``: Gaussian noise, among others.
+        """Price a release that a Gaussian pair dominates, mu^2 = 2 ``pair_slope``: Gaussian noise, among others.
 
         Its Rényi divergences may be known to be smaller than that Gaussian's, at most ``slope`` times the order. The
         pair composes exactly, with itself and with Gaussians, also when inputs depend on what was released before
@@ -191,7 +191,7 @@ class Cost:
 
     @classmethod
     def from_losses(cls, forward: LossDistribution, backward: LossDistribution | None = None) -> Cost:
-        """A release with a known dominating pair; without ``backward``, ``forward`` serves both ways round.
+        """Price a release with a known dominating pair; without ``backward``, ``forward`` serves both ways round.
 
         An adjacency that is the same both ways round (replace-one) may give one pair for both: every pair of
         neighbours is dominated in either role. For zero-out the two worlds differ, and a party that takes part in
@@ -208,7 +208,7 @@ class Cost:
     def from_masses(
         cls, first: ArrayLike, second: ArrayLike, *, relative_error: float = 0.0, step: float | None = None
     ) -> Cost:
-        """A finite dominating pair, each mass known up to ``relative_error``.
+        """Price a finite dominating pair, each mass known up to ``relative_error``.
 
         >>> response = Cost.from_masses([0.75, 0.25], [0.25, 0.75])
         >>> round(response.epsilon(0.0), 6), (response * 50).answered_by(1e-6)
@@ -229,7 +229,7 @@ class Cost:
         return cls(((part, 1),) if part is not None else ())
 
     def of(self, adjacency: Adjacency, unit: Unit, trust: Trust, samples: int | None = None) -> Cost:
-        """This cost with its words; refused where it has some, or at a sample level that nobody worked out."""
+        """Add words to this cost; refuse where it has some, or at a sample level that nobody worked out."""
         require(self.adjacency is None, "words of the cost", self.adjacency, "left as they are")
         require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
         require(isinstance(unit, Unit), "unit", unit, "a Unit")
@@ -243,7 +243,7 @@ class Cost:
         return evolve(self, adjacency=adjacency, unit=unit, trust=trust, samples=samples)
 
     def like(self, other: Cost) -> Cost:
-        """This bare cost with the words of another, of which it is to become a part."""
+        """Give this bare cost the words of another, of which it is to become a part."""
         require(self.adjacency is None, "words of the cost", self.adjacency, "left out")
         return evolve(other, parts=self.parts)
 
@@ -253,11 +253,11 @@ class Cost:
         return Cost.renyi(Formula(_smaller, self, other), label, pure)
 
     def bare(self) -> Cost:
-        """This cost without its words."""
+        """Return this cost without its words."""
         return Cost(self.parts)
 
     def under(self, *, adjacency: Adjacency | None = None, trust: Trust | None = None) -> Cost:
-        """The same cost under another adjacency or trust, where it holds for those too."""
+        """Return the same cost under another adjacency or trust, where it holds for those too."""
         own, seen_by = self._words()[::2]
         near, seen = own if adjacency is None else adjacency, seen_by if trust is None else trust
         require(isinstance(near, Adjacency), "adjacency", near, "an Adjacency")
@@ -271,7 +271,7 @@ class Cost:
         return evolve(self, adjacency=near, trust=seen)
 
     def __add__(self, other: Cost) -> Cost:
-        """The cost of these releases and the other's; a mixture of words is refused."""
+        """Return the cost of these releases and the other's; refuse a mixture of words."""
         if not isinstance(other, Cost):
             return NotImplemented
         if self.adjacency is None and not self.parts:
@@ -289,12 +289,12 @@ class Cost:
         return evolve(self, parts=tuple(counts.items()), samples=fewest)
 
     def __mul__(self, times: int) -> Cost:
-        """The cost of ``times`` such releases of the same party."""
+        """Return the cost of ``times`` such releases of the same party."""
         times = check_int(times, "times", 0)
         return evolve(self, parts=tuple((part, times * count) for part, count in self.parts) if times else ())
 
     def with_slack(self, slack: float) -> Cost:
-        """The cost of a sampler whose law is, output by output, within e^(+-slack) of the certified one."""
+        """Return the cost of a sampler whose law is, output by output, within e^(+-slack) of the certified one."""
         value = _size(slack, "slack")
         if not value or not self.parts:
             return self if not value else evolve(self, parts=Cost.pure(2 * value).parts)
@@ -313,7 +313,7 @@ class Cost:
         return evolve(self, parts=(*others, (slackened, 1)))
 
     def with_lost(self, lost: float, everywhere: Cost | None = None) -> Cost:
-        """The cost of a release that is the certified one but for outputs of mass at most ``lost``, in either world.
+        """Price a release that is the certified one but for outputs of mass at most ``lost``, in either world.
 
         For every pair of neighbours there are two laws that this cost covers and a set of outputs outside which the
         release has exactly these; the head of this file has the proof, for adaptive compositions too. ``everywhere`` is
@@ -335,33 +335,33 @@ class Cost:
         return part, (*others, (part, times - 1)) if times > 1 else tuple(others)
 
     def at_least(self, epsilon: float) -> Cost:
-        """This cost of one release, or more where that is less than an epsilon-private release costs at order 2."""
+        """Return this cost of one release, or more where an epsilon-private release costs more at order 2."""
         floor = Cost.pure(epsilon)
         if not floor.parts or self.certified_rdp(2.0) >= floor.rdp(2.0):
             return self
         return evolve(self, parts=floor.parts if self.pure_epsilon() <= epsilon else (self.bare() + floor).parts)
 
     def rdp(self, alpha: float) -> float:
-        """An upper bound on the Rényi divergence of order ``alpha > 1`` of what is really sent."""
+        """Return an upper bound on the Rényi divergence of order ``alpha > 1`` of what is really sent."""
         return self._sum(alpha, _Part.divergence)
 
     def certified_rdp(self, alpha: float) -> float:
-        """The same outside the outputs of lost mass, whose probability is at most `lost`."""
+        """Return the same as `rdp` outside the outputs of lost mass, whose probability is at most `lost`."""
         return self._sum(alpha, _Part.certified)
 
     def _sum(self, alpha: float, bound: Callable[[_Part, float], float]) -> float:
-        """The sum of the parts' divergences (Mironov 2017, Proposition 1)."""
+        """Add up the parts' divergences (Mironov 2017, Proposition 1)."""
         require(alpha > 1, "alpha", alpha, "a number above 1")
         if len(self.parts) == 1 and self.parts[0][1] == 1:
             return bound(self.parts[0][0], alpha)
         return round_up(math.fsum(times * bound(part, alpha) for part, times in self.parts), 4e-16)
 
     def pure_epsilon(self) -> float:
-        """An upper bound on the max-divergence, epsilon at delta = 0; infinite where none is known."""
+        """Return an upper bound on the max-divergence, epsilon at delta = 0; infinite where none is known."""
         return _total((part.pure, times) for part, times in self.parts)
 
     def certified_pure(self) -> float:
-        """The same outside the outputs of lost mass."""
+        """Return the same as `pure_epsilon` outside the outputs of lost mass."""
         return _total((part.inside if part.lost else part.pure, times) for part, times in self.parts)
 
     @property
@@ -380,7 +380,7 @@ class Cost:
         return _total((part.pair, times) for part, times in self.parts)
 
     def _planned_pair(self) -> float:
-        """The same for a list of releases fixed in advance: all products of bits in it are one product."""
+        """Return `pair_slope` for a list of releases fixed in advance: all products of bits in it are one product."""
         bits = [(part, times) for part, times in self.parts if part.largest]
         others = _total((part.pair, times) for part, times in self.parts if not part.largest)
         if not bits:
@@ -415,7 +415,7 @@ class Cost:
         return forward, backward
 
     def epsilon(self, delta: float) -> float:
-        """The smallest epsilon that an account of these releases proves at ``delta`` in [0, 1)."""
+        """Return the smallest epsilon that an account of these releases proves at ``delta`` in [0, 1)."""
         return min(self.accounts(delta).values())
 
     def answered_by(self, delta: float) -> str:
@@ -424,7 +424,7 @@ class Cost:
         return min(found, key=lambda name: found[name])
 
     def accounts(self, delta: float) -> dict[str, float]:
-        """The epsilon of every account that holds for all parts at ``delta``."""
+        """Return the epsilon of every account that holds for all parts at ``delta``."""
         delta, slack, lost = check_delta(delta), self.slack, self.lost
         left = math.nextafter(delta - lost, 0.0) if lost else delta
         found = {"pure": self.pure_epsilon()}
@@ -435,12 +435,12 @@ class Cost:
         return found
 
     def guarantee(self, delta: float) -> Guarantee:
-        """The smallest epsilon proved at ``delta``, with the cost's words."""
+        """Return the smallest epsilon proved at ``delta``, with the cost's words."""
         adjacency, unit, trust = self._words()
         return Guarantee(self.epsilon(delta), delta, unit, adjacency, trust)
 
     def _certified(self, delta: float) -> dict[str, float]:
-        """The accounts of the certified laws, delta > 0."""
+        """Return the accounts of the certified laws, delta > 0."""
         if len(self.parts) == 1 and self.parts[0][1] == 1 and self.parts[0][0].alone is not None:
             return {"shuffle": self.parts[0][0].alone(delta)}
         pair, slope = self._planned_pair(), self.slope
@@ -465,7 +465,7 @@ class Cost:
 
 
 def sampling_slack_upper(dimension: int, smallest_probability: float, error: float) -> float:
-    """The slack of ``dimension`` symbols, each drawn with a law within ``error`` of one bounded below.
+    """Bound the slack of ``dimension`` symbols, each drawn with a law within ``error`` of one bounded below.
 
     |p~ - p| <= error gives p/p~ <= 1/(1 - error/p), the larger of the two factors. Refused when a symbol's
     probability is not above the error: the sampler could then miss it altogether.
@@ -490,7 +490,7 @@ def _line(alpha: float, slope: float) -> float:
 
 
 def _loss_divergence(alpha: float, both: LossPair) -> float:
-    """The larger Rényi divergence of the two ways round."""
+    """Return the larger Rényi divergence of the two ways round."""
     return max(one.rdp_upper(alpha) for one in set(both))
 
 
@@ -508,7 +508,7 @@ def _loss_epsilon(losses: LossDistribution, delta: float) -> float:
 
 
 def _total(terms: Iterable[tuple[float, int]]) -> float:
-    """The sum of number times count in exact arithmetic, rounded up at the end."""
+    """Sum number times count in exact arithmetic, and round up at the end."""
     whole = Fraction(0)
     for number, times in terms:
         if times and not number < math.inf:

@@ -41,7 +41,7 @@ _ULP = 2.0**-50
 
 
 def dithered_l2_cost(design: Design, radius: float, adjacency: Adjacency) -> Cost:
-    """The Rényi curve when grid vectors stay within L2 distance ``radius`` of (1/2, ..., 1/2)."""
+    """Return the Rényi curve when grid vectors stay within L2 distance ``radius`` of (1/2, ..., 1/2)."""
     radius, scale = _checked(radius, adjacency)
     constant = _row_constant(design, adjacency, (scale * radius) ** 2)
     return Cost.renyi(constant, f"dithered, {adjacency.value}")

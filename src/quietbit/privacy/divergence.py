@@ -74,7 +74,7 @@ class Segments:
 
     @classmethod
     def over(cls, design: Design, low: float, high: float, *, merge: bool = True) -> Segments:
-        """The pieces of a design's interpolation that meet the range, the end ones extended to it."""
+        """Return the pieces of a design's interpolation that meet the range, the end ones extended to it."""
         low, high = check_range(low, high)
         eta = np.log(design.probabilities)
         cells = design.spec.input_levels - 1
@@ -106,7 +106,7 @@ class Segments:
 
 
 def check_range(low: float, high: float) -> tuple[float, float]:
-    """A finite range of inputs of positive length."""
+    """Return a range of inputs as floats; refuse one that is not finite and of positive length."""
     low, high = float(low), float(high)
     require(math.isfinite(low) and math.isfinite(high), "input range", (low, high), "finite")
     require(low < high, "input range", (low, high), "increasing")
@@ -148,12 +148,12 @@ def lipschitz_upper(design: Design, low: float = 0.0, high: float = 1.0) -> floa
 
 
 def paper_constant_upper(design: Design, low: float = 0.0, high: float = 1.0) -> float:
-    """The eps + eps' of Lemma 1, measured on the stored table and over [low, high], rounded up."""
+    """Return the eps + eps' of Lemma 1, measured on the stored table and over [low, high], rounded up."""
     return _paper(Segments.over(design, low, high, merge=False))
 
 
 def zero_out_constant_upper(design: Design, low: float = 0.0, high: float = 1.0) -> float:
-    """The least c with |log P(j|x) - log P(j|1/2)| <= c |x - 1/2| for all j and x in the range, rounded up.
+    """Return the least c with |log P(j|x) - log P(j|1/2)| <= c |x - 1/2| for all j and x in the range, rounded up.
 
     The range must contain the centre 1/2.
     """
@@ -185,7 +185,7 @@ def max_divergence(design: Design, x: float, other: float) -> float:
 
 
 def smallest_probability_lower(design: Design, low: float = 0.0, high: float = 1.0) -> float:
-    """The least probability of any symbol over the range, rounded down.
+    """Return the least probability of any symbol over the range, rounded down.
 
     log P(j|x) is concave in each segment, so its minimum is at an end of one.
     """
@@ -196,7 +196,7 @@ def smallest_probability_lower(design: Design, low: float = 0.0, high: float = 1
 
 
 def _log_law(design: Design, x: float) -> FloatVector:
-    """The vector log P(. | x), continued along the end segments outside [0, 1]."""
+    """Return the vector log P(. | x), continued along the end segments outside [0, 1]."""
     cells = design.spec.input_levels - 1
     index = min(max(math.floor(x * cells), 0), cells - 1)
     eta = np.log(design.probabilities)
@@ -268,7 +268,7 @@ def _interior(
     high: FloatVector,
     error: float,
 ) -> float:
-    """The largest certified g/t strictly inside a piece away from the centre, by bisecting on psi."""
+    """Find the largest certified g/t strictly inside a piece away from the centre, by bisecting on psi."""
     own = np.arange(len(rows))
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)

@@ -50,7 +50,7 @@ def gaussian_log_delta(epsilon: float, mu: float) -> float:
 
 
 def gaussian_epsilon_upper(slope: float, delta: float) -> float:
-    """The exact epsilon at ``delta`` of Gaussian noise with Rényi curve ``slope * alpha``, rounded up.
+    """Return the exact epsilon at ``delta`` of Gaussian noise with Rényi curve ``slope * alpha``, rounded up.
 
     Bisection keeps ``delta(high) <= delta`` throughout, and ``high`` is returned.
     """
@@ -95,6 +95,6 @@ def dominating_square_upper(budget: float, largest: float, *, one_bit: bool) -> 
 
 
 def _size(value: float, name: str) -> float:
-    """A number of at least 0; infinite is allowed, NaN is not."""
+    """Return a number of at least 0; infinite is allowed, NaN is not."""
     require(value >= 0, name, value, "a number of at least 0")
     return float(value)

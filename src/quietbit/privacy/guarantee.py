@@ -62,7 +62,7 @@ zero vector), local trust: the server sees every payload.
         require(isinstance(self.trust, Trust), "trust", self.trust, "a Trust")
 
     def sentence(self) -> str:
-        """The guarantee in plain English; epsilon and delta are shown rounded up, to four and six digits."""
+        """Put the guarantee in plain English; epsilon and delta are shown rounded up, to four and six digits."""
         epsilon = "infinity (no guarantee)"
         if math.isfinite(self.epsilon_upper):
             shown = _rounded_up(self.epsilon_upper, 4)
@@ -123,7 +123,7 @@ class GuaranteePair:
         return f"Against the server: {self.server.sentence()} {self.second()}"
 
     def second(self) -> str:
-        """The guarantee against those who see the result alone, in plain English."""
+        """Put the guarantee against those who see the result alone in plain English."""
         if self.result is None:
             return f"Against those who see the result alone: no less is promised, because {self.reason}."
         among = "in a secret order" if self.secret_order else "in the same round"

@@ -106,7 +106,7 @@ def _more_levels(design: Design, low: float, high: float, adjacency: Adjacency) 
 def dominated_l2_cost(
     design: Design, distance: float, largest: float, low: float, high: float, *, together: bool = False
 ) -> Cost:
-    """The curve of a vector sent through the interpolated mechanism, for either adjacency.
+    """Return the curve of a vector sent through the interpolated mechanism, for either adjacency.
 
     Args:
         design: one output bit with any number of levels, or two levels with any number of bits; others are refused.
@@ -133,7 +133,7 @@ def dominated_l2_cost(
 
 @lru_cache(maxsize=128)
 def _steepest_upper(design: Design, low: float, high: float) -> float:
-    """The largest s / |x - x'| of one coordinate, rounded up.
+    """Return the largest s / |x - x'| of one coordinate, rounded up.
 
     Two levels: tilts of the law at x' are the laws of the same line at other x, also distant ones, so
     s^2 = M (x - x')^2 with M the supremum of the Fisher information over all real x. One bit: s is half the difference

@@ -101,7 +101,7 @@ class LossDistribution:
     def from_atoms(
         cls, upper: ArrayLike, lower: ArrayLike, *, step: float | None = None, tail: float = 0.0
     ) -> LossDistribution:
-        """The pair of finite laws with masses P_i <= ``upper`` and Q_i >= ``lower``.
+        """Build the pair of finite laws with masses P_i <= ``upper`` and Q_i >= ``lower``.
 
         Args:
             upper: masses of P, rounded up where they are not exact; with the tail at least 1, up to 1e-12.
@@ -130,7 +130,7 @@ class LossDistribution:
     def from_profile(
         cls, epsilons: ArrayLike, deltas: ArrayLike, *, step: float | None = None, symmetric: bool = False
     ) -> LossDistribution:
-        """The pair whose delta over e^epsilon connects certified points: it dominates what they certify.
+        """Build the pair whose delta over e^epsilon connects certified points: it dominates what they certify.
 
         The true delta is convex in e^epsilon and below the points, so it is below their lower convex hull, joined to
         delta = 1 at e^epsilon = 0 and constant after the last point.
@@ -171,23 +171,23 @@ class LossDistribution:
         return cls() if mu == 0 else cls((), math.nextafter(check_real(mu, "mu", at_most=1e6) ** 2, math.inf))
 
     def repeat(self, times: int) -> LossDistribution:
-        """``times`` independent releases."""
+        """Return the losses of ``times`` independent releases."""
         times = check_int(times, "times", 0)
         return _joined([(self, times)])
 
     def compose(self, other: LossDistribution) -> LossDistribution:
-        """These releases and the other's, all fixed in advance or the same whatever came before."""
+        """Join these releases and the other's, all fixed in advance or the same whatever came before."""
         return _joined([(self, 1), (other, 1)])
 
     def pure_epsilon_upper(self) -> float:
-        """The largest loss; infinite where a mass has no counterpart."""
+        """Return the largest loss; infinite where a mass has no counterpart."""
         if self.squared_mu > 0 or any(atoms.infinite > 0 for atoms, _ in self.parts):
             return math.inf
         terms = [times * float(atoms.losses.max(initial=-math.inf)) for atoms, times in self.parts]
         return max(0.0, math.fsum(terms) + 4 * _UNIT * math.fsum(abs(term) for term in terms))
 
     def rdp_upper(self, alpha: float) -> float:
-        """An upper bound on the Rényi divergence of order ``alpha`` of P from Q."""
+        """Return an upper bound on the Rényi divergence of order ``alpha`` of P from Q."""
         require(alpha > 1, "alpha", alpha, "a number above 1")
         if any(atoms.infinite > 0 for atoms, _ in self.parts):
             return math.inf
@@ -197,7 +197,7 @@ class LossDistribution:
         return max(0.0, math.fsum(terms) + 8 * _UNIT * math.fsum(abs(term) for term in terms))
 
     def delta_upper(self, epsilon: float) -> float:
-        """The least delta proved at ``epsilon``, a number of at least 0."""
+        """Return the least delta proved at ``epsilon``, a number of at least 0."""
         require(0 <= epsilon < math.inf, "epsilon", epsilon, "a finite number of at least 0")
         lost = self._infinite()
         if epsilon >= self._largest() or lost >= 1:
@@ -207,7 +207,7 @@ class LossDistribution:
         return min(1.0, _window(self, theta, min(0.0, moment - theta * epsilon)).delta_upper(epsilon) + lost)
 
     def epsilon_upper(self, delta: float) -> float:
-        """The least epsilon proved at ``delta`` in [0, 1); infinite where none is."""
+        """Return the least epsilon proved at ``delta`` in [0, 1); infinite where none is."""
         delta = check_delta(delta)
         if delta == 0:
             return self.pure_epsilon_upper()
@@ -262,7 +262,7 @@ class _Window:
         return body * (1 + self.margin) + self.above + (self.below if epsilon < self.losses[0] else 0.0)
 
     def epsilon_upper(self, delta: float, guess: float) -> float:
-        """The least epsilon of at least 0 found at which `delta_upper` is at most ``delta``; infinite where none is.
+        """Return the least epsilon found, at least 0, with `delta_upper` at most ``delta``; infinite where none is.
 
         The logarithm of delta is nearly straight: secants between an end that fails and one that holds.
         """
@@ -362,7 +362,7 @@ def _connected(nodes: FloatVector, heights: FloatVector) -> tuple[FloatVector, F
 
 
 def _hull(nodes: FloatVector, heights: FloatVector) -> list[int]:
-    """Indices of the lower convex hull over e^node, with the points (0, 1) before and a flat line after."""
+    """Return the indices of the lower convex hull over e^node, with the points (0, 1) before and a flat line after."""
     best = np.minimum.accumulate(heights)  # delta does not increase
     chosen: list[int] = []
     for k in range(nodes.size):
@@ -400,7 +400,7 @@ def _on_grid(losses: FloatVector, masses: FloatVector, step: float) -> tuple[NDA
 
 
 def _gaussian_on_grid(squared_mu: float, step: float) -> tuple[NDArray[np.int64], FloatVector, float]:
-    """The Gaussian's loss, N(mu^2/2, mu^2), on a grid: places, masses, and the mass beyond.
+    """Put the Gaussian's loss, N(mu^2/2, mu^2), on a grid: places, masses, and the mass beyond.
 
     The density is log-concave, so inside a cell [a, a + s] it is below, in likelihood-ratio order, one that grows like
     e^(g l) with g its slope at a. With x = g s and f the share of the cell, that one has E f <= 1/2 + x/12 (for x < 0
@@ -434,7 +434,7 @@ def _moment_error(losses: FloatVector, theta: float) -> float:
 
 
 def _moment_upper(losses: FloatVector, masses: FloatVector, theta: float) -> float:
-    """An upper bound on log sum of mass e^(theta loss)."""
+    """Return an upper bound on log sum of mass e^(theta loss)."""
     exponents = theta * losses
     peak = float(exponents.max())
     with np.errstate(under="ignore"):

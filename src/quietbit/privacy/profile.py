@@ -50,7 +50,7 @@ class ProfileCertificate:
 
 
 def profile_losses(profile: Profile, adjacency: Adjacency, blur: float = BLUR) -> tuple[LossDistribution, ...]:
-    """The loss of one release in every direction that counts: one for replace-one, by symmetry, two for zero-out.
+    """Return one release's loss in every direction that counts: one for replace-one, by symmetry, two for zero-out.
 
     ``blur`` bounds how far the <u, z> that a sampler compares with the edges is from the exact one.
     """
@@ -62,7 +62,7 @@ def profile_losses(profile: Profile, adjacency: Adjacency, blur: float = BLUR) -
 
 
 def profile_cost(profile: Profile, adjacency: Adjacency, blur: float = BLUR) -> Cost:
-    """The privacy curve of one release of the vector mechanism: pure, Rényi and exact accounts from one pair."""
+    """Return the privacy curve of one release of the vector mechanism: pure, Rényi and exact accounts from one pair."""
     return Cost.from_losses(*profile_losses(profile, adjacency, blur))
 
 
@@ -87,7 +87,7 @@ def certify_profile(
 def profile_blanket(
     profile: Profile, adjacency: Adjacency, blur: float = BLUR, slack: float = 0.0, error: float = 0.0
 ) -> BlanketPair | None:
-    """The blanket N(0, I) of a profile: every density is at least its smallest level. None where that is 0.
+    """Return the blanket N(0, I) of a profile: every density is at least its smallest level. None where that is 0.
 
     Weights of a sampler lie between w(t - blur) and w(t + blur), their means within a factor of one, which joins the
     ``slack`` of the sampler's densities. Values between the smallest level and the largest become a mixture of the two

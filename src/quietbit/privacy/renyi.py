@@ -89,7 +89,7 @@ def fisher_supremum_upper(design: Design) -> float:
 
 
 def line_supremum_upper(segments: Segments) -> float:
-    """The supremum over all real x of the Fisher information of a single segment's line, from above."""
+    """Bound the supremum over all real x of the Fisher information of a single segment's line, from above."""
     found = fisher_upper_between(segments.start[0], segments.slope[0], -math.inf, math.inf)
     # A slope off by e moves a standard deviation by at most e.
     return (math.sqrt(found) + segments.slope_error) ** 2 if found > 0 else 0.0
@@ -98,7 +98,7 @@ def line_supremum_upper(segments: Segments) -> float:
 def fisher_upper_between(
     start: FloatVector, slope: FloatVector, low: float, high: float, accuracy: float = FISHER_ACCURACY
 ) -> float:
-    """The supremum of Var(slope) under softmax(start + slope x) over x in [low, high], from above.
+    """Bound the supremum of Var(slope) under softmax(start + slope x) over x in [low, high], from above.
 
     Either end may be infinite.
     """
@@ -138,7 +138,7 @@ class _Family:
 
 
 def _search_range(family: _Family, low: float, high: float) -> tuple[float, float, float]:
-    """A bounded range outside which nothing exceeds the value found, and that value."""
+    """Find a bounded range outside which nothing exceeds the value found, and return both."""
     centre = _middle(family, max(low, -1e300), min(high, 1e300))
     around = np.clip(centre + np.linspace(-8.0, 8.0, 33), low, high)
     best = float(family.moments(around)[2].max())
@@ -176,7 +176,7 @@ def _middle(family: _Family, low: float, high: float) -> float:
 
 
 def _branch_and_bound(family: _Family, low: float, high: float, best: float, accuracy: float) -> float:
-    """An upper bound on I over [low, high] within ``accuracy`` of the largest value met."""
+    """Return an upper bound on I over [low, high] within ``accuracy`` of the largest value met."""
     cells = int(min(max(8, math.ceil(high - low)), 512))
     edges = np.linspace(low, high, cells + 1)
     centre, half = 0.5 * (edges[1:] + edges[:-1]), 0.5 * np.diff(edges) * (1 + 1e-12)
@@ -256,7 +256,7 @@ class RenyiConstant:
 
 
 def kappa_upper(design: Design, alpha: float, adjacency: Adjacency, low: float = 0.0, high: float = 1.0) -> float:
-    """The certified kappa_alpha of one order; for many orders keep a `RenyiConstant`."""
+    """Return the certified kappa_alpha of one order; for many orders keep a `RenyiConstant`."""
     return RenyiConstant(design, low, high, adjacency).upper(alpha)
 
 

@@ -56,7 +56,7 @@ class BlanketPair:
     backward: Blanket
 
     def delta_upper(self, crowd: int, epsilon: float) -> float:
-        """The larger delta of the two ways round."""
+        """Return the larger delta of the two ways round."""
         found = self.forward.delta_upper(crowd, epsilon)
         return found if self.backward == self.forward else max(found, self.backward.delta_upper(crowd, epsilon))
 
@@ -107,25 +107,25 @@ class Shuffle:
         require(known, "blankets", self.blankets, "at least one BlanketPair")
 
     def cost(self) -> Cost:
-        """What it costs: without delta a crowd hides nothing, and the local epsilon stands."""
+        """Return what the release costs: without delta a crowd hides nothing, and the local epsilon stands."""
         return Cost.renyi(self.rdp, f"one of {self.crowd}", self.local, self.losses, self.epsilon_upper)
 
     def delta_upper(self, epsilon: float) -> float:
-        """The least delta proved at ``epsilon``, either way round; 0 from the local epsilon on."""
+        """Return the least delta proved at ``epsilon``, either way round; 0 from the local epsilon on."""
         if epsilon >= self.local:
             return 0.0
         return min(one.delta_upper(self.crowd, epsilon) for one in self.blankets)
 
     def epsilon_upper(self, delta: float) -> float:
-        """The least epsilon found at ``delta`` above 0."""
+        """Return the least epsilon found at ``delta`` above 0."""
         return _epsilon(self, delta)
 
     def losses(self) -> LossPair:
-        """The pairs whose delta connects points of this one's, both ways round: they dominate a whole shuffle."""
+        """Return pairs whose delta connects points of this one's, both ways round: they dominate a whole shuffle."""
         return _losses(self)
 
     def rdp(self, alpha: float) -> float:
-        """The larger Rényi divergence of the two pairs, or what the local epsilon implies."""
+        """Return the larger Rényi divergence of the two pairs, or what the local epsilon implies."""
         return min(Cost.pure(self.local).rdp(alpha), max(one.rdp_upper(alpha) for one in self.losses()))
 
 
@@ -137,7 +137,7 @@ def shuffled_cost(
     zero_out: Cost,
     own: BlanketPair | None = None,
 ) -> Cost:
-    """The cost of one release among ``crowd`` whose order stays secret.
+    """Return the cost of one release among ``crowd`` whose order stays secret.
 
     Args:
         adjacency: which two worlds must look alike.
@@ -177,7 +177,7 @@ def _share(epsilon: float) -> float:
 
 @lru_cache(maxsize=256)
 def _epsilon(shuffle: Shuffle, delta: float) -> float:
-    """The least epsilon at which delta is proved, up to a part in 10^7: the end of a bisection that holds."""
+    """Find the least epsilon at which delta is proved, up to a part in 10^7: the end of a bisection that holds."""
     if shuffle.delta_upper(0.0) <= delta:
         return 0.0
     high = shuffle.local

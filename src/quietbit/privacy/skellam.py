@@ -63,7 +63,7 @@ MARGIN = 1e-9  # far above the rounding of a sum of 4096 positive terms
 
 
 def skellam_cost(l1_sensitivity: float, l2_sensitivity: float, variance: float) -> Cost:
-    """The curve of one release; sensitivities are those of the rounded integer vectors, for one adjacency."""
+    """Return the curve of one release; sensitivities are those of the rounded integer vectors, for one adjacency."""
     l1 = check_real(l1_sensitivity, "l1_sensitivity")
     l2 = check_real(l2_sensitivity, "l2_sensitivity")
     require(l2 <= l1 * (1 + 1e-9), "l2_sensitivity", l2, f"at most the L1 sensitivity {l1:g}")
@@ -73,7 +73,7 @@ def skellam_cost(l1_sensitivity: float, l2_sensitivity: float, variance: float) 
 
 
 def skellam_rdp_upper(alpha: float, l1_sensitivity: float, l2_sensitivity: float, variance: float) -> float:
-    """The bound at a real order above 1, by the chord between the two integer orders around it."""
+    """Return the bound at a real order above 1, by the chord between the two integer orders around it."""
     require(1 < alpha < math.inf, "alpha", alpha, "a finite number above 1")
     below = math.floor(alpha)
 
@@ -93,7 +93,7 @@ def curvature_upper(variance: float) -> float:
 
 
 def rounded_skellam_cost(distance: float, variance: float) -> Cost:
-    """The curve of one release between any two vectors within L2 ``distance``, in steps of the grid."""
+    """Return the curve of one release between any two vectors within L2 ``distance``, in steps of the grid."""
     bound = Formula(rounded_skellam_rdp_upper, check_real(distance, "distance"), check_real(variance, "variance"))
     return Cost.renyi(bound, f"rounded Skellam, variance {variance:g}")
 

@@ -49,7 +49,7 @@ def secret_cohort_cost(
     server_learns_cohort: bool,
     replace_one: Cost | None = None,
 ) -> Cost:
-    """The curve of one release by a uniformly random cohort that stays secret.
+    """Return the curve of one release by a uniformly random cohort that stays secret.
 
     ``curve`` is that of the release for a given cohort, for instance `sum_privacy(cohort, adjacency)`.
 
@@ -82,7 +82,7 @@ def secret_cohort_cost(
 
 
 def _pure(near: float, far: float, rate: float) -> float:
-    """The max-divergence: near's own, or amplified as the module says."""
+    """Return the max-divergence: near's own, or amplified as the module says."""
     bounds = [near]
     if far < math.inf:
         bounds.append(round_up(_log_mix(far, rate)))

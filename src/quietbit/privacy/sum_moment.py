@@ -58,7 +58,7 @@ class BitSum:
 
 
 def bit_sum(many: int, probability: float, others: int, other_probability: float, reach: float) -> BitSum:
-    """The law of Bin(many, probability) + Bin(others, other_probability), to a tail of about e^-reach."""
+    """Return the law of Bin(many, probability) + Bin(others, other_probability), to a tail of about e^-reach."""
     # Both parts are kept further out than the sum, so that what they miss is invisible inside the sum's window.
     a, b = _binomial(many, probability, reach + 40), _binomial(others, other_probability, reach + 40)
     law = np.convolve(a.law, b.law)
@@ -76,7 +76,7 @@ def bit_sum(many: int, probability: float, others: int, other_probability: float
 
 
 def _geometric(edge: float, inner: float) -> float:
-    """What lies beyond an edge of a log-concave law: at most edge (r + r^2 + ...), r = edge/inner."""
+    """Bound what lies beyond an edge of a log-concave law: at most edge (r + r^2 + ...), r = edge/inner."""
     ratio = edge / inner * (1 + 1e-9)
     return edge * ratio / (1 - ratio) if ratio < 1 else math.inf
 
@@ -145,7 +145,7 @@ class SumMoments:
         return cls(stack[0], stack[1], mass, np.array(outside), np.array([sums.error for sums in laws]))
 
     def table(self, alpha: float, nodes: FloatVector, loss: float) -> FloatMatrix:
-        """The largest Qbar(nodes[i], nodes[j]) over the laws, from above; ``loss`` bounds |log P_p/P_p'|."""
+        """Bound the largest Qbar(nodes[i], nodes[j]) over the laws from above; ``loss`` bounds |log P_p/P_p'|."""
         h = np.subtract.outer(nodes, nodes)
         np.fill_diagonal(h, 1.0)
         best = np.zeros_like(h)
@@ -177,7 +177,7 @@ class SumMoments:
         return best
 
     def _parts(self, count: int) -> Iterator[SumMoments]:
-        """The stack cut into pieces that fit the cache."""
+        """Cut the stack into pieces that fit the cache."""
         rows = max(1, _MOST_NUMBERS // (count * self.q_0.shape[1]))
         for first in range(0, len(self.mass), rows):
             piece = slice(first, first + rows)
@@ -209,7 +209,7 @@ class SumMoments:
     def _rounded(
         self, table: FloatMatrix, moment: FloatMatrix, alpha: float, nodes: FloatVector, loss: float
     ) -> FloatMatrix:
-        """What the module's docstring says under Rounding."""
+        """Round the table up as the module's docstring says under Rounding."""
         spread = 1 / min(float(nodes[0]), 1 - float(nodes[-1]))
         error = self.error[:, None, None]
         shift = 2 * error * spread * np.sqrt(3 + moment)
@@ -219,7 +219,7 @@ class SumMoments:
 
 
 def _products(left: FloatMatrix, right: FloatMatrix) -> FloatMatrix:
-    """The product left @ right.T, law by law, added up in short chunks so that rounding stays small."""
+    """Return the product left @ right.T, law by law, added up in short chunks so that rounding stays small."""
     laws, count, _ = left.shape
     a, b = (part.reshape(laws, count, -1, _CHUNK).transpose(0, 2, 1, 3) for part in (left, right))
     return np.asarray((a @ b.transpose(0, 1, 3, 2)).sum(axis=1))
@@ -236,7 +236,7 @@ def pair_supremum_upper(
     centre: int | None,
     most_cells: int = 400_000,
 ) -> float:
-    """The supremum of log(1 + h^2 Q)/(u - u')^2 over p, p' in the nodes' range, from above.
+    """Bound the supremum of log(1 + h^2 Q)/(u - u')^2 over p, p' in the nodes' range, from above.
 
     ``tables`` are (table, power) pairs: Q is at most the product of convex functions to these powers, each bounded at
     (nodes[i], nodes[j]) by table[i, j]; usually there is one, with power 1. With a ``centre``, one of p and p' is
@@ -290,7 +290,7 @@ class _Cells:
         return _Cells(np.tile(self.row, 2), np.tile(self.column, 2), *sides)
 
     def bounds(self, surfaces: Sequence[tuple[_Surface, float]]) -> tuple[FloatVector, FloatVector]:
-        """The quotient at the middles with the interpolated tables, and an upper bound over each cell."""
+        """Return the quotient at the middles with the interpolated tables, and an upper bound over each cell."""
         a, b, c, d = self.a, self.b, self.c, self.d
         x, y = (a + b) / 2, (c + d) / 2
         most, middle = np.ones(len(a)), np.ones(len(a))
@@ -306,7 +306,7 @@ class _Cells:
 
 
 def _first(count: int, centre: int | None, nodes: FloatVector) -> _Cells:
-    """The table's own cells, or the slices of them through the centre."""
+    """Return the table's own cells, or the slices of them through the centre."""
     index = np.arange(count - 1)
     if centre is None:
         row, column = (grid.ravel() for grid in np.meshgrid(index, index, indexing="ij"))
@@ -346,7 +346,7 @@ class _Surface:
         return cls(nodes, table, moment, alpha)
 
     def upper(self, row: Any, column: Any, x: FloatVector, y: FloatVector) -> Any:
-        """A bound on Q at points (x, y) of the table's cells."""
+        """Return a bound on Q at points (x, y) of the table's cells."""
         nodes, table = self.nodes, self.table
         right = (x - nodes[row]) / (nodes[row + 1] - nodes[row])
         up = (y - nodes[column]) / (nodes[column + 1] - nodes[column])
