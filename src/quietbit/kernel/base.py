@@ -351,7 +351,7 @@ def packed_size(bits: int, dimension: int) -> int:
 
 
 def code_type(bits: int) -> Any:
-    """The type that holds unpacked codes."""
+    """Return the dtype that holds unpacked codes."""
     return np.uint8 if bits <= 8 else np.uint16
 
 
@@ -366,12 +366,12 @@ def _wiped(out: Any) -> Iterator[None]:
 
 
 def _check_factor(factor: float) -> float:
-    """A clip factor: from 0 (an update too long for any double) to 1."""
+    """Refuse a clip factor that is not from 0 (an update too long for any double) to 1."""
     return 0.0 if factor == 0 else check_real(factor, "factor", at_most=1.0)
 
 
 def _check_packed(data: ByteBuffer, bits: int, dimension: int) -> NDArray[np.uint8]:
-    """The bytes as an array, refused unless length and padding are right."""
+    """Return the bytes as an array; refuse them unless length and padding are right."""
     size = packed_size(bits, dimension)
     flat = np.frombuffer(data, dtype=np.uint8)
     require(flat.size == size, "length of the packed codes", flat.size, f"{size} bytes")
@@ -382,7 +382,7 @@ def _check_packed(data: ByteBuffer, bits: int, dimension: int) -> NDArray[np.uin
 
 
 def _check_in_place(values: Any) -> NDArray[Any]:
-    """The array to be transformed, refused unless it can be, in place."""
+    """Return the array, or refuse it if it cannot be transformed in place."""
     fine = isinstance(values, np.ndarray) and values.dtype in (np.float32, np.float64) and values.ndim == 1
     require(fine, "values", getattr(values, "dtype", type(values).__name__), "a flat array of float32 or float64")
     array: NDArray[Any] = values

@@ -54,7 +54,7 @@ class Flat:
         return cls(parts, tuple(starts), size, (size,) if several else parts[0].shape)
 
     def copied(self) -> list[NDArray[Any]]:
-        """The arrays again, where nobody else can write to them."""
+        """Return copies of the arrays that nobody else can write to."""
         return [np.array(part, copy=True) for part in self.parts]
 
     def piece(self, start: int, stop: int) -> NDArray[Any]:

@@ -81,7 +81,7 @@ def pack_bytes(words: Any, bits: int, out: Any) -> None:
 
 @compiled
 def unpack_bytes(data: Any, bits: int, words: Any) -> None:
-    """The inverse: ``data`` holds ``bits`` bytes per word."""
+    """Invert `pack_bytes`: ``data`` holds ``bits`` bytes per word."""
     one, two, four = _mask(bits, 16), _mask(2 * bits, 32), _mask(4 * bits, 64)
     s1, s2, s3 = np.uint64(8 - bits), np.uint64(16 - 2 * bits), np.uint64(32 - 4 * bits)
     t1, t2, t3 = one << np.uint64(bits), two << np.uint64(2 * bits), four << np.uint64(4 * bits)

@@ -85,7 +85,7 @@ def _tile(s: Any, block: Any, out: Any) -> None:
 
 @compiled
 def _words(state: Any, tile: int, raw: Any, out: Any) -> None:
-    """The 128 words of a tile."""
+    """Write the 128 words of a tile to ``out``."""
     _tile(state, BLOCKS * tile, raw)
     for j in range(8):
         low, high, to = raw[2 * j], raw[2 * j + 1], out[BLOCKS * j : BLOCKS * j + BLOCKS]
@@ -124,7 +124,7 @@ def expand_words(state: Any, out: Any) -> None:
 
 @compiled
 def expand_normals(state: Any, table: Any, out: Any) -> None:
-    """Normals 0 .. out.size - 1 of a stream; ``out`` holds whole tiles."""
+    """Write normals 0 .. out.size - 1 of a stream; ``out`` holds whole tiles."""
     raw = np.empty((16, BLOCKS), np.uint32)
     words, bits = np.empty(TILE, np.uint64), np.empty(TILE, np.int64)
     for tile in range(out.size // TILE):
@@ -164,7 +164,7 @@ def _set_key(state: Any, seed: Any) -> None:
 
 @compiled
 def _inner(direction: Any, z: Any, sums: Any) -> float:
-    """The inner product in the order of `expand.inner`: 64 partial sums, then a tree."""
+    """Add up the inner product in the order of `expand.inner`: 64 partial sums, then a tree."""
     sums[:] = 0.0
     for start in range(0, z.size, SUMS):
         a, b = direction[start : start + SUMS], z[start : start + SUMS]
@@ -180,7 +180,7 @@ def _inner(direction: Any, z: Any, sums: Any) -> float:
 
 @compiled
 def first_accepted(seeds: Any, words: Any, state: Any, direction: Any, edges: Any, limits: Any, table: Any) -> int:
-    """The number of the first candidate whose word is below its step's limit, or -1.
+    """Return the index of the first candidate whose word is below its step's limit, or -1.
 
     ``direction`` is padded with zeros to whole tiles.
     """

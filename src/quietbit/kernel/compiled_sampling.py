@@ -79,7 +79,7 @@ def _prefix_sums(sums: Any) -> None:
 
 @compiled
 def resolve(values: Any, primary: Any, ties: Any, gain: Any, clamp: Any, knots: Any, tables: Any, codes: Any) -> None:
-    """The exact code of every listed value from its 16 primary and 48 tie bits."""
+    """Compute the exact code of every listed value from its 16 primary and 48 tie bits."""
     symbols = tables[0].shape[1]
     sums, low = np.empty(symbols), np.empty(symbols)
     for i in range(values.size):
@@ -148,7 +148,7 @@ def _collect(flags: Any, x: Any, words: Any, first: int, undecided: Any, found: 
 
 @compiled
 def _one_bit_piece(x: Any, words: Any, out: Any, start: int, plan: Any, room: Any, undecided: Any, found: int) -> int:
-    """A piece of at most PIECE inputs."""
+    """Sample at most PIECE inputs, one bit each; return how many coordinates are listed as undecided now."""
     gain, shift, low, coefficients, width = plan
     floors, pairs, packed, flags = room
     size = x.size
@@ -201,7 +201,7 @@ def _position_pass(x: Any, plan: Any, top: Any, cell: Any, part: Any) -> None:
 
 @compiled
 def _lookup_pass(cell: Any, words: Any, code: Any, out: Any) -> None:
-    """The code by cell and upper byte of the word, 255 where that does not decide."""
+    """Look up the code by cell and upper byte of the word; 255 where that does not decide."""
     for i in range(out.size):
         out[i] = code[cell[i], words[i] >> np.uint16(8)]
 
@@ -243,7 +243,7 @@ def _settle_open(listed: Any, x: Any, words: Any, room: Any, table: Any, start: 
 
 @compiled
 def _cells_piece(x: Any, words: Any, out: Any, start: int, law: Any, room: Any, undecided: Any, found: int) -> int:
-    """A piece of at most PIECE inputs."""
+    """Sample at most PIECE inputs by cells; return how many coordinates are listed as undecided now."""
     bits, plan, table, code = law
     cell, part, codes, listed, packed = room
     size = x.size

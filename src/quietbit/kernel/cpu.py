@@ -173,7 +173,7 @@ class CpuKernel(Kernel):
         end, more = (*_ending(block, x.dtype), sums), (0, x.dtype.type(1.0), sums)
 
         def late(values: NDArray[Any], half: int, most: int, inside: bool) -> None:
-            """The stages from ``half`` to ``most``."""
+            """Run the stages from ``half`` to ``most``."""
             while half < most:
                 rows = min(8, most // half)
                 chunks = values.size // rows // BLOCK
@@ -212,7 +212,7 @@ class CpuKernel(Kernel):
         return int(compiled_expand.first_accepted(keys, words, state, padded, edges, limits, quantile_table()))
 
     def _noise_steps(self, values: FloatVector, unit: float, law: NoiseLaw, words: NDArray[np.uint64]) -> Any:
-        """Normals tile by tile, without the temporary arrays."""
+        """Compute normals tile by tile, without the temporary arrays."""
         near, sure = np.empty(values.size), np.empty(values.size, np.bool_)
         numbers = (unit, grid_of(unit), OFF, REACH)
         compiled_expand.noise_steps(values, words, numbers, law is NoiseLaw.NORMAL, quantile_table(), near, sure)
@@ -246,7 +246,7 @@ def _ending(block: int, kind: Any) -> tuple[int, Any]:
 
 
 def _rotated(job: Job, blocks: Blocks, signs: Any, start: int, stop: int, room: NDArray[np.float32]) -> NDArray[Any]:
-    """A chunk, scaled and rotated in a buffer of its own; it begins at a block, and only the last may end elsewhere."""
+    """Scale and rotate a chunk in a buffer of its own; it begins at a block, and only the last may end elsewhere."""
     own, block, ending = room[: stop - start], blocks.block, (*_ending(blocks.block, room.dtype), NO_SUMS)
     compiled_transform.flip(job.flat.piece(start, stop), job.factor, signs[0][start // 32 : -(-stop // 32)], own)
     compiled_transform.early_stages(own[: own.size // block * block], block, ending)
@@ -284,7 +284,7 @@ _kept = threading.local()
 
 
 def _buffers(words: int, room: int) -> tuple[NDArray[np.uint16], Any]:
-    """This thread's buffers, kept between calls: fresh pages cost more than filling them."""
+    """Return this thread's buffers, kept between calls: fresh pages cost more than filling them."""
     sizes = getattr(_kept, "sizes", (-1, -1))
     if sizes[0] < words or sizes[1] < room:
         _kept.words = np.empty(words, np.uint16)

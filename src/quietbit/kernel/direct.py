@@ -101,10 +101,10 @@ def draw_codes(
     *,
     streams: tuple[int, int] = DIRECT_STREAMS,
 ) -> NDArray[np.uint8]:
-    """The codes of z = g + (t - <u, g>) u, u the direction of ``vector``; given the words, a function of the arguments.
+    """Return the codes of z = g + (t - <u, g>) u, where u is the direction of ``vector``.
 
-    The first stream's words 0 and 1 choose the step, 2 and 3 the place in it, 4 and 5 are the seed of g. The second
-    stream is read only if a code is not certain.
+    Given the words, the result is a function of the arguments. The first stream's words 0 and 1 choose the step, 2 and
+    3 the place in it, 4 and 5 are the seed of g. The second stream is read only if a code is not certain.
     """
     require(len(limits) == len(cells) - 2, "limits", len(limits), f"{len(cells) - 2} whole numbers")
     direction, _ = unit(vector)
@@ -139,14 +139,14 @@ def code_error_upper(count: int, bits: int, largest: float) -> float:
 
 
 def _place(cells: Sequence[int], limits: Sequence[int], words: Sequence[int]) -> int:
-    """A cell of the step that the first two words choose; the next two say which."""
+    """Draw a cell: the first two words choose the step, the next two the cell within it."""
     step = bisect_right(limits, (words[0] << 64) | words[1])
     low, high = cells[step], cells[step + 1]
     return low + ((((words[2] << 64) | words[3]) * (high - low)) >> 128)
 
 
 def _word_of(place: int) -> int:
-    """The word of 64 bits, sign first, in whose cell a place is; its number is made odd as `quantile.py` does."""
+    """Return the 64-bit word, sign first, in whose cell a place is; its number is made odd as `quantile.py` does."""
     tail: int = min(place, CELLS - 1 - place)
     return (tail >> 63) | 1 | (2**63 if place < CELLS // 2 else 0)
 
@@ -202,7 +202,7 @@ def _certain_codes(
 
 
 def _quantile(numerator: int, bits: int, *, negative: bool) -> Decimal:
-    """The normal quantile whose tail is numerator / 2^bits <= 1/2, from a double and one step of third order.
+    """Return the normal quantile whose tail is numerator / 2^bits <= 1/2, from a double and one step of third order.
 
     With d = (Q(x) - q) / phi(x) the quantile is x + d + x d^2 / 2 up to (1 + 2 x^2) d^3 / 6; d is below 1e-12.
     """

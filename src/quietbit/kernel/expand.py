@@ -80,7 +80,7 @@ def strata(count: int, size: int) -> NDArray[np.int64]:
 
 
 def unit(vector: FloatVector) -> tuple[FloatVector, float]:
-    """The direction of a vector and its length, both in double precision; zero has the direction of the first axis.
+    """Return a vector's direction and length, both in double precision; zero has the direction of the first axis.
 
     The error of the direction is part of `inner_error_upper`; the length is within (k/64 + 10) 2^-53 of its value,
     relatively.
@@ -103,7 +103,7 @@ def unit(vector: FloatVector) -> tuple[FloatVector, float]:
 
 
 def inner(left: FloatVector, right: FloatVector) -> float:
-    """The inner product in a fixed order: 64 partial sums, then a tree; every kernel adds in this order."""
+    """Add up the inner product in a fixed order: 64 partial sums, then a tree; every kernel adds in this order."""
     product = np.zeros(-(-left.size // SUMS) * SUMS)
     np.multiply(left, right, out=product[: left.size])
     sums = np.zeros(SUMS)
@@ -115,7 +115,7 @@ def inner(left: FloatVector, right: FloatVector) -> float:
 
 
 def inner_error_upper(count: int) -> float:
-    """|computed t - <y/|y|, z*>| for u = `unit(y)` and z = `normals`: what rounding can do before a step is chosen.
+    """Bound |computed t - <y/|y|, z*>| for u = `unit(y)` and z = `normals`: rounding before a step is chosen.
 
     z* are the exact quantiles. With n = ceil(k/64) + 7 roundings between a product and the sum, |z| <= LARGEST and
     sum |u_i| <= sqrt(k) |u|: the sum's own error is at most gamma_n |u|_1 LARGEST; the direction's entries are off by
@@ -197,7 +197,7 @@ def search(
 
 
 def finest_shift(most: int) -> int:
-    """The finest fixed point whose sums of ``most`` payloads (weights counted) fit 63 bits.
+    """Return the shift of the finest fixed point whose sums of ``most`` payloads (weights counted) fit 63 bits.
 
     Numbers are round(2^shift z).
     Each normal is then off by at most 2^-(shift + 1) in the sum: with shift = 44, for up to 10,000 payloads, 3e-14.

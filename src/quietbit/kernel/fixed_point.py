@@ -39,7 +39,7 @@ class FixedPoint:
 
     @classmethod
     def of(cls, alphabet: FloatVector, most: int) -> FixedPoint:
-        """The finest fixed point whose sums of ``most`` values fit 63 bits.
+        """Return the finest fixed point whose sums of ``most`` values fit 63 bits.
 
         >>> FixedPoint.of(np.array([-0.5, 0.25]), 2**20).shift
         41

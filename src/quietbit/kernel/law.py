@@ -40,14 +40,14 @@ C2, C3, C4, C5, C6, C7, C8, C9, C10, C11, C12, C13 = (1.0 / factorial(k) for k i
 
 
 def two_sum(a: Any, b: Any) -> Any:
-    """The rounded sum and what rounding lost; their sum is a + b exactly."""
+    """Return the rounded sum and what rounding lost; their sum is a + b exactly."""
     total = a + b
     shadow = total - a
     return total, (a - (total - shadow)) + (b - shadow)
 
 
 def two_product(a: Any, b: Any) -> Any:
-    """The rounded product and what rounding lost, exact while nothing over- or underflows."""
+    """Return the rounded product and what rounding lost, exact while nothing over- or underflows."""
     product = a * b
     scaled_a = SPLITTER * a
     scaled_b = SPLITTER * b
@@ -59,7 +59,7 @@ def two_product(a: Any, b: Any) -> Any:
 
 
 def shift(scaled: Any, high: Any, low: Any) -> Any:
-    """The pair t, from the input already multiplied by the gain's power of two."""
+    """Return the pair t, from the input already multiplied by the gain's power of two."""
     product, lost = two_product(scaled, high)
     lost = lost + scaled * low
     total = product + lost
@@ -67,7 +67,7 @@ def shift(scaled: Any, high: Any, low: Any) -> Any:
 
 
 def log_weight(base: Any, base_tail: Any, slope: Any, slope_tail: Any, t: Any, t_low: Any) -> Any:
-    """The pair l = base + slope t; its relative error is below 2^-98 of |base| + |slope t|."""
+    """Return the pair l = base + slope t; its relative error is below 2^-98 of |base| + |slope t|."""
     product, lost = two_product(slope, t)
     total, lost_too = two_sum(base, product)
     tail = (lost + (slope * t_low + slope_tail * t)) + base_tail
@@ -111,7 +111,7 @@ class Gain:
 
     @classmethod
     def of(cls, factor: float, scale: float) -> Gain:
-        """The gain of a clip factor from 0 to 1 and a positive scale."""
+        """Return the gain of a clip factor from 0 to 1 and a positive scale."""
         (a, b), (c, d) = float(factor).as_integer_ratio(), float(scale).as_integer_ratio()
         if a == 0:
             return cls(0.0, 0.0, 1.0, 0.0)
@@ -125,5 +125,5 @@ class Gain:
         return cls(2.0**first, 2.0 ** (exponent - first), high, low)
 
     def approximate(self) -> float:
-        """The gain as one double, zero or infinite where it leaves the range."""
+        """Return the gain as one double, zero or infinite where it leaves the range."""
         return self.high * self.first * self.second

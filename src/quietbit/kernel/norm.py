@@ -59,7 +59,7 @@ def check_finite(flat: Flat, block_sums: BlockSums, largest: Callable[[Flat], fl
 
 
 def joint_norm(flat: Flat, order: int, block_sums: BlockSums, largest: Callable[[Flat], float]) -> float:
-    """The norm of all parts together, from a kernel's block sums of ``|scale * value|^order``.
+    """Return the norm of all parts together, from a kernel's block sums of ``|scale * value|^order``.
 
     Refuses an update with a NaN or infinite entry, and one whose norm is beyond the largest double.
     """
@@ -89,7 +89,7 @@ def _total(sums: NDArray[np.float64]) -> float:
 
 
 def clip_factor(norm: float, radius: float, room: float = 0.0) -> float:
-    """The factor, at most 1, that brings a vector of computed norm ``norm`` into the ball of ``radius``.
+    """Return the factor, at most 1, that brings a vector of computed norm ``norm`` into the ball of ``radius``.
 
     Rounded down so that factor * vector, as a vector of real numbers, has a norm of at most (1 - room) radius
     whatever the error that NORM_ERROR allows.
@@ -112,7 +112,7 @@ def clip_factor(norm: float, radius: float, room: float = 0.0) -> float:
 
 
 def rounded_down(top: int, bottom: int) -> float:
-    """The largest double that is not above top / bottom, a number below 2^1023."""
+    """Return the largest double that is not above top / bottom, a number below 2^1023."""
     nearest = top / bottom  # Python rounds quotients of whole numbers correctly
     over, under = nearest.as_integer_ratio()
     return nearest if over * bottom <= top * under else math.nextafter(nearest, -math.inf)
@@ -132,7 +132,7 @@ class Clip:
 
     @classmethod
     def of(cls, norm: float, radius: float, order: int) -> Clip:
-        """The clip to the ball of that radius."""
+        """Return the clip to the ball of that radius."""
         factor = clip_factor(norm, radius, LOOK_ROOM)
         if not 0.0 < factor <= 1.0:
             return cls(factor, None)
@@ -149,7 +149,7 @@ class Clip:
 
 
 def rotated_factor(norm: float, radius: float) -> float:
-    """The clip factor before a rotation: with room for what rounding in float32 can add to a length.
+    """Return the clip factor before a rotation: with room for what rounding in float32 can add to a length.
 
     A rotation in blocks lengthens by at most 2 (40 + 2) 2^-24 relatively, one more rounding included (`transform.py`).
     """

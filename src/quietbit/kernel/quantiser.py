@@ -99,7 +99,7 @@ class NormalQuantiser:
         return np.searchsorted(self.thresholds, given, side="right").astype(np.uint8)
 
     def decode(self, codes: NDArray[Any]) -> FloatVector:
-        """The levels of codes."""
+        """Return the level of each code."""
         given = np.asarray(codes)
         require(given.dtype.kind in "iu", "type of the codes", str(given.dtype), "whole numbers")
         inside = given.size == 0 or (int(given.min()) >= 0 and int(given.max()) < self.levels.size)
@@ -110,7 +110,7 @@ class NormalQuantiser:
 
 @lru_cache(maxsize=8)
 def normal_quantiser(bits: int) -> NormalQuantiser:
-    """The alphabet of 1 to 8 bits.
+    """Return the alphabet of ``bits`` bits, from 1 to 8.
 
     >>> round(100 * normal_quantiser(3).cost, 2), round(100 * normal_quantiser(4).cost, 2)
     (3.58, 0.96)

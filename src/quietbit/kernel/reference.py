@@ -52,7 +52,7 @@ def cumulative(sampler: Sampler, t: FloatVector, t_low: FloatVector) -> FloatMat
 
 
 def _segment(sampler: Sampler, t: FloatVector, t_low: FloatVector) -> NDArray[np.int64]:
-    """The segment whose ends enclose t, comparing pairs; the outer segments go on for ever."""
+    """Return the segment whose ends enclose t, comparing pairs; the outer segments are unbounded."""
     last = sampler.levels - 2
     if last == 0:
         return np.zeros(t.size, dtype=np.int64)
@@ -88,7 +88,7 @@ def thresholds(sampler: Sampler, values: NDArray[Any], gain: law.Gain) -> tuple[
 def exact_codes(
     sampler: Sampler, values: NDArray[Any], gain: law.Gain, primary: NDArray[np.uint16], ties: NDArray[np.uint64]
 ) -> Codes:
-    """The code of every value: how many thresholds its 64-bit word reaches."""
+    """Return the code of every value: the number of thresholds that its 64-bit word reaches."""
     upper, lower = thresholds(sampler, values, gain)
     first = primary.astype(np.int64)[:, None]
     second = (ties & TIE_MASK).astype(np.int64)[:, None]

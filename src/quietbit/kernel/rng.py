@@ -72,13 +72,13 @@ class WordBlock(Protocol):
     """The words of one release, addressed by coordinate; reading twice gives the same words."""
 
     def primary(self, start: int, count: int) -> Words16:
-        """The 16 primary bits of coordinates ``start .. start + count - 1``."""
+        """Return the 16 primary bits of coordinates ``start .. start + count - 1``."""
 
     def reader(self, start: int) -> WordReader:
-        """A reader of primary words from coordinate ``start`` on."""
+        """Return a reader of primary words from coordinate ``start`` on."""
 
     def ties(self, indices: Indices) -> Words64:
-        """The tie words of the given coordinates; only their low 48 bits are used."""
+        """Return the tie words of the given coordinates; only their low 48 bits are used."""
 
     def uniform64(self, stream: int, start: int, count: int) -> Words64:
         """Full words ``start .. start + count - 1`` of stream 0, 1, 2, ..., independent of all others."""
@@ -88,7 +88,7 @@ class RandomBits(Protocol):
     """A source of words; two draws never share any."""
 
     def draw(self, count: int) -> WordBlock:
-        """A block for ``count`` coordinates."""
+        """Return a block for ``count`` coordinates."""
 
 
 def check_rng(rng: Any) -> None:
@@ -162,7 +162,7 @@ class _SecureBlock:
         return out
 
     def _keystream(self, stream: int, offset: int) -> Any:
-        """An encryptor of counter mode placed ``offset`` bytes into a stream."""
+        """Return a counter-mode encryptor placed ``offset`` bytes into a stream."""
         ciphers = require_module("cryptography.hazmat.primitives.ciphers", "all")
         counter = ((stream << 64) | (offset // 16)).to_bytes(16, "big")
         encryptor = ciphers.Cipher(ciphers.algorithms.AES(self._key), ciphers.modes.CTR(counter)).encryptor()
@@ -313,7 +313,7 @@ class DeviceBlock:
     key: tuple[int, ...] = field(repr=False)
 
     def primary(self, start: int, count: int) -> Words16:
-        """The primary words of some coordinates."""
+        """Return the primary words of coordinates ``start .. start + count - 1``."""
         _inside(start, count, self.count)
         i = np.arange(start, start + count, dtype=np.int64)
         block, word = LANES * (i // TILE) + (i % (8 * LANES)) // 8, 4 * (i % TILE // (8 * LANES)) + (i % 8) // 2
@@ -321,12 +321,12 @@ class DeviceBlock:
         return ((chosen >> (16 * (i % 2)).astype(np.uint32)) & np.uint32(0xFFFF)).astype(np.uint16)
 
     def reader(self, start: int) -> WordReader:
-        """A reader of primary words."""
+        """Return a reader of primary words from coordinate ``start`` on."""
         _inside(start, 0, self.count)
         return _Reader(self, start)
 
     def ties(self, indices: Indices) -> Words64:
-        """The tie words of some coordinates: 48 bits each."""
+        """Return the tie words of the given coordinates: 48 bits each."""
         return self._pairs(TIES, _all_inside(indices, self.count)) & np.uint64(2**48 - 1)
 
     def uniform64(self, stream: int, start: int, count: int) -> Words64:

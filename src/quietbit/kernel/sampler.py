@@ -94,7 +94,7 @@ class Sampler:
 
     @classmethod
     def from_design(cls, design: Design, scale: float, low: float, high: float) -> Sampler:
-        """The interpolated mechanism of a design at x = 1/2 + scale * u, clamped into [low, high]."""
+        """Return the interpolated mechanism of a design at x = 1/2 + scale * u, clamped into [low, high]."""
         n, outputs = design.probabilities.shape
         pair: dict[str, Any] = {key: np.zeros((n - 1, outputs)) for key in ("base", "slope", "base_tail", "slope_tail")}
         with decimal.localcontext() as context:
@@ -122,7 +122,7 @@ class Sampler:
 
 @lru_cache(maxsize=64)
 def level_knots(levels: int) -> tuple[FloatVector, FloatVector]:
-    """The input levels as values of t = x - 1/2, in pairs."""
+    """Return the input levels as values of t = x - 1/2, in pairs."""
     with decimal.localcontext() as context:
         context.prec = DIGITS
         exact = [Decimal(i) / (levels - 1) - Decimal("0.5") for i in range(levels)]

@@ -33,7 +33,7 @@ SECONDS = 0.2
 
 
 def select(name: str, *, threads: int = 1) -> Kernel:
-    """The kernel of that name: ``cpu`` (needs numba), ``triton`` (torch, triton and an NVIDIA GPU) or ``reference``.
+    """Return the named kernel: ``cpu`` (needs numba), ``triton`` (torch, triton and an NVIDIA GPU) or ``reference``.
 
     ``threads`` is how many threads the cpu kernel may use; the others take it as 1 only.
 
@@ -124,7 +124,7 @@ def aes_gigabytes_per_second(seconds: float = SECONDS) -> float | None:
 
 
 def gpu_support() -> Gpu:
-    """The first CUDA device that torch sees, or why there is none."""
+    """Return the first CUDA device that torch sees, or why there is none."""
     if find_spec("torch") is None:
         return Gpu("", 0.0, f"torch is not installed: {how_to_install('gpu')}.")
     torch: Any = require_module("torch", "gpu")

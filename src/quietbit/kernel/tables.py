@@ -98,7 +98,7 @@ class CellTable:
 
 @lru_cache(maxsize=32)
 def cell_table(sampler: Sampler) -> CellTable:
-    """The cell table of a sampler; cells end at the levels, where the law has kinks."""
+    """Tabulate a sampler in cells that end at the levels, where the law has kinks."""
     low, high = sampler.t_range
     segments, symbols = sampler.levels - 1, sampler.symbols
     width = max(high - low, 1e-3)
@@ -199,7 +199,7 @@ def _to_t(sampler: Sampler, f: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _knots(sampler: Sampler) -> NDArray[np.float64]:
-    """The levels as values of f."""
+    """Return the levels as values of f."""
     low, high = sampler.t_range
     return np.clip((level_knots(sampler.levels)[0] - low) / (high - low), 0.0, 1.0)
 
@@ -241,7 +241,7 @@ def _fit_thresholds(
 
 
 def _lines(sampler: Sampler) -> Thresholds:
-    """The cell table, with the position's rounding to float32 added to its margin."""
+    """Return the cell table, with the position's rounding to float32 added to its margin."""
     cells = cell_table(sampler)
     count = len(cells.start)
     # At least two, because one piece means a polynomial on [0, 1].

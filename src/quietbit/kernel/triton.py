@@ -93,7 +93,7 @@ class Tensors:
         return torch.cat([part if same else part.double() for part in filled])
 
     def copied(self) -> Self:
-        """The same values where nobody else can write to them."""
+        """Return the same values where nobody else can write to them."""
         return evolve(self, parts=tuple(part.clone() for part in self.parts))
 
 
@@ -141,7 +141,7 @@ class TritonKernel(Kernel):
         return float(total or 0.0)
 
     def _block_sums(self, flat: Tensors, order: int, scale: float) -> NDArray[np.float64]:
-        """A few doubles whose sum is exactly that of the block sums, or the block sums themselves."""
+        """Return a few doubles whose sum is exactly that of the block sums, or the block sums themselves."""
         blocks = [-(-part.numel() // BLOCK) for part in flat.parts]
         sums = torch.empty(sum(blocks), dtype=torch.float64, device=DEVICE)
         limbs = torch.zeros(LIMBS + 2, dtype=torch.int64, device=DEVICE)
@@ -203,7 +203,7 @@ class TritonKernel(Kernel):
         return np.asarray(rotated[_put(places)].double().cpu().numpy())
 
     def words(self, state: NDArray[np.uint32], count: int) -> NDArray[np.uint64]:
-        """A block per thread; streams of 128-bit keys, from block number 0 on."""
+        """Expand one block per thread; streams of 128-bit keys, from block number 0 on."""
         require(not np.any(state[12:14]), "block number", state[12:14].tolist(), "0 on a GPU")
         found: NDArray[np.int64] = _expanded(state[None, 4:8], state[None, 14:], count, False).cpu().numpy()[0]
         return found.view(np.uint64)
@@ -242,12 +242,12 @@ def _flat_there(item: Any) -> Any:
 
 
 def _put(array: NDArray[Any]) -> Any:
-    """A copy of an array on the device."""
+    """Copy an array to the device."""
     return torch.tensor(np.ascontiguousarray(array), device=DEVICE)
 
 
 def _tensor(part: NDArray[Any]) -> Any:
-    """A copy of one array as a tensor of the same values."""
+    """Copy one array into a tensor of the same values."""
     native = np.ascontiguousarray(part, dtype=part.dtype.newbyteorder("="))
     if native.dtype == np.uint16:
         return torch.tensor(native.view(np.int16)).view(torch.bfloat16)
@@ -264,7 +264,7 @@ def _expanded(keys: NDArray[np.uint32], tails: NDArray[np.uint32], count: int, n
 
 
 def _sign_words(blocks: Blocks) -> Any:
-    """The public signs of a rotation, 32 to a word."""
+    """Return the public signs of a rotation, 32 to a word."""
     count = -(-blocks.count // 64)
     out = torch.empty(count, dtype=torch.int64, device=DEVICE)
     key = sign_key(blocks.count, blocks.seed).view(np.int64).tolist()
@@ -273,7 +273,7 @@ def _sign_words(blocks: Blocks) -> Any:
 
 
 def _rotated(x: Any, factor: float, blocks: Blocks, kind: Any, signs: Any, start: int = 0) -> Any:
-    """The rotated numbers from ``start`` on, which is a multiple of the block, as another tensor."""
+    """Return the rotated numbers from ``start`` on, which is a multiple of the block, as another tensor."""
     out, whole = torch.empty(blocks.size - start, dtype=kind, device=DEVICE), blocks.whole - start
     hadamard_stages(out[:whole], blocks.block, x[start:], signs, start, factor)
     if blocks.whole < blocks.size:
@@ -356,7 +356,7 @@ def _passes(job: Job, x: Any, size: int | None = None, *, skip: int = 0, signs: 
 
 @lru_cache(maxsize=32)
 def _tables(sampler: Sampler) -> SimpleNamespace:
-    """A sampler's tables on the device; those of one bit as numbers, the highest power first."""
+    """Return a sampler's tables on the device; those of one bit as numbers, the highest power first."""
     plan = threshold_plan(sampler)
     law = np.stack([sampler.base, sampler.base_tail, sampler.slope, sampler.slope_tail])
     pairs = np.stack([plan.coefficients[0::2], plan.coefficients[1::2]], axis=-1).copy().view(np.int64)
@@ -365,7 +365,7 @@ def _tables(sampler: Sampler) -> SimpleNamespace:
 
 
 def _falling(plan: Thresholds) -> tuple[float, ...]:
-    """The coefficients of a one-bit threshold, the highest power first, the constant as `lowered` plus 2^23."""
+    """Return the coefficients of a one-bit threshold, highest power first, the constant as `lowered` plus 2^23."""
     return (*(float(value) for value in plan.coefficients[:0:-1, 0, 0]), float(plan.lowered or 0.0) + MAGIC)
 
 
@@ -379,7 +379,7 @@ def _primary_words(block: WordBlock, size: int) -> Any:
 def _listed_ties(
     block: WordBlock, listed: Any, found: int, capacity: int, rows: int, skip: int, size: int
 ) -> tuple[Any, Any]:
-    """The rows left to the exact law, as the host sees them, and their tie words."""
+    """Return the rows left to the exact law, as the host sees them, and their tie words."""
     chosen = np.arange(skip, -(-size // 8)) if found > capacity else listed[:found].cpu().numpy()
     if found <= capacity and size % 8:
         chosen = np.append(chosen, rows)

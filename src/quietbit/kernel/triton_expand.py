@@ -30,7 +30,7 @@ def _pair(low, high):
 
 @triton.jit
 def _block(lane, k0, k1, k2, k3, m0, m1):
-    """The eight 64-bit words of each block, ChaCha20 with a 128-bit key and the 64-bit nonce (m0, m1)."""
+    """Return the eight 64-bit words of each block, ChaCha20 with a 128-bit key and the 64-bit nonce (m0, m1)."""
     w = chacha_words(lane, m0, (k0, k1, k2, k3, k0, k1, k2, k3), 20, True, m1)
     return (
         _pair(w[0], w[1]), _pair(w[2], w[3]), _pair(w[4], w[5]), _pair(w[6], w[7]),

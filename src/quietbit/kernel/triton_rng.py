@@ -16,7 +16,7 @@ __all__ = ["chacha_words", "primary_words", "sign_words"]
 
 @triton.jit
 def _quarter(a, b, c, d):
-    """A quarter round on four words."""
+    """Apply a quarter round to four words."""
     a = a + b
     d = d ^ a
     d = (d << 16) | (d >> 16)
@@ -34,7 +34,7 @@ def _quarter(a, b, c, d):
 
 @triton.jit
 def chacha_words(block, stream, key, ROUNDS: tl.constexpr, SHORT: tl.constexpr = False, high=0):
-    """The 16 words of each block number (int64), nonce (stream, high); SHORT: the key is 128 bits, repeated."""
+    """Return the 16 words of each block number (int64), nonce (stream, high); SHORT: the key is 128 bits, repeated."""
     zero = (block & 0).to(tl.uint32)
     n0 = (block & 0xFFFFFFFF).to(tl.uint32)
     n1 = (block >> 32).to(tl.uint32)

@@ -49,7 +49,7 @@ INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 
 @triton.jit
 def clamp(p, low, high):
-    """A NaN becomes the low end, as on the GPU; the interpreter's maximum would keep it."""
+    """Limit p to [low, high]; a NaN becomes the low end, as on the GPU; the interpreter's maximum would keep it."""
     if INTERPRETED:
         p = tl.where(p == p, p, low)
     return tl.minimum(tl.maximum(p, low), high)
@@ -65,7 +65,7 @@ def eight(x0, x1, x2, x3, x4, x5, x6, x7, ROWS: tl.constexpr):
 
 @triton.jit
 def primaries(w0, w1, w2, w3, ROWS: tl.constexpr):
-    """The primary words of all coordinates, from four 32-bit words per row."""
+    """Return the primary words of all coordinates, from four 32-bit words per row."""
     return eight(
         w0 & 0xFFFF, w0 >> 16, w1 & 0xFFFF, w1 >> 16, w2 & 0xFFFF, w2 >> 16, w3 & 0xFFFF, w3 >> 16, ROWS
     )  # fmt: skip
@@ -73,13 +73,13 @@ def primaries(w0, w1, w2, w3, ROWS: tl.constexpr):
 
 @triton.jit
 def lower_float(pair):
-    """The lower half of 64 bits as a float32."""
+    """Return the lower half of 64 bits as a float32."""
     return pair.to(tl.int32).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def upper_float(pair):
-    """The upper half of 64 bits as a float32."""
+    """Return the upper half of 64 bits as a float32."""
     return (pair >> 32).to(tl.int32).to(tl.float32, bitcast=True)
 
 
@@ -97,7 +97,7 @@ def coefficient_pair(table, code, POWER: tl.constexpr, STEP: tl.constexpr, CELLS
 
 @triton.jit
 def store_bytes(codes, row, rows, out, BITS: tl.constexpr):
-    """The BITS bytes of each row."""
+    """Write the BITS bytes of each row."""
     here = row < rows
     if BITS == 2:
         tl.store(out.to(tl.pointer_type(tl.uint16)) + row, codes.to(tl.uint16), mask=here)
@@ -115,7 +115,7 @@ def decide(
     value, primary, numbers, low, high, table, half,
     BITS: tl.constexpr, DEGREE: tl.constexpr, CELLS: tl.constexpr, DOUBLE: tl.constexpr, CENTRED: tl.constexpr,
 ):  # fmt: skip
-    """The code of each value as far as 16 bits tell, by binary search, and whether it is left open.
+    """Return the code of each value as far as 16 bits tell, by binary search, and whether it is left open.
 
     The table holds coefficients in pairs, the even power below.
     """
@@ -152,7 +152,7 @@ def decide(
 
 @triton.jit
 def _four(tile, ROWS: tl.constexpr):
-    """The columns of a [ROWS, 4] tile."""
+    """Return the columns of a [ROWS, 4] tile."""
     even, odd = tl.split(tl.reshape(tile, (ROWS, 2, 2)))
     x0, x2 = tl.split(even)
     x1, x3 = tl.split(odd)
@@ -161,7 +161,7 @@ def _four(tile, ROWS: tl.constexpr):
 
 @triton.jit
 def _columns(tile, ROWS: tl.constexpr):
-    """The columns of a [ROWS, 8] tile."""
+    """Return the columns of a [ROWS, 8] tile."""
     even, odd = tl.split(tl.reshape(tile, (ROWS, 4, 2)))
     x0, x2, x4, x6 = _four(even, ROWS)
     x1, x3, x5, x7 = _four(odd, ROWS)
@@ -170,7 +170,7 @@ def _columns(tile, ROWS: tl.constexpr):
 
 @triton.jit
 def _load_row(x, row, here, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    """The eight coordinates of each row, by loads of WIDTH neighbours (16 bytes)."""
+    """Return the eight coordinates of each row, by loads of WIDTH neighbours (16 bytes)."""
     at, mask = x + row[:, None] * 8 + tl.arange(0, WIDTH)[None, :], here[:, None]
     if WIDTH == 8:
         return _columns(tl.load(at, mask=mask, other=0.0), ROWS)
@@ -189,7 +189,7 @@ def _load_row(x, row, here, ROWS: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def _tile_words(tile, key, GIVEN: tl.constexpr):
-    """The sixteen words that each thread of a tile has for its four rows, where they are not given."""
+    """Return the sixteen words that each thread of a tile has for its four rows, where they are not given."""
     lane = tl.arange(0, 128)
     if GIVEN:
         return (lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane)
@@ -217,7 +217,7 @@ def _list_open(open_, row, listed, found, capacity):
 
 @triton.jit
 def _term(value, LOOK: tl.constexpr):
-    """What a value adds to the sum of a second look: its absolute value, or its square."""
+    """Return what a value adds to the sum of a second look: its absolute value, or its square."""
     wide = value.to(tl.float64)
     return wide * wide if LOOK == 2 else tl.abs(wide)
 
@@ -318,7 +318,7 @@ def sample_one_bit(
 
 @triton.jit
 def _three_stages(x0, x1, x2, x3, x4, x5, x6, x7):
-    """Sums and differences of neighbouring columns, then of those two and four apart."""
+    """Take sums and differences of neighbouring columns, then of those two and four apart."""
     x0, x1, x2, x3 = x0 + x1, x0 - x1, x2 + x3, x2 - x3
     x4, x5, x6, x7 = x4 + x5, x4 - x5, x6 + x7, x6 - x7
     x0, x2, x1, x3 = x0 + x2, x0 - x2, x1 + x3, x1 - x3
@@ -389,7 +389,7 @@ def sample_rotated(
 
 @triton.jit
 def _flip(v, flips, factor, SCALED: tl.constexpr):
-    """A value times the factor, rounded once to float32, with its sign flipped where the lowest bit is set."""
+    """Multiply a value by the factor, round once to float32, and flip its sign where the lowest bit is set."""
     if SCALED:
         v = v.to(tl.float64) * factor
     bits = v.to(tl.float32).to(tl.uint32, bitcast=True)
@@ -427,7 +427,7 @@ def sample_thresholds(
 
 
 def _constant(value: float) -> Any:
-    """A number that compiled and interpreted functions may both read from their module."""
+    """Wrap a number so that compiled and interpreted functions may both read it from their module."""
     return value if INTERPRETED.value else tl.constexpr(value)
 
 
@@ -437,7 +437,7 @@ _names: dict[str, Any] = {**_numbers, "Any": tl.constexpr(None), "tl": tl, "__na
 
 
 def _ported(function: Any) -> Any:
-    """A function of `law.py`, compiled for the GPU with its constants and callees."""
+    """Compile a function of `law.py` for the GPU, with its constants and callees."""
     copy = FunctionType(function.__code__, _names, function.__name__)
     copy.__module__ = __name__
     _names[function.__name__] = triton.jit(copy)
@@ -481,7 +481,7 @@ def _prefix_sums(sums, COUNT: tl.constexpr, SYMBOLS: tl.constexpr, BITS: tl.cons
 
 @triton.jit
 def exact_codes(values, first, second, numbers, knots, tails, levels, tables, COUNT: tl.constexpr, BITS: tl.constexpr):
-    """The exact code of each value (float64) from its primary and tie words (int64)."""
+    """Compute the exact code of each value (float64) from its primary and tie words (int64)."""
     SYMBOLS: tl.constexpr = 2**BITS
     scaled = values * numbers[0] * numbers[1]
     scaled = tl.where(scaled > -CEILING, scaled, -CEILING)

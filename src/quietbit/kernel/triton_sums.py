@@ -92,7 +92,7 @@ def add_codes(payloads, stride, how_many, total, size, dimension, table, BITS: t
 
 @triton.jit
 def _lanes(at, place, left, scale, ORDER: tl.constexpr, SCALED: tl.constexpr, EVEN: tl.constexpr):
-    """The sums of 16 rows of terms, one after the other; EVEN: all are there."""
+    """Add up 16 rows of terms, one after the other; EVEN: all are there."""
     lanes = (place & 0).to(tl.float64)
     for row in tl.static_range(16):
         here = place + row * 256
@@ -109,7 +109,7 @@ def block_sums(
     x, sums, limbs, size, blocks, scale,
     ORDER: tl.constexpr, SCALED: tl.constexpr, BLOCKS: tl.constexpr, LIMBS: tl.constexpr,
 ):  # fmt: skip
-    """The sums of blocks of 16 rows of 256 terms: rows one after the other, lanes by halving.
+    """Add up blocks of 16 rows of 256 terms: rows one after the other, lanes by halving.
 
     After the limbs and their last count is the largest sum: bits of non-negative doubles sort as whole numbers, and
     those of a NaN come last, so it is kept as a whole number.

@@ -28,7 +28,7 @@ LATE_BITS = 8  # stages of one later visit at most: tiles keep 16 columns, a who
 
 @triton.jit
 def _stage(x, N: tl.constexpr, HALF: tl.constexpr):
-    """Sums and differences of entries HALF apart."""
+    """Take sums and differences of entries HALF apart."""
     pairs = tl.permute(tl.reshape(x, (N // (2 * HALF), 2, HALF)), (0, 2, 1))
     a, b = tl.split(pairs)
     return tl.reshape(tl.permute(tl.join(a + b, a - b), (0, 2, 1)), (N,))

@@ -112,7 +112,7 @@ class Aggregator:
                     raise InvalidPayload(f"Payload {place} of the stream is not valid: {error}") from error
 
     def mean(self) -> Any:
-        """The mean of the payloads so far, in the structure of the updates; without any it is refused."""
+        """Return the mean of the payloads so far, in the structure of the updates; without any it is refused."""
         return restore(self._structure, self._settled().reader(self._count))
 
     def kept(self) -> FloatVector:
@@ -124,7 +124,7 @@ class Aggregator:
         return self._settled().answers(self._count) if self._count else None
 
     def received(self) -> Received:
-        """The mean with its counts."""
+        """Return the mean with its counts."""
         return Received(self.mean(), self._count, self._refused, self.answers())
 
     def _settled(self) -> Accumulator:

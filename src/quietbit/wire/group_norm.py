@@ -21,7 +21,7 @@ CHANNELS = 4  # with one channel in a group, a feature without pixels would be n
 
 
 def group_norm(model: Any, groups: int = GROUPS) -> Any:
-    """A copy of a torch model in which GroupNorm stands for every BatchNorm; weights, types and devices are kept.
+    """Copy a torch model with GroupNorm in place of every BatchNorm; weights, types and devices are kept.
 
     Layers that note statistics of the data (BatchNorm of any kind, InstanceNorm that tracks them) are replaced, all
     others copied as they are. Use it where the model is made, on the server and on clients alike.
@@ -66,6 +66,6 @@ def _layer(nn: Any, old: Any, most: int, path: str) -> Any:
 
 
 def _groups(channels: int, most: int) -> int:
-    """The most groups of equal size within the limits."""
+    """Return the largest number of groups of equal size within the limits."""
     fitting = [g for g in range(1, min(channels, most) + 1) if channels % g == 0 and channels // g >= CHANNELS]
     return max(fitting, default=1)

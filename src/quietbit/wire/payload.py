@@ -94,18 +94,18 @@ class Header:
 
     @classmethod
     def of(cls, mechanism: Mechanism) -> Header:
-        """The header of a mechanism's payloads."""
+        """Return the header of a mechanism's payloads."""
         layout = mechanism.layout
         return cls(layout, identity_of(mechanism)[: NAMES[_version(layout)]])
 
     def seal(self, body_checksum: int) -> bytes:
-        """The whole header for a body with this checksum."""
+        """Return the whole header for a body with this checksum."""
         partial = self.fields + struct.pack("<I", body_checksum)
         return partial + struct.pack("<I", zlib.crc32(partial))
 
     @classmethod
     def parse(cls, data: bytes | memoryview) -> tuple[Header, int]:
-        """The header and the body's checksum from the first bytes of a payload.
+        """Return the header and the body's checksum from the first bytes of a payload.
 
         Refused: too few bytes, another magic or version, a header that fails its checksum, and fields that contradict
         each other.
@@ -137,7 +137,7 @@ class Header:
         return cls(layout, name), body_checksum
 
     def expect(self, head: bytes | memoryview) -> int:
-        """The body's checksum, after refusing everything that is not a header of this mechanism."""
+        """Return the body's checksum, after refusing everything that is not a header of this mechanism."""
         end = len(self.fields)
         if len(head) >= end + SEALS.size and head[:end] == self.fields:
             body_checksum, header_checksum = SEALS.unpack_from(head, end)
@@ -181,7 +181,7 @@ class Payload:
         return build(self.header, lambda out: np.copyto(out, self.body))
 
     def codes(self) -> Codes:
-        """The codes, flat: uint8, uint16, or uint32 holding the bit patterns of floats."""
+        """Return the codes, flat: uint8, uint16, or uint32 holding the bit patterns of floats."""
         require(self.header.layout.bits > 0, "payload", "one without codes", "that of a mechanism with codes")
         if self.header.layout.bits == FLOAT_BITS:
             return np.array(self.body.view("<u4"), dtype=np.uint32)
@@ -189,7 +189,7 @@ class Payload:
 
 
 def build(header: Header, write: Callable[[Body], object], threads: int = 1) -> bytes:
-    """A payload whose body ``write`` fills in place; the body is handed to it full of zeros."""
+    """Return a payload whose body ``write`` fills in place; the body is handed to it full of zeros."""
     # A BytesIO gives its buffer away as bytes without copying once nobody else holds it.
     stream = BytesIO()
     stream.seek(header.size - 1)
@@ -226,7 +226,7 @@ def _check_finite(values: NDArray[Any]) -> None:
 
 
 def read_body(source: Any, header: Header, threads: int = 1) -> Body:
-    """The checked body of one payload of the mechanism that ``header`` names.
+    """Return the checked body of one payload of the mechanism that ``header`` names.
 
     ``source`` is bytes, any buffer of bytes, a path, or a file open for reading bytes that holds one payload
     and nothing else. A bad payload, and a file that cannot be read, raises `InvalidPayload`; something that
@@ -310,7 +310,7 @@ def checksum(data: memoryview | bytes, threads: int = 1) -> int:
 
 
 def joined(first: int, second: int, length: int) -> int:
-    """The checksum of two pieces one after the other; ``length`` is that of the second, in bytes.
+    """Return the checksum of two pieces one after the other; ``length`` is that of the second, in bytes.
 
     >>> joined(zlib.crc32(b"quiet"), zlib.crc32(b"bit"), 3) == zlib.crc32(b"quietbit")
     True
@@ -324,7 +324,7 @@ def joined(first: int, second: int, length: int) -> int:
 
 
 def _product(a: int, b: int) -> int:
-    """The product modulo P."""
+    """Multiply modulo P."""
     result = 0
     for place in range(31, -1, -1):
         if a >> place & 1:

@@ -85,7 +85,7 @@ class Uplink:
         return build(self.header, partial(self.mechanism.write, parts, chosen, kernel), self.threads)
 
     def send_samples(self, gradients: Iterable[Any], rng: RandomBits | None = None) -> bytes:
-        """The same for the mean of a client's samples' gradients, where samples are protected and coordinates kept.
+        """Randomise, pack and frame the mean of per-sample gradients, where samples are protected and coordinates kept.
 
         Every gradient has the structure of an update and is projected and clipped by itself; their number is the one to
         price a release with. Refused for mechanisms that clip means.
@@ -117,7 +117,7 @@ class Uplink:
         return parts, there
 
     def receive(self, payloads: Iterable[Any], on_error: OnError = "raise") -> Any:
-        """The mean of the updates in a stream of payloads, read once.
+        """Return the mean of the updates in a stream of payloads, read once.
 
         Each is bytes, a buffer, a path, or a file open for reading bytes. A bad one raises `InvalidPayload`,
         or with ``on_error="skip"`` is left out; a stream without a valid payload is refused.
@@ -131,7 +131,7 @@ class Uplink:
         return aggregator.received()
 
     def aggregator(self) -> Aggregator:
-        """An empty mean to which payloads are added as they arrive."""
+        """Return an empty mean to which payloads are added as they arrive."""
         return Aggregator(
             self.mechanism,
             self.structure,
@@ -144,5 +144,5 @@ class Uplink:
 
 @lru_cache(maxsize=1)
 def _device_kernel() -> Kernel:
-    """The kernel for updates that lie on a GPU."""
+    """Return the kernel for updates that lie on a GPU."""
     return select("triton")
