@@ -46,7 +46,7 @@ WALL = 1e6  # what an infeasible alphabet costs in the line search
 
 
 def symmetric(z: FloatVector) -> FloatVector:
-    """The increasing alphabet 1/2 -+ z, mirrored exactly: a_j = 1 - a_{B+1-j} holds for the doubles."""
+    """Return the increasing alphabet 1/2 -+ z, mirrored exactly: a_j = 1 - a_{B+1-j} holds for the doubles."""
     upper = 0.5 + np.sort(np.abs(z))
     return np.concatenate([1.0 - upper[::-1], upper])
 
@@ -206,7 +206,7 @@ def _objective(found: Found) -> float:
 
 
 def _best_few(found: list[Found]) -> list[Found]:
-    """The best finds that are not the same alphabet."""
+    """Return the best finds, each of a different alphabet."""
     kept: list[Found] = []
     for optimum, shape in sorted(found, key=_objective):
         if all(np.abs(shape - other).max() > 1e-3 for _, other in kept):

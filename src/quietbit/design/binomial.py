@@ -27,7 +27,7 @@ EVEN = 1e-9  # of the width of the alphabet
 
 
 def binomial_design(output_bits: int, epsilon: float) -> Design:
-    """The two-level design whose codes are sums of 2^b - 1 equal bits, for 1 to 4 bits.
+    """Return the two-level design whose codes are sums of 2^b - 1 equal bits, for 1 to 4 bits.
 
     ``epsilon`` is the design's metric epsilon, of the rarest code: each of the bits has epsilon / (2^b - 1).
 

@@ -94,7 +94,7 @@ def certify(design: Design) -> Certificate:
 
 
 def _epsilon_upper(design: Design, table: list[list[Fraction]], totals: list[Fraction]) -> float:
-    """The largest log-ratio per unit of distance, over the rows as they are sampled (normalised)."""
+    """Return the largest log-ratio per unit of distance, over the rows as they are sampled (normalised)."""
     n = design.spec.input_levels
     logs = np.log(design.probabilities / design.probabilities.sum(axis=1, keepdims=True))
     # Doubles, good to 1e-13 here, only nominate candidates within 1e-11; those are compared exactly.

@@ -22,7 +22,7 @@ __all__ = ["closed_form", "unbiased_half_width"]
 
 
 def unbiased_half_width(spec: DesignSpec) -> float:
-    """The smallest outermost z for which an exactly unbiased design exists, for any number of symbols.
+    """Return the smallest outermost z for which an exactly unbiased design exists, for any number of symbols.
 
     Rounding every symbol at random to the two outermost ones keeps the means and the privacy, so what two
     symbols cannot reach no alphabet of that width can.
@@ -31,13 +31,13 @@ def unbiased_half_width(spec: DesignSpec) -> float:
 
 
 def _excess(spec: DesignSpec) -> float:
-    """The smallest unbiased z less 1/2, on its own so that nothing cancels where it is tiny."""
+    """Return the smallest unbiased z less 1/2, computed directly so that nothing cancels where it is tiny."""
     reach = 1.0 if spec.privacy == "strict" else spec.spacing
     return reach / math.expm1(spec.log_ratio_step)
 
 
 def closed_form(spec: DesignSpec) -> tuple[FloatMatrix, FloatVector] | None:
-    """The optimal table and alphabet where a formula gives them, else ``None``."""
+    """Return the optimal table and alphabet where a formula gives them, else ``None``."""
     if spec.input_levels == 2:
         tanh = math.tanh(spec.log_ratio_step / 2)
         share = 1 / spec.penalty  # zero when the bias must be
@@ -50,7 +50,7 @@ def closed_form(spec: DesignSpec) -> tuple[FloatMatrix, FloatVector] | None:
 
 
 def _table(rare: FloatVector, z: float, spec: DesignSpec) -> tuple[FloatMatrix, FloatVector]:
-    """The table from P(upper value | level) at the levels below 1/2, spread evenly over repeated symbols.
+    """Build the table from P(upper value | level) at the levels below 1/2, spread evenly over repeated symbols.
 
     Rounded up, so that no stored ratio exceeds the one asked for, to a grid on which a row sums to one.
     """

@@ -234,6 +234,6 @@ class CentralPath:
 
 
 def _reach(value: NDArray[np.float64], step: NDArray[np.float64]) -> float:
-    """The longest step up to one that keeps ``value`` positive, stopping at 99 % of the way to the boundary."""
+    """Return the longest step, at most one, that goes at most 99 % of the way to where ``value`` reaches zero."""
     ratio = float((-step / value).max())
     return min(1.0, 0.99 / ratio) if ratio > 0 else 1.0

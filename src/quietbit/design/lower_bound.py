@@ -38,7 +38,7 @@ TARGETS = (1e-5, 1e-3)  # relative accuracy wanted, up to `FINE_LEVELS` levels a
 
 @one_thread()
 def objective_lower_bound(spec: DesignSpec, hint: tuple[float, ...] = ()) -> float:
-    """A number no design for this spec can beat, whatever its alphabet; 0 where nothing better is certified.
+    """Return a number no design for this spec can beat, whatever its alphabet; 0 where nothing better is certified.
 
     ``hint`` is an alphabet known to be good; it joins the candidates, which sharpens the bound and cannot spoil it.
     """
@@ -146,7 +146,7 @@ def _worst_columns(spec: DesignSpec, sums: FloatVector, means: FloatVector, outp
 
 
 def _chain_column(cost: FloatMatrix, value: FloatVector, ratio: float) -> tuple[FloatVector, FloatVector]:
-    """The column minimising sum p (c - value) along a chain with p_1 = 1: returns sum p c and sum p."""
+    """Return sum p c and sum p for the column minimising sum p (c - value) along a chain with p_1 = 1."""
     weighted, total = cost[-1].copy(), np.ones_like(value)
     for row in cost[-2::-1]:
         factor = np.where(weighted > value * total, 1 / ratio, ratio)
@@ -156,6 +156,6 @@ def _chain_column(cost: FloatMatrix, value: FloatVector, ratio: float) -> tuple[
 
 
 def _hub_column(cost: FloatMatrix, value: FloatVector, ratio: float) -> tuple[FloatVector, FloatVector]:
-    """The same under strict privacy: every entry is 1 or the ratio."""
+    """Return the same sums as `_chain_column` under strict privacy: every entry is 1 or the ratio."""
     column = np.where(cost < value, ratio, 1.0)
     return (column * cost).sum(axis=0), column.sum(axis=0)

@@ -63,14 +63,14 @@ def cell_masses(edges: list[float]) -> list[Decimal]:
 
 
 def float_upper(value: Decimal, error: Decimal = ERROR) -> float:
-    """The least double that is certainly at least a value known within ``error``."""
+    """Return the least double that is certainly at least a value known within ``error``."""
     bound = Context(prec=130, rounding=ROUND_CEILING).add(value, error)
     rounded = float(bound)
     return rounded if Decimal(rounded) >= bound else math.nextafter(rounded, math.inf)
 
 
 def float_lower(value: Decimal, error: Decimal = ERROR) -> float:
-    """The largest double that is certainly at most a value known within ``error``."""
+    """Return the largest double that is certainly at most a value known within ``error``."""
     bound = Context(prec=130, rounding=ROUND_FLOOR).subtract(value, error)
     rounded = float(bound)
     return rounded if Decimal(rounded) <= bound else math.nextafter(rounded, -math.inf)

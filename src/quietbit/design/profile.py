@@ -90,7 +90,10 @@ class Profile:
 
     @classmethod
     def from_weights(cls, edges: Any, weights: Any) -> Profile:
-        """The profile proportional to ``weights``: divided by their mean, which leaves Z within rounding of one."""
+        """Return the profile proportional to ``weights``.
+
+        They are divided by their mean, which leaves Z within rounding of one.
+        """
         checked, values = _frozen(edges, "edges"), _frozen(weights, "weights")
         usable = values.size == checked.size + 1 and bool(np.all(np.isfinite(values) & (values >= 0)))
         require(usable, "weights", values.tolist(), f"{checked.size + 1} numbers of at least 0")
@@ -123,14 +126,14 @@ class Profile:
         return 1.0 + float(np.sum(jumps * self.edges * densities)) / float(self._mass)
 
     def __call__(self, t: FloatArray) -> FloatVector:
-        """The stored level at each t; NaN is refused, for it has no place among the edges."""
+        """Return the stored level at each t; NaN is refused, for it has no place among the edges."""
         values = np.asarray(t, dtype=np.float64)
         require(not bool(np.any(np.isnan(values))), "t", t, "numbers")
         found: FloatVector = self.levels[np.searchsorted(self.edges, values, side="right")]
         return found
 
     def pairs(self, adjacency: str, blur: float = 0.0) -> list[tuple[FloatVector, FloatVector]]:
-        """The dominating pairs as finite masses (P, Q), P rounded up and Q down, one entry per direction.
+        """Return the dominating pairs as finite masses (P, Q), P rounded up and Q down, one entry per direction.
 
         Replace-one: P has density h(t) and Q h(-t) against N(0,1), constant between the edges and their mirror images;
         swapping the two is reflecting t, so one direction stands for both. Zero-out: (h, 1) and (1, h).
@@ -172,7 +175,10 @@ class Profile:
         return [(higher, lower)]
 
     def pure_epsilon_upper(self, adjacency: str) -> float:
-        """The largest privacy loss of one release: log(h_max/h_min), or the larger of log h_max and -log h_min."""
+        """Return the largest privacy loss of one release.
+
+        Replace-one: log(h_max/h_min). Zero-out: the larger of log h_max and -log h_min.
+        """
         require(adjacency in ADJACENCIES, "adjacency", adjacency, " or ".join(ADJACENCIES))
         if self.levels[0] == 0:
             return math.inf
@@ -188,7 +194,7 @@ class Profile:
         return self._identity
 
     def canonical(self) -> str:
-        """The one text that stands for this profile: sorted keys, shortest exact decimals, no spaces."""
+        """Return the one text that stands for this profile: sorted keys, shortest exact decimals, no spaces."""
         content = {"edges": self.edges.tolist(), "format": FORMAT, "levels": self.levels.tolist(), "version": VERSION}
         return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
 

@@ -68,7 +68,7 @@ def gain_upper(target: Target, largest: float = math.inf) -> float:
 
 
 def _pure_gain_upper(epsilon: float, adjacency: Adjacency) -> float:
-    """The bound nu + sup E[(t - nu) h] for a nu near the best one: an upper bound whatever nu is."""
+    """Return nu + sup E[(t - nu) h] for a nu near the best one: an upper bound whatever nu is."""
     nu = pure_edge(epsilon, adjacency)
     a = _above(nu)
     if adjacency is Adjacency.ZERO_OUT:

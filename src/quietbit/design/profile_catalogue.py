@@ -32,7 +32,7 @@ def catalogue_targets() -> Iterator[Target]:
 
 
 def catalogue_lines(profiles: Iterator[tuple[Target, Profile]]) -> dict[str, str]:
-    """The text of each catalogue file by its adjacency: one line per target."""
+    """Return the text of each catalogue file by its adjacency: one line per target."""
     lines: dict[Adjacency, list[str]] = {adjacency: [] for adjacency in ORDER}
     for target, profile in profiles:
         words = {"delta": target.delta, "epsilon": target.epsilon, "releases": target.releases}
@@ -42,7 +42,7 @@ def catalogue_lines(profiles: Iterator[tuple[Target, Profile]]) -> dict[str, str
 
 
 def shipped_profile(target: Target) -> Profile | None:
-    """The shipped profile for exactly this target, or ``None``."""
+    """Return the shipped profile for exactly this target, or ``None``."""
     entry = _catalogue(target.adjacency).get((target.epsilon, target.delta, target.releases))
     return None if entry is None else verified_profile(*entry, f"the catalogue's profile for {target}")
 

@@ -62,7 +62,7 @@ class Proposal:
 
 @one_thread()
 def propose(target: Target) -> Proposal:
-    """A profile whose composed account meets the target as computed in doubles: to be certified by the caller.
+    """Find a profile whose composed account, computed in doubles, meets the target; the caller must certify it.
 
     Deterministic, for the search starts at fixed points. Seconds for any number of releases.
     """
@@ -118,7 +118,7 @@ def _ladder(levels: int) -> FloatVector:
 
 
 def _halved(edges: FloatVector) -> FloatVector:
-    """The edges of nearly the same function on a lattice of half the step.
+    """Return the edges of nearly the same function on a lattice of half the step.
 
     Edge k is where log h, in steps above its least, passes k - 1/2; the new ones are where it passes (k - 1/2)/2.
     """
@@ -131,7 +131,7 @@ def _halved(edges: FloatVector) -> FloatVector:
 
 
 def _simplex(account: _Account, shape: FloatVector, start: tuple[float, float], evaluations: int = 250) -> Proposal:
-    """The best edges of a shape, moved, stretched and bent, near a start: centre and logarithm of the stretch."""
+    """Find the best edges of a shape, moved, stretched and bent, near a start: centre and log of the stretch."""
     half = max(float(np.abs(shape).max()), 1.0)
     x = shape / half
 
@@ -196,7 +196,7 @@ class _Account:
         self.guess: dict[int, float] = {}  # by number of edges, the last log step: where to look first
 
     def fit(self, edges: FloatVector) -> Proposal:
-        """The largest step that delta allows, and the gain there."""
+        """Find the largest step that delta allows, and the gain there."""
         return self.at(edges, self._step(self._cells(edges), math.inf))
 
     def at(self, edges: FloatVector, step: float) -> Proposal:
@@ -221,7 +221,7 @@ class _Account:
         return float(np.sum(np.diff(height) * cells.density) / np.sum(cells.mass * height[cells.level]))
 
     def _step(self, cells: _Cells, sharpness: float) -> float:
-        """The root of delta(step) = delta: delta grows with the step, and a pure account is a lower end."""
+        """Solve delta(step) = delta for the step: delta grows with it, and a pure account is a lower end."""
 
         def excess(log_step: float) -> float:
             return math.log(max(self._delta(cells, math.exp(log_step), sharpness), 1e-4 * self.delta) / self.delta)
@@ -261,7 +261,7 @@ class _Account:
         return [(cells.mass * height / total, least, 1), (cells.mass[::-1], -(least + step * cells.edges.size), -1)]
 
     def ascent(self, edges: FloatVector) -> tuple[Proposal, FloatVector]:
-        """The proposal at these edges, and the derivative of log gain by each edge at constant delta.
+        """Return the proposal at these edges, and the derivative of log gain by each edge at constant delta.
 
         Moving edge i by dt takes the sliver phi(t_i) dt from level i+1 to level i, which changes the normalisation,
         the gain and both sides of the dominating pair. The step answers so that delta stays.
@@ -310,7 +310,7 @@ class _Account:
         return ladder
 
     def _marginals(self, mass: FloatVector, first: float, step: float) -> tuple[FloatVector, FloatVector]:
-        """Derivatives of delta by masses of P, and minus those by masses of Q, at every loss of the ladder."""
+        """Return derivatives of delta by masses of P, and minus those by masses of Q, at every loss of the ladder."""
         rest, offset = _compose(mass, self.times - 1)
         loss = (self.times - 1) * first + step * (np.arange(rest.size) + offset)
         seen = np.concatenate((np.cumsum(rest[::-1])[::-1], [0.0]))
@@ -321,7 +321,7 @@ class _Account:
 
 
 def _compose(mass: FloatVector, times: int) -> tuple[FloatVector, int]:
-    """The law of a sum of independent lattice variables, and the index of its first entry."""
+    """Return the law of a sum of independent lattice variables, and the index of its first entry."""
     if times == 0:
         return np.ones(1), 0
     full = times * (mass.size - 1) + 1

@@ -17,7 +17,7 @@ __all__ = ["exact_row", "exact_rows"]
 
 
 def exact_rows(table: FloatMatrix) -> FloatMatrix:
-    """The table made mirror-symmetric, with rows that sum to one exactly.
+    """Make the table mirror-symmetric, with rows that sum to one exactly.
 
     Averaging with the reflection of levels and symbols loses nothing for a symmetric alphabet, by convexity.
     """

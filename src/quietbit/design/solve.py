@@ -88,7 +88,7 @@ def closed_design(spec: DesignSpec) -> Design:
 
 
 def design_limits(levels: int, bits: int) -> tuple[float, float]:
-    """The least and the largest epsilon that a closed-form design may have."""
+    """Return the least and the largest epsilon that a closed-form design may have."""
     low = max(MIN_EPSILON, MIN_STEP * (levels - 1)) * (1 + 1e-9)
     closed_design(DesignSpec(levels, bits, max(1.0, low)))  # refuses what has no formula, at the door
     return low, MAX_EPSILON

@@ -91,7 +91,7 @@ def cache_folder() -> Path:
 
 
 def cached(spec: DesignSpec) -> Design | None:
-    """The cached design for exactly this spec; a damaged file counts as absent."""
+    """Return the cached design for exactly this spec; a damaged file counts as absent."""
     with contextlib.suppress(InvalidDesignFile):
         design = read_design(_cache_file(spec, "json"))
         return design if design.spec == spec else None
@@ -99,7 +99,7 @@ def cached(spec: DesignSpec) -> Design | None:
 
 
 def cached_profile(target: Target) -> Profile | None:
-    """The profile kept for exactly this target; a damaged file counts as absent."""
+    """Return the cached profile for exactly this target; a damaged file counts as absent."""
     with contextlib.suppress(InvalidDesignFile):
         return read_profile(_cache_file(target, "profile"))
     return None

@@ -68,7 +68,7 @@ class Design:
         return self._identity
 
     def canonical(self) -> str:
-        """The one text that stands for this design: sorted keys, shortest exact decimals, no spaces."""
+        """Return the one text that stands for this design: sorted keys, shortest exact decimals, no spaces."""
         return _canonical(
             {
                 "alphabet": self.alphabet.tolist(),

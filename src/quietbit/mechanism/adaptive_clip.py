@@ -118,7 +118,7 @@ class AdaptiveClip(Wrapper):
         return evolve(self, clip=clip)
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """The inner mechanism's release of the clipped and rescaled update; then the bit, from a draw of its own."""
+        """Write the inner mechanism's release of the clipped and rescaled update; then the bit, drawn separately."""
         kept = own_parts(update)
         length = kernel.norm(kept, self.inner.domain.norm.order)
         within = self.inner.layout
@@ -132,11 +132,11 @@ class AdaptiveClip(Wrapper):
         out[place // 8] |= np.uint8(said << place % 8)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """The inner mechanism's sums, and a count of the bits that say yes."""
+        """Return an accumulator of the inner mechanism's sums and of the number of bits that say yes."""
         return _Counting(self, self.inner.accumulator(kernel, max_payloads))
 
     def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
-        """The inner mechanism's and the bit's together; one sample can turn the bit as well as all of them."""
+        """Return the cost of the inner mechanism plus the bit's; one sample can flip the bit as well as all can."""
         cost = self.inner.privacy(adjacency, samples)
         return cost if self.bit_epsilon is None else cost + Cost.pure(self.bit_epsilon_upper).like(cost)
 
@@ -146,16 +146,16 @@ class AdaptiveClip(Wrapper):
         return round_up(math.log1p(Fraction(WORDS - 2 * self.lies, self.lies)), 1e-14)
 
     def error(self) -> Error:
-        """The inner mechanism's, in units of this clip."""
+        """Return the inner mechanism's error, in units of this clip."""
         found, ratio = self.inner.error(), 1 / self._ratio
         return evolve(found, squared=found.squared * ratio**2, bias=found.bias * ratio)
 
     def expectation(self, value: float) -> float:
-        """The inner mechanism's, in units of this clip."""
+        """Return the inner mechanism's expectation, in units of this clip."""
         return self.inner.expectation(self._inside(value)) / self._ratio
 
     def variance(self, value: float) -> float:
-        """The inner mechanism's, in units of this clip."""
+        """Return the inner mechanism's variance, in units of this clip."""
         return self.inner.variance(self._inside(value)) / self._ratio**2
 
     @property
@@ -169,7 +169,7 @@ class AdaptiveClip(Wrapper):
         return self.inner.domain.radius / self.clip
 
     def _inside(self, value: float) -> float:
-        """A coordinate in the inner mechanism's units, never outside its ball by a rounding."""
+        """Return a coordinate in the inner mechanism's units, never pushed outside its ball by rounding."""
         radius = self.inner.domain.radius
         return max(-radius, min(radius, check_value(self.domain, value) * self._ratio))
 
@@ -216,7 +216,7 @@ class _Counting(Accumulator):
         return self.sums.kept(count) / self.mechanism._ratio
 
     def _parts(self, body: Body) -> tuple[Body, int]:
-        """The inner body, as its mechanism wrote it, and the answer."""
+        """Split a body into the inner body, as its mechanism wrote it, and the answer."""
         if self.mechanism.bit_epsilon is None:
             return body, 0
         within = self.mechanism.inner.layout
@@ -230,5 +230,5 @@ class _Counting(Accumulator):
 
 
 def _place(layout: Layout) -> int:
-    """The bit at which the answer stands: after the last code, or after the last byte."""
+    """Return the index of the answer's bit: after the last code, or after the last byte."""
     return layout.bits * layout.count if layout.bits else 8 * layout.size

@@ -245,11 +245,11 @@ class Sign(Mechanism):
             out[start // 8 : (stop + 7) // 8] = np.packbits(noisy >= 0, bitorder="little")
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Counts of ones."""
+        """Return an accumulator that counts ones."""
         return code_accumulator(SIGNS, 1, self.domain.dimension, kernel, max_payloads)
 
     def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
-        """The inner mechanism's curve, for taking a sign is post-processing, and what sampling the bit may add."""
+        """Return the inner mechanism's cost, since taking a sign is post-processing, plus the bit's sampling slack."""
         release = self.inner.privacy(adjacency, samples)
         missed = ROUNDINGS + GRID / self.inner.tail(min(self.domain.radius, self.cut))
         slack = round_up(-self.domain.dimension * math.log1p(-missed), 1e-14)
@@ -286,7 +286,7 @@ class Sign(Mechanism):
 
 
 def normal_noise(block: WordBlock, start: int, count: int) -> FloatVector:
-    """Standard normal noise of coordinates ``start .. start + count - 1``: at most 9.2 in magnitude."""
+    """Return standard normal noise of coordinates ``start .. start + count - 1``: at most 9.2 in magnitude."""
     tail, sign = _tail_and_sign(block, start, count)
     return np.asarray(ndtri(tail / 2) * sign)
 
@@ -324,7 +324,7 @@ DRAW = {NoiseLaw.NORMAL: normal_noise, NoiseLaw.LAPLACE: laplace_noise}  # of un
 
 
 def _family(word: str, kinds: tuple[type, ...], build: Callable[[Ball, float], Mechanism], work: str) -> SearchedFamily:
-    """A family of noise, whose multiplier is one over the loss that is searched for."""
+    """Build a family of noise, whose multiplier is one over the loss that is searched for."""
     limits = 1 / MAX_MULTIPLIER, 1 / MIN_MULTIPLIER
     return SearchedFamily(
         word, kinds, (), "noise_multiplier", lambda ball, loss, _: build(ball, 1 / loss), lambda _, __: limits,

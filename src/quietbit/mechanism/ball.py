@@ -79,7 +79,7 @@ class Ball:
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any], radius: float, norm: Norm = Norm.L2) -> Ball:
-        """The ball for updates of a model, from its parameters by name: ``Ball.of(model.state_dict(), 1.0)``.
+        """Build the ball for a model's updates from its parameters by name: ``Ball.of(model.state_dict(), 1.0)``.
 
         Arrays that are not trainable (running statistics, counters, masks) are refused, all of them by name.
 
@@ -98,7 +98,7 @@ class Ball:
         return self._locate(_checked(update, self.dimension))[1]
 
     def clip(self, update: FloatArray) -> FloatArray:
-        """A new array inside the ball: the update itself, or its scaled version rounded towards zero.
+        """Return a new array inside the ball: the update itself, or its scaled version rounded towards zero.
 
         Shape and type are kept. A zero vector stays zero; NaN, infinity, a norm beyond the largest double, an
         array without axes and a wrong number of entries are refused.
@@ -115,7 +115,7 @@ class Ball:
         return np.where(outward, np.nextafter(result, np.zeros_like(result)), result)
 
     def _locate(self, checked: AnyFloats) -> tuple[float, bool]:
-        """The measured norm, and whether the true one is at most the radius."""
+        """Return the measured norm, and whether the true one is at most the radius."""
         measured = usual_kernel().norm(checked, self.norm.order)
         if abs(measured - self.radius) > 4 * NORM_ERROR * self.radius:
             return measured, measured < self.radius
@@ -129,7 +129,10 @@ def check_ball(value: Any) -> Ball:
 
 
 def _checked(update: Any, dimension: int) -> AnyFloats:
-    """The update as an array of floats of this dimension; NaN and infinity are refused when it is measured."""
+    """Return the update as an array of floats of this dimension.
+
+    NaN and infinity are refused later, when it is measured.
+    """
     array = np.asarray(update)
     require(array.ndim > 0, "update", "an array without axes", "an array with at least one axis")
     names = "float16, float32 or float64"
@@ -153,12 +156,12 @@ def _exactly_inside(values: FloatVector, norm: Norm, radius: float) -> bool:
 
 @lru_cache(maxsize=1)
 def usual_kernel() -> Kernel:
-    """The kernel used when a caller names none; all give the same numbers."""
+    """Return the kernel used when a caller names none; all give the same numbers."""
     return default_kernel()
 
 
 def own_copy(parts: Sequence[AnyFloats]) -> AnyFloats:
-    """The parts' concatenation in memory that nobody else can write to: what is measured is what is released.
+    """Concatenate the parts in memory that nobody else can write to: what is measured is what is released.
 
     A single array keeps its type; several become float32, or float64 where one of them is. Tensors on a GPU are
     copied to the host.
@@ -171,7 +174,7 @@ def own_copy(parts: Sequence[AnyFloats]) -> AnyFloats:
 
 
 def _from_device(tensor: Any) -> AnyFloats:
-    """A tensor's values on the host, half precisions widened."""
+    """Copy a tensor's values to the host, half precisions widened."""
     short = tensor.element_size() == 2
     copied: AnyFloats = (tensor.float() if short else tensor).cpu().numpy()
     return copied
@@ -196,7 +199,7 @@ def _scaled(part: Any, factor: float) -> Any:
 
 
 def clipped_pieces(ball: Ball, parts: Sequence[AnyFloats], kernel: Kernel) -> Callable[[int, int], FloatVector]:
-    """A reader of ranges of the update in doubles, clipped to the ball, from a copy of our own."""
+    """Return a reader of ranges of the update in doubles, clipped to the ball, from a copy of our own."""
     kept = own_copy(parts)
     norm = kernel.norm(kept, ball.norm.order)
     factor = clip_factor(norm, ball.radius)

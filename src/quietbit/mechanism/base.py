@@ -419,7 +419,7 @@ def refuse_samples(samples: int | None, why: str) -> None:
 
 
 def check_adjacency(adjacency: Any) -> Adjacency:
-    """The adjacency, which is never left implicit; its word will do."""
+    """Return the adjacency, given as a member or as its word; it is never left implicit."""
     return member(Adjacency, adjacency, "adjacency")
 
 
@@ -435,7 +435,7 @@ def unit_of(samples: int | None) -> Unit:
 
 
 def check_value(ball: Ball, value: float) -> float:
-    """A coordinate's value: finite, and at most the radius in magnitude."""
+    """Return a coordinate's value, refused unless it is finite and at most the radius in magnitude."""
     number = float(value)
     require(abs(number) <= ball.radius, "value of a coordinate", value, f"at most {ball.radius!r} in magnitude")
     return number

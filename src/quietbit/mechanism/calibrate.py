@@ -112,7 +112,7 @@ def calibrate(
     bit_epsilon: float | None = None,
     account: Priced | None = None,
 ) -> Calibration:
-    """The most accurate mechanism of its kind whose releases together stay within (epsilon, delta).
+    """Return the most accurate mechanism of its kind whose releases together stay within (epsilon, delta).
 
     Args:
         mechanism: the word of a family: ``imvu`` (solves for the design's epsilon, or for beta where a design is
@@ -268,7 +268,7 @@ def _looked(
 
 
 def smallest_of_the_best(errors: Sequence[float], sizes: Sequence[int]) -> int:
-    """The place of the smallest size among those whose error is within 5 % of the least; of equals the least error.
+    """Return the index of the smallest size whose error is within 5 % of the least; of equals the least error.
 
     >>> smallest_of_the_best([1.0, 1.02, 1.2], [400, 13, 2])
     1
@@ -278,7 +278,7 @@ def smallest_of_the_best(errors: Sequence[float], sizes: Sequence[int]) -> int:
 
 
 def _chosen(ways: Sequence[Alternative], target: Target) -> Calibration:
-    """The calibration that ``auto`` stands for, with its reason; refused where nothing reaches the target.
+    """Return the calibration that ``auto`` stands for, with its reason; refuse where nothing reaches the target.
 
     Only among mechanisms whose decoded mean is the update: whoever asks for one by name knows what to divide by.
     """
@@ -299,7 +299,7 @@ def _chosen(ways: Sequence[Alternative], target: Target) -> Calibration:
 
 
 def _gaussian_error(ball: Ball, target: Target, measured: Callable[[Mechanism], float]) -> float:
-    """The Gaussian's error at the same target; infinite at delta = 0, where none exists."""
+    """Return the Gaussian's error at the same target; infinite at delta = 0, where none exists."""
     if target.delta == 0:
         return math.inf
     round_ball = Ball(Norm.L2, ball.radius, ball.dimension)

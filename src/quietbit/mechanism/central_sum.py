@@ -99,7 +99,7 @@ def calibrate_sum(
     mean_norm: float | None = None,
     account: Callable[[Mechanism], Guarantee] | None = None,
 ) -> SumCalibration:
-    """The most accurate mechanism whose ``releases`` secure sums stay within (epsilon, delta).
+    """Return the most accurate mechanism whose ``releases`` secure sums stay within (epsilon, delta).
 
     Args:
         ball: where updates lie.
@@ -200,7 +200,7 @@ def calibrate_sum(
 
 
 def _cost(mechanism: InterpolatedMVU, honest: int, adjacency: Adjacency, clients: int, population: int | None) -> Cost:
-    """What one sum costs, amplified where the cohort is secret."""
+    """Return what one sum costs, amplified where the cohort is secret."""
     cost = mechanism.sum_privacy(honest, adjacency)
     if population is None:
         return cost
@@ -213,7 +213,7 @@ def _design(bits: int, each: float) -> Design:
 
 
 def _search(account: Callable[[float], float], start: float, target: float) -> tuple[float, float]:
-    """The largest loss found whose account is within the target, and the account there."""
+    """Find the largest loss whose account is within the target, and return it with the account there."""
     private, value, revealing = 0.0, 0.0, math.inf
     loss = start
     for _ in range(40):
@@ -237,7 +237,7 @@ def _search(account: Callable[[float], float], start: float, target: float) -> t
 
 
 def root(account: Callable[[float], float], low: float, high: float, target: float) -> float:
-    """The largest loss within a factor 1 + 1e-9 of the boundary that meets the target, by halving the logarithm."""
+    """Find the largest loss that meets the target, within a factor 1 + 1e-9 of the boundary, by log-bisection."""
     if account(high) <= target:
         return high
     least = account(low)

@@ -77,7 +77,7 @@ class DitheredMVU(Mechanism):
 
     @values.default
     def _values(self) -> FloatVector:
-        """What symbols stand for."""
+        """Return the decoded value of each symbol."""
         values = (2 * self.design.alphabet - 1) * self.ball.radius
         values.setflags(write=False)
         return values
@@ -107,7 +107,7 @@ class DitheredMVU(Mechanism):
         kernel.sample_packed(self.sampler, points.astype(np.float64), rng, out)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Sums of what symbols stand for."""
+        """Return an accumulator that sums the symbols' decoded values."""
         return code_accumulator(self.values, self.bits, self.ball.dimension, kernel, max_payloads)
 
     def error(self) -> Error:
@@ -116,7 +116,7 @@ class DitheredMVU(Mechanism):
         return Error(self.variance(0.0) + bias**2, bias=bias)
 
     def distribution(self, value: float) -> FloatVector:
-        """The probabilities of all symbols for a coordinate of this value, before rejection."""
+        """Return the probabilities of all symbols for a coordinate of this value, before rejection."""
         place = (check_value(self.ball, value) / (2 * self.ball.radius) + 0.5) * self._cells
         index = int(min(math.floor(place), self._cells - 1))
         part = place - index
@@ -124,11 +124,11 @@ class DitheredMVU(Mechanism):
         return np.asarray((1 - part) * table[index] + part * table[index + 1])
 
     def expectation(self, value: float) -> float:
-        """The mean of the decoded value, by enumeration, before rejection."""
+        """Return the mean of the decoded value, by enumeration, before rejection."""
         return float(self.distribution(value) @ self.values)
 
     def variance(self, value: float) -> float:
-        """The variance of the decoded value, by enumeration, before rejection."""
+        """Return the variance of the decoded value, by enumeration, before rejection."""
         law = self.distribution(value)
         return float(law @ np.square(self.values - law @ self.values))
 

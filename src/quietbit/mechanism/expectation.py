@@ -98,7 +98,7 @@ class Expectation:
         return self.trust is not Trust.LOCAL
 
     def sentence(self) -> str:
-        """The verdict in one sentence, with what would help."""
+        """Return the verdict in one sentence, with what would help."""
         many = "" if self.rounds == 1 else f", and {_short(self.run_noise)} times over {self.rounds:,} rounds"
         if self.cohort == 1:  # no run yet that could be judged
             start = f"the noise in one update is {_short(self.noise)} times the clip{many}"
@@ -123,7 +123,7 @@ class Expectation:
 def expectation(
     mechanism: Mechanism, *, cohort: int, rounds: int = 1, clients: int | None = None, trust: Trust | str = Trust.LOCAL
 ) -> Expectation:
-    """What to expect of ``rounds`` rounds in which ``cohort`` clients send updates through this mechanism.
+    """Return what to expect of ``rounds`` rounds in which ``cohort`` clients send updates through this mechanism.
 
     Args:
         mechanism: calibrated for what a client may spend in all its releases.
@@ -145,7 +145,7 @@ def expectation(
 
 
 def about(number: float) -> str:
-    """A number for people, to two digits.
+    """Format a number for people, to two digits.
 
     >>> about(4_210_000), about(19_730), about(12), about(3.2e13)
     ('4.2 million', '20,000', '12', '32 trillion')

@@ -129,14 +129,14 @@ class SearchedFamily(Family):
     prepare: Callable[[Ball, Choices], Choices] = lambda _, choices: choices
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> Mechanism:
-        """The mechanism of this strength."""
+        """Return the mechanism of this strength."""
         value = check_real(strength, self.strength)
         if self.direct is not None:
             return self.direct(ball, value, choices)
         return self.build(ball, 1 / value if self.inverse else value, choices)
 
     def calibrated(self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf) -> Mechanism:
-        """The most revealing mechanism that still meets the target."""
+        """Return the most revealing mechanism that still meets the target."""
         chosen = self.prepare(ball, choices)
         low, high = self.limits(ball, chosen)
 
@@ -149,7 +149,7 @@ class SearchedFamily(Family):
 def largest_private(
     account: Callable[[float], float], low: float, high: float, target: float, name: str, remedy: str = FEWER
 ) -> float:
-    """The largest loss found with account(loss) <= target; the bracket's lower end is always private."""
+    """Find the largest loss with account(loss) <= target; the bracket's lower end is always private."""
 
     def safe(loss: float) -> float:
         try:
@@ -178,7 +178,7 @@ def largest_private(
 
 
 def _first_above(account: Callable[[float], float], low: float, high: float, target: float) -> tuple[float, float]:
-    """A loss whose account exceeds the target, from strides that grow; else the end of the range."""
+    """Find a loss whose account exceeds the target, in growing strides; else return the end of the range."""
     loss, stride = low, 4.0
     while loss < high:
         loss = min(loss * stride, high)
@@ -190,7 +190,7 @@ def _first_above(account: Callable[[float], float], low: float, high: float, tar
 
 
 def _between(private: float, value: float, revealing: float, above: float, target: float, step: int) -> float:
-    """A loss inside the bracket: by log-log interpolation, and by halving at every third step."""
+    """Return a loss inside the bracket: by log-log interpolation, and by halving at every third step."""
     left, right = math.log(private), math.log(revealing)
     share = 0.5
     if value > 0 and above < math.inf and step % 3 < 2:

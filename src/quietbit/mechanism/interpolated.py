@@ -102,7 +102,7 @@ class InterpolatedMVU(Mechanism):
 
     @values.default
     def _values(self) -> FloatVector:
-        """What symbols stand for."""
+        """Return the decoded value of each symbol."""
         alphabet = _unbiased_at_centre(self.design) if self.decoder == UNBIASED else self.design.alphabet
         values = (2 * alphabet - 1) * (self.ball.radius / self.beta)
         values.setflags(write=False)
@@ -201,7 +201,7 @@ class InterpolatedMVU(Mechanism):
         return 0.0 if self.rotation is None else min(0.5, 3 * (1 - self.response(self.rotation.block)))
 
     def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
-        """What one release costs, sampling slack included.
+        """Return what one release costs, sampling slack included.
 
         L1 ball: pure (Theorem 1, with the constant of the path through the centre, or the zero-out one), and at finite
         orders the smaller of that and the L2 account, which holds for the same inputs. L2 ball: with two levels a
@@ -230,7 +230,7 @@ class InterpolatedMVU(Mechanism):
         return curve.with_slack(slack).of(which, Unit.SAMPLE, Trust.LOCAL, samples)
 
     def sum_privacy(self, clients: int, adjacency: Adjacency) -> Cost:
-        """What one secure sum of ``clients`` releases costs one of the clients.
+        """Return what one secure sum of ``clients`` releases costs one of the clients.
 
         ``clients``, from 2 to 100,000, counts the honest clients that answer and do not collude with the server;
         it sees the sum of their codes and nothing else. One-bit designs, and with more bits those whose codes are
@@ -249,7 +249,7 @@ class InterpolatedMVU(Mechanism):
         return curve.with_slack(slack).of(which, Unit.CLIENT, Trust.SECURE_AGGREGATION)
 
     def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
-        """The mean of the decoded updates of ``clients`` from the sums of their codes.
+        """Return the mean of the decoded updates of ``clients`` from the sums of their codes.
 
         A sum says what the mean is only where values are evenly spaced, as two values always are; others are refused.
         """
@@ -288,7 +288,7 @@ def _laws(design: Design, offsets: FloatVector) -> FloatMatrix:
 
 
 def _unbiased_at_centre(design: Design) -> FloatVector:
-    """The alphabet moved and stretched so that its mean is x to first order at x = 1/2."""
+    """Move and stretch the alphabet so that its mean is x to first order at x = 1/2."""
     cells = design.spec.input_levels - 1
     law, eta = _laws(design, np.zeros(1))[0], np.log(design.probabilities)
     # At a level the two sides have different slopes: take their average.

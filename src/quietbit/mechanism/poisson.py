@@ -48,7 +48,7 @@ class PoissonTable:
 
     @guide.default
     def _guide(self) -> NDArray[np.int64]:
-        """A search begins there, and nearly always ends there."""
+        """Return where a search begins, and nearly always ends."""
         starts = np.arange(1 << 16, dtype=np.uint64) << np.uint64(48)
         guide = np.append(np.searchsorted(self.heads, starts), self.heads.size)
         guide.setflags(write=False)
@@ -79,7 +79,7 @@ class PoissonTable:
 
 @lru_cache(maxsize=8)
 def poisson_table(mean: float, words: int) -> PoissonTable:
-    """The table of a Poisson law of this mean, to ``64 * words`` bits."""
+    """Return the table of a Poisson law of this mean, to ``64 * words`` bits."""
     exact = Fraction(mean)
     top, bottom = exact.numerator, exact.denominator
     mode = math.floor(exact)

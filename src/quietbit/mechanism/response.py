@@ -118,13 +118,13 @@ class RandomisedResponse(Mechanism):
         return _Tally(self, np.zeros(self.cells, dtype=np.int64))
 
     def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
-        """The max-divergence; one sample of a client can change its cell as well as all of them."""
+        """Return the max-divergence; one sample of a client can change its cell as well as all of them can."""
         which = Adjacency.REPLACE_ONE if samples is not None else check_adjacency(adjacency)
         unit = Unit.CLIENT if samples is None else Unit.SAMPLE
         return Cost.pure(self.epsilon_upper(which)).of(check_adjacency(adjacency), unit, Trust.LOCAL, samples)
 
     def epsilon_upper(self, adjacency: Adjacency) -> float:
-        """What an answer costs: exact fractions of what is sampled, their logarithm rounded up."""
+        """Return what an answer costs: exact fractions of what is sampled, their logarithm rounded up."""
         truth, other = Fraction(self.threshold, WORDS), Fraction(WORDS // self.cells, WORDS)
         if adjacency is Adjacency.REPLACE_ONE:
             return round_up(math.log1p(truth / ((1 - truth) * other)), 1e-14)

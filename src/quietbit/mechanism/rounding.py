@@ -41,7 +41,7 @@ ROUNDING_SHIFT = 2.0**-53  # of a step of the grid
 
 
 def length_upper(norm: Norm, reach: float, dimension: int, *, offset: bool = False) -> float:
-    """A bound that a rounded vector of length at most ``reach`` meets with probability 1 - e^(-1/2) or more.
+    """Return a bound that a rounded vector of length at most ``reach`` meets with probability at least 1 - e^(-1/2).
 
     For the L2 norm it bounds the sum of squares, for the L1 norm the sum of magnitudes; both in grid
     spacings, measured from the centre. ``offset`` says that the centre lies midway between grid points.
@@ -76,7 +76,7 @@ def conditional_rounding(
 
 
 def independent_rounding(values: FloatVector, block: WordBlock) -> NDArray[np.int64]:
-    """The whole number below or above each value, so that the mean is the value; stream 0 of the words is read."""
+    """Round each value down or up at random, so that the mean is the value; reads stream 0 of the words."""
     floor = np.floor(values)
     return np.asarray(floor.astype(np.int64) + (_uniform(block, 0, values.size) < values - floor))
 

@@ -88,11 +88,11 @@ class Scaling:
         return away if adjacency is Adjacency.ZERO_OUT else 2 * away
 
     def sampler(self, design: Design) -> Sampler:
-        """What kernels sample with."""
+        """Return what kernels sample with."""
         return Sampler.from_design(design, self.scale, self.low, self.high)
 
     def slack_upper(self, design: Design, ball: Ball) -> float:
-        """The sampling slack of one release: log of how far the sampled law is from the certified one."""
+        """Return one release's sampling slack: log of how far the sampled law is from the certified one."""
         low, high = self.certified_range
         worst = smallest_probability_lower(design, low, high)
         size = ball.dimension

@@ -16,7 +16,7 @@ __all__ = ["shuffled_privacy"]
 
 
 def shuffled_privacy(mechanism: Mechanism, adjacency: Adjacency, crowd: int) -> Cost:
-    """What one release of a client costs against observers of a shuffle of ``crowd`` clients, each releasing once.
+    """Return what one release costs a client against observers of a shuffle of ``crowd`` clients, one release each.
 
     The head of `quietbit.privacy.shuffle` says what must hold. Mechanisms without a guarantee at delta = 0 are refused.
     """

@@ -152,7 +152,7 @@ class Skellam(Mechanism):
         _write(self, within_bounds, update, rng, kernel, out)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Sums of centred integers, scaled and rotated back at the end; padding is dropped."""
+        """Return an accumulator of centred integers, scaled and rotated back at the end; padding is dropped."""
         half = 2 ** (self.bits - 1)
         centred = ((np.arange(2 * half) + half) % (2 * half) - half).astype(np.float64)
 
@@ -231,7 +231,7 @@ def _write(mechanism: Skellam, rounding: Rounding, update: Parts, rng: RandomBit
 
 @lru_cache(maxsize=256)
 def _relative_scale(multiplier: float, bits: int, size: int, wrap: float) -> float:
-    """The largest s C that meets the wrapping rule, by bisection from below."""
+    """Find the largest s C that meets the wrapping rule, by bisection from below."""
     high = 2.0**bits * (1 + 1 / multiplier)
     return bisect(lambda reach: _fits(reach, multiplier, bits, size, wrap), 0.0, high, halvings=60)
 

@@ -33,7 +33,7 @@ MOST_EPSILON = 60.0  # of one release: a step at e^epsilon then lies ten deviati
 
 
 def solve_profile(epsilon: float, delta: float, releases: int, adjacency: Adjacency) -> Profile:
-    """The profile of largest known gain whose releases together are certified (epsilon, delta)-private.
+    """Return the profile of largest known gain whose releases together are certified (epsilon, delta)-private.
 
     Shipped or cached if it was solved before, else solved now, in seconds, and cached. Deterministic: the same target
     gives the same profile on the same kind of machine.
@@ -73,7 +73,7 @@ def solve_profile_anew(target: Target) -> Profile:
 
 
 def _certified(proposal: Proposal, target: Target) -> Profile:
-    """The proposal, mixed with N(0, I) until its certified epsilon is within the target.
+    """Mix the proposal with N(0, I) until its certified epsilon is within the target.
 
     Mixing, h to h - x (h - 1), is what a slightly shorter update would get: more private whatever h is, at the price of
     a fraction x of the gain. A step of x takes about x times the smaller of epsilon and the releases off epsilon,

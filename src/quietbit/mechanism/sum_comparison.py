@@ -63,7 +63,7 @@ def compare_sums(
 
 
 def compare_calibration(found: SumCalibration, epsilon: float) -> tuple[SumRow, ...]:
-    """The alternatives to a calibrated sum on an L2 ball at the target ``epsilon``, after the sum itself.
+    """Return the alternatives to a calibrated sum on an L2 ball at the target ``epsilon``, after the sum itself.
 
     Two rows need no secure aggregation: the same codes seen one by one, whose epsilon is the local one, and one bit
     calibrated to the target for a server that sees every payload. Where 16 bits are too few for Skellam noise, its
@@ -99,7 +99,7 @@ def compare_calibration(found: SumCalibration, epsilon: float) -> tuple[SumRow, 
 
 
 def _first_within(account: Callable[[float], float], target: float) -> float:
-    """The largest loss on a fine ladder that meets the target, else the one that comes nearest.
+    """Find the largest loss on a fine ladder that meets the target, else the one that comes nearest.
 
     With few bits more noise also means coarser integers, so the account need not be monotone.
     """
@@ -112,7 +112,7 @@ def _first_within(account: Callable[[float], float], target: float) -> float:
 
 
 def _skellam(ball: Ball, multiplier: float, clients: int, share: float, adjacency: Adjacency) -> tuple[Cost, float]:
-    """The curve of a sum whose honest noise is ``multiplier`` times the radius, and the squared error of the mean."""
+    """Return the cost of a sum and the squared error of its mean; honest noise is ``multiplier`` times the radius."""
     size = 1 << (ball.dimension - 1).bit_length()
     whole = multiplier / math.sqrt(share)
     reach = _skellam_reach(whole, clients, size)  # radius in units of the integers
@@ -125,7 +125,7 @@ def _skellam(ball: Ball, multiplier: float, clients: int, share: float, adjacenc
 
 
 def _skellam_reach(multiplier: float, clients: int, size: int) -> float:
-    """The finest scale at which a sum leaves the modulus with probability at most WRAP, by bisection."""
+    """Find the finest scale at which a sum leaves the modulus with probability at most WRAP, by bisection."""
     doubt = math.log(6 * size / WRAP)
 
     def fits(reach: float) -> bool:

@@ -182,7 +182,7 @@ class VectorMVU(Rowed):
         return _Normals(self, kernel, max_payloads, np.zeros(size, dtype=np.int64))
 
     def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
-        """The dominating pair of the profile, and what sampling adds to it (see the head of this file)."""
+        """Return the dominating pair of the profile, and what sampling adds to it (see the head of this file)."""
         which = check_adjacency(adjacency)
         why = "its rows can lengthen the difference of two close updates, so gradients would have to be projected first"
         refuse_samples(samples, why)
@@ -193,7 +193,7 @@ class VectorMVU(Rowed):
         return curve.with_lost(lost, everywhere=everywhere).of(which, Unit.CLIENT, Trust.LOCAL)
 
     def blanket(self, adjacency: Adjacency) -> BlanketPair | None:
-        """What hides a release among others': every weight is at least the smallest, so N(0, I) is the blanket.
+        """Return what hides a release among others': every weight is at least the smallest, so N(0, I) is the blanket.
 
         None where z itself is sent. Densities are within e^s of the blurred profile's. A convex function of U - a V
         that does not decrease, with slope at most 1, is submodular in (t, t'), so summing by parts as in 4. its mean
@@ -367,7 +367,7 @@ def _cells(profile: Profile) -> tuple[int, ...]:
 
 
 def fewest_coordinates(squared_error: float, dimension: int, cost: float = PROJECTION_COST) -> int:
-    """A power of two k whose projection adds at most ``cost`` of a noise of ``squared_error`` (radius 1).
+    """Return a power of two k whose projection adds at most ``cost`` of a noise of ``squared_error`` (radius 1).
 
     At least 1,024, which take microseconds: with fewer, more of a long update is lost to the second clip.
 
@@ -389,12 +389,12 @@ class _Family(Family):
     work: str = "a rotation, then a search among seeds"
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> VectorMVU:
-        """The mechanism of the step that is purely private at this epsilon for one release, replace-one."""
+        """Return the mechanism of the step that is purely private at this epsilon for one release, replace-one."""
         profile = solve_profile(check_real(strength, "design_epsilon"), 0.0, 1, Adjacency.REPLACE_ONE)
         return _with_rows(profile, ball, choices)
 
     def calibrated(self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf) -> Mechanism:
-        """A profile for the target; for less of it where sampling, or a bit beside the release, costs something.
+        """Design a profile for the target; for less of it where sampling, or a bit beside the release, has a cost.
 
         Where the target allows more than the sampler can be certified to reveal, it gets the most that it can: the
         smallest of a profile's levels has to be told from nothing, and missing it must cost less than delta.

@@ -30,13 +30,13 @@ def specs() -> Iterator[DesignSpec]:
 
 
 def file_name(spec: DesignSpec) -> str:
-    """The file that holds the shipped design for a spec."""
+    """Return the name of the file that holds the shipped design for a spec."""
     bias = spec.bias if spec.bias == "exact" else f"penalty-{spec.bias:g}"
     return f"{spec.privacy}_levels-{spec.input_levels}_bits-{spec.output_bits}_eps-{spec.epsilon:g}_{bias}.json"
 
 
 def shipped(spec: DesignSpec) -> Design | None:
-    """The shipped design for exactly this spec, or ``None``."""
+    """Return the shipped design for exactly this spec, or ``None``."""
     listed = spec.privacy == "metric-l1" and spec.epsilon in EPSILONS and spec.bias in ("exact", PENALTY)
     if not listed or spec.input_levels not in LEVELS or spec.output_bits not in BITS:
         return None
