@@ -72,7 +72,7 @@ class Setting:
         return (found if math.isfinite(found) else 0.0), moving.history[:: max(1, rounds // 10)]
 
     def tried(self, clip: float, step: float, seeds: tuple[int, ...], share: float | None = None) -> dict[str, Any]:
-        """Runs of one setting on some seeds."""
+        """Train one setting with each of these seeds and summarise the runs."""
         runs = [self.train(clip, step, seed, share) for seed in seeds]
         found = 100 * np.array([accuracy for accuracy, _ in runs])
         say(f"clip {clip:g} step {step:g} share {share}: {found.mean():.2f} +- {found.std():.2f}")

@@ -46,7 +46,7 @@ class Rows:
         layer.forward = lambda x: function.apply(x, self.watched, self, place)
 
     def flat(self) -> Any:
-        """The network's parameters in one vector, in the rows' order."""
+        """Return the network's parameters in one vector, in the rows' order."""
         parts = [parameter for layer in self.layers for parameter in layer.parameters()]
         return torch.cat([turned(part.detach()).reshape(-1) for part in parts]).to(self.device, _finer(self.kind))
 
@@ -55,7 +55,7 @@ class Rows:
         self.weights = flat.to(self.kind)
 
     def part(self, place: int) -> tuple[Any, Any]:
-        """A layer's weights, as it uses them, and what follows them: a bias, or nothing."""
+        """Return a layer's weights, as it uses them, and what follows them: a bias, or nothing."""
         shape = self.layers[place].weight.shape
         start, count = self.places[place], shape.numel()
         first = self.weights[start : start + count]
@@ -79,18 +79,18 @@ class Rows:
         return self.network(scaled(images).to(self.kind).contiguous(memory_format=torch.channels_last))
 
     def here(self, place: int, count: int, numbers: int, skip: int = 0) -> Any:
-        """A layer's part of the first ``count`` rows."""
+        """Return a layer's part of the first ``count`` rows."""
         start = self.places[place] + skip
         return self.buffer[:count, start : start + numbers]
 
 
 def turned(parameter: Any) -> Any:
-    """A convolution's filters with their channels last, as the rows hold them; any other parameter as it is."""
+    """Return a convolution's filters with channels last, as the rows hold them; any other parameter unchanged."""
     return parameter.permute(0, 2, 3, 1) if parameter.dim() == 4 else parameter
 
 
 def patches(x: Any, side: int, stride: int, padding: int) -> Any:
-    """What a convolution sees at every place: (n, P, side side C) of images (n, height, width, C)."""
+    """Return what a convolution sees at every place: (n, P, side side C) of images (n, height, width, C)."""
     channels = x.shape[3]
     padded = nn.functional.pad(x, (0, 0, padding, padding, padding, padding)).contiguous()
     if channels * padded.element_size() % 8 == 0:
@@ -180,7 +180,7 @@ def normed(x: Any, scale: Any, shift: Any, stable: float) -> tuple[Any, Any, Any
 
 
 def unnormed(x: Any, g: Any, scale: Any, shift: Any, middle: Any, inverse: Any) -> tuple[Any, Any]:
-    """The way back: the gradient by the images, and every client's own by scale and shift (n, 2 C)."""
+    """Run the backward pass: the gradient by the images, and every client's own by scale and shift (n, 2 C)."""
     count, height, width, channels = x.shape
     places, finer = (count, 1, 1, channels), _finer(x.dtype)
     normal = (x.to(finer) - middle.reshape(places)) * inverse.reshape(places)

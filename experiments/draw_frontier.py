@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 
 def read(name: str) -> list[Row]:
-    """The lines of a file of results."""
+    """Return the lines of a file of results."""
     found: list[Row] = json.loads((RESULTS / name).read_text())
     return found
 
@@ -46,7 +46,7 @@ def curves(axes: Any, rows: list[Row], names: dict[str, str], across: Callable[[
 
 
 def ceiling(axes: Any, rows: list[Row]) -> None:
-    """A dotted line where no noise is added."""
+    """Draw a dotted line at the accuracy without noise."""
     plain = [np.mean(row["accuracies"]) for row in rows if row["mechanism"] == "none"]
     if plain:
         axes.axhline(100 * max(plain), linestyle=":", color="grey", linewidth=1)
@@ -80,7 +80,7 @@ def head(rows: list[Row], published: list[Row], out: Path) -> None:
 
 
 def releases(rows: list[Row], out: Path) -> None:
-    """The frontier: what taking part more often costs, and what trust in masks or a server buys."""
+    """Draw the frontier: what taking part more often costs, and what trust in masks or a server buys."""
     figure = blank_figure(11.0, 3.8)
     names = {name: NAMES[name] for name in ("vmvu", "gaussian", "imvu")} | TRUSTING
     for place, count in enumerate((1, 3, 10, 50)):
@@ -92,7 +92,7 @@ def releases(rows: list[Row], out: Path) -> None:
 
 
 def sizes(rows: list[Row], out: Path) -> None:
-    """The frontier: accuracy over the bytes of a payload."""
+    """Draw the frontier: accuracy over the bytes of a payload."""
     figure = blank_figure(13.0, 3.8)
     for place, epsilon in enumerate((1, 4, 8)):
         axes = plain_axes(
@@ -111,7 +111,7 @@ def sizes(rows: list[Row], out: Path) -> None:
 
 
 def crowds(rows: list[Row], out: Path) -> None:
-    """The vector mechanism over the number of clients, a line per epsilon; all 50,000 are in the other file."""
+    """Draw the vector mechanism over the number of clients, a line per epsilon; all 50,000 are in the other file."""
     figure = blank_figure(5.6, 3.8)
     axes = panel(figure, (1, 1, 1), "one release a client, zero-out", [1000, 5000, 15000, 50000], 10, 95)
     axes.set_xlabel("clients")
@@ -143,7 +143,7 @@ def same_training(run: Row, row: Row) -> bool:
 
 
 def tried(runs: list[Row], row: Row) -> list[tuple[float, float]]:
-    """The steps of a cell and what they reached on the held-out images."""
+    """Return the steps of a cell and what they reached on the held-out images."""
     mine = [run for run in runs if (run["mechanism"], run["epsilon"]) == (row["mechanism"], row["epsilon"])]
     return sorted((run["step"], run["held_out"]) for run in mine if run["seed"] == 1)
 

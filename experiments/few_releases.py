@@ -61,7 +61,7 @@ class Linear:
         return (errors[:, :, None] * features[:, None, :]).reshape(clients.numel(), -1)
 
     def accuracy(self, weights: Any) -> float:
-        """The share of test examples that it gets right."""
+        """Return the share of test examples that are classified correctly."""
         return float(((self.test @ weights.T).argmax(dim=1) == self.test_labels).float().mean())
 
 
@@ -116,7 +116,7 @@ def line(model: Linear, name: str, cell: dict[str, Any], cohort: int) -> dict[st
 
 
 def _trusting(model: Linear, name: str, cell: dict[str, Any], cohort: int) -> dict[str, Any]:
-    """Sums behind masks (all coordinates, or the same few of every client) and a trusted server, beside each other."""
+    """Run a cell with masked sums (all coordinates, or the same few of every client) or with a trusted server."""
     ball = Ball("l2", 1.0, model.dimension)
     if name == "central":
         found = calibrate("gaussian", ball=ball, delta=DELTA, **cell)
@@ -190,7 +190,7 @@ def main() -> None:
 
 
 def say(words: str) -> None:
-    """A line with the time."""
+    """Print a line with the elapsed time."""
     print(f"{time.monotonic() - BEGAN:7.1f} s  {words}", flush=True)
 
 

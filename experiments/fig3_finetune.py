@@ -80,7 +80,7 @@ class Sum:
             self.signs = torch.tensor(signs(blocks * SIDE**2, ROTATION), dtype=torch.int8, device=device)
 
     def of(self, rows: Any, factors: Any, generator: Any) -> Any:
-        """What a chunk adds; (d,), or where coordinates are kept their places and values."""
+        """Return what a chunk adds: (d,), or where coordinates are kept their places and values."""
         if self.keep:
             found = [self._kept(rows, factors, generator) for _ in range(self.times)]
             return tuple(torch.cat(parts) for parts in zip(*found, strict=True))
@@ -135,7 +135,7 @@ def train(rows: Rows, start: Any, data: dict[str, Any], summed: Sum, step: float
 
 
 def accuracy(rows: Rows, images: Any, labels: Any) -> float:
-    """The share that the network gets right."""
+    """Return the share of images that the network classifies correctly."""
     right = torch.zeros((), dtype=torch.int64, device=rows.device)
     with torch.no_grad():
         for some, wanted in zip(images.split(500), labels.split(500), strict=True):
@@ -218,7 +218,7 @@ def main() -> None:
 
 
 def say(words: str) -> None:
-    """A line with the time."""
+    """Print a line with the elapsed time."""
     print(f"{time.monotonic() - BEGAN:7.1f} s  {words}", flush=True)
 
 

@@ -85,7 +85,7 @@ class Heads:
         return (errors.transpose(1, 2) @ x / clients.shape[1]).reshape(clients.shape[0], -1)
 
     def _errors(self, weights: Any, clients: Any, clips: Any) -> tuple[Any, Any]:
-        """The factors of clipped gradients: (G, n, K) and (G, n, F + 1)."""
+        """Return the factors of clipped gradients: (G, n, K) and (G, n, F + 1)."""
         x = self.train[clients]
         errors = torch.softmax(x @ weights.transpose(1, 2), dim=2)
         errors.scatter_add_(2, self.labels[clients][:, :, None], torch.full_like(errors[:, :, :1], -1.0))
@@ -281,7 +281,7 @@ def main() -> None:
 
 
 def say(words: str) -> None:
-    """A line with the time."""
+    """Print a line with the elapsed time."""
     print(f"{time.monotonic() - BEGAN:7.1f} s  {words}", flush=True)
 
 

@@ -99,7 +99,7 @@ class Stage:
             pack([line for folder in FOLDERS for line in finished(self.out / folder)], self.back)
 
     def ready(self, job: Job) -> Job:
-        """The job with the beta of its design, where it has one of several levels; it depends on seed and writers."""
+        """Return the job with its design's beta, if that has several levels; beta depends on seed and writers."""
         plan, rounds = job.setting.plan, job.setting.training.rounds
         if plan.levels is None:
             return job
@@ -174,7 +174,7 @@ def groups(
 
 
 def jobs_of(name: str, rounds: int | None) -> list[Job]:
-    """The reduced jobs of a file, scored at the end alone, with the step that goes with their noise."""
+    """Return the reduced jobs of a file, scored at the end alone, with the step that goes with their noise."""
     found = []
     for job in read_sweep(HERE / f"{name}.toml", reduced=True).jobs:
         last = min(job.setting.training.rounds, rounds or job.setting.training.rounds)
@@ -185,14 +185,14 @@ def jobs_of(name: str, rounds: int | None) -> list[Job]:
 
 
 def of_levels(job: Job) -> Job:
-    """A job of several bits with MVU's design of as many levels; `Stage.ready` finds its beta."""
+    """Return a job of several bits with MVU's design of as many levels; `Stage.ready` finds its beta."""
     levels = 2 ** (job.setting.plan.bits or 1)
     made = with_plan(job, levels=levels, design_epsilon=DESIGNS[budget(job)])
     return replace(made, label=f"{job.label}, {levels} levels")
 
 
 def without_noise(job: Job) -> Job:
-    """The same training without noise, which has steps of its own: what all others are held against."""
+    """Return the same training without noise, with steps of its own: the reference for all others."""
     plan = Plan("none", **{name: getattr(job.setting.plan, name) for name in ALIKE})
     plain = replace(job, setting=Setting(plan, job.setting.training), label=NOISELESS)
     return with_step(plain, START[0.0])
@@ -221,7 +221,7 @@ def choose(stage: Stage, jobs: Sequence[Job], chosen: dict[Cell, float]) -> None
 
 
 def leader(job: Job) -> str:
-    """The line whose steps a job begins with: its own, unless it is much like another."""
+    """Return the line whose steps a job begins with: its own, unless it is much like another."""
     if job.setting.plan.levels is not None:
         return ONE_BIT
     return GAUSSIAN if job.label == SKELLAM else job.label
@@ -246,12 +246,12 @@ def beside(tried: Mapping[float, float]) -> list[float]:
 
 
 def best(tried: Mapping[float, float]) -> float:
-    """The step of the highest accuracy, the smaller one of two."""
+    """Return the step of the highest accuracy, the smaller one of two."""
     return min(tried, key=lambda step: (-tried[step], step))
 
 
 def on_held_out(job: Job) -> Job:
-    """The job with fewer writers, as many releases of each, and a seed of its own."""
+    """Return the job with fewer writers, as many releases of each, and a seed of its own."""
     training = job.setting.training
     rounds = max(1, training.rounds * (HELD_OUT - 1) // HELD_OUT)
     setting = replace(job.setting, training=replace(training, rounds=rounds)).with_seed(CHOOSING)
@@ -265,7 +265,7 @@ def reported(jobs: Iterable[Job], chosen: Mapping[Cell, float], seeds: Sequence[
 
 
 def one_each(jobs: Iterable[Job]) -> list[Job]:
-    """The first job of every cell."""
+    """Return the first job of every cell."""
     found: dict[Cell, Job] = {}
     for job in jobs:
         found.setdefault(cell(job), job)
@@ -278,17 +278,17 @@ def cell(job: Job) -> Cell:
 
 
 def budget(job: Job) -> float:
-    """The epsilon that a job may spend; 0 without noise."""
+    """Return the epsilon that a job may spend; 0 without noise."""
     return float(job.setting.plan.epsilon or 0)
 
 
 def with_step(job: Job, step: float) -> Job:
-    """The same with another step."""
+    """Return the same job with another step."""
     return replace(job, setting=replace(job.setting, training=replace(job.setting.training, lr=step)))
 
 
 def with_plan(job: Job, **changes: Any) -> Job:
-    """The same with another plan."""
+    """Return the same job with another plan."""
     return replace(job, setting=replace(job.setting, plan=attrs.evolve(job.setting.plan, **changes)))
 
 
@@ -299,7 +299,7 @@ class Problems:
         self.data = data
 
     def __call__(self, task: Mapping[str, Any], seed: int) -> ModuleProblem:
-        """The network on FEMNIST."""
+        """Return the problem of training the network on FEMNIST."""
         least = int(task["least"])
         dataset = load_femnist(self.data, least)
         if "held_out" in task:
@@ -326,7 +326,7 @@ def owners(dataset: Dataset) -> NDArray[np.int64]:
 
 
 def keep(out: Path, folder: Path) -> None:
-    """What tables and figures are drawn from; Figure 6 shows two lines of Figure 5 as well."""
+    """Pack the results that tables and figures are drawn from; Figure 6 shows two lines of Figure 5 as well."""
     choice, fig5, fig6 = (finished(out / name) for name in FOLDERS)
     fig6 += [{**line, "sweep": FIG6} for line in fig5 if line["label"] in SHARED]
     for name, results in zip(FOLDERS, (choice, fig5, fig6), strict=True):
@@ -334,7 +334,7 @@ def keep(out: Path, folder: Path) -> None:
 
 
 def say(words: str) -> None:
-    """A line with the time."""
+    """Print a line with the elapsed time."""
     print(f"{time.monotonic() - BEGAN:7.1f} s  {words}", flush=True)
 
 

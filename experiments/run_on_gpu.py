@@ -84,7 +84,7 @@ class Packer:
 
 
 def make_problem(device: str) -> Any:
-    """What builds a problem, its features computed on the device."""
+    """Return a function that builds a problem and computes its features on the device."""
 
     def make(task: Mapping[str, Any], seed: int) -> Problem:
         say(f"reading {task['name']}")
@@ -109,7 +109,7 @@ class Thinned:
 
 
 def say(words: str) -> None:
-    """A line with the time."""
+    """Print a line with the elapsed time."""
     print(f"{time.monotonic() - BEGAN:7.1f} s  {words}", flush=True)
 
 

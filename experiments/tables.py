@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def marked(result: Result, choose: Sequence[int]) -> Result:
-    """The result, marked as choosing if its seed is one of these."""
+    """Return the result, marked as choosing if its seed is one of these."""
     return {**result, "chooses": result["record"]["settings"]["seed"] in choose}
 
 

@@ -32,7 +32,7 @@ class Standardised(nn.Conv2d):
     """A convolution whose filters have mean 0 and variance 1 / fan-in, times a fixed gain."""
 
     def filters(self) -> Any:
-        """The filters that it convolves with."""
+        """Return the filters that it convolves with."""
         mean = self.weight.mean(dim=(1, 2, 3), keepdim=True)
         centred = self.weight - mean
         length = centred.square().sum(dim=(1, 2, 3), keepdim=True).add(STABLE).sqrt()
@@ -89,7 +89,7 @@ class Wide(nn.Module):
         self.head = nn.Linear(sizes[3], classes)
 
     def channels(self, x: Any) -> Any:
-        """What the head sees."""
+        """Return what the head sees."""
         return self.norm(self.blocks(self.stem(x))).mean(dim=(2, 3))
 
     def forward(self, x: Any) -> Any:
@@ -103,7 +103,7 @@ def scaled(images: Any) -> Any:
 
 
 def plain_weights(network: Wide) -> dict[str, np.ndarray[Any, Any]]:
-    """What a network with plain convolutions needs to do the same, the head left out."""
+    """Return the weights that a network with plain convolutions needs to do the same, without the head."""
     found = {}
     for name, module in network.named_modules():
         if isinstance(module, Standardised):
@@ -145,7 +145,7 @@ def kept_weights(path: Path) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def restored(path: Path, classes: int, **sizes: int) -> Wide:
-    """The plain network with kept weights and a head of zeros."""
+    """Return the plain network with kept weights and a head of zeros."""
     network = Wide(classes, plain=True, **sizes)
     weights = {name: torch.from_numpy(value) for name, value in kept_weights(path).items()}
     missing, unexpected = network.load_state_dict(weights, strict=False)
@@ -177,7 +177,7 @@ def tiny_images(folder: Path, most: int | None = None) -> tuple[Any, Any, Any, A
 
 
 def varied(images: Any, generator: Any) -> Any:
-    """Moved by up to four pixels and turned over at random, every image by itself."""
+    """Move each image by up to four pixels and flip it at random, independently of the others."""
     count, device = images.shape[0], images.device
     padded = nn.functional.pad(images, (4, 4, 4, 4))
     moves = torch.randint(9, (2, count), generator=generator, device=device)
@@ -190,7 +190,7 @@ def varied(images: Any, generator: Any) -> Any:
 
 
 def accuracy(network: Any, images: Any, labels: Any, half: Any) -> float:
-    """The share that a network gets right."""
+    """Return the share of images that a network classifies correctly."""
     right = 0
     with torch.no_grad(), half:
         for start in range(0, labels.numel(), 1000):
@@ -247,7 +247,7 @@ def main() -> None:
 
 
 def say(words: str) -> None:
-    """A line with the time."""
+    """Print a line with the elapsed time."""
     print(f"{time.monotonic() - BEGAN:7.1f} s  {words}", flush=True)
 
 

@@ -42,18 +42,18 @@ def check_ball(ball: Ball, norm: Norm, kind: str, least: int = 1, most: int = 2*
 
 
 def numbered_layout(dimension: int, bits: int) -> Layout:
-    """A nonce and a number of ``bits`` bits."""
+    """Return the layout of a nonce and a number of ``bits`` bits."""
     return Layout.opaque(dimension, NONCE + -(-bits // 8))
 
 
 def clipped(ball: Ball, update: Parts, rng: RandomBits, kernel: Kernel) -> FloatVector:
-    """The update inside the ball, in doubles that are our own; what is wrong is said before a word is drawn."""
+    """Clip the update to the ball, into doubles of our own; refuse bad input before a word is drawn."""
     check_rng(rng)
     return clipped_pieces(ball, update, kernel)(0, ball.dimension)
 
 
 def direction_of(ball: Ball, inside: FloatVector) -> tuple[FloatVector, float]:
-    """The direction of a clipped update and its length in radii, at most one."""
+    """Return the direction of a clipped update and its length in radii, at most one."""
     direction, length = unit(inside)
     return direction, min(length / ball.radius, 1.0)
 
@@ -64,7 +64,7 @@ def new_nonce(block: WordBlock) -> bytes:
 
 
 def candidate(nonce: bytes, number: int, dimension: int) -> FloatVector:
-    """The standard normals of candidate ``number``."""
+    """Return the standard normals of candidate ``number``."""
     return usual_kernel().normals(nonce + number.to_bytes(8, "little"), dimension)
 
 
@@ -105,7 +105,7 @@ class Expanded(Accumulator):
         return math.ldexp(1.0, 61 - math.frexp(self.reach)[1] - int(self.max_payloads).bit_length())
 
     def check(self, body: Body) -> None:
-        """The length is right and the number has no more bits than it may."""
+        """Refuse a body of the wrong length, or whose number has more bits than it may."""
         if body.size != NONCE + -(-self.bits // 8):
             refuse_payload("length of the body", f"{NONCE + -(-self.bits // 8)} bytes", body.size)
         number = read(body)[1]
@@ -119,7 +119,7 @@ class Expanded(Accumulator):
             self.total[places] += np.rint(values * self.scale).astype(np.int64)
 
     def reader(self, count: int) -> Reader:
-        """The finished mean."""
+        """Return a reader of the finished mean."""
         whole = self.finish(self.total.astype(np.float64) / (self.scale * count))
         return lambda start, stop: whole[start:stop]
 
@@ -127,7 +127,7 @@ class Expanded(Accumulator):
 def sum_of_points(
     point: Callable[[bytes, int], FloatVector], bits: int, reach: float, max_payloads: int, ball: Ball, gain: float
 ) -> Expanded:
-    """Sums of whole vectors with a mean of ``gain`` along the update; no coordinate is larger than ``reach``."""
+    """Return an accumulator of whole vectors with mean ``gain`` along the update, no coordinate above ``reach``."""
     scale = ball.radius / gain
 
     def decode(nonce: bytes, number: int) -> tuple[slice, FloatVector]:

@@ -96,13 +96,13 @@ class RelativeEntropyCoding(Numbered):
 
 
 def weight_levels(limit: float, bits: int) -> tuple[float, float]:
-    """The bounds on h for exponents within ``limit``."""
+    """Return the bounds on h for exponents within ``limit``."""
     many, ratio = 1 << bits, math.exp(-2 * limit)
     return many * ratio / (ratio + many - 1), many / (1 + (many - 1) * ratio)
 
 
 def weight_limit(epsilon: float, bits: int) -> float:
-    """The largest exponent at which two neighbours' probabilities differ by e^epsilon at most."""
+    """Return the largest exponent at which two neighbours' probabilities differ by e^epsilon at most."""
 
     def private(limit: float) -> bool:
         low, high = weight_levels(limit, bits)
@@ -124,7 +124,7 @@ def _moments(slope: float, limit: float, bits: int) -> tuple[float, float]:
 
 @lru_cache(maxsize=256)
 def best_slope(limit: float, bits: int) -> float:
-    """The slope with the largest gain, of 25 between a quarter and sixteen times the limit."""
+    """Return the slope with the largest gain, of 25 between a quarter and sixteen times the limit."""
     return float(max(SLOPES * limit, key=lambda slope: _moments(float(slope), limit, bits)[0]))
 
 

@@ -89,7 +89,7 @@ def cap_densities(inside: NDArray[np.bool_], cap: float, epsilon: float) -> Floa
 
 @lru_cache(maxsize=1024)
 def _reached(cap: float, epsilon: float, points: int) -> tuple[float, float]:
-    """The least and the largest density that some number of points in the cap leads to: all of them are looked at."""
+    """Return the least and the largest density over all numbers of points in the cap, checking each of them."""
     low, high = cap_levels(cap, epsilon)
     part = np.arange(1, points) / points
     inside = np.where(part <= cap, high, (1 - (1 - part) * low) / part)
@@ -113,7 +113,7 @@ def _moments(epsilon: float, bits: int, cap: float, dimension: int) -> tuple[flo
 
 
 def best_cap(epsilon: float, bits: int, dimension: int) -> float:
-    """The mass of a cap with the largest gain, of 400 between 1e-7 and one half."""
+    """Return the mass of a cap with the largest gain, of 400 between 1e-7 and one half."""
     gains = [_moments(epsilon, bits, float(cap), dimension)[0] for cap in CAPS]
     return float(CAPS[int(np.argmax(gains))])
 

@@ -65,11 +65,11 @@ class PoissonRepresentation:
         return curve.of(which, Unit.CLIENT, Trust.LOCAL)
 
     def error(self) -> Error:
-        """That of the simulated mechanism, exactly."""
+        """Return the error of the simulated mechanism, which is exact."""
         return Error((self.ball.radius / step_profile(self.simulated_epsilon).gain_lower) ** 2)
 
     def bits_upper(self) -> float:
-        """A bound on the mean number of bits of a place."""
+        """Return an upper bound on the mean number of bits of a place."""
         profile = step_profile(self.simulated_epsilon)
         mass, (low, high) = float(ndtr(-profile.edges[0])), profile.levels.tolist()
         nats = mass * high * math.log(high) + (1 - mass) * low * math.log(low)

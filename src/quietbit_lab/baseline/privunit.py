@@ -75,7 +75,7 @@ class PrivUnit(Directional):
         return _moments(self.design_epsilon, self.cap, self.ball.dimension)
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """The inner product first, in or off the cap; then a uniform direction across."""
+        """Draw the inner product first, inside or outside the cap, then a uniform orthogonal direction."""
         direction, share = direction_of(self.ball, clipped(self.ball, update, rng, kernel))
         size = direction.size
         block = rng.draw(max(2, size))
@@ -90,7 +90,7 @@ class PrivUnit(Directional):
         out[:] = point.astype("<f4").view(np.uint8)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Sums of floats as fixed-point numbers."""
+        """Return an accumulator that sums floats as fixed-point numbers."""
         return of_floats(self.ball.radius / self.gain, self.ball.dimension, max_payloads)
 
     def curve(self, adjacency: Adjacency) -> Cost:

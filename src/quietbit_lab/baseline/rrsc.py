@@ -82,7 +82,7 @@ class RotatingSimplex(Numbered):
 
 
 def simplex(nonce: bytes, corners: int, dimension: int) -> FloatMatrix:
-    """The corners of a uniformly rotated regular simplex as columns of length one."""
+    """Return the corners of a uniformly rotated regular simplex as columns of length one."""
     plain = candidate(nonce, 0, dimension * corners).reshape(dimension, corners)
     frame, triangle = np.linalg.qr(plain)
     frame = frame * np.where(np.diagonal(triangle) < 0, -1.0, 1.0)
@@ -105,7 +105,7 @@ def _moments(epsilon: float, bits: int, closest: int, dimension: int) -> tuple[f
 
 
 def best_closest(epsilon: float, bits: int) -> int:
-    """The k with the largest gain; it does not depend on the dimension.
+    """Return the k with the largest gain; it does not depend on the dimension.
 
     >>> best_closest(8.0, 8), best_closest(1.0, 4)
     (1, 6)

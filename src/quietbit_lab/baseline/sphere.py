@@ -23,7 +23,7 @@ GRID = np.linspace(-12.0, 12.0, 4801)
 
 
 def quantile(tail: float, dimension: int) -> float:
-    """The t with P(<v, u> >= t) = tail, accurate where that is small."""
+    """Return the t with P(<v, u> >= t) = tail, accurate where that is small."""
     rarer = min(tail, 1 - tail)
     root = math.sqrt(max(0.0, 1 - float(betaincinv((dimension - 1) / 2, 0.5, 2 * rarer))))
     return root if tail <= 0.5 else -root
@@ -47,7 +47,7 @@ def cap_moments(mass: float, dimension: int) -> tuple[float, float]:
 
 
 def chi_mean(dimension: int) -> float:
-    """The mean length of a standard normal vector."""
+    """Return the mean length of a standard normal vector."""
     return math.sqrt(2) * math.exp(float(gammaln((dimension + 1) / 2) - gammaln(dimension / 2)))
 
 

@@ -91,7 +91,7 @@ class Staircase(Baseline):
         return self.width * self.ball.radius
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """A ring, a radius inside it, a direction that is uniform on the L1 sphere."""
+        """Draw a ring, a radius inside it, and a direction that is uniform on the L1 sphere."""
         inside = clipped(self.ball, update, rng, kernel)
         size = inside.size
         block = rng.draw(max(2, size))
@@ -106,7 +106,7 @@ class Staircase(Baseline):
         out[:] = (inside + noise).astype("<f4").view(np.uint8)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Sums of floats as fixed-point numbers."""
+        """Return an accumulator that sums floats as fixed-point numbers."""
         reach = float(_cumulated(self.design_epsilon, self.gamma, self.ball.dimension)[1][-1])
         return of_floats(self.ball.radius + reach * self.unit, self.ball.dimension, max_payloads)
 
@@ -159,7 +159,7 @@ def mean_square(epsilon: float, gamma: float, dimension: int) -> float:
 
 @lru_cache(maxsize=256)
 def best_gamma(epsilon: float, dimension: int) -> float:
-    """The share with the least variance.
+    """Return the share with the least variance.
 
     >>> round(best_gamma(1.0, 1), 4)
     0.4167
@@ -188,11 +188,11 @@ class _Family(Family):
     baseline: bool = True
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> Staircase:
-        """The staircase of this epsilon for replace-one neighbours."""
+        """Return the staircase of this epsilon for replace-one neighbours."""
         return _build(ball, check_real(strength, "design_epsilon"), 2.0)
 
     def calibrated(self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf) -> Mechanism:
-        """The largest epsilon of a step that meets the target."""
+        """Return the staircase with the largest epsilon per step that meets the target."""
         width = 1.0 if target.adjacency is Adjacency.ZERO_OUT else 2.0
         check_ball(ball, Norm.L1, "the staircase", 1, MOST_DIMENSION)
         least = max(LEAST_EPSILON, (ball.dimension + 200) * 3 / MOST_RINGS)

@@ -80,7 +80,7 @@ class Grid:
         return Distances(*(round_up(times * one, 1e-15) for one in (l1, l2, l2)))
 
     def integers(self, update: Parts, rng: RandomBits, kernel: Kernel) -> tuple[NDArray[np.int64], WordBlock]:
-        """The rounded vector, and the words it was rounded with, streams from 1000 on unused."""
+        """Return the rounded vector and the words it was rounded with, whose streams from 1000 on are unused."""
         inside = clipped(self.ball, update, rng, kernel)
         rotated = rotate(inside, self.rotation_seed) * (self.reach / self.ball.radius)
         block = rng.draw(rotated.size)
@@ -93,7 +93,7 @@ class Grid:
 
 @lru_cache(maxsize=1024)
 def finest_reach(multiplier: float, clients: int, size: int, bits: int) -> float:
-    """The largest s C at which a sum with noise of ``multiplier`` radii stays within 2^bits but for WRAP.
+    """Return the largest s C whose sum with noise of ``multiplier`` radii leaves 2^bits with probability at most WRAP.
 
     Rotated coordinates of n clients (all alike at worst), n roundings (Hoeffding), noise with sub-Gaussian tails.
     """

@@ -42,7 +42,7 @@ COMPUTED = 1e-12  # more than the masses of a pair are off, relatively
 
 
 def draw(densities: FloatVector, share: float, block: WordBlock, stream: int) -> int:
-    """The number of a candidate, j with probability proportional to 1 - share + share h_j."""
+    """Draw the number of a candidate, j with probability proportional to 1 - share + share h_j."""
     weights = np.rint(((1.0 - share) + share * densities) * UNIT).astype(np.int64)
     ends = np.cumsum(weights)
     whole = int(ends[-1])
@@ -54,7 +54,7 @@ def draw(densities: FloatVector, share: float, block: WordBlock, stream: int) ->
 
 
 def subset_levels(candidates: int, chosen: int, epsilon: float) -> tuple[float, float]:
-    """The two values of h where ``chosen`` of the candidates are e^epsilon times as likely as the others.
+    """Return the two values of h where ``chosen`` of the candidates are e^epsilon times as likely as the others.
 
     >>> subset_levels(2, 1, np.log(3.0))
     (0.5, 1.5)
@@ -76,7 +76,7 @@ def cap_levels(cap: float, epsilon: float) -> tuple[float, float]:
 
 
 def tilt_cost(low: float, high: float, adjacency: Adjacency) -> Cost:
-    """The curve of one release whose density lies in [low, high]; sampling as `draw` does it included."""
+    """Return the curve of one release whose density lies in [low, high], including sampling as `draw` does it."""
     require(LEAST_LEVEL <= low < 1, "smallest density", low, "below 1 and at least 2^-30")
     require(1 < high < 1 / LEAST_LEVEL, "largest density", high, "above 1 and below 2^30")
     mass = (1 - low) / (high - low)

@@ -53,12 +53,12 @@ class TunedFamily(Family):
     baseline: bool = True
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> Mechanism:
-        """The mechanism of this epsilon with its usual share."""
+        """Return the mechanism of this epsilon with its usual share."""
         each = check_real(strength, "design_epsilon")
         return self.build(ball, each, self.usual(ball, each, choices), choices)
 
     def calibrated(self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf) -> Mechanism:
-        """The better of two: the share tuned for the target, and the usual one."""
+        """Return the better of two mechanisms: with the share tuned for the target, and with the usual one."""
         tuned = best_share(target)
         shares: tuple[Callable[[float], float], ...] = (
             lambda loss: self.usual(ball, loss, choices),
@@ -99,7 +99,7 @@ def searched_family(
 
 
 def limit_gain(share: float, epsilon: float) -> float:
-    """The gain in high dimension: that of a step under a normal law."""
+    """Return the gain in high dimension, which is that of a step under a normal law."""
     low, high = cap_levels(share, epsilon)
     edge = float(ndtri(share))
     return (high - low) * math.exp(-edge * edge / 2) / math.sqrt(2 * math.pi)
@@ -107,7 +107,7 @@ def limit_gain(share: float, epsilon: float) -> float:
 
 @lru_cache(maxsize=64)
 def best_share(target: Target) -> float:
-    """The share whose largest private epsilon has the largest gain."""
+    """Return the share whose largest private epsilon has the largest gain."""
 
     def gain(share: float) -> float:
         def private(epsilon: float) -> bool:

@@ -104,7 +104,7 @@ def _report(trained: list[dict[str, Any]], path: Path) -> Path:
 
 
 def _runs(trained: list[dict[str, Any]], path: Path) -> Path:
-    """The runs as results of a sweep, which ``quietbit report`` and ``quietbit figure`` read."""
+    """Write the runs as results of a sweep, which ``quietbit report`` and ``quietbit figure`` read."""
     from quietbit._files import write_whole
 
     lines = [dumps({"sweep": "demo", **one}, separators=(",", ":"), allow_nan=False) + "\n" for one in trained]

@@ -133,7 +133,7 @@ def _now_and_then(say: Callable[[str], None]) -> Callable[[str], None]:
 
 
 def make_problem(data: str | None, device: str, task: Mapping[str, Any], seed: int) -> Problem:
-    """The problem of a task; a function of its own, so that worker processes find it."""
+    """Build the problem of a task; a function of its own, so that worker processes find it."""
     from quietbit_lab.task.registry import TaskSpec, build_task
 
     folder = Path(data) if data is not None else None

@@ -221,7 +221,7 @@ def _train(
 
 
 def _as_a_whole(problem: Any, setting: Setting, spec: TaskSpec, device: str, show: Any) -> tuple[Run, dict[str, Any]]:
-    """A linear model on a device: a batch of one."""
+    """Train a linear model on a device, as a batch of one."""
     from quietbit.simulate.loop import INTERRUPTED
     from quietbit_lab.task.batch import Batch
     from quietbit_lab.task.batch_sweep import batch_records
@@ -290,7 +290,7 @@ def _rows(run: Run, draws: str, out: Path | None) -> list[Row]:
 
 
 def _expected(run: Run) -> list[Row]:
-    """What ``auto`` took, what was to be expected, and the gain where it is not one."""
+    """Return rows for what ``auto`` chose, what was to be expected, and the gain where it is not one."""
     from quietbit.mechanism.calibrate import AUTO, AUTO_RULE
     from quietbit.mechanism.registry import family_of
 
@@ -308,13 +308,13 @@ def _expected(run: Run) -> list[Row]:
 
 
 def _second(run: Run) -> list[Row]:
-    """What holds against those who see the models alone."""
+    """Return the row of the guarantee against those who see only the models, if there is one."""
     pair = run.observers
     return [Row("observers", "beside it", "", pair.second())] if pair is not None else []
 
 
 def bytes_shown(count: float) -> str:
-    """A number of bytes for people."""
+    """Format a number of bytes for people."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1000 or unit == "GB":
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.3g} {unit}"

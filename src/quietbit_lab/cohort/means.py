@@ -188,7 +188,7 @@ def together(ways: Sequence[Way], cohort: int, device: Any) -> OuterMean:
         scales = column([way.deviation / cohort for way in ways], torch.float64)
 
         def laplace(errors: Tensor, features: Tensor, seed: int) -> Tensor:
-            """A sum of m Laplace variables is a difference of two gammas of shape m."""
+            """Add a sum of m Laplace variables, drawn as a difference of two gammas of shape m."""
             found, source = exact_mean(errors, features), generator(seed)
             shape = errors.new_full((1,), float(errors.shape[2])).expand(found.shape)
             noise = torch._standard_gamma(shape, generator=source) - torch._standard_gamma(shape, generator=source)
@@ -212,7 +212,7 @@ def together(ways: Sequence[Way], cohort: int, device: Any) -> OuterMean:
         constant = column(spreads[:, 0] * cohort, torch.float32)
 
         def of_moments(errors: Tensor, features: Tensor, seed: int) -> Tensor:
-            """A matrix product for each power, and one normal for each coordinate."""
+            """Compute a matrix product for each power, and draw one normal for each coordinate."""
             inputs = errors * unit
             found = power_sums(inputs, features, fits[0].odd, means, signed=True)
             noise, spread = found.new_empty(found.shape).normal_(generator=generator(seed)), constant

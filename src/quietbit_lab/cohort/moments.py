@@ -49,7 +49,7 @@ class Moments:
 
 @lru_cache(maxsize=1024)
 def fit_moments(mechanism: Any, share: float, cohort: int) -> Moments | None:
-    """The polynomials with the fewest powers; None where a normal would not do.
+    """Return the polynomials with the fewest powers; None where a normal would not do.
 
     ``share`` is the largest part of an update's length that one coordinate can have.
     """
@@ -78,7 +78,7 @@ def _fewest(
     choices: Sequence[tuple[int, ...]], fitted: FloatVector, other: FloatVector, wanted: FloatVector, held: FloatVector,
     lower: int,
 ) -> tuple[tuple[int, ...], FloatVector] | None:  # fmt: skip
-    """The first powers whose polynomial is right to the tolerance on both sets of points, relatively.
+    """Return the first powers whose polynomial is within the relative tolerance on both sets of points.
 
     ``lower`` -1: what is fitted is the polynomial over z; 0: a constant comes first.
     """

@@ -85,7 +85,7 @@ def _on_host(
 
 @lru_cache(maxsize=1)
 def _compiled() -> Callable[..., None]:
-    """The loop over clients and features of one class of one model."""
+    """Return the compiled loop over clients and features of one class of one model."""
     from quietbit.kernel.jit import compiled_fast
 
     def sum_class(left, right, counter, low, inverse, table, whole, out):  # type: ignore[no-untyped-def]

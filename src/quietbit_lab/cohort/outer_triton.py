@@ -17,7 +17,7 @@ __all__ = ["sum_codes"]
 def _drawn(  # type: ignore[no-untyped-def]
     u, uniform, table, low, inverse, whole, BITS: tl.constexpr, CELLS: tl.constexpr
 ):
-    """What the code drawn for each u counts; a search among 2^BITS - 1 thresholds, each a straight line in its cell."""
+    """Return what the code drawn for each u counts: search 2^BITS - 1 thresholds, each a straight line in its cell."""
     x = (u - low) * inverse
     x = tl.where(x > 0, tl.minimum(x, CELLS - 1e-3), 0.0)  # so that a NaN is 0
     cell = x.to(tl.int32)

@@ -28,7 +28,7 @@ torch: Any = require_module("torch", "lab")
 
 
 def vector_mean(rows: Any, mechanism: VectorMVU, generator: Any) -> Any:
-    """The mean of the vector mechanism's releases of rows in the unit ball, decoded."""
+    """Return the decoded mean of the vector mechanism's releases of rows in the unit ball."""
     flat, groups = rows.reshape(-1, rows.shape[-1]), rows.shape[0] if rows.dim() == 3 else 1
     shared = None
     if mechanism.shared_rows:  # the same for all clients of a group
@@ -64,7 +64,7 @@ def kept_rows(rows: Any, keep: int, seed: int, generator: Any, places: Any = Non
 
 
 def put_back(values: Any, places: Any, dimension: int, seed: int, groups: int = 1) -> Any:
-    """The means of ``groups`` equal groups of kept rows, scattered and rotated back: a row each."""
+    """Return the means of ``groups`` equal groups of kept rows, scattered and rotated back: a row each."""
     (count, keep), size = values.shape, padded_size(dimension)
     group = torch.arange(groups, device=values.device).repeat_interleave(count // groups)
     total = torch.zeros(groups * size, device=values.device, dtype=values.dtype)
@@ -131,7 +131,7 @@ def _rotated(rows: Any, size: int, seed: int) -> Any:
 
 
 def _hadamard(rows: Any) -> Any:
-    """The orthonormal transform of every row, as two products with small Hadamard matrices."""
+    """Apply the orthonormal transform to every row, as two products with small Hadamard matrices."""
     count, size = rows.shape
     left = 1 << (size.bit_length() // 2)
     right = size // left
@@ -142,7 +142,7 @@ def _hadamard(rows: Any) -> Any:
 
 @lru_cache(maxsize=16)
 def hadamard_matrix(size: int, device: str) -> Any:
-    """The orthonormal Hadamard matrix of a power of two, rows in natural order."""
+    """Return the orthonormal Hadamard matrix of a power of two, rows in natural order."""
     found = torch.ones((1, 1))
     while found.shape[0] < size:
         found = torch.cat((torch.cat((found, found), 1), torch.cat((found, -found), 1)), 0)

@@ -35,11 +35,11 @@ class Together(Protocol):
         ...
 
     def train(self, jobs: Sequence[Job], checkpoint: Path, until: float | None) -> list[dict[str, Any]] | None:
-        """The results of these jobs; None where the clock (`time.monotonic`) reached ``until`` first."""
+        """Return the results of these jobs; None if the clock (`time.monotonic`) reached ``until`` first."""
         ...
 
     def alone(self, job: Job) -> dict[str, Any]:
-        """The result of one job by itself."""
+        """Return the result of one job by itself."""
         ...
 
 
@@ -84,7 +84,7 @@ def _train(batch: list[Job], folder: Path, together: Together, until: float | No
 
 
 def _batches(todo: list[Job], folder: Path, together: Together) -> list[list[Job]]:
-    """The batch of a checkpoint first, then the others: jobs of one walk, in the order of the sweep."""
+    """Return the batch of a checkpoint first, then the others: jobs of one walk, in the order of the sweep."""
     found: list[list[Job]] = []
     by_name = {job.identity: job for job in todo}
     if (folder / CHECKPOINT).exists() and (folder / BATCH).exists():
@@ -101,13 +101,13 @@ def _batches(todo: list[Job], folder: Path, together: Together) -> list[list[Job
 
 
 def _even(count: int, most: int) -> int:
-    """The size of batches that are as equal as can be, none above ``most``."""
+    """Return the size of batches that are as equal as possible, none above ``most``."""
     pieces = -(-count // most)
     return -(-count // pieces)
 
 
 def _names(path: Path) -> list[str]:
-    """The names of the jobs of a batch."""
+    """Return the names of the jobs of a batch; none if its file cannot be read."""
     try:
         return [str(name) for name in json.loads(path.read_text())["jobs"]]
     except (OSError, ValueError, KeyError, TypeError):

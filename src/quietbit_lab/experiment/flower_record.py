@@ -26,7 +26,7 @@ OF_PLAN = ("bits", "levels", "beta", "clamp", "decoder", "design_epsilon", "nois
 
 
 def flower_record(saved: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """The record of a run that a strategy's report kept; one without a score, or damaged, is refused."""
+    """Return the record of a run that a strategy's report kept; refuse one that is damaged or has no score."""
     if saved.get("version") != VERSION:
         raise QuietbitError(f"{path} has version {saved.get('version')!r}, and this library reads {VERSION}.")
     missing = [name for name in NEEDED if name not in saved]

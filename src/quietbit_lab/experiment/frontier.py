@@ -39,7 +39,7 @@ class Summary:
 
 
 def summarise(results: Iterable[Mapping[str, Any]]) -> list[Summary]:
-    """A summary per label, setting and number of rounds; runs that did not finish are left out.
+    """Return a summary per label, setting and number of rounds; runs that did not finish are left out.
 
     Points of a run that was dropped for being far behind count, but where a setting has fewer points than runs
     there is none: the seeds that went on are the luckier ones.
@@ -71,7 +71,7 @@ def summarise(results: Iterable[Mapping[str, Any]]) -> list[Summary]:
 
 
 def deviation(values: Sequence[float]) -> float:
-    """The standard deviation; 0 of one value."""
+    """Return the standard deviation; 0 for one value."""
     return stdev(values) if len(values) > 1 else 0.0
 
 

@@ -79,7 +79,7 @@ class Sweep:
 
 
 def read_sweep(path: Path, *, reduced: bool = False) -> Sweep:
-    """A sweep from a TOML file: the whole grid, or with ``reduced`` the small one the file names too.
+    """Read a sweep from a TOML file: the whole grid, or with ``reduced`` the small one the file names too.
 
     ``[common]`` holds for all grids; ``[[grid]]`` has a ``label`` and settings, lists of which are axes;
     ``rounds`` is a list of rounds to score at; ``seeds`` repeats everything. ``[reduced]`` replaces settings

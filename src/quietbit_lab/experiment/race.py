@@ -38,7 +38,7 @@ def run_stages(sweep: Sweep, folder: Path, run: RunStage, *, resume: bool, minut
 
 
 def reporting(sweep: Sweep, results: Sequence[Mapping[str, Any]]) -> Sweep:
-    """The jobs that report what the choosing jobs of a sweep found; what is known already is left out."""
+    """Return the jobs that report what the choosing jobs of a sweep found, without what is already known."""
     if sweep.race is None:
         return sweep
     jobs = {job.identity: job for job in sweep.jobs}

@@ -75,7 +75,7 @@ class Setting:
         return self.plan.seed
 
     def with_seed(self, seed: int) -> Setting:
-        """The same under another seed."""
+        """Return the same setting under another seed."""
         return replace(self, plan=attrs.evolve(self.plan, seed=seed))
 
     def to_json(self) -> dict[str, Any]:
@@ -101,13 +101,13 @@ class Setting:
         return cls(Plan(**plan), Training(**training))
 
     def first_words(self) -> dict[str, Any]:
-        """The table in the words of version 1, of which digests are taken: a job that has a name keeps it."""
+        """Return the table under version 1's names, from which digests are taken: a job that has a name keeps it."""
         old = {new: name for name, new in RENAMED.items()}
         return {old.get(name, name): value for name, value in self.to_json().items()}
 
 
 def modern(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record with its settings in today's words; the only place that knows the words of version 1."""
+    """Return a record with its settings under current names; nothing else knows the names of version 1."""
     settings = record.get("settings")
     if not isinstance(settings, Mapping) or not OLD_ALONE & set(settings):
         return dict(record)
@@ -122,7 +122,7 @@ def run_record(
     draws: str = EVERY_CLIENT,
     batch: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The record of a run of this task, as plain values; an infinite epsilon becomes null.
+    """Return the record of a run of this task, as plain values; an infinite epsilon becomes null.
 
     ``draws`` says what was drawn at random: every client's codes, or the cohort's sum from its own law. A run that
     was trained together with others names the ``batch``, whose seconds are those of all its runs.
@@ -162,7 +162,7 @@ def run_record(
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The table in a JSON file; anything else is refused."""
+    """Return the table in a JSON file; refuse anything else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -173,7 +173,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """A record from a file, in today's words; anything else is refused."""
+    """Return a record from a file, with settings under their current names; refuse anything else."""
     content = read_json(path)
     if content.get("format") != FORMAT:
         raise QuietbitError(f"{path} is not a run record: it does not say format {FORMAT!r}.")
@@ -196,7 +196,7 @@ def versions() -> dict[str, str]:
 
 @cache
 def commit_of(folder: Path) -> str | None:
-    """The commit of a checkout, with a + where files differ from it; nothing outside a checkout."""
+    """Return the commit of a checkout, with a + where files differ from it; None outside a checkout."""
     git = shutil.which("git")
     if git is None:
         return None
@@ -233,7 +233,7 @@ def _guarantee(guarantee: Guarantee | None) -> dict[str, Any] | None:
 
 
 def _observers(pair: GuaranteePair | None) -> dict[str, Any] | None:
-    """What holds against those who see the models alone, beside the guarantee above."""
+    """Return the guarantee against those who see only the models, which stands beside the one above."""
     if pair is None:
         return None
     return {

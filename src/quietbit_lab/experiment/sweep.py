@@ -36,7 +36,7 @@ _problems: dict[str, Problem] = {}  # a worker builds each problem once
 
 
 def finished(folder: Path) -> list[dict[str, Any]]:
-    """The results in a folder, in today's words: whole lines only, the first where a job has several."""
+    """Return the results in a folder, under current names: whole lines only, the first where a job has several."""
     found: dict[str, dict[str, Any]] = {}
     for line in read_lines(folder / RESULTS):
         if not isinstance(line, dict) or "job" not in line:
@@ -79,7 +79,7 @@ def run_sweep(
 
 
 def pending(sweep: Sweep, folder: Path, resume: bool) -> list[Job]:
-    """The jobs without a result; a folder that holds results is refused unless they are to be continued."""
+    """Return the jobs without a result; refuse a folder that holds results unless they are to be continued."""
     done = {line["job"] for line in finished(folder)}
     if done and not resume:
         raise QuietbitError(f"{folder} holds {len(done)} results already: say --resume, or name another folder.")
@@ -139,7 +139,7 @@ class _Closing:
 
 
 def _start(parent: int) -> None:
-    """A worker ignores Ctrl-C, which its parent handles, and dies with its parent."""
+    """Make a worker ignore Ctrl-C, which its parent handles, and die with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG; Linux only

@@ -27,7 +27,7 @@ SCRIPTS = ("chart.js", "tip.js", "plots.js", "mechanism.js", "table.js", "page.j
 
 
 def render_page(runs: Sequence[PlacedRun], title: str = "Private federated training") -> str:
-    """The report of these runs, as the text of an HTML file."""
+    """Return the report of these runs, as the text of an HTML file."""
     return _assembled(page_data(runs, title))
 
 

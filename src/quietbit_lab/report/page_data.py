@@ -39,7 +39,7 @@ JUDGED, UNBEATEN = 1, 2  # how a row may be chosen; 0: it is a point of a curve 
 
 
 def page_data(runs: Sequence[PlacedRun], title: str) -> dict[str, Any]:
-    """The data of a page, as plain values; no run at all, or none with a score, is refused."""
+    """Return the data of a page, as plain values; refuse to make one without a run that has a score."""
     require(runs, "runs", list(runs), "at least one run")
     require(any(run.record["points"] for run in runs), "runs", "no score", "runs of which one has a score")
     compared = comparisons(runs)
@@ -94,7 +94,7 @@ class _Table:
         }
 
     def _ended(self) -> list[list[Any]]:
-        """A row for each label, setting and number of rounds, over seeds."""
+        """Return a row for each label, setting and number of rounds, over seeds."""
         first: dict[str, PlacedRun] = {}  # one run for each label and settings, for what is equal over seeds
         second: dict[str, tuple[float, str]] = {}  # what holds against those who see the models alone, over all seeds
         plain = []
@@ -136,7 +136,7 @@ class _Table:
         ]
 
     def _broken(self, run: PlacedRun) -> list[Any]:
-        """A run that did not end as planned is listed, never drawn."""
+        """Return the row of a run that did not end as planned, which is listed but never drawn."""
         record = run.record
         last = record["points"][-1] if record["points"] else {}
         epsilon = (record.get("guarantee") or {}).get("epsilon_upper")
@@ -157,7 +157,7 @@ class _Table:
         ]
 
     def _place(self, settings: Mapping[str, Any]) -> int:
-        """The number of these settings, in the words that the page uses for them."""
+        """Return the number of these settings, in the words that the page uses for them."""
         words = setting_words(settings).items()
         shown = {name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in words}
         key = json.dumps(shown, sort_keys=True)
@@ -168,13 +168,13 @@ class _Table:
 
 
 def _second(record: Mapping[str, Any]) -> tuple[float, str]:
-    """The second guarantee of a run, in numbers and in words; where there is none nothing is shown."""
+    """Return the second guarantee of a run, in numbers and in words; if there is none, nothing is shown."""
     found = (record.get("observers") or {}).get("result")
     return (found["epsilon_upper"], record["observers"]["sentence"]) if found else (-1.0, "")
 
 
 def _split(settings: list[dict[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What all have in common, said once, and the rest of each."""
+    """Return what all settings have in common, once, and the rest of each."""
     names = list(dict.fromkeys(name for one in settings for name in one))
     common = {n: settings[0].get(n) for n in names if len({json.dumps(one.get(n)) for one in settings}) == 1}
     return common, [{k: v for k, v in one.items() if k not in common} for one in settings]

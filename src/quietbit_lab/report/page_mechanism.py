@@ -33,7 +33,7 @@ class Pictures:
         self._places: dict[str, int] = {}
 
     def place(self, record: Mapping[str, Any]) -> int:
-        """The number of the record's mechanism, or -1 where there is nothing to draw."""
+        """Return the number of the record's mechanism, or -1 if there is nothing to draw."""
         described = record.get("mechanism")
         if not described:
             return -1
@@ -53,7 +53,7 @@ class Pictures:
 
 
 def rebuild(record: Mapping[str, Any]) -> Mechanism | None:
-    """The mechanism that a record describes; nothing where its numbers do not lead to it."""
+    """Return the mechanism that a record describes; None if its numbers do not lead to it."""
     try:
         return build(record["mechanism"])
     except (QuietbitError, TypeError):

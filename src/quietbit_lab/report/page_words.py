@@ -84,13 +84,13 @@ def guarantee_template(unit: str, adjacency: str, trust: str, delta: float) -> s
 
 
 def rounded_up(value: float, digits: int = 4) -> float:
-    """A bound to a few digits, never below the value, not even by the last bit of a double."""
+    """Round a bound to a few digits, never below the value, not even by the last bit of a double."""
     shown = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(value))
     return float(shown)
 
 
 def setting_words(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that played a part, by the names that people read; what the page says elsewhere is left out."""
+    """Return the settings that played a part, by the names that people read, less what the page says elsewhere."""
     mechanism = settings.get("mechanism")
     idle = set(SILENT)
     idle |= {name for name, usual in OF_IMVU.items() if mechanism != "imvu" or settings.get(name) == usual}
@@ -104,7 +104,7 @@ def setting_words(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def task_words(task: Mapping[str, Any]) -> str:
-    """A task in a few words: data set, model, and what a client is."""
+    """Describe a task in a few words: data set, model, and what a client is."""
     name, parts = str(task.get("name", "a task")), []
     if task.get("model"):
         parts.append(f"{task['model']} model")

@@ -46,7 +46,7 @@ def plot_frontier(results: Iterable[Mapping[str, Any]], title: str) -> Figure:
 
 
 def shared_words(points: Iterable[Summary]) -> str:
-    """What all epsilons here mean; several meanings in one picture are refused."""
+    """Return what all epsilons here mean; refuse several meanings in one picture."""
     private = [p for p in points if math.isfinite(p.epsilon_upper)] or list(points)
     kinds = sorted({tuple(str(p.settings[name]) for name in ("unit", "delta", "adjacency")) for p in private})
     require(len(kinds) == 1, "unit, delta and adjacency of the results", kinds, "the same for all")
@@ -138,7 +138,7 @@ def _smallest(settings: Sequence[Sent]) -> list[Sent]:
 
 
 def shown_size(count: float) -> str:
-    """A number of bytes as a person writes it."""
+    """Format a number of bytes as a person writes it."""
     if count <= 0 or not math.isfinite(count):
         return ""
     power = min(3, int(math.log10(count) // 3)) if count >= 1 else 0

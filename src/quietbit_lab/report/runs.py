@@ -76,7 +76,7 @@ class PlacedRun:
         return self.record["status"] in ENDED and bool(rounds == self.record["points"][-1]["round"])
 
     def plain(self, *, whole: bool = True) -> dict[str, Any]:
-        """The run as `summarise` takes it, with the strength that was found for a target among the settings.
+        """Return the run as `summarise` takes it, with the strength found for a target among the settings.
 
         Without ``whole`` the points are those where the run was to be judged.
         """
@@ -119,7 +119,7 @@ def read_placed_runs(paths: Sequence[Path]) -> list[PlacedRun]:
 
 
 def label_of(record: Mapping[str, Any]) -> str:
-    """The mechanism's name and its bits per parameter, such as ``I-MVU, 1 bit``."""
+    """Return the mechanism's name and its bits per parameter, such as ``I-MVU, 1 bit``."""
     name = str(record["settings"].get("mechanism", ""))
     bits = record.get("bits", (record.get("mechanism") or {}).get("bits"))
     shown = NAMES.get(name, name)
@@ -127,7 +127,7 @@ def label_of(record: Mapping[str, Any]) -> str:
 
 
 def comparisons(runs: Sequence[PlacedRun]) -> list[Comparison]:
-    """Runs by what their epsilons mean, the largest comparison first.
+    """Group runs by what their epsilons mean, the largest comparison first.
 
     Runs without privacy belong to every comparison of their task. A label that stands for several trust
     models is split, and the labels say whom they trust.
@@ -154,7 +154,7 @@ def comparisons(runs: Sequence[PlacedRun]) -> list[Comparison]:
 
 
 def settings_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with the strength that was found for a target, less what only says when to look.
+    """Return the settings with the strength found for a target, less what only says when to evaluate.
 
     Runs of different length are different settings: calibrated to one target they differ in their noise, and
     otherwise the shorter would count as a seed that the longer lacks.
@@ -173,7 +173,7 @@ def settings_of(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def comparable(runs: Sequence[PlacedRun]) -> list[PlacedRun]:
-    """The runs that came to their end, if their epsilons all mean the same; else they are refused."""
+    """Return the runs that came to their end; refuse them unless their epsilons all mean the same."""
     compared = comparisons([run for run in runs if run.ended])
     require(compared, "runs", f"{len(runs)} runs, none finished", "at least one that came to its end")
     kinds = [f"{one.task.get('name')}, one {one.unit}, {one.adjacency}, delta {one.delta:g}" for one in compared]
@@ -182,12 +182,12 @@ def comparable(runs: Sequence[PlacedRun]) -> list[PlacedRun]:
 
 
 def reporting_runs(runs: Sequence[PlacedRun]) -> list[PlacedRun]:
-    """The runs less those that only chose; all of them where nobody reports."""
+    """Return the runs less those that only chose; all of them if none reports."""
     return [run for run in runs if not run.chooses] or list(runs)
 
 
 def settings_within(runs: Sequence[PlacedRun], target: float | None) -> list[tuple[Summary, PlacedRun]]:
-    """Settings whose epsilon is at most the target, where they were to be judged, each with one of its runs."""
+    """Return settings whose epsilon is at most the target, where they were to be judged, each with one of its runs."""
     runs = reporting_runs(runs)
     first = {setting_key(run.label, settings_of(run.record)): run for run in reversed(runs)}
     points = summarise(run.plain(whole=False) for run in runs)

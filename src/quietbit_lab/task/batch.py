@@ -54,7 +54,7 @@ SCORED = 1000  # examples at once
 
 
 def shared_walk(setting: Setting) -> tuple[Any, ...]:
-    """What runs of one batch have in common."""
+    """Return what runs of one batch have in common."""
     plan = setting.plan
     return (plan.seed, plan.cohort, plan.participation, plan.norm.value, plan.rng)
 
@@ -234,7 +234,7 @@ class Batch:
         self.seconds = before + time.perf_counter() - began
 
     def runs(self) -> list[Run]:
-        """What came of every run so far, in the order of the settings."""
+        """Return the result of every run so far, in the order of the settings."""
         self._keep_parameters(range(len(self.alive)))
         return [lane.run(self._accounts, self.data.problem.dimension, self.number, self.seconds) for lane in self.lanes]
 
@@ -280,7 +280,7 @@ class Batch:
         return int.from_bytes(words, "little") >> 1
 
     def _arrange(self) -> None:
-        """What a round needs for the runs that are alive."""
+        """Prepare what a round needs for the runs that are alive."""
 
         def column(name: str, kind: Any) -> Tensor:
             chosen = [self.lanes[k].setting for k in self.alive]
@@ -438,7 +438,7 @@ class Lane:
         )
 
     def run(self, accounts: Accounts, dimension: int, number: int, seconds: float) -> Run:
-        """What came of it; one that has not ended has done ``number`` rounds."""
+        """Return the result of the run; one that has not ended has done ``number`` rounds."""
         account = accounts.of(self)
         if account is not None and self.counts is not None:
             account = account.fresh()
@@ -471,7 +471,7 @@ class Accounts:
     _answers: dict[tuple[Key, int], Guarantee] = field(init=False, default_factory=dict, repr=False)
 
     def open(self, setting: Setting, mechanism: Mechanism) -> ClientCosts:
-        """The account of a mechanism, which is refused here if it has none."""
+        """Return the account of a mechanism; refuse a mechanism that has none."""
         key = setting.plan, setting.training.rounds
         if key not in self._found:
             account = setting.plan.account(mechanism, self.sizes)
@@ -480,11 +480,11 @@ class Accounts:
         return self._found[key]
 
     def of(self, lane: Lane) -> ClientCosts | None:
-        """The account of a run, none without privacy."""
+        """Return the account of a run; None without privacy."""
         return self.open(lane.setting, lane.mechanism) if lane.mechanism is not None else None
 
     def worst(self, lane: Lane, number: int) -> Guarantee | None:
-        """What holds for every client now, after ``number`` rounds."""
+        """Return the guarantee that holds for every client after ``number`` rounds."""
         account, key = self.of(lane), ((lane.setting.plan, lane.setting.training.rounds), number)
         if account is None:
             return None
@@ -501,7 +501,7 @@ def make_lanes(
     share: float,
     draw: str = "clients",
 ) -> list[Lane]:
-    """A lane for each of the settings; what cannot be drawn or accounted for is refused."""
+    """Return a lane for each of the settings; refuse what cannot be drawn or accounted for."""
     lanes, made = [], {}
     for chosen in settings:
         key = chosen.plan, chosen.training.rounds
@@ -526,7 +526,7 @@ def _mechanism(
 
 
 def _stop(plan: Plan, rounds: int, account: ClientCosts, schedule: Schedule) -> int:
-    """The first round that the budget forbids: cohorts are public, so it is known beforehand."""
+    """Return the first round that the budget forbids, known beforehand because cohorts are public."""
     if plan.epsilon is None:
         return rounds
     alone = account.fresh()

@@ -43,14 +43,14 @@ NETWORKS = {"cuda": 48, "cpu": 16}
 
 
 def device_name(device: Any) -> str:
-    """What a record calls the device."""
+    """Return what a record calls the device."""
     if device.type != "cuda":
         return str(device)
     return f"{device} ({require_module('torch', 'tasks').cuda.get_device_name(device)})"
 
 
 def batch_records(batch: Batch, runs: Sequence[Run], task: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The records of all runs of a batch."""
+    """Return the records of all runs of a batch."""
     said = {"identity": batch.identity, "runs": len(runs)}
     name = device_name(batch.data.device)
     return [
@@ -137,7 +137,7 @@ class BatchTogether:
         return run_job(job, lambda task, seed: self.problem(job))
 
     def problem(self, job: Job) -> Problem:
-        """The problem of a job, made once; clients of several examples are drawn by the seed."""
+        """Return the problem of a job, made once; clients of several examples are drawn by the seed."""
         key = repr((sorted(job.task.items()), job.setting.seed if job.task.get("samples", 1) != 1 else 0))
         if key not in self._problems:
             self._problems[key] = self.make_problem(job.task, job.setting.seed)

@@ -102,7 +102,7 @@ class Partition:
         return np.diff(self.offsets)
 
     def of(self, client: int) -> NDArray[np.int64]:
-        """The examples of one client."""
+        """Return the examples of one client."""
         return self.members[self.offsets[client] : self.offsets[client + 1]]
 
 
@@ -115,7 +115,7 @@ class DamagedData(QuietbitError):
 
 
 def data_folder(given: Path | None = None) -> Path:
-    """The folder of data sets: the one given, QUIETBIT_DATA, or the nearest ``shared/data``; else ``data``."""
+    """Return the folder of data sets: the given one, QUIETBIT_DATA, or the nearest ``shared/data``; else ``data``."""
     if given is not None:
         return given
     named = os.environ.get("QUIETBIT_DATA")
@@ -129,7 +129,7 @@ def data_folder(given: Path | None = None) -> Path:
 
 
 def find(folder: Path, name: str, file: str) -> Path:
-    """The path of a file of a data set; a missing one is said with the way to get it."""
+    """Return the path of a file of a data set; if it is missing, the error says how to get it."""
     path = folder / name / file
     if not path.is_file():
         way = f"quietbit data get {name} --data {folder}" if name in FETCHED else "see experiments/README.md for it"
@@ -143,13 +143,13 @@ def damaged(path: Path, rule: str, found: object) -> NoReturn:
 
 
 def md5_of(path: Path) -> str:
-    """The published kind of checksum; it guards against accidents, not against malice."""
+    """Return the published kind of checksum, which guards against accidents, not against malice."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def unpacked(path: Path) -> bytes:
-    """The content of a gzip or xz file, or of one that is not packed."""
+    """Return the content of a gzip or xz file, or of one that is not packed."""
     try:
         content = path.read_bytes()
         if content[:2] == b"\x1f\x8b":
@@ -160,7 +160,7 @@ def unpacked(path: Path) -> bytes:
 
 
 def read_idx(path: Path) -> NDArray[Any]:
-    """An array in the IDX format, packed or not; the length must be exactly what its header says."""
+    """Read an array in the IDX format, packed or not; the length must be exactly what its header says."""
     content = unpacked(path)
     head = content[:4]
     if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in IDX_TYPES or not 1 <= head[3] <= 4:
@@ -176,7 +176,7 @@ def read_idx(path: Path) -> NDArray[Any]:
 
 
 def load_packed(path: Path, shape: tuple[int, ...]) -> NDArray[Any]:
-    """An uint8 array in an xz-packed npy file, of exactly this shape."""
+    """Load a uint8 array of exactly this shape from an xz-packed npy file."""
     try:
         array: NDArray[Any] = np.load(io.BytesIO(unpacked(path)), allow_pickle=False)
     except (ValueError, EOFError) as error:

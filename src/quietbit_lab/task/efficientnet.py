@@ -112,7 +112,7 @@ class EfficientNetLite0:
         return digest.hexdigest()
 
     def channels(self, images: NDArray[Any], side: int = SIDE) -> Any:
-        """The pooled channels of uint8 images (count, height, width, 3), as a tensor (count, 1280)."""
+        """Return the pooled channels of uint8 images (count, height, width, 3), as a tensor (count, 1280)."""
         torch = require_module("torch", "lab")
         rule = "uint8, (count, height, width, 3)"
         require(images.dtype == np.uint8 and images.ndim == 4 and images.shape[3] == 3, "images", images.shape, rule)
@@ -121,7 +121,7 @@ class EfficientNetLite0:
             return self.pooled(planes, self._folded)
 
     def features(self, images: NDArray[Any]) -> NDArray[np.float32]:
-        """What a head sees: ``FEATURES`` numbers of length ``LENGTH`` for every image."""
+        """Return what a head sees: ``FEATURES`` numbers of length ``LENGTH`` for every image."""
         if self.device != "cpu":
             return self._turned(images)
         torch = require_module("torch", "lab")
@@ -171,13 +171,13 @@ class EfficientNetLite0:
         return x.mean(dim=(2, 3))
 
     def _folded(self, x: Any, convolution: str, norm: str, stride: int, cut: bool) -> Any:
-        """A convolution with its normalisation inside."""
+        """Apply a convolution with its normalisation folded in."""
         found = convolved(x, self._tensors[convolution], stride, self._tensors[norm])
         return found.clamp_(0, 6) if cut else found
 
 
 def enlarged(images: Any, side: int = SIDE) -> Any:
-    """What the network sees of a tensor of uint8 images (count, height, width, 3): planes of ``side`` x ``side``."""
+    """Return what the network sees of uint8 images (count, height, width, 3): planes of ``side`` x ``side``."""
     torch = require_module("torch", "lab")
     planes = images.permute(0, 3, 1, 2).float()  # channels stay last in memory, which is quicker
     large = torch.nn.functional.interpolate(planes, size=(side, side), mode="bicubic", align_corners=False)
@@ -185,7 +185,7 @@ def enlarged(images: Any, side: int = SIDE) -> Any:
 
 
 def convolved(x: Any, weight: Any, stride: int, shift: Any = None) -> Any:
-    """A convolution that pads so that the output has one place per stride, the odd one at the far side."""
+    """Convolve, padding so that the output has one place per stride; an odd pixel of padding goes to the far side."""
     torch = require_module("torch", "lab")
     size, groups = weight.shape[2], x.shape[1] // weight.shape[1]
     missing = [max((-(-side // stride) - 1) * stride + size - side, 0) for side in x.shape[2:]]
@@ -199,7 +199,7 @@ def convolved(x: Any, weight: Any, stride: int, shift: Any = None) -> Any:
 def with_efficientnet(
     dataset: Dataset, folder: Path, report: Report | None = None, device: str = "cpu"
 ) -> tuple[Dataset, NDArray[np.float32]]:
-    """The data set with features in place of images, from the cache where they are there, and a head's start."""
+    """Return the data set with features in place of images, cached where available, and a head's start."""
     network = read_efficientnet(folder, device).tuned(public_file(folder))
     found = featured(
         dataset, network.features, network.seal, kind="EfficientNet", batch=BATCH, prefix="efficientnet-", report=report
@@ -219,7 +219,7 @@ def public_file(folder: Path) -> Path:
 
 
 def read_efficientnet(folder: Path, device: str = "cpu") -> EfficientNetLite0:
-    """The network from ``folder/efficientnet_lite0/weights.npz``; arrays that are missing or not finite are refused."""
+    """Read the network from ``folder/efficientnet_lite0/weights.npz``; refuse missing or non-finite arrays."""
     path = find(folder, FOLDER, FILE)
     try:
         with np.load(path, allow_pickle=False) as found:

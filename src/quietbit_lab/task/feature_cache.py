@@ -42,7 +42,7 @@ def featured(
     report: Report | None = None,
     folder: Path | None = None,
 ) -> Dataset:
-    """The data set with ``compute``'s features in place of images, from the cache where they are there.
+    """Return the data set with ``compute``'s features in place of images, from the cache where they are there.
 
     ``how`` says all that they depend on beside the images; ``kind`` names them in messages, ``prefix`` in file names.
     """
@@ -97,7 +97,7 @@ def _write_piece(piece: Path, seal: str, first: int, content: bytes) -> None:
 
 
 def _read_piece(piece: Path, seal: str, first: int, last: int, shape: tuple[int, ...]) -> bytes | None:
-    """The bytes of a piece, unless it is missing, damaged, or made of other images or otherwise."""
+    """Return the bytes of a piece; None if it is missing, damaged, or made of other images or otherwise."""
     try:
         kept = piece.read_bytes()
     except OSError:
@@ -127,5 +127,5 @@ def _valid(path: Path, note: Path, seal: str) -> bool:
 
 
 def _seal(how: str, images: NDArray[Any]) -> str:
-    """What the features depend on: the images, and how they are made."""
+    """Return a digest of what the features depend on: the images, and how they are made."""
     return hashlib.sha256(f"{how}:{images.shape}".encode() + np.ascontiguousarray(images).tobytes()).hexdigest()

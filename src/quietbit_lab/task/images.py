@@ -53,7 +53,7 @@ TEST_SHARE = 10
 
 
 def load_digits() -> Dataset:
-    """The digits, pixels scaled to [0, 1] less one half, split at random with a fixed seed."""
+    """Load the digits, pixels scaled to [0, 1] less one half, split at random with a fixed seed."""
     found = require_module("sklearn.datasets", "lab").load_digits()
     inputs = (np.asarray(found.data, dtype=np.float32) / np.float32(16)) - np.float32(0.5)
     labels = np.asarray(found.target, dtype=np.int64)
@@ -87,13 +87,13 @@ def _dataset(name: str, arrays: list[NDArray[Any]], writers: NDArray[np.int64] |
 
 
 def _either(folder: Path, name: str, file: str) -> Path:
-    """The packed file, or the raw one where only that is there."""
+    """Return the path of the packed file, or of the raw one if only that is there."""
     raw = folder / name / file
     return raw if raw.is_file() else find(folder, name, file + ".gz")
 
 
 def _known(path: Path, wanted: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    """A file whose content is the published one, however it is packed."""
+    """Read a file whose content must be the published one, however it is packed."""
     array = _shaped(path, shape)
     head = bytes([0, 0, 8, array.ndim]) + b"".join(size.to_bytes(4, "big") for size in shape)
     found = hashlib.md5(head + array.tobytes(), usedforsecurity=False).hexdigest()

@@ -73,7 +73,7 @@ class LinearSoftmax:
         return self._norms[norm]
 
     def initial(self, seed: int) -> Rows:
-        """The public start that was given, else zero: the problem is convex, and no seed is needed."""
+        """Return the public start that was given, else zero: the problem is convex, and no seed is needed."""
         return np.zeros(self.dimension, dtype=np.float32) if self.start is None else self.start.copy()
 
     def updates(self, parameters: Rows, clients: NDArray[np.int64], plan: LocalPlan, out: Rows) -> None:
@@ -88,7 +88,7 @@ class LinearSoftmax:
             clip_rows(out, plan.norm, plan.clip)
 
     def gradients(self, parameters: Rows, client: int) -> Rows:
-        """The gradient of every sample of a client, as it is."""
+        """Return the gradient of every sample of a client, as it is."""
         examples = self.partition.of(client)
         out = np.empty((examples.size, self.dimension), dtype=np.float32)
         self._outer(parameters, examples, LocalPlan(Norm.L2, MAX_CLIP), out)

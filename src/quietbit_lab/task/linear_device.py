@@ -39,7 +39,7 @@ CHUNK = 4096  # examples moved at once
 
 
 def open_device(name: str) -> Any:
-    """The torch device of that name; one that is not there is said in one sentence."""
+    """Return the torch device of that name; if it is not available, the error says so in one sentence."""
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -91,7 +91,7 @@ class DeviceProblem(Models):
         return self.problem.dataset.classes
 
     def share(self, norm: Norm) -> float:
-        """The largest part of a gradient's length that one of its coordinates can have.
+        """Return the largest part of a gradient's length that one of its coordinates can have.
 
         The errors p - y add up to 0, so that the largest has at most half of their L1 length and sqrt(1 - 1/K) of L2;
         they are rounded, for which a thousandth is added.
@@ -129,7 +129,7 @@ class DeviceProblem(Models):
         return torch.cat([mean(errors[start:stop], features, seed) for start, stop, mean, seed in drawn])
 
     def cohort(self, clients: Tensor) -> Tensor:
-        """The features of a cohort, (m, width)."""
+        """Return the features of a cohort, (m, width)."""
         return self._train.index_select(0, clients)
 
     def clipped_errors(self, models: Tensor, features: Tensor, clients: Tensor, norm: Norm, clips: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ class DeviceProblem(Models):
         return torch.from_numpy(one).to(self.device).repeat(count, 1, 1)
 
     def _moved(self, inputs: NDArray[Any], rows: NDArray[np.int64]) -> Tensor:
-        """The chosen rows on the device, each followed by a one and zeros."""
+        """Move the chosen rows to the device, each followed by a one and zeros."""
         size = self.problem.features
         out = torch.zeros((rows.size, self.width), dtype=torch.float32, device=self.device)
         for start in range(0, rows.size, CHUNK):

@@ -60,7 +60,7 @@ class StoredExamples:
         return cls(inputs, torch.from_numpy(np.array(examples.labels)).to(device), device, None)
 
     def batch(self, chosen: NDArray[np.int64]) -> tuple[Any, Any]:
-        """Inputs, ready for the module, and labels of the chosen examples."""
+        """Return the inputs, ready for the module, and the labels of the chosen examples."""
         if isinstance(self.inputs, np.ndarray):
             some = self.inputs[chosen] if self.prepare is None else self.prepare(self.inputs[chosen])
             inputs, labels = torch.from_numpy(some).to(self.device), torch.from_numpy(self.labels[chosen])
@@ -126,7 +126,7 @@ class ModuleProblem:
         return self.partition.sizes
 
     def initial(self, seed: int) -> Rows:
-        """The module's own initialisation under this seed; torch's global state is left alone."""
+        """Return the module's own initialisation under this seed; torch's global state is left alone."""
         flat: Rows = torch.cat([part.detach().reshape(-1) for part in self._built(seed).parameters()]).numpy()
         return flat.astype(np.float32)
 
@@ -159,12 +159,12 @@ class ModuleProblem:
         return flat
 
     def _each(self, module: Any, examples: NDArray[np.int64]) -> Any:
-        """A row for each sample: its gradient, parameters one after the other."""
+        """Return a row for each sample: its gradient, parameters one after the other."""
         loss = partial(torch.nn.functional.cross_entropy, reduction="none")
         return sample_gradients(module, loss, self._train.batch(examples))
 
     def gradients(self, parameters: Rows, client: int) -> Rows:
-        """The gradient of every sample of a client, as it is."""
+        """Return the gradient of every sample of a client, as it is."""
         return self.sample_gradients(parameters, self.partition.of(client))
 
     def _means(self, parameters: Rows, clients: NDArray[np.int64], plan: LocalPlan, out: Rows) -> None:
@@ -185,7 +185,7 @@ class ModuleProblem:
         out[:] = total.cpu().numpy() / self.sizes[clients][:, None]
 
     def _pieces(self, clients: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """The clients' samples and whose they are (places in ``clients``), a piece at a time.
+        """Yield the clients' samples and whose they are (places in ``clients``), a piece at a time.
 
         On a CPU no piece crosses clients of several samples, so that no bit depends on who shares a chunk.
         """
@@ -210,7 +210,7 @@ class ModuleProblem:
         return slope if plan.steps == 1 else (parameters - here) / np.float32(plan.rate) + slope
 
     def _slope(self, parameters: Rows, examples: NDArray[np.int64]) -> Rows:
-        """The gradient of a client's mean loss."""
+        """Return the gradient of a client's mean loss."""
         module = self._module(parameters)
         total = torch.zeros(self.dimension, device=self.device)
         for start in range(0, examples.size, SCORED):
@@ -221,13 +221,13 @@ class ModuleProblem:
         return flat
 
     def _built(self, seed: int) -> Any:
-        """A module with its own initialisation under this seed; torch's global state is left alone."""
+        """Build a module with its own initialisation under this seed; torch's global state is left alone."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed % 2**63)
             return self.make()
 
     def _module(self, parameters: Rows) -> Any:
-        """This thread's module, with these parameters; kernels have their channels last in memory.
+        """Return this thread's module, with these parameters; kernels have their channels last in memory.
 
         That is twice as fast on a CPU, where pooling is then vectorised.
         """

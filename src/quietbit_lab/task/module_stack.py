@@ -144,7 +144,7 @@ class StackedLayers:
 
 
 def _layers(module: Any) -> list[Any]:
-    """The layers of nested stacks in order; one that may mix samples, draw or write over its input is refused."""
+    """Return the layers of nested stacks in order; refuse any that may mix samples, draw or overwrite its input."""
     if type(module) is torch.nn.Sequential:
         found = [layer for child in module for layer in _layers(child)]
         require(len({id(layer) for layer in found}) == len(found), "layers", len(found), "all different")
@@ -162,7 +162,7 @@ def _shared(inputs: Tensor) -> Tensor:
 
 
 def _seen(block: Block, x: Tensor, count: int) -> Tensor:
-    """What the layer multiplies: (G, N L, K), K rounded up where the inputs are still the same for all models."""
+    """Return what the layer multiplies: (G, N L, K), K rounded up if the inputs are still the same for all models."""
     u = x.flatten(1, -2) if block.dense else _unfolded(x, block.layer.kernel_size)
     if u.shape[0] == count:
         return u
@@ -170,7 +170,7 @@ def _seen(block: Block, x: Tensor, count: int) -> Tensor:
 
 
 def _unfolded(x: Tensor, kernel: tuple[int, int]) -> Tensor:
-    """What each place of a convolution sees of (G, N, height, width, C), as (G, N L, rows columns C)."""
+    """Return what each place of a convolution sees of (G, N, height, width, C), as (G, N L, rows columns C)."""
     rows, columns = kernel
     around = (0, 0, columns // 2, columns // 2, rows // 2, rows // 2)
     padded = torch.nn.functional.pad(x, around).contiguous()
@@ -182,7 +182,7 @@ def _unfolded(x: Tensor, kernel: tuple[int, int]) -> Tensor:
 
 
 def _product(block: Block, models: Tensor, u: Tensor, places: Sequence[int]) -> Tensor:
-    """The layer's outputs, (G, N, ..., O)."""
+    """Return the layer's outputs, (G, N, ..., O)."""
     layer = block.layer
     weight, bias = models[:, block.start : block.middle], models[:, None, block.middle : block.stop]
     if block.dense:
@@ -194,7 +194,7 @@ def _product(block: Block, models: Tensor, u: Tensor, places: Sequence[int]) -> 
 
 
 def _between(block: Block, z: Tensor) -> Tensor:
-    """The layers up to the next one with weights; images go through with their channels last in memory."""
+    """Apply the layers up to the next one with weights; images go through with their channels last in memory."""
     count = z.shape[0]
     for layer in block.after:
         if type(layer).__name__ == "Flatten":
@@ -244,7 +244,7 @@ def _spread(factors: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 def _add_up(block: Block, one: Tensor, other: Tensor, spread: Tensor, rows: Tensor) -> None:
-    """The clipped sums of this layer, put where its parameters lie."""
+    """Write the clipped sums of this layer to where its parameters lie."""
     layer = block.layer
     rows[:, :, block.middle : block.stop] = torch.bmm(spread, other)
     if block.dense:

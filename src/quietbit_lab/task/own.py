@@ -38,7 +38,7 @@ def check_named(name: str, given: str | None) -> None:
 
 
 def own_problem(name: str, seed: int) -> Problem:
-    """What the function makes, checked to be a problem; a failure is said in one sentence."""
+    """Return what the function makes, checked to be a problem; a failure is an error of one sentence."""
     module, _, function = name.partition(":")
     found: Any = getattr(_imported(name, module), function, None)
     require(callable(found), "task", name, f"a function of the module {module}")

@@ -72,7 +72,7 @@ class TaskSpec:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> TaskSpec:
-        """A spec from a record or a sweep; an unknown name is refused."""
+        """Return a spec from a record or a sweep; refuse an unknown name."""
         known = [field.name for field in fields(cls)]
         for name in values:
             require(name in known, "setting of the task", name, "one of " + ", ".join(known))
@@ -83,7 +83,7 @@ class TaskSpec:
 def build_task(
     spec: TaskSpec, *, data: Path | None = None, seed: int = 0, device: str = "cpu", report: Report | None = None
 ) -> Problem:
-    """The problem that a spec describes; ``seed`` groups examples into clients of several.
+    """Build the problem that a spec describes; ``seed`` groups examples into clients of several.
 
     ``device`` is where torch computes features, and the gradients of networks.
     """
@@ -109,7 +109,7 @@ def build_task(
 def load_dataset(
     spec: TaskSpec, data: Path | None = None, report: Report | None = None, device: str = "cpu"
 ) -> Dataset:
-    """The data set with the inputs that a spec's network or ScatterNet takes; ``device`` computes the latter."""
+    """Load the data set with the inputs that a spec's network or ScatterNet takes; ``device`` computes the latter."""
     dataset = _raw(spec, data)
     if spec.model == "scatter":
         from quietbit_lab.task.scatter import scattered

@@ -30,7 +30,7 @@ VERSION = 1
 def scattered(
     dataset: Dataset, report: Report | None = None, folder: Path | None = None, device: str = "cpu"
 ) -> Dataset:
-    """The data set with ScatterNet features in place of images, from the cache where they are there.
+    """Return the data set with ScatterNet features in place of images, from the cache where they are there.
 
     Where they are not, ``device`` computes them; a GPU's differ from a CPU's in the last digits of float32.
     """

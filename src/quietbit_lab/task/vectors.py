@@ -66,20 +66,20 @@ class VectorMean:
         clip_rows(out, plan.norm, plan.clip)
 
     def vector(self, client: int) -> Rows:
-        """What a client has."""
+        """Return what a client has."""
         own = np.random.default_rng([self.seed, 1, client]).standard_normal(self.dimension)
         own -= self.common * (float(own @ self.common) / float(self.common @ self.common))
         rest = self.length * math.sqrt(1 - self.agreement**2)
         return np.asarray(self.common + own * (rest / np.linalg.norm(own)), dtype=np.float32)
 
     def mean(self) -> FloatVector:
-        """The mean of all vectors."""
+        """Return the mean of all vectors."""
         total = np.zeros(self.dimension)
         for client in range(self.clients):
             total += self.vector(client)
         return total / self.clients
 
     def evaluate(self, parameters: Rows) -> Score:
-        """The loss is the squared distance from the mean; there is nothing to get right."""
+        """Return the squared distance from the mean as the loss; there is nothing to get right."""
         off = float(np.sum((parameters.astype(np.float64) - self.mean()) ** 2))
         return Score(accuracy=math.exp(-off), loss=off)
