@@ -47,6 +47,7 @@ from quietbit.mechanism.base import (
     Wrapper,
     check_inner,
     check_value,
+    summable,
 )
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
@@ -139,6 +140,15 @@ class AdaptiveClip(Wrapper):
         """Return the cost of the inner mechanism plus the bit's; one sample can flip the bit as well as all can."""
         cost = self.inner.privacy(adjacency, samples)
         return cost if self.bit_epsilon is None else cost + Cost.pure(self.bit_epsilon_upper).like(cost)
+
+    @property
+    def summable(self) -> bool:
+        """Where there is no bit, which a sum would not hide, as the inner mechanism is."""
+        return self.bit_epsilon is None and self.inner.summable
+
+    def sum_privacy(self, clients: int, adjacency: Adjacency) -> Cost:
+        """The inner mechanism's: whatever the clip is, it is handed an update of its own ball."""
+        return summable(self).inner.sum_privacy(clients, adjacency)  # type: ignore[attr-defined, no-any-return]
 
     @property
     def bit_epsilon_upper(self) -> float:

@@ -34,6 +34,7 @@ Source   Guo et al. (ICML 2023), appendix "Choice of Hyperparameters", for the c
 | `server-rate`, `server-momentum` | engine, replay: the server's step on the mean | 1, 0 |
 | `clip-quantile` | the share of updates that the clip shall leave alone: it moves every round | the clip stays |
 | `clip-rate` | by which steps the clip moves | 0.2 |
+| `clip-scouts` | simulation: one client of this many answers for the clip and sends no update | a bit of each |
 | `clip-bit-epsilon` | what the bit beside a release costs where the clip moves | all bits: a tenth of the budget |
 | `evaluate.epsilon` | engine: what one private answer to an evaluation may cost | evaluations are not answered |
 | `evaluate.metric` | engine: which metric of the app's, a number from 0 to `evaluate.most` | `accuracy`, 1 |
@@ -98,6 +99,7 @@ from quietbit.plan.rules import (
     USUAL,
     check,
 )
+from quietbit.plan.scouts import Scouts, scouts_of
 from quietbit.privacy.account import Account, Mode
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee
@@ -189,6 +191,7 @@ class Plan:
     clip_quantile: float | None = None
     clip_rate: float | None = None
     clip_bit_epsilon: float | None = None
+    clip_scouts: int | None = None
     evaluate_epsilon: float | None = None
     evaluate_metric: str | None = None
     evaluate_most: float | None = None
@@ -370,7 +373,8 @@ class Plan:
             raise InvalidParameter.of("releases", "given to meet a budget: how often a client may take part")
         counts = np.asarray(times, dtype=np.int64)
         each = sample or self.participation == POISSON
-        return self._found(ball, known, np.broadcast_to(counts, known.shape) if each else counts)
+        found = self._found(ball, known, np.broadcast_to(counts, known.shape) if each else counts)
+        return found if self.clip_scouts is None else AdaptiveClip(found, self.clip, None)
 
     def release(self, mechanism: Mechanism, samples: int | None = None) -> Cost:
         """Return what one release costs under the plan's trust: of a client, or of one of its ``samples`` samples."""
@@ -380,20 +384,32 @@ class Plan:
             return summable(mechanism).sum_privacy(cast(int, self.min_honest_clients), self.adjacency)
         return mechanism.privacy(self.adjacency, samples).under(trust=self.trust)
 
-    def account(self, mechanism: Mechanism, sizes: NDArray[np.int64]) -> ClientCosts:
+    def account(self, mechanism: Mechanism, sizes: NDArray[np.int64], scouts: Scouts | None = None) -> ClientCosts:
         """Return the account of a run with clients of these sizes; refuse a mechanism without one."""
         rate = self.schedule(sizes.size).rate if self.participation == POISSON else 1.0
+        answer = None if scouts is None else scouts.release
 
         def price(samples: int | None) -> Cost:
             far = self.release(mechanism, samples)
             return far if rate == 1.0 else poisson_cost(mechanism.privacy(Adjacency.ZERO_OUT), far, rate)
 
-        return ClientCosts(price, sizes, self.unit is Unit.SAMPLE)
+        return ClientCosts(price, sizes, self.unit is Unit.SAMPLE, answer)
+
+    def scouts(self, mechanism: Mechanism, releases: int) -> Scouts | None:
+        """Return the scouts of a run whose clients release at most ``releases`` times; None where there are none."""
+        if self.clip_scouts is None:
+            return None
+        return Scouts.priced(self.clip_scouts, self.release(mechanism), attrs.evolve(self.target, releases=releases))
+
+    @property
+    def updates(self) -> int:
+        """The updates of a round of a simulation: those of the cohort, less those of scouts."""
+        return self.cohort - (0 if self.clip_scouts is None else scouts_of(self.cohort, self.clip_scouts))
 
     @property
     def summed_clients(self) -> int:
         """The clients of a sum: the fewest in an engine, where it says so."""
-        return self.cohort if self.threshold is None else self.threshold
+        return self.updates if self.threshold is None else self.threshold
 
     def _enforced(self, releases: int) -> Priced | None:
         """Return the account nodes keep of ``releases`` releases; None where the mechanism's own is what counts."""
@@ -446,8 +462,8 @@ class Plan:
         return found.mechanism
 
     def _bit_epsilon(self, releases: int) -> float | None:
-        """Return what the bit of a clip that moves costs in a release; None where the clip stays."""
-        if self.clip_quantile is None or self.clip_bit_epsilon is not None:
+        """Return what the bit of a clip that moves costs in a release; None where it has none."""
+        if self.clip_quantile is None or self.clip_bit_epsilon is not None or self.clip_scouts is not None:
             return self.clip_bit_epsilon
         return usual_bit_epsilon(self.update_target.epsilon, self.update_target.delta, releases)
 

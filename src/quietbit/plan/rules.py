@@ -19,6 +19,7 @@ from quietbit.mechanism.projected import MOST_SAMPLES
 from quietbit.mechanism.registry import families, family, importable
 from quietbit.plan.clip import RATE, ClipRule
 from quietbit.plan.participation import KINDS, POISSON, SAMPLED, SECRET
+from quietbit.plan.scouts import check_every
 from quietbit.secagg.plan import ServerModel
 from quietbit.target import (
     MOST_CLIENTS,
@@ -226,18 +227,36 @@ def _check_protocol(plan: Plan) -> None:
 def _check_clip(plan: Plan) -> None:
     """Require a moving clip to move by the bits of single clients, whose updates it clips; else refuse its options."""
     if plan.clip_quantile is None:
-        _unused(plan, ("clip_rate", "clip_bit_epsilon"), "unless the clip moves, by a clip quantile")
+        _unused(plan, ("clip_rate", "clip_bit_epsilon", "clip_scouts"), "unless the clip moves, by a clip quantile")
         return
     moves = ClipRule(plan.clip_quantile, RATE if plan.clip_rate is None else plan.clip_rate)
     _put(plan, "clip_quantile", moves.quantile)
     _put(plan, "clip_rate", moves.rate)
     require(plan.private, "clip_quantile", plan.clip_quantile, "left out without privacy")
-    rule = "local where the clip moves: its bit is priced as one that the server sees"
-    require(plan.trust is Trust.LOCAL, "trust", plan.trust.value, rule)
+    rule = "local where the clip moves, or secure-aggregation by scouts: a bit of every client would cost too much"
+    seen = plan.trust is Trust.LOCAL or (plan.secure and plan.clip_scouts is not None)
+    require(seen, "trust", plan.trust.value, rule)
     rule = "client where the clip moves: samples are clipped one by one, and a bit for each would cost too much"
     require(plan.unit is Unit.CLIENT, "unit", plan.unit.value, rule)
+    if plan.clip_scouts is not None:
+        _check_scouts(plan)
+        return
     if plan.clip_bit_epsilon is None and not plan.calibrated:
         raise InvalidParameter.of("clip_bit_epsilon", "given where the mechanism's strength is")
+
+
+def _check_scouts(plan: Plan) -> None:
+    """A clip that moves by the answers of scouts, out of the budget that updates are calibrated to."""
+    _put(plan, "clip_scouts", check_every(cast(int, plan.clip_scouts)))
+    _unused(plan, ("clip_bit_epsilon",), "where scouts answer: releases have no bit")
+    rule = "left out of an engine's run, whose nodes answer with updates: the clip moves there by a bit of each"
+    require(plan.mode == "planned", "clip_scouts", plan.clip_scouts, rule)
+    rule = "left out where the mechanism's strength is given: an answer costs what the budget leaves"
+    require(plan.calibrated, "clip_scouts", plan.clip_scouts, rule)
+    rule = "left out where scouts answer: the account of the crowd does not have them"
+    require(not plan.secret_order, "participation", plan.participation, rule)
+    rule = f"at most {plan.cohort}, the cohort, so that somebody scouts"
+    require(cast(int, plan.clip_scouts) <= plan.cohort, "clip_scouts", plan.clip_scouts, rule)
 
 
 def _check_downlink(plan: Plan) -> None:

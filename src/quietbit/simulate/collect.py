@@ -23,10 +23,12 @@ from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
 from quietbit.errors import check_int, require
-from quietbit.mechanism.base import Mechanism
+from quietbit.kernel.select import default_kernel
+from quietbit.mechanism.base import Answers, Mechanism
 from quietbit.plan.clip import MovingClip
 from quietbit.plan.compare import FLOAT_BYTES, bytes_sent
 from quietbit.plan.plan import Plan
+from quietbit.plan.scouts import Scouts
 from quietbit.privacy.guarantee import Trust
 from quietbit.simulate.client_rng import CLIENT_BITS, ClientRng, client_rng
 from quietbit.simulate.problem import LocalPlan, Problem, Rows, SampleProblem, clip_outside
@@ -35,7 +37,7 @@ from quietbit.wire.uplink import Uplink
 
 __all__ = [
     "CentralCollector", "Collector", "PlainCollector", "UplinkCollector", "chunks", "make_collector", "payload_bytes",
-    "spread",
+    "run_name", "spread",
 ]  # fmt: skip
 
 CHUNK_COORDINATES = 1 << 21
@@ -60,7 +62,12 @@ class Collector(Protocol):
 
 
 def make_collector(
-    problem: Problem, steps: LocalPlan, plan: Plan, mechanism: Mechanism | None, threads: int
+    problem: Problem,
+    steps: LocalPlan,
+    plan: Plan,
+    mechanism: Mechanism | None,
+    threads: int,
+    scouts: Scouts | None = None,
 ) -> Collector:
     """Make the collector that a plan asks for."""
     if mechanism is None:
@@ -69,7 +76,13 @@ def make_collector(
     if plan.trust is Trust.CENTRAL:
         return CentralCollector(PlainCollector(problem, steps, threads), mechanism, rng, plan.cohort)
     uplink = Uplink(mechanism, max_payloads=plan.cohort, unit=plan.unit)
-    return UplinkCollector(problem, steps, uplink, rng, payload_bytes(plan, mechanism), threads, plan.moving_clip())
+    moving, asked = plan.moving_clip(), None if scouts is None else (scouts, run_name(plan.seed))
+    return UplinkCollector(problem, steps, uplink, rng, payload_bytes(plan, mechanism), threads, moving, asked)
+
+
+def run_name(seed: int) -> bytes:
+    """Return the public name of a run that this seed fixes, by which its scouts are drawn."""
+    return b"simulation/" + str(seed).encode()
 
 
 def payload_bytes(plan: Plan, mechanism: Mechanism) -> int:
@@ -87,7 +100,8 @@ class UplinkCollector:
     """The real path: `Uplink.send` for every client, an `Aggregator` for the server.
 
     Behind secure aggregation codes travel masked. Masks cancel exactly, so the mean is computed without them.
-    A clip that is ``moving`` is asked for in every round, and told what the bits of the round said.
+    A clip that is ``moving`` is asked for in every round, and told what the bits of the round said, or its ``scouts``,
+    who are drawn by the name of the run and answer instead of sending an update.
     """
 
     problem: Problem
@@ -97,6 +111,7 @@ class UplinkCollector:
     bytes_per_client: int
     threads: int = field(default=1, converter=_threads)
     moving: MovingClip | None = None
+    scouts: tuple[Scouts, bytes] | None = None
 
     def __attrs_post_init__(self) -> None:
         """Refuse a mechanism for another ball than the updates are clipped to."""
@@ -120,6 +135,11 @@ class UplinkCollector:
         return self._collected(uplink, parameters, clients, number).kept(), uplink.mechanism
 
     def _collected(self, uplink: Uplink, parameters: Rows, clients: Clients, number: int) -> Aggregator:
+        said = None
+        if self.scouts is not None and self.moving is not None:
+            chosen = self.scouts[0].among(clients, self.scouts[1], number)
+            said = self._scouted(self.scouts[0], self.moving.clip, parameters, clients[chosen], number)
+            clients = clients[~chosen]
         aggregator, lock = uplink.aggregator(), Lock()
 
         def work(chunk: Clients) -> None:
@@ -130,8 +150,20 @@ class UplinkCollector:
         for _ in spread(work, chunks(clients, self.problem.dimension, self.threads), self.threads):
             pass
         if self.moving is not None:
-            self.moving.move(aggregator.answers())
+            self.moving.move(aggregator.answers() if said is None else said)
         return aggregator
+
+    def _scouted(self, scouts: Scouts, clip: float, parameters: Rows, clients: Clients, number: int) -> Answers:
+        """Return what the scouts of a round say of its clip."""
+        lines, kernel, order = Uplink(scouts.mechanism), default_kernel(), self.steps.norm.order
+        payloads = []
+        for chunk in chunks(clients, self.problem.dimension, 1):
+            rows = np.zeros((chunk.size, self.problem.dimension), dtype=np.float32)
+            self.problem.updates(parameters, chunk, self.steps, rows)
+            for row, client in zip(rows, chunk.tolist(), strict=True):
+                cell = scouts.shares(kernel.norm([row], order), clip)
+                payloads.append(lines.send(cell, self.rng(number, client)))
+        return scouts.answers(lines.receive(payloads), len(payloads))
 
     def _payloads(self, uplink: Uplink, parameters: Rows, chunk: Clients, number: int) -> list[bytes]:
         """Return what these clients send."""

@@ -21,11 +21,12 @@ from quietbit.errors import QuietbitError, require
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.expectation import Expectation, expectation
 from quietbit.plan.compare import FLOAT_BYTES
-from quietbit.plan.costs import ClientCosts, observers
+from quietbit.plan.costs import NOBODY, ClientCosts, observers
 from quietbit.plan.participation import releases_per_client
 from quietbit.plan.plan import APP, Plan
+from quietbit.plan.scouts import Scouts
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair
-from quietbit.simulate.collect import Collector, UplinkCollector, make_collector
+from quietbit.simulate.collect import Collector, UplinkCollector, make_collector, run_name
 from quietbit.simulate.problem import Problem, Rows, Score
 from quietbit.simulate.training import Training
 from quietbit.wire.downlink import BITS, Downlink, ServerStep
@@ -91,7 +92,7 @@ class Run:
         if self.mechanism is None or self.account is None or not self.rounds:
             return None
         plan, clients = self.plan, int(self.account.sizes.size)
-        return expectation(self.mechanism, cohort=plan.cohort, rounds=self.rounds, clients=clients, trust=plan.trust)
+        return expectation(self.mechanism, cohort=plan.updates, rounds=self.rounds, clients=clients, trust=plan.trust)
 
     @property
     def observers(self) -> GuaranteePair | None:
@@ -116,8 +117,8 @@ def simulate(
     without a meaning are refused.
     """
     schedule = plan.schedule(problem.sizes.size)
-    mechanism, account = _priced(problem, plan, training)
-    collects = make_collector(problem, training.local(plan), plan, mechanism, threads)
+    mechanism, account, scouts = _priced(problem, plan, training)
+    collects = make_collector(problem, training.local(plan), plan, mechanism, threads, scouts)
     w = np.array(problem.initial(plan.seed), dtype=np.float32)
     v, sent, began = np.zeros(w.size), 0, time.perf_counter()
     run = Run(plan, training, mechanism, account, [], FINISHED, "", 0, w, collects.bytes_per_client, 0.0)
@@ -130,12 +131,15 @@ def simulate(
             for number in range(training.rounds):
                 clients = schedule.cohort(number)
                 if account is not None:
-                    charged = schedule.charged(number)
-                    if _exceeds(account, plan, charged):
+                    charged, asked = schedule.charged(number), NOBODY
+                    if scouts is not None:
+                        chosen = scouts.among(charged, run_name(plan.seed), number)
+                        charged, asked = charged[~chosen], charged[chosen]
+                    if _exceeds(account, plan, charged, asked):
                         run.status = TARGET
                         run.reason = f"Round {number + 1} would exceed the budget epsilon {plan.epsilon:g}."
                         break
-                    account.record(charged)
+                    account.record(charged, asked)
                 sent += plan.cohort * collects.bytes_per_client  # expected, where it is secret how many were drawn
                 if replay is not None:
                     w = replay.step(clients, number, run.clips[number] if run.clips else 1.0)
@@ -189,22 +193,25 @@ class _Replay:
         return self._downlink.replica.weights.copy()
 
 
-def _priced(problem: Problem, plan: Plan, training: Training) -> tuple[Mechanism | None, ClientCosts | None]:
-    """Return the mechanism of a run and the account that it will keep.
+def _priced(
+    problem: Problem, plan: Plan, training: Training
+) -> tuple[Mechanism | None, ClientCosts | None, Scouts | None]:
+    """Return the mechanism of a run, the account that it will keep, and its scouts.
 
     It is calibrated to the plan's own number of releases, or else to what the schedule asks of every client.
     """
     if not plan.private:
-        return None, None
+        return None, None, None
     releases = None
     if plan.calibrated and plan.releases is None:
         releases = releases_per_client(plan.schedule(problem.sizes.size), training.rounds)
     mechanism = plan.mechanism_for(problem.dimension, problem.sizes, releases)
-    return mechanism, plan.account(mechanism, problem.sizes)
+    scouts = plan.scouts(mechanism, (plan.releases or 1) if releases is None else int(releases.max()))
+    return mechanism, plan.account(mechanism, problem.sizes, scouts), scouts
 
 
-def _exceeds(account: ClientCosts, plan: Plan, clients: NDArray[np.int64]) -> bool:
-    return plan.epsilon is not None and account.worst(plan.delta, after=clients).epsilon_upper > plan.epsilon
+def _exceeds(account: ClientCosts, plan: Plan, clients: NDArray[np.int64], scouts: NDArray[np.int64]) -> bool:
+    return plan.epsilon is not None and account.worst(plan.delta, clients, scouts).epsilon_upper > plan.epsilon
 
 
 def _check_finite(w: Rows, number: int) -> None:

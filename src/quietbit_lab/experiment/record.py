@@ -46,7 +46,7 @@ RENAMED = {
 }
 # Settings that version 1 did not have, left out where nobody made use of them.
 NEWER = (
-    *("releases", "keep", "clip_quantile", "clip_rate", "clip_bit_epsilon", "rotate", "rows"),
+    *("releases", "keep", "clip_quantile", "clip_rate", "clip_bit_epsilon", "clip_scouts", "rotate", "rows"),
     *("downlink", "downlink_bits", "downlink_start"),
 )
 OF_PLAN = {one.name: one for one in attrs.fields(Plan) if one.name not in (*OF_ENGINE, "mode")}
