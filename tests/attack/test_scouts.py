@@ -15,7 +15,7 @@ from quietbit.simulate import Training
 from quietbit.simulate.collect import UplinkCollector, make_collector
 from unit.simulate.test_moving_clip import Long
 
-TRIALS = 4000
+TRIALS = 2000
 DOUBT = 1e-9
 
 

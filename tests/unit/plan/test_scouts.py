@@ -80,7 +80,7 @@ def test_the_cost_of_scouts_is_the_updates_that_are_missing() -> None:
 
 
 def test_a_release_without_a_bit_has_no_answers_and_comes_back() -> None:
-    plan = Plan("gaussian", **{**MOVES, "epsilon": 2000.0, "releases": 1})
+    plan = Plan("gaussian", **{**MOVES, "epsilon": 50.0, "releases": 1})
     uplink = Uplink(plan.mechanism_for(3).at_clip(4.0))
     sent = uplink.collect([uplink.send(np.array([0.0, 3.0, 0.0]), seeded_rng(seed)) for seed in range(400)])
     assert sent.answers is None
@@ -91,8 +91,8 @@ def test_a_release_without_a_bit_has_no_answers_and_comes_back() -> None:
 
 @pytest.mark.parametrize("clip", [0.5, 1.0, 2.5])
 def test_the_share_is_estimated_without_bias(clip: float) -> None:
-    """20,000 answers through the wire: beyond 6.2 standard deviations, 1e-9, it is no chance."""
-    found, count = scouts(truth=0.3), 20_000
+    """6,000 answers through the wire: beyond 6.2 standard deviations, 1e-9, it is no chance."""
+    found, count = scouts(truth=0.3), 6000
     lengths = np.exp(np.linspace(-1, 1, count))
     lines = Uplink(found.mechanism)
     payloads = [lines.send(found.shares(x, clip), seeded_rng(place)) for place, x in enumerate(lengths)]

@@ -33,14 +33,14 @@ def test_the_clip_goes_to_the_median_from_wherever_it_began(start: float) -> Non
     assert math.log(run.clips[-1]) == pytest.approx(0.0, abs=0.5)
 
 
-@pytest.mark.parametrize("given", [{}, {"trust": "secure-aggregation", "mechanism": "imvu"}])
-def test_the_account_counts_updates_and_answers_and_stays_in_the_budget(given: dict[str, Any]) -> None:
-    run = simulate(Long(), plan(epsilon=8.0, clip_scouts=10, **given), Training(0.1, 6))
+@pytest.mark.parametrize(("rounds", "given"), [(6, {}), (2, {"trust": "secure-aggregation", "mechanism": "imvu"})])
+def test_the_account_counts_updates_and_answers_and_stays_in_the_budget(rounds: int, given: dict[str, Any]) -> None:
+    run = simulate(Long(), plan(epsilon=8.0, clip_scouts=10, **given), Training(0.1, rounds))
     assert run.status == "finished"
     assert run.account is not None
     assert run.guarantee is not None
-    assert (run.account.counts + run.account.answered == 6).all()
-    assert run.account.answered.sum() == 6 * CLIENTS // 10
+    assert (run.account.counts + run.account.answered == rounds).all()
+    assert run.account.answered.sum() == rounds * CLIENTS // 10
     assert 4.0 < run.guarantee.epsilon_upper <= 8.0
     assert max(run.account.cost(one).epsilon(1e-5) for one in range(0, CLIENTS, 7)) <= run.guarantee.epsilon_upper
     assert run.observers is not None
