@@ -147,7 +147,7 @@ class AdaptiveClip(Wrapper):
         return self.bit_epsilon is None and self.inner.summable
 
     def sum_privacy(self, clients: int, adjacency: Adjacency) -> Cost:
-        """The inner mechanism's: whatever the clip is, it is handed an update of its own ball."""
+        """Return the inner mechanism's: whatever the clip is, it is handed an update of its own ball."""
         return summable(self).inner.sum_privacy(clients, adjacency)  # type: ignore[attr-defined, no-any-return]
 
     @property

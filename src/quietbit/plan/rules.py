@@ -246,7 +246,7 @@ def _check_clip(plan: Plan) -> None:
 
 
 def _check_scouts(plan: Plan) -> None:
-    """A clip that moves by the answers of scouts, out of the budget that updates are calibrated to."""
+    """Check a clip that moves by the answers of scouts, out of the budget that updates are calibrated to."""
     _put(plan, "clip_scouts", check_every(cast(int, plan.clip_scouts)))
     _unused(plan, ("clip_bit_epsilon",), "where scouts answer: releases have no bit")
     rule = "left out of an engine's run, whose nodes answer with updates: the clip moves there by a bit of each"

@@ -105,6 +105,6 @@ def scouts_of(cohort: int, every: int) -> int:
 
 
 def _mixes(releases: int) -> list[int]:
-    """How many of a client's releases are answers: once, always, and some numbers between (never is the plan's)."""
+    """Return how many of a client's releases may be answers: once, always, and some numbers between."""
     between = {round(releases * part / 8) for part in range(9)} | {1, 2, 3, 4}
     return sorted(n for n in between if 1 <= n <= releases)
