@@ -6,7 +6,8 @@ Idea     how long an app takes, and whether it fails, depends on its data. So th
          the one of the zero update, at the same moment; stamps that travel with an answer say that moment.
 Symbols  T: `answer-seconds`. The app has T less the time reserved for clipping, randomising and packing: a quarter of
          T, at most `RESERVED` seconds; and less what drawing the noise of local steps takes, all of which an app may
-         leave out, at `NUMBERS` a second. A quarter of T is always the app's.
+         leave out, at `NUMBERS` a second. A quarter of T is always the app's; a question whose noise needs more
+         than is left is refused.
 
 Why T is a constant. A deadline that follows how long earlier apps took is itself an answer about the data, at every
 change; a constant says nothing. Whether an app makes its deadline decides which update is released, and every update
@@ -29,6 +30,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar, final
 
+from quietbit.errors import require
+
 __all__ = ["GRAIN", "AnswerTime"]
 
 LOGGER = logging.getLogger(__name__)
@@ -49,8 +52,11 @@ class AnswerTime:
         self._seconds = math.ceil(seconds / GRAIN) * GRAIN
         self._stamp = math.ceil((now + self._seconds) / GRAIN) * GRAIN
         self._leave = self._start + self._stamp - now
-        packing = min(self._seconds / 4, RESERVED)
-        self._deadline = self._leave - min(self._seconds * 3 / 4, packing + numbers / NUMBERS)
+        needed = min(self._seconds / 4, RESERVED) + numbers / NUMBERS
+        if self._seconds:
+            rule = f"at most {self._seconds * 3 / 4:g}, three quarters of the node's answer-seconds"
+            require(needed <= self._seconds * 3 / 4, "seconds to draw the noise of local steps", needed, rule)
+        self._deadline = self._leave - needed
 
     def run(
         self, app: Callable[[], Found], crashes: list[BaseException] | None = None, *, simulated: bool = False
