@@ -106,7 +106,7 @@ class Setting:
         return 100 * float(right.mean()), moving.history[:: max(1, rounds // 12)]
 
     def _said(self, way: str, norms: Any, clip: float, draw: Any) -> Answers:
-        """What the bits or the answers of a round say, drawn from their laws."""
+        """Draw what the bits or the answers of a round say from their laws."""
         short, count = norms <= clip, len(norms)
         if way == "bits":
             ones = float((short != (draw.random(count) < self.lies)).mean())
@@ -117,7 +117,7 @@ class Setting:
         return self.scouts.answers(np.array([asked.share(float(said.mean()))]), count)
 
     def tried(self, way: str, clip: float, step: float, seeds: tuple[int, ...], share: float = 0.5) -> dict[str, Any]:
-        """Runs of one setting on some seeds."""
+        """Run one setting on some seeds."""
         runs = [self.train(way, clip, step, seed, share) for seed in seeds]
         found = np.array([accuracy for accuracy, _ in runs])
         return {
