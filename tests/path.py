@@ -53,11 +53,11 @@ def many(mechanism: Any) -> int:
 
 
 def packed(header: Header, codes: Any) -> bytes:
-    """The payload of these codes; for 32 bits they are the bit patterns of floats."""
+    """The payload of these codes, however many; for 32 bits they are the bit patterns of floats."""
     bits, values = header.layout.bits, np.asarray(codes)
-    assert values.size == header.layout.count
     content = values.astype("<u4").tobytes() if bits == 32 else ReferenceKernel().pack(values, bits)
-    return header.seal(zlib.crc32(content)) + bytes(content)
+    own = Header(Layout.codes(bits, values.size), header.identity)
+    return own.seal(zlib.crc32(content)) + bytes(content)
 
 
 def _payload(mechanism: Any, codes: Any) -> bytes:
