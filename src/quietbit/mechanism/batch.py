@@ -35,7 +35,7 @@ from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.poisson import poisson_cost
 
-__all__ = ["BatchSum", "PoissonBatch", "draw_batch"]
+__all__ = ["BatchSum", "OfBatches", "PoissonBatch", "draw_batch"]
 
 
 def _rate(value: float) -> float:
@@ -46,9 +46,33 @@ def _expected(value: int) -> int:
     return check_int(value, "expected", 1, MOST_SAMPLES)
 
 
+class OfBatches(Wrapper):
+    """A mechanism whose releases are made of batches of samples' gradients (`begin`), and of nothing else."""
+
+    __slots__ = ()
+
+    @property
+    def takes_samples(self) -> bool:
+        """It takes nothing else."""
+        return True
+
+    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """Refuse: an update is a mean, or a difference of models, already."""
+        raise InvalidParameter(
+            "update must be given as the gradients of batches that the gate drew, got a mean."
+        )
+
+    def write_samples(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """Clip every gradient of the first batch, and make the release; batches after it are empty."""
+        total = self.begin(rng, kernel)
+        for one in gradients:
+            total.add(np.concatenate([np.asarray(part, dtype=np.float64).reshape(-1) for part in one])[None])
+        total.write(out)
+
+
 @final
 @frozen
-class PoissonBatch(Wrapper):
+class PoissonBatch(OfBatches):
     """A mechanism that is given the gradients of a batch drawn with ``rate``, and releases their sum over ``expected``.
 
     >>> from quietbit import Ball, Gaussian
@@ -72,22 +96,6 @@ class PoissonBatch(Wrapper):
 
     batch = passed_on("expected")
     sampling_rate = passed_on("rate")
-
-    @property
-    def takes_samples(self) -> bool:
-        """It takes nothing else."""
-        return True
-
-    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Refuse: an update is a mean already."""
-        raise InvalidParameter("update must be given as the gradients of a batch that the gate drew, got their mean.")
-
-    def write_samples(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Clip every gradient, and release their sum over the expected number."""
-        total = self.begin(rng, kernel)
-        for one in gradients:
-            total.add(np.concatenate([np.asarray(part, dtype=np.float64).reshape(-1) for part in one])[None])
-        total.write(out)
 
     def begin(self, rng: RandomBits, kernel: Kernel) -> Batch:
         """Return an empty batch."""

@@ -33,13 +33,11 @@ from quietbit.mechanism.base import (
     Error,
     Layout,
     Mechanism,
-    Parts,
     Reader,
-    Wrapper,
     check_inner,
     passed_on,
 )
-from quietbit.mechanism.batch import PoissonBatch
+from quietbit.mechanism.batch import OfBatches, PoissonBatch
 from quietbit.mechanism.rotation import Rotation, rotation_for
 from quietbit.mechanism.rounding import independent_rounding
 from quietbit.privacy.cost import Cost
@@ -66,7 +64,7 @@ def _bits(value: int) -> int:
 
 @final
 @frozen
-class LocalSteps(Wrapper):
+class LocalSteps(OfBatches):
     """``steps`` releases of ``inner``, a `PoissonBatch`, each followed by a step of the site's own model.
 
     >>> from quietbit import Ball, Gaussian
@@ -106,22 +104,6 @@ class LocalSteps(Wrapper):
     def reach(self) -> float:
         """All steps in one direction, each as long as a clip makes it."""
         return float(self.steps * self.step_size * self.domain.radius)
-
-    @property
-    def takes_samples(self) -> bool:
-        """It takes nothing else."""
-        return True
-
-    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Refuse: the gate makes the difference of models from the steps itself."""
-        raise InvalidParameter("update must be given as the gradients of batches that the gate drew, got a difference.")
-
-    def write_samples(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Take the first step with these gradients, and the others with none."""
-        total = self.begin(rng, kernel)
-        for one in gradients:
-            total.add(np.concatenate([np.asarray(part, dtype=np.float64).reshape(-1) for part in one])[None])
-        total.write(out)
 
     def begin(self, rng: RandomBits, kernel: Kernel) -> Batch:
         """Return the first of the batches, empty."""
