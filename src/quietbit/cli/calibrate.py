@@ -196,14 +196,12 @@ def _setting(mechanism: Any) -> list[Row]:
     described = describe(mechanism)
     while "inner" in described:
         described |= described.pop("inner")
-    while not hasattr(mechanism, "profile") and hasattr(mechanism, "inner"):
-        mechanism = mechanism.inner
     rows = []
     for name, value in described.items():
         if name == "design":
-            rows += design_rows(mechanism.design)
+            rows += design_rows(mechanism.designed)
         elif name == "profile":
-            rows += profile_rows(mechanism.profile)
+            rows += profile_rows(mechanism.designed)
         elif name not in ("kind", "ball"):
             rows.append(Row(name, LABELS.get(name, name.replace("_", " ")), value))
     return rows

@@ -58,9 +58,7 @@ class OfBatches(Wrapper):
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Refuse: an update is a mean, or a difference of models, already."""
-        raise InvalidParameter(
-            "update must be given as the gradients of batches that the gate drew, got a mean."
-        )
+        raise InvalidParameter("update must be given as the gradients of batches that the gate drew, got a mean.")
 
     def write_samples(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Clip every gradient of the first batch, and make the release; batches after it are empty."""
