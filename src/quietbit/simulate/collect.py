@@ -225,14 +225,9 @@ class CentralCollector:
     """The mean of clipped updates with noise added once; clients trust the server with what they send."""
 
     plain: PlainCollector
-    mechanism: Any = field()
+    mechanism: Any  # Gaussian noise: a plan has no other under central trust (`quietbit.plan.rules`)
     rng: ClientRng
     cohort: int
-
-    @mechanism.validator
-    def _adds_noise(self, _: Any, mechanism: Any) -> None:
-        adds = hasattr(mechanism, "noisy")
-        require(adds, "mechanism", type(mechanism).__name__, "one whose noise can be added to a sum")
 
     @property
     def bytes_per_client(self) -> int:
