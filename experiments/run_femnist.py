@@ -36,12 +36,11 @@ from numpy.typing import NDArray
 from quietbit import Plan
 from quietbit._search import bisect
 from quietbit.plan.participation import releases_per_client
-from quietbit_lab.experiment.batched import run_batches
 from quietbit_lab.experiment.grid import Job, Sweep, read_sweep
 from quietbit_lab.experiment.packed import pack, read_results, unpack
 from quietbit_lab.experiment.record import Setting
 from quietbit_lab.experiment.sweep import finished
-from quietbit_lab.task.batch_sweep import BatchTogether
+from quietbit_lab.task.batch_sweep import BatchTogether, run_batches
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
 from quietbit_lab.task.images import load_femnist
 from quietbit_lab.task.module import ModuleProblem, femnist_network
@@ -136,7 +135,7 @@ def main() -> None:
     if given.keep is not None:
         keep(given.out, given.keep)
         return
-    together = BatchTogether(given.device, Problems(given.data), note=say)
+    together = BatchTogether(given.device, Problems(given.data, given.device), note=say)
     until = None if given.minutes is None else BEGAN + 60 * given.minutes
     stage = Stage(given.out, given.back[0] if given.back else None, together, until)
     chosen: dict[Cell, float] = {}
@@ -295,8 +294,8 @@ def with_plan(job: Job, **changes: Any) -> Job:
 class Problems:
     """Makes the problem of a task; a task may hold out writers, who then take the place of the test writers."""
 
-    def __init__(self, data: Path) -> None:
-        self.data = data
+    def __init__(self, data: Path, device: str) -> None:
+        self.data, self.device = data, device
 
     def __call__(self, task: Mapping[str, Any], seed: int) -> ModuleProblem:
         """Return the problem of training the network on FEMNIST."""
@@ -304,7 +303,8 @@ class Problems:
         dataset = load_femnist(self.data, least)
         if "held_out" in task:
             dataset = held_out(dataset, int(task["held_out"]))
-        problem = ModuleProblem(dataset, Partition.by_owner(owners(dataset), least), femnist_network)
+        partition = Partition.by_owner(owners(dataset), least)
+        problem = ModuleProblem(dataset, partition, femnist_network, device=self.device)
         say(f"{problem.sizes.size} writers train on {dataset.train.count:,} images, {dataset.test.count:,} are scored")
         return problem
 

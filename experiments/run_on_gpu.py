@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from quietbit.simulate.problem import Problem
-from quietbit_lab.experiment.batched import run_batches
 from quietbit_lab.experiment.grid import Sweep, read_sweep
 from quietbit_lab.experiment.packed import pack, read_results, unpack
 from quietbit_lab.experiment.race import run_stages
 from quietbit_lab.experiment.sweep import finished
-from quietbit_lab.task.batch_sweep import BatchTogether
+from quietbit_lab.task.batch_sweep import BatchTogether, run_batches
 from quietbit_lab.task.registry import TaskSpec, build_task
 
 BEGAN = time.monotonic()

@@ -37,7 +37,6 @@ def make(name, ball):
     return {
         "imvu": lambda: quietbit.InterpolatedMVU(design(2.0), ball),
         "imvu-3": lambda: quietbit.InterpolatedMVU(design(3.0, 5, 3), ball, 2.0),
-        "mvu": lambda: quietbit.DitheredMVU(design(3.0, 65), ball),
         "sign": lambda: quietbit.Sign(quietbit.Gaussian(ball, 0.2)),
         "gaussian": lambda: quietbit.Gaussian(ball, 0.5),
         "skellam": lambda: quietbit.Skellam(ball, 0.5, 16),
@@ -74,7 +73,7 @@ def batch_draws(data, mechanism, parameters, clients, first):
 @pytest.mark.parametrize(
     ("name", "rounds"),
     [
-        *((name, 6) for name in ("imvu", "imvu-3", "mvu", "sign", "gaussian", "skellam")),
+        *((name, 6) for name in ("imvu", "imvu-3", "sign", "gaussian", "skellam")),
         pytest.param("imvu", DRAWS, marks=pytest.mark.long),
     ],
 )

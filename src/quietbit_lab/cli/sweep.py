@@ -97,8 +97,7 @@ def sweep(
             def run(stage: Sweep, resume: bool, minutes: float | None) -> int:
                 return run_sweep(stage, folder, build, workers=workers, resume=resume, minutes=minutes, told=told)
         else:
-            from quietbit_lab.experiment.batched import run_batches
-            from quietbit_lab.task.batch_sweep import BatchTogether
+            from quietbit_lab.task.batch_sweep import BatchTogether, run_batches
 
             note = _now_and_then(lambda words: report(share, words))
             together = BatchTogether(device, build, note=note)

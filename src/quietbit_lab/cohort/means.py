@@ -26,7 +26,7 @@ from attrs import evolve, field, frozen
 from quietbit.errors import InvalidParameter, require, require_module
 from quietbit.mechanism.ball import Norm
 from quietbit.mechanism.rotation import Rotation
-from quietbit.mechanism.rounding import TRIES, length_upper
+from quietbit.mechanism.rounding import length_upper
 from quietbit.privacy.guarantee import Trust
 from quietbit_lab.cohort.law import MOST_BITS, CodeLaw, code_law
 from quietbit_lab.cohort.moments import Moments, fit_moments, power_sums
@@ -45,7 +45,6 @@ EVERY_CLIENT, LAW_OF_THE_SUM = "every client", "law of the sum"
 NORMAL_FOR_THE_SUM = "normal in place of the sum"
 DRAWS = ("clients", "sums")  # what a caller may ask for
 LEAST_VARIANCE = 1e6  # of a cohort's Skellam noise, where a normal replaces it
-ROWS_GPU, ROWS_CPU = 1 << 25, 1 << 20  # coordinates written out at once
 NEVER = 1e-30  # a chance of drawing MVU's dither again that no simulation meets
 
 
@@ -129,11 +128,9 @@ def _interpolated(mechanism: Any, cohort: int, share: float) -> Way:
 
 
 def _dithered(mechanism: Any, cohort: int, share: float) -> Way:
-    if again_upper(mechanism) <= NEVER:  # dithered on its own, a coordinate has a law of its own
-        return _codes(mechanism, cohort, share)
-    if mechanism.design.spec.input_levels % 2 == 0:
-        raise InvalidParameter("MVU of many models at once needs an odd number of levels: leave out --device.")
-    return Way("dithered", EVERY_CLIENT, mechanism=mechanism)
+    if again_upper(mechanism) > NEVER:  # only dithered on its own has a coordinate a law of its own
+        raise InvalidParameter("MVU that may draw its dither again is not made for many models: leave out --device.")
+    return _codes(mechanism, cohort, share)
 
 
 CODED = ("Sign", "InterpolatedMVU", "DitheredMVU")
@@ -195,13 +192,6 @@ def together(ways: Sequence[Way], cohort: int, device: Any) -> OuterMean:
             return found.add_((noise * scales).float())
 
         return laplace
-    if kind == "dithered":
-
-        def dithered(errors: Tensor, features: Tensor, seed: int) -> Tensor:
-            source, pairs = generator(seed), zip(ways, errors, strict=True)
-            return torch.stack([_dithered_mean(way.mechanism, own.float(), features, source) for way, own in pairs])
-
-        return dithered
     if kind.startswith("moments"):
         fits = [way.moments for way in ways if way.moments is not None]
         radii = np.array([way.mechanism.domain.radius for way in ways])
@@ -266,44 +256,3 @@ def unit_mean(rows: Tensor, mechanism: Any, generator: Any) -> Tensor:
 def _slope(mechanism: Any) -> float:
     error = mechanism.error()
     return float(error.gain) if error.unitless else 1.0
-
-
-def _dithered_mean(mechanism: Any, errors: Tensor, features: Tensor, generator: Any) -> Tensor:
-    """Return the mean for one model of MVU, errors (K, m), a few clients at a time.
-
-    The length of a dithered vector decides whether it is drawn again, so rows are made from their factors. A symbol is
-    drawn by comparing a uniform with F_k: the sum of values is m v_0 + sum_k (v_{k+1} - v_k) #{U >= F_k}.
-    """
-    (clients, width), classes = features.shape, errors.shape[0]
-    most = max(1, (ROWS_GPU if features.is_cuda else ROWS_CPU) // (classes * width))
-    table = np.cumsum(mechanism.design.probabilities, axis=1)[:, :-1].astype(np.float32)
-    cumulative = torch.from_numpy(np.ascontiguousarray(table)).to(features.device)
-    total = torch.zeros((classes, width), dtype=torch.float64, device=features.device)
-    for start in range(0, clients, most):
-        rows = errors[:, start : start + most].T[:, :, None] * features[start : start + most, None, :]
-        place = dithered_levels(mechanism, rows, generator)
-        uniform = torch.rand(rows.shape, generator=generator, device=rows.device)
-        for symbol, step in enumerate(np.diff(mechanism.values).tolist()):
-            total.add_((uniform >= cumulative[place, symbol]).sum(dim=0), alpha=step)
-    return (total / clients + float(mechanism.values[0])).float()
-
-
-def dithered_levels(mechanism: Any, rows: Tensor, generator: Any) -> Tensor:
-    """Return the level that every coordinate is dithered to; vectors that come out too long are drawn again."""
-    norm = mechanism.ball.norm
-    cells = mechanism.design.spec.input_levels - 1
-    half, limit = cells / 2, (mechanism.reach * cells) ** norm.order
-    grid = (rows * (half / mechanism.ball.radius)).clamp_(-half, half)
-    floor = grid.floor()
-    part = grid - floor
-    points = floor + (torch.rand(rows.shape, generator=generator, device=rows.device) < part)
-    for _ in range(TRIES):
-        each = points.abs() if norm is Norm.L1 else points.square()
-        again = (each.sum(dim=(1, 2), dtype=torch.float64) > limit).nonzero()[:, 0]
-        if again.numel() == 0:
-            break
-        fresh = torch.rand((again.numel(), *rows.shape[1:]), generator=generator, device=rows.device)
-        points[again] = floor[again] + (fresh < part[again])
-    else:
-        points[again] = grid[again].trunc()
-    return (points + half).long()

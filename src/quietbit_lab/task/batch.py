@@ -21,7 +21,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, final
 
@@ -42,13 +42,12 @@ from quietbit.simulate.problem import Rows, Score
 from quietbit_lab.cohort.means import Way, way_of
 from quietbit_lab.experiment.record import Setting
 
-__all__ = ["DROPPED", "Batch", "Lane", "Models", "exact_float32", "shared_walk"]
+__all__ = ["DROPPED", "Batch", "Lane", "Models", "exact_float32", "mechanism_of", "shared_walk"]
 
 torch: Any = require_module("torch", "lab")
 Tensor: TypeAlias = Any
-LOOK = 25  # rounds between looks at which runs have diverged, and at the clock
+LOOK = 25  # rounds between looks at the clock
 Watch: TypeAlias = Callable[[int, "Sequence[Point | None]"], bool]  # rounds done, newest points; False stops
-Key: TypeAlias = tuple[Plan, int]  # what a mechanism and its account depend on: the plan, and its rounds
 DROPPED = "dropped"
 SCORED = 1000  # examples at once
 
@@ -57,6 +56,13 @@ def shared_walk(setting: Setting) -> tuple[Any, ...]:
     """Return what runs of one batch have in common."""
     plan = setting.plan
     return (plan.seed, plan.cohort, plan.participation, plan.norm.value, plan.rng)
+
+
+def mechanism_of(setting: Setting, problem: Any) -> Mechanism:
+    """Return the mechanism of a private run, calibrated to the releases of its rounds where it is."""
+    plan, rounds = setting.plan, setting.training.rounds
+    releases = releases_per_client(plan.schedule(problem.sizes.size), rounds if plan.calibrated else 0)
+    return plan.mechanism_for(problem.dimension, problem.sizes, releases)
 
 
 class Models(ABC):
@@ -69,14 +75,6 @@ class Models(ABC):
     @abstractmethod
     def check(self, setting: Setting) -> None:
         """Refuse a run that cannot be trained this way."""
-
-    @abstractmethod
-    def working(self) -> AbstractContextManager[Any]:
-        """Return the context in which models are trained."""
-
-    @abstractmethod
-    def share(self, norm: Norm) -> float:
-        """Return the largest part of an update's length that one coordinate can have."""
 
     @abstractmethod
     def models(self, parameters: Rows, count: int) -> Tensor:
@@ -92,19 +90,17 @@ class Models(ABC):
 
     @abstractmethod
     def means(
-        self,
-        models: Tensor,
-        clients: NDArray[np.int64],
-        cohort: Tensor,
-        norm: Norm,
-        clips: Tensor,
-        drawn: Sequence[Any],
+        self, models: Tensor, clients: NDArray[np.int64], norm: Norm, clips: Tensor, drawn: Sequence[Any]
     ) -> Tensor:
         """Return the server's means; ``drawn`` has (start, stop, what `drawn` returned, seed) for every kind."""
 
     @abstractmethod
     def answers(self, models: Tensor, first: int, last: int) -> tuple[Tensor, Tensor]:
         """Return all models' answers to some test examples, (G, n, classes), and the labels of these."""
+
+    def share(self, norm: Norm) -> float:
+        """Return the largest part of an update's length that one coordinate can have."""
+        return 1.0
 
     def scores(self, models: Tensor) -> list[Score]:
         """Return accuracy and cross-entropy of every model on the test examples."""
@@ -134,7 +130,6 @@ def exact_float32() -> Iterator[None]:
 
 
 @final
-@dataclass(slots=True, eq=False)
 class Batch:
     """Runs with the same walk on one device; `advance` takes them on, `runs` says what came of them.
 
@@ -144,54 +139,33 @@ class Batch:
     is drawn of codes: those of all "clients", or "sums" as in `cohort/moments.py`.
     """
 
-    data: Models
-    settings: Sequence[Setting]
-    drop_behind: float | None = None
-    draw: str = "clients"
-    number: int = field(init=False, default=0)
-    seconds: float = field(init=False, default=0.0)
-    identity: str = field(init=False)
-    lanes: list[Lane] = field(init=False, repr=False)
-    alive: list[int] = field(init=False, repr=False)
-    w: Tensor = field(init=False, repr=False)
-    v: Tensor = field(init=False, repr=False)
-    counts: NDArray[np.int64] = field(init=False, repr=False)
-    _accounts: Accounts = field(init=False, repr=False)
-    _schedule: Schedule = field(init=False, repr=False)
-    _means: list[tuple[int, int, Any]] = field(init=False, repr=False)
-    _columns: dict[str, Tensor] = field(init=False, repr=False)
-    _ahead: list[tuple[NDArray[np.int64], Tensor]] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self, data: Models, settings: Sequence[Setting], drop_behind: float | None = None, draw: str = "clients"
+    ) -> None:
         """Refuse runs that do not belong together or cannot be drawn this way; nothing is drawn yet."""
-        require(len(self.settings) > 0, "settings", self.settings, "a list of at least one")
-        first, problem = self.settings[0], self.data.problem
-        for setting in self.settings:
+        require(len(settings) > 0, "settings", settings, "a list of at least one")
+        first, problem = settings[0], data.problem
+        for setting in settings:
             require(shared_walk(setting) == shared_walk(first), "settings of a batch", "different walks", "alike")
-            self.data.check(setting)
-        clients = problem.sizes.size
+            data.check(setting)
         rule = "each-once or sampled: runs side by side are continued from checkpoints, and what is secret is not kept"
         require(first.plan.participation in (EACH_ONCE, SAMPLED), "participation", first.plan.participation, rule)
-        replayed = any(one.plan.replayed for one in self.settings)
+        replayed = any(one.plan.replayed for one in settings)
         require(not replayed, "downlink", "replay", "full for runs that are trained together")
-        self._schedule = first.plan.schedule(clients)
-        self.counts = np.zeros(clients, dtype=np.int64)
-        self._accounts = Accounts(problem.sizes, self.counts)
-        share = self.data.share(first.plan.norm)
-        self.lanes = make_lanes(self.settings, problem.dimension, self._accounts, self._schedule, share, self.draw)
-        text = json.dumps([setting.first_words() for setting in self.settings], sort_keys=True)
-        text += "" if self.draw == "clients" else self.draw
+        self.data, self.drop_behind, self.plan = data, drop_behind, first.plan
+        self.number, self.seconds = 0, 0.0
+        self.rounds = max(setting.training.rounds for setting in settings)
+        self._schedule = first.plan.schedule(problem.sizes.size)
+        self.counts = np.zeros(problem.sizes.size, dtype=np.int64)
+        self.lanes = make_lanes(settings, problem, self.counts, self._schedule, data.share(first.plan.norm), draw)
+        text = json.dumps([setting.first_words() for setting in settings], sort_keys=True)
+        text += "" if draw == "clients" else draw
         self.identity = hashlib.sha256(text.encode()).hexdigest()[:24]
         # Runs of one kind lie side by side, so that a kind is a slice.
         self.alive = sorted(range(len(self.lanes)), key=lambda k: self.lanes[k].way.kind)
-        self.w = self.data.models(problem.initial(first.seed), len(self.lanes))
+        self.w = data.models(problem.initial(first.seed), len(self.lanes))
         self.v = torch.zeros_like(self.w)
         self._arrange()
-
-    @property
-    def rounds(self) -> int:
-        """How many rounds the longest run has."""
-        return max(setting.training.rounds for setting in self.settings)
 
     @property
     def done(self) -> bool:
@@ -206,29 +180,20 @@ class Batch:
     def advance(self, rounds: int | None = None, watch: Watch | None = None) -> None:
         """Up to ``rounds`` more rounds, all unless given; fewer where all runs end, or where ``watch`` says False."""
         began, before = time.perf_counter(), self.seconds
-        last, cohort = self.rounds, self.settings[0].plan.cohort
-        last = last if rounds is None else min(self.number + rounds, last)
-        with self.data.working():
-            diverged = self._none_diverged()
+        last = self.rounds if rounds is None else min(self.number + rounds, self.rounds)
+        with exact_float32(), torch.no_grad():
             while self.number < last and self.alive:
-                if any(self.lanes[k].stop == self.number for k in self.alive):
-                    self._end_targets()
-                    diverged = self._none_diverged()
+                if self._end_targets():
                     continue
                 self._round()
-                largest = self.w.abs().flatten(1).amax(dim=1)
-                new = ~(largest < LARGEST) & (diverged[0] < 0)
-                here = torch.stack([torch.full_like(largest, self.number), largest])
-                diverged = torch.where(new, here, diverged)
+                self._end_diverged()
                 self.number += 1
-                scored = any(self.lanes[k].setting.training.evaluated(self.number) for k in self.alive)
-                ends = any(self.lanes[k].setting.training.rounds == self.number for k in self.alive)
+                scored = any(lane.setting.training.evaluated(self.number) for lane in self._living())
+                ends = any(lane.setting.training.rounds == self.number for lane in self._living())
                 if scored or ends or self.number % LOOK == 0 or self.number == last:
-                    self._end_diverged(diverged)
                     self.seconds = before + time.perf_counter() - began
-                    newest = self._score(self.number * cohort) if scored else [None] * len(self.lanes)
+                    newest = self._score() if scored else [None] * len(self.lanes)
                     self._end_finished()
-                    diverged = self._none_diverged()
                     if watch is not None and not watch(self.number, newest):
                         break
         self.seconds = before + time.perf_counter() - began
@@ -236,12 +201,12 @@ class Batch:
     def runs(self) -> list[Run]:
         """Return the result of every run so far, in the order of the settings."""
         self._keep_parameters(range(len(self.alive)))
-        return [lane.run(self._accounts, self.data.problem.dimension, self.number, self.seconds) for lane in self.lanes]
+        return [lane.run(self.data.problem.dimension, self.number, self.seconds) for lane in self.lanes]
 
     def end_all(self, status: str, reason: str) -> None:
         """End every run that is alive where it is."""
-        for k in self.alive:
-            self.lanes[k].end(status, reason, self.number, self.counts.copy())
+        for lane in self._living():
+            lane.end(status, reason, self.number, self.counts)
         self._remove(range(len(self.alive)))
 
     def replace_state(self, number: int, seconds: float, alive: list[int], w: Any, v: Any) -> None:
@@ -252,83 +217,70 @@ class Batch:
         self.w, self.v = (torch.from_numpy(np.ascontiguousarray(a)).to(self.data.device) for a in (w, v))
         self._arrange()
 
+    def _living(self) -> list[Lane]:
+        return [self.lanes[k] for k in self.alive]
+
     def _round(self) -> None:
         """One step of every run that is alive."""
-        if not self._ahead:
-            self._ahead = self._prepare()
-        clients, cohort = self._ahead.pop()
+        clients = self._schedule.cohort(self.number)
         self.counts[clients] += 1
-        drawn = [
-            (start, stop, mean, self._seed(self.lanes[self.alive[start]].way.kind)) for start, stop, mean in self._means
-        ]
-        norm, clips = self.settings[0].plan.norm, self._columns["clip"]
-        found = self.data.means(self.w, clients, cohort, norm, clips, drawn)
-        self.v.mul_(self._columns["momentum"]).add_(found)
-        self.w.addcmul_(self.v, self._columns["lr"], value=-1)
-
-    def _prepare(self) -> list[tuple[NDArray[np.int64], Tensor]]:
-        """Cohorts of the next rounds, the last first, moved to the device in one go."""
-        numbers = range(self.number, min(self.number + LOOK, self.rounds))
-        cohorts = np.stack([self._schedule.cohort(number) for number in numbers])
-        moved = torch.from_numpy(cohorts).to(self.data.device)
-        return list(zip(cohorts, moved, strict=True))[::-1]
+        drawn = [(start, stop, mean, self._seed(kind)) for kind, start, stop, mean in self._means]
+        found = self.data.means(self.w, clients, self.plan.norm, self._clips, drawn)
+        self.v.mul_(self._momentum).add_(found)
+        self.w.addcmul_(self.v, self._rates, value=-1)
 
     def _seed(self, kind: str) -> int:
         words = os.urandom(8)
-        if self.settings[0].plan.rng == "seeded":
+        if self.plan.rng == "seeded":
             words = hashlib.sha256(f"{self.identity}:{self.number}:{kind}".encode()).digest()[:8]
         return int.from_bytes(words, "little") >> 1
 
     def _arrange(self) -> None:
         """Prepare what a round needs for the runs that are alive."""
 
-        def column(name: str, kind: Any) -> Tensor:
-            chosen = [self.lanes[k].setting for k in self.alive]
-            values = [one.plan.clip if name == "clip" else getattr(one.training, name) for one in chosen]
-            return torch.tensor(values, dtype=kind, device=self.data.device)
+        def column(values: list[float]) -> Tensor:
+            found = torch.tensor(values, dtype=torch.float32, device=self.data.device)
+            return found.reshape(-1, *(1,) * (self.w.ndim - 1))
 
-        self._columns = {
-            name: column(name, torch.float32).reshape(-1, *(1,) * (self.w.ndim - 1)) for name in ("lr", "momentum")
-        }
-        self._columns["clip"] = column("clip", torch.float64)
-        self._means, start = [], 0
-        self._ahead = []
-        kinds = [self.lanes[k].way.kind for k in self.alive]
+        living = self._living()
+        self._rates = column([lane.setting.training.lr for lane in living])
+        self._momentum = column([lane.setting.training.momentum for lane in living])
+        clips = [lane.setting.plan.clip for lane in living]
+        self._clips = torch.tensor(clips, dtype=torch.float64, device=self.data.device)
+        self._means: list[tuple[str, int, int, Any]] = []
+        kinds, start = [lane.way.kind for lane in living], 0
         for kind in sorted(set(kinds)):
             stop = start + kinds.count(kind)
-            ways = [self.lanes[k].way for k in self.alive[start:stop]]
-            self._means.append((start, stop, self.data.drawn(ways, self.settings[0].plan.cohort)))
+            drawn = self.data.drawn([lane.way for lane in living[start:stop]], self.plan.cohort)
+            self._means.append((kind, start, stop, drawn))
             start = stop
 
-    def _none_diverged(self) -> Tensor:
-        """First round and size of parameters out of range, for every run alive; -1 for none."""
-        return torch.full((2, len(self.alive)), -1.0, dtype=torch.float32, device=self.data.device)
-
-    def _end_diverged(self, diverged: Tensor) -> None:
-        rounds, sizes = diverged.tolist()
-        ended = []
-        for place, (number, size) in enumerate(zip(rounds, sizes, strict=True)):
-            if number >= 0:
-                lane, after = self.lanes[self.alive[place]], int(number)
-                reason = f"The run diverged in round {after + 1}: parameters grew to {size:g}; lower the step size."
-                counts = self.counts.copy()
-                for later in range(after + 1, self.number):
-                    counts[self._schedule.cohort(later)] -= 1
-                lane.end(DIVERGED, reason, after, counts)
-                ended.append(place)
+    def _end_diverged(self) -> None:
+        """End the runs whose parameters are out of range, or no numbers; the round that made them so has no score."""
+        largest = self.w.abs().flatten(1).amax(dim=1)
+        if bool((largest < LARGEST).all()):
+            return
+        sizes = largest.tolist()
+        ended = [place for place, size in enumerate(sizes) if not size < LARGEST]
+        for place in ended:
+            words = f"The run diverged in round {self.number + 1}: parameters grew to {sizes[place]:g}"
+            self.lanes[self.alive[place]].end(DIVERGED, f"{words}; lower the step size.", self.number, self.counts)
         self._remove(ended)
 
-    def _end_targets(self) -> None:
-        """End the runs whose targets forbid the next round, with a last score."""
-        places = [place for place, k in enumerate(self.alive) if self.lanes[k].stop == self.number]
-        if self.number:
-            self._score(self.number * self.settings[0].plan.cohort, places)
+    def _end_targets(self) -> bool:
+        """End the runs whose targets forbid the next round, with a last score; return whether there were any."""
+        places = [place for place, lane in enumerate(self._living()) if lane.stop == self.number]
+        if places and self.number:
+            self._score([place for place in places if not self._living()[place].scored(self.number)])
         for place in places:
-            self.lanes[self.alive[place]].end_at_target(self.number, self.counts.copy())
+            lane = self.lanes[self.alive[place]]
+            budget = f"the budget epsilon {lane.setting.plan.epsilon:g}"
+            lane.end(TARGET, f"Round {self.number + 1} would exceed {budget}.", self.number, self.counts)
         self._remove(places)
+        return bool(places)
 
     def _end_finished(self) -> None:
-        places = [p for p, k in enumerate(self.alive) if self.lanes[k].setting.training.rounds == self.number]
+        places = [place for place, lane in enumerate(self._living()) if lane.setting.training.rounds == self.number]
         for place in places:
             lane = self.lanes[self.alive[place]]
             if self.number < self.rounds:  # others go on, and counts with them
@@ -336,34 +288,46 @@ class Batch:
             lane.rounds = self.number
         self._remove(places)
 
-    def _score(self, sent: int, places: Sequence[int] | None = None) -> list[Point | None]:
-        """Score the runs that ask for it (or those at ``places``) and drop the ones that are far behind."""
-        asked = [p for p, k in enumerate(self.alive) if self.lanes[k].setting.training.evaluated(self.number)]
-        chosen = asked if places is None else [p for p in places if not self.lanes[self.alive[p]].scored(self.number)]
+    def _score(self, places: Sequence[int] | None = None) -> list[Point | None]:
+        """Score the runs at ``places``, or those that ask for it, of which the ones that are far behind are dropped."""
+        living = self._living()
+        asked = [place for place, lane in enumerate(living) if lane.setting.training.evaluated(self.number)]
+        chosen = asked if places is None else places
         newest: list[Point | None] = [None] * len(self.lanes)
         index = torch.tensor(chosen, dtype=torch.int64, device=self.data.device)
+        answers: dict[int, Guarantee] = {}  # of the accounts, which runs share
         for place, score in zip(chosen, self.data.scores(self.w.index_select(0, index)), strict=True):
-            lane = self.lanes[self.alive[place]]
-            guarantee = self._accounts.worst(lane, self.number)
+            lane, guarantee = living[place], None
+            if lane.account is not None:
+                if id(lane.account) not in answers:
+                    answers[id(lane.account)] = lane.account.worst(lane.setting.plan.delta)
+                guarantee = answers[id(lane.account)]
             lane.rounds = self.number
-            newest[self.alive[place]] = Point(self.number, score, guarantee, sent * lane.size, self.seconds)
-            lane.points.append(newest[self.alive[place]])  # type: ignore[arg-type]
+            point = Point(self.number, score, guarantee, self.number * self.plan.cohort * lane.size, self.seconds)
+            lane.points.append(point)
+            newest[self.alive[place]] = point
         if places is None and self.drop_behind is not None and self.number < self.rounds:
             self._drop(chosen, self.drop_behind)
         return newest
 
     def _drop(self, places: Sequence[int], most: float) -> None:
+        """Drop the runs that are ``most`` behind the best, were so at the scoring before, and are not catching up."""
         best: dict[Plan, tuple[float, float]] = {}
+        living, ended = self._living(), []
         for place in places:
-            lane = self.lanes[self.alive[place]]
+            lane = living[place]
             best[lane.strength] = max(best.get(lane.strength, (0.0, 0.0)), (lane.points[-1].score.accuracy, lane.pace))
-        ended = []
         for place in places:
-            lane = self.lanes[self.alive[place]]
+            lane = living[place]
             accuracy, pace = best[lane.strength]
-            behind = lane.falls_behind(accuracy, most) and lane.pace > pace
+            before, lane.behind = lane.behind, accuracy - lane.points[-1].score.accuracy
+            behind = before > most and lane.behind >= before and lane.pace > pace
             if behind and self.number < lane.setting.training.rounds:
-                lane.end(DROPPED, lane.behind_sentence(), self.number, self.counts.copy())
+                words = (
+                    f"Dropped after round {self.number}: {100 * lane.behind:.1f} points behind the best run of the "
+                    "same privacy, with larger steps and not catching up."
+                )
+                lane.end(DROPPED, words, self.number, self.counts)
                 ended.append(place)
         self._remove(ended)
 
@@ -371,9 +335,8 @@ class Batch:
         """Take runs that have ended out of the batch."""
         if not places:
             return
-        gone = set(places)
         self._keep_parameters(places)
-        stay = [place for place in range(len(self.alive)) if place not in gone]
+        stay = [place for place in range(len(self.alive)) if place not in set(places)]
         self.alive = [self.alive[place] for place in stay]
         index = torch.tensor(stay, dtype=torch.int64, device=self.data.device)
         self.w, self.v = self.w.index_select(0, index), self.v.index_select(0, index)
@@ -387,13 +350,17 @@ class Batch:
 @final
 @dataclass(slots=True, eq=False)
 class Lane:
-    """A run of a batch; ``stop`` is the round that its target forbids, ``counts`` are those of an early end."""
+    """A run of a batch; ``stop`` is the round that its target forbids, ``counts`` are those of an early end.
+
+    Runs of equal plan and length share an ``account``, which reads the batch's counts; without privacy there is none.
+    """
 
     setting: Setting
     mechanism: Mechanism | None
     way: Way
     size: int
     stop: int
+    account: ClientCosts | None
     points: list[Point] = field(default_factory=list)
     status: str = FINISHED
     reason: str = ""
@@ -418,111 +385,41 @@ class Lane:
 
     def end(self, status: str, reason: str, rounds: int, counts: NDArray[np.int64]) -> None:
         """End before the last round."""
-        self.status, self.reason, self.rounds, self.counts = status, reason, rounds, counts
+        self.status, self.reason, self.rounds, self.counts = status, reason, rounds, counts.copy()
 
-    def end_at_target(self, rounds: int, counts: NDArray[np.int64]) -> None:
-        """End because one more round would exceed the target."""
-        budget = self.setting.plan.epsilon
-        self.end(TARGET, f"Round {rounds + 1} would exceed the budget epsilon {budget:g}.", rounds, counts)
-
-    def falls_behind(self, best: float, most: float) -> bool:
-        """Whether it is ``most`` behind the best, was so at the scoring before, and is not catching up."""
-        before, self.behind = self.behind, best - self.points[-1].score.accuracy
-        return before > most and self.behind >= before
-
-    def behind_sentence(self) -> str:
-        """Why it was dropped."""
-        return (
-            f"Dropped after round {self.points[-1].round}: {100 * self.behind:.1f} points behind the best run "
-            "of the same privacy, with larger steps and not catching up."
-        )
-
-    def run(self, accounts: Accounts, dimension: int, number: int, seconds: float) -> Run:
+    def run(self, dimension: int, number: int, seconds: float) -> Run:
         """Return the result of the run; one that has not ended has done ``number`` rounds."""
-        account = accounts.of(self)
+        account = self.account
         if account is not None and self.counts is not None:
             account = account.fresh()
             account.counts = self.counts
         parameters = self.parameters if self.parameters is not None else np.zeros(dimension, dtype=np.float32)
         rounds = self.rounds if self.counts is not None else number
         return Run(
-            self.setting.plan,
-            self.setting.training,
-            self.mechanism,
-            account,
-            self.points,
-            self.status,
-            self.reason,
-            rounds,
-            parameters,
-            self.size,
-            seconds,
-        )
-
-
-@final
-@dataclass(slots=True, eq=False)
-class Accounts:
-    """Accounts that read one array of counts, one for each different mechanism; answers are kept for a round."""
-
-    sizes: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    _found: dict[Key, ClientCosts] = field(init=False, default_factory=dict, repr=False)
-    _answers: dict[tuple[Key, int], Guarantee] = field(init=False, default_factory=dict, repr=False)
-
-    def open(self, setting: Setting, mechanism: Mechanism) -> ClientCosts:
-        """Return the account of a mechanism; refuse a mechanism that has none."""
-        key = setting.plan, setting.training.rounds
-        if key not in self._found:
-            account = setting.plan.account(mechanism, self.sizes)
-            account.counts = self.counts
-            self._found[key] = account
-        return self._found[key]
-
-    def of(self, lane: Lane) -> ClientCosts | None:
-        """Return the account of a run; None without privacy."""
-        return self.open(lane.setting, lane.mechanism) if lane.mechanism is not None else None
-
-    def worst(self, lane: Lane, number: int) -> Guarantee | None:
-        """Return the guarantee that holds for every client after ``number`` rounds."""
-        account, key = self.of(lane), ((lane.setting.plan, lane.setting.training.rounds), number)
-        if account is None:
-            return None
-        if key not in self._answers:
-            self._answers[key] = account.worst(lane.setting.plan.delta)
-        return self._answers[key]
+            self.setting.plan, self.setting.training, self.mechanism, account, self.points, self.status, self.reason,
+            rounds, parameters, self.size, seconds,
+        )  # fmt: skip
 
 
 def make_lanes(
-    settings: Sequence[Setting],
-    dimension: int,
-    accounts: Accounts,
-    schedule: Schedule,
-    share: float,
-    draw: str = "clients",
+    settings: Sequence[Setting], problem: Any, counts: NDArray[np.int64], schedule: Schedule, share: float, draw: str
 ) -> list[Lane]:
     """Return a lane for each of the settings; refuse what cannot be drawn or accounted for."""
-    lanes, made = [], {}
-    for chosen in settings:
-        key = chosen.plan, chosen.training.rounds
-        if key not in made:
-            made[key] = _mechanism(chosen, dimension, accounts, schedule, share, draw)
-        lanes.append(Lane(chosen, *made[key]))
+    lanes: list[Lane] = []
+    made: dict[tuple[Plan, int], tuple[Any, ...]] = {}  # by all that a mechanism and its account depend on
+    for setting in settings:
+        key = plan, rounds = setting.plan, setting.training.rounds
+        if key not in made and not plan.private:
+            made[key] = None, way_of(None, plan.cohort), 4 * problem.dimension, rounds, None
+        elif key not in made:
+            mechanism = mechanism_of(setting, problem)
+            way = way_of(mechanism, plan.cohort, plan.trust, share, draw)
+            account = plan.account(mechanism, problem.sizes)
+            account.counts = counts
+            size = 4 * problem.dimension if plan.trust is Trust.CENTRAL else payload_bytes(plan, mechanism)
+            made[key] = mechanism, way, size, _stop(plan, rounds, account, schedule), account
+        lanes.append(Lane(setting, *made[key]))
     return lanes
-
-
-def _mechanism(
-    setting: Setting, dimension: int, accounts: Accounts, schedule: Schedule, share: float, draw: str
-) -> tuple[Mechanism | None, Way, int, int]:
-    plan, rounds = setting.plan, setting.training.rounds
-    if not plan.private:
-        return None, way_of(None, plan.cohort), 4 * dimension, rounds
-    releases = releases_per_client(schedule, rounds if plan.calibrated else 0)
-    mechanism = plan.mechanism_for(dimension, accounts.sizes, releases)
-    way = way_of(mechanism, plan.cohort, plan.trust, share, draw)
-    account = accounts.open(setting, mechanism)
-    size = 4 * dimension if plan.trust is Trust.CENTRAL else payload_bytes(plan, mechanism)
-    return mechanism, way, size, _stop(plan, rounds, account, schedule)
 
 
 def _stop(plan: Plan, rounds: int, account: ClientCosts, schedule: Schedule) -> int:

@@ -1,10 +1,11 @@
-"""Jobs of a sweep, trained together on one device, and their checkpoints.
+"""Jobs of a sweep, trained many at a time on one device, in pieces of any length.
 
-Idea     linear models on clients of one example, and networks whose samples are protected, go in batches; a checkpoint
-         is kept about once a minute. Other models, and MVU of several bits on a CPU, which gains nothing from company,
-         go one by one through the simulator. A
-         checkpoint holds parameters and momentum of the runs alive, the points of all, and how far they were; cohorts
-         and keys follow from the settings. It appears whole or not at all, and names the settings that it belongs to.
+Idea     linear models on clients of one example, and networks whose samples are protected, go in batches of one walk
+         through the rounds; what comes of a batch is appended, one line a job, as in `experiment/sweep.py`. Other
+         models, and mechanisms without a law for whole cohorts, go one by one through the simulator. A checkpoint is
+         kept about once a minute, and where the clock runs out: it holds parameters and momentum of the runs alive,
+         the points of all, and how far they were; cohorts and keys follow from the settings. It appears whole or not
+         at all, and names the settings that it belongs to.
 """
 
 from __future__ import annotations
@@ -15,60 +16,105 @@ import zipfile
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from quietbit._files import write_whole
-from quietbit.errors import QuietbitError, require_module
+from quietbit._files import only_writer, write_json, write_whole
+from quietbit.errors import InvalidParameter, QuietbitError, check_real, require_module
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
 from quietbit.simulate.loop import Point, Run
 from quietbit.simulate.problem import Problem, Score
-from quietbit_lab.experiment.grid import Job, Race
-from quietbit_lab.experiment.record import Setting, run_record
-from quietbit_lab.experiment.sweep import run_job
-from quietbit_lab.task.batch import Batch, Lane, Models, shared_walk
+from quietbit_lab.cohort.means import way_of
+from quietbit_lab.experiment.grid import Job, Race, Sweep
+from quietbit_lab.experiment.record import run_record
+from quietbit_lab.experiment.sweep import Told, append_result, pending, run_job
+from quietbit_lab.task.batch import Batch, Lane, Models, mechanism_of, shared_walk
 from quietbit_lab.task.linear import LinearSoftmax
-from quietbit_lab.task.linear_device import DeviceProblem, open_device
+from quietbit_lab.task.linear_device import DeviceProblem, fits_together, open_device
 from quietbit_lab.task.module import ModuleProblem
+from quietbit_lab.task.module_device import Networks, fits_networks
 
-__all__ = ["BatchTogether", "batch_records", "device_name", "restore", "save"]
+__all__ = ["BATCH", "CHECKPOINT", "BatchTogether", "batch_records", "device_name", "restore", "run_batches", "save"]
 
 MakeProblem: TypeAlias = Callable[[Mapping[str, Any], int], Problem]
+BATCH, CHECKPOINT = "batch.json", "batch.npz"
 VERSION = 3  # of checkpoints
 STATE = ("status", "reason", "rounds", "behind")  # of a run, beside its points and counts
 KEPT_EVERY = 60.0  # seconds between checkpoints
 TOGETHER = {"cuda": 10_000_000, "cpu": 1_000_000}  # parameters in a batch: more runs bring no more speed
-NETWORKS = {"cuda": 48, "cpu": 16}
+NETWORKS = 48  # in a batch
 
 
-def device_name(device: Any) -> str:
-    """Return what a record calls the device."""
-    if device.type != "cuda":
-        return str(device)
-    return f"{device} ({require_module('torch', 'tasks').cuda.get_device_name(device)})"
+def run_batches(
+    sweep: Sweep,
+    folder: Path,
+    together: BatchTogether,
+    *,
+    resume: bool = False,
+    minutes: float | None = None,
+    told: Told | None = None,
+) -> int:
+    """Run every job that has no result yet; returns how many were finished.
+
+    After ``minutes`` the run stops; what is finished is kept, and the batch under way continues with ``resume``.
+    """
+    until = None if minutes is None else time.monotonic() + 60 * check_real(minutes, "minutes")
+    ran, count = 0, len(sweep.jobs)
+    with only_writer(folder):
+        todo = pending(sweep, folder, resume)
+        for batch in _batches(todo, folder, together):
+            if until is not None and time.monotonic() >= until:
+                break
+            results = together.train(batch, folder, until)
+            if results is None:
+                break
+            for result in results:
+                append_result(sweep, folder, result)
+                ran += 1
+                if told is not None:
+                    told(count - len(todo) + ran, count, result)
+            for name in (BATCH, CHECKPOINT):
+                (folder / name).unlink(missing_ok=True)
+    return ran
 
 
-def batch_records(batch: Batch, runs: Sequence[Run], task: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the records of all runs of a batch."""
-    said = {"identity": batch.identity, "runs": len(runs)}
-    name = device_name(batch.data.device)
-    return [
-        run_record(run, dict(task), device=name, draws=draws, batch={**said, "place": place})
-        for place, (run, draws) in enumerate(zip(runs, batch.draws, strict=True))
-    ]
+def _batches(todo: list[Job], folder: Path, together: BatchTogether) -> list[list[Job]]:
+    """Return the batch of a checkpoint first, then the others: jobs of one walk, in the order of the sweep."""
+    found: list[list[Job]] = []
+    by_name = {job.identity: job for job in todo}
+    if (folder / CHECKPOINT).exists() and (folder / BATCH).exists():
+        names = _names(folder / BATCH)
+        if names and all(name in by_name for name in names):
+            found.append([by_name.pop(name) for name in names])
+    groups: dict[Hashable, list[Job]] = {}
+    for job in by_name.values():
+        groups.setdefault(together.walk(job), []).append(job)
+    for walk, jobs in groups.items():
+        pieces = len(jobs) if walk is None else -(-len(jobs) // together.most(jobs[0]))
+        step = -(-len(jobs) // pieces)  # as equal as possible
+        found += [jobs[start : start + step] for start in range(0, len(jobs), step)]
+    return found
+
+
+def _names(path: Path) -> list[str]:
+    """Return the names of the jobs of a batch; none if its file cannot be read."""
+    try:
+        return [str(name) for name in json.loads(path.read_text())["jobs"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 @final
 @dataclass(slots=True, eq=False)
 class BatchTogether:
-    """Trains the jobs of a sweep together where it can; see `experiment/batched.py`."""
+    """Trains the jobs of a sweep together where it can."""
 
     device: str
     make_problem: MakeProblem
     drop_behind: float | None = None  # these two may change from stage to stage of a sweep
     draw: str = "clients"
-    note: Callable[[str], None] | None = None
+    note: Callable[[str], None] = lambda words: None
     _problems: dict[str, Problem] = field(init=False, default_factory=dict, repr=False)
     _data: dict[int, Models] = field(init=False, default_factory=dict, repr=False)
     _device: Any = field(init=False, repr=False)
@@ -85,36 +131,41 @@ class BatchTogether:
         self.draw = "clients" if race is None else race.draw if chooses else race.report_draw
 
     def walk(self, job: Job) -> Hashable:
-        """Task and walk, for a job that gains from company."""
+        """Return task and walk, equal for jobs that can be trained together; None for one that must go alone."""
         problem, plan = self.problem(job), job.setting.plan
         if isinstance(problem, ModuleProblem):
-            from quietbit_lab.task.module_device import fits_stacked
-
-            return (repr(sorted(job.task.items())), *shared_walk(job.setting)) if fits_stacked(job.setting) else None
-        if not isinstance(problem, LinearSoftmax) or int(problem.sizes.max()) != 1 or not _fits(job.setting):
-            return None
-        if self._device.type == "cpu" and plan.mechanism == "mvu" and (plan.bits or 1) > 1:
-            return None
-        return (id(problem), *shared_walk(job.setting))
+            return (repr(sorted(job.task.items())), *shared_walk(job.setting)) if fits_networks(job.setting) else None
+        fits = isinstance(problem, LinearSoftmax) and int(problem.sizes.max()) == 1 and fits_together(job.setting)
+        if fits and plan.mechanism == "mvu":
+            try:
+                way_of(mechanism_of(job.setting, problem), plan.cohort)
+            except InvalidParameter:
+                fits = False
+        return (id(problem), *shared_walk(job.setting)) if fits else None
 
     def most(self, job: Job) -> int:
-        """As many runs as fill the device."""
-        problem, kind = self.problem(job), self._device.type
-        return NETWORKS[kind] if isinstance(problem, ModuleProblem) else max(1, TOGETHER[kind] // problem.dimension)
+        """Return how many runs like this one fill the device."""
+        problem = self.problem(job)
+        if isinstance(problem, ModuleProblem):
+            return NETWORKS
+        return max(1, TOGETHER[self._device.type] // problem.dimension)
 
-    def train(self, jobs: Sequence[Job], checkpoint: Path, until: float | None) -> list[dict[str, Any]] | None:
-        """Results of a batch, or None and a checkpoint where the time is up."""
-        problem = self.problem(jobs[0])
+    def train(self, jobs: Sequence[Job], folder: Path, until: float | None) -> list[dict[str, Any]] | None:
+        """Return the results of a batch; None, and a checkpoint in the folder, where the time is up first."""
+        if self.walk(jobs[0]) is None:
+            return [self.alone(job) for job in jobs]
+        write_json(folder / BATCH, {"jobs": [job.identity for job in jobs]})
+        problem, checkpoint = self.problem(jobs[0]), folder / CHECKPOINT
         draw = "clients" if isinstance(problem, ModuleProblem) else self.draw
         batch = Batch(self._on_device(problem), [job.setting for job in jobs], self.drop_behind, draw)
         if restore(batch, checkpoint):
-            self._say(f"continuing {len(jobs)} runs at round {batch.number:,}")
+            self.note(f"continuing {len(jobs)} runs at round {batch.number:,}")
         kept = time.monotonic()
 
         def watch(number: int, points: Any) -> bool:
             nonlocal kept
             now = time.monotonic()
-            self._say(f"{len(batch.alive)} of {len(jobs)} runs at round {number:,} of {batch.rounds:,}")
+            self.note(f"{len(batch.alive)} of {len(jobs)} runs at round {number:,} of {batch.rounds:,}")
             if until is not None and now >= until:
                 return False
             if now - kept >= KEPT_EVERY and not batch.done:
@@ -127,10 +178,8 @@ class BatchTogether:
             save(batch, checkpoint)
             return None
         records = batch_records(batch, batch.runs(), jobs[0].task)
-        return [
-            {"job": job.identity, "label": job.label, "record": record}
-            for job, record in zip(jobs, records, strict=True)
-        ]
+        pairs = zip(jobs, records, strict=True)
+        return [{"job": job.identity, "label": job.label, "record": record} for job, record in pairs]
 
     def alone(self, job: Job) -> dict[str, Any]:
         """One job through the simulator."""
@@ -143,25 +192,28 @@ class BatchTogether:
             self._problems[key] = self.make_problem(job.task, job.setting.seed)
         return self._problems[key]
 
-    def _on_device(self, problem: Problem) -> Models:
+    def _on_device(self, problem: Any) -> Models:
         if id(problem) not in self._data:
-            if isinstance(problem, ModuleProblem):
-                from quietbit_lab.task.module_device import StackedProblem
-
-                self._data[id(problem)] = StackedProblem(problem, self._device)
-            elif isinstance(problem, LinearSoftmax):
-                self._data[id(problem)] = DeviceProblem(problem, self._device)
-            else:
-                raise TypeError("walk() sends other problems to alone()")
+            network = isinstance(problem, ModuleProblem)
+            self._data[id(problem)] = Networks(problem) if network else DeviceProblem(problem, self._device)
         return self._data[id(problem)]
 
-    def _say(self, words: str) -> None:
-        if self.note is not None:
-            self.note(words)
+
+def device_name(device: Any) -> str:
+    """Return what a record calls the device."""
+    if device.type != "cuda":
+        return str(device)
+    return f"{device} ({require_module('torch', 'lab').cuda.get_device_name(device)})"
 
 
-def _fits(setting: Setting) -> bool:
-    return setting.plan.unit is Unit.CLIENT and setting.training.local_steps == 1
+def batch_records(batch: Batch, runs: Sequence[Run], task: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the records of all runs of a batch."""
+    said = {"identity": batch.identity, "runs": len(runs)}
+    name = device_name(batch.data.device)
+    return [
+        run_record(run, dict(task), device=name, draws=draws, batch={**said, "place": place})
+        for place, (run, draws) in enumerate(zip(runs, batch.draws, strict=True))
+    ]
 
 
 def save(batch: Batch, path: Path) -> None:
@@ -182,11 +234,7 @@ def save(batch: Batch, path: Path) -> None:
     for place, lane in enumerate(batch.lanes):
         if lane.counts is not None:
             arrays[f"counts{place}"] = lane.counts.astype(np.int32)
-
-    def write(file: IO[bytes]) -> None:
-        np.savez(file, **arrays)
-
-    write_whole(path, write)
+    write_whole(path, lambda file: np.savez(file, **arrays))
 
 
 def restore(batch: Batch, path: Path) -> bool:

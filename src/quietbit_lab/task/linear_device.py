@@ -14,8 +14,7 @@ ball as real numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, final
 
@@ -28,10 +27,10 @@ from quietbit.privacy.guarantee import Unit
 from quietbit.simulate.problem import MARGIN, Rows
 from quietbit_lab.cohort.means import OuterMean, Way, together
 from quietbit_lab.experiment.record import Setting
-from quietbit_lab.task.batch import Models, exact_float32
+from quietbit_lab.task.batch import Models
 from quietbit_lab.task.linear import LinearSoftmax
 
-__all__ = ["DeviceProblem", "Tensor", "open_device"]
+__all__ = ["DeviceProblem", "fits_together", "open_device"]
 
 torch: Any = require_module("torch", "lab")
 Tensor: TypeAlias = Any
@@ -49,6 +48,11 @@ def open_device(name: str) -> Any:
     if device.type not in ("cpu", "cuda"):
         raise InvalidParameter(f"device must be cpu or cuda, got {name!r}.")
     return device
+
+
+def fits_together(setting: Setting) -> bool:
+    """Return whether a client is protected as a whole, and takes one step."""
+    return setting.plan.unit is Unit.CLIENT and setting.training.local_steps == 1
 
 
 @final
@@ -101,29 +105,18 @@ class DeviceProblem(Models):
 
     def check(self, setting: Setting) -> None:
         """Refuse a run that cannot be trained this way."""
-        if setting.plan.unit is not Unit.CLIENT or setting.training.local_steps != 1:
+        if not fits_together(setting):
             raise InvalidParameter("Many models at once need client-level privacy and one local step.")
-
-    @contextmanager
-    def working(self) -> Iterator[None]:
-        """Return the context in which models are trained: nothing is differentiated."""
-        with exact_float32(), torch.inference_mode():
-            yield
 
     def drawn(self, ways: Sequence[Way], cohort: int) -> OuterMean:
         """Return what draws the means of models of one kind."""
         return together(ways, cohort, self.device)
 
     def means(
-        self,
-        models: Tensor,
-        clients: NDArray[np.int64],
-        cohort: Tensor,
-        norm: Norm,
-        clips: Tensor,
-        drawn: Sequence[Any],
+        self, models: Tensor, clients: NDArray[np.int64], norm: Norm, clips: Tensor, drawn: Sequence[Any]
     ) -> Tensor:
         """Return the server's mean of a cohort for every model, (G, K, width); see `Batch`."""
+        cohort = torch.from_numpy(clients.copy()).to(self.device)
         features = self.cohort(cohort)
         errors = self.clipped_errors(models, features, cohort, norm, clips)
         return torch.cat([mean(errors[start:stop], features, seed) for start, stop, mean, seed in drawn])

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from quietbit.errors import InvalidParameter, require, require_module
 from quietbit.gradients import sample_gradients
 from quietbit.privacy.guarantee import Unit
-from quietbit.simulate.problem import LocalPlan, Rows, Score, clip_factors, clip_rows
+from quietbit.simulate.problem import MARGIN, LocalPlan, Rows, Score, clip_rows
 from quietbit_lab.task.dataset import Dataset, Examples, Partition
 
 __all__ = ["ModuleProblem", "StoredExamples", "femnist_network", "mnist_network"]
@@ -134,7 +134,7 @@ class ModuleProblem:
         """Clipped updates of these clients."""
         single = plan.steps == 1 and bool((self.sizes[clients] == 1).all())
         if plan.unit is Unit.SAMPLE or single:
-            self._means(parameters, clients, plan, out)
+            out[:] = self.sample_means(parameters, clients, plan).cpu().numpy()
         else:
             for row, client in zip(out, clients.tolist(), strict=True):
                 row[:] = self._steps(parameters, self.partition.of(client), plan)
@@ -142,16 +142,20 @@ class ModuleProblem:
 
     def evaluate(self, parameters: Rows) -> Score:
         """Accuracy and cross-entropy on the test samples."""
-        count, module = self.dataset.test.count, self._module(parameters)
+        count = self.dataset.test.count
         right = torch.zeros((), dtype=torch.int64, device=self.device)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        with torch.no_grad():
-            for start in range(0, count, SCORED):
-                inputs, labels = self._test.batch(np.arange(start, min(start + SCORED, count)))
-                scores = module(inputs)
-                right += (scores.argmax(dim=1) == labels).sum()
-                loss += torch.nn.functional.cross_entropy(scores, labels, reduction="sum").double()
+        for start in range(0, count, SCORED):
+            scores, labels = self.answers(parameters, start, min(start + SCORED, count))
+            right += (scores.argmax(dim=1) == labels).sum()
+            loss += torch.nn.functional.cross_entropy(scores, labels, reduction="sum").double()
         return Score(int(right) / count, float(loss) / count)
+
+    def answers(self, parameters: Any, first: int, last: int) -> tuple[Any, Any]:
+        """Return the module's outputs for some test samples, and the labels of these."""
+        inputs, labels = self._test.batch(np.arange(first, last))
+        with torch.no_grad():
+            return self._module(parameters)(inputs), labels
 
     def sample_gradients(self, parameters: Rows, examples: NDArray[np.int64]) -> Rows:
         """One flat gradient per training sample."""
@@ -167,22 +171,23 @@ class ModuleProblem:
         """Return the gradient of every sample of a client, as it is."""
         return self.sample_gradients(parameters, self.partition.of(client))
 
-    def _means(self, parameters: Rows, clients: NDArray[np.int64], plan: LocalPlan, out: Rows) -> None:
-        """Means of the samples' gradients, each clipped first if samples are what is protected."""
-        module = self._module(parameters)
+    def sample_means(self, parameters: Any, clients: NDArray[np.int64], plan: LocalPlan) -> Any:
+        """Return every client's mean of its samples' gradients, each clipped first if samples are what is protected.
+
+        The rows are float64 and on the device; a gradient that is not finite makes its client's row NaN.
+        """
+        module, bound = self._module(parameters), plan.clip * (1 - MARGIN)
         total = torch.zeros((clients.size, self.dimension), dtype=torch.float64, device=self.device)
         for examples, owners in self._pieces(clients):
             rows = self._each(module, examples).double()
-            factors = np.ones(examples.size)
             if plan.unit is Unit.SAMPLE:
-                lengths = torch.linalg.vector_norm(rows, plan.norm.order, dim=1)
-                factors = clip_factors(lengths.cpu().numpy(), plan.clip)
-            # Row c of the spread holds the factors of client c's samples: the sums are one product.
+                lengths = torch.linalg.vector_norm(rows, plan.norm.order, dim=1, keepdim=True)
+                rows *= bound / lengths.clamp(min=bound)
+            # Row c of the spread has ones for client c's samples: the sums are one product.
             first, last = int(owners[0]), int(owners[-1]) + 1
-            spread = np.zeros((last - first, examples.size))
-            spread[owners - first, np.arange(examples.size)] = factors
-            total[first:last] += torch.from_numpy(spread).to(self.device) @ rows
-        out[:] = total.cpu().numpy() / self.sizes[clients][:, None]
+            spread = torch.from_numpy((owners == np.arange(first, last)[:, None]).astype(np.float64))
+            total[first:last] += spread.to(self.device) @ rows
+        return total / torch.from_numpy(self.sizes[clients]).to(self.device)[:, None]
 
     def _pieces(self, clients: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Yield the clients' samples and whose they are (places in ``clients``), a piece at a time.
@@ -226,14 +231,15 @@ class ModuleProblem:
             torch.manual_seed(seed % 2**63)
             return self.make()
 
-    def _module(self, parameters: Rows) -> Any:
+    def _module(self, parameters: Any) -> Any:
         """Return this thread's module, with these parameters; kernels have their channels last in memory.
 
         That is twice as fast on a CPU, where pooling is then vectorised.
         """
         if not hasattr(self._own, "module"):
             self._own.module = self._built(0).to(self.device, memory_format=torch.channels_last)
-        module, flat = self._own.module, torch.from_numpy(np.array(parameters)).to(self.device)
+        given = torch.from_numpy(np.array(parameters)) if isinstance(parameters, np.ndarray) else parameters
+        module, flat = self._own.module, given.to(self.device)
         with torch.no_grad():
             for part, values in zip(module.parameters(), flat.split(self._sizes), strict=True):
                 part.copy_(values.reshape(part.shape))

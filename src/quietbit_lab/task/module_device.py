@@ -1,7 +1,7 @@
-"""Networks of one shape on one device, asked about many models at once, where samples are protected.
+"""Networks on one device, as a batch of runs asks for them, where samples are protected.
 
-Idea     `StackedLayers` gives every client's mean of clipped gradients for a few models at a time; what the server
-         makes of a cohort is drawn from the law of each model's mechanism (`cohort/means.py`). `batch.py` trains them.
+Idea     every network of a batch meets the same cohort: its clients' means of clipped gradients are the problem's own,
+         and what the server makes of them is drawn from the law of its mechanism (`cohort/means.py`), without payloads.
 Symbols  G models, m clients of a cohort, d parameters; models are (G, d) in float32.
 Source   Guo et al. (ICML 2023), section "Sample-level DP": the experiment that this is for.
 """
@@ -12,27 +12,24 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias, final
 
 import numpy as np
-from attrs import Factory, field, frozen
 from numpy.typing import NDArray
 
 from quietbit.errors import require, require_module
 from quietbit.mechanism.ball import Norm
 from quietbit.privacy.guarantee import Trust, Unit
-from quietbit.simulate.problem import Rows
+from quietbit.simulate.problem import LocalPlan, Rows
 from quietbit_lab.cohort.means import Way
 from quietbit_lab.experiment.record import Setting
-from quietbit_lab.task.batch import Models, exact_float32
-from quietbit_lab.task.module import ModuleProblem, StoredExamples
-from quietbit_lab.task.module_stack import StackedLayers
+from quietbit_lab.task.batch import Models
+from quietbit_lab.task.module import ModuleProblem
 
-__all__ = ["StackedProblem", "fits_stacked"]
+__all__ = ["Networks", "fits_networks"]
 
 torch: Any = require_module("torch", "lab")
 Tensor: TypeAlias = Any
-TOGETHER = {"cuda": 16, "cpu": 2}  # models whose gradients exist at once
 
 
-def fits_stacked(setting: Setting) -> bool:
+def fits_networks(setting: Setting) -> bool:
     """Return whether samples are protected, locally, in one step on an L2 ball, and in a public order."""
     plan = setting.plan
     plain = plan.trust is Trust.LOCAL and plan.keep is None and plan.clip_quantile is None
@@ -42,36 +39,18 @@ def fits_stacked(setting: Setting) -> bool:
 
 
 @final
-@frozen(eq=False)
-class StackedProblem(Models):
-    """The data of a `ModuleProblem` on a device, for models stacked into one tensor."""
+class Networks(Models):
+    """The models of a batch whose ``problem`` is a `ModuleProblem`, on that problem's device."""
 
-    problem: ModuleProblem
-    device: Any
-    together: int = field(init=False, default=Factory(lambda self: TOGETHER[self.device.type], takes_self=True))
-    _layers: StackedLayers = field(init=False, repr=False)
-    _train: StoredExamples = field(init=False, repr=False)
-    _test: StoredExamples = field(init=False, repr=False)
+    together = 16
 
-    def __attrs_post_init__(self) -> None:
-        """Bring the data to the device."""
-        problem, put = self.problem, object.__setattr__
-        put(self, "_layers", StackedLayers.of(problem.make()))
-        for name, examples in (("_train", problem.dataset.train), ("_test", problem.dataset.test)):
-            put(self, name, StoredExamples.of(examples, str(self.device), problem.prepare))
+    def __init__(self, problem: ModuleProblem) -> None:
+        self.problem, self.device = problem, torch.device(problem.device)
 
     def check(self, setting: Setting) -> None:
         """Refuse a run that cannot be trained this way."""
         rule = "sample-level, local, of one step on an L2 ball, and of a public order"
-        require(fits_stacked(setting), "settings of a batch", setting.to_json(), rule)
-
-    def working(self) -> Any:
-        """Return the context in which models are trained."""
-        return exact_float32()
-
-    def share(self, norm: Norm) -> float:
-        """Return the largest part of an update's length that one coordinate can have: all of it."""
-        return 1.0
+        require(fits_networks(setting), "settings of a batch", setting.to_json(), rule)
 
     def models(self, parameters: Rows, count: int) -> Tensor:
         """Return ``count`` models that start alike."""
@@ -88,29 +67,18 @@ class StackedProblem(Models):
         return ways
 
     def means(
-        self,
-        models: Tensor,
-        clients: NDArray[np.int64],
-        cohort: Tensor,
-        norm: Norm,
-        clips: Tensor,
-        drawn: Sequence[Any],
+        self, models: Tensor, clients: NDArray[np.int64], norm: Norm, clips: Tensor, drawn: Sequence[Any]
     ) -> Tensor:
         """Return the server's mean of a cohort for every model, (G, d); see `Batch`."""
-        kept = self.together
-        examples = np.concatenate([self.problem.partition.of(client) for client in clients.tolist()])
-        inputs, labels = self._train.batch(examples)
-        sizes, found = self.problem.sizes[clients].tolist(), []
+        found = []
         for start, stop, ways, seed in drawn:
             generator = torch.Generator(device=self.device).manual_seed(seed)
-            for first in range(start, stop, kept):
-                some = slice(first, min(first + kept, stop))
-                rows, _ = self._layers.clipped_means(models[some], inputs, labels, sizes, clips[some])
-                pairs = zip(ways[first - start :], rows, strict=False)
-                found += [way.rows(row, generator) for way, row in pairs]
+            for way, model, clip in zip(ways, models[start:stop], clips[start:stop].tolist(), strict=True):
+                rows = self.problem.sample_means(model, clients, LocalPlan(norm, clip, Unit.SAMPLE))
+                found.append(way.rows(rows.float(), generator))
         return torch.stack(found)
 
     def answers(self, models: Tensor, first: int, last: int) -> tuple[Tensor, Tensor]:
         """Return all models' answers to some test examples, and the labels of these."""
-        inputs, labels = self._test.batch(np.arange(first, last))
-        return self._layers.scores(models, inputs), labels
+        found = [self.problem.answers(model, first, last) for model in models]
+        return torch.stack([scores for scores, _ in found]), found[0][1]

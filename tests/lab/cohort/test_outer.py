@@ -15,7 +15,7 @@ import quietbit
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.privacy.guarantee import Trust
 from quietbit_lab.cohort.law import CodeLaw, code_law
-from quietbit_lab.cohort.means import again_upper, dithered_levels, exact_mean, together, way_of
+from quietbit_lab.cohort.means import again_upper, exact_mean, together, way_of
 from quietbit_lab.cohort.outer import mean_codes
 from unit.simulate.makers import mechanisms
 
@@ -119,16 +119,17 @@ def test_the_gpus_kernel_has_the_same_law():
 
 
 def test_what_is_drawn_and_what_is_refused():
-    found = {name: way_of(mechanism, 600).kind for name, mechanism in mechanisms(40).items() if name != "skellam"}
-    assert found["mvu"] == "dithered"
+    drawn = {name: one for name, one in mechanisms(40).items() if name not in ("skellam", "mvu")}
+    found = {name: way_of(mechanism, 600).kind for name, mechanism in drawn.items()}
     assert (found["imvu-1"], found["imvu-3"], found["imvu-l1"]) == ("codes 1", "codes 3", "codes 1")
     assert (found["gaussian"], found["laplace"]) == ("normal", "laplace")
     assert way_of(quietbit.Gaussian(BALL, 1.0), 10, Trust.CENTRAL).deviation == pytest.approx(0.05)
     assert way_of(quietbit.Laplace(Ball(Norm.L1, 0.5, 40), 1.0), 600, draw="sums").kind == "normal"
     with pytest.raises(quietbit.InvalidParameter, match="more bits"):
         way_of(quietbit.Skellam(BALL, 2.0, 6), 10)
-    with pytest.raises(quietbit.InvalidParameter, match="odd number of levels"):
-        way_of(quietbit.DitheredMVU(design(2.0, levels=8), BALL), 10)
+    for levels in (8, 9):
+        with pytest.raises(quietbit.InvalidParameter, match="may draw its dither again"):
+            way_of(quietbit.DitheredMVU(design(2.0, levels=levels), BALL), 10)
 
 
 def test_mvu_is_drawn_by_coordinates_where_its_dither_is_never_drawn_again():
@@ -171,16 +172,3 @@ def test_models_of_one_kind_have_their_own_laws():
     for mechanism, row, value in zip(made, found[:, 0], (0.125, 2.0), strict=True):
         deviation = math.sqrt(mechanism.variance(value) / 4000)
         assert np.abs(row - mechanism.expectation(value)).max() < Z * deviation
-
-
-@pytest.mark.parametrize("norm", list(Norm))
-def test_dithered_points_are_levels_beside_the_value_and_in_bounds(norm):
-    mechanism = quietbit.DitheredMVU(design(2.0, 9), Ball(norm, 0.5, 30))
-    rng = np.random.default_rng(0)
-    values = rng.standard_normal((50, 30))
-    values *= 0.5 / np.linalg.norm(values, norm.order, axis=1, keepdims=True)
-    rows = torch.tensor(values, dtype=torch.float32).reshape(50, 3, 10)
-    points = dithered_levels(mechanism, rows, torch.Generator().manual_seed(1)).reshape(50, 30).numpy() - 4
-    assert np.all(np.abs(points - values * 8) < 1 + 1e-5)
-    lengths = (np.abs(points.astype(float)) ** norm.order).sum(axis=1)
-    assert lengths.max() <= (mechanism.reach * 8) ** norm.order * (1 + 1e-12)

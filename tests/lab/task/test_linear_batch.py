@@ -37,7 +37,6 @@ ALL = [
     given("imvu", design_epsilon=1.0, lr=0.1, trust="secure-aggregation"),
     given("imvu", design_epsilon=2.0, beta=4.0, clamp=True, clip=0.5),
     given("imvu", design_epsilon=2.0, bits=2, levels=5),
-    given("mvu", design_epsilon=2.0, bits=1),
     given("sign", noise_multiplier=1.0, lr=0.05),
     given("skellam", noise_multiplier=2.0),
 ]
@@ -58,7 +57,7 @@ def test_every_run_has_the_account_and_the_points_of_its_own_simulation(data):
         assert run.guarantee == alone.guarantee
         for mine, other in zip(run.points, alone.points, strict=True):
             assert (mine.round, mine.guarantee, mine.uplink_bytes) == (other.round, other.guarantee, other.uplink_bytes)
-        one_by_one = settings.plan.mechanism in ("imvu", "mvu", "sign")
+        one_by_one = settings.plan.mechanism in ("imvu", "sign")
         assert draws == ("every client" if one_by_one else draws)
         assert run.parameters.any()
 
@@ -179,6 +178,7 @@ def test_a_checkpoint_continues_as_if_nothing_had_happened(data, tmp_path):
         ([given("none", local_steps=2)], "one local step"),
         ([given("imvu", design_epsilon=1.0, unit="sample")], "client-level"),
         ([given("skellam", noise_multiplier=2.0, bits=6)], "more bits"),
+        ([given("mvu", design_epsilon=2.0, bits=1)], "its dither again"),
     ],
 )
 def test_what_cannot_be_done_is_refused(data, settings, mention):

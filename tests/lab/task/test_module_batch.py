@@ -10,7 +10,6 @@ from quietbit.mechanism.skellam import IndependentSkellam
 from quietbit.plan.participation import releases_per_client
 from quietbit.simulate.collect import make_collector
 from quietbit.simulate.loop import simulate
-from quietbit_lab.experiment.batched import run_batches
 from quietbit_lab.experiment.grid import Job, Sweep
 from quietbit_lab.experiment.record import Setting
 from quietbit_lab.experiment.sweep import finished
@@ -22,12 +21,12 @@ nn = torch.nn
 
 from quietbit_lab.cohort.means import way_of  # noqa: E402
 from quietbit_lab.task.batch import Batch  # noqa: E402
-from quietbit_lab.task.batch_sweep import BatchTogether  # noqa: E402
-from quietbit_lab.task.module_device import StackedProblem  # noqa: E402
+from quietbit_lab.task.batch_sweep import BatchTogether, run_batches  # noqa: E402
+from quietbit_lab.task.module_device import Networks  # noqa: E402
 
 
 def ModuleBatch(made, settings):
-    return Batch(StackedProblem(made, torch.device("cpu")), settings)
+    return Batch(Networks(made), settings)
 
 
 DRAWS, SENT = 400, 150
@@ -146,6 +145,16 @@ def test_a_run_that_diverges_says_so_and_leaves_the_others_alone():
     assert bad.rounds == 0  # none that counts
     alone = simulate(problem(), settings[1].plan, settings[1].training)
     np.testing.assert_allclose(good.parameters, alone.parameters, atol=2e-6)
+
+
+def test_a_model_that_is_not_finite_spoils_no_other():
+    settings = [chosen(mechanism="none", lr=lr) for lr in (0.2, 0.1)]
+    whole, spoilt = (ModuleBatch(problem(), settings) for _ in range(2))
+    spoilt.w[0, 5] = torch.nan
+    for batch in (whole, spoilt):
+        batch.advance()
+    assert [run.status for run in spoilt.runs()] == ["diverged", "finished"]
+    np.testing.assert_array_equal(spoilt.runs()[1].parameters, whole.runs()[1].parameters)
 
 
 @pytest.mark.parametrize(

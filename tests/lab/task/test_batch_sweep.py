@@ -9,10 +9,9 @@ import pytest
 
 import quietbit
 from quietbit._files import read_lines
-from quietbit_lab.experiment.batched import BATCH, CHECKPOINT, run_batches
 from quietbit_lab.experiment.grid import Job, Sweep
 from quietbit_lab.experiment.sweep import RESULTS, finished
-from quietbit_lab.task.batch_sweep import BatchTogether
+from quietbit_lab.task.batch_sweep import BATCH, CHECKPOINT, BatchTogether, run_batches
 from unit.simulate.makers import setting, small_problem
 
 
@@ -21,7 +20,9 @@ def make_problem(task, seed):
 
 
 def small_sweep(rounds=6, lrs=(0.1, 0.3), task=None, mechanism="gaussian", **more):
-    strength = {"gaussian": {"noise_multiplier": 1.0}, "imvu": {"design_epsilon": 1.0}}[mechanism]
+    strength = {"gaussian": {"noise_multiplier": 1.0}, "imvu": {"design_epsilon": 1.0}, "mvu": {"design_epsilon": 2.0}}[
+        mechanism
+    ]
     jobs = [
         Job(
             setting(
@@ -81,7 +82,7 @@ def test_a_batch_stopped_by_the_clock_continues_where_it_was(tmp_path, monkeypat
     noted = []
     for wanted in (25, 50):
         clock = iter([0.0, 0.0, 0.0, *[1000.0] * 9])
-        monkeypatch.setattr("quietbit_lab.experiment.batched.time.monotonic", lambda clock=clock: next(clock))
+        monkeypatch.setattr("quietbit_lab.task.batch_sweep.time.monotonic", lambda clock=clock: next(clock))
         runner = together(note=noted.append)
         assert run_batches(sweep, tmp_path / "part", runner, minutes=1.0, resume=True) == 0
         assert (tmp_path / "part" / CHECKPOINT).exists()
@@ -96,8 +97,8 @@ def test_a_batch_stopped_by_the_clock_continues_where_it_was(tmp_path, monkeypat
 def test_a_killed_sweep_is_resumed_with_nothing_lost_or_run_twice(tmp_path):
     script = (
         "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[2]);"
-        "from lab.experiment.test_batched import small_sweep, together;"
-        "from quietbit_lab.experiment.batched import run_batches;"
+        "from lab.task.test_batch_sweep import small_sweep, together;"
+        "from quietbit_lab.task.batch_sweep import run_batches;"
         "run_batches(small_sweep(400), Path(sys.argv[1]), together(), resume=True)"
     )
     tests = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
@@ -129,4 +130,8 @@ def test_jobs_that_gain_nothing_go_one_by_one(tmp_path):
     grouped = small_sweep(task={"name": "clusters", "samples": 3})
     assert run_batches(grouped, tmp_path / "grouped", together()) == 4
     records = [line["record"] for line in finished(tmp_path / "grouped")]
+    assert {(record["draws"], record["batch"]) for record in records} == {("every client", None)}
+    drawn_again = small_sweep(mechanism="mvu")  # in so few dimensions a dither may be drawn twice
+    assert run_batches(drawn_again, tmp_path / "mvu", together()) == 4
+    records = [line["record"] for line in finished(tmp_path / "mvu")]
     assert {(record["draws"], record["batch"]) for record in records} == {("every client", None)}
