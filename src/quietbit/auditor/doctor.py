@@ -90,7 +90,7 @@ def self_test(
 ) -> list[Outcome]:
     """Run every check; the arguments replace the default kernel, the shipped designs and the secure words."""
     chosen = default_kernel() if kernel is None else kernel
-    others = [] if kernel is not None else [one.name for one in kernel_support() if one.available]
+    others = [] if kernel is not None else [name for name, reason in kernel_support().items() if not reason]
     kernels = [chosen, *(select(name) for name in others if name not in (chosen.name, "reference"))]
     checks = [
         Check("kernels agree bit for bit", lambda: kernels_agree(kernels)),

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import quietbit
 from quietbit._files import cache_folder
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, show_json
 from quietbit.errors import how_to_install
-
-if TYPE_CHECKING:
-    from quietbit.kernel.select import KernelSupport
 
 __all__ = ["doctor"]
 
@@ -49,7 +46,7 @@ def doctor(json: JsonOption = False) -> int:
         outcomes = self_test(report)
     passed = all(one.passed for one in outcomes)
     if json:
-        kernels = {one.name: {"available": one.available, "reason": one.reason or None} for one in machine["kernels"]}
+        kernels = {name: {"available": not why, "reason": why or None} for name, why in machine["kernels"].items()}
         gpu = machine["gpu"]
         machine["gpu"] = {"name": gpu.name or None, "gigabytes": gpu.gigabytes, "reason": gpu.reason or None}
         checks = [{key: getattr(one, key) for key in ("name", "passed", "detail", "seconds")} for one in outcomes]
@@ -86,12 +83,12 @@ def _machine(report: Any) -> dict[str, Any]:
 
 
 def _machine_rows(
-    kernels: list[KernelSupport], default_kernel: str, gpu: Any, aes: dict[str, Any], folders: dict[str, str]
+    kernels: dict[str, str], default_kernel: str, gpu: Any, aes: dict[str, Any], folders: dict[str, str]
 ) -> list[Row]:
     rows = []
-    for one in kernels:
-        shown = "available" + (", the default" if one.name == default_kernel else "") if one.available else one.reason
-        rows.append(Row(one.name, f"kernel {one.name}", one.available, shown))
+    for name, reason in kernels.items():
+        shown = reason or "available" + (", the default" if name == default_kernel else "")
+        rows.append(Row(name, f"kernel {name}", not reason, shown))
     speed = aes["gigabytes_per_second"]
     measured = "cryptography is not installed" if speed is None else f"{speed:.1f} GB/s measured on one thread"
     return [

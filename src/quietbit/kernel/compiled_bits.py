@@ -160,23 +160,9 @@ def add_lookup(codes: Any, table: Any, total: Any) -> None:
 
 @compiled
 def _add_row(x: Any, scale: Any, order: int, lanes: Any) -> None:
-    if order == 2 and scale == 1.0:
-        for j in range(lanes.size):
-            v = np.float64(x[j])
-            lanes[j] += v * v
-    elif order == 2:
-        for j in range(lanes.size):
-            v = np.float64(x[j]) * scale
-            lanes[j] += v * v
-    else:
-        for j in range(lanes.size):
-            lanes[j] += abs(np.float64(x[j]) * scale)
-
-
-@compiled
-def _halve(lanes: Any, half: int) -> None:
-    for j in range(half):
-        lanes[j] += lanes[j + half]
+    for j in range(lanes.size):
+        v = np.float64(x[j]) * scale
+        lanes[j] += v * v if order == 2 else abs(v)
 
 
 @compiled
@@ -194,26 +180,21 @@ def block_sums(x: Any, scale: float, order: int, out: Any) -> None:
             size = min(LANES, rest - row * LANES)
             if size > 0:
                 _add_row(x[at : at + size], scale, order, lanes[:size])
-        _halve(lanes, 128)
-        _halve(lanes, 64)
-        _halve(lanes, 32)
-        _halve(lanes, 16)
-        _halve(lanes, 8)
-        out[block] = ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]))
+        half = LANES // 2
+        while half > 0:
+            for j in range(half):
+                lanes[j] += lanes[j + half]
+            half //= 2
+        out[block] = lanes[0]
 
 
 @compiled_sum
 def look(x: Any, own: Any, order: int) -> float:
     """Copy values to where nobody else can write, and add up ``|value|^order`` of the copy: each is loaded once."""
     total = 0.0
-    if order == 2:
-        for i in range(own.size):
-            value = x[i]
-            own[i] = value
-            total += np.float64(value) * np.float64(value)
-    else:
-        for i in range(own.size):
-            value = x[i]
-            own[i] = value
-            total += abs(np.float64(value))
+    for i in range(own.size):
+        value = x[i]
+        own[i] = value
+        wide = np.float64(value)
+        total += wide * wide if order == 2 else abs(wide)
     return total

@@ -16,7 +16,7 @@ from quietbit.kernel.expand import BLOCKS, SUMS, TILE
 from quietbit.kernel.jit import compiled
 from quietbit.kernel.quantile import FIRST_INDEX, INDEX_SHIFT, LOW, ONE_BITS, REST
 
-__all__ = ["add_payloads", "expand_normals", "expand_words", "first_accepted", "noise_steps"]
+__all__ = ["add_payloads", "expand_words", "first_accepted", "noise_steps"]
 
 HALF = np.uint64(32)
 LOW32 = np.uint64(0xFFFFFFFF)
@@ -40,10 +40,8 @@ def _quarter(a: Any, b: Any, c: Any, d: Any) -> Any:
 
 
 @compiled
-def _double_round(
-    a0: Any, a1: Any, a2: Any, a3: Any, b0: Any, b1: Any, b2: Any, b3: Any,
-    c0: Any, c1: Any, c2: Any, c3: Any, d0: Any, d1: Any, d2: Any, d3: Any,
-) -> Any:  # fmt: skip
+def _double_round(words: Any) -> Any:
+    a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, d0, d1, d2, d3 = words
     a0, b0, c0, d0 = _quarter(a0, b0, c0, d0)
     a1, b1, c1, d1 = _quarter(a1, b1, c1, d1)
     a2, b2, c2, d2 = _quarter(a2, b2, c2, d2)
@@ -67,16 +65,8 @@ def _tile(s: Any, block: Any, out: Any) -> None:
         number = begin + np.uint64(i)
         t0, t1 = np.uint32(number & LOW32), np.uint32(number >> HALF)
         x = (s0, s1, s2, s3, k0, k1, k2, k3, k4, k5, k6, k7, t0, t1, n0, n1)
-        x = _double_round(*x)
-        x = _double_round(*x)
-        x = _double_round(*x)
-        x = _double_round(*x)
-        x = _double_round(*x)
-        x = _double_round(*x)
-        x = _double_round(*x)
-        x = _double_round(*x)
-        x = _double_round(*x)
-        x = _double_round(*x)
+        x = _double_round(_double_round(_double_round(_double_round(_double_round(x)))))
+        x = _double_round(_double_round(_double_round(_double_round(_double_round(x)))))
         out[0, i], out[1, i], out[2, i], out[3, i] = x[0] + s0, x[1] + s1, x[2] + s2, x[3] + s3
         out[4, i], out[5, i], out[6, i], out[7, i] = x[4] + k0, x[5] + k1, x[6] + k2, x[7] + k3
         out[8, i], out[9, i], out[10, i], out[11, i] = x[8] + k4, x[9] + k5, x[10] + k6, x[11] + k7
@@ -123,7 +113,7 @@ def expand_words(state: Any, out: Any) -> None:
 
 
 @compiled
-def expand_normals(state: Any, table: Any, out: Any) -> None:
+def _expand_normals(state: Any, table: Any, out: Any) -> None:
     """Write normals 0 .. out.size - 1 of a stream; ``out`` holds whole tiles."""
     raw = np.empty((16, BLOCKS), np.uint32)
     words, bits = np.empty(TILE, np.uint64), np.empty(TILE, np.int64)
@@ -187,7 +177,7 @@ def first_accepted(seeds: Any, words: Any, state: Any, direction: Any, edges: An
     z, sums = np.empty(direction.size), np.empty(SUMS)
     for i in range(words.size):
         _set_key(state, seeds[i])
-        expand_normals(state, table, z)
+        _expand_normals(state, table, z)
         t = _inner(direction, z, sums)
         step, above = 0, edges.size  # the step is the number of edges at most t
         while step < above:

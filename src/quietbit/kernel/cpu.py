@@ -29,12 +29,12 @@ from quietbit.kernel import compiled_bits, compiled_expand, compiled_sampling, c
 from quietbit.kernel.base import Job, Kernel, code_type, packed_size
 from quietbit.kernel.chacha import start_state
 from quietbit.kernel.chunks import Flat
-from quietbit.kernel.expand import MAX_COUNT, ROWS_KEY, seed_state, whole_tiles
+from quietbit.kernel.expand import ROWS_KEY, whole_tiles
 from quietbit.kernel.norm import BLOCK
 from quietbit.kernel.quantile import quantile_table
 from quietbit.kernel.rounded import OFF, REACH, NoiseLaw, grid_of
 from quietbit.kernel.sampler import level_knots
-from quietbit.kernel.tables import cell_table, threshold_plan
+from quietbit.kernel.tables import UNDECIDED, cell_table, threshold_plan
 from quietbit.kernel.transform import Blocks, check_finite_rotation, scale_of
 
 __all__ = ["CpuKernel"]
@@ -51,10 +51,6 @@ Task: TypeAlias = Callable[[int, int], None]
 Bounds: TypeAlias = list[tuple[int, int]]
 
 
-def _threads(value: int) -> int:
-    return check_int(value, "threads", 1, MAX_THREADS)
-
-
 @final
 @frozen
 class CpuKernel(Kernel):
@@ -62,7 +58,7 @@ class CpuKernel(Kernel):
 
     name: ClassVar[str] = "cpu"
     GROUP: ClassVar[int] = compiled_bits.GROUP
-    threads: int = field(default=1, converter=_threads)
+    threads: int = field(default=1, converter=lambda value: check_int(value, "threads", 1, MAX_THREADS))
 
     def _sample(self, job: Job) -> float:
         size, blocks = job.flat.size, job.blocks
@@ -198,13 +194,6 @@ class CpuKernel(Kernel):
         compiled_expand.expand_words(state, out)
         return out[:count]
 
-    def normals(self, seed: bytes, count: int) -> FloatVector:
-        """Words and normals tile by tile."""
-        size = check_int(count, "count", 0, MAX_COUNT)
-        out = np.empty(whole_tiles(size))
-        compiled_expand.expand_normals(seed_state(seed), quantile_table(), out)
-        return out[:size]
-
     def _first_accepted(self, seeds: Any, words: Any, direction: FloatVector, edges: Any, limits: Any) -> int:
         padded = np.zeros(whole_tiles(direction.size))
         padded[: direction.size] = direction
@@ -294,12 +283,11 @@ def _buffers(words: int, room: int) -> tuple[NDArray[np.uint16], Any]:
 
 
 def _step(job: Job) -> Callable[..., Any]:
-    """How one chunk is sampled: by polynomial, by cells, or by listing everything as undecided."""
+    """How one chunk is sampled: by polynomial, or by cells; gains that no double holds decide nothing."""
     code, rate, sampler, order = compiled_sampling, job.gain.approximate(), job.sampler, job.order
-    if not (rate == 0.0 or 2.0**-900 < rate < 2.0**900):
-        return partial(_list_all, order)
+    decidable = rate == 0.0 or 2.0**-900 < rate < 2.0**900
     plan = threshold_plan(sampler)
-    if plan.lowered is not None:
+    if plan.lowered is not None and decidable:
         slope, offset, low = rate * plan.rate, plan.offset, 0.0
         if plan.centred:
             slope, offset, low = 2 * slope, 2 * offset - 1, -1.0
@@ -315,24 +303,17 @@ def _step(job: Job) -> Callable[..., Any]:
 
         return by_polynomial
     cells = cell_table(sampler)
-    table = (np.float32(cells.half), cells.start, cells.step, cells.lowest, cells.highest)
-    law = (sampler.bits, (rate, *sampler.t_range, cells.inverse, cells.offset), table, cells.code)
+    lowest, highest, known = cells.lowest, cells.highest, cells.code
+    if not decidable:
+        lowest, highest, known = np.zeros_like(known), np.full_like(known, 1), np.full_like(known, UNDECIDED)
+    half = np.float32(cells.half if decidable else np.inf)
+    table = (half, cells.start, cells.step, lowest, highest)
+    law = (sampler.bits, (rate, *sampler.t_range, cells.inverse, cells.offset), table, known)
 
     def by_cells(x: Any, words: Any, out: Any, start: int, undecided: Any, found: int) -> Any:
         return code.sample_cells(x, words, out, start, law, undecided, found, order)
 
     return by_cells
-
-
-def _list_all(order: int, x: Any, words: Any, out: Any, start: int, undecided: Any, found: int) -> tuple[int, float]:
-    """For gains so extreme that a double cannot hold them: leave every coordinate to the exact law."""
-    index = slice(found, found + x.size)
-    out[:] = 0
-    undecided[0][index] = np.arange(start, start + x.size)
-    undecided[1][index] = words
-    undecided[2][index] = x
-    value = undecided[2][index]
-    return found + int(x.size), float(np.sum(np.abs(value) ** order)) if order else 0.0
 
 
 def _settle(job: Job, undecided: Any, found: int) -> None:

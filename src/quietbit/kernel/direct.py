@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from decimal import Context, Decimal
+from decimal import Context, Decimal, localcontext
 from itertools import pairwise
 
 import numpy as np
@@ -54,7 +54,7 @@ DIRECT_STREAMS = (0, 1)  # streams of a release's words: step, place and seed; w
 UNIT = 2.0**-53
 LOW = np.uint64(2**63 - 1)
 NEWTON = Decimal("1e-12")
-_DIGITS = Context(prec=90)
+DIGITS = Context(prec=90)
 
 
 def step_cells(edges: Sequence[float] | FloatVector) -> tuple[int, ...]:
@@ -64,10 +64,10 @@ def step_cells(edges: Sequence[float] | FloatVector) -> tuple[int, ...]:
     True
     """
     found = [0]
-    for edge in np.asarray(edges, dtype=np.float64):
-        value = float(edge)
+    for value in np.asarray(edges, dtype=np.float64).tolist():
         require(abs(value) <= FARTHEST, "edge", value, f"between -{FARTHEST:g} and {FARTHEST:g}")
-        found.append(int((_DIGITS.multiply(distribution(value), Decimal(CELLS))).to_integral_value()))
+        with localcontext(DIGITS):
+            found.append(int((distribution(value) * CELLS).to_integral_value()))
     found.append(CELLS)
     require(all(a < b for a, b in pairwise(found)), "edges", "others", "increasing, with cells between")
     return tuple(found)
@@ -76,7 +76,7 @@ def step_cells(edges: Sequence[float] | FloatVector) -> tuple[int, ...]:
 def step_limits(cells: Sequence[int], weights: Sequence[float] | FloatVector) -> tuple[int, ...]:
     """floor(2^128 P(step <= s)) for all steps but the last, P proportional to cells times weight, exactly."""
     widths = [b - a for a, b in pairwise(cells)]
-    heights = [float(weight) for weight in np.asarray(weights, dtype=np.float64)]
+    heights = np.asarray(weights, dtype=np.float64).tolist()
     require(len(heights) == len(widths), "weights", len(heights), f"one for each of {len(widths)} steps")
     require(all(0.0 <= weight < math.inf for weight in heights), "weights", "others", "finite and not negative")
     # Denominators of doubles are powers of two, so the largest is common to all.
@@ -177,28 +177,23 @@ def _certain_codes(
     vector: FloatVector, place: int, words: NDArray[np.uint64], more: NDArray[np.uint64], quantiser: NormalQuantiser
 ) -> NDArray[np.uint8]:
     """Codes from words of 128 bits, in decimal arithmetic."""
-    y = [Decimal(float(entry)) for entry in vector]
-    if not any(y):
-        y[0] = Decimal(1)  # as `unit` has it
-    square = Decimal(0)
-    for entry in y:
-        square = _DIGITS.add(square, _DIGITS.multiply(entry, entry))
-    length = _DIGITS.sqrt(square)
-    u = [_DIGITS.divide(entry, length) for entry in y]
-    tail = min(place, CELLS - 1 - place)
-    t = _quantile(2 * tail + 1, CELL_BITS + 1, negative=place < CELLS // 2)
-    g = []
-    for word, extra in zip(words, more, strict=True):
-        odd = (int(word) & (2**63 - 1)) | 1
-        # The cell (odd - 1 .. odd + 1) / 2^64 has 2^64 parts of probability 2^-127; the middle of one of them.
-        numerator = ((odd - 1) << 64) + 2 * int(extra) + 1
-        g.append(_quantile(numerator, 128, negative=int(word) >= 2**63))
-    gap = t
-    for a, b in zip(u, g, strict=True):
-        gap = _DIGITS.subtract(gap, _DIGITS.multiply(a, b))
-    z = [_DIGITS.add(b, _DIGITS.multiply(gap, a)) for a, b in zip(u, g, strict=True)]
-    thresholds = [Decimal(float(threshold)) for threshold in quantiser.thresholds]
-    return np.array([bisect_right(thresholds, entry) for entry in z], dtype=np.uint8)
+    with localcontext(DIGITS):
+        y = [Decimal(entry) for entry in vector.tolist()]
+        if not any(y):
+            y[0] = Decimal(1)  # as `unit` has it
+        length = sum((entry * entry for entry in y), Decimal(0)).sqrt()
+        u = [entry / length for entry in y]
+        tail = min(place, CELLS - 1 - place)
+        t = _quantile(2 * tail + 1, CELL_BITS + 1, negative=place < CELLS // 2)
+        g = []
+        for word, extra in zip(words.tolist(), more.tolist(), strict=True):
+            odd = (word & (2**63 - 1)) | 1
+            # The cell (odd - 1 .. odd + 1) / 2^64 has 2^64 parts of probability 2^-127; the middle of one of them.
+            g.append(_quantile(((odd - 1) << 64) + 2 * extra + 1, 128, negative=word >= 2**63))
+        gap = t - sum((a * b for a, b in zip(u, g, strict=True)), Decimal(0))
+        z = [b + gap * a for a, b in zip(u, g, strict=True)]
+        thresholds = [Decimal(threshold) for threshold in quantiser.thresholds.tolist()]
+        return np.array([bisect_right(thresholds, entry) for entry in z], dtype=np.uint8)
 
 
 def _quantile(numerator: int, bits: int, *, negative: bool) -> Decimal:
@@ -206,10 +201,9 @@ def _quantile(numerator: int, bits: int, *, negative: bool) -> Decimal:
 
     With d = (Q(x) - q) / phi(x) the quantile is x + d + x d^2 / 2 up to (1 + 2 x^2) d^3 / 6; d is below 1e-12.
     """
-    q = _DIGITS.divide(Decimal(numerator), Decimal(2**bits))
+    q = Decimal(numerator) / 2**bits
     x = -float(special.ndtri(float(q)))
-    d = _DIGITS.divide(_DIGITS.subtract(distribution(-x), q), density(x))
-    require(d.copy_abs() < NEWTON, "first guess of a quantile", x, "within 1e-12")
-    bend = _DIGITS.multiply(Decimal(x), _DIGITS.multiply(_DIGITS.multiply(d, d), Decimal("0.5")))
-    found = _DIGITS.add(Decimal(x), _DIGITS.add(d, bend))
-    return found.copy_negate() if negative else found
+    d = (distribution(-x) - q) / density(x)
+    require(abs(d) < NEWTON, "first guess of a quantile", x, "within 1e-12")
+    found = Decimal(x) + (d + Decimal(x) * d * d / 2)
+    return -found if negative else found

@@ -32,7 +32,15 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatMatrix, FloatVector
 from quietbit.errors import InvalidDesignFile, check_int
 
-__all__ = ["EXPANSION_ERROR", "LARGEST", "PARTS", "ROWS", "law_error_upper", "normals_of_words", "quantile_table"]
+__all__ = [
+    "EXPANSION_ERROR",
+    "LARGEST",
+    "ROWS",
+    "law_error_upper",
+    "normals_of_words",
+    "proved_table",
+    "quantile_table",
+]
 
 PARTS = 16  # rows to an octave
 ROWS = 63 * PARTS + 1  # the last for w that rounds up to 2^63
@@ -51,12 +59,17 @@ REST = 2**48 - 1
 @lru_cache(maxsize=1)
 def quantile_table() -> FloatMatrix:
     """Coefficients, one row to a polynomial, the constant first; a table other than the one proved right is refused."""
-    data = Path(__file__).with_name(FILE).read_bytes()
-    if hashlib.sha256(data).hexdigest() != DIGEST:
-        raise InvalidDesignFile("The table of normal quantiles must be the one that was proved right, got another.")
-    table = np.frombuffer(data, dtype="<f8").astype(np.float64).reshape(ROWS, 8)
+    table: FloatMatrix = proved_table(FILE, "<f8", DIGEST).reshape(ROWS, 8)
     table.setflags(write=False)
     return table
+
+
+def proved_table(name: str, kind: str, digest: str) -> FloatVector:
+    """Return the numbers of a file beside this one, in doubles; a file other than the one proved right is refused."""
+    data = Path(__file__).with_name(name).read_bytes()
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise InvalidDesignFile(f"The table {name} must be the one that was proved right, got another.")
+    return np.frombuffer(data, dtype=kind).astype(np.float64)
 
 
 def law_error_upper(count: int) -> float:

@@ -28,29 +28,24 @@ each of four rows 1,024 coordinates apart, so coordinate i reads block 128 (i di
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, TypeAlias, final
 
 import numpy as np
+from attrs import define, field, frozen
 from numpy.typing import NDArray
 
 from quietbit.errors import InvalidParameter, check_int, require_module
 from quietbit.kernel.chacha import SIGMA, chacha_blocks
 
-__all__ = [
-    "DeviceBlock",
-    "RandomBits",
-    "WordBlock",
-    "WordReader",
-    "check_rng",
-    "device_rng",
-    "secure_rng",
-    "seeded_rng",
-]
+__all__ = ["DeviceBlock", "RandomBits", "WordBlock", "check_rng", "device_rng", "secure_rng", "seeded_rng"]
 
 Words16: TypeAlias = NDArray[np.uint16]
 Words64: TypeAlias = NDArray[np.uint64]
 Indices: TypeAlias = NDArray[np.int64]
+Filler: TypeAlias = Callable[[int, Words16], None]  # the primary words from a coordinate on, into a buffer
 
 PRIMARY, TIES, OTHER = 0, 1, 2  # stream numbers: mechanisms' own streams start at OTHER
 ZEROS = bytes(1 << 18)  # encrypted to obtain keystream; short enough to stay in the cache
@@ -61,27 +56,71 @@ LANES = 128  # GPU threads that share a tile of 4,096 coordinates
 TILE = 32 * LANES
 
 
-class WordReader(Protocol):
+@final
+@define(eq=False)
+class WordReader:
     """Primary words in order, written into the caller's buffer: no copies, one reader per thread."""
+
+    _filler: Filler
+    _position: int
+    _end: int
 
     def fill(self, out: Words16) -> None:
         """Fill ``out`` with the next ``out.size`` primary words."""
+        if out.size > self._end - self._position:
+            left = self._end - self._position
+            raise InvalidParameter.of("words asked for", f"at most the {left} left in the draw", out.size)
+        self._filler(self._position, out)
+        self._position += out.size
 
 
-class WordBlock(Protocol):
+@frozen(eq=False)
+class WordBlock(ABC):
     """The words of one release, addressed by coordinate; reading twice gives the same words."""
 
-    def primary(self, start: int, count: int) -> Words16:
-        """Return the 16 primary bits of coordinates ``start .. start + count - 1``."""
+    count: int
 
+    @final
     def reader(self, start: int) -> WordReader:
         """Return a reader of primary words from coordinate ``start`` on."""
+        _inside(start, 0, self.count)
+        return WordReader(self._filler(start), start, self.count)
 
+    @final
+    def primary(self, start: int, count: int) -> Words16:
+        """Return the 16 primary bits of coordinates ``start .. start + count - 1``."""
+        _inside(start, count, self.count)
+        out = np.empty(count, dtype="<u2")
+        self._filler(start)(start, out)
+        return out
+
+    @final
     def ties(self, indices: Indices) -> Words64:
         """Return the tie words of the given coordinates; only their low 48 bits are used."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        if chosen.size:
+            _inside(int(chosen.min()), 0, self.count)
+            _inside(int(chosen.max()), 1, self.count)
+        return self._ties(chosen)
 
+    @final
     def uniform64(self, stream: int, start: int, count: int) -> Words64:
         """Full words ``start .. start + count - 1`` of stream 0, 1, 2, ..., independent of all others."""
+        whole = type(stream) is type(start) is type(count) is int  # nearly always, and then in bounds
+        if not (whole and 0 <= stream <= MAX_STREAM and 0 <= start <= MAX_COUNT and 0 <= count <= MAX_COUNT):
+            stream, start = check_int(stream, "stream", 0, MAX_STREAM), check_int(start, "start", 0, MAX_COUNT)
+            count = check_int(count, "count", 0, MAX_COUNT)
+        return self._words(OTHER + stream, start, count)
+
+    @abstractmethod
+    def _filler(self, start: int) -> Filler:
+        """Return what fills buffers, one after the other, with primary words from ``start`` on."""
+
+    @abstractmethod
+    def _ties(self, chosen: Indices) -> Words64: ...
+
+    @abstractmethod
+    def _words(self, stream: int, start: int, count: int) -> Words64: ...
 
 
 class RandomBits(Protocol):
@@ -100,7 +139,18 @@ def check_rng(rng: Any) -> None:
 def secure_rng() -> RandomBits:
     """Words nobody can predict: a fresh key of the operating system for every draw, expanded with AES."""
     require_module("cryptography", "all")
-    return _SecureRng()
+    return _FreshKeys("secure_rng()", _SecureBlock)
+
+
+def device_rng() -> RandomBits:
+    """Random bits that GPU kernels make themselves, in registers, from 32 fresh bytes of the operating system a draw.
+
+    Other kernels accept them too and get the same words from numpy, slowly.
+
+    >>> device_rng()
+    device_rng()
+    """
+    return _FreshKeys("device_rng()", DeviceBlock)
 
 
 def seeded_rng(seed: int) -> RandomBits:
@@ -117,82 +167,22 @@ def seeded_rng(seed: int) -> RandomBits:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class _SecureRng:
+@frozen(repr=False)
+class _FreshKeys:
+    """Blocks that take a fresh key each."""
+
+    name: str
+    block: Callable[[int], WordBlock]
+
     def draw(self, count: int) -> WordBlock:
-        size = check_int(count, "count", 0, MAX_COUNT)
-        return _SecureBlock(size, os.urandom(16))
+        return self.block(check_int(count, "count", 0, MAX_COUNT))
 
     def __repr__(self) -> str:
-        return "secure_rng()"
+        return self.name
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
-class _SecureBlock:
-    count: int
-    _key: bytes = field(repr=False)
-
-    def primary(self, start: int, count: int) -> Words16:
-        _inside(start, count, self.count)
-        out = np.empty(count, dtype="<u2")
-        self.reader(start).fill(out)
-        return out
-
-    def reader(self, start: int) -> WordReader:
-        _inside(start, 0, self.count)
-        return _SecureReader(self._keystream(PRIMARY, 2 * start), self.count - start)
-
-    def ties(self, indices: Indices) -> Words64:
-        chosen = _all_inside(indices, self.count)
-        counters = np.empty((chosen.size, 2), dtype=">u8")
-        counters[:, 0] = TIES
-        counters[:, 1] = chosen >> 1
-        # The block cipher on counters is counter mode with random access. A new context each time: threads
-        # share this block, and a context serves one caller at a time.
-        ciphers = require_module("cryptography.hazmat.primitives.ciphers", "all")
-        encryptor = ciphers.Cipher(ciphers.algorithms.AES(self._key), ciphers.modes.ECB()).encryptor()
-        blocks = np.frombuffer(encryptor.update(counters.tobytes()), dtype="<u8")
-        return blocks[2 * np.arange(chosen.size) + (chosen & 1)].astype(np.uint64, copy=False)
-
-    def uniform64(self, stream: int, start: int, count: int) -> Words64:
-        number, first, size = _asked(stream, start, count)
-        out = np.empty(size, dtype="<u8")
-        _expand(self._keystream(OTHER + number, 8 * first), out.view(np.uint8))
-        return out
-
-    def _keystream(self, stream: int, offset: int) -> Any:
-        """Return a counter-mode encryptor placed ``offset`` bytes into a stream."""
-        ciphers = require_module("cryptography.hazmat.primitives.ciphers", "all")
-        counter = ((stream << 64) | (offset // 16)).to_bytes(16, "big")
-        encryptor = ciphers.Cipher(ciphers.algorithms.AES(self._key), ciphers.modes.CTR(counter)).encryptor()
-        if offset % 16:
-            encryptor.update(ZEROS[: offset % 16])
-        return encryptor
-
-
-@final
-@dataclass(slots=True, eq=False)
-class _SecureReader:
-    _encryptor: Any
-    _left: int
-
-    def fill(self, out: Words16) -> None:
-        if out.size > self._left:
-            raise InvalidParameter.of("words asked for", f"at most the {self._left} left in the draw", out.size)
-        self._left -= out.size
-        _expand(self._encryptor, out.view(np.uint8))
-
-
-def _expand(encryptor: Any, out: NDArray[np.uint8]) -> None:
-    """Overwrite ``out`` with keystream, a cache-sized piece at a time, without a copy."""
-    for start in range(0, out.size, len(ZEROS)):
-        piece = out[start : start + len(ZEROS)]
-        encryptor.update_into(memoryview(ZEROS)[: piece.size], piece)
-
-
-@final
-@dataclass(slots=True, eq=False)
+@define(eq=False, repr=False)
 class _SeededRng:
     seed: int
     _draws: int = 0
@@ -207,139 +197,112 @@ class _SeededRng:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class _SeededBlock:
-    count: int
+@frozen(eq=False)
+class _SecureBlock(WordBlock):
+    _key: bytes = field(factory=partial(os.urandom, 16), repr=False)
+
+    def _filler(self, start: int) -> Filler:
+        return partial(_expand, self._keystream(PRIMARY, 2 * start))
+
+    def _ties(self, chosen: Indices) -> Words64:
+        counters = np.empty((chosen.size, 2), dtype=">u8")
+        counters[:, 0] = TIES
+        counters[:, 1] = chosen >> 1
+        # The block cipher on counters is counter mode with random access. A new context each time: threads
+        # share this block, and a context serves one caller at a time.
+        ciphers = require_module("cryptography.hazmat.primitives.ciphers", "all")
+        encryptor = ciphers.Cipher(ciphers.algorithms.AES(self._key), ciphers.modes.ECB()).encryptor()
+        blocks = np.frombuffer(encryptor.update(counters.tobytes()), dtype="<u8")
+        return blocks[2 * np.arange(chosen.size) + (chosen & 1)].astype(np.uint64, copy=False)
+
+    def _words(self, stream: int, start: int, count: int) -> Words64:
+        out = np.empty(count, dtype="<u8")
+        _expand(self._keystream(stream, 8 * start), start, out)
+        return out
+
+    def _keystream(self, stream: int, offset: int) -> Any:
+        """Return a counter-mode encryptor placed ``offset`` bytes into a stream."""
+        ciphers = require_module("cryptography.hazmat.primitives.ciphers", "all")
+        counter = ((stream << 64) | (offset // 16)).to_bytes(16, "big")
+        encryptor = ciphers.Cipher(ciphers.algorithms.AES(self._key), ciphers.modes.CTR(counter)).encryptor()
+        if offset % 16:
+            encryptor.update(ZEROS[: offset % 16])
+        return encryptor
+
+
+def _expand(encryptor: Any, start: int, out: NDArray[Any]) -> None:
+    """Overwrite ``out`` with keystream, a cache-sized piece at a time, without a copy."""
+    octets = out.view(np.uint8)
+    for at in range(0, octets.size, len(ZEROS)):
+        piece = octets[at : at + len(ZEROS)]
+        encryptor.update_into(memoryview(ZEROS)[: piece.size], piece)
+
+
+@final
+@frozen(eq=False)
+class _SeededBlock(WordBlock):
     seed: int
     number: int
 
-    def primary(self, start: int, count: int) -> Words16:
-        _inside(start, count, self.count)
-        first = start // 4  # four primary words to a 64-bit one
-        full = self._philox(PRIMARY, first, (start + count + 3) // 4 - first)
-        return full.astype("<u8", copy=False).view("<u2")[start - 4 * first :][:count]
+    def _filler(self, start: int) -> Filler:
+        def fill(at: int, out: Words16) -> None:
+            first = at // 4  # four primary words to a 64-bit one
+            full = self._words(PRIMARY, first, (at + out.size + 3) // 4 - first)
+            out[:] = full.astype("<u8", copy=False).view("<u2")[at - 4 * first :][: out.size]
 
-    def reader(self, start: int) -> WordReader:
-        _inside(start, 0, self.count)
-        return _Reader(self, start)
+        return fill
 
-    def ties(self, indices: Indices) -> Words64:
-        chosen, key = _all_inside(indices, self.count), self._key(TIES)
+    def _ties(self, chosen: Indices) -> Words64:
+        key = self._key(TIES)
         state = (chosen.astype(np.uint64) ^ key[0]) * np.uint64(0x9E3779B97F4A7C15) + key[1]
         state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         mixed: Words64 = state ^ (state >> np.uint64(31))
         return mixed
 
-    def uniform64(self, stream: int, start: int, count: int) -> Words64:
-        number, first, size = _asked(stream, start, count)
-        return self._philox(OTHER + number, first, size)
+    def _words(self, stream: int, start: int, count: int) -> Words64:
+        generator = np.random.Philox(key=self._key(stream))
+        generator.advance(start // 4)  # Philox makes four words per step of its counter
+        words: Words64 = generator.random_raw(start % 4 + count)[start % 4 :]
+        return words
 
     def _key(self, stream: int) -> Words64:
         sequence = np.random.SeedSequence(self.seed, spawn_key=(self.number, stream))
         return sequence.generate_state(2, np.uint64).astype(np.uint64)
 
-    def _philox(self, stream: int, start: int, count: int) -> Words64:
-        """Words ``start ..`` of a stream: Philox makes four words per step of its counter."""
-        generator = np.random.Philox(key=self._key(stream))
-        generator.advance(start // 4)
-        words: Words64 = generator.random_raw(start % 4 + count)[start % 4 :]
-        return words
-
 
 @final
-@dataclass(slots=True, eq=False)
-class _Reader:
-    """A reader of words that can be had anywhere."""
+@frozen(eq=False)
+class DeviceBlock(WordBlock):
+    """One draw: its key of eight 32-bit words, which `repr` does not show."""
 
-    _block: WordBlock
-    _position: int
+    key: tuple[int, ...] = field(factory=lambda: tuple(np.frombuffer(os.urandom(32), "<u4").tolist()), repr=False)
 
-    def fill(self, out: Words16) -> None:
-        out[:] = self._block.primary(self._position, out.size)
-        self._position += out.size
+    def _filler(self, start: int) -> Filler:
+        def fill(at: int, out: Words16) -> None:
+            i = np.arange(at, at + out.size, dtype=np.int64)
+            block, word = LANES * (i // TILE) + (i % (8 * LANES)) // 8, 4 * (i % TILE // (8 * LANES)) + (i % 8) // 2
+            out[:] = (self._chosen(PRIMARY, block, word) >> (16 * (i % 2)).astype(np.uint32)) & np.uint32(0xFFFF)
+
+        return fill
+
+    def _ties(self, chosen: Indices) -> Words64:
+        return self._pairs(TIES, chosen) & np.uint64(2**48 - 1)
+
+    def _words(self, stream: int, start: int, count: int) -> Words64:
+        return self._pairs(stream, np.arange(start, start + count, dtype=np.int64))
+
+    def _pairs(self, stream: int, i: Indices) -> Words64:
+        """64 bits for each i: words 2 i and 2 i + 1 of a stream, the lower half first."""
+        low, high = (self._chosen(stream, i // 8, 2 * (i % 8) + half).astype(np.uint64) for half in (0, 1))
+        return low | (high << np.uint64(32))
+
+    def _chosen(self, stream: int, block: Indices, word: Indices) -> NDArray[np.uint32]:
+        distinct, where = np.unique(block, return_inverse=True)
+        state = np.array([*SIGMA, *self.key, 0, 0, stream & 0xFFFFFFFF, stream >> 32], dtype=np.uint32)
+        return chacha_blocks(state, distinct, ROUNDS)[word, where.reshape(-1)]
 
 
 def _inside(start: int, count: int, size: int) -> None:
     if not (start >= 0 and count >= 0 and start + count <= size):
         raise InvalidParameter.of("coordinates asked for", f"inside the draw's 0 .. {size}", (start, start + count))
-
-
-def _all_inside(indices: Indices, size: int) -> Indices:
-    chosen = np.asarray(indices, dtype=np.int64)
-    if chosen.size:
-        _inside(int(chosen.min()), 0, size)
-        _inside(int(chosen.max()), 1, size)
-    return chosen
-
-
-def _asked(stream: int, start: int, count: int) -> tuple[int, int, int]:
-    """Which words of a mechanism's stream are asked for."""
-    whole = type(stream) is type(start) is type(count) is int
-    if whole and 0 <= stream <= MAX_STREAM and 0 <= start <= MAX_COUNT and 0 <= count <= MAX_COUNT:  # nearly always
-        return stream, start, count
-    number, first = check_int(stream, "stream", 0, MAX_STREAM), check_int(start, "start", 0, MAX_COUNT)
-    return number, first, check_int(count, "count", 0, MAX_COUNT)
-
-
-def device_rng() -> RandomBits:
-    """Random bits that GPU kernels make themselves, in registers, from 32 fresh bytes of the operating system a draw.
-
-    Other kernels accept them too and get the same words from numpy, slowly.
-
-    >>> device_rng()
-    device_rng()
-    """
-    return _DeviceRng()
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _DeviceRng:
-    def draw(self, count: int) -> DeviceBlock:
-        size = check_int(count, "count", 0, MAX_COUNT)
-        return DeviceBlock(size, tuple(np.frombuffer(os.urandom(32), dtype="<u4").tolist()))
-
-    def __repr__(self) -> str:
-        return "device_rng()"
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class DeviceBlock:
-    """One draw: its key of eight 32-bit words, which `repr` does not show."""
-
-    count: int
-    key: tuple[int, ...] = field(repr=False)
-
-    def primary(self, start: int, count: int) -> Words16:
-        """Return the primary words of coordinates ``start .. start + count - 1``."""
-        _inside(start, count, self.count)
-        i = np.arange(start, start + count, dtype=np.int64)
-        block, word = LANES * (i // TILE) + (i % (8 * LANES)) // 8, 4 * (i % TILE // (8 * LANES)) + (i % 8) // 2
-        chosen = self._words(PRIMARY, block, word)
-        return ((chosen >> (16 * (i % 2)).astype(np.uint32)) & np.uint32(0xFFFF)).astype(np.uint16)
-
-    def reader(self, start: int) -> WordReader:
-        """Return a reader of primary words from coordinate ``start`` on."""
-        _inside(start, 0, self.count)
-        return _Reader(self, start)
-
-    def ties(self, indices: Indices) -> Words64:
-        """Return the tie words of the given coordinates: 48 bits each."""
-        return self._pairs(TIES, _all_inside(indices, self.count)) & np.uint64(2**48 - 1)
-
-    def uniform64(self, stream: int, start: int, count: int) -> Words64:
-        """Full words of a mechanism's own stream."""
-        number, first, size = _asked(stream, start, count)
-        return self._pairs(OTHER + number, np.arange(first, first + size, dtype=np.int64))
-
-    def _pairs(self, stream: int, i: Indices) -> Words64:
-        """64 bits for each i: words 2 i and 2 i + 1 of a stream, the lower half first."""
-        low, high = (self._words(stream, i // 8, 2 * (i % 8) + half).astype(np.uint64) for half in (0, 1))
-        return low | (high << np.uint64(32))
-
-    def _words(self, stream: int, block: Indices, word: Indices) -> NDArray[np.uint32]:
-        distinct, where = np.unique(block, return_inverse=True)
-        state = np.array([*SIGMA, *self.key, 0, 0, stream & 0xFFFFFFFF, stream >> 32], dtype=np.uint32)
-        return chacha_blocks(state, distinct, ROUNDS)[word, where.reshape(-1)]

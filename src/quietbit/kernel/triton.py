@@ -2,8 +2,8 @@
 
 Idea     one pass decides almost every coordinate in float32 and lists the rest; a second, small one settles
          those by the exact law in float64. With `device_rng` the random words are made in registers, and no memory
-         moves but the update and its codes. With any other words the primary ones are copied to the device first,
-         which is slow and is how the kernel is tested against the reference: same words, same codes, bit for bit.
+         moves but the update and its codes. Any other words are copied to the device first, which is slow and is how
+         the kernel is tested against the reference: same words, same codes, bit for bit.
          One bit of an update that is rotated in blocks of 4,096 is sampled from registers as well.
 Symbols  d = dimension; a row is eight coordinates; see `base.py`, `tables.py` and `triton_sampling.py`.
 
@@ -26,21 +26,20 @@ from attrs import evolve, frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit.errors import check_int, require
+from quietbit.errors import require
 from quietbit.kernel import triton_sampling as sampling
 from quietbit.kernel.base import Job, Kernel, Update
 from quietbit.kernel.chunks import Flat
-from quietbit.kernel.expand import MAX_COUNT, ROWS_KEY, SUMS, seed_state
+from quietbit.kernel.expand import ROWS_KEY, SUMS
 from quietbit.kernel.norm import BLOCK
 from quietbit.kernel.quantile import quantile_table
 from quietbit.kernel.rng import TILE, DeviceBlock, WordBlock
 from quietbit.kernel.sampler import Sampler, level_knots
-from quietbit.kernel.tables import Thresholds, threshold_plan
+from quietbit.kernel.tables import threshold_plan
 from quietbit.kernel.transform import Blocks, check_finite_rotation, sign_key
-from quietbit.kernel.triton_expand import add_payloads, expand
-from quietbit.kernel.triton_rng import sign_words
-from quietbit.kernel.triton_sums import LIMB_BITS, LIMBS, MAX_GROUP, add_codes, add_limbs, block_sums, count_ones
+from quietbit.kernel.triton_sums import LIMB_BITS, LIMBS, MAX_GROUP, add_codes, add_limbs, block_sums
 from quietbit.kernel.triton_transform import hadamard_stages
+from quietbit.kernel.triton_words import add_payloads, expand, sign_words
 
 __all__ = ["TritonKernel"]
 
@@ -167,18 +166,11 @@ class TritonKernel(Kernel):
         return float(np.max([float(part.abs().max()) for part in flat.parts if part.numel()], initial=0.0))
 
     def _accumulate(self, group: list[NDArray[np.uint8]], bits: int, table: NDArray[np.int64], total: Any) -> None:
-        """Count in bit planes for one bit, by look-up for more."""
-        size, sums, values = group[0].size, _put(total), _put(table)
-        if total.size and bits == 1:
-            rows = np.zeros((len(group), -(-size // 4) * 4), np.uint8)
-            rows[:, :size] = group
-            words = _put(rows.view(np.int32))
-            given = (words, words.stride(0), len(group), sums, words.shape[1], total.size, values)
-            count_ones[(-(-words.shape[1] // 128),)](*given, LANES=128)
-        elif total.size:
-            given = (_put(np.stack(group)), size, len(group), sums, size, total.size, values)
+        if total.size:
+            size, sums = group[0].size, _put(total)
+            given = (_put(np.stack(group)), size, len(group), sums, size, total.size, _put(table))
             add_codes[(-(-total.size // 1024),)](*given, BITS=bits, SIZE=1024)
-        total[:] = sums.cpu().numpy()
+            total[:] = sums.cpu().numpy()
 
     def _rotate(self, flat: Tensors, factor: float, blocks: Blocks, kind: Any) -> Any:
         """Signs, factor and first stages in one visit; a tensor on the device for tensors, else an array."""
@@ -208,11 +200,6 @@ class TritonKernel(Kernel):
         found: NDArray[np.int64] = _expanded(state[None, 4:8], state[None, 14:], count, False).cpu().numpy()[0]
         return found.view(np.uint64)
 
-    def normals(self, seed: bytes, count: int) -> FloatVector:
-        """Words and normals in registers."""
-        state, size = seed_state(seed), check_int(count, "count", 0, MAX_COUNT)
-        return np.asarray(_expanded(state[None, 4:8], state[None, 14:], size, True).cpu().numpy()[0])
-
     def _first_accepted(self, seeds: Any, words: Any, direction: FloatVector, edges: Any, limits: Any) -> int:
         """Expand all seeds at once; their inner products are added up in the order of `expand.inner`."""
         keys = seeds.view("<u4").reshape(-1, 4)
@@ -230,8 +217,7 @@ class TritonKernel(Kernel):
     def _add_seeds(self, nonces: Any, seeds: Any, weights: Any, starts: Any, scale: float, total: Any) -> None:
         """Expand in registers, add by atomic operations, which commute exactly."""
         tails, keys, sums = _put(nonces.view(np.int32)), _put(seeds.view(np.int32)), _put(total)
-        given = (tails, keys, _put(weights), _put(starts), starts.size - 1, scale, _quantiles(), ROWS_KEY, sums)
-        add_payloads(*given)
+        add_payloads(tails, keys, _put(weights), _put(starts), scale, _quantiles(), ROWS_KEY, sums)
         total[:] = sums.cpu().numpy()
 
 
@@ -299,91 +285,61 @@ def _passes(job: Job, x: Any, size: int | None = None, *, skip: int = 0, signs: 
     Returns the sum that the job asks for; with signs None where too many rows were left to the second pass.
     """
     sampler, order, gain, plan = job.sampler, job.order, job.gain, threshold_plan(job.sampler)
-    size = 8 * skip + x.numel() if size is None else size
+    size, rotated = 8 * skip + x.numel() if size is None else size, signs is not None
     rows, rate, given = size // 8, gain.approximate(), not isinstance(job.block, DeviceBlock)
     decidable = rate == 0.0 or 2.0**-900 < rate < 2.0**900
-    single = (signs is not None or x.dtype != torch.float64) and (rate == 0 or 2.0**-100 < rate * plan.rate < 2.0**100)
-    if signs is not None and not single:
+    single = (rotated or x.dtype != torch.float64) and (rate == 0 or 2.0**-100 < rate * plan.rate < 2.0**100)
+    if rotated and not single:
         return None
     doubles = (gain.first, gain.second, gain.high, gain.low, *sampler.t_range, rate * plan.rate, plan.offset)
     numbers, tables = torch.tensor((*doubles, job.factor), dtype=torch.float64, device=DEVICE), _tables(sampler)
-    grid, four = (-(-(rows - skip) // 512),), {"num_warps": 4}
+    grid = (-(-(rows - skip) // 512),)
     found = torch.zeros(1 + SETTLERS + (grid[0] if order else 0), dtype=torch.float64, device=DEVICE)
     room = math.ceil(min(1.0, 16 * sampler.symbols * (2 * plan.half + 2) / 65536) * (rows - skip)) + ROOM
     capacity, listed = room if decidable else -1, torch.empty(room, dtype=torch.int64, device=DEVICE)
-    words = _primary_words(job.block, job.flat.size) if given else listed
+    words, ties = _given_words(job.block, job.flat.size) if given else (listed, listed)
     keys = [0] * 8 if given else [word - (word >> 31 << 32) for word in job.block.key]  # type: ignore[attr-defined]
-    kinds: dict[str, Any] = {"DEGREE": plan.degree, "GIVEN": given, "CENTRED": plan.centred, "LOOK": order}
-    kinds["SECOND"] = SETTLERS
-    searched, width = (plan.lowest, plan.highest, tables.coefficients, plan.half), 16 // x.element_size()
-    common, values = (listed, found, capacity, rows), x
-    one_bit = (numbers, tables.falling, plan.width, PATTERN)
-    if signs is not None:
-        values = torch.empty(8 * room, dtype=torch.float32, device=DEVICE)
-        before = (x, signs, job.out, words, *keys, values)
-        sampling.sample_rotated[grid](
-            *before, *common, *one_bit, WIDTH=width, SCALED=job.factor != 1.0, **kinds, **four
-        )
-    elif decidable and rows > skip and plan.lowered is not None:
-        before = (x, job.out, words, *keys)
-        sampling.sample_one_bit[grid](*before, *common, skip, *one_bit, WIDTH=width, DOUBLE=not single, **kinds, **four)
-    elif decidable and rows > skip:
-        shape = {"BITS": sampler.bits, "CELLS": plan.cells, "DOUBLE": not single, **kinds, **four}
-        sampling.sample_thresholds[grid](x, job.out, words, *keys, *common, skip, numbers, *searched, **shape)
-    ties, most, counted = listed, capacity, found
-    if given:
-        open_rows = int(found[:1].view(torch.int32)[0])
-        if signs is not None and open_rows > capacity:
-            return None
-        listed, ties = _listed_ties(job.block, listed, open_rows, capacity, rows, skip, size)
-        most = listed.numel()
-        counted = torch.tensor([most], dtype=torch.int32, device=DEVICE)
-    at_once = max(4, sampling.LIMIT // sampler.symbols)
-    if not given or most:
-        sampling.resolve_rows[(min(-(-room // at_once), SETTLERS),)](
-            values, job.out, words, ties, *keys, listed, counted, found, most, size, rows, skip, numbers, *tables.knots,
-            sampler.levels, tables.law, int(decidable), *searched, BITS=sampler.bits, CELLS=plan.cells, ROWS=at_once,
-            DOUBLE=not single, KEPT=signs is not None, **kinds, **four, enable_fp_fusion=False,
+    kinds: dict[str, Any] = {
+        "BITS": sampler.bits, "DEGREE": plan.degree, "CELLS": plan.cells, "CENTRED": plan.centred, "GIVEN": given,
+        "DOUBLE": not single, "LOOK": order, "SECOND": SETTLERS, "num_warps": 4,
+    }  # fmt: skip
+    searched = (plan.lowest, plan.highest, tables.coefficients, plan.half)
+    kept = torch.empty(8 * room, dtype=torch.float32, device=DEVICE) if rotated else x
+    if decidable and rows > skip:
+        sampling.sample_rows[grid](
+            x, signs if rotated else listed, job.out, words, *keys, kept, listed, found, capacity, rows, skip, numbers,
+            tables.falling, plan.width, PATTERN, *searched, WIDTH=16 // x.element_size(), SCALED=job.factor != 1.0,
+            ONE=plan.lowered is not None, ROTATED=rotated, **kinds,
         )  # fmt: skip
+    at_once = max(4, sampling.LIMIT // sampler.symbols)
+    sampling.resolve_rows[(min(-(-room // at_once), SETTLERS),)](
+        kept, job.out, words, ties, *keys, listed, found, capacity, size, rows, skip, numbers, *tables.knots,
+        sampler.levels, tables.law, int(decidable), *searched, ROWS=at_once, KEPT=rotated, **kinds,
+        enable_fp_fusion=False,
+    )  # fmt: skip
     if not order:
         return 0.0
     host = found.cpu().numpy()
     overflowed = int(host[:1].view(np.int32)[0]) > capacity
-    if overflowed and signs is not None:
+    if overflowed and rotated:
         return None
     return float(np.sum(host[1 : 1 + SETTLERS] if overflowed else host[1:]))
 
 
 @lru_cache(maxsize=32)
 def _tables(sampler: Sampler) -> SimpleNamespace:
-    """Return a sampler's tables on the device; those of one bit as numbers, the highest power first."""
+    """Return a sampler's tables on the device; the polynomial of one bit as numbers, the highest power first."""
     plan = threshold_plan(sampler)
     law = np.stack([sampler.base, sampler.base_tail, sampler.slope, sampler.slope_tail])
     pairs = np.stack([plan.coefficients[0::2], plan.coefficients[1::2]], axis=-1).copy().view(np.int64)
     knots = tuple(_put(values) for values in level_knots(sampler.levels))
-    return SimpleNamespace(coefficients=_put(pairs), law=_put(law), knots=knots, falling=_falling(plan))
+    falling = (*plan.coefficients[:0:-1, 0, 0].tolist(), float(plan.lowered or 0.0) + MAGIC)
+    return SimpleNamespace(coefficients=_put(pairs), law=_put(law), knots=knots, falling=falling)
 
 
-def _falling(plan: Thresholds) -> tuple[float, ...]:
-    """Return the coefficients of a one-bit threshold, highest power first, the constant as `lowered` plus 2^23."""
-    return (*(float(value) for value in plan.coefficients[:0:-1, 0, 0]), float(plan.lowered or 0.0) + MAGIC)
-
-
-def _primary_words(block: WordBlock, size: int) -> Any:
-    """Given primary words on the device, two to an int32, whole rows."""
+def _given_words(block: WordBlock, size: int) -> tuple[Any, Any]:
+    """Return given words on the device: primary ones, two to an int32, whole rows; and those of ties."""
     padded = np.zeros(-(-size // 8) * 8, dtype="<u2")
     padded[:size] = block.primary(0, size)
-    return _put(padded.view("<i4"))
-
-
-def _listed_ties(
-    block: WordBlock, listed: Any, found: int, capacity: int, rows: int, skip: int, size: int
-) -> tuple[Any, Any]:
-    """Return the rows left to the exact law, as the host sees them, and their tie words."""
-    chosen = np.arange(skip, -(-size // 8)) if found > capacity else listed[:found].cpu().numpy()
-    if found <= capacity and size % 8:
-        chosen = np.append(chosen, rows)
-    index = (8 * chosen[:, None] + np.arange(8)).reshape(-1).astype(np.int64)
-    ties, inside = np.zeros(index.size, dtype=np.int64), index < size
-    ties[inside] = (block.ties(index[inside]) & np.uint64(2**48 - 1)).astype(np.int64)
-    return _put(chosen.astype(np.int64)), _put(ties)
+    ties = block.ties(np.arange(size)) & np.uint64(2**48 - 1)
+    return _put(padded.view("<i4")), _put(ties.astype(np.int64))

@@ -35,11 +35,9 @@ import triton
 import triton.language as tl
 
 from quietbit.kernel import law
-from quietbit.kernel.triton_rng import chacha_words, primary_words
+from quietbit.kernel.triton_words import chacha_words, primary_words
 
-__all__ = [
-    "INTERPRETED", "LIMIT", "resolve_rows", "sample_one_bit", "sample_rotated", "sample_thresholds",
-]  # fmt: skip
+__all__ = ["INTERPRETED", "LIMIT", "resolve_rows", "sample_rows"]
 
 KEY_NAMES = ["k0", "k1", "k2", "k3", "k4", "k5", "k6", "k7"]
 UNCHANGING = [*KEY_NAMES, "pattern"]
@@ -56,6 +54,15 @@ def clamp(p, low, high):
 
 
 @triton.jit
+def _position(value, numbers, DOUBLE: tl.constexpr):
+    """Return where inputs lie; ``numbers`` are rate and offset, in doubles and in float32."""
+    if DOUBLE:
+        return (value.to(tl.float64) * numbers[0] + numbers[1]).to(tl.float32)
+    else:
+        return value.to(tl.float32) * numbers[2] + numbers[3]
+
+
+@triton.jit
 def eight(x0, x1, x2, x3, x4, x5, x6, x7, ROWS: tl.constexpr):
     """Eight tensors, one per coordinate of a row, as one flat tensor of all coordinates."""
     even = tl.join(tl.join(x0, x4), tl.join(x2, x6))
@@ -66,9 +73,7 @@ def eight(x0, x1, x2, x3, x4, x5, x6, x7, ROWS: tl.constexpr):
 @triton.jit
 def primaries(w0, w1, w2, w3, ROWS: tl.constexpr):
     """Return the primary words of all coordinates, from four 32-bit words per row."""
-    return eight(
-        w0 & 0xFFFF, w0 >> 16, w1 & 0xFFFF, w1 >> 16, w2 & 0xFFFF, w2 >> 16, w3 & 0xFFFF, w3 >> 16, ROWS
-    )  # fmt: skip
+    return eight(w0 & 0xFFFF, w0 >> 16, w1 & 0xFFFF, w1 >> 16, w2 & 0xFFFF, w2 >> 16, w3 & 0xFFFF, w3 >> 16, ROWS)
 
 
 @triton.jit
@@ -120,10 +125,7 @@ def decide(
     The table holds coefficients in pairs, the even power below.
     """
     SYMBOLS: tl.constexpr = 2**BITS
-    if DOUBLE:
-        p = (value.to(tl.float64) * numbers[0] + numbers[1]).to(tl.float32)
-    else:
-        p = value.to(tl.float32) * numbers[2] + numbers[3]
+    p = _position(value, numbers, DOUBLE)
     p = clamp(p, low, high) if CELLS > 1 else clamp(p, 0.0, 1.0)
     if CENTRED:
         p = 2.0 * p - 1.0
@@ -175,16 +177,10 @@ def _load_row(x, row, here, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     if WIDTH == 8:
         return _columns(tl.load(at, mask=mask, other=0.0), ROWS)
     elif WIDTH == 4:
-        left, right = tl.load(at, mask=mask, other=0.0), tl.load(at + 4, mask=mask, other=0.0)
-        x0, x1, x2, x3 = _four(left, ROWS)
-        x4, x5, x6, x7 = _four(right, ROWS)
-        return x0, x1, x2, x3, x4, x5, x6, x7
+        return _four(tl.load(at, mask=mask, other=0.0), ROWS) + _four(tl.load(at + 4, mask=mask, other=0.0), ROWS)
     else:
-        x0, x1 = tl.split(tl.load(at, mask=mask, other=0.0))
-        x2, x3 = tl.split(tl.load(at + 2, mask=mask, other=0.0))
-        x4, x5 = tl.split(tl.load(at + 4, mask=mask, other=0.0))
-        x6, x7 = tl.split(tl.load(at + 6, mask=mask, other=0.0))
-        return x0, x1, x2, x3, x4, x5, x6, x7
+        p = [tl.load(at + 2 * j, mask=mask, other=0.0) for j in (0, 1, 2, 3)]
+        return tl.split(p[0]) + tl.split(p[1]) + tl.split(p[2]) + tl.split(p[3])
 
 
 @triton.jit
@@ -223,22 +219,15 @@ def _term(value, LOOK: tl.constexpr):
 
 
 @triton.jit
-def _one_bit_row(
-    values, w, row, rows, out, kept, listed, found, capacity, numbers, coefficients, width, upper_bits,
-    DEGREE: tl.constexpr, DOUBLE: tl.constexpr, CENTRED: tl.constexpr, LOOK: tl.constexpr, KEEP: tl.constexpr,
+def _one_bit_codes(
+    values, w, numbers, coefficients, width, upper_bits,
+    DEGREE: tl.constexpr, DOUBLE: tl.constexpr, CENTRED: tl.constexpr,
 ):  # fmt: skip
-    """Codes of one row per thread; what the rows that are not listed add to a second look. KEEP: values of the listed.
-
-    ``numbers`` are rate and offset, in doubles and in float32.
-    """
-    codes = (row & 0).to(tl.uint32)
+    """Return the codes of one row per thread, in one byte each, and whether a coordinate of it is left open."""
+    codes = w[0] & 0
     closest = codes + 0xFFFFFFFF
     for j in tl.static_range(7, -1, -1):
-        if DOUBLE:
-            f = (values[j].to(tl.float64) * numbers[0] + numbers[1]).to(tl.float32)
-        else:
-            f = values[j].to(tl.float32) * numbers[2] + numbers[3]
-        f = clamp(f, 0.0, 1.0)
+        f = clamp(_position(values[j], numbers, DOUBLE), 0.0, 1.0)
         if CENTRED:
             f = 2.0 * f - 1.0
         v = f * coefficients[0] + coefficients[1]
@@ -249,24 +238,7 @@ def _one_bit_row(
         above = primary - v
         closest = tl.minimum(closest, above)
         codes = (codes << 1) | (above >> 31)
-    open_ = (closest <= width) & (row < rows)
-    tl.store(out + row, (codes ^ 0xFF).to(tl.uint8), mask=row < rows)
-    place = _list_open(open_, row, listed, found, capacity)
-    if KEEP:
-        for j in tl.static_range(8):
-            tl.store(kept + place.to(tl.int64) * 8 + j, values[j], mask=open_ & (place < capacity))
-    looked = (row & 0).to(tl.float64)
-    if LOOK > 0:
-        for j in tl.static_range(8):
-            looked += _term(values[j], LOOK)
-        looked = tl.where(open_, 0.0, looked)
-    return looked
-
-
-@triton.jit
-def _key(k0, k1, k2, k3, k4, k5, k6, k7):
-    return (k0.to(tl.uint32), k1.to(tl.uint32), k2.to(tl.uint32), k3.to(tl.uint32),
-            k4.to(tl.uint32), k5.to(tl.uint32), k6.to(tl.uint32), k7.to(tl.uint32))  # fmt: skip
+    return codes ^ 0xFF, closest <= width
 
 
 @triton.jit
@@ -274,46 +246,6 @@ def _rates(numbers):
     """Rate and offset that take an input to a position, in doubles and in float32."""
     rate, offset = tl.load(numbers + 6), tl.load(numbers + 7)
     return rate, offset, rate.to(tl.float32), offset.to(tl.float32)
-
-
-@triton.jit(do_not_specialize=UNCHANGING)
-def sample_one_bit(
-    x, out, words, k0, k1, k2, k3, k4, k5, k6, k7, listed, found, capacity, rows, skip, numbers_at,
-    coefficients, width, pattern, DEGREE: tl.constexpr, GIVEN: tl.constexpr, DOUBLE: tl.constexpr,
-    CENTRED: tl.constexpr, LOOK: tl.constexpr, WIDTH: tl.constexpr, SECOND: tl.constexpr,
-):  # fmt: skip
-    """One bit per coordinate; four rows per thread, 128 apart.
-
-    ``found`` has the number of listed rows, SECOND sums of the second pass, and each program's sum of this one.
-    """
-    key, numbers = _key(k0, k1, k2, k3, k4, k5, k6, k7), _rates(numbers_at)
-    upper_bits = pattern.to(tl.uint32)  # 0x4B000000, as an argument: two constants do not fit one instruction
-    tile = tl.program_id(0).to(tl.int64) + skip // 512
-    row_0 = tile * 512 + tl.arange(0, 128)
-    # All loads come before the first store, so that they are in flight together.
-    x_0 = _load_row(x, row_0 - skip, row_0 < rows, 128, WIDTH)
-    x_1 = _load_row(x, row_0 - skip + 128, row_0 + 128 < rows, 128, WIDTH)
-    x_2 = _load_row(x, row_0 - skip + 256, row_0 + 256 < rows, 128, WIDTH)
-    x_3 = _load_row(x, row_0 - skip + 384, row_0 + 384 < rows, 128, WIDTH)
-    f = _tile_words(tile, key, GIVEN)
-    looked = (row_0 & 0).to(tl.float64)
-    for group in tl.static_range(4):
-        row = row_0 + group * 128
-        w = _row_words(f, words, row, rows, group, GIVEN)
-        if group == 0:
-            values = x_0
-        elif group == 1:
-            values = x_1
-        elif group == 2:
-            values = x_2
-        else:
-            values = x_3
-        looked += _one_bit_row(
-            values, w, row, rows, out, out, listed, found, capacity, numbers, coefficients, width, upper_bits,
-            DEGREE, DOUBLE, CENTRED, LOOK, False,
-        )  # fmt: skip
-    if LOOK > 0:
-        tl.store(found + (1 + SECOND) + tl.program_id(0), tl.sum(looked, axis=0))
 
 
 @triton.jit
@@ -329,7 +261,7 @@ def _three_stages(x0, x1, x2, x3, x4, x5, x6, x7):
 @triton.jit
 def _turned(x, STEP: tl.constexpr):
     """Columns that are three other bits of the place; rows are the rest of them."""
-    tile = tl.reshape(eight(x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7], 512), (8, 8, 8, 8))
+    tile = tl.reshape(eight(*x, 512), (8, 8, 8, 8))
     if STEP == 0:  # bits 9-11, 6-8, 3-5, 0-2 of the place: 3-5 become columns
         tile = tl.permute(tile, (0, 1, 3, 2))
     elif STEP == 1:  # 9-11, 6-8, 0-2, 3-5: 6-8 become columns
@@ -347,46 +279,6 @@ def _groups(x):
     return _four(tl.permute(tl.reshape(x, (4, 128)), (1, 0)), 128)
 
 
-@triton.jit(do_not_specialize=UNCHANGING)
-def sample_rotated(
-    x, signs, out, words, k0, k1, k2, k3, k4, k5, k6, k7, kept, listed, found, capacity, rows, numbers_at,
-    coefficients, width, pattern, DEGREE: tl.constexpr, GIVEN: tl.constexpr, CENTRED: tl.constexpr,
-    LOOK: tl.constexpr, WIDTH: tl.constexpr, SCALED: tl.constexpr, SECOND: tl.constexpr,
-):  # fmt: skip
-    """One bit per coordinate of whole blocks of 4,096, rotated in float32: a block to a program.
-
-    Twelve stages in the order of the reference, three at a time in registers. ``kept`` gets the values of listed rows.
-    """
-    key, numbers = _key(k0, k1, k2, k3, k4, k5, k6, k7), _rates(numbers_at)
-    upper_bits = pattern.to(tl.uint32)
-    tile = tl.program_id(0).to(tl.int64)
-    row = tile * 512 + tl.arange(0, 512)
-    v = _load_row(x, row, row < rows, 512, WIDTH)
-    flips = tl.load(signs.to(tl.pointer_type(tl.uint8)) + row).to(tl.uint32)  # a byte has the signs of a row
-    times = tl.load(numbers_at + 8)
-    v = (_flip(v[0], flips, times, SCALED), _flip(v[1], flips >> 1, times, SCALED),
-         _flip(v[2], flips >> 2, times, SCALED), _flip(v[3], flips >> 3, times, SCALED),
-         _flip(v[4], flips >> 4, times, SCALED), _flip(v[5], flips >> 5, times, SCALED),
-         _flip(v[6], flips >> 6, times, SCALED), _flip(v[7], flips >> 7, times, SCALED))  # fmt: skip
-    for step in tl.static_range(4):
-        v = _three_stages(v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7])
-        v = _turned(v, step)
-    e = 0.015625  # 1/64, exactly
-    a, b, c, d = _groups(v[0] * e), _groups(v[1] * e), _groups(v[2] * e), _groups(v[3] * e)
-    g, h, i, j = _groups(v[4] * e), _groups(v[5] * e), _groups(v[6] * e), _groups(v[7] * e)
-    f = _tile_words(tile, key, GIVEN)
-    row_0 = tile * 512 + tl.arange(0, 128)
-    looked = (row_0 & 0).to(tl.float64)
-    for group in tl.static_range(4):
-        values = (a[group], b[group], c[group], d[group], g[group], h[group], i[group], j[group])
-        w = _row_words(f, words, row_0 + group * 128, rows, group, GIVEN)
-        looked += _one_bit_row(
-            values, w, row_0 + group * 128, rows, out, kept, listed, found, capacity, numbers, coefficients, width,
-            upper_bits, DEGREE, False, CENTRED, LOOK, True,
-        )  # fmt: skip
-    tl.store(found + (1 + SECOND) + tl.program_id(0), tl.sum(looked, axis=0))
-
-
 @triton.jit
 def _flip(v, flips, factor, SCALED: tl.constexpr):
     """Multiply a value by the factor, round once to float32, and flip its sign where the lowest bit is set."""
@@ -396,32 +288,77 @@ def _flip(v, flips, factor, SCALED: tl.constexpr):
     return (bits ^ (flips << 31)).to(tl.float32, bitcast=True)
 
 
+@triton.jit
+def _rotated_rows(x, signs, row, here, times, WIDTH: tl.constexpr, SCALED: tl.constexpr):
+    """Return four groups of 128 rows of a whole block of 4,096, rotated in float32.
+
+    Twelve stages in the order of the reference, three at a time in registers.
+    """
+    v = _load_row(x, row, here, 512, WIDTH)
+    flips = tl.load(signs.to(tl.pointer_type(tl.uint8)) + row).to(tl.uint32)  # a byte has the signs of a row
+    v = [_flip(v[j], flips >> j, times, SCALED) for j in (0, 1, 2, 3, 4, 5, 6, 7)]
+    for step in tl.static_range(4):
+        v = _turned(_three_stages(*v), step)
+    g = [_groups(column * 0.015625) for column in v]  # 1/64, exactly
+    return [(g[0][k], g[1][k], g[2][k], g[3][k], g[4][k], g[5][k], g[6][k], g[7][k]) for k in (0, 1, 2, 3)]
+
+
 @triton.jit(do_not_specialize=UNCHANGING)
-def sample_thresholds(
-    x, out, words, k0, k1, k2, k3, k4, k5, k6, k7, listed, found, capacity, rows, skip, numbers_at,
-    low, high, table, half, BITS: tl.constexpr, DEGREE: tl.constexpr, CELLS: tl.constexpr, GIVEN: tl.constexpr,
-    DOUBLE: tl.constexpr, CENTRED: tl.constexpr, LOOK: tl.constexpr, SECOND: tl.constexpr,
+def sample_rows(
+    x, signs, out, words, k0, k1, k2, k3, k4, k5, k6, k7, kept, listed, found, capacity, rows, skip, numbers_at,
+    coefficients, width, pattern, low, high, table, half, BITS: tl.constexpr, DEGREE: tl.constexpr,
+    CELLS: tl.constexpr, GIVEN: tl.constexpr, DOUBLE: tl.constexpr, CENTRED: tl.constexpr, LOOK: tl.constexpr,
+    SECOND: tl.constexpr, WIDTH: tl.constexpr, SCALED: tl.constexpr, ONE: tl.constexpr, ROTATED: tl.constexpr,
 ):  # fmt: skip
-    """BITS bits per coordinate, by binary search among the thresholds."""
-    key, numbers = _key(k0, k1, k2, k3, k4, k5, k6, k7), _rates(numbers_at)
+    """Codes of four rows per thread, 128 apart, as far as float32 tells; rows that are left open are listed.
+
+    ONE: one bit by its polynomial, else BITS bits by binary search among the thresholds. ROTATED: of whole blocks of
+    4,096, rotated, a block to a program; ``kept`` then gets the values of listed rows. ``found`` has the number of
+    listed rows, SECOND sums of the second pass, and each program's sum of this one.
+    """
+    key, numbers = [part.to(tl.uint32) for part in (k0, k1, k2, k3, k4, k5, k6, k7)], _rates(numbers_at)
+    upper_bits = pattern.to(tl.uint32)  # 0x4B000000, as an argument: two constants do not fit one instruction
     tile = tl.program_id(0).to(tl.int64) + skip // 512
     kind: tl.constexpr = tl.uint32 if BITS <= 4 else tl.uint64
+    row_0 = tile * 512 + tl.arange(0, 128)
+    # All loads come before the first store, so that they are in flight together.
+    if ROTATED:
+        all_rows = tile * 512 + tl.arange(0, 512)
+        values = _rotated_rows(x, signs, all_rows, all_rows < rows, tl.load(numbers_at + 8), WIDTH, SCALED)
+    elif ONE:
+        at = row_0 - skip
+        values = [_load_row(x, at + g, row_0 + g < rows, 128, WIDTH) for g in (0, 128, 256, 384)]
     f = _tile_words(tile, key, GIVEN)
-    looked = (tl.arange(0, 128) & 0).to(tl.float64)
+    looked = (row_0 & 0).to(tl.float64)
     for group in tl.static_range(4):
-        row_0 = tile * 512 + group * 128
-        row = row_0 + tl.arange(0, 128)
-        index = row_0 * 8 + tl.arange(0, 1024)
+        row = row_0 + group * 128
+        here = row < rows
         w = _row_words(f, words, row, rows, group, GIVEN)
-        value = tl.load(x + (index - skip * 8), mask=index < rows * 8, other=0.0)
-        code, open_ = decide(value, primaries(w[0], w[1], w[2], w[3], 128), numbers, low, high, table, half,
-                             BITS, DEGREE, CELLS, DOUBLE, CENTRED)  # fmt: skip
-        place = tl.arange(0, 8)[None, :].to(kind) * BITS
-        store_bytes(tl.sum(tl.reshape(code.to(kind), (128, 8)) << place, axis=1), row, rows, out, BITS)
-        marked = (tl.max(tl.reshape(open_.to(tl.int32), (128, 8)), axis=1) > 0) & (row < rows)
-        _list_open(marked, row, listed, found, capacity)
+        if ONE:
+            v = values[group]
+            codes, open_ = _one_bit_codes(v, w, numbers, coefficients, width, upper_bits, DEGREE, DOUBLE, CENTRED)
+        else:
+            index = (tile * 512 + group * 128) * 8 + tl.arange(0, 1024)
+            v = tl.load(x + (index - skip * 8), mask=index < rows * 8, other=0.0)
+            code, left = decide(v, primaries(*w, 128), numbers, low, high, table, half,
+                                BITS, DEGREE, CELLS, DOUBLE, CENTRED)  # fmt: skip
+            place = tl.arange(0, 8)[None, :].to(kind) * BITS
+            codes = tl.sum(tl.reshape(code.to(kind), (128, 8)) << place, axis=1)
+            open_ = tl.max(tl.reshape(left.to(tl.int32), (128, 8)), axis=1) > 0
+        store_bytes(codes, row, rows, out, BITS)
+        open_ = open_ & here
+        slot = _list_open(open_, row, listed, found, capacity)
+        if ROTATED:
+            for j in tl.static_range(8):
+                tl.store(kept + slot.to(tl.int64) * 8 + j, v[j], mask=open_ & (slot < capacity))
         if LOOK > 0:
-            looked += tl.where(marked, 0.0, tl.sum(tl.reshape(_term(value, LOOK), (128, 8)), axis=1))
+            if ONE:
+                terms = (row & 0).to(tl.float64)
+                for j in tl.static_range(8):
+                    terms += _term(v[j], LOOK)
+            else:
+                terms = tl.sum(tl.reshape(_term(v, LOOK), (128, 8)), axis=1)
+            looked += tl.where(open_, 0.0, terms)
     if LOOK > 0:
         tl.store(found + (1 + SECOND) + tl.program_id(0), tl.sum(looked, axis=0))
 
@@ -519,50 +456,44 @@ def _tie(low, high):
 
 @triton.jit(do_not_specialize=KEY_NAMES)
 def resolve_rows(
-    x, out, words, ties, k0, k1, k2, k3, k4, k5, k6, k7, listed, count, sums, capacity, dimension, rows, skip,
+    x, out, words, ties, k0, k1, k2, k3, k4, k5, k6, k7, listed, sums, capacity, dimension, rows, skip,
     numbers_at, knots, tails, levels, tables, trust, low, high, table, half,
     BITS: tl.constexpr, GIVEN: tl.constexpr, ROWS: tl.constexpr, DEGREE: tl.constexpr, CELLS: tl.constexpr,
     DOUBLE: tl.constexpr, CENTRED: tl.constexpr, LOOK: tl.constexpr, KEPT: tl.constexpr, SECOND: tl.constexpr,
 ):  # fmt: skip
     """Exact codes of the listed rows and of a last, incomplete one; of all rows if the list overflowed.
 
-    With given words the host lists every row itself and ``ties`` holds eight words per listed row. KEPT: ``x`` has the
-    values of the listed rows alone, eight each.
+    KEPT: ``x`` has the values of the listed rows alone, eight each; an overflow is then the caller's to notice.
     """
-    key, rates = _key(k0, k1, k2, k3, k4, k5, k6, k7), _rates(numbers_at)
-    numbers = (tl.load(numbers_at), tl.load(numbers_at + 1), tl.load(numbers_at + 2), tl.load(numbers_at + 3),
-               tl.load(numbers_at + 4), tl.load(numbers_at + 5))  # fmt: skip
+    key, rates = [part.to(tl.uint32) for part in (k0, k1, k2, k3, k4, k5, k6, k7)], _rates(numbers_at)
+    numbers = [tl.load(numbers_at + number) for number in (0, 1, 2, 3, 4, 5)]
     looked = (tl.arange(0, ROWS) & 0).to(tl.float64)
-    found = tl.load(count.to(tl.pointer_type(tl.int32)))
+    found = tl.load(sums.to(tl.pointer_type(tl.int32)))
     everything = found > capacity
-    total = tl.minimum(found, capacity).to(tl.int64)
-    if not GIVEN and not KEPT:
-        all_rows = (dimension + 7) // 8
+    all_rows = (dimension + 7) // 8
+    if KEPT:
+        total = tl.minimum(found, capacity).to(tl.int64)
+    else:
         total = tl.where(everything, all_rows - skip, found + (all_rows - rows)).to(tl.int64)
     place = tl.arange(0, 8)[None, :].to(tl.int64)
     first_item = tl.program_id(0).to(tl.int64) * ROWS
     while first_item < total:
         item = first_item + tl.arange(0, ROWS).to(tl.int64)
         here = item < total
-        if GIVEN or KEPT:
-            row = tl.load(listed + item, mask=here, other=0)
-        else:
-            row = tl.load(listed + item, mask=here & (item < found) & (item * 0 + found <= capacity), other=0)
+        row = tl.load(listed + item, mask=here & (item < found) & (item * 0 + found <= capacity), other=0)
+        if not KEPT:
             row = tl.where(everything, skip + item, tl.where(item < found, row, rows))
         row = tl.where(here, row, skip)
-        w0, w1, w2, w3 = primary_words(row, words, key, GIVEN)
-        w0, w1, w2, w3 = w0.to(tl.uint32), w1.to(tl.uint32), w2.to(tl.uint32), w3.to(tl.uint32)
+        w = primary_words(row, words, key, GIVEN)
         index = row[:, None] * 8 + place
         inside = here[:, None] & (index < dimension)
         if GIVEN:
-            ties_here = tl.load(ties + item[:, None] * 8 + place, mask=inside, other=0)
+            ties_here = tl.load(ties + index, mask=inside, other=0)
         else:
             v = chacha_words(row, 1, key, 12)
-            flat = eight(_tie(v[0], v[1]), _tie(v[2], v[3]), _tie(v[4], v[5]), _tie(v[6], v[7]),
-                         _tie(v[8], v[9]), _tie(v[10], v[11]), _tie(v[12], v[13]), _tie(v[14], v[15]),
-                         ROWS)  # fmt: skip
+            flat = eight(*[_tie(v[2 * j], v[2 * j + 1]) for j in (0, 1, 2, 3, 4, 5, 6, 7)], ROWS)
             ties_here = tl.reshape(flat, (ROWS, 8))
-        words_here = tl.reshape(primaries(w0, w1, w2, w3, ROWS), (ROWS, 8))
+        words_here = tl.reshape(primaries(*w, ROWS), (ROWS, 8))
         source = item[:, None] * 8 + place if KEPT else index - skip * 8
         values = tl.load(x + source, mask=inside, other=0.0)
         if LOOK > 0:

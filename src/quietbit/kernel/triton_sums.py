@@ -1,10 +1,9 @@
 """Norms and sums of payloads on the GPU, without unpacking anything into memory.
 
-Idea     one-bit payloads are added as bit planes: a carry-save adder takes four payloads at a time and 32
-         coordinates per word, 18 operations for 128 bits; the planes are spelled out once per 255 payloads. Wider
-         codes are cut from their bytes in registers and looked up. Norms follow the fixed order of `norm.py`;
-         their block sums are added exactly, as whole numbers. Importing this module needs triton.
-Symbols  plane p holds bit p of every coordinate's count; a limb is 20 bits of a block's sum.
+Idea     codes are cut from their bytes in registers and looked up: copying payloads to the device takes longer. Norms
+         follow the fixed order of `norm.py`; their block sums are added exactly, as whole numbers. Importing this
+         module needs triton.
+Symbols  a limb is 20 bits of a block's sum.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -14,59 +13,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["LIMBS", "LIMB_BITS", "MAX_GROUP", "add_codes", "add_limbs", "block_sums", "count_ones"]
+__all__ = ["LIMBS", "LIMB_BITS", "MAX_GROUP", "add_codes", "add_limbs", "block_sums"]
 
-MAX_GROUP = 252  # payloads per launch of `count_ones`: eight planes, four at a time
+MAX_GROUP = 252  # payloads per launch
 LIMBS = 8
 LIMB_BITS = 20
-
-
-@triton.jit
-def _full_adder(a, b, c):
-    """Sum and carry of three bits, 32 times."""
-    return a ^ b ^ c, (a & b) | (c & (a ^ b))
-
-
-@triton.jit
-def count_ones(payloads, stride, how_many, total, words, dimension, table, LANES: tl.constexpr):
-    """Add ``table[0] * zeros + table[1] * ones`` to each coordinate's total; payloads are rows of 32-bit words."""
-    word = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
-    here = word < words
-    zero = (word & 0).to(tl.uint32)
-    nothing = (word & 0).to(tl.int32)
-    p0, p1, p2, p3, p4, p5, p6, p7 = zero, zero, zero, zero, zero, zero, zero, zero
-    k = how_many * 0
-    while k < how_many:
-        at = payloads + word + k * stride
-        a = tl.load(at, mask=here, other=0).to(tl.uint32)
-        b = tl.load(at + stride, mask=here & (nothing + (k + 1) < how_many), other=0).to(tl.uint32)
-        c = tl.load(at + 2 * stride, mask=here & (nothing + (k + 2) < how_many), other=0).to(tl.uint32)
-        d = tl.load(at + 3 * stride, mask=here & (nothing + (k + 3) < how_many), other=0).to(tl.uint32)
-        p0, ab = _full_adder(p0, a, b)
-        p0, cd = _full_adder(p0, c, d)
-        p1, carry = _full_adder(p1, ab, cd)
-        p2, carry = p2 ^ carry, p2 & carry
-        p3, carry = p3 ^ carry, p3 & carry
-        p4, carry = p4 ^ carry, p4 & carry
-        p5, carry = p5 ^ carry, p5 & carry
-        p6, carry = p6 ^ carry, p6 & carry
-        p7 = p7 ^ carry
-        k += 4
-    bit = tl.arange(0, 32)[None, :].to(tl.uint32)
-    ones = (p0[:, None] >> bit) & 1
-    ones += ((p1[:, None] >> bit) & 1) << 1
-    ones += ((p2[:, None] >> bit) & 1) << 2
-    ones += ((p3[:, None] >> bit) & 1) << 3
-    ones += ((p4[:, None] >> bit) & 1) << 4
-    ones += ((p5[:, None] >> bit) & 1) << 5
-    ones += ((p6[:, None] >> bit) & 1) << 6
-    ones += ((p7[:, None] >> bit) & 1) << 7
-    index = word[:, None] * 32 + tl.arange(0, 32)[None, :]
-    inside = index < dimension
-    before = tl.load(total + index, mask=inside, other=0)
-    zero_adds, one_adds = tl.load(table), tl.load(table + 1)
-    added = zero_adds * how_many + (one_adds - zero_adds) * ones.to(tl.int64)
-    tl.store(total + index, before + added.to(before.dtype), mask=inside)
 
 
 @triton.jit

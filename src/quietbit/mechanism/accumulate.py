@@ -3,7 +3,7 @@
 Idea     codes of b <= 16 bits stand for values: with one bit it is enough to count ones; with more, each
          value is a fixed-point number and the kernel adds those. Floats become fixed-point numbers as they
          arrive, which is possible because an honest one is bounded. Sums of whole numbers are exact and do
-         not depend on the order.
+         not depend on the order: one int64 per coordinate, where counting each symbol apart would take 2^b - 1.
 Symbols  v_j: what code j stands for; K: the most payloads that will be added; reach: the largest magnitude
          that a noisy float of the mechanism can have.
 
@@ -22,16 +22,16 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit.errors import refuse_payload, require
+from quietbit.errors import check_int, refuse_payload, require
 from quietbit.kernel.base import Kernel
-from quietbit.kernel.fixed_point import FixedPoint
 from quietbit.mechanism.base import Accumulator, Body, Reader
 
-__all__ = ["code_accumulator", "of_floats"]
+__all__ = ["FixedPoint", "code_accumulator", "of_floats"]
 
 GROUP = 15  # one-bit payloads that the kernels add at once
 CHUNK = 1 << 18
 LARGEST_FLOAT = 3.4e38
+MAX_SHIFT = 52
 
 Finish: TypeAlias = Callable[[FloatVector], FloatVector]  # what turns the mean of values into the mean of updates
 
@@ -53,6 +53,38 @@ def of_floats(reach: float, count: int, max_payloads: int) -> Accumulator:
     most = reach * (1 + 2.0**-20)
     require(most < LARGEST_FLOAT, "largest noisy value", most, "below 3.4e38, the largest 32-bit float")
     return _Floats(most, max_payloads, np.zeros(count, dtype=np.int64))
+
+
+@final
+@frozen(eq=False)
+class FixedPoint:
+    """``table[j] = round(2^shift v_j)``, for sums of at most ``most`` payloads.
+
+    The shift is the largest with K max |v_j| 2^shift surely at most 2^62 (and at most 52), so a decoded mean is off by
+    at most 2^-(shift + 1): 1e-12 max(|v_j|, 1) at worst for a million payloads.
+    """
+
+    table: NDArray[np.int64]
+    shift: int
+    most: int
+
+    @classmethod
+    def of(cls, values: FloatVector, most: int) -> FixedPoint:
+        """Return the finest fixed point whose sums of ``most`` values fit 63 bits.
+
+        >>> FixedPoint.of(np.array([-0.5, 0.25]), 2**20).shift
+        41
+        """
+        count = check_int(most, "most payloads", 1, 2**40)
+        largest = float(np.abs(values).max(initial=0.0))
+        require(0 < largest < 2.0**10, "largest alphabet value", largest, "above 0 and below 1024")
+        shift = min(MAX_SHIFT, 61 - math.frexp(largest)[1] - (count - 1).bit_length())
+        return cls(np.rint(values * 2.0**shift).astype(np.int64), shift, count)
+
+    def mean(self, total: NDArray[np.int64], payloads: int) -> FloatVector:
+        """Totals over ``payloads`` payloads as the mean value per coordinate."""
+        count = check_int(payloads, "payloads", 1, self.most)
+        return np.asarray(total.astype(np.float64) / (float(count) * 2.0**self.shift))
 
 
 @final

@@ -55,7 +55,7 @@ def one_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Tests of Triton may have left its interpreter in this process, which is right and takes seconds.
     """
-    monkeypatch.setattr(module, "kernel_support", list)
+    monkeypatch.setattr(module, "kernel_support", dict)
     monkeypatch.setattr(module, "_audited", lambda: (Gaussian(Ball(Norm.L2, 1.0, 5), 1.0),))
     monkeypatch.setattr(module, "catalogue", lambda: [shipped(DesignSpec(2, 1, 1.0))])
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from quietbit.errors import InvalidParameter
-from quietbit.kernel.quantiser import POSITIVE_LEVELS, normal_quantiser
+from quietbit.kernel.quantile import proved_table
+from quietbit.kernel.quantiser import DIGEST, FILE, normal_quantiser
 
 # Max (1960), Table I: mean squared errors of 2 to 32 levels, to the digits given there.
 DISTORTIONS = {1: 0.3634, 2: 0.1175, 3: 0.03454, 4: 0.009497, 5: 0.002499}
@@ -26,8 +27,9 @@ def cell_moments(low, high):
 @pytest.mark.parametrize("bits", range(1, 9))
 def test_levels_are_the_means_of_their_cells(bits):
     """Max's conditions, with mpmath; the normal density is log-concave, so they have one solution (Fleischer 1964)."""
+    numbers = proved_table(FILE, "<i8", DIGEST)[2 ** (bits - 1) - 1 : 2**bits - 1]
     with mpmath.workprec(150):
-        levels = [mpmath.mpf(number) / 2**32 for number in POSITIVE_LEVELS[bits]]
+        levels = [mpmath.mpf(int(number)) / 2**32 for number in numbers]
         edges = [mpmath.mpf(0), *((a + b) / 2 for a, b in pairwise(levels)), mpmath.inf]
         for level, low, high in zip(levels, edges, edges[1:], strict=False):
             mass, moment = cell_moments(low, high)

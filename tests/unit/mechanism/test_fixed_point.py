@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quietbit.errors import InvalidParameter
-from quietbit.kernel.fixed_point import FixedPoint
+from quietbit.mechanism.accumulate import FixedPoint
 
 
 @given(st.lists(st.floats(-900, 900), min_size=1, max_size=8), st.integers(1, 2**40))
