@@ -94,7 +94,7 @@ def check_rotations(kernel: Kernel, device: str) -> None:
         vector = np.random.default_rng(size).normal(size=size)
         for kind in (np.float32, np.float64):
             given = torch.from_numpy(vector.astype(kind)).to(device)
-            for name, chosen in (("rotate", (5,)), ("block_rotate", (5, block))):
+            for name, chosen in (("rotate", (5,)), ("rotate", (5, block))):
                 for factor in (1.0, 0.37):
                     expected = getattr(REFERENCE, name)(vector.astype(kind), *chosen, factor=factor, kind=kind)
                     found = getattr(kernel, name)(given, *chosen, factor=factor, kind=kind)
@@ -151,7 +151,7 @@ def timings(kernel: Kernel, power: int) -> None:
         "norm": lambda: kernel.norm(x, 2),
         "clipped, 1 bit": lambda: kernel.sample_clipped(sampler, x, 2, 1.0, rng, out),
         "rotated, 1 bit": lambda: kernel.sample_rotated(sampler, x, 3, BLOCK, 1.0, rng, out),
-        "rotate in blocks": lambda: kernel.block_rotate(x, 3, BLOCK),
+        "rotate in blocks": lambda: kernel.rotate(x, 3, BLOCK),
         "rotate whole": lambda: kernel.rotate(x, 3),
     }
     times = {name: best(task) for name, task in tasks.items()}

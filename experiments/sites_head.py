@@ -97,11 +97,11 @@ def residuals(weights: Any, rows: Any, labels: Any) -> Any:
 def rounded(difference: Any, bits: int, rng: np.random.Generator) -> Any:
     """Return a difference as it is decoded, from the law of `LocalSteps`."""
     kernel, rotation, levels = default_kernel(), rotation_for(difference.size, exact=True), 2**bits - 1
-    turned = kernel.block_rotate([difference.reshape(-1)], rotation.seed, rotation.block, kind=np.float64)
+    turned = kernel.rotate([difference.reshape(-1)], rotation.seed, rotation.block, kind=np.float64)
     largest = np.abs(turned).max()
     codes = np.floor((turned / largest + 1) / 2 * levels + rng.random(turned.size))
     values = (2 * codes / levels - 1) * largest
-    kernel.block_rotate_back(values, rotation.seed, rotation.block)
+    kernel.rotate_back(values, rotation.seed, rotation.block)
     return values.reshape(difference.shape)
 
 

@@ -329,7 +329,7 @@ def test_rotated_codes_are_those_of_the_rotated_update(kernel: Any, index: int, 
     sampler, inputs = SAMPLERS[index], update(size, index)
     inputs[3] = 40.0
     for radius in (0.5, 1e4):
-        own = REFERENCE.block_rotate(inputs, 9, block, factor=rotated_factor(REFERENCE.norm(inputs, 2), radius))
+        own = REFERENCE.rotate(inputs, 9, block, factor=rotated_factor(REFERENCE.norm(inputs, 2), radius))
         assert np.linalg.norm(own.astype(np.float64)) < radius
         expected = REFERENCE.pack(REFERENCE.sample(sampler, own, seeded_rng(5)), sampler.bits)
         for same in (inputs, [inputs[:1001], inputs[1001:].astype(np.float64)]):

@@ -50,7 +50,7 @@ def turned(name: str, given: Any) -> Any:
     if rotation is None:
         return given
     kernel = select("reference")
-    found = kernel.block_rotate([np.asarray(given)], rotation.seed, rotation.block, kind=np.float64)
+    found = kernel.rotate([np.asarray(given)], rotation.seed, rotation.block, kind=np.float64)
     return found * (1 - ROOM) if rotation.exact else found
 
 

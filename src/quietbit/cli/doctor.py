@@ -47,8 +47,7 @@ def doctor(json: JsonOption = False) -> int:
     passed = all(one.passed for one in outcomes)
     if json:
         kernels = {name: {"available": not why, "reason": why or None} for name, why in machine["kernels"].items()}
-        gpu = machine["gpu"]
-        machine["gpu"] = {"name": gpu.name or None, "gigabytes": gpu.gigabytes, "reason": gpu.reason or None}
+        machine["gpu"] = {"name": None, "gigabytes": 0.0, "reason": None, **machine["gpu"]}
         checks = [{key: getattr(one, key) for key in ("name", "passed", "detail", "seconds")} for one in outcomes]
         show_json({"versions": versions, "missing": missing, **machine, "kernels": kernels, "checks": checks,
                    "passed": passed})  # fmt: skip
@@ -94,6 +93,6 @@ def _machine_rows(
     return [
         *rows,
         Row("aes", "AES", aes, f"{AES[aes['instructions']]}; {measured}"),
-        Row("gpu", "GPU", gpu.name, gpu.reason or f"{gpu.name}, {gpu.gigabytes:.0f} GB"),
+        Row("gpu", "GPU", gpu.get("name"), gpu.get("reason") or f"{gpu['name']}, {gpu['gigabytes']:.0f} GB"),
         *(Row(key, FOLDERS[key], folder) for key, folder in folders.items()),
     ]

@@ -22,14 +22,13 @@ from numpy.typing import NDArray
 
 from quietbit._typing import Codes, FloatVector
 from quietbit.errors import check_int, check_real, require
-from quietbit.kernel.chacha import start_state
 from quietbit.kernel.chunks import Flat
-from quietbit.kernel.expand import FIRST_STREAMS, MAX_COUNT, ROWS_KEY, row_numbers, search, seed_state, strata
+from quietbit.kernel.expand import FIRST_STREAMS, MAX_COUNT, ROWS_KEY, row_numbers, seed_state, strata, tries_upper
 from quietbit.kernel.law import Gain
 from quietbit.kernel.norm import Clip, check_finite, joint_norm, rotated_factor
 from quietbit.kernel.quantile import normals_of_words
-from quietbit.kernel.rng import RandomBits, WordBlock
-from quietbit.kernel.rounded import NoiseLaw, rounded_noise, steps_of
+from quietbit.kernel.rng import RandomBits, WordBlock, start_state
+from quietbit.kernel.rounded import NoiseLaw, grid_of, settle, steps_of
 from quietbit.kernel.sampler import Sampler
 from quietbit.kernel.transform import Blocks
 
@@ -44,6 +43,7 @@ Words: TypeAlias = NDArray[np.uint64]
 MAX_PACKED_BITS = 16
 MAX_DIMENSION = 2**48
 PIECE = 1 << 19  # coordinates looked at together
+BATCH = 64  # candidate seeds whose words are drawn together
 
 
 @final
@@ -122,7 +122,7 @@ class Kernel(ABC):
     ) -> None:
         """Pack the codes of the update, clipped to the L2 ball of that radius and rotated in blocks, into ``out``.
 
-        The update is scaled by `norm.rotated_factor` of its norm and rotated by `block_rotate` in float32. That vector
+        The update is scaled by `norm.rotated_factor` of its norm and rotated by `rotate` in float32. That vector
         is private and is measured itself: if somebody else wrote to the update meanwhile and it is longer than the
         radius, nothing is released. So what is sampled lies in the ball whatever the transform rounds, and the factor's
         room sees to it that an update which nobody changed never fails.
@@ -171,35 +171,27 @@ class Kernel(ABC):
             added += len(group)
         return added
 
-    def rotate(self, inputs: Update, seed: int, *, factor: float = 1.0, kind: Any = np.float32) -> Any:
-        """Return ``factor * inputs`` with public signs, padded with zeros to a power of two, and transformed.
-
-        The product is formed in double precision and rounded once to ``kind``, float32 or float64; `transform.py` has
-        a bound on the rounding of the rest. A NaN, an infinite entry and entries whose sums overflow are refused.
-        """
-        flat = self._flat(inputs)
-        return self._rotate(flat, _check_factor(factor), Blocks.padded(flat.size, seed), kind)
-
-    def block_rotate(
-        self, inputs: Update, seed: int, block: int, *, factor: float = 1.0, kind: Any = np.float32
+    def rotate(
+        self, inputs: Update, seed: int, block: int | None = None, *, factor: float = 1.0, kind: Any = np.float32
     ) -> Any:
-        """Return ``factor * inputs``, rounded once to ``kind``, rotated in blocks as `transform.py` says.
+        """Return ``factor * inputs`` rotated by public signs and transforms, in blocks as `transform.py` says.
 
-        As many numbers as the update has; ``block`` is a power of two of at most as many. Refused as by `rotate`.
+        ``block`` is a power of two of at most as many as the update has numbers; without it the update is padded with
+        zeros to a power of two, one block. The product is formed in double precision and rounded once to ``kind``,
+        float32 or float64; `transform.py` has a bound on the rounding of the rest. A NaN, an infinite entry and entries
+        whose sums overflow are refused.
         """
         flat = self._flat(inputs)
         return self._rotate(flat, _check_factor(factor), Blocks.of(flat.size, block, seed), kind)
 
-    def rotate_back(self, values: NDArray[Any], seed: int) -> NDArray[Any]:
+    def rotate_back(self, values: NDArray[Any], seed: int, block: int | None = None) -> NDArray[Any]:
         """Undo a rotation in place, padding included, and return the values: what a server does once per mean."""
-        blocks = Blocks.padded(_check_in_place(values).size, seed)
+        fine = isinstance(values, np.ndarray) and values.dtype in (np.float32, np.float64) and values.ndim == 1
+        require(fine, "values", getattr(values, "dtype", type(values).__name__), "a flat array of float32 or float64")
+        require(values.flags.writeable and values.flags.c_contiguous, "values", "another", "contiguous and writable")
+        blocks = Blocks.of(values.size, block, seed)
         require(blocks.size == values.size, "length", values.size, "a power of two")
         self._rotate_back(values, blocks)
-        return values
-
-    def block_rotate_back(self, values: NDArray[Any], seed: int, block: int) -> NDArray[Any]:
-        """Undo `block_rotate` in place, and return the values."""
-        self._rotate_back(_check_in_place(values), Blocks.of(values.size, block, seed))
         return values
 
     def rotated_rows(self, inputs: Update, seed: int, factor: float, places: NDArray[np.int64]) -> FloatVector:
@@ -234,8 +226,31 @@ class Kernel(ABC):
         acceptance_lower: float,
         streams: tuple[int, int] = FIRST_STREAMS,
     ) -> tuple[bytes, int]:
-        """Return the first of the candidate seeds that is accepted, and how many were looked at: `expand.search`."""
-        return search(self._first_accepted, direction, edges, limits, block, acceptance_lower, streams)
+        """Return the first of the candidate seeds that is accepted, and how many were looked at.
+
+        Candidate i is words 2 i and 2 i + 1 of the first stream; it is accepted if word i of the second stream is below
+        ``limits[s]``, s = the number of ``edges`` at most t = <direction, normals>. Given the words the answer is a
+        function of the arguments alone.
+
+        ``acceptance_lower`` bounds the chance of one candidate from below, for every direction. After `tries_upper` of
+        it the next candidate is returned unseen, which is the law of a zero update. That event has the same
+        probability, at most FAILURE_UPPER, for every update, and mixing the laws of two updates with one and the same
+        third in the same proportion brings them closer: it adds nothing to delta. The number of candidates follows the
+        same geometric law for every update, so the time taken tells nothing either.
+        """
+        fine = direction.ndim == 1 and 0 < direction.size <= MAX_COUNT and bool(np.all(np.isfinite(direction)))
+        require(fine, "direction", direction.shape, f"flat and finite, of 1 to {MAX_COUNT} numbers")
+        fine = limits.dtype == np.uint64 and edges.dtype == np.float64 and limits.shape == (edges.size + 1,)
+        require(fine, "limits", (limits.shape, limits.dtype), f"uint64, one more than the {edges.size} edges")
+        require(np.all(edges[1:] > edges[:-1]), "edges", "another order", "increasing")
+        cap = tries_upper(acceptance_lower)
+        for begin in range(0, cap, BATCH):
+            some = min(BATCH, cap - begin)
+            seeds = block.uniform64(streams[0], 2 * begin, 2 * some).astype("<u8", copy=False)
+            at = self._first_accepted(seeds, block.uniform64(streams[1], begin, some), direction, edges, limits)
+            if at >= 0:
+                return seeds[2 * at : 2 * at + 2].tobytes(), begin + at + 1
+        return block.uniform64(streams[0], 2 * cap, 2).astype("<u8", copy=False).tobytes(), cap + 1
 
     def rounded_noise(
         self, values: FloatVector, unit: float, law: NoiseLaw, block: WordBlock, start: int
@@ -243,8 +258,12 @@ class Kernel(ABC):
         """Return values of coordinates ``start ..`` with real-valued noise of size ``unit``, rounded to a public grid.
 
         The law of what is returned is exactly that of the nearest multiples of `rounded.grid_of(unit)`: `rounded.py`.
+        Streams 0 and on are read.
         """
-        return rounded_noise(values, unit, law, block, start, self._noise_steps)
+        steps, sure = self._noise_steps(values, unit, law, block.uniform64(0, start, values.size))
+        for i in np.flatnonzero(~sure).tolist():
+            steps[i] = settle(float(values[i]), unit, law, block, start + i)
+        return np.asarray(steps * grid_of(unit))
 
     def add_seeds(
         self, nonces: Body, seeds: Body, total: NDArray[np.int64], *, count: int, shift: int, weights: Any = None
@@ -379,15 +398,6 @@ def _check_packed(data: ByteBuffer, bits: int, dimension: int) -> NDArray[np.uin
     if used:
         require(int(flat[-1]) >> used == 0, "padding bits", int(flat[-1]) >> used, "zero")
     return flat
-
-
-def _check_in_place(values: Any) -> NDArray[Any]:
-    """Return the array, or refuse it if it cannot be transformed in place."""
-    fine = isinstance(values, np.ndarray) and values.dtype in (np.float32, np.float64) and values.ndim == 1
-    require(fine, "values", getattr(values, "dtype", type(values).__name__), "a flat array of float32 or float64")
-    array: NDArray[Any] = values
-    require(array.flags.writeable and array.flags.c_contiguous, "values", "another", "contiguous and writable")
-    return array
 
 
 def _check_total(total: NDArray[Any]) -> None:

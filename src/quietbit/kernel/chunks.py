@@ -67,17 +67,11 @@ class Flat:
             part, begin = self.parts[index], start - self.starts[index]
             end = min(part.size, stop - self.starts[index])
             if end > begin:
-                found.append(widen(_slice(part, begin, end)))
+                flat = part.reshape(-1) if part.flags.c_contiguous else part.flat
+                found.append(widen(flat[begin:end]))
                 start += end - begin
             index += 1
         return found[0] if len(found) == 1 else np.concatenate(found)
-
-
-def _slice(part: NDArray[Any], begin: int, end: int) -> NDArray[Any]:
-    if part.flags.c_contiguous:
-        return part.reshape(-1)[begin:end]
-    copied: NDArray[Any] = part.flat[begin:end]
-    return copied
 
 
 def widen(values: NDArray[Any]) -> NDArray[Any]:

@@ -160,9 +160,20 @@ def add_lookup(codes: Any, table: Any, total: Any) -> None:
 
 @compiled
 def _add_row(x: Any, scale: Any, order: int, lanes: Any) -> None:
-    for j in range(lanes.size):
-        v = np.float64(x[j]) * scale
-        lanes[j] += v * v if order == 2 else abs(v)
+    if order == 2 and scale == 1.0:
+        for j in range(lanes.size):
+            v = np.float64(x[j])
+            lanes[j] += v * v
+    else:
+        for j in range(lanes.size):
+            v = np.float64(x[j]) * scale
+            lanes[j] += v * v if order == 2 else abs(v)
+
+
+@compiled
+def _halve(lanes: Any, half: int) -> None:
+    for j in range(half):
+        lanes[j] += lanes[j + half]
 
 
 @compiled
@@ -180,12 +191,12 @@ def block_sums(x: Any, scale: float, order: int, out: Any) -> None:
             size = min(LANES, rest - row * LANES)
             if size > 0:
                 _add_row(x[at : at + size], scale, order, lanes[:size])
-        half = LANES // 2
-        while half > 0:
-            for j in range(half):
-                lanes[j] += lanes[j + half]
-            half //= 2
-        out[block] = lanes[0]
+        _halve(lanes, 128)  # written out, because a loop over halves takes longer
+        _halve(lanes, 64)
+        _halve(lanes, 32)
+        _halve(lanes, 16)
+        _halve(lanes, 8)
+        out[block] = ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]))
 
 
 @compiled_sum

@@ -22,7 +22,7 @@ from quietbit.kernel.compiled_bits import PIECE, look, pack_bytes, pack_flags
 from quietbit.kernel.jit import compiled, compiled_fast
 from quietbit.kernel.law import CEILING, FLOOR, POWER_OFFSET, POWERS
 
-__all__ = ["place_codes", "resolve", "sample_cells", "sample_one_bit"]
+__all__ = ["resolve", "sample_cells", "sample_one_bit"]
 
 two_sum = register_jitable(law.two_sum)
 two_product = register_jitable(law.two_product)
@@ -78,8 +78,9 @@ def _prefix_sums(sums: Any) -> None:
 
 
 @compiled
-def resolve(values: Any, primary: Any, ties: Any, gain: Any, clamp: Any, knots: Any, tables: Any, codes: Any) -> None:
-    """Compute the exact code of every listed value from its 16 primary and 48 tie bits."""
+def resolve(listed: Any, ties: Any, law: Any, bits: int, out: Any) -> None:
+    """Overwrite the packed code of every listed value by the exact one, from its 16 primary and 48 tie bits."""
+    (index, primary, values), (gain, clamp, knots, tables) = listed, law
     symbols = tables[0].shape[1]
     sums, low = np.empty(symbols), np.empty(symbols)
     for i in range(values.size):
@@ -105,7 +106,10 @@ def resolve(values: Any, primary: Any, ties: Any, gain: Any, clamp: Any, knots: 
             lower = np.floor((scaled_up - upper) * 281474976710656.0)
             if first > np.int64(upper) or (first == np.int64(upper) and second >= np.int64(lower)):
                 code += 1
-        codes[i] = code
+        for j in range(bits):
+            at = index[i] * bits + j
+            mask = np.uint8(1) << np.uint8(at % 8)
+            out[at // 8] = (out[at // 8] & ~mask) | np.uint8(((code >> j) & 1) << (at % 8))
 
 
 @compiled_fast
@@ -165,7 +169,7 @@ def _one_bit_piece(x: Any, words: Any, out: Any, start: int, plan: Any, room: An
 
 
 @compiled
-def sample_one_bit(x: Any, words: Any, out: Any, start: int, plan: Any, undecided: Any, found: int, order: int) -> Any:
+def sample_one_bit(plan: Any, order: int, x: Any, words: Any, out: Any, start: int, undecided: Any, found: int) -> Any:
     """Pack one bit per input into ``out``; return how many coordinates are listed as undecided now, and a sum.
 
     With an ``order`` private copies are sampled, and ``|value|^order`` of all that was sampled is added up.
@@ -258,16 +262,11 @@ def _cells_piece(x: Any, words: Any, out: Any, start: int, law: Any, room: Any, 
 
 
 @compiled
-def _cells_room(bits: int) -> Any:
-    cell, part = np.empty(PIECE, np.int32), np.empty(PIECE, np.float32)
-    return cell, part, np.empty(PIECE, np.uint8), np.empty(PIECE + 1, np.int32), np.empty(PIECE * bits // 8, np.uint8)
-
-
-@compiled
-def sample_cells(x: Any, words: Any, out: Any, start: int, law: Any, undecided: Any, found: int, order: int) -> Any:
+def sample_cells(law: Any, order: int, x: Any, words: Any, out: Any, start: int, undecided: Any, found: int) -> Any:
     """Pack ``bits`` bits per input into ``out``; otherwise as `sample_one_bit`. ``law``: bits, plan, table, codes."""
     bits, own, total = law[0], np.empty(PIECE, x.dtype), 0.0
-    room = _cells_room(bits)
+    codes, packed = np.empty(PIECE, np.uint8), np.empty(PIECE * bits // 8, np.uint8)
+    room = (np.empty(PIECE, np.int32), np.empty(PIECE, np.float32), codes, np.empty(PIECE + 1, np.int32), packed)
     for s in range(0, x.size, PIECE):
         e = min(x.size, s + PIECE)
         piece, target = x[s:e], out[s * bits // 8 : (e * bits + 7) // 8]
@@ -276,14 +275,3 @@ def sample_cells(x: Any, words: Any, out: Any, start: int, law: Any, undecided: 
             piece = own[: e - s]
         found = _cells_piece(piece, words[s:e], target, start + s, law, room, undecided, found)
     return found, total
-
-
-@compiled
-def place_codes(out: Any, bits: int, index: Any, codes: Any) -> None:
-    """Overwrite the packed codes at the given positions."""
-    for i in range(index.size):
-        for j in range(bits):
-            at = index[i] * bits + j
-            mask = np.uint8(1) << np.uint8(at % 8)
-            bit = (np.uint8(codes[i]) >> np.uint8(j)) & np.uint8(1)
-            out[at // 8] = (out[at // 8] & ~mask) | np.uint8(bit << np.uint8(at % 8))

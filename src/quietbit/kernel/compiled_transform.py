@@ -122,20 +122,15 @@ def _eight(a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any) -> No
 
 
 @compiled
-def _eight_rows(x: Any, s: int, half: int) -> None:
-    a, b, c, d = _row(x, s), _row(x, s + half), _row(x, s + 2 * half), _row(x, s + 3 * half)
-    e, f, g, h = _row(x, s + 4 * half), _row(x, s + 5 * half), _row(x, s + 6 * half), _row(x, s + 7 * half)
-    _eight(a, b, c, d, e, f, g, h)
-
-
-@compiled
 def late_stages(x: Any, half: int, rows: int, first: int, last: int, ending: Any) -> None:
     """Join ``rows`` (2, 4 or 8) rows of ``half`` entries, for chunks ``first .. last - 1`` of columns."""
     for chunk in range(first, last):
         column = chunk * BLOCK
         s = (column // half) * rows * half + column % half
         if rows == 8:
-            _eight_rows(x, s, half)
+            a, b, c, d = _row(x, s), _row(x, s + half), _row(x, s + 2 * half), _row(x, s + 3 * half)
+            s4 = s + 4 * half
+            _eight(a, b, c, d, _row(x, s4), _row(x, s4 + half), _row(x, s4 + 2 * half), _row(x, s4 + 3 * half))
         elif rows == 4:
             _four_rows(_row(x, s), _row(x, s + half), _row(x, s + 2 * half), _row(x, s + 3 * half))
         else:

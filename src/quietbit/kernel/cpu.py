@@ -12,7 +12,6 @@ Symbols  as in `base.py` and `tables.py`.
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,12 +25,12 @@ from numpy.typing import NDArray
 from quietbit._typing import Codes, FloatVector
 from quietbit.errors import check_int
 from quietbit.kernel import compiled_bits, compiled_expand, compiled_sampling, compiled_transform
-from quietbit.kernel.base import Job, Kernel, code_type, packed_size
-from quietbit.kernel.chacha import start_state
+from quietbit.kernel.base import Job, Kernel, packed_size
 from quietbit.kernel.chunks import Flat
 from quietbit.kernel.expand import ROWS_KEY, whole_tiles
-from quietbit.kernel.norm import BLOCK
+from quietbit.kernel.norm import BLOCK, exact_sum
 from quietbit.kernel.quantile import quantile_table
+from quietbit.kernel.rng import start_state
 from quietbit.kernel.rounded import OFF, REACH, NoiseLaw, grid_of
 from quietbit.kernel.sampler import level_knots
 from quietbit.kernel.tables import UNDECIDED, cell_table, threshold_plan
@@ -51,6 +50,10 @@ Task: TypeAlias = Callable[[int, int], None]
 Bounds: TypeAlias = list[tuple[int, int]]
 
 
+def _threads(value: int) -> int:
+    return check_int(value, "threads", 1, MAX_THREADS)
+
+
 @final
 @frozen
 class CpuKernel(Kernel):
@@ -58,7 +61,7 @@ class CpuKernel(Kernel):
 
     name: ClassVar[str] = "cpu"
     GROUP: ClassVar[int] = compiled_bits.GROUP
-    threads: int = field(default=1, converter=lambda value: check_int(value, "threads", 1, MAX_THREADS))
+    threads: int = field(default=1, converter=_threads)
 
     def _sample(self, job: Job) -> float:
         size, blocks = job.flat.size, job.blocks
@@ -76,7 +79,7 @@ class CpuKernel(Kernel):
             sums.extend(_sample_chunks(job, signs, bounds[first:last]))
 
         self._spread(task, len(bounds), 1, max(1, min(self.threads, size // FEW)))
-        return math.fsum(sums) if all(math.isfinite(found) for found in sums) else math.inf
+        return exact_sum(sums)
 
     def _block_sums(self, flat: Flat, order: int, scale: float) -> FloatVector:
         found = [NO_SUMS]
@@ -104,12 +107,11 @@ class CpuKernel(Kernel):
     def _unpack(self, data: NDArray[np.uint8], bits: int, dimension: int) -> Codes:
         if bits > 8:
             return super()._unpack(data, bits, dimension)
-        whole, codes = dimension // 8, np.empty(-(-dimension // 8) * 8, dtype=code_type(bits))
-        compiled_bits.unpack_bytes(data[: whole * bits], bits, codes[: 8 * whole].view(np.uint64))
-        if codes.size > 8 * whole:
-            last = np.zeros(bits, dtype=np.uint8)
-            last[: data.size - whole * bits] = data[whole * bits :]
-            compiled_bits.unpack_bytes(last, bits, codes[8 * whole :].view(np.uint64))
+        words = -(-dimension // 8)
+        if data.size < words * bits:
+            data = np.concatenate([data, np.zeros(words * bits - data.size, np.uint8)])
+        codes = np.empty(8 * words, dtype=np.uint8)
+        compiled_bits.unpack_bytes(data, bits, codes.view(np.uint64))
         return codes[:dimension]
 
     def _accumulate(self, group: list[NDArray[np.uint8]], bits: int, table: NDArray[np.int64], total: Any) -> None:
@@ -234,12 +236,13 @@ def _ending(block: int, kind: Any) -> tuple[int, Any]:
     return (1 if exact else 2), kind.type(scale)
 
 
-def _rotated(job: Job, blocks: Blocks, signs: Any, start: int, stop: int, room: NDArray[np.float32]) -> NDArray[Any]:
+def _rotated(job: Job, signs: Any, start: int, stop: int, room: NDArray[np.float32]) -> NDArray[Any]:
     """Scale and rotate a chunk in a buffer of its own; it begins at a block, and only the last may end elsewhere."""
-    own, block, ending = room[: stop - start], blocks.block, (*_ending(blocks.block, room.dtype), NO_SUMS)
+    own, block = room[: stop - start], job.blocks.block  # type: ignore[union-attr]
+    ending = (*_ending(block, room.dtype), NO_SUMS)
     compiled_transform.flip(job.flat.piece(start, stop), job.factor, signs[0][start // 32 : -(-stop // 32)], own)
     compiled_transform.early_stages(own[: own.size // block * block], block, ending)
-    if stop == blocks.size and signs[1] is not None:
+    if stop == job.flat.size and signs[1] is not None:
         compiled_transform.flip(own[-block:], 1.0, signs[1], own[-block:])
         compiled_transform.early_stages(own[-block:], block, ending)
     return own
@@ -258,7 +261,7 @@ def _sample_chunks(job: Job, signs: Any, bounds: Bounds) -> list[float]:
         if stop > filled:
             begin, filled = start, max(stop, *(end for _, end in bounds[number:] if end - start <= FILL))
             reader.fill(words[: filled - begin])
-        here = job.flat.piece(start, stop) if not room.size else _rotated(job, job.blocks, signs, start, stop, room)  # type: ignore[arg-type]
+        here = job.flat.piece(start, stop) if signs is None else _rotated(job, signs, start, stop, room)
         target = job.out[start * bits // 8 : (stop * bits + 7) // 8]
         found, looked = step(here, words[start - begin : stop - begin], target, start, undecided, found)
         sums.append(looked)
@@ -284,7 +287,7 @@ def _buffers(words: int, room: int) -> tuple[NDArray[np.uint16], Any]:
 
 def _step(job: Job) -> Callable[..., Any]:
     """How one chunk is sampled: by polynomial, or by cells; gains that no double holds decide nothing."""
-    code, rate, sampler, order = compiled_sampling, job.gain.approximate(), job.sampler, job.order
+    rate, sampler, order = job.gain.approximate(), job.sampler, job.order
     decidable = rate == 0.0 or 2.0**-900 < rate < 2.0**900
     plan = threshold_plan(sampler)
     if plan.lowered is not None and decidable:
@@ -294,35 +297,28 @@ def _step(job: Job) -> Callable[..., Any]:
         falling = (*plan.coefficients[:0:-1, 0, 0], np.float32(plan.lowered + 0.5))
         rest = (np.float32(low), falling, np.uint16(plan.width))
         double, single = (slope, offset, *rest), (np.float32(slope), np.float32(offset), *rest)
-        narrow = 2.0**-100 < slope < 2.0**100
 
-        def by_polynomial(x: Any, words: Any, out: Any, start: int, undecided: Any, found: int) -> Any:
-            fast = narrow and x.dtype == np.float32
-            here, plan = (x, single) if fast else (x.astype(np.float64), double)
-            return code.sample_one_bit(here, words, out, start, plan, undecided, found, order)
+        def by_polynomial(x: Any, *given: Any) -> Any:
+            if x.dtype == np.float32 and 2.0**-100 < slope < 2.0**100:
+                return compiled_sampling.sample_one_bit(single, order, x, *given)
+            return compiled_sampling.sample_one_bit(double, order, x.astype(np.float64), *given)
 
         return by_polynomial
     cells = cell_table(sampler)
-    lowest, highest, known = cells.lowest, cells.highest, cells.code
+    half, lowest, highest, known = cells.half, cells.lowest, cells.highest, cells.code
     if not decidable:
-        lowest, highest, known = np.zeros_like(known), np.full_like(known, 1), np.full_like(known, UNDECIDED)
-    half = np.float32(cells.half if decidable else np.inf)
-    table = (half, cells.start, cells.step, lowest, highest)
+        lowest, highest, known = np.zeros_like(known), np.ones_like(known), np.full_like(known, UNDECIDED)
+        half = np.inf
+    table = (np.float32(half), cells.start, cells.step, lowest, highest)
     law = (sampler.bits, (rate, *sampler.t_range, cells.inverse, cells.offset), table, known)
-
-    def by_cells(x: Any, words: Any, out: Any, start: int, undecided: Any, found: int) -> Any:
-        return code.sample_cells(x, words, out, start, law, undecided, found, order)
-
-    return by_cells
+    return partial(compiled_sampling.sample_cells, law, order)
 
 
 def _settle(job: Job, undecided: Any, found: int) -> None:
     if found == 0:
         return
     sampler, gain = job.sampler, job.gain
-    index, word, value = (array[:found] for array in undecided)
-    codes = np.empty(found, dtype=np.uint8)
+    listed = tuple(array[:found] for array in undecided)
     tables = (sampler.base, sampler.base_tail, sampler.slope, sampler.slope_tail)
-    pair, knots = (gain.first, gain.second, gain.high, gain.low), level_knots(sampler.levels)
-    compiled_sampling.resolve(value, word, job.block.ties(index), pair, sampler.t_range, knots, tables, codes)
-    compiled_sampling.place_codes(job.out, sampler.bits, index, codes)
+    law = ((gain.first, gain.second, gain.high, gain.low), sampler.t_range, level_knots(sampler.levels), tables)
+    compiled_sampling.resolve(listed, job.block.ties(listed[0]), law, sampler.bits, job.out)

@@ -5,7 +5,7 @@ Idea     the vector mechanism sends the key of a stream cipher; whoever has it e
          payloads as whole numbers into one rotated vector, so neither order nor device changes a sum.
 Symbols  k = count, normals of a payload; p = size, the length of the rotated vector; u = direction, a unit vector of
          length k; z the normals of a seed; t = <u, z>.
-Cipher   ChaCha20 (`chacha.py`). Sixteen blocks are a tile of 128 words: word 128 g + 16 j + i of a stream is words 2
+Cipher   ChaCha20 (`rng.py`). Sixteen blocks are a tile of 128 words: word 128 g + 16 j + i of a stream is words 2
          j (lower half) and 2 j + 1 of block 16 g + i. Normals are read from the stream of (seed, nonce 0), rows from
          that of (a fixed key, nonce).
 Source   Feldman and Talwar (ICML 2021) for sending a seed; Higham, "Accuracy and stability of numerical algorithms"
@@ -15,21 +15,21 @@ Source   Feldman and Talwar (ICML 2021) for sending a seed; Higham, "Accuracy an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
 from quietbit.errors import InvalidParameter, check_int, check_real, require
-from quietbit.kernel.chacha import chacha_blocks, start_state
 from quietbit.kernel.quantile import EXPANSION_ERROR, LARGEST
-from quietbit.kernel.rng import WordBlock
+from quietbit.kernel.rng import chacha_blocks, start_state
 
 __all__ = [
     "FAILURE_UPPER", "FIRST_STREAMS", "MAX_COUNT", "ROWS_KEY", "SUMS", "acceptance_limits", "finest_shift", "inner",
-    "inner_error_upper", "row_numbers", "search", "seed_state", "strata", "stream_words", "tries_upper", "unit",
+    "inner_error_upper", "row_numbers", "seed_state", "strata", "stream_words", "tries_upper", "unit",
     "whole_tiles",
 ]  # fmt: skip
 
@@ -38,7 +38,6 @@ BLOCKS, TILE = 16, 128  # blocks and words of a tile
 SUMS = 64  # partial sums of an inner product
 MAX_COUNT = 2**24
 MAX_WIDTH = 2**24  # rows of a stratum
-BATCH = 64  # candidates whose words are drawn together
 FAILURE_UPPER = 2.0**-60  # that a search finds nothing; what it then sends is independent of the update
 FIRST_STREAMS = (0, 1)  # streams of a release's words: candidates, acceptance
 UNIT = 2.0**-53
@@ -86,8 +85,8 @@ def unit(vector: FloatVector) -> tuple[FloatVector, float]:
     relatively.
     """
     given = np.ascontiguousarray(vector, dtype=np.float64)
-    if given.ndim != 1 or not 0 < given.size <= MAX_COUNT:
-        raise InvalidParameter.of("vector", f"flat, of 1 to {MAX_COUNT} numbers", given.shape)
+    fine = given.ndim == 1 and 0 < given.size <= MAX_COUNT
+    require(fine, "vector", given.shape, f"flat, of 1 to {MAX_COUNT} numbers")
     largest = float(np.max(np.abs(given)))
     if not math.isfinite(largest):
         raise InvalidParameter("update must be finite everywhere, got a NaN or infinite entry.")
@@ -102,16 +101,17 @@ def unit(vector: FloatVector) -> tuple[FloatVector, float]:
     return scaled / length, math.ldexp(length, exponent)
 
 
-def inner(left: FloatVector, right: FloatVector) -> float:
-    """Add up the inner product in a fixed order: 64 partial sums, then a tree; every kernel adds in this order."""
-    product = np.zeros(-(-left.size // SUMS) * SUMS)
-    np.multiply(left, right, out=product[: left.size])
-    sums = np.zeros(SUMS)
-    for row in product.reshape(-1, SUMS):
-        sums += row
-    while sums.size > 1:
-        sums = sums[: sums.size // 2] + sums[sums.size // 2 :]
-    return float(sums[0])
+def inner(left: FloatVector, right: NDArray[np.float64]) -> Any:
+    """Add up inner products, one per row of ``right``, as every kernel does: 64 partial sums, then a tree."""
+    product = np.zeros((*right.shape[:-1], -(-left.size // SUMS) * SUMS))
+    np.multiply(left, right, out=product[..., : left.size])
+    sums = np.zeros((*right.shape[:-1], SUMS))
+    for start in range(0, product.shape[-1], SUMS):
+        sums += product[..., start : start + SUMS]
+    while sums.shape[-1] > 1:
+        half = sums.shape[-1] // 2
+        sums = sums[..., :half] + sums[..., half:]
+    return sums[..., 0]
 
 
 def inner_error_upper(count: int) -> float:
@@ -134,13 +134,10 @@ def acceptance_limits(probabilities: Sequence[float] | FloatVector) -> NDArray[n
     >>> acceptance_limits([0.0, 0.5, 1.0]).tolist() == [0, 2**63, 2**64 - 1]
     True
     """
-    found = []
-    for value in np.asarray(probabilities, dtype=np.float64):
-        number = float(value)
-        if not 0.0 <= number <= 1.0:
-            raise InvalidParameter.of("acceptance probability", "from 0 to 1", number)
-        found.append(min(int(math.ldexp(number, 64)), 2**64 - 1))
-    return np.array(found, dtype=np.uint64)
+    chances = np.asarray(probabilities, dtype=np.float64).tolist()
+    for chance in chances:
+        require(0.0 <= chance <= 1.0, "acceptance probability", chance, "from 0 to 1")
+    return np.array([min(int(math.ldexp(chance, 64)), 2**64 - 1) for chance in chances], dtype=np.uint64)
 
 
 @lru_cache(maxsize=64)
@@ -153,47 +150,6 @@ def tries_upper(acceptance_lower: float) -> int:
     chance = check_real(acceptance_lower, "acceptance_lower", above=0.0, at_most=1.0)
     require(chance >= 1e-9, "acceptance_lower", chance, "at least 1e-9: sample directly instead")
     return 1 if chance == 1.0 else math.ceil(60 * math.log(2) / -math.log1p(-chance) * (1 + 2.0**-40)) + 1
-
-
-def search(
-    first: Callable[..., int],
-    direction: FloatVector,
-    edges: FloatVector,
-    limits: NDArray[np.uint64],
-    block: WordBlock,
-    acceptance_lower: float,
-    streams: tuple[int, int],
-) -> tuple[bytes, int]:
-    """Return the first of the candidate seeds that is accepted, and how many were looked at, by a kernel's ``first``.
-
-    Candidate i is words 2 i and 2 i + 1 of the first stream; it is accepted if word i of the second stream is below
-    ``limits[s]``, s = the number of ``edges`` at most t = <direction, normals>. Given the words the answer is a
-    function of the arguments alone.
-
-    ``acceptance_lower`` bounds the chance of one candidate from below, for every direction. After `tries_upper` of
-    it the next candidate is returned unseen, which is the law of a zero update. That event has the same
-    probability, at most FAILURE_UPPER, for every update, and mixing the laws of two updates with one and the same
-    third in the same proportion brings them closer: it adds nothing to delta. The number of candidates follows the
-    same geometric law for every update, so the time taken tells nothing either.
-    """
-    size = direction.size
-    fine = direction.ndim == 1 and 0 < size <= MAX_COUNT and bool(np.all(np.isfinite(direction)))
-    if not fine:
-        raise InvalidParameter.of("direction", f"flat and finite, of 1 to {MAX_COUNT} numbers", direction.shape)
-    if limits.shape != (edges.size + 1,):
-        raise InvalidParameter.of("limits", f"one more than the {edges.size} edges", limits.shape)
-    if limits.dtype != np.uint64 or edges.dtype != np.float64:
-        raise InvalidParameter.of("limits", "uint64, edges float64", str(limits.dtype))
-    if not bool(np.all(edges[1:] > edges[:-1])):
-        raise InvalidParameter.of("edges", "increasing", "another order")
-    cap = tries_upper(acceptance_lower)
-    for begin in range(0, cap, BATCH):
-        some = min(BATCH, cap - begin)
-        seeds = block.uniform64(streams[0], 2 * begin, 2 * some).astype("<u8", copy=False)
-        at = first(seeds, block.uniform64(streams[1], begin, some), direction, edges, limits)
-        if at >= 0:
-            return seeds[2 * at : 2 * at + 2].tobytes(), begin + at + 1
-    return block.uniform64(streams[0], 2 * cap, 2).astype("<u8", copy=False).tobytes(), cap + 1
 
 
 def finest_shift(most: int) -> int:

@@ -32,7 +32,7 @@ from quietbit.errors import InvalidParameter, check_real
 from quietbit.kernel.chunks import Flat
 
 __all__ = [
-    "BLOCK", "LANES", "LOOK_ERROR", "LOOK_ROOM", "NORM_ERROR", "ROWS", "Clip", "check_finite", "clip_factor",
+    "BLOCK", "LANES", "LOOK_ERROR", "NORM_ERROR", "ROWS", "Clip", "check_finite", "clip_factor", "exact_sum",
     "joint_norm", "rotated_factor",
 ]  # fmt: skip
 
@@ -66,7 +66,7 @@ def joint_norm(flat: Flat, order: int, block_sums: BlockSums, largest: Callable[
     if order not in (1, 2):
         raise InvalidParameter.of("order of the norm", "1 or 2", order)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        total = _total(block_sums(flat, order, 1.0))
+        total = exact_sum(block_sums(flat, order, 1.0).tolist())
         scale = 1.0
         if not (SAFE_LOW < total < SAFE_HIGH):
             check_finite(flat, block_sums, largest)
@@ -74,16 +74,17 @@ def joint_norm(flat: Flat, order: int, block_sums: BlockSums, largest: Callable[
             if peak == 0.0:
                 return 0.0
             scale = 2.0 ** max(-1000, min(1000, 1 - math.frexp(peak)[1]))
-            total = _total(block_sums(flat, order, scale))
+            total = exact_sum(block_sums(flat, order, scale).tolist())
     result = (math.sqrt(total) if order == 2 else total) / scale
     if not math.isfinite(result):
         raise InvalidParameter.of("norm of the update", "below the largest double", result)
     return max(result, SMALLEST)
 
 
-def _total(sums: NDArray[np.float64]) -> float:
+def exact_sum(sums: list[float]) -> float:
+    """Return the sum, rounded once; not a finite number if a term or the sum is not."""
     try:
-        return math.fsum(sums.tolist())
+        return math.fsum(sums)
     except (OverflowError, ValueError):  # an overflow of the sum, or infinities of both signs
         return math.inf
 

@@ -9,7 +9,6 @@ Source   Guo et al. (ICML 2023), section "Interpolated MVU mechanism".
 
 from __future__ import annotations
 
-import math
 from typing import Any, final
 
 import numpy as np
@@ -20,7 +19,7 @@ from quietbit.kernel import law
 from quietbit.kernel.base import Job, Kernel
 from quietbit.kernel.chunks import Flat
 from quietbit.kernel.expand import inner, stream_words
-from quietbit.kernel.norm import BLOCK, LANES, ROWS
+from quietbit.kernel.norm import BLOCK, LANES, ROWS, exact_sum
 from quietbit.kernel.sampler import Sampler, level_knots
 from quietbit.kernel.transform import Blocks, check_finite_rotation, rotated, rotated_back
 
@@ -116,7 +115,7 @@ class ReferenceKernel(Kernel):
             with np.errstate(over="ignore", invalid="ignore"):
                 sums.append(float(np.sum(np.abs(values.astype(np.float64)) ** job.order)) if job.order else 0.0)
         job.out[:] = np.frombuffer(self._pack(codes, job.sampler.bits), dtype=np.uint8)
-        return math.fsum(sums) if all(math.isfinite(found) for found in sums) else math.inf
+        return exact_sum(sums)
 
     def _block_sums(self, flat: Flat, order: int, scale: float) -> FloatVector:
         sums = [np.empty(0)]

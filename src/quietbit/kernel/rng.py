@@ -13,11 +13,15 @@ Device   a draw takes 256 fresh bits from the operating system; every word is a 
          coordinate's number, so a GPU kernel makes its words in registers and reads none from memory. The numpy
          functions here make the same words on the host: they are what the kernels are tested against.
 Cipher   on a device it is ChaCha with 12 rounds, a 256-bit key and 64-bit block number: nobody who lacks the key can
-         tell its words from uniform ones; the best published attacks reach 7 rounds.
+         tell its words from uniform ones; the best published attacks reach 7 rounds. `chacha_blocks` is what every
+         other ChaCha of the library is held to. A stream is sixteen words to start from, of 32 bits, the lower half
+         first (constants 4, key 8, block number 2, nonce 2); block n of it is a function of those words with n added
+         to the block number, so any part can be made anywhere. Keys of 128 bits are repeated and marked by the
+         constants TAU.
 Symbols  i the coordinate; primary words are 16 bits, tie words 48. Streams 0 and 1 hold primary and tie words,
          mechanisms' own streams start at 2.
 Source   NIST SP 800-38A (counter mode); Steele, Lea, Flood (OOPSLA 2014) for the mixing function of the seeded tie
-         words; Bernstein, "ChaCha, a variant of Salsa20" (2008); RFC 8439 for its rounds.
+         words; Bernstein, "ChaCha, a variant of Salsa20" (2008); RFC 8439 for its rounds and test vectors.
 
 Addressing on a device: stream s of a draw is the block sequence with nonce s; primary words are two to a 32-bit word,
 the lower half first. One block is 16 words, hence 32 primary words; a GPU thread owns 8 neighbouring coordinates in
@@ -38,9 +42,11 @@ from attrs import define, field, frozen
 from numpy.typing import NDArray
 
 from quietbit.errors import InvalidParameter, check_int, require_module
-from quietbit.kernel.chacha import SIGMA, chacha_blocks
 
-__all__ = ["DeviceBlock", "RandomBits", "WordBlock", "check_rng", "device_rng", "secure_rng", "seeded_rng"]
+__all__ = [
+    "SIGMA", "DeviceBlock", "RandomBits", "WordBlock", "chacha_blocks", "check_rng", "device_rng", "secure_rng",
+    "seeded_rng", "start_state",
+]  # fmt: skip
 
 Words16: TypeAlias = NDArray[np.uint16]
 Words64: TypeAlias = NDArray[np.uint64]
@@ -52,6 +58,9 @@ ZEROS = bytes(1 << 18)  # encrypted to obtain keystream; short enough to stay in
 MAX_COUNT = 2**60
 MAX_STREAM = 2**32  # of a mechanism
 ROUNDS = 12
+SIGMA = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)  # "expand 32-byte k"
+TAU = (0x61707865, 0x3120646E, 0x79622D36, 0x6B206574)  # "expand 16-byte k"
+LOW32, HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 LANES = 128  # GPU threads that share a tile of 4,096 coordinates
 TILE = 32 * LANES
 
@@ -306,3 +315,40 @@ class DeviceBlock(WordBlock):
 def _inside(start: int, count: int, size: int) -> None:
     if not (start >= 0 and count >= 0 and start + count <= size):
         raise InvalidParameter.of("coordinates asked for", f"inside the draw's 0 .. {size}", (start, start + count))
+
+
+def start_state(key: bytes, nonce: bytes = bytes(8)) -> NDArray[np.uint32]:
+    """Return the sixteen words a stream starts from, at block number 0."""
+    for name, value, rule, sizes in (("key", key, "16 or 32 bytes", (16, 32)), ("nonce", nonce, "8 bytes", (8,))):
+        if not (isinstance(value, bytes) and len(value) in sizes):  # and its bytes are nobody's to see
+            found = f"{len(value)} bytes" if isinstance(value, bytes | bytearray) else type(value).__name__
+            raise InvalidParameter.of(name, rule, found)
+    words, constants = (key, SIGMA) if len(key) == 32 else (key + key, TAU)
+    return np.array([*constants, *np.frombuffer(words, "<u4"), 0, 0, *np.frombuffer(nonce, "<u4")], dtype=np.uint32)
+
+
+def chacha_blocks(state: NDArray[np.uint32], blocks: NDArray[Any], rounds: int = 20) -> NDArray[np.uint32]:
+    """Return the sixteen words of each block, counted from the one ``state`` names: (..., 16, blocks).
+
+    ``state`` may have leading axes, one stream each.
+    """
+    number = (state[..., 12] | (state[..., 13].astype(np.uint64) << HALF))[..., None] + blocks.astype(np.uint64)
+    start = [np.broadcast_to(state[..., word, None], number.shape) for word in range(16)]
+    start[12], start[13] = (number & LOW32).astype(np.uint32), (number >> HALF).astype(np.uint32)
+    x = [word.copy() for word in start]
+    for turn in range(rounds):
+        for column in range(4):
+            a, b, c, d = (4 * row + (column + row * (turn % 2)) % 4 for row in range(4))
+            x[a] += x[b]
+            x[d] = _turn(x[d] ^ x[a], 16)
+            x[c] += x[d]
+            x[b] = _turn(x[b] ^ x[c], 12)
+            x[a] += x[b]
+            x[d] = _turn(x[d] ^ x[a], 8)
+            x[c] += x[d]
+            x[b] = _turn(x[b] ^ x[c], 7)
+    return np.stack([word + begin for word, begin in zip(x, start, strict=True)], axis=-2)
+
+
+def _turn(word: Any, by: int) -> Any:
+    return (word << np.uint32(by)) | (word >> np.uint32(32 - by))

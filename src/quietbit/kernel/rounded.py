@@ -14,8 +14,9 @@ Words. The top bit is the sign; the other 63, made odd, are w: q lies in (w - 1,
 word is the next 64 bits of the place in there.
 
 Reach. `quantile.py`: the normal of w is within 2^-48 of the middle's quantile, and a cell's ends are within 2/w of it
-(`direct.py`). Laplace: -log(2 q) has ends within 2/w of the middle's logarithm for w >= 3, and a library's logarithm of
-a number from 2^-63 to 1 is within 2^-44. Products and the sum add at most (|x| + 46 a) 2^-51. w = 1 is never certain.
+(`mechanism/direct.py`). Laplace: -log(2 q) has ends within 2/w of the middle's logarithm for w >= 3, and a library's
+logarithm of a number from 2^-63 to 1 is within 2^-44. Products and the sum add at most (|x| + 46 a) 2^-51. w = 1 is
+never certain.
 
 Exactness. A coordinate is decided once the edge's probability lies outside the cell: a normal's is known within 1e-89,
 Laplace's to as many digits as the cell has. A cell of 256 bits (normal) or 1,024 (Laplace) that still holds an edge
@@ -26,7 +27,6 @@ what is assumed of the cipher behind the words.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from decimal import Context, Decimal
 from enum import Enum
 from fractions import Fraction
@@ -42,15 +42,12 @@ from quietbit.errors import require
 from quietbit.kernel.quantile import normals_of_words
 from quietbit.kernel.rng import WordBlock
 
-__all__ = ["GRID_BITS", "NoiseLaw", "grid_of", "rounded_noise", "settle", "steps_of"]
+__all__ = ["GRID_BITS", "NoiseLaw", "grid_of", "settle", "steps_of"]
 
 GRID_BITS = 16
 LOW = np.uint64(2**63 - 1)
 REACH = 46.0  # above any noise of one word, in units
 OFF = 2.0**-44  # of a normal or a logarithm, with room
-
-
-Steps = Callable[..., tuple[FloatVector, NDArray[np.bool_]]]
 
 
 class NoiseLaw(Enum):
@@ -71,20 +68,6 @@ def grid_of(unit: float) -> float:
     """
     require(2.0**-900 < unit < 2.0**900, "size of the noise", unit, "from 2^-900 to 2^900")
     return math.ldexp(1.0, math.frexp(unit)[1] - 1 - GRID_BITS)
-
-
-def rounded_noise(
-    values: FloatVector, unit: float, law: NoiseLaw, block: WordBlock, start: int, steps_of: Steps
-) -> FloatVector:
-    """Return values of coordinates ``start ..`` with noise, each a multiple of the grid; streams 0 and on are read.
-
-    ``steps_of`` is a kernel's way to do what `steps_of` does; whichever, results are the same.
-    """
-    steps, sure = steps_of(values, unit, law, block.uniform64(0, start, values.size))
-    for i in np.flatnonzero(~sure).tolist():
-        steps[i] = settle(float(values[i]), unit, law, block, start + i)
-    result: FloatVector = steps * grid_of(unit)
-    return result
 
 
 def steps_of(

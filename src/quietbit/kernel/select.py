@@ -13,7 +13,7 @@ import platform
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from quietbit.kernel.reference import ReferenceKernel
 from quietbit.kernel.rng import secure_rng
 
 __all__ = [
-    "GPU_KERNELS", "KERNELS", "Gpu", "aes_gigabytes_per_second", "aes_instructions", "default_kernel", "gpu_support",
+    "GPU_KERNELS", "KERNELS", "aes_gigabytes_per_second", "aes_instructions", "default_kernel", "gpu_support",
     "kernel_support", "select",
 ]  # fmt: skip
 
@@ -65,14 +65,6 @@ def default_kernel(*, threads: int = 1) -> Kernel:
     return ReferenceKernel()
 
 
-class Gpu(NamedTuple):
-    """The first GPU torch sees; ``reason`` is empty where there is one."""
-
-    name: str
-    gigabytes: float
-    reason: str
-
-
 def kernel_support() -> dict[str, str]:
     """Return every kernel the library has, and why it does not run here; nothing where it does."""
     found = dict.fromkeys(KERNELS + GPU_KERNELS, "")
@@ -107,13 +99,13 @@ def aes_gigabytes_per_second(seconds: float = 0.2) -> float | None:
     return done / passed / 1e9
 
 
-def gpu_support() -> Gpu:
-    """Return the first CUDA device that torch sees, or why there is none."""
+def gpu_support() -> dict[str, Any]:
+    """Return name and gigabytes of the first CUDA device that torch sees, or the reason why there is none."""
     if find_spec("torch") is None:
-        return Gpu("", 0.0, f"torch is not installed: {how_to_install('gpu')}.")
+        return {"reason": f"torch is not installed: {how_to_install('gpu')}."}
     torch: Any = require_module("torch", "gpu")
     if not torch.cuda.is_available():
         built = "for CPUs alone" if torch.version.cuda is None else f"for CUDA {torch.version.cuda}"
-        return Gpu("", 0.0, f"torch {torch.__version__} ({built}) sees no GPU on this {platform.machine()} machine.")
+        return {"reason": f"torch {torch.__version__} ({built}) sees no GPU on this {platform.machine()} machine."}
     facts = torch.cuda.get_device_properties(0)
-    return Gpu(str(facts.name), facts.total_memory / 1e9, "")
+    return {"name": str(facts.name), "gigabytes": facts.total_memory / 1e9}

@@ -41,7 +41,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, floor
-from typing import final
+from typing import TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,11 +57,12 @@ ROUNDOFF = 2.0**-24
 UNDECIDED = 255
 TARGET_CELLS = 1024
 MAX_TABLE = 1 << 18  # cells times symbols
-DEGREES = ((False, (3, 5, 7)), (True, (5, 7, 9, 11, 13, 15)))  # on [0, 1], then on [-1, 1]
+DEGREES = ((False, 3), (False, 5), (False, 7), *((True, degree) for degree in range(5, 17, 2)))  # True: on [-1, 1]
 GOOD = {1: 8.0}  # a margin below which a higher degree gains nothing; with more bits, 1/2
 WORST = {1: 24.0}  # a margin above which cells serve better; with more bits, 8
 GRID = 32769
 MAX_POINTS = 1 << 22  # grid points times symbols
+Points: TypeAlias = tuple[FloatVector, NDArray[np.float64]]  # values of f, and of all G_k there
 
 
 def _slope_range(sampler: Sampler) -> float:
@@ -120,23 +121,11 @@ def cell_table(sampler: Sampler) -> CellTable:
     code = np.where(lowest == highest, lowest, UNDECIDED).astype(np.uint8)
     start = (left - 0.5).astype(np.float32)
     for row, cut in ((0, first > wanted[0]), (-1, last < wanted[1])):
-        if cut:
-            code[row], lowest[row], highest[row], start[row] = (
-                UNDECIDED,
-                0,
-                symbols - 1,
-                np.nan,
-            )  # no comparison with NaN decides
-    return CellTable(
-        inverse=inverse,
-        offset=0.5 * inverse - first,
-        half=0.5 + margin,
-        start=start,
-        step=(right - left).astype(np.float32),
-        code=code,
-        lowest=lowest.astype(np.uint8),
-        highest=highest.astype(np.uint8),
-    )
+        if cut:  # no comparison with NaN decides
+            code[row], lowest[row], highest[row], start[row] = UNDECIDED, 0, symbols - 1, np.nan
+    bounds = (lowest.astype(np.uint8), highest.astype(np.uint8))
+    lines = (start, (right - left).astype(np.float32))
+    return CellTable(inverse, 0.5 * inverse - first, 0.5 + margin, *lines, code, *bounds)
 
 
 @final
@@ -176,13 +165,12 @@ def threshold_plan(sampler: Sampler) -> Thresholds:
     best: Thresholds | None = None
     low, high = sampler.t_range
     if 2.0**-40 < high - low < 2.0**10 and max(abs(low), abs(high)) < 2.0**10:
-        points = min(GRID, MAX_POINTS // sampler.symbols)
-        f = np.union1d(np.linspace(0.0, 1.0, points), _knots(sampler))
-        exact = scaled_cumulative(sampler, _to_t(sampler, f))
-        nodes = 0.5 - 0.5 * np.cos(np.linspace(0.0, np.pi, 257))
-        wanted = scaled_cumulative(sampler, _to_t(sampler, nodes))
-        for centred, degree in ((centred, degree) for centred, degrees in DEGREES for degree in degrees):
-            found = _fit_thresholds(sampler, f, exact, nodes, wanted, degree, centred)
+        even = np.linspace(0.0, 1.0, min(GRID, MAX_POINTS // sampler.symbols))
+        levels = np.clip((level_knots(sampler.levels)[0] - low) / (high - low), 0.0, 1.0)
+        chosen = np.union1d(even, levels), 0.5 - 0.5 * np.cos(np.linspace(0.0, np.pi, 257))
+        grid, nodes = ((f, scaled_cumulative(sampler, np.clip(low + (high - low) * f, low, high))) for f in chosen)
+        for centred, degree in DEGREES:
+            found = _fit_thresholds(sampler, grid, nodes, degree, centred)
             if best is None or found.half < best.half - 0.25:
                 best = found
             if best.half <= 0.5 + GOOD.get(sampler.bits, 0.5):
@@ -193,32 +181,13 @@ def threshold_plan(sampler: Sampler) -> Thresholds:
     return best
 
 
-def _to_t(sampler: Sampler, f: NDArray[np.float64]) -> NDArray[np.float64]:
-    low, high = sampler.t_range
-    return np.clip(low + (high - low) * f, low, high)
-
-
-def _knots(sampler: Sampler) -> NDArray[np.float64]:
-    """Return the levels as values of f."""
-    low, high = sampler.t_range
-    return np.clip((level_knots(sampler.levels)[0] - low) / (high - low), 0.0, 1.0)
-
-
-def _fit_thresholds(
-    sampler: Sampler,
-    f: NDArray[np.float64],
-    exact: NDArray[np.float64],
-    nodes: NDArray[np.float64],
-    wanted: NDArray[np.float64],
-    degree: int,
-    centred: bool,
-) -> Thresholds:
+def _fit_thresholds(sampler: Sampler, grid: Points, nodes: Points, degree: int, centred: bool) -> Thresholds:
     """Least squares on Chebyshev points, with everything that can go wrong added up."""
     slant = 2.0 if centred else 1.0  # the derivative of the polynomial's variable
-    f, nodes = (slant * points - (slant - 1.0) for points in (f, nodes))
+    (f, exact), (at, wanted) = ((slant * points - (slant - 1.0), values) for points, values in (grid, nodes))
     low, high = sampler.t_range
     reach, steep = high - low, _slope_range(sampler)
-    solved = np.linalg.lstsq(nodes[:, None] ** np.arange(degree + 1), wanted - 0.5, rcond=None)[0]
+    solved = np.linalg.lstsq(at[:, None] ** np.arange(degree + 1), wanted - 0.5, rcond=None)[0]
     rounded = solved.astype(np.float32)
     value = np.zeros_like(exact)
     for row in rounded[::-1].astype(np.float64):
@@ -252,6 +221,5 @@ def _lines(sampler: Sampler) -> Thresholds:
     highest = min(highest, float(np.nextafter(np.float32(count), np.float32(0))))
     steepest = float(np.abs(cells.step).max(initial=0.0))
     moved = 2 * steepest * 8 * ROUNDOFF * (count + abs(cells.offset))
-    return Thresholds(
-        table, cells.inverse, cells.offset, lowest, highest, cells.half + moved + 2.0**-16, None, 0, False
-    )
+    half = cells.half + moved + 2.0**-16
+    return Thresholds(table, cells.inverse, cells.offset, lowest, highest, half, None, 0, False)

@@ -91,17 +91,14 @@ class Blocks:
     count: int
 
     @classmethod
-    def of(cls, size: int, block: int, seed: int) -> Blocks:
-        """Cut ``size`` numbers into blocks of ``block``, a power of two of at most as many."""
+    def of(cls, size: int, block: int | None, seed: int) -> Blocks:
+        """Cut ``size`` numbers into blocks, a power of two of at most as many; None: padded with zeros, one block."""
+        if block is None:
+            whole = padded_size(size)
+            return cls(whole, whole, check_int(seed, "seed", 0), whole)
         width = check_int(block, "block", 1, check_int(size, "size", 1, MAX_SIZE))
         require(width & (width - 1) == 0, "block", width, "a power of two")
         return cls(size, width, check_int(seed, "seed", 0), size + width)
-
-    @classmethod
-    def padded(cls, size: int, seed: int) -> Blocks:
-        """Take ``size`` numbers, padded with zeros to a power of two, as one block."""
-        whole = padded_size(size)
-        return cls(whole, whole, check_int(seed, "seed", 0), whole)
 
     @property
     def whole(self) -> int:
@@ -145,13 +142,13 @@ def rotated_back(values: NDArray[Any], blocks: Blocks) -> NDArray[Any]:
 def rotate(vector: FloatVector, seed: int) -> FloatVector:
     """Return the vector in doubles, padded with zeros to a power of two and rotated; a zero vector stays zero."""
     given = np.ascontiguousarray(vector, dtype=np.float64)
-    return rotated(given, Blocks.padded(given.size, seed))
+    return rotated(given, Blocks.of(given.size, None, seed))
 
 
 def rotate_back(vector: FloatVector, seed: int) -> FloatVector:
     """Return the inverse of `rotate`, padding included."""
     given = np.ascontiguousarray(vector, dtype=np.float64)
-    return rotated_back(given, Blocks.padded(given.size, seed))
+    return rotated_back(given, Blocks.of(given.size, None, seed))
 
 
 def signs(size: int, seed: int) -> FloatVector:

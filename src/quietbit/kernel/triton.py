@@ -14,8 +14,6 @@ Importing this module needs torch and triton. Without a GPU everything runs on t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, ClassVar, Self, final
@@ -29,8 +27,8 @@ from quietbit._typing import FloatVector
 from quietbit.errors import require
 from quietbit.kernel import triton_sampling as sampling
 from quietbit.kernel.base import Job, Kernel, Update
-from quietbit.kernel.chunks import Flat
-from quietbit.kernel.expand import ROWS_KEY, SUMS
+from quietbit.kernel.chunks import Flat, widen
+from quietbit.kernel.expand import ROWS_KEY, inner
 from quietbit.kernel.norm import BLOCK
 from quietbit.kernel.quantile import quantile_table
 from quietbit.kernel.rng import TILE, DeviceBlock, WordBlock
@@ -75,7 +73,7 @@ class Tensors:
             shape = (size,) if isinstance(update, list | tuple) else tuple(update.shape)
         else:
             flat = Flat.of(update)
-            items, shape = [_tensor(part) for part in flat.parts], flat.shape
+            items, shape = [_put(widen(part)) for part in flat.parts], flat.shape
         return cls(tuple(_flat_there(item) for item in items), shape, of_torch)
 
     @property
@@ -119,25 +117,13 @@ class TritonKernel(Kernel):
         require(fine, "output buffer", (tuple(out.shape), str(out.dtype)), f"{size} bytes")
 
     def _sample(self, job: Job) -> float:
-        if not job.flat.size:
-            return 0.0
-        with _on_device(job.out) as packed:
-            return self._sample_there(evolve(job, out=packed), job.flat.joined())
-
-    def _sample_there(self, job: Job, x: Any) -> float:
-        blocks = job.blocks
-        if blocks is None:
-            return float(_passes(job, x) or 0.0)
-        signs, whole = _sign_words(blocks), blocks.whole - (0 if blocks.whole == blocks.size else blocks.block)
-        total: float | None = None
-        if blocks.block == TILE and whole and threshold_plan(job.sampler).lowered is not None:
-            total = _passes(job, x, whole, signs=signs)
-        # What no program can do by itself: the last whole block where another overlaps it; everything, if need be.
-        start = 0 if total is None else whole
-        if start < blocks.size:
-            own = _rotated(x, job.factor, blocks, torch.float32, signs, start)
-            total = (total or 0.0) + float(_passes(job, own, skip=start // 8) or 0.0)
-        return float(total or 0.0)
+        out, there = job.out, isinstance(job.out, torch.Tensor)
+        fit = there and out.device.type == DEVICE and out.is_contiguous() and out.data_ptr() % 16 == 0
+        packed = out if fit else torch.empty(out.shape[0], dtype=torch.uint8, device=DEVICE)
+        total = _sampled(evolve(job, out=packed), job.flat.joined()) if job.flat.size else 0.0
+        if not fit:
+            (out if there else torch.from_numpy(out)).copy_(packed)
+        return total
 
     def _block_sums(self, flat: Tensors, order: int, scale: float) -> NDArray[np.float64]:
         """Return a few doubles whose sum is exactly that of the block sums, or the block sums themselves."""
@@ -201,17 +187,10 @@ class TritonKernel(Kernel):
         return found.view(np.uint64)
 
     def _first_accepted(self, seeds: Any, words: Any, direction: FloatVector, edges: Any, limits: Any) -> int:
-        """Expand all seeds at once; their inner products are added up in the order of `expand.inner`."""
+        """Expand all seeds at once."""
         keys = seeds.view("<u4").reshape(-1, 4)
-        product = _expanded(keys, np.zeros((len(keys), 2), np.uint32), direction.size, True) * _put(direction)
-        product = torch.nn.functional.pad(product, (0, -direction.size % SUMS)).reshape(len(keys), -1, SUMS)
-        sums = torch.zeros_like(product[:, 0])
-        for row in range(product.shape[1]):
-            sums = sums + product[:, row]
-        while sums.shape[1] > 1:
-            sums = sums[:, : sums.shape[1] // 2] + sums[:, sums.shape[1] // 2 :]
-        steps = np.searchsorted(edges, sums[:, 0].cpu().numpy(), side="right")
-        accepted = np.flatnonzero(words < limits[steps])
+        z = _expanded(keys, np.zeros((len(keys), 2), np.uint32), direction.size, True).cpu().numpy()
+        accepted = np.flatnonzero(words < limits[np.searchsorted(edges, inner(direction, z), side="right")])
         return int(accepted[0]) if accepted.size else -1
 
     def _add_seeds(self, nonces: Any, seeds: Any, weights: Any, starts: Any, scale: float, total: Any) -> None:
@@ -230,14 +209,6 @@ def _flat_there(item: Any) -> Any:
 def _put(array: NDArray[Any]) -> Any:
     """Copy an array to the device."""
     return torch.tensor(np.ascontiguousarray(array), device=DEVICE)
-
-
-def _tensor(part: NDArray[Any]) -> Any:
-    """Copy one array into a tensor of the same values."""
-    native = np.ascontiguousarray(part, dtype=part.dtype.newbyteorder("="))
-    if native.dtype == np.uint16:
-        return torch.tensor(native.view(np.int16)).view(torch.bfloat16)
-    return torch.tensor(native)
 
 
 @lru_cache(maxsize=1)
@@ -268,15 +239,21 @@ def _rotated(x: Any, factor: float, blocks: Blocks, kind: Any, signs: Any, start
     return out
 
 
-@contextmanager
-def _on_device(out: Any) -> Iterator[Any]:
-    """``out`` itself if kernels can write to it, else bytes on the device that are copied to it in the end."""
-    here = isinstance(out, torch.Tensor) and out.device.type == DEVICE and out.is_contiguous()
-    here = here and out.data_ptr() % 16 == 0
-    packed = out if here else torch.empty(out.shape[0], dtype=torch.uint8, device=DEVICE)
-    yield packed
-    if not here:
-        (out if isinstance(out, torch.Tensor) else torch.from_numpy(out)).copy_(packed)
+def _sampled(job: Job, x: Any) -> float:
+    """Both passes over all of an update, rotated where the job says so."""
+    blocks = job.blocks
+    if blocks is None:
+        return float(_passes(job, x) or 0.0)
+    signs, whole = _sign_words(blocks), blocks.whole - (0 if blocks.whole == blocks.size else blocks.block)
+    total: float | None = None
+    if blocks.block == TILE and whole and threshold_plan(job.sampler).lowered is not None:
+        total = _passes(job, x, whole, signs=signs)
+    # What no program can do by itself: the last whole block where another overlaps it; everything, if need be.
+    start = 0 if total is None else whole
+    if start < blocks.size:
+        own = _rotated(x, job.factor, blocks, torch.float32, signs, start)
+        total = (total or 0.0) + float(_passes(job, own, skip=start // 8) or 0.0)
+    return float(total or 0.0)
 
 
 def _passes(job: Job, x: Any, size: int | None = None, *, skip: int = 0, signs: Any = None) -> float | None:

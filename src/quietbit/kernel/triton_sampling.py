@@ -35,7 +35,7 @@ import triton
 import triton.language as tl
 
 from quietbit.kernel import law
-from quietbit.kernel.triton_words import chacha_words, primary_words
+from quietbit.kernel.triton_words import chacha_words, pair, primary_words
 
 __all__ = ["INTERPRETED", "LIMIT", "resolve_rows", "sample_rows"]
 
@@ -77,27 +77,16 @@ def primaries(w0, w1, w2, w3, ROWS: tl.constexpr):
 
 
 @triton.jit
-def lower_float(pair):
-    """Return the lower half of 64 bits as a float32."""
-    return pair.to(tl.int32).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def upper_float(pair):
-    """Return the upper half of 64 bits as a float32."""
-    return (pair >> 32).to(tl.int32).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def coefficient_pair(table, code, POWER: tl.constexpr, STEP: tl.constexpr, CELLS: tl.constexpr, SYMBOLS: tl.constexpr):
+def _coefficients(table, code, POWER: tl.constexpr, STEP: tl.constexpr, CELLS: tl.constexpr, SYMBOLS: tl.constexpr):
     """Two coefficients of the threshold in the middle of what is left; the first two steps need no look-up."""
     at = table + POWER * CELLS * SYMBOLS + (SYMBOLS // 2 ** (STEP + 1) - 1)
     if CELLS > 1 or STEP > 1:
-        return tl.load(at + code)
+        both = tl.load(at + code)
     elif STEP == 0:
-        return tl.load(at)
+        both = tl.load(at)
     else:
-        return tl.where(code > 0, tl.load(at + SYMBOLS // 2), tl.load(at))
+        both = tl.where(code > 0, tl.load(at + SYMBOLS // 2), tl.load(at))
+    return (both >> 32).to(tl.int32).to(tl.float32, bitcast=True), both.to(tl.int32).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -138,12 +127,11 @@ def decide(
     code = start
     open_ = start < 0
     for step in tl.static_range(BITS):
-        pair = coefficient_pair(table, code, DEGREE // 2, step, CELLS, SYMBOLS)
-        v = upper_float(pair) * p + lower_float(pair)
+        odd, even = _coefficients(table, code, DEGREE // 2, step, CELLS, SYMBOLS)
+        v = odd * p + even
         for d in tl.static_range(1, DEGREE // 2 + 1):
-            pair = coefficient_pair(table, code, DEGREE // 2 - d, step, CELLS, SYMBOLS)
-            v = v * p + upper_float(pair)
-            v = v * p + lower_float(pair)
+            odd, even = _coefficients(table, code, DEGREE // 2 - d, step, CELLS, SYMBOLS)
+            v = (v * p + odd) * p + even
         distance = word - v
         code = tl.where(distance > 0, code + SYMBOLS // 2 ** (step + 1), code)
         open_ = open_ | (tl.abs(distance) < half)
@@ -181,34 +169,6 @@ def _load_row(x, row, here, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     else:
         p = [tl.load(at + 2 * j, mask=mask, other=0.0) for j in (0, 1, 2, 3)]
         return tl.split(p[0]) + tl.split(p[1]) + tl.split(p[2]) + tl.split(p[3])
-
-
-@triton.jit
-def _tile_words(tile, key, GIVEN: tl.constexpr):
-    """Return the sixteen words that each thread of a tile has for its four rows, where they are not given."""
-    lane = tl.arange(0, 128)
-    if GIVEN:
-        return (lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane, lane)
-    else:
-        return chacha_words(tile * 128 + lane, 0, key, 12)
-
-
-@triton.jit
-def _row_words(f, words, row, rows, GROUP: tl.constexpr, GIVEN: tl.constexpr):
-    """Four 32-bit words for each of 128 rows: the primary words of eight coordinates."""
-    if GIVEN:
-        at = words + row[:, None] * 4 + tl.arange(0, 4)[None, :]
-        return _four(tl.load(at, mask=(row < rows)[:, None], other=0).to(tl.uint32), 128)
-    else:
-        return f[4 * GROUP], f[4 * GROUP + 1], f[4 * GROUP + 2], f[4 * GROUP + 3]
-
-
-@triton.jit
-def _list_open(open_, row, listed, found, capacity):
-    """Append rows to the list; those beyond its end are counted, which makes the next pass redo everything."""
-    place = tl.atomic_add(found.to(tl.pointer_type(tl.int32)) + (row & 0), 1, mask=open_, sem="relaxed")
-    tl.store(listed + place, row, mask=open_ & (place < capacity))
-    return place
 
 
 @triton.jit
@@ -259,17 +219,9 @@ def _three_stages(x0, x1, x2, x3, x4, x5, x6, x7):
 
 
 @triton.jit
-def _turned(x, STEP: tl.constexpr):
+def _turned(x, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, D: tl.constexpr):
     """Columns that are three other bits of the place; rows are the rest of them."""
-    tile = tl.reshape(eight(*x, 512), (8, 8, 8, 8))
-    if STEP == 0:  # bits 9-11, 6-8, 3-5, 0-2 of the place: 3-5 become columns
-        tile = tl.permute(tile, (0, 1, 3, 2))
-    elif STEP == 1:  # 9-11, 6-8, 0-2, 3-5: 6-8 become columns
-        tile = tl.permute(tile, (0, 3, 2, 1))
-    elif STEP == 2:  # 9-11, 3-5, 0-2, 6-8: 9-11 become columns
-        tile = tl.permute(tile, (3, 1, 2, 0))
-    else:  # 6-8, 3-5, 0-2, 9-11: all in order again
-        tile = tl.permute(tile, (3, 0, 1, 2))
+    tile = tl.permute(tl.reshape(eight(*x, 512), (8, 8, 8, 8)), (A, B, C, D))
     return _columns(tl.reshape(tile, (512, 8)), 512)
 
 
@@ -297,8 +249,10 @@ def _rotated_rows(x, signs, row, here, times, WIDTH: tl.constexpr, SCALED: tl.co
     v = _load_row(x, row, here, 512, WIDTH)
     flips = tl.load(signs.to(tl.pointer_type(tl.uint8)) + row).to(tl.uint32)  # a byte has the signs of a row
     v = [_flip(v[j], flips >> j, times, SCALED) for j in (0, 1, 2, 3, 4, 5, 6, 7)]
-    for step in tl.static_range(4):
-        v = _turned(_three_stages(*v), step)
+    v = _turned(_three_stages(*v), 0, 1, 3, 2)  # bits 9-11, 6-8, 3-5, 0-2 of the place: 3-5 become columns
+    v = _turned(_three_stages(*v), 0, 3, 2, 1)  # 9-11, 6-8, 0-2, 3-5: 6-8 become columns
+    v = _turned(_three_stages(*v), 3, 1, 2, 0)  # 9-11, 3-5, 0-2, 6-8: 9-11 become columns
+    v = _turned(_three_stages(*v), 3, 0, 1, 2)  # 6-8, 3-5, 0-2, 9-11: all in order again
     g = [_groups(column * 0.015625) for column in v]  # 1/64, exactly
     return [(g[0][k], g[1][k], g[2][k], g[3][k], g[4][k], g[5][k], g[6][k], g[7][k]) for k in (0, 1, 2, 3)]
 
@@ -328,12 +282,17 @@ def sample_rows(
     elif ONE:
         at = row_0 - skip
         values = [_load_row(x, at + g, row_0 + g < rows, 128, WIDTH) for g in (0, 128, 256, 384)]
-    f = _tile_words(tile, key, GIVEN)
+    if not GIVEN:
+        f = chacha_words(tile * 128 + tl.arange(0, 128), 0, key, 12)  # sixteen words for four rows
     looked = (row_0 & 0).to(tl.float64)
     for group in tl.static_range(4):
         row = row_0 + group * 128
         here = row < rows
-        w = _row_words(f, words, row, rows, group, GIVEN)
+        if GIVEN:
+            four = words + row[:, None] * 4 + tl.arange(0, 4)[None, :]
+            w = _four(tl.load(four, mask=here[:, None], other=0).to(tl.uint32), 128)
+        else:
+            w = (f[4 * group], f[4 * group + 1], f[4 * group + 2], f[4 * group + 3])
         if ONE:
             v = values[group]
             codes, open_ = _one_bit_codes(v, w, numbers, coefficients, width, upper_bits, DEGREE, DOUBLE, CENTRED)
@@ -347,7 +306,9 @@ def sample_rows(
             open_ = tl.max(tl.reshape(left.to(tl.int32), (128, 8)), axis=1) > 0
         store_bytes(codes, row, rows, out, BITS)
         open_ = open_ & here
-        slot = _list_open(open_, row, listed, found, capacity)
+        # Rows beyond the end of the list are counted, which makes the next pass redo everything.
+        slot = tl.atomic_add(found.to(tl.pointer_type(tl.int32)) + (row & 0), 1, mask=open_, sem="relaxed")
+        tl.store(listed + slot, row, mask=open_ & (slot < capacity))
         if ROTATED:
             for j in tl.static_range(8):
                 tl.store(kept + slot.to(tl.int64) * 8 + j, v[j], mask=open_ & (slot < capacity))
@@ -449,11 +410,6 @@ def exact_codes(values, first, second, numbers, knots, tails, levels, tables, CO
     return tl.sum((reached & (symbol < SYMBOLS - 1)).to(tl.int32), axis=1)
 
 
-@triton.jit
-def _tie(low, high):
-    return low.to(tl.int64) | ((high & 0xFFFF).to(tl.int64) << 32)
-
-
 @triton.jit(do_not_specialize=KEY_NAMES)
 def resolve_rows(
     x, out, words, ties, k0, k1, k2, k3, k4, k5, k6, k7, listed, sums, capacity, dimension, rows, skip,
@@ -491,8 +447,8 @@ def resolve_rows(
             ties_here = tl.load(ties + index, mask=inside, other=0)
         else:
             v = chacha_words(row, 1, key, 12)
-            flat = eight(*[_tie(v[2 * j], v[2 * j + 1]) for j in (0, 1, 2, 3, 4, 5, 6, 7)], ROWS)
-            ties_here = tl.reshape(flat, (ROWS, 8))
+            flat = eight(*[pair(v[2 * j], v[2 * j + 1]) for j in (0, 1, 2, 3, 4, 5, 6, 7)], ROWS)
+            ties_here = tl.reshape(flat, (ROWS, 8)) & 0xFFFFFFFFFFFF
         words_here = tl.reshape(primaries(*w, ROWS), (ROWS, 8))
         source = item[:, None] * 8 + place if KEPT else index - skip * 8
         values = tl.load(x + source, mask=inside, other=0.0)

@@ -18,7 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-__all__ = ["add_payloads", "chacha_words", "expand", "primary_words", "sign_words"]
+__all__ = ["add_payloads", "chacha_words", "expand", "pair", "primary_words", "sign_words"]
 
 LANES = 128  # blocks of a program: 1,024 normals
 
@@ -81,7 +81,8 @@ def primary_words(row, words, key, GIVEN: tl.constexpr):
 
 
 @triton.jit
-def _pair(low, high):
+def pair(low, high):
+    """Two words of 32 bits as one of 64."""
     return (low.to(tl.int64) & 0xFFFFFFFF) | (high.to(tl.int64) << 32)
 
 
@@ -94,7 +95,7 @@ def _block(lane, key, tail, PLAIN: tl.constexpr):
     else:
         w = chacha_words(lane, tl.load(tail).to(tl.uint32, bitcast=True), k, 20, True,
                          tl.load(tail + 1).to(tl.uint32, bitcast=True))  # fmt: skip
-    return [_pair(w[2 * j], w[2 * j + 1]) for j in (0, 1, 2, 3, 4, 5, 6, 7)]
+    return [pair(w[2 * j], w[2 * j + 1]) for j in (0, 1, 2, 3, 4, 5, 6, 7)]
 
 
 @triton.jit

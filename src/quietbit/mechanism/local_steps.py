@@ -178,7 +178,7 @@ class _Steps(Batch):
         while self._left:
             self.step()
         mechanism, rotation = self._mechanism, self._mechanism._rotation
-        turned = self._kernel.block_rotate([self._difference], rotation.seed, rotation.block, kind=np.float64)
+        turned = self._kernel.rotate([self._difference], rotation.seed, rotation.block, kind=np.float64)
         largest = np.float32(max(float(np.abs(turned).max()), float(SMALLEST)))
         scale = np.nextafter(largest, np.float32(np.inf))  # no coordinate is above the highest level
         levels = mechanism._levels
@@ -221,7 +221,7 @@ class _Differences(Accumulator):
     def reader(self, count: int) -> Reader:
         values = self.total / count
         rotation = self.mechanism._rotation
-        self.kernel.block_rotate_back(values, rotation.seed, rotation.block)
+        self.kernel.rotate_back(values, rotation.seed, rotation.block)
         return lambda start, stop: values[start:stop]
 
 

@@ -80,12 +80,12 @@ class Rotation:
     def exactly(self, update: Parts, ball: Ball, kernel: Kernel) -> Any:
         """Return the rotated update in double precision, clipped to the ball and shortened by 2^-20."""
         factor = clip_factor(kernel.norm(update, 2), ball.radius) * (1 - ROOM)
-        return kernel.block_rotate(update, self.seed, self.block, factor=factor, kind=np.float64)
+        return kernel.rotate(update, self.seed, self.block, factor=factor, kind=np.float64)
 
     def back(self, values: FloatVector) -> FloatVector:
         """Return values as they were before the rotation: what a server does once per mean."""
         turned = np.array(values, dtype=np.float64)
-        usual_kernel().block_rotate_back(turned, self.seed, self.block)
+        usual_kernel().rotate_back(turned, self.seed, self.block)
         return turned / (1 - ROOM) if self.exact else turned
 
 

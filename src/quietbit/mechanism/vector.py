@@ -57,7 +57,6 @@ from quietbit._typing import FloatVector
 from quietbit.design.profile import Profile
 from quietbit.errors import check_int, check_real, refuse_payload, require
 from quietbit.kernel.base import Kernel
-from quietbit.kernel.direct import code_error_upper, draw_codes, step_cells, step_limits
 from quietbit.kernel.expand import FIRST_STREAMS, acceptance_limits, finest_shift, inner_error_upper, unit
 from quietbit.kernel.norm import clip_factor
 from quietbit.kernel.quantile import law_error_upper
@@ -79,6 +78,7 @@ from quietbit.mechanism.base import (
     passed_on,
     refuse_samples,
 )
+from quietbit.mechanism.direct import code_error_upper, draw_codes, step_cells, step_limits
 from quietbit.mechanism.family import FEWER, SHARED, Choices, EpsilonOf, Family
 from quietbit.mechanism.rows import NONCE, Rowed, check_keep, check_rotated, check_rows, check_seed, fewest_kept
 from quietbit.mechanism.solve_profile import solve_profile

@@ -11,7 +11,6 @@ from scipy import stats
 
 from quietbit.errors import InvalidParameter
 from quietbit.kernel import expand
-from quietbit.kernel.chacha import chacha_blocks, start_state
 from quietbit.kernel.expand import (
     FAILURE_UPPER,
     acceptance_limits,
@@ -23,7 +22,7 @@ from quietbit.kernel.expand import (
     unit,
 )
 from quietbit.kernel.reference import ReferenceKernel
-from quietbit.kernel.rng import seeded_rng
+from quietbit.kernel.rng import chacha_blocks, seeded_rng, start_state
 from quietbit.kernel.select import select
 from statistical.kit import assert_binomial, seed
 from unit.kernel import quantile_maker as maker

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from quietbit.errors import InvalidParameter
-from quietbit.kernel.chacha import SIGMA, chacha_blocks
-from quietbit.kernel.rng import DeviceBlock, device_rng
+from quietbit.kernel.rng import SIGMA, DeviceBlock, chacha_blocks, device_rng
 
 KEY = tuple(0x9E3779B9 * (k + 1) & 0xFFFFFFFF for k in range(8))
 ZERO = (0,) * 8

@@ -55,8 +55,8 @@ def fake_torch(available: bool) -> SimpleNamespace:
 def test_gpu_support_names_the_device_or_the_reason(monkeypatch):
     monkeypatch.setattr(support, "find_spec", lambda name: name)
     monkeypatch.setattr(support, "require_module", lambda *_: fake_torch(True))
-    assert support.gpu_support() == support.Gpu("a GPU", 80.0, "")
+    assert support.gpu_support() == {"name": "a GPU", "gigabytes": 80.0}
     monkeypatch.setattr(support, "require_module", lambda *_: fake_torch(False))
-    assert "sees no GPU" in support.gpu_support().reason
+    assert "sees no GPU" in support.gpu_support()["reason"]
     monkeypatch.setattr(support, "find_spec", lambda name: None)
-    assert ".[gpu]" in support.gpu_support().reason
+    assert ".[gpu]" in support.gpu_support()["reason"]

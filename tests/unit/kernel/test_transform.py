@@ -96,24 +96,24 @@ def test_blocks_are_rotated_without_padding(kernel, size):
             expected[start : start + block] = hadamard(expected[start : start + block])
         if whole < size:
             expected[-block:] = hadamard(expected[-block:] * flips[size:])
-        found = kernel.block_rotate(vector, 11, block, kind=np.float64)
+        found = kernel.rotate(vector, 11, block, kind=np.float64)
         np.testing.assert_array_equal(found, expected)
         assert np.linalg.norm(found) == pytest.approx(np.linalg.norm(vector), rel=1e-13)
-        single = kernel.block_rotate(vector, 11, block, factor=0.3)
-        assert single.tobytes() == select("reference").block_rotate(vector, 11, block, factor=0.3).tobytes()
-        np.testing.assert_allclose(kernel.block_rotate_back(found, 11, block), vector, atol=1e-13)
+        single = kernel.rotate(vector, 11, block, factor=0.3)
+        assert single.tobytes() == select("reference").rotate(vector, 11, block, factor=0.3).tobytes()
+        np.testing.assert_allclose(kernel.rotate_back(found, 11, block), vector, atol=1e-13)
 
 
 def test_a_lone_coordinate_is_spread_over_its_block(kernel):
     lone = np.zeros(10_000, dtype=np.float32)
     lone[100] = 1.0
-    assert np.abs(kernel.block_rotate(lone, 3, 4096)).max() == 1 / 64
+    assert np.abs(kernel.rotate(lone, 3, 4096)).max() == 1 / 64
 
 
 def test_blocks_that_cannot_be(kernel):
     for block in (0, 3, 8):
         with pytest.raises(InvalidParameter, match="block"):
-            kernel.block_rotate(np.zeros(7), 0, block)
+            kernel.rotate(np.zeros(7), 0, block)
     assert Blocks.of(64, 32, 1).words()[1] is None
 
 
@@ -175,7 +175,7 @@ def test_an_update_in_parts_is_rotated_once_scaled(kernel):
 def test_entries_that_are_no_numbers_are_refused(kernel, bad, at):
     update = np.zeros(100)
     update[at] = bad
-    for rotate_one in (lambda: kernel.rotate(update, 0), lambda: kernel.block_rotate(update, 0, 64)):
+    for rotate_one in (lambda: kernel.rotate(update, 0), lambda: kernel.rotate(update, 0, 64)):
         with pytest.raises(InvalidParameter, match="finite everywhere"):
             rotate_one()
 
@@ -202,7 +202,7 @@ def test_results_do_not_depend_on_the_instruction_set():
     code = (
         "import hashlib, numpy as np; from quietbit.kernel.select import select\n"
         "kernel, x = select('cpu'), np.random.default_rng(0).normal(size=9001).astype(np.float32)\n"
-        "parts = [kernel.rotate(x, 1), kernel.block_rotate(x, 1, 4096, factor=0.3), kernel.normals(bytes(16), 500)]\n"
+        "parts = [kernel.rotate(x, 1), kernel.rotate(x, 1, 4096, factor=0.3), kernel.normals(bytes(16), 500)]\n"
         "parts += [np.array(kernel.norm(x, 2))]\n"
         "print(hashlib.sha256(b''.join(part.tobytes() for part in parts)).hexdigest())"
     )

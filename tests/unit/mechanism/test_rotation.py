@@ -72,7 +72,7 @@ def gains(mechanism: Any, update: Any, seeds: Any = SEEDS) -> Any:
     unit = mechanism.domain.clip(np.asarray(update) * (mechanism.domain.radius / np.linalg.norm(update)))
     length, found = float(unit @ unit), []
     for seed in seeds:
-        y = usual_kernel().block_rotate([unit], seed, mechanism.rotation.block, kind=np.float64)
+        y = usual_kernel().rotate([unit], seed, mechanism.rotation.block, kind=np.float64)
         pieces = np.array_split(y, 1 + y.size // 2**20)
         found.append(sum(float(piece @ mechanism._moments(piece)[0]) for piece in pieces) / (mechanism.gain * length))
     return np.array(found)
@@ -273,7 +273,7 @@ def test_what_cannot_be_rotated_is_refused() -> None:
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_rotation_keeps_lengths_and_is_undone(size: int, whole: bool) -> None:
     turn, update = rotation_for(size, whole=whole), np.random.default_rng(size).standard_normal(size)
-    y = usual_kernel().block_rotate([update], turn.seed, turn.block, kind=np.float64)
+    y = usual_kernel().rotate([update], turn.seed, turn.block, kind=np.float64)
     assert y.shape == (size,)
     assert np.linalg.norm(y) == pytest.approx(np.linalg.norm(update), rel=1e-12)
     assert turn.back(y) == pytest.approx(update, abs=1e-12)

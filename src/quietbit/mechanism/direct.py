@@ -39,11 +39,10 @@ from quietbit._typing import FloatVector
 from quietbit.design.normal import density, distribution
 from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.base import Kernel
-from quietbit.kernel.chacha import start_state
 from quietbit.kernel.expand import inner, inner_error_upper, unit
 from quietbit.kernel.quantile import EXPANSION_ERROR, LARGEST, normals_of_words
 from quietbit.kernel.quantiser import NormalQuantiser
-from quietbit.kernel.rng import WordBlock
+from quietbit.kernel.rng import WordBlock, start_state
 
 __all__ = ["DIRECT_STREAMS", "code_error_upper", "draw_codes", "step_cells", "step_limits"]
 
@@ -205,5 +204,5 @@ def _quantile(numerator: int, bits: int, *, negative: bool) -> Decimal:
     x = -float(special.ndtri(float(q)))
     d = (distribution(-x) - q) / density(x)
     require(abs(d) < NEWTON, "first guess of a quantile", x, "within 1e-12")
-    found = Decimal(x) + (d + Decimal(x) * d * d / 2)
+    found: Decimal = Decimal(x) + (d + Decimal(x) * d * d / 2)
     return -found if negative else found

@@ -9,13 +9,12 @@ import pytest
 from scipy import stats
 
 from quietbit.errors import InvalidParameter
-from quietbit.kernel import direct
-from quietbit.kernel.chacha import start_state
-from quietbit.kernel.direct import code_error_upper, draw_codes, step_cells, step_limits
 from quietbit.kernel.expand import inner_error_upper, stream_words, unit
 from quietbit.kernel.quantiser import normal_quantiser
-from quietbit.kernel.rng import seeded_rng
+from quietbit.kernel.rng import seeded_rng, start_state
 from quietbit.kernel.select import select
+from quietbit.mechanism import direct
+from quietbit.mechanism.direct import code_error_upper, draw_codes, step_cells, step_limits
 from statistical.kit import assert_binomial, seed
 
 KERNEL = select("cpu")
