@@ -111,7 +111,7 @@ def inner(left: FloatVector, right: NDArray[np.float64]) -> Any:
     while sums.shape[-1] > 1:
         half = sums.shape[-1] // 2
         sums = sums[..., :half] + sums[..., half:]
-    return sums[..., 0]
+    return sums[..., 0][()]  # of a single vector a number
 
 
 def inner_error_upper(count: int) -> float:
