@@ -16,12 +16,7 @@ from quietbit.cli.certify import certify
 from quietbit.cli.compare import compare
 from quietbit.cli.design import design
 from quietbit.cli.doctor import doctor
-from quietbit.cli.node_check import node_check
-from quietbit.cli.node_directory import node_directory
-from quietbit.cli.node_init import node_init
-from quietbit.cli.node_keys import node_keys
-from quietbit.cli.node_serve import node_serve
-from quietbit.cli.node_status import node_status
+from quietbit.cli.node import node_check, node_directory, node_init, node_keys, node_serve, node_status
 from quietbit.cli.privacy import privacy
 
 __all__ = ["COMMANDS", "GROUPS", "app"]

@@ -11,7 +11,7 @@ import typer
 import quietbit
 from quietbit.cli.console import JsonOption, column_table, progress_bar, show_json
 from quietbit.cli.files import check_outputs
-from quietbit.cli.options import AdjacencyOption, DeltaOption, NormOption
+from quietbit.cli.options import ADJACENCY, NormOption, option, takes
 
 if TYPE_CHECKING:
     from quietbit.mechanism.expectation import Expectation
@@ -39,37 +39,35 @@ MOVED = ("moved", "in noise")
 WIDTH = 110
 
 
+# As the library's `compare` has them, but for the ball.
+OPTIONS = (
+    option("epsilon", float, "What all releases of one client together may cost.", ...),
+    option("delta", float, "Delta of the guarantee.", ...),
+    option("adjacency", str, ADJACENCY, ..., "WORD"),
+    option("cohort", int, "Clients in a round.", ...),
+    option("clients", int, "Clients in all; the cohort unless given."),
+    option("rounds", int, "Rounds of the run. Say this or --releases."),
+    option("releases", int, "How often a client takes part. Say this or --rounds."),
+    option("trust", str, "local, secure-aggregation or central; all unless given.", metavar="WORD"),
+    option("min_honest_clients", int,
+           "Of a cohort, for secure aggregation: who answers and does not collude (all unless given)."),
+    option("baselines", bool, "Rows for the field's other mechanisms too, none of which is chosen.", False,
+           flag="--baselines"),
+    option("evaluate", float, "What one answer to a private evaluation costs; one goes with every release."),
+    option("malicious", float, "Share of clients that send what they like: how far they move a round's mean."),
+)  # fmt: skip
+
+
+@takes(OPTIONS)
 def compare(
     dimension: Annotated[int, typer.Option(help="Parameters in an update: what a client trains, and no more.")],
-    epsilon: Annotated[float, typer.Option(help="What all releases of one client together may cost.")],
-    delta: DeltaOption,
-    adjacency: AdjacencyOption,
-    cohort: Annotated[int, typer.Option(help="Clients in a round.")],
-    clients: Annotated[int | None, typer.Option(help="Clients in all; the cohort unless given.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds of the run. Say this or --releases.")] = None,
-    releases: Annotated[int | None, typer.Option(help="How often a client takes part. Say this or --rounds.")] = None,
-    trust: Annotated[
-        str | None, typer.Option(metavar="WORD", help="local, secure-aggregation or central; all unless given.")
-    ] = None,
     clip: Annotated[float, typer.Option(help="Largest norm of an update; every noise is proportional to it.")] = 1.0,
     norm: NormOption = "l2",
-    min_honest_clients: Annotated[
-        int | None,
-        typer.Option(help="Of a cohort, for secure aggregation: who answers and does not collude (all unless given)."),
-    ] = None,
-    baselines: Annotated[
-        bool, typer.Option("--baselines", help="Rows for the field's other mechanisms too, none of which is chosen.")
-    ] = False,
-    evaluate: Annotated[
-        float | None, typer.Option(help="What one answer to a private evaluation costs; one goes with every release.")
-    ] = None,
-    malicious: Annotated[
-        float | None, typer.Option(help="Share of clients that send what they like: how far they move a round's mean.")
-    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Draw noise over releases and over bytes, as png, svg or pdf.")
     ] = None,
     json: JsonOption = False,
+    **given: Any,
 ) -> None:
     """Compare all mechanisms and trust models for a run, before anything is trained.
 
@@ -86,11 +84,7 @@ def compare(
     """
     check_outputs(figures=(out,))
     with progress_bar("Comparing", quiet=json) as report:
-        found = quietbit.compare(
-            quietbit.Ball(norm, clip, dimension), epsilon=epsilon, delta=delta, adjacency=adjacency, clients=clients,
-            cohort=cohort, rounds=rounds, releases=releases, trust=trust, min_honest_clients=min_honest_clients,
-            baselines=baselines, evaluate=evaluate, malicious=malicious, report=report,
-        )  # fmt: skip
+        found = quietbit.compare(quietbit.Ball(norm, clip, dimension), **given, report=report)
     if out is not None:
         from quietbit.plot.compare import compare_releases, plot_comparison
         from quietbit.plot.figure import save_figure

@@ -7,16 +7,19 @@ Idea     0: done. 1: done, and the answer is no. 2: bad input, one sentence on s
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["main"]
+__all__ = ["main", "with_options"]
 
 OK, BAD_INPUT, INTERRUPTED = 0, 2, 130
+# What the library calls the value of an option of another name.
+LIBRARY = {"input_levels": "levels", "output_bits": "bits", "norm of the ball": "norm"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,7 +63,6 @@ def _run(chosen: list[str]) -> int:
     import typer
 
     from quietbit.cli.app import COMMANDS, app
-    from quietbit.cli.refusal import of_library, of_usage
     from quietbit.errors import QuietbitError
 
     # What typer raises for a wrong option or argument; where it is defined differs between its versions.
@@ -70,9 +72,9 @@ def _run(chosen: list[str]) -> int:
         result = app(chosen, prog_name="quietbit", standalone_mode=False)
         sys.stdout.flush()
     except QuietbitError as error:
-        return _refuse(of_library(error, command), BAD_INPUT)
+        return _refuse(with_options(error, command), BAD_INPUT)
     except wrong_usage as error:
-        return _refuse(of_usage(error, command, [" ".join(words) for words in COMMANDS]), BAD_INPUT)
+        return _refuse(error.format_message(), BAD_INPUT)  # type: ignore[attr-defined]
     except typer.Abort:
         return INTERRUPTED
     except (BrokenPipeError, SystemExit) as error:
@@ -82,6 +84,21 @@ def _run(chosen: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
         return OK
     return result if isinstance(result, int) else OK
+
+
+def with_options(error: Exception, command: Callable[..., Any] | None) -> str:
+    """Return the library's sentence, with the command's option in place of a parameter's name."""
+    from quietbit.errors import InvalidParameter
+
+    if not isinstance(error, InvalidParameter) or command is None:
+        return str(error)
+    name = LIBRARY.get(error.name, error.name).replace("-", "_")
+    known = inspect.signature(command, eval_str=True).parameters.get(name)
+    if known is None:
+        return str(error)
+    told = getattr(known.annotation, "__metadata__", (None,))[0]  # an argument is known by the word in the help
+    argument = type(told).__name__ == "ArgumentInfo"
+    return str(error.renamed(str(getattr(told, "metavar", name)) if argument else "--" + name.replace("_", "-")))
 
 
 def _refuse(message: str, code: int) -> int:

@@ -10,7 +10,7 @@ import typer
 
 from quietbit.cli.console import JsonOption, Row, progress_bar, record, rounded_up, show_json
 from quietbit.cli.files import check_outputs
-from quietbit.cli.options import NormOption, TrustOption
+from quietbit.cli.options import NORM, TRUST, option, takes
 from quietbit.errors import InvalidParameter, QuietbitError
 
 if TYPE_CHECKING:
@@ -18,111 +18,65 @@ if TYPE_CHECKING:
     from quietbit_lab.experiment.record import Setting
     from quietbit_lab.task.registry import TaskSpec
 
-__all__ = ["DataOption", "ThreadsOption", "bytes_shown", "train"]
+__all__ = ["DataOption", "train"]
 
 DataOption = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Where data sets are; QUIETBIT_DATA, or a shared/data nearby.")
 ]
-ThreadsOption = Annotated[int, typer.Option(help="Threads; they change no digit of the result.")]
 LOOKS = 20  # scores along the way, unless asked for otherwise
+# Options of the plan and of the training have the names that these have in a record.
+OF_PLAN = (
+    option("mechanism", str, "imvu, vmvu, mvu, gaussian, laplace, sign, skellam, an installed one, auto (the best), or "
+           "none (no privacy).", "imvu", "NAME"),
+    option("adjacency", str, "The neighbouring world: zero-out (the update is zero) or replace-one (any other); always "
+           "to be said.", metavar="WORD"),
+    option("epsilon", float, "Budget of the whole run: calibrate to it, or stop before it is exceeded."),
+    option("design_epsilon", float, "Of the design, per release (imvu, mvu), instead of calibrating."),
+    option("noise_multiplier", float,
+           "Noise in units of the sensitivity (gaussian, laplace, sign, skellam), likewise."),
+    option("delta", float, "Delta of the guarantee.", 1e-5),
+    option("unit", str, "Whose data the guarantee protects.", "client", "client|sample"),
+    option("trust", str, TRUST, "local", "WORD"),
+    option("min_honest_clients", int,
+           "Clients of a cohort that answer and do not collude (secure-aggregation); all unless given."),
+    option("bits", int, "Bits per parameter."),
+    option("levels", int, "Levels of the design (imvu, mvu)."),
+    option("keep", str, "Rotated coordinates that a client keeps, a power of two.", metavar="K|auto"),
+    option("downlink", str, "Send the model down, or the round, which clients replay.", "full", "full|replay"),
+    option("beta", float, "Stretches small coordinates over the design's range (imvu)."),
+    option("clamp", bool, "Cut large coordinates (imvu); chosen unless given.", flag="--clamp/--no-clamp"),
+    option("decoder", str, "Of imvu: unbiased-at-zero (unless given) or alphabet.", metavar="NAME"),
+    option("clip", float, "Largest norm of an update (of a sample's gradient for sample-level).", 0.5),
+    option("norm", str, NORM, "l2", "l1|l2"),
+    option("cohort", int, "Clients per round.", 100),
+    option("participation", str, "Each client once per epoch, drawn afresh every round, once per epoch in an order "
+           "nobody knows, or (trust central) each by itself and in secret.", "each-once",
+           "each-once|sampled|secret-order|poisson"),
+    option("rng", str, "Where random bits come from; seeded (not private) with a seed.", metavar="secure|seeded"),
+    option("seed", int, "Makes a run reproducible, its random bits too unless --rng says secure."),
+)  # fmt: skip
+OF_TRAINING = (
+    option("lr", float, "The server's step size.", 0.1),
+    option("momentum", float, "The server's momentum.", 0.5),
+    option("rounds", int, "Rounds of training.", 100),
+    option("local_steps", int, "Gradient steps of a client per round.", 1),
+    option("local_rate", float, "Their size, where there are several.", 0.1),
+    option("evaluate_every", int, "Rounds between scores; 0 means twenty scores in all.", 0),
+)
+OTHERS = (
+    option("task", str, "digits (unless given), mnist, fashion-mnist, cifar10, femnist, or module:function for your "
+           "own.", metavar="NAME"),
+    option("model", str, "linear, scatter, cnn or efficientnet-head; the paper's unless given.", "", "NAME"),
+    option("clients", str, "What a client is.", "", "examples|writers"),
+    option("samples", int, "Examples per client, where clients are examples.", 1),
+    option("least", int, "Leave out writers with fewer examples.", 1),
+    option("adaptive_clip", float, "Move the clip to leave this share of updates alone (0.5, say), by a private bit "
+           "of each.", metavar="SHARE"),
+)  # fmt: skip
 
 
+@takes((*OTHERS, *OF_PLAN, *OF_TRAINING))
 def train(
-    task: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="digits (unless given), mnist, fashion-mnist, cifar10, femnist, or module:function for your own.",
-        ),
-    ] = None,
-    mechanism: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="imvu, vmvu, mvu, gaussian, laplace, sign, skellam, an installed one, auto (the best), or none (no "
-            "privacy).",
-        ),
-    ] = "imvu",
-    adjacency: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WORD",
-            help="The neighbouring world: zero-out (the update is zero) or replace-one (any other); always to be said.",
-        ),
-    ] = None,
-    epsilon: Annotated[
-        float | None, typer.Option(help="Budget of the whole run: calibrate to it, or stop before it is exceeded.")
-    ] = None,
-    design_epsilon: Annotated[
-        float | None, typer.Option(help="Of the design, per release (imvu, mvu), instead of calibrating.")
-    ] = None,
-    noise_multiplier: Annotated[
-        float | None,
-        typer.Option(help="Noise in units of the sensitivity (gaussian, laplace, sign, skellam), likewise."),
-    ] = None,
-    delta: Annotated[float, typer.Option(help="Delta of the guarantee.")] = 1e-5,
-    unit: Annotated[str, typer.Option(metavar="client|sample", help="Whose data the guarantee protects.")] = "client",
-    trust: TrustOption = "local",
-    min_honest_clients: Annotated[
-        int | None,
-        typer.Option(help="Clients of a cohort that answer and do not collude (secure-aggregation); all unless given."),
-    ] = None,
-    bits: Annotated[int | None, typer.Option(help="Bits per parameter.")] = None,
-    levels: Annotated[int | None, typer.Option(help="Levels of the design (imvu, mvu).")] = None,
-    keep: Annotated[
-        str | None, typer.Option(metavar="K|auto", help="Rotated coordinates that a client keeps, a power of two.")
-    ] = None,
-    downlink: Annotated[
-        str, typer.Option(metavar="full|replay", help="Send the model down, or the round, which clients replay.")
-    ] = "full",
-    beta: Annotated[
-        float | None, typer.Option(help="Stretches small coordinates over the design's range (imvu).")
-    ] = None,
-    clamp: Annotated[
-        bool | None, typer.Option("--clamp/--no-clamp", help="Cut large coordinates (imvu); chosen unless given.")
-    ] = None,
-    decoder: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of imvu: unbiased-at-zero (unless given) or alphabet.")
-    ] = None,
-    clip: Annotated[
-        float, typer.Option(help="Largest norm of an update (of a sample's gradient for sample-level).")
-    ] = 0.5,
-    adaptive_clip: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SHARE",
-            help="Move the clip to leave this share of updates alone (0.5, say), by a private bit of each.",
-        ),
-    ] = None,
-    norm: NormOption = "l2",
-    lr: Annotated[float, typer.Option(help="The server's step size.")] = 0.1,
-    momentum: Annotated[float, typer.Option(help="The server's momentum.")] = 0.5,
-    rounds: Annotated[int, typer.Option(help="Rounds of training.")] = 100,
-    cohort: Annotated[int, typer.Option(help="Clients per round.")] = 100,
-    participation: Annotated[
-        str,
-        typer.Option(
-            metavar="each-once|sampled|secret-order|poisson",
-            help="Each client once per epoch, drawn afresh every round, once per epoch in an order nobody knows, or "
-            "(trust central) each by itself and in secret.",
-        ),
-    ] = "each-once",
-    local_steps: Annotated[int, typer.Option(help="Gradient steps of a client per round.")] = 1,
-    local_rate: Annotated[float, typer.Option(help="Their size, where there are several.")] = 0.1,
-    model: Annotated[
-        str, typer.Option(metavar="NAME", help="linear, scatter, cnn or efficientnet-head; the paper's unless given.")
-    ] = "",
-    clients: Annotated[str, typer.Option(metavar="examples|writers", help="What a client is.")] = "",
-    samples: Annotated[int, typer.Option(help="Examples per client, where clients are examples.")] = 1,
-    least: Annotated[int, typer.Option(help="Leave out writers with fewer examples.")] = 1,
-    evaluate_every: Annotated[int, typer.Option(help="Rounds between scores; 0 means twenty scores in all.")] = 0,
-    rng: Annotated[
-        str | None,
-        typer.Option(metavar="secure|seeded", help="Where random bits come from; seeded (not private) with a seed."),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Makes a run reproducible, its random bits too unless --rng says secure.")
-    ] = None,
     data: DataOption = None,
     device: Annotated[
         str | None,
@@ -130,10 +84,11 @@ def train(
             metavar="cpu|cuda", help="Where torch works; a linear model's cohort is drawn as one sum, by the same law."
         ),
     ] = None,
-    threads: ThreadsOption = 1,
+    threads: Annotated[int, typer.Option(help="Threads; they change no digit of the result.")] = 1,
     repeat: Annotated[Path | None, typer.Option(metavar="RECORD", help="Take all settings from this record.")] = None,
     out: Annotated[Path | None, typer.Option(help="Save the record of the run, as JSON.")] = None,
     json: JsonOption = False,
+    **given: Any,
 ) -> None:
     """Train a model on clients whose updates leave them private and packed.
 
@@ -147,31 +102,29 @@ def train(
     if repeat is not None:
         record_of = read_record(repeat)
         setting, spec = Setting.from_json(record_of["settings"]), TaskSpec.from_json(record_of["task"])
-        check_named(spec.name, task)
+        check_named(spec.name, given["task"])
     else:
-        if adjacency is None and mechanism == "none":
-            adjacency = "zero-out"  # there is no guarantee that it could be part of
-        if adjacency is None:
-            raise InvalidParameter.of("adjacency", "given: zero-out or replace-one")
-        spec = TaskSpec(task or "digits", model, clients, samples, least)
-        kept = int(keep) if keep is not None and keep.isdigit() else keep
-        chosen = {
-            "mechanism": mechanism, "clip": clip, "norm": norm, "adjacency": adjacency, "epsilon": epsilon,
-            "delta": delta, "unit": unit, "trust": trust, "cohort": cohort, "participation": participation,
-            "min_honest_clients": min_honest_clients, "design_epsilon": design_epsilon,
-            "noise_multiplier": noise_multiplier, "bits": bits, "levels": levels, "keep": kept, "beta": beta,
-            "clamp": clamp, "decoder": decoder, "clip_quantile": adaptive_clip, "downlink": downlink,
-            "downlink_start": "app" if downlink == "replay" else None,
-            "rng": rng if rng is not None else "secure" if seed is None else "seeded",
-            "seed": secrets.randbits(32) if seed is None else seed,
-        }  # fmt: skip
-        steps = {
-            "lr": lr, "rounds": rounds, "momentum": momentum, "local_steps": local_steps, "local_rate": local_rate,
-            "evaluate_every": evaluate_every or max(1, rounds // LOOKS),
-        }  # fmt: skip
-        setting = Setting.from_json({**chosen, **steps})
+        spec = TaskSpec(given["task"] or "digits", *(given[name] for name in ("model", "clients", "samples", "least")))
+        setting = Setting.from_json(_settings(given))
     check_outputs(out)
     _train(spec, setting, data, device, threads, out, json)
+
+
+def _settings(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run, as a record has them."""
+    values = {one.name: given[one.name] for one in (*OF_PLAN, *OF_TRAINING)}
+    if given["adjacency"] is None:
+        if given["mechanism"] != "none":
+            raise InvalidParameter.of("adjacency", "given: zero-out or replace-one")
+        values["adjacency"] = "zero-out"  # there is no guarantee that it could be part of
+    if given["keep"] is not None and given["keep"].isdigit():
+        values["keep"] = int(given["keep"])
+    values["rng"] = given["rng"] or ("secure" if given["seed"] is None else "seeded")
+    values["seed"] = secrets.randbits(32) if given["seed"] is None else given["seed"]
+    values["clip_quantile"] = given["adaptive_clip"]
+    values["downlink_start"] = "app" if given["downlink"] == "replay" else None
+    values["evaluate_every"] = given["evaluate_every"] or max(1, given["rounds"] // LOOKS)
+    return values
 
 
 def _train(
@@ -255,13 +208,17 @@ def _every_tenth(report: Any) -> Any:
 
 
 def _shown(point: Point) -> str:
+    from quietbit_lab.report.plots import shown_size
+
     found = f", {100 * point.score.accuracy:.1f} % right"
     if point.guarantee is not None:
         found += f", epsilon <= {rounded_up(point.guarantee.epsilon_upper, 3)}"
-    return found + f", {bytes_shown(point.uplink_bytes)} sent"
+    return found + f", {shown_size(point.uplink_bytes)} sent"
 
 
 def _rows(run: Run, draws: str, out: Path | None) -> list[Row]:
+    from quietbit_lab.report.plots import shown_size
+
     last, guarantee = run.points[-1], run.guarantee
     rows = [
         Row(
@@ -275,8 +232,8 @@ def _rows(run: Run, draws: str, out: Path | None) -> list[Row]:
         *_expected(run),
         *_second(run),
         Row("bytes", "uplink per client", run.bytes_per_client, f"{run.bytes_per_client:,} bytes per round"),
-        Row("uplink", "uplink in all", last.uplink_bytes, bytes_shown(last.uplink_bytes)),
-        Row("downlink", "downlink in all", run.downlink_bytes, bytes_shown(run.downlink_bytes)),
+        Row("uplink", "uplink in all", last.uplink_bytes, shown_size(last.uplink_bytes)),
+        Row("downlink", "downlink in all", run.downlink_bytes, shown_size(run.downlink_bytes)),
         Row("seconds", "time", run.seconds, f"{run.seconds:.1f} s"),
     ]
     if run.clips:
@@ -311,12 +268,3 @@ def _second(run: Run) -> list[Row]:
     """Return the row of the guarantee against those who see only the models, if there is one."""
     pair = run.observers
     return [Row("observers", "beside it", "", pair.second())] if pair is not None else []
-
-
-def bytes_shown(count: float) -> str:
-    """Format a number of bytes for people."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.3g} {unit}"
-        count /= 1000
-    return ""

@@ -142,4 +142,4 @@ def shown_size(count: float) -> str:
     if count <= 0 or not math.isfinite(count):
         return ""
     power = min(3, int(math.log10(count) // 3)) if count >= 1 else 0
-    return f"{count / 1000**power:g} {('B', 'kB', 'MB', 'GB')[power]}"
+    return f"{float(f'{count / 1000**power:.3g}'):g} {('B', 'kB', 'MB', 'GB')[power]}"

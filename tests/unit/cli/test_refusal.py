@@ -1,6 +1,6 @@
 import pytest
 
-from quietbit.cli.refusal import of_library, of_usage
+from quietbit.cli.main import with_options
 from quietbit.errors import InvalidParameter, QuietbitError
 from unit.cli.kit import assert_refused, shell
 
@@ -8,18 +8,16 @@ from unit.cli.kit import assert_refused, shell
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("unknown",), "There is no command unknown: see quietbit --help."),
-        (("calibrat",), "There is no command calibrat: did you mean calibrate?"),
-        (("node", "intit"), "There is no command node intit: did you mean node init?"),
-        (("--unknown",), "There is no option --unknown: see quietbit --help."),
-        (("design", "--level", "2"), "There is no option --level: did you mean --levels?"),
-        (("calibrate",), "--epsilon must be given: see quietbit calibrate --help."),
-        (("design", "--levels", "two"), "--levels must be a whole number, got 'two'."),
-        (("design", "--levels"), "--levels must be given a value: see quietbit design --help."),
-        (("catalogue", "--epsilon", "x"), "--epsilon must be a number, got 'x'."),
-        (("certify",), "FILE must be given: see quietbit certify --help."),
-        (("report",), "RUNS must be given: see quietbit report --help."),
-        (("demo", "more"), "There is no place for 'more': see quietbit demo --help."),
+        (("unknown",), "No such command 'unknown'."),
+        (("calibrat",), "No such command 'calibrat'. Did you mean 'calibrate'?"),
+        (("node", "intit"), "No such command 'intit'. Did you mean 'init'?"),
+        (("--unknown",), "No such option: --unknown."),
+        (("design", "--level", "2"), "No such option: --level (Possible options: --help, --levels)."),
+        (("calibrate",), "Missing option '--epsilon'."),
+        (("design", "--levels", "two"), "Invalid value for '--levels': 'two' is not a valid int"),
+        (("design", "--levels"), "Option '--levels' requires an argument."),
+        (("certify",), "Missing argument 'FILE'."),
+        (("demo", "more"), "Got unexpected extra argument (more)."),
         (("design", "--levels", "1", "--bits", "1", "--design-epsilon", "1"), "--levels must be a whole number from 2"),
         (("train", "--mechanism", "gaussian", "--adjacency", "zero-out"), "--noise-multiplier must be given for"),
         (("train", "--epsilon", "-1", "--mechanism", "sign", "--adjacency", "zero-out"), "--epsilon must be a finite"),
@@ -35,18 +33,8 @@ def test_only_options_of_the_command_are_renamed():
     def command(levels: int, target_epsilon: float) -> None: ...
 
     levels = InvalidParameter.of("input_levels", "2", 3)
-    assert of_library(levels, command) == "--levels must be 2, got 3."
-    assert of_library(levels, None) == "input_levels must be 2, got 3."
-    assert of_library(InvalidParameter.of("mechanism", "good"), command) == "mechanism must be good."
-    assert of_library(QuietbitError("Cannot read levels."), command) == "Cannot read levels."
-    assert of_library(InvalidParameter.of("target-epsilon", "2", 3), command) == "--target-epsilon must be 2, got 3."
-
-
-def test_a_refusal_of_no_known_kind_is_passed_on():
-    class Strange(Exception):
-        message = "Something else."
-
-        def format_message(self) -> str:
-            return self.message
-
-    assert of_usage(Strange()) == "Something else."
+    assert with_options(levels, command) == "--levels must be 2, got 3."
+    assert with_options(levels, None) == "input_levels must be 2, got 3."
+    assert with_options(InvalidParameter.of("mechanism", "good"), command) == "mechanism must be good."
+    assert with_options(QuietbitError("Cannot read levels."), command) == "Cannot read levels."
+    assert with_options(InvalidParameter.of("target-epsilon", "2", 3), command) == "--target-epsilon must be 2, got 3."

@@ -1,0 +1,289 @@
+"""``quietbit node``: what a device releases is its owner's decision; policy, ledger, gatekeeper and keys."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import time
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
+from attrs import NOTHING, Attribute, asdict, fields
+
+from quietbit._files import write_text
+from quietbit.cli.console import JsonOption, Row, column_table, record, rounded_up, show_json
+from quietbit.cli.options import absolute, option, takes
+from quietbit.errors import QuietbitError, require, require_module
+from quietbit.node.policy import Policy
+
+__all__ = ["node_check", "node_directory", "node_init", "node_keys", "node_serve", "node_status"]
+
+PolicyArgument = Annotated[str, typer.Argument(metavar="POLICY", help="The policy file.", show_default=False)]
+YES_NO = {True: "yes", False: "no"}
+SKIPPED = ("trust", "largest_exposure", "min_neighbours", "seed")  # for those who edit the file
+USUAL = {"delta": 1e-5, "mechanisms": "imvu,vmvu", "runs": "*", "metrics": "", "least_epsilon": 0.001, "ledger": None,
+         "counter": None}  # fmt: skip
+
+
+def _rule_options() -> list[inspect.Parameter]:
+    """Make an option of every rule of a policy, with the words that the policy's file has on it."""
+    found = []
+    rules: list[Attribute[Any]] = list(fields(Policy))
+    for one in sorted(rules, key=lambda one: one.default is not NOTHING or one.name in USUAL):
+        if one.name in SKIPPED:
+            continue
+        default = USUAL.get(one.name, ... if one.default is NOTHING else one.default)
+        default = default.value if isinstance(default, Enum) else default
+        kind = next((kind for kind in (int, float) if kind.__name__ in str(one.type)), str)
+        note = one.metadata["about"] + (", with commas between" if "tuple" in str(one.type) else "")
+        found.append(option(one.name, kind, f"{note[0].upper()}{note[1:]}.", default))
+    return found
+
+
+@takes(_rule_options())
+def node_init(policy: PolicyArgument, json: JsonOption = False, **rules: Any) -> None:
+    """Write this node's policy and begin its ledger, once.
+
+    A run can ask for less than the policy allows and never for more. The ledger notes every release before it is made;
+    a second file, the counter, is how a ledger that was put back is noticed. Nothing that exists is overwritten. With
+    --min-honest-clients masked sums are allowed too.
+
+    Example: quietbit node init /var/lib/quietbit/policy.toml --epsilon 8 --adjacency zero-out --largest-clip 1
+    --releases 200 --releases-per-day 20
+    """
+    from quietbit.node.init import init
+
+    for name in ("mechanisms", "runs", "metrics"):
+        rules[name] = tuple(word.strip() for word in rules[name].split(",") if word.strip())
+    for name in ("directory", "own_key"):
+        rules[name] = str(absolute(rules[name])) if rules[name] is not None else None
+    found, place = init(policy, **rules), absolute(policy)
+    rows = [
+        Row("policy", "policy", str(place)),
+        Row("ledger", "ledger", found.ledger),
+        Row("counter", "counter", found.counter),
+        Row("next", "next", f'name it in the node config: quietbit.policy="{place}"'),
+    ]
+    record("This node's policy is written, and its ledger begun", rows, json)
+
+
+def node_check(
+    policy: Annotated[
+        str, typer.Argument(metavar="FILE", help="The policy, or NVFlare's privacy.json.", show_default=False)
+    ],
+    json: JsonOption = False,
+) -> int:
+    """Check the policy, the ledger's chain of lines, and its counter; the exit code is 1 if anything is wrong.
+
+    Of NVFlare's privacy.json it says, scope by scope, what would leave the site; the exit code is 1 if any of it is not
+    priced, and 2 if the file cannot be read.
+
+    Example: quietbit node check /var/lib/quietbit/policy.toml
+    """
+    if policy.endswith(".json"):
+        return _check_privacy_file(policy, json)
+    from quietbit.node.ledger import FileLedger, LedgerError
+    from quietbit.node.policy import PolicyError
+
+    said, lines = "", 0
+    try:
+        found = Policy.load(absolute(policy))
+        lines = FileLedger(found.ledger, found.counter).read().count
+    except (LedgerError, PolicyError) as error:
+        said = str(error)
+    rows = [
+        Row("fine", "fine", not said, YES_NO[not said]),
+        Row("lines", "lines of the ledger", lines),
+        Row("problem", "problem", said, said or "none"),
+    ]
+    record("This node's policy and ledger", rows, json)
+    return 1 if said else 0
+
+
+def _check_privacy_file(path: str, as_json: bool) -> int:
+    require_module("nvflare", "nvflare")
+    from quietbit.nvflare.check import check_privacy
+
+    found = check_privacy(path)
+    if as_json:
+        show_json({"unpriced": found.unpriced, **asdict(found)})
+        return int(found.unpriced)
+    rows = [
+        Row("unpriced", "anything unpriced would leave", found.unpriced, YES_NO[found.unpriced]),
+        Row("component", "component stands", found.component, YES_NO[found.component]),
+        *(Row("beside", "leaves", text) for text in found.beside),
+    ]
+    record(f"What would leave a site with {path}", rows)
+    for one in found.scopes:
+        rows = [
+            Row("filters", "filters stand", f"data {YES_NO[one.data_filter]}, results {YES_NO[one.result_filter]}"),
+            Row("owner", "owner", one.problem or one.owner),
+            Row("leaves", "leaves", one.leaves),
+        ]
+        record(f"Scope {one.name or '(none named)'}{', the default' if one.default else ''}", rows)
+    return int(found.unpriced)
+
+
+def node_status(
+    policy: PolicyArgument,
+    last: Annotated[int, typer.Option(help="How many runs to list, the latest last.")] = 20,
+    json: JsonOption = False,
+) -> None:
+    """Say what was released, when, to which run, and what is left.
+
+    Example: quietbit node status /var/lib/quietbit/policy.toml
+    """
+    from quietbit.node.ledger import FileLedger, Moment
+    from quietbit.node.release import reached
+
+    found = Policy.load(absolute(policy))
+    books = FileLedger(found.ledger, found.counter).read()
+    caps: list[dict[str, Any]] = []
+    for cap in found.caps():
+        upper = reached(books, cap, found, found.min_honest_clients or 0, found.least_epsilon)
+        caps.append({"trust": cap.trust.value, "epsilon": cap.epsilon, "epsilon_upper": upper, "delta": cap.delta})
+    runs: list[dict[str, Any]] = [
+        {
+            "run": run, "releases": len(made), "first": _moment(made[0][1]), "last": _moment(made[-1][1]),
+            "mechanisms": sorted({name[:16] for _, _, name in made}),
+        }
+        for run, made in books.runs.items()
+    ]  # fmt: skip
+    today = books.last_day(Moment.now())
+    if json:
+        show_json({
+            "releases": books.releases, "releases_left": max(0, found.releases - books.releases), "today": today,
+            "today_left": max(0, found.releases_per_day - today), "adjacency": found.adjacency.value,
+            "unit": found.unit.value, "data_set": found.data_set, "caps": caps, "runs": runs,
+        })  # fmt: skip
+        return
+    rows = [
+        Row("releases", "releases", books.releases, f"{books.releases} of {found.releases}"),
+        Row("today", "in the last 24 hours", today, f"{today} of {found.releases_per_day}"),
+    ]
+    whose = found.adjacency.value + (f", any sample of {found.data_set}" if found.data_set else "")
+    for one in caps:
+        spent = f"{rounded_up(one['epsilon_upper'], 4)} of {one['epsilon']:g} at delta {one['delta']:g}, {whose}"
+        rows.append(Row(one["trust"], f"epsilon ({one['trust']})", one["epsilon_upper"], spent))
+    record("What this node has released", rows)
+    if runs:
+        heads = ("run", "releases", "first", "last", "mechanisms")
+        for one in runs:
+            one["mechanisms"] = ", ".join(one["mechanisms"])
+        column_table("To whom", heads, [[str(one[head]) for head in heads] for one in runs[-last:]])
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+def node_serve(
+    policy: PolicyArgument,
+    socket: Annotated[str, typer.Option(help="The socket to make, an absolute path.")],
+    mode: Annotated[
+        str, typer.Option(help="Its permissions, octal: 660 lets the group of the socket connect.")
+    ] = "600",
+    json: JsonOption = False,
+) -> None:
+    """Be this node's gatekeeper: hold policy, ledger and keys, and hand out nothing but releases.
+
+    Run it as another user than the app. The app gets the socket (node config quietbit.gatekeeper) and can neither read
+    the ledger nor raise a cap. It is not kept from the network by this: that is the owner's to do. Ctrl-C ends it.
+
+    Example: quietbit node serve /var/lib/quietbit/policy.toml --socket /run/quietbit/node.sock --mode 660
+    """
+    import logging
+    import threading
+
+    from quietbit.node.gatekeeper import Gatekeeper
+    from quietbit.node.ledger import FileLedger
+    from quietbit.node.release import LocalGate
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    found = Policy.load(absolute(policy))
+    ledger = FileLedger(found.ledger, found.counter)
+    ledger.read()  # what is wrong with it is said now
+    octal = 0 < len(mode) <= 4 and set(mode) <= set("01234567")
+    require(octal, "mode", mode, "permissions in octal, such as 660")
+    gate = Gatekeeper(LocalGate(found, ledger, {}), socket, mode=int(mode, 8))
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: gate.stop())
+    record("This node's gatekeeper serves", [Row("socket", "socket", socket), Row("policy", "policy", policy)], json)
+    gate.serve()
+
+
+def node_keys(
+    path: Annotated[str, typer.Argument(metavar="FILE", help="The private key.", show_default=False)],
+    json: JsonOption = False,
+) -> None:
+    """Make this node's identity for masked sums, or show the public key of one that is there.
+
+    The private key stays in FILE, which only its owner can read. Give the public key to the operator of the directory,
+    by a way that the server is not part of.
+
+    Example: quietbit node keys /var/lib/quietbit/own.pem
+    """
+    from quietbit.secagg.identity import Identity
+
+    place = absolute(path)
+    title, fresh = "The identity that is there", not os.path.lexists(place)
+    if fresh:
+        title = "A new identity"
+        Identity.new().save(place)
+    rows = [Row("file", "private key", str(place)), Row("public", "public key", Identity.load(place).public.hex())]
+    record(title, rows, json)
+
+
+def node_directory(
+    path: Annotated[str, typer.Argument(metavar="FILE", help="The directory.", show_default=False)],
+    operator: Annotated[
+        str, typer.Option(help="The operator's private key, to sign a directory, or public key, to check one.")
+    ],
+    members: Annotated[
+        str | None, typer.Option(help="A text file to sign: on every line a public key and a name.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Sign the list of members of masked sums, or check and show one.
+
+    Whoever signs it vouches that its members are different nodes, and must not be the server. Nodes' owners write the
+    operator's public key down in their policies (quietbit node init --operator). A new list replaces an old one.
+
+    Example: quietbit node directory members.json --operator operator.pem --members nodes.txt
+    """
+    from quietbit.secagg.identity import Directory, Identity
+
+    place = absolute(path)
+    if members is not None:
+        signer = Identity.load(absolute(operator))
+        found, public = Directory.of(_members(members)), signer.public
+        write_text(place, found.signed(signer), make_folder=False)
+    else:
+        public = _key(operator, "operator")
+        found = Directory.load(place, public)
+    named = [{"name": one.name, "key": one.key.hex()} for one in found.members]
+    if json:
+        show_json({"directory": str(place), "operator": public.hex(), "members": named})
+        return
+    title = f"{len(named)} members, signed by {public.hex()}"
+    column_table(title, ["name", "public key"], [list(one.values()) for one in named])
+
+
+def _members(path: str) -> list[tuple[str, bytes]]:
+    try:
+        lines = [line.strip() for line in absolute(path).read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise QuietbitError(f"Cannot read the members {path}: {error}.") from error
+    pairs = [line.partition(" ") for line in lines if line and not line.startswith("#")]
+    return [(name.strip(), _key(key, "key of a member")) for key, _, name in pairs]
+
+
+def _key(text: str, name: str) -> bytes:
+    try:
+        found = bytes.fromhex(text)
+    except ValueError:
+        found = b""
+    require(len(found) == 32, name, text, "64 hexadecimal digits")
+    return found
