@@ -45,6 +45,11 @@ class Adjacency(Enum):
     ZERO_OUT = "zero-out"
     REPLACE_ONE = "replace-one"
 
+    @property
+    def radii(self) -> float:
+        """How far apart two neighbours' updates can be, in radii of their ball."""
+        return 1.0 if self is Adjacency.ZERO_OUT else 2.0
+
 
 class Unit(Enum):
     """Whose data is protected: all of a client's, or a single sample of it."""

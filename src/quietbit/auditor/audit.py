@@ -27,9 +27,9 @@ from quietbit.auditor.ratio import detectable_lower, measurable, ratio_lower
 from quietbit.auditor.releases import Path, Record, Shared, release
 from quietbit.errors import check_int, check_real
 from quietbit.kernel.rng import RandomBits, secure_rng
-from quietbit.mechanism.base import Mechanism, check_adjacency, check_rng
+from quietbit.mechanism.base import Mechanism, check_rng
 from quietbit.privacy.gaussian import gaussian_epsilon_upper, gaussian_log_delta
-from quietbit.privacy.guarantee import Adjacency, check_delta
+from quietbit.target import Adjacency, as_adjacency, check_delta
 from quietbit.wire.uplink import Uplink
 
 __all__ = ["Audit", "Progress", "Verdict", "audit"]
@@ -86,7 +86,7 @@ class Audit:
 
 def audit(
     target: Mechanism | Path,
-    adjacency: Adjacency,
+    adjacency: Adjacency | str,
     *,
     rng: RandomBits | None = None,
     delta: float = 1e-5,
@@ -100,7 +100,7 @@ def audit(
     once, with either sign, and one outside the ball; fourteen in between get a quarter of it each. Random bits are the
     operating system's unless ``rng`` is given. ``progress`` is told a fraction and what is being done.
     """
-    check_adjacency(adjacency)
+    adjacency = as_adjacency(adjacency)
     source = secure_rng() if rng is None else rng
     check_rng(source)
     delta = check_delta(delta)

@@ -10,7 +10,6 @@ from quietbit.mechanism.base import Layout as Layout
 from quietbit.mechanism.base import Mechanism as Mechanism
 from quietbit.mechanism.base import Parts as Parts
 from quietbit.mechanism.base import Wrapper as Wrapper
-from quietbit.mechanism.base import refuse_samples as refuse_samples
 from quietbit.mechanism.family import Choices as Choices
 from quietbit.mechanism.family import Family as Family
 from quietbit.mechanism.family import SearchedFamily as SearchedFamily

@@ -45,8 +45,7 @@ from quietbit.mechanism.base import (
     Parts,
     Reader,
     Wrapper,
-    check_inner,
-    check_value,
+    check_mechanism,
     summable,
 )
 from quietbit.privacy.conversion import round_up
@@ -71,7 +70,7 @@ class AdaptiveClip(Wrapper):
     ``bit_epsilon`` is what the bit costs in a release, under either adjacency; None for a release without a bit.
     """
 
-    inner: Mechanism = field(converter=check_inner)
+    inner: Mechanism = field(converter=check_mechanism)
     clip: float = field()
     bit_epsilon: float | None = field(converter=_bit_epsilon)
     domain: Ball = field(init=False, repr=False, eq=False)  # where updates are clipped to in this round
@@ -136,19 +135,24 @@ class AdaptiveClip(Wrapper):
         """Return an accumulator of the inner mechanism's sums and of the number of bits that say yes."""
         return _Counting(self, self.inner.accumulator(kernel, max_payloads))
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
+    def cost(self, adjacency: Adjacency) -> Cost:
         """Return the cost of the inner mechanism plus the bit's; one sample can flip the bit as well as all can."""
-        cost = self.inner.privacy(adjacency, samples)
-        return cost if self.bit_epsilon is None else cost + Cost.pure(self.bit_epsilon_upper).like(cost)
+        cost = self.inner.cost(adjacency)
+        return cost if self.bit_epsilon is None else cost + Cost.pure(self.bit_epsilon_upper)
+
+    def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
+        """Return likewise that of one sample."""
+        cost = self.inner.sample_cost(adjacency, samples)
+        return cost if self.bit_epsilon is None else cost + Cost.pure(self.bit_epsilon_upper)
 
     @property
     def summable(self) -> bool:
         """Where there is no bit, which a sum would not hide, as the inner mechanism is."""
         return self.bit_epsilon is None and self.inner.summable
 
-    def sum_privacy(self, clients: int, adjacency: Adjacency) -> Cost:
+    def sum_cost(self, clients: int, adjacency: Adjacency) -> Cost:
         """Return the inner mechanism's: whatever the clip is, it is handed an update of its own ball."""
-        return summable(self).inner.sum_privacy(clients, adjacency)  # type: ignore[attr-defined, no-any-return]
+        return summable(self).inner.sum_cost(clients, adjacency)  # type: ignore[attr-defined, no-any-return]
 
     @property
     def bit_epsilon_upper(self) -> float:
@@ -160,13 +164,11 @@ class AdaptiveClip(Wrapper):
         found, ratio = self.inner.error(), 1 / self._ratio
         return evolve(found, squared=found.squared * ratio**2, bias=found.bias * ratio)
 
-    def expectation(self, value: float) -> float:
-        """Return the inner mechanism's expectation, in units of this clip."""
-        return self.inner.expectation(self._inside(value)) / self._ratio
-
-    def variance(self, value: float) -> float:
-        """Return the inner mechanism's variance, in units of this clip."""
-        return self.inner.variance(self._inside(value)) / self._ratio**2
+    def decoded(self, value: float) -> tuple[float, float]:
+        """Return the inner mechanism's, in units of this clip; rounding never pushes a value out of its ball."""
+        radius = self.inner.domain.radius
+        mean, variance = self.inner.decoded(max(-radius, min(radius, value * self._ratio)))
+        return mean / self._ratio, variance / self._ratio**2
 
     @property
     def shared_error(self) -> float:
@@ -177,11 +179,6 @@ class AdaptiveClip(Wrapper):
     def _ratio(self) -> float:
         """R / C."""
         return self.inner.domain.radius / self.clip
-
-    def _inside(self, value: float) -> float:
-        """Return a coordinate in the inner mechanism's units, never pushed outside its ball by rounding."""
-        radius = self.inner.domain.radius
-        return max(-radius, min(radius, check_value(self.domain, value) * self._ratio))
 
 
 @final

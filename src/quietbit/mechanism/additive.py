@@ -44,25 +44,13 @@ from quietbit.kernel.rng import RandomBits, WordBlock
 from quietbit.kernel.rounded import NoiseLaw
 from quietbit.mechanism.accumulate import code_accumulator, of_floats
 from quietbit.mechanism.ball import Ball, Norm, clipped_pieces
-from quietbit.mechanism.base import (
-    Accumulator,
-    Body,
-    Error,
-    Layout,
-    Mechanism,
-    Parts,
-    check_adjacency,
-    check_value,
-    distance,
-    only,
-    passed_on,
-    unit_of,
-)
+from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, only, passed_on
 from quietbit.mechanism.family import MAX_MULTIPLIER, MIN_MULTIPLIER, SearchedFamily, check_multiplier
 from quietbit.mechanism.rotation import response_lower
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency, Trust
+from quietbit.privacy.sensitivity import sample_share
+from quietbit.target import Adjacency
 
 __all__ = ["FAMILIES", "Gaussian", "Laplace", "Sign", "laplace_noise", "normal_noise"]
 
@@ -102,6 +90,18 @@ class Noise(Mechanism):
     def noisy(self, values: FloatVector, block: WordBlock, start: int) -> FloatVector:
         """Return values of coordinates ``start ..`` with their noise, in double precision."""
         return values + self.unit * DRAW[self.LAW](block, start, values.size)
+
+    @abstractmethod
+    def cost_apart(self, distance: float) -> Cost:
+        """Return the cost between two updates this many radii apart."""
+
+    def cost(self, adjacency: Adjacency) -> Cost:
+        """Return the cost between two clients' updates."""
+        return self.cost_apart(adjacency.radii)
+
+    def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
+        """Return the cost between two updates that differ in one sample."""
+        return self.cost_apart(sample_share(adjacency, samples))
 
     @abstractmethod
     def tail(self, value: float) -> float:
@@ -146,11 +146,9 @@ class Gaussian(Noise):
 
     unit = passed_on("sigma")
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
+    def cost_apart(self, distance: float) -> Cost:
         """Return the curve alpha S^2 / (2 sigma^2), with the exact account of a Gaussian."""
-        which = check_adjacency(adjacency)
-        slope = (distance(which, samples) / self.noise_multiplier) ** 2 / 2
-        return Cost.gaussian(round_up(slope, 1e-14)).of(which, unit_of(samples), Trust.LOCAL, samples)
+        return Cost.gaussian(round_up((distance / self.noise_multiplier) ** 2 / 2, 1e-14))
 
     def error(self) -> Error:
         """Return sigma^2: unbiased, rounding to 32 bits aside."""
@@ -185,12 +183,10 @@ class Laplace(Noise):
 
     unit = passed_on("scale")
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
+    def cost_apart(self, distance: float) -> Cost:
         """Return a pure account, with Laplace's own divergences at finite orders."""
-        which = check_adjacency(adjacency)
-        epsilon = round_up(distance(which, samples) / self.scale_multiplier, 1e-14)
-        curve = Cost.renyi(_LaplaceDivergence(epsilon), f"Laplace, epsilon {epsilon:g}", epsilon)
-        return curve.of(which, unit_of(samples), Trust.LOCAL, samples)
+        epsilon = round_up(distance / self.scale_multiplier, 1e-14)
+        return Cost.renyi(_LaplaceDivergence(epsilon), f"Laplace, epsilon {epsilon:g}", epsilon)
 
     def error(self) -> Error:
         """Return twice the squared scale: unbiased, rounding to 32 bits aside."""
@@ -248,12 +244,18 @@ class Sign(Mechanism):
         """Return an accumulator that counts ones."""
         return code_accumulator(SIGNS, 1, self.domain.dimension, kernel, max_payloads)
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
+    def cost(self, adjacency: Adjacency) -> Cost:
         """Return the inner mechanism's cost, since taking a sign is post-processing, plus the bit's sampling slack."""
-        release = self.inner.privacy(adjacency, samples)
+        return self.inner.cost(adjacency).with_slack(self._slack)
+
+    def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
+        """Return the inner mechanism's, likewise."""
+        return self.inner.sample_cost(adjacency, samples).with_slack(self._slack)
+
+    @property
+    def _slack(self) -> float:
         missed = ROUNDINGS + GRID / self.inner.tail(min(self.domain.radius, self.cut))
-        slack = round_up(-self.domain.dimension * math.log1p(-missed), 1e-14)
-        return release.with_slack(slack)
+        return round_up(-self.domain.dimension * math.log1p(-missed), 1e-14)
 
     def error(self) -> Error:
         """Of a decoded coordinate divided by the slope at zero; large coordinates are no more than a sign."""
@@ -266,23 +268,19 @@ class Sign(Mechanism):
         slope = self.slope_at_zero
 
         def missing(values: FloatVector) -> FloatVector:
-            return np.array([1 - self.expectation(value) / (slope * value) for value in values.tolist()])
+            return np.array([1 - self.decoded(value)[0] / (slope * value) for value in values.tolist()])
 
         return response_lower(missing, self.domain.radius, block)
 
-    def expectation(self, value: float) -> float:
-        """P(+1) - P(-1)."""
-        number = check_value(self.domain, value)
-        return math.copysign(1 - 2 * self.inner.tail(min(abs(number), self.cut)), number) if number else 0.0
+    def decoded(self, value: float) -> tuple[float, float]:
+        """Return P(+1) - P(-1), and one less its square."""
+        mean = math.copysign(1 - 2 * self.inner.tail(min(abs(value), self.cut)), value) if value else 0.0
+        return mean, 1 - mean**2
 
     def distribution(self, value: float) -> FloatVector:
         """Return the probabilities of -1 and +1 for a coordinate of this value."""
         plus = (1 + self.expectation(value)) / 2
         return np.array([1 - plus, plus])
-
-    def variance(self, value: float) -> float:
-        """1 - expectation^2."""
-        return 1 - self.expectation(value) ** 2
 
 
 def normal_noise(block: WordBlock, start: int, count: int) -> FloatVector:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Any, NoReturn, TypeAlias, final
+from typing import Any, ClassVar, NoReturn, TypeAlias, final
 
 import numpy as np
 from attrs import evolve, frozen
@@ -20,19 +20,17 @@ from numpy.typing import NDArray
 from quietbit._typing import FloatVector
 from quietbit.design.profile import Profile
 from quietbit.design.table import Design
-from quietbit.errors import InvalidParameter, check_int, member, require
+from quietbit.errors import InvalidParameter, check_int, require
 from quietbit.kernel.base import MAX_DIMENSION, Kernel
 from quietbit.kernel.rng import RandomBits, check_rng
 from quietbit.mechanism.ball import Ball
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency, Unit
-from quietbit.privacy.sensitivity import sample_share
 from quietbit.privacy.shuffle import BlanketPair
+from quietbit.target import Adjacency, Trust, Unit, as_adjacency
 
 __all__ = [
     "LEFT_OUT", "Accumulator", "Answers", "Batch", "Body", "Error", "Layout", "Mechanism", "Parts", "Reader", "Wrapper",
-    "check_adjacency", "check_inner", "check_mechanism", "check_rng", "check_value", "distance", "only", "passed_on",
-    "refuse_samples", "summable", "unit_of",
+    "check_mechanism", "check_rng", "only", "passed_on", "summable",
 ]  # fmt: skip
 
 Body: TypeAlias = NDArray[np.uint8]
@@ -157,15 +155,18 @@ class Batch(ABC):
 class Mechanism(ABC):
     """A randomised map from a ball to payload bodies, with its price, its error and its decoder.
 
-    Six members are a mechanism's own: `ball`, a field, `layout`, `write`, `accumulator`, `privacy` and `error`. The
+    Six members are a mechanism's own: `ball`, a field, `layout`, `write`, `accumulator`, `cost` and `error`. The
     others have defaults: of a mechanism that decodes without bias, cannot be summed behind masks, takes a client's
-    update as a whole and is the same in every round. A frozen class (of attrs, or a dataclass) whose fields are
-    numbers, words, designs or such classes again has an identity on the wire and a description from which it is
-    rebuilt (`quietbit.mechanism.registry`).
+    update as a whole and is the same in every round. Prices and moments are asked for by `privacy`, `sum_privacy`,
+    `expectation` and `variance`, which check what they are given; a mechanism answers by `cost`, `sample_cost`,
+    `sum_cost` and `decoded`. A frozen class (of attrs, or a dataclass) whose fields are numbers, words, designs or such
+    classes again has an identity on the wire and a description from which it is rebuilt
+    (`quietbit.mechanism.registry`).
     """
 
     __slots__ = ()
     ball: Ball
+    NO_SAMPLE_COST: ClassVar[str] = "nobody has worked out what one sample costs here"  # the reason for a refusal
 
     @property
     def domain(self) -> Ball:
@@ -186,22 +187,47 @@ class Mechanism(ABC):
         """Return an empty mean of at most ``max_payloads`` bodies: the server's half."""
 
     @abstractmethod
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
+    def cost(self, adjacency: Adjacency) -> Cost:
+        """Return what one release costs a client, as a bare cost."""
+
+    def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
+        """Return what it costs one of a client's ``samples`` samples; refused where no theorem gives a price."""
+        raise InvalidParameter(
+            "mechanism must be imvu, gaussian, laplace, sign or skellam for sample-level privacy: "
+            f"{self.NO_SAMPLE_COST}."
+        )
+
+    @final
+    def privacy(self, adjacency: Adjacency | str, samples: int | None = None) -> Cost:
         """Return what one release costs a client, or one of its ``samples`` samples where their number is given."""
+        which = as_adjacency(adjacency)
+        if samples is None:
+            return self.cost(which).of(which, Unit.CLIENT, Trust.LOCAL)
+        return self.sample_cost(which, samples).of(which, Unit.SAMPLE, Trust.LOCAL, samples)
 
     @abstractmethod
     def error(self) -> Error:
         """Return how far a decoded coordinate is off."""
 
-    def expectation(self, value: float) -> float:
-        """Return the mean of what decoding gives for an update's coordinate of this value."""
-        return self.error().gain * check_value(self.domain, value)
-
-    def variance(self, value: float) -> float:
-        """Return the variance of what decoding gives for a coordinate of this value."""
-        check_value(self.domain, value)
+    def decoded(self, value: float) -> tuple[float, float]:
+        """Return mean and variance of what decoding gives for an update's coordinate of this value."""
         found = self.error()
-        return found.squared * found.gain**2 - found.bias**2
+        return found.gain * value, found.squared * found.gain**2 - found.bias**2
+
+    @final
+    def expectation(self, value: float) -> float:
+        """Return the mean of what decoding gives for a coordinate of this value, of one in the ball."""
+        return self.decoded(self._value(value))[0]
+
+    @final
+    def variance(self, value: float) -> float:
+        """Return the variance of what decoding gives for a coordinate of this value, of one in the ball."""
+        return self.decoded(self._value(value))[1]
+
+    def _value(self, value: float) -> float:
+        number, radius = float(value), self.domain.radius
+        require(abs(number) <= radius, "value of a coordinate", value, f"at most {radius!r} in magnitude")
+        return number
 
     def response(self, block: int | None) -> float:
         """Return the least share of an update that comes back, of those rotated in blocks of this length, or of all."""
@@ -320,9 +346,15 @@ class Mechanism(ABC):
         """Whether codes may be added behind masks, with an account of the sum."""
         return False
 
-    def sum_privacy(self, clients: int, adjacency: Adjacency) -> Cost:
-        """Return what one secure sum over ``clients`` honest clients costs one of them."""
+    def sum_cost(self, clients: int, adjacency: Adjacency) -> Cost:
+        """Return what one secure sum over ``clients`` honest clients costs one of them, as a bare cost."""
         self._lacks(_NO_SUM)
+
+    @final
+    def sum_privacy(self, clients: int, adjacency: Adjacency | str) -> Cost:
+        """Return what one secure sum over ``clients`` honest clients costs one of them."""
+        which = as_adjacency(adjacency)
+        return self.sum_cost(clients, which).of(which, Unit.CLIENT, Trust.SECURE_AGGREGATION)
 
     def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
         """Return the mean of the decoded updates from the sums of their codes."""
@@ -344,7 +376,7 @@ def passed_on(path: str) -> Any:
 class Wrapper(Mechanism):
     """A mechanism around ``inner``, an attrs field of the subclass: what is not said anew, the inner one says.
 
-    Prices are never passed on unseen: `privacy`, `sum_privacy` and `blanket` are the wrapper's own.
+    Prices are never passed on unseen: `cost`, `sample_cost`, `sum_cost` and `blanket` are the wrapper's own.
     """
 
     __slots__ = ()
@@ -355,8 +387,7 @@ class Wrapper(Mechanism):
     write = passed_on("inner.write")
     accumulator = passed_on("inner.accumulator")
     error = passed_on("inner.error")
-    expectation = passed_on("inner.expectation")
-    variance = passed_on("inner.variance")
+    decoded = passed_on("inner.decoded")
     response = passed_on("inner.response")
     moment_error = passed_on("inner.moment_error")
     shared_error = passed_on("inner.shared_error")
@@ -396,11 +427,6 @@ def only(kind: type, rule: str) -> Callable[[Any, Any, Any], None]:
     return lambda _, attribute, value: require(isinstance(value, kind), attribute.name, value, rule)
 
 
-def check_inner(value: Any) -> Mechanism:
-    """Return what a wrapper is put around, refused unless it is a mechanism."""
-    return check_mechanism(value, "inner")
-
-
 def check_mechanism(value: Any, name: str = "mechanism") -> Mechanism:
     """Return the value, refused unless it is a mechanism."""
     if not isinstance(value, Mechanism):
@@ -408,34 +434,3 @@ def check_mechanism(value: Any, name: str = "mechanism") -> Mechanism:
         inside = ", which has one: pass found.mechanism" if held else ""
         raise InvalidParameter(f"{name}: expected a Mechanism, got a {type(value).__name__}{inside}.", name=name)
     return value
-
-
-def refuse_samples(samples: int | None, why: str) -> None:
-    """Refuse a price per sample where no theorem gives one."""
-    if samples is not None:
-        raise InvalidParameter(
-            f"mechanism must be imvu, gaussian, laplace, sign or skellam for sample-level privacy: {why}."
-        )
-
-
-def check_adjacency(adjacency: Any) -> Adjacency:
-    """Return the adjacency, given as a member or as its word; it is never left implicit."""
-    return member(Adjacency, adjacency, "adjacency")
-
-
-def distance(adjacency: Adjacency, samples: int | None) -> float:
-    """How far apart two neighbours' updates are, in radii: of a client, or of one of its samples."""
-    whole = 1.0 if adjacency is Adjacency.ZERO_OUT else 2.0
-    return whole if samples is None else sample_share(adjacency, samples)
-
-
-def unit_of(samples: int | None) -> Unit:
-    """Whose data a price protects that is asked for with this number of samples."""
-    return Unit.CLIENT if samples is None else Unit.SAMPLE
-
-
-def check_value(ball: Ball, value: float) -> float:
-    """Return a coordinate's value, refused unless it is finite and at most the radius in magnitude."""
-    number = float(value)
-    require(abs(number) <= ball.radius, "value of a coordinate", value, f"at most {ball.radius!r} in magnitude")
-    return number

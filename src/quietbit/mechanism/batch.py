@@ -29,11 +29,11 @@ from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.ball import Norm
-from quietbit.mechanism.base import Batch, Body, Mechanism, Parts, Wrapper, check_adjacency, check_inner, passed_on
+from quietbit.mechanism.base import Batch, Body, Mechanism, Parts, Wrapper, check_mechanism, passed_on
 from quietbit.mechanism.projected import MOST_SAMPLES, Projected
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.poisson import poisson_cost
+from quietbit.target import Adjacency
 
 __all__ = ["BatchSum", "OfBatches", "PoissonBatch", "draw_batch"]
 
@@ -81,7 +81,7 @@ class PoissonBatch(OfBatches):
     [0.8, 7.5]
     """
 
-    inner: Mechanism = field(converter=check_inner)
+    inner: Mechanism = field(converter=check_mechanism)
     expected: int = field(converter=_expected)
     rate: float = field(converter=_rate)
 
@@ -99,16 +99,15 @@ class PoissonBatch(OfBatches):
         """Return an empty batch."""
         return BatchSum(self, rng, kernel)
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
-        """Return what a release costs a client, or one of its samples (``samples`` is then the expected number)."""
-        which = check_adjacency(adjacency)
-        if samples is None:
-            return self.inner.privacy(which)
+    def cost(self, adjacency: Adjacency) -> Cost:
+        """Return the inner mechanism's."""
+        return self.inner.cost(adjacency)
+
+    def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
+        """Return the inner mechanism's, lowered by what nobody knows of the batch; of the expected number alone."""
         require(samples == self.expected, "samples", samples, f"{self.expected}, what the sum is divided by")
-        far = self.inner.privacy(which, samples)
-        if self.rate == 1.0:
-            return far
-        return poisson_cost(self.inner.privacy(Adjacency.ZERO_OUT, samples), far, self.rate)
+        near, far = (self.inner.privacy(which, samples) for which in (Adjacency.ZERO_OUT, adjacency))
+        return (far if self.rate == 1.0 else poisson_cost(near, far, self.rate)).bare()
 
 
 @final

@@ -29,16 +29,16 @@ from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.base import Mechanism, check_adjacency
+from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.interpolated import UNBIASED, Decoder, InterpolatedMVU
 from quietbit.mechanism.projected import Projected
 from quietbit.mechanism.rotation import rotation_for
 from quietbit.mechanism.rows import fewest_kept
 from quietbit.mechanism.scaling import MAX_BETA
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit, check_delta
+from quietbit.privacy.guarantee import Guarantee
 from quietbit.privacy.subsampling import secret_cohort_cost
-from quietbit.target import MAX_RELEASES, MOST_CLIENTS
+from quietbit.target import MAX_RELEASES, MOST_CLIENTS, Adjacency, Trust, Unit, as_adjacency, check_delta
 
 __all__ = ["SumCalibration", "calibrate_sum"]
 
@@ -122,7 +122,7 @@ def calibrate_sum(
     Targets below the search are refused, and so are clients not counted on in a secret cohort: who colludes knows
     whether it took part, and a sum that lacks an answer shows it.
     """
-    which = check_adjacency(adjacency)
+    which = as_adjacency(adjacency)
     require(isinstance(ball, Ball), "ball", ball, "a Ball")
     target = check_real(epsilon, "epsilon")
     require(check_delta(delta) > 0, "delta", delta, "above 0 for a sum")
@@ -150,9 +150,8 @@ def calibrate_sum(
         """Beta as it would be without the finer points: what a linear curve allows."""
 
         def roughly(beta: float) -> float:
-            away = beta / 2 if which is Adjacency.ZERO_OUT else beta
             price = math.cosh(each * min(beta, 1.0) / 2) ** 2
-            slope = many * (each * away) ** 2 / 2 * min(1.0, price / sure) * times
+            slope = many * (each * beta / 2 * which.radii) ** 2 / 2 * min(1.0, price / sure) * times
             return Cost.linear(slope).epsilon(delta)
 
         return root(roughly, LEAST_BETA, MAX_BETA, target)

@@ -30,25 +30,14 @@ from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.sampler import SAMPLING_ERROR, Sampler
 from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.ball import Ball, Norm, check_ball, own_copy
-from quietbit.mechanism.base import (
-    Accumulator,
-    Body,
-    Error,
-    Layout,
-    Mechanism,
-    Parts,
-    check_adjacency,
-    check_value,
-    passed_on,
-    refuse_samples,
-)
+from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, passed_on
 from quietbit.mechanism.family import Choices, SearchedFamily
 from quietbit.mechanism.rounding import conditional_rounding, length_upper
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost, sampling_slack_upper
 from quietbit.privacy.dithered import dithered_l1_cost, dithered_l2_cost
 from quietbit.privacy.divergence import lipschitz_upper
-from quietbit.privacy.guarantee import Adjacency, Trust, Unit
+from quietbit.target import Adjacency
 
 __all__ = ["FAMILIES", "DitheredMVU"]
 
@@ -69,6 +58,7 @@ class DitheredMVU(Mechanism):
     ball: Ball = field(converter=check_ball)
     sampler: Sampler = field(init=False, repr=False, eq=False)
     values: FloatVector = field(init=False, repr=False, eq=False)
+    NO_SAMPLE_COST = "MVU rounds at random before it samples, and two close updates may round far apart"
 
     @sampler.default
     def _sampler(self) -> Sampler:
@@ -112,35 +102,29 @@ class DitheredMVU(Mechanism):
 
     def error(self) -> Error:
         """At a coordinate of zero, before rejection."""
-        bias = self.expectation(0.0)
-        return Error(self.variance(0.0) + bias**2, bias=bias)
+        bias, variance = self.decoded(0.0)
+        return Error(variance + bias**2, bias=bias)
 
     def distribution(self, value: float) -> FloatVector:
         """Return the probabilities of all symbols for a coordinate of this value, before rejection."""
-        place = (check_value(self.ball, value) / (2 * self.ball.radius) + 0.5) * self._cells
+        place = (self._value(value) / (2 * self.ball.radius) + 0.5) * self._cells
         index = int(min(math.floor(place), self._cells - 1))
         part = place - index
         table = self.design.probabilities
         return np.asarray((1 - part) * table[index] + part * table[index + 1])
 
-    def expectation(self, value: float) -> float:
-        """Return the mean of the decoded value, by enumeration, before rejection."""
-        return float(self.distribution(value) @ self.values)
-
-    def variance(self, value: float) -> float:
-        """Return the variance of the decoded value, by enumeration, before rejection."""
+    def decoded(self, value: float) -> tuple[float, float]:
+        """Return mean and variance of the decoded value, by enumeration, before rejection."""
         law = self.distribution(value)
-        return float(law @ np.square(self.values - law @ self.values))
+        return float(law @ self.values), float(law @ np.square(self.values - law @ self.values))
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
+    def cost(self, adjacency: Adjacency) -> Cost:
         """Rényi for an L2 ball, pure for an L1 ball; see `quietbit.privacy.dithered` for the statements."""
-        which = check_adjacency(adjacency)
-        refuse_samples(samples, "MVU rounds at random before it samples, and two close updates may round far apart")
         size = self.ball.dimension
         slack = sampling_slack_upper(size, float(self.design.probabilities.min()), SAMPLING_ERROR)
         slack += size * lipschitz_upper(self.design) * 2.0**-52
         curve = dithered_l2_cost if self.ball.norm is Norm.L2 else dithered_l1_cost
-        return curve(self.design, self.reach, which).with_slack(slack).of(which, Unit.CLIENT, Trust.LOCAL)
+        return curve(self.design, self.reach, adjacency).with_slack(slack)
 
     @property
     def _cells(self) -> int:

@@ -29,18 +29,7 @@ from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.sampler import Sampler
 from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.ball import Ball, Norm, check_ball
-from quietbit.mechanism.base import (
-    LEFT_OUT,
-    Accumulator,
-    Body,
-    Error,
-    Layout,
-    Mechanism,
-    Parts,
-    check_adjacency,
-    check_value,
-    passed_on,
-)
+from quietbit.mechanism.base import LEFT_OUT, Accumulator, Body, Error, Layout, Mechanism, Parts, passed_on
 from quietbit.mechanism.family import Choices, SearchedFamily
 from quietbit.mechanism.rotation import Rotation, response_lower, rotation_for
 from quietbit.mechanism.rows import check_rotated
@@ -48,9 +37,9 @@ from quietbit.mechanism.scaling import MAX_BETA, Scaling, check_beta
 from quietbit.privacy.aggregate import aggregate_codes_cost, aggregate_cost, codes_deviation_upper
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.interpolated import dominated_l2_cost, interpolated_l1_cost, interpolated_l2_cost
 from quietbit.privacy.sensitivity import sample_share
+from quietbit.target import Adjacency
 
 __all__ = ["FAMILIES", "UNBIASED", "Decoder", "InterpolatedMVU"]
 
@@ -182,40 +171,37 @@ class InterpolatedMVU(Mechanism):
 
     def distribution(self, value: float) -> FloatVector:
         """Return the probabilities of all symbols for a coordinate, rotated or not, of this value."""
-        offset = float(np.clip(self.sampler.scale * check_value(self.ball, value), *self.sampler.t_range))
+        offset = float(np.clip(self.sampler.scale * self._value(value), *self.sampler.t_range))
         return np.asarray(_laws(self.design, np.array([offset]))[0])
 
-    def expectation(self, value: float) -> float:
-        """Return the mean of the decoded value: by enumeration, or of a rotated update to first order."""
-        number = check_value(self.ball, value)
-        return float(self._moments(np.array([number]))[0][0]) if self.rotation is None else self.gain * number
-
-    def variance(self, value: float) -> float:
-        """Return the variance of the decoded value: by enumeration, or of a rotated update at small coordinates."""
-        number = check_value(self.ball, value)
-        return float(self._moments(np.array([number if self.rotation is None else 0.0]))[1][0])
+    def decoded(self, value: float) -> tuple[float, float]:
+        """Return mean and variance by enumeration; of a rotated update, to first order and at small coordinates."""
+        (mean,), (variance,) = self._moments(np.array([value if self.rotation is None else 0.0]))
+        return float(mean) if self.rotation is None else self.gain * value, float(variance)
 
     @property
     def moment_error(self) -> float:
         """How far a rotated update's moments may be from these: what is missing of the mean, and three times of it."""
         return 0.0 if self.rotation is None else min(0.5, 3 * (1 - self.response(self.rotation.block)))
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
+    def cost(self, adjacency: Adjacency) -> Cost:
         """Return what one release costs, sampling slack included.
 
         L1 ball: pure (Theorem 1, with the constant of the path through the centre, or the zero-out one), and at finite
         orders the smaller of that and the L2 account, which holds for the same inputs. L2 ball: with two levels a
         dominating Gaussian pair (sharp where inputs are clamped) beside Theorem 2, with more a certified kappa_alpha.
-        One of ``samples`` samples moves x by at most its share of the reach, from wherever the others have put it:
-        constants between any two inputs, at that distance.
         """
-        which = check_adjacency(adjacency)
-        slack = self.scaling.slack_upper(self.design, self.ball)
-        if samples is None:
-            return self._exact_cost(which).with_slack(slack).of(which, Unit.CLIENT, Trust.LOCAL)
+        return self._exact_cost(adjacency).with_slack(self.scaling.slack_upper(self.design, self.ball))
+
+    def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
+        """Return likewise what it costs one of ``samples`` samples.
+
+        It moves x by at most its share of the reach, from wherever the others have put it: constants between any two
+        inputs, at that distance.
+        """
         low, high = self.scaling.certified_range
         widest = self.scaling.distance(Adjacency.REPLACE_ONE, self.ball)
-        share = sample_share(which, samples)
+        share = sample_share(adjacency, samples)
         if self.rotation is not None:
             require(self.rotation.exact, "rotation", self.rotation, "exact where samples are protected")
         distance = min(round_up(self.scaling.reach * share, 1e-14), widest)
@@ -227,26 +213,22 @@ class InterpolatedMVU(Mechanism):
             curve = dominated_l2_cost(*given, distance, low, high, together=True)
         else:
             curve = interpolated_l2_cost(*given, between, low, high)
-        return curve.with_slack(slack).of(which, Unit.SAMPLE, Trust.LOCAL, samples)
+        return curve.with_slack(self.scaling.slack_upper(self.design, self.ball))
 
-    def sum_privacy(self, clients: int, adjacency: Adjacency) -> Cost:
+    def sum_cost(self, clients: int, adjacency: Adjacency) -> Cost:
         """Return what one secure sum of ``clients`` releases costs one of the clients.
 
         ``clients``, from 2 to 100,000, counts the honest clients that answer and do not collude with the server;
         it sees the sum of their codes and nothing else. One-bit designs, and with more bits those whose codes are
         sums of equal bits (`binomial_design`); others are refused.
         """
-        which = check_adjacency(adjacency)
-        distance, (low, high) = self.scaling.distance(which, self.ball), self.scaling.certified_range
-        alone = self._exact_cost(which)
+        distance, (low, high) = self.scaling.distance(adjacency, self.ball), self.scaling.certified_range
+        alone = self._exact_cost(adjacency)
         slack = self.scaling.slack_upper(self.design, self.ball)
-        if self.bits == 1:
-            curve = aggregate_cost(self.design, distance, clients, which, low, high, alone=alone)
-        else:
-            curve = aggregate_codes_cost(self.design, distance, clients, which, low, high, alone=alone)
-            deviation = codes_deviation_upper(self.design, low, high)
-            slack = round_up(slack + self.ball.dimension * deviation)
-        return curve.with_slack(slack).of(which, Unit.CLIENT, Trust.SECURE_AGGREGATION)
+        summed = aggregate_cost if self.bits == 1 else aggregate_codes_cost
+        if self.bits > 1:
+            slack = round_up(slack + self.ball.dimension * codes_deviation_upper(self.design, low, high))
+        return summed(self.design, distance, clients, adjacency, low, high, alone=alone).with_slack(slack)
 
     def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
         """Return the mean of the decoded updates of ``clients`` from the sums of their codes.
@@ -271,8 +253,7 @@ class InterpolatedMVU(Mechanism):
         if self.ball.norm is Norm.L1:
             return interpolated_l1_cost(self.design, distance, adjacency, low, high, with_renyi=True, in_ball=True)
         if self.design.spec.input_levels == 2:
-            single = (high - low) / 2 if adjacency is Adjacency.ZERO_OUT else high - low
-            return dominated_l2_cost(self.design, distance, single, low, high)
+            return dominated_l2_cost(self.design, distance, (high - low) / 2 * adjacency.radii, low, high)
         return interpolated_l2_cost(self.design, distance, adjacency, low, high)
 
 

@@ -34,14 +34,14 @@ from quietbit.mechanism.base import (
     Layout,
     Mechanism,
     Reader,
-    check_inner,
+    check_mechanism,
     passed_on,
 )
 from quietbit.mechanism.batch import OfBatches, PoissonBatch
 from quietbit.mechanism.rotation import Rotation, rotation_for
 from quietbit.mechanism.rounding import independent_rounding
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 
 __all__ = ["LocalSteps", "site_release"]
 
@@ -78,7 +78,7 @@ class LocalSteps(OfBatches):
     (32, 8)
     """
 
-    inner: Mechanism = field(converter=check_inner)
+    inner: Mechanism = field(converter=check_mechanism)
     steps: int = field(converter=_steps)
     step_size: float = field(converter=_step_size)
     bits: int = field(default=4, converter=_bits)
@@ -113,9 +113,13 @@ class LocalSteps(OfBatches):
         """Sum the differences among rotated coordinates."""
         return _Differences(self, kernel, np.zeros(self.domain.dimension))
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
+    def cost(self, adjacency: Adjacency) -> Cost:
         """Return the price of all steps, as if each were seen."""
-        return self.inner.privacy(adjacency, samples) * self.steps
+        return self.inner.cost(adjacency) * self.steps
+
+    def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
+        """Return the price of all steps, likewise."""
+        return self.inner.sample_cost(adjacency, samples) * self.steps
 
     def error(self) -> Error:
         """Return the noise of the steps and of the rounding, where most of a difference is noise.

@@ -39,15 +39,13 @@ from quietbit.mechanism.base import (
     Parts,
     Reader,
     Wrapper,
-    check_inner,
-    check_value,
+    check_mechanism,
     only,
     passed_on,
-    refuse_samples,
-)
+)  # fmt: skip
 from quietbit.mechanism.rows import NONCE, Rowed, check_keep, check_rotated, check_rows, check_seed, fewest_kept
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 
 __all__ = ["Projected", "ProjectedSamples", "project"]
 
@@ -59,10 +57,11 @@ MOST_SAMPLES = 2**24  # whose sum in doubles is off by less than the price per s
 class Projected(Rowed, Wrapper):
     """Any mechanism of dimension k on k rotated coordinates of updates in an L2 ball of dimension d."""
 
-    inner: Mechanism = field(converter=check_inner)
+    inner: Mechanism = field(converter=check_mechanism)
     ball: Ball = field(converter=check_rotated)
     rotation_seed: int = field(default=0, converter=check_seed)
     rows: int | None = field(default=None, converter=check_rows)
+    NO_SAMPLE_COST = "projecting can lengthen the difference of two close updates (see ProjectedSamples)"
 
     def __attrs_post_init__(self) -> None:
         """Refuse an inner mechanism for another radius or norm, or of a dimension that is not a power of two."""
@@ -108,17 +107,16 @@ class Projected(Rowed, Wrapper):
             return _Shared(self, self.inner.accumulator(kernel, max_payloads))
         return _Scattered(self, kernel, np.zeros(self.padded))
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
+    def cost(self, adjacency: Adjacency) -> Cost:
         """Return the inner mechanism's price: a public map before the last clip changes nothing."""
-        refuse_samples(samples, "projecting can lengthen the difference of two close updates (see ProjectedSamples)")
-        return self.inner.privacy(adjacency)
+        return self.inner.cost(adjacency)
 
     summable = passed_on("inner.summable")  # clients must keep the same rows
 
-    def sum_privacy(self, clients: int, adjacency: Adjacency) -> Cost:
+    def sum_cost(self, clients: int, adjacency: Adjacency) -> Cost:
         """Return the inner mechanism's price of a sum over clients that keep the same rows."""
         require(self.shared_rows, "rows", self.rows, "named, and the same for all, in a sum of codes")
-        return self.inner.sum_privacy(clients, adjacency)
+        return self.inner.sum_cost(clients, adjacency)
 
     def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
         """Return the mean of the decoded updates from the sums of their codes, rotated back."""
@@ -139,13 +137,9 @@ class Projected(Rowed, Wrapper):
         """Return what the second clip and the inner mechanism leave: the rows are those of a rotated update."""
         return self.clip_response * self.inner.response(self.keep)
 
-    def expectation(self, value: float) -> float:
-        """Return the inner mechanism's gain times the value, as far as the second clip leaves it unbiased."""
-        return self.inner.error().gain * check_value(self.ball, value)
-
-    def variance(self, value: float) -> float:
-        """Return that of the inner mechanism at zero, and of the projection of an update of this one coordinate."""
-        return self.inner.variance(0.0) + self.projection_error(check_value(self.ball, value))
+    def decoded(self, value: float) -> tuple[float, float]:
+        """Return the mean, as far as the second clip leaves it unbiased, and the variance of one such coordinate."""
+        return self.inner.error().gain * value, self.inner.variance(0.0) + self.projection_error(value)
 
 
 @final
@@ -182,9 +176,13 @@ class ProjectedSamples(Wrapper):
             total += inner.inner.domain.clip(inner.project(one, factor, nonce, kernel))
         inner.close(nonce, total / count, rng, kernel, out)
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
-        """Return the inner mechanism's price, of a client or of one of as many samples as there were gradients."""
-        return self.inner.inner.privacy(adjacency, samples)
+    def cost(self, adjacency: Adjacency) -> Cost:
+        """Return the inner mechanism's."""
+        return self.inner.cost(adjacency)
+
+    def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
+        """Return that of what the projection is made around, for as many samples as there were gradients."""
+        return self.inner.inner.sample_cost(adjacency, samples)
 
 
 @final

@@ -29,19 +29,10 @@ from quietbit.errors import check_int, check_real, refuse_payload, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.ball import Ball, Norm, own_copy
-from quietbit.mechanism.base import (
-    Accumulator,
-    Body,
-    Error,
-    Layout,
-    Mechanism,
-    Parts,
-    Reader,
-    check_adjacency,
-)
+from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, Reader
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency, Trust, Unit
+from quietbit.target import Adjacency, as_adjacency
 
 __all__ = ["MOST_CELLS", "RandomisedResponse"]
 
@@ -81,7 +72,7 @@ class RandomisedResponse(Mechanism):
         >>> round(RandomisedResponse.within(2.0, 2, "replace-one").truth, 4)
         0.7616
         """
-        budget, which = check_real(epsilon, "epsilon"), check_adjacency(adjacency)
+        budget, which = check_real(epsilon, "epsilon"), as_adjacency(adjacency)
         many, odds = _cells(cells), math.expm1(min(budget, 40.0))
         truth = odds / (odds + many)
         if which is Adjacency.ZERO_OUT:
@@ -117,11 +108,13 @@ class RandomisedResponse(Mechanism):
         """Count the answers of every cell."""
         return _Tally(self, np.zeros(self.cells, dtype=np.int64))
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
-        """Return the max-divergence; one sample of a client can change its cell as well as all of them can."""
-        which = Adjacency.REPLACE_ONE if samples is not None else check_adjacency(adjacency)
-        unit = Unit.CLIENT if samples is None else Unit.SAMPLE
-        return Cost.pure(self.epsilon_upper(which)).of(check_adjacency(adjacency), unit, Trust.LOCAL, samples)
+    def cost(self, adjacency: Adjacency) -> Cost:
+        """Return the max-divergence."""
+        return Cost.pure(self.epsilon_upper(adjacency))
+
+    def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
+        """Return the same of two cells: one sample of a client can change its cell as well as all of them can."""
+        return self.cost(Adjacency.REPLACE_ONE)
 
     def epsilon_upper(self, adjacency: Adjacency) -> float:
         """Return what an answer costs: exact fractions of what is sampled, their logarithm rounded up."""

@@ -84,8 +84,7 @@ class Scaling:
         The reach, or the corner of the box that clamping cuts out where that is nearer.
         """
         corner = math.pow(ball.dimension, 1 / ball.norm.order) * (self.certified_range[1] - 0.5)
-        away = min(self.reach, corner * (1 + 1e-15))
-        return away if adjacency is Adjacency.ZERO_OUT else 2 * away
+        return adjacency.radii * min(self.reach, corner * (1 + 1e-15))
 
     def sampler(self, design: Design) -> Sampler:
         """Return what kernels sample with."""

@@ -7,10 +7,10 @@ Source   docs/theory/shuffling.md.
 
 from __future__ import annotations
 
-from quietbit.mechanism.base import Mechanism, check_adjacency
+from quietbit.mechanism.base import Mechanism
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.shuffle import shuffled_cost
+from quietbit.target import Adjacency, Trust, Unit, as_adjacency
 
 __all__ = ["shuffled_privacy"]
 
@@ -20,7 +20,7 @@ def shuffled_privacy(mechanism: Mechanism, adjacency: Adjacency, crowd: int) -> 
 
     The head of `quietbit.privacy.shuffle` says what must hold. Mechanisms without a guarantee at delta = 0 are refused.
     """
-    which = check_adjacency(adjacency)
+    which = as_adjacency(adjacency)
     curve = shuffled_cost(
         which,
         crowd,

@@ -40,28 +40,16 @@ from quietbit.kernel.base import Kernel, code_type
 from quietbit.kernel.rng import RandomBits, WordBlock
 from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.ball import Ball, Norm, check_ball, own_copy
-from quietbit.mechanism.base import (
-    Accumulator,
-    Body,
-    Error,
-    Layout,
-    Mechanism,
-    Parts,
-    Wrapper,
-    check_adjacency,
-    distance,
-    only,
-    refuse_samples,
-    unit_of,
-)
+from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, Wrapper, only
 from quietbit.mechanism.family import MAX_MULTIPLIER, MIN_MULTIPLIER, Choices, SearchedFamily, check_multiplier
 from quietbit.mechanism.poisson import skellam_noise, words_needed
 from quietbit.mechanism.rounding import ROUNDING_SHIFT, conditional_rounding, independent_rounding, length_upper
 from quietbit.mechanism.rows import check_seed
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency, Trust, Unit
+from quietbit.privacy.sensitivity import sample_share
 from quietbit.privacy.skellam import rounded_skellam_cost, skellam_cost
+from quietbit.target import Adjacency
 
 __all__ = ["FAMILIES", "IndependentSkellam", "Skellam"]
 
@@ -98,6 +86,7 @@ class Skellam(Mechanism):
     bits: int = field(default=16, converter=_bits)
     rotation_seed: int = field(default=0, converter=check_seed)
     wrap_probability: float = field(default=1e-6, converter=_wrap)
+    NO_SAMPLE_COST = "Skellam draws its rounding again until it is within bounds; IndependentSkellam does not"
 
     def __attrs_post_init__(self) -> None:
         """Refuse another norm, and bits too few for any noise."""
@@ -137,11 +126,9 @@ class Skellam(Mechanism):
 
     def sensitivities(self, adjacency: Adjacency) -> tuple[float, float]:
         """(D1, D2): how far apart two neighbours' rounded vectors can be, in L1 and L2, rounded up."""
-        which = check_adjacency(adjacency)
         l2 = math.sqrt(self.squared_length)
         l1 = min(self.squared_length, math.sqrt(self.code_count) * l2)
-        times = 1 if which is Adjacency.ZERO_OUT else 2
-        return round_up(times * l1, 1e-15), round_up(times * l2, 1e-15)
+        return round_up(adjacency.radii * l1, 1e-15), round_up(adjacency.radii * l2, 1e-15)
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """``code_count`` codes in a row: the noisy integers modulo 2^bits."""
@@ -161,15 +148,9 @@ class Skellam(Mechanism):
 
         return code_accumulator(centred, self.bits, self.code_count, kernel, max_payloads, finish)
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
+    def cost(self, adjacency: Adjacency) -> Cost:
         """Theorem 3.5 of Agarwal et al. for the integer sensitivities, sampling slack included."""
-        which = check_adjacency(adjacency)
-        refuse_samples(
-            samples, "Skellam draws its rounding again until it is within bounds; IndependentSkellam does not"
-        )
-        l1, l2 = self.sensitivities(which)
-        curve = skellam_cost(l1, l2, self.noise_variance).with_slack(SLACK)
-        return curve.of(which, Unit.CLIENT, Trust.LOCAL)
+        return skellam_cost(*self.sensitivities(adjacency), self.noise_variance).with_slack(SLACK)
 
     def error(self) -> Error:
         """Return (v + 1/6)/s^2, unbiased as far as rounding within bounds and wrapping leave it.
@@ -205,17 +186,23 @@ class IndependentSkellam(Wrapper):
         """``code_count`` codes in a row: the noisy integers modulo 2^bits."""
         _write(self.inner, independent_rounding, update, rng, kernel, out)
 
-    def distance(self, adjacency: Adjacency, samples: int | None = None) -> float:
-        """How far apart two neighbours are before they are rounded, in steps of the grid, rounded up."""
-        share, inner = distance(check_adjacency(adjacency), samples), self.inner
-        steps = inner.scale * inner.ball.radius * (share + FLOATS) + math.sqrt(inner.code_count) * ROUNDING_SHIFT
+    def steps(self, distance: float) -> float:
+        """Return how many steps of the grid two updates this many radii apart are before rounding, rounded up."""
+        inner = self.inner
+        steps = inner.scale * inner.ball.radius * (distance + FLOATS) + math.sqrt(inner.code_count) * ROUNDING_SHIFT
         return round_up(steps, 1e-14)
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
-        """c(alpha) times the squared distance, of a client or of one of its samples, sampling slack included."""
-        which = check_adjacency(adjacency)
-        curve = rounded_skellam_cost(self.distance(which, samples), self.inner.noise_variance)
-        return curve.with_slack(SLACK).of(which, unit_of(samples), Trust.LOCAL, samples)
+    def cost_apart(self, distance: float) -> Cost:
+        """Return c(alpha) times the squared steps between updates this many radii apart, sampling slack included."""
+        return rounded_skellam_cost(self.steps(distance), self.inner.noise_variance).with_slack(SLACK)
+
+    def cost(self, adjacency: Adjacency) -> Cost:
+        """Return the cost between two clients' updates."""
+        return self.cost_apart(adjacency.radii)
+
+    def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
+        """Return the cost between two updates that differ in one sample."""
+        return self.cost_apart(sample_share(adjacency, samples))
 
 
 def _write(mechanism: Skellam, rounding: Rounding, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:

@@ -73,10 +73,9 @@ def compare_calibration(found: SumCalibration, epsilon: float) -> tuple[SumRow, 
     ball, adjacency, delta, releases = mechanism.ball, guarantee.adjacency, guarantee.delta, found.releases
     require(ball.norm is Norm.L2, "ball", ball, "an L2 ball for the comparison")
     count, share = found.clients, found.min_honest_clients / found.clients
-    away = 1.0 if adjacency is Adjacency.ZERO_OUT else 2.0
 
     def gaussian(loss: float) -> float:
-        return Cost.gaussian(releases * (away * loss) ** 2 / 2).epsilon(delta)
+        return Cost.gaussian(releases * (adjacency.radii * loss) ** 2 / 2).epsilon(delta)
 
     def skellam(loss: float) -> float:
         return (_skellam(ball, 1 / loss, count, share, adjacency)[0] * releases).epsilon(delta)
@@ -119,9 +118,8 @@ def _skellam(ball: Ball, multiplier: float, clients: int, share: float, adjacenc
     variance = (multiplier * reach) ** 2
     length = max(1.0, length_upper(Norm.L2, reach, size))
     l1, l2 = min(length, math.sqrt(size * length)), math.sqrt(length)
-    times = 1 if adjacency is Adjacency.ZERO_OUT else 2
     error = (variance / share + clients / 6) * (ball.radius / reach / clients) ** 2
-    return skellam_cost(times * l1, times * l2, variance), error
+    return skellam_cost(adjacency.radii * l1, adjacency.radii * l2, variance), error
 
 
 def _skellam_reach(multiplier: float, clients: int, size: int) -> float:

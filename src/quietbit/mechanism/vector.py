@@ -64,30 +64,16 @@ from quietbit.kernel.quantiser import normal_quantiser
 from quietbit.kernel.rng import RandomBits
 from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.base import (
-    LEFT_OUT,
-    Accumulator,
-    Body,
-    Error,
-    Layout,
-    Mechanism,
-    Parts,
-    Reader,
-    check_adjacency,
-    check_value,
-    passed_on,
-    refuse_samples,
-)
+from quietbit.mechanism.base import LEFT_OUT, Accumulator, Body, Error, Layout, Mechanism, Parts, Reader, passed_on
 from quietbit.mechanism.direct import code_error_upper, draw_codes, step_cells, step_limits
 from quietbit.mechanism.family import FEWER, SHARED, Choices, EpsilonOf, Family
 from quietbit.mechanism.rows import NONCE, Rowed, check_keep, check_rotated, check_rows, check_seed, fewest_kept
 from quietbit.mechanism.solve_profile import solve_profile
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency, Trust, Unit
 from quietbit.privacy.profile import BLUR, profile_blanket, profile_cost
 from quietbit.privacy.shuffle import BlanketPair
-from quietbit.target import Target
+from quietbit.target import Adjacency, Target
 
 __all__ = ["FAMILIES", "VectorMVU", "fewest_coordinates"]
 
@@ -120,6 +106,9 @@ class VectorMVU(Rowed):
     keep: int = field(converter=check_keep)
     rotation_seed: int = field(default=0, converter=check_seed)
     rows: int | None = field(default=None, converter=check_rows, metadata=LEFT_OUT)
+    NO_SAMPLE_COST = (
+        "its rows can lengthen the difference of two close updates, so gradients would have to be projected first"
+    )
 
     def __attrs_post_init__(self) -> None:
         """Refuse what is not a profile, and a number of rows that cannot be kept."""
@@ -181,16 +170,13 @@ class VectorMVU(Rowed):
         size = self.keep if self.shared_rows else self.padded
         return _Normals(self, kernel, max_payloads, np.zeros(size, dtype=np.int64))
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
+    def cost(self, adjacency: Adjacency) -> Cost:
         """Return the dominating pair of the profile, and what sampling adds to it (see the head of this file)."""
-        which = check_adjacency(adjacency)
-        why = "its rows can lengthen the difference of two close updates, so gradients would have to be projected first"
-        refuse_samples(samples, why)
         slack, lost = self._sampling()
-        pair = profile_cost(self.profile, which, BLUR)
+        pair = profile_cost(self.profile, adjacency, BLUR)
         curve = pair.with_slack(slack)
         everywhere = self._everywhere(pair, slack, curve.pure_epsilon()) if self.seeded else None
-        return curve.with_lost(lost, everywhere=everywhere).of(which, Unit.CLIENT, Trust.LOCAL)
+        return curve.with_lost(lost, everywhere=everywhere)
 
     def blanket(self, adjacency: Adjacency) -> BlanketPair | None:
         """Return what hides a release among others': every weight is at least the smallest, so N(0, I) is the blanket.
@@ -200,28 +186,25 @@ class VectorMVU(Rowed):
         moves by at most (2 + a) n (e + c); its worst pair is t' = -t again, and the corners of a rectangle bound what
         lies inside.
         """
-        which = check_adjacency(adjacency)
         if not self.seeded:
             return None
         slack, _ = self._sampling()
         error = round_up(1.02 * self.profile.largest * (law_error_upper(self.keep) + self._draws), 1e-14)
-        return profile_blanket(self.profile, which, BLUR, slack, error)
+        return profile_blanket(self.profile, adjacency, BLUR, slack, error)
 
     def error(self) -> Error:
         """Noise and projection of an update on the sphere, relative to which shorter ones fare better."""
         return Error(self._noise() + self.projection_error(self.ball.radius), response=self.clip_response)
 
-    def variance(self, value: float) -> float:
-        """Of a coordinate of this value in an update that fills the ball.
+    def decoded(self, value: float) -> tuple[float, float]:
+        """Return the value, and the variance of such a coordinate in an update that fills the ball.
 
         Beside the noise: the rows spread what the other coordinates have, and along the update itself the variance of
         t is E[t^2 h] - m^2 instead of 1.
         """
-        number = check_value(self.ball, value)
-        gain = self.profile.gain_lower
-        along = (self.profile.second_moment - 1) / gain**2 - 1
-        rest = (self.ball.radius**2 - number**2) / self.keep * self._missing
-        return self._noise() + rest + number**2 * along
+        along = (self.profile.second_moment - 1) / self.profile.gain_lower**2 - 1
+        rest = (self.ball.radius**2 - value**2) / self.keep * self._missing
+        return value, self._noise() + rest + value**2 * along
 
     @property
     def moment_error(self) -> float:
@@ -401,7 +384,7 @@ class _Family(Family):
         """
         require(ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 for the vector mechanism")
         require(target.epsilon >= LEAST_EPSILON, "epsilon", target.epsilon, f"at least {LEAST_EPSILON:g} for vmvu")
-        farthest = MOST_EPSILON_EACH * (1 if target.adjacency is Adjacency.ZERO_OUT else 2) * target.releases
+        farthest = MOST_EPSILON_EACH * target.adjacency.radii * target.releases
         aim, slope, before = min(target.epsilon, farthest), 1.0, (math.nan, math.nan)
         for number in range(8):
             profile = solve_profile(aim, target.delta, target.releases, target.adjacency)

@@ -21,19 +21,9 @@ from quietbit.errors import check_int, check_real
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.ball import Ball
-from quietbit.mechanism.base import (
-    Accumulator,
-    Body,
-    Error,
-    Layout,
-    Mechanism,
-    Parts,
-    check_adjacency,
-    check_value,
-    refuse_samples,
-)
+from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency, Trust, Unit
+from quietbit.privacy.guarantee import Adjacency
 from quietbit_lab.baseline.codebook import clipped, direction_of, new_nonce, numbered_layout, put, sum_of_points
 from quietbit_lab.baseline.tilt import draw, tilt_cost
 
@@ -72,25 +62,19 @@ class Baseline(Mechanism):
     """A mechanism of the field on updates in a ball, decoded without bias and priced as a whole."""
 
     ball: Ball
-    by_sample: ClassVar[str] = "it looks at the direction of the whole update"  # why samples have no price
+    NO_SAMPLE_COST = "it looks at the direction of the whole update"
 
     @abstractmethod
-    def curve(self, adjacency: Adjacency) -> Cost:
-        """Return the privacy curve of one release."""
-
-    @abstractmethod
-    def variance(self, value: float) -> float:
+    def noise_at(self, value: float) -> float:
         """Return the variance of a decoded coordinate of this value."""
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
-        """Return what one release costs a client; a price per sample is refused."""
-        refuse_samples(samples, self.by_sample)
-        which = check_adjacency(adjacency)
-        return self.curve(which).of(which, Unit.CLIENT, Trust.LOCAL)
+    def decoded(self, value: float) -> tuple[float, float]:
+        """Return the value itself, and its variance: decoding has no bias."""
+        return value, self.noise_at(value)
 
     def error(self) -> Error:
-        """Return the variance at zero: decoding has no bias."""
-        return Error(self.variance(0.0))
+        """Return the variance at zero."""
+        return Error(self.noise_at(0.0))
 
 
 @frozen
@@ -111,10 +95,10 @@ class Directional(Baseline):
         """Return the mean square of a coordinate across the update: the rest of a unit vector, evenly spread."""
         return (1 - second) / (self.ball.dimension - 1)
 
-    def variance(self, value: float) -> float:
+    def noise_at(self, value: float) -> float:
         """Return the variance of a coordinate of this value in an update that fills the ball."""
         gain, second = self.moments
-        along = (check_value(self.ball, value) / self.ball.radius) ** 2
+        along = (value / self.ball.radius) ** 2
         energy = along * second + (1 - along) * self.across(second)
         return (self.ball.radius / gain) ** 2 * energy - value**2
 
@@ -158,7 +142,7 @@ class Numbered(Directional):
     def point(self, nonce: bytes, number: int) -> FloatVector:
         """Return the candidate of this number."""
 
-    def curve(self, adjacency: Adjacency) -> Cost:
+    def cost(self, adjacency: Adjacency) -> Cost:
         """Return the curve of a density between two levels."""
         return tilt_cost(*self.levels, adjacency)
 

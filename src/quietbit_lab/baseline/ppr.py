@@ -23,12 +23,12 @@ from scipy.special import ndtr
 
 from quietbit.errors import check_real
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.base import Error, check_adjacency
+from quietbit.mechanism.base import Error
 from quietbit.mechanism.family import largest_private
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
-from quietbit.target import Target
+from quietbit.target import Target, as_adjacency
 from quietbit_lab.baseline.base import LEAST_EPSILON, MOST_EPSILON
 from quietbit_lab.baseline.codebook import check_ball
 from quietbit_lab.baseline.privunit import step_profile
@@ -59,7 +59,7 @@ class PoissonRepresentation:
 
     def privacy(self, adjacency: Adjacency) -> Cost:
         """2 alpha e: what a place reveals to a server that holds the list."""
-        which = check_adjacency(adjacency)
+        which = as_adjacency(adjacency)
         own = step_profile(self.simulated_epsilon).pure_epsilon_upper(which.value)
         curve = Cost.pure(round_up(2 * self.alpha * own, 1e-14))
         return curve.of(which, Unit.CLIENT, Trust.LOCAL)

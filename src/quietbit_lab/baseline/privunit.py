@@ -93,7 +93,7 @@ class PrivUnit(Directional):
         """Return an accumulator that sums floats as fixed-point numbers."""
         return of_floats(self.ball.radius / self.gain, self.ball.dimension, max_payloads)
 
-    def curve(self, adjacency: Adjacency) -> Cost:
+    def cost(self, adjacency: Adjacency) -> Cost:
         """Return the curve of a density with two levels."""
         return tilt_cost(*cap_levels(self.cap, self.design_epsilon), adjacency)
 

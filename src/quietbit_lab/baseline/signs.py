@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import ClassVar
 
 import numpy as np
 from attrs import field, frozen
@@ -25,7 +24,7 @@ from quietbit.kernel.base import Kernel
 from quietbit.kernel.expand import strata
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.ball import usual_kernel
-from quietbit.mechanism.base import Accumulator, Body, Layout, Parts, check_value
+from quietbit.mechanism.base import Accumulator, Body, Layout, Parts
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency
 from quietbit_lab.baseline.base import Baseline, checked_bits, checked_loss, checked_seed
@@ -50,7 +49,7 @@ class SampledSigns(Baseline):
     design_epsilon: float = field(converter=checked_loss)
     bits: int = field(converter=checked_bits)
     rotation_seed: int = field(default=0, converter=checked_seed)
-    by_sample: ClassVar[str] = "it rounds at random before its randomised response"
+    NO_SAMPLE_COST = "it rounds at random before its randomised response"
 
     @property
     @abstractmethod
@@ -112,12 +111,11 @@ class SampledSigns(Baseline):
 
         return Expanded(decode, bits, float(widths.max()), max_payloads, np.zeros(size, dtype=np.int64), finish)
 
-    def curve(self, adjacency: Adjacency) -> Cost:
+    def cost(self, adjacency: Adjacency) -> Cost:
         """Return the curve of randomised response over 2^bits symbols."""
         return tilt_cost(*subset_levels(1 << self.bits, 1, self.design_epsilon), adjacency)
 
-    def variance(self, value: float) -> float:
+    def noise_at(self, value: float) -> float:
         """Return the second moment less the squared value; signs of other rows add up to as much in the mean only."""
-        number = check_value(self.ball, value)
         gain = sign_gain(self.bits, self.design_epsilon)
-        return ((self.spread * self.ball.radius / gain) ** 2 - number**2) / self.bits
+        return ((self.spread * self.ball.radius / gain) ** 2 - value**2) / self.bits

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 from attrs import field, frozen
@@ -31,7 +31,7 @@ from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.accumulate import of_floats
 from quietbit.mechanism.additive import laplace_noise
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.base import Accumulator, Body, Layout, Mechanism, Parts, check_value
+from quietbit.mechanism.base import Accumulator, Body, Layout, Mechanism, Parts
 from quietbit.mechanism.family import Choices, EpsilonOf, Family, largest_private
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
@@ -72,7 +72,7 @@ class Staircase(Baseline):
     design_epsilon: float = field(converter=_design_epsilon)
     width: float = field(default=2.0, converter=_width)
     gamma: float = field(default=0.5, converter=_gamma)
-    by_sample: ClassVar[str] = "a staircase charges a whole step for any distance"
+    NO_SAMPLE_COST = "a staircase charges a whole step for any distance"
 
     def __attrs_post_init__(self) -> None:
         """Refuse another norm, and more rings than a table has room for."""
@@ -110,15 +110,13 @@ class Staircase(Baseline):
         reach = float(_cumulated(self.design_epsilon, self.gamma, self.ball.dimension)[1][-1])
         return of_floats(self.ball.radius + reach * self.unit, self.ball.dimension, max_payloads)
 
-    def curve(self, adjacency: Adjacency) -> Cost:
+    def cost(self, adjacency: Adjacency) -> Cost:
         """Return as many epsilons as there are steps between neighbours."""
-        distance = 1.0 if adjacency is Adjacency.ZERO_OUT else 2.0
-        steps = math.ceil(distance / self.width * (1 - 1e-12))
+        steps = math.ceil(adjacency.radii / self.width * (1 - 1e-12))
         return Cost.pure(round_up(steps * self.design_epsilon, 1e-14))
 
-    def variance(self, value: float) -> float:
+    def noise_at(self, value: float) -> float:
         """E r^2 times 2/(d (d+1)), a coordinate's mean square on the L1 sphere."""
-        check_value(self.ball, value)
         size = self.ball.dimension
         return self.unit**2 * mean_square(self.design_epsilon, self.gamma, size) * 2 / (size * (size + 1))
 
@@ -193,7 +191,7 @@ class _Family(Family):
 
     def calibrated(self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf) -> Mechanism:
         """Return the staircase with the largest epsilon per step that meets the target."""
-        width = 1.0 if target.adjacency is Adjacency.ZERO_OUT else 2.0
+        width = target.adjacency.radii
         check_ball(ball, Norm.L1, "the staircase", 1, MOST_DIMENSION)
         least = max(LEAST_EPSILON, (ball.dimension + 200) * 3 / MOST_RINGS)
 

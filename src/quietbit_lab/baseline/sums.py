@@ -28,13 +28,13 @@ from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits, WordBlock
 from quietbit.kernel.transform import padded_size, rotate, rotate_back
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.base import Parts, check_adjacency
+from quietbit.mechanism.base import Parts
 from quietbit.mechanism.family import largest_private
 from quietbit.mechanism.rounding import conditional_rounding, length_upper
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency, Trust, Unit
-from quietbit.target import Target
+from quietbit.target import Target, as_adjacency
 from quietbit_lab.baseline.base import checked_seed
 from quietbit_lab.baseline.codebook import clipped
 
@@ -152,7 +152,7 @@ class SumBaseline(ABC):
 
     def sum_privacy(self, adjacency: Adjacency) -> Cost:
         """Return what one sum costs one client."""
-        which = check_adjacency(adjacency)
+        which = as_adjacency(adjacency)
         return self.sum_curve(which).of(which, Unit.CLIENT, Trust.SECURE_AGGREGATION)
 
     def rotated_back(self, mean: FloatVector) -> FloatVector:

@@ -64,6 +64,14 @@ def test_it_finds_a_good_part_of_a_gaussians_epsilon() -> None:
     assert (found.delta, found.adjacency, found.samples) == (1e-3, Adjacency.REPLACE_ONE, 1000)
 
 
+def test_an_adjacency_may_be_a_word() -> None:
+    """The word was checked, and the pairs then taken for those of zero-out."""
+    given: dict[str, Any] = {"delta": 0.0, "samples": 400, "confidence": SURE}
+    word, member = (audit(HONEST, one, rng=seeded_rng(5), **given) for one in ("replace-one", Adjacency.REPLACE_ONE))
+    assert word == member
+    assert word.epsilon_lower > HONEST.privacy(Adjacency.ZERO_OUT).epsilon(0.0)  # of pairs that zero-out does not have
+
+
 def test_an_uplink_with_a_structure_is_audited_like_its_mechanism() -> None:
     mechanism = Gaussian(Ball(Norm.L2, 1.0, 4), 0.5)
     uplink = Uplink(mechanism, like={"a": np.zeros((2, 2), dtype=np.float16)})
@@ -132,14 +140,12 @@ class Claiming(Wrapper):
     spread: float = 1.0
     moment_error: float = 0.0
 
-    def privacy(self, adjacency: Any, samples: int | None = None) -> Any:
-        return self.inner.privacy(adjacency, samples)
+    def cost(self, adjacency: Adjacency) -> Any:
+        return self.inner.cost(adjacency)
 
-    def expectation(self, value: float) -> float:
-        return self.inner.expectation(value) + self.mean
-
-    def variance(self, value: float) -> float:
-        return self.inner.variance(value) * self.spread
+    def decoded(self, value: float) -> tuple[float, float]:
+        mean, variance = self.inner.decoded(value)
+        return mean + self.mean, variance * self.spread
 
 
 @pytest.mark.parametrize("claim", [{"mean": math.nan}, {"spread": math.inf}, {"spread": -1.0}, {"moment_error": 2.0}])

@@ -222,7 +222,7 @@ def test_numbers_without_a_meaning_are_refused(clip: float, epsilon: float) -> N
 
 
 def test_only_a_mechanism_is_watched_and_only_once() -> None:
-    with pytest.raises(InvalidParameter, match="inner: expected a Mechanism, got a Ball"):
+    with pytest.raises(InvalidParameter, match="expected a Mechanism, got a Ball"):
         AdaptiveClip(INNER.ball, 1.0, 1.0)
     with pytest.raises(InvalidParameter, match="whose clip does not move"):
         AdaptiveClip(AdaptiveClip(INNER, 1.0, 1.0), 1.0, 1.0)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
-from quietbit import Gaussian, InvalidParameter
+from quietbit import Adjacency, Gaussian, InvalidParameter, Laplace, Trust, Unit
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.base import Layout, Mechanism, check_value, summable
+from quietbit.mechanism.base import Layout, Mechanism, summable
 from unit.mechanism.makers import MECHANISMS
 
 
@@ -21,9 +23,24 @@ def test_layouts_that_are_none_are_refused(bits: int, count: int) -> None:
 
 
 def test_a_value_is_within_the_radius() -> None:
-    assert check_value(Ball(Norm.L1, 1.0, 2), -1.0) == -1.0
-    with pytest.raises(InvalidParameter):
-        check_value(Ball(Norm.L1, 1.0, 2), 1.1)
+    noise = Laplace(Ball(Norm.L1, 1.0, 2), 1.0)
+    assert noise.expectation(-1.0) == -1.0
+    for asked in (noise.expectation, noise.variance):
+        for value in (1.1, math.nan):
+            with pytest.raises(InvalidParameter, match="value of a coordinate"):
+                asked(value)
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_prices_wear_their_words_and_take_no_others(name: str) -> None:
+    """`cost` and `sample_cost` are bare: the base class checks what is asked for and says what a price is of."""
+    found = MECHANISMS[name]
+    for adjacency in Adjacency:
+        asked = found.privacy(adjacency.value)
+        assert (asked.adjacency, asked.unit, asked.trust) == (adjacency, Unit.CLIENT, Trust.LOCAL)
+        assert found.cost(adjacency).adjacency is None
+    with pytest.raises(InvalidParameter, match="adjacency"):
+        found.privacy("neighbours")
 
 
 def test_sums_are_for_mechanisms_with_an_account_of_sums() -> None:

@@ -42,8 +42,8 @@ class Spy(Wrapper):
     def __init__(self, inner: Any) -> None:
         self.inner, self.seen = inner, []
 
-    def privacy(self, adjacency: Any, samples: int | None = None) -> Any:
-        return self.inner.privacy(adjacency, samples)
+    def cost(self, adjacency: Any) -> Any:
+        return self.inner.cost(adjacency)
 
     def write(self, update: Any, rng: Any, kernel: Any, out: Any) -> None:
         self.seen.append(np.concatenate([np.asarray(part).reshape(-1) for part in update]))

@@ -18,6 +18,7 @@ from quietbit.mechanism.rounding import conditional_rounding
 from quietbit.mechanism.skellam import IndependentSkellam
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency
+from quietbit.privacy.sensitivity import sample_share
 from unit.mechanism.makers import update
 
 BALL = Ball(Norm.L2, 2.0, 100)
@@ -151,10 +152,12 @@ def test_distances_before_rounding_are_those_of_the_updates() -> None:
     mechanism = IndependentSkellam(Skellam(BALL, 0.1))
     steps = 2.0 * mechanism.inner.scale
     zero, other = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
-    assert steps <= mechanism.distance(zero) <= steps * (1 + 1e-12)
-    assert mechanism.distance(other) == pytest.approx(2 * steps, rel=1e-12)
-    assert steps / 50 * (1 + 50 * 2.0**-21) <= mechanism.distance(zero, 50) <= steps / 50 * (1 + 51 * 2.0**-21)
-    assert mechanism.distance(other, 50) > 2 * steps / 50
+    assert steps <= mechanism.steps(zero.radii) <= steps * (1 + 1e-12)
+    assert mechanism.steps(other.radii) == pytest.approx(2 * steps, rel=1e-12)
+    assert (
+        steps / 50 * (1 + 50 * 2.0**-21) <= mechanism.steps(sample_share(zero, 50)) <= steps / 50 * (1 + 51 * 2.0**-21)
+    )
+    assert mechanism.steps(sample_share(other, 50)) > 2 * steps / 50
 
 
 def test_noise_too_little_for_independent_rounding_is_refused() -> None:
