@@ -186,7 +186,7 @@ class IndependentSkellam(Wrapper):
         """``code_count`` codes in a row: the noisy integers modulo 2^bits."""
         _write(self.inner, independent_rounding, update, rng, kernel, out)
 
-    def steps(self, distance: float) -> float:
+    def grid_steps(self, distance: float) -> float:
         """Return how many steps of the grid two updates this many radii apart are before rounding, rounded up."""
         inner = self.inner
         steps = inner.scale * inner.ball.radius * (distance + FLOATS) + math.sqrt(inner.code_count) * ROUNDING_SHIFT
@@ -194,7 +194,7 @@ class IndependentSkellam(Wrapper):
 
     def cost_apart(self, distance: float) -> Cost:
         """Return c(alpha) times the squared steps between updates this many radii apart, sampling slack included."""
-        return rounded_skellam_cost(self.steps(distance), self.inner.noise_variance).with_slack(SLACK)
+        return rounded_skellam_cost(self.grid_steps(distance), self.inner.noise_variance).with_slack(SLACK)
 
     def cost(self, adjacency: Adjacency) -> Cost:
         """Return the cost between two clients' updates."""

@@ -152,12 +152,14 @@ def test_distances_before_rounding_are_those_of_the_updates() -> None:
     mechanism = IndependentSkellam(Skellam(BALL, 0.1))
     steps = 2.0 * mechanism.inner.scale
     zero, other = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
-    assert steps <= mechanism.steps(zero.radii) <= steps * (1 + 1e-12)
-    assert mechanism.steps(other.radii) == pytest.approx(2 * steps, rel=1e-12)
+    assert steps <= mechanism.grid_steps(zero.radii) <= steps * (1 + 1e-12)
+    assert mechanism.grid_steps(other.radii) == pytest.approx(2 * steps, rel=1e-12)
     assert (
-        steps / 50 * (1 + 50 * 2.0**-21) <= mechanism.steps(sample_share(zero, 50)) <= steps / 50 * (1 + 51 * 2.0**-21)
+        steps / 50 * (1 + 50 * 2.0**-21)
+        <= mechanism.grid_steps(sample_share(zero, 50))
+        <= steps / 50 * (1 + 51 * 2.0**-21)
     )
-    assert mechanism.steps(sample_share(other, 50)) > 2 * steps / 50
+    assert mechanism.grid_steps(sample_share(other, 50)) > 2 * steps / 50
 
 
 def test_noise_too_little_for_independent_rounding_is_refused() -> None:
