@@ -34,7 +34,7 @@ checked: $(READY)
 	@$(MAKE) --no-print-directory lint >$(LINTED) 2>&1 & lint=$$!; \
 	export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1; \
 	$(BIN)/python tests/compile_kernels.py && $(BIN)/python -m pytest -q -n 3 --dist worksteal -m '$(MARKED)'; \
-	tests=$$?; wait $$lint; linted=$$?; cat $(LINTED); \
+	tests=$$?; $(BIN)/python tests/compile_kernels.py keep; wait $$lint; linted=$$?; cat $(LINTED); \
 	test $$tests -eq 0 && test $$linted -eq 0
 
 lint: $(READY)   ## ruff and mypy --strict, over the package, its examples and benchmarks, and the pages' examples

@@ -1,14 +1,17 @@
 """Compile the CPU kernels before many processes would compile the same at once, or find them compiled already.
 
 numba keeps machine code beside the sources and knows it by their content. The same files lie in a folder named by a
-digest of all sources, so that a new checkout of known sources compiles nothing.
+digest of all sources, so that a new checkout of known sources compiles nothing; `compile_kernels.py keep`, after the
+tests, adds what they alone compile.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -32,19 +35,35 @@ def store() -> Path:
 
 
 def copy(start: Path, end: Path) -> None:
-    """Copy machine code, index files last: an index without its code would only be compiled anew."""
+    """Copy machine code, index files last: an index without its code would only be compiled anew.
+
+    An index numbers its files of code, and two of the same function number them differently: what is there stays.
+    """
     for folder in FOLDERS:
         (end / folder / "__pycache__").mkdir(parents=True, exist_ok=True)
-        for kind in ("*.nbc", "*.nbi"):
+        there = {index.stem for index in (end / folder / "__pycache__").glob("*.nbi")}
+        for kind, named in (("*.nbc", lambda file: Path(file.stem).stem), ("*.nbi", lambda file: file.stem)):
             for file in (start / folder / "__pycache__").glob(kind):
-                if not (end / folder / "__pycache__" / file.name).exists():
+                if named(file) not in there:
                     shutil.copy2(file, end / folder / "__pycache__")
+
+
+def keep() -> None:
+    """Put what is compiled now in the place of what was kept, whole; of two who do so at once the second may not."""
+    kept = store()
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=kept.parent) as folder, contextlib.suppress(OSError):
+        copy(SOURCES, Path(folder, "new"))
+        if kept.exists():
+            kept.rename(Path(folder, "old"))
+        Path(folder, "new").rename(kept)
+    for old in sorted(kept.parent.iterdir(), key=lambda folder: folder.stat().st_mtime)[:-KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def main() -> None:
     """Release once and receive once with every mechanism, for updates of either width."""
-    kept = store()
-    copy(kept, SOURCES)
+    copy(store(), SOURCES)
     # As people use them: rotated in one block and in several, and codes for sums.
     target = {"epsilon": 4.0, "delta": 1e-5, "adjacency": "zero-out"}
     small, large = (quietbit.Ball("l2", 1.0, dimension) for dimension in (650, 100_000))
@@ -55,10 +74,8 @@ def main() -> None:
         for kind in (np.float32, np.float64):
             update = np.full(mechanism.domain.dimension, 0.01, kind)
             uplink.receive([uplink.send(update, rng) for rng in (seeded_rng(1), secure_rng())])
-    copy(SOURCES, kept)
-    for old in sorted(kept.parent.iterdir(), key=lambda folder: folder.stat().st_mtime)[:-KEPT]:
-        shutil.rmtree(old, ignore_errors=True)
+    keep()
 
 
 if __name__ == "__main__":
-    main()
+    keep() if sys.argv[1:] == ["keep"] else main()

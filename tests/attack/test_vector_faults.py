@@ -26,6 +26,7 @@ from quietbit.wire.uplink import Uplink
 from statistical.kit import seed
 
 SURE = 1 - 1e-9
+LONG = pytest.mark.long
 BALL = Ball(Norm.L2, 1.0, 30)
 
 
@@ -43,14 +44,14 @@ def names(found: Audit) -> set[str]:
     return {one.name for one in found.findings if not one.passed}
 
 
-@pytest.mark.parametrize("keep", [32, 8, 1])
+@pytest.mark.parametrize("keep", [pytest.param(32, marks=LONG), 8, pytest.param(1, marks=LONG)])
 def test_nothing_is_found_without_a_fault(keep: int) -> None:
     found = look(honest(keep), 300)
     assert found.failures == ()
     assert found.epsilon_lower <= found.epsilon_upper <= 4.0
 
 
-@pytest.mark.long
+@LONG
 def test_the_bound_on_epsilon_is_not_far_below_the_claim() -> None:
     """Against a step at epsilon 2 half of what there is to see is seen: the audit has power here."""
     found = look(honest(32, 2.0), 1000, delta=0.0)
@@ -113,12 +114,13 @@ def test_a_seed_used_again_on_the_rows_of_other_rounds(period: int) -> None:
 
 def test_shared_rows_are_audited_with_those_of_many_rounds() -> None:
     """No alarm without a fault, of a mechanism or an uplink."""
-    assert look(honest(8).at(3), 300).failures == ()
+    assert look(honest(8).at(3), 100).failures == ()
     assert look(Uplink(honest(8).at(3)), 100).failures == ()
 
 
-@pytest.mark.parametrize("shared", [None, 3])
-@pytest.mark.parametrize("by", [1, -1])
+@pytest.mark.parametrize(
+    ("by", "shared"), [(1, None), (-1, 3), pytest.param(-1, None, marks=LONG), pytest.param(1, 3, marks=LONG)]
+)
 def test_one_row_too_many_or_too_few(by: int, shared: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client cuts the rotated update into k + 1 or k - 1 strata where the server has k."""
     real, rotated, asked = Kernel.rows, VectorMVU.project, []

@@ -20,7 +20,7 @@ from quietbit.node.policy import Policy
 from quietbit.wire.downlink import HEAD, Replica
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,  # without processes: tests/unit/flower/test_replay.py
     pytest.mark.skipif(find_spec("flwr") is None, reason="needs flwr: install quietbit[flower]"),
     pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: its processes are found through /proc"),
 ]
@@ -57,7 +57,6 @@ def replaying(folder: Path, more: str = "") -> Path:
     return folder
 
 
-@pytest.mark.long
 def test_a_killed_node_replays_what_it_missed(tmp_path):
     """Killed while it trains, it comes back under another number, as SuperNodes do, with the model that it kept."""
     output, app, rounds, size = tmp_path / "output", replaying(tmp_path / "app", 'downlink-start = "app"\n'), 5, 20_000
@@ -88,7 +87,7 @@ def test_a_killed_node_replays_what_it_missed(tmp_path):
         assert FileLedger(policy.ledger, policy.counter).read().releases == rounds  # the one that was lost counts
 
 
-@pytest.mark.parametrize(("size", "rounds"), [(100_000, 3), pytest.param(1_000_000, 4, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("size", "rounds"), [(100_000, 3), (1_000_000, 4)])
 def test_a_large_model_goes_down_once(tmp_path, size, rounds):
     output, app = tmp_path / "output", replaying(tmp_path / "app")
     with Network(tmp_path / "network") as network:

@@ -18,7 +18,7 @@ from quietbit.simulate.loop import simulate
 from quietbit.simulate.training import Training
 from quietbit_lab.task.registry import TaskSpec, build_task
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long  # test_flower_secure.py has the same runtime, test_flower_deployment.py the same sums
 APP = Path(__file__).parent / "simulation_app"
 NODES, ROUNDS, DIMENSION = 10, 6, 650
 SETTINGS = Plan("imvu", clip=0.3, epsilon=60.0, adjacency="zero-out", releases=ROUNDS, mode="adaptive")

@@ -109,6 +109,7 @@ print("done")
 """
 
 
+@pytest.mark.long  # Triton's interpreter has its tests in tests/unit/kernel
 @pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
 def test_the_gpus_kernel_has_the_same_law():
     """In triton's interpreter, which needs no GPU."""

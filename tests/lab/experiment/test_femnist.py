@@ -64,6 +64,7 @@ def test_the_best_step_has_both_neighbours_tried(femnist):
     assert femnist.best({0.1: 0.5, 0.2: 0.5}) == 0.1
 
 
+@pytest.mark.long
 def test_choices_come_from_held_out_writers_and_reports_from_all(femnist, monkeypatch, tmp_path):
     """The whole walk with a network of 239 parameters, cut down to one epsilon, two seeds and ten rounds."""
     whole = writers()

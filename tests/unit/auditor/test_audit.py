@@ -31,6 +31,7 @@ SURE = 1 - 1e-9
 HONEST = InterpolatedMVU(design(2, 1, 3.0), Ball(Norm.L1, 1.0, 1))
 
 
+@pytest.mark.long  # a tenth is caught in tests/attack/test_audit_power.py
 def test_a_sampler_twenty_percent_too_revealing_is_caught() -> None:
     rng = seeded_rng(seed(41))
     found = audit(stronger(HONEST, 1.2), Adjacency.ZERO_OUT, rng=rng, delta=0.0, samples=1800, confidence=SURE)
@@ -110,6 +111,7 @@ def test_verdicts(changed: dict[str, Any], verdict: str) -> None:
     assert bool(found.failures) is (verdict == "failed")
 
 
+@pytest.mark.long  # a power study
 def test_what_is_detectable_is_detected_nine_times_in_ten() -> None:
     """A response stronger by the gain behind it is found in 4 of 6 tries or more; fewer have a chance of 0.016."""
     mechanism = InterpolatedMVU(design(2, 1, 2.0), Ball(Norm.L1, 1.0, 1))

@@ -20,10 +20,10 @@ EXACT = [
 # J = mse + 100 * mean squared bias reached by the published solver, to the digits it was reported with.
 PENALTY = [
     ((2, 1, 1.0, "metric-l1"), 0.8883),
-    ((8, 3, 5.0, "strict"), 0.01261),
+    pytest.param((8, 3, 5.0, "strict"), 0.01261, marks=pytest.mark.long),
     ((8, 3, 5.0, "metric-l1"), 0.08676),
-    ((32, 3, 2.0, "metric-l1"), 0.3623),
-    ((128, 3, 4.0, "metric-l1"), 0.1212),
+    pytest.param((32, 3, 2.0, "metric-l1"), 0.3623, marks=pytest.mark.long),
+    pytest.param((128, 3, 4.0, "metric-l1"), 0.1212, marks=pytest.mark.long),
     ((512, 1, 1.0, "metric-l1"), 1.17855),
 ]
 
@@ -100,7 +100,10 @@ def assert_private(spec):
         assert np.abs(design.probabilities @ design.alphabet - spec.levels).max() <= 1e-9
 
 
-@pytest.mark.parametrize("privacy", ["metric-l1", "metric-l2", "strict"])
+@pytest.mark.parametrize(
+    "privacy",
+    ["strict", *(pytest.param(one, marks=pytest.mark.long) for one in ("metric-l1", "metric-l2"))],
+)
 def test_more_bits_and_more_epsilon_never_hurt(privacy):
     errors = {(b, e): certify(solve(DesignSpec(5, b, e, privacy))).objective for b in (1, 2) for e in (0.5, 2.0)}
     assert errors[2, 0.5] <= errors[1, 0.5] * (1 + 1e-6)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import Any
 
 import pytest
@@ -30,13 +31,18 @@ CASES = [(name, ball) for name, balls in BALLS.items() for ball in balls]
 IDS = [f"{name} {ball.norm.value}" for name, ball in CASES]
 
 
-@pytest.mark.parametrize("adjacency", Adjacency)
-@pytest.mark.parametrize("epsilon", [0.01, 1.0, 50.0])
-@pytest.mark.parametrize("releases", [1, 50, 100_000])
-@pytest.mark.parametrize(("name", "ball"), CASES, ids=IDS)
+AXES = (CASES, (1, 50, 100_000), (0.01, 1.0, 50.0), tuple(Adjacency))
+MET = pairs(*AXES)
+
+
+@pytest.mark.parametrize(
+    ("case", "releases", "epsilon", "adjacency"),
+    [one if one in MET else pytest.param(*one, marks=pytest.mark.long) for one in product(*AXES)],
+)
 def test_the_account_is_met_from_the_private_side(
-    name: Any, ball: Ball, releases: int, epsilon: float, adjacency: Adjacency
+    case: tuple[Any, Ball], releases: int, epsilon: float, adjacency: Adjacency
 ) -> None:
+    name, ball = case
     try:
         found = calibrate(name, ball=ball, epsilon=epsilon, delta=1e-5, releases=releases, adjacency=adjacency)
     except InvalidParameter as refusal:

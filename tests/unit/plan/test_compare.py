@@ -30,6 +30,7 @@ SITUATIONS = {
 }
 
 
+@lru_cache(maxsize=8)
 def asked(dimension, clients, cohort, rounds, epsilon, adjacency, trust):
     return compare(
         quietbit.Ball("l2", CLIP, dimension), epsilon=epsilon, delta=1e-5, adjacency=adjacency, clients=clients,
@@ -51,7 +52,12 @@ def simulated(dimension, clients, cohort, rounds, epsilon, adjacency, trust, mec
     return run, float(np.linalg.norm(run.parameters - clipped)) / CLIP
 
 
-@pytest.mark.parametrize("name", SITUATIONS)
+LONG = ("many clients, a small model", "a trusted server", "few clients, a larger model")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in SITUATIONS]
+)
 def test_a_simulation_confirms_the_error_and_the_verdict(name):
     """With 100 coordinates or more a factor 1.5 either way is missed by chance less often than once in 10^9."""
     *question, mechanism, verdict = SITUATIONS[name]
