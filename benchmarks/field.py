@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from quietbit import Adjacency, Ball, InvalidParameter, Norm, Uplink, calibrate, calibrate_sum, seeded_rng
 from quietbit.auditor.audit import audit
 from quietbit.mechanism.ball import usual_kernel
-from quietbit.mechanism.registry import families
+from quietbit.mechanism.registry import families, family
 from quietbit.mechanism.sum_comparison import compare_sums
 from quietbit.target import Target
 from quietbit_lab.baseline.cpsgd import calibrate_cpsgd
@@ -156,8 +156,8 @@ def _micro(seconds: float | None) -> float | None:
 
 def audit_all(samples: int) -> None:
     """The auditor on every baseline of the registry, at a dimension that is no power of two."""
-    for word, one in families().items():
-        if not getattr(one, "baseline", False):
+    for word in families():
+        if not family(word).baseline:
             continue
         for norm in (Norm.L2, Norm.L1):
             try:

@@ -14,11 +14,12 @@ import dataclasses
 import hashlib
 import importlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from enum import Enum
 from functools import cache, lru_cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, cast, final
+from typing import Any, cast
 
 import attrs
 
@@ -61,62 +62,45 @@ KINDS = {
 KIND_OF = {place: kind for kind, place in KINDS.items()}
 
 
-@final
-class _Families(Mapping[str, Family]):
-    """Every family by its word. Listing words imports nothing; looking one up imports what has it."""
-
-    def __iter__(self) -> Iterator[str]:
-        return iter({**OWN, **dict.fromkeys(sorted(_packages()))})
-
-    def __len__(self) -> int:
-        return len({*OWN, *_packages()})
-
-    def __contains__(self, word: object) -> bool:
-        return word in OWN or word in _packages()
-
-    def __getitem__(self, word: str) -> Family:
-        if word not in self:
-            raise KeyError(word)
-        return _own(word) if word in OWN else _loaded(word)
-
-
-@lru_cache(maxsize=1)
-def families() -> Mapping[str, Family]:
-    """Return every family there is, by its word, each imported when it is looked up."""
-    return _Families()
+def families() -> tuple[str, ...]:
+    """Return the words of all families, the library's own first; nothing is imported for them."""
+    return (*OWN, *sorted(_packages()))
 
 
 def family(name: str) -> Family:
-    """Return the family of that word; any other is refused with the words there are."""
-    known = families()
-    check_known(name, known, "mechanism")
-    return known[name]
+    """Return the family of that word, imported now; any other word is refused with those there are."""
+    check_known(name, families(), "mechanism")
+    return _loaded(name)
+
+
+def importable(words: Iterable[str]) -> Iterator[Family]:
+    """Yield the families of these words but for those of packages that cannot be imported."""
+    for word in words:
+        with suppress(InvalidParameter):
+            yield _loaded(word)
 
 
 @lru_cache(maxsize=1)
-def _packages() -> dict[str, tuple[EntryPoint, ...]]:
+def _packages() -> dict[str, set[EntryPoint]]:
     """Words of other packages; one cannot take a word of the library's."""
-    found: dict[str, tuple[EntryPoint, ...]] = {}
+    found: dict[str, set[EntryPoint]] = {}
     for entry in entry_points(group=GROUP):
         if entry.name not in OWN:
-            found[entry.name] = (*found.get(entry.name, ()), entry)
+            found.setdefault(entry.name, set()).add(entry)
     return found
 
 
 @cache
-def _own(word: str) -> Family:
-    made: tuple[Family, ...] = importlib.import_module(HERE + OWN[word][0]).FAMILIES
-    return next(one for one in made if one.name == word)
-
-
-@cache
 def _loaded(word: str) -> Family:
-    """Return another package's family; one that cannot be imported is refused, with the package's name."""
-    entries = _packages()[word]
-    places = " and ".join(sorted({entry.value for entry in entries}))
-    require(len({entry.value for entry in entries}) == 1, f"packages that offer {word!r}", places, "one")
+    """Return the family of a word; a package that cannot be imported is refused, with its name."""
+    if word in OWN:
+        made: tuple[Family, ...] = importlib.import_module(HERE + OWN[word][0]).FAMILIES
+        return next(one for one in made if one.name == word)
+    entries = {entry.value: entry for entry in _packages()[word]}
+    places = " and ".join(sorted(entries))
+    require(len(entries) == 1, f"packages that offer {word!r}", places, "one")
     try:
-        found = entries[0].load()
+        found = entries[places].load()
     except Exception as error:  # whatever somebody else's module does when it is imported
         raise InvalidParameter(
             f"mechanism {word!r} cannot be used: importing {places} failed with {type(error).__name__}: {error}"
@@ -126,28 +110,13 @@ def _loaded(word: str) -> Family:
     return cast(Family, found)
 
 
-def importable() -> Iterator[Family]:
-    """Yield every family but those of packages that cannot be imported."""
-    yield from map(_own, OWN)
-    yield from _strangers()
-
-
-def _strangers() -> Iterator[Family]:
-    """Yield the families of other packages; those that cannot be imported are passed over."""
-    for word in sorted(_packages()):
-        try:
-            yield _loaded(word)
-        except InvalidParameter:
-            continue
-
-
 def family_of(mechanism: Mechanism) -> str:
     """Return the word of the family that a mechanism, or the one inside its wrappers, is of; empty for strangers."""
     kind = type(mechanism.core)
     for word, (file, name) in (OWN | ASKED).items():
         if (kind.__module__, kind.__name__) == (HERE + file, name):
             return word
-    return next((one.name for one in _strangers() if one.kinds and one.kinds[0] is kind), "")
+    return next((one.name for one in importable(sorted(_packages())) if one.kinds and one.kinds[0] is kind), "")
 
 
 def identity_of(mechanism: Mechanism) -> bytes:
@@ -237,10 +206,9 @@ def _class(kind: str) -> type:
     if kind in KINDS:
         file, name = KINDS[kind]
         return cast(type, getattr(importlib.import_module(HERE + file), name))
-    for one in _strangers():
-        for made in one.kinds:
-            if made.__name__ == kind:
-                return made
+    for made in (made for one in importable(sorted(_packages())) for made in one.kinds):
+        if made.__name__ == kind:
+            return made
     raise InvalidParameter.of(
         "kind of the mechanism", "one of " + ", ".join(KINDS) + ", or an installed package's", kind
     )

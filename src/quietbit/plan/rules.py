@@ -179,7 +179,7 @@ def _check_trust(plan: Plan) -> None:
     require(plan.trust is not Trust.SHUFFLED, "trust", plan.trust.value, rule)
     if plan.trust is Trust.LOCAL:
         return
-    names = [one.name for one in importable() if one.summable] if plan.secure else [CENTRAL]
+    names = [one.name for one in importable(families()) if one.summable] if plan.secure else [CENTRAL]
     rule = f"{' or '.join(names)} under {plan.trust.value} trust"
     require(plan.mechanism in [*names, AUTO], "mechanism", plan.mechanism, rule)
     require(plan.unit is Unit.CLIENT, "unit", plan.unit.value, f"client under {plan.trust.value} trust")

@@ -11,7 +11,7 @@ import quietbit
 from quietbit import Plan
 from quietbit.errors import InvalidParameter
 from quietbit.mechanism.expectation import Verdict
-from quietbit.mechanism.registry import families, identity_of
+from quietbit.mechanism.registry import families, family, identity_of
 from quietbit.plan.compare import compare, dimension_of
 from quietbit.privacy.guarantee import Trust
 from quietbit.simulate import Training, simulate
@@ -102,7 +102,7 @@ def test_the_clip_does_to_the_noise_what_is_said(clip):
 def test_every_family_has_its_row_and_says_why_where_there_is_none():
     found = asked(650, 300, 100, 15, 8.0, "zero-out", None)
     local = {row.name: row for row in found.rows if row.trust is Trust.LOCAL}
-    assert set(local) == {word for word, one in families().items() if not one.baseline}
+    assert set(local) == {word for word in families() if not family(word).baseline}
     assert {row.trust for row in found.rows} == {Trust.LOCAL, Trust.SECURE_AGGREGATION, Trust.CENTRAL}
     assert local["laplace"].mechanism is None
     assert local["laplace"].noise == math.inf
@@ -210,10 +210,11 @@ def test_the_dimension_of_a_model_is_what_it_trains():
 
 def test_a_baseline_has_a_row_where_asked_for_and_is_never_the_best(monkeypatch):
     """Even where it is the most accurate of all: here the Gaussian under another word, on the only list there is."""
-    known = dict(families())
-    rival = attrs.evolve(known["gaussian"], name="rival", baseline=True)
-    monkeypatch.setattr("quietbit.mechanism.registry.families", lambda: {**known, "rival": rival})
-    monkeypatch.setattr("quietbit.mechanism.calibrate.families", lambda: {"sign": known["sign"], "rival": rival})
+    known = {word: family(word) for word in families()}
+    known["rival"] = attrs.evolve(known["gaussian"], name="rival", baseline=True)
+    monkeypatch.setattr("quietbit.mechanism.registry.families", lambda: tuple(known))
+    monkeypatch.setattr("quietbit.mechanism.registry._loaded", known.__getitem__)
+    monkeypatch.setattr("quietbit.mechanism.calibrate.families", lambda: ("sign", "rival"))
     given = {"epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out", "cohort": 10, "rounds": 2, "trust": "local"}
     assert {row.name for row in compare(17, **given).rows} == {"sign"}
     found = compare(17, **given, baselines=True)
