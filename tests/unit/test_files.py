@@ -1,49 +1,9 @@
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
 import quietbit
-from quietbit._files import append_line, only_writer, read_lines, write_json, write_whole
-
-
-def test_lines_are_appended_and_read(tmp_path):
-    path = tmp_path / "results.jsonl"
-    assert read_lines(path) == []
-    for k in range(3):
-        append_line(path, {"k": k})
-    assert read_lines(path) == [{"k": 0}, {"k": 1}, {"k": 2}]
-
-
-@pytest.mark.parametrize("torn", [b'{"k": 1', b"{", b'{"k": "' + b"x" * 9000])
-def test_a_torn_line_is_skipped_and_then_removed(tmp_path, torn):
-    path = tmp_path / "results.jsonl"
-    append_line(path, {"k": 0})
-    with open(path, "ab") as file:
-        file.write(torn)
-    assert read_lines(path) == [{"k": 0}]
-    append_line(path, {"k": 2})
-    assert read_lines(path) == [{"k": 0}, {"k": 2}]
-
-
-def test_a_damaged_line_in_the_middle_is_refused(tmp_path):
-    path = tmp_path / "results.jsonl"
-    path.write_text('{"k": 0}\nnonsense\n{"k": 1}\n')
-    with pytest.raises(quietbit.QuietbitError, match="Line 2"):
-        read_lines(path)
-
-
-def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
-    path = tmp_path / "results.jsonl"
-    append_line(path, {"k": 0})
-    before = path.read_bytes()
-    real = os.write
-    monkeypatch.setattr(os, "write", lambda handle, data: real(handle, data[:3]))
-    with pytest.raises(quietbit.QuietbitError, match=r"No space left.*intact"):
-        append_line(path, {"k": 1})
-    assert path.read_bytes() == before
+from quietbit._files import write_json, write_whole
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path):
@@ -59,16 +19,3 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path):
         write_whole(path, fail)
     assert json.loads(path.read_text()) == {"a": 1}
     assert [p.name for p in path.parent.iterdir()] == ["run.json"]
-
-
-def test_one_writer_at_a_time(tmp_path):
-    second = only_writer(tmp_path / "runs")
-    with only_writer(tmp_path / "runs"), pytest.raises(quietbit.QuietbitError, match="Another process"):
-        second.__enter__()
-    with only_writer(tmp_path / "runs"):
-        pass
-
-
-def test_importing_needs_no_posix_locks():
-    code = "import sys; sys.modules['fcntl'] = None; import quietbit._files, quietbit_lab.experiment.sweep"
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -19,11 +19,11 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from quietbit._files import append_line, only_writer, read_lines
 from quietbit.errors import QuietbitError, check_int, check_real
 from quietbit.simulate.loop import INTERRUPTED, simulate
 from quietbit.simulate.problem import Problem
 from quietbit_lab.experiment.grid import Job, Sweep
+from quietbit_lab.experiment.lines import append_line, only_writer, read_lines
 from quietbit_lab.experiment.record import modern, run_record
 
 __all__ = ["RESULTS", "Told", "append_result", "finished", "pending", "run_job", "run_sweep"]

@@ -20,13 +20,14 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from quietbit._files import only_writer, write_json, write_whole
+from quietbit._files import write_json, write_whole
 from quietbit.errors import InvalidParameter, QuietbitError, check_real, require_module
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
 from quietbit.simulate.loop import Point, Run
 from quietbit.simulate.problem import Problem, Score
 from quietbit_lab.cohort.means import way_of
 from quietbit_lab.experiment.grid import Job, Race, Sweep
+from quietbit_lab.experiment.lines import only_writer
 from quietbit_lab.experiment.record import run_record
 from quietbit_lab.experiment.sweep import Told, append_result, pending, run_job
 from quietbit_lab.task.batch import Batch, Lane, Models, mechanism_of, shared_walk

@@ -8,8 +8,8 @@ import time
 import pytest
 
 import quietbit
-from quietbit._files import read_lines
 from quietbit_lab.experiment.grid import Job, Sweep
+from quietbit_lab.experiment.lines import read_lines
 from quietbit_lab.experiment.sweep import RESULTS, finished, run_sweep
 from unit.simulate.makers import setting, small_problem
 

@@ -8,8 +8,8 @@ import time
 import pytest
 
 import quietbit
-from quietbit._files import read_lines
 from quietbit_lab.experiment.grid import Job, Sweep
+from quietbit_lab.experiment.lines import read_lines
 from quietbit_lab.experiment.sweep import RESULTS, finished
 from quietbit_lab.task.batch_sweep import BATCH, CHECKPOINT, BatchTogether, run_batches
 from unit.simulate.makers import setting, small_problem
