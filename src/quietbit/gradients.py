@@ -1,15 +1,14 @@
-"""Gradients of single samples in torch, each clipped by itself, and their sum.
+"""Gradients of single samples in torch, one row each, for a gate that clips every row by itself.
 
-Idea     one backward pass brings, for every layer, its input and the gradient at its output, sample by sample. From
-         these follow the length of every sample's gradient and, once the clip factors are known, the layer's clipped
-         sum, without a second backward pass. A model with a layer of another kind goes through `torch.func.vmap`.
+Idea     one backward pass brings, for every layer, its input and the gradient at its output, sample by sample: the
+         gradients of its parameters are their products. A model with a layer of another kind goes through
+         `torch.func.vmap`.
 Symbols  n samples of a chunk; a layer as a product: inputs A (n, t, i), gradients at the output B (n, t, o), a
-         sample's gradient B^T A; f: clip factors min(1, C / length).
-Source   Goodfellow (2015), gradients of single examples from one pass; Bu, Wang, Zha, Karypis (2023), book-keeping.
+         sample's gradient B^T A.
+Source   Goodfellow (2015), gradients of single examples from one pass.
 
 What makes the privacy of a sample rests on each row depending on one sample alone. Layers that mix samples of a batch
 are refused: known ones by their class, others because a batch of two and its halves would give different outputs.
-Lengths are taken in float32 or better, whatever the precision of the forward pass.
 """
 
 from __future__ import annotations
@@ -19,64 +18,15 @@ from contextlib import ExitStack
 from typing import Any, TypeAlias
 from weakref import WeakSet
 
-import attrs
+from quietbit.errors import InvalidParameter, check_int, require, require_module
 
-from quietbit.errors import InvalidParameter, check_int, check_real, require, require_module
-
-__all__ = ["clipped_sum", "private_gradient", "sample_gradients", "samples_at_once", "trainable"]
+__all__ = ["sample_gradients", "samples_at_once", "trainable"]
 
 Tensor: TypeAlias = Any
 Loss: TypeAlias = Callable[[Any, Any], Any]
 CHUNK_NUMBERS, GPU_NUMBERS = 1 << 26, 1 << 29  # of rows that exist at once, unless the caller gives a chunk
 _APART: WeakSet[Any] = WeakSet()  # models that were seen to keep samples apart
 MIXED = 1e-3  # how far outputs of a sample may be apart, alone and in a batch, relative to their size
-
-
-def private_gradient(
-    model: Any, loss: Loss, batch: tuple[Any, Any], clip: float, *, expected: float, chunk: int | None = None
-) -> list[Tensor]:
-    """Return the sum of the batch's clipped gradients over ``expected`` samples, one tensor per trainable parameter.
-
-    Args:
-        model: a ``torch.nn.Module``; its parameters' ``grad`` is left alone.
-        loss: of outputs and targets, one number per sample (``reduction="none"``).
-        batch: inputs and targets; an empty batch gives zeros, which are released like any others.
-        clip: the largest L2 norm of a sample's gradient.
-        expected: the public number to divide by: samples of the site times the sampling rate, never the batch's size.
-        chunk: samples at once; as many as fit unless given.
-    """
-    total = clipped_sum(model, loss, batch, clip, chunk=chunk)
-    share = 1.0 / check_real(expected, "expected")
-    return [part * share for part in total]
-
-
-def clipped_sum(
-    model: Any, loss: Loss, batch: tuple[Any, Any], clip: float, *, chunk: int | None = None
-) -> list[Tensor]:
-    """Return the sum over the batch of gradients clipped to ``clip``, one tensor per trainable parameter."""
-    torch: Any = require_module("torch", "torch")
-    radius, (inputs, targets) = check_real(clip, "clip"), batch
-    parameters = trainable(model)
-    total = [torch.zeros_like(part, dtype=_finer(torch, part.dtype)) for part in parameters.values()]
-    count = len(inputs)
-    require(len(targets) == count, "number of targets", len(targets), f"{count}, one per sample")
-    if count == 0:
-        return total
-    _check_apart(torch, model, inputs)
-    size = samples_at_once(list(parameters.values()), chunk)
-    for start in range(0, count, size):
-        part = slice(start, start + size)
-        pieces = _pieces(torch, model, loss, inputs[part], targets[part])
-        if pieces is None:
-            rows = _mapped(torch, model, loss, inputs[part], targets[part])
-            pieces = {name: _Rows(row) for name, row in rows.items()}
-        lengths = sum(piece.squares(torch) for piece in pieces.values()).sqrt()
-        _finite(torch, lengths)
-        factors = radius / lengths.clamp(min=radius)
-        for place, name in enumerate(parameters):
-            if name in pieces:
-                total[place] += pieces[name].weighted(torch, factors).reshape(total[place].shape)
-    return total
 
 
 def samples_at_once(parameters: list[Any], chunk: int | None) -> int:
@@ -96,54 +46,18 @@ def sample_gradients(model: Any, loss: Loss, batch: tuple[Any, Any]) -> Tensor:
     if len(inputs) == 0:
         return torch.zeros((0, sum(part.numel() for part in parameters.values())))
     _check_apart(torch, model, inputs)
-    pieces = _pieces(torch, model, loss, inputs, targets)
+    pieces = _by_layers(torch, model, loss, inputs, targets)
     if pieces is None:
-        rows = _mapped(torch, model, loss, inputs, targets)
-        pieces = {name: _Rows(row) for name, row in rows.items()}
+        pieces = _mapped(torch, model, loss, inputs, targets)
     count = len(inputs)
     parts = [
-        pieces[name].rows(torch) if name in pieces else torch.zeros((count, part.numel()), device=part.device)
+        pieces[name] if name in pieces else torch.zeros((count, part.numel()), device=part.device)
         for name, part in parameters.items()
     ]
     return torch.cat([part.reshape(count, -1).to(torch.float32) for part in parts], dim=1)
 
 
-@attrs.frozen(eq=False)
-class _Rows:
-    """Gradients of one parameter as they are: (n, ...)."""
-
-    values: Tensor
-
-    def rows(self, torch: Any) -> Tensor:
-        return self.values
-
-    def squares(self, torch: Any) -> Tensor:
-        return self.values.flatten(1).to(_finer(torch, self.values.dtype)).square().sum(dim=1)
-
-    def weighted(self, torch: Any, factors: Tensor) -> Tensor:
-        flat = self.values.flatten(1)
-        return factors.to(flat.dtype) @ flat
-
-
-@attrs.frozen(eq=False)
-class _Outer:
-    """Gradients that are products of one output gradient (n, o) and one input (n, i): never written out for a sum."""
-
-    left: Tensor
-    right: Tensor
-
-    def rows(self, torch: Any) -> Tensor:
-        return self.left[:, :, None] * self.right[:, None, :]
-
-    def squares(self, torch: Any) -> Tensor:
-        finer = _finer(torch, self.left.dtype)
-        return self.left.to(finer).square().sum(dim=1) * self.right.to(finer).square().sum(dim=1)
-
-    def weighted(self, torch: Any, factors: Tensor) -> Tensor:
-        return (self.left * factors.to(self.left.dtype)[:, None]).T @ self.right
-
-
-def _pieces(torch: Any, model: Any, loss: Loss, inputs: Tensor, targets: Tensor) -> dict[str, Any] | None:
+def _by_layers(torch: Any, model: Any, loss: Loss, inputs: Tensor, targets: Tensor) -> dict[str, Tensor] | None:
     """Return the gradients of every parameter by layers; None where a layer is unknown or used more than once."""
     layers = {name: layer for name, layer in model.named_modules() if any(True for _ in _own(layer))}
     handlers = _handlers(torch)
@@ -171,7 +85,7 @@ def _pieces(torch: Any, model: Any, loss: Loss, inputs: Tensor, targets: Tensor)
         if any(given._version != version for given, version, _ in used.values()):
             return None  # an input was written over after the layer had seen it
         found = torch.autograd.grad(losses.sum(), [edge for _, _, edge in used.values()], allow_unused=True)
-    pieces: dict[str, Any] = {}
+    pieces: dict[str, Tensor] = {}
     for (name, (given, _, _)), gradient in zip(used.items(), found, strict=True):
         if gradient is not None:
             layer = layers[name]
@@ -181,7 +95,7 @@ def _pieces(torch: Any, model: Any, loss: Loss, inputs: Tensor, targets: Tensor)
     return pieces
 
 
-def _handlers(torch: Any) -> dict[type, Callable[..., dict[str, Any]]]:
+def _handlers(torch: Any) -> dict[type, Callable[..., dict[str, Tensor]]]:
     nn = torch.nn
     return {
         nn.Linear: _linear, nn.Conv1d: _convolution, nn.Conv2d: _convolution,
@@ -189,14 +103,14 @@ def _handlers(torch: Any) -> dict[type, Callable[..., dict[str, Any]]]:
     }  # fmt: skip
 
 
-def _linear(torch: Any, layer: Any, given: Tensor, gradient: Tensor) -> dict[str, Any]:
+def _linear(torch: Any, layer: Any, given: Tensor, gradient: Tensor) -> dict[str, Tensor]:
     if gradient.dim() == 2:
-        return {"weight": _Outer(gradient, given), "bias": _Rows(gradient)}
+        return {"weight": gradient[:, :, None] * given[:, None, :], "bias": gradient}
     a, b = given.flatten(1, -2), gradient.flatten(1, -2)
-    return {"weight": _Rows(torch.bmm(b.transpose(1, 2), a)), "bias": _Rows(b.sum(dim=1))}
+    return {"weight": torch.bmm(b.transpose(1, 2), a), "bias": b.sum(dim=1)}
 
 
-def _convolution(torch: Any, layer: Any, given: Tensor, gradient: Tensor) -> dict[str, Any]:
+def _convolution(torch: Any, layer: Any, given: Tensor, gradient: Tensor) -> dict[str, Tensor]:
     flat = given.dim() == 3
     if flat:
         given = given[:, :, None]
@@ -206,20 +120,19 @@ def _convolution(torch: Any, layer: Any, given: Tensor, gradient: Tensor) -> dic
     count, groups, b = given.shape[0], layer.groups, gradient.flatten(2)
     a = patches.reshape(count * groups, -1, patches.shape[-1])
     rows = torch.bmm(b.reshape(count * groups, -1, b.shape[-1]), a.transpose(1, 2))
-    return {"weight": _Rows(rows.reshape(count, *layer.weight.shape)), "bias": _Rows(b.sum(dim=2))}
+    return {"weight": rows.reshape(count, *layer.weight.shape), "bias": b.sum(dim=2)}
 
 
-def _normalisation(torch: Any, layer: Any, given: Tensor, gradient: Tensor) -> dict[str, Any]:
+def _normalisation(torch: Any, layer: Any, given: Tensor, gradient: Tensor) -> dict[str, Tensor]:
     functional = torch.nn.functional
     if isinstance(layer, torch.nn.GroupNorm):
         scaled = functional.group_norm(given, layer.num_groups, eps=layer.eps) * gradient
-        return {"weight": _Rows(scaled.flatten(2).sum(dim=2)), "bias": _Rows(gradient.flatten(2).sum(dim=2))}
+        return {"weight": scaled.flatten(2).sum(dim=2), "bias": gradient.flatten(2).sum(dim=2)}
     inner = len(layer.normalized_shape)
     scaled = functional.layer_norm(given, layer.normalized_shape, eps=layer.eps) * gradient
     middle = list(range(1, given.dim() - inner))
     return {
-        name: _Rows(value.sum(dim=middle) if middle else value)
-        for name, value in (("weight", scaled), ("bias", gradient))
+        name: value.sum(dim=middle) if middle else value for name, value in (("weight", scaled), ("bias", gradient))
     }
 
 
@@ -290,12 +203,3 @@ def _plain(torch: Any, layer: Any) -> bool:
     if isinstance(layer, torch.nn.Conv1d | torch.nn.Conv2d):
         return layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
     return True
-
-
-def _finer(torch: Any, kind: Any) -> Any:
-    return torch.float64 if kind == torch.float64 else torch.float32
-
-
-def _finite(torch: Any, lengths: Tensor) -> None:
-    if not bool(torch.isfinite(lengths).all()):
-        raise InvalidParameter("gradients must be finite for every sample of the batch, got others.")
