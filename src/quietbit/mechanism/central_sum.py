@@ -21,15 +21,15 @@ from typing import cast, final
 
 from attrs import frozen
 
-from quietbit._search import bisect
 from quietbit.design.binomial import MOST_BINOMIAL_BITS, binomial_design
 from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
-from quietbit.errors import InvalidParameter, check_int, check_real, require
+from quietbit.errors import check_int, check_real, require
 from quietbit.kernel.transform import padded_size
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.family import largest_private
 from quietbit.mechanism.interpolated import UNBIASED, Decoder, InterpolatedMVU
 from quietbit.mechanism.projected import Projected
 from quietbit.mechanism.rotation import rotation_for
@@ -45,7 +45,7 @@ __all__ = ["SumCalibration", "calibrate_sum"]
 LEAST_BETA = 1e-6
 DESIGN_EPSILON, MOST_DESIGN_EPSILON, GROWTH = 0.5, 3.0, 1.5
 DEVIATIONS = 4.0  # of a rotated coordinate, below which nothing is clamped
-ACCURACY = 5e-5
+MORE = "more clients in a sum or fewer releases would help"
 
 
 @final
@@ -154,7 +154,7 @@ def calibrate_sum(
             slope = many * (each * beta / 2 * which.radii) ** 2 / 2 * min(1.0, price / sure) * times
             return Cost.linear(slope).epsilon(delta)
 
-        return root(roughly, LEAST_BETA, MAX_BETA, target)
+        return largest_private(roughly, LEAST_BETA, MAX_BETA, target, "a sum", MORE)
 
     round_ball = ball.norm is Norm.L2
     require(round_ball or not rotate, "rotate", rotate, "False on an l1 ball, whose norm no rotation keeps")
@@ -175,15 +175,14 @@ def calibrate_sum(
             return account(build(beta)).epsilon_upper
         return (_cost(build(beta), sure, which, count, crowd) * times).epsilon(delta)
 
-    beta, reached = _search(spent, guess(each), target)
-    found = build(beta)
+    found = build(largest_private(spent, LEAST_BETA, MAX_BETA, target, "a sum", MORE, start=guess(each)))
     lost = 0.0 if keep is None else norm**2 / ball.dimension * (1 - ball.dimension / padded_size(whole.dimension))
     mechanism = found if keep is None else Projected(found, whole, rows=0)
     response = mechanism.error().response
     missed = (1 - response) * norm**2 / whole.dimension
     return SumCalibration(
         mechanism=mechanism,
-        guarantee=Guarantee(reached, delta, Unit.CLIENT, which, Trust.SECURE_AGGREGATION),
+        guarantee=Guarantee(spent(found.beta), delta, Unit.CLIENT, which, Trust.SECURE_AGGREGATION),
         clients=count,
         min_honest_clients=sure,
         releases=times,
@@ -209,36 +208,3 @@ def _cost(mechanism: InterpolatedMVU, honest: int, adjacency: Adjacency, clients
 
 def _design(bits: int, each: float) -> Design:
     return solve(DesignSpec(2, 1, each), cache=False) if bits == 1 else binomial_design(bits, each * (2**bits - 1))
-
-
-def _search(account: Callable[[float], float], start: float, target: float) -> tuple[float, float]:
-    """Find the largest loss whose account is within the target, and return it with the account there."""
-    private, value, revealing = 0.0, 0.0, math.inf
-    loss = start
-    for _ in range(40):
-        there = account(loss)
-        if there <= target:
-            private, value = loss, there
-            if there >= target * (1 - ACCURACY) or loss >= MAX_BETA:
-                break
-        else:
-            revealing = loss
-        # Epsilon is nearly proportional to the loss, between its first and second power: aim inside the bracket.
-        step = loss * (target * (1 - ACCURACY / 2) / there) ** 0.9
-        step = step if private < step < revealing else 0.5 * (private + min(revealing, 2 * loss))
-        loss = min(step, MAX_BETA)
-        if loss < LEAST_BETA:
-            break
-    if private == 0:
-        rule = "larger for this many clients and releases (more clients in a sum or fewer releases would help)"
-        raise InvalidParameter.of("epsilon", rule, target)
-    return private, value
-
-
-def root(account: Callable[[float], float], low: float, high: float, target: float) -> float:
-    """Find the largest loss that meets the target, within a factor 1 + 1e-9 of the boundary, by log-bisection."""
-    if account(high) <= target:
-        return high
-    least = account(low)
-    require(least <= target, "epsilon", target, f"at least {least:.3g} (more clients or fewer releases would help)")
-    return bisect(lambda loss: account(loss) <= target, low, high, relative=1e-9, by_ratio=True)

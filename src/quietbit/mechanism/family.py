@@ -147,9 +147,20 @@ class SearchedFamily(Family):
 
 
 def largest_private(
-    account: Callable[[float], float], low: float, high: float, target: float, name: str, remedy: str = FEWER
+    account: Callable[[float], float],
+    low: float,
+    high: float,
+    target: float,
+    name: str,
+    remedy: str = FEWER,
+    *,
+    start: float | None = None,
+    accuracy: float = ACCURACY,
 ) -> float:
-    """Find the largest loss with account(loss) <= target; the bracket's lower end is always private."""
+    """Find the largest loss with account(loss) <= target, to a relative ``accuracy`` of the account.
+
+    The bracket's lower end is always private. ``start`` is a guess; without one the search begins at ``low``.
+    """
 
     def safe(loss: float) -> float:
         try:
@@ -157,18 +168,22 @@ def largest_private(
         except QuietbitError:  # what cannot be built or certified counts as infinitely revealing
             return math.inf
 
-    value = account(low)
+    private, stride = (low, 4.0) if start is None else (min(max(low, start), high), 1.05)
+    value, revealing, above = account(private), high, math.inf
+    while value > target and private > low:
+        revealing, above, private = private, value, max(low, private / stride)
+        value, stride = account(private), 2 * stride
     if math.isinf(value):
         raise InvalidParameter.of("delta", f"above 0 here: {name} has no account at delta 0 for this ball")
     require(value <= target, "epsilon", target, f"at least {value:.4g}, the least that {name} reaches here ({remedy})")
-    private = low
-    revealing, above = _first_above(safe, low, high, target)
+    if above == math.inf:
+        revealing, above = _first_above(safe, private, high, target, stride)
     if above <= target:
         return revealing
     for step in range(200):
-        if value >= target * (1 - ACCURACY) or revealing <= private * (1 + 1e-13):
+        if value >= target * (1 - accuracy) or revealing <= private * (1 + 1e-13):
             break
-        middle = _between(private, value, revealing, above, target, step)
+        middle = _between(private, value, revealing, above, target * (1 - accuracy / 2), step)
         there = safe(middle)
         if there <= target:
             private, value = middle, there
@@ -177,9 +192,10 @@ def largest_private(
     return private
 
 
-def _first_above(account: Callable[[float], float], low: float, high: float, target: float) -> tuple[float, float]:
+def _first_above(
+    account: Callable[[float], float], loss: float, high: float, target: float, stride: float
+) -> tuple[float, float]:
     """Find a loss whose account exceeds the target, in growing strides; else return the end of the range."""
-    loss, stride = low, 4.0
     while loss < high:
         loss = min(loss * stride, high)
         value = account(loss)
@@ -189,12 +205,11 @@ def _first_above(account: Callable[[float], float], low: float, high: float, tar
     return high, account(high)
 
 
-def _between(private: float, value: float, revealing: float, above: float, target: float, step: int) -> float:
+def _between(private: float, value: float, revealing: float, above: float, aim: float, step: int) -> float:
     """Return a loss inside the bracket: by log-log interpolation, and by halving at every third step."""
     left, right = math.log(private), math.log(revealing)
     share = 0.5
     if value > 0 and above < math.inf and step % 3 < 2:
-        aim = math.log(target * (1 - ACCURACY / 2))
-        share = (aim - math.log(value)) / (math.log(above) - math.log(value))
+        share = math.log(aim / value) / math.log(above / value)
     edge = 0.02
     return math.exp(left + min(max(share, edge), 1 - edge) * (right - left))

@@ -51,7 +51,7 @@ from quietbit.privacy.sensitivity import sample_share
 from quietbit.privacy.skellam import rounded_skellam_cost, skellam_cost
 from quietbit.target import Adjacency
 
-__all__ = ["FAMILIES", "IndependentSkellam", "Skellam"]
+__all__ = ["FAMILIES", "IndependentSkellam", "Skellam", "stays_within"]
 
 Rounding: TypeAlias = Callable[[FloatVector, WordBlock], NDArray[np.int64]]
 
@@ -228,11 +228,16 @@ def _fits(reach: float, multiplier: float, bits: int, size: int, wrap: float) ->
     # Two events per coordinate, two sides each: rotated value too large, noise too large.
     doubt = math.log(4 * size / wrap)
     signal = min(1.0, math.sqrt(2 * doubt / size)) * reach + 1
-    room = 2.0 ** (bits - 1) - 1 - signal
-    variance = (multiplier * reach) ** 2
+    return stays_within(2.0 ** (bits - 1) - 1 - signal, (multiplier * reach) ** 2, doubt)
+
+
+def stays_within(room: float, variance: float, doubt: float) -> bool:
+    """Whether Skellam noise exceeds ``room`` with probability at most e^-doubt, by Chernoff's bound.
+
+    P(noise >= t) <= exp(sqrt(v^2 + t^2) - v - t asinh(t/v)).
+    """
     if room <= 0 or variance == 0:
         return room > 0
-    # Chernoff: P(noise >= t) <= exp(sqrt(v^2 + t^2) - v - t asinh(t/v)).
     root = math.hypot(variance, room)
     return room * math.asinh(room / variance) - room * room / (root + variance) >= doubt
 

@@ -24,8 +24,10 @@ from quietbit._search import bisect
 from quietbit.errors import require
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.calibrate import calibrate
-from quietbit.mechanism.central_sum import SumCalibration, calibrate_sum, root
+from quietbit.mechanism.central_sum import SumCalibration, calibrate_sum
+from quietbit.mechanism.family import largest_private
 from quietbit.mechanism.rounding import length_upper
+from quietbit.mechanism.skellam import stays_within
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.skellam import skellam_cost
 from quietbit.target import Adjacency, Target, Trust
@@ -80,7 +82,7 @@ def compare_calibration(found: SumCalibration, epsilon: float) -> tuple[SumRow, 
     def skellam(loss: float) -> float:
         return (_skellam(ball, 1 / loss, count, share, adjacency)[0] * releases).epsilon(delta)
 
-    noise = root(gaussian, 1e-7, 1e4, epsilon)
+    noise = largest_private(gaussian, 1e-7, 1e4, epsilon, "a Gaussian", accuracy=1e-9)
     grains = _first_within(skellam, epsilon)
     grainy = _skellam(ball, 1 / grains, count, share, adjacency)[1] if skellam(grains) <= epsilon else math.inf
     local = calibrate("imvu", ball=ball, epsilon=epsilon, delta=delta, adjacency=adjacency, releases=releases)
@@ -104,9 +106,9 @@ def _first_within(account: Callable[[float], float], target: float) -> float:
     """
     ladder = [10 ** (2 - step / 40) for step in range(201)]
     values = [account(loss) for loss in ladder]
-    for place, value in enumerate(values):
+    for place, (loss, value) in enumerate(zip(ladder, values, strict=True)):
         if value <= target:
-            return root(account, ladder[place], ladder[max(place - 1, 0)], target) if place else ladder[0]
+            return bisect(lambda loss: account(loss) <= target, loss, ladder[max(place - 1, 0)], relative=1e-9)
     return ladder[values.index(min(values))]
 
 
@@ -128,10 +130,6 @@ def _skellam_reach(multiplier: float, clients: int, size: int) -> float:
 
     def fits(reach: float) -> bool:
         signal = clients * reach * min(1.0, math.sqrt(2 * doubt / size)) + math.sqrt(clients * doubt / 2)
-        room, variance = 2.0 ** (SKELLAM_BITS - 1) - 1 - signal, (multiplier * reach) ** 2
-        if room <= 0:
-            return False
-        root = math.hypot(variance, room)
-        return room * math.asinh(room / variance) - room * room / (root + variance) >= doubt
+        return stays_within(2.0 ** (SKELLAM_BITS - 1) - 1 - signal, (multiplier * reach) ** 2, doubt)
 
     return bisect(fits, 1e-9, 2.0**SKELLAM_BITS * (1 + 1 / multiplier), halvings=80, by_ratio=True)
