@@ -11,7 +11,6 @@ import pytest
 
 from quietbit import Ball, Design, DesignSpec, DitheredMVU, InvalidParameter, solve
 from quietbit.design.rounding import exact_row
-from quietbit.design.store import parse_design
 from quietbit.errors import InvalidDesignFile
 from quietbit.mechanism.registry import build, describe
 
@@ -64,7 +63,7 @@ def test_a_file_with_such_rows_is_refused_even_if_its_identity_is_right(rows: li
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     content["identity"] = hashlib.sha256(text.encode()).hexdigest()
     with pytest.raises(InvalidDesignFile, match="sum of the probabilities"):
-        parse_design(json.dumps(content), "a file")
+        Design.parse(json.dumps(content), "a file")
     described = describe(DitheredMVU(good, Ball("l2", 1.0, 3)))
     described["design"] = {"design": content}
     with pytest.raises(InvalidParameter, match="sum of the probabilities"):

@@ -15,7 +15,7 @@ from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.interpolated import InterpolatedMVU
-from quietbit.privacy.aggregate import aggregate_codes_cost, aggregate_cost
+from quietbit.privacy.aggregate import aggregate_cost
 from quietbit.privacy.guarantee import Adjacency
 
 
@@ -42,7 +42,7 @@ def worst(others: list[float], epsilon: float, count: int, alpha: float, adjacen
 @pytest.mark.parametrize("adjacency", list(Adjacency))
 @pytest.mark.parametrize(("bits", "epsilon", "clients"), [(2, 1.5, 3), (2, 3.0, 4), (3, 3.5, 4), (4, 4.0, 3)])
 def test_dominates_everybody_s_inputs(bits: int, epsilon: float, clients: int, adjacency: Adjacency) -> None:
-    curve = aggregate_codes_cost(binomial_design(bits, epsilon), 1.0, clients, adjacency)
+    curve = aggregate_cost(binomial_design(bits, epsilon), 1.0, clients, adjacency)
     inputs = list(combinations_with_replacement(np.linspace(0, 1, 5), clients - 1))
     for alpha in (1.3, 2.0, 4.0, 16.0, 64.0):
         found = max(worst(list(others), epsilon, 2**bits - 1, alpha, adjacency) for others in inputs)
@@ -50,7 +50,7 @@ def test_dominates_everybody_s_inputs(bits: int, epsilon: float, clients: int, a
 
 
 def test_is_tight_with_a_few_dozen_clients() -> None:
-    curve = aggregate_codes_cost(binomial_design(2, 1.5), 1.0, 60, Adjacency.ZERO_OUT)
+    curve = aggregate_cost(binomial_design(2, 1.5), 1.0, 60, Adjacency.ZERO_OUT)
     for alpha in (1.5, 2.0, 8.0):
         ends = ([1.0] * k + [0.0] * (59 - k) for k in (0, 10, 30))
         found = max(worst(others, 1.5, 3, alpha, Adjacency.ZERO_OUT) for others in ends)
@@ -59,7 +59,7 @@ def test_is_tight_with_a_few_dozen_clients() -> None:
 
 def test_c_bits_cost_c_times_one() -> None:
     one = aggregate_cost(binomial_design(1, 0.5), 1.0, 500, Adjacency.ZERO_OUT)
-    three = aggregate_codes_cost(binomial_design(2, 1.5), 1.0, 500, Adjacency.ZERO_OUT)
+    three = aggregate_cost(binomial_design(2, 1.5), 1.0, 500, Adjacency.ZERO_OUT)
     for alpha in (1.5, 4.0, 20.0):
         assert 3 * one.rdp(alpha) <= three.rdp(alpha) <= 3.1 * one.rdp(alpha)
 
@@ -76,7 +76,7 @@ def test_the_mechanism_s_own_account_and_refusals() -> None:
         uneven.sum_privacy(200, Adjacency.ZERO_OUT)
     table = binomial_design(2, 1.5)
     bent = Design(table.spec, table.probabilities, np.linspace(-1.0, 2.0, 4))
-    assert aggregate_codes_cost(bent, 1.0, 5, Adjacency.ZERO_OUT).rdp(2.0) > 0  # the alphabet is no matter of privacy
+    assert aggregate_cost(bent, 1.0, 5, Adjacency.ZERO_OUT).rdp(2.0) > 0  # the alphabet is no matter of privacy
     rows = table.probabilities + np.array([[1e-3, -1e-3, 0, 0], [0, 0, -1e-3, 1e-3]])
     with pytest.raises(InvalidParameter, match="sums of equal bits"):
-        aggregate_codes_cost(Design(table.spec, rows, table.alphabet), 1.0, 5, Adjacency.ZERO_OUT)
+        aggregate_cost(Design(table.spec, rows, table.alphabet), 1.0, 5, Adjacency.ZERO_OUT)

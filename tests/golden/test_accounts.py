@@ -15,4 +15,4 @@ SLOW = (920,)  # takes seconds: binomial codes in sums of a thousand clients
 def test_an_account_agrees_with_what_it_was(number):
     said, ratio = compare(number, BEFORE)
     assert said in ("the same", "smaller", "mixture", "tight", "planned is smaller")
-    assert said != "tight" or ratio <= 1.05
+    assert said != "tight" or ratio <= 1.01

@@ -189,13 +189,12 @@ def _chi_square(kernel: Kernel, rng: RandomBits, design: Design, draws: int) -> 
 
 
 def designs_hold(designs: Iterable[Design]) -> str:
-    """Certify that every design meets its epsilon, sums to one and has no bias but what it says, exactly."""
+    """Certify that every design meets its epsilon and has no bias but what it says, exactly."""
     count = 0
     for design in designs:
         measured, spec = certify(design), design.spec
         name = f"{spec.input_levels} levels, {spec.output_bits} bits, epsilon {spec.epsilon:g}"
         _expect(measured.meets_spec, f"The design for {name} has a measured epsilon of {measured.epsilon_upper!r}.")
-        _expect(measured.rows_sum_to_one, f"Rows of the design for {name} do not sum to one.")
         exact = spec.bias != "exact" or measured.bias_upper <= 1e-9
         _expect(exact, f"The design for {name} has a bias of {measured.bias_upper!r}.")
         count += 1

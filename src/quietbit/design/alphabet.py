@@ -12,11 +12,11 @@ Source   Chaudhuri et al. (2022) state the problem; the method is this library's
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 import numpy as np
+from attrs import evolve
 from scipy.optimize import minimize
 
 from quietbit._threads import one_thread
@@ -60,7 +60,7 @@ def search(spec: DesignSpec, progress: Progress | None = None) -> tuple[FloatMat
     if spec.input_levels <= DIRECT_LEVELS:
         return _widening(spec, lambda descent: _explore(descent, EXPLORE, report))
     # A coarse grid finds the alphabet, all levels then polish it.
-    coarse = dataclasses.replace(spec, input_levels=COARSE_LEVELS)
+    coarse = evolve(spec, input_levels=COARSE_LEVELS)
     _, alphabet = _widening(coarse, lambda descent: _explore(descent, 10 * EXPLORE, report))
     shape = (alphabet[spec.outputs // 2 :] - 0.5) / unbiased_half_width(coarse)
     report(0.7, f"all {spec.input_levels} levels")

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, field
 from decimal import Context, Decimal
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import final
 
 import numpy as np
@@ -39,13 +39,12 @@ class Certificate:
     bias_upper: float
     mean_squared_error: float
     objective: float
-    rows_sum_to_one: bool
     spec: DesignSpec = field(repr=False)
     alphabet: tuple[float, ...] = field(repr=False)
 
-    @cached_property
+    @property
     def lower_bound(self) -> float:
-        """The certified lower bound on the objective; computed on first use, for it needs a solve."""
+        """The certified lower bound on the objective; computed when it is asked for, as it needs a solve."""
         return _lower_bound(self.spec, self.alphabet)
 
     @property
@@ -71,49 +70,39 @@ def certify(design: Design) -> Certificate:
     """
     spec = design.spec
     table = [[Fraction(p) for p in row] for row in design.probabilities.tolist()]
-    totals = [sum(row, Fraction(0)) for row in table]
     alphabet = [Fraction(a) for a in design.alphabet.tolist()]
     levels = [Fraction(i, spec.input_levels - 1) for i in range(spec.input_levels)]
     biases, errors = [], []
-    for x, row, total in zip(levels, table, totals, strict=True):
-        biases.append(sum(p * a for p, a in zip(row, alphabet, strict=True)) / total - x)
-        errors.append(sum(p * (a - x) ** 2 for p, a in zip(row, alphabet, strict=True)) / total)
+    for x, row in zip(levels, table, strict=True):
+        biases.append(sum(p * a for p, a in zip(row, alphabet, strict=True)) - x)
+        errors.append(sum(p * (a - x) ** 2 for p, a in zip(row, alphabet, strict=True)))
     mse = sum(errors) / len(errors)
     objective = mse
     if math.isfinite(spec.penalty):
         objective += Fraction(spec.penalty) * sum(b * b for b in biases) / len(biases)
     return Certificate(
-        epsilon_upper=_epsilon_upper(design, table, totals),
+        epsilon_upper=_epsilon_upper(design, table),
         bias_upper=_round_up(max(abs(b) for b in biases)),
         mean_squared_error=float(mse),
         objective=float(objective),
-        rows_sum_to_one=all(total == 1 for total in totals),
         spec=spec,
         alphabet=tuple(design.alphabet.tolist()),
     )
 
 
-def _epsilon_upper(design: Design, table: list[list[Fraction]], totals: list[Fraction]) -> float:
-    """Return the largest log-ratio per unit of distance, over the rows as they are sampled (normalised)."""
-    n = design.spec.input_levels
-    logs = np.log(design.probabilities / design.probabilities.sum(axis=1, keepdims=True))
+def _epsilon_upper(design: Design, table: list[list[Fraction]]) -> float:
+    """Return the largest log-ratio per unit of distance; a design's rows sum to one, as they are sampled."""
     # Doubles, good to 1e-13 here, only nominate candidates within 1e-11; those are compared exactly.
-    if design.spec.privacy == "strict":
-        span = logs.max(axis=0) - logs.min(axis=0)
-        columns = [
-            [row[j] / total for row, total in zip(table, totals, strict=True)]
-            for j in np.flatnonzero(span >= span.max() - 1e-11)
-        ]
-        ratio = max(max(column) / min(column) for column in columns)
-        distance = Fraction(1)
+    spec, logs = design.spec, np.log(design.probabilities)
+    if spec.privacy == "strict":
+        span = np.ptp(logs, axis=0)
+        columns = [[row[j] for row in table] for j in np.flatnonzero(span >= span.max() - 1e-11)]
+        ratio, distance = max(max(column) / min(column) for column in columns), Fraction(1)
     else:
         size = np.abs(np.diff(logs, axis=0))
-        steps = [
-            table[i + 1][j] * totals[i] / (table[i][j] * totals[i + 1])
-            for i, j in np.argwhere(size >= size.max() - 1e-11)
-        ]
+        steps = [table[i + 1][j] / table[i][j] for i, j in np.argwhere(size >= size.max() - 1e-11)]
         ratio = max(max(step, 1 / step) for step in steps)
-        distance = Fraction(1, n - 1) ** (1 if design.spec.privacy == "metric-l1" else 2)
+        distance = Fraction(1, spec.input_levels - 1) ** (1 if spec.privacy == "metric-l1" else 2)
     quotient = _DIGITS.divide(Decimal(ratio.numerator), Decimal(ratio.denominator))
     return _round_up((Fraction(_DIGITS.ln(quotient)) + Fraction(1, 10**45)) / distance)
 

@@ -22,6 +22,10 @@ ERROR = Decimal("1e-90")
 LARGEST = 16.0  # beyond it the tail is below 1e-57, and the digits above would no longer suffice
 _DIGITS = Context(prec=130)
 _HALF = Decimal("0.5")
+_ROOT = Decimal(  # of 2 pi, to 140 digits
+    "2.5066282746310005024157652848110452530069867406099383166299235763422936"
+    "54607841974946595838378057266116009972665203879644866323618126736181"
+)
 
 
 @lru_cache(maxsize=4096)
@@ -78,24 +82,7 @@ def float_lower(value: Decimal, error: Decimal = ERROR) -> float:
 
 def _density(value: Decimal) -> Decimal:
     exponent = _DIGITS.divide(_DIGITS.multiply(value, value), Decimal(-2))
-    return _DIGITS.divide(_DIGITS.exp(exponent), _root_of_two_pi())
-
-
-@lru_cache(maxsize=1)
-def _root_of_two_pi() -> Decimal:
-    # Machin: pi/4 = 4 arctan(1/5) - arctan(1/239), in integers of 140 digits; each term is off by less than one unit.
-    unit = 10**140
-    pi = 4 * (4 * _inverse_tangent(5, unit) - _inverse_tangent(239, unit))
-    return _DIGITS.sqrt(_DIGITS.divide(Decimal(2 * pi), Decimal(unit)))
-
-
-def _inverse_tangent(q: int, unit: int) -> int:
-    total, power, n = 0, unit // q, 1
-    while power:
-        total += power // n if n % 4 == 1 else -(power // n)
-        power //= q * q
-        n += 2
-    return total
+    return _DIGITS.divide(_DIGITS.exp(exponent), _ROOT)
 
 
 def _checked(x: float | Decimal) -> Decimal:

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 from functools import lru_cache
 from importlib.resources import files
+from typing import Any
 
 from quietbit.design.profile import Profile
-from quietbit.design.store import verified_profile
 from quietbit.target import Adjacency, Target
 
 __all__ = ["catalogue_lines", "catalogue_targets", "shipped_profile"]
@@ -44,17 +44,15 @@ def catalogue_lines(profiles: Iterator[tuple[Target, Profile]]) -> dict[str, str
 def shipped_profile(target: Target) -> Profile | None:
     """Return the shipped profile for exactly this target, or ``None``."""
     entry = _catalogue(target.adjacency).get((target.epsilon, target.delta, target.releases))
-    return None if entry is None else verified_profile(*entry, f"the catalogue's profile for {target}")
+    return None if entry is None else Profile.restored(entry, f"the catalogue's profile for {target}")
 
 
 @lru_cache(maxsize=len(ORDER))
-def _catalogue(adjacency: Adjacency) -> dict[tuple[float, float, int], tuple[str, str]]:
+def _catalogue(adjacency: Adjacency) -> dict[tuple[float, float, int], dict[str, Any]]:
     source = files("quietbit.design.profiles") / f"{adjacency.value}.jsonl"
-    if not source.is_file():
-        return {}
-    found = {}
-    for line in source.read_text(encoding="ascii").splitlines():
-        entry = json.loads(line)
-        text = json.dumps(entry["profile"], sort_keys=True, separators=(",", ":"), allow_nan=False)
-        found[entry["epsilon"], entry["delta"], entry["releases"]] = (text, entry["identity"])
-    return found
+    lines = source.read_text(encoding="ascii").splitlines() if source.is_file() else []
+    entries = map(json.loads, lines)
+    return {
+        (entry["epsilon"], entry["delta"], entry["releases"]): {**entry["profile"], "identity": entry["identity"]}
+        for entry in entries
+    }

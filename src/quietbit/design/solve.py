@@ -6,8 +6,9 @@ Idea     Whatever path leads to a table, it ends in the same three steps: rows m
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, cast
+
+from attrs import evolve
 
 from quietbit.design.alphabet import Progress, search
 from quietbit.design.catalogue import shipped
@@ -35,10 +36,10 @@ def solve(spec: DesignSpec, progress: Progress | None = None, *, cache: bool = T
     require(isinstance(spec, DesignSpec), "spec", spec, "a DesignSpec")
     if not cache:
         return _solved(spec, progress)
-    design = shipped(spec) or cached(spec)
-    if design is None:
+    design = shipped(spec) or cached(Design, spec)
+    if design is None or design.spec != spec:
         design = _solved(spec, progress)
-        remember(design)
+        remember(design, spec)
     return design
 
 
@@ -53,16 +54,12 @@ def _solved(spec: DesignSpec, progress: Progress | None) -> Design:
         ) from error
     design = Design(spec, exact_rows(table), alphabet)
     measured = certify(design)
-    if not (measured.meets_spec and measured.rows_sum_to_one and _unbiased(spec, measured.bias_upper)):
+    if not (measured.meets_spec and (spec.bias != "exact" or measured.bias_upper <= 1e-9)):
         raise QuietbitError(
             f"The design solved for {spec} measured epsilon {measured.epsilon_upper!r} and bias "
             f"{measured.bias_upper:.1e}, which the spec does not allow; nothing was kept."
         )
     return design
-
-
-def _unbiased(spec: DesignSpec, bias_upper: float) -> bool:
-    return spec.bias != "exact" or bias_upper <= 1e-9
 
 
 def check_design(value: Any) -> Design:
@@ -84,7 +81,7 @@ def closed_design(spec: DesignSpec) -> Design:
     measured = certify(made)
     if measured.meets_spec:
         return made
-    return Design(replace(spec, epsilon=measured.epsilon_upper), made.probabilities, made.alphabet)
+    return Design(evolve(spec, epsilon=measured.epsilon_upper), made.probabilities, made.alphabet)
 
 
 def design_limits(levels: int, bits: int) -> tuple[float, float]:

@@ -7,10 +7,10 @@ Source   Guo et al. (ICML 2023), section "MVU mechanism"; Chaudhuri et al. (2022
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast, final, get_args
 
 import numpy as np
+from attrs import field, frozen
 
 from quietbit._typing import FloatVector
 from quietbit.errors import check_int, check_real, require
@@ -28,8 +28,27 @@ MIN_EPSILON = 1e-6
 MIN_STEP = 1e-8  # the ratios of flatter tables are lost to the rounding of doubles
 
 
+def _levels(value: Any) -> int:
+    return check_int(value, "input_levels", 2, MAX_LEVELS)
+
+
+def _bits(value: Any) -> int:
+    return check_int(value, "output_bits", 1, MAX_BITS)
+
+
+def _epsilon(value: Any) -> float:
+    return check_real(value, "epsilon", at_least=MIN_EPSILON, at_most=MAX_EPSILON)
+
+
+def _bias(value: Any) -> Bias:
+    if isinstance(value, str):
+        require(value == "exact", "bias", value, "'exact' or a positive penalty")
+        return "exact"
+    return cast(Bias, check_real(value, "bias", at_most=1e9))
+
+
 @final
-@dataclass(frozen=True, slots=True)
+@frozen
 class DesignSpec:
     """The request that `solve` answers.
 
@@ -42,32 +61,21 @@ class DesignSpec:
     8
     """
 
-    input_levels: int
-    output_bits: int
-    epsilon: float
+    input_levels: int = field(converter=_levels)
+    output_bits: int = field(converter=_bits)
+    epsilon: float = field(converter=_epsilon)
     privacy: Privacy = "metric-l1"
-    bias: Bias = "exact"
+    bias: Bias = field(default="exact", converter=_bias)
 
-    def __post_init__(self) -> None:
-        """Refuse what no design can meet, and keep plain Python numbers."""
-        object.__setattr__(self, "input_levels", check_int(self.input_levels, "input_levels", 2, MAX_LEVELS))
-        object.__setattr__(self, "output_bits", check_int(self.output_bits, "output_bits", 1, MAX_BITS))
+    def __attrs_post_init__(self) -> None:
+        """Refuse what no design can meet."""
         cells = self.input_levels * self.outputs
         require(cells <= MAX_CELLS, "input_levels x 2^output_bits", cells, f"at most {MAX_CELLS}")
-        object.__setattr__(
-            self, "epsilon", check_real(self.epsilon, "epsilon", at_least=MIN_EPSILON, at_most=MAX_EPSILON)
-        )
         choices = get_args(Privacy)
         known = isinstance(self.privacy, str) and self.privacy in choices
         require(known, "privacy", self.privacy, "one of " + ", ".join(choices))
-        object.__setattr__(self, "bias", _bias(self.bias))
-        step = self.log_ratio_step
-        require(
-            step >= MIN_STEP,
-            "epsilon between neighbouring levels",
-            step,
-            f"at least {MIN_STEP:g} (fewer levels or a larger epsilon make the spec feasible in double precision)",
-        )
+        rule = f"at least {MIN_STEP:g} (fewer levels or a larger epsilon make the spec feasible in double precision)"
+        require(self.log_ratio_step >= MIN_STEP, "epsilon between neighbouring levels", self.log_ratio_step, rule)
 
     @property
     def outputs(self) -> int:
@@ -94,10 +102,3 @@ class DesignSpec:
     def penalty(self) -> float:
         """Lambda of the bias penalty; infinite when the bias must be zero."""
         return math.inf if self.bias == "exact" else float(self.bias)
-
-
-def _bias(value: Any) -> Bias:
-    if isinstance(value, str):
-        require(value == "exact", "bias", value, "'exact' or a positive penalty")
-        return "exact"
-    return cast(Bias, check_real(value, "bias", at_most=1e9))

@@ -1,8 +1,8 @@
 """Designs and profiles on disk: canonical text with its SHA-256, written whole or not at all.
 
-Idea     A file is the canonical text with its identity, which reading recomputes: a changed or truncated file is
-         refused. The cache holds one file per spec of a design or target of a profile; writers race harmlessly,
-         because each writes a file of its own and renames it into place.
+Idea     A file is the canonical text with its identity among its values, which reading recomputes: a changed or
+         truncated file is refused. The cache holds one file per spec of a design or target of a profile; writers race
+         harmlessly, because each writes a file of its own and renames it into place.
 """
 
 from __future__ import annotations
@@ -10,152 +10,143 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
-from quietbit._files import cache_folder as kept_in
-from quietbit._files import write_text
-from quietbit.design import profile as profiles
-from quietbit.design import table as designs
-from quietbit.design.profile import Profile
-from quietbit.design.spec import DesignSpec
-from quietbit.design.table import Design
+import numpy as np
+
+from quietbit._files import cache_folder, write_text
 from quietbit.errors import InvalidDesignFile, QuietbitError
-from quietbit.target import Target
 
-__all__ = [
-    "cache_folder", "cached", "cached_profile", "parse_design", "parse_profile", "read_design", "read_profile",
-    "remember", "remember_profile", "verified_profile", "write_design", "write_profile",
-]  # fmt: skip
+__all__ = ["Stored", "cached", "frozen_array", "remember"]
 
+VERSION = 1  # of both formats
 SOLVER_VERSION = 1  # raised when a search finds better designs, so that older cached ones are left alone
-MAX_BYTES, MAX_PROFILE_BYTES = 64 * 2**20, 2**20
-Stored = TypeVar("Stored", Design, Profile)
 
 
-def write_design(design: Design, path: Path) -> Path:
-    """Write one line: the design with its identity among its values."""
-    content = {**json.loads(design.canonical()), "identity": design.identity()}
-    return write_text(path, json.dumps(content, sort_keys=True, separators=(",", ":")) + "\n", make_folder=False)
+class Stored(ABC):
+    """Numbers that have one canonical text; two are equal where their identities are."""
+
+    __slots__ = ()
+    WORD: ClassVar[str]
+    SUFFIX: ClassVar[str]  # of cached files
+    MOST_BYTES: ClassVar[int]
+    _identity: str  # set last by the constructor, with `_sealed`
+
+    @abstractmethod
+    def _values(self) -> dict[str, Any]:
+        """Return the numbers as JSON has them."""
+
+    @classmethod
+    @abstractmethod
+    def _of_values(cls, values: Mapping[str, Any]) -> Self:
+        """Make what such values stand for."""
+
+    def canonical(self) -> str:
+        """Return the one text for these numbers: sorted keys, shortest exact decimals, no spaces."""
+        return _text({**self._values(), "format": f"quietbit-{self.WORD}", "version": VERSION})
+
+    def identity(self) -> str:
+        """SHA-256 of the canonical text, in hexadecimal."""
+        return self._identity
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both have the same canonical text."""
+        return isinstance(other, Stored) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        """Hash the identity."""
+        return hash(self._identity)
+
+    def _sealed(self) -> str:
+        return hashlib.sha256(self.canonical().encode()).hexdigest()
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the canonical text with the identity among its values; the file appears whole or not at all."""
+        content = {**json.loads(self.canonical()), "identity": self._identity}
+        return write_text(Path(path), _text(content) + "\n", make_folder=False)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a file; one that was changed, cut short or is something else is refused."""
+        try:
+            if Path(path).stat().st_size > cls.MOST_BYTES:
+                raise InvalidDesignFile(f"{path} is not a {cls.WORD}: it is larger than {cls.MOST_BYTES} bytes.")
+            text = Path(path).read_text(encoding="ascii")
+        except OSError as error:
+            raise InvalidDesignFile(f"Cannot read {path}: {error.strerror}.") from error
+        except UnicodeDecodeError as error:
+            raise InvalidDesignFile(f"{path} is not a {cls.WORD}: it is not plain text.") from error
+        return cls.parse(text, str(path))
+
+    @classmethod
+    def parse(cls, text: str, origin: str) -> Self:
+        """Return what a file's text stands for; ``origin`` names it in a refusal."""
+        # Profiles were written without their identity once, which had a line of its own.
+        lines = text.splitlines()
+        stated = {"identity": lines[1]} if len(lines) == 2 and len(lines[1]) == 64 else {}
+        try:
+            content = json.loads(lines[0] if stated else text, parse_constant=_not_finite)
+        except (ValueError, RecursionError) as error:
+            raise InvalidDesignFile(f"{origin} is not a {cls.WORD}: it is not complete JSON.") from error
+        return cls.restored({**content, **stated} if isinstance(content, dict) else {}, origin)
+
+    @classmethod
+    def restored(cls, content: Mapping[str, Any], origin: str) -> Self:
+        """Return what values stand for, refused unless they have the identity that is stated among them."""
+        word = f"quietbit-{cls.WORD}"
+        if content.get("format") != word:
+            raise InvalidDesignFile(f"{origin} is not a {cls.WORD}: it does not say format {word!r}.")
+        if content.get("version") != VERSION:
+            version = content.get("version")
+            raise InvalidDesignFile(f"{origin} has version {version!r}, and this library reads {VERSION}.")
+        try:
+            made = cls._of_values(content)
+        except (QuietbitError, KeyError, TypeError, ValueError, OverflowError) as error:
+            reason = f"{error} is missing" if isinstance(error, KeyError) else str(error).rstrip(".")
+            raise InvalidDesignFile(f"{origin} is not a usable {cls.WORD}: {reason}.") from error
+        stated = content.get("identity")
+        if made.identity() != stated or set(content) != {*json.loads(made.canonical()), "identity"}:
+            raise InvalidDesignFile(f"{origin} was changed: its content does not match its identity {stated!r}.")
+        return made
 
 
-def write_profile(profile: Profile, path: Path) -> Path:
-    """Write two lines: the profile, and its identity."""
-    return write_text(path, f"{profile.canonical()}\n{profile.identity()}\n", make_folder=False)
+Kind = TypeVar("Kind", bound=Stored)
 
 
-def read_design(path: Path) -> Design:
-    """Read and verify a design file."""
-    return parse_design(_text(path, "design", MAX_BYTES), str(path))
-
-
-def read_profile(path: Path) -> Profile:
-    """Read and verify a profile file."""
-    content, _, stated = _text(path, "profile", MAX_PROFILE_BYTES).partition("\n")
-    return verified_profile(content, stated.strip(), str(path))
-
-
-def parse_design(text: str, origin: str) -> Design:
-    """Return the design that a text stands for; ``origin`` names it in a refusal."""
-    content = _values(text, origin, "design", designs.FORMAT, designs.VERSION)
-    stated = content.pop("identity", None)
-    design = _made(
-        lambda: Design(DesignSpec(**content["spec"]), content["probabilities"], content["alphabet"]), origin, "design"
-    )
-    if design.identity() != stated or set(content) != set(json.loads(design.canonical())):
-        raise InvalidDesignFile(f"{origin} was changed: its content does not match its identity {stated!r}.")
-    return design
-
-
-def parse_profile(text: str, origin: str) -> Profile:
-    """Return the profile that a canonical text stands for; any other text is refused."""
-    content = _values(text, origin, "profile", profiles.FORMAT, profiles.VERSION)
-    found = _made(lambda: Profile(content["edges"], content["levels"]), origin, "profile")
-    if found.canonical() != text.strip():
-        raise InvalidDesignFile(f"{origin} is not the canonical text of its profile, {found.identity()}.")
-    return found
-
-
-def verified_profile(text: str, stated: str, origin: str) -> Profile:
-    """Return the profile of a text, refused unless it has the identity stated beside it."""
-    found = parse_profile(text, origin)
-    if found.identity() != stated:
-        raise InvalidDesignFile(f"{origin} was changed: its content does not match its identity {stated!r}.")
-    return found
-
-
-def cache_folder() -> Path:
-    """Where solved designs and profiles are kept."""
-    return kept_in("designs")
-
-
-def cached(spec: DesignSpec) -> Design | None:
-    """Return the cached design for exactly this spec; a damaged file counts as absent."""
+def cached(kind: type[Kind], asked: object) -> Kind | None:
+    """Return what is cached for exactly this spec or target; a damaged file counts as absent."""
     with contextlib.suppress(InvalidDesignFile):
-        design = read_design(_cache_file(spec, "json"))
-        return design if design.spec == spec else None
+        return kind.load(_cache_file(kind, asked))
     return None
 
 
-def cached_profile(target: Target) -> Profile | None:
-    """Return the cached profile for exactly this target; a damaged file counts as absent."""
-    with contextlib.suppress(InvalidDesignFile):
-        return read_profile(_cache_file(target, "profile"))
-    return None
-
-
-def remember(design: Design) -> None:
-    """Keep a design in the cache; a cache that cannot be written is not a reason to fail."""
-    _remember(write_design, design, _cache_file(design.spec, "json"))
-
-
-def remember_profile(target: Target, profile: Profile) -> None:
-    """Keep a profile in the cache likewise."""
-    _remember(write_profile, profile, _cache_file(target, "profile"))
-
-
-def _remember(write: Callable[[Stored, Path], Path], made: Stored, path: Path) -> None:
+def remember(made: Stored, asked: object) -> None:
+    """Keep a design or a profile in the cache; a cache that cannot be written is not a reason to fail."""
+    path = _cache_file(type(made), asked)
     with contextlib.suppress(OSError, QuietbitError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(made, path)
+        made.save(path)
 
 
-def _cache_file(asked: DesignSpec | Target, suffix: str) -> Path:
+def frozen_array(values: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return a read-only copy in doubles."""
+    array = np.array(values, dtype=np.float64, order="C", copy=True)
+    array.setflags(write=False)
+    return array
+
+
+def _cache_file(kind: type[Stored], asked: object) -> Path:
     key = hashlib.sha256(f"{SOLVER_VERSION}:{asked!r}".encode()).hexdigest()[:32]
-    return cache_folder() / f"{key}.{suffix}"
+    return cache_folder("designs") / f"{key}.{kind.SUFFIX}"
 
 
-def _text(path: Path, what: str, most: int) -> str:
-    try:
-        if path.stat().st_size > most:
-            raise InvalidDesignFile(f"{path} is not a {what}: it is larger than {most} bytes.")
-        return path.read_text(encoding="ascii")
-    except OSError as error:
-        raise InvalidDesignFile(f"Cannot read {path}: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise InvalidDesignFile(f"{path} is not a {what}: it is not plain text.") from error
-
-
-def _values(text: str, origin: str, what: str, word: str, version: int) -> dict[str, Any]:
-    try:
-        content = json.loads(text, parse_constant=_not_finite)
-    except (ValueError, RecursionError) as error:
-        raise InvalidDesignFile(f"{origin} is not a {what}: it is not complete JSON.") from error
-    if not isinstance(content, dict) or content.get("format") != word:
-        raise InvalidDesignFile(f"{origin} is not a {what}: it does not say format {word!r}.")
-    if content.get("version") != version:
-        raise InvalidDesignFile(f"{origin} has version {content.get('version')!r}, and this library reads {version}.")
-    return content
+def _text(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def _not_finite(name: str) -> float:
     raise ValueError(name)
-
-
-def _made(make: Callable[[], Stored], origin: str, what: str) -> Stored:
-    try:
-        return make()
-    except (QuietbitError, KeyError, TypeError, ValueError, OverflowError) as error:
-        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error).rstrip(".")
-        raise InvalidDesignFile(f"{origin} is not a usable {what}: {reason}.") from error

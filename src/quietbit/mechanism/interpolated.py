@@ -34,7 +34,7 @@ from quietbit.mechanism.family import Choices, SearchedFamily
 from quietbit.mechanism.rotation import Rotation, response_lower, rotation_for
 from quietbit.mechanism.rows import check_rotated
 from quietbit.mechanism.scaling import MAX_BETA, Scaling, check_beta
-from quietbit.privacy.aggregate import aggregate_codes_cost, aggregate_cost, codes_deviation_upper
+from quietbit.privacy.aggregate import aggregate_cost, codes_deviation_upper
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.interpolated import dominated_l2_cost, interpolated_l1_cost, interpolated_l2_cost
@@ -208,7 +208,7 @@ class InterpolatedMVU(Mechanism):
         between, given = Adjacency.REPLACE_ONE, (self.design, distance)
         curve: Cost
         if self.ball.norm is Norm.L1:
-            curve = interpolated_l1_cost(*given, between, low, high, with_renyi=True)
+            curve = interpolated_l1_cost(*given, between, low, high)
         elif self.design.spec.input_levels == 2:
             curve = dominated_l2_cost(*given, distance, low, high, together=True)
         else:
@@ -225,10 +225,9 @@ class InterpolatedMVU(Mechanism):
         distance, (low, high) = self.scaling.distance(adjacency, self.ball), self.scaling.certified_range
         alone = self._exact_cost(adjacency)
         slack = self.scaling.slack_upper(self.design, self.ball)
-        summed = aggregate_cost if self.bits == 1 else aggregate_codes_cost
         if self.bits > 1:
             slack = round_up(slack + self.ball.dimension * codes_deviation_upper(self.design, low, high))
-        return summed(self.design, distance, clients, adjacency, low, high, alone=alone).with_slack(slack)
+        return aggregate_cost(self.design, distance, clients, adjacency, low, high, alone=alone).with_slack(slack)
 
     def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
         """Return the mean of the decoded updates of ``clients`` from the sums of their codes.
@@ -251,7 +250,7 @@ class InterpolatedMVU(Mechanism):
         """Return the cost of one release of an exact sampler."""
         distance, (low, high) = self.scaling.distance(adjacency, self.ball), self.scaling.certified_range
         if self.ball.norm is Norm.L1:
-            return interpolated_l1_cost(self.design, distance, adjacency, low, high, with_renyi=True, in_ball=True)
+            return interpolated_l1_cost(self.design, distance, adjacency, low, high, in_ball=True)
         if self.design.spec.input_levels == 2:
             return dominated_l2_cost(self.design, distance, (high - low) / 2 * adjacency.radii, low, high)
         return interpolated_l2_cost(self.design, distance, adjacency, low, high)

@@ -24,7 +24,6 @@ from typing import Any, cast
 import attrs
 
 from quietbit.design.profile import Profile
-from quietbit.design.store import parse_design, parse_profile
 from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter, QuietbitError, check_known, require
 from quietbit.mechanism.base import Mechanism, check_mechanism
@@ -190,14 +189,9 @@ def _built(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     if "kind" not in value and "design" in value:
-        return parse_design(json.dumps(value["design"]), "the design of a mechanism")
+        return Design.restored(value["design"], "the design of a mechanism")
     if "kind" not in value and "profile" in value:
-        content = dict(value["profile"])
-        stated = content.pop("identity", None)
-        text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
-        found = parse_profile(text, "the profile of a mechanism")
-        require(found.identity() == stated, "identity of the profile", stated, found.identity())
-        return found
+        return Profile.restored(value["profile"], "the profile of a mechanism")
     return _class(value["kind"])(**{name: _built(field) for name, field in value.items() if name != "kind"})
 
 

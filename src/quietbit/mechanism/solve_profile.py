@@ -19,7 +19,7 @@ from quietbit.design import profiles
 from quietbit.design.profile import Profile
 from quietbit.design.profile_catalogue import catalogue_lines, catalogue_targets, shipped_profile
 from quietbit.design.profile_search import Proposal, propose
-from quietbit.design.store import cached_profile, remember_profile
+from quietbit.design.store import cached, remember
 from quietbit.errors import QuietbitError, check_int, check_real, require
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.profile import certify_profile
@@ -53,11 +53,11 @@ def _solved(target: Target) -> Profile:
     shipped = shipped_profile(target)
     if shipped is not None:
         return shipped
-    kept = cached_profile(target)
+    kept = cached(Profile, target)
     if kept is not None and meets(kept, target):
         return kept
     profile = solve_profile_anew(target)
-    remember_profile(target, profile)
+    remember(profile, target)
     return profile
 
 

@@ -72,7 +72,7 @@ def _losses(axes: Axes, profile: Profile, certificate: ProfileCertificate) -> No
     """Draw tails P(L > x) of the loss in the direction that costs most: a discrete law has no density to draw."""
     plain_axes(axes, "privacy loss beyond x", "x", "probability")
     releases = certificate.releases
-    upper, lower = profile.pairs(certificate.adjacency.value)[0]
+    upper, lower = profile.pairs(certificate.adjacency)[0]
     kept = (upper > 0) & (lower > 0)
     loss, mass = np.log(upper[kept] / lower[kept]), upper[kept]
     for times in sorted({1, releases}):

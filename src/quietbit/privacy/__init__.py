@@ -1,5 +1,6 @@
 """What a release costs, in the order in which a number comes about.
 
+branch                     certified suprema, which renyi, cells and sum_moment search for
 divergence, renyi, cells   constants of the interpolated mechanism: how far apart the laws of two inputs are
 interpolated               a vector sent through it: Theorems 1 and 2, and the Gaussian pair that dominates small codes
 dithered, skellam          MVU's own mechanism; Skellam noise, rounded within bounds or coordinate by coordinate

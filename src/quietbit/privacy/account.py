@@ -14,23 +14,10 @@ Theorem. Release only while some account j still proves epsilon at delta_j. Then
 (epsilon, lost + sum_j delta_j)-private, however mechanisms, inputs and the moment of stopping were chosen. Each x_j
 only grows, so an account that holds at the end held all along. Let O_j be the outcomes whose first account that holds
 at the end is j: on them the process is the one stopped by account j alone, which is (epsilon, delta_j)-private. Sum
-over j. A pure account has delta_j = 0 and costs nothing.
+over j. The page has the table of accounts and their shares, why each is one account, and how the order is chosen.
 
-| account | what it sums up | share of delta |
-|---|---|---|
-| pure | max-divergences | none |
-| copies | how often the first cost was spent; infinite once another was | `MAIN` if it has a dominating pair, or none |
-| Gaussian | mu^2, with `SLACK_RATE` of it set aside for slack | `MAIN` if best for the first cost, or `FEW` |
-| Rényi, one order | D_alpha; the order at which most releases fit | `SECOND`, and `MAIN` too if nobody else has it |
-| Rényi, 49 orders | D_alpha | `FEW` in all |
-| lost mass | outputs outside the certified laws | `LOST`, for all but copies, which pays its own |
-
-The first cost is known before the party's first output, so all of this is fixed by then. Its copies are a list fixed in
-advance: stopped by that account alone, the process makes that number of releases of this cost and no other, and the
-planned account holds. The one order is that of the first cost's own divergences where they are all that is known of it,
-and of a line slope * alpha otherwise: that of every Gaussian, so that other mechanisms which follow fit well too. The
-epsilon that a filter protects is the target's; the account's own number says how much of it is used: where all orders
-at the share of that one are on the same side of the target as it is, the number is the smallest of theirs.
+The epsilon that a filter protects is the target's; the account's own number says how much of it is used: where all
+orders at the share of the one that counts are on the same side of the target as it is, the smallest of theirs.
 """
 
 from __future__ import annotations
@@ -126,8 +113,7 @@ class Account:
 
     def epsilon(self) -> float:
         """Return the smallest epsilon proved at the target's delta."""
-        whole = sum((cost * times for cost, times in self.entries), Cost())
-        delta = self.target.delta
+        whole, delta = self.total(), self.target.delta
         if self.mode == "planned":
             return whole.epsilon(delta)
         found = [whole.pure_epsilon()]

@@ -20,10 +20,9 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import final
+from typing import Any, final
 
 import numpy as np
-from attrs import field, frozen
 
 from quietbit._typing import FloatMatrix, FloatVector
 from quietbit.design.binomial import binomial_deviation_upper, is_evenly_spaced
@@ -31,18 +30,13 @@ from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter, check_int, check_real, require
-from quietbit.privacy.conversion import chord_upper, ladder, round_up
+from quietbit.privacy.conversion import chord_upper, ladder
 from quietbit.privacy.cost import Cost, Formula
 from quietbit.privacy.divergence import CENTRE, Segments, check_range
 from quietbit.privacy.sum_moment import MOST_REACH, SumMoments, bit_sum, pair_supremum_upper
 from quietbit.target import MOST_CLIENTS, Adjacency
 
-__all__ = [
-    "AggregateConstant",
-    "aggregate_codes_cost",
-    "aggregate_cost",
-    "codes_deviation_upper",
-]
+__all__ = ["AggregateConstant", "aggregate_cost", "codes_deviation_upper"]
 
 OTHERS_ERROR = 2.0**-44  # others' probabilities may leave the range by a sampler's error, and by more
 _BLOCK = 0.004  # share of the clients whose ends are treated together
@@ -66,7 +60,7 @@ class AggregateConstant:
     def __init__(self, design: Design, low: float, high: float, clients: int, adjacency: Adjacency) -> None:
         """Refuse designs of more than one bit, too few or too many clients, and ranges without a centre."""
         bits = design.spec.output_bits
-        require(bits == 1, "output bits of the design", bits, "1 here (binomial designs: aggregate_codes_cost)")
+        require(bits == 1, "output bits of the design", bits, "1 here (binomial designs: aggregate_cost)")
         require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
         self._clients = check_int(clients, "clients", 2, MOST_CLIENTS)
         low, high = check_range(low, high)
@@ -164,11 +158,14 @@ class AggregateConstant:
             return self._tables[key]
         laws = self._laws(alpha)
         if self._zero_out:
-            table = laws.cross(alpha, nodes, len(nodes) // 2, self._loss)
+            centre = [len(nodes) // 2]
+            table = np.zeros((len(nodes), len(nodes)))
+            table[:, centre] = laws.table(alpha, nodes, nodes[centre], self._loss)
+            table[centre, :] = laws.table(alpha, nodes[centre], nodes, self._loss)
         else:
-            table = laws.table(alpha, nodes, self._loss)
+            table = laws.table(alpha, nodes, nodes, self._loss)
         if self._symmetric:  # as many others at the other end: the mirror image
-            table = np.maximum(table, table[:, ::-1] if self._zero_out else table[::-1, ::-1])
+            table = np.maximum(table, table[::-1, ::-1])
         if alpha in (2.0, 3.0):
             self._tables[key] = table
         return table
@@ -199,30 +196,27 @@ def aggregate_cost(
     *,
     alone: Cost | None = None,
 ) -> Cost:
-    """Return the curve of one secure sum for neighbours within L2 ``distance`` in x-space.
+    """Return the curve of one secure sum of codes for neighbours within L2 ``distance`` in x-space.
 
-    Holds where the server, and any clients that collude with it, see nothing but the sum, which contains the bits
-    of at least ``clients`` honest clients, the protected one among them. Who answers must not depend on their bits, and
-    where several sums are added up, nor may what a client puts into a later one (no error feedback). ``alone`` is the
-    curve of the protected client's own release, of which the sum is post-processing: where it is smaller, and at
-    delta = 0, it stands.
+    Holds where the server, and any clients that collude with it, see nothing but the sum, which contains the codes
+    of at least ``clients`` honest clients, the protected one among them. Who answers must not depend on their codes,
+    and where several sums are added up, nor may what a client puts into a later one (no error feedback). ``alone`` is
+    the curve of the protected client's own release, of which the sum is post-processing: where it is smaller, and at
+    delta = 0, it stands. Designs are of one bit or binomial; with more bits the protected client's own deviation from
+    a binomial law, `codes_deviation_upper` per coordinate, is left to the caller, who adds it to the sampler's slack.
     """
     distance = check_real(distance, "distance")
     # Rounded outwards, so that ranges which differ in their last bits share their work.
     low, high = math.floor(low * GRAIN) / GRAIN, math.ceil(high * GRAIN) / GRAIN
-    constant = _constant(design, low, high, clients, adjacency)
-    label = f"sum of {clients} one-bit releases, {adjacency.value}"
-    whole = Cost.renyi(Formula(_scaled, constant, distance), label)
+    given = (design, low, high, adjacency, clients)
+    kappa = _constant(*given).chord_upper if design.spec.output_bits == 1 else _codes(*given)
+    label = f"sum of {clients} codes, {adjacency.value}"
+    whole = Cost.per_square(kappa, distance, label)
     return whole if alone is None else whole.or_else(alone, label)
 
 
-def _scaled(alpha: float, constant: AggregateConstant, distance: float) -> float:
-    """kappa_alpha distance^2."""
-    return round_up(constant.chord_upper(alpha) * distance * distance, 1e-15)
-
-
 @lru_cache(maxsize=16)
-def _constant(design: Design, low: float, high: float, clients: int, adjacency: Adjacency) -> AggregateConstant:
+def _constant(design: Design, low: float, high: float, adjacency: Adjacency, clients: int) -> AggregateConstant:
     return AggregateConstant(design, low, high, clients, adjacency)
 
 
@@ -250,24 +244,9 @@ def codes_deviation_upper(design: Design, low: float, high: float) -> float:
     return found
 
 
-def aggregate_codes_cost(
-    design: Design,
-    distance: float,
-    clients: int,
-    adjacency: Adjacency,
-    low: float = 0.0,
-    high: float = 1.0,
-    *,
-    alone: Cost | None = None,
-) -> Cost:
-    """Return the curve of one secure sum of codes of a binomial design; arguments as in `aggregate_cost`.
-
-    The protected client's own deviation from a binomial law, `codes_deviation_upper` per coordinate, is left to the
-    caller, who adds it to the sampler's slack.
-    """
-    distance = check_real(distance, "distance")
+def _codes(design: Design, low: float, high: float, adjacency: Adjacency, clients: int) -> Formula:
+    """kappa_alpha of a sum of codes of a binomial design."""
     count = check_int(clients, "clients", 2, MOST_CLIENTS)
-    low, high = math.floor(low * GRAIN) / GRAIN, math.ceil(high * GRAIN) / GRAIN
     deviation = codes_deviation_upper(design, low, high)
     bits = design.spec.outputs - 1
     each = design.spec.epsilon / bits
@@ -275,49 +254,27 @@ def aggregate_codes_cost(
     rarest = min(ends[0], 1 - ends[1]) * (1 - 1e-12)
     loss = bits * max(math.log(ends[1] / ends[0]), math.log((1 - ends[0]) / (1 - ends[1]))) * (1 + 1e-12)
     short = deviation + OTHERS_ERROR / rarest**bits
-    label = f"sum of {count} codes of {bits} equal bits, {adjacency.value}"
-    bound = _Codes(_one_bit(each), low, high, count, adjacency, bits, each, loss, short, distance)
-    return Cost.renyi(bound, label) if alone is None else Cost.renyi(bound, label).or_else(alone, label)
+    return Formula(_codes_kappa, bits, each, loss, short, count, _one_bit(each), low, high, adjacency)
 
 
-@final
-@frozen
-class _Codes:
-    """D_alpha of a sum of codes, each of ``bits`` equal bits with log-odds ``each`` (2x - 1)."""
+def _codes_kappa(
+    alpha: float, bits: int, each: float, loss: float, short: float, clients: int, design: Design, *where: Any
+) -> float:
+    """kappa_alpha of a sum of codes, each of ``bits`` equal bits with log-odds ``each`` (2x - 1).
 
-    design: Design = field(repr=False)
-    low: float
-    high: float
-    clients: int
-    adjacency: Adjacency
-    bits: int
-    each: float
-    loss: float
-    short: float
-    distance: float
-
-    def __call__(self, alpha: float) -> float:
-        single = alpha * self.bits * self.each**2 / 2  # kappa of one client's own code
-        bound = single
-        spare = self._spare(alpha)
-        if spare is not None:
-            one = _constant(self.design, self.low, self.high, self.clients - spare, self.adjacency).chord_upper(alpha)
-            rest = single * math.exp(self._log_tail(spare) + (alpha - 1) * self.loss)
-            bound = min(bound, self.bits * one * (1 + 1e-9 + 2.0**-46 / self.each) + rest)
-        return round_up(bound * self.distance * self.distance, 1e-14)
-
-    def _spare(self, alpha: float) -> int | None:
-        """How many clients to give up, so that more of them being no binomial adds a millionth at most."""
-        for spare in _SPARE:
-            if self.clients - spare < 2:
-                break
-            if self._log_tail(spare) + (alpha - 1) * self.loss + math.log(self.clients) <= _NEGLIGIBLE:
-                return spare
-        return None
-
-    def _log_tail(self, spare: int) -> float:
-        """Return the logarithm of the bound (n tau)^(J+1)/(J+1)! on P(Bin(n - 1, tau) > J), from above."""
-        return (spare + 1) * math.log(self.clients * self.short) - math.lgamma(spare + 2) + 1e-9
+    J clients are given up, so that more of them being no binomial adds a millionth at most: P(Bin(n - 1, tau) > J) is
+    at most (n tau)^(J+1)/(J+1)!, tau = ``short``.
+    """
+    bound = single = alpha * bits * each**2 / 2  # of one client's own code
+    for spare in _SPARE:
+        if clients - spare < 2:
+            break
+        tail = (spare + 1) * math.log(clients * short) - math.lgamma(spare + 2) + 1e-9 + (alpha - 1) * loss
+        if tail + math.log(clients) <= _NEGLIGIBLE:
+            one = _constant(design, *where, clients - spare).chord_upper(alpha)
+            bound = min(bound, bits * one * (1 + 1e-9 + 2.0**-46 / each) + single * math.exp(tail))
+            break
+    return bound * (1 + 1e-14)
 
 
 @lru_cache(maxsize=16)

@@ -62,20 +62,10 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from quietbit._typing import FloatMatrix, FloatVector
+from quietbit.privacy.branch import Cells
 from quietbit.privacy.divergence import Segments, log_softmax, mean_and_law
 
-__all__ = [
-    "MOST_SEGMENTS",
-    "ULP",
-    "CrossCells",
-    "Indices",
-    "Problem",
-    "SameCells",
-    "chord",
-    "dot",
-    "grown_by",
-    "simple_bound",
-]
+__all__ = ["MOST_SEGMENTS", "CrossCells", "Problem", "SameCells", "chord", "grown_by", "simple_bound"]
 
 MOST_SEGMENTS = 256  # beyond it the pairs of segments alone are too many to look at
 ULP = 2.0**-50
@@ -165,7 +155,7 @@ def _second_order(z: FloatMatrix) -> FloatMatrix:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class SameCells:
+class SameCells(Cells[Problem]):
     """Pairs within one segment: c in c +- dc, r in [near, far], x - x' of the given sign."""
 
     index: Indices
@@ -176,14 +166,6 @@ class SameCells:
     near: FloatVector
     far: FloatVector
 
-    def __len__(self) -> int:
-        """How many cells."""
-        return len(self.index)
-
-    def take(self, chosen: Any) -> SameCells:
-        """Return the cells at an index or mask."""
-        return SameCells(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
-
     def crude(self, problem: Problem) -> FloatVector:
         """Return a bound that costs nothing; minus infinity for a cell without a possible pair."""
         left, right = problem.segments.left[self.index], problem.segments.right[self.index]
@@ -191,15 +173,15 @@ class SameCells:
         possible = (self.near <= ahead * (1 + 1e-9)) | (self.pivot == 0)
         return np.where(possible, simple_bound(problem, problem.span[self.index], self.near), -np.inf)
 
-    def halves(self, by_r: Any) -> SameCells:
+    def halves(self, split: Any) -> SameCells:
         """Every cell cut in two, across r where the mask says so, else across c."""
         middle = 0.5 * (self.near + self.far)
-        dc = np.where(by_r, self.dc, 0.5 * self.dc)
-        shift = np.where(by_r, 0.0, dc)
+        dc = np.where(split, self.dc, 0.5 * self.dc)
+        shift = np.where(split, 0.0, dc)
         fixed = (self.index, self.sign, self.pivot)
-        first = (*fixed, self.c - shift, dc, self.near, np.where(by_r, middle, self.far))
-        second = (*fixed, self.c + shift, dc, np.where(by_r, middle, self.near), self.far)
-        return SameCells(*(np.concatenate(pair) for pair in zip(first, second, strict=True)))
+        first = (*fixed, self.c - shift, dc, self.near, np.where(split, middle, self.far))
+        second = (*fixed, self.c + shift, dc, np.where(split, middle, self.near), self.far)
+        return self.joined(first, second)
 
     def bounds(self, problem: Problem) -> tuple[FloatVector, FloatVector, Any]:
         """F at a pair of each cell, a bound on the cell, and whether to split it across r.
@@ -245,7 +227,7 @@ class SameCells:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class CrossCells:
+class CrossCells(Cells[Problem]):
     """Pairs in two segments: x in x +- dx of segment ``first``, x' in y +- dy of segment ``second``."""
 
     first: Indices
@@ -254,14 +236,6 @@ class CrossCells:
     dx: FloatVector
     y: FloatVector
     dy: FloatVector
-
-    def __len__(self) -> int:
-        """How many cells."""
-        return len(self.first)
-
-    def take(self, chosen: Any) -> CrossCells:
-        """Return the cells at an index or mask."""
-        return CrossCells(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
 
     def crude(self, problem: Problem) -> FloatVector:
         """Return a bound that costs little: the simple ones, and the kink's for neighbouring segments."""
@@ -305,13 +279,13 @@ class CrossCells:
         expanded += 0.5 * z * z * spread * grown_by(np.maximum(var_x, var_y), alpha * z)
         return np.asarray(alpha / 2 * np.minimum(tilted, expanded) * (1 + 16 * segments.noise))
 
-    def halves(self, by_x: Any) -> CrossCells:
+    def halves(self, split: Any) -> CrossCells:
         """Every cell cut in two, across x where the mask says so, else across x'."""
-        dx, dy = np.where(by_x, self.dx / 2, self.dx), np.where(by_x, self.dy, self.dy / 2)
-        sx, sy = np.where(by_x, dx, 0.0), np.where(by_x, 0.0, dy)
+        dx, dy = np.where(split, self.dx / 2, self.dx), np.where(split, self.dy, self.dy / 2)
+        sx, sy = np.where(split, dx, 0.0), np.where(split, 0.0, dy)
         lower = (self.first, self.second, self.x - sx, dx, self.y - sy, dy)
         upper = (self.first, self.second, self.x + sx, dx, self.y + sy, dy)
-        return CrossCells(*(np.concatenate(pair) for pair in zip(lower, upper, strict=True)))
+        return self.joined(lower, upper)
 
     def bounds(self, problem: Problem) -> tuple[FloatVector, FloatVector, Any]:
         """F at the centre of each cell, a bound on the cell, and whether to split it across x."""

@@ -37,13 +37,14 @@ import math
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, TypeAlias, final
 
 import numpy as np
 from attrs import evolve, field, frozen
 from numpy.typing import ArrayLike
 
-from quietbit.errors import check_int, check_real, require
+from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.privacy.conversion import epsilon_from_linear, epsilon_from_rdp, round_up
 from quietbit.privacy.gaussian import dominating_square_upper, gaussian_epsilon_upper
 from quietbit.privacy.guarantee import Guarantee
@@ -130,8 +131,8 @@ class _Part:
 class Cost:
     """What some releases cost; ``a + b`` is the cost of both, ``cost * n`` that of n such releases.
 
-    ``samples`` is the number of the client's samples, at the sample level and only there. A cost without adjacency,
-    unit and trust is a bare number in the making (`of` completes it); `Cost()` is nothing released.
+    A cost without adjacency, unit and trust is a bare number in the making (`of` completes it); `Cost()` is nothing
+    released.
 
     >>> once = Cost.pure(0.25).of(Adjacency.REPLACE_ONE, Unit.CLIENT, Trust.LOCAL)
     >>> (once * 4).under(adjacency=Adjacency.ZERO_OUT).guarantee(0.0).epsilon_upper
@@ -142,7 +143,6 @@ class Cost:
     adjacency: Adjacency | None = None
     unit: Unit | None = None
     trust: Trust | None = None
-    samples: int | None = None
 
     @classmethod
     def pure(cls, epsilon: float) -> Cost:
@@ -169,10 +169,14 @@ class Cost:
         return cls._one(_Part(bound, label, pure, losses=losses, alone=alone))
 
     @classmethod
+    def per_square(cls, kappa: Bound, distance: float, label: str) -> Cost:
+        """D_alpha <= kappa(alpha) distance^2, as Theorem 2 has it for more than two levels."""
+        return cls.renyi(Formula(_squared, kappa, distance), label)
+
+    @classmethod
     def linear(cls, slope: float) -> Cost:
         """D_alpha <= slope * alpha, as Theorem 2 gives it: slope = M S^2 / 2."""
-        value = _size(slope, "slope")
-        return cls._one(_Part(Formula(_line, value), f"slope {value:g}", slope=value) if value else None)
+        return cls.gaussian(math.inf, _size(slope, "slope"))
 
     @classmethod
     def gaussian(cls, pair_slope: float, slope: float = math.inf, largest: float = 0.0) -> Cost:
@@ -186,8 +190,8 @@ class Cost:
         pair = math.inf if pair_slope == math.inf else _size(pair_slope, "pair_slope")
         line = min(pair, math.inf if slope == math.inf else _size(slope, "slope"))
         require(line < math.inf, "pair_slope", pair_slope, "finite where no slope is given")
-        bound = Formula(_line, line)
-        return cls._one(_Part(bound, f"slope {line:g}", slope=line, pair=pair, largest=largest) if line else None)
+        label = f"slope {line:g}"
+        return cls._one(_Part(Formula(_line, line), label, slope=line, pair=pair, largest=largest) if line else None)
 
     @classmethod
     def from_losses(cls, forward: LossDistribution, backward: LossDistribution | None = None) -> Cost:
@@ -205,9 +209,7 @@ class Cost:
         return cls._one(_Part(Formula(_loss_divergence, both), "dominating pair", pure, losses=both))
 
     @classmethod
-    def from_masses(
-        cls, first: ArrayLike, second: ArrayLike, *, relative_error: float = 0.0, step: float | None = None
-    ) -> Cost:
+    def from_masses(cls, first: ArrayLike, second: ArrayLike, *, relative_error: float = 0.0) -> Cost:
         """Price a finite dominating pair, each mass known up to ``relative_error``.
 
         >>> response = Cost.from_masses([0.75, 0.25], [0.25, 0.75])
@@ -220,8 +222,7 @@ class Cost:
         lows = [np.nextafter(law * (1 - relative_error), law if relative_error == 0 else -1.0) for law in laws]
         lows = [np.maximum(low, 0.0) for low in lows]
         return cls.from_losses(
-            LossDistribution.from_atoms(tops[0], lows[1], step=step),
-            LossDistribution.from_atoms(tops[1], lows[0], step=step),
+            LossDistribution.from_atoms(tops[0], lows[1]), LossDistribution.from_atoms(tops[1], lows[0])
         )
 
     @classmethod
@@ -229,7 +230,10 @@ class Cost:
         return cls(((part, 1),) if part is not None else ())
 
     def of(self, adjacency: Adjacency, unit: Unit, trust: Trust, samples: int | None = None) -> Cost:
-        """Add words to this cost; refuse where it has some, or at a sample level that nobody worked out."""
+        """Add words to this cost; refuse where it has some, or at a sample level that nobody worked out.
+
+        ``samples`` is the number of the client's samples that it was found for, at the sample level and only there.
+        """
         require(self.adjacency is None, "words of the cost", self.adjacency, "left as they are")
         require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
         require(isinstance(unit, Unit), "unit", unit, "a Unit")
@@ -237,10 +241,10 @@ class Cost:
         if unit is Unit.SAMPLE:
             rule = "the number of the client's samples for unit sample, whose cost is not that of the client's update"
             require(samples is not None, "samples", samples, rule)
-            samples = check_int(samples, "samples", 1)
+            check_int(samples, "samples", 1)
         else:
             require(samples is None, "samples", samples, "left out unless the unit is a sample")
-        return evolve(self, adjacency=adjacency, unit=unit, trust=trust, samples=samples)
+        return evolve(self, adjacency=adjacency, unit=unit, trust=trust)
 
     def like(self, other: Cost) -> Cost:
         """Give this bare cost the words of another, of which it is to become a part."""
@@ -282,11 +286,10 @@ class Cost:
             mine, theirs = getattr(self, name), getattr(other, name)
             rule = f"{_word(mine)}, as in this cost: two kinds of costs do not add up"
             require(theirs is mine, f"{name} of the other cost", _word(theirs), rule)
-        fewest = None if self.samples is None or other.samples is None else min(self.samples, other.samples)
         counts = dict(self.parts)
         for part, times in other.parts:
             counts[part] = counts.get(part, 0) + times
-        return evolve(self, parts=tuple(counts.items()), samples=fewest)
+        return evolve(self, parts=tuple(counts.items()))
 
     def __mul__(self, times: int) -> Cost:
         """Return the cost of ``times`` such releases of the same party."""
@@ -420,8 +423,7 @@ class Cost:
 
     def answered_by(self, delta: float) -> str:
         """Which account `epsilon` took: "pure", "Rényi", "privacy-loss distribution", "exact Gaussian"."""
-        found = self.accounts(delta)
-        return min(found, key=lambda name: found[name])
+        return min(self.accounts(delta).items(), key=itemgetter(1))[0]
 
     def accounts(self, delta: float) -> dict[str, float]:
         """Return the epsilon of every account that holds for all parts at ``delta``."""
@@ -454,13 +456,13 @@ class Cost:
         if slope < math.inf:
             found["Rényi"] = epsilon_from_linear(slope, delta)
         else:
-            found["Rényi"] = epsilon_from_rdp(lambda alpha: self._sum(alpha, _bound), delta)
+            found["Rényi"] = epsilon_from_rdp(lambda alpha: self._sum(alpha, lambda part, at: part.renyi(at)), delta)
         return found
 
     def _words(self) -> tuple[Adjacency, Unit, Trust]:
         if self.adjacency is None or self.unit is None or self.trust is None:
-            require(False, "cost", "a bare one", "one that says its adjacency, unit and trust (`Cost.of`)")
-            raise TypeError  # for the type checker: `require` has refused it
+            rule = "one that says its adjacency, unit and trust (`Cost.of`)"
+            raise InvalidParameter.of("cost", rule, "a bare one")
         return self.adjacency, self.unit, self.trust
 
 
@@ -485,6 +487,10 @@ def _response(alpha: float, eps: float) -> float:
     return round_up(min(eps, alpha * eps * eps / 2, exact))
 
 
+def _squared(alpha: float, kappa: Bound, distance: float) -> float:
+    return round_up(kappa(alpha) * distance * distance, 1e-15)
+
+
 def _line(alpha: float, slope: float) -> float:
     return slope * alpha
 
@@ -496,10 +502,6 @@ def _loss_divergence(alpha: float, both: LossPair) -> float:
 
 def _smaller(alpha: float, left: Cost, right: Cost) -> float:
     return min(left.rdp(alpha), right.rdp(alpha))
-
-
-def _bound(part: _Part, alpha: float) -> float:
-    return part.renyi(alpha)
 
 
 @lru_cache(maxsize=1024)

@@ -22,7 +22,6 @@ the statement is about Q itself.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import final
 
 import numpy as np
 
@@ -30,7 +29,7 @@ from quietbit._typing import FloatMatrix, FloatVector
 from quietbit.design.table import Design
 from quietbit.errors import check_real, require
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.cost import Cost
+from quietbit.privacy.cost import Cost, Formula
 from quietbit.privacy.divergence import CENTRE
 from quietbit.target import Adjacency
 
@@ -43,8 +42,7 @@ _ULP = 2.0**-50
 def dithered_l2_cost(design: Design, radius: float, adjacency: Adjacency) -> Cost:
     """Return the Rényi curve when grid vectors stay within L2 distance ``radius`` of (1/2, ..., 1/2)."""
     radius, scale = _checked(radius, adjacency)
-    constant = _row_constant(design, adjacency, (scale * radius) ** 2)
-    return Cost.renyi(constant, f"dithered, {adjacency.value}")
+    return Cost.per_square(Formula(_constant, design, adjacency), scale * radius, f"dithered, {adjacency.value}")
 
 
 def dithered_l1_cost(design: Design, radius: float, adjacency: Adjacency) -> Cost:
@@ -78,46 +76,24 @@ def _levels(design: Design) -> FloatVector:
     return np.asarray(np.arange(cells + 1) / cells)
 
 
-@final
-class _RowConstant:
-    """alpha -> factor times the largest divergence per squared distance among the rows compared."""
-
-    def __init__(self, design: Design, adjacency: Adjacency, factor: float) -> None:
-        rows, levels = np.log(design.probabilities), _levels(design)
-        self._factor = factor
-        self._rows = rows
-        if adjacency is Adjacency.REPLACE_ONE:
-            self._others = rows
-            self._squares = np.square(levels[:, None] - levels[None, :])
-        else:
-            self._others = np.log(reference_row(design))[None, :]
-            self._squares = np.square(levels - CENTRE)[:, None]
-        self._widest = float(max(np.ptp(rows, axis=0).max(), np.abs(rows[:, None] - self._others[:1]).max()))
-        self._known: dict[float, float] = {}
-
-    def __call__(self, alpha: float) -> float:
-        if alpha not in self._known:
-            step = max(1, _CHUNK // self._others.size)
-            worst = 0.0
-            for first in range(0, len(self._rows), step):
-                block = slice(first, first + step)
-                worst = max(worst, self._worst(alpha, self._rows[block], self._squares[block]))
-            self._known[alpha] = round_up(worst * self._factor)
-        return self._known[alpha]
-
-    def _worst(self, alpha: float, rows: FloatMatrix, squares: FloatMatrix) -> float:
-        left, right = rows[:, None, :], self._others[None, :, :]
-        apart = squares > 0
-        if not apart.any():
-            return 0.0
-        error = _ULP * (2 * alpha + 2) * (16 + alpha * self._widest) / (alpha - 1)
+@lru_cache(maxsize=1024)
+def _constant(alpha: float, design: Design, adjacency: Adjacency) -> float:
+    """k: the largest divergence per squared distance among the rows compared."""
+    rows, levels = np.log(design.probabilities), _levels(design)
+    others, places = rows, levels
+    if adjacency is Adjacency.ZERO_OUT:
+        others, places = np.log(reference_row(design))[None, :], np.array([CENTRE])
+    widest = float(max(np.ptp(rows, axis=0).max(), np.abs(rows - others[0]).max()))
+    error = _ULP * (2 * alpha + 2) * (16 + alpha * widest) / (alpha - 1)
+    worst = 0.0
+    step = max(1, _CHUNK // others.size)
+    for first in range(0, len(rows), step):
+        left, right = rows[first : first + step, None, :], others[None, :, :]
+        squares = np.square(levels[first : first + step, None] - places)
         both = np.maximum(_renyi(left, right, alpha), _renyi(right, left, alpha)) + error
-        return float((both[apart] / squares[apart]).max())
-
-
-@lru_cache(maxsize=64)
-def _row_constant(design: Design, adjacency: Adjacency, factor: float) -> _RowConstant:
-    return _RowConstant(design, adjacency, factor)
+        apart = squares > 0
+        worst = max(worst, float((both[apart] / squares[apart]).max(initial=0.0)))
+    return round_up(worst)
 
 
 def _renyi(left: FloatMatrix, right: FloatMatrix, alpha: float) -> FloatMatrix:

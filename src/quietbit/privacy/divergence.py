@@ -44,18 +44,9 @@ from quietbit.design.table import Design
 from quietbit.errors import require
 
 __all__ = [
-    "CENTRE",
-    "Segments",
-    "check_range",
-    "lipschitz_upper",
-    "log_softmax",
-    "max_divergence",
-    "mean_and_law",
-    "paper_constant_upper",
-    "smallest_probability_lower",
-    "through_centre_constant_upper",
-    "zero_out_constant_upper",
-]
+    "CENTRE", "Segments", "check_range", "lipschitz_upper", "log_softmax", "mean_and_law", "paper_constant_upper",
+    "smallest_probability_lower", "through_centre_constant_upper", "zero_out_constant_upper",
+]  # fmt: skip
 
 CENTRE = 0.5  # where an update of zero lands
 
@@ -179,11 +170,6 @@ def _gain_and_loss(design: Design, low: float, high: float) -> tuple[float, floa
     return max(above[0], below[0]), max(above[1], below[1])
 
 
-def max_divergence(design: Design, x: float, other: float) -> float:
-    """max_j |log P(j|x) - log P(j|x')|: the two-sided max-divergence of two inputs (not rounded)."""
-    return float(np.abs(_log_law(design, x) - _log_law(design, other)).max())
-
-
 def smallest_probability_lower(design: Design, low: float = 0.0, high: float = 1.0) -> float:
     """Return the least probability of any symbol over the range, rounded down.
 
@@ -193,14 +179,6 @@ def smallest_probability_lower(design: Design, low: float = 0.0, high: float = 1
     ends = segments.start + segments.slope * (segments.right - segments.left)[:, None]
     least = min(float(log_softmax(segments.start).min()), float(log_softmax(ends).min()))
     return math.exp(least) * (1 - 4 * segments.noise)
-
-
-def _log_law(design: Design, x: float) -> FloatVector:
-    """Return the vector log P(. | x), continued along the end segments outside [0, 1]."""
-    cells = design.spec.input_levels - 1
-    index = min(max(math.floor(x * cells), 0), cells - 1)
-    eta = np.log(design.probabilities)
-    return np.asarray(log_softmax(eta[index] + (eta[index + 1] - eta[index]) * (x * cells - index)))
 
 
 def _slope_range(segments: Segments) -> tuple[FloatVector, FloatVector]:

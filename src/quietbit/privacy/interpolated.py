@@ -30,7 +30,7 @@ from functools import lru_cache
 from quietbit.design.table import Design
 from quietbit.errors import check_real, require
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.cost import Cost, Formula
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.divergence import (
     Segments,
     check_range,
@@ -42,11 +42,7 @@ from quietbit.privacy.gaussian import dominating_square_upper
 from quietbit.privacy.renyi import RenyiConstant, fisher_supremum_upper
 from quietbit.target import Adjacency
 
-__all__ = [
-    "dominated_l2_cost",
-    "interpolated_l1_cost",
-    "interpolated_l2_cost",
-]
+__all__ = ["dominated_l2_cost", "interpolated_l1_cost", "interpolated_l2_cost"]
 
 _ROUNDING = 1e-14  # of a handful of operations on positive doubles
 
@@ -58,23 +54,19 @@ def interpolated_l1_cost(
     low: float = 0.0,
     high: float = 1.0,
     *,
-    with_renyi: bool = False,
     in_ball: bool = False,
 ) -> Cost:
     """Theorem 1: (constant x distance)-DP for inputs within L1 ``distance``.
 
     The constant is L for replace-one and the zero-out constant for zero-out. With ``in_ball`` the inputs are any two of
-    an L1 ball around the centre with ``distance`` as its diameter (replace-one), and the path through the centre
-    gives the smaller constant. ``with_renyi`` adds what the L2
-    account says about the same inputs (an L1 distance bounds the L2 one): the same epsilon at delta = 0, and
-    often a much smaller one at delta > 0 after many releases.
+    an L1 ball around the centre with ``distance`` as its diameter (replace-one), and the path through the centre gives
+    the smaller constant. At finite orders the L2 account counts too, where it is smaller: an L1 distance bounds the L2
+    one. That changes nothing at delta = 0, and after many releases often a lot at delta > 0.
     """
     distance = check_real(distance, "distance")
     replace_one = through_centre_constant_upper if in_ball else lipschitz_upper
     constant = zero_out_constant_upper if adjacency is Adjacency.ZERO_OUT else replace_one
     pure = Cost.pure(round_up(constant(design, low, high) * distance, 1e-15))
-    if not with_renyi:
-        return pure
     inner = interpolated_l2_cost(design, distance, adjacency, low, high)
     return pure.or_else(inner, "interpolated, L1 and L2 accounts")
 
@@ -90,12 +82,7 @@ def interpolated_l2_cost(
     if design.spec.input_levels == 2:
         return Cost.linear(round_up(fisher_supremum_upper(design) * distance * distance / 2, 1e-15))
     constant = _more_levels(design, float(low), float(high), adjacency)
-    return Cost.renyi(Formula(_scaled, constant, distance), f"interpolated, {adjacency.value}")
-
-
-def _scaled(alpha: float, constant: RenyiConstant, distance: float) -> float:
-    """kappa_alpha distance^2."""
-    return round_up(constant.chord_upper(alpha) * distance * distance, 1e-15)
+    return Cost.per_square(constant.chord_upper, distance, f"interpolated, {adjacency.value}")
 
 
 @lru_cache(maxsize=128)

@@ -38,6 +38,7 @@ from typing import final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import fft
+from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from quietbit._typing import FloatVector
@@ -56,20 +57,14 @@ _SUM_MARGIN = 1e-12  # relative error of a sum of up to 2^20 positive numbers an
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class _Atoms:
     """Finitely many losses with their masses under P, both rounded up; ``infinite``: mass where Q is nothing."""
 
-    losses: FloatVector = field(repr=False)
-    masses: FloatVector = field(repr=False)
-    infinite: float
-    identity: bytes
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Atoms) and self.identity == other.identity
-
-    def __hash__(self) -> int:
-        return hash(self.identity)
+    losses: FloatVector = field(repr=False, compare=False)
+    masses: FloatVector = field(repr=False, compare=False)
+    infinite: float = field(compare=False)
+    identity: bytes  # SHA-256 of them all
 
     def log_moment(self, theta: float) -> tuple[float, float]:
         """K and its derivative at ``theta``, for the finite losses."""
@@ -98,25 +93,18 @@ class LossDistribution:
     squared_mu: float = 0.0  # of all Gaussian releases together
 
     @classmethod
-    def from_atoms(
-        cls, upper: ArrayLike, lower: ArrayLike, *, step: float | None = None, tail: float = 0.0
-    ) -> LossDistribution:
+    def from_atoms(cls, upper: ArrayLike, lower: ArrayLike) -> LossDistribution:
         """Build the pair of finite laws with masses P_i <= ``upper`` and Q_i >= ``lower``.
 
-        Args:
-            upper: masses of P, rounded up where they are not exact; with the tail at least 1, up to 1e-12.
-            lower: masses of Q, rounded down; where one is 0 and its P is not, the loss is infinite.
-            step: put the losses on multiples of the power of two at or below this at once; by default they stay
-                where they are until a composition chooses its grid. Worth it for very many atoms.
-            tail: mass of P that is in none of the atoms: its loss counts as infinite.
+        Masses of P are rounded up where they are not exact, to a sum of at least 1, up to 1e-12; those of Q down. Where
+        one of Q is 0 and its P is not, the loss is infinite.
         """
         top, bottom = _masses(upper, "upper"), _masses(lower, "lower")
         require(top.size == bottom.size, "lower", bottom.size, f"as many masses as upper has, {top.size}")
-        tail = check_delta(tail)
-        whole = math.fsum([*top, tail])
-        require(-1e-12 <= whole - 1 <= 1e-6, "sum of upper and tail", whole, "1, up to rounding")
+        whole = math.fsum(top)
+        require(-1e-12 <= whole - 1 <= 1e-6, "sum of upper", whole, "1, up to rounding")
         missing = 2 * max(0.0, 1 - whole)  # rounding of the masses given: raise them all, and their losses
-        infinite = float(top[bottom == 0].sum()) * (1 + missing) + tail
+        infinite = float(top[bottom == 0].sum()) * (1 + missing)
         keep = (bottom > 0) & (top > 0)
         losses = np.log(top[keep]) - np.log(bottom[keep])
         near = np.abs(losses) < 0.5
@@ -124,12 +112,10 @@ class LossDistribution:
         # log P - log Q errs by a unit or two of either logarithm, log1p by a few units of the loss itself.
         error = 8 * _UNIT * np.where(near, np.abs(losses), np.abs(np.log(top[keep])) + np.abs(np.log(bottom[keep])) + 1)
         error += missing
-        return cls(((_atoms(losses + error, top[keep] * (1 + missing), infinite * (1 + 1e-12), step), 1),))
+        return cls(((_atoms(losses + error, top[keep] * (1 + missing), infinite * (1 + 1e-12)), 1),))
 
     @classmethod
-    def from_profile(
-        cls, epsilons: ArrayLike, deltas: ArrayLike, *, step: float | None = None, symmetric: bool = False
-    ) -> LossDistribution:
+    def from_profile(cls, epsilons: ArrayLike, deltas: ArrayLike, *, symmetric: bool = False) -> LossDistribution:
         """Build the pair whose delta over e^epsilon connects certified points: it dominates what they certify.
 
         The true delta is convex in e^epsilon and below the points, so it is below their lower convex hull, joined to
@@ -138,7 +124,6 @@ class LossDistribution:
         Args:
             epsilons: increasing; negative ones are welcome, where P(O) - e^epsilon Q(O) <= delta as well.
             deltas: an upper bound at each, in [0, 1].
-            step: as in `from_atoms`.
             symmetric: the points hold both ways round; then 1 - e^-eps + e^-eps delta(eps) holds at -eps.
         """
         nodes, heights = np.array(epsilons, dtype=np.float64), np.array(deltas, dtype=np.float64)
@@ -153,8 +138,7 @@ class LossDistribution:
             positive = nodes > 0
             nodes = np.concatenate([-nodes[positive][::-1], nodes])
             heights = np.concatenate([np.minimum(1, mirrored[positive][::-1] * (1 + 8 * _UNIT)), heights])
-        losses, masses, infinite = _connected(nodes, heights)
-        return cls(((_atoms(losses, masses, infinite, step), 1),))
+        return cls(((_atoms(*_connected(nodes, heights)), 1),))
 
     @classmethod
     def pure(cls, epsilon: float) -> LossDistribution:
@@ -163,7 +147,7 @@ class LossDistribution:
             return cls()
         epsilon = check_real(epsilon, "epsilon", at_most=700.0)
         masses = np.array([1 / (1 + math.exp(epsilon)), 1 / (1 + math.exp(-epsilon))]) * (1 + 8 * _UNIT)
-        return cls(((_atoms(np.array([-epsilon, epsilon]), masses, 0.0, None), 1),))
+        return cls(((_atoms(np.array([-epsilon, epsilon]), masses, 0.0), 1),))
 
     @classmethod
     def gaussian(cls, mu: float) -> LossDistribution:
@@ -181,15 +165,12 @@ class LossDistribution:
 
     def pure_epsilon_upper(self) -> float:
         """Return the largest loss; infinite where a mass has no counterpart."""
-        if self.squared_mu > 0 or any(atoms.infinite > 0 for atoms, _ in self.parts):
-            return math.inf
-        terms = [times * float(atoms.losses.max(initial=-math.inf)) for atoms, times in self.parts]
-        return max(0.0, math.fsum(terms) + 4 * _UNIT * math.fsum(abs(term) for term in terms))
+        return math.inf if self._infinite() > 0 else max(0.0, self._largest())
 
     def rdp_upper(self, alpha: float) -> float:
         """Return an upper bound on the Rényi divergence of order ``alpha`` of P from Q."""
         require(alpha > 1, "alpha", alpha, "a number above 1")
-        if any(atoms.infinite > 0 for atoms, _ in self.parts):
+        if self._infinite() > 0:
             return math.inf
         theta = alpha - 1
         terms = [alpha * self.squared_mu / 2]
@@ -264,37 +245,25 @@ class _Window:
     def epsilon_upper(self, delta: float, guess: float) -> float:
         """Return the least epsilon found, at least 0, with `delta_upper` at most ``delta``; infinite where none is.
 
-        The logarithm of delta is nearly straight: secants between an end that fails and one that holds.
+        The logarithm of delta is nearly straight, so a root is found in a few steps; what is returned holds.
         """
         low, high = 0.0, float(self.losses[-1])
-        goal = math.log(delta)
-        if high <= 0:
-            return 0.0 if self.delta_upper(0.0) <= delta else math.inf
-        at_low, at_high = _log(self.delta_upper(low)) - goal, _log(self.delta_upper(high)) - goal
-        if at_low <= 0:
+
+        def excess(epsilon: float) -> float:
+            found = self.delta_upper(epsilon) / delta
+            return math.log(found) if 0 < found < math.inf else 1e3 if found else -1e3
+
+        if excess(low) <= 0:
             return 0.0
-        if not at_high <= 0:
+        if high <= 0 or not excess(high) <= 0:
             return math.inf
-        trial, tries = guess, 0
-        while high - low > 1e-13 * high and at_high < -1e-10 and tries < 100:
-            tries += 1
-            if not low < trial < high or tries % 4 == 0:
-                trial = 0.5 * (low + high)
-            if not low < trial < high:
-                break
-            value = _log(self.delta_upper(trial)) - goal
-            if value <= 0:
-                high, at_high = trial, value
-            else:
-                low, at_low = trial, value
-            # Aim a little below the goal, so that the end that holds comes close too.
-            share = (at_low + 5e-11) / (at_low - at_high) if at_high > -math.inf else 0.5
-            trial = low + share * (high - low)
-        return high
-
-
-def _log(value: float) -> float:
-    return math.log(value) if value > 0 else -math.inf if value == 0 else math.inf
+        if low < guess < high:
+            low, high = (low, guess) if excess(guess) <= 0 else (guess, high)
+        found = float(brentq(excess, low, high, xtol=1e-13 * high, rtol=1e-13))
+        step = 1e-13 * high
+        while excess(found) > 0:
+            found, step = min(found + step, high), 2 * step
+        return found
 
 
 def _masses(values: ArrayLike, name: str) -> FloatVector:
@@ -304,15 +273,8 @@ def _masses(values: ArrayLike, name: str) -> FloatVector:
     return array
 
 
-def _atoms(losses: FloatVector, masses: FloatVector, infinite: float, step: float | None) -> _Atoms:
-    """Atoms in the order of their losses, on a grid where a step is given."""
-    if step is not None:
-        width = 2.0 ** math.floor(math.log2(check_real(step, "step", at_most=1.0)))
-        scattered, spread = _on_grid(losses, masses, width)
-        places, where = np.unique(scattered, return_inverse=True)
-        count = int(np.bincount(where).max(initial=1))
-        losses = np.asarray(places * width, dtype=np.float64)
-        masses = np.asarray(np.bincount(where, spread) * (1 + 2 * count * _UNIT), dtype=np.float64)
+def _atoms(losses: FloatVector, masses: FloatVector, infinite: float) -> _Atoms:
+    """Atoms in the order of their losses."""
     losses, masses = losses[masses > 0], masses[masses > 0]
     order = np.argsort(losses, kind="stable")
     losses, masses = np.ascontiguousarray(losses[order]), np.ascontiguousarray(masses[order])

@@ -140,33 +140,28 @@ def poisson_gaussian(mu: float, rate: float, adjacency: Adjacency) -> LossPair:
 
     Args:
         mu: how far one sample of the batch moves the release, in standard deviations of a dominating Gaussian pair.
-        rate: q, the probability with which each sample is drawn, from 0 (excluded) to 1.
+        rate: q, the probability with which each sample is drawn, above 0 and below 1.
         adjacency: zero-out removes the sample; replace-one puts another in its place.
     """
-    distance, q = check_real(mu, "mu", at_most=MOST_MU), check_real(rate, "rate", at_most=1.0)
-    if q == 1.0:
-        moved = distance if adjacency is Adjacency.ZERO_OUT else 2 * distance
-        one = LossDistribution.gaussian(moved)
-        return one, one
     if adjacency is Adjacency.ZERO_OUT:
-        return _with(distance, q), _without(distance, q)
-    both = _replaced(distance, q)
+        return _with(mu, rate), _without(mu, rate)
+    both = _replaced(mu, rate)
     return both, both
 
 
 def _with(mu: float, q: float) -> LossDistribution:
     """Of the mixture against its release without the sample."""
     losses = _losses(mu)
-    return _profile(np.log1p(q * np.expm1(losses)), [q * _delta(one, mu) for one in losses])
+    return _profile(np.log1p(q * np.expm1(losses)), q * _deltas(losses, mu))
 
 
 def _without(mu: float, q: float) -> LossDistribution:
     """Of the release without the sample against the mixture: no loss exceeds -log(1 - q)."""
     losses = _losses(mu)
     shares = 1 / (q * np.exp(-losses) + (1 - q))  # a' for b = e^loss
-    heights = [(1 - share * (1 - q)) * _delta(one, mu) for one, share in zip(losses, shares, strict=True)]
     highest = -math.log1p(-q) * (1 + 1e-15)
-    return _profile(np.append(np.log(shares), highest), [*heights, 0.0])
+    heights = (1 - shares * (1 - q)) * _deltas(losses, mu)
+    return _profile(np.append(np.log(shares), highest), np.append(heights, 0.0))
 
 
 def _replaced(mu: float, q: float) -> LossDistribution:
@@ -175,11 +170,8 @@ def _replaced(mu: float, q: float) -> LossDistribution:
     losses = losses[losses >= 0]
     orders = 1 + q * np.expm1(losses)
     shares = orders * np.exp(-losses)
-    heights = [
-        q * ((1 - share) * _delta(one, mu) + share * _delta(one, 2 * mu))
-        for one, share in zip(losses, shares, strict=True)
-    ]
-    return LossDistribution.from_profile(np.log(orders), _upper(heights), symmetric=True)
+    heights = q * ((1 - shares) * _deltas(losses, mu) + shares * _deltas(losses, 2 * mu))
+    return _profile(np.log(orders), heights, symmetric=True)
 
 
 def _losses(mu: float) -> FloatVector:
@@ -189,16 +181,13 @@ def _losses(mu: float) -> FloatVector:
     return np.asarray(found[np.abs(found) < 690.0])
 
 
-def _delta(loss: float, mu: float) -> float:
+def _deltas(losses: FloatVector, mu: float) -> FloatVector:
     """H_a(N(mu, 1) || N(0, 1)) at a = e^loss; below 1 by H_a(P || Q) = 1 - a + a H_1/a(Q || P)."""
-    found = math.exp(gaussian_log_delta(abs(loss), mu))
-    return found if loss >= 0 else -math.expm1(loss) + math.exp(loss) * found
+    found = np.exp([gaussian_log_delta(abs(loss), mu) for loss in losses.tolist()])
+    return np.where(losses >= 0, found, -np.expm1(losses) + np.exp(losses) * found)
 
 
-def _profile(nodes: FloatVector, heights: list[float]) -> LossDistribution:
+def _profile(nodes: FloatVector, heights: FloatVector, *, symmetric: bool = False) -> LossDistribution:
     kept = np.flatnonzero(np.append(np.diff(nodes) > 0, True))  # rounding may bring the last nodes together
-    return LossDistribution.from_profile(nodes[kept], _upper(np.asarray(heights)[kept]))
-
-
-def _upper(heights: object) -> FloatVector:
-    return np.minimum(1.0, np.asarray(heights, dtype=np.float64) * (1 + MARGIN))
+    upper = np.minimum(1.0, heights[kept] * (1 + MARGIN))
+    return LossDistribution.from_profile(nodes[kept], upper, symmetric=symmetric)

@@ -57,7 +57,7 @@ def profile_losses(profile: Profile, adjacency: Adjacency, blur: float = BLUR) -
     require(isinstance(profile, Profile), "profile", profile, "a Profile")
     require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
     require(0 <= blur <= MOST_BLUR, "blur", blur, "at least 0 and at most 2^-26")
-    pairs = profile.pairs(adjacency.value, blur)
+    pairs = profile.pairs(adjacency, blur)
     return tuple(LossDistribution.from_atoms(upper, lower) for upper, lower in pairs)
 
 

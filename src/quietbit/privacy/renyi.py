@@ -27,16 +27,18 @@ chords between.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import TypeAlias, final
+from typing import Any, final
 
 import numpy as np
 
 from quietbit._typing import FloatVector
 from quietbit.design.table import Design
 from quietbit.errors import check_real, require
-from quietbit.privacy.cells import MOST_SEGMENTS, CrossCells, Problem, SameCells
+from quietbit.privacy.branch import Cells, supremum_upper
+from quietbit.privacy.cells import MOST_SEGMENTS, CrossCells, Problem, SameCells, grown_by
 from quietbit.privacy.conversion import chord_upper, ladder
 from quietbit.privacy.divergence import (
     CENTRE,
@@ -49,15 +51,9 @@ from quietbit.privacy.divergence import (
 from quietbit.privacy.guarantee import Adjacency
 
 __all__ = [
-    "FISHER_ACCURACY",
-    "RENYI_ACCURACY",
-    "RenyiConstant",
-    "fisher_information",
-    "fisher_supremum_upper",
-    "fisher_upper_between",
-    "kappa_upper",
-    "line_supremum_upper",
-]
+    "RENYI_ACCURACY", "RenyiConstant", "fisher_information", "fisher_supremum_upper", "kappa_upper",
+    "variance_supremum_upper",
+]  # fmt: skip
 
 FISHER_ACCURACY = 1e-6
 _MOST_CELLS = 200_000  # then the bound so far is returned: still a bound, only less tight
@@ -90,36 +86,32 @@ def fisher_supremum_upper(design: Design) -> float:
 
 def line_supremum_upper(segments: Segments) -> float:
     """Bound the supremum over all real x of the Fisher information of a single segment's line, from above."""
-    found = fisher_upper_between(segments.start[0], segments.slope[0], -math.inf, math.inf)
+    found = variance_supremum_upper(segments.start[0], segments.slope[0])
     # A slope off by e moves a standard deviation by at most e.
     return (math.sqrt(found) + segments.slope_error) ** 2 if found > 0 else 0.0
 
 
-def fisher_upper_between(
-    start: FloatVector, slope: FloatVector, low: float, high: float, accuracy: float = FISHER_ACCURACY
-) -> float:
-    """Bound the supremum of Var(slope) under softmax(start + slope x) over x in [low, high], from above.
-
-    Either end may be infinite.
-    """
+def variance_supremum_upper(start: FloatVector, slope: FloatVector) -> float:
+    """Bound the supremum of Var(slope) under softmax(start + slope x) over all real x, from above."""
     width = float(np.ptp(slope))
     if width == 0:
         return 0.0
-    theta = (slope - slope.min()) / width
-    family = _Family(start - start.max(), theta)
-    low, high, best = _search_range(family, low * width, high * width)
-    bound = _branch_and_bound(family, low, high, best, accuracy / 2)
+    family = _Family(start - start.max(), (slope - slope.min()) / width)
+    low, high, best = _search_range(family)
+    edges = np.linspace(low, high, 1 + int(min(max(8, math.ceil(high - low)), 512)))
+    cells = _Stretches(0.5 * (edges[1:] + edges[:-1]), 0.5 * np.diff(edges) * (1 + 1e-12))
+    bound = supremum_upper(family, (cells,), FISHER_ACCURACY / 2, _MOST_CELLS, best=best)
     noise = 2.0**-48 * (16 + float(np.abs(family.start).max()) + max(abs(low), abs(high)))
     return min(bound * (1 + noise), 0.25) * width * width * (1 + 2.0**-50)
 
 
+@final
+@dataclass(frozen=True, slots=True, eq=False)
 class _Family:
     """sigma(start + theta y) with theta in [0, 1]: mean and central moments of theta at many y at once."""
 
-    __slots__ = ("start", "theta")
-
-    def __init__(self, start: FloatVector, theta: FloatVector) -> None:
-        self.start, self.theta = start, theta
+    start: FloatVector
+    theta: FloatVector
 
     def mean(self, y: float) -> float:
         return float(mean_and_law(self.start + self.theta * y, self.theta)[0])
@@ -137,72 +129,61 @@ class _Family:
         return mean, rest, second, third, np.einsum("ij,ij->i", law, deviation)
 
 
-def _search_range(family: _Family, low: float, high: float) -> tuple[float, float, float]:
-    """Find a bounded range outside which nothing exceeds the value found, and return both."""
-    centre = _middle(family, max(low, -1e300), min(high, 1e300))
-    around = np.clip(centre + np.linspace(-8.0, 8.0, 33), low, high)
-    best = float(family.moments(around)[2].max())
-    ends = []
-    for limit, sign in ((low, -1.0), (high, 1.0)):
-        end, step = centre, 1.0
-        while end != limit:
-            mean, rest, second, _, _ = family.moments(np.array([end]))
-            best = max(best, float(second[0]))
-            beyond = float((mean if sign < 0 else rest)[0])
-            if beyond <= 0.5 and beyond * (1 - beyond) <= best:
-                break
-            end = centre + sign * step if abs(limit - centre) > step else limit
-            step *= 2
-        ends.append(end)
-    return ends[0], ends[1], best
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Stretches(Cells[_Family]):
+    """Stretches of the line, y in centre +- half."""
 
+    centre: FloatVector
+    half: FloatVector
 
-def _middle(family: _Family, low: float, high: float) -> float:
-    """About where m = 1/2, or the end of the range nearest to it."""
-    step = 1.0
-    left = right = min(max(0.0, low), high)
-    while left > low and family.mean(left) > 0.5:
-        left, step = max(low, left - step), 2 * step
-    step = 1.0
-    while right < high and family.mean(right) < 0.5:
-        right, step = min(high, right + step), 2 * step
-    while right - left > 0.5:
-        middle = 0.5 * (left + right)
-        if family.mean(middle) > 0.5:
-            right = middle
-        else:
-            left = middle
-    return 0.5 * (left + right)
-
-
-def _branch_and_bound(family: _Family, low: float, high: float, best: float, accuracy: float) -> float:
-    """Return an upper bound on I over [low, high] within ``accuracy`` of the largest value met."""
-    cells = int(min(max(8, math.ceil(high - low)), 512))
-    edges = np.linspace(low, high, cells + 1)
-    centre, half = 0.5 * (edges[1:] + edges[:-1]), 0.5 * np.diff(edges) * (1 + 1e-12)
-    settled, spent = best, 0
-    while True:
-        spent += len(centre)
-        mean, rest, value, third, fourth = family.moments(centre)
-        best = max(best, float(value.max()))
-        # A value that underflowed still counts, and a cell too wide says nothing by its centre.
-        growth = np.where(half < 300.0, np.exp(np.minimum(half, 300.0)), np.inf) * np.maximum(value, 1e-300)
+    def bounds(self, problem: _Family) -> tuple[FloatVector, FloatVector, Any]:
+        """I at the centre, and a bound on the stretch."""
+        half = self.half
+        mean, rest, value, third, fourth = problem.moments(self.centre)
+        growth = grown_by(value, half)
         upper = value + np.abs(third) * half + np.maximum(fourth - 3 * value * value, 0) * half**2 / 2
         upper = np.minimum(upper + (3.5 / 6) * growth * half**3, growth)
         with np.errstate(divide="ignore"):
             slack = np.maximum(np.abs(np.log(mean) - np.log(rest)) - half, 0.0)
         shrunk = np.exp(-slack)
-        upper = np.minimum(upper, shrunk / np.square(1 + shrunk))
-        open_ = upper > best * (1 + accuracy)
-        settled = max(settled, float(upper[~open_].max(initial=0.0)))
-        if not open_.any():
-            return max(settled, best)
-        if spent > _MOST_CELLS:
-            return max(settled, float(upper.max()))
-        half = np.repeat(half[open_] / 2, 2)
-        centre = np.repeat(centre[open_], 2)
-        centre[0::2] -= half[0::2]
-        centre[1::2] += half[1::2]
+        return value, np.minimum(upper, shrunk / np.square(1 + shrunk)), False
+
+    def halves(self, split: Any) -> _Stretches:
+        half = self.half / 2
+        return self.joined((self.centre - half, half), (self.centre + half, half))
+
+
+def _search_range(family: _Family) -> tuple[float, float, float]:
+    """Find a bounded range outside which nothing exceeds the value found, and return both."""
+    centre = _middle(family)
+    best = float(family.moments(centre + np.linspace(-8.0, 8.0, 33))[2].max())
+    ends = []
+    for sign, tail in ((-1.0, 0), (1.0, 1)):  # of `moments`: m below the centre, 1 - m above
+        step = 0.0
+        while True:
+            found = family.moments(np.array([centre + sign * step]))
+            best, beyond = max(best, float(found[2][0])), float(found[tail][0])
+            if beyond <= 0.5 and beyond * (1 - beyond) <= best:
+                break
+            step = 2 * step or 1.0
+        ends.append(centre + sign * step)
+    return ends[0], ends[1], best
+
+
+def _middle(family: _Family) -> float:
+    """About where m = 1/2."""
+    ends = []
+    for sign in (-1.0, 1.0):
+        end, step = 0.0, 1.0
+        while sign * (family.mean(end) - 0.5) < 0:
+            end, step = end + sign * step, 2 * step
+        ends.append(end)
+    left, right = ends
+    while right - left > 0.5:
+        middle = 0.5 * (left + right)
+        left, right = (left, middle) if family.mean(middle) > 0.5 else (middle, right)
+    return 0.5 * (left + right)
 
 
 RENYI_ACCURACY = 1e-3
@@ -210,7 +191,6 @@ _CHUNK = 1_000_000  # cells times symbols evaluated at once
 _MOST_NUMBERS = 6_000_000  # cells times symbols before a search is cut short, with what it has proved so far
 _NEGLIGIBLE = 1e-10  # of alpha R^2: far below any variance that matters
 _KNOTS_PER_DOUBLING = 8
-_Cells: TypeAlias = SameCells | CrossCells
 
 
 @final
@@ -267,32 +247,16 @@ def _search(problem: Problem, sign: float, best: float, ceiling: float) -> float
     """
     if sign == 0 and len(problem.segments.left) > MOST_SEGMENTS:
         return ceiling
-    pools: tuple[_Cells, ...] = (_first_same(problem, sign), _first_cross(problem, sign))
     symbols = problem.segments.slope.shape[1]
-    chunk, budget = max(1, _CHUNK // symbols), min(_MOST_CELLS, _MOST_NUMBERS // symbols)
-    negligible = _NEGLIGIBLE * problem.alpha * float(problem.span.max()) ** 2
-    settled = best
-    while any(len(cells) for cells in pools):
-        halves: list[_Cells] = []
-        for cells in pools:
-            crude = cells.crude(problem)
-            hopeful = crude > max(best * (1 + RENYI_ACCURACY), negligible)
-            settled = max(settled, float(crude[~hopeful].max(initial=0.0)))
-            cells, upper = cells.take(hopeful), crude[hopeful]
-            split = np.zeros(len(cells), dtype=np.bool_)
-            for first in range(0, len(cells), chunk):
-                part = slice(first, first + chunk)
-                if budget > 0:
-                    value, upper[part], split[part] = cells.take(part).bounds(problem)
-                    budget -= len(value)
-                    best = max(best, float(value.max()))
-            hopeful = upper > max(best * (1 + RENYI_ACCURACY), negligible)
-            if budget <= 0:
-                hopeful[:] = False  # out of time: what is proved so far is the answer
-            settled = max(settled, float(upper[~hopeful].max(initial=0.0)))
-            halves.append(cells.take(hopeful).halves(split[hopeful]))
-        pools = tuple(halves)
-    return max(settled, best)
+    return supremum_upper(
+        problem,
+        (_first_same(problem, sign), _first_cross(problem, sign)),
+        RENYI_ACCURACY,
+        min(_MOST_CELLS, _MOST_NUMBERS // symbols),
+        best=best,
+        negligible=_NEGLIGIBLE * problem.alpha * float(problem.span.max()) ** 2,
+        chunk=max(1, _CHUNK // symbols),
+    )
 
 
 def _first_same(problem: Problem, sign: float) -> SameCells:

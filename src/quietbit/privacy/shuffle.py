@@ -32,9 +32,10 @@ from typing import final
 import numpy as np
 from attrs import field, frozen
 
+from quietbit._search import bisect
 from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.privacy.blanket import MOST_CROWD, Blanket
-from quietbit.privacy.cost import Cost, LossPair
+from quietbit.privacy.cost import Cost, Formula, LossPair
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.loss import LossDistribution
 
@@ -43,7 +44,7 @@ __all__ = ["BlanketPair", "Shuffle", "clones", "shuffled_cost", "through_zero"]
 _UNIT = 2.0**-53
 _NODES = 160  # at which delta is computed for compositions
 _LEAST_DELTA = 1e-20  # where these end
-_CLOSE = 1e-7  # how near the epsilon found is to the least that is proved
+_CLOSE = 1e-9  # how near the epsilon found is to the least that is proved
 MOST_EPSILON = 30.0  # of one release: beyond, a crowd of 10^9 hides nothing
 
 
@@ -99,34 +100,16 @@ class Shuffle:
     local: float
     blankets: tuple[BlanketPair, ...] = field(repr=False)
 
-    def __attrs_post_init__(self) -> None:
-        """Refuse a crowd that is none, and a shuffle without a blanket."""
-        check_int(self.crowd, "crowd", 1, MOST_CROWD)
-        _pure(self.local)
-        known = bool(self.blankets) and all(isinstance(one, BlanketPair) for one in self.blankets)
-        require(known, "blankets", self.blankets, "at least one BlanketPair")
-
-    def cost(self) -> Cost:
-        """Return what the release costs: without delta a crowd hides nothing, and the local epsilon stands."""
-        return Cost.renyi(self.rdp, f"one of {self.crowd}", self.local, self.losses, self.epsilon_upper)
-
     def delta_upper(self, epsilon: float) -> float:
         """Return the least delta proved at ``epsilon``, either way round; 0 from the local epsilon on."""
         if epsilon >= self.local:
             return 0.0
         return min(one.delta_upper(self.crowd, epsilon) for one in self.blankets)
 
-    def epsilon_upper(self, delta: float) -> float:
-        """Return the least epsilon found at ``delta`` above 0."""
-        return _epsilon(self, delta)
-
-    def losses(self) -> LossPair:
-        """Return pairs whose delta connects points of this one's, both ways round: they dominate a whole shuffle."""
-        return _losses(self)
-
-    def rdp(self, alpha: float) -> float:
-        """Return the larger Rényi divergence of the two pairs, or what the local epsilon implies."""
-        return min(Cost.pure(self.local).rdp(alpha), max(one.rdp_upper(alpha) for one in self.losses()))
+    def cost(self) -> Cost:
+        """Return what the release costs: without delta a crowd hides nothing, and the local epsilon stands."""
+        divergence, losses, alone = (Formula(one, self) for one in (_divergence, _losses, _epsilon))
+        return Cost.renyi(divergence, f"one of {self.crowd}", self.local, losses, alone)
 
 
 def shuffled_cost(
@@ -176,25 +159,33 @@ def _share(epsilon: float) -> float:
 
 
 @lru_cache(maxsize=256)
-def _epsilon(shuffle: Shuffle, delta: float) -> float:
-    """Find the least epsilon at which delta is proved, up to a part in 10^7: the end of a bisection that holds."""
-    if shuffle.delta_upper(0.0) <= delta:
+def _epsilon(delta: float, shuffle: Shuffle) -> float:
+    """Find the least epsilon at which delta is proved, up to a part in 10^9."""
+
+    def holds(epsilon: float) -> bool:
+        return shuffle.delta_upper(epsilon) <= delta
+
+    if holds(0.0):
         return 0.0
-    high = shuffle.local
-    low = high
-    while shuffle.delta_upper(low) <= delta:
+    high = low = shuffle.local
+    while holds(low):
         high, low = low, low / 4
-    while high - low > _CLOSE * high:
-        middle = math.sqrt(low * high) if high > 2 * low else 0.5 * (low + high)
-        low, high = (low, middle) if shuffle.delta_upper(middle) <= delta else (middle, high)
-    return high
+    return bisect(holds, high, low, relative=_CLOSE)
 
 
 @lru_cache(maxsize=64)
 def _losses(shuffle: Shuffle) -> LossPair:
-    """Points of delta where compositions need them: up to where it is nothing, or what a sampler's error leaves."""
+    """Return a pair whose delta connects points of the shuffle's: it dominates a whole shuffle, both ways round.
+
+    Points lie where compositions need them: up to where delta is nothing, or what a sampler's error leaves.
+    """
     left = 2 * shuffle.delta_upper(math.nextafter(shuffle.local, 0.0))
-    last = _epsilon(shuffle, max(_LEAST_DELTA, left))
+    last = _epsilon(max(_LEAST_DELTA, left), shuffle)
     nodes = np.unique(np.append(np.linspace(0.0, last, _NODES), shuffle.local))
     one = LossDistribution.from_profile(nodes, [shuffle.delta_upper(float(node)) for node in nodes], symmetric=True)
     return one, one
+
+
+def _divergence(alpha: float, shuffle: Shuffle) -> float:
+    """Return the pair's Rényi divergence, or what the local epsilon implies."""
+    return min(Cost.pure(shuffle.local).rdp(alpha), _losses(shuffle)[0].rdp_upper(alpha))

@@ -13,23 +13,16 @@ Idea     the law of a coordinate at y = k + p is the mixture (1 - p) S_k + p S_{
 Symbols  v = variance of the noise; S_k(z) = S(z - k), S(z) = e^-v I_z(v); n = alpha - 1; distances are in steps of the
          grid; kappa = sup_z log(S(z)^2 / (S(z-1) S(z+1))); g(p) = E e^(kappa J (J-1)/2) with J binomial (alpha, p).
 Source   Agarwal, Kairouz, Liu (NeurIPS 2021) for the noise; Mironov, Talwar, Zhang (2019) for pairing a point with its
-         mirror image (step 3). The bound is proved here and, at length, in docs/theory/rounded-skellam.md.
+         mirror image. docs/theory/rounded-skellam.md has the proof.
 
-Steps, for whole orders alpha >= 2. (1) The moment sum P^alpha Q^(1-alpha) is convex in (P, Q), and laws are affine
-inside a cell, so for a given t the worst pair has one point on the grid. (2) kappa bounds the second differences of
--log S, whence S_j^a S^(1-a) <= e^(kappa a (a-1) j^2 / 2) S_{aj} point by point; this leads every cell k back to cell 0,
-where (3) the mixture against S is the larger of the two ways round, and at most g(p). (4) With tau the supremum over p
-in (0, 1] of log g(p) / (kappa alpha n p^2 / 2), all of it together is at most
+For whole orders alpha >= 2, with tau the supremum over p in (0, 1] of log g(p) / (kappa alpha n p^2 / 2),
     c(alpha) = (kappa alpha / 2) (tau (1 + kappa n / 8 + (kappa n / 4)^2) + kappa n / 4).
 Between whole orders (alpha - 1) D_alpha is convex, so chords hold; below 2 the bound at 2 does.
 
-kappa. y = x I_nu'/I_nu solves x y' = x^2 + nu^2 - y^2, so u = y^2 - nu^2 = x^2 I_{nu-1} I_{nu+1} / I_nu^2 solves
-u' = 2 sqrt(u + nu^2) (x^2 - u)/x, whose right side grows with nu, as u < x^2. So u does, and kappa is the value at 0,
-2 log(I_0(v)/I_1(v)). R = I_1/I_0 solves R' = 1 - R/x - R^2; 1 - 1/(2x) - 1/(8x^2) - 1/(4x^3) is below it from x = 4 on.
-
-tau. g(p) = sum_m binom(alpha, m) a_m p^m with a_0 = 1, a_1 = 0 and a_m >= 0 (a_m sums over graphs on m points, none of
-them alone, an edge weighing e^kappa - 1). So (g - 1)/p^2 increases, which covers p up to the first knot, and log g is
-convex in log p, so that a chord covers the way from one knot to the next.
+Computed from above: kappa = 2 log(I_0(v)/I_1(v)). R = I_1/I_0 solves R' = 1 - R/x - R^2; 1 - 1/(2x) - 1/(8x^2) -
+1/(4x^3) is below it from x = 4 on. g(p) = sum_m binom(alpha, m) a_m p^m with a_0 = 1, a_1 = 0 and a_m >= 0, so
+(g - 1)/p^2 increases, which covers p up to the first knot, and log g is convex in log p, so that a chord covers the way
+from one knot to the next.
 """
 
 from __future__ import annotations
@@ -38,7 +31,7 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import gammaln, i0e, i1e
+from scipy.special import gammaln, i0e, i1e, logsumexp
 
 from quietbit._typing import FloatVector
 from quietbit.errors import check_real, require
@@ -111,16 +104,10 @@ def _around(alpha: float) -> tuple[int, int]:
     """Two whole orders, the first at most alpha, the second above: neighbours, and from 64 on rungs of a ladder."""
     if alpha < DENSE:
         return math.floor(alpha), math.floor(alpha) + 1
-    rung = math.floor(RUNGS * math.log2(alpha))
-    while _order(rung) > alpha:
-        rung -= 1
-    while _order(rung + 1) <= alpha:
-        rung += 1
-    return _order(rung), _order(rung + 1)
-
-
-def _order(rung: int) -> int:
-    return math.floor(2 ** (rung / RUNGS))
+    near = math.floor(RUNGS * math.log2(alpha))
+    orders = [math.floor(2 ** (rung / RUNGS)) for rung in range(near - 1, near + 3)]
+    above = next(order for order in orders if order > alpha)
+    return orders[orders.index(above) - 1], above
 
 
 @lru_cache(maxsize=1 << 14)
@@ -157,9 +144,8 @@ def _log_excess(alpha: int, kappa: float, log_p: FloatVector) -> FloatVector:
     with np.errstate(divide="ignore"):
         log_rest = np.log(-np.expm1(log_p))
     found = np.empty_like(log_p)
-    for place, (one, rest) in enumerate(zip(log_p.tolist(), log_rest.tolist(), strict=True)):
+    for place, (one, rest) in enumerate(zip(log_p, log_rest, strict=True)):
         terms = weight + j * one
         terms[:-1] += (alpha - j[:-1]) * rest  # the last has no factor 1 - p, which may be zero
-        top = float(terms.max())
-        found[place] = top + math.log(float(np.exp(terms - top).sum()))
+        found[place] = logsumexp(terms)
     return found

@@ -27,12 +27,13 @@ far(inf), since p and r are far. From p <= e^N q and r >= e^-N q, N = near(inf),
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import final
+
+import numpy as np
+from scipy.special import gammaln, logsumexp
 
 from quietbit.errors import InvalidParameter, check_int, require
-from quietbit.privacy.conversion import round_up
-from quietbit.privacy.cost import Cost
+from quietbit.privacy.conversion import chord_upper, round_up
+from quietbit.privacy.cost import Cost, Formula
 from quietbit.privacy.guarantee import Adjacency
 
 __all__ = ["secret_cohort_cost"]
@@ -75,10 +76,9 @@ def secret_cohort_cost(
     total = check_int(population, "population", 1)
     chosen = check_int(cohort, "cohort", 1, total)
     far = curve if adjacency is Adjacency.REPLACE_ONE or replace_one is None else replace_one
-    bound = _Amplified(curve, far, chosen / total * (1 + 1e-15))
-    label = f"secret cohort of {chosen} among {total}"
-    pure = _pure(curve.pure_epsilon(), far.pure_epsilon(), bound.rate)
-    return Cost.renyi(bound, label, pure)
+    rate = chosen / total * (1 + 1e-15)
+    pure = _pure(curve.pure_epsilon(), far.pure_epsilon(), rate)
+    return Cost.renyi(Formula(_divergence, curve, far, rate), f"secret cohort of {chosen} among {total}", pure)
 
 
 def _pure(near: float, far: float, rate: float) -> float:
@@ -99,58 +99,29 @@ def _log_mix(exponent: float, rate: float) -> float:
     return exponent + math.log(rate) + math.log1p((1 - rate) / rate * math.exp(-exponent))
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Amplified:
-    curve: Cost = field(repr=False)
-    far: Cost = field(repr=False)
-    rate: float
-
-    def __call__(self, alpha: float) -> float:
-        alone = self.curve.rdp(alpha)
-        bound = min(alone, _log_mix((alpha - 1) * alone, self.rate) / (alpha - 1) if alone < math.inf else math.inf)
-        if alpha <= MOST_ORDER:
-            # Below 2 the chord starts at order 1, where the moment's logarithm is 0.
-            below = math.floor(alpha)
-            part = alpha - below
-            moment = (1 - part) * self._whole(below) + (part * self._whole(below + 1) if part > 0 else 0.0)
-            bound = min(bound, moment / (alpha - 1))
-        return round_up(bound)
-
-    def _whole(self, alpha: int) -> float:
-        """(alpha - 1) eps'(alpha) at a whole order: the theorem, in logarithms."""
-        if alpha == 1:
-            return 0.0
-        pure = self.curve.pure_epsilon()
-        # log(e^pure - 1), or infinity where there is no pure guarantee
-        grow = math.inf if math.isinf(pure) else _log_expm1(pure)
-        terms = []
-        for j in range(2, alpha + 1):
-            near, far = ((j - 1) * curve.rdp(float(j)) for curve in (self.curve, self.far))
-            if not max(near, far) < math.inf:
-                return math.inf
-            size = min(_log_add(far, near), near + j * grow)
-            if j == 2:
-                size = min(size, 2 * _log_add(_log_expm1(far) / 2, _log_expm1(near) / 2))
-            terms.append(j * math.log(self.rate) + _log_choose(alpha, j) + size)
-        top = max(0.0, *terms)
-        if not top < math.inf:
-            return math.inf
-        exponentials = math.fsum(math.exp(term - top) for term in terms) * (1 + 1e-9)
-        return math.log1p(exponentials) if top == 0 else top + math.log(math.exp(-top) + exponentials)
+def _divergence(alpha: float, near: Cost, far: Cost, rate: float) -> float:
+    """eps'(alpha): the two simple bounds, and up to order 512 the theorem's."""
+    alone = near.rdp(alpha)
+    bound = min(alone, _log_mix((alpha - 1) * alone, rate) / (alpha - 1)) if alone < math.inf else math.inf
+    if alpha <= MOST_ORDER:
+        below = math.floor(alpha)
+        bound = min(bound, chord_upper(lambda order: _whole(int(order), near, far, rate), alpha, below, below + 1))
+    return round_up(bound)
 
 
-def _log_choose(above: int, below: int) -> float:
-    value = math.lgamma(above + 1) - math.lgamma(below + 1) - math.lgamma(above - below + 1)
-    return value + 1e-12 * (1 + value)
+def _whole(alpha: int, near: Cost, far: Cost, rate: float) -> float:
+    """eps'(alpha) at a whole order of at least 2: the theorem, in logarithms."""
+    j = np.arange(2, alpha + 1)
+    close, apart = (np.array([(order - 1) * one.rdp(float(order)) for order in j]) for one in (near, far))
+    if not max(close.max(), apart.max()) < math.inf:
+        return math.inf
+    size = np.minimum(np.logaddexp(apart, close), close + j * _log_expm1(near.pure_epsilon()))
+    size[0] = min(size[0], 2 * np.logaddexp(_log_expm1(apart[0]) / 2, _log_expm1(close[0]) / 2))
+    choose = gammaln(alpha + 1) - gammaln(j + 1) - gammaln(alpha - j + 1)
+    terms = j * math.log(rate) + choose + 1e-12 * (1 + choose) + size
+    return float(np.logaddexp(0.0, logsumexp(terms) + 1e-9)) / (alpha - 1)
 
 
 def _log_expm1(value: float) -> float:
-    """log(e^x - 1) for x >= 0."""
+    """log(e^x - 1) for x >= 0, infinity for infinity."""
     return value + math.log(-math.expm1(-value)) if value > 0 else -math.inf
-
-
-def _log_add(left: float, right: float) -> float:
-    """log(e^x + e^y)."""
-    high, low = max(left, right), min(left, right)
-    return high + math.log1p(math.exp(low - high)) if high > -math.inf else high

@@ -26,13 +26,14 @@ Outside the window phi(x, y) <= alpha (alpha - 1)/2 max(1, x/y)^alpha / y and x/
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
 from quietbit._typing import FloatMatrix, FloatVector
+from quietbit.privacy.branch import Cells, supremum_upper
 
 __all__ = ["MOST_REACH", "BitSum", "SumMoments", "bit_sum", "pair_supremum_upper"]
 
@@ -69,16 +70,16 @@ def bit_sum(many: int, probability: float, others: int, other_probability: float
     first, size = a.first + b.first + low, many + others
     tail = missing
     if first > 0:
-        tail += _geometric(float(law[low]), float(law[low + 1]))
+        tail += _beyond(law[low], law[low] / law[low + 1])
     if a.first + b.first + high < size:
-        tail += _geometric(float(law[high]), float(law[high - 1]))
+        tail += _beyond(law[high], law[high] / law[high - 1])
     return BitSum(law[low : high + 1], first, size, tail * (1 + 1e-9), error)
 
 
-def _geometric(edge: float, inner: float) -> float:
-    """Bound what lies beyond an edge of a log-concave law: at most edge (r + r^2 + ...), r = edge/inner."""
-    ratio = edge / inner * (1 + 1e-9)
-    return edge * ratio / (1 - ratio) if ratio < 1 else math.inf
+def _beyond(edge: float, ratio: float) -> float:
+    """Bound what lies beyond the edge of a law that falls there by ``ratio`` at least: edge (r + r^2 + ...)."""
+    ratio = float(ratio) * (1 + 1e-9)
+    return float(edge) * ratio / (1 - ratio) if ratio < 1 else math.inf
 
 
 def _binomial(count: int, probability: float, reach: float) -> BitSum:
@@ -96,15 +97,10 @@ def _binomial(count: int, probability: float, reach: float) -> BitSum:
     above, below = above[above >= floor], below[below >= floor]
     law = np.concatenate((below[::-1], [1.0], above))
     law /= law.sum()
-    first = mode - len(below)
-    tail = 0.0
-    if first > 0:
-        ratio = first / ((count - first + 1) * odds) * (1 + 1e-9)
-        tail += float(law[0]) * ratio / (1 - ratio)
-    last = mode + len(above)
+    first, last = mode - len(below), mode + len(above)
+    tail = _beyond(law[0], first / ((count - first + 1) * odds)) if first > 0 else 0.0
     if last < count:
-        ratio = (count - last) / (last + 1) * odds * (1 + 1e-9)
-        tail += float(law[-1]) * ratio / (1 - ratio)
+        tail += _beyond(law[-1], (count - last) / (last + 1) * odds)
     steps = max(len(above), len(below), 1)
     return BitSum(law, first, count, tail, (10 * steps + 40) * _UNIT)
 
@@ -144,50 +140,27 @@ class SumMoments:
         mass = np.array([row[0].sum() for row in rows])
         return cls(stack[0], stack[1], mass, np.array(outside), np.array([sums.error for sums in laws]))
 
-    def table(self, alpha: float, nodes: FloatVector, loss: float) -> FloatMatrix:
-        """Bound the largest Qbar(nodes[i], nodes[j]) over the laws from above; ``loss`` bounds |log P_p/P_p'|."""
-        h = np.subtract.outer(nodes, nodes)
-        np.fill_diagonal(h, 1.0)
+    def table(self, alpha: float, rows: FloatVector, columns: FloatVector, loss: float) -> FloatMatrix:
+        """Bound the largest Qbar(rows[i], columns[j]) over the laws from above; ``loss`` bounds |log P_p/P_p'|."""
+        h = np.subtract.outer(rows, columns)
+        same = h == 0
+        h[same] = 1.0
         best = np.zeros_like(h)
-        for part in self._parts(len(nodes)):
-            base, logs = part._logs(nodes, len(nodes) // 2)
-            right = np.exp((1 - alpha) * logs)
-            np.multiply(logs, alpha, out=logs)
-            np.exp(logs, out=logs)
-            logs *= base[:, None, :]
-            moment = _products(logs, right)
+        most = max(1, _MOST_NUMBERS // (max(h.shape) * self.q_0.shape[1]))  # laws at once, to stay in the cache
+        for first in range(0, len(self.mass), most):
+            part = SumMoments(*(getattr(self, name)[first : first + most] for name in self.__slots__))
+            base = part.q_0 + columns[len(columns) // 2] * part.delta
+            ratio = np.divide(part.delta, base, out=np.zeros_like(base), where=base > 0)[:, None, :]
+            left, right = (np.log1p((p - columns[len(columns) // 2])[:, None] * ratio) for p in (rows, columns))
+            for logs, order in ((left, alpha), (right, 1 - alpha)):
+                np.exp(np.multiply(logs, order, out=logs), out=logs)
+            left *= base[:, None, :]
+            moment = _products(left, right)
             found = part._exceeding(moment, alpha, loss) / (h * h)
-            index = np.arange(len(nodes))
-            found[:, index, index] = part._local(nodes)
-            best = np.maximum(best, part._rounded(found, moment, alpha, nodes, loss).max(axis=0))
+            found[:, same] = part._local(rows[same.any(axis=1)])
+            spread = 1 / min(rows.min(), columns.min(), 1 - rows.max(), 1 - columns.max())
+            best = np.maximum(best, part._rounded(found, moment, alpha, spread, loss).max(axis=0))
         return best
-
-    def cross(self, alpha: float, nodes: FloatVector, centre: int, loss: float) -> FloatMatrix:
-        """As `table`, but only its two rows Qbar(nodes[i], nodes[centre]) and Qbar(nodes[centre], nodes[i])."""
-        h = nodes - nodes[centre]
-        h[centre] = 1.0
-        best = np.zeros((2, len(nodes)))
-        for part in self._parts(len(nodes)):
-            base, logs = part._logs(nodes, centre)
-            moments = [(np.exp(e * logs) * base[:, None, :]).sum(axis=-1) for e in (alpha, 1 - alpha)]
-            moment = np.stack(moments, axis=1)
-            found = part._exceeding(moment, alpha, loss) / (h * h)
-            found[:, :, centre] = part._local(nodes[centre : centre + 1])
-            best = np.maximum(best, part._rounded(found, moment, alpha, nodes, loss).max(axis=0))
-        return best
-
-    def _parts(self, count: int) -> Iterator[SumMoments]:
-        """Cut the stack into pieces that fit the cache."""
-        rows = max(1, _MOST_NUMBERS // (count * self.q_0.shape[1]))
-        for first in range(0, len(self.mass), rows):
-            piece = slice(first, first + rows)
-            yield SumMoments(*(getattr(self, name)[piece] for name in self.__slots__))
-
-    def _logs(self, nodes: FloatVector, reference: int) -> tuple[FloatMatrix, FloatMatrix]:
-        """P at one node, and log(P_p / that) at all: (laws, values) and (laws, nodes, values)."""
-        base = self.q_0 + nodes[reference] * self.delta
-        ratio = np.divide(self.delta, base, out=np.zeros_like(base), where=base > 0)
-        return base, np.log1p((nodes - nodes[reference])[:, None] * ratio[:, None, :])
 
     def _local(self, nodes: FloatVector) -> FloatMatrix:
         """Qbar on the diagonal: sum delta^2 / P, the same at all orders."""
@@ -207,10 +180,9 @@ class SumMoments:
         return np.asarray((moment - self.mass[:, None, None] + rounding) / (alpha * (alpha - 1) / 2))
 
     def _rounded(
-        self, table: FloatMatrix, moment: FloatMatrix, alpha: float, nodes: FloatVector, loss: float
+        self, table: FloatMatrix, moment: FloatMatrix, alpha: float, spread: float, loss: float
     ) -> FloatMatrix:
-        """Round the table up as the module's docstring says under Rounding."""
-        spread = 1 / min(float(nodes[0]), 1 - float(nodes[-1]))
+        """Round the table up as the module's docstring says; ``spread``: 1 / min(p, 1 - p)."""
         error = self.error[:, None, None]
         shift = 2 * error * spread * np.sqrt(3 + moment)
         outside = spread**2 * np.exp(alpha * loss + np.log(self.outside + 1e-300))[:, None, None]
@@ -220,13 +192,12 @@ class SumMoments:
 
 def _products(left: FloatMatrix, right: FloatMatrix) -> FloatMatrix:
     """Return the product left @ right.T, law by law, added up in short chunks so that rounding stays small."""
-    laws, count, _ = left.shape
-    a, b = (part.reshape(laws, count, -1, _CHUNK).transpose(0, 2, 1, 3) for part in (left, right))
+    a, b = (part.reshape(*part.shape[:2], -1, _CHUNK).transpose(0, 2, 1, 3) for part in (left, right))
     return np.asarray((a @ b.transpose(0, 1, 3, 2)).sum(axis=1))
 
 
 _ACCURACY = 1e-3
-_MOST_ROUNDS = 60
+_Surfaces: TypeAlias = "Sequence[tuple[_Surface, float]]"
 
 
 def pair_supremum_upper(
@@ -239,35 +210,18 @@ def pair_supremum_upper(
     """Bound the supremum of log(1 + h^2 Q)/(u - u')^2 over p, p' in the nodes' range, from above.
 
     ``tables`` are (table, power) pairs: Q is at most the product of convex functions to these powers, each bounded at
-    (nodes[i], nodes[j]) by table[i, j]; usually there is one, with power 1. With a ``centre``, one of p and p' is
-    that node, and a table has two rows: (nodes[i], centre) and (centre, nodes[i]). A single table has order ``alpha``.
-    After ``most_cells`` cells the answer is what has been proved by then: a bound all the same.
+    (nodes[i], nodes[j]) by table[i, j]; usually there is one, with power 1. With a ``centre``, one of p and p' is that
+    node, and no other row and column of a table is looked at. A single table has order ``alpha``. After ``most_cells``
+    cells the answer is what has been proved by then: a bound all the same.
     """
-    if centre is not None:
-        tables = [(_spread(table, centre), power) for table, power in tables]
     order = alpha if len(tables) == 1 else math.inf
     surfaces = [(_Surface.of(nodes, table, order), power) for table, power in tables]
-    cells = _first(len(nodes), centre, nodes)
-    best = settled = 0.0
-    budget = most_cells
-    for _ in range(_MOST_ROUNDS):
-        value, upper = cells.bounds(surfaces)
-        budget -= len(upper)
-        best = max(best, float(value.max()))
-        hopeful = upper > best * (1 + _ACCURACY)
-        settled = max(settled, float(upper[~hopeful].max(initial=0.0)))
-        if not hopeful.any() or budget <= 0:
-            settled = max(settled, float(upper[hopeful].max(initial=0.0)))
-            break
-        cells = cells.take(hopeful).halves()
-    else:
-        settled = max(settled, float(cells.bounds(surfaces)[1].max()))
-    return max(settled, best) * (1 + 1e-12)
+    return supremum_upper(surfaces, (_first(centre, nodes),), _ACCURACY, most_cells) * (1 + 1e-12)
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class _Cells:
+class _Cells(Cells[_Surfaces]):
     """Rectangles [a, b] x [c, d] of (p, p'), each inside cell (row, column) of the table."""
 
     row: Any
@@ -277,53 +231,37 @@ class _Cells:
     c: FloatVector
     d: FloatVector
 
-    def take(self, chosen: Any) -> _Cells:
-        return _Cells(*(getattr(self, name)[chosen] for name in self.__slots__))
-
-    def halves(self) -> _Cells:
-        """Both halves of every cell, cut across its longer side."""
-        wide = self.b - self.a >= self.d - self.c
+    def halves(self, split: Any) -> _Cells:
+        """Both halves of every cell, across p where the mask says so."""
         x, y = (self.a + self.b) / 2, (self.c + self.d) / 2
-        lower = (self.a, np.where(wide, x, self.b), self.c, np.where(wide, self.d, y))
-        upper = (np.where(wide, x, self.a), self.b, np.where(wide, self.c, y), self.d)
-        sides = (np.concatenate(pair) for pair in zip(lower, upper, strict=True))
-        return _Cells(np.tile(self.row, 2), np.tile(self.column, 2), *sides)
+        lower = (self.a, np.where(split, x, self.b), self.c, np.where(split, self.d, y))
+        upper = (np.where(split, x, self.a), self.b, np.where(split, self.c, y), self.d)
+        return self.joined((self.row, self.column, *lower), (self.row, self.column, *upper))
 
-    def bounds(self, surfaces: Sequence[tuple[_Surface, float]]) -> tuple[FloatVector, FloatVector]:
-        """Return the quotient at the middles with the interpolated tables, and an upper bound over each cell."""
+    def bounds(self, problem: _Surfaces) -> tuple[FloatVector, FloatVector, Any]:
+        """Return the quotient at the middles, by the interpolated tables, a bound on each cell, and its longer side."""
         a, b, c, d = self.a, self.b, self.c, self.d
         x, y = (a + b) / 2, (c + d) / 2
         most, middle = np.ones(len(a)), np.ones(len(a))
-        for surface, power in surfaces:
+        for surface, power in problem:
             corners = [surface.upper(self.row, self.column, p, r) for p in (a, b) for r in (c, d)]
             most *= np.maximum.reduce(corners) ** power
             middle *= surface.upper(self.row, self.column, x, y) ** power
         near = np.maximum(np.maximum(a - d, c - b), 0.0)
         upper = _secant_upper(a, b, c, d) ** 2 * _moment_quotient(near, most)
-        upper[np.isnan(upper)] = math.inf  # what is not a number is not a bound
         value = _secant_upper(x, x, y, y) ** 2 * _moment_quotient(np.abs(x - y), middle)
-        return value, upper
+        return value, upper, b - a >= d - c
 
 
-def _first(count: int, centre: int | None, nodes: FloatVector) -> _Cells:
+def _first(centre: int | None, nodes: FloatVector) -> _Cells:
     """Return the table's own cells, or the slices of them through the centre."""
-    index = np.arange(count - 1)
+    index = np.arange(len(nodes) - 1)
+    low, high = nodes[:-1], nodes[1:]
     if centre is None:
         row, column = (grid.ravel() for grid in np.meshgrid(index, index, indexing="ij"))
-        return _Cells(row, column, nodes[row], nodes[row + 1], nodes[column], nodes[column + 1])
-    fixed = np.full(count - 1, min(centre, count - 2))
-    at = np.full(count - 1, nodes[centre])
-    along = (nodes[index], nodes[index + 1])
-    first, second = (*along, at, at), (at, at, *along)
-    sides = (np.concatenate(pair) for pair in zip(first, second, strict=True))
-    return _Cells(np.concatenate((index, fixed)), np.concatenate((fixed, index)), *sides)
-
-
-def _spread(rows: FloatMatrix, centre: int) -> FloatMatrix:
-    """Two rows through the centre as a table; the rest of it is never looked at."""
-    table = np.zeros((rows.shape[1], rows.shape[1]))
-    table[:, centre], table[centre, :] = rows
-    return table
+        return _Cells(row, column, low[row], high[row], low[column], high[column])
+    fixed, at = np.full_like(index, min(centre, index[-1])), np.full(len(index), nodes[centre])
+    return _Cells.joined((index, fixed, low, high, at, at), (fixed, index, at, at, low, high))
 
 
 @final

@@ -1,7 +1,7 @@
 import pytest
 
 import quietbit
-from quietbit.design.store import read_profile
+from quietbit.design.profile import Profile
 from unit.cli.kit import EIGHT_LEVELS, assert_refused, shell
 
 TARGET = ("--epsilon", 3, "--delta", 1e-5, "--adjacency", "replace-one")
@@ -106,7 +106,7 @@ def test_the_vector_mechanism_says_profile_rows_and_bytes(capsys, tmp_path):
     assert result.json["profile"]["levels"] == 2
     assert result.json["epsilon_upper"] <= 4
     assert result.json["squared_error"] < 1.01 * 0.435
-    assert read_profile(tmp_path / "p.json").identity() == result.json["identity"]
+    assert Profile.load(tmp_path / "p.json").identity() == result.json["identity"]
     shown = shell(capsys, *words, "--delta", "1e-5").out
     assert "2 levels" in shown
     assert_refused(shell(capsys, *words, "--delta", "0", "--keep", "500"), "power of two")

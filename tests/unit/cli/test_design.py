@@ -1,7 +1,7 @@
 import pytest
 
 import quietbit
-from quietbit.design.store import read_profile
+from quietbit.design.profile import Profile
 from quietbit.privacy.profile import certify_profile
 from unit.cli.kit import assert_refused, shell
 
@@ -85,7 +85,7 @@ def test_a_profile_is_solved_certified_saved_and_drawn(capsys, tmp_path):
     out, plot = tmp_path / "p.json", tmp_path / "p.svg"
     result = shell(capsys, *VECTOR, "--out", out, "--plot", plot, "--json")
     assert result.code == 0
-    saved = read_profile(out)
+    saved = Profile.load(out)
     assert result.json["identity"] == saved.identity()
     certificate = certify_profile(saved, quietbit.Adjacency.ZERO_OUT, 3, 1e-5)
     assert result.json["epsilon_upper"] == certificate.epsilon_upper <= 8

@@ -1,5 +1,8 @@
 """Random profiles, and hockey-stick divergences of finite pairs."""
 
+import math
+
+import mpmath
 import numpy as np
 from hypothesis import strategies as st
 
@@ -18,3 +21,19 @@ def profiles(draw, most=8, spread=6.0):
 
 def hockey_stick(upper, lower, a):
     return float(np.maximum(upper - a * lower, 0.0).sum())
+
+
+def pure_epsilon_upper(profile: Profile, adjacency: str) -> float:
+    """The largest privacy loss of one release, from the stored levels in fifty digits."""
+    if profile.levels[0] == 0:
+        return math.inf
+    with mpmath.workdps(50):
+        low, high = (mpmath.log(mpmath.mpf(float(profile.levels[end]))) for end in (0, -1))
+        centre = mpmath.log(mpmath.mpf(str(profile._mass)))
+        loss = high - low if adjacency == "replace-one" else max(high - centre, centre - low)
+        return math.nextafter(float(loss), math.inf)
+
+
+def largest_gain(profile: Profile) -> float:
+    """At most one double above the certified lower bound."""
+    return math.nextafter(profile.gain_lower, math.inf)

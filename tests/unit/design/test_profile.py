@@ -1,4 +1,3 @@
-import dataclasses
 import itertools
 import math
 
@@ -7,10 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from quietbit.design.profile import ADJACENCIES, Profile
-from quietbit.design.store import parse_profile
+from quietbit.design.profile import Profile
 from quietbit.errors import InvalidDesignFile, InvalidParameter
-from unit.design.profile_kit import hockey_stick, profiles
+from unit.design.profile_kit import hockey_stick, largest_gain, profiles, pure_epsilon_upper
 
 PURE = Profile.from_weights([0.4], [1.0, math.e])
 
@@ -32,8 +30,8 @@ def test_mass_and_gain_are_bracketed_tightly(profile):
         first = [a - b for a, b in itertools.pairwise(ends)]
         gain = mpmath.fsum(level * moment for level, moment in zip(levels, first, strict=True)) / mass
         assert abs(mpmath.mpf(str(profile._mass)) - mass) <= mpmath.mpf(10) ** -26
-        assert profile.gain_lower <= gain <= profile.gain_upper
-    assert profile.gain_upper - profile.gain_lower <= 2.0**-50 * profile.gain_upper + 1e-25
+        assert profile.gain_lower <= gain <= largest_gain(profile)
+    assert largest_gain(profile) - profile.gain_lower <= 2.0**-50 * largest_gain(profile) + 1e-25
     assert abs(profile._mass - 1) <= 2.0**-40
 
 
@@ -83,18 +81,18 @@ def test_replace_one_is_the_same_both_ways_round(profile):
 @settings(max_examples=25, deadline=None)
 @given(profiles())
 def test_the_largest_loss_is_the_pure_epsilon(profile):
-    for adjacency in ADJACENCIES:
+    for adjacency in ("replace-one", "zero-out"):
         pairs = profile.pairs(adjacency)
         largest = max(float(np.log(p / q).max()) for p, q in pairs)
-        claimed = profile.pure_epsilon_upper(adjacency)
+        claimed = pure_epsilon_upper(profile, adjacency)
         assert claimed == pytest.approx(largest, abs=1e-13)
-    assert profile.pure_epsilon_upper("replace-one") >= math.log(profile.levels[-1] / profile.levels[0]) - 1e-15
+    assert pure_epsilon_upper(profile, "replace-one") >= math.log(profile.levels[-1] / profile.levels[0]) - 1e-15
 
 
 def test_a_level_of_zero_has_no_pure_epsilon():
     profile = Profile.from_weights([0.0], [0.0, 1.0])
-    assert profile.pure_epsilon_upper("zero-out") == math.inf
-    assert profile.pure_epsilon_upper("replace-one") == math.inf
+    assert pure_epsilon_upper(profile, "zero-out") == math.inf
+    assert pure_epsilon_upper(profile, "replace-one") == math.inf
     ((p, q),) = profile.pairs("replace-one")
     assert p[1] >= 1
     assert q[1] == 0
@@ -117,7 +115,7 @@ def test_blur_covers_every_sampler_that_is_off_by_less(profile):
     p, q = w * ups / np.sum(w * ups), w * downs / np.sum(w * downs)
     ((higher, lower),) = profile.pairs("replace-one", blur)
     assert higher.sum() >= 1 >= lower.sum()
-    for a in (0.5, 1.0, 2.0, float(np.exp(profile.pure_epsilon_upper("replace-one")))):
+    for a in (0.5, 1.0, 2.0, float(np.exp(pure_epsilon_upper(profile, "replace-one")))):
         assert hockey_stick(p, q, a) <= hockey_stick(higher, lower, a) + 1e-3 * np.gradient(t).max()
     (first, base), (again, second) = profile.pairs("zero-out", blur)
     for a in (0.5, 1.0, 2.0):
@@ -135,7 +133,7 @@ def test_an_edge_belongs_to_the_level_at_its_right():
 @settings(max_examples=25, deadline=None)
 @given(profiles())
 def test_the_text_comes_back_as_the_same_profile(profile):
-    again = parse_profile(profile.canonical(), "it")
+    again = Profile.parse(f"{profile.canonical()}\n{profile.identity()}\n", "it")
     assert again.identity() == profile.identity()
     assert np.array_equal(again.edges, profile.edges)
     assert np.array_equal(again.levels, profile.levels)
@@ -144,7 +142,7 @@ def test_the_text_comes_back_as_the_same_profile(profile):
 def test_profiles_do_not_change():
     with pytest.raises(ValueError, match="read-only"):
         PURE.levels[0] = 0.0
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         PURE.edges = np.zeros(1)
 
 
@@ -206,13 +204,13 @@ def test_a_blur_that_makes_no_sense_is_refused(blur):
         ("[]", "does not say format"),
         (PURE.canonical().replace('"version":1', '"version":2'), "has version 2"),
         (PURE.canonical().replace("0.4", "NaN"), "not complete JSON"),
-        (PURE.canonical().replace("0.4", "0.40"), "not the canonical text"),
         (PURE.canonical().replace("0.4", "0.5"), "within 2\\^-40"),
         (PURE.canonical().replace('"levels"', '"heights"'), "'levels' is missing"),
         (PURE.canonical().replace("[0.4]", "7"), "a list of numbers"),
-        (PURE.canonical().replace("{", '{"a":1,', 1), "not the canonical text"),
+        (PURE.canonical().replace("{", '{"a":1,', 1), "was changed"),
+        (PURE.canonical().replace("0.4", "0.4000000000000001"), "was changed"),
     ],
 )
 def test_texts_that_are_not_the_profile_are_refused(text, reason):
     with pytest.raises(InvalidDesignFile, match=reason):
-        parse_profile(text, "the text")
+        Profile.parse(f"{text}\n{PURE.identity()}" if text else text, "the text")

@@ -5,7 +5,7 @@ import pytest
 
 from quietbit.design.profile import Profile
 from quietbit.design.profile_catalogue import catalogue_lines, catalogue_targets, shipped_profile
-from quietbit.design.store import cached_profile, parse_profile, read_profile, remember_profile, write_profile
+from quietbit.design.store import cached, remember
 from quietbit.errors import InvalidDesignFile, QuietbitError
 from quietbit.target import Target
 
@@ -19,17 +19,22 @@ def _own_cache(tmp_path, monkeypatch):
 
 
 def test_a_file_comes_back_as_the_same_profile(tmp_path):
-    path = write_profile(PROFILE, tmp_path / "one.profile")
-    assert read_profile(path).identity() == PROFILE.identity()
+    path = PROFILE.save(tmp_path / "one.profile")
+    assert Profile.load(path).identity() == PROFILE.identity()
     assert os.listdir(tmp_path) == ["one.profile"]
+    path.write_text(f"{PROFILE.canonical()}\n{PROFILE.identity()}\n", encoding="ascii")  # as they were written once
+    assert Profile.load(path).identity() == PROFILE.identity()
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         (lambda text: text.replace("0.25", "0.5"), "not a usable profile"),
-        (lambda text: text[:-5], "was changed"),
-        (lambda text: text.split("\n")[0], "was changed"),
+        (lambda text: text[:-5], "not complete JSON"),
+        (lambda text: text.replace('"identity":"', '"identity":"0'), "was changed"),
+        (lambda text: text.replace('"identity"', '"identify"'), "was changed"),
+        (lambda text: f"{PROFILE.canonical()}\n{'0' * 64}\n", "was changed"),
+        (lambda text: PROFILE.canonical(), "was changed"),
         (lambda text: text.replace('"version":1', '"version":7'), "has version 7"),
         (lambda text: "", "not complete JSON"),
         (lambda text: text + "x" * 2**20, "larger than"),
@@ -37,29 +42,29 @@ def test_a_file_comes_back_as_the_same_profile(tmp_path):
     ],
 )
 def test_a_file_that_was_changed_is_refused(tmp_path, change, reason):
-    path = write_profile(PROFILE, tmp_path / "one.profile")
+    path = PROFILE.save(tmp_path / "one.profile")
     path.write_text(change(path.read_text(encoding="ascii")), encoding="utf-8")
     with pytest.raises(InvalidDesignFile, match=reason):
-        read_profile(path)
+        Profile.load(path)
 
 
 def test_a_missing_file_and_a_missing_folder_are_refused(tmp_path):
     with pytest.raises(InvalidDesignFile, match="Cannot read"):
-        read_profile(tmp_path / "none.profile")
+        Profile.load(tmp_path / "none.profile")
     with pytest.raises(QuietbitError, match="Cannot write"):
-        write_profile(PROFILE, tmp_path / "none" / "one.profile")
+        PROFILE.save(tmp_path / "none" / "one.profile")
 
 
 def test_the_cache_keeps_one_profile_per_target_and_ignores_damage(tmp_path):
-    assert cached_profile(TARGET) is None
-    remember_profile(TARGET, PROFILE)
-    found = cached_profile(TARGET)
+    assert cached(Profile, TARGET) is None
+    remember(PROFILE, TARGET)
+    found = cached(Profile, TARGET)
     assert found is not None
     assert found.identity() == PROFILE.identity()
-    assert cached_profile(Target(1.2345, 1e-6, "zero-out", releases=3)) is None
+    assert cached(Profile, Target(1.2345, 1e-6, "zero-out", releases=3)) is None
     (file,) = (tmp_path / "cache" / "designs").iterdir()
     file.write_text("nonsense", encoding="ascii")
-    assert cached_profile(TARGET) is None
+    assert cached(Profile, TARGET) is None
 
 
 def test_every_listed_target_is_shipped_and_no_other():
@@ -76,5 +81,5 @@ def test_the_catalogue_s_text_is_made_of_its_profiles():
     entry = json.loads(line)
     assert (entry["epsilon"], entry["delta"], entry["releases"]) == (1.2345, 1e-5, 3)
     assert entry["identity"] == PROFILE.identity()
-    text = json.dumps(entry["profile"], sort_keys=True, separators=(",", ":"))
-    assert parse_profile(text, "the line").identity() == PROFILE.identity()
+    restored = Profile.restored({**entry["profile"], "identity": entry["identity"]}, "the line")
+    assert restored.identity() == PROFILE.identity()

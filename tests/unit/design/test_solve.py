@@ -114,6 +114,7 @@ def test_more_bits_and_more_epsilon_never_hurt(privacy):
 
 def test_the_cache_is_used_and_a_damaged_one_is_not(monkeypatch, tmp_path):
     from quietbit.design import store
+    from quietbit.design.table import Design
 
     monkeypatch.setenv("QUIETBIT_CACHE", str(tmp_path))
     spec = DesignSpec(4, 2, 1.5)
@@ -121,9 +122,9 @@ def test_the_cache_is_used_and_a_damaged_one_is_not(monkeypatch, tmp_path):
     (file,) = (tmp_path / "designs").iterdir()
     assert solve(spec).identity() == first.identity()
     file.write_text(file.read_text().replace("0.", "0.1", 1))
-    assert store.cached(spec) is None
+    assert store.cached(Design, spec) is None
     assert solve(spec).identity() == first.identity()
-    assert store.cached(spec) is not None
+    assert store.cached(Design, spec) is not None
 
 
 def test_an_unwritable_cache_does_not_matter(monkeypatch, tmp_path):

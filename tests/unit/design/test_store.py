@@ -86,8 +86,8 @@ def _write_often(spec: DesignSpec) -> bool:
 
     made = solve(spec)
     for _ in range(30):
-        remember(made)
-        found = cached(spec)
+        remember(made, spec)
+        found = cached(Design, spec)
         if found is None or found.identity() != made.identity():
             return False
     return True

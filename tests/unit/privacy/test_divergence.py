@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from exact.privacy_kit import flat, law, rough, sigmoid_bit, summing_to_one
+from exact.privacy_kit import flat, law, rough, summing_to_one
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter
@@ -11,7 +11,6 @@ from quietbit.privacy.divergence import (
     Segments,
     lipschitz_upper,
     log_softmax,
-    max_divergence,
     paper_constant_upper,
     smallest_probability_lower,
     zero_out_constant_upper,
@@ -73,16 +72,6 @@ def test_a_constant_table_reveals_nothing():
     assert lipschitz_upper(flat(4, 2)) <= 1e-12
     assert zero_out_constant_upper(flat(4, 2)) <= 1e-12
     assert smallest_probability_lower(flat(4, 2)) == pytest.approx(0.25)
-
-
-def test_max_divergence_of_one_bit():
-    design = sigmoid_bit(2.0)
-    exact = (
-        abs(math.log(1 / (1 + math.exp(-2.0))) - math.log(0.5)),
-        abs(math.log(1 / (1 + math.exp(2.0))) - math.log(0.5)),
-    )
-    assert max_divergence(design, 1.0, 0.5) == pytest.approx(max(exact))
-    assert max_divergence(design, 0.3, 0.3) == 0
 
 
 @pytest.mark.parametrize("levels", [99, 2048])

@@ -160,14 +160,6 @@ def test_repeating_is_composing_and_parts_are_merged():
     assert 0.18 <= twice.squared_mu <= 0.18 * (1 + 1e-15)
 
 
-def test_a_grid_at_the_start_only_adds():
-    first, second = np.random.default_rng(5).dirichlet(np.ones(2000), 2)
-    exact = LossDistribution.from_atoms(first, second).repeat(3)
-    coarse = LossDistribution.from_atoms(first, second, step=1e-2).repeat(3)
-    for epsilon in (0.5, 3.0):
-        assert exact.delta_upper(epsilon) <= coarse.delta_upper(epsilon) <= exact.delta_upper(epsilon) * 1.01
-
-
 def test_renyi_and_pure_of_finite_pairs():
     first, second = np.array([0.5, 0.3, 0.2]), np.array([0.3, 0.3, 0.4])
     once = LossDistribution.from_atoms(first, second)

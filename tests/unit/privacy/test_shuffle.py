@@ -6,9 +6,10 @@ import math
 import pytest
 
 from quietbit.errors import InvalidParameter
+from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.shuffle import MOST_EPSILON, Shuffle, clones, shuffled_cost, through_zero
+from quietbit.target import Adjacency, Target, Trust, Unit
 
 REPLACE, ZERO = Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT
 # Feldman, McMillan, Talwar (2021), evaluated numerically elsewhere: delta 1e-6, rounded to two or three digits.
@@ -72,6 +73,16 @@ def test_shuffles_compose():
     assert 0 < curve.rdp(2.0) <= curve.rdp(8.0) <= Cost.pure(1.0).rdp(8.0)
 
 
+def test_equal_shuffles_are_counted_together():
+    """Priced one by one, releases of one mechanism in equal crowds are copies of one cost, not a mixture."""
+    priced = [shuffled_cost(REPLACE, 500, replace_one=Cost.pure(0.7), zero_out=Cost.pure(0.4)) for _ in range(2)]
+    first, again = (cost.of(REPLACE, Unit.CLIENT, Trust.SHUFFLED) for cost in priced)
+    empty = Account(Target(1.2, 5e-6, REPLACE, trust=Trust.SHUFFLED), "adaptive")
+    apart, together = empty.spend(first, 34).spend(again, 5), empty.spend(first, 39)
+    assert apart == together
+    assert apart.epsilon() <= 1.01 * (first * 39).epsilon(5e-6)
+
+
 def test_delta_is_spent_once():
     """Two shuffles at delta cost at least what one does at that delta: no share of it is handed out twice."""
     curve = generic(2.0, 2000)
@@ -104,5 +115,3 @@ def test_epsilons_without_a_meaning(local):
 def test_crowds_without_a_meaning(crowd):
     with pytest.raises(InvalidParameter):
         shuffled_cost(REPLACE, crowd, replace_one=Cost.pure(1.0), zero_out=Cost.pure(1.0))
-    with pytest.raises(InvalidParameter):
-        Shuffle(10, 1.0, ())

@@ -64,8 +64,8 @@ def exact_qbar(law: list[mpmath.mpf], alpha: float, p: float, r: float) -> mpmat
 @pytest.mark.parametrize("alpha", [1.0625, 2.0, 7.5])
 def test_dominates_the_exact_sum_closely(alpha: float) -> None:
     stack = SumMoments.of([bit_sum(12, 0.7, 8, 0.3, 150.0)])
-    table = stack.table(alpha, NODES, LOSS)
-    rows = stack.cross(alpha, NODES, 2, LOSS)
+    table = stack.table(alpha, NODES, NODES, LOSS)
+    rows = [stack.table(alpha, NODES, NODES[2:3], LOSS)[:, 0], stack.table(alpha, NODES[2:3], NODES, LOSS)[0]]
     with mpmath.workdps(50):
         law = [mpmath.mpf(1)]
         for chance, count in ((0.7, 12), (0.3, 8)):
@@ -85,20 +85,20 @@ def test_dominates_the_exact_sum_closely(alpha: float) -> None:
 @pytest.mark.parametrize("alpha", [1.3, 2.0, 3.0, 8.0])
 def test_is_convex_in_each_argument_and_log_convex_in_the_order(alpha: float) -> None:
     stack = SumMoments.of([bit_sum(30, 0.7, 3, 0.3, 150.0)])
-    table = stack.table(alpha, np.linspace(0.3, 0.7, 21), LOSS)
+    table = stack.table(alpha, *[np.linspace(0.3, 0.7, 21)] * 2, LOSS)
     assert (np.diff(table, 2, axis=0) > -1e-7 * table.max()).all()
     assert (np.diff(table, 2, axis=1) > -1e-7 * table.max()).all()
-    between = stack.table(alpha + 0.5, NODES, LOSS)
-    ends = stack.table(alpha, NODES, LOSS) + stack.table(alpha + 1, NODES, LOSS)
+    between = stack.table(alpha + 0.5, NODES, NODES, LOSS)
+    ends = stack.table(alpha, NODES, NODES, LOSS) + stack.table(alpha + 1, NODES, NODES, LOSS)
     assert (between <= ends / 2 * (1 + 1e-12)).all()
-    product = stack.table(alpha, NODES, LOSS) * stack.table(alpha + 1, NODES, LOSS)
+    product = stack.table(alpha, NODES, NODES, LOSS) * stack.table(alpha + 1, NODES, NODES, LOSS)
     assert (between**2 <= product * (1 + 1e-9)).all()
 
 
 def test_several_laws_give_the_largest() -> None:
     laws = [bit_sum(k, 0.7, 200 - k, 0.3, 150.0) for k in (0, 77, 200)]
-    whole = SumMoments.of(laws).table(5.0, NODES, LOSS)
-    single = [SumMoments.of([law]).table(5.0, NODES, LOSS) for law in laws]
+    whole = SumMoments.of(laws).table(5.0, NODES, NODES, LOSS)
+    single = [SumMoments.of([law]).table(5.0, NODES, NODES, LOSS) for law in laws]
     np.testing.assert_allclose(whole, np.maximum.reduce(single), rtol=1e-10)
 
 
@@ -117,7 +117,7 @@ def test_is_the_supremum_for_a_flat_table(q: float, ends: tuple[float, float]) -
     nodes = np.linspace(*ends, 9)
     found = pair_supremum_upper(nodes, [(np.full((9, 9), q), 1.0)], math.inf, None)
     assert brute(nodes, q, None) <= found <= 1.003 * max(brute(nodes, q, None), _local(nodes, q))
-    row = pair_supremum_upper(nodes, [(np.full((2, 9), q), 1.0)], math.inf, 4)
+    row = pair_supremum_upper(nodes, [(np.full((9, 9), q), 1.0)], math.inf, 4)
     assert brute(nodes, q, float(nodes[4])) <= row <= found * (1 + 1e-9)
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from importlib.resources import files
 
 from quietbit.design.spec import DesignSpec
-from quietbit.design.store import parse_design
 from quietbit.design.table import Design
 
 __all__ = ["catalogue", "file_name", "shipped", "specs"]
@@ -41,7 +40,7 @@ def shipped(spec: DesignSpec) -> Design | None:
     if not listed or spec.input_levels not in LEVELS or spec.output_bits not in BITS:
         return None
     source = files(__name__) / file_name(spec)
-    return parse_design(source.read_text(encoding="ascii"), source.name)
+    return Design.parse(source.read_text(encoding="ascii"), source.name)
 
 
 def catalogue() -> Iterator[Design]:
