@@ -175,15 +175,7 @@ def _budgets(epsilon: float, delta: float) -> tuple[float, float]:
     """Return the largest mu^2 / 2, and the largest slope, that stay within epsilon at ``delta``."""
 
     def largest(account: Callable[[float, float], float]) -> float:
-        def holds(slope: float) -> bool:
-            return account(slope, delta) <= epsilon
-
-        low = high = 1.0
-        while not holds(low) and low > 1e-30:
-            low /= 16
-        while holds(high) and high < 1e30:
-            high *= 16
-        return bisect(holds, low, high, relative=1e-6, by_ratio=True)
+        return bisect(lambda slope: account(slope, delta) <= epsilon, 1e-30, 1e30, relative=1e-6, by_ratio=True)
 
     return largest(gaussian_epsilon_upper), largest(epsilon_from_linear)
 

@@ -46,7 +46,8 @@ def gaussian_log_delta(epsilon: float, mu: float) -> float:
         mills = math.sqrt(math.pi / 2) * (erfcx(top / math.sqrt(2)) - erfcx(bottom / math.sqrt(2)))
         return -0.5 * top * top - _LOG_SQRT_TAU + (math.log(mills) if mills > 0 else -math.inf)
     first = float(log_ndtr(-top))
-    return first + math.log1p(-math.exp(min(0.0, epsilon + float(log_ndtr(-bottom)) - first)))
+    share = math.exp(min(0.0, epsilon + float(log_ndtr(-bottom)) - first))
+    return first + math.log1p(-share) if share < 1 else first  # no digits are left: at most the first term
 
 
 def gaussian_epsilon_upper(slope: float, delta: float) -> float:

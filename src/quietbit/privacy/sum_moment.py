@@ -164,12 +164,10 @@ class SumMoments:
 
     def _local(self, nodes: FloatVector) -> FloatMatrix:
         """Qbar on the diagonal: sum delta^2 / P, the same at all orders."""
-        columns = []
-        for node in nodes:
-            law = self.q_0 + node * self.delta
-            terms = np.divide(self.delta**2, law, out=np.zeros_like(law), where=law > 0)
-            columns.append(terms.sum(axis=1))
-        return np.stack(columns, axis=1) * (1 + 1e-13)
+        q_0, delta = self.q_0[:, None, :], self.delta[:, None, :]
+        law = q_0 + nodes[:, None] * delta
+        terms = np.divide(delta**2, law, out=np.zeros_like(law), where=law > 0)
+        return np.asarray(terms.sum(axis=-1) * (1 + 1e-13))
 
     def _exceeding(self, moment: FloatMatrix, alpha: float, loss: float) -> FloatMatrix:
         """(moment - 1)/(alpha (alpha - 1)/2), rounded up."""

@@ -19,6 +19,12 @@ def test_epsilon_is_zero_from_the_total_variation_on():
     assert gaussian_epsilon_upper(mu**2 / 2, variation * (1 - 1e-6)) > 0
 
 
+@pytest.mark.parametrize("slope", [1e16, 1e20, 1e30])
+def test_hardly_any_noise_costs_the_slope_and_a_little(slope):
+    """Where the two terms of delta agree to all digits, the first alone bounds it."""
+    assert slope < gaussian_epsilon_upper(slope, 1e-5) < slope * (1 + 1e-7)
+
+
 @pytest.mark.parametrize("slope", [-1.0, math.nan])
 def test_refusals(slope):
     with pytest.raises(InvalidParameter, match="slope"):
