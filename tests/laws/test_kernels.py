@@ -141,9 +141,11 @@ def test_extreme_magnitudes(kernel: Any, magnitude: float, scale: float, factor:
     np.testing.assert_array_equal(kernel.sample(sampler, inputs, seeded_rng(6), factor=factor), expected)
 
 
-def test_a_gain_no_double_can_hold(kernel: Any) -> None:
-    sampler = make_sampler(2, 1, 2.0, 1e-140)
-    inputs = update(501, 1, np.float64) * 1e300
+@pytest.mark.parametrize("bits", [1, 3, 8])
+def test_a_gain_no_double_can_hold(kernel: Any, bits: int) -> None:
+    """Nothing is decided from it; more coordinates than the list of undecided ones is settled at."""
+    sampler, size = make_sampler(2, bits, 2.0, 1e-140), 501 if bits == 8 else 9001
+    inputs = update(size, 1, np.float64) * 1e300
     expected = REFERENCE.sample(sampler, inputs, seeded_rng(6), factor=1e-170)
     np.testing.assert_array_equal(kernel.sample(sampler, inputs, seeded_rng(6), factor=1e-170), expected)
     nothing = kernel.sample(sampler, inputs, seeded_rng(6), factor=0.0)
