@@ -125,6 +125,7 @@ def tasks() -> Tasks:
     given = (direction / np.linalg.norm(direction), np.array([1.2816]), acceptance_limits([1e-3, 1.0]), words)
     add("search for a seed", kernel.search, *given, acceptance_lower=0.1, times=20)
     add("rows", kernel.rows, bytes(8), K, 1 << 20, times=50)
+    add("normals of a seed", kernel.normals, bytes(16), K, times=50)
     seeds, nonces = (rng.integers(0, 256, (500, n), dtype=np.uint8) for n in (16, 8))
     add("add 500 seeds", kernel.add_seeds, nonces, seeds, np.zeros(1 << 20, np.int64), count=K, shift=40)
     values = rng.normal(size=1 << 18)

@@ -16,7 +16,7 @@ from quietbit.kernel.expand import BLOCKS, SUMS, TILE
 from quietbit.kernel.jit import compiled
 from quietbit.kernel.quantile import FIRST_INDEX, INDEX_SHIFT, LOW, ONE_BITS, REST
 
-__all__ = ["add_payloads", "expand_words", "first_accepted", "noise_steps"]
+__all__ = ["add_payloads", "expand_normals", "expand_words", "first_accepted", "noise_steps"]
 
 HALF = np.uint64(32)
 LOW32 = np.uint64(0xFFFFFFFF)
@@ -108,7 +108,7 @@ def expand_words(state: Any, out: Any) -> None:
 
 
 @compiled
-def _expand_normals(state: Any, table: Any, out: Any) -> None:
+def expand_normals(state: Any, table: Any, out: Any) -> None:
     """Write normals 0 .. out.size - 1 of a stream; ``out`` holds whole tiles."""
     raw = np.empty((16, BLOCKS), np.uint32)
     words, bits = np.empty(TILE, np.uint64), np.empty(TILE, np.int64)
@@ -172,7 +172,7 @@ def first_accepted(seeds: Any, words: Any, state: Any, direction: Any, edges: An
     z, sums = np.empty(direction.size), np.empty(SUMS)
     for i in range(words.size):
         _set_key(state, seeds[i])
-        _expand_normals(state, table, z)
+        expand_normals(state, table, z)
         t = _inner(direction, z, sums)
         step, above = 0, edges.size  # the step is the number of edges at most t
         while step < above:

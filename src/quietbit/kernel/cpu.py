@@ -27,7 +27,7 @@ from quietbit.errors import check_int
 from quietbit.kernel import compiled_bits, compiled_expand, compiled_sampling, compiled_transform
 from quietbit.kernel.base import Job, Kernel, packed_size
 from quietbit.kernel.chunks import Flat
-from quietbit.kernel.expand import ROWS_KEY, whole_tiles
+from quietbit.kernel.expand import MAX_COUNT, ROWS_KEY, seed_state, whole_tiles
 from quietbit.kernel.norm import BLOCK, exact_sum
 from quietbit.kernel.quantile import quantile_table
 from quietbit.kernel.rng import start_state
@@ -195,6 +195,13 @@ class CpuKernel(Kernel):
         out = np.empty(whole_tiles(count), np.uint64)
         compiled_expand.expand_words(state, out)
         return out[:count]
+
+    def normals(self, seed: bytes, count: int) -> FloatVector:
+        """Words and normals tile by tile."""
+        size = check_int(count, "count", 0, MAX_COUNT)
+        out = np.empty(whole_tiles(size))
+        compiled_expand.expand_normals(seed_state(seed), quantile_table(), out)
+        return out[:size]
 
     def _first_accepted(self, seeds: Any, words: Any, direction: FloatVector, edges: Any, limits: Any) -> int:
         padded = np.zeros(whole_tiles(direction.size))

@@ -24,11 +24,11 @@ from attrs import evolve, frozen
 from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
-from quietbit.errors import require
+from quietbit.errors import check_int, require
 from quietbit.kernel import triton_sampling as sampling
 from quietbit.kernel.base import Job, Kernel, Update
 from quietbit.kernel.chunks import Flat, widen
-from quietbit.kernel.expand import ROWS_KEY, inner
+from quietbit.kernel.expand import MAX_COUNT, ROWS_KEY, inner, seed_state
 from quietbit.kernel.norm import BLOCK
 from quietbit.kernel.quantile import quantile_table
 from quietbit.kernel.rng import TILE, DeviceBlock, WordBlock
@@ -185,6 +185,11 @@ class TritonKernel(Kernel):
         require(not np.any(state[12:14]), "block number", state[12:14].tolist(), "0 on a GPU")
         found: NDArray[np.int64] = _expanded(state[None, 4:8], state[None, 14:], count, False).cpu().numpy()[0]
         return found.view(np.uint64)
+
+    def normals(self, seed: bytes, count: int) -> FloatVector:
+        """Words and normals in registers."""
+        state, size = seed_state(seed), check_int(count, "count", 0, MAX_COUNT)
+        return np.asarray(_expanded(state[None, 4:8], state[None, 14:], size, True).cpu().numpy()[0])
 
     def _first_accepted(self, seeds: Any, words: Any, direction: FloatVector, edges: Any, limits: Any) -> int:
         """Expand all seeds at once."""
