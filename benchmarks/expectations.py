@@ -103,8 +103,7 @@ def situations() -> bool:
         run = simulate(problem, plan, Training(lr=1 / rounds, rounds=rounds, momentum=0.0), threads=2)
         exact = np.zeros(dimension)
         for number in range(rounds):  # those who took part: an epoch may leave a few out
-            cohort_mean = np.mean([problem.vector(int(client)) for client in plan.schedule(clients).cohort(number)], 0)
-            exact += cohort_mean / rounds
+            exact += problem.vectors[plan.schedule(clients).cohort(number)].mean(axis=0) / rounds
         found = float(np.linalg.norm(run.parameters - exact))
         promised = math.hypot(expected.run_noise, (1 - expected.response) * float(np.linalg.norm(exact)))
         close = promised / FACTOR <= found <= promised * FACTOR

@@ -17,7 +17,6 @@ from quietbit_lab.cli.demo_training import CLIENTS, DELTA, SEEDS, TARGET, curves
 if TYPE_CHECKING:
     from quietbit import Design
     from quietbit.design.certify import Certificate
-    from quietbit.mechanism.calibrate import Calibration
 
 __all__ = ["demo"]
 
@@ -43,16 +42,12 @@ def demo(
     require_module("matplotlib", "plot")  # before anything is computed
     check_folder(out)
     certified = _designs(json)
-    pictures = _pictures(certified, json)
+    pictures = _pictures([design for design, _ in certified], json)
     with progress_bar("Calibrating", quiet=json, lines=True) as report:
         report(0.0, "one bit per parameter")
+        ball = quietbit.Ball(quietbit.Norm.L2, 1.0, DIMENSION)
         found = quietbit.calibrate(
-            "imvu",
-            ball=quietbit.Ball(quietbit.Norm.L2, 1.0, DIMENSION),
-            epsilon=EPSILON,
-            delta=DELTA,
-            adjacency=quietbit.Adjacency.REPLACE_ONE,
-            releases=RELEASES,
+            "imvu", ball=ball, epsilon=EPSILON, delta=DELTA, adjacency="replace-one", releases=RELEASES
         )
         report(0.5, "one private update of 100,000 parameters")
         size = len(quietbit.Uplink(found.mechanism).send(_update()))
@@ -64,35 +59,47 @@ def demo(
     saved = [_report(trained, out / "report.html"), _runs(trained, out / "runs" / "results.jsonl")]
     saved += [save_figure(picture, out / name) for name, picture in pictures.items()]
     saved += [design.save(out / f"{_name(design)}.json") for design, _ in certified]
-    _close(certified, found, size, trained, saved, json)
+    facts: dict[str, Any] = {
+        "designs": [_design_facts(design, certificate) for design, certificate in certified],
+        "calibrated": {
+            "bits_per_parameter": found.mechanism.layout.bits, "parameters": DIMENSION, "payload_bytes": size,
+            "squared_error": found.squared_error, "gaussian_squared_error": found.gaussian_squared_error,
+            "epsilon_upper": found.guarantee.epsilon_upper, "guarantee": found.guarantee.sentence(),
+        },
+        "training": headline(trained),
+        "report": str(saved[0]),
+        "saved": [str(path) for path in saved],
+    }  # fmt: skip
+    if json:
+        show_json(facts)
+    else:
+        _close(**facts)
 
 
 def _designs(quiet: bool) -> list[tuple[Design, Certificate]]:
-    specs = [quietbit.DesignSpec(*numbers) for numbers in DESIGNS]  # type: ignore[arg-type]
     certified: list[tuple[Design, Certificate]] = []
     with progress_bar("Designs", quiet=quiet, lines=True) as report:
-        for place, spec in enumerate(specs):
-            report(place / len(specs), f"{spec.input_levels} levels, {spec.outputs} symbols")
+        for place, numbers in enumerate(DESIGNS):
+            spec = quietbit.DesignSpec(*numbers)  # type: ignore[arg-type]
+            report(place / len(DESIGNS), f"{spec.input_levels} levels, {spec.outputs} symbols")
             design = quietbit.solve(spec)
             certificate = quietbit.certify(design)
-            report((place + 0.5) / len(specs), "certifying, and bounding what any design could reach")
+            report((place + 0.5) / len(DESIGNS), "certifying, and bounding what any design could reach")
             certificate.lower_bound  # noqa: B018 - computed on first use, while the bar is shown
             certified.append((design, certificate))
     return certified
 
 
-def _pictures(certified: list[tuple[Design, Certificate]], quiet: bool) -> dict[str, Any]:
+def _pictures(designs: list[Design], quiet: bool) -> dict[str, Any]:
     from quietbit.plot.bias_variance import plot_bias_variance
     from quietbit.plot.design import plot_design
 
     with progress_bar("Plots", quiet=quiet, lines=True) as report:
         report(0.0, "bias and variance, Figure 1 of the paper")
         row = [quietbit.solve(quietbit.DesignSpec(n, FIGURE_BITS, FIGURE_EPSILON)) for n in FIGURE_LEVELS]
-        pictures = {"bias-variance.png": plot_bias_variance(row)}
-        for place, (design, _) in enumerate(certified):
-            report((1 + place) / (1 + len(certified)), "probability tables")
-            pictures[f"{_name(design)}.png"] = plot_design(design)
-    return pictures
+        report(0.5, "probability tables")
+        tables = {f"{_name(design)}.png": plot_design(design) for design in designs}
+        return {"bias-variance.png": plot_bias_variance(row), **tables}
 
 
 def _report(trained: list[dict[str, Any]], path: Path) -> Path:
@@ -123,69 +130,40 @@ def _update() -> Any:
     return np.linspace(-1.0, 1.0, DIMENSION, dtype=np.float32)
 
 
+def _design_facts(design: Design, certificate: Certificate) -> dict[str, Any]:
+    measured = ("epsilon_upper", "bias_upper", "mean_squared_error", "lower_bound", "gap")
+    facts = {name: getattr(certificate, name) for name in measured}
+    return {"name": _name(design), **facts, "identity": design.identity()}
+
+
 def _close(
-    certified: list[tuple[Design, Certificate]],
-    found: Calibration,
-    size: int,
-    trained: list[dict[str, Any]],
-    saved: list[Path],
-    as_json: bool,
+    designs: list[dict[str, Any]],
+    calibrated: dict[str, Any],
+    training: list[dict[str, Any]],
+    report: str,
+    saved: list[str],
 ) -> None:
     """Print the closing tables, the guarantees in words, and where everything is."""
-    facts = headline(trained)
-    if as_json:
-        show_json(
-            {
-                "designs": [_design_facts(design, certificate) for design, certificate in certified],
-                "calibrated": {
-                    "bits_per_parameter": found.mechanism.layout.bits,
-                    "parameters": DIMENSION,
-                    "payload_bytes": size,
-                    "squared_error": found.squared_error,
-                    "gaussian_squared_error": found.gaussian_squared_error,
-                    "epsilon_upper": found.guarantee.epsilon_upper,
-                    "guarantee": found.guarantee.sentence(),
-                },
-                "training": facts,
-                "report": str(saved[0]),
-                "saved": [str(path) for path in saved],
-            }
-        )
-        return
     lines = [
         (
-            _name(design),
-            rounded_up(certificate.epsilon_upper, 9),
-            rounded_up(certificate.bias_upper, 2),
-            rounded(certificate.mean_squared_error),
-            f"{100 * certificate.gap:.2g} %",
+            one["name"],
+            rounded_up(one["epsilon_upper"], 9),
+            rounded_up(one["bias_upper"], 2),
+            rounded(one["mean_squared_error"]),
+            f"{100 * one['gap']:.2g} %",
         )
-        for design, certificate in certified
+        for one in designs
     ]
     heads = ("design", "measured epsilon", "largest bias", "mean squared error", "gap to best")
     column_table("Designs, certified from their stored numbers", heads, lines)
     print(f"One bit per parameter, {RELEASES} releases of {DIMENSION:,} parameters in an L2 ball:")
-    print(f"  {found.guarantee.sentence()}")
-    ratio = found.squared_error / found.gaussian_squared_error
+    print(f"  {calibrated['guarantee']}")
+    ratio, size = calibrated["squared_error"] / calibrated["gaussian_squared_error"], calibrated["payload_bytes"]
     print(f"  Squared error of a coordinate near zero: {ratio:.4f} times that of 32-bit Gaussian noise.")
     print(f"  One update leaves the client as {size:,} bytes; as 32-bit floats it is {4 * DIMENSION:,}.\n")
-    _training_table(facts)
-    print("\nOther files:")
-    for path in saved[1:]:
-        print(f"  {path}")
-    print(f"\nOpen the report in a browser: {saved[0]}")
-
-
-def _design_facts(design: Design, certificate: Certificate) -> dict[str, Any]:
-    return {
-        "name": _name(design),
-        "epsilon_upper": certificate.epsilon_upper,
-        "bias_upper": certificate.bias_upper,
-        "mean_squared_error": certificate.mean_squared_error,
-        "lower_bound": certificate.lower_bound,
-        "gap": certificate.gap,
-        "identity": design.identity(),
-    }
+    _training_table(training)
+    print("\nOther files:", *saved[1:], sep="\n  ")
+    print(f"\nOpen the report in a browser: {report}")
 
 
 def _training_table(facts: list[dict[str, Any]]) -> None:

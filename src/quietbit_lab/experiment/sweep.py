@@ -112,7 +112,7 @@ def _results(todo: list[Job], make_problem: MakeProblem, workers: int) -> Genera
     pool = ProcessPoolExecutor(
         workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start, initargs=(os.getpid(),)
     )
-    with contextlib.closing(_Closing(pool)):
+    try:
         waiting: set[Future[dict[str, Any]]] = {pool.submit(run_job, job, make_problem) for job in todo}
         while waiting:
             ready, waiting = wait(waiting, return_when=FIRST_COMPLETED)
@@ -123,18 +123,10 @@ def _results(todo: list[Job], make_problem: MakeProblem, workers: int) -> Genera
                     raise QuietbitError(
                         "A worker of the sweep was killed: what was finished is kept, and --resume continues."
                     ) from error
-
-
-class _Closing:
-    """Ends a pool at once: jobs not started are dropped, workers at work are told to stop."""
-
-    def __init__(self, pool: ProcessPoolExecutor) -> None:
-        self._pool = pool
-
-    def close(self) -> None:
-        workers = list((self._pool._processes or {}).values())
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        for worker in workers:
+    finally:  # jobs not started are dropped, workers at work are told to stop
+        at_work = list((pool._processes or {}).values())
+        pool.shutdown(wait=False, cancel_futures=True)
+        for worker in at_work:
             worker.terminate()
 
 
