@@ -48,7 +48,7 @@ class VectorMean:
 
     def mean(self) -> FloatVector:
         """Return the mean of all vectors."""
-        return self.vectors.mean(axis=0, dtype=np.float64)
+        return np.asarray(self.vectors.mean(axis=0, dtype=np.float64))
 
     def evaluate(self, parameters: Rows) -> Score:
         """Return the squared distance from the mean as the loss; there is nothing to get right."""
