@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import resource
 import subprocess
 import sys
@@ -24,17 +23,9 @@ import numpy as np
 
 from quietbit import Ball, Norm, Uplink, calibrate
 from quietbit.plan.costs import ClientCosts
+from quietbit.plan.participation import Schedule
 
 DIMENSION, RELEASES, EPSILON, DELTA, DROPPED = 1024, 10, 8.0, 1e-5, 0.1
-
-
-def drawn(rng: np.random.Generator, nodes: int, cohort: int, free: Any) -> Any:
-    """Return distinct nodes, each rank r with chance about 1/r, among those whose budget is not used up."""
-    chosen: dict[int, None] = {}
-    while len(chosen) < cohort:
-        ranks = np.floor(np.exp(rng.random(cohort) * math.log(nodes + 1))).astype(np.int64) - 1
-        chosen.update(dict.fromkeys(int(one) for one in ranks if free(int(one))))
-    return np.array(list(chosen)[:cohort])
 
 
 def measure(nodes: int, rounds: int, cohort: int) -> dict[str, Any]:
@@ -47,8 +38,9 @@ def measure(nodes: int, rounds: int, cohort: int) -> dict[str, Any]:
     uplink.receive([uplink.send(np.zeros(DIMENSION, dtype=np.float32))])  # what is compiled, is compiled now
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     base, added, sent, errors, answered = rng.normal(size=DIMENSION) / 64, 0.0, 0.0, [], 0
-    for _ in range(rounds):
-        asked = drawn(rng, nodes, cohort, lambda one: account.counts[one] < RELEASES)
+    schedule = Schedule("zipf", nodes, cohort, seed=1, most=RELEASES)
+    for number in range(rounds):
+        asked = schedule.cohort(number)
         account.record(asked)
         there = asked[rng.random(asked.size) >= DROPPED]
         mean, aggregator = np.zeros(DIMENSION), uplink.aggregator()
@@ -78,6 +70,7 @@ def measure(nodes: int, rounds: int, cohort: int) -> dict[str, Any]:
         "grown_mib": round((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024, 1),
         "squared_error_over_stated": [round(float(np.mean(errors)), 3), round(float(np.std(errors)), 3)],
         "worst_epsilon": account.worst(DELTA).epsilon_upper,
+        "spread": account.spread(DELTA),
         "nodes_and_epsilon_by_releases": prices,
     }
 

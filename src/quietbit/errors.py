@@ -19,6 +19,7 @@ __all__ = [
     "InvalidParameter",
     "InvalidPayload",
     "MissingDependency",
+    "Outlier",
     "QuietbitError",
     "check_int",
     "check_known",
@@ -63,6 +64,10 @@ class InvalidDesignFile(QuietbitError, ValueError):
 
 class InvalidPayload(QuietbitError, ValueError):
     """Bytes that are not a payload of the mechanism they are read for; nothing of them was used."""
+
+
+class Outlier(InvalidPayload):
+    """A payload that is longer than any that the mechanism makes, but for a chance of 2^-40."""
 
 
 class MissingDependency(QuietbitError, ImportError):

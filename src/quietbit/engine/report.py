@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, final
 
 from quietbit._files import write_json
+from quietbit.plan.costs import spread
 from quietbit.plan.evaluation import Estimate
 from quietbit.plan.plan import Plan
 from quietbit.privacy.account import Account
@@ -93,6 +94,7 @@ class RoundReport:
     as it was. Of a masked sum, ``steps`` says how many sent keys, shares, their vector, and shares for unmasking.
     ``clip`` is that of the round, where it moves. ``resyncs`` are nodes that could not replay the rounds they were
     sent, released nothing and get the full model next; they are among those that declined.
+    Of those refused, ``outliers`` are longer than noise makes them (`quietbit.mechanism.outliers`).
     Only a simulation knows which apps ``crashed``: their nodes answered with the release of a zero update.
     """
 
@@ -112,6 +114,7 @@ class RoundReport:
     epsilon_upper: float = 0.0
     resyncs: int = 0
     crashed: int = 0
+    outliers: int = 0
 
     def lines(self, crashes: Sequence[str] = ()) -> list[tuple[int, str]]:
         """Return what became of the round, sentences with levels of logging; the first traceback among them."""
@@ -119,6 +122,7 @@ class RoundReport:
         if crashes:
             lines.append((ERROR, f"round {self.round}: {CRASHES.format(len(crashes), crashes[0])}"))
         counts = f"{self.declined} declined, {self.failed} failed, {self.refused} refused"
+        counts += f" ({self.outliers} outliers)" if self.outliers else ""
         crashed = f", {self.crashed} apps crashed" if self.crashed else ""
         lines.append((INFO, f"{self.answered} of {self.asked} nodes answered, {counts}{crashed}"))
         if self.skipped:
@@ -238,6 +242,7 @@ class Report:
             note += "" if entry.clip is None else f"  clip {entry.clip:.3g}"
             note += f"  {entry.resyncs} resyncs" if entry.resyncs else ""
             note += f"  {entry.crashed} apps crashed" if entry.crashed else ""
+            note += f"  {entry.outliers} outliers" if entry.outliers else ""
             note += "  skipped" if entry.skipped else ""
             lines.append(f"{entry.round:5}  {_counts(entry)}  {entry.uplink:10,}  {entry.downlink:10,}{note}")
         if self.evaluations:
@@ -251,7 +256,8 @@ class Report:
             lines.append(f"{node.node:20}  {_counts(node)}  {node.releases:8}  {node.epsilon_upper:10.4g}")
         if len(self.nodes) > SHOWN:
             lines.append(f"... and {len(self.nodes) - SHOWN} more nodes")
-            lines.append(f"Releases per node: {_spread(self.nodes)}")
+            counts = [(node.releases, node.epsilon_upper) for node in self.nodes]
+            lines.append(f"Releases per node: {spread(counts)}")
         reasons = [f"round {entry.round}: {reason}" for entry in self.rounds for reason in grouped(entry.reasons)]
         lines += ["What went wrong", *reasons[:SHOWN]] if reasons else []
         lines += [f"... and {len(reasons) - SHOWN} more"] if len(reasons) > SHOWN else []
@@ -267,14 +273,6 @@ class Report:
         counted = f" It counts on {honest} honest clients in every sum." if honest else ""
         who = "The worst client" if self.guarantee.unit is Unit.CLIENT else "Any sample of the worst site"
         return f"{who}, in this run: {self.guarantee.sentence()}{counted}"
-
-
-def _spread(nodes: Sequence[NodeReport]) -> str:
-    """Return how unequal participation was: the releases of some nodes, and what theirs cost them."""
-    ordered = sorted(nodes, key=lambda node: (node.releases, node.epsilon_upper))
-    places = {"fewest": 0, "median": len(ordered) // 2, "most": len(ordered) - 1}
-    told = ((word, ordered[place]) for word, place in places.items())
-    return ", ".join(f"{word} {node.releases} (epsilon {node.epsilon_upper:.4g})" for word, node in told)
 
 
 def grouped(reasons: Iterable[str]) -> list[str]:

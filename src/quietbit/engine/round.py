@@ -9,7 +9,8 @@ Idea     a release is taken in only if it is the first of a node that was asked,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, final
 
@@ -21,7 +22,7 @@ from quietbit.engine.evaluation import Evaluations
 from quietbit.engine.outlook import outlook
 from quietbit.engine.replay import NEEDS
 from quietbit.engine.report import Counts, NodeCounts, NodeReport, Report, RoundReport
-from quietbit.errors import InvalidPayload, require
+from quietbit.errors import InvalidPayload, Outlier, require
 from quietbit.mechanism.base import Answers, Mechanism
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.question import VECTOR, Framed, run_name
@@ -58,6 +59,7 @@ class Round:
     _declined: set[Node] = field(factory=set, init=False)
     _spoilt: set[Node] = field(factory=set, init=False)  # nodes of which an answer was refused
     _refused: int = field(default=0, init=False)
+    _outliers: int = field(default=0, init=False)
     _payloads: int = field(default=0, init=False)
     _lines: Uplink = field(init=False)
     _aggregator: Aggregator = field(init=False)
@@ -78,13 +80,17 @@ class Round:
     def add(self, node: Node, name: int, data: bytes) -> None:
         """Add a release to the mean; ``name`` is what the frame calls the node."""
         payload = self._opened(node, name, data)
-        self._aggregator.add(payload)
+        with self._outlier_counted():
+            self._aggregator.add(payload)
         self._count(node, payload)
 
     def decode(self, node: Node, name: int, data: bytes) -> FloatVector:
         """Return the estimate that one release is by itself."""
         payload = self._opened(node, name, data)
-        received = self._lines.collect([payload])
+        with self._outlier_counted():
+            aggregator = self._lines.aggregator()
+            aggregator.add(payload)
+        received = aggregator.received()
         if received.answers is not None:
             self._about_clip.append(received.answers)
         self._count(node, payload)
@@ -159,6 +165,7 @@ class Round:
             not self._answered, self._payloads, self.uplink, self.downlink, tuple(self.reasons),
             resyncs=len(self.needing),
             crashed=len(self.crashes),
+            outliers=self._outliers,
         )  # fmt: skip
 
     def _opened(self, node: Node, name: int, data: bytes) -> bytes | memoryview:
@@ -169,6 +176,14 @@ class Round:
         release = Framed.from_bytes(data)
         release.expect(self.run, self.number, name)
         return release.payload
+
+    @contextmanager
+    def _outlier_counted(self) -> Iterator[None]:
+        try:
+            yield
+        except Outlier:
+            self._outliers += 1
+            raise
 
     def _count(self, node: Node, payload: bytes | memoryview) -> None:
         self._answered.add(node)

@@ -25,6 +25,7 @@ from quietbit._typing import FloatVector
 from quietbit.errors import check_int, refuse_payload, require
 from quietbit.kernel.base import Kernel
 from quietbit.mechanism.base import Accumulator, Body, Reader
+from quietbit.mechanism.outliers import refuse_longer
 
 __all__ = ["FixedPoint", "code_accumulator", "of_floats"]
 
@@ -37,22 +38,34 @@ Finish: TypeAlias = Callable[[FloatVector], FloatVector]  # what turns the mean 
 
 
 def code_accumulator(
-    values: FloatVector, bits: int, count: int, kernel: Kernel, max_payloads: int, finish: Finish | None = None
+    values: FloatVector,
+    bits: int,
+    count: int,
+    kernel: Kernel,
+    max_payloads: int,
+    finish: Finish | None = None,
+    honest: float = math.inf,
 ) -> Accumulator:
-    """Empty sums of ``count`` codes that stand for ``values``; ``finish`` undoes a rotation, say."""
+    """Empty sums of ``count`` codes that stand for ``values``; ``finish`` undoes a rotation, say.
+
+    Codes whose values are longer than ``honest`` are refused.
+    """
     meant = np.asarray(values, dtype=np.float64)
     if bits == 1 and finish is None:
         return _Ones(meant, kernel, np.zeros(count, dtype=np.int32))
     unit = 2.0 ** math.frexp(float(np.abs(meant).max()))[1]
     point = FixedPoint.of(meant / unit, max_payloads)
-    return _Symbols(bits, point, unit, finish, kernel, np.zeros(count, dtype=np.int64))
+    return _Symbols(bits, point, unit, finish, kernel, np.zeros(count, dtype=np.int64), meant, honest)
 
 
-def of_floats(reach: float, count: int, max_payloads: int) -> Accumulator:
-    """Empty sums of ``count`` 32-bit floats of which no honest one is larger than ``reach``."""
+def of_floats(reach: float, count: int, max_payloads: int, honest: float = math.inf, order: int = 2) -> Accumulator:
+    """Empty sums of ``count`` 32-bit floats of which no honest one is larger than ``reach``.
+
+    Nor are honest ones longer than ``honest`` in the norm of this order.
+    """
     most = reach * (1 + 2.0**-20)
     require(most < LARGEST_FLOAT, "largest noisy value", most, "below 3.4e38, the largest 32-bit float")
-    return _Floats(most, max_payloads, np.zeros(count, dtype=np.int64))
+    return _Floats(most, max_payloads, np.zeros(count, dtype=np.int64), honest, order)
 
 
 @final
@@ -125,6 +138,14 @@ class _Symbols(Accumulator):
     finish: Finish | None
     kernel: Kernel
     total: NDArray[np.int64]
+    values: FloatVector
+    honest: float
+
+    def check(self, body: Body) -> None:
+        """Refuse codes that are longer than noise makes them, where that says anything."""
+        if self.honest < math.inf:
+            codes = self.kernel.unpack(body.tobytes(), self.bits, self.total.size)
+            refuse_longer(float(np.linalg.norm(self.values[codes])), self.honest)
 
     def add(self, bodies: Sequence[Body]) -> None:
         self.kernel.accumulate(bodies, self.bits, self.point.table, self.total)
@@ -147,14 +168,19 @@ class _Floats(Accumulator):
     reach: float
     most: int
     total: NDArray[np.int64]
+    honest: float
+    order: int
 
     def check(self, body: Body) -> None:
-        """No float is larger than the mechanism's noise allows."""
-        values = body.view("<f4")
+        """No float is larger than the mechanism's noise allows, nor are all of them together."""
+        values, length = body.view("<f4"), 0.0
         for start in range(0, values.size, CHUNK):
-            largest = float(np.abs(values[start : start + CHUNK]).max())
+            piece = np.abs(values[start : start + CHUNK])
+            largest = float(piece.max())
             if not largest <= self.reach:
                 refuse_payload("floats of the payload", f"at most {self.reach:g} in magnitude", f"{largest:g}")
+            length += float(np.sum(piece.astype(np.float64) ** self.order))
+        refuse_longer(length ** (1 / self.order), self.honest)
 
     def add(self, bodies: Sequence[Body]) -> None:
         point, unit = self._scaling()

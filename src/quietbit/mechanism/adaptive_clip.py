@@ -176,6 +176,11 @@ class AdaptiveClip(Wrapper):
         return self.inner.shared_error / self._ratio**2
 
     @property
+    def honest_length(self) -> float:
+        """The inner mechanism's, in units of this clip."""
+        return self.inner.honest_length / self._ratio
+
+    @property
     def _ratio(self) -> float:
         """R / C."""
         return self.inner.domain.radius / self.clip

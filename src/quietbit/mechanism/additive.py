@@ -46,6 +46,7 @@ from quietbit.mechanism.accumulate import code_accumulator, of_floats
 from quietbit.mechanism.ball import Ball, Norm, clipped_pieces
 from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, only, passed_on
 from quietbit.mechanism.family import MAX_MULTIPLIER, MIN_MULTIPLIER, SearchedFamily, check_multiplier
+from quietbit.mechanism.outliers import exponential_length_upper, normal_length_upper
 from quietbit.mechanism.rotation import response_lower
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
@@ -124,7 +125,8 @@ class Noise(Mechanism):
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Sum floats as fixed-point numbers."""
-        return of_floats(self.ball.radius + self.REACH * self.unit, self.ball.dimension, max_payloads)
+        reach, ball = self.ball.radius + self.REACH * self.unit, self.ball
+        return of_floats(reach, ball.dimension, max_payloads, self.honest_length, ball.norm.order)
 
 
 @final
@@ -153,6 +155,11 @@ class Gaussian(Noise):
     def error(self) -> Error:
         """Return sigma^2: unbiased, rounding to 32 bits aside."""
         return Error(self.sigma**2)
+
+    @property
+    def honest_length(self) -> float:
+        """That of a chi-square variable."""
+        return normal_length_upper(self.ball.dimension, self.ball.radius, self.sigma)
 
     def tail(self, value: float) -> float:
         """Return P(noise > value)."""
@@ -191,6 +198,11 @@ class Laplace(Noise):
     def error(self) -> Error:
         """Return twice the squared scale: unbiased, rounding to 32 bits aside."""
         return Error(2 * self.scale**2)
+
+    @property
+    def honest_length(self) -> float:
+        """That of a gamma variable."""
+        return exponential_length_upper(self.ball.dimension, self.ball.radius, self.scale)
 
     def tail(self, value: float) -> float:
         """Return P(noise > value)."""

@@ -8,6 +8,7 @@ Symbols  d = dimension of the ball; b = bits per code; a body is the part of a p
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from operator import attrgetter
@@ -327,6 +328,14 @@ class Mechanism(ABC):
         return self.domain.radius
 
     @property
+    def honest_length(self) -> float:
+        """What a payload decodes to is longer than this, in the ball's norm, with a chance of at most 2^-40.
+
+        A server refuses longer ones (`mechanism/outliers.py`); infinite where no payload is longer than others.
+        """
+        return math.inf
+
+    @property
     def sampling_rate(self) -> float:
         """The probability with which each sample of the client is in a batch."""
         return 1.0
@@ -400,6 +409,7 @@ class Wrapper(Mechanism):
     designed = passed_on("inner.designed")
     clip_moves = passed_on("inner.clip_moves")
     each_sample = passed_on("inner.each_sample")
+    honest_length = passed_on("inner.honest_length")
 
     def for_round(self, run: bytes, number: int) -> Mechanism:
         """Return the wrapper around the inner mechanism of the round."""

@@ -38,6 +38,7 @@ from quietbit.mechanism.base import (
     passed_on,
 )
 from quietbit.mechanism.batch import OfBatches, PoissonBatch
+from quietbit.mechanism.outliers import refuse_longer
 from quietbit.mechanism.rotation import Rotation, rotation_for
 from quietbit.mechanism.rounding import independent_rounding
 from quietbit.privacy.cost import Cost
@@ -133,12 +134,13 @@ class LocalSteps(OfBatches):
 
     @property
     def _longest(self) -> float:
-        """What no honest difference exceeds: every step as long as a clip and noise of ten deviations make it."""
+        """What no honest difference exceeds, but for a chance of 2^-40 a step: every step as long as noise makes it."""
         noise = math.sqrt(self.domain.dimension * self.inner.error().squared)
-        return float(self.reach + 10 * self.steps * self.step_size * noise + SMALLEST)
+        step = min(self.domain.radius + 10 * noise, self.inner.honest_length)
+        return float(self.steps * self.step_size * step + SMALLEST)
 
     @property
-    def longest_decoded(self) -> float:
+    def honest_length(self) -> float:
         """The longest difference that a server takes from anybody: of coordinates at the ends, or of rounded ones."""
         root = math.sqrt(self.domain.dimension)
         return self._longest * min(root, 1 + 2 * root / self._levels)
@@ -210,9 +212,7 @@ class _Differences(Accumulator):
         if used and int(body[-1]) >> used:
             refuse_payload("padding bits", "zero", int(body[-1]) >> used)
         most += 2 * scale * math.sqrt(self.total.size) / self.mechanism._levels  # no code is a level or more away
-        length = float(np.linalg.norm(self._read(body)))
-        if not length <= most * (1 + 1e-9):
-            refuse_payload("length of the payload's difference", f"at most {most:g}", f"{length:g}")
+        refuse_longer(float(np.linalg.norm(self._read(body))), most * (1 + 1e-9))
 
     def add(self, bodies: Sequence[Body]) -> None:
         for body in bodies:

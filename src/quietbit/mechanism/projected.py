@@ -141,6 +141,11 @@ class Projected(Rowed, Wrapper):
         """Return the mean, as far as the second clip leaves it unbiased, and the variance of one such coordinate."""
         return self.inner.error().gain * value, self.inner.variance(0.0) + self.projection_error(value)
 
+    @property
+    def honest_length(self) -> float:
+        """The inner mechanism's, as it is spread over all coordinates."""
+        return self.inner.honest_length * math.sqrt(self.padded / self.keep)
+
 
 @final
 @frozen

@@ -42,6 +42,7 @@ from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.ball import Ball, Norm, check_ball, own_copy
 from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, Wrapper, only
 from quietbit.mechanism.family import MAX_MULTIPLIER, MIN_MULTIPLIER, Choices, SearchedFamily, check_multiplier
+from quietbit.mechanism.outliers import DOUBT, squares_upper
 from quietbit.mechanism.poisson import skellam_noise, words_needed
 from quietbit.mechanism.rounding import ROUNDING_SHIFT, conditional_rounding, independent_rounding, length_upper
 from quietbit.mechanism.rows import check_seed
@@ -146,7 +147,8 @@ class Skellam(Mechanism):
         def finish(mean: FloatVector) -> FloatVector:
             return np.asarray(kernel.rotate_back(mean / self.scale, self.rotation_seed))[: self.ball.dimension]
 
-        return code_accumulator(centred, self.bits, self.code_count, kernel, max_payloads, finish)
+        honest = self.honest_length * self.scale
+        return code_accumulator(centred, self.bits, self.code_count, kernel, max_payloads, finish, honest)
 
     def cost(self, adjacency: Adjacency) -> Cost:
         """Theorem 3.5 of Agarwal et al. for the integer sensitivities, sampling slack included."""
@@ -158,6 +160,18 @@ class Skellam(Mechanism):
         Rounding adds between 0 (zero vector) and 1/4, 1/6 on average over fractions.
         """
         return Error((self.noise_variance + 1 / 6) / self.scale**2)
+
+    @property
+    def honest_length(self) -> float:
+        """That of a vector rounded either way, and of noise that is nowhere beyond ``largest``; wrapping adds nothing.
+
+        Each of two events, noise so large somewhere and noise so long, has half of the chance.
+        """
+        size, variance, doubt = self.code_count, self.noise_variance, DOUBT + math.log(2)
+        each = doubt + math.log(2 * size)
+        largest = bisect(lambda room: stays_within(room, variance, each), 2.0**40, 0.0, relative=1e-9)
+        noise = squares_upper(size, variance, variance + 3 * variance**2, largest**2, doubt)
+        return self.ball.radius + (math.sqrt(size) + math.sqrt(noise)) / self.scale
 
     @property
     def moment_error(self) -> float:

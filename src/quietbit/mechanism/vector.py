@@ -52,6 +52,7 @@ from typing import cast, final
 import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from quietbit._typing import FloatVector
 from quietbit.design.profile import Profile
@@ -67,6 +68,7 @@ from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import LEFT_OUT, Accumulator, Body, Error, Layout, Mechanism, Parts, Reader, passed_on
 from quietbit.mechanism.direct import code_error_upper, draw_codes, step_cells, step_limits
 from quietbit.mechanism.family import FEWER, SHARED, Choices, EpsilonOf, Family
+from quietbit.mechanism.outliers import DOUBT, refuse_longer, squares_upper
 from quietbit.mechanism.rows import NONCE, Rowed, check_keep, check_rotated, check_rows, check_seed, fewest_kept
 from quietbit.mechanism.solve_profile import solve_profile
 from quietbit.privacy.conversion import round_up
@@ -218,6 +220,20 @@ class VectorMVU(Rowed):
         return min(0.5, rows + (0.0 if self.seeded else 0.05 * gain**2 / self.keep))
 
     @property
+    def honest_length(self) -> float:
+        """Where z itself is sent, that of its numbers; no seed is longer than noise."""
+        return math.inf if self.seeded else self._honest_kept * math.sqrt(self.padded / self.keep)
+
+    @property
+    def _honest_kept(self) -> float:
+        """The same among the rows: a law whose density is at most n times that of rounded normals."""
+        levels = normal_quantiser(QUANTISED)
+        squares, chances = levels.levels**2, np.diff(ndtr([-math.inf, *levels.thresholds, math.inf]))
+        moments = float(chances @ squares), float(chances @ squares**2), float(squares.max())
+        square = squares_upper(self.keep, *moments, doubt=DOUBT + math.log(2.04 * self.profile.largest))
+        return math.sqrt(square) * self.ball.radius / self.profile.gain_lower
+
+    @property
     def _missing(self) -> float:
         """The share of rows that are not kept: without any the projection costs nothing."""
         return 1.0 - self.keep / self.padded
@@ -303,6 +319,8 @@ class _Normals(Accumulator):
         spare = 0 if self.mechanism.seeded else QUANTISED * self.mechanism.keep % 8
         if spare and int(body[-1]) >> spare:
             refuse_payload("padding bits of the payload", "zero", int(body[-1]) >> spare)
+        if not self.mechanism.seeded:
+            refuse_longer(float(np.linalg.norm(self._numbers(body))) * self._unit, self.mechanism._honest_kept)
 
     def add(self, bodies: Sequence[Body]) -> None:
         """Expand seeds, or decode numbers, and add them."""
@@ -315,11 +333,15 @@ class _Normals(Accumulator):
             seeds = np.ascontiguousarray(stacked[:, head:])
             self.kernel.add_seeds(nonces, seeds, self.total, count=keep, shift=self.shift)
             return
-        quantiser, scale = normal_quantiser(QUANTISED), math.ldexp(1.0, self.shift)
+        scale = math.ldexp(1.0, self.shift)
         for body in given:
-            z = quantiser.decode(self.kernel.unpack(body[head:], QUANTISED, keep))
-            numbers = np.rint(z * scale).astype(np.int64)
+            numbers = np.rint(self._numbers(body) * scale).astype(np.int64)
             self.kernel.scatter(body[:head].tobytes() or bytes(NONCE), numbers, self.total)
+
+    def _numbers(self, body: Body) -> FloatVector:
+        """Return z where it is sent."""
+        codes = self.kernel.unpack(body[self.mechanism.nonce_size :], QUANTISED, self.mechanism.keep)
+        return normal_quantiser(QUANTISED).decode(codes)
 
     def kept(self, count: int) -> FloatVector:
         """Return the mean among the shared rows, in units of the update."""
@@ -340,8 +362,11 @@ class _Normals(Accumulator):
         return lambda start, stop: mean[start:stop]
 
     def _scaled(self, count: int) -> FloatVector:
-        unit = self.mechanism.ball.radius / self.mechanism.profile.gain_lower
-        return np.asarray(self.total.astype(np.float64) * (unit / (count * math.ldexp(1.0, self.shift))))
+        return np.asarray(self.total.astype(np.float64) * (self._unit / (count * math.ldexp(1.0, self.shift))))
+
+    @property
+    def _unit(self) -> float:
+        return self.mechanism.ball.radius / self.mechanism.profile.gain_lower
 
 
 @lru_cache(maxsize=32)

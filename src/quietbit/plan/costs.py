@@ -14,9 +14,9 @@ Source   Guo et al. (ICML 2023), section "Rényi DP and composition"; docs/theor
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias, final
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ from quietbit.target import Trust, Unit
 if TYPE_CHECKING:
     from quietbit.plan.plan import Plan
 
-__all__ = ["NOBODY", "ClientCosts", "observers"]
+__all__ = ["NOBODY", "ClientCosts", "observers", "spread"]
 
 Mix: TypeAlias = tuple[int, int, int]  # (kind of client, updates, answers of a scout)
 NOBODY = np.empty(0, dtype=np.int64)
@@ -77,6 +77,11 @@ class ClientCosts:
         """Return what one client's releases cost."""
         return self._cost((int(self._kinds()[client]), int(self.counts[client]), int(self.answered[client])))
 
+    def spread(self, delta: float) -> str:
+        """Return how unequal participation was: the releases of some clients, and what theirs cost them."""
+        order = np.argsort(self.counts, kind="stable")
+        return spread([(int(self.counts[one]), self.cost(int(one)).epsilon(delta)) for one in _places(order)])
+
     def worst(self, delta: float, after: NDArray[np.int64] = NOBODY, scouts: NDArray[np.int64] = NOBODY) -> Guarantee:
         """Return the guarantee of every client, now or once ``after`` have sent and ``scouts`` answered."""
         counts, answered = self.counts.copy(), self.answered.copy()
@@ -102,6 +107,20 @@ class ClientCosts:
         if kind not in self._releases:
             self._releases[kind] = self.price(kind if self.by_size else None)
         return self._releases[kind]
+
+
+def spread(clients: Sequence[tuple[int, float]]) -> str:
+    """Return in words the releases and the epsilon of the clients with the fewest, the median and the most releases.
+
+    >>> spread([(0, 0.0), (7, 3.5), (1, 1.25), (2, 1.5)])
+    'fewest 0 (epsilon 0), median 2 (epsilon 1.5), most 7 (epsilon 3.5)'
+    """
+    told = zip(("fewest", "median", "most"), _places(sorted(clients)), strict=True)
+    return ", ".join(f"{word} {times} (epsilon {epsilon:.4g})" for word, (times, epsilon) in told)
+
+
+def _places(ordered: Any) -> list[Any]:
+    return [ordered[place] for place in (0, len(ordered) // 2, len(ordered) - 1)]
 
 
 def _exposed(kinds: NDArray[np.int64], counts: NDArray[np.int64], answered: NDArray[np.int64]) -> list[Mix]:

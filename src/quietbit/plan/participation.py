@@ -6,7 +6,9 @@ Idea     ``each-once`` shuffles the clients once per epoch and takes cohorts in 
          with an order that the operating system draws and nobody can repeat, as a shuffle of all clients needs it: then
          everybody counts as having released as soon as an epoch begins, so that neither an account nor the moment to
          stop depends on the order. ``poisson`` lets a trusted server draw each client with probability m / N in every
-         round, in secret: everybody is charged, with what a secret draw costs (`quietbit.privacy.poisson`).
+         round, in secret: everybody is charged, with what a secret draw costs (`quietbit.privacy.poisson`). ``zipf`` is
+         a federation as it is: client r comes with a frequency proportional to 1/(r+1), until it has released as often
+         as the plan allows; who comes is a race of exponential waiting times, so nobody comes twice in a round.
 Symbols  N = clients; m = cohort, for ``poisson`` the expected one.
 Source   Guo et al. (ICML 2023): one pass over the clients per epoch of N / m rounds.
 """
@@ -25,22 +27,27 @@ from quietbit.errors import check_int, require
 from quietbit.kernel.rng import secure_rng
 from quietbit.mechanism.batch import draw_batch
 
-__all__ = ["KINDS", "POISSON", "SECRET", "Schedule", "releases_per_client", "secret_order"]
+__all__ = ["KINDS", "POISSON", "SECRET", "ZIPF", "Schedule", "releases_per_client", "secret_order"]
 
 Clients = NDArray[np.int64]
-EACH_ONCE, SAMPLED, SECRET, POISSON = KINDS = ("each-once", "sampled", "secret-order", "poisson")
+EACH_ONCE, SAMPLED, SECRET, POISSON, ZIPF = KINDS = ("each-once", "sampled", "secret-order", "poisson", "zipf")
 
 
 @final
 @frozen(eq=False)
 class Schedule:
-    """The cohort of every round, ``size`` among ``clients``; a secret order is kept for as long as this object."""
+    """The cohort of every round, ``size`` among ``clients``; a secret order is kept for as long as this object.
+
+    ``most`` bounds how often one client comes, where some come more often than others (``zipf``).
+    """
 
     kind: str
     clients: int
     size: int
     seed: int = 0  # of no use to what is drawn in secret
+    most: int | None = None
     _secret: dict[int, Clients] = field(init=False, factory=dict, repr=False)
+    _came: list[NDArray[np.int32]] = field(init=False, factory=list, repr=False)  # how often each client has, so far
 
     def __attrs_post_init__(self) -> None:
         """Refuse a kind that is none, and a cohort larger than the federation."""
@@ -68,11 +75,34 @@ class Schedule:
                 self._secret.clear()
                 self._secret[number] = draw_batch(secure_rng(), self.rate, self.clients)
             return self._secret[number]
+        if self.kind == ZIPF:
+            return self._uneven(number)
         epoch, place = divmod(number, self.clients // self.size)
         if self.kind == SECRET and epoch not in self._secret:
             self._secret[epoch] = secret_order(self.clients)
         order = self._secret[epoch] if self.kind == SECRET else _order(self.clients, self.seed, epoch)
         return order[place * self.size : (place + 1) * self.size]
+
+    def _uneven(self, number: int) -> Clients:
+        """Draw the rounds up to this one, in order: who has released as often as allowed does not come again."""
+        last = next(iter(self._secret), -1)
+        if number < last:  # again from the start
+            self._secret.clear()
+            last = -1
+        if last < 0:
+            self._came[:] = [np.zeros(self.clients, dtype=np.int32)]
+        for one in range(last + 1, number + 1):
+            waits = np.random.default_rng([self.seed, one, 2]).exponential(size=self.clients)
+            waits *= np.arange(1, self.clients + 1)
+            if self.most is not None:
+                waits[self._came[0] >= self.most] = np.inf
+            found = np.argpartition(waits, self.size - 1)[: self.size]
+            rule = f"at most the number of clients that may still release in round {one + 1}"
+            require(bool(np.isfinite(waits[found]).all()), "cohort", self.size, rule)
+            self._came[0][found] += 1
+            self._secret.clear()
+            self._secret[one] = np.sort(found).astype(np.int64)
+        return self._secret[number]
 
     def charged(self, number: int) -> Clients:
         """For whom a release is counted in round ``number``: the cohort; all where it is secret who is in it.

@@ -41,7 +41,7 @@ Source   Guo et al. (ICML 2023), appendix "Choice of Hyperparameters", for the c
 | `evaluate.cells` | engine: where the metric is a list of counts (histogram, confusion matrix), how many | a number |
 | `evaluate.releases` | engine: how many evaluations a client answers, out of the same budget | `releases` |
 | `min-honest-clients` | for sums: how many clients answer and do not collude with the server | all, or threshold |
-| `participation` | `secret-order`: once per epoch; in a simulation `each-once`, `sampled`, `poisson` | `each-once` |
+| `participation` | `secret-order`: once per epoch; simulated: `each-once`, `sampled`, `poisson`, `zipf` | `each-once` |
 | `cohort` | simulation: clients in a round | 1 |
 | `rng`, `seed` | simulation: `secure` or `seeded`; what fixes who takes part, and seeded randomness | `secure`, 0 |
 | `local-arrays` | engine: arrays that are never sent, names with commas between them, `*` allowed | none |
@@ -334,7 +334,7 @@ class Plan:
 
     def schedule(self, clients: int) -> Schedule:
         """Who takes part in which round, among ``clients``."""
-        return Schedule(self.participation, clients, self.cohort, self.seed)
+        return Schedule(self.participation, clients, self.cohort, self.seed, self.releases)
 
     def mechanism_for(
         self, dimension: int, sizes: NDArray[np.int64] | None = None, releases: int | NDArray[np.int64] | None = None

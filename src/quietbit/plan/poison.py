@@ -1,9 +1,10 @@
 """Poisoned clients: how far a payload of an attacker's choice moves a mean, mechanism by mechanism.
 
 Idea     an attacker is not bound to the clip: it sends whatever payload the server decodes. Where codes or floats are
-         sent, it writes the longest vector that there is. Where a seed is sent, it can only choose among seeds, each of
-         which stands for pure noise: searching 2^b of them buys the largest of 2^b normals along its direction, and no
-         more. So a seed bounds the harm by the attacker's work, and more slowly than the root of its logarithm.
+         sent, it writes the longest vector that the server takes (`mechanism/outliers.py`). Where a seed is sent, it
+         can only choose among seeds, each of which stands for pure noise: searching 2^b of them buys the largest of 2^b
+         normals along its direction, and no more. So a seed bounds the harm by the attacker's work, and more slowly
+         than the root of its logarithm.
 Symbols  b: work, 2^b seeds are looked at; m: gain of the profile, z/m is decoded; C: clip; k: coordinates kept of p.
 
 Seeds. The stream cipher is a random function, so 2^b seeds are 2^b draws of N(0, I_k). Along a unit vector v fixed
@@ -56,14 +57,13 @@ def reach(mechanism: Mechanism, work: float = WORK) -> float:
     if isinstance(mechanism, Projected):
         return _rows(mechanism.keep, mechanism.padded, work) * reach(mechanism.inner, work)
     if isinstance(mechanism, LocalSteps):
-        clips = mechanism.steps * mechanism.step_size * mechanism.domain.radius
-        return mechanism.longest_decoded / float(clips)
+        return mechanism.honest_length / mechanism.reach
     if isinstance(mechanism, Wrapper):
         return reach(mechanism.inner, work)
     if isinstance(mechanism, VectorMVU) and mechanism.seeded:
         rows = 1.0 if mechanism.shared_rows else _rows(mechanism.keep, mechanism.padded, work)
         return rows * seed_maximum(work) / mechanism.profile.gain_lower
-    length = max(_length(mechanism, body) for body in _extremes(mechanism))
+    length = min(max(_length(mechanism, body) for body in _extremes(mechanism)), mechanism.honest_length)
     return length / (mechanism.domain.radius * mechanism.error().gain)
 
 
@@ -87,11 +87,10 @@ def _rows(kept: int, padded: int, work: float) -> float:
 
 
 def _length(mechanism: Mechanism, body: Body) -> float:
-    """Return the length of what the server decodes from a body."""
-    accumulator = mechanism.accumulator(default_kernel(), 1)
-    accumulator.check(body)
+    """Return the length of what the server decodes from a body, in the ball's norm."""
+    accumulator, ball = mechanism.accumulator(default_kernel(), 1), mechanism.domain
     accumulator.add([body])
-    return float(np.linalg.norm(accumulator.reader(1)(0, mechanism.domain.dimension)))
+    return float(np.linalg.norm(accumulator.reader(1)(0, ball.dimension), ball.norm.order))
 
 
 def _extremes(mechanism: Mechanism) -> Iterator[Body]:

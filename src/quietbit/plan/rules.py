@@ -18,7 +18,7 @@ from quietbit.mechanism.family import OWN, check_rows_word
 from quietbit.mechanism.projected import MOST_SAMPLES
 from quietbit.mechanism.registry import families, family, importable
 from quietbit.plan.clip import RATE, ClipRule
-from quietbit.plan.participation import KINDS, POISSON, SAMPLED, SECRET
+from quietbit.plan.participation import EACH_ONCE, KINDS, POISSON, SECRET
 from quietbit.plan.scouts import check_every
 from quietbit.secagg.plan import ServerModel
 from quietbit.target import (
@@ -109,7 +109,7 @@ def _check_parts(plan: Plan) -> None:
         return
     _unused(plan, OF_SIMULATION, "of an engine's run: its strategy chooses clients, and nodes their randomness")
     require(plan.private, "mechanism", plan.mechanism, "a private mechanism")
-    require(plan.participation != SAMPLED, "participation", plan.participation, "left out, or a secret-order")
+    require(plan.participation in (EACH_ONCE, SECRET), "participation", plan.participation, "left out, or secret-order")
     rule = "local or secure-aggregation"
     require(plan.trust in (Trust.LOCAL, Trust.SECURE_AGGREGATION), "trust", plan.trust.value, rule)
     _needs(plan, "epsilon", "given: what all releases of one client together may cost")

@@ -87,6 +87,11 @@ class Run:
         return self.account.worst(self.plan.delta) if self.account is not None else None
 
     @property
+    def spread(self) -> str | None:
+        """How unequal participation was, in words: releases and epsilon of some clients."""
+        return self.account.spread(self.plan.delta) if self.account is not None else None
+
+    @property
     def expected(self) -> Expectation | None:
         """What was to be expected of the rounds so far; nothing where there was no noise, or no round."""
         if self.mechanism is None or self.account is None or not self.rounds:

@@ -109,7 +109,7 @@ class Aggregator:
                 self.add(payload)
             except InvalidPayload as error:
                 if on_error == "raise":
-                    raise InvalidPayload(f"Payload {place} of the stream is not valid: {error}") from error
+                    raise type(error)(f"Payload {place} of the stream is not valid: {error}") from error
 
     def mean(self) -> Any:
         """Return the mean of the payloads so far, in the structure of the updates; without any it is refused."""

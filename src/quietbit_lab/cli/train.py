@@ -50,8 +50,8 @@ OF_PLAN = (
     option("norm", str, NORM, "l2", "l1|l2"),
     option("cohort", int, "Clients per round.", 100),
     option("participation", str, "Each client once per epoch, drawn afresh every round, once per epoch in an order "
-           "nobody knows, or (trust central) each by itself and in secret.", "each-once",
-           "each-once|sampled|secret-order|poisson"),
+           "nobody knows, (trust central) each by itself and in secret, or client r with a frequency of 1/r.",
+           "each-once", "each-once|sampled|secret-order|poisson|zipf"),
     option("rng", str, "Where random bits come from; seeded (not private) with a seed.", metavar="secure|seeded"),
     option("seed", int, "Makes a run reproducible, its random bits too unless --rng says secure."),
 )  # fmt: skip
@@ -228,6 +228,7 @@ def _rows(run: Run, draws: str, out: Path | None) -> list[Row]:
             f"{100 * last.score.accuracy:.2f} % after {last.round:,} rounds",
         ),
         Row("status", "status", run.status, f"{run.status}{': ' + run.reason if run.reason else ''}"),
+        *([Row("participation", "releases per client", run.spread)] if run.spread else []),
         Row("guarantee", "guarantee", "", guarantee.sentence() if guarantee else "none: the run was not private"),
         *_expected(run),
         *_second(run),

@@ -117,7 +117,7 @@ def test_updates_and_bad_payloads_are_refused() -> None:
             accumulator.check(body)
     body = np.full(site.layout.size, 255, dtype=np.uint8)  # no coordinate is too large, and all of them together are
     body[:4] = np.frombuffer(np.float32(0.9 * site._longest).tobytes(), dtype=np.uint8)
-    with pytest.raises(InvalidPayload, match="length of the payload's difference"):
+    with pytest.raises(InvalidPayload, match="length of the payload"):
         accumulator.check(body)
     odd = LocalSteps(PoissonBatch(Gaussian(Ball(Norm.L2, 1.0, 301), 0.01), 50, 0.1), 2, 1.0, 3)
     body = np.zeros(odd.layout.size, dtype=np.uint8)

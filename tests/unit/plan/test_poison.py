@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve
 
 from quietbit import Ball, Gaussian, Norm, Uplink, calibrate
-from quietbit.errors import InvalidParameter, InvalidPayload
+from quietbit.errors import InvalidParameter, Outlier
 from quietbit.kernel.select import default_kernel
 from quietbit.mechanism.batch import PoissonBatch
 from quietbit.mechanism.local_steps import LocalSteps
@@ -95,7 +95,7 @@ def test_floats_just_below_the_bound_are_taken_and_just_above_refused() -> None:
     each = reach(mechanism) * 2.0 / SIZE**0.5
     vector = decoded(mechanism, np.full(SIZE, each * 0.999, dtype="<f4").tobytes())
     assert np.linalg.norm(vector) == pytest.approx(each * 0.999 * SIZE**0.5, rel=1e-4)
-    with pytest.raises(ValueError, match="floats of the payload"):
+    with pytest.raises(ValueError, match="length of the payload"):
         decoded(mechanism, np.full(SIZE, each * 1.01, dtype="<f4").tobytes())
 
 
@@ -129,10 +129,10 @@ def test_compare_has_the_column_only_where_it_was_asked_for() -> None:
 def test_several_steps_reach_as_far_as_a_server_takes_their_difference() -> None:
     site = LocalSteps(PoissonBatch(Gaussian(Ball(Norm.L2, 2.0, SIZE), 0.01), 10, 0.5), 5, 0.1, 1)
     clips = reach(site) * 5 * 0.1 * 2.0
-    scale = np.float32(0.999 * site.longest_decoded / np.sqrt(SIZE))
+    scale = np.float32(0.999 * site.honest_length / np.sqrt(SIZE))
     longest = decoded(site, scale.tobytes() + bytes([255]) * (site.layout.size - 4))
     assert 0.99 * clips <= np.linalg.norm(longest) <= clips
     finer = evolve(site, bits=4)
     assert reach(finer) < reach(site)
-    with pytest.raises(InvalidPayload, match="length of the payload's difference"):
+    with pytest.raises(Outlier, match="length of the payload"):
         decoded(finer, scale.tobytes() + bytes([255]) * (finer.layout.size - 4))

@@ -76,7 +76,7 @@ def test_the_table_in_the_docstring_has_every_key():
         ({"cohort": 5}, "quietbit.cohort must be left out of an engine's run"),
         ({"unit": "sample"}, "quietbit.samples must be given where samples are protected"),
         ({"mode": "planned"}, "run-config key must be one"),
-        ({"participation": "sampled"}, "quietbit.participation must be left out, or a secret-order"),
+        ({"participation": "sampled"}, "quietbit.participation must be left out, or secret-order"),
         ({"epsilom": 3.0}, r"run-config key must be one that exists \(did you mean 'quietbit.epsilon'"),
         ({"Epsilon": 3.0}, "did you mean 'quietbit.epsilon'"),
         ({"honest": 3}, "run-config key must be one of"),
