@@ -70,7 +70,7 @@ def test_dominates_dense_grids_and_is_close(epsilon: float, clients: int, adjace
         assert found <= bound
         found = max(worst(law, epsilon, alpha, fine, adjacency is Adjacency.ZERO_OUT) for law in ends)
         assert found <= bound <= 1.02 * found, (alpha, bound / found)
-        assert found <= constant.chord_upper(alpha) <= 1.1 * found
+        assert found <= constant(alpha) <= 1.1 * found
 
 
 def test_dominates_random_inputs_of_a_hundred() -> None:
@@ -93,7 +93,7 @@ def test_a_thousand_clients_nearly_reach_the_ideal(epsilon: float, most: float) 
         for alpha in (2, 2.5, 3, 5, 10, 23, 37, 50, 64):
             alone = alpha * epsilon**2 / 2
             assert 1 < 1000 * constant.upper(alpha) / alone <= most
-            assert 1000 * constant.chord_upper(alpha) / alone <= most
+            assert 1000 * constant(alpha) / alone <= most
 
 
 def test_more_levels_are_covered_too() -> None:

@@ -12,7 +12,6 @@ from quietbit.privacy.cost import Cost
 from quietbit.privacy.divergence import lipschitz_upper, zero_out_constant_upper
 from quietbit.privacy.interpolated import interpolated_l2_cost
 from quietbit.privacy.renyi import fisher_supremum_upper
-from quietbit.privacy.sensitivity import sensitivity
 from quietbit.privacy.skellam import skellam_rdp_upper
 from quietbit.target import Adjacency
 
@@ -21,8 +20,7 @@ FIFTY = Cost.gaussian(1 / 8) * 50
 
 
 def one_bit_zero_out_rdp() -> float:
-    distance = sensitivity(Adjacency.ZERO_OUT, 1.0)
-    return interpolated_l2_cost(sigmoid_bit(2.0), distance, Adjacency.ZERO_OUT).rdp(10.0)
+    return interpolated_l2_cost(sigmoid_bit(2.0), 0.5, Adjacency.ZERO_OUT).rdp(10.0)
 
 
 MEASURED = {

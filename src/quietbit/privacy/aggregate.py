@@ -30,7 +30,7 @@ from quietbit.design.solve import solve
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter, check_int, check_real, require
-from quietbit.privacy.conversion import chord_upper, ladder
+from quietbit.privacy.conversion import OrderConstant
 from quietbit.privacy.cost import Cost, Formula
 from quietbit.privacy.divergence import CENTRE, Segments, check_range
 from quietbit.privacy.sum_moment import MOST_REACH, SumMoments, bit_sum, pair_supremum_upper
@@ -42,20 +42,22 @@ OTHERS_ERROR = 2.0**-44  # others' probabilities may leave the range by a sample
 _BLOCK = 0.004  # share of the clients whose ends are treated together
 GRAIN = 2.0**36  # ranges are rounded outwards to multiples of 1/GRAIN
 _TAIL = 40.0  # what lies outside a window weighs at most about e^-40
-_LEAST_STEP, _KNOTS_PER_DOUBLING = 2.0**-4, 4
+_LEAST_STEP = 2.0**-4
 _REACHES = (150.0, 300.0, MOST_REACH - 40)
 _FEW = 64  # clients: so few that nodes are cheap and expansions in 1/n say little
 _NODES, _MOST_NODES, _MOST_NUMBERS = (5, 9, 17, 33, 65, 129, 257), 257, 1 << 14
 
 
 @final
-class AggregateConstant:
+class AggregateConstant(OrderConstant):
     """kappa_alpha of the sum of ``clients`` one-bit releases, certified from above at any order.
 
     ``clients`` counts the honest clients that answer and do not collude with the server: 2 to 100,000. Inputs,
     everybody's, lie in [low, high]. Exact up to a fraction of a percent for designs with two levels; with more
     levels the largest slope of the log-odds stands for all of them. One-bit designs only.
     """
+
+    RUNGS = 4
 
     def __init__(self, design: Design, low: float, high: float, clients: int, adjacency: Adjacency) -> None:
         """Refuse designs of more than one bit, too few or too many clients, and ranges without a centre."""
@@ -64,6 +66,7 @@ class AggregateConstant:
         require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
         self._clients = check_int(clients, "clients", 2, MOST_CLIENTS)
         low, high = check_range(low, high)
+        super().__init__(design, low, high, self._clients, adjacency)
         inside = adjacency is Adjacency.REPLACE_ONE or low <= CENTRE <= high
         require(inside, "input range", (low, high), "around 1/2 for zero-out adjacency")
         segments = Segments.over(design, low, high, merge=False)
@@ -94,29 +97,22 @@ class AggregateConstant:
         # Others whose rarer symbol a sampler may never draw add no noise that could be counted on.
         self._noisy = min(least, 1 - most) > 2 * OTHERS_ERROR
         self._stacks: dict[float, SumMoments] = {}
-        self._known: dict[float, float] = {}
         self._tables: dict[tuple[float, int], FloatMatrix] = {}
 
-    def upper(self, alpha: float) -> float:
-        """kappa_alpha from above: never more than one client's alone, alpha slope^2 / 8."""
-        alpha = check_real(alpha, "alpha", above=1.0)
-        if alpha not in self._known:
-            alone = alpha * self._slope**2 / 8
-            found = alone
-            # Orders next to 1 borrow from the next larger: divergences grow with the order.
-            order = max(alpha, 1 + _LEAST_STEP)
-            if self._noisy and order * self._loss + _TAIL <= _REACHES[-1]:
-                found = self._slope**2 * self._quotient(order) * (1 + 1e-9)
-            self._known[alpha] = min(found, alone) * (1 + 1e-12)
-        return self._known[alpha]
+    def _upper(self, alpha: float) -> float:
+        """Return no more than one client's alone, alpha slope^2 / 8."""
+        alone = found = alpha * self._slope**2 / 8
+        # Orders next to 1 borrow from the next larger: divergences grow with the order.
+        order = max(alpha, 1 + _LEAST_STEP)
+        if self._noisy and order * self._loss + _TAIL <= _REACHES[-1]:
+            found = self._slope**2 * self._quotient(order) * (1 + 1e-9)
+        return min(found, alone) * (1 + 1e-12)
 
-    def chord_upper(self, alpha: float) -> float:
-        """kappa_alpha from above, from `upper` at a fixed ladder of orders: (alpha - 1) kappa_alpha is convex."""
-        alpha = check_real(alpha, "alpha", above=1.0)
-        if alpha <= 1 + _LEAST_STEP:
+    def __call__(self, alpha: float) -> float:
+        """kappa_alpha from above, from `upper` at a ladder of orders."""
+        if check_real(alpha, "alpha", above=1.0) <= 1 + _LEAST_STEP:
             return self.upper(1 + _LEAST_STEP)
-        found = chord_upper(self.upper, alpha, *ladder(alpha, _KNOTS_PER_DOUBLING))
-        return min(found, alpha * self._slope**2 / 8 * (1 + 1e-12))
+        return min(super().__call__(alpha), alpha * self._slope**2 / 8 * (1 + 1e-12))
 
     def _quotient(self, alpha: float) -> float:
         """Bound the supremum of D_alpha/(u - u')^2 from above, with tables as fine as the order asks for."""
@@ -209,7 +205,7 @@ def aggregate_cost(
     # Rounded outwards, so that ranges which differ in their last bits share their work.
     low, high = math.floor(low * GRAIN) / GRAIN, math.ceil(high * GRAIN) / GRAIN
     given = (design, low, high, adjacency, clients)
-    kappa = _constant(*given).chord_upper if design.spec.output_bits == 1 else _codes(*given)
+    kappa = _constant(*given) if design.spec.output_bits == 1 else _codes(*given)
     label = f"sum of {clients} codes, {adjacency.value}"
     whole = Cost.per_square(kappa, distance, label)
     return whole if alone is None else whole.or_else(alone, label)
@@ -271,7 +267,7 @@ def _codes_kappa(
             break
         tail = (spare + 1) * math.log(clients * short) - math.lgamma(spare + 2) + 1e-9 + (alpha - 1) * loss
         if tail + math.log(clients) <= _NEGLIGIBLE:
-            one = _constant(design, *where, clients - spare).chord_upper(alpha)
+            one = _constant(design, *where, clients - spare)(alpha)
             bound = min(bound, bits * one * (1 + 1e-9 + 2.0**-46 / each) + single * math.exp(tail))
             break
     return bound * (1 + 1e-14)

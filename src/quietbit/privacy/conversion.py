@@ -14,12 +14,16 @@ Besides, TV <= sqrt(1 - exp(-KL)) and KL <= rho(alpha): when delta^2 >= 1 - exp(
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable
+from typing import ClassVar
 
-from quietbit.errors import require
-from quietbit.privacy.guarantee import check_delta
+from quietbit.errors import check_real, require
+from quietbit.target import check_delta
 
-__all__ = ["ROUNDING_MARGIN", "chord_upper", "epsilon_from_linear", "epsilon_from_rdp", "ladder", "round_up"]
+__all__ = [
+    "ROUNDING_MARGIN", "OrderConstant", "chord_upper", "epsilon_from_linear", "epsilon_from_rdp", "round_up",
+]  # fmt: skip
 
 ROUNDING_MARGIN = 1e-12
 _SMALLEST_STEP = 1e-5  # alpha - 1: below it the term ell/z alone exceeds any epsilon worth reporting
@@ -41,10 +45,44 @@ def chord_upper(upper: Callable[[float], float], alpha: float, below: float, abo
     return round_up(moment / (alpha - 1))
 
 
-def ladder(alpha: float, per_doubling: int) -> tuple[float, float]:
-    """Return the two orders around alpha on a ladder with ``per_doubling`` rungs per doubling of alpha - 1."""
-    rung = math.floor(math.log2(alpha - 1) * per_doubling)
-    return 1 + math.pow(2.0, rung / per_doubling), 1 + math.pow(2.0, (rung + 1) / per_doubling)
+class OrderConstant(ABC):
+    """kappa_alpha, for bounds kappa_alpha S^2, from above: computed once for an order, with chords in between.
+
+    Two are equal where what they were made from is, so that equal releases are counted together.
+    """
+
+    RUNGS: ClassVar[int]  # of the ladder of orders, per doubling of alpha - 1
+
+    def __init__(self, *given: Hashable) -> None:
+        """Keep what it is made from."""
+        self._given = given
+        self._known: dict[float, float] = {}
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are made from the same."""
+        return isinstance(other, OrderConstant) and (type(self), self._given) == (type(other), other._given)
+
+    def __hash__(self) -> int:
+        """Hash what it is made from."""
+        return hash(self._given)
+
+    @abstractmethod
+    def _upper(self, alpha: float) -> float:
+        """Find the bound at an order."""
+
+    def upper(self, alpha: float) -> float:
+        """kappa_alpha from above."""
+        alpha = check_real(alpha, "alpha", above=1.0)
+        if alpha not in self._known:
+            self._known[alpha] = self._upper(alpha)
+        return self._known[alpha]
+
+    def __call__(self, alpha: float) -> float:
+        """kappa_alpha from above, from `upper` at the two orders around it on the ladder."""
+        alpha = check_real(alpha, "alpha", above=1.0)
+        rung = math.floor(math.log2(alpha - 1) * self.RUNGS)
+        below, above = (1 + math.pow(2.0, place / self.RUNGS) for place in (rung, rung + 1))
+        return chord_upper(self.upper, alpha, below, above)
 
 
 def epsilon_from_rdp(rdp: Callable[[float], float], delta: float, orders: Iterable[float] | None = None) -> float:

@@ -27,11 +27,11 @@ import numpy as np
 
 from quietbit._typing import FloatMatrix, FloatVector
 from quietbit.design.table import Design
-from quietbit.errors import check_real, require
+from quietbit.errors import check_real
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost, Formula
 from quietbit.privacy.divergence import CENTRE
-from quietbit.target import Adjacency
+from quietbit.target import Adjacency, as_adjacency
 
 __all__ = ["dithered_l1_cost", "dithered_l2_cost", "reference_row"]
 
@@ -41,13 +41,15 @@ _ULP = 2.0**-50
 
 def dithered_l2_cost(design: Design, radius: float, adjacency: Adjacency) -> Cost:
     """Return the Rényi curve when grid vectors stay within L2 distance ``radius`` of (1/2, ..., 1/2)."""
-    radius, scale = _checked(radius, adjacency)
-    return Cost.per_square(Formula(_constant, design, adjacency), scale * radius, f"dithered, {adjacency.value}")
+    adjacency = as_adjacency(adjacency)
+    distance = adjacency.radii * check_real(radius, "radius")
+    return Cost.per_square(Formula(_constant, design, adjacency), distance, f"dithered, {adjacency.value}")
 
 
 def dithered_l1_cost(design: Design, radius: float, adjacency: Adjacency) -> Cost:
     """Pure privacy when grid vectors stay within L1 distance ``radius`` of (1/2, ..., 1/2)."""
-    radius, scale = _checked(radius, adjacency)
+    adjacency = as_adjacency(adjacency)
+    distance = adjacency.radii * check_real(radius, "radius")
     rows, levels = np.log(design.probabilities), _levels(design)
     if adjacency is Adjacency.REPLACE_ONE:
         # Distances add up along the grid, so neighbouring levels have the largest ratio.
@@ -56,7 +58,7 @@ def dithered_l1_cost(design: Design, radius: float, adjacency: Adjacency) -> Cos
         away = levels != CENTRE
         rate = np.abs(rows - np.log(reference_row(design))).max(axis=1)[away] / np.abs(levels[away] - CENTRE)
     error = _ULP * (4 + float(np.abs(rows).max())) * 2 * (len(levels) - 1)
-    return Cost.pure(round_up((float(rate.max()) + error) * scale * radius))
+    return Cost.pure(round_up((float(rate.max()) + error) * distance))
 
 
 def reference_row(design: Design) -> FloatVector:
@@ -64,11 +66,6 @@ def reference_row(design: Design) -> FloatVector:
     count = design.spec.input_levels
     middle = design.probabilities[[(count - 1) // 2, count // 2]]
     return np.asarray(middle.mean(axis=0))
-
-
-def _checked(radius: float, adjacency: Adjacency) -> tuple[float, float]:
-    require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
-    return check_real(radius, "radius"), 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
 
 
 def _levels(design: Design) -> FloatVector:

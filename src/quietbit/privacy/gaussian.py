@@ -18,7 +18,7 @@ from scipy.special import erfcx, log_ndtr
 from quietbit._search import bisect
 from quietbit.errors import require
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.guarantee import check_delta
+from quietbit.target import check_delta
 
 __all__ = ["dominating_square_upper", "gaussian_epsilon_upper", "gaussian_log_delta"]
 

@@ -4,7 +4,7 @@ Idea     coordinates are randomised independently, so scalar constants times the
          x-space give the vector's cost. Many small independent codes are almost a Gaussian: with a little more variance
          "almost" is a theorem, no observer tells two neighbours apart better than it tells N(0, 1) from N(mu, 1), at
          every epsilon at once. Gaussian pairs compose exactly and adaptively, so any number of releases is one sum.
-Symbols  distance: ||x - x'|| of any two neighbours in the ball's norm, `sensitivity(adjacency, beta)`;
+Symbols  distance: ||x - x'|| of any two neighbours in the ball's norm, `Scaling.distance`;
          [low, high]: where coordinates of x can lie: [(1-beta)/2, (1+beta)/2], or [0, 1] when clamped.
          s_i^2: the largest variance of coordinate i's privacy loss under any exponential tilt of its law; for a bit
          s_i is half the distance of its two log-odds. budget >= sum s_i^2; largest >= s_i for every i.
@@ -82,7 +82,7 @@ def interpolated_l2_cost(
     if design.spec.input_levels == 2:
         return Cost.linear(round_up(fisher_supremum_upper(design) * distance * distance / 2, 1e-15))
     constant = _more_levels(design, float(low), float(high), adjacency)
-    return Cost.per_square(constant.chord_upper, distance, f"interpolated, {adjacency.value}")
+    return Cost.per_square(constant, distance, f"interpolated, {adjacency.value}")
 
 
 @lru_cache(maxsize=128)

@@ -43,7 +43,7 @@ from scipy.special import ndtr
 
 from quietbit._typing import FloatVector
 from quietbit.errors import check_int, check_real, require
-from quietbit.privacy.guarantee import check_delta
+from quietbit.target import check_delta
 
 __all__ = ["LossDistribution"]
 

@@ -45,8 +45,8 @@ from quietbit.errors import check_real, require
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost, Formula, LossPair
 from quietbit.privacy.gaussian import gaussian_log_delta
-from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.loss import LossDistribution
+from quietbit.target import Adjacency
 
 __all__ = ["poisson_cost", "poisson_gaussian"]
 

@@ -20,9 +20,9 @@ from quietbit.design.profile import Profile
 from quietbit.errors import check_int, require
 from quietbit.privacy.blanket import Blanket
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency, check_delta
 from quietbit.privacy.loss import LossDistribution
 from quietbit.privacy.shuffle import BlanketPair
+from quietbit.target import Adjacency, check_delta
 
 __all__ = ["BLUR", "ProfileCertificate", "certify_profile", "profile_blanket", "profile_cost", "profile_losses"]
 

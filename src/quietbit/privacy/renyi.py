@@ -39,7 +39,7 @@ from quietbit.design.table import Design
 from quietbit.errors import check_real, require
 from quietbit.privacy.branch import Cells, supremum_upper
 from quietbit.privacy.cells import MOST_SEGMENTS, CrossCells, Problem, SameCells, grown_by
-from quietbit.privacy.conversion import chord_upper, ladder
+from quietbit.privacy.conversion import OrderConstant
 from quietbit.privacy.divergence import (
     CENTRE,
     Segments,
@@ -48,7 +48,7 @@ from quietbit.privacy.divergence import (
     mean_and_law,
     zero_out_constant_upper,
 )
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 
 __all__ = [
     "RENYI_ACCURACY", "RenyiConstant", "fisher_information", "fisher_supremum_upper", "kappa_upper",
@@ -190,49 +190,41 @@ RENYI_ACCURACY = 1e-3
 _CHUNK = 1_000_000  # cells times symbols evaluated at once
 _MOST_NUMBERS = 6_000_000  # cells times symbols before a search is cut short, with what it has proved so far
 _NEGLIGIBLE = 1e-10  # of alpha R^2: far below any variance that matters
-_KNOTS_PER_DOUBLING = 8
 
 
 @final
-class RenyiConstant:
-    """kappa_alpha of a design over inputs in [low, high], for one adjacency; remembers orders it computed."""
+class RenyiConstant(OrderConstant):
+    """kappa_alpha of a design over inputs in [low, high], for one adjacency."""
+
+    RUNGS = 8
 
     def __init__(self, design: Design, low: float, high: float, adjacency: Adjacency) -> None:
         """Refuse a range without the centre for zero-out; cut the range into its segments."""
-        self._low, self._high = check_range(low, high)
+        super().__init__(design, *check_range(low, high), adjacency)
         require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
-        self._known: dict[float, float] = {}
         if adjacency is Adjacency.ZERO_OUT:
             self._lipschitz = zero_out_constant_upper(design, low, high)
-            sides = ((CENTRE, self._high, 1.0), (self._low, CENTRE, -1.0))
+            sides = ((CENTRE, high, 1.0), (low, CENTRE, -1.0))
             self._parts = [(Segments.over(design, a, b), sign) for a, b, sign in sides if a < b]
         else:
             self._lipschitz = lipschitz_upper(design, low, high)
-            self._parts = [(Segments.over(design, self._low, self._high), 0.0)]
+            self._parts = [(Segments.over(design, low, high), 0.0)]
         self._fisher = math.inf
         if design.spec.input_levels == 2:
             self._fisher = line_supremum_upper(self._parts[0][0])
 
-    def upper(self, alpha: float) -> float:
-        """kappa_alpha from above; never more than alpha L^2/2, nor than alpha M/2 with two levels."""
-        alpha = check_real(alpha, "alpha", above=1.0)
-        if alpha not in self._known:
-            widest = max(float(segments.span.max()) for segments, _ in self._parts)
-            simple = min(self._lipschitz**2, self._fisher, widest**2 / 4) * alpha / 2 * (1 + 1e-15)
-            found = 0.0
-            for segments, sign in self._parts:
-                problem = Problem.of(segments, alpha, self._lipschitz)
-                found = max(found, _search(problem, sign, found, simple))
-            # Slopes off by e move a chord's standard deviation by at most e: see (*) of `cells`.
-            slack = math.sqrt(alpha / 2) * max(segments.slope_error for segments, _ in self._parts)
-            found = (math.sqrt(found) + slack) ** 2 if found > 0 else 0.0
-            self._known[alpha] = min(found * (1 + 1e-12), simple)
-        return self._known[alpha]
-
-    def chord_upper(self, alpha: float) -> float:
-        """kappa_alpha from above, from `upper` at a fixed ladder of orders and chords between them."""
-        alpha = check_real(alpha, "alpha", above=1.0)
-        return chord_upper(self.upper, alpha, *ladder(alpha, _KNOTS_PER_DOUBLING))
+    def _upper(self, alpha: float) -> float:
+        """Return no more than alpha L^2/2, nor than alpha M/2 with two levels."""
+        widest = max(float(segments.span.max()) for segments, _ in self._parts)
+        simple = min(self._lipschitz**2, self._fisher, widest**2 / 4) * alpha / 2 * (1 + 1e-15)
+        found = 0.0
+        for segments, sign in self._parts:
+            problem = Problem.of(segments, alpha, self._lipschitz)
+            found = max(found, _search(problem, sign, found, simple))
+        # Slopes off by e move a chord's standard deviation by at most e: see (*) of `cells`.
+        slack = math.sqrt(alpha / 2) * max(segments.slope_error for segments, _ in self._parts)
+        found = (math.sqrt(found) + slack) ** 2 if found > 0 else 0.0
+        return min(found * (1 + 1e-12), simple)
 
 
 def kappa_upper(design: Design, alpha: float, adjacency: Adjacency, low: float = 0.0, high: float = 1.0) -> float:

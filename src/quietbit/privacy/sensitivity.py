@@ -1,4 +1,4 @@
-"""How far apart the inputs of two neighbours can be: of clients, and of samples in a mean of clipped gradients.
+"""How far apart the updates of two neighbours can be, where they differ in one sample of a mean of clipped gradients.
 
 Idea     a client's update is anywhere in its ball. Where samples are protected, n_c gradients of norm at most C are
          averaged: zeroing one sample's contribution moves the update by at most C / n_c, replacing it by 2 C / n_c,
@@ -19,25 +19,13 @@ and the accounts cover whole updates only. Rounded coordinate by coordinate, Ske
 
 from __future__ import annotations
 
-from quietbit.errors import check_int, check_real, require
+from quietbit.errors import check_int
 from quietbit.privacy.conversion import round_up
 from quietbit.target import Adjacency
 
-__all__ = ["ROUNDING", "sample_share", "sensitivity"]
+__all__ = ["ROUNDING", "sample_share"]
 
 ROUNDING = 2.0**-21  # of the clip
-
-
-def sensitivity(adjacency: Adjacency, beta: float) -> float:
-    """How far apart two neighbours' inputs can be, in x-space, in the norm of the ball.
-
-    An update ``u`` of norm at most C becomes ``x = 1/2 + beta u/(2C)``, so ``x`` is within ``beta/2`` of
-    the centre: zero-out neighbours are ``beta/2`` apart, replace-one neighbours ``beta``. Clamping ``x`` to
-    [0, 1] is a contraction that fixes the centre, so both hold for the clamped variant too.
-    """
-    require(isinstance(adjacency, Adjacency), "adjacency", adjacency, "an Adjacency")
-    beta = check_real(beta, "beta")
-    return beta / 2 if adjacency is Adjacency.ZERO_OUT else beta
 
 
 def sample_share(adjacency: Adjacency, samples: int) -> float:
@@ -47,5 +35,4 @@ def sample_share(adjacency: Adjacency, samples: int) -> float:
     True
     """
     count = check_int(samples, "samples of a client", 1)
-    moved = (1.0 if adjacency is Adjacency.ZERO_OUT else 2.0) / count
-    return round_up(moved + ROUNDING, 1e-15)
+    return round_up(adjacency.radii / count + ROUNDING, 1e-15)

@@ -36,8 +36,8 @@ from quietbit._search import bisect
 from quietbit.errors import InvalidParameter, check_int, check_real, require
 from quietbit.privacy.blanket import MOST_CROWD, Blanket
 from quietbit.privacy.cost import Cost, Formula, LossPair
-from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.loss import LossDistribution
+from quietbit.target import Adjacency
 
 __all__ = ["BlanketPair", "Shuffle", "clones", "shuffled_cost", "through_zero"]
 

@@ -34,7 +34,7 @@ from scipy.special import gammaln, logsumexp
 from quietbit.errors import InvalidParameter, check_int, require
 from quietbit.privacy.conversion import chord_upper, round_up
 from quietbit.privacy.cost import Cost, Formula
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.target import Adjacency
 
 __all__ = ["secret_cohort_cost"]
 

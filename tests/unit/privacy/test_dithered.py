@@ -38,4 +38,4 @@ def test_refusals(bad):
         with pytest.raises(InvalidParameter, match="radius"):
             function(rough(3, 2, 4.0, 1), bad, Adjacency.ZERO_OUT)
         with pytest.raises(InvalidParameter, match="adjacency"):
-            function(rough(3, 2, 4.0, 1), 1.0, "zero-out")
+            function(rough(3, 2, 4.0, 1), 1.0, "add-remove")

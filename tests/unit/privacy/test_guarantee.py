@@ -4,7 +4,6 @@ import pytest
 
 from quietbit.errors import InvalidParameter
 from quietbit.privacy.guarantee import Guarantee
-from quietbit.privacy.sensitivity import sensitivity
 from quietbit.target import Adjacency, Trust, Unit, check_delta
 
 
@@ -58,10 +57,3 @@ def test_refuses_bare_strings(field):
     words = {"unit": Unit.CLIENT, "adjacency": Adjacency.ZERO_OUT, "trust": Trust.LOCAL, field: "client"}
     with pytest.raises(InvalidParameter, match=field):
         Guarantee(1.0, 0.0, **words)
-
-
-def test_sensitivity_doubles_for_replace_one():
-    assert sensitivity(Adjacency.ZERO_OUT, 3.0) == 1.5
-    assert sensitivity(Adjacency.REPLACE_ONE, 3.0) == 3.0
-    with pytest.raises(InvalidParameter, match="beta"):
-        sensitivity(Adjacency.ZERO_OUT, 0.0)

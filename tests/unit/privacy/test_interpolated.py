@@ -5,17 +5,15 @@ from quietbit.errors import InvalidParameter
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.divergence import lipschitz_upper, zero_out_constant_upper
 from quietbit.privacy.interpolated import interpolated_l1_cost, interpolated_l2_cost
-from quietbit.privacy.sensitivity import sensitivity
 from quietbit.target import Adjacency
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 3.0])
 @pytest.mark.parametrize("beta", [1.0, 4.0])
 def test_one_bit_is_a_gaussian_of_noise_multiplier_2_over_epsilon_beta(epsilon, beta):
-    distance = sensitivity(Adjacency.ZERO_OUT, beta)
-    curve = interpolated_l2_cost(sigmoid_bit(epsilon), distance, Adjacency.ZERO_OUT)
+    curve = interpolated_l2_cost(sigmoid_bit(epsilon), beta / 2, Adjacency.ZERO_OUT)
     assert curve.slope == pytest.approx((epsilon * beta / 2) ** 2 / 2, rel=1e-9)
-    whole = interpolated_l2_cost(sigmoid_bit(epsilon), sensitivity(Adjacency.REPLACE_ONE, beta), Adjacency.REPLACE_ONE)
+    whole = interpolated_l2_cost(sigmoid_bit(epsilon), beta, Adjacency.REPLACE_ONE)
     assert whole.slope == pytest.approx(4 * curve.slope, rel=1e-12)
 
 

@@ -8,6 +8,7 @@ from quietbit.design.rounding import exact_row
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter
+from quietbit.privacy.cost import Cost
 from quietbit.privacy.divergence import lipschitz_upper, zero_out_constant_upper
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.renyi import (
@@ -127,6 +128,14 @@ def test_moments_are_convex_in_the_order_up_to_the_accuracy():
     moment = lambda alpha: (alpha - 1) * constant.upper(alpha)  # noqa: E731
     for low, high in ((1.1, 1.9), (2.0, 8.0), (20.0, 300.0)):
         assert moment((low + high) / 2) <= (moment(low) + moment(high)) / 2 * (1 + RENYI_ACCURACY)
+
+
+def test_equal_constants_make_equal_costs():
+    made = [RenyiConstant(rough(3, 2, 5.0, 4), 0.0, 1.0, Adjacency.ZERO_OUT) for _ in range(2)]
+    first, again = (Cost.per_square(constant, 0.5, "three levels") for constant in made)
+    assert first == again
+    assert len((first + again).parts) == 1
+    assert made[0] != RenyiConstant(rough(3, 2, 5.0, 4), 0.0, 1.0, Adjacency.REPLACE_ONE)
 
 
 def test_orders_are_remembered():
