@@ -59,7 +59,7 @@ def update(size: int, seed: int, kind: Any = np.float32) -> Any:
 @pytest.mark.parametrize("index", range(len(SAMPLERS)))
 def test_codes_are_those_of_the_reference(kernel: Any, index: int) -> None:
     sampler = SAMPLERS[index]
-    inputs = update(5003, index)
+    inputs = update(5003 if sampler.bits < 6 else 1203, index)  # the reference looks at every threshold
     for factor in (1.0, 0.37):
         expected = REFERENCE.sample(sampler, inputs, seeded_rng(index), factor=factor)
         found = kernel.sample(sampler, inputs, seeded_rng(index), factor=factor)
@@ -99,16 +99,16 @@ def test_types_of_the_update(kernel: Any, kind: Any, index: int) -> None:
     assert kernel.norm(inputs, 2) == REFERENCE.norm(same, 2)
 
 
-@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 63, 64, 65, 2047, 2048, 2049, 4099])
 @pytest.mark.parametrize("index", [0, 2, 4, 6])
-def test_widths(kernel: Any, size: int, index: int) -> None:
+def test_widths(kernel: Any, index: int) -> None:
     sampler = SAMPLERS[index]
-    inputs = update(size, size)
-    expected = REFERENCE.sample(sampler, inputs, seeded_rng(2))
-    out = np.full(packed_size(sampler.bits, size), 0xAA, np.uint8)
-    kernel.sample_packed(sampler, inputs, seeded_rng(2), out)
-    assert out.tobytes() == REFERENCE.pack(expected, sampler.bits)
-    np.testing.assert_array_equal(kernel.sample(sampler, inputs, seeded_rng(2)), expected)
+    for size in (0, 1, 7, 8, 9, 63, 64, 65, 2047, 2048, 2049, 4099):
+        inputs = update(size, size)
+        expected = REFERENCE.sample(sampler, inputs, seeded_rng(2))
+        out = np.full(packed_size(sampler.bits, size), 0xAA, np.uint8)
+        kernel.sample_packed(sampler, inputs, seeded_rng(2), out)
+        assert out.tobytes() == REFERENCE.pack(expected, sampler.bits), size
+        np.testing.assert_array_equal(kernel.sample(sampler, inputs, seeded_rng(2)), expected)
 
 
 def test_shapes_layouts_and_lists(kernel: Any) -> None:
@@ -154,18 +154,18 @@ def test_a_gain_no_double_can_hold(kernel: Any, bits: int) -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
-@pytest.mark.parametrize("at", [0, 4500, -1])
-def test_nan_and_infinity_are_refused_before_a_word_is_drawn(kernel: Any, bad: float, kind: Any, at: int) -> None:
-    inputs = np.ones(9001, kind)
-    inputs[at] = bad
+def test_nan_and_infinity_are_refused_before_a_word_is_drawn(kernel: Any, bad: float, kind: Any) -> None:
     rng = GivenWords(np.zeros(9001), np.zeros(9001))
-    with pytest.raises(InvalidParameter, match="finite everywhere"):
-        kernel.sample(SAMPLERS[0], inputs, rng)
-    with pytest.raises(InvalidParameter, match="finite everywhere"):
-        kernel.sample_packed(SAMPLERS[2], inputs, rng, np.empty(packed_size(2, 9001), np.uint8))
-    for order in (1, 2):
+    for at in (0, 4500, -1):
+        inputs = np.ones(9001, kind)
+        inputs[at] = bad
         with pytest.raises(InvalidParameter, match="finite everywhere"):
-            kernel.norm(inputs, order)
+            kernel.sample(SAMPLERS[0], inputs, rng)
+        with pytest.raises(InvalidParameter, match="finite everywhere"):
+            kernel.sample_packed(SAMPLERS[2], inputs, rng, np.empty(packed_size(2, 9001), np.uint8))
+        for order in (1, 2):
+            with pytest.raises(InvalidParameter, match="finite everywhere"):
+                kernel.norm(inputs, order)
     assert rng.draws == []
 
 
@@ -268,15 +268,15 @@ def test_norms_agree_to_the_last_bit(name: str, values: list[float], repeat: int
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 5, 8, 9, 16])
 @pytest.mark.parametrize("kind", [np.int32, np.int64])
-@pytest.mark.parametrize("size", [1, 13, 64, 1001, 4133])
-def test_counting(kernel: Any, bits: int, kind: Any, size: int) -> None:
-    rng = np.random.default_rng(size)
-    codes = rng.integers(0, 2**bits, size=(17, size))
-    table = rng.integers(-5000, 5000, size=2**bits)
-    payloads = [REFERENCE.pack(row, bits) for row in codes]
-    total = np.full(size, 7, kind)
-    assert kernel.accumulate(iter(payloads), bits, table, total) == 17
-    np.testing.assert_array_equal(total, 7 + table[codes].sum(axis=0))
+def test_counting(kernel: Any, bits: int, kind: Any) -> None:
+    for size in (1, 13, 64, 1001, 4133):
+        rng = np.random.default_rng(size)
+        codes = rng.integers(0, 2**bits, size=(17, size))
+        table = rng.integers(-5000, 5000, size=2**bits)
+        payloads = [REFERENCE.pack(row, bits) for row in codes]
+        total = np.full(size, 7, kind)
+        assert kernel.accumulate(iter(payloads), bits, table, total) == 17
+        np.testing.assert_array_equal(total, 7 + table[codes].sum(axis=0))
 
 
 def test_counting_refuses_bad_payloads_and_totals(kernel: Any) -> None:

@@ -43,14 +43,14 @@ def test_repeat_equals_composing(curve, alpha):
 
 
 @pytest.mark.parametrize("left", CURVES, ids=range(len(CURVES)))
-@pytest.mark.parametrize("right", CURVES, ids=range(len(CURVES)))
-def test_composition_adds_and_commutes(left, right):
-    one, two = (left + right), (right + left)
-    for alpha in (1.5, 12.0):
-        assert one.rdp(alpha) == pytest.approx(left.rdp(alpha) + right.rdp(alpha), rel=1e-12)
-        assert one.rdp(alpha) == pytest.approx(two.rdp(alpha), rel=1e-12)
-    assert one.pure_epsilon() == pytest.approx(left.pure_epsilon() + right.pure_epsilon())
-    assert one.epsilon(1e-6) == pytest.approx(two.epsilon(1e-6), rel=1e-9)
+def test_composition_adds_and_commutes(left):
+    for right in CURVES:
+        one, two = (left + right), (right + left)
+        for alpha in (1.5, 12.0):
+            assert one.rdp(alpha) == pytest.approx(left.rdp(alpha) + right.rdp(alpha), rel=1e-12)
+            assert one.rdp(alpha) == pytest.approx(two.rdp(alpha), rel=1e-12)
+        assert one.pure_epsilon() == pytest.approx(left.pure_epsilon() + right.pure_epsilon())
+        assert one.epsilon(1e-6) == pytest.approx(two.epsilon(1e-6), rel=1e-9)
 
 
 def test_kinds_survive_where_they_can():

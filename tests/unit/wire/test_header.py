@@ -74,10 +74,10 @@ def test_every_flipped_bit_is_refused() -> None:
             Header.parse(bytes(changed))
 
 
-@pytest.mark.parametrize("size", range(64))
-def test_a_truncated_header_is_refused(size: int) -> None:
-    with pytest.raises(InvalidPayload, match=f"at least {56 if size < 56 else 64} bytes, got {size}"):
-        Header.parse(HEADER.seal(7)[:size])
+def test_a_truncated_header_is_refused() -> None:
+    for size in range(64):
+        with pytest.raises(InvalidPayload, match=f"at least {56 if size < 56 else 64} bytes, got {size}"):
+            Header.parse(HEADER.seal(7)[:size])
 
 
 SHORT = Header(Layout.opaque(10**6, 24), bytes(range(24)))
