@@ -64,8 +64,7 @@ bench: $(READY)  ## run every benchmark and print its table
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 catalogue: $(READY)  ## solve the shipped designs and profiles anew
-	$(BIN)/python -m quietbit.design.catalogue
-	$(BIN)/python -m quietbit.mechanism.solve_profile
+	PYTHONPATH=tests $(BIN)/python -m unit.design.catalogue_maker
 
 clean:           ## remove the virtual environment and what was made
 	rm -rf $(VENV) demo-output dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -4,21 +4,16 @@ Idea     Whatever path leads to a profile, it ends in the same step: the account
          with room for the sampler's rounding, and the profile is made flatter until that epsilon is the one asked for.
 Symbols  h: what the search proposed; x: how much of N(0, I) is mixed into it.
 Source   docs/theory/vector-mechanism.md, "Design".
-
-``python -m quietbit.mechanism.solve_profile`` writes the shipped catalogue anew, or one into the folder it is given.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from functools import lru_cache
-from pathlib import Path
 
-from quietbit.design import profiles
 from quietbit.design.profile import Profile
-from quietbit.design.profile_catalogue import catalogue_lines, catalogue_targets, shipped_profile
 from quietbit.design.profile_search import Proposal, propose
+from quietbit.design.profiles import shipped_profile
 from quietbit.design.store import cached, remember
 from quietbit.errors import QuietbitError, check_int, check_real, require
 from quietbit.privacy.guarantee import Adjacency
@@ -89,13 +84,3 @@ def _certified(proposal: Proposal, target: Target) -> Profile:
         mixed = min(0.9, mixed + (1 + ROOM) * excess / min(wanted, target.releases))
         profile = Profile.from_weights(proposal.edges, mixed + (1 - mixed) * proposed.levels)
     raise QuietbitError(f"No profile was certified for {target}: after {TRIES} attempts epsilon was still {found:.6g}.")
-
-
-def _main(folder: Path) -> None:
-    solved = ((target, solve_profile_anew(target)) for target in catalogue_targets())
-    for adjacency, text in catalogue_lines(solved).items():
-        (folder / f"{adjacency}.jsonl").write_text(text, encoding="ascii")
-
-
-if __name__ == "__main__":
-    _main(Path(sys.argv[1] if len(sys.argv) > 1 else next(iter(profiles.__path__))))

@@ -4,10 +4,11 @@ import os
 import pytest
 
 from quietbit.design.profile import Profile
-from quietbit.design.profile_catalogue import catalogue_lines, catalogue_targets, shipped_profile
+from quietbit.design.profiles import shipped_profile
 from quietbit.design.store import cached, remember
 from quietbit.errors import InvalidDesignFile, QuietbitError
 from quietbit.target import Target
+from unit.design.catalogue_maker import catalogue_lines, catalogue_targets
 
 PROFILE = Profile.from_weights([-0.5, 0.25, 1.0], [1.0, 2.0, 3.0, 5.0])
 TARGET = Target(1.2345, 1e-5, "zero-out", releases=3)

@@ -5,8 +5,8 @@ from scipy.optimize import brentq
 
 from quietbit.design.profile import Profile
 from quietbit.design.profile_bound import gain_upper
-from quietbit.design.profile_catalogue import catalogue_targets, shipped_profile
 from quietbit.design.profile_search import propose
+from quietbit.design.profiles import shipped_profile
 from quietbit.design.store import remember
 from quietbit.errors import InvalidParameter, QuietbitError
 from quietbit.mechanism import solve_profile as module
@@ -15,6 +15,7 @@ from quietbit.privacy.gaussian import gaussian_log_delta
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.privacy.profile import certify_profile
 from quietbit.target import Target
+from unit.design.catalogue_maker import catalogue_targets
 
 TIMES = (1, 2, 3, 5, 10, 20, 50, 200)
 # The table "designed" of the mathematics this was built from, at delta = 1e-5: what a coarse search had reached.
