@@ -83,7 +83,9 @@ def _mean_ratios(seen: Seen, record: Record, doubt: float) -> FloatVector:
     return np.asarray(np.abs(record.first) / (allowed + bernstein_limit(variance, seen.reach, doubt / 2)))
 
 
-def _means(seen: Seen, records: Sequence[Record], doubt: float) -> Answers:
+def means(seen: Seen, doubt: float, chosen: Sequence[Record] | None = None) -> Answers:
+    """Ask whether every coordinate of every update (or of the ``chosen``) has the claimed mean."""
+    records = seen.inside if chosen is None else chosen
     tests = sum(record.first.size for record in records)
     for record in records:
         ratios = _mean_ratios(seen, record, doubt / tests)
@@ -91,11 +93,6 @@ def _means(seen: Seen, records: Sequence[Record], doubt: float) -> Answers:
         off = record.first[place] / record.times
         detail = f"mean of coordinate {place:,} off by {off:+.3f} standard deviations ({record.probe.name})"
         yield float(ratios[place]), detail
-
-
-def means(seen: Seen, doubt: float) -> Answers:
-    """Ask whether every coordinate of every update has the claimed mean."""
-    return _means(seen, seen.inside, doubt)
 
 
 def rungs(seen: Seen, doubt: float) -> Answers:
@@ -123,8 +120,9 @@ def _score(records: Sequence[Record], error: float, doubt: float) -> tuple[float
     return total, allowed + bernstein_limit(variance, reach, doubt / 2), math.sqrt(variance), signal
 
 
-def _responses(seen: Seen, records: Sequence[Record], doubt: float) -> Answers:
-    groups = [[record] for record in records if np.any(record.weight)]
+def response(seen: Seen, doubt: float, chosen: Sequence[Record] | None = None) -> Answers:
+    """Ask whether releases follow the update exactly as strongly as claimed, over each update and over all."""
+    groups = [[one] for one in (seen.inside if chosen is None else chosen) if np.any(one.weight)]
     yield 0.0, "no update moves the claimed mean"
     # Half the doubt for all together, which is the sharpest, half for the single ones.
     shares = [([record for group in groups for record in group], doubt / 2)] if groups else []
@@ -135,15 +133,10 @@ def _responses(seen: Seen, records: Sequence[Record], doubt: float) -> Answers:
         yield abs(total) / limit if limit > 0 else 0.0, detail
 
 
-def response(seen: Seen, doubt: float) -> Answers:
-    """Ask whether releases follow the update exactly as strongly as claimed, over each update and over all."""
-    return _responses(seen, seen.inside, doubt)
-
-
 def clipping(seen: Seen, doubt: float) -> Answers:
     """Ask whether an update far outside the ball is released like its clipped version."""
-    yield from _responses(seen, seen.outside, doubt / 2)
-    yield from _means(seen, seen.outside, doubt / 2)
+    yield from response(seen, doubt / 2, seen.outside)
+    yield from means(seen, doubt / 2, seen.outside)
 
 
 def variances(seen: Seen, doubt: float) -> Answers:

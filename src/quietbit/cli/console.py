@@ -10,7 +10,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from decimal import ROUND_CEILING, Context, Decimal
+from decimal import Decimal
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import typer
@@ -19,6 +19,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
+
+from quietbit.privacy import guarantee
 
 __all__ = [
     "JsonOption", "Report", "Row", "column_table", "progress_bar", "record", "rounded", "rounded_up", "show_json",
@@ -99,7 +101,7 @@ def rounded_up(value: float, digits: int = 6) -> str:
     """Show a bound: never below the value."""
     if not math.isfinite(value):
         return "infinite" if value > 0 else str(value)
-    up = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(value)).normalize()
+    up = guarantee.rounded_up(value, digits).normalize()
     return f"{up:f}" if up == 0 or Decimal("1e-4") <= abs(up) < Decimal("1e9") else f"{up:e}"
 
 

@@ -2,7 +2,7 @@
 
 Idea     on the ball [-1/2, 1/2] with beta = 1 an update u is the input x = 1/2 + u and a symbol decodes to
          a - 1/2, so the mechanisms' own closed forms are drawn and nothing is computed a second time.
-Symbols  x in [0, 1]; epsilon of L1-metric privacy: a Laplace mechanism with it has scale 1/epsilon.
+Symbols  x in [0, 1].
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import numpy as np
 
 from quietbit._typing import FloatVector
 from quietbit.design.table import Design
-from quietbit.mechanism.additive import Laplace
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.dithered import DitheredMVU
@@ -21,7 +20,7 @@ from quietbit.mechanism.interpolated import InterpolatedMVU
 from quietbit.plot.figure import INK, Axes
 from quietbit.plot.palette import MECHANISMS
 
-__all__ = ["LOOKS", "Moments", "X", "dithered_moments", "draw_moments", "interpolated_moments", "laplace_moments"]
+__all__ = ["LOOKS", "Moments", "X", "dithered_moments", "draw_moments", "interpolated_moments"]
 
 UNIT = Ball(Norm.L1, 0.5, 1)
 X = np.linspace(0.0, 1.0, 401)
@@ -51,11 +50,6 @@ def interpolated_moments(design: Design, x: FloatVector) -> Moments:
 def dithered_moments(design: Design, x: FloatVector) -> Moments:
     """Return those of MVU: probabilities interpolated between the levels, which is what dithering does."""
     return _moments(DitheredMVU(design, UNIT), x)
-
-
-def laplace_moments(epsilon: float, x: FloatVector) -> Moments:
-    """Return those of Laplace noise of scale 1/epsilon: the same L1-metric privacy, in 32 bits."""
-    return _moments(Laplace(UNIT, 2 / epsilon), x)
 
 
 def draw_moments(top: Axes, bottom: Axes, design: Design, *, bias: bool) -> dict[str, Moments]:

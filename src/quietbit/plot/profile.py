@@ -7,7 +7,6 @@ Idea     left, h over t with N(0,1) beneath and what a client sends along its up
 from __future__ import annotations
 
 import math
-from decimal import ROUND_CEILING, Context, Decimal
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from quietbit._typing import FloatVector
 from quietbit.design.profile import Profile
 from quietbit.errors import check_int, require
 from quietbit.plot.figure import GREY, INK, PAPER, Axes, Figure, blank_figure, plain_axes
-from quietbit.privacy.guarantee import Adjacency
+from quietbit.privacy.guarantee import Adjacency, rounded_up
 from quietbit.privacy.profile import ProfileCertificate, certify_profile
 
 __all__ = ["plot_profile"]
@@ -34,8 +33,8 @@ def plot_profile(profile: Profile, adjacency: Adjacency, releases: int = 1, delt
     words = (
         f"{adjacency.value}",
         f"{releases} release{'s' if releases > 1 else ''}",
-        f"epsilon ≤ {_ceiling(certificate.epsilon_upper)} at delta {delta:g}",
-        f"squared error ≤ {_ceiling(certificate.squared_error_upper)} per coordinate",
+        f"epsilon ≤ {_shown(certificate.epsilon_upper)} at delta {delta:g}",
+        f"squared error ≤ {_shown(certificate.squared_error_upper)} per coordinate",
     )
     figure = blank_figure(11.5, 4.6, "   ·   ".join(words), f"profile {profile.identity()}")
     height, density, losses = figure.subplots(1, 3, width_ratios=(1.0, 1.0, 1.1))
@@ -81,7 +80,7 @@ def _losses(axes: Axes, profile: Profile, certificate: ProfileCertificate) -> No
         axes.step(x, tail, where="post", linewidth=1.6, color=LOSS if times == releases else GREY, label=label)
     limit = certificate.epsilon_upper
     if math.isfinite(limit):
-        axes.axvline(limit, color=LIMIT, linewidth=1.1, linestyle=(0, (4, 2)), label=f"epsilon {_ceiling(limit)}")
+        axes.axvline(limit, color=LIMIT, linewidth=1.1, linestyle=(0, (4, 2)), label=f"epsilon {_shown(limit)}")
     axes.set_yscale("log")
     floor = min(certificate.delta, 1e-3) / 30 if certificate.delta > 0 else 1e-4
     axes.set_ylim(floor, 2.0)
@@ -91,9 +90,9 @@ def _losses(axes: Axes, profile: Profile, certificate: ProfileCertificate) -> No
     axes.legend(frameon=False, fontsize=8, labelcolor=INK, loc="lower left")
 
 
-def _ceiling(value: float) -> str:
+def _shown(value: float) -> str:
     """Show a bound rounded up to four digits."""
-    return f"{Context(prec=4, rounding=ROUND_CEILING).create_decimal(Decimal(value)).normalize():f}"
+    return f"{rounded_up(value, 4).normalize():f}"
 
 
 def _tail(loss: FloatVector, mass: FloatVector, times: int) -> tuple[FloatVector, FloatVector]:

@@ -18,7 +18,7 @@ from typing import final
 from quietbit.errors import check_int, require
 from quietbit.target import Adjacency, Trust, Unit, check_delta
 
-__all__ = ["Adjacency", "Guarantee", "GuaranteePair", "Trust", "Unit", "check_delta"]
+__all__ = ["Adjacency", "Guarantee", "GuaranteePair", "Trust", "Unit", "check_delta", "rounded_up"]
 
 
 _NEIGHBOUR = {
@@ -65,16 +65,16 @@ zero vector), local trust: the server sees every payload.
         """Put the guarantee in plain English; epsilon and delta are shown rounded up, to four and six digits."""
         epsilon = "infinity (no guarantee)"
         if math.isfinite(self.epsilon_upper):
-            shown = _rounded_up(self.epsilon_upper, 4)
+            shown = rounded_up(self.epsilon_upper, 4)
             epsilon = f"{shown.normalize():f}" if shown > Decimal("1e-4") or not shown else f"{shown:e}"
         neighbour = _NEIGHBOUR[self.adjacency].format(what=_WHAT[self.unit])
         return (
-            f"epsilon <= {epsilon} at delta = {float(_rounded_up(self.delta, 6)):g} for one {self.unit.value} "
+            f"epsilon <= {epsilon} at delta = {float(rounded_up(self.delta, 6)):g} for one {self.unit.value} "
             f"({self.adjacency.value} adjacency: {neighbour}), {_TRUST[self.trust]}."
         )
 
 
-def _rounded_up(value: float, digits: int) -> Decimal:
+def rounded_up(value: float, digits: int) -> Decimal:
     """``digits`` digits of the shortest number that reads as ``value``, rounded up: it never reads as a smaller one."""
     return Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(float(value)))
 

@@ -60,21 +60,16 @@ class TunedFamily(Family):
     def calibrated(self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf) -> Mechanism:
         """Return the better of two mechanisms: with the share tuned for the target, and with the usual one."""
         tuned = best_share(target)
-        shares: tuple[Callable[[float], float], ...] = (
-            lambda loss: self.usual(ball, loss, choices),
-            lambda loss: tuned,
-        )
-        found = []
-        for share in shares:
 
-            def made(loss: float, share: Callable[[float], float] = share) -> Mechanism:
+        def best(share: Callable[[float], float]) -> Mechanism:
+            def made(loss: float) -> Mechanism:
                 return self.build(ball, loss, share(loss), choices)
 
-            def measured(loss: float, made: Callable[[float], Mechanism] = made) -> float:
-                return account(made(loss))
+            limits = LEAST_EPSILON, MOST_EPSILON
+            return made(largest_private(lambda loss: account(made(loss)), *limits, target.epsilon, self.name))
 
-            found.append(made(largest_private(measured, LEAST_EPSILON, MOST_EPSILON, target.epsilon, self.name)))
-        return min(found, key=lambda one: one.error().squared)
+        usual = best(lambda loss: self.usual(ball, loss, choices))
+        return min(usual, best(lambda loss: tuned), key=lambda one: one.error().squared)
 
 
 def searched_family(

@@ -91,8 +91,8 @@ def _designs(quiet: bool) -> list[tuple[Design, Certificate]]:
 
 
 def _pictures(designs: list[Design], quiet: bool) -> dict[str, Any]:
-    from quietbit.plot.bias_variance import plot_bias_variance
     from quietbit.plot.design import plot_design
+    from quietbit_lab.report.bias_variance import plot_bias_variance
 
     with progress_bar("Plots", quiet=quiet, lines=True) as report:
         report(0.0, "bias and variance, Figure 1 of the paper")

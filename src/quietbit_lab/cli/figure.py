@@ -64,8 +64,8 @@ def figure(
 
 
 def _bias_variance(levels: Sequence[int], bits: int, epsilon: float, out: Path, as_json: bool) -> None:
-    from quietbit.plot.bias_variance import plot_bias_variance
     from quietbit.plot.figure import save_figure
+    from quietbit_lab.report.bias_variance import plot_bias_variance
 
     specs = [quietbit.DesignSpec(count, bits, epsilon) for count in levels]
     check_outputs(figures=(out,))

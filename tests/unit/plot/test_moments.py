@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from quietbit import DesignSpec, solve
-from quietbit.plot.moments import dithered_moments, interpolated_moments, laplace_moments
+from quietbit.plot.moments import dithered_moments, interpolated_moments
 
 X = np.linspace(0, 1, 21)
 
@@ -31,9 +31,3 @@ def test_one_bit_interpolation_is_a_logistic_curve():
     moments = interpolated_moments(solve(DesignSpec(2, 1, 1.0)), X)
     z = 0.5 / np.tanh(0.5)
     assert moments.mean == pytest.approx(0.5 + z * np.tanh((2 * X - 1) / 2))
-
-
-def test_laplace_has_scale_one_over_epsilon():
-    moments = laplace_moments(5.0, X)
-    assert moments.variance == pytest.approx(np.full(21, 2 / 25))
-    assert moments.mean == pytest.approx(X)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from quietbit import DesignSpec, InvalidParameter, solve
-from quietbit.plot.bias_variance import plot_bias_variance
+from quietbit_lab.report.bias_variance import plot_bias_variance
 
 
 def test_a_column_per_design_and_the_paper_s_claim():
