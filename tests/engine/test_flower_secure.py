@@ -33,12 +33,16 @@ SETTINGS = Plan(
     trust="secure-aggregation", server="active", threshold=7, min_honest_clients=6, timeout=120.0,
     neighbours=8, share_threshold=5, mode="adaptive",
 )  # fmt: skip
-MECHANISM = SETTINGS.mechanism_for(DIMENSION)
 ROUNDS, FAILED, NODES = 4, 3, range(10)
 
 
 def missing(number, *steps):
     return {p for gone in (LOST, UNHEARD) for step in steps for p in gone.get((number, step), ())}
+
+
+@pytest.fixture(scope="module")
+def mechanism():
+    return SETTINGS.mechanism_for(DIMENSION)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +60,7 @@ def outcome(tmp_path_factory):
     }
 
 
-def test_every_masked_sum_is_the_plain_sum_of_those_who_stayed_bit_for_bit(outcome):
+def test_every_masked_sum_is_the_plain_sum_of_those_who_stayed_bit_for_bit(outcome, mechanism):
     """Codes are drawn again here from the same words and added in the open."""
     words, model = seeded_client_rng(3), problem().initial(0)
     assert np.array_equal(outcome["models"][0], model)
@@ -68,9 +72,9 @@ def test_every_masked_sum_is_the_plain_sum_of_those_who_stayed_bit_for_bit(outco
             wide, total = model.astype(np.float64), np.zeros(DIMENSION, dtype=np.int64)
             for partition in stayed:
                 learnt = wide - (wide - update(model, partition))
-                payload = Uplink(MECHANISM).send(learnt, words(number - 1, partition))
+                payload = Uplink(mechanism).send(learnt, words(number - 1, partition))
                 total += Payload.from_bytes(payload).codes()
-            model = (wide - MECHANISM.mean_from_sum(total, len(stayed))).astype(np.float32)
+            model = (wide - mechanism.mean_from_sum(total, len(stayed))).astype(np.float32)
         assert np.array_equal(outcome["models"][number], model)
     assert problem().evaluate(model).accuracy > 0.5  # three sums; a guess is right one time in ten
 
@@ -101,7 +105,7 @@ def test_bytes_and_records_that_leave_a_node(outcome):
     assert all(note["serialised"] <= most[note["step"]] + 1024 for note in answered if note["step"] != "vector")
 
 
-def test_ledgers_and_report_name_the_trust_and_the_honest_clients(outcome):
+def test_ledgers_and_report_name_the_trust_and_the_honest_clients(outcome, mechanism):
     last = {n["partition"]: StateLedger({"ledger": n["ledger"]}).read() for n in outcome["notes"] if n["ledger"]}
     lost = {p: [key for key, gone in LOST.items() if p in gone and key[1] != "unmask"] for p in NODES}
     # An answer that was lost on the way is in the node's ledger; a question that never came is not.
@@ -112,9 +116,9 @@ def test_ledgers_and_report_name_the_trust_and_the_honest_clients(outcome):
     words = held["trust"], held["min_honest_clients"], report["settings"]["quietbit.threshold"]
     assert words == ("secure-aggregation", 6, 7)
     assert (
-        held["epsilon_upper"] == Account(cap, "adaptive").spend(SETTINGS.release(MECHANISM), ROUNDS).epsilon() <= 30.0
+        held["epsilon_upper"] == Account(cap, "adaptive").spend(SETTINGS.release(mechanism), ROUNDS).epsilon() <= 30.0
     )
-    assert held["epsilon_upper"] >= (MECHANISM.sum_privacy(6, Adjacency.ZERO_OUT) * ROUNDS).epsilon(1e-5)
+    assert held["epsilon_upper"] >= (mechanism.sum_privacy(6, Adjacency.ZERO_OUT) * ROUNDS).epsilon(1e-5)
     assert account_of(last[6], cap, 6).epsilon() == held["epsilon_upper"]
     local = Target(30.0, 1e-5, Adjacency.ZERO_OUT)
     assert account_of(last[6], local, 6).epsilon() > held["epsilon_upper"]  # had the masks failed

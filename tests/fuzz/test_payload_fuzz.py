@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,16 @@ from unit.mechanism.makers import MECHANISMS, update
 
 NAMES = ("imvu one bit l2", "imvu three bits five levels", "gaussian", "skellam 8 bits", "vmvu seed", "vmvu direct")
 UPLINKS = {name: Uplink(MECHANISMS[name]) for name in NAMES}
-GOOD = {
-    name: [uplink.send(update(uplink.mechanism.domain, seed), seeded_rng(seed)) for seed in range(3)]
-    for name, uplink in UPLINKS.items()
-}
 FIELDS = [(0, 4), (4, 2), (6, 2), (8, 8), (16, 8), (24, 32), (56, 4), (60, 4)]
+
+
+@cache
+def good(name: str) -> list[bytes]:
+    """Three payloads."""
+    uplink = UPLINKS[name]
+    return [uplink.send(update(uplink.mechanism.domain, seed), seeded_rng(seed)) for seed in range(3)]
+
+
 quietly = settings(deadline=None, derandomize=True, max_examples=150)
 
 
@@ -49,10 +55,10 @@ def judge(data: bytes) -> Payload | None:
 def check_stream(name: str, data: bytes) -> None:
     """A server meets the bytes between good payloads."""
     uplink = UPLINKS[name]
-    found = uplink.collect([GOOD[name][0], data, GOOD[name][1]], on_error="skip")
+    found = uplink.collect([good(name)[0], data, good(name)[1]], on_error="skip")
     assert found.count + found.refused == 3
     if found.refused:
-        assert np.array_equal(found.mean, uplink.receive(GOOD[name][:2]))
+        assert np.array_equal(found.mean, uplink.receive(good(name)[:2]))
         with pytest.raises(InvalidPayload) as caught:
             uplink.receive([data])
         sentence(caught.value.__cause__)  # type: ignore[arg-type]
@@ -78,7 +84,7 @@ def test_any_bytes(data: bytes) -> None:
 @quietly
 @given(name=st.sampled_from(NAMES), place=st.integers(0, 10**6), bit=st.integers(0, 7))
 def test_one_flipped_bit_is_always_refused(name: str, place: int, bit: int) -> None:
-    changed = bytearray(GOOD[name][2])
+    changed = bytearray(good(name)[2])
     changed[place % len(changed)] ^= 1 << bit
     assert judge(bytes(changed)) is None
     check_stream(name, bytes(changed))
@@ -87,11 +93,11 @@ def test_one_flipped_bit_is_always_refused(name: str, place: int, bit: int) -> N
 @quietly
 @given(name=st.sampled_from(NAMES), cut=st.integers(0, 10**6), tail=st.binary(max_size=20), seal=st.booleans())
 def test_truncated_and_padded_payloads_are_refused(name: str, cut: int, tail: bytes, seal: bool) -> None:
-    good = GOOD[name][2]
-    changed = good[: cut % len(good)] + tail
+    real = good(name)[2]
+    changed = real[: cut % len(real)] + tail
     if seal and len(changed) >= HEADER_SIZE:
         changed = resealed(changed)
-    if changed != good:
+    if changed != real:
         judge(changed)
         check_stream(name, changed)
 
@@ -107,11 +113,11 @@ def test_any_header_field_with_right_checksums(name: str, field: tuple[int, int]
     start, size = field
     number = data.draw(st.sampled_from([None, 0, 1, 2**16 - 1, 2**31, 2**60, 2**63, 2**64 - 1]))
     new = value[:size] if number is None else (number % 256**size).to_bytes(size, "little")
-    good = GOOD[name][2]
-    changed = resealed(good[:start] + new + good[start + size :])
+    real = good(name)[2]
+    changed = resealed(real[:start] + new + real[start + size :])
     judge(changed)
     check_stream(name, changed)
-    if start < 56 and changed[:56] != good[:56]:
+    if start < 56 and changed[:56] != real[:56]:
         with pytest.raises(InvalidPayload):
             UPLINKS[name].receive([changed])
 

@@ -19,7 +19,7 @@ from quietbit.mechanism.rotation import ROOM
 from statistical.kit import FALSE_ALARM, StatisticalFailure, assert_binomial, assert_frequencies, assert_mean, seed
 from unit.mechanism.makers import MECHANISMS, WIDTH, update
 
-TRIALS = 1500
+TRIALS = 1000
 TABLES = [name for name in MECHANISMS if name.startswith(("imvu", "mvu"))]
 SIGNS = [name for name in MECHANISMS if name.startswith("sign")]
 FLOATS = ["gaussian", "laplace"]
@@ -146,7 +146,7 @@ def test_skellam_decodes_to_the_stated_mean_and_variance(name: str) -> None:
     off = decoded.mean(axis=0) - vector(name)
     assert np.abs(off).max() <= reach
     assert reach < 7.5 * math.sqrt(mechanism.variance(0.0) / TRIALS)  # and would see eight standard errors
-    # Their spread over all coordinates: 100,000 draws, so 6 % are more than ten standard deviations.
+    # Their spread over all coordinates: 67,000 draws, so 6 % are more than ten standard deviations.
     spread = float(np.square(decoded - vector(name)).mean())
     assert spread == pytest.approx(mechanism.variance(0.0), rel=0.06)
 

@@ -18,7 +18,7 @@ from quietbit.secagg.client import SumClient
 from quietbit.secagg.codec import Unmasking, decode, encode
 from quietbit.secagg.plan import ProtocolError
 from unit.flower.kit import DIMENSION, RUN, SIMULATED, app, be_the_server, ledger, model
-from unit.flower.secure_kit import MECHANISM, NODES, SETTINGS, SUM, Room, asking, questions, run, shift
+from unit.flower.secure_kit import NODES, SETTINGS, SUM, Room, asking, mechanism, questions, run, shift
 from unit.node.makers import books, write_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
@@ -297,11 +297,11 @@ def test_a_careful_node_counts_on_fewer_and_spends_more(tmp_path):
     assert history[1] is not None
     (own,) = books(tmp_path).counts
     assert own[1] == 2  # its own number, whatever the run says
-    offer = ProposedMechanism.read(description_of(MECHANISM))
+    offer = ProposedMechanism.read(description_of(mechanism()))
     costs = [offer.cost(SETTINGS.adjacency, honest) for honest in (0, 2)]
     for order in (1.1, 2.0, 16.0):
-        assert costs[0].rdp(order) >= costs[1].rdp(order) >= SETTINGS.release(MECHANISM).rdp(order)
-    assert costs[0].rdp(2.0) > costs[1].rdp(2.0) > SETTINGS.release(MECHANISM).rdp(2.0)
+        assert costs[0].rdp(order) >= costs[1].rdp(order) >= SETTINGS.release(mechanism()).rdp(order)
+    assert costs[0].rdp(2.0) > costs[1].rdp(2.0) > SETTINGS.release(mechanism()).rdp(2.0)
 
 
 def test_secrets_are_forgotten_with_the_next_message_of_another_kind():
@@ -321,7 +321,7 @@ def test_sums_that_are_never_finished_do_not_fill_the_memory(tmp_path):
     held = LocalGate(policy, FileLedger(policy.ledger, policy.counter), secrets)
     for number in range(70):
         part = SumPart("keys", 6, 1, 4, 3, "honest-but-curious")
-        asked = Question(number, 1, 11, DIMENSION, description_of(MECHANISM), 1e3, 1e-5, "zero-out", None, part)
+        asked = Question(number, 1, 11, DIMENSION, description_of(mechanism()), 1e3, 1e-5, "zero-out", None, part)
         assert len(held.step(asked)) == 96
     assert list(secrets) == [str(number) for number in range(6, 70)]
 
