@@ -149,6 +149,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trees", nargs="*", help="folders to import quietbit from: before, after")
     parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--only", default="", help="what names of operations contain")
     arguments = parser.parse_args()
     if not arguments.trees:
         return work()
@@ -159,7 +160,7 @@ def main() -> None:
     ]
     names = [worker.stdout.readline().rstrip("\n").split("\t") for worker in workers]
     print(f"{'milliseconds of processor time':42} {'before':>10} {'after':>10} {'ratio':>7}")
-    for name in names[0]:
+    for name in (name for name in names[0] if arguments.only in name):
         best = [float("inf")] * len(workers)
         for _ in range(arguments.repeats):
             for place, worker in enumerate(workers):

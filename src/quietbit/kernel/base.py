@@ -239,9 +239,9 @@ class Kernel(ABC):
         same geometric law for every update, so the time taken tells nothing either.
         """
         fine = direction.ndim == 1 and 0 < direction.size <= MAX_COUNT and bool(np.all(np.isfinite(direction)))
-        require(fine, "direction", direction.shape, f"flat and finite, of 1 to {MAX_COUNT} numbers")
+        require(fine, "direction", direction.shape, "flat and finite, of 1 to 2^24 numbers")
         fine = limits.dtype == np.uint64 and edges.dtype == np.float64 and limits.shape == (edges.size + 1,)
-        require(fine, "limits", (limits.shape, limits.dtype), f"uint64, one more than the {edges.size} edges")
+        require(fine, "limits", (limits.shape, limits.dtype), "uint64, one more than edges, which are float64")
         require(np.all(edges[1:] > edges[:-1]), "edges", "another order", "increasing")
         cap = tries_upper(acceptance_lower)
         for begin in range(0, cap, BATCH):

@@ -44,8 +44,8 @@ from numpy.typing import NDArray
 from quietbit.errors import InvalidParameter, check_int, require_module
 
 __all__ = [
-    "SIGMA", "DeviceBlock", "RandomBits", "WordBlock", "chacha_blocks", "check_rng", "device_rng", "secure_rng",
-    "seeded_rng", "start_state",
+    "DeviceBlock", "RandomBits", "WordBlock", "chacha_blocks", "check_rng", "device_rng", "secure_rng", "seeded_rng",
+    "start_state",
 ]  # fmt: skip
 
 Words16: TypeAlias = NDArray[np.uint16]
@@ -58,8 +58,7 @@ ZEROS = bytes(1 << 18)  # encrypted to obtain keystream; short enough to stay in
 MAX_COUNT = 2**60
 MAX_STREAM = 2**32  # of a mechanism
 ROUNDS = 12
-SIGMA = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)  # "expand 32-byte k"
-TAU = (0x61707865, 0x3120646E, 0x79622D36, 0x6B206574)  # "expand 16-byte k"
+SIGMA, TAU = b"expand 32-byte k", b"expand 16-byte k"
 LOW32, HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 LANES = 128  # GPU threads that share a tile of 4,096 coordinates
 TILE = 32 * LANES
@@ -308,7 +307,7 @@ class DeviceBlock(WordBlock):
 
     def _chosen(self, stream: int, block: Indices, word: Indices) -> NDArray[np.uint32]:
         distinct, where = np.unique(block, return_inverse=True)
-        state = np.array([*SIGMA, *self.key, 0, 0, stream & 0xFFFFFFFF, stream >> 32], dtype=np.uint32)
+        state = start_state(np.array(self.key, "<u4").tobytes(), stream.to_bytes(8, "little"))
         return chacha_blocks(state, distinct, ROUNDS)[word, where.reshape(-1)]
 
 
@@ -323,8 +322,8 @@ def start_state(key: bytes, nonce: bytes = bytes(8)) -> NDArray[np.uint32]:
         if not (isinstance(value, bytes) and len(value) in sizes):  # and its bytes are nobody's to see
             found = f"{len(value)} bytes" if isinstance(value, bytes | bytearray) else type(value).__name__
             raise InvalidParameter.of(name, rule, found)
-    words, constants = (key, SIGMA) if len(key) == 32 else (key + key, TAU)
-    return np.array([*constants, *np.frombuffer(words, "<u4"), 0, 0, *np.frombuffer(nonce, "<u4")], dtype=np.uint32)
+    start = SIGMA + key if len(key) == 32 else TAU + key + key
+    return np.frombuffer(start + bytes(8) + nonce, dtype="<u4").astype(np.uint32)
 
 
 def chacha_blocks(state: NDArray[np.uint32], blocks: NDArray[Any], rounds: int = 20) -> NDArray[np.uint32]:

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 from quietbit.errors import InvalidParameter
-from quietbit.kernel.rng import SIGMA, DeviceBlock, chacha_blocks, device_rng
+from quietbit.kernel.rng import DeviceBlock, chacha_blocks, device_rng, start_state
 
 KEY = tuple(0x9E3779B9 * (k + 1) & 0xFFFFFFFF for k in range(8))
 ZERO = (0,) * 8
 
 
 def chacha_block(key: tuple[int, ...], stream: int, block: Any, rounds: int) -> Any:
-    return chacha_blocks(np.array([*SIGMA, *key, 0, 0, stream, 0], dtype=np.uint32), block, rounds)
+    state = start_state(np.array(key, "<u4").tobytes(), stream.to_bytes(8, "little"))
+    return chacha_blocks(state, block, rounds)
 
 
 @pytest.mark.parametrize(
