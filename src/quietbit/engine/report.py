@@ -94,6 +94,7 @@ class RoundReport:
     as it was. Of a masked sum, ``steps`` says how many sent keys, shares, their vector, and shares for unmasking.
     ``clip`` is that of the round, where it moves. ``resyncs`` are nodes that could not replay the rounds they were
     sent, released nothing and get the full model next; they are among those that declined.
+    Where releases are weighted, ``effective`` is how many of equal weight are as noisy (`quietbit.wire.weighted`).
     Of those refused, ``outliers`` are longer than noise makes them (`quietbit.mechanism.outliers`).
     Only a simulation knows which apps ``crashed``: their nodes answered with the release of a zero update.
     """
@@ -115,6 +116,7 @@ class RoundReport:
     resyncs: int = 0
     crashed: int = 0
     outliers: int = 0
+    effective: float | None = None
 
     def lines(self, crashes: Sequence[str] = ()) -> list[tuple[int, str]]:
         """Return what became of the round, sentences with levels of logging; the first traceback among them."""
@@ -243,6 +245,7 @@ class Report:
             note += f"  {entry.resyncs} resyncs" if entry.resyncs else ""
             note += f"  {entry.crashed} apps crashed" if entry.crashed else ""
             note += f"  {entry.outliers} outliers" if entry.outliers else ""
+            note += "" if entry.effective is None else f"  {entry.effective:.4g} of equal weight"
             note += "  skipped" if entry.skipped else ""
             lines.append(f"{entry.round:5}  {_counts(entry)}  {entry.uplink:10,}  {entry.downlink:10,}{note}")
         if self.evaluations:

@@ -29,8 +29,8 @@ from quietbit.node.question import VECTOR, Framed, run_name
 from quietbit.plan.plan import Plan
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair
-from quietbit.wire.aggregate import Aggregator
 from quietbit.wire.uplink import Uplink
+from quietbit.wire.weighted import WeightedMean, effective, weight_of
 
 __all__ = ["Round", "Run"]
 
@@ -48,6 +48,7 @@ class Round:
     number: int
     mechanism: Mechanism
     account: NodeCounts
+    most_examples: int | None = None  # up to which releases are weighted by public numbers of examples
     uplink: int = 0
     downlink: int = 0
     reasons: list[str] = field(factory=list)
@@ -62,13 +63,14 @@ class Round:
     _outliers: int = field(default=0, init=False)
     _payloads: int = field(default=0, init=False)
     _lines: Uplink = field(init=False)
-    _aggregator: Aggregator = field(init=False)
+    _aggregator: WeightedMean = field(init=False)
+    _weights: list[float] = field(factory=list, init=False)
     _about_clip: list[Answers] = field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Start an empty mean."""
         self._lines = Uplink(self.mechanism)
-        self._aggregator = self._lines.aggregator()
+        self._aggregator = WeightedMean(self._lines.aggregator)
 
     def sent(self, node: Node, size: int) -> None:
         """Note a question before it is sent; one that is sent again is the same question."""
@@ -77,25 +79,24 @@ class Round:
             self._asked.add(node)
             self.account.node(node).asked += 1
 
-    def add(self, node: Node, name: int, data: bytes) -> None:
-        """Add a release to the mean; ``name`` is what the frame calls the node."""
-        payload = self._opened(node, name, data)
+    def add(self, node: Node, name: int, data: bytes, examples: Any = None) -> None:
+        """Add a release to the mean; ``name`` is what the frame calls the node, ``examples`` the number it told."""
+        payload, weight = self._opened(node, name, data), weight_of(examples, self.most_examples)
         with self._outlier_counted():
-            self._aggregator.add(payload)
-        self._count(node, payload)
+            self._aggregator.add(payload, weight)
+        self._count(node, payload, weight)
 
-    def decode(self, node: Node, name: int, data: bytes) -> FloatVector:
-        """Return the estimate that one release is by itself."""
-        payload = self._opened(node, name, data)
+    def decode(self, node: Node, name: int, data: bytes, examples: Any = None) -> tuple[FloatVector, float]:
+        """Return the estimate that one release is by itself, and its weight."""
+        payload, weight = self._opened(node, name, data), weight_of(examples, self.most_examples)
         with self._outlier_counted():
             aggregator = self._lines.aggregator()
             aggregator.add(payload)
         received = aggregator.received()
         if received.answers is not None:
             self._about_clip.append(received.answers)
-        self._count(node, payload)
-        mean: FloatVector = received.mean
-        return mean
+        self._count(node, payload, weight)
+        return received.mean, weight
 
     def decline(self, node: Node, reason: str, step: str = "") -> None:
         """Note that a node says it released nothing; only a node's own word means that."""
@@ -166,6 +167,7 @@ class Round:
             resyncs=len(self.needing),
             crashed=len(self.crashes),
             outliers=self._outliers,
+            effective=None if self.most_examples is None else effective(self._weights),
         )  # fmt: skip
 
     def _opened(self, node: Node, name: int, data: bytes) -> bytes | memoryview:
@@ -185,8 +187,9 @@ class Round:
             self._outliers += 1
             raise
 
-    def _count(self, node: Node, payload: bytes | memoryview) -> None:
+    def _count(self, node: Node, payload: bytes | memoryview, weight: float = 1.0) -> None:
         self._answered.add(node)
+        self._weights += [] if self.most_examples is None else [weight]
         self.account.node(node).answered += 1
         self._payloads += len(payload)
 
@@ -252,8 +255,9 @@ class Run:
         if guarantee is not None and mechanism is not None:
             most = max((node.releases for node in self.account.nodes.values()), default=0)
             pair = self.crowds.observers(guarantee, mechanism, most)
-            if asked:
-                pair = GuaranteePair(guarantee, None, reason="the account of the crowd does not have evaluations")
+            if asked or self.plan.most_examples is not None:
+                lacks = "evaluations" if asked else "weights, which tell whose release is which"
+                pair = GuaranteePair(guarantee, None, reason=f"the account of the crowd does not have {lacks}")
         return Report(
             settings=self.plan,
             run=self.number,

@@ -22,12 +22,13 @@ from quietbit.errors import InvalidParameter, require
 from quietbit.node.answer_time import AnswerTime
 from quietbit.node.gatekeeper import Gate, Ticket
 from quietbit.node.ledger import AnsweredBefore
-from quietbit.node.policy import RESPONSE
+from quietbit.node.policy import RESPONSE, NotAllowed
 from quietbit.node.pricing import ProposedMechanism
 from quietbit.node.question import Question
 from quietbit.node.release import Noted, Unusable, public
 from quietbit.plan.plan import Plan
 from quietbit.target import Unit
+from quietbit.wire.weighted import EXAMPLES
 
 __all__ = ["Turn", "lost", "plan_of", "refusal"]
 
@@ -59,6 +60,8 @@ class Turn:
         require(offer.family != RESPONSE, "mechanism of an update", offer.family, "another: answers have their own cap")
         left_out = (offer.mechanism.steps - 1) * question.dimension
         names, moment = gate.metrics, AnswerTime(gate.answer_seconds, left_out)
+        if plan.most_examples is not None and EXAMPLES not in names:
+            raise NotAllowed("This node's policy does not let its number of examples out, by which the run weights.")
         return cls(layout, received, names, moment, gate.accept(question), plan.unit is Unit.SAMPLE)
 
     def difference(self, trained: Mapping[str, Any]) -> list[FloatVector]:

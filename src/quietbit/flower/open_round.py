@@ -14,6 +14,7 @@ from quietbit.engine.round import Round
 from quietbit.errors import QuietbitError
 from quietbit.flower.plaintext import DECLINED, crash_of, note_metrics
 from quietbit.flower.wire import WireSizes
+from quietbit.wire.weighted import EXAMPLES
 
 __all__ = ["FlowerRound", "OpenRound"]
 
@@ -66,5 +67,7 @@ class OpenRound(FlowerRound):
         self.read(reply, self._release)
 
     def _release(self, reply: Message, node: int) -> None:
-        self.add(node, node, join_pieces(reply.content.config_records))
+        told: dict[str, list[float]] = {}
+        note_metrics(reply.content, told)
+        self.add(node, node, join_pieces(reply.content.config_records), *told.get(EXAMPLES, ())[:1])
         self.note_extras(reply)

@@ -164,6 +164,7 @@ class PrivateStrategy(Strategy):
         }  # fmt: skip
         if self.settings.secure:
             common |= {"settings": self.settings, "grid": grid, "directory": self._directory, "places": self._places}
+        common["most_examples"] = self.settings.most_examples
         self._open = SecureRound(**common) if self.settings.secure else OpenRound(**common)
         return self._open.ask(messages)
 

@@ -52,6 +52,7 @@ from quietbit.nvflare.arrays import as_kind, differences, kind_of, named
 from quietbit.nvflare.client import local_settings, number_of
 from quietbit.nvflare.task import CRASHED
 from quietbit.wire.downlink import Diverged
+from quietbit.wire.weighted import EXAMPLES
 
 __all__ = ["NO_WEIGHT", "PrivateReceiver"]
 
@@ -75,6 +76,7 @@ class _Question:
     kind: str
     replayed: bool
     open: bool = True
+    weight: float = 1.0
 
 
 @final
@@ -97,7 +99,10 @@ class _Job:
         if self.current is None or self.current.number != number:
             self.close()
             mechanism = self.run.mechanism(layout.dimension, number)
-            self.current = Round(run=self.run.number, number=number, mechanism=mechanism, account=self.run.account)
+            self.current = Round(
+                run=self.run.number, number=number, mechanism=mechanism, account=self.run.account,
+                most_examples=self.run.plan.most_examples,
+            )  # fmt: skip
             if self.run.plan.replayed:
                 self._lead(number, model, layout, plain)
         return self.current
@@ -278,12 +283,13 @@ def _decoded(question: _Question, result: Any, sender: str, late: bool) -> tuple
         refuse_payload("the result", "one release of bytes", f"the fields {one_line(str(sorted(map(str, record))))}")
     if late:  # it is in no mean, and hides nobody
         raise InvalidPayload("it came when the round was over.")
-    metrics, release = _metrics(record.get("metrics")), (number_of(question.client), record["release"])
+    metrics = _metrics(record.get("metrics"))
+    release = number_of(question.client), record["release"], metrics.get(EXAMPLES)
     if question.replayed:
         question.round.add(question.client, *release)
         flat = np.zeros(question.layout.dimension)
     else:
-        flat = question.round.decode(question.client, *release)
+        flat, question.weight = question.round.decode(question.client, *release)
     question.open = False
     if CRASHED in record:
         question.round.crashes.append(lines_of(str(record[CRASHED])))
@@ -294,7 +300,7 @@ def _difference(question: _Question, task: str, flat: FloatVector | None, metric
     """Build what the workflow sees of a client: *trained minus received*, as NVFlare counts, and who it is from."""
     dimension = question.layout.dimension
     moved = differences(question.layout, np.zeros(dimension) if flat is None else -flat, question.kind)
-    meta: dict[str, Any] = {MetaKey.NUM_STEPS_CURRENT_ROUND: NO_WEIGHT if flat is None else 1.0}
+    meta: dict[str, Any] = {MetaKey.NUM_STEPS_CURRENT_ROUND: NO_WEIGHT if flat is None else question.weight}
     if metrics:
         meta[MetaKey.INITIAL_METRICS] = metrics
     found = DXO(DataKind.WEIGHT_DIFF, data=moved, meta=meta).to_shareable()

@@ -43,6 +43,7 @@ Source   Guo et al. (ICML 2023), appendix "Choice of Hyperparameters", for the c
 | `min-honest-clients` | for sums: how many clients answer and do not collude with the server | all, or threshold |
 | `participation` | `secret-order`: once per epoch; simulated: `each-once`, `sampled`, `poisson`, `zipf` | `each-once` |
 | `cohort` | simulation: clients in a round | 1 |
+| `most-examples` | releases are weighted by public numbers of examples, up to this one | all weigh alike |
 | `rng`, `seed` | simulation: `secure` or `seeded`; what fixes who takes part, and seeded randomness | `secure`, 0 |
 | `local-arrays` | engine: arrays that are never sent, names with commas between them, `*` allowed | none |
 | `server` | engine: `active` (sums are secret from a server that lies) or `honest-but-curious` | for sums |
@@ -169,6 +170,7 @@ class Plan:
     trust: Trust = field(default=Trust.LOCAL, converter=as_trust)
     releases: int | None = field(default=None, converter=converters.optional(check_releases))
     cohort: int = 1
+    most_examples: int | None = None
     participation: str = EACH_ONCE
     min_honest_clients: int | None = None
     design_epsilon: float | None = None

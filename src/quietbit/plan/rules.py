@@ -82,6 +82,7 @@ def check(plan: Plan) -> None:
     _check_clip(plan)
     _check_downlink(plan)
     _check_evaluation(plan)
+    _check_weights(plan)
 
 
 def _put(plan: Plan, name: str, value: Any) -> None:
@@ -277,6 +278,16 @@ def _check_downlink(plan: Plan) -> None:
     require(bits is None or bits in BITS, "downlink_bits", bits, "32, 16 or 8")
     require(start is None or start in STARTS, "downlink_start", start, " or ".join(STARTS))
     _ = plan.server_step  # which refuses a rate or momentum without a meaning
+
+
+def _check_weights(plan: Plan) -> None:
+    """Check weights by numbers of examples, which the server multiplies decoded releases with."""
+    if plan.most_examples is None:
+        return
+    _put(plan, "most_examples", check_int(plan.most_examples, "most_examples", 1))
+    rule = "left out unless the server sees every release: what is summed behind masks, or kept secret, has no weight"
+    seen = plan.private and plan.trust is Trust.LOCAL and not plan.secret_order
+    require(seen, "most_examples", plan.most_examples, rule)
 
 
 def _check_evaluation(plan: Plan) -> None:

@@ -32,8 +32,8 @@ from quietbit.plan.scouts import Scouts
 from quietbit.privacy.guarantee import Trust
 from quietbit.simulate.client_rng import CLIENT_BITS, ClientRng, client_rng
 from quietbit.simulate.problem import LocalPlan, Problem, Rows, SampleProblem, clip_outside
-from quietbit.wire.aggregate import Aggregator
 from quietbit.wire.uplink import Uplink
+from quietbit.wire.weighted import WeightedMean, weight_of
 
 __all__ = [
     "CentralCollector", "Collector", "PlainCollector", "UplinkCollector", "chunks", "make_collector", "payload_bytes",
@@ -77,7 +77,8 @@ def make_collector(
         return CentralCollector(PlainCollector(problem, steps, threads), mechanism, rng, plan.cohort)
     uplink = Uplink(mechanism, max_payloads=plan.cohort, unit=plan.unit)
     moving, asked = plan.moving_clip(), None if scouts is None else (scouts, run_name(plan.seed))
-    return UplinkCollector(problem, steps, uplink, rng, payload_bytes(plan, mechanism), threads, moving, asked)
+    sizes = payload_bytes(plan, mechanism), threads
+    return UplinkCollector(problem, steps, uplink, rng, *sizes, moving, asked, plan.most_examples)
 
 
 def run_name(seed: int) -> bytes:
@@ -101,7 +102,8 @@ class UplinkCollector:
 
     Behind secure aggregation codes travel masked. Masks cancel exactly, so the mean is computed without them.
     A clip that is ``moving`` is asked for in every round, and told what the bits of the round said, or its ``scouts``,
-    who are drawn by the name of the run and answer instead of sending an update.
+    who are drawn by the name of the run and answer instead of sending an update. Releases are weighted by the problem's
+    public sizes, up to ``most_examples``, where that is given.
     """
 
     problem: Problem
@@ -112,6 +114,7 @@ class UplinkCollector:
     threads: int = field(default=1, converter=_threads)
     moving: MovingClip | None = None
     scouts: tuple[Scouts, bytes] | None = None
+    most_examples: int | None = None
 
     def __attrs_post_init__(self) -> None:
         """Refuse a mechanism for another ball than the updates are clipped to."""
@@ -134,18 +137,20 @@ class UplinkCollector:
         uplink = self._of_round(number)
         return self._collected(uplink, parameters, clients, number).kept(), uplink.mechanism
 
-    def _collected(self, uplink: Uplink, parameters: Rows, clients: Clients, number: int) -> Aggregator:
+    def _collected(self, uplink: Uplink, parameters: Rows, clients: Clients, number: int) -> WeightedMean:
         said = None
         if self.scouts is not None and self.moving is not None:
             chosen = self.scouts[0].among(clients, self.scouts[1], number)
             said = self._scouted(self.scouts[0], self.moving.clip, parameters, clients[chosen], number)
             clients = clients[~chosen]
-        aggregator, lock = uplink.aggregator(), Lock()
+        aggregator, lock = WeightedMean(uplink.aggregator), Lock()
 
         def work(chunk: Clients) -> None:
             payloads = self._payloads(uplink, parameters, chunk, number)
+            weights = [weight_of(size, self.most_examples) for size in self.problem.sizes[chunk].tolist()]
             with lock:
-                aggregator.add_all(payloads)
+                for payload, weight in zip(payloads, weights, strict=True):
+                    aggregator.add(payload, weight)
 
         for _ in spread(work, chunks(clients, self.problem.dimension, self.threads), self.threads):
             pass

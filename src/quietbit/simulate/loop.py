@@ -30,6 +30,7 @@ from quietbit.simulate.collect import Collector, UplinkCollector, make_collector
 from quietbit.simulate.problem import Problem, Rows, Score
 from quietbit.simulate.training import Training
 from quietbit.wire.downlink import BITS, Downlink, ServerStep
+from quietbit.wire.weighted import effective, weight_of
 
 __all__ = ["Diverged", "Point", "Progress", "Run", "simulate"]
 
@@ -96,8 +97,12 @@ class Run:
         """What was to be expected of the rounds so far; nothing where there was no noise, or no round."""
         if self.mechanism is None or self.account is None or not self.rounds:
             return None
-        plan, clients = self.plan, int(self.account.sizes.size)
-        return expectation(self.mechanism, cohort=plan.updates, rounds=self.rounds, clients=clients, trust=plan.trust)
+        plan, sizes, clients = self.plan, self.account.sizes, int(self.account.sizes.size)
+        cohort = plan.updates
+        if plan.most_examples is not None:
+            weights = (weight_of(size, plan.most_examples) for size in sizes.tolist())
+            cohort = max(1, round(cohort * effective(weights) / clients))
+        return expectation(self.mechanism, cohort=cohort, rounds=self.rounds, clients=clients, trust=plan.trust)
 
     @property
     def observers(self) -> GuaranteePair | None:

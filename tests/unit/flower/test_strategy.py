@@ -610,3 +610,37 @@ def test_a_step_that_would_spoil_the_model_is_not_taken(caplog):
     result = start(federation, caplog, rounds=1, initial=half)
     assert np.isfinite(vector(result.arrays)).all()
     assert federation.strategy.report().rounds[0].skipped
+
+
+WEIGHTED = {**CONFIG, "quietbit.most-examples": 1000}
+TELLS = simulated(PrivateUplink(simulation=Simulation(seed=7, metrics=("num-examples",))))
+
+
+def test_public_numbers_of_examples_weight_releases():
+    """The server multiplies what it decoded; whoever exaggerates counts as the largest, and none as nothing."""
+    federation = Federation(config=WEIGHTED, mod=TELLS)
+    told = dict(zip(sorted(NODES), (1000, 10**9, 250, 0), strict=True))
+    messages = federation.strategy.configure_train(1, model(), ConfigRecord(), federation.grid)
+    replies = {
+        m.metadata.dst_node_id: federation.answer(m, {"num-examples": told[m.metadata.dst_node_id]}) for m in messages
+    }
+    found, _ = federation.strategy.aggregate_train(1, list(replies.values()))
+    uplink = Uplink(MECHANISM)
+    single = [uplink.receive([payload(replies[node])]) for node in sorted(NODES)[:3]]
+    mean = np.average(single, axis=0, weights=[1.0, 1.0, 0.25])
+    assert np.allclose(vector(found), vector(model()) - mean, atol=1e-5)
+    report = federation.strategy.report()
+    assert (report.rounds[0].answered, report.rounds[0].refused) == (3, 1)
+    assert report.rounds[0].effective == pytest.approx(2.25**2 / (2 + 0.25**2))
+    assert "of equal weight" in str(report)
+    assert [node.releases for node in report.nodes] == [1] * 4  # what was not used was released all the same
+    assert report.observers.result is None
+
+
+def test_a_node_that_keeps_its_number_declines_before_it_releases():
+    federation = Federation(config=WEIGHTED)
+    federation.strategy.aggregate_train(1, federation.ask(1, model(), {"num-examples": 5}))
+    report = federation.strategy.report()
+    assert report.rounds[0].declined == 4
+    assert "does not let its number of examples out" in report.rounds[0].reasons[0]
+    assert report.guarantee.epsilon_upper == 0

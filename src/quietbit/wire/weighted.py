@@ -1,0 +1,92 @@
+"""Means in which some payloads weigh more than others, by public numbers of examples.
+
+Idea     a client with ten times the examples shall move the mean ten times as far. A payload says nothing of this, and
+         must not: the number is public, named by the owner's policy, and the server multiplies what it has decoded.
+         That is post-processing, and costs no privacy beyond the number itself. Sums of whole numbers know no weights,
+         so payloads of one weight share a sum, and weights are rounded to quarters of a power of two.
+Symbols  n_c: examples of a client; N: ``most``, from which on weights grow no more, so that nobody's word moves a mean
+         without bound; w_c = min(n_c, N) / N, rounded, from 2^-10 to 1; (sum w)^2 / sum w^2: the effective cohort.
+
+The noise in a weighted mean of equal noises is that of a plain mean over the effective cohort (Kish 1965).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, final
+
+import numpy as np
+from attrs import define, field
+
+from quietbit._typing import FloatVector
+from quietbit.errors import refuse_payload
+from quietbit.mechanism.base import Answers
+from quietbit.wire.aggregate import Aggregator
+
+__all__ = ["EXAMPLES", "WeightedMean", "effective", "weight_of"]
+
+EXAMPLES = "num-examples"  # the metric by which Flower's apps tell their number, and policies name it
+STEPS, SMALLEST = 4, -10  # weights per power of two, and the least power
+
+
+def weight_of(examples: Any, most: int | None) -> float:
+    """Return the weight of a client's release; 1 where all weigh alike. A number below 1, or none, is refused.
+
+    >>> [round(weight_of(n, 1000), 3) for n in (1, 250, 900, 1000, 10**9)], weight_of(None, None)
+    ([0.001, 0.25, 0.841, 1.0, 1.0], 1.0)
+    """
+    if most is None:
+        return 1.0
+    if not isinstance(examples, int | float) or not 1 <= examples < math.inf:
+        refuse_payload("number of examples", "told, and at least 1, where releases are weighted by it", examples)
+    return float(2.0 ** (max(STEPS * SMALLEST, round(STEPS * math.log2(min(examples, most) / most))) / STEPS))
+
+
+def effective(weights: Iterable[float]) -> float:
+    """Return the effective cohort: how many equal weights a mean with these is as noisy as."""
+    known = np.fromiter(weights, dtype=np.float64)
+    return float(known.sum() ** 2 / np.square(known).sum()) if known.size else 0.0
+
+
+@final
+@define(eq=False)
+class WeightedMean:
+    """A mean that grows, of payloads with weights; ``make`` starts the sum of one weight, which takes its memory."""
+
+    make: Callable[[], Aggregator]
+    _parts: dict[float, Aggregator] = field(factory=dict, init=False)
+
+    def add(self, payload: Any, weight: float = 1.0) -> None:
+        """Check one payload and take it in, as `Aggregator.add`."""
+        if weight not in self._parts:
+            self._parts[weight] = self.make()
+        self._parts[weight].add(payload)
+
+    @property
+    def weight(self) -> float:
+        """The sum of all weights."""
+        return sum(weight * part.count for weight, part in self._parts.items())
+
+    def mean(self) -> Any:
+        """Return the weighted mean of the payloads so far; without any it is refused."""
+        return self._pooled(Aggregator.mean)
+
+    def kept(self) -> FloatVector:
+        """Return the same among the rows that all clients of the round keep."""
+        return np.asarray(self._pooled(Aggregator.kept))
+
+    def answers(self) -> Answers | None:
+        """How many updates the clip left alone; the bits of clients are independent, and weigh alike."""
+        told = [(part.count, found) for part in self._parts.values() if (found := part.answers()) is not None]
+        if len(told) < 2:
+            return told[0][1] if told else None
+        total = sum(count for count, _ in told)
+        deviation = math.hypot(*(count * found.deviation for count, found in told)) / total
+        return Answers(sum(count * found.share for count, found in told) / total, deviation)
+
+    def _pooled(self, read: Callable[[Aggregator], Any]) -> Any:
+        used = {weight: part for weight, part in self._parts.items() if part.count}
+        if len(used) < 2:
+            return read(next(iter(used.values()), None) or self.make())
+        return sum(weight * part.count / self.weight * read(part) for weight, part in used.items())
