@@ -88,6 +88,20 @@ def max_ratio(left: list[mp.mpf], right: list[mp.mpf]) -> mp.mpf:
         return max(abs(mp.log(p / q)) for p, q in zip(left, right, strict=True))
 
 
+def fisher_information(design: Design, x: float) -> float:
+    """I(x), the expected squared derivative of log P(J|x) in x (Definition 2), in doubles.
+
+    At a kink between two levels the derivative from the right is meant.
+    """
+    eta, cells = np.log(design.probabilities), design.spec.input_levels - 1
+    index = min(max(int(np.floor(x * cells)), 0), cells - 1)
+    slope = (eta[index + 1] - eta[index]) * cells
+    exponent = eta[index] + slope * (x - index / cells)
+    weights = np.exp(exponent - exponent.max())
+    weights /= weights.sum()
+    return float(weights @ np.square(slope - weights @ slope))
+
+
 def renyi_grid(design: Design, points: np.ndarray, others: np.ndarray, alpha: float) -> np.ndarray:
     """D_alpha(x || x') for all pairs, in doubles: only for pairs far enough apart."""
     left, right = (np.array([[float(mp.log(p)) for p in law(design, x)] for x in xs]) for xs in (points, others))

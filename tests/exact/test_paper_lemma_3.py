@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from exact.privacy_kit import fisher_information
 from quietbit.design.catalogue import catalogue
 from quietbit.design.rounding import exact_row
 from quietbit.design.spec import DesignSpec
 from quietbit.design.table import Design
-from quietbit.privacy.renyi import fisher_information, fisher_supremum_upper
+from quietbit.privacy.renyi import fisher_supremum_upper
 
 X = np.linspace(-3.0, 4.0, 57)
 

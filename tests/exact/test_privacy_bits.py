@@ -15,13 +15,13 @@ from exact.bits_kit import (
     product_atoms,
     sixty_digit_delta,
 )
-from exact.privacy_kit import one_bit, rough, sigmoid_bit
+from exact.privacy_kit import fisher_information, one_bit, rough, sigmoid_bit
 from quietbit.errors import InvalidParameter
 from quietbit.kernel.sampler import SAMPLING_ERROR
 from quietbit.privacy.cost import Cost, sampling_slack_upper
 from quietbit.privacy.gaussian import gaussian_epsilon_upper
 from quietbit.privacy.interpolated import dominated_l2_cost, dominating_square_upper
-from quietbit.privacy.renyi import fisher_information, fisher_supremum_upper
+from quietbit.privacy.renyi import fisher_supremum_upper
 
 
 def gaussian_delta(epsilon: mp.mpf, square: mp.mpf) -> mp.mpf:

@@ -242,23 +242,23 @@ class _Account:
 
     def _delta(self, cells: _Cells, step: float, sharpness: float) -> float:
         deltas = []
-        for mass, first, _ in self._losses(cells, step):
+        for mass, losses, _ in self._losses(cells, step):
             composed, offset = _compose(mass, self.times)
-            loss = self.times * first + step * (np.arange(composed.size) + offset)
+            loss = self.times * losses[0] + step * (np.arange(composed.size) + offset)
             paid = loss > self.epsilon
             deltas.append(max(float(np.sum(composed[paid] * -np.expm1(self.epsilon - loss[paid]))), 0.0))
         return _norm(deltas, sharpness)
 
-    def _losses(self, cells: _Cells, step: float) -> list[tuple[FloatVector, float, int]]:
-        """For each direction the masses of P in order of loss, the first loss, and which way losses run with levels."""
+    def _losses(self, cells: _Cells, step: float) -> list[tuple[FloatVector, FloatVector, int]]:
+        """For each direction the masses of P in order of loss, the losses, and which way these run with levels."""
         height = np.exp(step * np.arange(cells.edges.size + 1.0))
         total = float(np.sum(cells.mass * height[cells.level]))
         if self.mirrored:
             p = np.zeros(2 * cells.edges.size + 1)
             np.add.at(p, cells.place, cells.mass * height[cells.level] / total)
-            return [(p, -step * cells.edges.size, 1)]
-        least = -math.log(total)
-        return [(cells.mass * height / total, least, 1), (cells.mass[::-1], -(least + step * cells.edges.size), -1)]
+            return [(p, step * (np.arange(p.size) - cells.edges.size), 1)]
+        losses = step * np.arange(height.size) - math.log(total)
+        return [(cells.mass * height / total, losses, 1), (cells.mass[::-1], -losses[::-1], -1)]
 
     def ascent(self, edges: FloatVector) -> tuple[Proposal, FloatVector]:
         """Return the proposal at these edges, and the derivative of log gain by each edge at constant delta.
@@ -275,11 +275,9 @@ class _Account:
         flow = np.diff(h) * cells.density
         gain = float(np.sum(flow))
         deltas, slopes = [], []
-        for mass, first, sign in self._losses(cells, step):
-            p, q = self._marginals(mass, first, step)
-            deltas.append(
-                max(float(np.sum(mass * (p - q * np.exp(-self._ladder(mass, first, step))))) / self.times, 1e-30)
-            )
+        for mass, losses, sign in self._losses(cells, step):
+            p, q = self._marginals(mass, losses, step)
+            deltas.append(max(float(np.sum(mass * (p - q * np.exp(-losses)))) / self.times, 1e-30))
             if self.mirrored:
                 j = np.searchsorted(edges, -edges)  # the level at the mirror image of each edge
                 here, there, o = i - j, j - i, edges.size
@@ -305,18 +303,14 @@ class _Account:
         slope: FloatVector = flow * (1 - edges / gain) - (gained / max(by_step, 1e-9)) * log_delta
         return Proposal(edges, step, gain), slope
 
-    def _ladder(self, mass: FloatVector, first: float, step: float) -> FloatVector:
-        ladder: FloatVector = first + step * np.arange(mass.size, dtype=np.float64)
-        return ladder
-
-    def _marginals(self, mass: FloatVector, first: float, step: float) -> tuple[FloatVector, FloatVector]:
-        """Return derivatives of delta by masses of P, and minus those by masses of Q, at every loss of the ladder."""
+    def _marginals(self, mass: FloatVector, losses: FloatVector, step: float) -> tuple[FloatVector, FloatVector]:
+        """Return derivatives of delta by masses of P, and minus those by masses of Q, at every loss."""
         rest, offset = _compose(mass, self.times - 1)
-        loss = (self.times - 1) * first + step * (np.arange(rest.size) + offset)
+        loss = (self.times - 1) * losses[0] + step * (np.arange(rest.size) + offset)
         seen = np.concatenate((np.cumsum(rest[::-1])[::-1], [0.0]))
         # Far down, e^-loss blows up the noise of rounding; only the upper end is ever used.
         other = np.concatenate((np.cumsum((rest * np.exp(np.minimum(self.epsilon - loss, 300.0)))[::-1])[::-1], [0.0]))
-        cut = np.searchsorted(loss, self.epsilon - self._ladder(mass, first, step), side="right")
+        cut = np.searchsorted(loss, self.epsilon - losses, side="right")
         return self.times * seen[cut], self.times * other[cut]
 
 

@@ -36,7 +36,7 @@ import numpy as np
 
 from quietbit._typing import FloatVector
 from quietbit.design.table import Design
-from quietbit.errors import check_real, require
+from quietbit.errors import require
 from quietbit.privacy.branch import Cells, supremum_upper
 from quietbit.privacy.cells import MOST_SEGMENTS, CrossCells, Problem, SameCells, grown_by
 from quietbit.privacy.conversion import OrderConstant
@@ -51,26 +51,12 @@ from quietbit.privacy.divergence import (
 from quietbit.target import Adjacency
 
 __all__ = [
-    "RENYI_ACCURACY", "RenyiConstant", "fisher_information", "fisher_supremum_upper", "kappa_upper",
+    "RENYI_ACCURACY", "RenyiConstant", "fisher_supremum_upper", "kappa_upper",
     "variance_supremum_upper",
 ]  # fmt: skip
 
 FISHER_ACCURACY = 1e-6
 _MOST_CELLS = 200_000  # then the bound so far is returned: still a bound, only less tight
-
-
-def fisher_information(design: Design, x: float) -> float:
-    """I(x), the expected squared derivative of log P(J|x) in x (Definition of Fisher information).
-
-    At a kink between two segments the derivative from the right is meant. Outside [0, 1] the end segments
-    continue.
-    """
-    x = check_real(x, "x", above=-math.inf)
-    segments = Segments.over(design, min(x, 0.0), max(x, 0.0) + 1.0)
-    index = int(np.searchsorted(segments.left, x, side="right")) - 1
-    eta = segments.start[index] + segments.slope[index] * (x - segments.left[index])
-    mean, law = mean_and_law(eta, segments.slope[index])
-    return float(law @ np.square(segments.slope[index] - mean))
 
 
 @lru_cache(maxsize=128)
