@@ -256,8 +256,8 @@ class _Account:
         if self.mirrored:
             p = np.zeros(2 * cells.edges.size + 1)
             np.add.at(p, cells.place, cells.mass * height[cells.level] / total)
-            return [(p, step * (np.arange(p.size) - cells.edges.size), 1)]
-        losses = step * np.arange(height.size) - math.log(total)
+            return [(p, step * (np.arange(float(p.size)) - cells.edges.size), 1)]
+        losses: FloatVector = step * np.arange(float(height.size)) - math.log(total)
         return [(cells.mass * height / total, losses, 1), (cells.mass[::-1], -losses[::-1], -1)]
 
     def ascent(self, edges: FloatVector) -> tuple[Proposal, FloatVector]:
