@@ -74,6 +74,8 @@ class Noise(Mechanism):
     unit: float  # the size of the noise, in which its law is written
     NORM: ClassVar[Norm]
     LAW: ClassVar[NoiseLaw]
+    VARIANCE: ClassVar[float]  # of the noise of unit size, and its density at 0
+    DENSITY: ClassVar[float]
     CUT: ClassVar[float]  # R: where `Sign` cuts coordinates, in units of the noise
     REACH: ClassVar[float]  # what payloads may hold beyond the radius, in units of the noise; the rest is cut off
 
@@ -104,14 +106,13 @@ class Noise(Mechanism):
         """Return the cost between two updates that differ in one sample."""
         return self.cost_apart(sample_share(adjacency, samples))
 
+    def error(self) -> Error:
+        """Return the noise's variance: unbiased, rounding to 32 bits aside."""
+        return Error(self.VARIANCE * self.unit**2)
+
     @abstractmethod
     def tail(self, value: float) -> float:
         """Return P(noise > value) for a value of at least 0."""
-
-    @property
-    @abstractmethod
-    def density_at_zero(self) -> float:
-        """The noise's density at 0."""
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Write the noisy update, rounded to the public grid and then to 32-bit floats."""
@@ -140,6 +141,7 @@ class Gaussian(Noise):
     ball: Ball
     noise_multiplier: float = field(converter=check_multiplier)
     NORM, LAW, CUT, REACH = Norm.L2, NoiseLaw.NORMAL, 5.0, 9.5
+    VARIANCE, DENSITY = 1.0, 1 / math.sqrt(2 * math.pi)
 
     @property
     def sigma(self) -> float:
@@ -152,10 +154,6 @@ class Gaussian(Noise):
         """Return the curve alpha S^2 / (2 sigma^2), with the exact account of a Gaussian."""
         return Cost.gaussian(round_up((distance / self.noise_multiplier) ** 2 / 2, 1e-14))
 
-    def error(self) -> Error:
-        """Return sigma^2: unbiased, rounding to 32 bits aside."""
-        return Error(self.sigma**2)
-
     @property
     def honest_length(self) -> float:
         """That of a chi-square variable."""
@@ -164,11 +162,6 @@ class Gaussian(Noise):
     def tail(self, value: float) -> float:
         """Return P(noise > value)."""
         return math.exp(float(log_ndtr(-value / self.sigma)))
-
-    @property
-    def density_at_zero(self) -> float:
-        """1 / (sqrt(2 pi) sigma)."""
-        return 1 / (math.sqrt(2 * math.pi) * self.sigma)
 
 
 @final
@@ -182,6 +175,7 @@ class Laplace(Noise):
     ball: Ball
     scale_multiplier: float = field(converter=_scale)
     NORM, LAW, CUT, REACH = Norm.L1, NoiseLaw.LAPLACE, 15.0, 45.0
+    VARIANCE, DENSITY = 2.0, 0.5
 
     @property
     def scale(self) -> float:
@@ -195,10 +189,6 @@ class Laplace(Noise):
         epsilon = round_up(distance / self.scale_multiplier, 1e-14)
         return Cost.renyi(_LaplaceDivergence(epsilon), f"Laplace, epsilon {epsilon:g}", epsilon)
 
-    def error(self) -> Error:
-        """Return twice the squared scale: unbiased, rounding to 32 bits aside."""
-        return Error(2 * self.scale**2)
-
     @property
     def honest_length(self) -> float:
         """That of a gamma variable."""
@@ -207,11 +197,6 @@ class Laplace(Noise):
     def tail(self, value: float) -> float:
         """Return P(noise > value)."""
         return math.exp(-value / self.scale) / 2
-
-    @property
-    def density_at_zero(self) -> float:
-        """1 / (2 scale)."""
-        return 0.5 / self.scale
 
 
 @final
@@ -241,7 +226,7 @@ class Sign(Mechanism):
     @property
     def slope_at_zero(self) -> float:
         """The derivative of the expectation at 0: sqrt(2/pi)/sigma, or 1/scale for Laplace noise."""
-        return 2 * self.inner.density_at_zero
+        return 2 * self.inner.DENSITY / self.inner.unit
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """One bit per coordinate."""

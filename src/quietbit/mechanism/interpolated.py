@@ -191,7 +191,7 @@ class InterpolatedMVU(Mechanism):
         orders the smaller of that and the L2 account, which holds for the same inputs. L2 ball: with two levels a
         dominating Gaussian pair (sharp where inputs are clamped) beside Theorem 2, with more a certified kappa_alpha.
         """
-        return self._exact_cost(adjacency).with_slack(self.scaling.slack_upper(self.design, self.ball))
+        return self._exact_cost(adjacency).with_slack(self._slack)
 
     def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
         """Return likewise what it costs one of ``samples`` samples.
@@ -199,21 +199,10 @@ class InterpolatedMVU(Mechanism):
         It moves x by at most its share of the reach, from wherever the others have put it: constants between any two
         inputs, at that distance.
         """
-        low, high = self.scaling.certified_range
-        widest = self.scaling.distance(Adjacency.REPLACE_ONE, self.ball)
-        share = sample_share(adjacency, samples)
         if self.rotation is not None:
             require(self.rotation.exact, "rotation", self.rotation, "exact where samples are protected")
-        distance = min(round_up(self.scaling.reach * share, 1e-14), widest)
-        between, given = Adjacency.REPLACE_ONE, (self.design, distance)
-        curve: Cost
-        if self.ball.norm is Norm.L1:
-            curve = interpolated_l1_cost(*given, between, low, high)
-        elif self.design.spec.input_levels == 2:
-            curve = dominated_l2_cost(*given, distance, low, high, together=True)
-        else:
-            curve = interpolated_l2_cost(*given, between, low, high)
-        return curve.with_slack(self.scaling.slack_upper(self.design, self.ball))
+        moved = round_up(self.scaling.reach * sample_share(adjacency, samples), 1e-14)
+        return self._exact_cost(Adjacency.REPLACE_ONE, moved).with_slack(self._slack)
 
     def sum_cost(self, clients: int, adjacency: Adjacency) -> Cost:
         """Return what one secure sum of ``clients`` releases costs one of the clients.
@@ -223,8 +212,7 @@ class InterpolatedMVU(Mechanism):
         sums of equal bits (`binomial_design`); others are refused.
         """
         distance, (low, high) = self.scaling.distance(adjacency, self.ball), self.scaling.certified_range
-        alone = self._exact_cost(adjacency)
-        slack = self.scaling.slack_upper(self.design, self.ball)
+        alone, slack = self._exact_cost(adjacency), self._slack
         if self.bits > 1:
             slack = round_up(slack + self.ball.dimension * codes_deviation_upper(self.design, low, high))
         return aggregate_cost(self.design, distance, clients, adjacency, low, high, alone=alone).with_slack(slack)
@@ -246,13 +234,19 @@ class InterpolatedMVU(Mechanism):
         mean = np.asarray(float(values[0]) + step * (sums / count))
         return mean if self.rotation is None else self.rotation.back(mean)
 
-    def _exact_cost(self, adjacency: Adjacency) -> Cost:
-        """Return the cost of one release of an exact sampler."""
-        distance, (low, high) = self.scaling.distance(adjacency, self.ball), self.scaling.certified_range
+    @property
+    def _slack(self) -> float:
+        return self.scaling.slack_upper(self.design, self.ball)
+
+    def _exact_cost(self, adjacency: Adjacency, moved: float = math.inf) -> Cost:
+        """Return the cost of one release of an exact sampler; of a sample that moves inputs by ``moved`` at most."""
+        one, (low, high) = moved < math.inf, self.scaling.certified_range
+        distance = min(self.scaling.distance(adjacency, self.ball), moved)
         if self.ball.norm is Norm.L1:
-            return interpolated_l1_cost(self.design, distance, adjacency, low, high, in_ball=True)
+            return interpolated_l1_cost(self.design, distance, adjacency, low, high, in_ball=not one)
         if self.design.spec.input_levels == 2:
-            return dominated_l2_cost(self.design, distance, (high - low) / 2 * adjacency.radii, low, high)
+            single = distance if one else (high - low) / 2 * adjacency.radii
+            return dominated_l2_cost(self.design, distance, single, low, high, together=one)
         return interpolated_l2_cost(self.design, distance, adjacency, low, high)
 
 

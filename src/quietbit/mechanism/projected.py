@@ -200,11 +200,9 @@ class _Scattered(Accumulator):
     total: FloatVector
 
     def check(self, body: Body) -> None:
-        """Refuse what the inner mechanism refuses."""
         self.mechanism.inner.accumulator(self.kernel, 1).check(body[NONCE:])
 
     def add(self, bodies: Sequence[Body]) -> None:
-        """Decode each and add it where its rows are."""
         found = self.mechanism
         for body in bodies:
             one = found.inner.accumulator(self.kernel, 1)
@@ -213,7 +211,6 @@ class _Scattered(Accumulator):
             self.total[places] += one.reader(1)(0, found.keep)  # strata are disjoint: no row twice
 
     def reader(self, count: int) -> Reader:
-        """Rotate the mean back."""
         found = self.mechanism
         mean = self.total * (math.sqrt(found.padded / found.keep) / count)
         self.kernel.rotate_back(mean, found.rotation_seed)
@@ -231,11 +228,9 @@ class _Shared(Accumulator):
     group, check, add = passed_on("sums.group"), passed_on("sums.check"), passed_on("sums.add")
 
     def kept(self, count: int) -> FloatVector:
-        """Return the inner mechanism's mean."""
         return self.sums.reader(count)(0, self.mechanism.keep)
 
     def reader(self, count: int) -> Reader:
-        """Spread the mean and rotate it back."""
         mean = self.mechanism.unproject(self.kept(count))
         return lambda start, stop: mean[start:stop]
 

@@ -24,7 +24,6 @@ import numpy as np
 from attrs import define, field, frozen
 from numpy.typing import NDArray
 
-from quietbit._typing import FloatVector
 from quietbit.errors import check_int, check_real, refuse_payload, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
@@ -156,9 +155,6 @@ class _Tally(Accumulator):
             self.counts[int.from_bytes(body.tobytes(), "little")] += 1
 
     def reader(self, count: int) -> Reader:
-        def read(start: int, stop: int) -> FloatVector:
-            frequencies = self.counts[start:stop] / count
-            truth, cells = self.mechanism.truth, self.mechanism.cells
-            return np.asarray((frequencies - (1 - truth) / cells) / truth)
-
-        return read
+        truth, cells = self.mechanism.truth, self.mechanism.cells
+        shares = np.asarray((self.counts / count - (1 - truth) / cells) / truth)
+        return lambda start, stop: shares[start:stop]
