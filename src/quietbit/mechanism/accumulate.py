@@ -53,9 +53,8 @@ def code_accumulator(
     meant = np.asarray(values, dtype=np.float64)
     if bits == 1 and finish is None:
         return _Ones(meant, kernel, np.zeros(count, dtype=np.int32))
-    unit = 2.0 ** math.frexp(float(np.abs(meant).max()))[1]
-    point = FixedPoint.of(meant / unit, max_payloads)
-    return _Symbols(bits, point, unit, finish, kernel, np.zeros(count, dtype=np.int64), meant, honest)
+    point = FixedPoint.of(meant, max_payloads)
+    return _Symbols(bits, point, finish, kernel, np.zeros(count, dtype=np.int64), meant, honest)
 
 
 def of_floats(reach: float, count: int, max_payloads: int, honest: float = math.inf, order: int = 2) -> Accumulator:
@@ -65,7 +64,8 @@ def of_floats(reach: float, count: int, max_payloads: int, honest: float = math.
     """
     most = reach * (1 + 2.0**-20)
     require(most < LARGEST_FLOAT, "largest noisy value", most, "below 3.4e38, the largest 32-bit float")
-    return _Floats(most, max_payloads, np.zeros(count, dtype=np.int64), honest, order)
+    point = FixedPoint.of(np.array([most]), max_payloads)
+    return _Floats(most, point, np.zeros(count, dtype=np.int64), honest, order)
 
 
 @final
@@ -73,8 +73,8 @@ def of_floats(reach: float, count: int, max_payloads: int, honest: float = math.
 class FixedPoint:
     """``table[j] = round(2^shift v_j)``, for sums of at most ``most`` payloads.
 
-    The shift is the largest with K max |v_j| 2^shift surely at most 2^62 (and at most 52), so a decoded mean is off by
-    at most 2^-(shift + 1): 1e-12 max(|v_j|, 1) at worst for a million payloads.
+    The shift is the largest with K max |v_j| 2^shift surely at most 2^62 (and max |v_j| 2^shift at most 2^52), so a
+    decoded mean is off by at most 2^-(shift + 1): 1e-12 max |v_j| at worst for a million payloads.
     """
 
     table: NDArray[np.int64]
@@ -90,8 +90,8 @@ class FixedPoint:
         """
         count = check_int(most, "most payloads", 1, 2**40)
         largest = float(np.abs(values).max(initial=0.0))
-        require(0 < largest < 2.0**10, "largest alphabet value", largest, "above 0 and below 1024")
-        shift = min(MAX_SHIFT, 61 - math.frexp(largest)[1] - (count - 1).bit_length())
+        require(0 < largest < math.inf, "largest alphabet value", largest, "above 0 and finite")
+        shift = min(MAX_SHIFT, 61 - (count - 1).bit_length()) - math.frexp(largest)[1]
         return cls(np.rint(values * 2.0**shift).astype(np.int64), shift, count)
 
     def mean(self, total: NDArray[np.int64], payloads: int) -> FloatVector:
@@ -130,11 +130,10 @@ class _Ones(Accumulator):
 @final
 @frozen(eq=False)
 class _Symbols(Accumulator):
-    """2 to 16 bits: sums of fixed-point values, in multiples of ``unit``."""
+    """2 to 16 bits: sums of fixed-point values."""
 
     bits: int
     point: FixedPoint
-    unit: float
     finish: Finish | None
     kernel: Kernel
     total: NDArray[np.int64]
@@ -152,7 +151,7 @@ class _Symbols(Accumulator):
 
     def reader(self, count: int) -> Reader:
         def read(start: int, stop: int) -> FloatVector:
-            return np.asarray(self.point.mean(self.total[start:stop], count) * self.unit)
+            return self.point.mean(self.total[start:stop], count)
 
         if self.finish is None:
             return read
@@ -166,7 +165,7 @@ class _Floats(Accumulator):
     """32 bits: floats of magnitude at most ``reach``, added as fixed-point numbers."""
 
     reach: float
-    most: int
+    point: FixedPoint
     total: NDArray[np.int64]
     honest: float
     order: int
@@ -183,17 +182,11 @@ class _Floats(Accumulator):
         refuse_longer(length ** (1 / self.order), self.honest)
 
     def add(self, bodies: Sequence[Body]) -> None:
-        point, unit = self._scaling()
         for body in bodies:
             values = body.view("<f4")
             for start in range(0, values.size, CHUNK):
-                piece = values[start : start + CHUNK].astype(np.float64)
-                scaled = np.rint(piece * (2.0**point.shift / unit))
+                scaled = np.rint(values[start : start + CHUNK].astype(np.float64) * 2.0**self.point.shift)
                 self.total[start : start + CHUNK] += scaled.astype(np.int64)
 
     def reader(self, count: int) -> Reader:
-        point, unit = self._scaling()
-        return lambda start, stop: np.asarray(point.mean(self.total[start:stop], count) * unit)
-
-    def _scaling(self) -> tuple[FixedPoint, float]:
-        return FixedPoint.of(np.array([1.0]), self.most), 2.0 ** math.frexp(self.reach)[1]
+        return lambda start, stop: self.point.mean(self.total[start:stop], count)
