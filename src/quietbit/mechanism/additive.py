@@ -49,7 +49,7 @@ from quietbit.mechanism.family import MAX_MULTIPLIER, MIN_MULTIPLIER, SearchedFa
 from quietbit.mechanism.outliers import exponential_length_upper, normal_length_upper
 from quietbit.mechanism.rotation import response_lower
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.cost import Cost
+from quietbit.privacy.cost import Cost, Formula
 from quietbit.privacy.sensitivity import sample_share
 from quietbit.target import Adjacency
 
@@ -187,7 +187,7 @@ class Laplace(Noise):
     def cost_apart(self, distance: float) -> Cost:
         """Return a pure account, with Laplace's own divergences at finite orders."""
         epsilon = round_up(distance / self.scale_multiplier, 1e-14)
-        return Cost.renyi(_LaplaceDivergence(epsilon), f"Laplace, epsilon {epsilon:g}", epsilon)
+        return Cost.renyi(Formula(_laplace_divergence, epsilon), f"Laplace, epsilon {epsilon:g}", epsilon)
 
     @property
     def honest_length(self) -> float:
@@ -299,20 +299,13 @@ def _tail_and_sign(block: WordBlock, start: int, count: int) -> tuple[FloatVecto
     return np.minimum(tail, 1.0), sign
 
 
-@final
-@frozen
-class _LaplaceDivergence:
-    """D_alpha of two Laplace distributions whose centres are ``epsilon`` scales apart."""
-
-    epsilon: float
-
-    def __call__(self, alpha: float) -> float:
-        eps = self.epsilon
-        # e^((alpha-1) eps) (1 - r (1 - e^(-(2 alpha - 1) eps))), r = (alpha-1)/(2 alpha-1) at most 1/2.
-        share = (alpha - 1) / (2 * alpha - 1)
-        moment = (alpha - 1) * eps + math.log1p(share * math.expm1(-(2 * alpha - 1) * eps))
-        exact = (moment + 1e-15 * (1 + abs(moment))) / (alpha - 1)
-        return min(Cost.pure(eps).rdp(alpha), round_up(exact))
+def _laplace_divergence(alpha: float, eps: float) -> float:
+    """Return D_alpha of two Laplace distributions whose centres are ``eps`` scales apart, rounded up."""
+    # e^((alpha-1) eps) (1 - r (1 - e^(-(2 alpha - 1) eps))), r = (alpha-1)/(2 alpha-1) at most 1/2.
+    share = (alpha - 1) / (2 * alpha - 1)
+    moment = (alpha - 1) * eps + math.log1p(share * math.expm1(-(2 * alpha - 1) * eps))
+    exact = (moment + 1e-15 * (1 + abs(moment))) / (alpha - 1)
+    return min(Cost.pure(eps).rdp(alpha), round_up(exact))
 
 
 DRAW = {NoiseLaw.NORMAL: normal_noise, NoiseLaw.LAPLACE: laplace_noise}  # of unit size

@@ -72,7 +72,7 @@ from quietbit.mechanism.outliers import DOUBT, refuse_longer, squares_upper
 from quietbit.mechanism.rows import NONCE, Rowed, check_keep, check_rotated, check_rows, check_seed, fewest_kept
 from quietbit.mechanism.solve_profile import solve_profile
 from quietbit.privacy.conversion import round_up
-from quietbit.privacy.cost import Cost
+from quietbit.privacy.cost import Cost, Formula
 from quietbit.privacy.profile import BLUR, profile_blanket, profile_cost
 from quietbit.privacy.shuffle import BlanketPair
 from quietbit.target import Adjacency, Target
@@ -250,7 +250,7 @@ class VectorMVU(Rowed):
         by parts hold, the worst two updates are opposite again, and its mean moves by at most 4 M (e + c).
         """
         off = math.log(4.04 * self.profile.largest * (law_error_upper(self.keep) + self._draws))
-        return Cost.renyi(_Searched(pair, slack, off, pure), "a seed of the vector mechanism", pure)
+        return Cost.renyi(Formula(_searched, pair, slack, off, pure), "a seed of the vector mechanism", pure)
 
     @property
     def _draws(self) -> float:
@@ -271,21 +271,11 @@ class VectorMVU(Rowed):
         return round_up(slack, 1e-14), round_up(5.05 * largest * (law + draws), 1e-14)
 
 
-@final
-@frozen
-class _Searched:
-    """D_alpha of a seed, e^off being 4 n (e + c); see `VectorMVU._everywhere`."""
-
-    pair: Cost
-    slack: float
-    off: float
-    pure: float
-
-    def __call__(self, alpha: float) -> float:
-        ratio = self.pair.pure_epsilon()
-        moment = float(np.logaddexp((alpha - 1) * self.pair.rdp(alpha), self.off + (alpha - 1) * ratio))
-        moment += (2 * alpha - 1) * self.slack + 1e-14 * (1 + abs(moment))
-        return min(round_up(moment / (alpha - 1), 1e-15), Cost.pure(self.pure).rdp(alpha))
+def _searched(alpha: float, pair: Cost, slack: float, off: float, pure: float) -> float:
+    """Return D_alpha of a seed, e^off being 4 n (e + c); see `VectorMVU._everywhere`."""
+    moment = float(np.logaddexp((alpha - 1) * pair.rdp(alpha), off + (alpha - 1) * pair.pure_epsilon()))
+    moment += (2 * alpha - 1) * slack + 1e-14 * (1 + abs(moment))
+    return min(round_up(moment / (alpha - 1), 1e-15), Cost.pure(pure).rdp(alpha))
 
 
 @final
