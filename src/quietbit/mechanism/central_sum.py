@@ -38,7 +38,7 @@ from quietbit.mechanism.scaling import MAX_BETA
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.privacy.subsampling import secret_cohort_cost
-from quietbit.target import MAX_RELEASES, MOST_CLIENTS, Adjacency, Trust, Unit, as_adjacency, check_delta
+from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, Unit
 
 __all__ = ["SumCalibration", "calibrate_sum"]
 
@@ -122,13 +122,11 @@ def calibrate_sum(
     Targets below the search are refused, and so are clients not counted on in a secret cohort: who colludes knows
     whether it took part, and a sum that lacks an answer shows it.
     """
-    which = as_adjacency(adjacency)
+    target = Target(epsilon, delta, adjacency, trust=Trust.SECURE_AGGREGATION, releases=releases).limited()
+    require(target.delta > 0, "delta", delta, "above 0 for a sum")
     require(isinstance(ball, Ball), "ball", ball, "a Ball")
-    target = check_real(epsilon, "epsilon")
-    require(check_delta(delta) > 0, "delta", delta, "above 0 for a sum")
     count = check_int(clients, "clients", 2, MOST_CLIENTS)
     sure = check_int(count if min_honest_clients is None else min_honest_clients, "min_honest_clients", 2, count)
-    times = check_int(releases, "releases", 1, MAX_RELEASES)
     width = check_int(bits, "bits", 1, MOST_BINOMIAL_BITS)
     crowd = None if population is None else check_int(population, "population", count)
     many = 2**width - 1
@@ -140,8 +138,8 @@ def calibrate_sum(
         require(ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 where coordinates are kept")
         if keep == "auto":
             dense = calibrate_sum(
-                ball=ball, epsilon=epsilon, delta=delta, adjacency=adjacency, clients=clients, releases=releases,
-                min_honest_clients=min_honest_clients, bits=bits, population=population, rotate=rotate, account=account,
+                ball=ball, **target.keywords(), clients=count, min_honest_clients=min_honest_clients, bits=bits,
+                population=population, rotate=rotate, account=account,
             )  # fmt: skip
             keep = fewest_kept(dense.squared_error / norm**2, ball.dimension)
         ball = Ball(ball.norm, ball.radius, check_int(keep, "keep", 1, padded_size(ball.dimension)))
@@ -151,10 +149,10 @@ def calibrate_sum(
 
         def roughly(beta: float) -> float:
             price = math.cosh(each * min(beta, 1.0) / 2) ** 2
-            slope = many * (each * beta / 2 * which.radii) ** 2 / 2 * min(1.0, price / sure) * times
-            return Cost.linear(slope).epsilon(delta)
+            slope = many * (each * beta / 2 * target.adjacency.radii) ** 2 / 2 * min(1.0, price / sure)
+            return Cost.linear(slope * target.releases).epsilon(target.delta)
 
-        return largest_private(roughly, LEAST_BETA, MAX_BETA, target, "a sum", MORE)
+        return largest_private(roughly, LEAST_BETA, MAX_BETA, target.epsilon, "a sum", MORE)
 
     round_ball = ball.norm is Norm.L2
     require(round_ball or not rotate, "rotate", rotate, "False on an l1 ball, whose norm no rotation keeps")
@@ -173,19 +171,19 @@ def calibrate_sum(
     def spent(beta: float) -> float:
         if account is not None:
             return account(build(beta)).epsilon_upper
-        return (_cost(build(beta), sure, which, count, crowd) * times).epsilon(delta)
+        return (_cost(build(beta), sure, target.adjacency, count, crowd) * target.releases).epsilon(target.delta)
 
-    found = build(largest_private(spent, LEAST_BETA, MAX_BETA, target, "a sum", MORE, start=guess(each)))
+    found = build(largest_private(spent, LEAST_BETA, MAX_BETA, target.epsilon, "a sum", MORE, start=guess(each)))
     lost = 0.0 if keep is None else norm**2 / ball.dimension * (1 - ball.dimension / padded_size(whole.dimension))
     mechanism = found if keep is None else Projected(found, whole, rows=0)
     response = mechanism.error().response
     missed = (1 - response) * norm**2 / whole.dimension
     return SumCalibration(
         mechanism=mechanism,
-        guarantee=Guarantee(spent(found.beta), delta, Unit.CLIENT, which, Trust.SECURE_AGGREGATION),
+        guarantee=Guarantee(spent(found.beta), target.delta, Unit.CLIENT, target.adjacency, target.trust),
         clients=count,
         min_honest_clients=sure,
-        releases=times,
+        releases=target.releases,
         wire_bits=(many * count).bit_length(),
         squared_error=found.variance(0.0) / count + found.expectation(0.0) ** 2 + lost + missed,
         clamped_at=ball.radius / max(found.beta, 1.0),
