@@ -47,16 +47,18 @@ def quiet(monkeypatch):
     monkeypatch.setattr("quietbit.nvflare.client.is_log_streaming_allowed", lambda fl_ctx: False)
 
 
-@pytest.mark.parametrize("name", ["train", "validate"])
+@pytest.mark.parametrize("name", ["train", "validate", "evaluate"])
 def test_a_task_ends_at_its_moment_whatever_happened_in_it(quiet, tmp_path, name):
     """The first message after a task (`task_check`) leaves at a multiple of the grain, a fixed time after it began."""
-    properties = {"quietbit.policy": write_policy(tmp_path, epsilon=1e4, answer_seconds=SECONDS, metrics=("loss",))}
-    server, replies = Server({**CONFIG, "quietbit.releases": len(APPS)}), {}
+    rules = {"epsilon": 1e4, "answer_seconds": SECONDS, "metrics": ("loss",), "evaluate": 100.0}
+    properties = {"quietbit.policy": write_policy(tmp_path, **rules)}
+    config, replies = {**CONFIG, "quietbit.releases": len(APPS), "quietbit.evaluate.epsilon": 0.2}, {}
+    server = Server(config, validations=["evaluate"] if name == "evaluate" else ["none"])
     for number, (kind, app) in enumerate(APPS.items()):
-        site = Site(app, simulated=False, properties=properties, tasks=("train", "validate"))
+        site = Site(app, simulated=False, properties=properties, tasks=("train", "validate", "evaluate"))
         if kind == "a slow filter":
             site.runner.task_result_filters[f"{name}/out"].insert(0, Dawdles())
-        task = server.asks(number=number)
+        task = server.asks(number=number, name="evaluate" if name == "evaluate" else "train")
         if name == "validate":
             task = DXO(DataKind.WEIGHTS, data=weights()).to_shareable()
             task.set_header("__task_name__", name)
@@ -66,7 +68,7 @@ def test_a_task_ends_at_its_moment_whatever_happened_in_it(quiet, tmp_path, name
         assert check % GRAIN < 0.1, kind
         took = check - begun - (SECONDS + GRAIN)
         assert -GRAIN < took < 2 * GRAIN or not number, kind  # the first is priced before its time begins
-    assert books(tmp_path).releases == (len(APPS) if name == "train" else 0)
+    assert books(tmp_path).releases == (0 if name == "validate" else len(APPS))
     # Whatever happened, the answers look alike: the same fields, headers and sizes.
     assert len({frozenset(content(reply)) for reply in replies.values()}) == 1
     assert len({frozenset(reply["__headers__"]) for reply in replies.values()}) == 1

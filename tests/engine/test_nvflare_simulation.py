@@ -175,9 +175,9 @@ while flare.is_running():
 """
 
 
-def simulate(tmp_path, job, *words):
+def simulate(tmp_path, job, *words, script=STEPS):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(tmp_path)])}
-    for name, text in {"job.py": job, "client.py": STEPS}.items():
+    for name, text in {"job.py": job, "client.py": script}.items():
         (tmp_path / name).write_text(text)
     return subprocess.run(
         [sys.executable, str(tmp_path / "job.py"), str(tmp_path), *words],
@@ -211,3 +211,54 @@ def test_a_job_that_nobody_answers_fails(tmp_path):
     assert re.search(r"2 nodes \(site-\d, site-\d\) declined: This node has no policy", said)  # who is first is chance
     assert "No node answered in 4 rounds, and the model has not changed" in said
     assert "Simulation failed with return code 2" in said
+
+
+EVALUATED = """
+import sys
+
+from nvflare.app_common.np.recipes.fedavg import NumpyFedAvgRecipe
+from nvflare.recipe import SimEnv
+from nvflare.recipe.utils import add_cross_site_evaluation
+
+from quietbit.nvflare import add_privacy
+
+recipe = NumpyFedAvgRecipe(
+    name="evaluated", model=[[0.0] * 10] * 3, min_clients=2, num_rounds=2, train_script="client.py"
+)
+settings = {
+    "quietbit.mechanism": "imvu", "quietbit.clip": 1.0, "quietbit.epsilon": 80.0, "quietbit.adjacency": "zero-out",
+    "quietbit.releases": 2, "quietbit.evaluate": {"epsilon": 15.0, "metric": "accuracy"},
+}
+validates = sys.argv[2] == "validates"
+if validates:
+    add_cross_site_evaluation(recipe)
+add_privacy(recipe, settings, simulation=True, validations=("validate",) if validates else ())
+recipe.execute(SimEnv(num_clients=2, workspace_root=sys.argv[1]))
+"""
+
+JUDGES = """
+import nvflare.client as flare
+
+flare.init()
+while flare.is_running():
+    received = flare.receive()
+    if received is None:
+        break
+    ((name, model),) = received.params.items()
+    share = 1.0 if flare.get_site_name() == "site-1" else 0.0
+    flare.send(flare.FLModel(params={name: model + 0.001}, metrics={"accuracy": share}))
+"""
+
+
+@pytest.mark.slow
+def test_two_sites_say_how_good_the_model_is_beside_their_updates(tmp_path):
+    """NVFlare's own script API and sockets; at epsilon 15 an answer is hardly ever a lie."""
+    result = simulate(tmp_path, EVALUATED, "trains", script=JUDGES)
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
+    report = json.loads((tmp_path / "evaluated" / "server" / "simulate_job" / "quietbit-report.json").read_text())
+    assert [entry["answered"] for entry in report["rounds"]] == [2, 2]
+    assert [(entry["round"], entry["answered"]) for entry in report["evaluations"]] == [(0, 2), (1, 2)]
+    values = [entry["estimates"][0]["value"] for entry in report["evaluations"]]
+    np.testing.assert_allclose(values, [0.5, 0.5], atol=1e-5)
+    assert "evaluation of round 1: accuracy 0.5 (" in result.stdout
+    assert [node["evaluations"] for node in report["nodes"]] == [2, 2]

@@ -128,6 +128,13 @@ def _show(found: Comparison) -> None:
             f"{margin:.2g} points, 95 % of the time. All answers of a client cost {asked.spends:g} of its epsilon, and "
             "updates have the rest.\n"
         )
+    if found.summed_evaluation is not None:
+        asked, margin = found.summed_evaluation, 100 * found.summed_evaluation.margin(found.cohort)
+        lies = 196 * (asked.mechanism.error().squared / found.cohort) ** 0.5
+        _say(
+            f"Behind masks, at epsilon {asked.epsilon:g} per sum: within {margin:.2g} points of all clients that might "
+            f"have been asked, within {lies:.2g} of those that were. Answers share the account of updates.\n"
+        )
     _say(LEGEND)
     if any(row.moved is not None for row in found.rows):
         _say(POISON)
@@ -165,6 +172,9 @@ def _plain(found: Comparison) -> dict[str, Any]:
         "rows": [_plain_row(found, row) for row in found.rows],
         "evaluation": None if (asked := found.evaluation) is None else {
             "epsilon": asked.epsilon, "spends": asked.spends, "margin": asked.margin(found.cohort),
+        },
+        "summed_evaluation": None if (asked := found.summed_evaluation) is None else {
+            "epsilon": asked.epsilon, "margin": asked.margin(found.cohort),
         },
         "best": {trust: found.rows.index(row) if row is not None else None for trust, row in best.items()},
     }  # fmt: skip

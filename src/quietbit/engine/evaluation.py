@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, final
 
 from attrs import frozen
@@ -25,7 +26,8 @@ from quietbit.node.pricing import ProposedMechanism
 from quietbit.node.question import Question
 from quietbit.plan.evaluation import Evaluation
 from quietbit.plan.plan import Plan
-from quietbit.target import Target
+from quietbit.privacy.cost import Cost
+from quietbit.privacy.guarantee import Guarantee
 
 __all__ = ["EvaluationTurn", "Evaluations", "evaluates", "evaluation_of"]
 
@@ -43,13 +45,13 @@ class EvaluationTurn:
     ticket: Ticket
 
     @classmethod
-    def accept(cls, keeper: Gate, question: Question, asked: Evaluation) -> EvaluationTurn:
+    def accept(cls, gate: Gate, question: Question, asked: Evaluation) -> EvaluationTurn:
         """Refuse a mechanism that is not the plan's own for evaluations; then accept and note the question."""
         found = ProposedMechanism.read(question.mechanism).mechanism
         same = identity_of(found) == identity_of(asked.mechanism)
         require(same, "mechanism of the evaluation", type(found).__name__, "the one of quietbit.evaluate")
-        names, moment = keeper.metrics, AnswerTime(keeper.answer_seconds)
-        return cls(asked, names, moment, keeper.accept(question))
+        names, moment = gate.metrics, AnswerTime(gate.answer_seconds)
+        return cls(asked, names, moment, gate.accept(question))
 
     def release(self, read: Callable[[], Any], crashes: list[BaseException]) -> bytes:
         """Return the randomised answer; of no cell where ``read`` raises or what it gets is not the metric.
@@ -91,22 +93,29 @@ class Evaluations:
         """Begin with nobody asked."""
         self._plan, self.evaluation = plan, plan.evaluation
         self.reports: list[EvaluationReport] = []
-        cap = plan.target if self.evaluation is None else Target(self.evaluation.spends, 0.0, plan.adjacency)
-        self.account = NodeCounts(cap)
+        self.account = NodeCounts(plan.target)  # for its counts alone: what answers cost is added to updates'
 
-    def close(self, found: RoundReport, mean: FloatVector | None) -> EvaluationReport:
+    def close(self, found: RoundReport, mean: FloatVector | None, model: str = "") -> EvaluationReport:
         """Count an evaluation that is over: its counts, and the decoded mean of its answers."""
         asked = evaluation_of(self._plan)
         estimates = () if mean is None else asked.estimates(mean, found.answered)
-        outcome = EvaluationReport(found.round, asked.metric, found.asked, found.answered, found.declined, estimates)
+        counts = found.asked, found.answered, found.declined
+        outcome = EvaluationReport(found.round, asked.metric, *counts, estimates, model)
         self.reports.append(outcome)
         return outcome
 
-    def add_to(self, updates: float, node: int | str | None = None) -> float:
-        """Return the epsilon of a node's updates with that of its answers; of the node with the most unless given."""
+    def answers(self, node: int | str | None = None) -> int:
+        """Return the most answers that a node can have given; of the node with the most unless given."""
         counts = self.account.nodes
         some = counts.values() if node is None else [counts[node]] if node in counts else []
-        most = max((one.releases for one in some), default=0)
-        if self.evaluation is None or not most:
-            return updates
-        return math.nextafter(updates + self.evaluation.costs(most), math.inf)
+        return max((one.releases for one in some), default=0)
+
+    def with_updates(self, account: NodeCounts, cost: Cost, updates: int, answers: int) -> Guarantee:
+        """Return the guarantee of a node's updates and answers: those in sums on one account, others added to it."""
+        asked = self.evaluation
+        if asked is None or not answers:
+            return account.guarantee(((cost, updates),))
+        found = account.guarantee(((cost, updates), *asked.shared(answers)))
+        if not (apart := asked.costs(answers)):
+            return found
+        return replace(found, epsilon_upper=math.nextafter(found.epsilon_upper + apart, math.inf))

@@ -70,7 +70,7 @@ def question_of(
         "The server's message must carry quietbit's settings, and does not: is its strategy a PrivateStrategy?",
     )
     part = None
-    if settings.secure and evaluation is None:
+    if settings.secure:
         step = _fields(
             records.get(SUM),
             {"version", "step", "clients", "number", "table"},
@@ -83,7 +83,7 @@ def question_of(
         words = threshold, honest, str(settings.server), *near
         part = SumPart(step["step"], step["clients"], step["number"], *words, step["table"])
     cap = settings.update_target
-    if evaluation is not None:
+    if evaluation is not None and not settings.secure:
         cap = evolve(cap, epsilon=evaluation.spends, delta=0.0)
     return Question(
         run=run, round=asked["round"], node=node, dimension=asked["dimension"], mechanism=asked["mechanism"],

@@ -39,6 +39,7 @@ NAMED = 3  # nodes in a line about several
 NODE = re.compile(r"(?:node )?(?P<node>\S+) (?P<said>(?:declined|did not answer|was refused)\b.+)", re.DOTALL)
 COUNTS = "asked  answered  declined  failed  refused"
 CRASHES = "the apps of {} simulated nodes crashed, and zero was released in place of their updates. The first:\n{}"
+NO_METRIC = "the apps of {} simulated nodes returned no {}, and a coin was released in its place. The first:\n{}"
 
 
 @final
@@ -71,13 +72,16 @@ class NodeCounts:
         """Return the counts of a node, which start from zero."""
         return self.nodes.setdefault(number, Counts())
 
-    def guarantee(self, cost: Cost, releases: int) -> Guarantee:
-        """Return what this number of releases costs one client."""
-        return (self._account.spend(cost, releases) if releases else self._account).guarantee()
+    def guarantee(self, spent: Iterable[tuple[Cost, int]]) -> Guarantee:
+        """Return what these releases cost one client: costs, and how often each."""
+        account = self._account
+        for cost, releases in spent:
+            account = account.spend(cost, releases) if releases else account
+        return account.guarantee()
 
-    def worst(self, cost: Cost) -> Guarantee:
-        """Return what holds for every client: the guarantee of the node with the most releases."""
-        return self.guarantee(cost, max((node.releases for node in self.nodes.values()), default=0))
+    def most(self) -> int:
+        """Return the releases of the node with the most."""
+        return max((node.releases for node in self.nodes.values()), default=0)
 
 
 @final
@@ -143,10 +147,18 @@ class EvaluationReport:
     answered: int
     declined: int
     estimates: tuple[Estimate, ...]
+    model: str = ""  # its name, where a workflow evaluates several
 
     def __str__(self) -> str:
         shown = ", ".join(map(str, self.estimates[:SHOWN])) + (", ..." if len(self.estimates) > SHOWN else "")
-        return f"{self.metric} {shown or 'unknown'}, {self.answered} of {self.asked} nodes answered"
+        what = f"{self.metric} of {self.model}" if self.model else self.metric
+        return f"{what} {shown or 'unknown'}, {self.answered} of {self.asked} nodes answered"
+
+    def lines(self, reasons: Sequence[str], crashes: Sequence[str]) -> list[tuple[int, str]]:
+        """Return what became of it, sentences with levels of logging; the first traceback among them."""
+        said = [(WARNING, reason) for reason in grouped(reasons)]
+        said += [(ERROR, NO_METRIC.format(len(crashes), self.metric, crashes[0]))] if crashes else []
+        return [(level, f"evaluation of round {self.round}: {line}") for level, line in [*said, (INFO, str(self))]]
 
 
 @final

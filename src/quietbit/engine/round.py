@@ -241,20 +241,19 @@ class Run:
 
     def report(self, scores: Iterable[Mapping[str, float]] = ()) -> Report:
         """Return rounds, nodes, bytes and the guarantee of the worst client so far."""
-        mechanism, upper = self._mechanism, dict[int, float]()
+        mechanism, known = self._mechanism, dict[tuple[int, int], float]()
         nodes = []
         asked = self.evaluations.account.nodes
         for node in sorted({*self.account.nodes, *asked}, key=lambda name: (isinstance(name, str), name)):
             counts = self.account.nodes.get(node) or Counts()
-            times, answers = counts.releases, asked[node].releases if node in asked else 0
-            if times not in upper:
-                upper[times] = self.account.guarantee(self._cost, times).epsilon_upper
+            both = counts.releases, self.evaluations.answers(node)
+            if both not in known:
+                known[both] = self.evaluations.with_updates(self.account, self._cost, *both).epsilon_upper
             numbers = counts.asked, counts.answered, counts.declined, counts.failed, counts.refused
-            nodes.append(NodeReport(node, *numbers, times, self.evaluations.add_to(upper[times], node), answers))
+            nodes.append(NodeReport(node, *numbers, both[0], known[both], both[1]))
         guarantee, pair = None if mechanism is None and not asked else self._worst(), None
         if guarantee is not None and mechanism is not None:
-            most = max((node.releases for node in self.account.nodes.values()), default=0)
-            pair = self.crowds.observers(guarantee, mechanism, most)
+            pair = self.crowds.observers(guarantee, mechanism, self.account.most())
             if asked or self.plan.most_examples is not None:
                 lacks = "evaluations" if asked else "weights, which tell whose release is which"
                 pair = GuaranteePair(guarantee, None, reason=f"the account of the crowd does not have {lacks}")
@@ -273,8 +272,8 @@ class Run:
 
     def _worst(self) -> Guarantee:
         """Return what holds for every client: the guarantee of the most updates and most answers to evaluations."""
-        found = self.account.worst(self._cost)
-        return replace(found, epsilon_upper=self.evaluations.add_to(found.epsilon_upper), delta=self.plan.delta)
+        both = self.account.most(), self.evaluations.answers()
+        return replace(self.evaluations.with_updates(self.account, self._cost, *both), delta=self.plan.delta)
 
 
 def _at(step: str) -> str:

@@ -22,7 +22,7 @@ from quietbit.errors import InvalidParameter, require
 from quietbit.node.answer_time import AnswerTime
 from quietbit.node.gatekeeper import Gate, Ticket
 from quietbit.node.ledger import AnsweredBefore
-from quietbit.node.policy import RESPONSE, NotAllowed
+from quietbit.node.policy import ANSWERING, NotAllowed
 from quietbit.node.pricing import ProposedMechanism
 from quietbit.node.question import Question
 from quietbit.node.release import Noted, Unusable, public
@@ -57,7 +57,7 @@ class Turn:
             raise InvalidParameter.of("number of learnt parameters", rule, layout.dimension)
         received = [np.array(part) for part in layout.values(arrays)]  # an app may train in the arrays that came
         offer = ProposedMechanism.read(question.mechanism)
-        require(offer.family != RESPONSE, "mechanism of an update", offer.family, "another: answers have their own cap")
+        require(offer.family not in ANSWERING, "mechanism of an update", offer.family, "another: answers have a cap")
         left_out = (offer.mechanism.steps - 1) * question.dimension
         names, moment = gate.metrics, AnswerTime(gate.answer_seconds, left_out)
         if plan.most_examples is not None and EXAMPLES not in names:

@@ -111,8 +111,7 @@ class PrivateUplink:
             partition: Any = context.node_config.get("partition-id")
             question = question_of(message.content, settings, context.run_id, context.node_id, partition)
             if question.sum is not None and question.sum.step != VECTOR:
-                answer = ConfigRecord({"step": question.sum.step, "answer": gate.step(question)})
-                return Message(RecordDict({SUM: answer}), reply_to=message)
+                return _step(message, gate, question)
             if MODEL in message.content:
                 message.content = self._model(message.content, context, gate, question, settings)
             turn = Turn.accept(gate, question, _only(message.content, "the message"), settings)
@@ -131,9 +130,10 @@ class PrivateUplink:
             settings = plan_of(context.run_config)
             asked = evaluation_of(settings)
             gate = self._gate(context, simulated)
-            gate.forget(context.run_id)
             partition: Any = context.node_config.get("partition-id")
             question = question_of(message.content, settings, context.run_id, context.node_id, partition, asked)
+            if question.sum is not None and question.sum.step != VECTOR:
+                return _step(message, gate, question)
             turn = EvaluationTurn.accept(gate, question, asked)
         except Exception as error:
             return _declined(message, context, gate, error)
@@ -179,6 +179,13 @@ class PrivateUplink:
         mechanism = ProposedMechanism.read(question.mechanism).mechanism
         name, found = follower.replayed(said, mechanism)
         return RecordDict({name: ArrayRecord({key: Array(value) for key, value in found.items()}), **rest})
+
+
+def _step(message: Message, gate: Gate, question: Question) -> Message:
+    """Answer a step of a masked sum, without the app."""
+    step = question.sum.step if question.sum is not None else ""
+    answer = ConfigRecord({"step": step, "answer": gate.step(question)})
+    return Message(RecordDict({SUM: answer}), reply_to=message)
 
 
 def _only(content: RecordDict | None, where: str) -> ArrayRecord:

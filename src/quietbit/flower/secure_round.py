@@ -38,6 +38,7 @@ from quietbit.node.question import (
     Framed,
     sum_plan,
 )
+from quietbit.plan.evaluation import Evaluation
 from quietbit.plan.plan import Plan
 from quietbit.secagg.codec import (
     Advertisement,
@@ -63,6 +64,7 @@ class SecureRound(FlowerRound):
     settings: Plan
     grid: Grid
     directory: Directory | None = None
+    evaluation: Evaluation | None = None  # what is asked about the model, where the sum is of answers
     places: dict[int, int] = field(factory=dict)  # of nodes in the directory, as far as they have said
     _numbers: dict[int, int] = field(factory=dict, init=False)  # a node's number in the sum
     _kind: str = field(default=MessageType.TRAIN, init=False)  # the type that the inner strategy trains with
@@ -92,9 +94,8 @@ class SecureRound(FlowerRound):
             require(count >= 2, "clients of the sum", count, rule)
             # The question as the first client reads it: the plan follows from what all are asked alike.
             records = {RECORD: request, SUM: sum_request(KEYS, count, 1)}
-            question = question_of(records, self.settings, self.run, node=0)
-            layout = summable(self.mechanism).layout
-            self._plan = plan = sum_plan(question, layout.count, layout.bits, members)
+            question = question_of(records, self.settings, self.run, node=0, evaluation=self.evaluation)
+            self._plan = plan = sum_plan(question, summable(self.mechanism), members)
             self._server = server = SumServer(plan)
             rosters = server.advertise(self._keys(plan, table))
             inboxes = server.deal(self._shares(server, rosters))

@@ -43,7 +43,7 @@ from quietbit._typing import FloatVector
 from quietbit.engine.layout import ModelLayout, NotFinite
 from quietbit.engine.messages import MODEL, RECORD, SPEED, request_of
 from quietbit.engine.replay import KEEPS_FULL, Leader
-from quietbit.engine.report import Report, RoundReport, grouped
+from quietbit.engine.report import Report, RoundReport
 from quietbit.engine.round import Run
 from quietbit.errors import QuietbitError, check_int, require
 from quietbit.flower.open_round import OpenRound
@@ -92,7 +92,7 @@ class PrivateStrategy(Strategy):
         self._directory, self._places = directory, dict[int, int]()
         self._run = Run(self.settings)
         self._open: OpenRound | SecureRound | None = None
-        self._evaluating: OpenRound | None = None
+        self._evaluating: OpenRound | SecureRound | None = None
         self._planned = 0
         self._scores: list[dict[str, float]] = []
         self._numbers_missed = False
@@ -162,10 +162,8 @@ class PrivateStrategy(Strategy):
             "run": run.number, "number": server_round, "mechanism": mechanism, "account": run.account,
             "arrays": dict(arrays), "layout": layout,
         }  # fmt: skip
-        if self.settings.secure:
-            common |= {"settings": self.settings, "grid": grid, "directory": self._directory, "places": self._places}
         common["most_examples"] = self.settings.most_examples
-        self._open = SecureRound(**common) if self.settings.secure else OpenRound(**common)
+        self._open = SecureRound(**common, **self._sums(grid)) if self.settings.secure else OpenRound(**common)
         return self._open.ask(messages)
 
     def aggregate_train(
@@ -226,14 +224,23 @@ class PrivateStrategy(Strategy):
         asked, self._evaluating = run.evaluations.evaluation, None
         if asked is None:
             return messages
-        self._evaluating = OpenRound(
-            run=grid.run.run_id, number=server_round, mechanism=asked.mechanism, account=run.evaluations.account,
-            arrays=dict(arrays), layout=ModelLayout.of(arrays, self.settings),
-        )  # fmt: skip
+        common: dict[str, Any] = {
+            "run": grid.run.run_id, "number": server_round, "mechanism": asked.mechanism,
+            "account": run.evaluations.account, "arrays": dict(arrays), "layout": ModelLayout.of(arrays, self.settings),
+        }  # fmt: skip
+        self._evaluating = (
+            SecureRound(**common, **self._sums(grid), evaluation=asked)
+            if self.settings.secure
+            else (OpenRound(**common))
+        )
         request, known = ConfigRecord(request_of(server_round, asked.mechanism)), list(messages)
         for content in {id(message.content): message.content for message in known}.values():
             content[RECORD] = request
         return self._evaluating.ask(known)
+
+    def _sums(self, grid: Grid) -> dict[str, Any]:
+        """Return what masked sums need beside a round."""
+        return {"settings": self.settings, "grid": grid, "directory": self._directory, "places": self._places}
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Aggregate the numbers that nodes let through with the inner strategy; without any there is nothing to do.
@@ -279,10 +286,10 @@ class PrivateStrategy(Strategy):
         current, self._evaluating = self._evaluating, None
         if current is None:
             return {}
-        outcome = self._run.evaluations.close(current.report(), current.mean())
-        for reason in grouped(current.reasons):
-            log(WARNING, "quietbit: evaluation of round %s: %s", server_round, reason)
-        log(INFO, "quietbit: evaluation of round %s: %s", server_round, outcome)
+        mean = current.mean()  # of a sum, which is unmasked now
+        outcome = self._run.evaluations.close(current.report(), mean)
+        for level, line in outcome.lines(current.reasons, current.crashes):
+            log(level, "quietbit: %s", line)
         if not outcome.estimates:
             return {}
         parts = {"": "value", "-low": "low", "-high": "high"}

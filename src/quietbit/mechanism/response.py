@@ -33,7 +33,7 @@ from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency, as_adjacency
 
-__all__ = ["MOST_CELLS", "RandomisedResponse"]
+__all__ = ["MOST_CELLS", "RandomisedResponse", "drawn_cell"]
 
 WORDS = 2**64
 MOST_CELLS = 2**16
@@ -94,12 +94,9 @@ class RandomisedResponse(Mechanism):
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Draw a cell by its share, and say it, or any other."""
-        values = own_copy(update).astype(np.float64)
-        size = kernel.norm([values], self.domain.norm.order)  # refuses what is not finite
-        ends = np.cumsum(np.maximum(values, 0.0) / max(size, 1.0))
         place, honest, other = (int(word) for word in rng.draw(3).uniform64(0, 0, 3))
-        cell = int(np.searchsorted(ends, (place >> 11) * 2.0**-53, side="right"))
-        if cell >= self.cells or honest >= self.threshold:
+        cell = drawn_cell(update, place, kernel, self.domain)
+        if cell is None or honest >= self.threshold:
             cell = other * self.cells >> 64
         out[:] = np.frombuffer(cell.to_bytes(out.size, "little"), dtype=np.uint8)
 
@@ -134,6 +131,15 @@ class RandomisedResponse(Mechanism):
     def share(self, frequency: float) -> float:
         """Return the share of a cell that is named with this frequency, without bias: it may leave [0, 1]."""
         return (frequency - (1 - self.truth) / self.cells) / self.truth
+
+
+def drawn_cell(update: Parts, place: int, kernel: Kernel, ball: Ball) -> int | None:
+    """Return the cell that a random word of 64 bits draws by its share; None where shares leave some for no cell."""
+    values = own_copy(update).astype(np.float64)
+    size = kernel.norm([values], ball.norm.order)  # refuses what is not finite
+    ends = np.cumsum(np.maximum(values, 0.0) / max(size, 1.0))
+    cell = int(np.searchsorted(ends, (place >> 11) * 2.0**-53, side="right"))
+    return cell if cell < ball.dimension else None
 
 
 @final

@@ -37,7 +37,8 @@ __all__ = ["NotAllowed", "Policy", "PolicyError", "Rules", "SeededRngWarning", "
 MOST_RELEASES = 10**6
 MOST_BYTES = 2**16
 RETIRED = ("pricing-seconds",)  # keys of earlier versions, which mean nothing any more
-RESPONSE = "response"  # the family that answers evaluations, in `quietbit.mechanism.registry`
+# The families that answer evaluations, in `quietbit.mechanism.registry`: seen by the server, or summed behind masks.
+RESPONSE, SUMMED = ANSWERING = ("response", "summed-response")
 RISK = 2.0**-40  # the largest chance that a sum with few neighbours can be unmasked
 
 
@@ -250,7 +251,7 @@ class Policy:
 
     def check(self, family: str, clip: float, run: str, rate: float = 1.0) -> None:
         """Refuse another family, a larger ball or one that is too small, another run, batches that are too large."""
-        if family == RESPONSE:
+        if family in ANSWERING:
             if not self.evaluate > 0:
                 raise NotAllowed("This node's policy does not allow evaluations.")
         elif not rate <= self.largest_sampling_rate:
@@ -338,6 +339,11 @@ class Simulation:
         if trust is not Trust.SECURE_AGGREGATION:
             return 0
         return check_int(self.min_honest_clients or honest, "honest clients of the sum", 2)
+
+    @property
+    def trust(self) -> tuple[Trust, ...]:
+        """Whatever the run says."""
+        return Trust.LOCAL, Trust.SECURE_AGGREGATION
 
     def check(self, family: str, clip: float, run: str, rate: float = 1.0) -> None:
         """Everything may be asked."""

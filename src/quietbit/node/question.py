@@ -22,13 +22,16 @@ from typing import Any, final
 
 from quietbit.errors import InvalidParameter, check_int, check_real, member, refuse_payload, require
 from quietbit.kernel.base import MAX_DIMENSION
+from quietbit.mechanism.base import Mechanism
+from quietbit.mechanism.registry import family_of
+from quietbit.node.policy import ANSWERING
 from quietbit.secagg.exposure import SPARSE_FROM
 from quietbit.secagg.plan import ServerModel, SumPlan
 from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, Unit, check_delta
 
 __all__ = [
-    "CONFIRM", "IDENTITY", "KEYS", "SHARES", "STEPS", "UNMASK", "VECTOR", "Framed", "Question", "SumPart", "run_name",
-    "sum_plan",
+    "CONFIRM", "IDENTITY", "KEYS", "SHARES", "STEPS", "UNMASK", "VECTOR", "Framed", "Question", "SumPart",
+    "noted_run", "run_name", "sum_plan",
 ]  # fmt: skip
 
 IDENTITY = "identity"
@@ -167,8 +170,13 @@ def _cap(epsilon: float, delta: float, adjacency: str, unit: str, trust: Trust) 
     return Target(epsilon, delta, adjacency, unit=unit, trust=trust)
 
 
-def sum_plan(question: Question, dimension: int, bits: int, members: tuple[bytes, ...] | None) -> SumPlan:
-    """Return the masked sum that is asked for, of ``dimension`` codes; refuse one that the threshold does not fit."""
+def noted_run(run: int, family: str) -> str:
+    """Return what ledgers and sums call a run: an evaluation and an update of one round are two releases."""
+    return f"{run}/evaluations" if family in ANSWERING else str(run)
+
+
+def sum_plan(question: Question, mechanism: Mechanism, members: tuple[bytes, ...] | None) -> SumPlan:
+    """Return the masked sum that is asked for, of a mechanism's codes; refuse one that the threshold does not fit."""
     part = question.sum
     if part is None:
         raise InvalidParameter("The question must be about a masked sum, and is not.")
@@ -176,11 +184,12 @@ def sum_plan(question: Question, dimension: int, bits: int, members: tuple[bytes
     most = (3 * threshold - 1) // 2 if part.active else 2 * threshold - 1
     rule = f"from the threshold, {threshold}, to {most}"
     require(threshold <= clients <= most, "clients of the sum", clients, rule)
-    name = f"quietbit/{question.run}/{question.round}".encode()
+    name = f"quietbit/{noted_run(question.run, family_of(mechanism))}/{question.round}".encode()
     near = part.neighbours, part.share_threshold
     if part.neighbours is not None and clients < max(SPARSE_FROM, part.neighbours + 1):
         near = None, None  # a cohort so small deals with everybody
-    return SumPlan(clients, threshold, dimension, name, 2**bits - 1, *near, members, question.terms)
+    codes = mechanism.layout
+    return SumPlan(clients, threshold, codes.count, name, 2**codes.bits - 1, *near, members, question.terms)
 
 
 def run_name(run: int) -> bytes:

@@ -40,7 +40,7 @@ from quietbit.node.ledger import (
     release_line,
     step_line,
 )
-from quietbit.node.policy import RESPONSE, NotAllowed, PolicyError, Rules
+from quietbit.node.policy import ANSWERING, RESPONSE, SUMMED, NotAllowed, PolicyError, Rules
 from quietbit.node.pricing import ProposedMechanism, entry, text_of
 from quietbit.node.question import (
     CONFIRM,
@@ -53,22 +53,23 @@ from quietbit.node.question import (
     VECTOR,
     Framed,
     Question,
+    noted_run,
     run_name,
 )
 from quietbit.node.sums import SumStep, forget
 from quietbit.privacy.account import Account
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
-from quietbit.target import Target
+from quietbit.target import Target, Trust
 from quietbit.wire.uplink import Uplink
 
 __all__ = [
-    "Accepted", "BudgetSpent", "LocalGate", "Noted", "Unusable", "account_of", "make_release", "noted_run", "public",
+    "Accepted", "BudgetSpent", "LocalGate", "Noted", "Unusable", "account_of", "make_release", "public",
     "reached",
 ]  # fmt: skip
 
 LOGGER = logging.getLogger(__name__)
-ANSWERS = "RandomisedResponse"  # the kind, in a ledger's descriptions, that answers evaluations
+ANSWERS, SUMMED_ANSWERS = "RandomisedResponse", "SummedResponse"  # kinds, in a ledger's descriptions, of evaluations
 RELEASES = "quietbit.releases"  # the key of a run that says how many releases its epsilon is for
 
 
@@ -152,13 +153,13 @@ class LocalGate:
             self._following(self.ledger.read(), question, offer, honest)
             step.check_vector()
         # Seeded words of an evaluation are others than those of the update of its round.
-        rng = self.rules.rng(question.round + MOST_ROUNDS * (offer.family == RESPONSE), question.client)
+        rng = self.rules.rng(question.round + MOST_ROUNDS * (offer.family in ANSWERING), question.client)
         self.ledger.update(lambda books: self._following(books, question, offer, honest))
         return Accepted(question, offer.uplink, rng, step)
 
     def step(self, question: Question) -> bytes:
         """Answer a step of a masked sum that needs no training; what hands out or signs something is noted."""
-        part, run = question.sum, str(question.run)
+        part = question.sum
         if part is None or part.step == VECTOR:
             raise InvalidParameter("The question must be a step of a masked sum without training, and is not.")
         if part.step == IDENTITY:
@@ -167,6 +168,7 @@ class LocalGate:
                 raise NotAllowed("This node's policy names no identity to take part in such sums with.")
             return identity.public
         offer, honest = self._offer(question)
+        run = noted_run(question.run, offer.family)
         step = SumStep(question, summable(offer.mechanism), self.secrets, self.rules)
         place = STEPS.index(part.step) + 1
 
@@ -198,9 +200,12 @@ class LocalGate:
         if mechanism.shared_rows:
             same = identity_of(mechanism.for_round(run_name(question.run), question.round)) == identity_of(mechanism)
             require(same, "rows that all clients keep", "others", "this round's")
-        # The ledger knows answers to evaluations by their kind: what is wrapped around one would be in neither account.
-        plain = offer.family != RESPONSE or mechanism.core is mechanism
-        require(plain, "mechanism of an evaluation", type(mechanism).__name__, ANSWERS)
+        if offer.family in ANSWERING:
+            # The ledger knows answers to evaluations by their kind: one in a wrapper would be in no account of theirs.
+            what, rule = "mechanism of an evaluation", f"{ANSWERS} or {SUMMED_ANSWERS}"
+            require(mechanism.core is mechanism, what, type(mechanism).__name__, rule)
+            behind = offer.family != SUMMED or part is not None
+            require(behind, what, SUMMED_ANSWERS, "in a masked sum, which hides its few lies")
         rules.check(offer.family, own.radius, str(question.run), mechanism.sampling_rate)
         return offer, honest
 
@@ -212,10 +217,16 @@ class LocalGate:
         rules.check_counts(books.releases + 1, books.last_day(Moment.now()) + 1)
         # Every cap that must hold: the run's own, and those of the node, under which a release counts a floor at least.
         # A question brings the run's cap on updates, or that on evaluations; an owner's is divided here.
-        owned = ((_share(books, cap, rules, evaluates), rules.least_epsilon) for cap in rules.caps())
-        for cap, floor in ((question.cap, 0.0), *owned):
+        # Answers that are summed share the account of updates, and have a limit of their own in it.
+        own, least = ANSWERS if evaluates else None, rules.least_epsilon
+        caps = [(question.cap, 0.0, own)]
+        caps += [(_share(books, cap, rules, evaluates), least, own) for cap in rules.caps()]
+        if offer.family == SUMMED:
+            sums = (cap for cap in rules.caps() if cap.trust is question.trust)
+            caps += [(evolve(cap, epsilon=rules.evaluate), least, SUMMED_ANSWERS) for cap in sums]
+        for cap, floor, kind in caps:
             of_books = books, cap, honest, floor, rules.data_set
-            after = account_of(*of_books, offer, evaluates=evaluates)
+            after = account_of(*of_books, offer, kind=kind)
             if not after.holds():
                 said = "The budget of this node is spent."
                 if cap is question.cap:
@@ -223,14 +234,9 @@ class LocalGate:
                         f"The budget of the run is spent: epsilon {cap.epsilon:g} allows no further release, counting "
                         f"those that a node made for other runs. Run fewer rounds, or raise {RELEASES}."
                     )
-                raise BudgetSpent(said, (account_of(*of_books, evaluates=evaluates), after))
+                raise BudgetSpent(said, (account_of(*of_books, kind=kind), after))
         lines = [] if offer.identity in books.mechanisms else [mechanism_line(offer.identity, offer.description)]
         return [*lines, release_line(offer.identity, honest, run, question.round, rules.data_set)]
-
-
-def noted_run(run: int, family: str) -> str:
-    """Return what the ledger calls a run: an evaluation and an update of one round are two releases."""
-    return f"{run}/evaluations" if family == RESPONSE else str(run)
 
 
 def _share(books: LedgerState, cap: Target, rules: Rules, evaluates: bool) -> Target:
@@ -240,7 +246,7 @@ def _share(books: LedgerState, cap: Target, rules: Rules, evaluates: bool) -> Ta
     """
     if evaluates:
         return evolve(cap, epsilon=rules.evaluate, delta=0.0)
-    aside = max(rules.evaluate, _answered(books, cap, rules.least_epsilon, rules.data_set))
+    aside = _aside(books, cap, rules, rules.least_epsilon)[0]
     if not aside < cap.epsilon:
         raise BudgetSpent("The budget of this node is spent.")
     return cap.without(aside)
@@ -248,30 +254,31 @@ def _share(books: LedgerState, cap: Target, rules: Rules, evaluates: bool) -> Ta
 
 def reached(books: LedgerState, cap: Target, rules: Rules, honest: int = 0, floor: float = 0.0) -> float:
     """Return the epsilon of everything in the books under an owner's cap: updates, and answers to evaluations."""
-    answers = _answered(books, cap, floor, rules.data_set)
-    aside = max(rules.evaluate, answers)
+    aside, answers = _aside(books, cap, rules, floor)
     updates = account_of(books, cap.without(aside) if aside < cap.epsilon else cap, honest, floor, rules.data_set)
     return round_up(updates.epsilon() + answers, 4e-16 if answers else 0.0)
 
 
-def _answered(books: LedgerState, cap: Target, floor: float, data_set: str) -> float:
-    """Return the pure epsilon of all answers to evaluations in the books."""
-    return account_of(books, cap, 0, floor, data_set, evaluates=True).total().pure_epsilon()
+def _aside(books: LedgerState, cap: Target, rules: Rules, floor: float) -> tuple[float, float]:
+    """Return what is set aside for answers that a server sees, and the pure epsilon of those in the books."""
+    answers = account_of(books, cap, 0, floor, rules.data_set, kind=ANSWERS).total().pure_epsilon()
+    return max(rules.evaluate if Trust.LOCAL in rules.trust else 0.0, answers), answers
 
 
 def account_of(
     books: LedgerState, cap: Target, honest: int = 0, floor: float = 0.0, data_set: str = "",
-    more: ProposedMechanism | None = None, *, evaluates: bool = False,
+    more: ProposedMechanism | None = None, *, kind: str | None = None,
 ) -> Account:  # fmt: skip
     """Return the account of updates in the books under a cap, sums at no more than ``honest`` clients (0: as noted).
 
     With ``data_set``, of what may have been released of it; with ``more``, and of one release of that mechanism.
     Mechanisms are built and priced anew from their descriptions, once in a process. The first in the books is the
-    first that was released, which is what an adaptive account goes by. Where it ``evaluates``, the account is that of
-    all answers to evaluations instead: docs/theory/filters.md, "Setting aside".
+    first that was released, which is what an adaptive account goes by. Answers to evaluations that the server sees are
+    left out: docs/theory/filters.md, "Setting aside". With ``kind``, the account is that of this kind alone.
     """
     listed = books.views(cap.trust, honest or 2**31, data_set)
-    listed = [entry for entry in listed if (books.mechanisms[entry[0]].get("kind") == ANSWERS) is evaluates]
+    of_kind = ((entry, books.mechanisms[entry[0]].get("kind")) for entry in listed)
+    listed = [entry for entry, own in of_kind if (own != ANSWERS if kind is None else own == kind)]
     listed += [] if more is None else [(more.identity, honest, 1)]
     counts: dict[Cost, int] = {}
     for name, own, times in listed:

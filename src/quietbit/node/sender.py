@@ -14,8 +14,8 @@ from quietbit.mechanism.registry import family_of
 from quietbit.node.ledger import AnsweredBefore, FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.pricing import description_of
-from quietbit.node.question import MOST_ID, Question
-from quietbit.node.release import BudgetSpent, LocalGate, Unusable, noted_run, reached
+from quietbit.node.question import MOST_ID, Question, noted_run
+from quietbit.node.release import BudgetSpent, LocalGate, Unusable, reached
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.target import Target
 from quietbit.wire.uplink import Uplink

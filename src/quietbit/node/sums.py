@@ -60,7 +60,7 @@ class SumStep:
         members = rules.members(read_places(self._places, part.clients)) if part.active else None
         if members is not None and self._identity is not None and members[part.number - 1] != self._identity.public:
             raise ProtocolError("The list of members does not have this node in its place.")
-        self._plan: SumPlan = sum_plan(question, mechanism.layout.count, mechanism.layout.bits, members)
+        self._plan: SumPlan = sum_plan(question, mechanism, members)
         rules.check_sum(self._plan)
 
     def keys(self, note: Callable[[], object]) -> bytes:

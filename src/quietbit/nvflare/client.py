@@ -4,8 +4,9 @@ Idea     the same filter stands at both ends of a task. On its way in, the serve
          owner's policy and noted in the ledger, before the app is called; on its way out, whatever the app
          answered becomes one release (`quietbit.node.release`), of the zero update if it failed. The reply is written
          anew, so that nothing of the app's own is left in it: no weights, metrics, counts of steps, headers or return
-         codes. What has no such answer is not answered, and its app is not run: tasks without a question,
-         evaluations and requests for a site's model, unless the policy names numbers that may leave.
+         codes. A question about the model (`quietbit.evaluate`), beside an update's or by itself, is answered with one
+         cell of randomised response. What has no such answer is not answered, and its app is not run: tasks without a
+         question and requests for a site's model, unless the policy names numbers that may leave.
 
 NVFlare's own base class for such filters passes data on unfiltered when they are of another kind, when they cannot
 be read, when the return code is not OK and when the filter says nothing. This one is not such a class: what it does not
@@ -37,10 +38,11 @@ from nvflare.app_common.logging.constants import is_log_streaming_allowed
 from nvflare.private.fed.simulator.simulator_app_runner import SimulatorClientRunManager
 from nvflare.private.privacy_manager import Scope
 
+from quietbit.engine.evaluation import EvaluationTurn, evaluation_of
 from quietbit.engine.gate import gate_for, own_keys
 from quietbit.engine.messages import MODEL, RECORD, SPEED, question_of
 from quietbit.engine.replay import Follower
-from quietbit.engine.turn import Turn, plan_of, refusal
+from quietbit.engine.turn import Turn, plan_of
 from quietbit.errors import InvalidParameter, require
 from quietbit.node.answer_time import AnswerTime
 from quietbit.node.gatekeeper import Gate
@@ -49,11 +51,11 @@ from quietbit.node.pricing import ProposedMechanism
 from quietbit.node.question import Question
 from quietbit.nvflare.arrays import NamedArray, as_kind, kind_of, named
 from quietbit.nvflare.gate import shut
-from quietbit.nvflare.task import DECIDED, TURN, Task, task_of
+from quietbit.nvflare.task import ANSWER, DECIDED, TURN, Task, refused, task_of
 from quietbit.plan.plan import APP, PREFIX, Plan
 from quietbit.privacy.guarantee import Trust
 
-__all__ = ["TABLE", "PrivateUplink", "local_settings", "number_of"]
+__all__ = ["ABOUT", "TABLE", "UPDATE", "PrivateUplink", "local_settings", "number_of"]
 
 LOGGER = logging.getLogger(__name__)
 TOO = "PrivateUplink must stand among the {} filters of a task, too, and nothing is sent."
@@ -61,11 +63,11 @@ LATE = (
     "the run began before the other ways out were shut, and nothing is sent: PrivateUplink must stand among the "
     "components of privacy.json, too, or among the job's own filters."
 )
-ASKED = {"settings", "request"}  # what stands under RECORD in the data of a task
-REPLAYED = {MODEL, SPEED}  # and what may, where rounds are replayed
+UPDATE, ABOUT = "request", "evaluation"  # what is asked under RECORD in the data of a task: one of them, or both
+KNOWN = {"settings", UPDATE, ABOUT, MODEL, SPEED}  # the last two where rounds are replayed
 TABLE = PREFIX.removesuffix(".")
 STARTS = (EventType.ABOUT_TO_START_RUN, EventType.START_RUN)
-_STATES: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()  # by engine: what a keeper remembers of a run
+_STATES: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()  # by engine: what a gate remembers of a run
 
 
 def number_of(name: str) -> int:
@@ -86,8 +88,6 @@ def local_settings(values: Mapping[str, Any]) -> Plan:
     require(settings.trust is Trust.LOCAL, "quietbit.trust", settings.trust.value, rule)
     start, rule = settings.downlink_start, "server: over NVFlare the first model comes in full"
     require(start != APP, "quietbit.downlink-start", start, rule)
-    answered, rule = settings.evaluate_epsilon, "left out: private evaluations are answered over Flower alone"
-    require(answered is None, "quietbit.evaluate.epsilon", answered, rule)
     rule = "left out: the controller chooses the clients over NVFlare"
     require(not settings.secret_order, "quietbit.participation", settings.participation, rule)
     return settings
@@ -145,33 +145,48 @@ class PrivateUplink(Filter):  # type: ignore[misc]
         heads = {ReservedHeaderKey.TASK_NAME: name, ReservedHeaderKey.TASK_ID: number}
         task = Task(str(number), heads | ({ReservedHeaderKey.COOKIE_JAR: deepcopy(cookies)} if cookies else {}))
         try:
-            keeper, task.shows = self._keeper(fl_ctx)
-            asked, task.names = shareable.get(RECORD), keeper.metrics
+            gate, task.shows = self._gate(fl_ctx)
+            asked, task.names = shareable.get(RECORD), gate.metrics
             if asked is None and task.names:
-                task.moment = AnswerTime(keeper.answer_seconds)
+                task.moment = AnswerTime(gate.answer_seconds)
             else:
-                settings, question = self._question(asked, fl_ctx)
-                task.turn = Turn.accept(keeper, question, _model(shareable, keeper, question, settings), settings)
-                task.moment = task.turn.moment
+                self._accept(task, gate, asked, shareable, fl_ctx)
             task.runs = True
         except Exception as error:
-            task.reason, task.noted = refusal(error)
+            task.refused = refused(error)
         return task
 
-    def _question(self, asked: Any, fl_ctx: FLContext) -> tuple[Plan, Question]:
-        whole = isinstance(asked, Mapping) and ASKED <= set(asked) <= ASKED | REPLAYED
-        if not whole or not isinstance(asked["settings"], Mapping):
+    def _accept(self, task: Task, gate: Gate, asked: Any, shareable: Shareable, fl_ctx: FLContext) -> None:
+        """Accept and note what is asked: an update, an answer about the model, or both, of which the second may fail.
+
+        The moment of the answer is fixed by the first.
+        """
+        whole = isinstance(asked, Mapping) and set(asked) <= KNOWN and bool(asked.keys() & {UPDATE, ABOUT})
+        if not whole or not isinstance(asked.get("settings"), Mapping):
             raise InvalidParameter(
                 "The server's task must carry quietbit's question, and does not: is PrivateReceiver among its filters?"
             )
-        settings = local_settings(asked["settings"])
+        plan = local_settings(asked["settings"])
         name, digits = fl_ctx.get_identity_name(), re.search(r"(\d+)$", fl_ctx.get_identity_name())
-        client = int(digits[1]) if digits else None
-        run, node = number_of(fl_ctx.get_job_id()), number_of(name)
-        return settings, question_of({RECORD: asked["request"]}, settings, run, node, client)
+        who = number_of(fl_ctx.get_job_id()), number_of(name), int(digits[1]) if digits else None
+        if UPDATE in asked:
+            question = question_of({RECORD: asked[UPDATE]}, plan, *who)
+            task.turn = Turn.accept(gate, question, _model(shareable, gate, question, plan), plan)
+            task.moment = task.turn.moment
+        if ABOUT in asked:
+            try:
+                about = evaluation_of(plan)
+                question = question_of({RECORD: asked[ABOUT]}, plan, *who, about)
+                task.evaluation = EvaluationTurn.accept(gate, question, about)
+            except Exception as error:
+                if task.turn is None:
+                    raise
+                task.refused = {ANSWER: refused(error)}
+            else:
+                task.moment = task.evaluation.moment if task.turn is None else task.moment
 
-    def _keeper(self, fl_ctx: FLContext) -> tuple[Gate, bool]:
-        """Return this site's keeper, and whether it is a simulated site that has no owner."""
+    def _gate(self, fl_ctx: FLContext) -> tuple[Gate, bool]:
+        """Return this site's gate, and whether it is a simulated site that has no owner."""
         simulated = isinstance(fl_ctx.get_engine(), SimulatorClientRunManager)  # and not what a context says
         if not simulated and is_log_streaming_allowed(fl_ctx):
             raise PolicyError(
@@ -181,8 +196,8 @@ class PrivateUplink(Filter):  # type: ignore[misc]
         owner = fl_ctx.get_prop(FLContextKey.SCOPE_PROPERTIES) or {}
         require(isinstance(owner, Mapping), "properties of the scope", type(owner).__name__, "a dict")
         state = _STATES.setdefault(fl_ctx.get_engine(), {})
-        keeper = gate_for(owner, state, dict, self._rules if simulated else None)
-        return keeper, simulated and not own_keys(owner)
+        gate = gate_for(owner, state, dict, self._rules if simulated else None)
+        return gate, simulated and not own_keys(owner)
 
 
 def _check_way_out(fl_ctx: FLContext) -> None:
@@ -193,13 +208,13 @@ def _check_way_out(fl_ctx: FLContext) -> None:
         raise ContentBlockedException(f"quietbit: {TOO.format('result')}")
 
 
-def _model(shareable: Any, keeper: Gate, question: Question, plan: Plan) -> dict[str, NamedArray]:
+def _model(shareable: Any, gate: Gate, question: Question, plan: Plan) -> dict[str, NamedArray]:
     """Return the round's arrays; where rounds came in their place, replay these and let the app see whole arrays."""
     dxo = from_shareable(shareable)
     require(dxo.data_kind == DataKind.WEIGHTS, "kind of the server's data", dxo.data_kind, "weights")
     said, speed = (shareable[RECORD].get(name) for name in (MODEL, SPEED))
     if said is not None:
-        follower = Follower(keeper.models, question.run, plan)
+        follower = Follower(gate.models, question.run, plan)
         if dxo.data:
             follower.full(said, kind_of(dxo.data), named(dxo.data), speed)
         else:

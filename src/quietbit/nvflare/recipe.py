@@ -9,6 +9,7 @@ Idea     NVFlare looks filters up by the exact name of a task (a pattern matches
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from quietbit.errors import require
@@ -27,20 +28,27 @@ def add_privacy(
     simulation: bool = False,
     seed: int | None = None,
     metrics: Sequence[str] = (),
+    validations: Sequence[str] = (),
 ) -> None:
     """Put quietbit's filters around the training ``tasks`` of a recipe; ``settings`` are the keys of a run config.
 
-    ``simulation``, ``seed`` and ``metrics`` are for NVFlare's simulator; on a site its owner's policy decides.
+    ``simulation``, ``seed`` and ``metrics`` are for NVFlare's simulator; on a site its owner's policy decides. Where
+    the settings evaluate, ``validations`` are the tasks that ask for the metric of a model; without any, every training
+    task asks for that of the model it brings, beside the update.
     """
     known = local_settings(settings)
-    names = list(tasks)
+    names = [*tasks, *validations]
     fine = bool(names) and all(isinstance(name, str) and name and "*" not in name for name in names)
     require(fine, "tasks", names, "names of tasks, without patterns")
     job = recipe._job.job  # there is no public way to it
     job.set_app_packages([*job.app_packages, "quietbit"])
-    table = {key.removeprefix(PREFIX): value for key, value in known.to_run_config().items()}
-    receiver, numbers = {TABLE: table}, list(metrics) or None  # a dot in a key does not survive a deployment
-    recipe.add_server_output_filter(PrivateReceiver(receiver), tasks=names)
-    recipe.add_server_input_filter(PrivateReceiver(receiver), tasks=names)
+    table: dict[str, Any] = {}
+    for key, value in known.to_run_config().items():  # a dot in a key does not survive a deployment
+        outer, _, inner = key.removeprefix(PREFIX).partition(".")
+        table |= {outer: table.get(outer, {}) | {inner: value}} if inner else {outer: value}
+    receiver = partial(PrivateReceiver, {TABLE: table}, validations=list(validations) or None)
+    numbers = list(metrics) or None
+    recipe.add_server_output_filter(receiver(), tasks=names)
+    recipe.add_server_input_filter(receiver(), tasks=names)
     recipe.add_client_input_filter(PrivateUplink(simulation, seed, numbers), tasks=names)
     recipe.add_client_output_filter(PrivateUplink(simulation, seed, numbers), tasks=names)

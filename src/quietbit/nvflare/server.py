@@ -6,6 +6,10 @@ Idea     a task that goes out says which round it is, which mechanism the server
          estimate: a difference of weights, of weight one, which any workflow that averages takes as it is. The mean of
          estimates is the estimate of the mean, so that nothing is lost by decoding clients one by one.
 
+A task may also ask about the model (`quietbit.evaluate`): beside an update, or by itself where the workflow validates
+models. Each answer becomes its own unbiased estimate of the metric, of which any mean is an estimate; the report has
+the mean with its interval.
+
 Where rounds are replayed (`engine.replay`), a client gets the rounds that it missed in the model's place. The step is
 then taken here, as clients will take it, and put into the workflow's model before that is saved; the workflow adds
 differences of zero. Only NVFlare's own FedAvg is known to do nothing else with a mean: any other keeps the full model.
@@ -23,8 +27,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeVar, cast, final
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -43,14 +49,16 @@ from nvflare.app_common.workflows.fedavg import FedAvg
 from nvflare.fuel.utils import fobs
 
 from quietbit._typing import FloatVector
+from quietbit.engine.evaluation import evaluation_of
 from quietbit.engine.layout import ModelLayout
 from quietbit.engine.messages import MODEL, RECORD, SPEED, finite, lines_of, one_line, request_of
 from quietbit.engine.replay import KEEPS_FULL, Leader
 from quietbit.engine.round import Round, Run
 from quietbit.errors import InvalidPayload, check_int, refuse_payload, require
 from quietbit.nvflare.arrays import as_kind, differences, kind_of, named
-from quietbit.nvflare.client import local_settings, number_of
-from quietbit.nvflare.task import CRASHED
+from quietbit.nvflare.client import ABOUT, UPDATE, local_settings, number_of
+from quietbit.nvflare.task import ANSWER, CRASHED
+from quietbit.plan.evaluation import Evaluation
 from quietbit.wire.downlink import Diverged
 from quietbit.wire.weighted import EXAMPLES
 
@@ -61,22 +69,76 @@ EVENTS = (EventType.END_RUN, AppEventType.BEFORE_AGGREGATION, AppEventType.AFTER
 REPORT = "quietbit-report.json"
 _JOBS: WeakKeyDictionary[Any, _Job] = WeakKeyDictionary()  # by engine: NVFlare builds one filter for each chain
 _LOCK = threading.RLock()
+Found = TypeVar("Found")
+
+
+@final
+@define(eq=False)
+class _Evaluation:
+    """Questions about one model: who was asked, and the sum of what they answer."""
+
+    round: Round
+    asked: Evaluation
+    total: Any = 0.0
 
 
 @final
 @define(eq=False)
 class _Question:
-    """What one client was asked in one task."""
+    """What one client was asked in one task: for an update (``round``), about the model, or both."""
 
     client: str
-    round: Round
     name: str
     cookies: Any
-    layout: ModelLayout
-    kind: str
-    replayed: bool
+    round: Round | None
+    evaluation: _Evaluation | None
+    layout: ModelLayout | None = None
+    kind: str = ""
+    replayed: bool = False
+    missed: int | None = None  # how many rounds came in the model's place
     open: bool = True
     weight: float = 1.0
+
+    def rounds(self) -> list[Round]:
+        """Return the rounds that count it."""
+        found = self.round, self.evaluation.round if self.evaluation is not None else None
+        return [current for current in found if current is not None]
+
+    def taken(self, current: Round, said: Any, take: Callable[[bytes], Found], late: bool) -> Found | None:
+        """Return what one part of an answer is worth; None, and a line in the report, where it is worth nothing."""
+        try:
+            if isinstance(said, Mapping) and set(said) == {"declined", "noted"}:
+                self.open = False
+                # One that has made a release for this round, and says so, has not declined: it counts.
+                note = current.decline if said["noted"] is False else current.silent
+                note(self.client, one_line(str(said["declined"])))
+                return None
+            if not isinstance(said, bytes):
+                refuse_payload("the result", "one release of bytes", one_line(str(said)))
+            if late:  # it is in no mean, and hides nobody
+                raise InvalidPayload("it came when the round was over.")
+            found, self.open = take(said), False
+            return found
+        except Exception as error:  # whatever a client can make of it: the other part stands
+            current.refuse(self.client, one_line(str(error)))
+            return None
+
+    def update(self, data: bytes, examples: float | None) -> FloatVector:
+        """Take a release in; return the estimate that it is by itself, or zero where the mean is taken here."""
+        current, layout = cast(Round, self.round), cast(ModelLayout, self.layout)
+        release = self.client, number_of(self.client), data, examples
+        if self.replayed:
+            current.add(*release)
+            return np.zeros(layout.dimension)
+        flat, self.weight = current.decode(*release)
+        return flat
+
+    def answer(self, data: bytes) -> dict[str, float | list[float]]:
+        """Take an answer about the model in; return the metric that it estimates by itself."""
+        about = cast(_Evaluation, self.evaluation)
+        shares, _ = about.round.decode(self.client, number_of(self.client), data)
+        about.total = about.total + shares
+        return {about.asked.metric: about.asked.metric_of(shares)}
 
 
 @final
@@ -93,6 +155,28 @@ class _Job:
     stepped: bool = False  # whether its step was taken
     sizes: dict[int | None, int] = field(factory=dict)  # of its tasks, by what they hold: the same but for digits
     leader: Leader | None = None
+    evaluations: dict[int | str, _Evaluation] = field(factory=dict)  # those that are open, by round or by model
+    asked: int = 0  # the number of the last evaluation
+
+    def evaluate(self, key: int | str, number: int = 0) -> _Evaluation:
+        """Return the evaluation of a round or of a model; numbers only grow, as nodes want them to."""
+        if key not in self.evaluations:
+            about, self.asked = evaluation_of(self.run.plan), max(number, self.asked + 1)
+            current = Round(
+                run=self.run.number, number=self.asked, mechanism=about.mechanism, account=self.run.evaluations.account
+            )
+            self.evaluations[key] = _Evaluation(current, about)
+        return self.evaluations[key]
+
+    def evaluated(self, key: int | str) -> None:
+        """Count an evaluation that is over."""
+        one = self.evaluations.pop(key)
+        found, crashes = one.round.report(), one.round.crashes
+        mean, model = one.total / found.answered if found.answered else None, key if isinstance(key, str) else ""
+        # A report calls a model by the round that it came from: what round 3 trains came from round 2.
+        found = replace(found, round=len(self.run.rounds) if isinstance(key, str) else key - 1)
+        for level, line in self.run.evaluations.close(found, mean, model).lines(found.reasons, crashes):
+            self.say(level, line)
 
     def open(self, number: int, model: dict[str, Any], layout: ModelLayout, plain: bool) -> Round:
         """Return the round of this number; a new one closes the one before, after which a clip may have moved."""
@@ -136,6 +220,8 @@ class _Job:
                 self.leader.heard(self.current.answered(), self.current.needing)
             for level, line in self.run.close(self.current).lines(self.current.crashes):
                 self.say(level, line)
+        for key in list(self.evaluations):
+            self.evaluated(key)
         self.current, self.over, self.stepped = None, False, False
         self.sizes.clear()
 
@@ -145,15 +231,18 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
     """A filter for the data and the results of the server's training task: `add_privacy` registers it.
 
     ``settings`` are the keys of a run config (`quietbit.plan.plan` has the table). The report is written into the
-    job's folder when the job ends, under the name ``report``, and logged.
+    job's folder when the job ends, under the name ``report``, and logged. ``validations`` are tasks that ask about a
+    model and for no update; without any, where the settings evaluate, tasks for updates ask about their model, too.
     """
 
-    def __init__(self, settings: dict[str, Any], report: str = REPORT) -> None:
+    def __init__(self, settings: dict[str, Any], report: str = REPORT, validations: list[str] | None = None) -> None:
         """Read the settings; those of another trust than local are refused."""
         super().__init__()
-        self.settings, self.report = dict(settings), report
+        self.settings, self.report, self.validations = dict(settings), report, validations
         self._settings = local_settings(settings)
         require(Path(report).name == report, "report", report, "the name of a file")
+        rule = "left out unless quietbit.evaluate is set"
+        require(not validations or self._settings.evaluation is not None, "validations", validations, rule)
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Ask with a task that goes out, decode one that comes back; anything else raises."""
@@ -188,47 +277,72 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
             self.system_panic(f"quietbit: {nobody}", fl_ctx)
 
     def _ask(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
+        name, task = (str(fl_ctx.get_prop(key)) for key in (FLContextKey.TASK_NAME, FLContextKey.TASK_ID))
+        client, asked = _peer(fl_ctx), dict[str, Any](settings=self._settings.to_run_config())
         try:
-            dxo = from_shareable(shareable)
-            require(dxo.data_kind == DataKind.WEIGHTS, "kind of the task's data", dxo.data_kind, "weights")
-            model = named(dxo.data)
-            layout = ModelLayout.of(model, self._settings)
-            number = check_int(shareable.get_header(AppConstants.CURRENT_ROUND), "round of the task", 0) + 1
-            job = self._job(fl_ctx, layout.dimension, shareable.get_header(AppConstants.NUM_ROUNDS))
-            current = job.open(number, model, layout, _averages(fl_ctx))
+            if name in (self.validations or ()):
+                job, question = self._validation(shareable, fl_ctx, name, client, task)
+            else:
+                job, question = self._training(shareable, fl_ctx, name, client, asked)
         except Exception as error:
             # NVFlare asks again for ever where a filter of tasks fails.
             self.system_panic(f"quietbit: the question cannot be asked: {one_line(str(error))}", fl_ctx)
             raise
-        task, client = str(fl_ctx.get_prop(FLContextKey.TASK_ID)), _peer(fl_ctx)
-        request = request_of(number, current.mechanism)
-        asked: dict[str, Any] = {"settings": self._settings.to_run_config(), "request": request}
-        missed = None
+        if question.evaluation is not None:
+            current = question.evaluation.round
+            asked[ABOUT] = request_of(current.number, current.mechanism)
+            current.sent(client, 0)
+        shareable[RECORD] = asked
+        if question.round is not None:
+            if question.missed not in job.sizes:
+                job.sizes[question.missed] = _size(shareable)
+            question.round.sent(client, job.sizes[question.missed])
+        job.questions.setdefault(task, question)  # a task that a client fetches again is the same question
+        return shareable
+
+    def _training(
+        self, shareable: Shareable, fl_ctx: FLContext, name: str, client: str, asked: dict[str, Any]
+    ) -> tuple[_Job, _Question]:
+        """Ask for an update and, where it is due, about the model that is trained; a replayed one is left out."""
+        dxo, evaluates = from_shareable(shareable), self._settings.evaluation
+        require(dxo.data_kind == DataKind.WEIGHTS, "kind of the task's data", dxo.data_kind, "weights")
+        model = named(dxo.data)
+        layout = ModelLayout.of(model, self._settings)
+        number = check_int(shareable.get_header(AppConstants.CURRENT_ROUND), "round of the task", 0) + 1
+        job = self._job(fl_ctx, layout.dimension, shareable.get_header(AppConstants.NUM_ROUNDS))
+        current, about = job.open(number, model, layout, _averages(fl_ctx)), None
+        if not self.validations and evaluates is not None and evaluates.due(number, self._settings.releases):
+            about = job.evaluate(number, number)
+        asked[UPDATE], cookies = request_of(number, current.mechanism), shareable.get_cookie_jar()
+        shape = layout, kind_of(dxo.data), job.leader is not None
+        question = _Question(client, name, cookies, current, about, *shape)
         if job.leader is not None:
             missed = job.leader.missed(client)
-            asked[MODEL] = job.leader.record(missed)
+            asked[MODEL], question.missed = job.leader.record(missed), None if missed is None else len(missed)
             if missed is not None:
                 DXO(dxo.data_kind, data={}, meta=dxo.meta).update_shareable(shareable)
             elif job.leader.speed is not None:
                 asked[SPEED] = job.leader.speed
-        shareable[RECORD] = asked
-        what = None if missed is None else len(missed)
-        if what not in job.sizes:
-            job.sizes[what] = _size(shareable)
-        current.sent(client, job.sizes[what])
-        if task not in job.questions:  # a task that a client fetches again is the same question
-            name, cookies = fl_ctx.get_prop(FLContextKey.TASK_NAME), shareable.get_cookie_jar()
-            shape = layout, kind_of(dxo.data), job.leader is not None
-            job.questions[task] = _Question(client, current, str(name), cookies, *shape)
-        return shareable
+        return job, question
 
-    def _job(self, fl_ctx: FLContext, dimension: int, rounds: Any) -> _Job:
+    def _validation(
+        self, shareable: Shareable, fl_ctx: FLContext, name: str, client: str, task: str
+    ) -> tuple[_Job, _Question]:
+        """Ask about a model; a client that was asked about it in another task is asked about a later state of it."""
+        said = from_shareable(shareable).get_meta_prop(AppConstants.MODEL_OWNER, "")
+        model, job = one_line(str(shareable.get_header(AppConstants.MODEL_OWNER) or said)), self._job(fl_ctx)
+        if task not in job.questions and model in job.evaluations and job.evaluations[model].round.asked(client):
+            job.evaluated(model)
+        return job, _Question(client, name, shareable.get_cookie_jar(), None, job.evaluate(model))
+
+    def _job(self, fl_ctx: FLContext, dimension: int | None = None, rounds: Any = None) -> _Job:
         engine = fl_ctx.get_engine()
         job = _JOBS.get(engine)
         if job is None:
             name = str(fl_ctx.get_job_id())
             run = Run(self._settings, number_of(name))
-            run.mechanism(dimension, 1)
+            if dimension is not None:
+                run.mechanism(dimension, 1)
             job = _JOBS[engine] = _Job(name, run, lambda level, line: self.logger.log(level, "quietbit: %s", line))
             clients, planned = len(engine.get_clients()), rounds if isinstance(rounds, int) else self._settings.releases
             for level, line in run.outlook(asked=clients, nodes=clients, rounds=planned or 1):
@@ -241,14 +355,28 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         question = job.questions.get(task) if job is not None else None
         if job is None or question is None:
             raise ContentBlockedException("quietbit: a result came for a task that was not asked.")
-        flat: FloatVector | None = None
-        metrics: dict[str, float] = {}
+        flat, about, metrics = None, None, dict[str, Any]()
         try:
-            question.round.uplink += _size(result)
-            flat, metrics = _decoded(question, result, _peer(fl_ctx), job.over or question.round is not job.current)
+            question.rounds()[0].uplink += _size(result)
+            record = _record(question, result, _peer(fl_ctx))
+            late = job.over or question.round is not job.current
+            if question.round is None:
+                late = question.evaluation not in job.evaluations.values()
+            refusal = {name: record[name] for name in ("declined", "noted") if name in record}
+            if question.evaluation is not None:
+                about = question.taken(question.evaluation.round, record.get(ANSWER, refusal), question.answer, late)
+            told = _metrics(record.get("metrics"))
+            if question.round is not None:
+                update = partial(question.update, examples=told.get(EXAMPLES))
+                flat = question.taken(question.round, record.get("release", refusal), update, late)
+            if flat is not None or about is not None:
+                metrics.update(told)
+                crash = record.get(CRASHED)
+                question.rounds()[0].crashes += [] if crash is None else [lines_of(str(crash))]
         except Exception as error:  # whatever a client can make its message of: nothing of it ends the job
-            question.round.refuse(question.client, one_line(str(error)))
-        found = _difference(question, task, flat, metrics)
+            for current in question.rounds():
+                current.refuse(question.client, one_line(str(error)))
+        found = _seen(question, task, flat, metrics | ({} if about is None else about))
         if not isinstance(result, Shareable):
             return found
         # In place: NVFlare shows some of its components (model selectors) what came, not what filters return.
@@ -257,8 +385,8 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         return result
 
 
-def _decoded(question: _Question, result: Any, sender: str, late: bool) -> tuple[FloatVector | None, dict[str, float]]:
-    """Return the estimate in a result, and the numbers beside it; None where the client said why there is none."""
+def _record(question: _Question, result: Any, sender: str) -> Mapping[str, Any]:
+    """Return what a client says to a question, part by part; what is not an answer to it is refused."""
     if not question.open:
         raise InvalidPayload("it has answered this task already.")
     if sender != question.client:
@@ -267,46 +395,32 @@ def _decoded(question: _Question, result: Any, sender: str, late: bool) -> tuple
     if not isinstance(record, Mapping):
         code = result.get_return_code() if isinstance(result, Shareable) else None
         if code != ReturnCode.OK:  # the engine's word: a release may have been noted, and lost
-            question.open = False
-            question.round.silent(question.client, one_line(str(code)))
-            return None, {}
+            return {"declined": str(code), "noted": True}
         raise InvalidPayload(
             "The result must hold one quietbit release, got none (is PrivateUplink among the client's filters?)."
         )
-    if set(record) == {"declined", "noted"}:
-        question.open = False
-        # One that has made a release for this round, and says so, has not declined: it counts.
-        note = question.round.decline if record["noted"] is False else question.round.silent
-        note(question.client, one_line(str(record["declined"])))
-        return None, {}
-    if not set(record) <= {"release", "metrics", CRASHED} or not isinstance(record.get("release"), bytes):
+    parts = {"release": question.round, ANSWER: question.evaluation}
+    asked = {name for name, part in parts.items() if part is not None}
+    if not set(record) <= asked | {"declined", "noted", "metrics", CRASHED}:
         refuse_payload("the result", "one release of bytes", f"the fields {one_line(str(sorted(map(str, record))))}")
-    if late:  # it is in no mean, and hides nobody
-        raise InvalidPayload("it came when the round was over.")
-    metrics = _metrics(record.get("metrics"))
-    release = number_of(question.client), record["release"], metrics.get(EXAMPLES)
-    if question.replayed:
-        question.round.add(question.client, *release)
-        flat = np.zeros(question.layout.dimension)
-    else:
-        flat, question.weight = question.round.decode(question.client, *release)
-    question.open = False
-    if CRASHED in record:
-        question.round.crashes.append(lines_of(str(record[CRASHED])))
-    return flat, metrics
+    return record
 
 
-def _difference(question: _Question, task: str, flat: FloatVector | None, metrics: dict[str, float]) -> Shareable:
+def _seen(question: _Question, task: str, flat: FloatVector | None, metrics: dict[str, Any]) -> Shareable:
     """Build what the workflow sees of a client: *trained minus received*, as NVFlare counts, and who it is from."""
-    dimension = question.layout.dimension
-    moved = differences(question.layout, np.zeros(dimension) if flat is None else -flat, question.kind)
-    meta: dict[str, Any] = {MetaKey.NUM_STEPS_CURRENT_ROUND: NO_WEIGHT if flat is None else question.weight}
-    if metrics:
-        meta[MetaKey.INITIAL_METRICS] = metrics
-    found = DXO(DataKind.WEIGHT_DIFF, data=moved, meta=meta).to_shareable()
+    if question.layout is None:
+        found = DXO(DataKind.METRICS, data=metrics).to_shareable()
+    else:
+        zeros = np.zeros(question.layout.dimension)
+        moved = differences(question.layout, zeros if flat is None else -flat, question.kind)
+        meta: dict[str, Any] = {MetaKey.NUM_STEPS_CURRENT_ROUND: NO_WEIGHT if flat is None else question.weight}
+        if metrics:
+            meta[MetaKey.INITIAL_METRICS] = {name: one for name, one in metrics.items() if isinstance(one, float)}
+        found = DXO(DataKind.WEIGHT_DIFF, data=moved, meta=meta).to_shareable()
     found.set_header(ReservedKey.TASK_NAME, question.name)
     found.set_header(ReservedKey.TASK_ID, task)
-    found.set_header(AppConstants.CURRENT_ROUND, question.round.number - 1)
+    if question.round is not None:
+        found.set_header(AppConstants.CURRENT_ROUND, question.round.number - 1)
     found.set_peer_props({ReservedKey.IDENTITY_NAME: question.client})
     if question.cookies:
         found.set_cookie_jar(question.cookies)

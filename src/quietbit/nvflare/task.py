@@ -1,8 +1,8 @@
 """One task of a client: what was decided about it before its app was called, and the one answer that leaves for it.
 
 Idea     a decision is made once, from the question, the policy and the ledger; an answer is made once, from whatever
-         the app did, and is written anew: a release, the numbers that the owner names, or a refusal. It is kept as it
-         was written, so that nothing that happens to it afterwards leaves.
+         the app did, and is written anew: a release, a private answer about the model, the numbers that the owner
+         names, or a refusal. It is kept as it was written, so that nothing that happens to it afterwards leaves.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -24,16 +25,18 @@ from nvflare.apis.shareable import ReservedHeaderKey, Shareable
 
 from quietbit._typing import FloatVector
 from quietbit.engine.batch import serving
+from quietbit.engine.evaluation import EvaluationTurn
 from quietbit.engine.messages import MOST_TRACEBACK, RECORD, finite
 from quietbit.engine.turn import Turn, lost, refusal
 from quietbit.errors import require
 from quietbit.node.answer_time import AnswerTime
 from quietbit.nvflare.arrays import named
 
-__all__ = ["CRASHED", "DECIDED", "TURN", "Task", "task_of"]
+__all__ = ["ANSWER", "CRASHED", "DECIDED", "TURN", "Task", "refused", "task_of"]
 
 LOGGER = logging.getLogger(__name__)
 TURN, DECIDED = "quietbit.turn", "quietbit.decided"  # properties of a task's context
+ANSWER = "answer"  # about the model, or why there is none
 CRASHED = "crashed"  # of simulated sites alone: why an app has no update
 
 
@@ -42,17 +45,17 @@ CRASHED = "crashed"  # of simulated sites alone: why an app has no update
 class Task:
     """A task that was decided about; it is answered once.
 
-    With a ``turn`` it is a release; without one it is the numbers called ``names`` that the owner lets out, or else
-    ``reason``, and the app is not called (``runs``). Where ``shows`` is set, the site is a simulated one, and the
-    server is told why an app has no update.
+    With a ``turn`` it is a release, with an ``evaluation`` a private answer about the model, or both; without either it
+    is the numbers called ``names`` that the owner lets out, or else ``refused``, and the app is not called (``runs``).
+    Where ``shows`` is set, the site is a simulated one, and the server is told why an app has no update.
     """
 
     number: str
     heads: dict[str, Any]
     runs: bool = False
-    reason: str = ""
-    noted: bool = False
+    refused: dict[str, Any] = field(factory=dict)  # why there is no answer, or none about the model beside a release
     turn: Turn | None = None
+    evaluation: EvaluationTurn | None = None
     names: tuple[str, ...] = ()
     moment: AnswerTime = field(factory=lambda: AnswerTime(0.0))
     shows: bool = False
@@ -84,25 +87,27 @@ class Task:
         return deepcopy(self._content)
 
     def _made(self, result: Any) -> Shareable:
-        if self.turn is None and self.runs:
+        turn, evaluation = self.turn, self.evaluation
+        if turn is None and evaluation is None and self.runs:
             self.heads[ReservedHeaderKey.CONTENT_TYPE] = "DXO"
             return DXO(DataKind.METRICS, data=_numbers(result, self.names)).to_shareable()
-        record: dict[str, Any] = {}
-        if self.turn is not None:
-            turn = self.turn
-            try:
-                record = {"release": turn.release(lambda: self._update(turn, result))}
-                if self.names:
-                    record["metrics"] = _numbers(result, self.names)
-                if self.shows and self.crash:
-                    record[CRASHED] = self.crash[-MOST_TRACEBACK:]
-            except Exception as error:
-                self.reason, self.noted = refusal(lost(error))
-        return Shareable({RECORD: record or {"declined": self.reason, "noted": self.noted}})
+        record = dict(self.refused)
+        if turn is not None:
+            record |= _released("release", turn.release, partial(self._read, _update, result, turn))
+        if evaluation is not None:
+            read = partial(self._read, _metric, result, evaluation.evaluation.metric)
+            made = _released(ANSWER, evaluation.release, read)
+            record |= made if ANSWER in made else {ANSWER: made}
+        if self.names and record.keys() & {"release", ANSWER}:
+            record["metrics"] = _numbers(result, self.names)
+        if self.shows and self.crash:
+            record[CRASHED] = self.crash[-MOST_TRACEBACK:]
+        return Shareable({RECORD: record})
 
-    def _update(self, turn: Turn, result: Any) -> list[FloatVector]:
+    def _read(self, read: Callable[[Any, Any], Any], result: Any, what: Any) -> Any:
+        """Return what the app's result holds; of a simulated site, why it does not is told."""
         try:
-            return _update(turn, result)
+            return read(result, what)
         except BaseException as error:
             self.crash = self.crash or f"{type(error).__name__}: {error}"
             raise
@@ -115,11 +120,30 @@ def task_of(fl_ctx: FLContext) -> Task | None:
     return found if same else None
 
 
-def _update(turn: Turn, result: Any) -> list[FloatVector]:
-    """Return *received minus trained* of the app's answer, weights or NVFlare's differences."""
+def refused(error: Exception) -> dict[str, Any]:
+    """Return why there is no release, as it is sent."""
+    said, noted = refusal(error)
+    return {"declined": said, "noted": noted}
+
+
+def _released(key: str, release: Callable[..., bytes], read: Callable[[], Any]) -> dict[str, Any]:
+    """Return the one release of a question that was noted, under its key, or why it cannot be made."""
+    try:
+        return {key: release(read, [])}
+    except Exception as error:
+        return refused(lost(error))
+
+
+def _answered(result: Any) -> DXO:
+    """Return what the app answered with; a failure is refused."""
     code = result.get_return_code()
     require(code == ReturnCode.OK, "return code of the app", code, "OK")
-    dxo = from_shareable(result)
+    return from_shareable(result)
+
+
+def _update(result: Any, turn: Turn) -> list[FloatVector]:
+    """Return *received minus trained* of the app's answer, weights or NVFlare's differences."""
+    dxo = _answered(result)
     arrays: dict[str, Any] = {**dict.fromkeys(turn.layout.kept), **named(dxo.data)}  # kept ones are never read
     if dxo.data_kind == DataKind.WEIGHTS:
         return turn.difference(arrays)
@@ -128,16 +152,26 @@ def _update(turn: Turn, result: Any) -> list[FloatVector]:
     return turn.layout.difference([np.zeros_like(part) for part in turn.received], arrays)
 
 
+def _metric(result: Any, name: str) -> Any:
+    """Return the app's metric of that name, alone or beside the weights; one that is not there is refused."""
+    found = _metrics(_answered(result))
+    require(name in found, f"metric {name!r} of the app", "missing", "in what it answers")
+    return found[name]
+
+
+def _metrics(dxo: DXO) -> Mapping[str, Any]:
+    found: Any = dxo.data if dxo.data_kind == DataKind.METRICS else dxo.get_meta_prop(MetaKey.INITIAL_METRICS, {})
+    return found if isinstance(found, Mapping) else {}
+
+
 def _numbers(result: Any, names: tuple[str, ...]) -> dict[str, float]:
     """One number for each of the names, 0 where the app has none; everything else is dropped."""
-    found: Any = {}
+    found: Mapping[str, Any] = {}
     try:
-        dxo = from_shareable(result)
-        found = dxo.data if dxo.data_kind == DataKind.METRICS else dxo.get_meta_prop(MetaKey.INITIAL_METRICS, {})
+        found = _metrics(from_shareable(result))
     except BaseException as error:
         LOGGER.error("quietbit: the app's answer holds no metrics", exc_info=error)
-    values = {name: found.get(name) for name in names} if isinstance(found, Mapping) else {}
-    return {name: _number(values.get(name)) for name in names}
+    return {name: _number(found.get(name)) for name in names}
 
 
 def _number(value: Any) -> float:

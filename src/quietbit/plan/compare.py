@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, cast, final
 
 from quietbit.arrays import Structure
 from quietbit.errors import InvalidParameter, QuietbitError, check_int, check_real, member, require
@@ -105,6 +105,7 @@ class Comparison:
     min_honest_clients: int | None
     rows: tuple[ComparisonRow, ...]
     evaluation: Evaluation | None = None
+    summed_evaluation: Evaluation | None = None  # the same behind masks
 
     def best(self, trust: Trust | str) -> ComparisonRow | None:
         """Return the row ``auto`` would take: of those within 5 % of the least noise energy, the one that sends least.
@@ -169,7 +170,8 @@ def compare(
         norm: l2 unless given; sums behind masks have an account for l2 alone.
         min_honest_clients: of a cohort, for secure aggregation: how many answer and do not collude; all unless given.
         baselines: rows also for mechanisms that are there to be compared with alone, and never the best.
-        evaluate: what one answer to a private evaluation costs, one per release; rows have what is left of epsilon.
+        evaluate: what one answer to a private evaluation costs, one per release; rows have what is left of epsilon,
+            those of sums what is left on the account that updates and summed answers share.
         malicious: the share of clients that send payloads of their own choice; rows say how far they move a mean.
         report: ``report(fraction, message)`` is told how far it is.
 
@@ -187,11 +189,18 @@ def compare(
     require(crowd >= many, "clients", crowd, f"at least {many}, the cohort")
     times, often = _schedule(rounds, releases, crowd, many)
     target = Target(epsilon, delta, adjacency, releases=often).limited()
-    answers = None if evaluate is None else Evaluation(evaluate, releases=often, adjacency=target.adjacency)
+    answers = summed = None
+    if evaluate is not None and which is not Trust.SECURE_AGGREGATION:
+        answers = Evaluation(evaluate, releases=often, adjacency=target.adjacency)
+    if evaluate is not None and which in (None, Trust.SECURE_AGGREGATION) and target.delta > 0 and many > 1:
+        honest = min_honest_clients or many
+        summed = Evaluation(evaluate, releases=often, adjacency=target.adjacency, delta=target.delta, honest=honest)
     left = target if answers is None else target.without(answers.spends)
     asked = _Question(ball, left, many, crowd, times, min_honest_clients, baselines, malicious, report)
-    rows = [row for way, found in WAYS.items() if which in (None, way) for row in found(asked)]
-    return Comparison(ball, target, crowd, many, times, asked.honest, tuple(rows), answers)
+    behind = replace(asked, target=target, answers=summed)
+    parts = {way: behind if way is Trust.SECURE_AGGREGATION else asked for way in WAYS}
+    rows = [row for way, found in WAYS.items() if which in (None, way) for row in found(parts[way])]
+    return Comparison(ball, target, crowd, many, times, asked.honest, tuple(rows), answers, summed)
 
 
 def dimension_of(model: Any) -> int:
@@ -235,6 +244,20 @@ class _Question:
     baselines: bool
     malicious: float | None
     report: Report | None
+    answers: Evaluation | None = None  # that share the account of updates, in sums
+
+    def account(self) -> Callable[[Mechanism], Guarantee] | None:
+        """Return the account of all sums of a client, answers among them; None where there are no answers."""
+        target, answers = self.target, self.answers
+        if answers is None:
+            return None
+        ((answer, times),) = answers.shared()
+
+        def together(mechanism: Mechanism) -> Guarantee:
+            updates = mechanism.sum_privacy(cast(int, answers.honest), target.adjacency)
+            return (updates * target.releases + answer * times).guarantee(target.delta)
+
+        return together
 
     def tell(self, fraction: float, message: str) -> None:
         if self.report is not None:
@@ -298,7 +321,7 @@ def _summed(asked: _Question) -> list[ComparisonRow]:
     common = {**target.keywords(), "clients": asked.cohort, "min_honest_clients": asked.honest}
     try:
         require(ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 for sums behind masks")
-        dense = calibrate_sum(ball=ball, **common)
+        dense = calibrate_sum(ball=ball, **common, account=asked.account())
     except QuietbitError as error:
         return [ComparisonRow(SUMMED, secure, refusal=str(error))]
     gaussian = asked.gaussian()
@@ -306,7 +329,7 @@ def _summed(asked: _Question) -> list[ComparisonRow]:
     keep = max(LEAST_KEPT, fewest_kept(dense.squared_error / ball.radius**2, ball.dimension))
     if keep <= ball.dimension // 2:
         asked.tell(0.85, "sums of kept coordinates")
-        few = calibrate_sum(ball=ball, keep=keep, **common)
+        few = calibrate_sum(ball=ball, keep=keep, **common, account=asked.account())
         rows.append(asked.row(SUMMED, secure, few.mechanism, few.guarantee, gaussian))
     return rows
 

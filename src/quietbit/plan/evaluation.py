@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, final
 
 import numpy as np
@@ -26,8 +27,9 @@ from quietbit._typing import FloatVector
 from quietbit.auditor.tails import clopper_pearson
 from quietbit.errors import check_int, check_real, require
 from quietbit.mechanism.response import MOST_CELLS, RandomisedResponse
+from quietbit.mechanism.summed_response import SummedResponse
 from quietbit.privacy.cost import Cost
-from quietbit.target import Adjacency, Unit, check_releases
+from quietbit.target import Adjacency, Unit, check_delta, check_releases
 
 __all__ = ["Estimate", "Evaluation"]
 
@@ -67,11 +69,15 @@ class Estimate:
 class Evaluation:
     """What is asked about a model: ``metric`` of the app, at ``epsilon`` per answer, ``releases`` times of a client.
 
-    The app's number lies between 0 and ``most``. With ``cells``, it is a list of that many counts.
+    The app's number lies between 0 and ``most``. With ``cells``, it is a list of that many counts. With ``honest``,
+    answers are summed behind masks, over that many clients at least that can be relied on: ``epsilon``, at ``delta``,
+    is then what one sum reveals.
 
     >>> asked = Evaluation(0.5, adjacency="replace-one")
     >>> asked.spends, round(asked.margin(10_000), 3)
     (0.5, 0.04)
+    >>> round(Evaluation(0.5, adjacency="replace-one", delta=1e-5, honest=10_000).margin(10_000), 3)
+    0.01
     """
 
     epsilon: float = field(converter=_epsilon)
@@ -81,23 +87,44 @@ class Evaluation:
     releases: int = field(default=1, converter=check_releases)
     adjacency: Adjacency = field(kw_only=True, converter=Adjacency)
     unit: Unit = field(default=Unit.CLIENT, kw_only=True)
-    mechanism: RandomisedResponse = field(init=False, repr=False, eq=False)
+    delta: float = field(default=0.0, kw_only=True, converter=check_delta)
+    honest: int | None = field(default=None, kw_only=True)
+    mechanism: RandomisedResponse | SummedResponse = field(init=False, repr=False, eq=False)
 
     @mechanism.default
-    def _mechanism(self) -> RandomisedResponse:
+    def _mechanism(self) -> RandomisedResponse | SummedResponse:
         """Return the most truthful response; a changed sample can change the answer, whatever the neighbour."""
         which = Adjacency.REPLACE_ONE if self.unit is Unit.SAMPLE else self.adjacency
         cells = 2 if self.cells is None else check_int(self.cells, "evaluate_cells", 2, MOST_CELLS)
-        return RandomisedResponse.within(self.epsilon, cells, which)
+        if self.honest is None:
+            return RandomisedResponse.within(self.epsilon, cells, which)
+        return _summed(self.epsilon, self.delta, cells, which, self.honest)
 
     @property
     def spends(self) -> float:
-        """The pure epsilon of all answers of a client, which is set aside."""
+        """The pure epsilon of all answers of a client, which is set aside; sums share the account of updates."""
         return self.costs(self.releases)
 
     def costs(self, answers: int) -> float:
-        """Return the pure epsilon of this many answers of a client."""
-        return (Cost.pure(self.epsilon) * answers).pure_epsilon()
+        """Return the pure epsilon of this many answers of a client that the server sees."""
+        return (Cost.pure(self.epsilon) * answers).pure_epsilon() if self.honest is None else 0.0
+
+    def shared(self, answers: int | None = None) -> tuple[tuple[Cost, int], ...]:
+        """Return what answers (all of a client's unless given) add to the account of updates: those of sums."""
+        times = self.releases if answers is None else answers
+        if self.honest is None or not times:
+            return ()
+        return ((self.mechanism.sum_privacy(self.honest, self.adjacency), times),)
+
+    def due(self, number: int, rounds: int | None) -> bool:
+        """Return whether round ``number`` of ``rounds`` asks about its model: all answers, spread over the rounds.
+
+        >>> [number for number in range(1, 9) if Evaluation(1.0, releases=3, adjacency="zero-out").due(number, 8)]
+        [3, 6, 8]
+        """
+        if rounds is None or self.releases >= rounds:
+            return True
+        return number * self.releases // rounds > (number - 1) * self.releases // rounds
 
     def shares(self, value: Any) -> FloatVector:
         """Return the update that stands for what the app computed: shares of cells; anything but numbers is refused."""
@@ -110,6 +137,10 @@ class Evaluation:
             return np.array([1.0 - share, share])
         counts = np.maximum(numbers, 0.0)
         return counts / max(math.fsum(counts), np.finfo(np.float64).tiny)
+
+    def metric_of(self, mean: Sequence[float] | FloatVector) -> float | list[float]:
+        """Return the metric that decoded shares stand for, or the share of every cell."""
+        return self.most * float(mean[1]) if self.cells is None else [float(share) for share in mean]
 
     def estimates(self, mean: Sequence[float] | FloatVector, answers: int) -> tuple[Estimate, ...]:
         """Return what the decoded mean of ``answers`` answers says: the metric, or the share of every cell."""
@@ -127,3 +158,9 @@ class Evaluation:
         low, high = clopper_pearson(min(max(named, 0.0), answers), answers, DOUBT / 2)
         ends = [unit * min(max(self.mechanism.share(end), 0.0), 1.0) for end in (low, high)]
         return Estimate(unit * share, ends[0], ends[1], answers)
+
+
+@lru_cache(maxsize=16)
+def _summed(epsilon: float, delta: float, cells: int, adjacency: Adjacency, honest: int) -> SummedResponse:
+    """Find it once: a plan is asked for its evaluation again and again."""
+    return SummedResponse.within(epsilon, delta, cells, adjacency, honest)

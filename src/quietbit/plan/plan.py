@@ -218,7 +218,10 @@ class Plan:
         if self.evaluate_epsilon is None:
             return None
         known = {name.removeprefix("evaluate_"): getattr(self, name) for name in OF_EVALUATION}
-        given = {"releases": self.releases} | {name: value for name, value in known.items() if value is not None}
+        given: dict[str, Any] = {"releases": self.releases} | {
+            name: value for name, value in known.items() if value is not None
+        }
+        given |= {"delta": self.delta, "honest": self.min_honest_clients} if self.secure else {}
         return Evaluation(self.evaluate_epsilon, **given, adjacency=self.adjacency, unit=self.unit)
 
     @cached_property
@@ -417,8 +420,16 @@ class Plan:
         """Return the account nodes keep of ``releases`` releases; None where the mechanism's own is what counts."""
         if self.mode == "planned":
             return None
-        account = Account(self.update_target, "adaptive")
-        return lambda mechanism: account.spend(self.release(mechanism.priced_as), releases).guarantee()
+        account, asked = Account(self.update_target, "adaptive"), self.evaluation
+        answers = () if asked is None else asked.shared()
+
+        def enforced(mechanism: Mechanism) -> Guarantee:
+            spent = account.spend(self.release(mechanism.priced_as), releases)
+            for cost, times in answers:
+                spent = spent.spend(cost, times)
+            return spent.guarantee()
+
+        return enforced
 
     def _found(self, ball: Ball, sizes: NDArray[np.int64], counts: NDArray[np.int64]) -> Mechanism:
         """Calibrated to the budget."""

@@ -1,8 +1,9 @@
-"""A Flower run as the record of a training: what `Report.save` wrote, in the words that the report page reads.
+"""A federated run as the record of a training: what an engine's report saved, in the words that the page reads.
 
 Idea     the settings of a run name its mechanism completely, so it is built from them again, and accepted if its
          identity is the one that the nodes' releases carried. Points are the rounds that the server's own
-         ``evaluate_fn`` scored with an accuracy; what every round had cost by then is in the file.
+         ``evaluate_fn`` scored with an accuracy or, where it scored none, those whose model nodes evaluated privately;
+         what every round had cost by then is in the file. A run without either has no points, and no curve.
 """
 
 from __future__ import annotations
@@ -26,21 +27,16 @@ OF_PLAN = ("bits", "levels", "beta", "clamp", "decoder", "design_epsilon", "nois
 
 
 def flower_record(saved: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return the record of a run that a strategy's report kept; refuse one that is damaged or has no score."""
+    """Return the record of a run that an engine's report kept; refuse one that is damaged."""
     if saved.get("version") != VERSION:
         raise QuietbitError(f"{path} has version {saved.get('version')!r}, and this library reads {VERSION}.")
     missing = [name for name in NEEDED if name not in saved]
     if missing:
         raise QuietbitError(f"{path} holds a federated run that is not complete: {', '.join(missing)} is not there.")
     try:
-        record = _record(saved)
+        return _record(saved)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise QuietbitError(f"{path} holds a federated run that is damaged: {str(error).rstrip('.')}.") from error
-    if not record["points"]:
-        raise QuietbitError(
-            f"{path} has a run without a score: in Flower, let evaluate_fn return a MetricRecord with {ACCURACY!r}."
-        )
-    return record
 
 
 def _record(saved: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,7 +48,7 @@ def _record(saved: Mapping[str, Any]) -> dict[str, Any]:
     replies = sum(int(entry["answered"]) for entry in rounds)
     after = {int(entry["round"]): place for place, entry in enumerate(rounds, 1)}
     points = []
-    for score in saved["scores"]:
+    for score in _scores(saved):
         number = int(score["round"])
         if number in after and isinstance(score.get(ACCURACY), int | float):
             passed = rounds[: after[number]]
@@ -96,3 +92,13 @@ def _record(saved: Mapping[str, Any]) -> dict[str, Any]:
         "bytes_per_client": round(sent / replies) if replies else None,
         "uplink_bytes": sent,
     }
+
+
+def _scores(saved: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the server's scores that have an accuracy, or else what nodes said of theirs, the last of each round."""
+    scored = [entry for entry in saved["scores"] if isinstance(entry.get(ACCURACY), int | float)]
+    if scored:
+        return scored
+    asked = [one for one in saved.get("evaluations", ()) if one["metric"] == ACCURACY and len(one["estimates"]) == 1]
+    found = {int(one["round"]): min(max(float(one["estimates"][0]["value"]), 0.0), 1.0) for one in asked}
+    return [{"round": number, ACCURACY: value} for number, value in sorted(found.items())]

@@ -35,13 +35,14 @@ COLUMNS = (
     *("label", "setting", "rounds", "epsilon", "accuracy", "deviation", "seeds"),
     *("bytes", "uplink", "chosen", "mechanism", "state", "second"),
 )
+SCORED = "runs of which one has an accuracy: of the server's evaluate_fn, or of nodes by quietbit.evaluate"
 JUDGED, UNBEATEN = 1, 2  # how a row may be chosen; 0: it is a point of a curve and no more
 
 
 def page_data(runs: Sequence[PlacedRun], title: str) -> dict[str, Any]:
     """Return the data of a page, as plain values; refuse to make one without a run that has a score."""
     require(runs, "runs", list(runs), "at least one run")
-    require(any(run.record["points"] for run in runs), "runs", "no score", "runs of which one has a score")
+    require(any(run.record["points"] for run in runs), "runs", "no score", SCORED)
     compared = comparisons(runs)
     labels = sorted({run.label: run.mechanism for one in compared for run in one.runs}.items())
     labels.sort(key=lambda pair: pair[1] == PUBLIC)

@@ -70,12 +70,32 @@ def test_a_mechanism_that_does_not_follow_from_the_settings_is_not_drawn(tmp_pat
     assert "650" in render_page([run])
 
 
+@pytest.mark.parametrize("scores", [[], [{"round": 1, "loss": 2.0}], [{"round": 1, "accuracy": None}]])
+def test_a_run_that_the_server_did_not_score_has_what_nodes_said_or_no_curve(tmp_path, scores):
+    (run,) = read_placed_runs([saved(tmp_path, scores=scores)])
+    assert run.record["points"] == []
+    with pytest.raises(QuietbitError, match=r"quietbit\.evaluate"):
+        render_page([run])
+    (scored,) = read_placed_runs([saved(tmp_path, "scored.json")])
+    assert "650" in render_page([run, scored])  # it is listed beside others
+    estimate = {"value": 0.4, "low": 0.3, "high": 0.5, "answers": 90}
+    said = [
+        {"round": number, "metric": metric, "estimates": [estimate | {"value": value}]}
+        for number, metric, value in (
+            (0, "accuracy", 0.1),
+            (1, "accuracy", 0.4),
+            (2, "loss", 7.0),
+            (2, "accuracy", 1.2),
+        )
+    ]
+    (run,) = read_placed_runs([saved(tmp_path, "asked.json", scores=scores, evaluations=said)])
+    assert [(point["round"], point["accuracy"]) for point in run.record["points"]] == [(1, 0.4), (2, 1.0)]
+    assert "650" in render_page([run])
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"scores": []}, "a run without a score: in Flower, let evaluate_fn return a MetricRecord with 'accuracy'"),
-        ({"scores": [{"round": 1, "loss": 2.0}]}, "without a score"),
-        ({"scores": [{"round": 1, "accuracy": None}]}, "without a score"),
         ({"version": 2}, "has version 2, and this library reads 1"),
         ({"settings": {}}, "damaged: quietbit.mechanism, quietbit.clip, quietbit.adjacency"),
         ({"rounds": [{}]}, "damaged"),

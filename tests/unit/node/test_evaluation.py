@@ -13,15 +13,16 @@ from quietbit.errors import InvalidParameter
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.response import RandomisedResponse
+from quietbit.mechanism.summed_response import SummedResponse
 from quietbit.node.gatekeeper import Gatekeeper, RemoteGate
 from quietbit.node.ledger import AnsweredBefore, FileLedger
 from quietbit.node.policy import NotAllowed
-from quietbit.node.question import Framed
+from quietbit.node.question import KEYS, Framed, SumPart
 from quietbit.node.release import BudgetSpent, LocalGate, account_of, reached
 from quietbit.node.sender import PrivateSender
 from quietbit.privacy.account import Account
 from quietbit.privacy.cost import Cost
-from quietbit.target import Target
+from quietbit.target import Target, Trust
 from statistical.kit import seed
 from unit.node.makers import MECHANISM, books, keeper, policy, question, write_policy
 
@@ -220,3 +221,46 @@ def test_where_sums_are_allowed_answers_count_under_both_caps(tmp_path):
         held.accept(asked(3))
     rules = policy(tmp_path, **sums, evaluate=1.0)
     assert all(0.99 < reached(books(tmp_path), cap, rules) <= 1.0 for cap in rules.caps())
+
+
+MANY = SummedResponse.within(0.5, 1e-5, 2, Adjacency.REPLACE_ONE, 300)
+SUMS = {
+    "trust": ("secure-aggregation",), "local_epsilon": 50.0, "min_honest_clients": 300, "evaluate": 0.5,
+}  # fmt: skip
+
+
+def summed(number: int, mechanism: Mechanism = MANY, step: str = KEYS, **changes):
+    """The first step of a sum of answers, which is refused where no budget is left for its release."""
+    part = SumPart(step, 400, 1, 320, 300, "honest-but-curious")
+    return question(number, mechanism, **{"epsilon": 100.0, "sum": part} | changes)
+
+
+def test_an_answer_behind_masks_is_priced_with_the_clients_that_its_owner_relies_on(tmp_path):
+    assert len(keeper(tmp_path, **SUMS).step(summed(1))) > 0
+    wary = keeper(make(tmp_path / "wary"), **SUMS | {"min_honest_clients": 100})  # the run says 300
+    with pytest.raises(BudgetSpent):
+        wary.step(summed(1))
+    with pytest.raises(NotAllowed, match="does not allow evaluations"):
+        keeper(make(tmp_path / "none"), **SUMS | {"evaluate": 0.0}).step(summed(1))
+    few = summed(1, sum=SumPart(KEYS, 20, 1, 16, 16, "honest-but-curious"))
+    with pytest.raises(NotAllowed, match="so few clients"):
+        keeper(make(tmp_path / "few"), **SUMS).step(few)
+
+
+def test_an_answer_made_for_masks_is_not_given_in_the_open(tmp_path):
+    open_too = SUMS | {"trust": ("local", "secure-aggregation")}
+    held = keeper(tmp_path, **open_too)
+    with pytest.raises(InvalidParameter, match="in a masked sum"):
+        held.accept(asked(1, MANY))
+    with pytest.raises(InvalidParameter, match="SummedResponse"):
+        held.step(summed(1, AdaptiveClip(MANY, 1.0, bit_epsilon=0.2)))
+    assert books(tmp_path).releases == 0
+
+
+def test_sums_of_answers_and_updates_share_the_owners_cap(tmp_path):
+    """Answers have a limit of their own, and what they cost is missing for updates."""
+    rules = policy(tmp_path, **SUMS | {"evaluate": 2.0})
+    account = Account(rules.caps()[0], "adaptive")
+    each = MANY.sum_privacy(300, Adjacency.REPLACE_ONE)
+    assert account.spend(each, 4).epsilon() < 4 * 0.5  # they compose like sums, not like pure answers
+    assert Trust.LOCAL not in rules.trust  # so nothing is set aside for answers in the open

@@ -290,10 +290,10 @@ class Server:
         fl_ctx, table = self.context(client, f"{client}/{number}", name), {f"{name}/out": [self.data]}
         return apply_filters(Scope.TASK_DATA_FILTERS_NAME, task, fl_ctx, table, name, FilterKey.OUT)
 
-    def takes(self, result, client="site-1", number=0, sender=None):
+    def takes(self, result, client="site-1", number=0, sender=None, name="train"):
         """What the workflow sees of a result that came for the task of ``client``."""
-        fl_ctx, table = self.context(sender or client, f"{client}/{number}"), {"train/in": [self.results]}
-        return apply_filters(Scope.TASK_RESULT_FILTERS_NAME, result, fl_ctx, table, "train", FilterKey.IN)
+        fl_ctx, table = self.context(sender or client, f"{client}/{number}", name), {f"{name}/in": [self.results]}
+        return apply_filters(Scope.TASK_RESULT_FILTERS_NAME, result, fl_ctx, table, name, FilterKey.IN)
 
     def hears(self, event, **props):
         """Both filters hear an event of the workflow."""

@@ -256,7 +256,6 @@ def test_another_model_in_mid_run_is_refused():
         {**CONFIG, "quietbit.trust": "secure-aggregation", "quietbit.threshold": 2},
         {**CONFIG, "quietbit.odd": 1},
         {**CONFIG, "quietbit.participation": "secret-order"},
-        {**CONFIG, "quietbit.evaluate.epsilon": 1.0},
     ],
 )
 def test_settings_that_cannot_be_kept_are_refused(given):

@@ -1,0 +1,164 @@
+"""Answers to be summed behind masks: one bit for each cell, each told truly or turned round.
+
+Idea     behind masks the server sees how many clients named a cell, so the others' lies hide a client's bit, and a few
+         lies are enough: of 10,000 clients at epsilon 0.5, one in 160, where an answer that is seen by itself must be a
+         coin three times in four. With two cells one bit says it all; with more, each cell has a bit of its own.
+Symbols  p: probability of a lie, a multiple of 2^-40; k: cells; n: honest clients of a sum.
+Source   Warner (1965) for a bit, Erlingsson, Pihur, Korolova (2014) for one bit per cell; the account of the sum is in
+         `privacy.response_sum`.
+
+Account. With two cells, another answer turns one bit; no answer at all (zero-out) is a fair coin. With more, another
+answer turns two bits, and no answer is a zero in every cell, one bit away from any. Bits of different cells are
+independent, so their divergences add up. Seen alone, a bit costs log((1 - p)/p), against a coin log(1/(2p)).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, final
+
+import numpy as np
+from attrs import field, frozen
+from numpy.typing import NDArray
+
+from quietbit._search import bisect
+from quietbit._typing import FloatVector
+from quietbit.errors import check_int, check_real, require
+from quietbit.kernel.base import Kernel
+from quietbit.kernel.rng import RandomBits
+from quietbit.mechanism.accumulate import code_accumulator
+from quietbit.mechanism.ball import Ball, Norm
+from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, check_adjacency
+from quietbit.mechanism.response import MOST_CELLS, drawn_cell
+from quietbit.privacy.account import Account
+from quietbit.privacy.conversion import round_up
+from quietbit.privacy.cost import Cost
+from quietbit.privacy.guarantee import Adjacency, Trust, Unit
+from quietbit.privacy.response_sum import response_sum_cost
+from quietbit.target import MOST_CLIENTS, Target
+
+__all__ = ["SummedResponse"]
+
+GRAIN = 2.0**40
+LEAST_LIE, MOST_LIE = 2.0**-30, 0.5 - 2.0**-20
+SHARE = 0.97  # of delta, that a node's account of a sum has (`privacy.account`)
+LEAST_ODDS, MOST_ODDS = 1e-4, 20.0  # log((1 - p)/p)
+
+
+def _cells(value: int) -> int:
+    return check_int(value, "cells", 2, MOST_CELLS)
+
+
+def _lie(value: float) -> float:
+    found = check_real(value, "lie", at_least=LEAST_LIE, at_most=MOST_LIE)
+    require(found * GRAIN == math.floor(found * GRAIN), "lie", value, "a multiple of 2^-40")
+    return found
+
+
+@final
+@frozen
+class SummedResponse(Mechanism):
+    """Whether a client is in a cell, a bit each (one bit for two cells), turned round with probability ``lie``.
+
+    Updates are shares of cells, in the unit ball of the L1 norm; the decoded mean is the share of clients in each.
+    """
+
+    cells: int = field(converter=_cells)
+    lie: float = field(converter=_lie)
+
+    @classmethod
+    def within(cls, epsilon: float, delta: float, cells: int, adjacency: Adjacency, honest: int) -> SummedResponse:
+        """Return the one with the fewest lies whose sum over ``honest`` clients costs at most ``epsilon`` at a node.
+
+        >>> round(SummedResponse.within(0.5, 1e-5, 2, Adjacency.REPLACE_ONE, 1_000).lie, 3)
+        0.068
+        """
+        target = Target(epsilon, delta, adjacency, trust=Trust.SECURE_AGGREGATION).limited()
+        account, many = Account(target, "adaptive"), check_int(honest, "honest", 2, MOST_CLIENTS)
+
+        def at(odds: float) -> SummedResponse:
+            return cls(cells, math.ceil(GRAIN / (1 + math.exp(odds))) / GRAIN)
+
+        def holds(odds: float) -> bool:
+            return at(odds).sum_privacy(many, adjacency).epsilon(delta * SHARE) <= target.epsilon
+
+        require(holds(LEAST_ODDS), "epsilon", epsilon, "large enough that an answer says something")
+        odds = MOST_ODDS if holds(MOST_ODDS) else bisect(holds, LEAST_ODDS, MOST_ODDS, relative=2e-4)
+        while not account.allows(at(odds).sum_privacy(many, adjacency)):  # it settles on one order beforehand
+            odds *= 1 - 1e-3
+        return at(odds)
+
+    @property
+    def domain(self) -> Ball:
+        """Shares of cells."""
+        return Ball(Norm.L1, 1.0, self.cells)
+
+    @property
+    def layout(self) -> Layout:
+        """A bit for each cell; for two cells, that of the second."""
+        return Layout.codes(1, 1 if self.cells == 2 else self.cells)
+
+    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """Draw a cell by its share, and turn every bit round or not."""
+        count = self.layout.count
+        words = np.asarray(rng.draw(count + 2).uniform64(0, 0, count + 2), dtype=np.uint64)
+        cell = drawn_cell(update, int(words[0]), kernel, self.domain)
+        if self.cells == 2:
+            truths = np.array([cell == 1 if cell is not None else int(words[1]) >> 63 == 1])
+        else:
+            truths = np.arange(count) == (-1 if cell is None else cell)
+        lies = words[2:] < np.uint64(int(self.lie * GRAIN) << 24)
+        packed = np.packbits(truths ^ lies, bitorder="little")
+        out[:] = packed
+
+    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
+        """Count the ones of every cell."""
+        return code_accumulator(np.array([0.0, 1.0]), 1, self.layout.count, kernel, max_payloads, self._shares)
+
+    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
+        """Return what one answer costs where the server sees it by itself."""
+        require(samples is None, "samples", samples, "left out: sums protect clients")
+        which = check_adjacency(adjacency)
+        coin, bits = self._apart(which)
+        each = math.log(0.5 / self.lie) if coin else math.log((1 - self.lie) / self.lie)
+        return Cost.pure(round_up(bits * each, 1e-14)).of(which, Unit.CLIENT, Trust.LOCAL)
+
+    @property
+    def summable(self) -> bool:
+        """Bits are added behind masks."""
+        return True
+
+    def sum_privacy(self, clients: int, adjacency: Adjacency) -> Cost:
+        """Return what one secure sum over ``clients`` honest clients costs one of them."""
+        which = check_adjacency(adjacency)
+        many = check_int(clients, "clients", 2, MOST_CLIENTS)
+        return response_sum_cost(self.lie, many, *self._apart(which)).of(which, Unit.CLIENT, Trust.SECURE_AGGREGATION)
+
+    def _apart(self, adjacency: Adjacency) -> tuple[bool, int]:
+        """Return whether a neighbour's bit is a coin, and how many bits it differs in."""
+        if self.cells == 2:
+            return adjacency is Adjacency.ZERO_OUT, 1
+        return False, 1 if adjacency is Adjacency.ZERO_OUT else 2
+
+    def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
+        """Return the share of each cell from how often it was named."""
+        count, sums = check_int(clients, "clients", 1), np.asarray(total, dtype=np.float64)
+        inside = bool(np.all((sums >= 0) & (sums <= count)))
+        require(inside, "sums of bits", (float(sums.min()), float(sums.max())), f"from 0 to {count}")
+        return self._shares(sums / count)
+
+    def _shares(self, frequencies: FloatVector) -> FloatVector:
+        found = np.asarray((frequencies - self.lie) / (1 - 2 * self.lie))
+        return np.array([1 - found[0], found[0]]) if self.cells == 2 else found
+
+    def error(self) -> Error:
+        """Of a cell, lies alone; of no cell at all, two cells decode to a half each."""
+        return Error(squared=self.lie * (1 - self.lie) / (1 - 2 * self.lie) ** 2, bias=0.5 if self.cells == 2 else 0.0)
+
+    def frequency(self, share: float) -> float:
+        """Return the probability that an answer names a cell of this share; `share` is the way back."""
+        return self.lie + (1 - 2 * self.lie) * share
+
+    def share(self, frequency: float) -> float:
+        """Return the share of a cell that is named with this frequency, without bias: it may leave [0, 1]."""
+        return (frequency - self.lie) / (1 - 2 * self.lie)
