@@ -28,12 +28,12 @@ from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.ball import Ball, Norm
-from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts, check_adjacency
+from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts
 from quietbit.mechanism.response import MOST_CELLS, drawn_cell
 from quietbit.privacy.account import Account
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
-from quietbit.privacy.guarantee import Adjacency, Trust, Unit
+from quietbit.privacy.guarantee import Adjacency, Trust
 from quietbit.privacy.response_sum import response_sum_cost
 from quietbit.target import MOST_CLIENTS, Target
 
@@ -115,24 +115,21 @@ class SummedResponse(Mechanism):
         """Count the ones of every cell."""
         return code_accumulator(np.array([0.0, 1.0]), 1, self.layout.count, kernel, max_payloads, self._shares)
 
-    def privacy(self, adjacency: Adjacency, samples: int | None = None) -> Cost:
+    def cost(self, adjacency: Adjacency) -> Cost:
         """Return what one answer costs where the server sees it by itself."""
-        require(samples is None, "samples", samples, "left out: sums protect clients")
-        which = check_adjacency(adjacency)
-        coin, bits = self._apart(which)
+        coin, bits = self._apart(adjacency)
         each = math.log(0.5 / self.lie) if coin else math.log((1 - self.lie) / self.lie)
-        return Cost.pure(round_up(bits * each, 1e-14)).of(which, Unit.CLIENT, Trust.LOCAL)
+        return Cost.pure(round_up(bits * each, 1e-14))
 
     @property
     def summable(self) -> bool:
         """Bits are added behind masks."""
         return True
 
-    def sum_privacy(self, clients: int, adjacency: Adjacency) -> Cost:
+    def sum_cost(self, clients: int, adjacency: Adjacency) -> Cost:
         """Return what one secure sum over ``clients`` honest clients costs one of them."""
-        which = check_adjacency(adjacency)
         many = check_int(clients, "clients", 2, MOST_CLIENTS)
-        return response_sum_cost(self.lie, many, *self._apart(which)).of(which, Unit.CLIENT, Trust.SECURE_AGGREGATION)
+        return response_sum_cost(self.lie, many, *self._apart(adjacency))
 
     def _apart(self, adjacency: Adjacency) -> tuple[bool, int]:
         """Return whether a neighbour's bit is a coin, and how many bits it differs in."""

@@ -20,7 +20,7 @@ from typing import final
 
 import numpy as np
 
-from quietbit.privacy.conversion import chord_upper, ladder, round_up
+from quietbit.privacy.conversion import OrderConstant, round_up
 from quietbit.privacy.cost import Cost, Formula
 from quietbit.privacy.sum_moment import MOST_REACH, SumMoments, bit_sum
 
@@ -29,7 +29,7 @@ __all__ = ["response_sum_cost"]
 _BLOCK = 0.004  # share of the clients whose ends are treated together
 _TAIL = 40.0  # what lies outside a window weighs at most about e^-40
 _REACH = MOST_REACH - 40
-_LEAST_STEP, _KNOTS_PER_DOUBLING = 2.0**-4, 4
+_LEAST_STEP = 2.0**-4
 
 
 def response_sum_cost(lie: float, clients: int, coin: bool, bits: int = 1) -> Cost:
@@ -43,7 +43,7 @@ def response_sum_cost(lie: float, clients: int, coin: bool, bits: int = 1) -> Co
 
 
 def _times(alpha: float, divergence: _Divergence, bits: int) -> float:
-    return round_up(bits * divergence.chord_upper(alpha), 4e-16)
+    return round_up(bits * divergence(alpha), 4e-16)
 
 
 @lru_cache(maxsize=16)
@@ -52,15 +52,18 @@ def _divergence(lie: float, clients: int, coin: bool) -> _Divergence:
 
 
 @final
-class _Divergence:
+class _Divergence(OrderConstant):
     """D_alpha of one bit, certified from above at any order."""
 
+    RUNGS = 4
+
     def __init__(self, lie: float, clients: int, coin: bool) -> None:
-        self._nodes = np.array([lie, 0.5, 1 - lie])
-        self._coin = coin
+        super().__init__(lie, clients, coin)
+        # One end against the other, or each end against the middle; both ways round.
+        pairs = [(lie, 0.5), (1 - lie, 0.5)] if coin else [(lie, 1 - lie)]
+        self._pairs = [*pairs, *((other, one) for one, other in pairs)]
         one = math.log(0.5 / lie) if coin else math.log((1 - lie) / lie)
         self.loss = one * (1 + 1e-12)  # of one client alone; of a coin against a bit, a lie is the larger
-        self._known: dict[float, float] = {}
         # As many others at the other end are the mirror image. A block of k is treated as if its width stayed away:
         # leaving an independent bit out of a sum can only add to a divergence (data processing).
         width, end = math.floor(_BLOCK * clients), clients - 1
@@ -68,22 +71,10 @@ class _Divergence:
         blocks = [(first, min(first + width, end // 2)) for first in firsts]
         self._laws = SumMoments.of([bit_sum(first, 1 - lie, end - last, lie, _REACH) for first, last in blocks])
 
-    def chord_upper(self, alpha: float) -> float:
-        """D_alpha from above, from a fixed ladder of orders: (alpha - 1) D_alpha is convex."""
-        if alpha <= 1 + _LEAST_STEP:  # borrowed from a larger order
-            return self._upper(1 + _LEAST_STEP)
-        return min(chord_upper(self._upper, alpha, *ladder(alpha, _KNOTS_PER_DOUBLING)), self.loss)
-
     def _upper(self, alpha: float) -> float:
-        if alpha not in self._known:
-            found = self.loss
-            if alpha * self.loss + _TAIL <= _REACH:
-                if self._coin:  # both ends against the middle, both ways round
-                    table, gap = self._laws.cross(alpha, self._nodes, 1, self.loss)[:, [0, 2]], 0.5 - self._nodes[0]
-                else:  # one end against the other; the diagonal is never looked at
-                    table, gap = self._laws.table(alpha, self._nodes[[0, 2]], self.loss), 1 - 2 * self._nodes[0]
-                    np.fill_diagonal(table, 0.0)
-                worst = float(table.max())
-                found = math.log1p(gap * gap * worst * alpha * (alpha - 1) / 2) / (alpha - 1) * (1 + 1e-9)
-            self._known[alpha] = min(found, self.loss)
-        return self._known[alpha]
+        order = max(alpha, 1 + _LEAST_STEP)  # orders next to 1 borrow from a larger one
+        if order * self.loss + _TAIL > _REACH:
+            return self.loss
+        tables = [self._laws.table(order, np.array([p]), np.array([q]), self.loss) for p, q in self._pairs]
+        worst, gap = max(float(table[0, 0]) for table in tables), self._pairs[0][1] - self._pairs[0][0]
+        return min(math.log1p(gap * gap * worst * order * (order - 1) / 2) / (order - 1) * (1 + 1e-9), self.loss)
