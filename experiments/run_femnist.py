@@ -329,7 +329,9 @@ def keep(out: Path, folder: Path) -> None:
     """Pack the results that tables and figures are drawn from; Figure 6 shows two lines of Figure 5 as well."""
     choice, fig5, fig6 = (finished(out / name) for name in FOLDERS)
     for line in fig6:  # found for each seed's writers from the epsilon, as the others' noise is: no setting of its own
-        line["record"]["settings"]["beta"] = None
+        record = line["record"]
+        record["settings"]["beta"] = None
+        line["job"] = Job(Setting.from_json(record["settings"]), record["task"], line["label"]).identity
     fig6 += [{**line, "sweep": FIG6} for line in fig5 if line["label"] in SHARED]
     for name, results in zip(FOLDERS, (choice, fig5, fig6), strict=True):
         pack(results, folder / f"{name}.jsonl.gz")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
@@ -70,23 +71,24 @@ def show_json(value: Any) -> None:
 
 
 @contextmanager
-def progress_bar(what: str, quiet: bool = False, lines: bool = False) -> Iterator[Report]:
+def progress_bar(what: str, quiet: bool = False, lines: bool = False, every: float = 0.0) -> Iterator[Report]:
     """Show a bar on stderr, on terminals only; gives ``report(fraction, message)``.
 
-    With ``lines`` a stderr that is not a terminal gets a line per message instead.
+    With ``lines`` a stderr that is not a terminal gets a line per message instead, at most one in ``every`` seconds.
     """
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     hidden = quiet or not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
         task = progress.add_task(what, total=1.0)
-        furthest = 0.0
+        furthest, last = 0.0, -math.inf
 
         def report(fraction: float, message: str) -> None:
-            nonlocal furthest
+            nonlocal furthest, last
             furthest = max(furthest, fraction)  # a search that starts over does not move the bar back
             progress.update(task, completed=furthest, description=f"{what}: {message}")
-            if lines and not quiet and not console.is_terminal:
+            if lines and not quiet and not console.is_terminal and time.monotonic() - last >= every:
+                last = time.monotonic()
                 print(f"{what}: {message}", file=sys.stderr, flush=True)
 
         yield report

@@ -29,7 +29,7 @@ from quietbit_lab.baseline.tilt import draw, tilt_cost
 
 __all__ = [
     "DRAW_STREAM", "LEAST_EPSILON", "MOST_BITS", "MOST_EPSILON", "Baseline", "Directional", "Numbered",
-    "checked_bits", "checked_cap", "checked_loss", "checked_seed", "likeliest",
+    "checked_bits", "checked_cap", "checked_loss", "checked_seed", "least", "likeliest",
 ]  # fmt: skip
 
 LEAST_EPSILON, MOST_EPSILON = 1e-4, 16.0
@@ -158,12 +158,13 @@ class Numbered(Directional):
         return sum_of_points(self.point, self.bits, self.reach, max_payloads, self.ball, self.gain)
 
 
-def likeliest(gain: Callable[[float], float], least: float, tolerance: float = 1e-10) -> float:
-    """Return the share between ``least`` and one half with the largest gain."""
+def least(function: Callable[[float], float], low: float, high: float, tolerance: float) -> float:
+    """Return where a function of one number is least, between two bounds."""
     from scipy.optimize import minimize_scalar  # takes longer to import than all the rest
 
-    bounds = (math.log(least), math.log(0.5))
-    found = minimize_scalar(
-        lambda log: -gain(math.exp(log)), bounds=bounds, method="bounded", options={"xatol": tolerance}
-    )
-    return math.exp(float(found.x))
+    return float(minimize_scalar(function, bounds=(low, high), method="bounded", options={"xatol": tolerance}).x)
+
+
+def likeliest(gain: Callable[[float], float], smallest: float, tolerance: float = 1e-10) -> float:
+    """Return the share between ``smallest`` and one half with the largest gain."""
+    return math.exp(least(lambda log: -gain(math.exp(log)), math.log(smallest), math.log(0.5), tolerance))

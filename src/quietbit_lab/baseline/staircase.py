@@ -37,7 +37,7 @@ from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency
 from quietbit.target import Target
-from quietbit_lab.baseline.base import Baseline
+from quietbit_lab.baseline.base import Baseline, least
 from quietbit_lab.baseline.codebook import check_ball, clipped
 
 __all__ = ["FAMILY", "Staircase", "best_gamma"]
@@ -162,15 +162,7 @@ def best_gamma(epsilon: float, dimension: int) -> float:
     >>> round(best_gamma(1.0, 1), 4)
     0.4167
     """
-    from scipy.optimize import minimize_scalar  # takes longer to import than all the rest
-
-    found = minimize_scalar(
-        lambda gamma: mean_square(epsilon, float(gamma), dimension),
-        bounds=(1e-6, 1 - 1e-6),
-        method="bounded",
-        options={"xatol": 1e-9},
-    )
-    return float(found.x)
+    return least(lambda gamma: mean_square(epsilon, gamma, dimension), 1e-6, 1 - 1e-6, 1e-9)
 
 
 @final
@@ -193,12 +185,12 @@ class _Family(Family):
         """Return the staircase with the largest epsilon per step that meets the target."""
         width = target.adjacency.radii
         check_ball(ball, Norm.L1, "the staircase", 1, MOST_DIMENSION)
-        least = max(LEAST_EPSILON, (ball.dimension + 200) * 3 / MOST_RINGS)
+        smallest = max(LEAST_EPSILON, (ball.dimension + 200) * 3 / MOST_RINGS)
 
         def measured(loss: float) -> float:
             return account(Staircase(ball, loss, width))
 
-        return _build(ball, largest_private(measured, least, MOST_EPSILON, target.epsilon, self.name), width)
+        return _build(ball, largest_private(measured, smallest, MOST_EPSILON, target.epsilon, self.name), width)
 
 
 def _build(ball: Ball, epsilon: float, width: float) -> Staircase:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,14 +12,12 @@ import typer
 
 from quietbit.cli.console import JsonOption, Row, progress_bar, record
 from quietbit.errors import InvalidParameter, check_real, require
-from quietbit_lab.cli.train import DataOption
+from quietbit_lab.cli.train import QUIET, DataOption
 
 if TYPE_CHECKING:
     from quietbit.simulate.problem import Problem
 
 __all__ = ["make_problem", "sweep"]
-
-QUIET = 5.0  # seconds between lines about a batch under way
 
 
 def sweep(
@@ -81,7 +78,8 @@ def sweep(
     if packed is not None:
         require(resume, "packed", str(packed), "given with --resume: its results are continued")
         unpack(read_results(packed), folder)
-    with progress_bar(f"Sweep {chosen.name}", quiet=json, lines=True) as report:
+    every = 0.0 if device is None else QUIET  # trained together, runs end by hundreds
+    with progress_bar(f"Sweep {chosen.name}", quiet=json, lines=True, every=every) as report:
         share = 0.0
 
         def told(done: int, count: int, result: dict[str, Any]) -> None:
@@ -99,8 +97,7 @@ def sweep(
         else:
             from quietbit_lab.task.batch_sweep import BatchTogether, run_batches
 
-            note = _now_and_then(lambda words: report(share, words))
-            together = BatchTogether(device, build, note=note)
+            together = BatchTogether(device, build, note=lambda words: report(share, words))
 
             def run(stage: Sweep, resume: bool, minutes: float | None) -> int:
                 together.prepare(chosen.race, chooses=stage.race is not None, drop_behind=behind)
@@ -116,19 +113,6 @@ def sweep(
         Row("results", "results", str(folder / RESULTS)),
     ]
     record(f"{chosen.name}: {len(chosen.jobs):,} trainings", rows, json)
-
-
-def _now_and_then(say: Callable[[str], None]) -> Callable[[str], None]:
-    """Says only what comes some time after the last."""
-    last = time.monotonic()
-
-    def thinned(words: str) -> None:
-        nonlocal last
-        if time.monotonic() - last >= QUIET:
-            last = time.monotonic()
-            say(words)
-
-    return thinned
 
 
 def make_problem(data: str | None, device: str, task: Mapping[str, Any], seed: int) -> Problem:

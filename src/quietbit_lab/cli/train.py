@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from quietbit_lab.experiment.record import Setting
     from quietbit_lab.task.registry import TaskSpec
 
-__all__ = ["DataOption", "train"]
+__all__ = ["QUIET", "DataOption", "train"]
 
 DataOption = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Where data sets are; QUIETBIT_DATA, or a shared/data nearby.")
 ]
+QUIET = 5.0  # seconds between lines of progress where there is no terminal
 LOOKS = 20  # scores along the way, unless asked for otherwise
 # Options of the plan and of the training have the names that these have in a record.
 OF_PLAN = (
@@ -140,9 +141,8 @@ def _train(
         from quietbit_lab.task.linear_device import open_device
 
         open_device(device)
-    with progress_bar("Reading data", quiet=json, lines=True) as report:
-        told = _every_tenth(report)
-        problem = build_task(spec, data=data, seed=setting.seed, device=device or "cpu", report=told)
+    with progress_bar("Reading data", quiet=json, lines=True, every=QUIET) as report:
+        problem = build_task(spec, data=data, seed=setting.seed, device=device or "cpu", report=report)
     with progress_bar("Training", quiet=json) as report:
         last = ""
 
@@ -192,19 +192,6 @@ def _as_a_whole(problem: Any, setting: Setting, spec: TaskSpec, device: str, sho
         batch.end_all(INTERRUPTED, f"Interrupted in round {batch.number + 1}.")
     runs = batch.runs()
     return runs[0], batch_records(batch, runs, spec.to_json())[0]
-
-
-def _every_tenth(report: Any) -> Any:
-    """Ten lines at most where there is no terminal."""
-    told = -1
-
-    def thinned(fraction: float, message: str) -> None:
-        nonlocal told
-        if int(fraction * 10) > told:
-            told = int(fraction * 10) if fraction < 1 else -1
-            report(fraction, message)
-
-    return thinned
 
 
 def _shown(point: Point) -> str:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from scipy.linalg import hadamard
 from scipy.special import ndtr
 
 from quietbit.errors import require_module
@@ -143,10 +144,7 @@ def _hadamard(rows: Any) -> Any:
 @lru_cache(maxsize=16)
 def hadamard_matrix(size: int, device: str) -> Any:
     """Return the orthonormal Hadamard matrix of a power of two, rows in natural order."""
-    found = torch.ones((1, 1))
-    while found.shape[0] < size:
-        found = torch.cat((torch.cat((found, found), 1), torch.cat((found, -found), 1)), 0)
-    return (found / math.sqrt(size)).to(device)
+    return (torch.from_numpy(hadamard(size, dtype=np.float32)) / math.sqrt(size)).to(device)
 
 
 @lru_cache(maxsize=16)

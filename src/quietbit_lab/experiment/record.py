@@ -23,7 +23,7 @@ from typing import Any, final
 
 import attrs
 
-from quietbit.errors import InvalidParameter, QuietbitError, require
+from quietbit.errors import InvalidParameter, QuietbitError, check_known
 from quietbit.mechanism.registry import describe
 from quietbit.plan.plan import OF_ENGINE, Plan
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair
@@ -90,7 +90,7 @@ class Setting:
         """From a record or a sweep; an unknown name is refused."""
         known: dict[str, Any] = {**OF_PLAN, **OF_TRAINING}
         for name in values:
-            require(name in known, "setting", name, "one of " + ", ".join(known))
+            check_known(name, known, "setting")
         missing = [
             name for name, one in known.items() if one.default in (MISSING, attrs.NOTHING) and name not in values
         ]

@@ -15,7 +15,6 @@ ball as real numbers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -56,23 +55,15 @@ def fits_together(setting: Setting) -> bool:
 
 
 @final
-@dataclass(slots=True, eq=False)
 class DeviceProblem(Models):
     """The data of a `LinearSoftmax` on a device; every client has exactly one example."""
 
-    problem: LinearSoftmax
-    device: Any
-    together: int = field(init=False, default=64)
-    width: int = field(init=False)
-    _train: Tensor = field(init=False, repr=False)
-    _test: Tensor = field(init=False, repr=False)
-    _labels: Tensor = field(init=False, repr=False)
-    _test_labels: Tensor = field(init=False, repr=False)
-    _norms: dict[Norm, Tensor] = field(init=False, default_factory=dict, repr=False)
+    together = 64
 
-    def __post_init__(self) -> None:
+    def __init__(self, problem: LinearSoftmax, device: Any) -> None:
         """Refuse clients of several examples and features that are not finite; move the data."""
-        problem, dataset = self.problem, self.problem.dataset
+        self.problem, self.device, dataset = problem, device, problem.dataset
+        self._norms: dict[Norm, Tensor] = {}
         if int(problem.sizes.max()) != 1:
             raise InvalidParameter(
                 "Many models at once need clients of one example each: their gradients have rank one."

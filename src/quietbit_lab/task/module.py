@@ -157,19 +157,15 @@ class ModuleProblem:
         with torch.no_grad():
             return self._module(parameters)(inputs), labels
 
-    def sample_gradients(self, parameters: Rows, examples: NDArray[np.int64]) -> Rows:
-        """One flat gradient per training sample."""
-        flat: Rows = self._each(self._module(parameters), examples).cpu().numpy()
+    def gradients(self, parameters: Rows, client: int) -> Rows:
+        """Return the gradient of every sample of a client, as it is."""
+        flat: Rows = self._each(self._module(parameters), self.partition.of(client)).cpu().numpy()
         return flat
 
     def _each(self, module: Any, examples: NDArray[np.int64]) -> Any:
         """Return a row for each sample: its gradient, parameters one after the other."""
         loss = partial(torch.nn.functional.cross_entropy, reduction="none")
         return sample_gradients(module, loss, self._train.batch(examples))
-
-    def gradients(self, parameters: Rows, client: int) -> Rows:
-        """Return the gradient of every sample of a client, as it is."""
-        return self.sample_gradients(parameters, self.partition.of(client))
 
     def sample_means(self, parameters: Any, clients: NDArray[np.int64], plan: LocalPlan) -> Any:
         """Return every client's mean of its samples' gradients, each clipped first if samples are what is protected.

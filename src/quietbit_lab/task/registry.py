@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, final
 
-from quietbit.errors import check_int, require
+from quietbit.errors import check_int, check_known, require
 from quietbit.simulate.problem import Problem
 from quietbit_lab.task.dataset import Dataset, Examples, Partition, data_folder
 from quietbit_lab.task.own import is_own, own_problem
@@ -75,7 +75,7 @@ class TaskSpec:
         """Return a spec from a record or a sweep; refuse an unknown name."""
         known = [field.name for field in fields(cls)]
         for name in values:
-            require(name in known, "setting of the task", name, "one of " + ", ".join(known))
+            check_known(name, known, "setting of the task")
         require("name" in values, "task", dict(values), "given a name")
         return cls(**values)
 

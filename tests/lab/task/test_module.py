@@ -70,7 +70,7 @@ def images(count, classes):
 def test_sample_gradients_are_those_of_one_sample_at_a_time(make, classes):
     problem = ModuleProblem(images(6, classes), Partition.one_each(6), make)
     parameters = problem.initial(1)
-    each = problem.sample_gradients(parameters, np.arange(3))
+    each = np.concatenate([problem.gradients(parameters, client) for client in range(3)])
     for k in range(3):
         model, start = make(), 0
         for part in model.parameters():
@@ -88,7 +88,7 @@ def test_no_sample_moves_an_update_by_more_than_its_share(norm):
     dataset, clip = images(12, 62), 0.5
     problem = ModuleProblem(dataset, Partition.groups(12, 12, 0), femnist_network)
     parameters, plan = problem.initial(2), LocalPlan(norm, clip, Unit.SAMPLE)
-    each = problem.sample_gradients(parameters, problem.partition.of(0)).astype(np.float64)
+    each = problem.gradients(parameters, 0).astype(np.float64)
     lengths = np.abs(each).sum(axis=1) if norm is Norm.L1 else np.linalg.norm(each, axis=1)
     assert (lengths > 2 * clip).all()
     row = np.zeros((1, problem.dimension), dtype=np.float32)
