@@ -19,7 +19,7 @@ TRIALS = 2000
 DOUBT = 1e-9
 
 
-@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+@pytest.mark.parametrize("adjacency", ["replace-one", pytest.param("zero-out", marks=pytest.mark.long)])
 def test_a_path_tells_a_scout_s_length_no_better_than_its_price(adjacency: str) -> None:
     """Two clients, of whom one scouts; who watches the next clip reads the answer, and guesses from it alone.
 

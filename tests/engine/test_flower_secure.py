@@ -51,7 +51,7 @@ def outcome(tmp_path_factory):
     folder = tmp_path_factory.mktemp("secure")
     results = folder / "results"
     results.mkdir()
-    simulate_app(APP, folder, nodes=10, config={"results": json.dumps(str(results))})
+    simulate_app(APP, folder, nodes=10, workers=1, config={"results": json.dumps(str(results))})
     files = sorted(results.glob("node-*.jsonl"))
     return {
         "models": np.load(results / "models.npy"),

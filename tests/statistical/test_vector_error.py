@@ -25,7 +25,7 @@ from quietbit.mechanism.vector import VectorMVU
 from quietbit.privacy.guarantee import Adjacency
 from statistical.kit import seed
 
-SIZE, TIMES, SIGMAS, RADIUS = 1000, 600, 6.2, 2.0
+SIZE, TIMES, SIGMAS, RADIUS = 1000, 400, 6.2, 2.0
 STEEP = Profile.from_weights([4.8], [1.0, 2.0**21])
 
 

@@ -93,7 +93,7 @@ def test_an_unwritable_folder_is_refused(capsys, tmp_path):
     assert_refused(shell(capsys, "demo", "--out", tmp_path / "file" / "out"), "Cannot write")
 
 
-@pytest.mark.slow
+@pytest.mark.long  # a training is interrupted in test_train.py
 def test_control_c_leaves_nothing_half_written(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "quietbit.cli", "demo", "--out", str(tmp_path / "out")],

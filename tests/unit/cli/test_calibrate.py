@@ -4,6 +4,7 @@ import quietbit
 from quietbit.design.profile import Profile
 from unit.cli.kit import EIGHT_LEVELS, assert_refused, shell
 
+TWO_LEVELS = "metric-l1_levels-2_bits-1_eps-3_exact"
 TARGET = ("--epsilon", 3, "--delta", 1e-5, "--adjacency", "replace-one")
 
 
@@ -52,9 +53,9 @@ def test_batches_drawn_in_secret_are_priced_so(capsys):
 
 
 def test_beta_is_calibrated_for_a_given_design(capsys):
-    facts = shell(capsys, "calibrate", "--mechanism", "imvu", "--design", EIGHT_LEVELS, *TARGET, "--json").json
+    facts = shell(capsys, "calibrate", "--mechanism", "imvu", "--design", TWO_LEVELS, *TARGET, "--json").json
     assert facts["beta"] != 1.0
-    assert facts["design"]["input_levels"] == 8
+    assert (facts["design"]["input_levels"], facts["design"]["epsilon"]) == (2, 3.0)
 
 
 @pytest.mark.parametrize(

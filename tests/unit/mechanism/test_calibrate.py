@@ -91,7 +91,13 @@ def test_one_bit_has_the_gaussians_error_in_many_dimensions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ball", "clamp", "chosen"), pairs((L1, L2), (False, True), (design(2, 1, 1.0), table(4, 2, 1.5)))
+    ("ball", "clamp", "chosen"),
+    [
+        (L1, False, design(2, 1, 1.0)),
+        (L2, False, table(4, 2, 1.5)),
+        (L2, True, design(2, 1, 1.0)),
+        pytest.param(L1, True, table(4, 2, 1.5), marks=pytest.mark.long),
+    ],
 )
 def test_beta_is_calibrated_for_a_given_design(ball: Ball, clamp: bool, chosen: Design) -> None:
     given: Any = {"ball": ball, "delta": 1e-5, "adjacency": Adjacency.REPLACE_ONE, "design": chosen}
