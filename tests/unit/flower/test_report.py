@@ -11,7 +11,6 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
-from quietbit.engine.report import NodeReport, _spread
 from quietbit.flower import PrivateStrategy
 from quietbit.flower.wire import WireSizes
 from unit.flower.kit import CONFIG, DIMENSION, RUN, SIMULATED, HandGrid, app, be_the_server, context, model
@@ -90,9 +89,3 @@ def test_shared_contents_are_measured_once_and_others_apart():
     assert len(pickle.dumps(fresh)) == before  # measuring leaves nothing behind
     small = Message(RecordDict(), 1, "train")
     assert sizes.of(small) == serialised(small) < sizes.of(one)
-
-
-def test_unequal_participation_is_shown_with_its_prices():
-    often = [1] * 10 + [2, 3, 9]
-    nodes = [NodeReport(node, 0, 0, 0, 0, 0, times, 0.5 * times) for node, times in enumerate(often)]
-    assert _spread(nodes) == "fewest 1 (epsilon 0.5), median 1 (epsilon 0.5), most 9 (epsilon 4.5)"
