@@ -58,6 +58,7 @@ def fits_together(setting: Setting) -> bool:
 class DeviceProblem(Models):
     """The data of a `LinearSoftmax` on a device; every client has exactly one example."""
 
+    problem: LinearSoftmax
     together = 64
 
     def __init__(self, problem: LinearSoftmax, device: Any) -> None:
