@@ -231,7 +231,7 @@ settings = {
 }
 validates = sys.argv[2] == "validates"
 if validates:
-    add_cross_site_evaluation(recipe)
+    add_cross_site_evaluation(recipe, submit_model_timeout=1)  # no site submits its own model
 add_privacy(recipe, settings, simulation=True, validations=("validate",) if validates else ())
 recipe.execute(SimEnv(num_clients=2, workspace_root=sys.argv[1]))
 """
@@ -262,3 +262,15 @@ def test_two_sites_say_how_good_the_model_is_beside_their_updates(tmp_path):
     np.testing.assert_allclose(values, [0.5, 0.5], atol=1e-5)
     assert "evaluation of round 1: accuracy 0.5 (" in result.stdout
     assert [node["evaluations"] for node in report["nodes"]] == [2, 2]
+
+
+@pytest.mark.long  # without processes: tests/unit/nvflare/test_evaluation.py
+def test_nvflares_cross_site_evaluation_gets_private_answers(tmp_path):
+    """Its validation task is answered, and its request for the sites' own models is not."""
+    result = simulate(tmp_path, EVALUATED, "validates", script=JUDGES)
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
+    report = json.loads((tmp_path / "evaluated" / "server" / "simulate_job" / "quietbit-report.json").read_text())
+    assert [entry["answered"] for entry in report["rounds"]] == [2, 2]
+    assert report["evaluations"]
+    assert all(entry["model"].startswith("SRV_") and entry["answered"] == 2 for entry in report["evaluations"])
+    assert {node["evaluations"] for node in report["nodes"]} == {len(report["evaluations"])}

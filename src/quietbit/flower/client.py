@@ -21,7 +21,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from logging import ERROR, INFO
 from types import FrameType
 from typing import Any, TypeAlias, final
@@ -81,10 +81,9 @@ class PrivateUplink:
         if simulated:
             _say_simulated()
         kind = message.metadata.message_type.partition(".")[0]
-        if kind == MessageType.TRAIN:
-            return self._train(message, context, call_next, simulated)
-        if kind == MessageType.EVALUATE and RECORD in message.content and evaluates(context.run_config):
-            return self._evaluate(message, context, call_next, simulated)
+        asks = kind == MessageType.EVALUATE and RECORD in message.content and evaluates(context.run_config)
+        if kind == MessageType.TRAIN or asks:
+            return self._answer(message, context, call_next, simulated, asks)
         names: tuple[str, ...] = ()
         moment = AnswerTime(0.0)
         try:
@@ -103,44 +102,30 @@ class PrivateUplink:
         rules = self.simulation if simulated else None
         return gate_for(context.node_config, context.state, _config_record, rules)
 
-    def _train(self, message: Message, context: Context, call_next: CallNext, simulated: bool) -> Message:
+    def _answer(
+        self, message: Message, context: Context, call_next: CallNext, simulated: bool, evaluates: bool
+    ) -> Message:
+        """Answer a question with one release: of an update, or of one cell where it ``evaluates`` the model."""
         gate: Gate | None = None
+        turn: Turn | EvaluationTurn
         try:
             settings = plan_of(context.run_config)
-            gate = self._gate(context, simulated)
-            partition: Any = context.node_config.get("partition-id")
-            question = question_of(message.content, settings, context.run_id, context.node_id, partition)
-            if question.sum is not None and question.sum.step != VECTOR:
-                return _step(message, gate, question)
-            if MODEL in message.content:
-                message.content = self._model(message.content, context, gate, question, settings)
-            turn = Turn.accept(gate, question, _only(message.content, "the message"), settings)
-        except Exception as error:
-            return _declined(message, context, gate, error)
-
-        def read(reply: RecordDict | None) -> list[FloatVector]:
-            return turn.difference(_only(reply, "the app's reply"))
-
-        return self._released(message, context, call_next, simulated, gate, turn, read)
-
-    def _evaluate(self, message: Message, context: Context, call_next: CallNext, simulated: bool) -> Message:
-        """Answer an evaluation with one cell of randomised response, and with what else the owner has named."""
-        gate: Gate | None = None
-        try:
-            settings = plan_of(context.run_config)
-            asked = evaluation_of(settings)
+            asked = evaluation_of(settings) if evaluates else None
             gate = self._gate(context, simulated)
             partition: Any = context.node_config.get("partition-id")
             question = question_of(message.content, settings, context.run_id, context.node_id, partition, asked)
             if question.sum is not None and question.sum.step != VECTOR:
-                return _step(message, gate, question)
-            turn = EvaluationTurn.accept(gate, question, asked)
+                answer = ConfigRecord({"step": question.sum.step, "answer": gate.step(question)})
+                return Message(RecordDict({SUM: answer}), reply_to=message)
+            if asked is not None:
+                turn, read = EvaluationTurn.accept(gate, question, asked), partial(_metric, name=asked.metric)
+            else:
+                if MODEL in message.content:
+                    message.content = self._model(message.content, context, gate, question, settings)
+                turn = Turn.accept(gate, question, _only(message.content, "the message"), settings)
+                read = partial(_difference, turn=turn)
         except Exception as error:
             return _declined(message, context, gate, error)
-
-        def read(reply: RecordDict | None) -> Any:
-            return _metric(reply, asked.metric)
-
         return self._released(message, context, call_next, simulated, gate, turn, read)
 
     def _released(
@@ -181,19 +166,17 @@ class PrivateUplink:
         return RecordDict({name: ArrayRecord({key: Array(value) for key, value in found.items()}), **rest})
 
 
-def _step(message: Message, gate: Gate, question: Question) -> Message:
-    """Answer a step of a masked sum, without the app."""
-    step = question.sum.step if question.sum is not None else ""
-    answer = ConfigRecord({"step": step, "answer": gate.step(question)})
-    return Message(RecordDict({SUM: answer}), reply_to=message)
-
-
 def _only(content: RecordDict | None, where: str) -> ArrayRecord:
     """Return the one ArrayRecord of a message; of none, or of several, it is refused."""
     records = content.array_records if content is not None else {}
     if len(records) != 1:
         raise InvalidParameter.of(f"number of ArrayRecords in {where}", "1", len(records))
     return next(iter(records.values()))
+
+
+def _difference(reply: RecordDict | None, turn: Turn) -> list[FloatVector]:
+    """Return the update that the app's reply holds."""
+    return turn.difference(_only(reply, "the app's reply"))
 
 
 def _metric(reply: RecordDict | None, name: str) -> Any:

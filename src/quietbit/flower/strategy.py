@@ -49,6 +49,8 @@ from quietbit.errors import QuietbitError, check_int, require
 from quietbit.flower.open_round import OpenRound
 from quietbit.flower.plaintext import METRICS, note_metrics
 from quietbit.flower.secure_round import SecureRound
+from quietbit.mechanism.base import Mechanism
+from quietbit.plan.evaluation import Evaluation
 from quietbit.plan.plan import KEYS, OF_STEP, Plan
 from quietbit.secagg.identity import Directory
 from quietbit.wire.downlink import Diverged, ServerStep
@@ -158,12 +160,7 @@ class PrivateStrategy(Strategy):
             rounds = self._planned or self.settings.releases or 1
             for level, line in run.outlook(asked=len(messages), nodes=len(list(grid.get_node_ids())), rounds=rounds):
                 log(level, "quietbit: %s", line)
-        common: dict[str, Any] = {
-            "run": run.number, "number": server_round, "mechanism": mechanism, "account": run.account,
-            "arrays": dict(arrays), "layout": layout,
-        }  # fmt: skip
-        common["most_examples"] = self.settings.most_examples
-        self._open = SecureRound(**common, **self._sums(grid)) if self.settings.secure else OpenRound(**common)
+        self._open = self._round(grid, server_round, arrays, layout, mechanism)
         return self._open.ask(messages)
 
     def aggregate_train(
@@ -224,23 +221,28 @@ class PrivateStrategy(Strategy):
         asked, self._evaluating = run.evaluations.evaluation, None
         if asked is None:
             return messages
-        common: dict[str, Any] = {
-            "run": grid.run.run_id, "number": server_round, "mechanism": asked.mechanism,
-            "account": run.evaluations.account, "arrays": dict(arrays), "layout": ModelLayout.of(arrays, self.settings),
-        }  # fmt: skip
-        self._evaluating = (
-            SecureRound(**common, **self._sums(grid), evaluation=asked)
-            if self.settings.secure
-            else (OpenRound(**common))
-        )
+        layout = ModelLayout.of(arrays, self.settings)
+        self._evaluating = self._round(grid, server_round, arrays, layout, asked.mechanism, asked)
         request, known = ConfigRecord(request_of(server_round, asked.mechanism)), list(messages)
         for content in {id(message.content): message.content for message in known}.values():
             content[RECORD] = request
         return self._evaluating.ask(known)
 
-    def _sums(self, grid: Grid) -> dict[str, Any]:
-        """Return what masked sums need beside a round."""
-        return {"settings": self.settings, "grid": grid, "directory": self._directory, "places": self._places}
+    def _round(
+        self, grid: Grid, number: int, arrays: ArrayRecord, layout: ModelLayout, mechanism: Mechanism,
+        asked: Evaluation | None = None,
+    ) -> OpenRound | SecureRound:  # fmt: skip
+        """Open a round of updates or, where something is ``asked`` about the model, of answers."""
+        run, plan = self._run, self.settings
+        common: dict[str, Any] = {
+            "run": grid.run.run_id, "number": number, "mechanism": mechanism, "arrays": dict(arrays), "layout": layout,
+            "account": run.account if asked is None else run.evaluations.account,
+            "most_examples": plan.most_examples if asked is None else None,
+        }  # fmt: skip
+        if not plan.secure:
+            return OpenRound(**common)
+        common |= {"settings": plan, "grid": grid, "directory": self._directory, "places": self._places}
+        return SecureRound(**common, evaluation=asked)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Aggregate the numbers that nodes let through with the inner strategy; without any there is nothing to do.

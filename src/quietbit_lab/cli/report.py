@@ -19,7 +19,7 @@ def report(
         list[Path],
         typer.Argument(
             metavar="RUNS...",
-            help="Records of trainings or of Flower runs, or folders of records or of a sweep's results.",
+            help="Records of trainings or of federated runs, or folders of records or of a sweep's results.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="Where to write the page, as .html.")] = Path("report.html"),
