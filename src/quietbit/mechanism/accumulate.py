@@ -174,11 +174,11 @@ class _Floats(Accumulator):
         """No float is larger than the mechanism's noise allows, nor are all of them together."""
         values, length = body.view("<f4"), 0.0
         for start in range(0, values.size, CHUNK):
-            piece = np.abs(values[start : start + CHUNK])
+            piece = np.abs(values[start : start + CHUNK].astype(np.float64))
             largest = float(piece.max())
             if not largest <= self.reach:
                 refuse_payload("floats of the payload", f"at most {self.reach:g} in magnitude", f"{largest:g}")
-            length += float(np.sum(piece.astype(np.float64) ** self.order))
+            length += float(piece @ piece if self.order == 2 else piece.sum())
         refuse_longer(length ** (1 / self.order), self.honest)
 
     def add(self, bodies: Sequence[Body]) -> None:

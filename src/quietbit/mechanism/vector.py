@@ -170,7 +170,8 @@ class VectorMVU(Rowed):
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Sum k whole numbers per payload: in the places of their rows, or as they are where rows are shared."""
         size = self.keep if self.shared_rows else self.padded
-        return _Normals(self, kernel, max_payloads, np.zeros(size, dtype=np.int64))
+        honest = math.inf if self.seeded else self._honest_kept
+        return _Normals(self, kernel, max_payloads, np.zeros(size, dtype=np.int64), honest)
 
     def cost(self, adjacency: Adjacency) -> Cost:
         """Return the dominating pair of the profile, and what sampling adds to it (see the head of this file)."""
@@ -290,6 +291,7 @@ class _Normals(Accumulator):
     kernel: Kernel
     max_payloads: int
     total: NDArray[np.int64]
+    honest: float  # how long numbers that are sent may be
 
     @property
     def group(self) -> int:
@@ -306,11 +308,12 @@ class _Normals(Accumulator):
         size = self.mechanism.layout.size
         if body.size != size:
             refuse_payload("length of the body", f"{size} bytes", body.size)
-        spare = 0 if self.mechanism.seeded else QUANTISED * self.mechanism.keep % 8
+        if self.mechanism.seeded:
+            return
+        spare = QUANTISED * self.mechanism.keep % 8
         if spare and int(body[-1]) >> spare:
             refuse_payload("padding bits of the payload", "zero", int(body[-1]) >> spare)
-        if not self.mechanism.seeded:
-            refuse_longer(float(np.linalg.norm(self._numbers(body))) * self._unit, self.mechanism._honest_kept)
+        refuse_longer(float(np.linalg.norm(self._numbers(body))) * self._unit, self.honest)
 
     def add(self, bodies: Sequence[Body]) -> None:
         """Expand seeds, or decode numbers, and add them."""
