@@ -26,8 +26,8 @@ from quietbit.auditor.probes import Claims, probes
 from quietbit.auditor.ratio import detectable_lower, measurable, ratio_lower
 from quietbit.auditor.releases import Path, Record, Shared, release
 from quietbit.errors import check_int, check_real
-from quietbit.kernel.rng import RandomBits, secure_rng
-from quietbit.mechanism.base import Mechanism, check_rng
+from quietbit.kernel.rng import RandomBits, check_rng, secure_rng
+from quietbit.mechanism.base import Mechanism
 from quietbit.privacy.gaussian import gaussian_epsilon_upper, gaussian_log_delta
 from quietbit.target import Adjacency, as_adjacency, check_delta
 from quietbit.wire.uplink import Uplink

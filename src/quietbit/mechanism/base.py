@@ -23,7 +23,7 @@ from quietbit.design.profile import Profile
 from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter, check_int, require
 from quietbit.kernel.base import MAX_DIMENSION, Kernel
-from quietbit.kernel.rng import RandomBits, check_rng
+from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.ball import Ball
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.shuffle import BlanketPair
@@ -31,7 +31,7 @@ from quietbit.target import Adjacency, Trust, Unit, as_adjacency
 
 __all__ = [
     "LEFT_OUT", "Accumulator", "Answers", "Batch", "Body", "Error", "Layout", "Mechanism", "Parts", "Reader", "Wrapper",
-    "check_mechanism", "check_rng", "only", "passed_on", "summable",
+    "check_mechanism", "only", "passed_on", "summable",
 ]  # fmt: skip
 
 Body: TypeAlias = NDArray[np.uint8]

@@ -39,7 +39,8 @@ __all__ = ["Broadcast", "Diverged", "Downlink", "OutOfStep", "Replica", "ServerS
 MAGIC, VERSION = b"qbdn", 1
 HEAD = struct.Struct("<4sBBHIIfff32s32s")  # magic, version, bits, zero, round, k, step size, momentum, scale, digests
 FILE_HEAD = struct.Struct("<4sBBHIQ32s")  # magic, version, has momentum, zero, round, d, digest
-BITS = (32, 16, 8)
+KINDS = {32: "<f4", 16: "<i2", 8: "<i1"}  # dtypes of broadcast numbers by their bits
+BITS = tuple(KINDS)
 PIECE = 1 << 16  # parameters that a step handles at once, so that they stay in the cache
 LARGEST = 2.0**64  # of a broadcast number: what is rotated back stays finite
 LOG_BYTES = 1 << 26
@@ -95,7 +96,7 @@ class Broadcast:
         """Return the header and the k numbers, little-endian."""
         step, count = self.step, self.codes.size
         given = (self.round, count, step.rate, step.momentum, self.scale, self.before, self.after)
-        return HEAD.pack(MAGIC, VERSION, self.bits, 0, *given) + self.codes.astype(_kind(self.bits)).tobytes()
+        return HEAD.pack(MAGIC, VERSION, self.bits, 0, *given) + self.codes.astype(KINDS[self.bits]).tobytes()
 
     @classmethod
     def from_bytes(cls, content: bytes, count: int) -> Broadcast:
@@ -105,9 +106,9 @@ class Broadcast:
         magic, version, bits, zero, number, many, rate, momentum, scale, before, after = HEAD.unpack_from(content)
         if (magic, version, zero) != (MAGIC, VERSION, 0):
             refuse_payload("start of a broadcast", f"{MAGIC!r} of version {VERSION}", (magic, version))
-        if bits not in BITS or many != count or len(content) != HEAD.size + count * bits // 8:
+        if bits not in KINDS or many != count or len(content) != HEAD.size + count * bits // 8:
             refuse_payload("broadcast", f"{count} numbers", f"{many} of {bits} bits in {len(content)} bytes")
-        codes = np.frombuffer(content, dtype=_kind(bits), offset=HEAD.size)
+        codes = np.frombuffer(content, dtype=KINDS[bits], offset=HEAD.size)
         if not (0 <= scale <= LARGEST * (bits < 32) and bool((np.abs(codes.astype(np.float64)) <= LARGEST).all())):
             refuse_payload("numbers of a broadcast", "at most 2^64 in magnitude", "others")
         try:
@@ -115,10 +116,6 @@ class Broadcast:
         except InvalidParameter as error:
             raise InvalidPayload(f"The step of a broadcast is refused: {error}") from error
         return cls(number, step, bits, scale, codes, before, after)
-
-
-def _kind(bits: int) -> str:
-    return {32: "<f4", 16: "<i2", 8: "<i1"}[bits]
 
 
 @final
@@ -246,7 +243,7 @@ class Downlink:
         round: int = 0,
     ) -> None:
         """Start a run."""
-        require(bits in BITS, "bits", bits, "32, 16 or 8")
+        require(bits in KINDS, "bits", bits, "32, 16 or 8")
         self.replica, self.step, self.bits = Replica(weights, round=round), step or ServerStep(), bits
         self._log: deque[tuple[int, bytes]] = deque()
         self._room = check_int(log_bytes, "log_bytes", 0)
@@ -296,8 +293,8 @@ class Downlink:
         scale = np.float32(np.abs(wanted).max() / most)
         if not scale > 0:
             self._left[places] = wanted
-            return 0.0, np.zeros(mean.size, dtype=_kind(self.bits))
-        codes = np.clip(np.rint(wanted / scale), -most, most).astype(_kind(self.bits))
+            return 0.0, np.zeros(mean.size, dtype=KINDS[self.bits])
+        codes = np.clip(np.rint(wanted / scale), -most, most).astype(KINDS[self.bits])
         self._left[places] = wanted - codes.astype(np.float32) * scale
         return float(scale), codes
 

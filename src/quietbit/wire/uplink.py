@@ -17,9 +17,9 @@ from attrs import field, frozen
 from quietbit.arrays import Structure, dtype_name, flatten
 from quietbit.errors import InvalidParameter, check_int, member, require
 from quietbit.kernel.base import Kernel
-from quietbit.kernel.rng import RandomBits, device_rng, secure_rng
+from quietbit.kernel.rng import RandomBits, check_rng, device_rng, secure_rng
 from quietbit.kernel.select import default_kernel, select
-from quietbit.mechanism.base import Batch, Mechanism, Parts, check_mechanism, check_rng
+from quietbit.mechanism.base import Batch, Mechanism, Parts, check_mechanism
 from quietbit.privacy.guarantee import Unit
 from quietbit.wire.aggregate import MAX_PAYLOADS, Aggregator, OnError, Received
 from quietbit.wire.payload import Header, build
