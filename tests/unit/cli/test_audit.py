@@ -49,7 +49,7 @@ def test_bad_input_is_one_sentence(capsys, words, mention):
     assert_refused(shell(capsys, *WORDS, "--adjacency", "zero-out", *words), mention)
 
 
-@pytest.mark.parametrize("mechanism", ["vmvu", "gaussian"])
+@pytest.mark.parametrize("mechanism", [pytest.param("vmvu", marks=pytest.mark.long), "gaussian"])
 def test_a_mechanism_is_audited_by_its_word(capsys, mechanism):
     words = ("--epsilon", 2, "--adjacency", "zero-out", "--dimension", 16, "--samples", 300, "--seed", 1, "--json")
     result = shell(capsys, "audit", mechanism, *words)

@@ -170,7 +170,9 @@ def test_help_does_not_wait_for_numpy():
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
-@pytest.mark.parametrize("shell_name", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize(
+    "shell_name", ["bash", *(pytest.param(one, marks=pytest.mark.long) for one in ("zsh", "fish"))]
+)
 def test_shells_complete_commands_and_options(shell_name):
     def ask(**extra: str) -> subprocess.CompletedProcess[str]:
         words = [sys.executable, "-m", "quietbit.cli"]

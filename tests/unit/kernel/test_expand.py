@@ -231,7 +231,7 @@ def test_accepted_seeds_follow_the_profile():
     direction = unit(np.random.default_rng(1).normal(size=130))[0]
     limits, rng = acceptance_limits(CHANCES), seeded_rng(seed(6))
     kernel = select("cpu")
-    keys = [kernel.search(direction, EDGES, limits, rng.draw(1), acceptance_lower=0.1)[0] for _ in range(3000)]
+    keys = [kernel.search(direction, EDGES, limits, rng.draw(1), acceptance_lower=0.1)[0] for _ in range(1500)]
     t = np.array([inner(direction, REFERENCE.normals(key, 130)) for key in keys])
     weight = np.diff(stats.norm.cdf([-np.inf, *EDGES, np.inf])) * CHANCES
     counts = np.bincount(np.searchsorted(EDGES, t, side="right"), minlength=4)

@@ -83,15 +83,18 @@ def test_codes_are_those_of_the_reference(kernel, name):
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("name", ["one bit", "one bit, cells", "two bits", "four bits", "three bits"])
+@pytest.mark.parametrize(
+    "name",
+    ["one bit", "three bits", *(pytest.param(one, marks=SLOW) for one in ("one bit, cells", "two bits", "four bits"))],
+)
 def test_words_made_in_the_kernel_are_the_generators(kernel, name):
     """Same key, same codes as the reference with the words numpy makes: more than one program, an odd end."""
-    inputs = update(9001, 2)
+    inputs = update(9001 if FAST else 5001, 2)
     expected = REFERENCE.sample(SAMPLERS[name], inputs, FixedKey(), factor=0.5)
     np.testing.assert_array_equal(kernel.sample(SAMPLERS[name], inputs, FixedKey(), factor=0.5), expected)
 
 
-@pytest.mark.parametrize("name", ["one bit", "one bit, five levels", "two bits", "four bits"])
+@pytest.mark.parametrize("name", ["one bit", "one bit, five levels", "two bits", pytest.param("four bits", marks=SLOW)])
 def test_words_at_the_thresholds(kernel, name):
     """Every coordinate's word within one unit, of 2^-16 or of 2^-64, of one of its thresholds."""
     sampler, inputs = SAMPLERS[name], update(1501 if FAST else 601, 100)
@@ -241,7 +244,9 @@ def test_clipped_codes_are_those_of_the_reference(kernel, own, name, ball):
         np.testing.assert_array_equal(on_device.cpu().numpy(), expected)
 
 
-@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "kind", [torch.float32, torch.bfloat16, *(pytest.param(one, marks=SLOW) for one in (torch.float16, torch.float64))]
+)
 def test_clipped_tensors_of_every_type_and_in_pieces(kernel, kind):
     sampler, inputs = SAMPLERS["one bit"], torch.tensor(update(6001, 22, np.float64)).to(kind)
     same = inputs.double().numpy()
@@ -257,7 +262,7 @@ def test_clipped_tensors_of_every_type_and_in_pieces(kernel, kind):
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 4096, 4099])
-@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("own", [pytest.param(False, marks=SLOW), True])
 def test_clipped_widths(kernel, size, own):
     rng = (lambda: FixedKey()) if own else (lambda: seeded_rng(4))
     inputs, sampler = update(size, size), SAMPLERS["three bits"]

@@ -97,8 +97,8 @@ def test_every_update_comes_back_at_its_size(kind: str, size: int, epsilon: floa
 def test_small_dimensions_say_what_they_lose(kind: str, size: int) -> None:
     mechanism = rotated(size, 8.0)
     update = UPDATES[kind](size, np.random.default_rng(size))
-    many = gains(mechanism, update, range(200))
-    # The mean of 200 seeds is itself uncertain: six standard errors.
+    many = gains(mechanism, update, range(100))
+    # The mean of 100 seeds is itself uncertain: six standard errors.
     assert many.mean() >= mechanism.error().response - 6 * many.std() / np.sqrt(many.size)
 
 

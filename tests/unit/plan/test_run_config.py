@@ -202,7 +202,9 @@ def test_auto_becomes_a_mechanism_before_anything_is_priced():
         read(mechanism="auto", bits=2)
 
 
-@pytest.mark.parametrize(("epsilon", "releases"), [(100.0, 4), (150.0, 3), (300.0, 4)])
+@pytest.mark.parametrize(
+    ("epsilon", "releases"), [(150.0, 3), *(pytest.param(one, 4, marks=pytest.mark.long) for one in (100.0, 300.0))]
+)
 def test_engines_take_what_calibrate_saturates_at(epsilon, releases):
     """The search for a lower target once ended at 0 here, and refused a budget that nobody had asked for."""
     found = read(mechanism="vmvu", epsilon=epsilon, releases=releases)

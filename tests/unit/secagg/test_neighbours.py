@@ -140,7 +140,9 @@ def test_refusals() -> None:
         other.deal({i: parts[i] for i in (1, 3, 4, 5)})
 
 
-@pytest.mark.parametrize(("clients", "colluders", "gone"), [(200, 10, 20), (500, 20, 100)])
+@pytest.mark.parametrize(
+    ("clients", "colluders", "gone"), [(200, 10, 20), pytest.param(500, 20, 100, marks=pytest.mark.long)]
+)
 def test_failures_count_those_who_left_and_hold_no_share_of_their_own(clients: int, colluders: int, gone: int) -> None:
     """By scipy's hypergeometric law; a client that left has only its neighbours to recover its pair key from."""
     found = neighbours_for(clients, colluders, gone)
