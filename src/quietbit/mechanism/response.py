@@ -24,6 +24,7 @@ import numpy as np
 from attrs import define, field, frozen
 from numpy.typing import NDArray
 
+from quietbit._typing import FloatVector
 from quietbit.errors import check_int, check_real, refuse_payload, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.rng import RandomBits
@@ -33,7 +34,7 @@ from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
 from quietbit.target import Adjacency, as_adjacency
 
-__all__ = ["MOST_CELLS", "RandomisedResponse", "drawn_cell"]
+__all__ = ["MOST_CELLS", "RandomisedResponse", "cell_ends", "drawn_cell"]
 
 WORDS = 2**64
 MOST_CELLS = 2**16
@@ -94,8 +95,9 @@ class RandomisedResponse(Mechanism):
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Draw a cell by its share, and say it, or any other."""
+        ends = cell_ends(update, kernel, self.domain)
         place, honest, other = (int(word) for word in rng.draw(3).uniform64(0, 0, 3))
-        cell = drawn_cell(update, place, kernel, self.domain)
+        cell = drawn_cell(ends, place)
         if cell is None or honest >= self.threshold:
             cell = other * self.cells >> 64
         out[:] = np.frombuffer(cell.to_bytes(out.size, "little"), dtype=np.uint8)
@@ -133,13 +135,17 @@ class RandomisedResponse(Mechanism):
         return (frequency - (1 - self.truth) / self.cells) / self.truth
 
 
-def drawn_cell(update: Parts, place: int, kernel: Kernel, ball: Ball) -> int | None:
-    """Return the cell that a random word of 64 bits draws by its share; None where shares leave some for no cell."""
+def cell_ends(update: Parts, kernel: Kernel, ball: Ball) -> FloatVector:
+    """Return where cells end on [0, 1], each as wide as its share; what is not finite is refused."""
     values = own_copy(update).astype(np.float64)
-    size = kernel.norm([values], ball.norm.order)  # refuses what is not finite
-    ends = np.cumsum(np.maximum(values, 0.0) / max(size, 1.0))
+    size = kernel.norm([values], ball.norm.order)
+    return np.cumsum(np.maximum(values, 0.0) / max(size, 1.0))
+
+
+def drawn_cell(ends: FloatVector, place: int) -> int | None:
+    """Return the cell that a random word of 64 bits draws; None where shares leave some for no cell."""
     cell = int(np.searchsorted(ends, (place >> 11) * 2.0**-53, side="right"))
-    return cell if cell < ball.dimension else None
+    return cell if cell < ends.size else None
 
 
 @final

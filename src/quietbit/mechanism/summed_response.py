@@ -29,7 +29,7 @@ from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.accumulate import code_accumulator
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Accumulator, Body, Error, Layout, Mechanism, Parts
-from quietbit.mechanism.response import MOST_CELLS, drawn_cell
+from quietbit.mechanism.response import MOST_CELLS, cell_ends, drawn_cell
 from quietbit.privacy.account import Account
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
@@ -100,16 +100,15 @@ class SummedResponse(Mechanism):
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
         """Draw a cell by its share, and turn every bit round or not."""
-        count = self.layout.count
+        ends, count = cell_ends(update, kernel, self.domain), self.layout.count
         words = np.asarray(rng.draw(count + 2).uniform64(0, 0, count + 2), dtype=np.uint64)
-        cell = drawn_cell(update, int(words[0]), kernel, self.domain)
+        cell = drawn_cell(ends, int(words[0]))
         if self.cells == 2:
             truths = np.array([cell == 1 if cell is not None else int(words[1]) >> 63 == 1])
         else:
             truths = np.arange(count) == (-1 if cell is None else cell)
         lies = words[2:] < np.uint64(int(self.lie * GRAIN) << 24)
-        packed = np.packbits(truths ^ lies, bitorder="little")
-        out[:] = packed
+        out[:] = np.packbits(truths ^ lies, bitorder="little")
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
         """Count the ones of every cell."""

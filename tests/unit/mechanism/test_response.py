@@ -13,8 +13,10 @@ import pytest
 from quietbit import Adjacency, InvalidParameter, InvalidPayload, Uplink, seeded_rng
 from quietbit.mechanism.registry import build, describe, family_of, identity_of
 from quietbit.mechanism.response import WORDS, RandomisedResponse
+from quietbit.mechanism.summed_response import SummedResponse
 from quietbit.wire.payload import Payload
 from statistical.kit import assert_binomial, seed
+from unit.mechanism.makers import CountingWords
 
 CELLS = (2, 3, 7, 256, 257)
 EPSILONS = (1e-6, 0.01, 0.5, 2.0, 9.0)
@@ -139,3 +141,13 @@ def test_a_sample_can_change_the_answer_as_well_as_all_of_them() -> None:
     whole = mechanism.privacy(Adjacency.REPLACE_ONE).pure_epsilon()
     for adjacency in Adjacency:
         assert mechanism.privacy(adjacency, 10).pure_epsilon() == whole
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_shares_that_are_not_finite_are_refused_before_a_word_is_drawn(bad: float) -> None:
+    for mechanism in (RandomisedResponse(3, 0.5), SummedResponse(2, 0.25), SummedResponse(3, 0.25)):
+        rng, shares = CountingWords(), np.zeros(mechanism.cells)
+        shares[1] = bad
+        with pytest.raises(InvalidParameter):
+            Uplink(mechanism).send(shares, rng)
+        assert rng.draws == 0
