@@ -12,7 +12,7 @@ import quietbit
 from quietbit.cli.console import JsonOption, column_table, progress_bar, rounded, rounded_up, show_json
 from quietbit.cli.files import check_folder
 from quietbit.errors import require_module
-from quietbit_lab.cli.demo_training import CLIENTS, DELTA, SEEDS, TARGET, curves, headline, train_all
+from quietbit_lab.cli.demo_training import CLIENTS, DELTA, LINES, SEEDS, TARGET, curves, headline, train_all
 
 if TYPE_CHECKING:
     from quietbit import Design
@@ -55,7 +55,7 @@ def demo(
         trained = train_all(report)
     # Nothing is written before everything is there: an interrupt leaves the folder as it was.
     title = f"digits, {CLIENTS:,} clients, each epsilon <= {TARGET:g} at delta = {DELTA:g} (zero-out)"
-    pictures["training.png"] = plot_training(curves(trained), title)
+    pictures["training.png"] = plot_training(curves(trained), title, {line.label: line.mechanism for line in LINES})
     saved = [_report(trained, out / "report.html"), _runs(trained, out / "runs" / "results.jsonl")]
     saved += [save_figure(picture, out / name) for name, picture in pictures.items()]
     saved += [design.save(out / f"{_name(design)}.json") for design, _ in certified]

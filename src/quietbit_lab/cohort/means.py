@@ -32,18 +32,19 @@ from quietbit_lab.cohort.law import MOST_BITS, CodeLaw, code_law
 from quietbit_lab.cohort.moments import Moments, fit_moments, power_sums
 from quietbit_lab.cohort.outer import mean_codes
 from quietbit_lab.cohort.releases import rotated, rotated_back
+from quietbit_lab.experiment.grid import DRAWS
+from quietbit_lab.experiment.record import EVERY_CLIENT
 
 __all__ = [
-    "DRAWS", "EVERY_CLIENT", "LAW_OF_THE_SUM", "NORMAL_FOR_THE_SUM", "OuterMean", "Way", "again_upper", "codes_mean",
+    "LAW_OF_THE_SUM", "NORMAL_FOR_THE_SUM", "OuterMean", "Way", "again_upper", "codes_mean",
     "gaussian_mean", "together", "unit_mean", "way_of",
 ]  # fmt: skip
 
 torch: Any = require_module("torch", "lab")
 Tensor: TypeAlias = Any
 OuterMean: TypeAlias = Callable[[Tensor, Tensor, int], Tensor]  # errors, features, seed -> (G, K, width) in float32
-EVERY_CLIENT, LAW_OF_THE_SUM = "every client", "law of the sum"
+LAW_OF_THE_SUM = "law of the sum"
 NORMAL_FOR_THE_SUM = "normal in place of the sum"
-DRAWS = ("clients", "sums")  # what a caller may ask for
 LEAST_VARIANCE = 1e6  # of a cohort's Skellam noise, where a normal replaces it
 NEVER = 1e-30  # a chance of drawing MVU's dither again that no simulation meets
 

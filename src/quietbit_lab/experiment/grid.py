@@ -21,7 +21,7 @@ from typing import Any, final
 from quietbit.errors import InvalidParameter, QuietbitError, require
 from quietbit_lab.experiment.record import Setting
 
-__all__ = ["Job", "Race", "Sweep", "read_sweep"]
+__all__ = ["DRAWS", "Job", "Race", "Sweep", "read_sweep"]
 
 TABLES = ("name", "claim", "task", "common", "grid", "reduced", "choose", "report")
 DRAWS = ("clients", "sums")

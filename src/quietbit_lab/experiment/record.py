@@ -44,10 +44,11 @@ RENAMED = {
     "words": "rng",
     "honest": "min_honest_clients",
 }
-# Settings that version 1 did not have, left out where nobody made use of them.
-NEWER = (
-    *("releases", "keep", "clip_quantile", "clip_rate", "clip_bit_epsilon", "clip_scouts", "rotate", "rows"),
-    *("downlink", "downlink_bits", "downlink_start"),
+# Settings of a plan that version 1 had too; others are left out where nobody made use of them.
+FIRST = (
+    *("mechanism", "clip", "adjacency", "norm", "epsilon", "delta", "unit", "trust", "cohort", "participation"),
+    *("min_honest_clients", "design_epsilon", "noise_multiplier", "bits", "levels", "beta", "clamp", "decoder"),
+    *("rng", "seed"),
 )
 OF_PLAN = {one.name: one for one in attrs.fields(Plan) if one.name not in (*OF_ENGINE, "mode")}
 OF_TRAINING = {one.name: one for one in fields(Training)}
@@ -82,7 +83,7 @@ class Setting:
         """One flat table of plain values for a record."""
         values = {**{name: getattr(self.plan, name) for name in OF_PLAN}, **asdict(self.training)}
         values = {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
-        unsaid = {name: PAPER.get(name, OF_PLAN[name].default) for name in NEWER}
+        unsaid = {name: PAPER.get(name, one.default) for name, one in OF_PLAN.items() if name not in FIRST}
         return {name: value for name, value in values.items() if name not in unsaid or value != unsaid[name]}
 
     @classmethod
@@ -222,27 +223,17 @@ def _point(point: Point) -> dict[str, Any]:
 def _guarantee(guarantee: Guarantee | None) -> dict[str, Any] | None:
     if guarantee is None:
         return None
-    return {
-        "epsilon_upper": _finite(guarantee.epsilon_upper),
-        "delta": guarantee.delta,
-        "unit": guarantee.unit.value,
-        "adjacency": guarantee.adjacency.value,
-        "trust": guarantee.trust.value,
-        "sentence": guarantee.sentence(),
-    }
+    words = {name: getattr(guarantee, name).value for name in ("unit", "adjacency", "trust")}
+    epsilon = _finite(guarantee.epsilon_upper)
+    return {"epsilon_upper": epsilon, "delta": guarantee.delta, **words, "sentence": guarantee.sentence()}
 
 
 def _observers(pair: GuaranteePair | None) -> dict[str, Any] | None:
     """Return the guarantee against those who see only the models, which stands beside the one above."""
     if pair is None:
         return None
-    return {
-        "result": _guarantee(pair.result),
-        "crowd": pair.crowd,
-        "shuffles": pair.shuffles,
-        "secret_order": pair.secret_order,
-        "sentence": pair.second(),
-    }
+    facts = {name: getattr(pair, name) for name in ("crowd", "shuffles", "secret_order")}
+    return {"result": _guarantee(pair.result), **facts, "sentence": pair.second()}
 
 
 def _finite(value: float) -> float | None:

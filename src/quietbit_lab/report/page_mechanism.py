@@ -77,18 +77,20 @@ def _picture(mechanism: Mechanism, described: Mapping[str, Any], expected: Any) 
     }
 
 
+NOISES = {
+    "Gaussian": "Gaussian noise of {noise_multiplier:.4g} times the clip on every coordinate.",
+    "Laplace": "Laplace noise of scale {scale_multiplier:.4g} times the clip on every coordinate.",
+    "Skellam": "Skellam noise of {noise_multiplier:.4g} times the clip, on integers of {bits} bits.",
+    "Sign": "The sign of a noisy coordinate, one bit: {inner}",
+    "IndependentSkellam": "{inner} Every coordinate is rounded on its own.",
+}
+
+
 def _words(described: Mapping[str, Any], bits: int) -> str:
     kind = described["kind"]
-    if kind == "Sign":
-        return f"The sign of a noisy coordinate, one bit: {_words(described['inner'], bits)}"
-    if kind == "Gaussian":
-        return f"Gaussian noise of {described['noise_multiplier']:.4g} times the clip on every coordinate."
-    if kind == "Laplace":
-        return f"Laplace noise of scale {described['scale_multiplier']:.4g} times the clip on every coordinate."
-    if kind == "Skellam":
-        return f"Skellam noise of {described['noise_multiplier']:.4g} times the clip, on integers of {bits} bits."
-    if kind == "IndependentSkellam":
-        return f"{_words(described['inner'], bits)} Every coordinate is rounded on its own."
+    if kind in NOISES:
+        inner = _words(described["inner"], bits) if "inner" in described else ""
+        return NOISES[kind].format(**{**described, "bits": bits, "inner": inner})
     if "design" in described:
         design = described["design"]["design"]
         return (

@@ -20,8 +20,6 @@ from quietbit_lab.experiment.frontier import Summary, reported, rising, summaris
 
 __all__ = ["plot_frontier", "plot_training", "plot_uplink", "shared_words", "shown_size"]
 
-# Where nobody says which mechanisms the runs have, they look like these, in turn.
-TURNS = ("gaussian", "sign", "imvu", "laplace", "skellam", "mvu")
 CROWDED = 1000  # a range with no room for three numbers in a decade
 Sent = tuple[Summary, int]  # a setting, and the bytes a client sends in a round
 
@@ -76,17 +74,15 @@ def _draw(axes: Axes, label: str, line: list[Summary], cloud: list[Summary], loo
 
 
 def plot_training(
-    curves: Mapping[str, Sequence[tuple[int, float]]], title: str, mechanisms: Mapping[str, str] | None = None
+    curves: Mapping[str, Sequence[tuple[int, float]]], title: str, mechanisms: Mapping[str, str]
 ) -> Figure:
     """Test accuracy over rounds; ``curves`` maps a run's label to its (round, accuracy) points.
 
     ``mechanisms`` names the mechanism of each label, by which it is coloured.
     """
     require(curves and all(curves.values()), "curves", list(curves), "at least one run, each with a point")
-    known = mechanisms if mechanisms is not None else {}
-    names = [known.get(label, TURNS[place % len(TURNS)]) for place, label in enumerate(curves)]
     # A run keeps its colour whatever its rank, so that two pictures of the same runs can be compared.
-    colours = {label: look.light for label, look in zip(curves, looks(names), strict=True)}
+    colours = {one: look.light for one, look in zip(curves, looks([mechanisms[one] for one in curves]), strict=True)}
     figure = blank_figure(7.2, 4.4)
     axes = plain_axes(figure.subplots(), title, x="round", y="test accuracy, %")
     last = max(points[-1][0] for points in curves.values())

@@ -4,9 +4,11 @@ from quietbit.errors import InvalidParameter
 from quietbit.plot.palette import MECHANISMS
 from quietbit_lab.report.plots import plot_training
 
+LOOKS = {"a": "imvu", "b": "gaussian"}
+
 
 def test_every_run_is_named_with_its_last_accuracy():
-    figure = plot_training({"a": [(1, 0.1), (10, 0.5)], "b": [(1, 0.2), (10, 0.52)]}, "title")
+    figure = plot_training({"a": [(1, 0.1), (10, 0.5)], "b": [(1, 0.2), (10, 0.52)]}, "title", LOOKS)
     (axes,) = figure.axes
     said = [text.get_text() for text in axes.texts]
     assert said == ["a  50.0 %", "b  52.0 %"]
@@ -18,10 +20,10 @@ def test_every_run_is_named_with_its_last_accuracy():
 @pytest.mark.parametrize("curves", [{}, {"a": []}])
 def test_nothing_to_draw_is_refused(curves):
     with pytest.raises(InvalidParameter, match="at least one run"):
-        plot_training(curves, "title")
+        plot_training(curves, "title", LOOKS)
 
 
 def test_a_mechanism_keeps_its_colour():
-    figure = plot_training({"a": [(1, 0.5)], "b": [(1, 0.9)]}, "title", {"a": "imvu", "b": "gaussian"})
+    figure = plot_training({"a": [(1, 0.5)], "b": [(1, 0.9)]}, "title", LOOKS)
     colours = {line.get_color() for line in figure.axes[0].lines}
     assert colours == {MECHANISMS["imvu"].light, MECHANISMS["gaussian"].light}
