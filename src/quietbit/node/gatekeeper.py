@@ -56,7 +56,7 @@ from quietbit.node.question import Question
 from quietbit.node.release import Accepted, BudgetSpent, LocalGate, Noted, Unusable, public
 from quietbit.secagg.plan import ProtocolError
 
-__all__ = ["Gate", "Gatekeeper", "RemoteGate", "Ticket"]
+__all__ = ["Gate", "Gatekeeper", "RemoteGate", "Ticket", "serve_batches"]
 
 LOGGER = logging.getLogger(__name__)
 MAGIC, HEAD = b"QBG1", struct.Struct("<4sIQ")
@@ -182,16 +182,8 @@ class Gatekeeper:
             with self._guard:
                 self._open[connection] = True
             _send(connection, {"accepted": True})
-            ends = time.monotonic() + (self._gate.answer_seconds or self._patience)
-            most = max(8 * question.dimension, PIECE)  # no more is read than what was asked for, or a piece of it
-            while True:
-                said, data = _receive(connection, most, ends - time.monotonic())
-                if not said.keys() & {"draw", "rows", "step"}:
-                    break
-                try:
-                    _send(connection, *_batched(ticket, said, data, question.dimension))
-                except (QuietbitError, ValueError) as error:  # there is a release all the same, of what came before
-                    _send(connection, {"refused": str(error), "kind": "refused"})
+            seconds = self._gate.answer_seconds or self._patience
+            data = serve_batches(connection, ticket, question.dimension, seconds)
             update = None
             if len(data) == 8 * question.dimension:
                 update = np.frombuffer(data, dtype="<f8")  # of another length than asked: zero is released
@@ -336,6 +328,20 @@ class RemoteTicket:
 
 Gate: TypeAlias = LocalGate | RemoteGate  # who holds policy, ledger and keys: in this process, or behind a socket
 Ticket: TypeAlias = Accepted | RemoteTicket  # an accepted question: one release, once
+
+
+def serve_batches(connection: socket.socket, ticket: Ticket, dimension: int, seconds: float) -> bytes:
+    """Draw batches and take gradients until something else is said, within ``seconds``; return the data beside that."""
+    ends = time.monotonic() + seconds
+    most = max(8 * dimension, PIECE)  # no more is read than an update, or a piece of gradients
+    while True:
+        said, data = _receive(connection, most, ends - time.monotonic())
+        if not said.keys() & {"draw", "rows", "step"}:
+            return data
+        try:
+            _send(connection, *_batched(ticket, said, data, dimension))
+        except (QuietbitError, ValueError) as error:  # there is a release all the same, of what came before
+            _send(connection, {"refused": str(error), "kind": "refused"})
 
 
 def _batched(ticket: Ticket, said: dict[str, Any], data: bytes, dimension: int) -> tuple[dict[str, Any], bytes]:

@@ -19,18 +19,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import final
 
-from quietbit.errors import InvalidParameter, QuietbitError
+from quietbit.errors import InvalidParameter
 from quietbit.node.gatekeeper import (
     CONNECTIONS,
     PATIENCE,
-    PIECE,
     WAIT,
     RemoteTicket,
     Ticket,
     _answered,
-    _batched,
     _receive,
     _send,
+    serve_batches,
 )
 from quietbit.node.release import Unusable
 
@@ -68,12 +67,7 @@ class BatchSocket:
                 return
             ticket, dimension = found
             _send(connection, {"dimension": dimension})
-            while True:
-                said, data = _receive(connection, max(4 * dimension, PIECE), PATIENCE)
-                try:
-                    _send(connection, *_batched(ticket, said, data, dimension))
-                except (QuietbitError, ValueError) as error:
-                    _send(connection, {"refused": str(error), "kind": "refused"})
+            serve_batches(connection, ticket, dimension, PATIENCE)
 
 
 def batch_of_parent() -> RemoteTicket | None:
