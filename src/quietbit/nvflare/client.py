@@ -10,7 +10,7 @@ Idea     the same filter stands at both ends of a task. On its way in, the serve
 
 NVFlare's own base class for such filters passes data on unfiltered when they are of another kind, when they cannot
 be read, when the return code is not OK and when the filter says nothing. This one is not such a class: what it does not
-know raises, and NVFlare then sends an error without content. The other ways out are shut by `gate.py`.
+know raises, and NVFlare then sends an error without content. The other ways out are shut by `ways_out.py`.
 
 Who decides: `properties` of the scope in the site's `privacy.json`, which jobs cannot write, name the owner's policy
 (`quietbit.policy`) or gatekeeper (`quietbit.gatekeeper`). Without one nothing is released, but in NVFlare's simulator
@@ -50,8 +50,8 @@ from quietbit.node.policy import PolicyError, Simulation
 from quietbit.node.pricing import ProposedMechanism
 from quietbit.node.question import Question
 from quietbit.nvflare.arrays import NamedArray, as_kind, kind_of, named
-from quietbit.nvflare.gate import shut
 from quietbit.nvflare.task import ANSWER, DECIDED, TURN, Task, refused, task_of
+from quietbit.nvflare.ways_out import shut
 from quietbit.plan.plan import APP, PREFIX, Plan
 from quietbit.privacy.guarantee import Trust
 
