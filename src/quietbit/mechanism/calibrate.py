@@ -153,6 +153,8 @@ def calibrate(
     target = Target(epsilon, delta, adjacency, releases=releases).limited()
     require(isinstance(ball, Ball), "ball", ball, "a Ball")
     if mechanism == AUTO:
+        for name, value in (("sampling_rate", sampling_rate), ("local_steps", local_steps), ("rows", rows)):
+            require(value is None, name, value, f"left out for {AUTO}: name the mechanism that it is for")
         unused = Choices(bits, levels, beta, clamp, decoder, design, rotate=rotate)
         rule = "named where bits, levels, beta, clamp, decoder, design or rotate are"
         require(unused == Choices(), "mechanism", AUTO, rule)

@@ -178,3 +178,10 @@ def test_steep_designs_say_how_steep_doubles_made_them(epsilon: float) -> None:
     assert isinstance(found.mechanism, InterpolatedMVU)
     assert certify(found.mechanism.design).meets_spec
     assert epsilon * (1 - 1e-4) <= found.guarantee.epsilon_upper <= epsilon
+
+
+@pytest.mark.parametrize("given", [{"samples": 100, "sampling_rate": 0.1}, {"local_steps": 3}, {"rows": "shared"}])
+def test_auto_refuses_what_it_makes_no_use_of(given: dict[str, Any]) -> None:
+    """They were ignored: what was returned drew no batches, took no steps and shared no rows."""
+    with pytest.raises(InvalidParameter, match="left out for auto"):
+        calibrate("auto", ball=L2, epsilon=1.0, delta=1e-5, adjacency="zero-out", **given)
