@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,10 @@ __all__ = ["FORMAT", "flower_record"]
 
 ACCURACY = "accuracy"
 NEEDED = ("settings", "rounds", "scores", "dimension", "identity", "guarantee", "run")
-OF_PLAN = ("bits", "levels", "beta", "clamp", "decoder", "design_epsilon", "noise_multiplier")
+OF_PLAN = (
+    *("mechanism", "clip", "norm", "epsilon", "delta", "adjacency", "trust", "min_honest_clients", "keep", "bits"),
+    *("levels", "beta", "clamp", "decoder", "design_epsilon", "noise_multiplier"),
+)
 
 
 def flower_record(saved: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -63,25 +67,17 @@ def _record(saved: Mapping[str, Any]) -> dict[str, Any]:
                     "seconds": None,
                 }
             )
+    chosen = {name: getattr(settings, name) for name in OF_PLAN}
     cohort = max((int(entry["asked"]) for entry in rounds), default=0)
     return {
         "status": "finished",
         "reason": None,
         "task": {"name": f"a federated run of {int(saved['dimension']):,} parameters"},
         "settings": {
-            "mechanism": settings.mechanism,
-            "clip": settings.clip,
-            "norm": settings.norm.value,
-            "epsilon": settings.epsilon,
-            "delta": settings.delta,
+            **{name: value.value if isinstance(value, Enum) else value for name, value in chosen.items()},
             "unit": Unit.CLIENT.value,
-            "adjacency": settings.adjacency.value,
-            "trust": settings.trust.value,
-            "min_honest_clients": settings.min_honest_clients,
             "cohort": cohort,
             "rounds": len(rounds),
-            "keep": settings.keep,
-            **{name: getattr(settings, name) for name in OF_PLAN},
         },
         "rounds": len(answered),
         "mechanism": describe(mechanism) if same else None,
