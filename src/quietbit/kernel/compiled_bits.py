@@ -164,10 +164,13 @@ def _add_row(x: Any, scale: Any, order: int, lanes: Any) -> None:
         for j in range(lanes.size):
             v = np.float64(x[j])
             lanes[j] += v * v
-    else:
+    elif order == 2:
         for j in range(lanes.size):
             v = np.float64(x[j]) * scale
-            lanes[j] += v * v if order == 2 else abs(v)
+            lanes[j] += v * v
+    else:
+        for j in range(lanes.size):
+            lanes[j] += abs(np.float64(x[j]) * scale)
 
 
 @compiled

@@ -94,8 +94,13 @@ def _normals(words: Any, table: Any, bits: Any, out: Any) -> None:
         bits[i] = ((bits[i] & np.int64(REST)) << np.int64(4)) | np.int64(ONE_BITS)
         t = 2.0 * doubles[i] - 3.0
         z = row[7]
-        for k in range(6, -1, -1):
-            z = z * t + row[k]
+        z = z * t + row[6]
+        z = z * t + row[5]
+        z = z * t + row[4]
+        z = z * t + row[3]
+        z = z * t + row[2]
+        z = z * t + row[1]
+        z = z * t + row[0]
         out[i] = -z if np.int64(words[i]) < 0 else z
 
 

@@ -279,7 +279,7 @@ def _passes(job: Job, x: Any, size: int | None = None, *, skip: int = 0, signs: 
     found = torch.zeros(1 + SETTLERS + (grid[0] if order else 0), dtype=torch.float64, device=DEVICE)
     room = math.ceil(min(1.0, 16 * sampler.symbols * (2 * plan.half + 2) / 65536) * (rows - skip)) + ROOM
     capacity, listed = room if decidable else -1, torch.empty(room, dtype=torch.int64, device=DEVICE)
-    words, ties = _given_words(job.block, job.flat.size) if given else (listed, listed)
+    words = _primary_words(job.block, job.flat.size) if given else listed
     keys = [0] * 8 if given else [word - (word >> 31 << 32) for word in job.block.key]  # type: ignore[attr-defined]
     kinds: dict[str, Any] = {
         "BITS": sampler.bits, "DEGREE": plan.degree, "CELLS": plan.cells, "CENTRED": plan.centred, "GIVEN": given,
@@ -293,6 +293,7 @@ def _passes(job: Job, x: Any, size: int | None = None, *, skip: int = 0, signs: 
             tables.falling, plan.width, PATTERN, *searched, WIDTH=16 // x.element_size(), SCALED=job.factor != 1.0,
             ONE=plan.lowered is not None, ROTATED=rotated, **kinds,
         )  # fmt: skip
+    ties = _listed_ties(job.block, listed, found, capacity, skip, size) if given else listed
     at_once = max(4, sampling.LIMIT // sampler.symbols)
     sampling.resolve_rows[(min(-(-room // at_once), SETTLERS),)](
         kept, job.out, words, ties, *keys, listed, found, capacity, size, rows, skip, numbers, *tables.knots,
@@ -319,9 +320,17 @@ def _tables(sampler: Sampler) -> SimpleNamespace:
     return SimpleNamespace(coefficients=_put(pairs), law=_put(law), knots=knots, falling=falling)
 
 
-def _given_words(block: WordBlock, size: int) -> tuple[Any, Any]:
-    """Return given words on the device: primary ones, two to an int32, whole rows; and those of ties."""
+def _primary_words(block: WordBlock, size: int) -> Any:
+    """Return given primary words on the device, two to an int32, whole rows."""
     padded = np.zeros(-(-size // 8) * 8, dtype="<u2")
     padded[:size] = block.primary(0, size)
-    ties = block.ties(np.arange(size)) & np.uint64(2**48 - 1)
-    return _put(padded.view("<i4")), _put(ties.astype(np.int64))
+    return _put(padded.view("<i4"))
+
+
+def _listed_ties(block: WordBlock, listed: Any, found: Any, capacity: int, skip: int, size: int) -> Any:
+    """Return eight given tie words for every row that the second pass will look at, in its order."""
+    count = int(found[:1].view(torch.int32)[0])
+    some, rest = (0, skip) if count > capacity else (count, size // 8)
+    chosen = np.append(listed[:some].cpu().numpy(), np.arange(rest, -(-size // 8)))
+    index = np.minimum(8 * chosen[:, None] + np.arange(8), size - 1).reshape(-1)  # what lies beyond is not looked at
+    return _put((block.ties(index) & np.uint64(2**48 - 1)).astype(np.int64))

@@ -419,7 +419,8 @@ def resolve_rows(
 ):  # fmt: skip
     """Exact codes of the listed rows and of a last, incomplete one; of all rows if the list overflowed.
 
-    KEPT: ``x`` has the values of the listed rows alone, eight each; an overflow is then the caller's to notice.
+    Given ``ties`` are eight for each of these rows. KEPT: ``x`` has the values of the listed rows alone, eight each; an
+    overflow is then the caller's to notice.
     """
     key, rates = [part.to(tl.uint32) for part in (k0, k1, k2, k3, k4, k5, k6, k7)], _rates(numbers_at)
     numbers = [tl.load(numbers_at + number) for number in (0, 1, 2, 3, 4, 5)]
@@ -444,7 +445,7 @@ def resolve_rows(
         index = row[:, None] * 8 + place
         inside = here[:, None] & (index < dimension)
         if GIVEN:
-            ties_here = tl.load(ties + index, mask=inside, other=0)
+            ties_here = tl.load(ties + item[:, None] * 8 + place, mask=inside, other=0)
         else:
             v = chacha_words(row, 1, key, 12)
             flat = eight(*[pair(v[2 * j], v[2 * j + 1]) for j in (0, 1, 2, 3, 4, 5, 6, 7)], ROWS)
