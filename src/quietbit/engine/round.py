@@ -135,6 +135,11 @@ class Round:
         mean: FloatVector = self._aggregator.mean()
         return mean
 
+    def drained(self) -> WeightedMean:
+        """Return the mean of the releases since it was last asked for, where a round does not wait for all of them."""
+        found, self._aggregator = self._aggregator, WeightedMean(self._lines.aggregator)
+        return found
+
     def kept(self) -> FloatVector | None:
         """Return the same among the rows that all nodes kept."""
         return self._aggregator.kept() if self._answered else None
@@ -224,6 +229,10 @@ class Run:
             return []
         return outlook(self.plan, self._mechanism, asked=asked, nodes=nodes, rounds=rounds)
 
+    def so_far(self, current: Round) -> RoundReport:
+        """Return the counts of a round that late releases may still join."""
+        return replace(current.report(), epsilon_upper=self._worst().epsilon_upper)
+
     def close(self, current: Round, *, skipped: bool | None = None, reasons: Iterable[str] = ()) -> RoundReport:
         """Count a round that is over; a clip that moves goes on to the next one's. Nothing is public if ``skipped``."""
         found = current.report()
@@ -254,8 +263,12 @@ class Run:
         guarantee, pair = None if mechanism is None and not asked else self._worst(), None
         if guarantee is not None and mechanism is not None:
             pair = self.crowds.observers(guarantee, mechanism, self.account.most())
-            if asked or self.plan.most_examples is not None:
-                lacks = "evaluations" if asked else "weights, which tell whose release is which"
+            reasons = {
+                "evaluations": bool(asked),
+                "weights, which tell whose release is which": self.plan.most_examples is not None,
+                "releases that come when they like": self.plan.arrivals is not None,
+            }
+            for lacks in (what for what, there in reasons.items() if there):
                 pair = GuaranteePair(guarantee, None, reason=f"the account of the crowd does not have {lacks}")
         return Report(
             settings=self.plan,

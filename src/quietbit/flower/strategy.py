@@ -46,6 +46,7 @@ from quietbit.engine.replay import KEEPS_FULL, Leader
 from quietbit.engine.report import Report, RoundReport
 from quietbit.engine.round import Run
 from quietbit.errors import QuietbitError, check_int, require
+from quietbit.flower.arriving import ArrivingGrid
 from quietbit.flower.open_round import OpenRound
 from quietbit.flower.plaintext import METRICS, note_metrics
 from quietbit.flower.secure_round import SecureRound
@@ -54,6 +55,7 @@ from quietbit.plan.evaluation import Evaluation
 from quietbit.plan.plan import KEYS, OF_STEP, Plan
 from quietbit.secagg.identity import Directory
 from quietbit.wire.downlink import Diverged, ServerStep
+from quietbit.wire.weighted import pooled
 
 __all__ = ["PrivateStrategy"]
 
@@ -96,6 +98,8 @@ class PrivateStrategy(Strategy):
         self._open: OpenRound | SecureRound | None = None
         self._evaluating: OpenRound | SecureRound | None = None
         self._planned = 0
+        self._arriving: ArrivingGrid | None = None
+        self._late: list[tuple[OpenRound, bool]] = []  # rounds that releases may still join, and if they were skipped
         self._scores: list[dict[str, float]] = []
         self._numbers_missed = False
         self._step = _server_step(inner, self.settings)
@@ -128,11 +132,15 @@ class PrivateStrategy(Strategy):
             self._scores += [{"round": number, **numbers}] if numbers else []
             return found
 
+        plan = self.settings
+        if plan.arrivals is not None:
+            grid = self._arriving = ArrivingGrid(grid, plan.arrivals, plan.staleness or 0)
         result = super().start(
             grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, scored if evaluate_fn else None
         )
         if not result.arrays:
             result.arrays = initial_arrays
+        self._close_late(0)
         report = self.report()
         log(INFO, "quietbit: %s", report.promise())
         if (nobody := report.unanswered()) is not None:
@@ -145,9 +153,11 @@ class PrivateStrategy(Strategy):
         """Return the inner strategy's questions, with quietbit's settings beside the model."""
         layout, run = ModelLayout.of(arrays, self.settings), self._run
         layout.check_finite(arrays)
-        first, run.number = not run.rounds, grid.run.run_id
+        first, run.number = not (run.rounds or self._late), grid.run.run_id
         mechanism = run.mechanism(layout.dimension, server_round)
         request = ConfigRecord(request_of(server_round, mechanism))
+        if self._arriving is not None:
+            self._arriving.begin(server_round, last=server_round == self._planned)
         messages = list(self.inner.configure_train(server_round, arrays, config, grid))
         if run.crowds.secret:
             messages = self._readdressed(messages, grid)
@@ -158,7 +168,8 @@ class PrivateStrategy(Strategy):
             _shorten(messages, arrays, self._leader)
         if first:
             rounds = self._planned or self.settings.releases or 1
-            for level, line in run.outlook(asked=len(messages), nodes=len(list(grid.get_node_ids())), rounds=rounds):
+            many = min(len(messages), self.settings.arrivals or len(messages))
+            for level, line in run.outlook(asked=many, nodes=len(list(grid.get_node_ids())), rounds=rounds):
                 log(level, "quietbit: %s", line)
         self._open = self._round(grid, server_round, arrays, layout, mechanism)
         return self._open.ask(messages)
@@ -171,8 +182,10 @@ class PrivateStrategy(Strategy):
         if current is None or current.number != server_round:
             raise QuietbitError(f"Round {server_round} was not opened by configure_train, or is closed already.")
         for reply in replies:
-            current.take(reply)
+            self._round_of(reply, current).take(reply)
         mean = current.mean() if self._leader is None else current.kept()
+        if self._late:
+            mean = pooled(one.drained() for one in (current, *(late for late, _ in self._late)))
         if self._leader is not None:
             self._leader.heard(current.answered(), current.needing)
         arrays, metrics, reasons = None, MetricRecord(), []
@@ -181,11 +194,36 @@ class PrivateStrategy(Strategy):
                 arrays, metrics = self._stepped(server_round, current, mean)
         except (NotFinite, Diverged) as error:  # an update too large for the model's type, or a strategy that diverged
             reasons = [f"the step was not taken: {error}"]
-        outcome = self._run.close(current, skipped=arrays is None, reasons=reasons)
-        for level, line in outcome.lines(current.crashes):
-            log(level, "quietbit: %s", line)
+        outcome = self._over(current, arrays is None, reasons)
         numbers = MetricRecord({**metrics, **self._numbers(outcome)})
         return ArrayRecord(current.arrays) if arrays is None else arrays, numbers
+
+    def _round_of(self, reply: Message, current: OpenRound | SecureRound) -> OpenRound | SecureRound:
+        """Return the round of the question that a reply answers, as the grid knows it, where rounds do not wait."""
+        known = {str(late.number): late for late, _ in self._late} if self._arriving is not None else {}
+        return known.get(reply.metadata.group_id, current)
+
+    def _over(self, current: OpenRound | SecureRound, skipped: bool, reasons: list[str]) -> RoundReport:
+        """Close a round, or leave it open for as many rounds as its releases may be late."""
+        stale = self.settings.staleness or 0
+        if not stale or not isinstance(current, OpenRound):
+            return self._closed(current, skipped, reasons)
+        current.drained()
+        current.reasons += reasons
+        self._late.append((current, skipped))
+        self._close_late(stale)
+        return self._run.so_far(current)
+
+    def _close_late(self, keep: int) -> None:
+        """Close all rounds that releases may still join but the last ``keep``."""
+        while len(self._late) > keep:
+            self._closed(*self._late.pop(0), [])
+
+    def _closed(self, current: OpenRound | SecureRound, skipped: bool, reasons: list[str]) -> RoundReport:
+        outcome = self._run.close(current, skipped=skipped, reasons=reasons)
+        for level, line in outcome.lines(current.crashes):
+            log(level, "quietbit: %s", line)
+        return outcome
 
     def _stepped(
         self, server_round: int, current: OpenRound | SecureRound, mean: FloatVector

@@ -88,6 +88,8 @@ def local_settings(values: Mapping[str, Any]) -> Plan:
     require(settings.trust is Trust.LOCAL, "quietbit.trust", settings.trust.value, rule)
     start, rule = settings.downlink_start, "server: over NVFlare the first model comes in full"
     require(start != APP, "quietbit.downlink-start", start, rule)
+    rule = "left out: over NVFlare the controller says when a round ends, and late results are in no mean"
+    require(settings.arrivals is None, "quietbit.arrivals", settings.arrivals, rule)
     rule = "left out: the controller chooses the clients over NVFlare"
     require(not settings.secret_order, "quietbit.participation", settings.participation, rule)
     return settings

@@ -147,6 +147,8 @@ def observers(plan: Plan, mechanism: Mechanism, account: ClientCosts) -> Guarant
         return GuaranteePair(server, None, reason="the account of the crowd does not have the answers of scouts")
     if plan.most_examples is not None:
         return GuaranteePair(server, None, reason="releases are weighted, and weights tell whose release is which")
+    if plan.staleness:
+        return GuaranteePair(server, None, reason="releases come when they like, and not with those of their round")
     if plan.unit is Unit.SAMPLE:
         return GuaranteePair(server, None, reason="shuffling is accounted for clients, not for single samples")
     secret = plan.secret_order

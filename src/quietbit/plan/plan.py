@@ -43,6 +43,8 @@ Source   Guo et al. (ICML 2023), appendix "Choice of Hyperparameters", for the c
 | `min-honest-clients` | for sums: how many clients answer and do not collude with the server | all, or threshold |
 | `participation` | `secret-order`: once per epoch; simulated: `each-once`, `sampled`, `poisson`, `zipf` | `each-once` |
 | `cohort` | simulation: clients in a round | 1 |
+| `arrivals` | engine: a round ends with this number of replies, and does not wait for the others | all asked |
+| `staleness` | how many rounds late a release may be; in a simulation they come late at random | 0 |
 | `most-examples` | releases are weighted by public numbers of examples, up to this one | all weigh alike |
 | `rng`, `seed` | simulation: `secure` or `seeded`; what fixes who takes part, and seeded randomness | `secure`, 0 |
 | `local-arrays` | engine: arrays that are never sent, names with commas between them, `*` allowed | none |
@@ -171,6 +173,8 @@ class Plan:
     releases: int | None = field(default=None, converter=converters.optional(check_releases))
     cohort: int = 1
     most_examples: int | None = None
+    arrivals: int | None = None
+    staleness: int | None = None
     participation: str = EACH_ONCE
     min_honest_clients: int | None = None
     design_epsilon: float | None = None

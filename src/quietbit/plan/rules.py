@@ -52,6 +52,7 @@ RNGS = ("secure", "seeded")
 FULL, REPLAY = DOWNLINKS = ("full", "replay")
 SERVER, APP = STARTS = ("server", "app")  # who has the model of round 0 for clients
 TIMEOUT = 600.0
+MOST_LATE = 1000  # rounds, each of which keeps its sums until then
 STRENGTHS = ("design_epsilon", "noise_multiplier")
 # Choices of a mechanism, with what the paper takes: harmless where a mechanism makes no use of it.
 USUAL = {"bits": None, "levels": None, "beta": 1.0, "clamp": False, "decoder": "alphabet", "rotate": False}
@@ -62,7 +63,7 @@ OF_STEP = ("server_rate", "server_momentum")
 OF_STEPS = ("local_rate", "local_bits")
 OF_BATCHES = ("samples", "sampling_rate", "local_steps", *OF_STEPS)
 OF_EVALUATION = ("evaluate_metric", "evaluate_most", "evaluate_cells", "evaluate_releases")
-OF_ENGINE = ("local_arrays", "evaluate_epsilon", *OF_EVALUATION, *OF_SUMS, *OF_STEP, *OF_BATCHES)
+OF_ENGINE = ("arrivals", "local_arrays", "evaluate_epsilon", *OF_EVALUATION, *OF_SUMS, *OF_STEP, *OF_BATCHES)
 
 
 def check(plan: Plan) -> None:
@@ -83,6 +84,7 @@ def check(plan: Plan) -> None:
     _check_downlink(plan)
     _check_evaluation(plan)
     _check_weights(plan)
+    _check_arrivals(plan)
 
 
 def _put(plan: Plan, name: str, value: Any) -> None:
@@ -288,6 +290,22 @@ def _check_weights(plan: Plan) -> None:
     rule = "left out unless the server sees every release: what is summed behind masks, or kept secret, has no weight"
     seen = plan.private and plan.trust is Trust.LOCAL and not plan.secret_order
     require(seen, "most_examples", plan.most_examples, rule)
+
+
+def _check_arrivals(plan: Plan) -> None:
+    """Check rounds that do not wait for everybody, whose releases are decoded one round's after the other's."""
+    if plan.arrivals is None and plan.staleness is None:
+        return
+    if plan.mode == "adaptive":
+        _needs(plan, "arrivals", "given beside a staleness: how many releases a round waits for")
+        _put(plan, "arrivals", check_int(plan.arrivals, "arrivals", 1))
+    late = check_int(plan.staleness or 0, "staleness", 0, MOST_LATE)
+    _put(plan, "staleness", late)
+    rule = "local where rounds do not wait: masks, secret orders and clips that move need all releases of a round"
+    seen = plan.private and plan.trust is Trust.LOCAL and not plan.secret_order and plan.clip_quantile is None
+    require(seen, "trust", plan.trust.value, rule)
+    rule = "0 where rounds are replayed: a broadcast has the rows of its own round alone"
+    require(not (plan.replayed and late), "staleness", plan.staleness, rule)
 
 
 def _check_evaluation(plan: Plan) -> None:

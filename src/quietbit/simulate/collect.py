@@ -33,7 +33,7 @@ from quietbit.privacy.guarantee import Trust
 from quietbit.simulate.client_rng import CLIENT_BITS, ClientRng, client_rng
 from quietbit.simulate.problem import LocalPlan, Problem, Rows, SampleProblem, clip_outside
 from quietbit.wire.uplink import Uplink
-from quietbit.wire.weighted import WeightedMean, weight_of
+from quietbit.wire.weighted import WeightedMean, pooled, weight_of
 
 __all__ = [
     "CentralCollector", "Collector", "PlainCollector", "UplinkCollector", "chunks", "make_collector", "payload_bytes",
@@ -78,7 +78,9 @@ def make_collector(
     uplink = Uplink(mechanism, max_payloads=plan.cohort, unit=plan.unit)
     moving, asked = plan.moving_clip(), None if scouts is None else (scouts, run_name(plan.seed))
     sizes = payload_bytes(plan, mechanism), threads
-    return UplinkCollector(problem, steps, uplink, rng, *sizes, moving, asked, plan.most_examples)
+    return UplinkCollector(
+        problem, steps, uplink, rng, *sizes, moving, asked, plan.most_examples, plan.staleness or 0, plan.seed
+    )
 
 
 def run_name(seed: int) -> bytes:
@@ -103,7 +105,8 @@ class UplinkCollector:
     Behind secure aggregation codes travel masked. Masks cancel exactly, so the mean is computed without them.
     A clip that is ``moving`` is asked for in every round, and told what the bits of the round said, or its ``scouts``,
     who are drawn by the name of the run and answer instead of sending an update. Releases are weighted by the problem's
-    public sizes, up to ``most_examples``, where that is given.
+    public sizes, up to ``most_examples``, where that is given. A release arrives up to ``staleness`` rounds late, all
+    equally likely, and is decoded as one of the round that it was asked for in.
     """
 
     problem: Problem
@@ -115,6 +118,9 @@ class UplinkCollector:
     moving: MovingClip | None = None
     scouts: tuple[Scouts, bytes] | None = None
     most_examples: int | None = None
+    staleness: int = 0
+    seed: int = 0
+    _coming: dict[int, list[WeightedMean]] = field(factory=dict, init=False)  # by the round that they arrive in
 
     def __attrs_post_init__(self) -> None:
         """Refuse a mechanism for another ball than the updates are clipped to."""
@@ -129,8 +135,15 @@ class UplinkCollector:
         require(shown, "problem", self.problem.name, rule)
 
     def mean(self, parameters: Rows, clients: Clients, number: int) -> FloatVector:
-        """Return what the server makes of the payloads."""
-        return np.asarray(self._collected(self._of_round(number), parameters, clients, number).mean())
+        """Return what the server makes of the payloads that have arrived; zero where none have."""
+        if not self.staleness:
+            return np.asarray(self._collected(self._of_round(number), parameters, clients, number).mean())
+        late = np.random.default_rng([self.seed, number, 3]).integers(0, self.staleness + 1, clients.size)
+        for one in np.unique(late).tolist():
+            found = self._collected(self._of_round(number), parameters, clients[late == one], number)
+            self._coming.setdefault(number + one, []).append(found)
+        mean = pooled(self._coming.pop(number, []))
+        return np.zeros(self.problem.dimension) if mean is None else np.asarray(mean)
 
     def kept(self, parameters: Rows, clients: Clients, number: int) -> tuple[FloatVector, Mechanism]:
         """Return the mean among the rows that all clients kept, and the mechanism of the round, which knows them."""

@@ -24,7 +24,7 @@ from quietbit.errors import refuse_payload
 from quietbit.mechanism.base import Answers
 from quietbit.wire.aggregate import Aggregator
 
-__all__ = ["EXAMPLES", "WeightedMean", "effective", "weight_of"]
+__all__ = ["EXAMPLES", "WeightedMean", "effective", "pooled", "weight_of"]
 
 EXAMPLES = "num-examples"  # the metric by which Flower's apps tell their number, and policies name it
 STEPS, SMALLEST = 4, -10  # weights per power of two, and the least power
@@ -47,6 +47,15 @@ def effective(weights: Iterable[float]) -> float:
     """Return the effective cohort: how many equal weights a mean with these is as noisy as."""
     known = np.fromiter(weights, dtype=np.float64)
     return float(known.sum() ** 2 / np.square(known).sum()) if known.size else 0.0
+
+
+def pooled(means: Iterable[WeightedMean]) -> Any:
+    """Return the mean of all payloads of several means, of rounds with other rows say; None where there are none."""
+    known = [mean for mean in means if mean.weight]
+    total = sum(mean.weight for mean in known)
+    if len(known) == 1:
+        return known[0].mean()
+    return sum(mean.weight / total * mean.mean() for mean in known) if known else None
 
 
 @final
