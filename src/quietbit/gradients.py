@@ -115,10 +115,15 @@ def _convolution(torch: Any, layer: Any, given: Tensor, gradient: Tensor) -> dic
     if flat:
         given = given[:, :, None]
     sides = [(1, *value) if flat else tuple(value) for value in (layer.kernel_size, layer.dilation, layer.stride)]
-    padding = (0, *layer.padding) if flat else tuple(layer.padding)
-    patches = torch.nn.functional.unfold(given, sides[0], dilation=sides[1], padding=padding, stride=sides[2])
+    tall, wide = (0, *layer.padding) if flat else tuple(layer.padding)
+    # Copied as one view of what every place sees: torch's own unfold starts a kernel per sample on a GPU.
+    padded, (size, apart, step) = torch.nn.functional.pad(given, (wide, wide, tall, tall)), sides
+    places = [(padded.shape[2 + i] - apart[i] * (size[i] - 1) - 1) // step[i] + 1 for i in (0, 1)]
+    sample, channel, row, column = padded.stride()
+    strides = (sample, channel, row * apart[0], column * apart[1], row * step[0], column * step[1])
+    patches = padded.as_strided((*padded.shape[:2], *size, *places), strides)
     count, groups, b = given.shape[0], layer.groups, gradient.flatten(2)
-    a = patches.reshape(count * groups, -1, patches.shape[-1])
+    a = patches.reshape(count * groups, -1, b.shape[-1])
     rows = torch.bmm(b.reshape(count * groups, -1, b.shape[-1]), a.transpose(1, 2))
     return {"weight": rows.reshape(count, *layer.weight.shape), "bias": b.sum(dim=2)}
 
