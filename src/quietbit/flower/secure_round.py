@@ -202,7 +202,7 @@ class SecureRound(FlowerRound):
 
         def read(reply: Message, node: int) -> Advertisement:
             found = Advertisement.read(plan, _answer(reply, KEYS))
-            self._server.check_advertisement(self._numbers[node], found)
+            found.check(plan, self._numbers[node])
             return found
 
         return self._step(KEYS, dict.fromkeys(self._left, table), read)

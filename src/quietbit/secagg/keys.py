@@ -13,6 +13,7 @@ keys of a pair go into every key that is derived from its secret.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -42,6 +43,11 @@ def check_public(public: bytes) -> None:
     """Refuse a public key of small order, of another length, or in another form than its canonical one."""
     fine = isinstance(public, bytes) and len(public) == KEY_SIZE and int.from_bytes(public, "little") < FIELD
     require(fine, "public key", public, f"{KEY_SIZE} bytes of a number below 2^255 - 19")
+    _probe(public)
+
+
+@lru_cache(maxsize=1 << 14)  # public: one process that plays server and clients asks for each of them again
+def _probe(public: bytes) -> None:
     agree(_PROBE, public)
 
 

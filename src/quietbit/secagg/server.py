@@ -74,16 +74,12 @@ class SumServer:
         self.description = b""  # the digest of the roster
         self.liars: dict[int, str] = {}
 
-    def check_advertisement(self, number: int, advertised: Advertisement) -> None:
-        """Refuse an advertisement that would make others leave."""
-        advertised.check(self._plan, number)
-
     def advertise(self, published: Mapping[int, Advertisement]) -> dict[int, Roster]:
         """Return, to forward to each, all choices and its neighbours' advertisements; refuse below the threshold."""
         plan, good, seen = self._plan, dict[int, Advertisement](), set[bytes]()
         for number, one in published.items():
             try:
-                self.check_advertisement(number, one)
+                one.check(plan, number)
                 fresh = not {one.sealing, one.masking} & seen and one.sealing != one.masking
                 require(fresh, "public key", "one that was sent before", "this client's own")
             except QuietbitError as error:
@@ -188,11 +184,9 @@ class SumServer:
             for client in sorted(u2):
                 if client in self._dealt[gone] or gone in self._dealt[client]:
                     key = pair_mask_key(self.description, gone, client, private, own, self._advertised[client].masking)
+                    mask = keys.expand(key, plan.width)
                     # The client added this mask if its number is the smaller one, and subtracted it otherwise.
-                    if client < gone:
-                        total -= keys.expand(key, plan.width)
-                    else:
-                        total += keys.expand(key, plan.width)
+                    total = total - mask if client < gone else total + mask
         found = plan.reduce(total)
         if found[plan.dimension :].any():
             raise ProtocolError("The guard of the sum is not zero: a vector was not masked as the protocol says.")
