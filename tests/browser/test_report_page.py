@@ -176,7 +176,7 @@ def test_the_slider_moves_the_marker_and_the_words(look):
     assert one(page, "#target-value").text == "≤ 5"
     assert one(page, "#target").get_attribute("aria-valuetext") == "epsilon 5"
     assert "epsilon ≤ 5 after 6 rounds" in words[2]
-    assert "146 bytes a client and round" in words[2]
+    assert "146 bytes per client per round" in words[2]
     one(page, "#target").send_keys(Keys.END)
     assert one(page, "#target-value").text == "≤ 20"
     assert one(page, "#marker").text == "epsilon ≤ 20"
