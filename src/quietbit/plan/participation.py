@@ -8,7 +8,7 @@ Idea     ``each-once`` shuffles the clients once per epoch and takes cohorts in 
          stop depends on the order. ``poisson`` lets a trusted server draw each client with probability m / N in every
          round, in secret: everybody is charged, with what a secret draw costs (`quietbit.privacy.poisson`). ``zipf`` is
          a federation as it is: client r comes with a frequency proportional to 1/(r+1), until it has released as often
-         as the plan allows; who comes is a race of exponential waiting times, so nobody comes twice in a round.
+         as the plan allows; clients are drawn one after the other, and who has come, or may not, is drawn again.
 Symbols  N = clients; m = cohort, for ``poisson`` the expected one.
 Source   Guo et al. (ICML 2023): one pass over the clients per epoch of N / m rounds.
 """
@@ -30,6 +30,7 @@ from quietbit.mechanism.batch import draw_batch
 __all__ = ["KINDS", "POISSON", "SECRET", "ZIPF", "Schedule", "releases_per_client", "secret_order"]
 
 Clients = NDArray[np.int64]
+PATIENCE = 64  # draws as large as the cohort, before all who may come are looked at
 EACH_ONCE, SAMPLED, SECRET, POISSON, ZIPF = KINDS = ("each-once", "sampled", "secret-order", "poisson", "zipf")
 
 
@@ -92,17 +93,32 @@ class Schedule:
         if last < 0:
             self._came[:] = [np.zeros(self.clients, dtype=np.int32)]
         for one in range(last + 1, number + 1):
-            waits = np.random.default_rng([self.seed, one, 2]).exponential(size=self.clients)
-            waits *= np.arange(1, self.clients + 1)
-            if self.most is not None:
-                waits[self._came[0] >= self.most] = np.inf
-            found = np.argpartition(waits, self.size - 1)[: self.size]
-            rule = f"at most the number of clients that may still release in round {one + 1}"
-            require(bool(np.isfinite(waits[found]).all()), "cohort", self.size, rule)
+            found = self._drawn(np.random.default_rng([self.seed, one, 2]), one)
             self._came[0][found] += 1
             self._secret.clear()
-            self._secret[one] = np.sort(found).astype(np.int64)
+            self._secret[one] = found
         return self._secret[number]
+
+    def _drawn(self, rng: np.random.Generator, number: int) -> Clients:
+        """Draw one after the other, client r with a chance of 1/(r+1) among those that may come, in little memory.
+
+        Ranks come from a law of log(1 + 1/r), and are kept with a chance of log(2) / (r log(1 + 1/r)). Where that takes
+        too long, the rest follow from a race of waiting times, which is the same law.
+        """
+        came, most, chosen = self._came[0], np.inf if self.most is None else self.most, dict[int, None]()
+        for _ in range(PATIENCE):
+            uniform = rng.random((2, self.size))
+            ranks = np.minimum(np.exp(uniform[0] * np.log(self.clients + 1)), self.clients).astype(np.int64)
+            kept = ranks[uniform[1] * ranks * np.log1p(1 / ranks) <= np.log(2)] - 1
+            for one in kept[came[kept] < most].tolist():
+                chosen[one] = None
+                if len(chosen) == self.size:
+                    return np.sort(np.fromiter(chosen, dtype=np.int64))
+        free = np.setdiff1d(np.flatnonzero(came < most), list(chosen))
+        missing, rule = self.size - len(chosen), f"at most the clients that may still release in round {number + 1}"
+        require(free.size >= missing, "cohort", self.size, rule)
+        waits = rng.exponential(size=free.size) * (free + 1)
+        return np.sort(np.concatenate([list(chosen), free[np.argsort(waits)[:missing]]]).astype(np.int64))
 
     def charged(self, number: int) -> Clients:
         """For whom a release is counted in round ``number``: the cohort; all where it is secret who is in it.
