@@ -242,14 +242,16 @@ class LocalGate:
 def _share(books: LedgerState, cap: Target, rules: Rules, evaluates: bool) -> Target:
     """Return the part of an owner's cap that is for evaluations, or the one for updates.
 
-    What was answered while a policy allowed more stays set aside.
+    What was answered while a policy allowed more stays set aside; where updates had more, nothing is answered.
     """
-    if evaluates:
-        return evolve(cap, epsilon=rules.evaluate, delta=0.0)
-    aside = _aside(books, cap, rules, rules.least_epsilon)[0]
-    if not aside < cap.epsilon:
+    floor = rules.least_epsilon
+    aside = _aside(books, cap, rules, floor)[0]
+    fits = aside < cap.epsilon
+    if fits and evaluates:
+        fits = account_of(books, cap.without(aside), 0, floor, rules.data_set).holds()
+    if not fits:
         raise BudgetSpent("The budget of this node is spent.")
-    return cap.without(aside)
+    return evolve(cap, epsilon=rules.evaluate, delta=0.0) if evaluates else cap.without(aside)
 
 
 def reached(books: LedgerState, cap: Target, rules: Rules, honest: int = 0, floor: float = 0.0) -> float:

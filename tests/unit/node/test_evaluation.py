@@ -119,6 +119,22 @@ def test_what_was_answered_stays_set_aside_when_the_owner_allows_less(tmp_path):
         LocalGate(gone, FileLedger(gone.ledger, gone.counter), {}).accept(question(1))
 
 
+def test_an_owner_who_allows_evaluations_after_updates_allows_no_more_in_all(tmp_path):
+    held = keeper(tmp_path)
+    strong = evolve(MECHANISM, beta=2.0)
+    held.accept(question(1, strong))
+    held.accept(question(2, strong))
+    with pytest.raises(BudgetSpent):
+        held.accept(question(3, strong))
+    kinder = policy(tmp_path, evaluate=3.0)
+    later = LocalGate(kinder, FileLedger(kinder.ledger, kinder.counter), {})
+    with pytest.raises(BudgetSpent, match="of this node is spent"):
+        later.accept(asked(1))
+    assert books(tmp_path).releases == 2
+    richer = policy(tmp_path, epsilon=80.0, evaluate=3.0)
+    LocalGate(richer, FileLedger(richer.ledger, richer.counter), {}).accept(asked(1))
+
+
 def make(folder):
     folder.mkdir()
     return folder
