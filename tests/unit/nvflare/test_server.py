@@ -341,3 +341,19 @@ def test_the_report_says_what_each_round_has_cost_so_far(tmp_path):
     reached = [entry["epsilon_upper"] for entry in found["rounds"]]
     assert 0 < reached[0] < reached[1] < reached[2]
     assert reached[2] == found["guarantee"]["epsilon_upper"] == max(node["epsilon_upper"] for node in found["nodes"])
+
+
+def test_public_numbers_of_examples_are_weights(tmp_path):
+    """The workflow's own mean takes them; a site that keeps its number declines, and one without any is refused."""
+    server = Server({**CONFIG, "quietbit.most-examples": 1000}, folder=tmp_path)
+    told, seen = {"site-1": 250, "site-2": 10**9, "site-3": 0}, {}
+    for client, examples in told.items():
+        site = Site(trained(initial_metrics={"num-examples": examples}), client, metrics=["num-examples"])
+        seen[client] = server.takes(site.does(server.asks(client)), client)
+    silent = Site(trained(), "site-4")
+    seen["site-4"] = server.takes(silent.does(server.asks("site-4")), "site-4")
+    found = [_get_num_steps_weight(FLModelUtils.from_shareable(seen[client])) for client in sorted(seen)]
+    assert found == [0.25, 1.0, NO_WEIGHT, NO_WEIGHT]
+    entry = server.report(tmp_path)["rounds"][0]
+    assert [entry[name] for name in ("answered", "declined", "refused")] == [2, 1, 1]
+    assert entry["effective"] == pytest.approx(1.25**2 / (1 + 0.25**2))
