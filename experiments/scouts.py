@@ -1,10 +1,10 @@
-r"""A clip that is wrong by up to ten times: fixed, following a bit of every release, and following scouts.
+r"""A clip that is wrong by up to ten times: fixed, and following scouts.
 
 Idea     softmax regression on fixed features, a client per example, every client as often as `--epochs` says. Means are
          drawn from their law: Gaussian noise exactly, and for `vmvu` a normal of its squared error (worst update of the
-         ball) in place of the sum of a thousand decoded payloads. Bits and answers are drawn from theirs. Two seeds
-         choose clip and step of the fixed clip, and step and share of the moving ones from the same start; five others
-         report all three, begun at 0.1, 0.3, 1, 3 and 10 times that clip. Steps are in units of the clip, for all.
+         ball) in place of the sum of a thousand decoded payloads. Answers are drawn from theirs. Two seeds choose
+         clip and step of the fixed clip, and step and share of the moving one from the same start; five others
+         report both, begun at 0.1, 0.3, 1, 3 and 10 times that clip. Steps are in units of the clip, for all.
 
     PYTHONPATH=src QUIETBIT_DATA=data python experiments/scouts.py --task mnist \
         --out experiments/results/scouts-mnist.json
@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from quietbit import MovingClip, Plan
+from quietbit.mechanism.adaptive_clip import scout_rank
 from quietbit.mechanism.base import Answers
 
 CHOOSING, REPORTING = (101, 102), (1, 2, 3, 4, 5)
@@ -30,7 +31,7 @@ STEPS = (0.25, 0.5, 1.0, 2.0, 4.0)
 SHARES = (0.3, 0.5)
 FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
 EVERY, MOMENTUM, DELTA = 20, 0.5, 1e-5
-WAYS = ("fixed", "bits", "scouts")
+WAYS = ("fixed", "scouts")
 
 
 class Data:
@@ -65,12 +66,10 @@ class Setting:
             "delta": DELTA, "releases": given.epochs, "cohort": given.cohort,
         }  # fmt: skip
         plans = {
-            "fixed": Plan(**usual), "bits": Plan(**usual, clip_quantile=0.5),
-            "scouts": Plan(**usual, clip_quantile=0.5, clip_scouts=EVERY),
+            "fixed": Plan(**usual), "scouts": Plan(**usual, clip_scouts=EVERY),
         }  # fmt: skip
         made: dict[str, Any] = {way: plan.mechanism_for(data.dimension) for way, plan in plans.items()}
-        self.scouts: Any = plans["scouts"].scouts(made["scouts"], given.epochs)
-        self.lies = made["bits"].lies / 2**64
+        self.asked: Any = made["scouts"].answer
         self.squared = {way: one.error().squared for way, one in made.items()}
 
     def train(self, way: str, clip: float, step: float, seed: int, share: float = 0.5) -> tuple[float, list[float]]:
@@ -94,27 +93,23 @@ class Setting:
             norms = np.linalg.norm(errors, axis=1) * data.lengths[clients]
             sends = np.ones(self.cohort, dtype=bool)
             if way == "scouts":
-                sends = ~self.scouts.among(clients, str(seed).encode(), number)
+                ranks = [scout_rank(str(seed).encode(), number, client) for client in clients.tolist()]
+                sends[sorted(range(len(ranks)), key=ranks.__getitem__)[: self.cohort // EVERY]] = False
             count = int(sends.sum())
             errors /= np.maximum(norms, moving.clip)[:, None]
             noise = draw.standard_normal(weights.shape, dtype=np.float32) * math.sqrt(self.squared[way] / count)
             speed = MOMENTUM * speed + errors[sends].T @ features[sends] / count + noise
             if way != "fixed":
-                moving.move(self._said(way, norms[~sends] if way == "scouts" else norms, moving.clip, draw))
+                moving.move(self._said(norms[~sends], moving.clip, draw))
             weights = weights - np.float32(step * (1 - 0.9 * number / rounds)) * speed.astype(np.float32)
         right = (data.test @ weights.T).argmax(axis=1) == data.test_labels
         return 100 * float(right.mean()), moving.history[:: max(1, rounds // 12)]
 
-    def _said(self, way: str, norms: Any, clip: float, draw: Any) -> Answers:
-        """Draw what the bits or the answers of a round say from their laws."""
+    def _said(self, norms: Any, clip: float, draw: Any) -> Answers:
+        """Draw what the scouts of a round say from their law."""
         short, count = norms <= clip, len(norms)
-        if way == "bits":
-            ones = float((short != (draw.random(count) < self.lies)).mean())
-            share = (ones - self.lies) / (1 - 2 * self.lies)
-            return Answers(share, math.sqrt(self.lies * (1 - self.lies) / count) / (1 - 2 * self.lies))
-        asked = self.scouts.mechanism
-        said = np.where(draw.random(count) < asked.truth, short, draw.random(count) < 0.5)
-        return self.scouts.answers(np.array([asked.share(float(said.mean()))]), count)
+        said = np.where(draw.random(count) < self.asked.truth, short, draw.random(count) < 0.5)
+        return Answers(self.asked.share(float(said.mean())), 0.5 / (self.asked.truth * math.sqrt(count)))
 
     def tried(self, way: str, clip: float, step: float, seeds: tuple[int, ...], share: float = 0.5) -> dict[str, Any]:
         """Run one setting on some seeds."""
@@ -141,10 +136,8 @@ def main() -> None:
     setting = Setting(data, given)
     record: dict[str, Any] = {
         "task": given.task, "mechanism": given.mechanism, "epsilon": given.epsilon, "epochs": given.epochs,
-        "cohort": given.cohort, "parameters": data.dimension, "every": EVERY, "truth": setting.scouts.mechanism.truth,
-        "answer_epsilon": setting.scouts.release.pure_epsilon(),
+        "cohort": given.cohort, "parameters": data.dimension, "every": EVERY, "truth": setting.asked.truth,
         "squared_error_over_fixed": {
-            "bits": setting.squared["bits"] / setting.squared["fixed"],
             "scouts": setting.squared["scouts"] / setting.squared["fixed"] * given.cohort
             / (given.cohort - given.cohort // EVERY),
         },

@@ -1,20 +1,37 @@
-"""An attack on the clip's path: all that a scout's update does to later clips is the one answer that is priced."""
+"""Attacks on scouts: what the clip's path tells of one, and what a hostile server may ask of a node."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from attrs import evolve
 
-from quietbit import Plan
+from quietbit import Adjacency, Ball, InvalidParameter, Norm, Plan, QuietbitError
 from quietbit.auditor.tails import clopper_pearson
+from quietbit.engine.evaluation import EvaluationTurn
+from quietbit.mechanism.adaptive_clip import AdaptiveClip, Scout
+from quietbit.mechanism.batch import PoissonBatch
+from quietbit.mechanism.projected import Projected
+from quietbit.mechanism.response import RandomisedResponse
+from quietbit.node.ledger import AnsweredBefore
+from quietbit.node.question import ALONE, VECTOR, SumPart, run_name
+from quietbit.node.release import BudgetSpent, account_of
+from quietbit.plan.evaluation import Evaluation
 from quietbit.simulate import Training
 from quietbit.simulate.collect import UplinkCollector, make_collector
+from quietbit.target import Target
+from unit.node.makers import DIMENSION, MECHANISM, books, keeper, question
 from unit.simulate.test_moving_clip import Long
 
+BOTH = ("imvu", "scout", "response")
+MOVING = AdaptiveClip(MECHANISM, 1.0, 2, 0.2)
+SENDS = [number for number in range(1, 60) if MOVING.is_turn_of(run_name(7), number, 11)]
+SCOUTS = sorted(set(range(1, 60)) - set(SENDS))
+UPDATE = [np.linspace(-0.2, 0.3, DIMENSION)]
 TRIALS = 2000
 DOUBT = 1e-9
 
@@ -28,7 +45,7 @@ def test_a_path_tells_a_scout_s_length_no_better_than_its_price(adjacency: str) 
     """
     lengths = {"long": 100.0, "short": 0.01, "zero": 0.0}
     plan = Plan(
-        "gaussian", clip=1.0, adjacency=adjacency, epsilon=1.0, releases=1, cohort=2, clip_quantile=0.5, clip_scouts=2
+        "vmvu", clip=1.0, adjacency=adjacency, epsilon=1.0, releases=1, cohort=2, clip_quantile=0.5, clip_scouts=2
     )
 
     class Two(Long):
@@ -40,10 +57,8 @@ def test_a_path_tells_a_scout_s_length_no_better_than_its_price(adjacency: str) 
             out[:, 0] = self.length
 
     problem = Two()
-    mechanism = plan.mechanism_for(problem.dimension)
-    scouts = plan.scouts(mechanism, 1)
-    assert scouts is not None
-    collects = make_collector(problem, Training(0.1, 1).local(plan), plan, mechanism, 1, scouts)
+    mechanism: Any = plan.mechanism_for(problem.dimension)
+    collects = make_collector(problem, Training(0.1, 1).local(plan), plan, mechanism, 1)
     assert isinstance(collects, UplinkCollector)
 
     def smaller(length: float) -> tuple[float, float]:
@@ -60,7 +75,95 @@ def test_a_path_tells_a_scout_s_length_no_better_than_its_price(adjacency: str) 
 
     one, other = smaller(lengths["short"]), smaller(lengths["long" if adjacency == "replace-one" else "zero"])
     shown = max(math.log(one[0] / other[1]), math.log((1 - other[1]) / (1 - one[0])))
-    price = scouts.release.pure_epsilon()
-    assert scouts.release.epsilon(plan.delta) <= 1.0
+    price = RandomisedResponse(2, mechanism.truth).epsilon_upper(plan.adjacency)
+    assert mechanism.privacy(plan.adjacency).epsilon(plan.delta) <= 1.0
     assert shown <= price
     assert shown > 0.5 * price  # the attack works
+
+
+def test_a_round_has_one_release_of_a_node_whatever_it_is_called(tmp_path: Path) -> None:
+    """An update and an answer of one round, in either order: the second is out of turn, and would be the second."""
+    node = keeper(tmp_path, mechanisms=BOTH)
+    for number, mechanism in ((SENDS[0], MOVING), (SCOUTS[-1], MOVING.scout())):
+        node.accept(question(number, mechanism)).release(UPDATE)
+        other = MOVING.scout() if mechanism is MOVING else MOVING
+        with pytest.raises(InvalidParameter, match="what it is this node's turn for"):
+            node.accept(question(number, other))
+        with pytest.raises(AnsweredBefore):
+            node.accept(question(number, mechanism))
+        # Another number of clients per scout may make it this node's turn; the round is answered all the same.
+        for every in range(2, 40):
+            again = evolve(MOVING, every=every)
+            for one in (again, again.scout(), again.at_clip(0.5), MECHANISM):
+                with pytest.raises(QuietbitError):
+                    node.accept(question(number, one))
+    assert books(tmp_path).releases == 2
+
+
+def test_who_is_asked_out_of_turn_answers_nothing(tmp_path: Path) -> None:
+    node = keeper(tmp_path, mechanisms=BOTH)
+    for number in SENDS[:5]:
+        with pytest.raises(InvalidParameter, match="turn"):
+            node.accept(question(number, MOVING.scout()))
+    for number in SCOUTS[:5]:
+        with pytest.raises(InvalidParameter, match="turn"):
+            node.accept(question(number, MOVING))
+    assert books(tmp_path).releases == 0
+
+
+def test_a_scout_is_asked_no_more_often_than_a_budget_allows(tmp_path: Path) -> None:
+    """A server that chooses rounds so that one node always scouts: every answer costs a release, and they end."""
+    made = []
+    for name, numbers, mechanism in (("updates", SENDS, MOVING), ("answers", SCOUTS, MOVING.scout())):
+        (tmp_path / name).mkdir()
+        node = keeper(tmp_path / name, mechanisms=BOTH, epsilon=4.0)
+        for number in numbers:
+            try:
+                node.accept(question(number, mechanism)).release(UPDATE)
+            except BudgetSpent:
+                break
+        made.append(books(tmp_path / name).releases)
+    assert 0 < made[0] == made[1] < min(len(SENDS), len(SCOUTS))
+
+
+def test_an_answer_is_no_evaluation_and_nothing_is_wrapped_around_it(tmp_path: Path) -> None:
+    node, scout = keeper(tmp_path, mechanisms=BOTH, evaluate=1.0), MOVING.scout()
+    wider = Ball(Norm.L2, 1.0, 100)
+    wraps = [lambda: Projected(scout, wider), lambda: PoissonBatch(scout, 0.5, 100), lambda: AdaptiveClip(scout, 1.0)]
+    for wrap in wraps:
+        with pytest.raises(QuietbitError):
+            node.accept(question(SCOUTS[0], wrap()))
+    with pytest.raises(InvalidParameter):  # nor is it wrapped around anything else
+        Scout(MECHANISM)  # type: ignore[arg-type]
+    asked = Evaluation(0.5, adjacency="replace-one")
+    with pytest.raises(InvalidParameter, match="mechanism of the evaluation must be"):
+        EvaluationTurn.accept(node, question(SCOUTS[0], scout, epsilon=asked.spends, delta=0.0), asked)
+    # An answer asked for under the cap of evaluations is an update's release all the same, and too dear for that.
+    with pytest.raises(BudgetSpent):
+        node.accept(question(SCOUTS[0], scout, epsilon=0.1, delta=0.0))
+    assert books(tmp_path).releases == 0
+
+
+def test_beside_a_sum_only_answers_leave_unmasked(tmp_path: Path) -> None:
+    """An update asked for alone would be priced as in a sum, and seen; an answer in a sum would be no sum's price."""
+    node = keeper(tmp_path, mechanisms=BOTH, trust=("secure-aggregation",), min_honest_clients=3, local_epsilon=50.0)
+
+    def part(step: str) -> SumPart:
+        return SumPart(step, 6, 1, 4, 3, "honest-but-curious")
+
+    with pytest.raises(InvalidParameter, match="alone for what goes into no sum"):
+        node.accept(question(SENDS[0], MOVING, sum=part(ALONE)))
+    with pytest.raises(InvalidParameter, match="alone for what goes into no sum"):
+        node.accept(question(SCOUTS[0], MOVING.scout(), sum=part(VECTOR)))
+    with pytest.raises(InvalidParameter, match="without training"):
+        node.step(question(SCOUTS[0], MOVING.scout(), sum=part(ALONE)))
+    with pytest.raises(QuietbitError, match="does not allow local trust"):
+        node.accept(question(SCOUTS[0], MOVING.scout()))
+    assert books(tmp_path).releases == 0
+    node.accept(question(SCOUTS[0], MOVING.scout(), sum=part(ALONE))).release(UPDATE)
+    found = books(tmp_path)
+    ((_, honest, _),) = found.counts
+    assert (found.releases, honest) == (1, 3)
+    spent = account_of(found, Target(100.0, 1e-5, "replace-one", trust="secure-aggregation"), 3).epsilon()
+    assert spent >= RandomisedResponse(2, 0.2).epsilon_upper(Adjacency.REPLACE_ONE) * 0.5
+    assert account_of(found, Target(100.0, 1e-5, "replace-one"), 0).epsilon() >= spent

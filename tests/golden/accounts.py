@@ -90,7 +90,7 @@ def setting(number: int) -> Setting:
 def mechanism(kind: str, strength: float) -> Any:
     """A mechanism of this kind; ``strength`` is about its epsilon."""
     if kind.startswith("watched-"):
-        return AdaptiveClip(mechanism(kind.removeprefix("watched-"), strength), 0.7, 0.1)
+        return AdaptiveClip(mechanism(kind.removeprefix("watched-"), strength), 0.7, bit_epsilon=0.1)
     noise = 1 / strength
     table = {
         "gaussian": lambda: Gaussian(ROUND, 3 * noise),

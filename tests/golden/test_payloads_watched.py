@@ -1,4 +1,4 @@
-"""Payloads whose clip is watched, for ever: the answer is where docs/reference/wire_format.md says it is."""
+"""Payloads of earlier versions with a bit beside the update: read for ever, as docs/reference/wire_format.md says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from golden.payload_cases import CASES, DIMENSION, FOLDER
 from golden.test_payloads import read_by_the_book
 from golden.test_payloads_v2 import decoded
 from golden.test_payloads_v2 import read_by_the_book as read_second
-from quietbit import InvalidPayload
+from quietbit import InvalidParameter, InvalidPayload
 from quietbit.wire.uplink import Uplink
 
 PINNED = tomllib.loads((Path(__file__).parent / "payloads.toml").read_text())
@@ -27,11 +27,15 @@ def test_the_last_code_is_the_answer() -> None:
     assert (bits, identity.hex(), codes) == (3, PINNED[name]["identity"], PINNED[name]["codes"])
     assert len(codes) == DIMENSION + 1
     assert codes[-1] in (0, 1)
-    found = Uplink(mechanism).collect([FOLDER / f"{name}.bin"] * 2)
+    found = Uplink(mechanism).receive([FOLDER / f"{name}.bin"] * 2)
     # Values of the inner mechanism, whose radius is 1.5, in units of the clip 0.75.
-    assert found.mean == pytest.approx(mechanism.inner.values[np.array(codes[:-1])] / 2, abs=1e-9)
-    lie = 1 / (1 + np.exp(1.0))
-    assert found.answers.share == pytest.approx((codes[-1] - lie) / (1 - 2 * lie), rel=1e-12)
+    assert found == pytest.approx(mechanism.inner.values[np.array(codes[:-1])] / 2, abs=1e-9)
+
+
+def test_no_new_ones_are_made() -> None:
+    mechanism: Any = CASES["watched_imvu_3bit"]
+    with pytest.raises(InvalidParameter, match="bit_epsilon must be left out of new releases"):
+        Uplink(mechanism).send(np.zeros(DIMENSION))
 
 
 def test_the_last_byte_is_the_answer_after_a_body_without_codes() -> None:

@@ -28,7 +28,8 @@ LEGEND = (
 )
 CLIP = (
     "The clip: noise is proportional to it, so a clip of twice the updates' length doubles the noise beside them; one "
-    "of half their length cuts them in half, noise and all, and gains nothing."
+    "of half their length cuts them in half, noise and all, and gains nothing. Where nobody knows their length, clip = "
+    "auto finds it by scouts, for 5.3 % more squared error (5.2 % behind masks)."
 )
 POISON = (
     "moved: how far the malicious clients can move the mean of a round along a direction of theirs, in clips (an "

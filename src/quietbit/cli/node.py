@@ -23,8 +23,8 @@ __all__ = ["node_check", "node_directory", "node_init", "node_keys", "node_serve
 PolicyArgument = Annotated[str, typer.Argument(metavar="POLICY", help="The policy file.", show_default=False)]
 YES_NO = {True: "yes", False: "no"}
 SKIPPED = ("trust", "largest_exposure", "min_neighbours", "seed")  # for those who edit the file
-USUAL = {"delta": 1e-5, "mechanisms": "imvu,vmvu", "runs": "*", "metrics": "", "least_epsilon": 0.001, "ledger": None,
-         "counter": None}  # fmt: skip
+USUAL = {"delta": 1e-5, "mechanisms": "imvu,vmvu,scout", "runs": "*", "metrics": "", "least_epsilon": 0.001,
+         "ledger": None, "counter": None}  # fmt: skip
 
 
 def _rule_options() -> list[inspect.Parameter]:

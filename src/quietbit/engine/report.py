@@ -17,7 +17,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from typing import Any, final
@@ -96,8 +96,9 @@ class RoundReport:
     ``uplink_payload`` counts payloads alone, ``uplink`` and ``downlink`` whole messages as the engine serialises them.
     A round without a valid release, or that would leave a model that is not finite, is ``skipped``: the model stays
     as it was. Of a masked sum, ``steps`` says how many sent keys, shares, their vector, and shares for unmasking.
-    ``clip`` is that of the round, where it moves. ``resyncs`` are nodes that could not replay the rounds they were
-    sent, released nothing and get the full model next; they are among those that declined.
+    ``clip`` is that of the round, where it moves; of ``scouts``, who are among none of these counts, ``scouted``
+    answered, and their bytes, reasons and refused replies are added. ``resyncs`` are nodes that could not replay the
+    rounds they were sent, released nothing and get the full model next; they are among those that declined.
     Where releases are weighted, ``effective`` is how many of equal weight are as noisy (`quietbit.wire.weighted`).
     Of those refused, ``outliers`` are longer than noise makes them (`quietbit.mechanism.outliers`).
     Only a simulation knows which apps ``crashed``: their nodes answered with the release of a zero update.
@@ -121,6 +122,14 @@ class RoundReport:
     crashed: int = 0
     outliers: int = 0
     effective: float | None = None
+    scouts: int = 0
+    scouted: int = 0
+
+    def beside(self, scouts: RoundReport) -> RoundReport:
+        """Return this round with what became of its scouts."""
+        names = ("refused", "uplink_payload", "uplink", "downlink", "reasons", "resyncs", "crashed")
+        both = {name: getattr(self, name) + getattr(scouts, name) for name in names}
+        return replace(self, **both, scouts=scouts.asked, scouted=scouts.answered)
 
     def lines(self, crashes: Sequence[str] = ()) -> list[tuple[int, str]]:
         """Return what became of the round, sentences with levels of logging; the first traceback among them."""
@@ -130,7 +139,8 @@ class RoundReport:
         counts = f"{self.declined} declined, {self.failed} failed, {self.refused} refused"
         counts += f" ({self.outliers} outliers)" if self.outliers else ""
         crashed = f", {self.crashed} apps crashed" if self.crashed else ""
-        lines.append((INFO, f"{self.answered} of {self.asked} nodes answered, {counts}{crashed}"))
+        scouts = f"; {self.scouted} of {self.scouts} scouts answered" if self.clip is not None else ""
+        lines.append((INFO, f"{self.answered} of {self.asked} nodes answered, {counts}{crashed}{scouts}"))
         if self.skipped:
             lines.append((WARNING, f"round {self.round} is skipped: the model stays as it was."))
         return lines
@@ -253,7 +263,7 @@ class Report:
         ]
         for entry in self.rounds:
             note = f"  {' > '.join(map(str, entry.steps))}" if entry.steps else ""
-            note += "" if entry.clip is None else f"  clip {entry.clip:.3g}"
+            note += "" if entry.clip is None else f"  clip {entry.clip:.3g}, {entry.scouted} of {entry.scouts} scouts"
             note += f"  {entry.resyncs} resyncs" if entry.resyncs else ""
             note += f"  {entry.crashed} apps crashed" if entry.crashed else ""
             note += f"  {entry.outliers} outliers" if entry.outliers else ""

@@ -8,7 +8,6 @@ Idea     a release is taken in only if it is the first of a node that was asked,
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,6 +25,7 @@ from quietbit.errors import InvalidPayload, Outlier, require
 from quietbit.mechanism.base import Answers, Mechanism
 from quietbit.mechanism.registry import identity_of
 from quietbit.node.question import VECTOR, Framed, run_name
+from quietbit.plan.costs import SCOUTS
 from quietbit.plan.plan import Plan
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair
@@ -65,7 +65,6 @@ class Round:
     _lines: Uplink = field(init=False)
     _aggregator: WeightedMean = field(init=False)
     _weights: list[float] = field(factory=list, init=False)
-    _about_clip: list[Answers] = field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Start an empty mean."""
@@ -90,13 +89,9 @@ class Round:
         """Return the estimate that one release is by itself, and its weight."""
         payload, weight = self._opened(node, name, data), weight_of(examples, self.most_examples)
         with self._outlier_counted():
-            aggregator = self._lines.aggregator()
-            aggregator.add(payload)
-        received = aggregator.received()
-        if received.answers is not None:
-            self._about_clip.append(received.answers)
+            mean: FloatVector = self._lines.receive([payload])
         self._count(node, payload, weight)
-        return received.mean, weight
+        return mean, weight
 
     def decline(self, node: Node, reason: str, step: str = "") -> None:
         """Note that a node says it released nothing; only a node's own word means that."""
@@ -157,12 +152,8 @@ class Round:
         return self._asked - self._answered - self._declined - self._spoilt
 
     def answers(self) -> Answers | None:
-        """Return what nodes said about the clip; the bits of nodes are independent and lie equally often."""
-        if not self._about_clip:
-            return self._aggregator.answers() if self._answered else None
-        count = len(self._about_clip)
-        share = sum(answer.share for answer in self._about_clip) / count
-        return Answers(share, self._about_clip[0].deviation / math.sqrt(count))
+        """Return what nodes that scouted said about the clip; None where nobody did."""
+        return self._aggregator.answers()
 
     def report(self) -> RoundReport:
         """Return the counts so far."""
@@ -223,6 +214,10 @@ class Run:
         found = self._mechanism.for_round(run_name(self.number), number)
         return found if self._moving is None else found.at_clip(self._moving.clip)
 
+    def scouts(self, mechanism: Mechanism, number: int, node: int) -> bool:
+        """Return whether a node, by its number in frames, scouts in this round of this mechanism."""
+        return self._moving is not None and not mechanism.is_turn_of(run_name(self.number), number, node)
+
     def outlook(self, *, asked: int, nodes: int, rounds: int) -> list[tuple[int, str]]:
         """Return what to expect of the run, before its first questions go out: sentences with levels of logging."""
         if self._mechanism is None:
@@ -233,13 +228,16 @@ class Run:
         """Return the counts of a round that late releases may still join."""
         return replace(current.report(), epsilon_upper=self._worst().epsilon_upper)
 
-    def close(self, current: Round, *, skipped: bool | None = None, reasons: Iterable[str] = ()) -> RoundReport:
-        """Count a round that is over; a clip that moves goes on to the next one's. Nothing is public if ``skipped``."""
+    def close(
+        self, current: Round, scouts: Round | None = None, *, skipped: bool | None = None, reasons: Iterable[str] = ()
+    ) -> RoundReport:
+        """Count a round that is over, and its scouts, by whom the clip moves. Nothing is public if ``skipped``."""
         found = current.report()
         clip = None if self._moving is None else self._moving.clip
-        if self._moving is not None:
-            self._moving.move(current.answers())
-        for node in current.failed():
+        if scouts is not None and self._moving is not None:
+            self._moving.move(scouts.answers())
+            found = found.beside(scouts.report())
+        for node in current.failed() | (set() if scouts is None else scouts.failed()):
             self.account.node(node).failed += 1
         reached = self._worst().epsilon_upper
         skipped = found.skipped if skipped is None else skipped
@@ -267,6 +265,7 @@ class Run:
                 "evaluations": bool(asked),
                 "weights, which tell whose release is which": self.plan.most_examples is not None,
                 "releases that come when they like": self.plan.arrivals is not None,
+                SCOUTS: self.plan.clip_scouts is not None,
             }
             for lacks in (what for what, there in reasons.items() if there):
                 pair = GuaranteePair(guarantee, None, reason=f"the account of the crowd does not have {lacks}")

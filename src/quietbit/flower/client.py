@@ -43,7 +43,7 @@ from quietbit.node.answer_time import AnswerTime
 from quietbit.node.gatekeeper import Gate
 from quietbit.node.policy import Simulation
 from quietbit.node.pricing import ProposedMechanism
-from quietbit.node.question import VECTOR, Question
+from quietbit.node.question import ALONE, VECTOR, Question
 from quietbit.plan.plan import Plan
 
 __all__ = ["PrivateUplink"]
@@ -114,7 +114,7 @@ class PrivateUplink:
             gate = self._gate(context, simulated)
             partition: Any = context.node_config.get("partition-id")
             question = question_of(message.content, settings, context.run_id, context.node_id, partition, asked)
-            if question.sum is not None and question.sum.step != VECTOR:
+            if question.sum is not None and question.sum.step not in (VECTOR, ALONE):
                 answer = ConfigRecord({"step": question.sum.step, "answer": gate.step(question)})
                 return Message(RecordDict({SUM: answer}), reply_to=message)
             if asked is not None:

@@ -152,9 +152,6 @@ class SecureRound(FlowerRound):
         finally:
             self._name_liars()
 
-    def answers(self) -> None:
-        """Say nothing about the clip, which does not move in sums."""
-
     def failed(self) -> set[int]:
         """Return the nodes that fell silent before their vector was here: dead, late or lost on the way."""
         return self._gone - self._done[VECTOR] - self._declined - self._spoilt

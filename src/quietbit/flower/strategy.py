@@ -41,7 +41,7 @@ from flwr.supercore import log
 
 from quietbit._typing import FloatVector
 from quietbit.engine.layout import ModelLayout, NotFinite
-from quietbit.engine.messages import MODEL, RECORD, SPEED, request_of
+from quietbit.engine.messages import MODEL, RECORD, SPEED, SUM, request_of, sum_request
 from quietbit.engine.replay import KEEPS_FULL, Leader
 from quietbit.engine.report import Report, RoundReport
 from quietbit.engine.round import Run
@@ -51,6 +51,7 @@ from quietbit.flower.open_round import OpenRound
 from quietbit.flower.plaintext import METRICS, note_metrics
 from quietbit.flower.secure_round import SecureRound
 from quietbit.mechanism.base import Mechanism
+from quietbit.node.question import ALONE
 from quietbit.plan.evaluation import Evaluation
 from quietbit.plan.plan import KEYS, OF_STEP, Plan
 from quietbit.secagg.identity import Directory
@@ -96,6 +97,7 @@ class PrivateStrategy(Strategy):
         self._directory, self._places = directory, dict[int, int]()
         self._run = Run(self.settings)
         self._open: OpenRound | SecureRound | None = None
+        self._scouts: OpenRound | None = None
         self._evaluating: OpenRound | SecureRound | None = None
         self._planned = 0
         self._arriving: ArrivingGrid | None = None
@@ -155,14 +157,12 @@ class PrivateStrategy(Strategy):
         layout.check_finite(arrays)
         first, run.number = not (run.rounds or self._late), grid.run.run_id
         mechanism = run.mechanism(layout.dimension, server_round)
-        request = ConfigRecord(request_of(server_round, mechanism))
         if self._arriving is not None:
             self._arriving.begin(server_round, last=server_round == self._planned)
         messages = list(self.inner.configure_train(server_round, arrays, config, grid))
         if run.crowds.secret:
             messages = self._readdressed(messages, grid)
-        for content in {id(message.content): message.content for message in messages}.values():
-            content[RECORD] = request
+        _ask_for(messages, server_round, mechanism)
         self._lead(server_round, arrays, layout, first)
         if self._leader is not None:
             _shorten(messages, arrays, self._leader)
@@ -171,8 +171,24 @@ class PrivateStrategy(Strategy):
             many = min(len(messages), self.settings.arrivals or len(messages))
             for level, line in run.outlook(asked=many, nodes=len(list(grid.get_node_ids())), rounds=rounds):
                 log(level, "quietbit: %s", line)
+        apart: tuple[list[Message], list[Message]] = [], []
+        for message in messages:
+            apart[run.scouts(mechanism, server_round, message.metadata.dst_node_id)].append(message)
         self._open = self._round(grid, server_round, arrays, layout, mechanism)
-        return self._open.ask(messages)
+        asked, self._scouts = self._open.ask(apart[0]), None
+        if not apart[1]:
+            return asked
+        self._scouts = OpenRound(
+            run=run.number, number=server_round, mechanism=mechanism.scout(), account=run.account, arrays={},
+            layout=layout,
+        )  # fmt: skip
+        told = {RECORD: ConfigRecord(request_of(server_round, self._scouts.mechanism))}
+        if self.settings.secure:
+            told[SUM] = ConfigRecord(sum_request(ALONE, len(messages), 1))
+        contents = {id(message.content): RecordDict({**message.content, **told}) for message in apart[1]}
+        for message in apart[1]:
+            message.content = contents[id(message.content)]
+        return [*asked, *self._scouts.ask(apart[1])]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -181,20 +197,24 @@ class PrivateStrategy(Strategy):
         current, self._open = self._open, None
         if current is None or current.number != server_round:
             raise QuietbitError(f"Round {server_round} was not opened by configure_train, or is closed already.")
+        scouts, self._scouts = self._scouts, None
         for reply in replies:
-            self._round_of(reply, current).take(reply)
+            mine = scouts is not None and scouts.asked(reply.metadata.src_node_id)
+            (scouts if scouts is not None and mine else self._round_of(reply, current)).take(reply)
         mean = current.mean() if self._leader is None else current.kept()
         if self._late:
             mean = pooled(one.drained() for one in (current, *(late for late, _ in self._late)))
+        both = [current] if scouts is None else [current, scouts]
         if self._leader is not None:
-            self._leader.heard(current.answered(), current.needing)
+            heard = [node for one in both for node in one.answered()]
+            self._leader.heard(heard, [node for one in both for node in one.needing])
         arrays, metrics, reasons = None, MetricRecord(), []
         try:
             if mean is not None:
                 arrays, metrics = self._stepped(server_round, current, mean)
         except (NotFinite, Diverged) as error:  # an update too large for the model's type, or a strategy that diverged
             reasons = [f"the step was not taken: {error}"]
-        outcome = self._over(current, arrays is None, reasons)
+        outcome = self._over(current, arrays is None, reasons, scouts)
         numbers = MetricRecord({**metrics, **self._numbers(outcome)})
         return ArrayRecord(current.arrays) if arrays is None else arrays, numbers
 
@@ -203,11 +223,13 @@ class PrivateStrategy(Strategy):
         known = {str(late.number): late for late, _ in self._late} if self._arriving is not None else {}
         return known.get(reply.metadata.group_id, current)
 
-    def _over(self, current: OpenRound | SecureRound, skipped: bool, reasons: list[str]) -> RoundReport:
+    def _over(
+        self, current: OpenRound | SecureRound, skipped: bool, reasons: list[str], scouts: OpenRound | None
+    ) -> RoundReport:
         """Close a round, or leave it open for as many rounds as its releases may be late."""
         stale = self.settings.staleness or 0
         if not stale or not isinstance(current, OpenRound):
-            return self._closed(current, skipped, reasons)
+            return self._closed(current, skipped, reasons, scouts)
         current.drained()
         current.reasons += reasons
         self._late.append((current, skipped))
@@ -219,9 +241,11 @@ class PrivateStrategy(Strategy):
         while len(self._late) > keep:
             self._closed(*self._late.pop(0), [])
 
-    def _closed(self, current: OpenRound | SecureRound, skipped: bool, reasons: list[str]) -> RoundReport:
-        outcome = self._run.close(current, skipped=skipped, reasons=reasons)
-        for level, line in outcome.lines(current.crashes):
+    def _closed(
+        self, current: OpenRound | SecureRound, skipped: bool, reasons: list[str], scouts: OpenRound | None = None
+    ) -> RoundReport:
+        outcome = self._run.close(current, scouts, skipped=skipped, reasons=reasons)
+        for level, line in outcome.lines(current.crashes + (scouts.crashes if scouts is not None else [])):
             log(level, "quietbit: %s", line)
         return outcome
 
@@ -261,9 +285,8 @@ class PrivateStrategy(Strategy):
             return messages
         layout = ModelLayout.of(arrays, self.settings)
         self._evaluating = self._round(grid, server_round, arrays, layout, asked.mechanism, asked)
-        request, known = ConfigRecord(request_of(server_round, asked.mechanism)), list(messages)
-        for content in {id(message.content): message.content for message in known}.values():
-            content[RECORD] = request
+        known = list(messages)
+        _ask_for(known, server_round, asked.mechanism)
         return self._evaluating.ask(known)
 
     def _round(
@@ -381,7 +404,9 @@ class PrivateStrategy(Strategy):
         Bytes depend on who took part (the length of a node's id, the metrics that its owner lets out), so where the
         order is secret they are in the server's report alone.
         """
-        more: dict[str, MetricRecordValues] = {} if outcome.clip is None else {"quietbit-clip": outcome.clip}
+        more: dict[str, MetricRecordValues] = {}
+        if outcome.clip is not None:
+            more = {"quietbit-clip": outcome.clip, "quietbit-scouted": outcome.scouted}
         more |= {} if self._leader is None else {"quietbit-resyncs": outcome.resyncs}
         if not self._run.crowds.secret:
             more |= {"quietbit-uplink-bytes": outcome.uplink, "quietbit-downlink-bytes": outcome.downlink}
@@ -414,6 +439,13 @@ def _server_step(inner: Strategy, plan: Plan) -> ServerStep | None:
     if plan.replayed and how is FedAvgM.aggregate_train:
         return ServerStep(inner.server_learning_rate, inner.server_momentum)  # type: ignore[attr-defined]
     return plan.server_step if plain else None
+
+
+def _ask_for(messages: list[Message], server_round: int, mechanism: Mechanism) -> None:
+    """Put the question into the contents of messages, which may be shared."""
+    request = ConfigRecord(request_of(server_round, mechanism))
+    for content in {id(message.content): message.content for message in messages}.values():
+        content[RECORD] = request
 
 
 def _shorten(messages: list[Message], arrays: ArrayRecord, leader: Leader) -> None:

@@ -1,41 +1,52 @@
-"""A clip that may move: any mechanism, rescaled to the clip of a round, with one bit that says whether the clip bit.
+"""A clip that may move: any mechanism, rescaled to the clip of a round, and scouts who say whether it is too short.
 
-Idea     nobody knows a good clip beforehand, and it changes as a model learns. Beside its release a client answers one
-         question by randomised response: was my update no longer than this round's clip? The mean of the answers, made
-         unbiased, is the share of updates that the clip leaves alone, and the server moves the clip of the next round
-         towards the one that leaves a wanted share alone. The clip of a round is public and part of the mechanism's
-         identity: a payload made for another clip is refused. Without the bit it is the clip alone that may move, where
-         scouts speak of lengths instead (`quietbit.plan.scouts`).
-Symbols  C = this round's clip; R = radius of the inner mechanism; p = chance that the bit lies, a multiple of 2^-64.
+Idea     nobody knows a good clip beforehand, and it changes as a model learns. So one client in twenty, drawn in
+         public, scouts: it sends no update in that round, and answers by randomised response whether its update was
+         no longer than the round's clip. From the answers the server moves the clip of the next round towards the one
+         that leaves a wanted share of updates alone. The others send what they would send without scouts: all it costs
+         is the updates that are missing, 1 / (1 - 1/20) of squared error, 5.3 %. The clip of a round is public and
+         part of the mechanism's identity: a payload made for another clip is refused.
+Symbols  C = this round's clip; R = radius of the inner mechanism; t = T / 2^64: an answer is true with probability t,
+         else a coin; one client in n scouts.
 Source   Andrew, Thakkar, McMahan, Ramaswamy (NeurIPS 2021), "Differentially private learning with adaptive clipping",
-         whose clients send the bit to a trusted server; here it leaves the client private. Warner (1965) for the bit.
+         whose clients all send a bit to a trusted server; Warner (1965) for the answer.
 
 Account. An update is clipped to C, multiplied by R / C, and handed to the inner mechanism, which clips it again: the
-inner account holds whatever C is, to the last digit, and so does that of a run whose clip moves. The bit is a function
-of one client's data that lies with probability p: its two laws differ by the factor (1 - p) / p at most, for every pair
-of neighbours. Zero-out needs a thought: the zero update has norm 0, so its bit says yes like that of any short update,
-and the worst pair is that of replace-one. Both releases are made of words of their own, so their costs add up.
+inner account holds whatever C is, to the last digit, and so does that of a run whose clip moves. A release is an update
+or an answer, whichever the server asks for, and its cost is the larger of both, account by account (`Cost.either`): so
+a server gains nothing by choosing who scouts, and ledgers count releases of one mechanism. With p = (1 + t) / 2 answers
+of two updates have the laws (p, 1 - p) and (1 - p, p) at worst: what the sign of N(mu/2, 1) and N(-mu/2, 1) says, with
+Phi(mu/2) = p. The zero update has no length, and a scout says either answer alike: against (1/2, 1/2) an answer is the
+sign of N(mu, 1) against that of N(0, 1), Phi(mu) = p. So these Gaussian pairs dominate, besides the laws themselves.
 
-Body. That of the inner mechanism and one code more, 0 or 1, as wide as the others; after a body without codes, a byte.
+Turns. Who scouts is a function of run, round and the node's number, which a node computes for itself: in its turn it
+answers and sends no update, and at no other time does it answer.
+
+Bits. Releases of earlier versions had a bit beside every update (``bit_epsilon``): such payloads are read, and ledgers
+that have them priced, and no new ones are made.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from attrs import define, evolve, field, frozen
+from numpy.typing import NDArray
+from scipy.special import erfcinv, erfinv
 
 from quietbit._typing import FloatVector
-from quietbit.errors import check_real, refuse_payload, require
+from quietbit.errors import InvalidParameter, check_int, check_real, refuse_payload, require
 from quietbit.kernel.base import Kernel
 from quietbit.kernel.norm import clip_factor
 from quietbit.kernel.rng import RandomBits
 from quietbit.mechanism.ball import Ball, own_parts, scaled
 from quietbit.mechanism.base import (
+    LEFT_OUT,
     Accumulator,
     Answers,
     Body,
@@ -46,56 +57,73 @@ from quietbit.mechanism.base import (
     Reader,
     Wrapper,
     check_mechanism,
+    only,
+    passed_on,
     summable,
 )
+from quietbit.mechanism.response import RandomisedResponse
 from quietbit.privacy.conversion import round_up
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Adjacency
 
-__all__ = ["LARGEST_BIT_EPSILON", "AdaptiveClip"]
+__all__ = ["AdaptiveClip", "Scout", "scout_rank"]
 
 WORDS = 2**64
-LARGEST_BIT_EPSILON = 20.0
+RANKS = 2**256
+MOST_BIT_EPSILON = 20.0
+
+
+def scout_rank(run: bytes, number: int, node: int) -> int:
+    """Return where a node stands in a round's public order, from 0 to 2^256 - 1: those of low rank scout."""
+    said = b"quietbit/scouts/" + len(run).to_bytes(8, "little") + run
+    return int.from_bytes(hashlib.sha256(said + number.to_bytes(8, "little") + node.to_bytes(8, "little")).digest())
 
 
 def _bit_epsilon(value: float | None) -> float | None:
-    return None if value is None else check_real(value, "bit_epsilon", at_most=LARGEST_BIT_EPSILON)
+    return None if value is None else check_real(value, "bit_epsilon", at_most=MOST_BIT_EPSILON)
+
+
+def _every(value: int | None) -> int | None:
+    return None if value is None else check_int(value, "every", 2)  # 2 at least, so that updates are left
 
 
 @final
 @frozen
 class AdaptiveClip(Wrapper):
-    """Any mechanism on updates clipped to ``clip``, and one randomised bit: whether the update was no longer.
+    """Any mechanism on updates clipped to ``clip``, which may be another in every round.
 
-    ``bit_epsilon`` is what the bit costs in a release, under either adjacency; None for a release without a bit.
+    One client in ``every`` answers instead (`Scout`), truly with probability ``truth``; without scouts both are None.
     """
 
     inner: Mechanism = field(converter=check_mechanism)
     clip: float = field()
-    bit_epsilon: float | None = field(converter=_bit_epsilon)
+    every: int | None = field(default=None, converter=_every, metadata=LEFT_OUT)
+    truth: float | None = field(default=None, metadata=LEFT_OUT)
+    bit_epsilon: float | None = field(default=None, converter=_bit_epsilon, metadata=LEFT_OUT, kw_only=True)
     domain: Ball = field(init=False, repr=False, eq=False)  # where updates are clipped to in this round
-    lies: int = field(init=False, repr=False, eq=False)  # of 2^64 words, those that make the bit lie
+    answer: RandomisedResponse | None = field(init=False, repr=False, eq=False)
 
     @inner.validator
     def _check_inner(self, attribute: object, value: Mechanism) -> None:
         """Refuse a clip that moves twice."""
         require(not value.clip_moves, "inner", type(value).__name__, "a mechanism whose clip does not move")
 
+    @truth.validator
+    def _check_truth(self, attribute: object, value: float | None) -> None:
+        """Refuse scouts without answers, and answers without scouts."""
+        require((value is None) == (self.every is None), "truth", value, "given where clients scout, and only there")
+
     @domain.default
     def _domain(self) -> Ball:
         return evolve(self.inner.domain, radius=self.clip)
 
-    @lies.default
-    def _lies(self) -> int:
-        if self.bit_epsilon is None:
-            return WORDS // 2
-        lies = math.ceil(WORDS / (1 + math.exp(self.bit_epsilon)))  # roundings and all: the price is this number's
-        require(2 * lies < WORDS, "bit_epsilon", self.bit_epsilon, "large enough that the bit says something")
-        return lies
+    @answer.default
+    def _answer(self) -> RandomisedResponse | None:
+        return None if self.truth is None else RandomisedResponse(2, self.truth)
 
     @property
     def layout(self) -> Layout:
-        """One code more than the inner body has; one byte more where it has none."""
+        """The inner mechanism's; of an earlier version's release one code more, or a byte where it has none."""
         within = self.inner.layout
         if self.bit_epsilon is None:
             return within
@@ -117,33 +145,33 @@ class AdaptiveClip(Wrapper):
         """Return the same mechanism in a round of another clip, at the same price."""
         return evolve(self, clip=clip)
 
+    def scout(self) -> Scout:
+        """Return the question that scouts of this round answer."""
+        return Scout(self)
+
+    def is_turn_of(self, run: bytes, number: int, node: int) -> bool:
+        """Return whether a node sends an update in this round: it does not scout."""
+        return self.every is None or scout_rank(run, number, node) * self.every >= RANKS
+
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Write the inner mechanism's release of the clipped and rescaled update; then the bit, drawn separately."""
+        """Write the inner mechanism's release of the clipped and rescaled update."""
+        if self.bit_epsilon is not None:
+            raise InvalidParameter.of("bit_epsilon", "left out of new releases: scouts answer", self.bit_epsilon)
         kept = own_parts(update)
         length = kernel.norm(kept, self.inner.domain.norm.order)
-        within = self.inner.layout
-        shorter = scaled(kept, clip_factor(length, self.clip) * self._ratio)
-        self.inner.write(shorter, rng, kernel, out[: within.size])
-        if self.bit_epsilon is None:
-            return
-        word = int(rng.draw(1).uniform64(0, 0, 1)[0])
-        said = (length <= self.clip) != (word < self.lies)
-        place = _place(within)
-        out[place // 8] |= np.uint8(said << place % 8)
+        self.inner.write(scaled(kept, clip_factor(length, self.clip) * self._ratio), rng, kernel, out)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Return an accumulator of the inner mechanism's sums and of the number of bits that say yes."""
-        return _Counting(self, self.inner.accumulator(kernel, max_payloads))
+        """Return an accumulator of the inner mechanism's sums."""
+        return _Rescaled(self, self.inner.accumulator(kernel, max_payloads))
 
     def cost(self, adjacency: Adjacency) -> Cost:
-        """Return the cost of the inner mechanism plus the bit's; one sample can flip the bit as well as all can."""
-        cost = self.inner.cost(adjacency)
-        return cost if self.bit_epsilon is None else cost + Cost.pure(self.bit_epsilon_upper)
+        """Return the cost of an update, or of the answer of a scout."""
+        return self._with_answer(self.inner.cost(adjacency), adjacency)
 
     def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
-        """Return likewise that of one sample."""
-        cost = self.inner.sample_cost(adjacency, samples)
-        return cost if self.bit_epsilon is None else cost + Cost.pure(self.bit_epsilon_upper)
+        """Return that of one sample, which can change an answer as well as all can."""
+        return self._with_answer(self.inner.sample_cost(adjacency, samples), Adjacency.REPLACE_ONE)
 
     @property
     def summable(self) -> bool:
@@ -151,13 +179,27 @@ class AdaptiveClip(Wrapper):
         return self.bit_epsilon is None and self.inner.summable
 
     def sum_cost(self, clients: int, adjacency: Adjacency) -> Cost:
-        """Return the inner mechanism's: whatever the clip is, it is handed an update of its own ball."""
-        return summable(self).inner.sum_cost(clients, adjacency)  # type: ignore[attr-defined, no-any-return]
+        """Return the cost of an update in a sum, or of an answer, which the server sees by itself."""
+        return self._with_answer(summable(self).inner.sum_cost(clients, adjacency), adjacency)  # type: ignore[attr-defined]
+
+    def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
+        """Return the inner mechanism's, in units of this clip."""
+        return self.inner.mean_from_sum(total, clients) / self._ratio
+
+    def kept_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
+        """Return the inner mechanism's, in units of this clip."""
+        return self.inner.kept_from_sum(total, clients) / self._ratio
+
+    def _with_answer(self, cost: Cost, adjacency: Adjacency) -> Cost:
+        if self.bit_epsilon is not None:
+            return cost + Cost.pure(self._bit_epsilon_upper)
+        return cost if self.answer is None else cost.either(_answer_cost(self.answer, adjacency))
 
     @property
-    def bit_epsilon_upper(self) -> float:
-        """log((1 - p) / p) of the p that is sampled with, rounded up."""
-        return round_up(math.log1p(Fraction(WORDS - 2 * self.lies, self.lies)), 1e-14)
+    def _bit_epsilon_upper(self) -> float:
+        """log((1 - p) / p) of the p that the bit lied with, a multiple of 2^-64, rounded up."""
+        lies = math.ceil(WORDS / (1 + math.exp(self.bit_epsilon or 0.0)))
+        return round_up(math.log1p(Fraction(WORDS - 2 * lies, lies)), 1e-14)
 
     def error(self) -> Error:
         """Return the inner mechanism's error, in units of this clip."""
@@ -187,60 +229,144 @@ class AdaptiveClip(Wrapper):
 
 
 @final
+@frozen
+class Scout(Mechanism):
+    """The answer of a scout: whether its update is no longer than the clip of ``moving``, by randomised response.
+
+    It is priced as a release of ``moving``, which covers either, and stands in ledgers as one.
+    """
+
+    moving: AdaptiveClip = field(validator=only(AdaptiveClip, "an AdaptiveClip"))
+    domain = passed_on("moving.domain")
+    shared_rows = passed_on("moving.shared_rows")  # scouts replay rounds like all others
+    row_places = passed_on("moving.row_places")
+    unproject = passed_on("moving.unproject")
+    priced_as = passed_on("moving.priced_as")
+    cost = passed_on("moving.cost")
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse a clip that nobody scouts for."""
+        require(self.moving.answer is not None, "moving", "without scouts", "an AdaptiveClip that clients scout for")
+
+    @property
+    def layout(self) -> Layout:
+        """One byte: 0 for an update no longer than the clip, or 1."""
+        return Layout.opaque(self.domain.dimension, 1)
+
+    def for_round(self, run: bytes, number: int) -> Scout:
+        """Return the same beside the mechanism of a round."""
+        return evolve(self, moving=evolve(self.moving, inner=self.moving.inner.for_round(run, number)))
+
+    @property
+    def clip_moves(self) -> bool:
+        """It does."""
+        return True
+
+    @property
+    def unmasked(self) -> bool:
+        """It goes into no sum."""
+        return True
+
+    def at_clip(self, clip: float) -> Scout:
+        """Return the same question about another clip, at the same price."""
+        return Scout(self.moving.at_clip(clip))
+
+    def is_turn_of(self, run: bytes, number: int, node: int) -> bool:
+        """Return whether a node scouts in this round."""
+        return not self.moving.is_turn_of(run, number, node)
+
+    def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
+        """Write the answer, or a coin: always one of an update without a length."""
+        length = kernel.norm(update, self.domain.norm.order)
+        honest, coin = (int(word) for word in rng.draw(2).uniform64(0, 0, 2))
+        out[0] = length > self.domain.radius if length > 0 and honest < self._response.threshold else coin >> 63
+
+    def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
+        """Return a count of the answers."""
+        return _Tally(self._response)
+
+    def error(self) -> Error:
+        """Refuse: an answer says nothing of an update but its length."""
+        self._lacks("updates to decode")
+
+    @property
+    def _response(self) -> RandomisedResponse:
+        return self.moving.answer or RandomisedResponse(2, 0.5)  # there is one, as was checked
+
+
+@final
 @define(eq=False)
-class _Counting(Accumulator):
-    """The inner mechanism's accumulator, in units of the clip, and how many said that the clip left them alone."""
+class _Tally(Accumulator):
+    """How many scouts there were, and how many say that the clip left them alone."""
+
+    response: RandomisedResponse
+    short: int = 0
+
+    def check(self, body: Body) -> None:
+        """Refuse an answer that is neither 0 nor 1."""
+        if body[0] > 1:
+            refuse_payload("answer of the payload", "0 or 1", int(body[0]))
+
+    def add(self, bodies: Sequence[Body]) -> None:
+        self.short += sum(int(body[0] == 0) for body in bodies)
+
+    def reader(self, count: int) -> Reader:
+        raise InvalidParameter("The answers of scouts have no mean of updates; `answers` says what they have.")
+
+    def answers(self, count: int) -> Answers:
+        """Return the share that the clip leaves alone; its deviation is that of coins and of the draw of scouts."""
+        share, truth = self.response.share(self.short / count), self.response.truth
+        return Answers(share, 0.5 / (truth * math.sqrt(count)))
+
+
+@final
+@define(eq=False)
+class _Rescaled(Accumulator):
+    """The inner mechanism's accumulator, in units of the clip; the bit of an earlier version's release is left out."""
 
     mechanism: AdaptiveClip
     sums: Accumulator
-    ones: int = 0
 
     @property
     def group(self) -> int:
         return self.sums.group
 
     def check(self, body: Body) -> None:
-        """Refuse an answer that is neither 0 nor 1, and what the inner mechanism refuses."""
-        rest, said = self._parts(body)
-        if said not in (0, 1):
-            refuse_payload("answer of the payload", "0 or 1", said)
-        self.sums.check(rest)
+        """Refuse a bit that is neither 0 nor 1, and what the inner mechanism refuses."""
+        self.sums.check(self._inner(body))
 
     def add(self, bodies: Sequence[Body]) -> None:
-        parts = [self._parts(body) for body in bodies]
-        self.sums.add([rest for rest, _ in parts])
-        self.ones += sum(said for _, said in parts)
+        self.sums.add([self._inner(body) for body in bodies])
 
     def reader(self, count: int) -> Reader:
         read, ratio = self.sums.reader(count), self.mechanism._ratio
         return lambda start, stop: read(start, stop) / ratio
 
-    def answers(self, count: int) -> Answers | None:
-        """Return the share of ``count`` clients that the clip left alone, from the bits that say so."""
-        if self.mechanism.bit_epsilon is None:
-            return None
-        lie = self.mechanism.lies / WORDS
-        truth = 1 - 2 * lie
-        return Answers((self.ones / count - lie) / truth, math.sqrt(lie * (1 - lie) / count) / truth)
-
     def kept(self, count: int) -> FloatVector:
         """Return the inner mechanism's, in units of this clip: whoever replays them need not know the clip."""
         return self.sums.kept(count) / self.mechanism._ratio
 
-    def _parts(self, body: Body) -> tuple[Body, int]:
-        """Split a body into the inner body, as its mechanism wrote it, and the answer."""
+    def _inner(self, body: Body) -> Body:
+        """Return the inner body, as its mechanism wrote it."""
         if self.mechanism.bit_epsilon is None:
-            return body, 0
+            return body
         within = self.mechanism.inner.layout
-        place = _place(within)
+        place = within.bits * within.count if within.bits else 8 * within.size  # of the bit: after the last code
         said = int.from_bytes(body[place // 8 :].tobytes(), "little") >> place % 8
-        rest = body[: within.size]
-        if place % 8:  # the last byte is shared: the answer's bits are the inner body's padding
-            rest = rest.copy()
+        if said not in (0, 1):
+            refuse_payload("answer of the payload", "0 or 1", said)
+        rest = body[: within.size].copy()
+        if place % 8:  # the last byte is shared: the bit is in the inner body's padding
             rest[-1] &= np.uint8((1 << place % 8) - 1)
-        return rest, said
+        return rest
 
 
-def _place(layout: Layout) -> int:
-    """Return the index of the answer's bit: after the last code, or after the last byte."""
-    return layout.bits * layout.count if layout.bits else 8 * layout.size
+def _answer_cost(response: RandomisedResponse, adjacency: Adjacency) -> Cost:
+    """Return all that is known of an answer, bare: its laws, and the Gaussian pair whose sign has them."""
+    lie = (1 - Fraction(response.threshold, WORDS)) / 2
+    truth, lies = float(1 - 2 * lie), float(lie)
+    normal = math.sqrt(2) * float(erfinv(truth) if truth < 0.5 else erfcinv(2 * lies))
+    near = adjacency is Adjacency.ZERO_OUT
+    slope = round_up((normal if near else 2 * normal) ** 2 / 2, 1e-12)
+    neighbour = [0.5, 0.5] if near else [lies, 1 - lies]
+    return Cost.from_masses([1 - lies, lies], neighbour, relative_error=1e-15, pair=slope)

@@ -97,7 +97,7 @@ class Error:
 class Answers:
     """The share of updates that a clip left alone, estimated without bias (it may leave [0, 1]), and its noise.
 
-    ``deviation`` is the standard deviation that randomising the bits gives the share; it is public.
+    ``deviation`` bounds the standard deviation that randomising and drawing the scouts give the share; it is public.
     """
 
     share: float
@@ -126,9 +126,9 @@ class Accumulator(ABC):
     def reader(self, count: int) -> Reader:
         """Return a reader of the mean over ``count`` payloads by ranges of coordinates."""
 
-    def answers(self, count: int) -> Answers | None:
-        """Return what ``count`` clients said about a clip that moves; None where nobody was asked."""
-        return None
+    def answers(self, count: int) -> Answers:
+        """Return what ``count`` scouts said about a clip that moves."""
+        raise InvalidParameter("mechanism must be that of scouts to have answers, and is not.")
 
     def kept(self, count: int) -> FloatVector:
         """Return the mean among the rows that all clients keep, k numbers, for `Mechanism.unproject`."""
@@ -271,6 +271,15 @@ class Mechanism(ABC):
         """
         return self
 
+    def is_turn_of(self, run: bytes, number: int, node: int) -> bool:
+        """Return whether a node may be asked for it in this round: a function of public values, as `for_round` is."""
+        return True
+
+    @property
+    def unmasked(self) -> bool:
+        """Whether its releases leave by themselves in a run of sums, at the price of one in a sum, which covers it."""
+        return False
+
     @property
     def shared_rows(self) -> int:
         """K where all clients of a round keep the same k rotated coordinates, so that a mean is k numbers; else 0."""
@@ -292,6 +301,10 @@ class Mechanism(ABC):
     def at_clip(self, clip: float) -> Mechanism:
         """Return the mechanism in a round of another clip, at the same price; refused where the clip cannot move."""
         self._lacks("a clip that moves (AdaptiveClip)")
+
+    def scout(self) -> Mechanism:
+        """Return what scouts of the round answer with instead, at the same price; refused where nobody scouts."""
+        self._lacks("a clip that clients scout for (AdaptiveClip)")
 
     @property
     def priced_as(self) -> Mechanism:

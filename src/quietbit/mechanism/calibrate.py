@@ -16,7 +16,6 @@ from attrs import evolve, frozen
 
 from quietbit.design.table import Design
 from quietbit.errors import InvalidParameter, QuietbitError, require
-from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.mechanism.ball import Ball, Norm
 from quietbit.mechanism.base import Error, Mechanism
 from quietbit.mechanism.expectation import expectation
@@ -109,7 +108,6 @@ def calibrate(
     rotate: bool | None = None,
     keep: int | str | None = None,
     rows: str | None = None,
-    bit_epsilon: float | None = None,
     account: Priced | None = None,
 ) -> Calibration:
     """Return the most accurate mechanism of its kind whose releases together stay within (epsilon, delta).
@@ -143,8 +141,6 @@ def calibrate(
             cost at most 1 % of the error. By default ``vmvu`` keeps 1,024 or more, and the others all.
         rows: whose rows are kept: ``own``, drawn by every release, or ``shared`` by all clients of a round, which
             follow from run and round (`Mechanism.for_round`); ``own`` by default.
-        bit_epsilon: what the bit of a clip that moves costs in every release (`AdaptiveClip`); the budget is met for
-            both together. By default the clip stays where it is, and there is no bit.
         account: the guarantee of the most exposed party, where that is not ``releases`` times the mechanism's own
             (samples of clients of several sizes, say).
 
@@ -158,7 +154,7 @@ def calibrate(
         unused = Choices(bits, levels, beta, clamp, decoder, design, rotate=rotate)
         rule = "named where bits, levels, beta, clamp, decoder, design or rotate are"
         require(unused == Choices(), "mechanism", AUTO, rule)
-        ways = alternatives(ball, target, samples=samples, keep=keep, bit_epsilon=bit_epsilon, account=account)
+        ways = alternatives(ball, target, samples=samples, keep=keep, account=account)
         return _chosen(ways, target)
     chosen = family(mechanism)
     own = keep if "keep" in chosen.uses else None  # others keep coordinates by a wrapper
@@ -178,7 +174,7 @@ def calibrate(
     def whole(found: Mechanism) -> Mechanism:
         if sampling_rate is not None and samples is not None:
             return site_release(found, samples, sampling_rate, local_steps, local_rate, local_bits)
-        return found if bit_epsilon is None else AdaptiveClip(found, found.domain.radius, bit_epsilon)
+        return found
 
     def priced(found: Mechanism) -> Guarantee:
         if account is not None:
@@ -218,7 +214,6 @@ def alternatives(
     *,
     samples: int | None = None,
     keep: int | str | None = None,
-    bit_epsilon: float | None = None,
     account: Priced | None = None,
     baselines: bool = False,
     report: Callable[[float, str], None] | None = None,
@@ -245,7 +240,7 @@ def alternatives(
         if report is not None:
             report(place / len(ways), word)
         look = _looked if account is None else _looked.__wrapped__  # an account of somebody's own is not remembered
-        found.append(look(word, kept, ball, target, samples, bit_epsilon, account))
+        found.append(look(word, kept, ball, target, samples, account))
     return (*found, *broken)
 
 
@@ -256,14 +251,11 @@ def _looked(
     ball: Ball,
     target: Target,
     samples: int | None,
-    bit_epsilon: float | None,
     account: Priced | None,
 ) -> Alternative:
     baseline = family(word).baseline
     try:
-        found = calibrate(
-            word, ball=ball, **target.keywords(), samples=samples, keep=keep, bit_epsilon=bit_epsilon, account=account
-        )
+        found = calibrate(word, ball=ball, **target.keywords(), samples=samples, keep=keep, account=account)
     except QuietbitError as error:
         return Alternative(word, keep, None, str(error), baseline)
     return Alternative(word, keep, found, baseline=baseline)

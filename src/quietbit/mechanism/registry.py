@@ -46,7 +46,11 @@ OWN = {
     "skellam": ("skellam", "Skellam"),
 }
 # The word, in policies and ledgers, of what answers questions that are not for an update.
-ASKED = {"response": ("response", "RandomisedResponse"), "summed-response": ("summed_response", "SummedResponse")}
+ASKED = {
+    "response": ("response", "RandomisedResponse"),
+    "summed-response": ("summed_response", "SummedResponse"),
+    "scout": ("adaptive_clip", "Scout"),
+}
 # The library's own kinds in descriptions: file and class. An identity keeps the word that it was first written with.
 KINDS = {
     "Ball": ("ball", "Ball"),

@@ -11,13 +11,13 @@ from attrs import fields
 from quietbit.errors import QuietbitError, check_known, require
 from quietbit.mechanism.registry import families
 from quietbit.node.ledger import FileLedger
-from quietbit.node.policy import Policy
+from quietbit.node.policy import SCOUT, Policy
 from quietbit.target import Adjacency, Trust, as_adjacency
 
 __all__ = ["init"]
 
 LEAST_EPSILON = 0.001
-MECHANISMS = ("imvu", "vmvu")  # of one bit per parameter, and of 80 bytes
+MECHANISMS = ("imvu", "vmvu", SCOUT)  # of one bit per parameter, of 80 bytes, and answers for a clip that moves
 
 
 def init(
@@ -44,7 +44,7 @@ def init(
         releases: how many releases there may be, in all.
         releases_per_day: how many in any 24 hours.
         delta: of that epsilon.
-        mechanisms: families that may be asked for; both of the paper's kind unless given.
+        mechanisms: families that may be asked for; both of the paper's kind, and scouts, unless given.
         ledger: its path; beside the policy unless given.
         counter: its path, best on another disk; beside the policy unless given.
         rules: the other keys of a policy (`Policy`). Where ``min_honest_clients`` is among them, sums are allowed too.
@@ -56,7 +56,7 @@ def init(
     for name in rules:
         check_known(name, [one.name for one in fields(Policy)], "rule of the policy")
     for name in mechanisms:
-        check_known(name, families(), "mechanisms")
+        check_known(name, (*families(), SCOUT), "mechanisms")
     found = Policy(
         epsilon=epsilon, adjacency=as_adjacency(adjacency), largest_clip=largest_clip, releases=releases, delta=delta,
         releases_per_day=releases_per_day, mechanisms=mechanisms, ledger=str(ledger or place.parent / "ledger"),

@@ -39,6 +39,7 @@ MOST_BYTES = 2**16
 RETIRED = ("pricing-seconds",)  # keys of earlier versions, which mean nothing any more
 # The families that answer evaluations, in `quietbit.mechanism.registry`: seen by the server, or summed behind masks.
 RESPONSE, SUMMED = ANSWERING = ("response", "summed-response")
+SCOUT = "scout"  # and the one that answers for the clip: an owner names it among mechanisms, or no scout answers
 RISK = 2.0**-40  # the largest chance that a sum with few neighbours can be unmasked
 
 

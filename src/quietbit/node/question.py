@@ -30,11 +30,12 @@ from quietbit.secagg.plan import ServerModel, SumPlan
 from quietbit.target import MOST_CLIENTS, Adjacency, Target, Trust, Unit, check_delta
 
 __all__ = [
-    "CONFIRM", "IDENTITY", "KEYS", "SHARES", "STEPS", "UNMASK", "VECTOR", "Framed", "Question", "SumPart",
+    "ALONE", "CONFIRM", "IDENTITY", "KEYS", "SHARES", "STEPS", "UNMASK", "VECTOR", "Framed", "Question", "SumPart",
     "noted_run", "run_name", "sum_plan",
 ]  # fmt: skip
 
 IDENTITY = "identity"
+ALONE = "alone"  # no step of the sum: a release beside it, which the server sees
 KEYS, SHARES, VECTOR, CONFIRM, UNMASK = STEPS = ("keys", "shares", "vector", "confirm", "unmask")
 MOST_ROUNDS = 2**32 - 1
 MOST_ID = 2**64 - 1
@@ -44,7 +45,10 @@ MAGIC, VERSION, FRAME = b"QBR", 2, struct.Struct("<3sBIQQ")
 @final
 @dataclass(frozen=True, slots=True)
 class SumPart:
-    """The part of a question that is about a masked sum; ``table`` is what the server forwards from the others."""
+    """The part of a question that is about a masked sum; ``table`` is what the server forwards from the others.
+
+    A release beside the sum (`ALONE`) is asked for within the same account, and has no other part in it.
+    """
 
     step: str
     clients: int
@@ -59,7 +63,7 @@ class SumPart:
     def __post_init__(self) -> None:
         """Refuse what is not a step of a sum."""
         active = member(ServerModel, self.server, "server of the sum") is ServerModel.ACTIVE
-        known = [step for step in STEPS if active or step != CONFIRM] + ([IDENTITY] if active else [])
+        known = [step for step in (*STEPS, ALONE) if active or step != CONFIRM] + ([IDENTITY] if active else [])
         require(self.step in known, "step of the sum", self.step, "one of " + ", ".join(known))
         require(isinstance(self.table, bytes), "table of the step", type(self.table).__name__, "bytes")
         put = object.__setattr__

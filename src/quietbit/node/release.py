@@ -40,9 +40,10 @@ from quietbit.node.ledger import (
     release_line,
     step_line,
 )
-from quietbit.node.policy import ANSWERING, RESPONSE, SUMMED, NotAllowed, PolicyError, Rules
+from quietbit.node.policy import ANSWERING, RESPONSE, SCOUT, SUMMED, NotAllowed, PolicyError, Rules
 from quietbit.node.pricing import ProposedMechanism, entry, text_of
 from quietbit.node.question import (
+    ALONE,
     CONFIRM,
     IDENTITY,
     KEYS,
@@ -147,7 +148,7 @@ class LocalGate:
         """Check a question, price it and note its release; a `QuietbitError` is a reason not to answer."""
         offer, honest = self._offer(question)
         step = None
-        if question.sum is not None:
+        if question.sum is not None and not offer.mechanism.unmasked:
             require(question.sum.step == VECTOR, "step of the sum", question.sum.step, f"{VECTOR} for a release")
             step = SumStep(question, summable(offer.mechanism), self.secrets, self.rules)
             self._following(self.ledger.read(), question, offer, honest)
@@ -160,7 +161,7 @@ class LocalGate:
     def step(self, question: Question) -> bytes:
         """Answer a step of a masked sum that needs no training; what hands out or signs something is noted."""
         part = question.sum
-        if part is None or part.step == VECTOR:
+        if part is None or part.step in (VECTOR, ALONE):
             raise InvalidParameter("The question must be a step of a masked sum without training, and is not.")
         if part.step == IDENTITY:
             identity = self.rules.identity(question.client)
@@ -200,12 +201,20 @@ class LocalGate:
         if mechanism.shared_rows:
             same = identity_of(mechanism.for_round(run_name(question.run), question.round)) == identity_of(mechanism)
             require(same, "rows that all clients keep", "others", "this round's")
-        if offer.family in ANSWERING:
+        if offer.family in (*ANSWERING, SCOUT) and mechanism.core is not mechanism:
             # The ledger knows answers to evaluations by their kind: one in a wrapper would be in no account of theirs.
-            what, rule = "mechanism of an evaluation", f"{ANSWERS} or {SUMMED_ANSWERS}"
-            require(mechanism.core is mechanism, what, type(mechanism).__name__, rule)
-            behind = offer.family != SUMMED or part is not None
-            require(behind, what, SUMMED_ANSWERS, "in a masked sum, which hides its few lies")
+            # And what is wrapped around a scout's answer would be priced, in a sum, as if a sum hid it.
+            rule = "one that nothing is wrapped around"
+            raise InvalidParameter.of("mechanism of an answer", rule, type(mechanism).__name__)
+        if offer.family == SUMMED and part is None:
+            rule = "in a masked sum, which hides its few lies"
+            raise InvalidParameter.of("mechanism of an answer", rule, SUMMED_ANSWERS)
+        if part is not None:
+            rule = "alone for what goes into no sum, and for nothing else"
+            require((part.step == ALONE) is mechanism.unmasked, "step of the sum", part.step, rule)
+        if not mechanism.is_turn_of(run_name(question.run), question.round, question.node):
+            rule = "what it is this node's turn for: an update, or the answer of a scout"
+            raise InvalidParameter.of("mechanism", rule, offer.family)
         rules.check(offer.family, own.radius, str(question.run), mechanism.sampling_rate)
         return offer, honest
 

@@ -124,10 +124,15 @@ class _Question:
             return None
 
     def update(self, data: bytes, examples: float | None) -> FloatVector:
-        """Take a release in; return the estimate that it is by itself, or zero where the mean is taken here."""
+        """Take a release in; return the estimate that it is by itself, or zero where the mean is taken here.
+
+        The answer of a scout is zero, too, and of no weight.
+        """
         current, layout = cast(Round, self.round), cast(ModelLayout, self.layout)
         release = self.client, number_of(self.client), data, examples
-        if self.replayed:
+        if current.mechanism.unmasked:
+            self.weight = NO_WEIGHT
+        if self.replayed or current.mechanism.unmasked:
             current.add(*release)
             return np.zeros(layout.dimension)
         flat, self.weight = current.decode(*release)
@@ -151,9 +156,10 @@ class _Job:
     say: Callable[[int, str], None]
     questions: dict[str, _Question] = field(factory=dict)
     current: Round | None = None
+    scouts: Round | None = None  # of the round that is open
     over: bool = False  # whether the workflow has begun to aggregate the round that is open, and
     stepped: bool = False  # whether its step was taken
-    sizes: dict[int | None, int] = field(factory=dict)  # of its tasks, by what they hold: the same but for digits
+    sizes: dict[Any, int] = field(factory=dict)  # of its tasks, by what they hold: the same but for digits
     leader: Leader | None = None
     evaluations: dict[int | str, _Evaluation] = field(factory=dict)  # those that are open, by round or by model
     asked: int = 0  # the number of the last evaluation
@@ -183,10 +189,10 @@ class _Job:
         if self.current is None or self.current.number != number:
             self.close()
             mechanism = self.run.mechanism(layout.dimension, number)
-            self.current = Round(
-                run=self.run.number, number=number, mechanism=mechanism, account=self.run.account,
-                most_examples=self.run.plan.most_examples,
-            )  # fmt: skip
+            common: Any = {"run": self.run.number, "number": number, "account": self.run.account}
+            self.current = Round(mechanism=mechanism, most_examples=self.run.plan.most_examples, **common)
+            if self.run.plan.clip_scouts is not None:
+                self.scouts = Round(mechanism=mechanism.scout(), **common)
             if self.run.plan.replayed:
                 self._lead(number, model, layout, plain)
         return self.current
@@ -216,13 +222,16 @@ class _Job:
     def close(self) -> None:
         """Count the round that is open, if one is."""
         if self.current is not None:
+            both = [self.current] if self.scouts is None else [self.current, self.scouts]
             if self.leader is not None:
-                self.leader.heard(self.current.answered(), self.current.needing)
-            for level, line in self.run.close(self.current).lines(self.current.crashes):
+                heard = [node for one in both for node in one.answered()]
+                self.leader.heard(heard, [node for one in both for node in one.needing])
+            outcome = self.run.close(self.current, self.scouts)
+            for level, line in outcome.lines([crash for one in both for crash in one.crashes]):
                 self.say(level, line)
         for key in list(self.evaluations):
             self.evaluated(key)
-        self.current, self.over, self.stepped = None, False, False
+        self.current, self.scouts, self.over, self.stepped = None, None, False, False
         self.sizes.clear()
 
 
@@ -294,9 +303,10 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
             current.sent(client, 0)
         shareable[RECORD] = asked
         if question.round is not None:
-            if question.missed not in job.sizes:
-                job.sizes[question.missed] = _size(shareable)
-            question.round.sent(client, job.sizes[question.missed])
+            what = question.missed, question.round is job.scouts
+            if what not in job.sizes:
+                job.sizes[what] = _size(shareable)
+            question.round.sent(client, job.sizes[what])
         job.questions.setdefault(task, question)  # a task that a client fetches again is the same question
         return shareable
 
@@ -313,6 +323,8 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         current, about = job.open(number, model, layout, _averages(fl_ctx)), None
         if not self.validations and evaluates is not None and evaluates.due(number, self._settings.releases):
             about = job.evaluate(number, number)
+        if job.scouts is not None and job.run.scouts(current.mechanism, number, number_of(client)):
+            current = job.scouts
         asked[UPDATE], cookies = request_of(number, current.mechanism), shareable.get_cookie_jar()
         shape = layout, kind_of(dxo.data), job.leader is not None
         question = _Question(client, name, cookies, current, about, *shape)
@@ -359,7 +371,7 @@ class PrivateReceiver(Filter):  # type: ignore[misc]
         try:
             question.rounds()[0].uplink += _size(result)
             record = _record(question, result, _peer(fl_ctx))
-            late = job.over or question.round is not job.current
+            late = job.over or question.round not in (job.current, job.scouts)
             if question.round is None:
                 late = question.evaluation not in job.evaluations.values()
             refusal = {name: record[name] for name in ("declined", "noted") if name in record}

@@ -1,11 +1,11 @@
-"""A clip that follows the updates: how it moves from round to round, and what its bits may cost.
+"""A clip that follows the updates: how it moves from round to round.
 
-Idea     the server wants a clip that leaves a share q of updates alone. From the bits of a round it estimates the share
+Idea     the server wants a clip that leaves a share q of updates alone. From scouts' answers it estimates the share
          that this round's clip left alone, and moves the clip by a factor, up where the share is too small. The first
          steps are long, so that a start ten times too high or too low is made good in six rounds, and shorten to a
-         rate that goes on following. The bits' noise is public: where it is more than half a share, steps are shortened
-         by as much, so that a small cohort makes the clip slow and not wild.
-Symbols  C <- C exp(-r (share - q) / max(1, 2 s)); s = the estimate's standard deviation from the bits' noise;
+         rate that goes on following. The answers' noise is public: where it is more than half a share, steps are
+         shortened by as much, so that few scouts make the clip slow and not wild.
+Symbols  C <- C exp(-r (share - q) / max(1, 2 s)); s = the estimate's standard deviation from the answers' noise;
          r = max(rate, 3 / (t + 2)) in round t = 0, 1, ..., as in stochastic approximation.
 Source   Andrew, Thakkar, McMahan, Ramaswamy (NeurIPS 2021), Algorithm 1, geometric updates with a constant rate of 0.2;
          Robbins and Monro (1951) for steps that shorten.
@@ -18,19 +18,14 @@ from dataclasses import dataclass
 from typing import final
 
 from quietbit.errors import check_real, require
-from quietbit.mechanism.adaptive_clip import LARGEST_BIT_EPSILON
 from quietbit.mechanism.base import Answers
-from quietbit.mechanism.family import largest_private
-from quietbit.privacy.cost import Cost
 
-__all__ = ["RATE", "ClipRule", "MovingClip", "usual_bit_epsilon"]
+__all__ = ["RATE", "ClipRule", "MovingClip"]
 
 RATE = 0.2
 FIRST = 3.0
 LARGEST_RATE = 2.0
 REACH = 1e4  # how far the clip may go from where it began, both ways: updates that shrink to nothing end there
-SHARE = 0.1  # of the budget, for all bits of a client together
-LEAST_BIT_EPSILON = 1e-9
 
 
 @final
@@ -90,12 +85,3 @@ class MovingClip:
             self._answered = self.clip
             found = self.rule.following(self.clip, answers, len(self.history) - 1)
         self.history.append(min(max(found, start / REACH), start * REACH))
-
-
-def usual_bit_epsilon(epsilon: float, delta: float, releases: int) -> float:
-    """Return the epsilon of one bit, such that all bits of a client alone would cost a tenth of the budget."""
-
-    def spent(each: float) -> float:
-        return (Cost.pure(each) * releases).epsilon(delta)
-
-    return largest_private(spent, LEAST_BIT_EPSILON, LARGEST_BIT_EPSILON, SHARE * epsilon, "the bit of the clip")

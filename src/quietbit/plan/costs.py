@@ -31,10 +31,11 @@ from quietbit.target import Trust, Unit
 if TYPE_CHECKING:
     from quietbit.plan.plan import Plan
 
-__all__ = ["NOBODY", "ClientCosts", "observers", "spread"]
+__all__ = ["SCOUTS", "ClientCosts", "observers", "spread"]
 
-Mix: TypeAlias = tuple[int, int, int]  # (kind of client, updates, answers of a scout)
-NOBODY = np.empty(0, dtype=np.int64)
+SCOUTS = "the answers of scouts"
+
+Pair = tuple[int, int]  # (kind of client, releases)
 _CostOf: TypeAlias = Callable[[int | None], Cost]  # one release of a client; of one of its samples, given their number
 
 
@@ -44,64 +45,59 @@ class ClientCosts:
     """Releases of every client so far; ``sizes`` are the samples of each. `Plan.account` opens one.
 
     Where clients are protected, all are of one kind; where samples are (``by_size``), a client's size is its
-    kind, and the smallest clients are the most exposed. Adjacency, unit and trust are those of the price. Where
-    clients scout (`quietbit.plan.scouts`), ``answer`` is what that costs instead of an update, ``answered`` how often.
+    kind, and the smallest clients are the most exposed. Adjacency, unit and trust are those of the price.
     """
 
     price: _CostOf
     sizes: NDArray[np.int64]
     by_size: bool = False
-    answer: Cost | None = None
     counts: NDArray[np.int64] = field(init=False)
-    answered: NDArray[np.int64] = field(init=False)
     _releases: dict[int, Cost] = field(init=False, default_factory=dict, repr=False)
-    _answers: dict[tuple[Mix, float], Guarantee] = field(init=False, default_factory=dict, repr=False)
+    _answers: dict[tuple[Pair, float], Guarantee] = field(init=False, default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         """Start with no releases; a mechanism that has no account is refused at once."""
         self.counts = np.zeros(self.sizes.size, dtype=np.int64)
-        self.answered = np.zeros(self.sizes.size, dtype=np.int64)
         require(self.sizes.size > 0 and int(self.sizes.min()) > 0, "sizes of the clients", self.sizes, "all positive")
         self._release(int(self._kinds().min()))
 
-    def record(self, clients: NDArray[np.int64], scouts: NDArray[np.int64] = NOBODY) -> None:
-        """Every one of these clients makes one more release, and each of ``scouts`` one more answer."""
+    def record(self, clients: NDArray[np.int64]) -> None:
+        """Every one of these clients makes one more release."""
         self.counts[clients] += 1
-        self.answered[scouts] += 1
 
     def fresh(self) -> ClientCosts:
         """Return the same account before any release."""
-        return ClientCosts(self.price, self.sizes, self.by_size, self.answer)
+        return ClientCosts(self.price, self.sizes, self.by_size)
 
     def cost(self, client: int) -> Cost:
         """Return what one client's releases cost."""
-        return self._cost((int(self._kinds()[client]), int(self.counts[client]), int(self.answered[client])))
+        return self._cost((int(self._kinds()[client]), int(self.counts[client])))
 
     def spread(self, delta: float) -> str:
         """Return how unequal participation was: the releases of some clients, and what theirs cost them."""
         order = np.argsort(self.counts, kind="stable")
         return spread([(int(self.counts[one]), self.cost(int(one)).epsilon(delta)) for one in _places(order)])
 
-    def worst(self, delta: float, after: NDArray[np.int64] = NOBODY, scouts: NDArray[np.int64] = NOBODY) -> Guarantee:
-        """Return the guarantee of every client, now or once ``after`` have sent and ``scouts`` answered."""
-        counts, answered = self.counts.copy(), self.answered.copy()
-        counts[after] += 1
-        answered[scouts] += 1
-        answers = [self._answer(mix, delta) for mix in _exposed(self._kinds(), counts, answered)]
+    def worst(self, delta: float, after: NDArray[np.int64] | None = None) -> Guarantee:
+        """Return the guarantee that holds for every client, now or once the clients of ``after`` have sent."""
+        counts = self.counts
+        if after is not None:
+            counts = counts.copy()
+            counts[after] += 1
+        answers = [self._answer(pair, delta) for pair in _exposed(self._kinds(), counts)]
         return max(answers, key=lambda guarantee: guarantee.epsilon_upper)
 
     def _kinds(self) -> NDArray[np.int64]:
         return self.sizes if self.by_size else np.ones_like(self.sizes)
 
-    def _answer(self, mix: Mix, delta: float) -> Guarantee:
-        key = (mix, delta)
+    def _answer(self, pair: Pair, delta: float) -> Guarantee:
+        key = (pair, delta)
         if key not in self._answers:
-            self._answers[key] = self._cost(mix).guarantee(delta)  # one list, fixed in the plan
+            self._answers[key] = self._cost(pair).guarantee(delta)  # one mechanism, fixed in the plan
         return self._answers[key]
 
-    def _cost(self, mix: Mix) -> Cost:
-        updates = self._release(mix[0]) * mix[1]
-        return updates if self.answer is None else updates + self.answer * mix[2]
+    def _cost(self, pair: Pair) -> Cost:
+        return self._release(pair[0]) * pair[1]
 
     def _release(self, kind: int) -> Cost:
         if kind not in self._releases:
@@ -123,19 +119,13 @@ def _places(ordered: Any) -> list[Any]:
     return [ordered[place] for place in (0, len(ordered) // 2, len(ordered) - 1)]
 
 
-def _exposed(kinds: NDArray[np.int64], counts: NDArray[np.int64], answered: NDArray[np.int64]) -> list[Mix]:
-    """For each number of updates and answers the smallest kind: no other client of those numbers is worse off."""
-    found: list[Mix] = []
-    most = int(answered.max()) + 1
-    both = counts * most + answered
-    for pair in np.unique(both).tolist():
-        found.append((int(kinds[both == pair].min()), *divmod(int(pair), most)))
-    # A client with no more of either and no fewer samples than another has no larger an epsilon: leave it out.
-    return [
-        mix
-        for mix in found
-        if not any(o != mix and o[0] <= mix[0] and o[1] >= mix[1] and o[2] >= mix[2] for o in found)
-    ]
+def _exposed(kinds: NDArray[np.int64], counts: NDArray[np.int64]) -> list[Pair]:
+    """For each number of releases the smallest kind: no other client of that number is worse off."""
+    found: list[Pair] = []
+    for times in np.unique(counts).tolist():
+        found.append((int(kinds[counts == times].min()), int(times)))
+    # A client with fewer releases and more samples than another has the smaller epsilon: leave it out.
+    return [pair for pair in found if not any(o[0] <= pair[0] and o[1] > pair[1] for o in found)]
 
 
 def observers(plan: Plan, mechanism: Mechanism, account: ClientCosts) -> GuaranteePair:
@@ -143,8 +133,8 @@ def observers(plan: Plan, mechanism: Mechanism, account: ClientCosts) -> Guarant
     server = account.worst(plan.delta)
     if plan.trust is not Trust.LOCAL:
         return GuaranteePair(server, None, reason=f"shuffling is accounted beside local trust, not {plan.trust.value}")
-    if account.answer is not None:
-        return GuaranteePair(server, None, reason="the account of the crowd does not have the answers of scouts")
+    if plan.clip_scouts is not None:
+        return GuaranteePair(server, None, reason=f"the account of the crowd does not have {SCOUTS}")
     if plan.most_examples is not None:
         return GuaranteePair(server, None, reason="releases are weighted, and weights tell whose release is which")
     if plan.staleness:

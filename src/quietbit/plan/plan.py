@@ -12,7 +12,7 @@ Source   Guo et al. (ICML 2023), appendix "Choice of Hyperparameters", for the c
 | key | meaning | default |
 |---|---|---|
 | `mechanism` | `imvu`, `vmvu`, `mvu`, `gaussian`, `laplace`, `sign`, `skellam`, `auto`, or `none` (public) | required |
-| `clip` | radius of the ball that updates are clipped to | required |
+| `clip` | radius of the ball that updates are clipped to; `auto`: begin at 1 and follow scouts | required |
 | `adjacency` | `zero-out` or `replace-one` | required |
 | `epsilon` | what all releases of one client together may cost | required in an engine |
 | `delta` | the delta of that epsilon | 1e-5 |
@@ -33,9 +33,8 @@ Source   Guo et al. (ICML 2023), appendix "Choice of Hyperparameters", for the c
 | `downlink-start` | replay: `app` where clients have the model of round 0 from their app, else `server` | `server` |
 | `server-rate`, `server-momentum` | engine, replay: the server's step on the mean | 1, 0 |
 | `clip-quantile` | the share of updates that the clip shall leave alone: it moves every round | the clip stays |
+| `clip-scouts` | where the clip moves: one client of this many answers for it and sends no update | 20 |
 | `clip-rate` | by which steps the clip moves | 0.2 |
-| `clip-scouts` | simulation: one client of this many answers for the clip and sends no update | a bit of each |
-| `clip-bit-epsilon` | what the bit beside a release costs where the clip moves | all bits: a tenth of the budget |
 | `evaluate.epsilon` | engine: what one private answer to an evaluation may cost | evaluations are not answered |
 | `evaluate.metric` | engine: which metric of the app's, a number from 0 to `evaluate.most` | `accuracy`, 1 |
 | `evaluate.cells` | engine: where the metric is a list of counts (histogram, confusion matrix), how many | a number |
@@ -73,6 +72,7 @@ import numpy as np
 from attrs import converters, field, frozen
 from numpy.typing import NDArray
 
+from quietbit._search import bisect
 from quietbit.design.binomial import binomial_design
 from quietbit.errors import InvalidParameter, QuietbitError, check_known, member, require
 from quietbit.mechanism.adaptive_clip import AdaptiveClip
@@ -85,7 +85,7 @@ from quietbit.mechanism.interpolated import UNBIASED
 from quietbit.mechanism.local_steps import site_release
 from quietbit.mechanism.projected import ProjectedSamples, project
 from quietbit.mechanism.registry import family
-from quietbit.plan.clip import MovingClip, usual_bit_epsilon
+from quietbit.plan.clip import MovingClip
 from quietbit.plan.costs import ClientCosts
 from quietbit.plan.evaluation import Evaluation
 from quietbit.plan.participation import EACH_ONCE, POISSON, SECRET, Schedule
@@ -102,7 +102,6 @@ from quietbit.plan.rules import (
     USUAL,
     check,
 )
-from quietbit.plan.scouts import Scouts, scouts_of
 from quietbit.privacy.account import Account, Mode
 from quietbit.privacy.cost import Cost
 from quietbit.privacy.guarantee import Guarantee
@@ -126,10 +125,12 @@ __all__ = ["APP", "KEYS", "OF_ENGINE", "OF_STEP", "PREFIX", "PUBLIC", "Plan"]
 Priced = Callable[[Mechanism], Guarantee]
 
 PREFIX = "quietbit."  # of the keys in an engine's config
+ROOM = 1e-4  # of epsilon, that updates leave to the roundings of an account of answers, where there is none left
+LEAST_TRUTH, MOST_TRUTH = 1e-4, 1 - 1e-9  # of the answers of scouts
 # What the layers below call the value of a key.
 BELOW = {
     "radius": "clip", "norm of the ball": "norm", "output_bits": "bits", "input_levels": "levels",
-    "bit_epsilon": "clip_bit_epsilon", "rate": "server_rate", "momentum": "server_momentum",
+    "rate": "server_rate", "momentum": "server_momentum",
 }  # fmt: skip
 
 
@@ -196,7 +197,6 @@ class Plan:
     server_momentum: float | None = None
     clip_quantile: float | None = None
     clip_rate: float | None = None
-    clip_bit_epsilon: float | None = None
     clip_scouts: int | None = None
     evaluate_epsilon: float | None = None
     evaluate_metric: str | None = None
@@ -375,15 +375,24 @@ class Plan:
             if self.samples is not None:
                 expected = max(1, int(self.samples * cast(float, self.sampling_rate)))
                 return site_release(self._given(ball, expected), self.samples, **self._site())
-            found = self._given(ball, int(known.min()) if sample else 1)
-            return found if self.clip_bit_epsilon is None else AdaptiveClip(found, self.clip, self.clip_bit_epsilon)
+            return self._given(ball, int(known.min()) if sample else 1)
         times = self.releases if releases is None else releases
         if times is None:
             raise InvalidParameter.of("releases", "given to meet a budget: how often a client may take part")
         counts = np.asarray(times, dtype=np.int64)
         each = sample or self.participation == POISSON
-        found = self._found(ball, known, np.broadcast_to(counts, known.shape) if each else counts)
-        return found if self.clip_scouts is None else AdaptiveClip(found, self.clip, None)
+        counts = np.broadcast_to(counts, known.shape) if each else counts
+        found = self._found(self.update_target, ball, known, counts)
+        if self.clip_scouts is None:
+            return found
+        busiest = max(1, int(counts.max()))
+        moving = self._scouted(found, busiest)
+        if moving is None:
+            less = attrs.evolve(self.update_target, epsilon=self.update_target.epsilon * (1 - ROOM))
+            moving = self._scouted(self._found(less, ball, known, counts), busiest)
+        if moving is None:
+            raise InvalidParameter.of("epsilon", "large enough that the answer of a scout says something", self.epsilon)
+        return moving
 
     def release(self, mechanism: Mechanism, samples: int | None = None) -> Cost:
         """Return what one release costs under the plan's trust: of a client, or of one of its ``samples`` samples."""
@@ -393,27 +402,20 @@ class Plan:
             return summable(mechanism).sum_privacy(cast(int, self.min_honest_clients), self.adjacency)
         return mechanism.privacy(self.adjacency, samples).under(trust=self.trust)
 
-    def account(self, mechanism: Mechanism, sizes: NDArray[np.int64], scouts: Scouts | None = None) -> ClientCosts:
+    def account(self, mechanism: Mechanism, sizes: NDArray[np.int64]) -> ClientCosts:
         """Return the account of a run with clients of these sizes; refuse a mechanism without one."""
         rate = self.schedule(sizes.size).rate if self.participation == POISSON else 1.0
-        answer = None if scouts is None else scouts.release
 
         def price(samples: int | None) -> Cost:
             far = self.release(mechanism, samples)
             return far if rate == 1.0 else poisson_cost(mechanism.privacy(Adjacency.ZERO_OUT), far, rate)
 
-        return ClientCosts(price, sizes, self.unit is Unit.SAMPLE, answer)
-
-    def scouts(self, mechanism: Mechanism, releases: int) -> Scouts | None:
-        """Return the scouts of a run whose clients release at most ``releases`` times; None where there are none."""
-        if self.clip_scouts is None:
-            return None
-        return Scouts.priced(self.clip_scouts, self.release(mechanism), attrs.evolve(self.target, releases=releases))
+        return ClientCosts(price, sizes, self.unit is Unit.SAMPLE)
 
     @property
     def updates(self) -> int:
         """The updates of a round of a simulation: those of the cohort, less those of scouts."""
-        return self.cohort - (0 if self.clip_scouts is None else scouts_of(self.cohort, self.clip_scouts))
+        return self.cohort - (0 if self.clip_scouts is None else self.cohort // self.clip_scouts)
 
     @property
     def summed_clients(self) -> int:
@@ -435,9 +437,9 @@ class Plan:
 
         return enforced
 
-    def _found(self, ball: Ball, sizes: NDArray[np.int64], counts: NDArray[np.int64]) -> Mechanism:
-        """Calibrated to the budget."""
-        aim, busiest = self.update_target, max(1, int(counts.max()))
+    def _found(self, aim: Target, ball: Ball, sizes: NDArray[np.int64], counts: NDArray[np.int64]) -> Mechanism:
+        """Return the mechanism that is calibrated to a budget."""
+        busiest = max(1, int(counts.max()))
         if self.secure:
             return calibrate_sum(
                 ball=ball, epsilon=aim.epsilon, delta=aim.delta, adjacency=self.adjacency, clients=self.summed_clients,
@@ -459,7 +461,7 @@ class Plan:
             delta=aim.delta, adjacency=self.adjacency, releases=busiest,
             account=worst if on_run else self._enforced(busiest),
             samples=int(sizes.min()) if sample else None, keep=self.keep, rows=SHARED if self.shared else self.rows,
-            bit_epsilon=self._bit_epsilon(busiest), **self._site(), **self._choices(),
+            **self._site(), **self._choices(),
         )  # fmt: skip
         return self._used_up(found, int(sizes.min())) if sample else found.mechanism
 
@@ -478,11 +480,24 @@ class Plan:
             )
         return found.mechanism
 
-    def _bit_epsilon(self, releases: int) -> float | None:
-        """Return what the bit of a clip that moves costs in a release; None where it has none."""
-        if self.clip_quantile is None or self.clip_bit_epsilon is not None or self.clip_scouts is not None:
-            return self.clip_bit_epsilon
-        return usual_bit_epsilon(self.update_target.epsilon, self.update_target.delta, releases)
+    def _scouted(self, found: Mechanism, releases: int) -> AdaptiveClip | None:
+        """Let the clip of a mechanism move, by scouts whose answers are as true as its budget allows; None for no room.
+
+        A client's releases may be updates or answers, in any order: the account is that of the larger of both costs.
+        """
+        enforced = self._enforced(releases)
+
+        def moving(truth: float) -> AdaptiveClip:
+            return AdaptiveClip(found, self.clip, self.clip_scouts, truth)
+
+        def within(truth: float) -> bool:
+            sent = moving(truth)
+            spent = enforced(sent) if enforced else (self.release(sent) * releases).guarantee(self.delta)
+            return spent.epsilon_upper <= self.update_target.epsilon
+
+        if not within(LEAST_TRUTH):
+            return None
+        return moving(bisect(within, LEAST_TRUTH, MOST_TRUTH, relative=1e-4))
 
     def _given(self, ball: Ball, samples: int) -> Mechanism:
         """Built as told."""

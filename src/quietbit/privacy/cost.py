@@ -194,8 +194,12 @@ class Cost:
         return cls._one(_Part(Formula(_line, line), label, slope=line, pair=pair, largest=largest) if line else None)
 
     @classmethod
-    def from_losses(cls, forward: LossDistribution, backward: LossDistribution | None = None) -> Cost:
+    def from_losses(
+        cls, forward: LossDistribution, backward: LossDistribution | None = None, *, pair: float = math.inf
+    ) -> Cost:
         """Price a release with a known dominating pair; without ``backward``, ``forward`` serves both ways round.
+
+        ``pair`` is mu^2 / 2 of a Gaussian pair that dominates it too, where one is known.
 
         An adjacency that is the same both ways round (replace-one) may give one pair for both: every pair of
         neighbours is dominated in either role. For zero-out the two worlds differ, and a party that takes part in
@@ -206,11 +210,13 @@ class Cost:
         both = forward, forward if backward is None else backward
         require(isinstance(both[1], LossDistribution), "backward", backward, "a LossDistribution or None")
         pure = max(one.pure_epsilon_upper() for one in both)
-        return cls._one(_Part(Formula(_loss_divergence, both), "dominating pair", pure, losses=both))
+        return cls._one(_Part(Formula(_loss_divergence, both), "dominating pair", pure, pair, pair, losses=both))
 
     @classmethod
-    def from_masses(cls, first: ArrayLike, second: ArrayLike, *, relative_error: float = 0.0) -> Cost:
-        """Price a finite dominating pair, each mass known up to ``relative_error``.
+    def from_masses(
+        cls, first: ArrayLike, second: ArrayLike, *, relative_error: float = 0.0, pair: float = math.inf
+    ) -> Cost:
+        """Price a finite dominating pair, each mass known up to ``relative_error``; ``pair`` as in `from_losses`.
 
         >>> response = Cost.from_masses([0.75, 0.25], [0.25, 0.75])
         >>> round(response.epsilon(0.0), 6), (response * 50).answered_by(1e-6)
@@ -222,7 +228,7 @@ class Cost:
         lows = [np.nextafter(law * (1 - relative_error), law if relative_error == 0 else -1.0) for law in laws]
         lows = [np.maximum(low, 0.0) for low in lows]
         return cls.from_losses(
-            LossDistribution.from_atoms(tops[0], lows[1]), LossDistribution.from_atoms(tops[1], lows[0])
+            LossDistribution.from_atoms(tops[0], lows[1]), LossDistribution.from_atoms(tops[1], lows[0]), pair=pair
         )
 
     @classmethod
@@ -255,6 +261,28 @@ class Cost:
         """Of the same release by two accounts: the smaller divergence at every order, and the smaller pure one."""
         pure = min(self.pure_epsilon(), other.pure_epsilon())
         return Cost.renyi(Formula(_smaller, self, other), label, pure)
+
+    def either(self, other: Cost) -> Cost:
+        """Return the cost of one release that is of this cost or of the bare other one, whichever is asked for.
+
+        Every bound is the larger of the two, so it holds for both: releases of either kind are copies of one cost,
+        however they follow one another. The larger of two privacy profiles is a profile again (`LossDistribution`).
+        """
+        both = [part for one in (self, other) for part, times in one.parts if times == 1 and len(one.parts) == 1]
+        require(len(both) == 2, "cost", "of several releases", "that of one release, to be of one of two kinds")
+        one, two = both
+        losses, left, right = None, one.pairs(), two.pairs()
+        if left is not None and right is not None and max(one.pair, two.pair) == math.inf:
+            losses = left[0].larger(right[0]), left[1].larger(right[1])
+        wholes = [part.everywhere if part.lost else Cost._one(part) for part in both]
+        lost, (near, far) = max(one.lost, two.lost), wholes
+        part = _Part(
+            Formula(_larger, one.renyi, two.renyi), f"{one.label}, or {two.label}", max(one.pure, two.pure),
+            max(one.slope, two.slope), max(one.pair, two.pair), losses=losses, slack=max(one.slack, two.slack),
+            lost=lost, inside=max(part.inside if part.lost else part.pure for part in both),
+            everywhere=near.either(far) if lost and near is not None and far is not None else None,
+        )  # fmt: skip
+        return Cost._one(part).like(self)
 
     def bare(self) -> Cost:
         """Return this cost without its words."""
@@ -502,6 +530,10 @@ def _loss_divergence(alpha: float, both: LossPair) -> float:
 
 def _smaller(alpha: float, left: Cost, right: Cost) -> float:
     return min(left.rdp(alpha), right.rdp(alpha))
+
+
+def _larger(alpha: float, left: Bound, right: Bound) -> float:
+    return max(left(alpha), right(alpha))
 
 
 @lru_cache(maxsize=1024)

@@ -66,6 +66,11 @@ class _Atoms:
     infinite: float = field(compare=False)
     identity: bytes  # SHA-256 of them all
 
+    def deltas_upper(self, epsilons: FloatVector) -> FloatVector:
+        """Return delta at each epsilon, negative ones too."""
+        above = np.maximum(-np.expm1(np.minimum(epsilons[:, None] - self.losses, 0.0)), 0.0)
+        return np.asarray((above @ self.masses + self.infinite) * (1 + _SUM_MARGIN))
+
     def log_moment(self, theta: float) -> tuple[float, float]:
         """K and its derivative at ``theta``, for the finite losses."""
         exponents = theta * self.losses
@@ -162,6 +167,22 @@ class LossDistribution:
     def compose(self, other: LossDistribution) -> LossDistribution:
         """Join these releases and the other's, all fixed in advance or the same whatever came before."""
         return _joined([(self, 1), (other, 1)])
+
+    def larger(self, other: LossDistribution) -> LossDistribution:
+        """Return a pair that dominates both of these single releases: the larger of their deltas, at all their losses.
+
+        Both are convex in e^epsilon and straight between losses; so is the larger, but where they cross, and there the
+        chord between two losses is above it.
+        """
+        found = [[atoms for atoms, times in one.parts if times == 1] for one in (self, other)]
+        alone = all(len(atoms) == 1 for atoms in found) and not self.squared_mu + other.squared_mu
+        require(alone, "losses", "of several releases", "finitely many, of one release each")
+        ((one,), (two,)) = found
+        if self == other:
+            return self
+        nodes = np.union1d(one.losses, two.losses)
+        deltas = np.maximum(one.deltas_upper(nodes), two.deltas_upper(nodes))
+        return LossDistribution.from_profile(nodes, np.minimum(deltas, 1.0))
 
     def pure_epsilon_upper(self) -> float:
         """Return the largest loss; infinite where a mass has no counterpart."""

@@ -23,12 +23,11 @@ from numpy.typing import NDArray
 
 from quietbit._typing import FloatVector
 from quietbit.errors import check_int, require
-from quietbit.kernel.select import default_kernel
+from quietbit.mechanism.adaptive_clip import scout_rank
 from quietbit.mechanism.base import Answers, Mechanism
 from quietbit.plan.clip import MovingClip
 from quietbit.plan.compare import FLOAT_BYTES, bytes_sent
 from quietbit.plan.plan import Plan
-from quietbit.plan.scouts import Scouts
 from quietbit.privacy.guarantee import Trust
 from quietbit.simulate.client_rng import CLIENT_BITS, ClientRng, client_rng
 from quietbit.simulate.problem import LocalPlan, Problem, Rows, SampleProblem, clip_outside
@@ -37,7 +36,7 @@ from quietbit.wire.weighted import WeightedMean, pooled, weight_of
 
 __all__ = [
     "CentralCollector", "Collector", "PlainCollector", "UplinkCollector", "chunks", "make_collector", "payload_bytes",
-    "run_name", "spread",
+    "round_bytes", "spread",
 ]  # fmt: skip
 
 CHUNK_COORDINATES = 1 << 21
@@ -62,12 +61,7 @@ class Collector(Protocol):
 
 
 def make_collector(
-    problem: Problem,
-    steps: LocalPlan,
-    plan: Plan,
-    mechanism: Mechanism | None,
-    threads: int,
-    scouts: Scouts | None = None,
+    problem: Problem, steps: LocalPlan, plan: Plan, mechanism: Mechanism | None, threads: int
 ) -> Collector:
     """Make the collector that a plan asks for."""
     if mechanism is None:
@@ -76,21 +70,23 @@ def make_collector(
     if plan.trust is Trust.CENTRAL:
         return CentralCollector(PlainCollector(problem, steps, threads), mechanism, rng, plan.cohort)
     uplink = Uplink(mechanism, max_payloads=plan.cohort, unit=plan.unit)
-    moving, asked = plan.moving_clip(), None if scouts is None else (scouts, run_name(plan.seed))
-    sizes = payload_bytes(plan, mechanism), threads
+    sizes, scouts = (payload_bytes(plan, mechanism), threads), plan.cohort - plan.updates
     return UplinkCollector(
-        problem, steps, uplink, rng, *sizes, moving, asked, plan.most_examples, plan.staleness or 0, plan.seed
-    )
-
-
-def run_name(seed: int) -> bytes:
-    """Return the public name of a run that this seed fixes, by which its scouts are drawn."""
-    return b"simulation/" + str(seed).encode()
+        problem, steps, uplink, rng, *sizes, plan.moving_clip(), scouts, plan.most_examples, plan.staleness or 0,
+        plan.seed,
+    )  # fmt: skip
 
 
 def payload_bytes(plan: Plan, mechanism: Mechanism) -> int:
     """Return what a client sends in a round of a plan."""
-    return bytes_sent(mechanism, plan.trust, plan.cohort)
+    return bytes_sent(mechanism, plan.trust, plan.updates)
+
+
+def round_bytes(plan: Plan, mechanism: Mechanism | None, each: int) -> int:
+    """Return what all clients of a round send, ``each`` an update; scouts send their answers instead."""
+    scouts = plan.cohort - plan.updates  # who takes part is an expectation where that is secret
+    answers = 0 if mechanism is None or not scouts else scouts * bytes_sent(mechanism.scout(), Trust.LOCAL, 1)
+    return plan.updates * each + answers
 
 
 def _threads(count: int) -> int:
@@ -103,10 +99,10 @@ class UplinkCollector:
     """The real path: `Uplink.send` for every client, an `Aggregator` for the server.
 
     Behind secure aggregation codes travel masked. Masks cancel exactly, so the mean is computed without them.
-    A clip that is ``moving`` is asked for in every round, and told what the bits of the round said, or its ``scouts``,
-    who are drawn by the name of the run and answer instead of sending an update. Releases are weighted by the problem's
-    public sizes, up to ``most_examples``, where that is given. A release arrives up to ``staleness`` rounds late, all
-    equally likely, and is decoded as one of the round that it was asked for in.
+    A clip that is ``moving`` is asked for in every round, and told what the scouts of the round said: the
+    ``scouts`` clients of lowest rank in a run of this ``seed``, who answer instead of sending an update. Releases
+    are weighted by the problem's public sizes, up to ``most_examples``, where that is given. A release
+    arrives up to ``staleness`` rounds late, all equally likely, and is decoded as one of the round it was asked for in.
     """
 
     problem: Problem
@@ -116,7 +112,7 @@ class UplinkCollector:
     bytes_per_client: int
     threads: int = field(default=1, converter=_threads)
     moving: MovingClip | None = None
-    scouts: tuple[Scouts, bytes] | None = None
+    scouts: int = 0
     most_examples: int | None = None
     staleness: int = 0
     seed: int = 0
@@ -126,7 +122,7 @@ class UplinkCollector:
         """Refuse a mechanism for another ball than the updates are clipped to."""
         ball, norm = self.uplink.mechanism.domain, self.steps.norm
         require(ball.dimension == self.problem.dimension, "dimension of the ball", ball.dimension, "the problem's")
-        # Only the mechanism clips to a clip that moves: its bit is about the update as it was.
+        # Only the mechanism clips to a clip that moves: scouts answer for the update as it was.
         wide = self.moving is not None or ball.radius >= self.steps.clip
         require(wide, "radius of the ball", ball.radius, "at least the clip")
         require(ball.norm is norm, "norm of the ball", ball.norm.value, f"{norm.value}, the clip's")
@@ -151,10 +147,9 @@ class UplinkCollector:
         return self._collected(uplink, parameters, clients, number).kept(), uplink.mechanism
 
     def _collected(self, uplink: Uplink, parameters: Rows, clients: Clients, number: int) -> WeightedMean:
-        said = None
-        if self.scouts is not None and self.moving is not None:
-            chosen = self.scouts[0].among(clients, self.scouts[1], number)
-            said = self._scouted(self.scouts[0], self.moving.clip, parameters, clients[chosen], number)
+        if self.moving is not None:
+            chosen = self._scouting(clients, number)
+            said = self._answers(uplink.mechanism, parameters, clients[chosen], number)
             clients = clients[~chosen]
         aggregator, lock = WeightedMean(uplink.aggregator), Lock()
 
@@ -168,20 +163,24 @@ class UplinkCollector:
         for _ in spread(work, chunks(clients, self.problem.dimension, self.threads), self.threads):
             pass
         if self.moving is not None:
-            self.moving.move(aggregator.answers() if said is None else said)
+            self.moving.move(said)
         return aggregator
 
-    def _scouted(self, scouts: Scouts, clip: float, parameters: Rows, clients: Clients, number: int) -> Answers:
+    def _scouting(self, clients: Clients, number: int) -> NDArray[np.bool_]:
+        """Return who of a cohort scouts: a fixed number, so that sums are of as many clients as they are priced for."""
+        run = b"simulation/" + str(self.seed).encode()
+        ranks = [scout_rank(run, number, client) for client in clients.tolist()]
+        found = np.zeros(clients.size, dtype=np.bool_)
+        found[sorted(range(len(ranks)), key=ranks.__getitem__)[: self.scouts]] = True
+        return found
+
+    def _answers(self, mechanism: Mechanism, parameters: Rows, clients: Clients, number: int) -> Answers | None:
         """Return what the scouts of a round say of its clip."""
-        lines, kernel, order = Uplink(scouts.mechanism), default_kernel(), self.steps.norm.order
-        payloads = []
+        uplink = Uplink(mechanism.scout())
+        aggregator = uplink.aggregator()
         for chunk in chunks(clients, self.problem.dimension, 1):
-            rows = np.zeros((chunk.size, self.problem.dimension), dtype=np.float32)
-            self.problem.updates(parameters, chunk, self.steps, rows)
-            for row, client in zip(rows, chunk.tolist(), strict=True):
-                cell = scouts.shares(kernel.norm([row], order), clip)
-                payloads.append(lines.send(cell, self.rng(number, client)))
-        return scouts.answers(lines.receive(payloads), len(payloads))
+            aggregator.add_all(self._payloads(uplink, parameters, chunk, number))
+        return aggregator.answers()
 
     def _payloads(self, uplink: Uplink, parameters: Rows, chunk: Clients, number: int) -> list[bytes]:
         """Return what these clients send."""

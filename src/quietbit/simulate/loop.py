@@ -21,12 +21,11 @@ from quietbit.errors import QuietbitError, require
 from quietbit.mechanism.base import Mechanism
 from quietbit.mechanism.expectation import Expectation, expectation
 from quietbit.plan.compare import FLOAT_BYTES
-from quietbit.plan.costs import NOBODY, ClientCosts, observers
+from quietbit.plan.costs import ClientCosts, observers
 from quietbit.plan.participation import releases_per_client
 from quietbit.plan.plan import APP, Plan
-from quietbit.plan.scouts import Scouts
 from quietbit.privacy.guarantee import Guarantee, GuaranteePair
-from quietbit.simulate.collect import Collector, UplinkCollector, make_collector, run_name
+from quietbit.simulate.collect import Collector, UplinkCollector, make_collector, round_bytes
 from quietbit.simulate.problem import Problem, Rows, Score
 from quietbit.simulate.training import Training
 from quietbit.wire.downlink import BITS, Downlink, ServerStep
@@ -74,6 +73,7 @@ class Run:
     bytes_per_client: int
     seconds: float
     clips: list[float] = field(default_factory=list)  # of a clip that moves: where it began, and after every round
+    uplink_bytes: int = 0  # sent up by all clients, scouts among them
     replayed_bytes: int | None = None  # sent down to clients that replay rounds
 
     @property
@@ -127,13 +127,14 @@ def simulate(
     without a meaning are refused.
     """
     schedule = plan.schedule(problem.sizes.size)
-    mechanism, account, scouts = _priced(problem, plan, training)
-    collects = make_collector(problem, training.local(plan), plan, mechanism, threads, scouts)
+    mechanism, account = _priced(problem, plan, training)
+    collects = make_collector(problem, training.local(plan), plan, mechanism, threads)
     w = np.array(problem.initial(plan.seed), dtype=np.float32)
-    v, sent, began = np.zeros(w.size), 0, time.perf_counter()
+    v, began = np.zeros(w.size), time.perf_counter()
     run = Run(plan, training, mechanism, account, [], FINISHED, "", 0, w, collects.bytes_per_client, 0.0)
     if isinstance(collects, UplinkCollector) and collects.moving is not None:
         run.clips = collects.moving.history
+    a_round = round_bytes(plan, mechanism, collects.bytes_per_client)
     replay = _Replay(w, plan, training, collects, problem.sizes.size) if plan.replayed else None
     try:
         # One thread per library call: the cohort is what is spread over threads.
@@ -141,16 +142,13 @@ def simulate(
             for number in range(training.rounds):
                 clients = schedule.cohort(number)
                 if account is not None:
-                    charged, asked = schedule.charged(number), NOBODY
-                    if scouts is not None:
-                        chosen = scouts.among(charged, run_name(plan.seed), number)
-                        charged, asked = charged[~chosen], charged[chosen]
-                    if _exceeds(account, plan, charged, asked):
+                    charged = schedule.charged(number)
+                    if _exceeds(account, plan, charged):
                         run.status = TARGET
                         run.reason = f"Round {number + 1} would exceed the budget epsilon {plan.epsilon:g}."
                         break
-                    account.record(charged, asked)
-                sent += plan.cohort * collects.bytes_per_client  # expected, where it is secret how many were drawn
+                    account.record(charged)
+                run.uplink_bytes += a_round
                 if replay is not None:
                     w = replay.step(clients, number, run.clips[number] if run.clips else 1.0)
                     run.replayed_bytes = replay.sent
@@ -164,12 +162,12 @@ def simulate(
                 run.rounds, run.parameters = number + 1, w
                 point = None
                 if training.evaluated(number + 1):
-                    point = _point(problem, run, sent, began)
+                    point = _point(problem, run, began)
                     run.points.append(point)
                 if progress is not None:
                     progress(number + 1, point)
             if run.rounds and (not run.points or run.points[-1].round != run.rounds):
-                run.points.append(_point(problem, run, sent, began))
+                run.points.append(_point(problem, run, began))
     except KeyboardInterrupt:
         run.status, run.reason = INTERRUPTED, f"Interrupted in round {run.rounds + 1}."
     except Diverged as error:
@@ -203,25 +201,22 @@ class _Replay:
         return self._downlink.replica.weights.copy()
 
 
-def _priced(
-    problem: Problem, plan: Plan, training: Training
-) -> tuple[Mechanism | None, ClientCosts | None, Scouts | None]:
-    """Return the mechanism of a run, the account that it will keep, and its scouts.
+def _priced(problem: Problem, plan: Plan, training: Training) -> tuple[Mechanism | None, ClientCosts | None]:
+    """Return the mechanism of a run and the account that it will keep.
 
     It is calibrated to the plan's own number of releases, or else to what the schedule asks of every client.
     """
     if not plan.private:
-        return None, None, None
+        return None, None
     releases = None
     if plan.calibrated and plan.releases is None:
         releases = releases_per_client(plan.schedule(problem.sizes.size), training.rounds)
     mechanism = plan.mechanism_for(problem.dimension, problem.sizes, releases)
-    scouts = plan.scouts(mechanism, (plan.releases or 1) if releases is None else int(releases.max()))
-    return mechanism, plan.account(mechanism, problem.sizes, scouts), scouts
+    return mechanism, plan.account(mechanism, problem.sizes)
 
 
-def _exceeds(account: ClientCosts, plan: Plan, clients: NDArray[np.int64], scouts: NDArray[np.int64]) -> bool:
-    return plan.epsilon is not None and account.worst(plan.delta, clients, scouts).epsilon_upper > plan.epsilon
+def _exceeds(account: ClientCosts, plan: Plan, clients: NDArray[np.int64]) -> bool:
+    return plan.epsilon is not None and account.worst(plan.delta, after=clients).epsilon_upper > plan.epsilon
 
 
 def _check_finite(w: Rows, number: int) -> None:
@@ -230,6 +225,6 @@ def _check_finite(w: Rows, number: int) -> None:
         raise Diverged(f"The run diverged in round {number + 1}: parameters grew to {largest:g}; lower the step size.")
 
 
-def _point(problem: Problem, run: Run, sent: int, began: float) -> Point:
+def _point(problem: Problem, run: Run, began: float) -> Point:
     score = problem.evaluate(run.parameters)
-    return Point(run.rounds, score, run.guarantee, sent, time.perf_counter() - began)
+    return Point(run.rounds, score, run.guarantee, run.uplink_bytes, time.perf_counter() - began)

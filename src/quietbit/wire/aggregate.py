@@ -27,15 +27,11 @@ MAX_PAYLOADS = 2**24
 @final
 @frozen(eq=False)
 class Received:
-    """A mean, over how many payloads it was taken, and how many were refused.
-
-    Where the clip is watched (`AdaptiveClip`), ``answers`` says how many updates it left alone.
-    """
+    """A mean, over how many payloads it was taken, and how many were refused."""
 
     mean: Any
     count: int
     refused: int
-    answers: Answers | None = None
 
 
 @final
@@ -120,12 +116,12 @@ class Aggregator:
         return self._settled().kept(self._count)
 
     def answers(self) -> Answers | None:
-        """How many updates the clip left alone, where it is watched and somebody has answered."""
+        """Return what scouts said of the clip; None where nobody has answered."""
         return self._settled().answers(self._count) if self._count else None
 
     def received(self) -> Received:
         """Return the mean with its counts."""
-        return Received(self.mean(), self._count, self._refused, self.answers())
+        return Received(self.mean(), self._count, self._refused)
 
     def _settled(self) -> Accumulator:
         """Return the sums of all payloads so far; without any they are refused."""

@@ -86,13 +86,8 @@ class WeightedMean:
         return np.asarray(self._pooled(Aggregator.kept))
 
     def answers(self) -> Answers | None:
-        """How many updates the clip left alone; the bits of clients are independent, and weigh alike."""
-        told = [(part.count, found) for part in self._parts.values() if (found := part.answers()) is not None]
-        if len(told) < 2:
-            return told[0][1] if told else None
-        total = sum(count for count, _ in told)
-        deviation = math.hypot(*(count * found.deviation for count, found in told)) / total
-        return Answers(sum(count * found.share for count, found in told) / total, deviation)
+        """Return what scouts said of the clip, who all weigh alike; None where nobody has answered."""
+        return next((part.answers() for part in self._parts.values()), None)
 
     def _pooled(self, read: Callable[[Aggregator], Any]) -> Any:
         used = {weight: part for weight, part in self._parts.items() if part.count}

@@ -47,7 +47,10 @@ OF_PLAN = (
     option("beta", float, "Stretches small coordinates over the design's range (imvu)."),
     option("clamp", bool, "Cut large coordinates (imvu); chosen unless given.", flag="--clamp/--no-clamp"),
     option("decoder", str, "Of imvu: unbiased-at-zero (unless given) or alphabet.", metavar="NAME"),
-    option("clip", float, "Largest norm of an update (of a sample's gradient for sample-level).", 0.5),
+    option("clip", str, "Largest norm of an update (of a sample's gradient for sample-level); auto: begin at 1, and "
+           "move it.", "0.5", "NUMBER|auto"),
+    option("clip_scouts", int,
+           "One client in N answers for the clip, and sends no update; 20 unless given, behind masks 40.", metavar="N"),
     option("norm", str, NORM, "l2", "l1|l2"),
     option("cohort", int, "Clients per round.", 100),
     option("participation", str, "Each client once per epoch, drawn afresh every round, once per epoch in an order "
@@ -71,8 +74,7 @@ OTHERS = (
     option("clients", str, "What a client is.", "", "examples|writers"),
     option("samples", int, "Examples per client, where clients are examples.", 1),
     option("least", int, "Leave out writers with fewer examples.", 1),
-    option("adaptive_clip", float, "Move the clip to leave this share of updates alone (0.5, say), by a private bit "
-           "of each.", metavar="SHARE"),
+    option("adaptive_clip", float, "Move the clip to leave this share of updates alone, by scouts.", metavar="SHARE"),
 )  # fmt: skip
 
 
@@ -122,10 +124,18 @@ def _settings(given: dict[str, Any]) -> dict[str, Any]:
         values["keep"] = int(given["keep"])
     values["rng"] = given["rng"] or ("secure" if given["seed"] is None else "seeded")
     values["seed"] = secrets.randbits(32) if given["seed"] is None else given["seed"]
-    values["clip_quantile"] = given["adaptive_clip"]
+    values["clip"], values["clip_quantile"] = _number(given["clip"]), given["adaptive_clip"]
     values["downlink_start"] = "app" if given["downlink"] == "replay" else None
     values["evaluate_every"] = given["evaluate_every"] or max(1, given["rounds"] // LOOKS)
     return values
+
+
+def _number(text: str) -> float | str:
+    """Return a number where the text is one; of other words the plan says what it thinks."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _train(

@@ -145,7 +145,7 @@ def run_record(
         "expectation": run.expected.sentence() if run.expected is not None else None,
         "observers": _observers(run.observers),
         "bytes_per_client": run.bytes_per_client,
-        "uplink_bytes": run.rounds * run.plan.cohort * run.bytes_per_client,
+        "uplink_bytes": run.uplink_bytes,
         "downlink_bytes": run.downlink_bytes,
         "seconds": run.seconds,
         "device": device,

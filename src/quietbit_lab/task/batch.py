@@ -397,7 +397,7 @@ class Lane:
         rounds = self.rounds if self.counts is not None else number
         return Run(
             self.setting.plan, self.setting.training, self.mechanism, account, self.points, self.status, self.reason,
-            rounds, parameters, self.size, seconds,
+            rounds, parameters, self.size, seconds, uplink_bytes=rounds * self.setting.plan.cohort * self.size,
         )  # fmt: skip
 
 

@@ -40,7 +40,12 @@ def test_init_writes_a_policy_and_begins_a_ledger_once(capsys, tmp_path):
     assert done.code == 0
     assert done.json["ledger"] == str(tmp_path / "ledger")
     found = Policy.load(done.json["policy"])
-    assert (found.epsilon, found.releases, found.releases_per_day, found.mechanisms) == (8.0, 50, 9, ("imvu", "vmvu"))
+    assert (found.epsilon, found.releases, found.releases_per_day, found.mechanisms) == (
+        8.0,
+        50,
+        9,
+        ("imvu", "vmvu", "scout"),
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["counter", "ledger", "policy.toml"]
     assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.iterdir())
     assert_refused(init(capsys, tmp_path), "POLICY must be a file that does not exist yet")

@@ -1,4 +1,4 @@
-"""A clip that moves through Flower: told before a release, bound to it, followed by the server, priced at both ends."""
+"""A clip that moves through Flower by scouts: who scouts sends no update, and both ends price and count alike."""
 
 import math
 
@@ -6,97 +6,141 @@ import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="needs the flower extra")
-from quietbit import Plan
-from quietbit.errors import InvalidParameter
-from quietbit.node.release import account_of
-from quietbit.privacy.account import Account
-from unit.flower.kit import CONFIG, DIMENSION, ledger, model
-from unit.flower.test_strategy import NODES, Federation, numbers
+from flwr.app import ConfigRecord
 
-STRENGTH = {"quietbit.design-epsilon": 0.5, "quietbit.clip-quantile": 0.5, "quietbit.clip-bit-epsilon": 2.0}
-MOVING = {key: value for key, value in CONFIG.items() if key != "quietbit.releases"} | STRENGTH
+from quietbit import MovingClip, Plan
+from quietbit.errors import InvalidParameter
+from quietbit.node.question import run_name
+from quietbit.node.release import account_of
+from quietbit.wire.uplink import Uplink
+from unit.flower.kit import CONFIG, DIMENSION, RUN, ledger, model
+from unit.flower.secure_kit import CONFIG as SECURE
+from unit.flower.secure_kit import SUM, Room, strategy_of
+from unit.flower.test_strategy import NODES, Federation, vector
+
+SCOUTED = {**CONFIG, "quietbit.clip-scouts": 2, "quietbit.releases": 6}
+SUMS = {**SECURE, "quietbit.clip-scouts": 3, "quietbit.threshold": 3, "quietbit.releases": 3}
 pytestmark = pytest.mark.filterwarnings("ignore::quietbit.flower.SeededRngWarning")
 
 
-def clips(federation):
-    return [entry.clip for entry in federation.strategy.report().rounds]
+def clips(strategy):
+    return [entry.clip for entry in strategy.report().rounds]
 
 
-def test_the_clip_follows_what_nodes_say():
-    federation = Federation(config=MOVING)
-    for number in (1, 2, 3):
-        replies = federation.ask(number, model())
-        _, metrics = federation.strategy.aggregate_train(number, replies)
-        assert metrics["quietbit-clip"] == clips(federation)[-1]
-        assert numbers(federation.strategy) == (4, 4, 0, 0)
-    found = clips(federation)
-    assert found[0] == 1.0
-    assert len(set(found)) == 3
-    assert f"clip {found[1]:.3g}\n" in str(federation.strategy.report())
+def scouts(strategy, number, nodes):
+    mechanism = strategy.settings.mechanism_for(DIMENSION)
+    return {node for node in nodes if not mechanism.is_turn_of(run_name(RUN), number, node)}
 
 
-def test_a_release_for_the_clip_of_another_round_is_refused():
-    federation = Federation(config=MOVING)
-    old = federation.ask(1, model())
-    federation.strategy.aggregate_train(1, old)
-    replies = federation.ask(2, model())
-    for reply, before in zip(replies[:2], old[:2], strict=True):
-        # The frame of round 2 around a payload of round 1: run, round and node are right, the clip is not.
-        whole = reply.content["quietbit"]["release"][:24] + before.content["quietbit"]["release"][24:]
-        reply.content["quietbit"]["release"] = whole
-    federation.strategy.aggregate_train(2, replies)
-    assert numbers(federation.strategy) == (4, 2, 0, 2)
-    assert "mechanism identity" in federation.strategy.report().rounds[-1].reasons[0]
+def test_the_clip_follows_scouts_who_send_no_update():
+    federation, moving = Federation(config=SCOUTED), MovingClip.from_start(1.0, quantile=0.5)
+    for number in range(1, 7):
+        replies, who = federation.ask(number, model()), scouts(federation.strategy, number, NODES)
+        at = federation.strategy.settings.mechanism_for(DIMENSION).at_clip(moving.clip)
+        said, sent = Uplink(at.scout()).aggregator(), []
+        for reply in replies:
+            data = reply.content["quietbit"]["release"][24:]
+            said.add(data) if reply.metadata.src_node_id in who else sent.append(data)
+        old = model()
+        found, metrics = federation.strategy.aggregate_train(number, replies)
+        last = federation.strategy.report().rounds[-1]
+        assert (last.scouts, last.scouted, last.asked, last.answered) == (len(who), len(who), *[4 - len(who)] * 2)
+        assert metrics["quietbit-clip"] == last.clip == moving.clip
+        assert metrics["quietbit-scouted"] == len(who)
+        if sent:
+            expected = (vector(old) - Uplink(at).receive(sent)).astype(np.float32)
+            assert np.array_equal(vector(found), expected.astype(np.float64))
+        moving.move(said.answers())
+    found = clips(federation.strategy)
+    assert len(set(found)) > 3
+    assert f"clip {found[1]:.3g}, " in str(federation.strategy.report())
 
 
-def test_server_and_node_agree_on_what_bits_and_releases_cost():
-    federation = Federation(config=MOVING)
-    for number in (1, 2):
+def test_server_and_nodes_agree_on_what_updates_and_answers_cost():
+    federation = Federation(config=SCOUTED)
+    for number in range(1, 5):
         federation.strategy.aggregate_train(number, federation.ask(number, model()))
     report = federation.strategy.report()
-    books = ledger(federation.contexts[NODES[0]])
-    cap = federation.strategy.settings.target
-    assert books.releases == 2
-    assert len(books.mechanisms) == 1
-    assert report.guarantee.epsilon_upper == account_of(books, cap, 0).epsilon()
+    for node, entry in zip(NODES, report.nodes, strict=True):
+        books = ledger(federation.contexts[node])
+        assert (books.releases, len(books.mechanisms)) == (4, 1)
+        assert (entry.node, entry.releases) == (node, 4)
+        assert entry.epsilon_upper == account_of(books, report.settings.target, 0).epsilon()
+    assert report.guarantee.epsilon_upper == report.nodes[0].epsilon_upper <= 20
+    assert report.observers.result is None
 
 
-def test_a_budget_holds_for_all_releases_with_their_bits():
-    settings = Plan.from_run_config({**CONFIG, "quietbit.clip-quantile": 0.6})
-    mechanism = settings.mechanism_for(DIMENSION)
-    cap = settings.target
-    reached = Account(cap, "adaptive").spend(settings.release(mechanism), 4).epsilon()
-    assert 0.98 * 20 < reached <= 20
-    assert settings.to_run_config()["quietbit.clip-quantile"] == 0.6
-    assert Plan.from_run_config(settings.to_run_config()) == settings
+def test_a_release_for_another_round_or_kind_is_refused():
+    federation = Federation(config=SCOUTED)
+    old = {reply.metadata.src_node_id: reply for reply in federation.ask(1, model())}
+    federation.strategy.aggregate_train(1, list(old.values()))
+    replies = federation.ask(2, model())
+    for reply in replies:
+        # The frame of round 2 around a payload of round 1: run, round and node are right, the clip or the kind is not.
+        before = old[reply.metadata.src_node_id].content["quietbit"]["release"]
+        reply.content["quietbit"]["release"] = reply.content["quietbit"]["release"][:24] + before[24:]
+    federation.strategy.aggregate_train(2, replies)
+    last = federation.strategy.report().rounds[-1]
+    assert (last.answered, last.scouted, last.refused) == (0, 0, 4)
+    assert clips(federation.strategy)[1:] == [clips(federation.strategy)[1]]
 
 
 def test_a_round_without_an_answer_leaves_the_clip():
-    federation = Federation(config=MOVING)
-    federation.ask(1, model())
-    federation.strategy.aggregate_train(1, [])
-    federation.ask(2, model())
-    federation.strategy.aggregate_train(2, [])
-    assert clips(federation) == [1.0, 1.0]
+    federation = Federation(config=SCOUTED)
+    for number in (1, 2):
+        federation.ask(number, model())
+        federation.strategy.aggregate_train(number, [])
+    assert clips(federation.strategy) == [1.0, 1.0]
+    assert {node.failed for node in federation.strategy.report().nodes} == {2}
 
 
-def test_a_clip_without_a_meaning_is_refused():
+@pytest.mark.parametrize("server", ["honest-but-curious", "active"])
+def test_scouts_of_sums_answer_alone_and_the_others_are_summed(server):
+    nodes, config = list(range(101, 107)), {**SUMS, "quietbit.server": server}
+    if server == "active":
+        config["quietbit.threshold"] = 4
+    room, strategy = Room(config=config, nodes=nodes), strategy_of(config, len(nodes))
+    arrays, moved = model(), []
+    for number in range(1, 4):
+        who = scouts(strategy, number, nodes)
+        messages = strategy.configure_train(number, arrays, ConfigRecord({}), room)
+        alone = {m.metadata.dst_node_id for m in messages if m.content[SUM]["step"] == "alone"}
+        assert alone == who
+        arrays, _ = strategy.aggregate_train(number, room.send_and_receive(messages))
+        last = strategy.report().rounds[-1]
+        assert (last.scouts, last.scouted) == (len(who), len(who))
+        fits = len(nodes) - len(who) >= config["quietbit.threshold"] and (
+            server == "active" or len(nodes) - len(who) <= 5
+        )
+        assert last.answered == (len(nodes) - len(who) if fits else 0), last.reasons
+        moved.append(last.answered)
+        for node in who:
+            assert ledger(room.contexts[node]).last_round(str(RUN)) == number
+    assert any(moved)
+    assert len(set(clips(strategy))) > 1
+    report = strategy.report()
+    cap = strategy.settings.target
+    for entry in report.nodes:
+        if entry.releases == ledger(room.contexts[entry.node]).releases:
+            assert entry.epsilon_upper == account_of(ledger(room.contexts[entry.node]), cap, 3).epsilon()
+
+
+def test_settings_come_back_and_those_without_a_meaning_are_refused():
+    settings = Plan.from_run_config({**CONFIG, "quietbit.clip": "auto"})
+    assert settings.to_run_config()["quietbit.clip-scouts"] == 20
+    assert Plan.from_run_config(settings.to_run_config()) == settings
     for wrong in (0.0, 1.0, math.nan):
         with pytest.raises(InvalidParameter, match=r"quietbit\.clip-quantile"):
             Plan.from_run_config({**CONFIG, "quietbit.clip-quantile": wrong})
     with pytest.raises(InvalidParameter, match=r"quietbit\.clip-rate must be left out"):
         Plan.from_run_config({**CONFIG, "quietbit.clip-rate": 0.3})
-    sums = {
-        **CONFIG, "quietbit.clip-quantile": 0.5, "quietbit.trust": "secure-aggregation", "quietbit.threshold": 3,
-        "quietbit.server": "honest-but-curious",
-    }  # fmt: skip
-    with pytest.raises(InvalidParameter, match="trust must be local where the clip moves"):
-        Plan.from_run_config(sums)
+    with pytest.raises(InvalidParameter, match=r"clip-bit-epsilon"):  # of earlier versions
+        Plan.from_run_config({**CONFIG, "quietbit.clip-bit-epsilon": 0.3})
 
 
 def test_a_fixed_clip_says_nothing_about_itself():
     federation = Federation()
     _, metrics = federation.strategy.aggregate_train(1, federation.ask(1, model()))
-    assert clips(federation) == [None]
+    assert clips(federation.strategy) == [None]
     assert "quietbit-clip" not in metrics
     assert np.isfinite(metrics["quietbit-epsilon"])

@@ -55,7 +55,7 @@ class Federation:
 
     def __init__(self, nodes=(11, 12, 13), inner=None, mod=MOD, more=(), **node_config):
         be_the_server()
-        self.config = CONFIG | dict(more)
+        self.config = {key: value for key, value in (CONFIG | dict(more)).items() if value is not None}
         self.strategy = PrivateStrategy(inner or FedAvg(min_train_nodes=1, min_available_nodes=1), self.config)
         self.arrays, self.mod, self.number, self.node_config = start(), mod, 0, node_config
         self.contexts, self.seen, self.sizes, self.full = {}, {}, {}, {}
@@ -110,7 +110,7 @@ def same(one, two):
         (FedAvg(), {}),
         (FedAvg(), {"quietbit.server-rate": 0.5, "quietbit.server-momentum": 0.9, "quietbit.downlink-bits": 16}),
         (FedAvgM(server_learning_rate=0.5, server_momentum=0.9), {"quietbit.downlink-bits": 8}),
-        (FedAvg(), {"quietbit.mechanism": "imvu", "quietbit.clip-quantile": 0.5, "quietbit.clip-bit-epsilon": 1.0}),
+        (FedAvg(), {"quietbit.design-epsilon": None, "quietbit.releases": 4, "quietbit.clip-scouts": 2}),
     ],
 )
 def test_nodes_get_rounds_and_the_app_sees_the_whole_model(inner, more):
@@ -120,7 +120,7 @@ def test_nodes_get_rounds_and_the_app_sees_the_whole_model(inner, more):
         federation.play()
         assert all(same(seen, before) for seen in federation.seen.values())
         assert set(federation.full.values()) == {number == 1}
-        assert federation.last.answered == 3
+        assert federation.last.answered + federation.last.scouted == 3
     assert not same(federation.arrays, start())
     assert federation.arrays["counter"].numpy() == 7
     first, later = federation.strategy.report().rounds[0], federation.last

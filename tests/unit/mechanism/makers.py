@@ -72,14 +72,12 @@ MECHANISMS: dict[str, Any] = {
     "vmvu direct": VectorMVU(CLIFF, ROUND, keep=64),
     "vmvu shared rows": VectorMVU(STEP, ROUND, keep=32, rows=7),
 }
-# The same in a round whose clip is another than their own radius, with the bit that watches it.
+# The same in a round whose clip is another than their own radius, and which clients scout for.
 MECHANISMS |= {
-    f"watched {name}": AdaptiveClip(MECHANISMS[name], 1.9, 0.5)
+    f"watched {name}": AdaptiveClip(MECHANISMS[name], 1.9, 20, 0.3)
     for name in ("imvu one bit l1 beta 8", "imvu three bits five levels", "gaussian", "skellam 8 bits", "vmvu seed")
 }
-MECHANISMS["watched kept"] = AdaptiveClip(
-    Projected(InterpolatedMVU(design(), Ball(Norm.L2, RADIUS, 16)), ROUND), 0.2, 0.5
-)
+MECHANISMS["watched kept"] = AdaptiveClip(Projected(InterpolatedMVU(design(), Ball(Norm.L2, RADIUS, 16)), ROUND), 0.2)
 
 
 class CountingWords:

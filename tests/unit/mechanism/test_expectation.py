@@ -112,7 +112,7 @@ def test_codes_that_saturate_shorten_an_update_by_what_is_said():
     few = expectation(kept, cohort=10).response
     many = Projected(evolve(inner, ball=quietbit.Ball("l2", 1.0, 1024)), quietbit.Ball("l2", 1.0, 5000))
     assert few < expectation(many, cohort=10).response, "fewer coordinates are larger ones"
-    assert expectation(quietbit.AdaptiveClip(kept, 0.5, 1.0), cohort=10).response == few
+    assert expectation(quietbit.AdaptiveClip(kept, 0.5), cohort=10).response == few
     assert expectation(quietbit.Gaussian(BALL, 5.0), cohort=10).response == pytest.approx(1.0, abs=1e-12)
 
 

@@ -164,7 +164,7 @@ HONEST = RandomisedResponse.within(0.5, 2, "replace-one")
 QUESTIONS = {
     "a truer answer": RandomisedResponse.within(6.0, 2, "replace-one"),
     "other cells": RandomisedResponse.within(0.5, 3, "replace-one"),
-    "in a wrapper": AdaptiveClip(HONEST, 1.0, bit_epsilon=0.2),
+    "in a wrapper": AdaptiveClip(HONEST, 1.0),
 }
 
 

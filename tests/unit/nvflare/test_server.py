@@ -265,24 +265,27 @@ def test_settings_that_cannot_be_kept_are_refused(given):
         PrivateReceiver(dict(CONFIG), report="../report.json")
 
 
-def test_a_clip_that_moves_moves_as_its_rule_says(tmp_path):
-    """Three rounds, eight clients: every round's clip follows from the bits of the one before."""
-    config = {**CONFIG, "quietbit.releases": 3, "quietbit.clip-quantile": 0.5, "quietbit.clip-bit-epsilon": 5.0}
+def test_a_clip_that_moves_moves_as_scouts_say(tmp_path):
+    """Three rounds, eight clients: every round's clip follows from the scouts of the one before, who have no weight."""
+    config = {**CONFIG, "quietbit.releases": 3, "quietbit.clip-scouts": 3}
     server = Server(config, tmp_path)
     sites = [Site(trained(), f"site-{place}") for place in range(8)]
-    moving = MovingClip.from_start(1.0, quantile=0.5)
+    moving, scouts = MovingClip.from_start(1.0, quantile=0.5), []
     for number in range(3):
         tasks = [server.asks(site.name, number) for site in sites]
-        uplink = Uplink(build(json.loads(tasks[0]["quietbit"]["request"]["mechanism"])))
+        kinds = [build(json.loads(task["quietbit"]["request"]["mechanism"])) for task in tasks]
         replies = [site.does(task) for site, task in zip(sites, tasks, strict=True)]
-        payloads = [bytes(Framed.from_bytes(release_of(reply)).payload) for reply in replies]
-        received = uplink.collect(payloads)
+        ways = {kind.unmasked: Uplink(kind).aggregator() for kind in kinds}
+        said, sums = ways[True], ways[False]
+        for kind, reply in zip(kinds, replies, strict=True):
+            (said if kind.unmasked else sums).add(bytes(Framed.from_bytes(release_of(reply)).payload))
         seen = [server.takes(reply, site.name, number) for reply, site in zip(replies, sites, strict=True)]
-        np.testing.assert_allclose(averaged(seen), -received.mean, rtol=1e-4, atol=1e-5)
-        moving.move(received.answers)
-    found = [entry["clip"] for entry in server.report(tmp_path)["rounds"]]
-    np.testing.assert_allclose(found, moving.history[:3], rtol=1e-12)
-    assert len(set(found)) == 3
+        np.testing.assert_allclose(averaged(seen), -sums.mean(), rtol=1e-4, atol=1e-5)
+        scouts.append((said.count, 8 - said.count))
+        moving.move(said.answers())
+    rounds = server.report(tmp_path)["rounds"]
+    np.testing.assert_allclose([entry["clip"] for entry in rounds], moving.history[:3], rtol=1e-12)
+    assert [(entry["scouted"], entry["answered"]) for entry in rounds] == scouts
 
 
 def test_what_a_run_may_come_to_is_said_before_its_first_round(caplog):
