@@ -39,6 +39,7 @@ ALONE = "alone"  # no step of the sum: a release beside it, which the server see
 KEYS, SHARES, VECTOR, CONFIRM, UNMASK = STEPS = ("keys", "shares", "vector", "confirm", "unmask")
 MOST_ROUNDS = 2**32 - 1
 MOST_ID = 2**64 - 1
+SAME = ("run", "node", "client", "dimension", "epsilon", "delta", "adjacency", "unit")  # in all rounds of a node's run
 MAGIC, VERSION, FRAME = b"QBR", 2, struct.Struct("<3sBIQQ")
 
 
@@ -102,19 +103,15 @@ class Question:
     def __post_init__(self) -> None:
         """Refuse values without a meaning."""
         put = object.__setattr__
-        put(self, "run", check_int(self.run, "run", 0, MOST_ID))
         put(self, "round", check_int(self.round, "round", 1, MOST_ROUNDS))
-        put(self, "node", check_int(self.node, "node", 0, MOST_ID))
-        if self.client is not None:
-            put(self, "client", check_int(self.client, "partition-id", 0))
         if not isinstance(self.mechanism, str):
             raise InvalidParameter.of("description of the mechanism", "text", type(self.mechanism).__name__)
-        said = self.dimension, self.epsilon, self.delta, self.adjacency, self.unit
+        said = tuple(getattr(self, name) for name in SAME)
         try:
             terms = _terms(*said)
         except TypeError:  # values that cannot be remembered, and that no question has
             terms = _terms.__wrapped__(*said)
-        for name, value in zip(("dimension", "epsilon", "delta", "adjacency", "unit"), terms, strict=True):
+        for name, value in zip(SAME, terms, strict=True):
             put(self, name, value)
 
     @property
@@ -161,8 +158,12 @@ class Question:
 
 
 @lru_cache(maxsize=64, typed=True)  # the same in all rounds of a run
-def _terms(dimension: Any, epsilon: Any, delta: Any, adjacency: Any, unit: Any) -> tuple[int, float, float, str, str]:
+def _terms(
+    run: Any, node: Any, client: Any, dimension: Any, epsilon: Any, delta: Any, adjacency: Any, unit: Any
+) -> tuple[Any, ...]:
     return (
+        check_int(run, "run", 0, MOST_ID), check_int(node, "node", 0, MOST_ID),
+        None if client is None else check_int(client, "partition-id", 0),
         check_int(dimension, "dimension", 1, MAX_DIMENSION), check_real(epsilon, "epsilon of the run"),
         check_delta(delta), member(Adjacency, adjacency, "adjacency of the run").value,
         member(Unit, unit, "unit of the run").value,
