@@ -274,3 +274,38 @@ def test_nvflares_cross_site_evaluation_gets_private_answers(tmp_path):
     assert report["evaluations"]
     assert all(entry["model"].startswith("SRV_") and entry["answered"] == 2 for entry in report["evaluations"])
     assert {node["evaluations"] for node in report["nodes"]} == {len(report["evaluations"])}
+
+
+SCOUTED = """
+import sys
+
+import numpy as np
+from nvflare.app_common.np.recipes.fedavg import NumpyFedAvgRecipe
+from nvflare.recipe import SimEnv
+
+from quietbit.nvflare import add_privacy
+
+recipe = NumpyFedAvgRecipe(
+    name="scouted", model=np.zeros((10, 10)).tolist(), min_clients=3, num_rounds=8, train_script="client.py"
+)
+settings = {
+    "quietbit.mechanism": "vmvu", "quietbit.clip": 10.0, "quietbit.epsilon": 60.0, "quietbit.adjacency": "zero-out",
+    "quietbit.releases": 8, "quietbit.clip-scouts": 2,
+}
+add_privacy(recipe, settings, simulation=True)
+recipe.execute(SimEnv(num_clients=3, workspace_root=sys.argv[1]))
+"""
+
+
+@pytest.mark.long  # without processes: tests/unit/nvflare/test_server.py
+def test_a_clip_that_begins_ten_times_too_long_is_found_by_scouts(tmp_path):
+    """Three sites, all updates of length 1: one or two scouts a round say so until the clip is near."""
+    result = simulate(tmp_path, SCOUTED, script=STEPS.replace("np.float32(0.001)", "np.float32(0.1)"))
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
+    report = json.loads((tmp_path / "scouted" / "server" / "simulate_job" / "quietbit-report.json").read_text())
+    rounds = report["rounds"]
+    assert rounds[0]["clip"] == 10.0
+    assert 0.1 < rounds[-1]["clip"] < 5.0
+    assert all(entry["answered"] + entry["scouted"] == 3 for entry in rounds)
+    assert sum(entry["scouted"] for entry in rounds) > 4
+    assert {node["releases"] for node in report["nodes"]} == {8}

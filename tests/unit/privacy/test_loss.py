@@ -9,7 +9,7 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as oracle
 from scipy import fft
 
-from quietbit import QuietbitError
+from quietbit import InvalidParameter, QuietbitError
 from quietbit.privacy import loss
 from quietbit.privacy.gaussian import gaussian_epsilon_upper
 from quietbit.privacy.loss import LossDistribution
@@ -286,3 +286,29 @@ def test_a_gaussian_with_finite_pairs_is_a_mixture_of_closed_forms(mu):
                 tail = mpmath.ncdf(size / 2 - left / size) - mpmath.exp(left) * mpmath.ncdf(-size / 2 - left / size)
                 exact += mass * tail
             assert exact <= whole.delta_upper(epsilon) <= exact * (1 + mpmath.mpf("1e-4")) + mpmath.mpf("1e-30")
+
+
+def test_the_larger_of_two_covers_a_server_that_chooses_between_them_as_it_goes() -> None:
+    """The best of all choices over four releases, by dynamic programming: no delta is above that of four copies."""
+    kinds = [([0.55, 0.45], [0.5, 0.5]), ([0.3, 0.4, 0.3], [0.2, 0.3, 0.5]), ([0.9, 0.1], [0.8, 0.2])]
+    singles = [LossDistribution.from_atoms(*pair) for pair in kinds]
+    whole = singles[0].larger(singles[1]).larger(singles[2])
+
+    def best(left: int, one: float, other: float, factor: float) -> float:
+        """The most that P(O) - factor Q(O) can be, with densities so far."""
+        if not left:
+            return max(0.0, one - factor * other)
+        return max(
+            sum(best(left - 1, one * p, other * q, factor) for p, q in zip(*pair, strict=True)) for pair in kinds
+        )
+
+    for epsilon in (0.0, 0.1, 0.4, 0.8, 1.2):
+        found = whole.repeat(4).delta_upper(epsilon)
+        assert best(4, 1.0, 1.0, math.exp(epsilon)) <= found * (1 + 1e-9) + 1e-12
+        for one in singles:
+            assert one.delta_upper(epsilon) <= whole.delta_upper(epsilon) * (1 + 1e-9) + 1e-15
+    # The chord between two losses, where the pairs cross, is all that it adds to the larger.
+    assert whole.delta_upper(0.0) < 1.03 * max(one.delta_upper(0.0) for one in singles)
+    assert singles[0].larger(singles[0]) == singles[0]
+    with pytest.raises(InvalidParameter, match="one release each"):
+        singles[0].larger(singles[1].repeat(2))
