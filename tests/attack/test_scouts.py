@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from quietbit.mechanism.batch import PoissonBatch
 from quietbit.mechanism.projected import Projected
 from quietbit.mechanism.response import RandomisedResponse
 from quietbit.node.ledger import AnsweredBefore
+from quietbit.node.pricing import description_of
 from quietbit.node.question import ALONE, VECTOR, SumPart, run_name
 from quietbit.node.release import BudgetSpent, account_of
 from quietbit.plan.evaluation import Evaluation
@@ -167,3 +169,14 @@ def test_beside_a_sum_only_answers_leave_unmasked(tmp_path: Path) -> None:
     spent = account_of(found, Target(100.0, 1e-5, "replace-one", trust="secure-aggregation"), 3).epsilon()
     assert spent >= RandomisedResponse(2, 0.2).epsilon_upper(Adjacency.REPLACE_ONE) * 0.5
     assert account_of(found, Target(100.0, 1e-5, "replace-one"), 0).epsilon() >= spent
+
+
+def test_an_answer_is_not_hidden_behind_the_price_of_an_earlier_version_s_bit(tmp_path: Path) -> None:
+    """Of a mechanism with a bit the price is that of the bit: a scout's answer beside it, however true, was free."""
+    held = keeper(tmp_path, mechanisms=BOTH)
+    fine = description_of(Scout(AdaptiveClip(MECHANISM, 1.0, 2, 1 - 1e-12)))
+    hidden = fine.replace('"every":2', '"bit_epsilon":1e-9,"every":2')
+    assert hidden != fine
+    with pytest.raises(InvalidParameter, match="truth must be left out beside the bit"):
+        held.accept(replace(question(SCOUTS[0], MOVING.scout()), mechanism=hidden))
+    assert books(tmp_path).releases == 0

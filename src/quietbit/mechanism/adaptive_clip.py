@@ -110,8 +110,10 @@ class AdaptiveClip(Wrapper):
 
     @truth.validator
     def _check_truth(self, attribute: object, value: float | None) -> None:
-        """Refuse scouts without answers, and answers without scouts."""
+        """Refuse scouts without answers, answers without scouts, and unpriced ones beside a bit."""
         require((value is None) == (self.every is None), "truth", value, "given where clients scout, and only there")
+        scouts = value is None or self.bit_epsilon is None
+        require(scouts, "truth", value, "left out beside the bit of an earlier version, whose price has no answer")
 
     @domain.default
     def _domain(self) -> Ball:
