@@ -252,8 +252,6 @@ def _check_clip(plan: Plan) -> None:
     require(plan.calibrated, "clip_scouts", plan.clip_scouts, rule)
     rule = "left out where scouts answer: the account of the crowd does not have them"
     require(not plan.secret_order, "participation", plan.participation, rule)
-    rule = "left out where scouts answer: a round waits for their answers, by which the next one's clip moves"
-    require(plan.arrivals is None and not plan.staleness, "arrivals", plan.arrivals, rule)
     rule = f"at most {plan.cohort}, the cohort, so that somebody scouts"
     require(plan.mode == "adaptive" or every <= plan.cohort, "clip_scouts", every, rule)
 
