@@ -1,6 +1,6 @@
-"""Mechanisms, and what a mechanism of one's own is made of: these names are public; modules below are not.
+"""Public mechanisms, and the names needed to write your own; the modules below are private.
 
-Names (`__init__.pyi` lists them) are imported when they are first used.
+`__init__.pyi` lists the names; each is imported on first use.
 """
 
 from quietbit._lazy import attach

@@ -1,9 +1,9 @@
-"""One whole number per coordinate, to which bodies are added without ever becoming floats.
+"""Exact sums of payload bodies: one integer per coordinate, never a float.
 
-Idea     codes of b <= 16 bits stand for values: with one bit it is enough to count ones; with more, each
-         value is a fixed-point number and the kernel adds those. Floats become fixed-point numbers as they
-         arrive, which is possible because an honest one is bounded. Sums of whole numbers are exact and do
-         not depend on the order: one int64 per coordinate, where counting each symbol apart would take 2^b - 1.
+Idea     codes of b <= 16 bits stand for values. With one bit it is enough to count ones; with more, each value is a
+         fixed-point number and the kernel adds those. Floats are converted to fixed point on arrival, which is possible
+         because an honest float is bounded. Integer sums are exact and do not depend on the order: one int64 per
+         coordinate, where one counter per symbol would take 2^b - 1.
 Symbols  v_j: what code j stands for; K: the most payloads that will be added; reach: the largest magnitude
          that a noisy float of the mechanism can have.
 
@@ -34,7 +34,7 @@ CHUNK = 1 << 18
 LARGEST_FLOAT = 3.4e38
 MAX_SHIFT = 52
 
-Finish: TypeAlias = Callable[[FloatVector], FloatVector]  # what turns the mean of values into the mean of updates
+Finish: TypeAlias = Callable[[FloatVector], FloatVector]  # maps the mean of the values to the mean of the updates
 
 
 def code_accumulator(
@@ -46,9 +46,9 @@ def code_accumulator(
     finish: Finish | None = None,
     honest: float = math.inf,
 ) -> Accumulator:
-    """Empty sums of ``count`` codes that stand for ``values``; ``finish`` undoes a rotation, say.
+    """Return an empty accumulator of ``count`` codes that stand for ``values``; ``finish`` undoes, say, a rotation.
 
-    Codes whose values are longer than ``honest`` are refused.
+    Payloads whose values have a norm above ``honest`` are refused.
     """
     meant = np.asarray(values, dtype=np.float64)
     if bits == 1 and finish is None:
@@ -58,9 +58,9 @@ def code_accumulator(
 
 
 def of_floats(reach: float, count: int, max_payloads: int, honest: float = math.inf, order: int = 2) -> Accumulator:
-    """Empty sums of ``count`` 32-bit floats of which no honest one is larger than ``reach``.
+    """Return an empty accumulator of ``count`` 32-bit floats.
 
-    Nor are honest ones longer than ``honest`` in the norm of this order.
+    An honest float is at most ``reach`` in magnitude, an honest payload at most ``honest`` in the norm of this order.
     """
     most = reach * (1 + 2.0**-20)
     require(most < LARGEST_FLOAT, "largest noisy value", most, "below 3.4e38, the largest 32-bit float")
@@ -95,7 +95,7 @@ class FixedPoint:
         return cls(np.rint(values * 2.0**shift).astype(np.int64), shift, count)
 
     def mean(self, total: NDArray[np.int64], payloads: int) -> FloatVector:
-        """Totals over ``payloads`` payloads as the mean value per coordinate."""
+        """Return the mean value per coordinate from totals over ``payloads`` payloads."""
         count = check_int(payloads, "payloads", 1, self.most)
         return np.asarray(total.astype(np.float64) / (float(count) * 2.0**self.shift))
 
@@ -103,7 +103,7 @@ class FixedPoint:
 @final
 @frozen(eq=False)
 class _Ones(Accumulator):
-    """One bit: how many ones each coordinate has had."""
+    """The number of ones per coordinate, for one-bit codes."""
 
     values: FloatVector
     kernel: Kernel
@@ -111,7 +111,7 @@ class _Ones(Accumulator):
 
     @property
     def group(self) -> int:
-        """As many as the kernels count at once."""
+        """The number of bodies that a kernel counts at once."""
         return GROUP
 
     def add(self, bodies: Sequence[Body]) -> None:
@@ -130,7 +130,7 @@ class _Ones(Accumulator):
 @final
 @frozen(eq=False)
 class _Symbols(Accumulator):
-    """2 to 16 bits: sums of fixed-point values."""
+    """Sums of fixed-point values, for codes of 2 to 16 bits."""
 
     bits: int
     point: FixedPoint
@@ -141,7 +141,7 @@ class _Symbols(Accumulator):
     honest: float
 
     def check(self, body: Body) -> None:
-        """Refuse codes that are longer than noise makes them, where that says anything."""
+        """Refuse codes whose norm exceeds the honest bound, where there is one."""
         if self.honest < math.inf:
             codes = self.kernel.unpack(body.tobytes(), self.bits, self.total.size)
             refuse_longer(float(np.linalg.norm(self.values[codes])), self.honest)
@@ -162,7 +162,7 @@ class _Symbols(Accumulator):
 @final
 @frozen(eq=False)
 class _Floats(Accumulator):
-    """32 bits: floats of magnitude at most ``reach``, added as fixed-point numbers."""
+    """Sums of 32-bit floats of magnitude at most ``reach``, as fixed-point numbers."""
 
     reach: float
     point: FixedPoint
@@ -171,7 +171,7 @@ class _Floats(Accumulator):
     order: int
 
     def check(self, body: Body) -> None:
-        """No float is larger than the mechanism's noise allows, nor are all of them together."""
+        """Refuse a float beyond ``reach`` and a payload whose norm exceeds the honest bound."""
         values, length = body.view("<f4"), 0.0
         for start in range(0, values.size, CHUNK):
             piece = np.abs(values[start : start + CHUNK].astype(np.float64))

@@ -2,7 +2,7 @@
 
 Idea     the noise of a coordinate is one 64-bit word through an inverse distribution function: its top bit is
          the sign and the other 63 the tail probability p = (k + 1/2) 2^-63, so that far tails keep their relative
-         accuracy. Whatever is computed from a noisy value is as private: a sign costs what the noise under it does.
+         accuracy. Post-processing is free: a sign costs what the noisy value under it costs.
 Symbols  C = radius; S = C for zero-out and 2C for replace-one; sigma, scale: of the noise.
          Gaussian: rdp(alpha) = alpha S^2 / (2 sigma^2). Laplace: e = S / scale is the epsilon of the release.
 Source   Guo et al. (ICML 2023), section "Experiments"; Balle and Wang (2018) for the Gaussian's exact account;
@@ -57,7 +57,7 @@ __all__ = ["FAMILIES", "Gaussian", "Laplace", "Sign", "laplace_noise", "normal_n
 
 CHUNK = 1 << 18  # a multiple of eight, so that chunks of signs begin at whole bytes
 TOP = np.uint64(1 << 63)
-GRID, ROUNDINGS = 2.0**-63, 2.0**-40  # of a sign's probability: what the tail's grid and the arithmetic can move
+GRID, ROUNDINGS = 2.0**-63, 2.0**-40  # how far the tail's grid and the arithmetic can move a sign's probability
 SIGNS = np.array([-1.0, 1.0])
 SIGNS.setflags(write=False)
 
@@ -67,20 +67,20 @@ def _scale(value: float) -> float:
 
 
 class Noise(Mechanism):
-    """Noise of one law on an update, sent as 32-bit floats: all that differs is the law."""
+    """An update plus noise of one law, sent as 32-bit floats; subclasses differ in the law alone."""
 
     __slots__ = ()
     ball: Ball
-    unit: float  # the size of the noise, in which its law is written
+    unit: float  # the scale of the noise, in which its law is written
     NORM: ClassVar[Norm]
     LAW: ClassVar[NoiseLaw]
-    VARIANCE: ClassVar[float]  # of the noise of unit size, and its density at 0
+    VARIANCE: ClassVar[float]  # of the noise of unit scale, and its density at 0
     DENSITY: ClassVar[float]
     CUT: ClassVar[float]  # R: where `Sign` cuts coordinates, in units of the noise
-    REACH: ClassVar[float]  # what payloads may hold beyond the radius, in units of the noise; the rest is cut off
+    REACH: ClassVar[float]  # how far payloads may exceed the radius, in units of the noise; what lies beyond is cut off
 
     def __attrs_post_init__(self) -> None:
-        """Refuse another norm."""
+        """Refuse any other norm."""
         require(isinstance(self.ball, Ball), "ball", self.ball, "a Ball")
         rule = f"{self.NORM.value} for {type(self).__name__} noise"
         require(self.ball.norm is self.NORM, "norm of the ball", self.ball.norm.value, rule)
@@ -91,12 +91,12 @@ class Noise(Mechanism):
         return Layout.codes(32, self.ball.dimension)
 
     def noisy(self, values: FloatVector, block: WordBlock, start: int) -> FloatVector:
-        """Return values of coordinates ``start ..`` with their noise, in double precision."""
+        """Return the values of coordinates ``start ..`` plus their noise, in double precision."""
         return values + self.unit * DRAW[self.LAW](block, start, values.size)
 
     @abstractmethod
     def cost_apart(self, distance: float) -> Cost:
-        """Return the cost between two updates this many radii apart."""
+        """Return the cost between two updates ``distance`` radii apart."""
 
     def cost(self, adjacency: Adjacency) -> Cost:
         """Return the cost between two clients' updates."""
@@ -107,7 +107,7 @@ class Noise(Mechanism):
         return self.cost_apart(sample_share(adjacency, samples))
 
     def error(self) -> Error:
-        """Return the noise's variance: unbiased, rounding to 32 bits aside."""
+        """Return the variance of the noise; decoding is unbiased but for rounding to 32 bits."""
         return Error(self.VARIANCE * self.unit**2)
 
     @abstractmethod
@@ -156,7 +156,7 @@ class Gaussian(Noise):
 
     @property
     def honest_length(self) -> float:
-        """That of a chi-square variable."""
+        """A bound from the chi-square law of the noise's squared length."""
         return normal_length_upper(self.ball.dimension, self.ball.radius, self.sigma)
 
     def tail(self, value: float) -> float:
@@ -191,7 +191,7 @@ class Laplace(Noise):
 
     @property
     def honest_length(self) -> float:
-        """That of a gamma variable."""
+        """A bound from the gamma law of the noise's L1 length."""
         return exponential_length_upper(self.ball.dimension, self.ball.radius, self.scale)
 
     def tail(self, value: float) -> float:
@@ -204,14 +204,14 @@ class Laplace(Noise):
 class Sign(Mechanism):
     """The sign of a Gaussian's or a Laplace's noisy update: code 1 where it is not negative, else 0.
 
-    Codes decode to +1 and -1, which have no unit: what a server does with them (a majority, a learning rate) is its
-    own choice. ``slope_at_zero`` is what one divides by to get the units back.
+    Codes decode to +1 and -1, which have no unit: the server chooses what to do with them (a majority vote, a learning
+    rate). Dividing by ``slope_at_zero`` restores the units of the update.
     """
 
     inner: Noise = field(validator=only(Noise, "a Gaussian or a Laplace"))
 
     domain = passed_on("inner.ball")
-    values = SIGNS  # what codes 0 and 1 stand for
+    values = SIGNS  # the values of codes 0 and 1
 
     @property
     def layout(self) -> Layout:
@@ -220,7 +220,7 @@ class Sign(Mechanism):
 
     @property
     def cut(self) -> float:
-        """What single coordinates are cut to: so far out that a sign is all but certain."""
+        """The magnitude at which coordinates are clamped: there a sign is all but certain."""
         return self.inner.CUT * self.inner.unit
 
     @property
@@ -229,7 +229,7 @@ class Sign(Mechanism):
         return 2 * self.inner.DENSITY / self.inner.unit
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """One bit per coordinate."""
+        """Write one bit per coordinate."""
         piece, size = clipped_pieces(self.domain, update, kernel), self.domain.dimension
         block = rng.draw(size)
         for start in range(0, size, CHUNK):
@@ -246,7 +246,7 @@ class Sign(Mechanism):
         return self.inner.cost(adjacency).with_slack(self._slack)
 
     def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
-        """Return the inner mechanism's, likewise."""
+        """Return the inner mechanism's cost per sample plus the same slack."""
         return self.inner.sample_cost(adjacency, samples).with_slack(self._slack)
 
     @property
@@ -255,13 +255,13 @@ class Sign(Mechanism):
         return round_up(-self.domain.dimension * math.log1p(-missed), 1e-14)
 
     def error(self) -> Error:
-        """Of a decoded coordinate divided by the slope at zero; large coordinates are no more than a sign."""
+        """Return the error after dividing by the slope at zero; a large coordinate keeps only its sign."""
         slope, response, ball = self.slope_at_zero, self.response(None), self.domain
         missed = (1 - response) * ball.radius**2 / ball.dimension
         return Error(1 / slope**2 + missed, gain=slope, unitless=True, response=response)
 
     def response(self, block: int | None) -> float:
-        """Return the least share of an update that comes back, after dividing by the slope."""
+        """Return a lower bound on the share of an update that is decoded, after dividing by the slope."""
         slope = self.slope_at_zero
 
         def missing(values: FloatVector) -> FloatVector:
@@ -270,7 +270,7 @@ class Sign(Mechanism):
         return response_lower(missing, self.domain.radius, block)
 
     def decoded(self, value: float) -> tuple[float, float]:
-        """Return P(+1) - P(-1), and one less its square."""
+        """Return P(+1) - P(-1) and the variance, 1 minus its square."""
         mean = math.copysign(1 - 2 * self.inner.tail(min(abs(value), self.cut)), value) if value else 0.0
         return mean, 1 - mean**2
 
@@ -281,13 +281,13 @@ class Sign(Mechanism):
 
 
 def normal_noise(block: WordBlock, start: int, count: int) -> FloatVector:
-    """Return standard normal noise of coordinates ``start .. start + count - 1``: at most 9.2 in magnitude."""
+    """Return standard normal noise for coordinates ``start .. start + count - 1``, at most 9.2 in magnitude."""
     tail, sign = _tail_and_sign(block, start, count)
     return np.asarray(ndtri(tail / 2) * sign)
 
 
 def laplace_noise(block: WordBlock, start: int, count: int) -> FloatVector:
-    """Laplace noise of scale 1: at most 44.4 in magnitude."""
+    """Return Laplace noise of scale 1, at most 44.4 in magnitude."""
     tail, sign = _tail_and_sign(block, start, count)
     return np.asarray(np.log(tail) * sign)
 
@@ -312,7 +312,7 @@ DRAW = {NoiseLaw.NORMAL: normal_noise, NoiseLaw.LAPLACE: laplace_noise}  # of un
 
 
 def _family(word: str, kinds: tuple[type, ...], build: Callable[[Ball, float], Mechanism], work: str) -> SearchedFamily:
-    """Build a family of noise, whose multiplier is one over the loss that is searched for."""
+    """Build a family of noise mechanisms; its multiplier is one over the loss that is searched for."""
     limits = 1 / MAX_MULTIPLIER, 1 / MIN_MULTIPLIER
     return SearchedFamily(
         word, kinds, (), "noise_multiplier", lambda ball, loss, _: build(ball, 1 / loss), lambda _, __: limits,

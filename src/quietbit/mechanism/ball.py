@@ -1,7 +1,7 @@
-"""Where a client's vector must lie before it is randomised, and how it is brought there.
+"""The ball that updates are clipped to before they are randomised, and the exact clipping.
 
-Idea     sensitivity is a statement about real numbers, so membership is decided exactly: by the kernels'
-         norm where its error cannot matter, by an exactly rounded sum where it could.
+Idea     sensitivity is a statement about real numbers, so membership is decided exactly: by the kernels' norm where
+         its error cannot matter, otherwise by an exactly rounded sum.
 Symbols  C = radius; N' = the kernels' norm of an update, within NORM_ERROR of the true norm N.
 Source   Guo et al. (ICML 2023), section "Vector MVU"; Shewchuk (1997) for sums whose sign is exact.
 """
@@ -29,10 +29,10 @@ from quietbit.kernel.select import default_kernel
 
 __all__ = ["Ball", "Norm", "check_ball", "clipped_pieces", "own_copy", "own_parts", "scaled", "usual_kernel"]
 
-MAX_RADIUS = 1e30  # so that 32-bit floats still hold what a mechanism adds
+MAX_RADIUS = 1e30  # so that 32-bit floats can hold an update plus its noise
 MIN_RADIUS = 1e-30
 MAX_DIMENSION = 2**40
-ROUNDING = 2.0**-50  # more than the product of two doubles loses
+ROUNDING = 2.0**-50  # more than the product of two doubles is off by
 TINY = 2.0**-480  # relative to the radius; smaller magnitudes count as this in the exact comparison
 
 
@@ -43,7 +43,7 @@ class Norm(Enum):
     L2 = "l2"
 
     def __init__(self, word: str) -> None:
-        """Know the order as a number."""
+        """Set the order of the norm as a number."""
         self.order: Literal[1, 2] = 1 if word == "l1" else 2
 
 
@@ -81,7 +81,7 @@ class Ball:
     def of(cls, parameters: Mapping[str, Any], radius: float, norm: Norm = Norm.L2) -> Ball:
         """Build the ball for a model's updates from its parameters by name: ``Ball.of(model.state_dict(), 1.0)``.
 
-        Arrays that are not trainable (running statistics, counters, masks) are refused, all of them by name.
+        Arrays that are not trainable (running statistics, counters, masks) are refused; the error names all of them.
 
         >>> Ball.of({"weight": np.zeros((3, 2)), "bias": np.zeros(3)}, 1.0).dimension
         9
@@ -94,7 +94,7 @@ class Ball:
         return cls(norm, radius, sum(math.prod(array.shape) for array in parameters.values()))
 
     def contains(self, update: FloatArray) -> bool:
-        """Whether the norm, as a real number, is at most the radius; refuses what `clip` refuses."""
+        """Return whether the norm, as a real number, is at most the radius; refuse what `clip` refuses."""
         return self._locate(_checked(update, self.dimension))[1]
 
     def clip(self, update: FloatArray) -> FloatArray:
@@ -107,7 +107,7 @@ class Ball:
         measured, inside = self._locate(checked)
         if inside:
             return np.array(checked, copy=True)
-        # Leaves room for the rounding of the product and for a second measurement of the norm.
+        # Leave room for the rounding of the product and for a second measurement of the norm.
         factor = clip_factor(measured, self.radius * (1 - 8 * NORM_ERROR)) * (1 - 2.0**-50)
         product = checked.astype(np.float64) * factor
         result = product.astype(checked.dtype)
@@ -115,7 +115,7 @@ class Ball:
         return np.where(outward, np.nextafter(result, np.zeros_like(result)), result)
 
     def _locate(self, checked: AnyFloats) -> tuple[float, bool]:
-        """Return the measured norm, and whether the true one is at most the radius."""
+        """Return the measured norm, and whether the true norm is at most the radius."""
         measured = usual_kernel().norm(checked, self.norm.order)
         if abs(measured - self.radius) > 4 * NORM_ERROR * self.radius:
             return measured, measured < self.radius
@@ -123,7 +123,7 @@ class Ball:
 
 
 def check_ball(value: Any) -> Ball:
-    """Return the value, refused unless it is a ball."""
+    """Return the value if it is a ball; refuse it otherwise."""
     require(isinstance(value, Ball), "ball", value, "a Ball")
     return cast(Ball, value)
 
@@ -161,7 +161,7 @@ def usual_kernel() -> Kernel:
 
 
 def own_copy(parts: Sequence[AnyFloats]) -> AnyFloats:
-    """Concatenate the parts in memory that nobody else can write to: what is measured is what is released.
+    """Concatenate the parts into private memory, so that the update cannot change between measurement and release.
 
     A single array keeps its type; several become float32, or float64 where one of them is. Tensors on a GPU are
     copied to the host.
@@ -174,19 +174,19 @@ def own_copy(parts: Sequence[AnyFloats]) -> AnyFloats:
 
 
 def _from_device(tensor: Any) -> AnyFloats:
-    """Copy a tensor's values to the host, half precisions widened."""
+    """Copy a tensor's values to the host; half precision is widened."""
     short = tensor.element_size() == 2
     copied: AnyFloats = (tensor.float() if short else tensor).cpu().numpy()
     return copied
 
 
 def own_parts(parts: Sequence[Any]) -> list[Any]:
-    """`own_copy` as the one part of an update; tensors on a GPU stay there, as they are."""
+    """Return the update as one private part (`own_copy`); tensors on a GPU stay there, unchanged."""
     return list(parts) if any(hasattr(part, "is_cuda") for part in parts) else [own_copy(parts)]
 
 
 def scaled(parts: Sequence[Any], factor: float) -> list[Any]:
-    """Every part times the factor, rounded once: float64 stays float64, the others become float32."""
+    """Return every part times the factor, rounded once: float64 stays float64, other types become float32."""
     return [_scaled(part, factor) for part in parts]
 
 
@@ -199,7 +199,7 @@ def _scaled(part: Any, factor: float) -> Any:
 
 
 def clipped_pieces(ball: Ball, parts: Sequence[AnyFloats], kernel: Kernel) -> Callable[[int, int], FloatVector]:
-    """Return a reader of ranges of the update in doubles, clipped to the ball, from a copy of our own."""
+    """Return a reader of ranges of the update, clipped to the ball, as doubles from a private copy."""
     kept = own_copy(parts)
     norm = kernel.norm(kept, ball.norm.order)
     factor = clip_factor(norm, ball.radius)

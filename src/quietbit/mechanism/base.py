@@ -1,8 +1,8 @@
-"""What a mechanism is: everything anybody needs of it, so that nobody asks which one it is.
+"""The interface of a mechanism: everything callers need, so that no caller asks which mechanism it has.
 
-Idea     the public choices are fields of a frozen class, the private update and the randomness are arguments.
-         `write` is the only way in which a release is made: it clips, randomises and fills a payload's body.
-         What is wrong with an update is said before a random bit is drawn.
+Idea     public choices are fields of a frozen class; the private update and the randomness are arguments.
+         `write` is the only way to make a release: it clips, randomises and fills a payload's body.
+         A bad update is refused before any random bit is drawn.
 Symbols  d = dimension of the ball; b = bits per code; a body is the part of a payload after its header.
 """
 
@@ -35,11 +35,11 @@ __all__ = [
 ]  # fmt: skip
 
 Body: TypeAlias = NDArray[np.uint8]
-Parts: TypeAlias = Sequence[Any]  # arrays that are read one after the other as one flat vector
+Parts: TypeAlias = Sequence[Any]  # arrays that together, in order, are one flat vector
 Reader: TypeAlias = Callable[[int, int], FloatVector]  # values of coordinates start .. stop - 1
 FLOAT_BITS = 32
 WIDTHS = (*range(1, 17), FLOAT_BITS)
-LEFT_OUT = {"left_out": True}  # metadata of a field that identities mention only where it is not the default
+LEFT_OUT = {"left_out": True}  # metadata of a field that an identity includes only where it differs from the default
 _NO_SUM = "an account for sums of codes (imvu has)"
 _NO_ROWS = "the same rows for all clients of a round"
 
@@ -47,7 +47,7 @@ _NO_ROWS = "the same rows for all clients of a round"
 @final
 @frozen
 class Layout:
-    """How a body is laid out: ``count`` codes of ``bits`` bits, or ``size`` bytes that only the mechanism reads.
+    """The layout of a body: ``count`` codes of ``bits`` bits, or ``size`` bytes that only the mechanism reads.
 
     Codes have 1 to 16 bits, or 32 for floats; ``bits`` is 0 for a body without codes, and ``count`` is then the
     dimension of the update.
@@ -76,13 +76,13 @@ class Layout:
 @final
 @frozen
 class Error:
-    """How far what is decoded is off, for the worst update in the ball, on average over noise and public randomness.
+    """The error of a decoded update, for the worst update in the ball, averaged over noise and public randomness.
 
-    ``squared``: the squared error of a coordinate, its mean over coordinates, in the units of the update. ``response``:
-    the share of the update that comes back at least, of which no mean over clients makes more. ``gain`` is the slope of
-    the decoded mean at 0: 1 where decoding is unbiased to first order. Both are what remains after dividing by it, so
-    that decoders which differ by a factor are alike. ``bias``: the decoded mean at 0. ``unitless``: decoded values are
-    not updates, whatever the gain, until somebody divides by it (`Sign`).
+    ``squared``: the mean squared error per coordinate, in the units of the update. ``response``: a lower bound on the
+    share of the update that is decoded; averaging over clients does not raise it. ``gain``: the slope of the decoded
+    mean at 0, which is 1 where decoding is unbiased to first order; ``squared`` and ``response`` are measured after
+    dividing by it, so that decoders which differ by a factor compare equal. ``bias``: the decoded mean at 0.
+    ``unitless``: decoded values are not updates until they are divided by the gain (`Sign`).
     """
 
     squared: float
@@ -95,9 +95,9 @@ class Error:
 @final
 @frozen
 class Answers:
-    """The share of updates that a clip left alone, estimated without bias (it may leave [0, 1]), and its noise.
+    """The share of updates that a clip left unchanged, an unbiased estimate (it may leave [0, 1]), and its noise.
 
-    ``deviation`` bounds the standard deviation that randomising and drawing the scouts give the share; it is public.
+    ``deviation`` bounds the standard deviation due to randomised answers and the draw of scouts; it is public.
     """
 
     share: float
@@ -105,17 +105,17 @@ class Answers:
 
 
 class Accumulator(ABC):
-    """The server's half: bodies in, mean out; ``group`` of them are best added together."""
+    """The server's half of a mechanism: adds bodies and returns their mean; adding ``group`` at once is fastest."""
 
     __slots__ = ()
 
     @property
     def group(self) -> int:
-        """How many bodies to add at once."""
+        """The number of bodies to add at once."""
         return 1
 
     def check(self, body: Body) -> None:
-        """Refuse a body with values that no client could have sent."""
+        """Refuse a body with values that no honest client could have sent."""
         return
 
     @abstractmethod
@@ -127,25 +127,25 @@ class Accumulator(ABC):
         """Return a reader of the mean over ``count`` payloads by ranges of coordinates."""
 
     def answers(self, count: int) -> Answers:
-        """Return what ``count`` scouts said about a clip that moves."""
+        """Return what ``count`` scouts answered about a moving clip."""
         raise InvalidParameter("mechanism must be that of scouts to have answers, and is not.")
 
     def kept(self, count: int) -> FloatVector:
-        """Return the mean among the rows that all clients keep, k numbers, for `Mechanism.unproject`."""
+        """Return the mean on the rows that all clients keep: k numbers, for `Mechanism.unproject`."""
         raise InvalidParameter(f"mechanism must have {_NO_ROWS}, and has not.")
 
 
 class Batch(ABC):
-    """The clipped gradients of a batch as they come, and the release that is made of them."""
+    """A batch of gradients, clipped as they arrive, and the release made of them."""
 
     __slots__ = ()
 
     @abstractmethod
     def add(self, rows: NDArray[Any]) -> None:
-        """Clip each row to the ball by itself and add it; one that is not finite counts as zero."""
+        """Clip each row to the ball and add it; a row that is not finite counts as zero."""
 
     def step(self) -> FloatVector | None:
-        """Close the batch; return what the model changes by before the release's next batch, None after the last."""
+        """Close the batch; return the model's change before this release's next batch, or None after the last."""
         return None
 
     @abstractmethod
@@ -154,15 +154,14 @@ class Batch(ABC):
 
 
 class Mechanism(ABC):
-    """A randomised map from a ball to payload bodies, with its price, its error and its decoder.
+    """A randomised map from a ball to payload bodies, with its cost, its error and its decoder.
 
-    Six members are a mechanism's own: `ball`, a field, `layout`, `write`, `accumulator`, `cost` and `error`. The
-    others have defaults: of a mechanism that decodes without bias, cannot be summed behind masks, takes a client's
-    update as a whole and is the same in every round. Prices and moments are asked for by `privacy`, `sum_privacy`,
-    `expectation` and `variance`, which check what they are given; a mechanism answers by `cost`, `sample_cost`,
-    `sum_cost` and `decoded`. A frozen class (of attrs, or a dataclass) whose fields are numbers, words, designs or such
-    classes again has an identity on the wire and a description from which it is rebuilt
-    (`quietbit.mechanism.registry`).
+    A mechanism defines six members: `ball`, a field, `layout`, `write`, `accumulator`, `cost` and `error`. The others
+    have defaults, which fit a mechanism that decodes without bias, cannot be summed behind masks, takes a client's
+    whole update and is the same in every round. Callers use `privacy`, `sum_privacy`, `expectation` and `variance`,
+    which validate their arguments; a mechanism implements `cost`, `sample_cost`, `sum_cost` and `decoded`. A frozen
+    class (attrs or dataclass) whose fields are numbers, strings, designs or further such classes gets an identity on
+    the wire and a description from which it can be rebuilt (`quietbit.mechanism.registry`).
     """
 
     __slots__ = ()
@@ -171,28 +170,28 @@ class Mechanism(ABC):
 
     @property
     def domain(self) -> Ball:
-        """Where updates are clipped to."""
+        """The ball that updates are clipped to."""
         return self.ball
 
     @property
     @abstractmethod
     def layout(self) -> Layout:
-        """What a body looks like."""
+        """The layout of a body."""
 
     @abstractmethod
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Clip the update, randomise it and fill ``out``, which is full of zeros: the client's half."""
+        """Clip and randomise the update and fill ``out``, which starts as zeros: the client's half."""
 
     @abstractmethod
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Return an empty mean of at most ``max_payloads`` bodies: the server's half."""
+        """Return an empty accumulator for at most ``max_payloads`` bodies: the server's half."""
 
     @abstractmethod
     def cost(self, adjacency: Adjacency) -> Cost:
-        """Return what one release costs a client, as a bare cost."""
+        """Return the cost of one release to a client, as a bare cost."""
 
     def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
-        """Return what it costs one of a client's ``samples`` samples; refused where no theorem gives a price."""
+        """Return the cost to one of a client's ``samples`` samples; refuse where no theorem gives one."""
         raise InvalidParameter(
             "mechanism must be imvu, gaussian, laplace, sign or skellam for sample-level privacy: "
             f"{self.NO_SAMPLE_COST}."
@@ -200,7 +199,7 @@ class Mechanism(ABC):
 
     @final
     def privacy(self, adjacency: Adjacency | str, samples: int | None = None) -> Cost:
-        """Return what one release costs a client, or one of its ``samples`` samples where their number is given."""
+        """Return the cost of one release to a client, or to one of its ``samples`` samples if their number is given."""
         which = as_adjacency(adjacency)
         if samples is None:
             return self.cost(which).of(which, Unit.CLIENT, Trust.LOCAL)
@@ -208,21 +207,21 @@ class Mechanism(ABC):
 
     @abstractmethod
     def error(self) -> Error:
-        """Return how far a decoded coordinate is off."""
+        """Return the worst-case error of a decoded update."""
 
     def decoded(self, value: float) -> tuple[float, float]:
-        """Return mean and variance of what decoding gives for an update's coordinate of this value."""
+        """Return mean and variance of the decoded value of a coordinate."""
         found = self.error()
         return found.gain * value, found.squared * found.gain**2 - found.bias**2
 
     @final
     def expectation(self, value: float) -> float:
-        """Return the mean of what decoding gives for a coordinate of this value, of one in the ball."""
+        """Return the mean of the decoded value of a coordinate; the coordinate must lie in the ball."""
         return self.decoded(self._value(value))[0]
 
     @final
     def variance(self, value: float) -> float:
-        """Return the variance of what decoding gives for a coordinate of this value, of one in the ball."""
+        """Return the variance of the decoded value of a coordinate; the coordinate must lie in the ball."""
         return self.decoded(self._value(value))[1]
 
     def _value(self, value: float) -> float:
@@ -231,27 +230,27 @@ class Mechanism(ABC):
         return number
 
     def response(self, block: int | None) -> float:
-        """Return the least share of an update that comes back, of those rotated in blocks of this length, or of all."""
+        """Return a lower bound on the decoded share of an update, rotated in blocks of this length or not (None)."""
         return 1.0
 
     @property
     def moment_error(self) -> float:
-        """How far mean and variance may be from these, relatively: for an auditor, who sends updates of all kinds."""
+        """A relative bound on the error of `expectation` and `variance`, for an auditor who sends arbitrary updates."""
         return 0.0
 
     @property
     def shared_error(self) -> float:
-        """The part of the squared error that all clients of a round have in common, so that no mean averages it out."""
+        """The part of the squared error that all clients of a round share, so that averaging does not reduce it."""
         return 0.0
 
     @property
     def kept(self) -> int:
-        """How many coordinates of an update, rotated or not, a release tells about."""
+        """The number of coordinates of an update, rotated or not, that a release depends on."""
         return self.domain.dimension
 
     @property
     def prepares(self) -> str:
-        """What a client computes before the family's own work, in words; empty for nothing."""
+        """A phrase naming what a client computes before the family's own work; empty for nothing."""
         return ""
 
     @property
@@ -261,90 +260,90 @@ class Mechanism(ABC):
 
     @property
     def designed(self) -> Design | Profile | None:
-        """The design or the profile that it samples with, where it has one: what can be saved."""
+        """The design or profile that the mechanism samples with, or None; this is what can be saved."""
         return None
 
     def for_round(self, run: bytes, number: int) -> Mechanism:
-        """Return the mechanism of one round of a run: rows that all its clients keep; else itself.
+        """Return the mechanism of one round of a run: with that round's shared rows, or unchanged.
 
-        A function of public values alone, so that server and nodes come to the same.
+        It depends on public values alone, so server and clients derive the same one.
         """
         return self
 
     def is_turn_of(self, run: bytes, number: int, node: int) -> bool:
-        """Return whether a node may be asked for it in this round: a function of public values, as `for_round` is."""
+        """Return whether a node may be asked for this release, from public values alone (as `for_round`)."""
         return True
 
     @property
     def unmasked(self) -> bool:
-        """Whether its releases leave by themselves in a run of sums, at the price of one in a sum, which covers it."""
+        """Whether a run of sums sends its releases unmasked, at the cost of a release in a sum, which covers it."""
         return False
 
     @property
     def shared_rows(self) -> int:
-        """K where all clients of a round keep the same k rotated coordinates, so that a mean is k numbers; else 0."""
+        """The number k of rotated coordinates that all clients of a round keep, so that a mean is k numbers; else 0."""
         return 0
 
     def row_places(self) -> NDArray[np.int64]:
-        """Return the places of the shared rows among the rotated coordinates."""
+        """Return the indices of the shared rows among the rotated coordinates."""
         self._lacks(_NO_ROWS)
 
     def unproject(self, kept: FloatVector) -> NDArray[Any]:
-        """Return the update that k numbers of the shared rows stand for, the same bits on every machine."""
+        """Return the update that the k numbers on the shared rows stand for, bit for bit the same on every machine."""
         self._lacks(_NO_ROWS)
 
     @property
     def clip_moves(self) -> bool:
-        """Whether each round may have a clip of its own (`at_clip`)."""
+        """Whether the clip may change from round to round (`at_clip`)."""
         return False
 
     def at_clip(self, clip: float) -> Mechanism:
-        """Return the mechanism in a round of another clip, at the same price; refused where the clip cannot move."""
+        """Return the mechanism for a round with another clip, at the same cost; refuse where the clip is fixed."""
         self._lacks("a clip that moves (AdaptiveClip)")
 
     def scout(self) -> Mechanism:
-        """Return what scouts of the round answer with instead, at the same price; refused where nobody scouts."""
+        """Return the mechanism of the answers of scouts, at the same cost; refuse where nobody scouts."""
         self._lacks("a clip that clients scout for (AdaptiveClip)")
 
     @property
     def priced_as(self) -> Mechanism:
-        """What stands for it in a ledger: mechanisms that differ in public values without a price have one."""
+        """The mechanism that a ledger records: the same for mechanisms that differ only in values without a cost."""
         return self
 
     def blanket(self, adjacency: Adjacency) -> BlanketPair | None:
-        """Return what hides a release among others', where the mechanism knows more than its curve says."""
+        """Return the pair that hides a release among others, where it is sharper than the curve implies; else None."""
         return None
 
     @property
     def takes_samples(self) -> bool:
-        """Whether it clips the gradients of a client's samples one by one (`write_samples`), never their mean."""
+        """Whether it clips the gradients of a client's samples one by one (`write_samples`) instead of their mean."""
         return False
 
     @property
     def each_sample(self) -> Mechanism | None:
-        """What projects the gradients of samples, each by itself, before they are clipped again; None for nothing."""
+        """The mechanism that projects each sample's gradient before it is clipped again; None for no projection."""
         return None
 
     @property
     def batch(self) -> int:
-        """What the sum over a batch of samples is divided by; 0 where a release is of an update."""
+        """The number by which the sum over a batch of samples is divided; 0 where a release is of an update."""
         return 0
 
     @property
     def steps(self) -> int:
-        """How many batches make one release."""
+        """The number of batches per release."""
         return 1
 
     @property
     def reach(self) -> float:
-        """How long the update that a release stands for can be."""
+        """The largest norm of an update that a release can stand for."""
         return self.domain.radius
 
     @property
     def honest_length(self) -> float:
-        """What a payload decodes to is longer than this, in the ball's norm, with a chance of at most 2^-40.
+        """A bound that the norm of an honest decoded payload exceeds with probability at most 2^-40.
 
-        A server refuses longer ones (`mechanism/outliers.py`); infinite where no payload is longer than others.
+        A server refuses payloads beyond it (`mechanism/outliers.py`); infinite where all payloads have the same length.
         """
         return math.inf
 
@@ -354,27 +353,27 @@ class Mechanism(ABC):
         return 1.0
 
     def begin(self, rng: RandomBits, kernel: Kernel) -> Batch:
-        """Return an empty batch of samples' gradients; refused where a release is of an update."""
+        """Return an empty batch of sample gradients; refuse where a release is of an update."""
         raise InvalidParameter.of("mechanism", "a PoissonBatch to add up a batch", type(self).__name__)
 
     def write_samples(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Fill ``out`` from the gradients of a client's samples, each of which is an update's parts."""
+        """Fill ``out`` from the gradients of a client's samples; each gradient is given as an update's parts."""
         self._lacks(
             "a way to take gradients one by one (calibrate with samples and keep), or be sent their clipped mean"
         )
 
     @property
     def summable(self) -> bool:
-        """Whether codes may be added behind masks, with an account of the sum."""
+        """Whether codes may be added behind masks, with a known cost of the sum."""
         return False
 
     def sum_cost(self, clients: int, adjacency: Adjacency) -> Cost:
-        """Return what one secure sum over ``clients`` honest clients costs one of them, as a bare cost."""
+        """Return the cost of one secure sum over ``clients`` honest clients to one of them, as a bare cost."""
         self._lacks(_NO_SUM)
 
     @final
     def sum_privacy(self, clients: int, adjacency: Adjacency | str) -> Cost:
-        """Return what one secure sum over ``clients`` honest clients costs one of them."""
+        """Return the cost of one secure sum over ``clients`` honest clients to one of them."""
         which = as_adjacency(adjacency)
         return self.sum_cost(clients, which).of(which, Unit.CLIENT, Trust.SECURE_AGGREGATION)
 
@@ -383,7 +382,7 @@ class Mechanism(ABC):
         self._lacks(_NO_SUM)
 
     def kept_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
-        """Return that mean among the rows that all clients keep, k numbers, for `unproject`."""
+        """Return that mean on the rows that all clients keep: k numbers, for `unproject`."""
         self._lacks(_NO_ROWS)
 
     def _lacks(self, what: str) -> NoReturn:
@@ -391,14 +390,14 @@ class Mechanism(ABC):
 
 
 def passed_on(path: str) -> Any:
-    """Return a member of a class that is the one found by the path, ``inner.domain`` say: a value or a method."""
+    """Return a class member that delegates to a path such as ``inner.domain``: a value or a method."""
     return property(attrgetter(path))
 
 
 class Wrapper(Mechanism):
-    """A mechanism around ``inner``, an attrs field of the subclass: what is not said anew, the inner one says.
+    """A mechanism around ``inner``, an attrs field of the subclass; what it does not override, ``inner`` answers.
 
-    Prices are never passed on unseen: `cost`, `sample_cost`, `sum_cost` and `blanket` are the wrapper's own.
+    Costs are never delegated silently: every wrapper defines `cost`, `sample_cost`, `sum_cost` and `blanket`.
     """
 
     __slots__ = ()
@@ -425,12 +424,12 @@ class Wrapper(Mechanism):
     honest_length = passed_on("inner.honest_length")
 
     def for_round(self, run: bytes, number: int) -> Mechanism:
-        """Return the wrapper around the inner mechanism of the round."""
+        """Return the same wrapper around the inner mechanism of the round."""
         return self.around(self.inner.for_round(run, number))
 
     @property
     def priced_as(self) -> Mechanism:
-        """The wrapper around what stands for the inner mechanism."""
+        """The same wrapper around the inner mechanism that a ledger records."""
         return self.around(self.inner.priced_as)
 
     def around(self, inner: Mechanism) -> Mechanism:
@@ -439,19 +438,19 @@ class Wrapper(Mechanism):
 
 
 def summable(mechanism: Mechanism) -> Mechanism:
-    """Return the mechanism itself, refused unless sums of its codes have an account."""
+    """Return the mechanism; refuse it unless sums of its codes have a known cost."""
     if not mechanism.summable:
         mechanism._lacks(_NO_SUM)
     return mechanism
 
 
 def only(kind: type, rule: str) -> Callable[[Any, Any, Any], None]:
-    """Return a validator of attrs that refuses what is not of this class."""
+    """Return an attrs validator that refuses values of any other class."""
     return lambda _, attribute, value: require(isinstance(value, kind), attribute.name, value, rule)
 
 
 def check_mechanism(value: Any, name: str = "mechanism") -> Mechanism:
-    """Return the value, refused unless it is a mechanism."""
+    """Return the value; refuse it unless it is a mechanism."""
     if not isinstance(value, Mechanism):
         held = isinstance(getattr(value, "mechanism", None), Mechanism)
         inside = ", which has one: pass found.mechanism" if held else ""

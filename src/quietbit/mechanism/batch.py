@@ -1,18 +1,18 @@
-"""Batches that a site draws in secret: gradients of the drawn samples are clipped one by one, and their sum released.
+"""Secret batches: a site clips the gradient of every sample it drew and releases their sum.
 
-Idea     every sample of the site is in the batch with probability q, by itself, and nobody but the site learns which.
-         What is released is the sum of the batch's clipped gradients over a public number m (about q times the samples
-         of the site), never over the number drawn: so one sample moves it by at most C / m, whatever m is. A wrong m
-         costs accuracy and no privacy, which is why a server may name it. An empty batch is a release of zero.
+Idea     every sample of the site is in the batch with probability q, independently, and only the site learns which.
+         It releases the sum of the batch's clipped gradients divided by a public number m (about q times the site's
+         samples), never by the number drawn: one sample then moves the release by at most C / m, whatever m is. A
+         wrong m costs accuracy but no privacy, so a server may choose it. An empty batch releases zero.
 Symbols  q: ``rate``; m: ``expected``; C: radius of the ball.
 Source   Abadi et al. (2016), Algorithm 1; `quietbit.privacy.poisson` for the price.
 
-A sum longer than m C is clipped to the ball again, which moves no two sums apart. Nor do roundings, however many more
-than m were drawn: what each takes away is kept, and added at the end (Knuth's two-sum). With q = 1 every sample is in
-every batch, and the price is that of one of m samples without sampling.
+A sum longer than m C is clipped to the ball again, which moves no two sums apart. Rounding moves none apart either,
+even if far more than m samples are drawn: each rounding error is kept and added at the end (Knuth's two-sum). With
+q = 1 every sample is in every batch, and the cost is that of one of m samples without sampling.
 
-A gradient that is not finite counts as zero, by itself. To refuse the whole batch for it would let one sample decide
-between the sum of all others and nothing, which is not part of the price.
+A gradient that is not finite counts as zero; the rest of the batch is unaffected. Refusing the whole batch would let
+one sample decide between the sum of all others and nothing, which the cost does not cover.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ def _expected(value: int) -> int:
 
 
 class OfBatches(Wrapper):
-    """A mechanism whose releases are made of batches of samples' gradients (`begin`), and of nothing else."""
+    """A mechanism that releases only batches of sample gradients (`begin`)."""
 
     __slots__ = ()
 
     @property
     def takes_samples(self) -> bool:
-        """It takes nothing else."""
+        """True."""
         return True
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Refuse: an update is a mean, or a difference of models, already."""
+        """Refuse: an update is already a mean, or a difference of models."""
         raise InvalidParameter("update must be given as the gradients of batches that the gate drew, got a mean.")
 
     def write_samples(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Clip every gradient of the first batch, and make the release; batches after it are empty."""
+        """Release the clipped gradients as the first batch; later batches are empty."""
         total = self.begin(rng, kernel)
         for one in gradients:
             total.add(np.concatenate([np.asarray(part, dtype=np.float64).reshape(-1) for part in one])[None])
@@ -86,7 +86,7 @@ class PoissonBatch(OfBatches):
     rate: float = field(converter=_rate)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse what clips a mean after projecting it, and balls to which clipping moves two sums apart."""
+        """Refuse a mechanism that projects and clips a mean, and balls where clipping can move two sums apart."""
         inner = self.inner
         whole = inner.kept == inner.domain.dimension or inner.each_sample is not None
         require(whole and not inner.batch, "inner", type(self.inner).__name__, "a mechanism or a ProjectedSamples")
@@ -100,11 +100,11 @@ class PoissonBatch(OfBatches):
         return BatchSum(self, rng, kernel)
 
     def cost(self, adjacency: Adjacency) -> Cost:
-        """Return the inner mechanism's."""
+        """Return the inner mechanism's cost."""
         return self.inner.cost(adjacency)
 
     def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
-        """Return the inner mechanism's, lowered by what nobody knows of the batch; of the expected number alone."""
+        """Return the inner mechanism's cost, amplified by secret sampling; ``samples`` must be the expected number."""
         require(samples == self.expected, "samples", samples, f"{self.expected}, what the sum is divided by")
         near, far = (self.inner.privacy(which, samples) for which in (Adjacency.ZERO_OUT, adjacency))
         return (far if self.rate == 1.0 else poisson_cost(near, far, self.rate)).bare()
@@ -124,7 +124,7 @@ class BatchSum(Batch):
         self.count = 0
 
     def add(self, rows: NDArray[np.floating]) -> None:
-        """Clip each row to the ball by itself and add it; one that is not finite counts as zero."""
+        """Clip each row to the ball and add it; a row that is not finite counts as zero."""
         whole = self._mechanism.domain
         fits = rows.ndim == 2 and rows.shape[1] == whole.dimension
         require(fits, "gradients", rows.shape, f"rows of {whole.dimension} entries")
@@ -133,7 +133,7 @@ class BatchSum(Batch):
             one = self._clipped(np.asarray(row, dtype=np.float64))
             total = self._total + one
             before = total - one
-            self._missed += (one - (total - before)) + (self._total - before)  # what rounding took, to the last bit
+            self._missed += (one - (total - before)) + (self._total - before)  # exactly what rounding lost
             self._total = total
             self.count += 1
 
@@ -147,7 +147,7 @@ class BatchSum(Batch):
             return np.zeros_like(self._total)
 
     def write(self, out: Body) -> None:
-        """Release the sum over the expected number."""
+        """Release the sum divided by the expected number."""
         mean = (self._total + self._missed) / self._mechanism.expected
         if self._projected is None:
             self._mechanism.inner.write([mean], self._rng, self._kernel, out)
@@ -156,7 +156,7 @@ class BatchSum(Batch):
 
 
 def draw_batch(rng: RandomBits, rate: float, count: int) -> NDArray[np.int64]:
-    """Return the numbers of the samples drawn from ``count``, each with a probability of at most ``rate``."""
+    """Return the indices of the samples drawn from ``count``, each with probability at most ``rate``."""
     size = check_int(count, "number of samples", 0, MOST_SAMPLES)
     if rate >= 1.0 or size == 0:
         return np.arange(size)

@@ -1,8 +1,8 @@
 """Calibration behind secure aggregation: the mechanism whose sums meet a target.
 
-Idea     the target is met by the account of the sum over n clients, in which others' bits are the noise. A small
-         epsilon e of each bit keeps their probabilities near 1/2, at a price of cosh(e/2)^2 in variance; beta, which
-         scales small coordinates up and clamps large ones, is searched from the private side.
+Idea     the target is met by the account of the sum over n clients, in which the other clients' bits are the noise. A
+         small epsilon e per bit keeps probabilities near 1/2, at the cost of a factor cosh(e/2)^2 in variance; beta,
+         which scales small coordinates up and clamps large ones, is searched from the private side.
 Symbols  n: clients in a sum; k of them honest; c = 2^b - 1 bits to a code of b bits (binomial designs);
          error: expected squared error of a coordinate of the decoded *mean* of n clients, for the worst updates;
          bits on the wire: ceil(log2(c n + 1)) per parameter, the masking modulus included.
@@ -44,7 +44,7 @@ __all__ = ["SumCalibration", "calibrate_sum"]
 
 LEAST_BETA = 1e-6
 DESIGN_EPSILON, MOST_DESIGN_EPSILON, GROWTH = 0.5, 3.0, 1.5
-DEVIATIONS = 4.0  # of a rotated coordinate, below which nothing is clamped
+DEVIATIONS = 4.0  # of a rotated coordinate; nothing is clamped within them
 MORE = "more clients in a sum or fewer releases would help"
 
 
@@ -53,9 +53,9 @@ MORE = "more clients in a sum or fewer releases would help"
 class SumCalibration:
     """A mechanism whose secure sums meet a target.
 
-    ``wire_bits`` is what a client sends per parameter, the modulus of the masks included; ``squared_error`` that of a
-    coordinate of the mean; rotated coordinates beyond ``clamped_at`` in magnitude are cut to it, and ``response`` is
-    the share of an update that comes back at least. ``saturated``: the target allows more
+    ``wire_bits`` is what a client sends per parameter, masking modulus included; ``squared_error`` is that of a
+    coordinate of the mean; rotated coordinates beyond ``clamped_at`` in magnitude are clamped to it; ``response`` is
+    a lower bound on the decoded share of an update. ``saturated``: the target allows more
     than the largest beta spends. ``population`` is that of a secret cohort, where one was claimed. Where only some
     coordinates are kept, ``mechanism`` is a `Projected` on rows 0 (take those of a round with ``at``), and
     ``projection_error`` is the part of the error that the projection of a mean of norm ``mean_norm`` makes up.
@@ -77,7 +77,7 @@ class SumCalibration:
 
     @property
     def codes(self) -> InterpolatedMVU:
-        """The mechanism that makes the codes: that of the kept coordinates where not all are."""
+        """The mechanism that makes the codes, which acts on the kept coordinates where only some are kept."""
         return cast(InterpolatedMVU, self.mechanism.core)
 
 
@@ -104,7 +104,7 @@ def calibrate_sum(
     Args:
         ball: where updates lie.
         epsilon: the target for all sums together; met from below.
-        delta: above 0, for at 0 a sum is no better than one client.
+        delta: above 0; at 0 a sum is no better than a single client.
         adjacency: what the neighbouring world is.
         clients: how many codes are in a sum.
         min_honest_clients: how many of them at least answer and do not collude with the server; all by default.
@@ -145,7 +145,7 @@ def calibrate_sum(
         ball = Ball(ball.norm, ball.radius, check_int(keep, "keep", 1, padded_size(ball.dimension)))
 
     def guess(each: float) -> float:
-        """Beta as it would be without the finer points: what a linear curve allows."""
+        """Return beta from a linear curve, as a start for the search."""
 
         def roughly(beta: float) -> float:
             price = math.cosh(each * min(beta, 1.0) / 2) ** 2
@@ -196,7 +196,7 @@ def calibrate_sum(
 
 
 def _cost(mechanism: InterpolatedMVU, honest: int, adjacency: Adjacency, clients: int, population: int | None) -> Cost:
-    """Return what one sum costs, amplified where the cohort is secret."""
+    """Return the cost of one sum, amplified where the cohort is secret."""
     cost = mechanism.sum_privacy(honest, adjacency)
     if population is None:
         return cost

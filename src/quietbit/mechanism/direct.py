@@ -1,4 +1,4 @@
-"""Drawing the vector mechanism's output directly, for profiles too steep for a search.
+"""Sample the vector mechanism's output directly, for profiles too steep for a search.
 
 Idea     along the direction u the output has density h(t) against N(0,1), across it it is plain noise: draw t, then z
          = g + (t - <u, g>) u with g standard normal, and round z to a few bits (`quantiser.py`), which is
@@ -7,8 +7,8 @@ Idea     along the direction u the output has density h(t) against N(0,1), acros
 Symbols  A_s = the first cell of step s, 0 = A_0 < A_1 < ... < A_m = 2^127; w_s = the weight of step s; k = count; b =
          bits; w = the odd number of 63 bits that a word's quantile is taken of (`quantile.py`).
 
-What an account may use. Codes are those of the exact z of exactly normal g and exactly tilted t, but with probability
-`code_error_upper`, in total variation, as far as ChaCha20's words are random. The parts of it:
+What an account may use. Codes are those of the exact z of exactly normal g and exactly tilted t, except with
+probability `code_error_upper`, in total variation, as far as ChaCha20's words are random. Its parts:
 
 - Step s has probability (A_{s+1} - A_s) w_s / sum up to 2^-127; A_s is within half a cell of the normal share, which
   moves an edge of at most 11 by less than 2^-38: that is in the account's blur.
@@ -49,7 +49,7 @@ __all__ = ["DIRECT_STREAMS", "code_error_upper", "draw_codes", "step_cells", "st
 CELL_BITS = 127
 CELLS = 2**CELL_BITS
 FARTHEST = 11.0  # edges: their cells are then fine enough for the account's blur
-DIRECT_STREAMS = (0, 1)  # streams of a release's words: step, place and seed; what lengthens the words of g
+DIRECT_STREAMS = (0, 1)  # streams of a release's words: step, place and seed; then the words that lengthen those of g
 UNIT = 2.0**-53
 LOW = np.uint64(2**63 - 1)
 NEWTON = Decimal("1e-12")
@@ -57,7 +57,7 @@ DIGITS = Context(prec=90)
 
 
 def step_cells(edges: Sequence[float] | FloatVector) -> tuple[int, ...]:
-    """A_0 .. A_m for edges t_1 < ... < t_{m-1}: the nearest of 2^127 cells.
+    """Return A_0 .. A_m for edges t_1 < ... < t_{m-1}: the nearest of 2^127 cells.
 
     >>> step_cells([0.0]) == (0, 2**126, 2**127)
     True
@@ -73,7 +73,7 @@ def step_cells(edges: Sequence[float] | FloatVector) -> tuple[int, ...]:
 
 
 def step_limits(cells: Sequence[int], weights: Sequence[float] | FloatVector) -> tuple[int, ...]:
-    """floor(2^128 P(step <= s)) for all steps but the last, P proportional to cells times weight, exactly."""
+    """Return floor(2^128 P(step <= s)) for all steps but the last, P proportional to cells times weight, exactly."""
     widths = [b - a for a, b in pairwise(cells)]
     heights = np.asarray(weights, dtype=np.float64).tolist()
     require(len(heights) == len(widths), "weights", len(heights), f"one for each of {len(widths)} steps")
@@ -122,9 +122,9 @@ def draw_codes(
 
 
 def code_error_upper(count: int, bits: int, largest: float) -> float:
-    """In total variation, how far the law of codes is from that of an exact z: see the head of this file.
+    """Return the total variation distance between the law of codes and that of an exact z (see the module header).
 
-    Beside what is said there: entries computed with quantiles exact to 1e-34 are exact to e = 1e-32 (sum |u_i| <=
+    Beyond what the header says: entries computed with quantiles exact to 1e-34 are exact to e = 1e-32 (sum |u_i| <=
     256), and a code can be wrong if one of 2^b thresholds is as close. Entry i given t is normal of variance 1 -
     u_i^2, so its density is at most 0.5642 where u_i^2 <= 1/2; for the one entry where that may fail it is at most
     sqrt(2) times the density of t, which is at most 0.4 ``largest``.
@@ -145,13 +145,13 @@ def _place(cells: Sequence[int], limits: Sequence[int], words: Sequence[int]) ->
 
 
 def _word_of(place: int) -> int:
-    """Return the 64-bit word, sign first, in whose cell a place is; its number is made odd as `quantile.py` does."""
+    """Return the 64-bit word, sign first, whose cell contains a place; its number is made odd as in `quantile.py`."""
     tail: int = min(place, CELLS - 1 - place)
     return (tail >> 63) | 1 | (2**63 if place < CELLS // 2 else 0)
 
 
 def _doubt(direction: FloatVector, words: NDArray[np.uint64], along: int) -> FloatVector:
-    """How far an entry of the computed z may be from the exact one, whatever the bits that were not drawn.
+    """Bound how far an entry of the computed z may be from the exact one, whatever the bits that were not drawn.
 
     Entry i is off by at most a + |u_i| b by rounding: a for the normal and the last addition, b for t, <u, g>, the
     direction and two products; 2/w for its own word, and |u_i| times what the words of t and <u, g> leave open.
@@ -166,7 +166,7 @@ def _doubt(direction: FloatVector, words: NDArray[np.uint64], along: int) -> Flo
     number = (along & (2**63 - 1)) | 1
     b += 2.0 / number if number > 1 else math.inf
     size_u = np.abs(direction)
-    # Zero times infinity would be no number: an entry that u does not have is not moved by t.
+    # 0 times infinity would be NaN: t does not move an entry where u is zero.
     shared = float(np.sum(open_[size_u > 0] * size_u[size_u > 0]))
     doubt: FloatVector = (a + open_ + np.where(size_u > 0, np.maximum(size_u, 1e-300) * (b + shared), 0.0)) * 1.000001
     return doubt
@@ -175,7 +175,7 @@ def _doubt(direction: FloatVector, words: NDArray[np.uint64], along: int) -> Flo
 def _certain_codes(
     vector: FloatVector, place: int, words: NDArray[np.uint64], more: NDArray[np.uint64], quantiser: NormalQuantiser
 ) -> NDArray[np.uint8]:
-    """Codes from words of 128 bits, in decimal arithmetic."""
+    """Return the codes from 128-bit words, in decimal arithmetic."""
     with localcontext(DIGITS):
         y = [Decimal(entry) for entry in vector.tolist()]
         if not any(y):

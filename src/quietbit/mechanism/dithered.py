@@ -1,4 +1,4 @@
-"""MVU as first published: dither to the design's levels, keep the length in bounds, sample a row each.
+"""MVU as first published: dither to the design's levels, keep the norm in bounds, sample a row per coordinate.
 
 Idea     between levels a coordinate moves to a neighbouring level at random, without bias; the dithered
          vector is drawn again until it lies within S of (1/2, ..., 1/2), and each level draws from its row.
@@ -9,8 +9,8 @@ Source   Chaudhuri et al. (2022); Guo et al. (ICML 2023), section "MVU mechanism
 The theorem is that of `quietbit.privacy.dithered`: it asks only that every grid vector ever sampled lies
 within S, which rejection makes certain. Rows are sampled by the interpolated kernel at the levels
 themselves, where the interpolation is the row; a level rounded to a double is off by less than 2^-53, which
-moves a log-probability by at most the Lipschitz constant times that: it is part of the slack. How long
-rejection took is not part of the release, and should not be observable.
+moves a log-probability by at most the Lipschitz constant times that: it is part of the slack. The number of tries is
+not part of the release, and should not be observable.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class DitheredMVU(Mechanism):
 
     @sampler.default
     def _sampler(self) -> Sampler:
-        # Inputs are twice the number of spacings from the centre: whole numbers.
+        # Inputs count half spacings from the centre, so they are integers.
         return Sampler.from_design(self.design, 0.5 / self._cells, 0.0, 1.0)
 
     @values.default
@@ -87,10 +87,10 @@ class DitheredMVU(Mechanism):
         return round_up(length / self._cells, 1e-14)
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """One symbol per coordinate: dithered within bounds, then sampled from its level's row."""
+        """Write one symbol per coordinate: dithered within bounds, then sampled from its level's row."""
         inside = self.ball.clip(own_copy(update))
         grid = inside.astype(np.float64) * (self._cells / (2 * self.ball.radius))
-        # Scaling rounds: a value on the outermost level must not be taken for one beyond it.
+        # Scaling rounds: a value on the outermost level must not land beyond it.
         np.clip(grid, -self._cells / 2, self._cells / 2, out=grid)
         block = rng.draw(grid.size)
         points = conditional_rounding(grid, self.ball.norm, self._bound, block, offset=self._offset)
@@ -101,7 +101,7 @@ class DitheredMVU(Mechanism):
         return code_accumulator(self.values, self.bits, self.ball.dimension, kernel, max_payloads)
 
     def error(self) -> Error:
-        """At a coordinate of zero, before rejection."""
+        """Return the error at a coordinate of zero, before rejection."""
         bias, variance = self.decoded(0.0)
         return Error(variance + bias**2, bias=bias)
 
@@ -114,12 +114,12 @@ class DitheredMVU(Mechanism):
         return np.asarray((1 - part) * table[index] + part * table[index + 1])
 
     def decoded(self, value: float) -> tuple[float, float]:
-        """Return mean and variance of the decoded value, by enumeration, before rejection."""
+        """Return mean and variance of the decoded value by enumeration, before rejection."""
         law = self.distribution(value)
         return float(law @ self.values), float(law @ np.square(self.values - law @ self.values))
 
     def cost(self, adjacency: Adjacency) -> Cost:
-        """Rényi for an L2 ball, pure for an L1 ball; see `quietbit.privacy.dithered` for the statements."""
+        """Return a Rényi cost for an L2 ball, a pure one for an L1 ball (theorems: `quietbit.privacy.dithered`)."""
         size = self.ball.dimension
         slack = sampling_slack_upper(size, float(self.design.probabilities.min()), SAMPLING_ERROR)
         slack += size * lipschitz_upper(self.design) * 2.0**-52
@@ -137,14 +137,14 @@ class DitheredMVU(Mechanism):
 
     @property
     def _bound(self) -> float:
-        """What conditional rounding is held to: a sum of squares or of magnitudes, in spacings."""
+        """The bound of conditional rounding: on a sum of squares or of magnitudes, in spacings."""
         size, half = self.ball.dimension, self._cells / 2
         bound = length_upper(self.ball.norm, half, size, offset=self._offset)
         return min(bound, size * half**self.ball.norm.order)
 
 
 def _levels(ball: Ball, choices: Choices) -> int:
-    """Odd, so that zero is a level, and about as many as make dithering harmless."""
+    """Return an odd number of levels, so that zero is one, large enough for dithering to cost little."""
     half = math.ceil(math.sqrt(ball.dimension) / 2)
     return choices.levels or min(2 * half + 1, MOST_LEVELS)
 

@@ -1,8 +1,8 @@
-"""What to expect of a run before it is started: how loud the noise is beside the updates, and a plain word for it.
+"""What to expect of a run before it starts: the noise relative to the updates, and a one-word verdict.
 
-Idea     a server sees the mean of a cohort with noise on it. Its length is told as a multiple of the clip, which is the
-         most that a mean of updates can measure. Over a run the noise of the rounds averages out and what clients agree
-         on does not, so the whole run is judged by the noise of a round over the root of the number of rounds.
+Idea     a server sees the mean of a cohort plus noise. The length of the noise is given as a multiple of the clip, the
+         largest norm of a mean of updates. Over a run the noise of the rounds averages out and what clients agree on
+         does not, so a run is judged by the noise of a round over the root of the number of rounds.
 Symbols  d = dimension; C = clip; m = cohort; T = rounds; e = squared error of a decoded coordinate.
          nu = noise of a round's mean / C: sqrt(d e / m) / C; sqrt(d e) / (m C) where noise is added once, to the sum.
          rho = nu / sqrt(T).
@@ -10,13 +10,13 @@ Source   thresholds: measured by benchmarks/expectations.py, kept in benchmarks/
          rounds, a linear model loses 2 to 9 points of its accuracy at rho = 0.1, and more the less clients agree: at 1
          between a fifth and four fifths of it, at 3 half of it to all. The mean of vectors is off by rho clips.
 
-Inverse. e does not depend on the number of clients, and not on d either but for a few percent: so rho^2 is proportional
-to d over the number of updates m T, and a useful rho says how many are needed, or how few parameters they would do for.
+Inverse. e does not depend on the number of clients, and only by a few percent on d: so rho^2 is proportional to d over
+the number of updates m T, and a useful rho gives the number of updates needed, or of parameters that is affordable.
 Where noise is added once, rho is proportional to sqrt(d / T) / m instead.
 
-Response. A code of few bits saturates: a coordinate that is not small decodes to less than itself, and no averaging
-helps against that. The response is the share of an update that comes back, of the worst update in the ball: on average
-over the signs of a rotation where there is one (`rotation.py`).
+Response. A code of few bits saturates: a coordinate that is not small decodes to less than itself, and averaging does
+not help. The response is the decoded share of an update, for the worst update in the ball: averaged over the signs of
+a rotation where there is one (`rotation.py`).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from quietbit.privacy.guarantee import Trust
 __all__ = ["HOPELESS_ABOVE", "USEFUL_UP_TO", "Expectation", "Verdict", "about", "expectation"]
 
 USEFUL_UP_TO, HOPELESS_ABOVE = 0.1, 3.0
-SHORTENED = 0.97  # a response below it is mentioned
-LEAST_MODEL = 100  # parameters of the smallest part of a model that is worth naming
+SHORTENED = 0.97  # responses below are mentioned
+LEAST_MODEL = 100  # parameters of the smallest part of a model worth suggesting
 WORDS = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 
 
 class Verdict(Enum):
-    """What a run of this noise may come to."""
+    """The verdict on a run."""
 
     USEFUL = "useful"
     HARD = "hard"
@@ -52,8 +52,8 @@ class Verdict(Enum):
 class Expectation:
     """The noise of a run and what it means; ``noise`` is that of one round's mean, as a multiple of the clip.
 
-    ``clients`` is how many there are in all, of whom a cohort takes part in a round. ``response`` is the part of an
-    update that comes through at least: 1 but for codes that saturate, which shorten it.
+    ``clients`` is the number of clients in all, of whom a cohort takes part per round. ``response`` is a lower bound on
+    the decoded share of an update: 1 except for codes that saturate.
     """
 
     noise: float
@@ -66,41 +66,41 @@ class Expectation:
 
     @property
     def run_noise(self) -> float:
-        """rho: what is left of the noise when the rounds are averaged, as a multiple of the clip."""
+        """rho: the noise left after averaging over the rounds, as a multiple of the clip."""
         return self.noise / math.sqrt(self.rounds)
 
     @property
     def loudness(self) -> float:
-        """The noise over the run beside what comes through of an update: what the verdict goes by."""
+        """The noise of the run over the response, which decides the verdict."""
         return self.run_noise / self.response if self.response > 0 else math.inf
 
     @property
     def verdict(self) -> Verdict:
-        """Useful, hard or hopeless; a noise that is not a number is hopeless."""
+        """The verdict: useful, hard or hopeless; a noise of NaN is hopeless."""
         if self.loudness <= USEFUL_UP_TO:
             return Verdict.USEFUL
         return Verdict.HARD if self.loudness <= HOPELESS_ABOVE else Verdict.HOPELESS
 
     @property
     def clients_needed(self) -> float:
-        """About how many clients a useful run needs, each taking part as often, in as many rounds."""
+        """The approximate number of clients for a useful run with as many rounds and the same participation of each."""
         more = self.loudness / USEFUL_UP_TO
         return self.clients * max(1.0, more if self._once else more**2)
 
     @property
     def parameters_allowed(self) -> float:
-        """About how many parameters a useful run of these clients may have."""
+        """The approximate number of parameters for which a run of these clients is useful."""
         return self.dimension * (USEFUL_UP_TO / self.loudness) ** 2 if self.loudness > 0 else math.inf
 
     @property
     def _once(self) -> bool:
-        """Whether the noise of a mean falls with the cohort, and not with its root only."""
+        """Whether noise is added once, so that it falls with the cohort rather than with its root."""
         return self.trust is not Trust.LOCAL
 
     def sentence(self) -> str:
-        """Return the verdict in one sentence, with what would help."""
+        """Return the verdict in one sentence, and what would help."""
         many = "" if self.rounds == 1 else f", and {_short(self.run_noise)} times over {self.rounds:,} rounds"
-        if self.cohort == 1:  # no run yet that could be judged
+        if self.cohort == 1:  # not a run that could be judged
             start = f"the noise in one update is {_short(self.noise)} times the clip{many}"
         else:
             what = f"the noise in the mean of {self.cohort:,} updates is {_short(self.noise)} times the clip"
@@ -123,14 +123,14 @@ class Expectation:
 def expectation(
     mechanism: Mechanism, *, cohort: int, rounds: int = 1, clients: int | None = None, trust: Trust | str = Trust.LOCAL
 ) -> Expectation:
-    """Return what to expect of ``rounds`` rounds in which ``cohort`` clients send updates through this mechanism.
+    """Return what to expect of ``rounds`` rounds in which ``cohort`` clients send updates with this mechanism.
 
     Args:
-        mechanism: calibrated for what a client may spend in all its releases.
+        mechanism: calibrated for all releases of a client together.
         cohort: clients in a round.
         rounds: of the run.
-        clients: how many there are in all; the cohort unless given.
-        trust: who may look. Under ``central`` trust the mechanism's noise is added once, to the sum.
+        clients: how many there are in all; the cohort by default.
+        trust: who may see payloads. Under ``central`` trust the mechanism's noise is added once, to the sum.
     """
     many, times = check_int(cohort, "cohort", 1), check_int(rounds, "rounds", 1)
     crowd = check_int(many if clients is None else clients, "clients", 1)

@@ -1,10 +1,10 @@
-"""Families of mechanisms: what is chosen beforehand, and how the strength is found that meets a target.
+"""Families of mechanisms: their choices, and the search for the strength that meets a target.
 
-Idea     a family turns a ball, some choices and one number, the strength, into a mechanism. Its account is
-         non-decreasing in a loss (the strength itself, or one over it), so a bracket is narrowed until its private
-         end is within 2e-5 of the target; the private end is returned, whatever the search did.
-Symbols  loss: what is searched: a design's epsilon, beta, or one over a noise multiplier.
-Source   the paper tunes by grid; the rule to end on the private side is dp_accounting's.
+Idea     a family turns a ball, some choices and one number, the strength, into a mechanism. The mechanism's epsilon is
+         non-decreasing in a loss (the strength, or one over it), so a bracket is narrowed until its private end is
+         within 2e-5 of the target. The private end is returned, whatever the search did.
+Symbols  loss: the search variable: a design's epsilon, beta, or one over a noise multiplier.
+Source   the paper tunes by grid; ending on the private side is dp_accounting's rule.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ __all__ = [
 ACCURACY = 2e-5
 FEWER = "fewer releases or another mechanism would help"
 
-OWN, SHARED = "own", "shared"  # rows that are kept: of every release, or of all clients of a round
-FACTS = ("rotated", "by_sample")  # of `Choices`: not chosen, but known
+OWN, SHARED = "own", "shared"  # who chooses the kept rows: every release, or all clients of a round together
+FACTS = ("rotated", "by_sample")  # fields of `Choices` that are known, not chosen
 
 MIN_MULTIPLIER, MAX_MULTIPLIER = 1e-6, 1e7  # of noise, in units of the radius
 
-EpsilonOf: TypeAlias = Callable[[Mechanism], float]  # the epsilon that a mechanism costs the most exposed party
+EpsilonOf: TypeAlias = Callable[[Mechanism], float]  # the epsilon of a mechanism for the most exposed party
 
 
 def check_multiplier(value: Any, name: str = "noise_multiplier") -> float:
-    """Return the size of noise in units of the radius, from 1e-6 to 1e7."""
+    """Return a noise multiplier, in units of the radius; refuse it outside 1e-6 to 1e7."""
     return check_real(value, name, at_least=MIN_MULTIPLIER, at_most=MAX_MULTIPLIER)
 
 
 def check_rows_word(value: str | None) -> None:
-    """Refuse a word that says of nobody whose rows are kept."""
+    """Refuse a word other than those for who chooses the kept rows."""
     require(value in (None, OWN, SHARED), "rows", value, f"{OWN} or {SHARED}")
 
 
 @final
 @frozen
 class Choices:
-    """What may be chosen of a mechanism beside its strength; None leaves it to the family.
+    """The choices of a mechanism beside its strength; None leaves a choice to the family.
 
-    Two are not choices but facts that `calibrate` knows. ``rotated``: updates come rotated, so that no coordinate is
-    large; ``by_sample``: a client's samples are protected, each for itself.
+    Two fields are facts that `calibrate` knows, not choices. ``rotated``: updates arrive rotated, so no coordinate is
+    large; ``by_sample``: the privacy unit is one sample of a client.
     """
 
     bits: int | None = None
@@ -70,7 +70,7 @@ class Choices:
     by_sample: bool = False
 
     def check(self, family: Family) -> None:
-        """Refuse a choice that the family makes no use of."""
+        """Refuse a choice that the family does not use."""
         for one in fields(Choices):
             value = getattr(self, one.name)
             if value is one.default or one.name in family.uses or one.name in FACTS:
@@ -80,10 +80,10 @@ class Choices:
 
 
 class Family(ABC):
-    """All mechanisms of one name; a subclass is frozen, and has these as fields.
+    """All mechanisms of one name; a subclass is frozen and has these fields.
 
-    ``kinds`` are the classes that descriptions of this family name, its own mechanism first; ``uses``: which `Choices`
-    matter; ``strength``: what its strength is called, ``design_epsilon`` or ``noise_multiplier``.
+    ``kinds``: the classes that descriptions of this family name, its main mechanism first; ``uses``: the `Choices` that
+    matter; ``strength``: the name of its strength, ``design_epsilon`` or ``noise_multiplier``.
     """
 
     __slots__ = ()
@@ -91,13 +91,13 @@ class Family(ABC):
     kinds: tuple[type, ...]
     uses: tuple[str, ...]
     strength: str
-    work: str = ""  # what a client computes, in words
-    baseline: bool = False  # it is there to be compared with: it answers to its word, and nothing else ever picks it
-    summable: bool = False  # its codes may be added behind masks
+    work: str = ""  # a phrase naming what a client computes
+    baseline: bool = False  # for comparison only: never chosen unless asked for by name
+    summable: bool = False  # whether its codes may be added behind masks
 
     @abstractmethod
     def given(self, ball: Ball, strength: float, choices: Choices) -> Mechanism:
-        """Return the mechanism of this strength."""
+        """Return the mechanism of the given strength."""
 
     @abstractmethod
     def calibrated(self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf) -> Mechanism:
@@ -107,11 +107,11 @@ class Family(ABC):
 @final
 @frozen
 class SearchedFamily(Family):
-    """A family whose strength is found by search: ``build`` makes the mechanism of a loss.
+    """A family whose strength is found by search; ``build`` makes the mechanism of a loss.
 
-    ``limits`` gives the least and the largest loss; ``inverse`` says that the strength is one over the loss, as for
-    noise; ``remedy`` what would make a smaller target possible. ``direct`` makes the mechanism of a strength where that
-    is not the loss searched for; ``prepare`` fills in choices before a search.
+    ``limits`` gives the smallest and the largest loss; ``inverse``: the strength is one over the loss, as for noise;
+    ``remedy`` names what would allow a smaller target; ``direct`` makes the mechanism of a strength where that is not
+    the loss searched for; ``prepare`` fills in choices before a search.
     """
 
     name: str
@@ -129,14 +129,14 @@ class SearchedFamily(Family):
     prepare: Callable[[Ball, Choices], Choices] = lambda _, choices: choices
 
     def given(self, ball: Ball, strength: float, choices: Choices) -> Mechanism:
-        """Return the mechanism of this strength."""
+        """Return the mechanism of the given strength."""
         value = check_real(strength, self.strength)
         if self.direct is not None:
             return self.direct(ball, value, choices)
         return self.build(ball, 1 / value if self.inverse else value, choices)
 
     def calibrated(self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf) -> Mechanism:
-        """Return the most revealing mechanism that still meets the target."""
+        """Return the mechanism with the largest loss that still meets the target."""
         chosen = self.prepare(ball, choices)
         low, high = self.limits(ball, chosen)
 
@@ -165,7 +165,7 @@ def largest_private(
     def safe(loss: float) -> float:
         try:
             return account(loss)
-        except QuietbitError:  # what cannot be built or certified counts as infinitely revealing
+        except QuietbitError:  # what cannot be built or certified counts as infinite
             return math.inf
 
     private, stride = (low, 4.0) if start is None else (min(max(low, start), high), 1.05)
@@ -195,7 +195,7 @@ def largest_private(
 def _first_above(
     account: Callable[[float], float], loss: float, high: float, target: float, stride: float
 ) -> tuple[float, float]:
-    """Find a loss whose account exceeds the target, in growing strides; else return the end of the range."""
+    """Find a loss whose account exceeds the target, in growing strides; if there is none, return the range's end."""
     while loss < high:
         loss = min(loss * stride, high)
         value = account(loss)
@@ -206,7 +206,7 @@ def _first_above(
 
 
 def _between(private: float, value: float, revealing: float, above: float, aim: float, step: int) -> float:
-    """Return a loss inside the bracket: by log-log interpolation, and by halving at every third step."""
+    """Return a loss inside the bracket: by log-log interpolation, and by bisection at every third step."""
     left, right = math.log(private), math.log(revealing)
     share = 0.5
     if value > 0 and above < math.inf and step % 3 < 2:

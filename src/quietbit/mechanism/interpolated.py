@@ -1,7 +1,6 @@
 """The interpolated MVU mechanism (I-MVU): interpolated log-probabilities, one symbol per coordinate.
 
-Idea     eta(x) is linear between the design's levels; every coordinate draws j ~ softmax(eta(x)) on its
-         own.
+Idea     eta(x) is linear between the design's levels; every coordinate draws j ~ softmax(eta(x)) independently.
 Symbols  x = 1/2 + beta u/(2C), C = radius; symbol j decodes to (C/beta)(2 a_j - 1).
 Source   Guo et al. (ICML 2023), section "Interpolated MVU mechanism", Theorems 1 and 2.
 
@@ -45,7 +44,7 @@ __all__ = ["FAMILIES", "UNBIASED", "Decoder", "InterpolatedMVU"]
 
 MIN_BETA = 1e-6
 EVEN = 1e-9
-FAR = 7.0  # deviations: of a rotated coordinate, at most one in 10^10 choices of signs makes more
+FAR = 7.0  # deviations: at most one in 10^10 sign choices puts a rotated coordinate beyond
 POINTS = 64
 LEAST_SHARE, MOST_SHARE = 0.1, 0.3
 Decoder: TypeAlias = Literal["alphabet", "unbiased-at-zero"]
@@ -63,12 +62,12 @@ def _decoder(value: Any) -> Decoder:
 class InterpolatedMVU(Mechanism):
     """I-MVU of a design on updates in an L1 or L2 ball.
 
-    ``beta`` spreads small coordinates over the design's range; ``clamp`` cuts inputs to [0, 1], as the
-    published code does, where the paper lets the end segments continue. ``decoder`` says which values symbols
-    stand for on the server: the design's alphabet rescaled to be unbiased to first order at a coordinate of zero, or
-    the alphabet itself, as in the paper, which stretches small coordinates by the error's ``gain`` (1.04 to 9 in its
-    experiments, and with it the step of whoever trains). It changes no privacy. ``rotation`` mixes the coordinates of
-    updates in an L2 ball first (`rotation.py`); None, as in the paper, leaves them as they are.
+    ``beta`` spreads small coordinates over the design's range; ``clamp`` clamps inputs to [0, 1], as the published code
+    does, where the paper lets the end segments continue. ``decoder`` chooses the values of symbols on the server: the
+    design's alphabet rescaled to be unbiased to first order at a coordinate of zero, or the alphabet itself, as in the
+    paper, which stretches small coordinates, and so the learning rate, by the error's ``gain`` (1.04 to 9 in its
+    experiments). The decoder does not affect privacy. ``rotation`` first mixes the coordinates of updates in an L2
+    ball (`rotation.py`); None, as in the paper, leaves them unchanged.
     """
 
     design: Design = field(converter=check_design)
@@ -101,7 +100,7 @@ class InterpolatedMVU(Mechanism):
 
     @property
     def summable(self) -> bool:
-        """Sums of codes have an account: of one bit, and of more where they are sums of equal bits."""
+        """Whether sums of codes have a known cost: one-bit codes, and longer ones that are sums of equal bits."""
         return True
 
     @property
@@ -115,7 +114,7 @@ class InterpolatedMVU(Mechanism):
             self.rotation.fits(check_rotated(self.ball))
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """One symbol per coordinate, clipped, rotated, sampled and packed in one pass of the kernel."""
+        """Clip, rotate, sample and pack one symbol per coordinate in one pass of the kernel."""
         order, radius, turn = self.ball.norm.order, self.ball.radius, self.rotation
         if turn is None:
             kernel.sample_clipped(self.sampler, update, order, radius, rng, out)
@@ -125,19 +124,19 @@ class InterpolatedMVU(Mechanism):
             kernel.sample_rotated(self.sampler, update, turn.seed, turn.block, radius, rng, out)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Sum what symbols stand for; rotated back once per mean."""
+        """Return an accumulator of the symbols' values, rotated back once per mean."""
         back = None if self.rotation is None else self.rotation.back
         return code_accumulator(self.values, self.bits, self.ball.dimension, kernel, max_payloads, back)
 
     @property
     def prepares(self) -> str:
-        """A rotation, where updates are rotated."""
+        """The word for a rotation, where updates are rotated."""
         return "" if self.rotation is None else "a rotation"
 
     def error(self) -> Error:
-        """By enumeration: the largest variance at coordinates that updates have, and what is missing of the cut ones.
+        """Return the largest variance over the coordinates of updates, and the loss of clamped ones, by enumeration.
 
-        Squared biases of an update of length C are at most what is missing of it, C^2 (1 - response), all together.
+        The squared biases of an update of length C add up to at most its missing part, C^2 (1 - response).
         """
         block, radius = None if self.rotation is None else self.rotation.block, self.ball.radius
         (bias,), gain = self._moments(np.zeros(1))[0], self.gain
@@ -148,7 +147,7 @@ class InterpolatedMVU(Mechanism):
         return Error((noise + bias**2) / gain**2 + missed, gain, float(bias), response=response)
 
     def response(self, block: int | None) -> float:
-        """Return the least share of an update that comes back: codes saturate, and a clamp cuts."""
+        """Return a lower bound on the decoded share of an update: codes saturate, and a clamp cuts."""
         (middle,), gain = self._moments(np.zeros(1))[0], self.gain
 
         def missing(values: FloatVector) -> FloatVector:
@@ -158,13 +157,13 @@ class InterpolatedMVU(Mechanism):
 
     @property
     def gain(self) -> float:
-        """The slope of the mean at a coordinate of zero."""
+        """The slope of the decoded mean at a coordinate of zero."""
         step = self.ball.radius * 2.0**-20
         low, high = self._moments(np.array([-step, step]))[0].tolist()
         return float(high - low) / (2 * step)
 
     def _moments(self, values: FloatVector) -> tuple[FloatVector, FloatVector]:
-        """Return mean and variance of what coordinates, rotated or not, of these values decode to."""
+        """Return mean and variance of the decoded values of coordinates, rotated or not."""
         laws = _laws(self.design, np.clip(self.sampler.scale * values, *self.sampler.t_range))
         means = laws @ self.values
         return means, np.sum(laws * np.square(self.values - means[:, None]), axis=1)
@@ -175,17 +174,17 @@ class InterpolatedMVU(Mechanism):
         return np.asarray(_laws(self.design, np.array([offset]))[0])
 
     def decoded(self, value: float) -> tuple[float, float]:
-        """Return mean and variance by enumeration; of a rotated update, to first order and at small coordinates."""
+        """Return mean and variance by enumeration; for rotated updates, to first order at small coordinates."""
         (mean,), (variance,) = self._moments(np.array([value if self.rotation is None else 0.0]))
         return float(mean) if self.rotation is None else self.gain * value, float(variance)
 
     @property
     def moment_error(self) -> float:
-        """How far a rotated update's moments may be from these: what is missing of the mean, and three times of it."""
+        """A bound on the error of a rotated update's moments: three times the missing share of the mean."""
         return 0.0 if self.rotation is None else min(0.5, 3 * (1 - self.response(self.rotation.block)))
 
     def cost(self, adjacency: Adjacency) -> Cost:
-        """Return what one release costs, sampling slack included.
+        """Return the cost of one release, sampling slack included.
 
         L1 ball: pure (Theorem 1, with the constant of the path through the centre, or the zero-out one), and at finite
         orders the smaller of that and the L2 account, which holds for the same inputs. L2 ball: with two levels a
@@ -194,10 +193,10 @@ class InterpolatedMVU(Mechanism):
         return self._exact_cost(adjacency).with_slack(self._slack)
 
     def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
-        """Return likewise what it costs one of ``samples`` samples.
+        """Return the cost to one of ``samples`` samples, sampling slack included.
 
-        It moves x by at most its share of the reach, from wherever the others have put it: constants between any two
-        inputs, at that distance.
+        A sample moves x by at most its share of the reach, from any point that the others determine: the constants are
+        those between any two inputs at that distance.
         """
         if self.rotation is not None:
             require(self.rotation.exact, "rotation", self.rotation, "exact where samples are protected")
@@ -205,11 +204,11 @@ class InterpolatedMVU(Mechanism):
         return self._exact_cost(Adjacency.REPLACE_ONE, moved).with_slack(self._slack)
 
     def sum_cost(self, clients: int, adjacency: Adjacency) -> Cost:
-        """Return what one secure sum of ``clients`` releases costs one of the clients.
+        """Return the cost of one secure sum of ``clients`` releases to one of the clients.
 
-        ``clients``, from 2 to 100,000, counts the honest clients that answer and do not collude with the server;
-        it sees the sum of their codes and nothing else. One-bit designs, and with more bits those whose codes are
-        sums of equal bits (`binomial_design`); others are refused.
+        ``clients``, from 2 to 100,000, counts the honest clients that answer and do not collude with the server, which
+        sees only the sum of their codes. One-bit designs are supported, and longer codes that are sums of equal bits
+        (`binomial_design`); others are refused.
         """
         distance, (low, high) = self.scaling.distance(adjacency, self.ball), self.scaling.certified_range
         alone, slack = self._exact_cost(adjacency), self._slack
@@ -220,7 +219,7 @@ class InterpolatedMVU(Mechanism):
     def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
         """Return the mean of the decoded updates of ``clients`` from the sums of their codes.
 
-        A sum says what the mean is only where values are evenly spaced, as two values always are; others are refused.
+        A sum determines the mean only where values are evenly spaced, as two values always are; others are refused.
         """
         count = check_int(clients, "clients", 1)
         values = self.values
@@ -239,7 +238,7 @@ class InterpolatedMVU(Mechanism):
         return self.scaling.slack_upper(self.design, self.ball)
 
     def _exact_cost(self, adjacency: Adjacency, moved: float = math.inf) -> Cost:
-        """Return the cost of one release of an exact sampler; of a sample that moves inputs by ``moved`` at most."""
+        """Return the cost of one release of an exact sampler, between inputs at most ``moved`` apart."""
         one, (low, high) = moved < math.inf, self.scaling.certified_range
         distance = min(self.scaling.distance(adjacency, self.ball), moved)
         if self.ball.norm is Norm.L1:
@@ -251,7 +250,7 @@ class InterpolatedMVU(Mechanism):
 
 
 def _laws(design: Design, offsets: FloatVector) -> FloatMatrix:
-    """softmax(eta) at every x = 1/2 + offset, a row each; the end segments continue outside [0, 1]."""
+    """Return softmax(eta) at every x = 1/2 + offset, one row each; the end segments continue outside [0, 1]."""
     cells = design.spec.input_levels - 1
     place = (0.5 + offsets) * cells
     index = np.clip(np.floor(place), 0, cells - 1).astype(np.int64)
@@ -262,7 +261,7 @@ def _laws(design: Design, offsets: FloatVector) -> FloatMatrix:
 
 
 def _unbiased_at_centre(design: Design) -> FloatVector:
-    """Move and stretch the alphabet so that its mean is x to first order at x = 1/2."""
+    """Shift and stretch the alphabet so that its mean is x to first order at x = 1/2."""
     cells = design.spec.input_levels - 1
     law, eta = _laws(design, np.zeros(1))[0], np.log(design.probabilities)
     # At a level the two sides have different slopes: take their average.
@@ -283,14 +282,14 @@ def _build(ball: Ball, loss: float, choices: Choices) -> InterpolatedMVU:
 
 
 def _rotation(ball: Ball, choices: Choices) -> Rotation | None:
-    """Rotate updates in an L2 ball, unless told not to, or unless they come rotated."""
+    """Return the rotation of updates in an L2 ball; None if it is switched off or updates arrive rotated."""
     wanted = ball.norm is Norm.L2 if choices.rotate is None else choices.rotate
     require(ball.norm is Norm.L2 or not wanted, "rotate", wanted, "False on an l1 ball, whose norm no rotation keeps")
     return rotation_for(ball.dimension, exact=choices.by_sample) if wanted and not choices.rotated else None
 
 
 def _share(ball: Ball, block: int | None) -> float | None:
-    """Return the share of the radius to which one coordinate is cut; None where the account would gain little by it.
+    """Return the share of the radius at which a coordinate is clamped; None where clamping would gain little.
 
     At a tenth a dominating Gaussian pair has 1.9 % more variance than Gaussian noise. Coordinates of an update rotated
     in blocks are about normal, of deviation 1/sqrt(block) or less: a cut at three of them takes 0.6 % of an update at
@@ -309,7 +308,7 @@ def _limits(ball: Ball, choices: Choices) -> tuple[float, float]:
 
 
 def _given(ball: Ball, strength: float, choices: Choices) -> InterpolatedMVU:
-    """Return the mechanism of a design of this epsilon: the one given among the choices, or else the best there is."""
+    """Return the mechanism for a design epsilon, with the design among the choices or else the best known one."""
     design = choices.design
     if design is None:
         design = solve(DesignSpec(choices.levels or 2, choices.bits or 1, strength))

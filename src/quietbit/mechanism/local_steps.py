@@ -1,16 +1,16 @@
-"""Several private steps at a site for each release: what leaves is the difference of models, in a few bits.
+"""Several private steps at a site per release: the site sends the difference of models, in a few bits.
 
 Idea     between two rounds a site takes T steps of DP-SGD. Every step is a release of a secret batch
-         (`quietbit.mechanism.batch`), clipped and randomised by itself, and priced as if somebody saw it. The
-         difference of models is a function of these releases alone, because the gate adds it up itself; rounding it
-         afterwards is post-processing and costs nothing. An app that takes fewer steps has the others taken for it, of
-         empty batches: how many it took would otherwise be an answer that nobody priced.
+         (`quietbit.mechanism.batch`), clipped and randomised separately, and priced as if it were observed. The
+         difference of models is a function of these releases alone, because the gate itself adds them up; rounding it
+         is post-processing and costs nothing. If an app takes fewer steps, the gate takes the rest on empty batches:
+         otherwise the number of steps would be an unpriced answer.
 Symbols  T: ``steps``; eta: ``step_size``; g_t: the t-th release, decoded; D = eta (g_1 + ... + g_T); b: ``bits``;
          y: D rotated in blocks; s: its largest coordinate, sent as a float32; L = 2^b - 1.
 Source   Abadi et al. (2016), Algorithm 1; Alistarh et al. (2017), stochastic rounding to levels.
 
-Every y_i becomes one of two neighbours among the L + 1 levels from -s to s, at random and with mean y_i: unbiased given
-D, at a cost of at most (s / L)^2 per coordinate. The rotation only makes s small.
+Every y_i is rounded to one of its two neighbours among the L + 1 levels from -s to s, at random with mean y_i: unbiased
+given D, at a cost of at most (s / L)^2 per coordinate. The rotation only makes s small.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from quietbit.target import Adjacency
 
 __all__ = ["LocalSteps", "site_release"]
 
-MOST_STEPS, MOST_NUMBERS = 10_000, 2**34  # of noise: what a gate can be asked to draw for a release
-SCALE = 4  # bytes of the largest coordinate
+MOST_STEPS, MOST_NUMBERS = 10_000, 2**34  # limits on what a gate can be asked to draw for one release
+SCALE = 4  # bytes that hold the largest coordinate
 SMALLEST = np.finfo(np.float32).tiny
 
 
@@ -66,7 +66,7 @@ def _bits(value: int) -> int:
 @final
 @frozen
 class LocalSteps(OfBatches):
-    """``steps`` releases of ``inner``, a `PoissonBatch`, each followed by a step of the site's own model.
+    """``steps`` releases of ``inner``, a `PoissonBatch`, each followed by a step of the site's model.
 
     >>> from quietbit import Ball, Gaussian
     >>> from quietbit.mechanism.batch import PoissonBatch
@@ -85,7 +85,7 @@ class LocalSteps(OfBatches):
     bits: int = field(default=4, converter=_bits)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse what does not release batches, and rows that all clients keep: a site's model needs all of them."""
+        """Refuse an inner mechanism that does not release batches, and shared rows: a site's model needs all rows."""
         plain = self.inner.batch and self.inner.steps == 1
         require(plain, "inner", type(self.inner).__name__, "a PoissonBatch")
         size = self.domain.dimension
@@ -103,30 +103,30 @@ class LocalSteps(OfBatches):
 
     @property
     def reach(self) -> float:
-        """All steps in one direction, each as long as a clip makes it."""
+        """The length of ``steps`` clipped steps in one direction."""
         return float(self.steps * self.step_size * self.domain.radius)
 
     def begin(self, rng: RandomBits, kernel: Kernel) -> Batch:
-        """Return the first of the batches, empty."""
+        """Return the first batch, empty."""
         return _Steps(self, rng, kernel)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Sum the differences among rotated coordinates."""
+        """Return an accumulator of the differences on rotated coordinates."""
         return _Differences(self, kernel, np.zeros(self.domain.dimension))
 
     def cost(self, adjacency: Adjacency) -> Cost:
-        """Return the price of all steps, as if each were seen."""
+        """Return the cost of all steps, as if each were observed."""
         return self.inner.cost(adjacency) * self.steps
 
     def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
-        """Return the price of all steps, likewise."""
+        """Return the cost of all steps to one sample, as if each were observed."""
         return self.inner.sample_cost(adjacency, samples) * self.steps
 
     def error(self) -> Error:
-        """Return the noise of the steps and of the rounding, where most of a difference is noise.
+        """Return the error of the steps' noise and of the rounding, for a difference that is mostly noise.
 
-        The largest of d normal coordinates is about sqrt(2 log 2d) deviations; where the signal is larger, so is what
-        rounding adds.
+        The largest of d normal coordinates is about sqrt(2 log 2d) deviations; if the signal is larger, rounding adds
+        more.
         """
         noise = self.steps * self.step_size**2 * self.inner.error().squared
         largest = 2 * math.log(2 * self.domain.dimension)
@@ -134,14 +134,14 @@ class LocalSteps(OfBatches):
 
     @property
     def _longest(self) -> float:
-        """What no honest difference exceeds, but for a chance of 2^-40 a step: every step as long as noise makes it."""
+        """A bound on the length of an honest difference, except with probability 2^-40 per step."""
         noise = math.sqrt(self.domain.dimension * self.inner.error().squared)
         step = min(self.domain.radius + 10 * noise, self.inner.honest_length)
         return float(self.steps * self.step_size * step + SMALLEST)
 
     @property
     def honest_length(self) -> float:
-        """The longest difference that a server takes from anybody: of coordinates at the ends, or of rounded ones."""
+        """The longest difference that a server accepts, for any codes of an honest largest coordinate."""
         root = math.sqrt(self.domain.dimension)
         return self._longest * min(root, 1 + 2 * root / self._levels)
 
@@ -156,7 +156,7 @@ class LocalSteps(OfBatches):
 
 @final
 class _Steps(Batch):
-    """The batches of one release, one after the other, and the difference that their releases add up to."""
+    """The successive batches of one release, and the sum of their releases."""
 
     def __init__(self, mechanism: LocalSteps, rng: RandomBits, kernel: Kernel) -> None:
         self._mechanism, self._rng, self._kernel = mechanism, rng, kernel
@@ -186,7 +186,7 @@ class _Steps(Batch):
         mechanism, rotation = self._mechanism, self._mechanism._rotation
         turned = self._kernel.rotate([self._difference], rotation.seed, rotation.block, kind=np.float64)
         largest = np.float32(max(float(np.abs(turned).max()), float(SMALLEST)))
-        scale = np.nextafter(largest, np.float32(np.inf))  # no coordinate is above the highest level
+        scale = np.nextafter(largest, np.float32(np.inf))  # keeps every coordinate at or below the highest level
         levels = mechanism._levels
         codes = independent_rounding((turned / float(scale) + 1) / 2 * levels, self._rng.draw(turned.size))
         out[:SCALE] = np.frombuffer(scale.astype("<f4").tobytes(), dtype=np.uint8)
@@ -197,21 +197,21 @@ class _Steps(Batch):
 @final
 @frozen(eq=False)
 class _Differences(Accumulator):
-    """The sum of differences, rotated."""
+    """The sum of the rotated differences."""
 
     mechanism: LocalSteps
     kernel: Kernel
     total: FloatVector
 
     def check(self, body: Body) -> None:
-        """Refuse what is longer than the steps, their noise and its rounding allow, and padding that is not zero."""
+        """Refuse a difference longer than steps, noise and rounding allow, and padding that is not zero."""
         scale, most = float(body[:SCALE].view("<f4")[0]), self.mechanism._longest
         if not 0 < scale <= most:
             refuse_payload("largest coordinate of the payload", f"above 0 and at most {most:g}", f"{scale:g}")
         used = self.mechanism.bits * self.total.size % 8
         if used and int(body[-1]) >> used:
             refuse_payload("padding bits", "zero", int(body[-1]) >> used)
-        most += 2 * scale * math.sqrt(self.total.size) / self.mechanism._levels  # no code is a level or more away
+        most += 2 * scale * math.sqrt(self.total.size) / self.mechanism._levels  # a code is less than one level away
         refuse_longer(float(np.linalg.norm(self._read(body))), most * (1 + 1e-9))
 
     def add(self, bodies: Sequence[Body]) -> None:
@@ -237,9 +237,9 @@ def site_release(
     local_rate: float | None = None,
     local_bits: int = 4,
 ) -> Mechanism:
-    """Return what a site with about ``samples`` samples releases: a batch drawn in secret, or several steps with such.
+    """Return the release of a site with about ``samples`` samples: one secret batch, or several steps on such batches.
 
-    Sums are divided by the expected number of a batch, a public one, whatever a site has or draws.
+    Sums are divided by the expected batch size, which is public, whatever the site has or draws.
     """
     batch = PoissonBatch(inner, max(1, int(samples * sampling_rate)), sampling_rate)
     if local_steps is None:

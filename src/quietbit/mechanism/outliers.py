@@ -1,9 +1,9 @@
-"""How long what an honest client sends is, at most: a longer payload is an attacker's, and a server refuses it.
+"""Bounds on the length of an honest payload; a server refuses longer ones.
 
-Idea     a payload longer than noise makes it, but for a chance of 2^-40, was not made by the mechanism: to leave it out
-         is post-processing, costs no privacy and, but for that chance, no honest client. It bounds what a malicious
-         client adds to a mean by what noise adds anyway, and does so only where payloads differ in length: where floats
-         or wide codes are sent. Bits all have one length, and a seed is chosen among noise.
+Idea     a payload longer than noise makes it, except with probability 2^-40, was not made by the mechanism. Leaving it
+         out is post-processing: it costs no privacy and, but for that probability, no honest client. So a malicious
+         client adds to a mean no more than noise adds anyway. This helps only where payloads differ in length, as
+         floats and wide codes do; bits all have one length, and a seed always expands to noise.
 Symbols  d coordinates; C: radius; T = log 2^40; X: the sum of d squares or magnitudes.
 Source   Birge (2001), Lemma 8.1, for noncentral chi-square variables; Boucheron, Lugosi, Massart (2013), section 2.4,
          for gamma variables, and Theorem 2.10 for Bernstein's inequality.
@@ -23,12 +23,12 @@ from quietbit.errors import Outlier
 
 __all__ = ["DOUBT", "exponential_length_upper", "normal_length_upper", "refuse_longer", "squares_upper"]
 
-DOUBT = 40 * math.log(2)  # T: an honest payload is refused with a probability of at most 2^-40
+DOUBT = 40 * math.log(2)  # T: an honest payload is refused with probability at most 2^-40
 ROUNDING = 1 + 2.0**-16  # more than the roundings of noise to its grid and to 32 bits, and of sums of squares
 
 
 def normal_length_upper(dimension: int, radius: float, deviation: float, doubt: float = DOUBT) -> float:
-    """Return what an update in the ball with normal noise is longer than with a probability of at most e^-doubt.
+    """Return a length that an update in the ball plus normal noise exceeds with probability at most e^-doubt.
 
     >>> round(normal_length_upper(1000, 1.0, 1.0), 1), 1000**0.5
     (37.3, 31.622776601683793)
@@ -39,16 +39,16 @@ def normal_length_upper(dimension: int, radius: float, deviation: float, doubt: 
 
 
 def exponential_length_upper(dimension: int, radius: float, scale: float, doubt: float = DOUBT) -> float:
-    """Return the same of the L1 length of an update with Laplace noise."""
+    """Return the same bound on the L1 length of an update plus Laplace noise."""
     return (radius + scale * (dimension + math.sqrt(2 * dimension * doubt) + doubt)) * ROUNDING
 
 
 def squares_upper(count: int, mean: float, second: float, largest: float, doubt: float = DOUBT) -> float:
-    """Return what the sum of ``count`` independent squares exceeds with a probability of at most e^-doubt."""
+    """Return a bound that the sum of ``count`` independent squares exceeds with probability at most e^-doubt."""
     return (count * mean + math.sqrt(2 * count * second * doubt) + largest * doubt / 3) * ROUNDING
 
 
 def refuse_longer(length: float, honest: float) -> None:
-    """Refuse a payload that is longer than an honest one; of no length, too."""
+    """Refuse a payload that is longer than an honest one, or whose length is NaN."""
     if not length <= honest:
         raise Outlier(f"length of the payload must be at most {honest:g}, and is of no honest client, got {length:g}.")

@@ -38,24 +38,24 @@ FIRST_STREAM = 1000  # streams below are left to the rounding that comes before 
 @final
 @frozen(eq=False)
 class PoissonTable:
-    """Thresholds of a Poisson law: ``first`` is the value drawn when no threshold is reached."""
+    """Thresholds of a Poisson law; ``first`` is the value drawn when no threshold is reached."""
 
     first: int
     words: int
     thresholds: tuple[int, ...]
     heads: NDArray[np.uint64]  # the first 64 bits of each threshold
-    guide: NDArray[np.int64] = field(init=False)  # how many heads come before each of 2^16 equal parts, and in all
+    guide: NDArray[np.int64] = field(init=False)  # the number of heads before each of 2^16 equal parts, and in all
 
     @guide.default
     def _guide(self) -> NDArray[np.int64]:
-        """Return where a search begins, and nearly always ends."""
+        """Return the indices at which a search begins, and nearly always ends."""
         starts = np.arange(1 << 16, dtype=np.uint64) << np.uint64(48)
         guide = np.append(np.searchsorted(self.heads, starts), self.heads.size)
         guide.setflags(write=False)
         return guide
 
     def draw(self, block: WordBlock, stream: int, start: int, count: int) -> NDArray[np.int64]:
-        """Draws of coordinates ``start ..``, from streams ``stream .. stream + words - 1``."""
+        """Return the draws of coordinates ``start ..``, from streams ``stream .. stream + words - 1``."""
         head = block.uniform64(stream, start, count)
         place = self._reached(head)
         tied = np.flatnonzero(self.heads[np.maximum(place, 1) - 1] == head)
@@ -64,7 +64,7 @@ class PoissonTable:
         return np.asarray(place + self.first, dtype=np.int64)
 
     def _reached(self, head: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """How many heads each word reaches: most buckets of the guide have one or none, the others are searched."""
+        """Return how many heads each word reaches; most buckets of the guide hold one or none, others are searched."""
         bucket = (head >> np.uint64(48)).astype(np.int64)
         first, last = self.guide[bucket], self.guide[bucket + 1]
         place = first + ((first < last) & (self.heads[np.minimum(first, self.heads.size - 1)] <= head))
@@ -105,7 +105,7 @@ def poisson_table(mean: float, words: int) -> PoissonTable:
 
 
 def skellam_noise(variance: float, words: int, block: WordBlock, count: int) -> NDArray[np.int64]:
-    """Skellam noise of this variance for ``count`` coordinates: the difference of two Poissons."""
+    """Return Skellam noise of this variance for ``count`` coordinates: the difference of two Poissons."""
     table = poisson_table(variance / 2, words)
     noise = np.empty(count, dtype=np.int64)
     for start in range(0, count, CHUNK):
@@ -116,7 +116,7 @@ def skellam_noise(variance: float, words: int, block: WordBlock, count: int) -> 
 
 
 def skellam_log2_probability_lower(variance: float, value: int) -> float:
-    """log2 of P(noise = value) from below: the largest single term of its sum over pairs of Poissons."""
+    """Return a lower bound on log2 P(noise = value): the largest single term of its sum over pairs of Poissons."""
     mean, size = variance / 2, abs(value)
     other = max(0, math.floor(math.hypot(size / 2, mean) - size / 2))
     terms = (_log_poisson(mean, other + size), _log_poisson(mean, other))
@@ -125,7 +125,7 @@ def skellam_log2_probability_lower(variance: float, value: int) -> float:
 
 
 def words_needed(variance: float, largest: int, dimension: int) -> int:
-    """How many 64-bit words make the release's law right to a factor e^(2^-62).
+    """Return how many 64-bit words make the release's law right to a factor e^(2^-62).
 
     The law of a coordinate modulo 2^b is off by at most 2 x 2^(25 - P), and no value up to ``largest`` is
     less likely than p; d coordinates then have a slack of at most d 2^(27 - P) / p.

@@ -1,16 +1,16 @@
-"""Below one bit per parameter: rotate, keep k coordinates, clip again, and let any mechanism of dimension k go on.
+"""Below one bit per parameter: rotate, keep k coordinates, clip again, and apply any mechanism of dimension k.
 
-Idea     a private update carries a few bits whatever its dimension, so k rotated coordinates of it are nearly as good
-         as all d. The map is public and linear and the clip comes after it: the account is that of the inner mechanism
-         on its k-ball, exactly, whatever the update was; zero stays zero.
+Idea     a private update carries a few bits whatever its dimension, so k of its rotated coordinates are nearly as good
+         as all d. The map is public and linear, and the clip comes after it: the account is exactly that of the inner
+         mechanism on its k-ball, for every update; zero stays zero.
 Symbols  d = dimension, p = d padded to a power of two; y = sqrt(p/k) S H D x, clipped to the radius: S keeps k rows.
          v C^2: the inner mechanism's squared error; the projection adds |x|^2 / k, a fraction 1/(k v) of it.
 Source   docs/theory/vector-mechanism.md; `rows.py` says who chooses rows.
 
-Samples. The projection can lengthen the difference of two close updates by sqrt(p/k), so one sample's price is not
-known once gradients are averaged, and `Projected` refuses it. `ProjectedSamples` projects every sample's gradient and
-clips it among the k before the mean is taken: one of n samples then moves what the inner mechanism sees by at most its
-share of the clip, which is what that mechanism's price per sample asks for.
+Samples. The projection can lengthen the difference of two close updates by sqrt(p/k), so the cost to one sample is
+unknown once gradients are averaged, and `Projected` refuses it. `ProjectedSamples` projects every sample's gradient and
+clips it on the k rows before the mean is taken: one of n samples then moves the inner mechanism's input by at most its
+share of the clip, as that mechanism's cost per sample requires.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from quietbit.target import Adjacency
 
 __all__ = ["Projected", "ProjectedSamples", "project"]
 
-MOST_SAMPLES = 2**24  # whose sum in doubles is off by less than the price per sample allows for roundings
+MOST_SAMPLES = 2**24  # limit at which the rounding of a sum of doubles is below what the cost per sample allows
 
 
 @final
@@ -64,7 +64,7 @@ class Projected(Rowed, Wrapper):
     NO_SAMPLE_COST = "projecting can lengthen the difference of two close updates (see ProjectedSamples)"
 
     def __attrs_post_init__(self) -> None:
-        """Refuse an inner mechanism for another radius or norm, or of a dimension that is not a power of two."""
+        """Refuse an inner mechanism with another radius or norm, or whose dimension is not a power of two."""
         inside = self.inner.domain
         fits = inside.norm is Norm.L2 and inside.radius == self.ball.radius
         require(fits, "ball of the inner mechanism", inside, f"an L2 ball of radius {self.ball.radius!r}")
@@ -72,49 +72,49 @@ class Projected(Rowed, Wrapper):
 
     @property
     def keep(self) -> int:
-        """k: coordinates that a client keeps."""
+        """k: the number of coordinates that a client keeps."""
         return self.inner.domain.dimension
 
     @property
     def prepares(self) -> str:
-        """A rotation of the whole update."""
+        """A phrase for the rotation of the whole update."""
         return "a rotation"
 
     @property
     def layout(self) -> Layout:
-        """The inner body, after the nonce of its rows where they are its own."""
+        """The inner body, after the nonce of the rows where the release draws them."""
         within = self.inner.layout
         return within if self.shared_rows else Layout.opaque(self.ball.dimension, NONCE + within.size)
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Rotate, keep k rows, and hand them to the inner mechanism, which clips them again."""
+        """Rotate, keep k rows, and pass them to the inner mechanism, which clips them again."""
         factor = clip_factor(kernel.norm(update, self.ball.norm.order), self.ball.radius)
         nonce = self.drawn(rng)
         self.close(nonce, self.project(update, factor, nonce, kernel), rng, kernel, out)
 
     def drawn(self, rng: RandomBits) -> bytes:
-        """Return what names the rows of a release: fresh where they are its own."""
+        """Return the nonce of the rows of a release: fresh unless rows are shared."""
         return self.nonce(rng.draw(1) if self.rows is None else None)
 
     def close(self, nonce: bytes, kept: FloatVector, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Write the nonce where rows are the client's own, and what the inner mechanism makes of the rows."""
+        """Write the nonce, unless rows are shared, and the inner mechanism's release of the rows."""
         out[: self.nonce_size] = np.frombuffer(nonce[: self.nonce_size], dtype=np.uint8)
         self.inner.write([kept], rng, kernel, out[self.nonce_size :])
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Sum what the inner bodies stand for, in the places of their rows; rotated back once per mean."""
+        """Return an accumulator that adds decoded inner bodies at their rows and rotates back once per mean."""
         if self.shared_rows:
             return _Shared(self, self.inner.accumulator(kernel, max_payloads))
         return _Scattered(self, kernel, np.zeros(self.padded))
 
     def cost(self, adjacency: Adjacency) -> Cost:
-        """Return the inner mechanism's price: a public map before the last clip changes nothing."""
+        """Return the inner mechanism's cost: a public map before the last clip does not change it."""
         return self.inner.cost(adjacency)
 
-    summable = passed_on("inner.summable")  # clients must keep the same rows
+    summable = passed_on("inner.summable")  # all clients must keep the same rows
 
     def sum_cost(self, clients: int, adjacency: Adjacency) -> Cost:
-        """Return the inner mechanism's price of a sum over clients that keep the same rows."""
+        """Return the inner mechanism's cost of a sum over clients that keep the same rows."""
         require(self.shared_rows, "rows", self.rows, "named, and the same for all, in a sum of codes")
         return self.inner.sum_cost(clients, adjacency)
 
@@ -127,35 +127,35 @@ class Projected(Rowed, Wrapper):
         return self.inner.mean_from_sum(total, clients)
 
     def error(self) -> Error:
-        """Return the inner mechanism's, and that of the projection of an update on the sphere."""
+        """Return the inner mechanism's error plus that of projecting an update on the sphere."""
         inner, response = self.inner.error(), self.response(None)
         missed = (inner.response - response) * self.ball.radius**2 / self.ball.dimension
         squared = inner.squared + self.projection_error(self.ball.radius) + max(0.0, missed)
         return evolve(inner, squared=squared, response=response)
 
     def response(self, block: int | None) -> float:
-        """Return what the second clip and the inner mechanism leave: the rows are those of a rotated update."""
+        """Return the share that the second clip and the inner mechanism, on coordinates rotated in one block, leave."""
         return self.clip_response * self.inner.response(self.keep)
 
     def decoded(self, value: float) -> tuple[float, float]:
-        """Return the mean, as far as the second clip leaves it unbiased, and the variance of one such coordinate."""
+        """Return the mean, unbiased but for the second clip, and the variance of one coordinate."""
         return self.inner.error().gain * value, self.inner.variance(0.0) + self.projection_error(value)
 
     @property
     def honest_length(self) -> float:
-        """The inner mechanism's, as it is spread over all coordinates."""
+        """The inner mechanism's bound, spread over all coordinates."""
         return self.inner.honest_length * math.sqrt(self.padded / self.keep)
 
 
 @final
 @frozen
 class ProjectedSamples(Wrapper):
-    """A `Projected` for clients whose samples are protected: it is given their gradients one by one, never the mean."""
+    """A `Projected` whose privacy unit is one sample: it takes gradients one by one, never their mean."""
 
     inner: Projected = field(validator=only(Projected, "a Projected"))
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Refuse: an update is a mean already."""
+        """Refuse: an update is already a mean."""
         raise InvalidParameter(
             "update must be given as its samples' gradients (Uplink.send_samples), got their mean: each is projected "
             "and clipped by itself."
@@ -163,7 +163,7 @@ class ProjectedSamples(Wrapper):
 
     @property
     def takes_samples(self) -> bool:
-        """It does nothing else."""
+        """True."""
         return True
 
     @property
@@ -172,9 +172,9 @@ class ProjectedSamples(Wrapper):
         return self.inner
 
     def write_samples(self, gradients: Sequence[Parts], rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Project and clip every gradient by itself, and release the mean."""
+        """Project and clip every gradient separately, and release the mean."""
         count, inner, ball = check_int(len(gradients), "number of gradients", 1, MOST_SAMPLES), self.inner, self.domain
-        # Refused before a draw, if at all.
+        # Refuse bad gradients before any draw.
         factors = [clip_factor(kernel.norm(one, ball.norm.order), ball.radius) for one in gradients]
         nonce, total = inner.drawn(rng), np.zeros(inner.keep)
         for one, factor in zip(gradients, factors, strict=True):
@@ -182,18 +182,18 @@ class ProjectedSamples(Wrapper):
         inner.close(nonce, total / count, rng, kernel, out)
 
     def cost(self, adjacency: Adjacency) -> Cost:
-        """Return the inner mechanism's."""
+        """Return the inner mechanism's cost."""
         return self.inner.cost(adjacency)
 
     def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
-        """Return that of what the projection is made around, for as many samples as there were gradients."""
+        """Return the inner cost to one sample; ``samples`` must be the number of gradients that were projected."""
         return self.inner.inner.sample_cost(adjacency, samples)
 
 
 @final
 @frozen(eq=False)
 class _Scattered(Accumulator):
-    """Own rows: every body is decoded by the inner mechanism and added where its rows are."""
+    """Rows drawn per release: every body is decoded by the inner mechanism and added at its rows."""
 
     mechanism: Projected
     kernel: Kernel
@@ -208,7 +208,7 @@ class _Scattered(Accumulator):
             one = found.inner.accumulator(self.kernel, 1)
             one.add([body[NONCE:]])
             places = self.kernel.rows(bytes(body[:NONCE]), found.keep, found.padded)
-            self.total[places] += one.reader(1)(0, found.keep)  # strata are disjoint: no row twice
+            self.total[places] += one.reader(1)(0, found.keep)  # strata are disjoint: no row occurs twice
 
     def reader(self, count: int) -> Reader:
         found = self.mechanism
@@ -220,7 +220,7 @@ class _Scattered(Accumulator):
 @final
 @frozen(eq=False)
 class _Shared(Accumulator):
-    """The same rows for all: the inner mechanism's mean, spread and rotated back."""
+    """Shared rows: the inner mechanism's mean, spread over the rows and rotated back."""
 
     mechanism: Projected
     sums: Accumulator
@@ -236,10 +236,10 @@ class _Shared(Accumulator):
 
 
 def project(ball: Ball, keep: int | str, calibrated: Callable[[Ball], Mechanism]) -> Projected:
-    """Return what ``calibrated(k-ball)`` gives, on k = ``keep`` rotated coordinates of updates in the ball.
+    """Return ``calibrated(k-ball)`` on k = ``keep`` rotated coordinates of updates in the ball.
 
-    ``auto`` is the least k whose projection costs at most 1 % of the error; at least 64, for below that the second
-    clip takes too much of a long update.
+    ``auto`` is the smallest k whose projection costs at most 1 % of the error, and at least 64: below that the second
+    clip shortens long updates too much.
     """
     require(ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 where coordinates are kept")
     padded = padded_size(ball.dimension)

@@ -1,11 +1,11 @@
-"""Mechanisms by name, and mechanisms written down: one text from which the same mechanism is built again.
+"""Find mechanisms by name, and describe a mechanism as text from which it can be rebuilt.
 
-Idea     a word leads to a family, the library's own or another package's (entry points of the group
-         ``quietbit.mechanisms``, each a `Family`). A package is imported when its word, or a class that only it can
-         have, is asked for: one that is broken breaks nothing else. A mechanism's public fields, written as plain
-         values, are its description; the same values with designs named by their identity are one canonical text,
+Idea     a name leads to a family: the library's, or another package's (entry points of the group
+         ``quietbit.mechanisms``, each a `Family`). A package is imported only when its name, or a class that only it
+         can define, is asked for, so a broken package breaks nothing else. A mechanism's public fields, as plain
+         values, are its description. The same values, with designs named by their identity, form one canonical text
          whose SHA-256 is the mechanism's identity on the wire: two ends that differ in anything that matters have
-         different digests, and their payloads do not mix. What is computed from the fields is left out.
+         different digests, and their payloads do not mix. Derived fields are left out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FORMAT = "quietbit-mechanism"
 VERSION = 1
 GROUP = "quietbit.mechanisms"
 HERE = "quietbit.mechanism."
-# The library's own words: the file that has the family, and the class that is its mechanism.
+# The library's families by name: the file, and the main class of the family.
 OWN = {
     "imvu": ("interpolated", "InterpolatedMVU"),
     "vmvu": ("vector", "VectorMVU"),
@@ -45,13 +45,13 @@ OWN = {
     "sign": ("additive", "Sign"),
     "skellam": ("skellam", "Skellam"),
 }
-# The word, in policies and ledgers, of what answers questions that are not for an update.
+# The name, in policies and ledgers, of mechanisms that answer questions instead of sending an update.
 ASKED = {
     "response": ("response", "RandomisedResponse"),
     "summed-response": ("summed_response", "SummedResponse"),
     "scout": ("adaptive_clip", "Scout"),
 }
-# The library's own kinds in descriptions: file and class. An identity keeps the word that it was first written with.
+# The library's kinds in descriptions: file and class. An identity keeps the kind it was first written with.
 KINDS = {
     "Ball": ("ball", "Ball"),
     "IndependentSkellam": ("skellam", "IndependentSkellam"),
@@ -66,18 +66,18 @@ KIND_OF = {place: kind for kind, place in KINDS.items()}
 
 
 def families() -> tuple[str, ...]:
-    """Return the words of all families, the library's own first; nothing is imported for them."""
+    """Return the names of all families, the library's first; nothing is imported."""
     return (*OWN, *sorted(_packages()))
 
 
 def family(name: str) -> Family:
-    """Return the family of that word, imported now; any other word is refused with those there are."""
+    """Import and return the family of that name; an unknown name is refused, and the error lists the known ones."""
     check_known(name, families(), "mechanism")
     return _loaded(name)
 
 
 def importable(words: Iterable[str]) -> Iterator[Family]:
-    """Yield the families of these words but for those of packages that cannot be imported."""
+    """Yield the families of these names; skip packages that cannot be imported."""
     for word in words:
         with suppress(InvalidParameter):
             yield _loaded(word)
@@ -85,7 +85,7 @@ def importable(words: Iterable[str]) -> Iterator[Family]:
 
 @lru_cache(maxsize=1)
 def _packages() -> dict[str, set[EntryPoint]]:
-    """Words of other packages; one cannot take a word of the library's."""
+    """Return entry points by name; a package cannot take a name of the library's."""
     found: dict[str, set[EntryPoint]] = {}
     for entry in entry_points(group=GROUP):
         if entry.name not in OWN:
@@ -95,7 +95,7 @@ def _packages() -> dict[str, set[EntryPoint]]:
 
 @cache
 def _loaded(word: str) -> Family:
-    """Return the family of a word; a package that cannot be imported is refused, with its name."""
+    """Return the family of a name; refuse a package that cannot be imported, by name."""
     if word in OWN:
         made: tuple[Family, ...] = importlib.import_module(HERE + OWN[word][0]).FAMILIES
         return next(one for one in made if one.name == word)
@@ -104,7 +104,7 @@ def _loaded(word: str) -> Family:
     require(len(entries) == 1, f"packages that offer {word!r}", places, "one")
     try:
         found = entries[places].load()
-    except Exception as error:  # whatever somebody else's module does when it is imported
+    except Exception as error:  # anything another package may raise on import
         raise InvalidParameter(
             f"mechanism {word!r} cannot be used: importing {places} failed with {type(error).__name__}: {error}"
         ) from error
@@ -114,7 +114,7 @@ def _loaded(word: str) -> Family:
 
 
 def family_of(mechanism: Mechanism) -> str:
-    """Return the word of the family that a mechanism, or the one inside its wrappers, is of; empty for strangers."""
+    """Return the name of the family of a mechanism, or of the one inside its wrappers; empty if unknown."""
     kind = type(mechanism.core)
     for word, (file, name) in (OWN | ASKED).items():
         if (kind.__module__, kind.__name__) == (HERE + file, name):
@@ -128,19 +128,19 @@ def identity_of(mechanism: Mechanism) -> bytes:
 
 
 def canonical_text(mechanism: Mechanism) -> str:
-    """Return the one text that stands for a mechanism: sorted keys, shortest exact decimals, no spaces."""
+    """Return the canonical text of a mechanism: sorted keys, shortest exact decimals, no spaces."""
     content = {"format": FORMAT, "mechanism": _plain(mechanism, "mechanism", in_full=False), "version": VERSION}
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def describe(mechanism: Mechanism) -> dict[str, Any]:
-    """Return the mechanism as plain values, its design in full: what `build` reads and JSON can hold."""
+    """Return the mechanism as plain values that JSON can hold and `build` reads, its design in full."""
     described: dict[str, Any] = _plain(mechanism, "mechanism", in_full=True)
     return described
 
 
 def build(description: Mapping[str, Any]) -> Mechanism:
-    """Return the mechanism that a description stands for; anything that does not make one is refused."""
+    """Return the mechanism of a description; refuse a description that is not a mechanism's."""
     try:
         found = _built(description)
     except QuietbitError as error:
@@ -164,7 +164,7 @@ def _plain(value: Any, name: str, *, in_full: bool) -> Any:
 
 
 def _kind(value: Any, name: str) -> str:
-    """Return the word for a class: no two classes share one."""
+    """Return the unique name of a class in descriptions."""
     given = type(value)
     if not (attrs.has(given) or dataclasses.is_dataclass(given)):
         raise InvalidParameter(
@@ -179,7 +179,7 @@ def _kind(value: Any, name: str) -> str:
 
 
 def _public(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a mechanism is made from: fields that are given, and not those that only say the default."""
+    """Yield the public fields that define a mechanism; skip those left out at their default."""
     if attrs.has(type(value)):
         for one in attrs.fields(type(value)):
             found = getattr(value, one.name)
@@ -200,7 +200,7 @@ def _built(value: Any) -> Any:
 
 
 def _class(kind: str) -> type:
-    """Return the class that a kind stands for: the library's own, or else one of another package's."""
+    """Return the class of a kind: the library's, or else another package's."""
     if kind in KINDS:
         file, name = KINDS[kind]
         return cast(type, getattr(importlib.import_module(HERE + file), name))

@@ -1,16 +1,16 @@
-"""Randomised response over k cells: one answer of a client, true with a certain probability and else any cell.
+"""Randomised response over k cells: a client answers truthfully with a set probability, and else with a random cell.
 
 Idea     an evaluation asks for one cell: right or wrong, a bin of a histogram, a place in a confusion matrix. The
-         client says its cell with probability t and else a cell drawn from all k, its own among them. Shares of cells
-         that are handed over (0.83 right, 0.17 wrong) become one cell first: that of an example drawn at random.
-Symbols  t = T / 2^64; u_j = probability that a word without truth says cell j: 1/k, up to 2^-64.
+         client answers its cell with probability t, and else a cell drawn from all k, its own included. An update of
+         shares (0.83 right, 0.17 wrong) becomes one cell first: that of an example drawn at random.
+Symbols  t = T / 2^64; u_j = probability that an untruthful answer is cell j: 1/k, up to 2^-64.
 Source   Warner (1965); Kairouz, Oh, Viswanath (2014) for k cells.
 
 Account. Given its cell i an answer is j with probability t [i = j] + (1 - t) u_j, and with (1 - t) u_j where there is
 none. So the max-divergence between any two answers is log(1 + t / ((1 - t) u)), u the smallest u_j, and between an
 answer and none (zero-out: the zero vector has no cell) the larger of log(1 - t + t/u) and -log(1 - t). Vectors between
-the corners are mixtures of these rows, with weights that rounding may change: mixtures are no further apart. T, u and k
-are whole numbers, and the logarithm of their fraction is rounded up.
+the corners are mixtures of these rows, with weights that rounding may change; mixtures are no further apart. T, u and k
+are integers, and the logarithm of their fraction is rounded up.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def _truth(value: float) -> float:
 @final
 @frozen
 class RandomisedResponse(Mechanism):
-    """One of ``cells`` cells, said truly with probability ``truth`` and else drawn from all of them.
+    """One of ``cells`` cells, answered truthfully with probability ``truth`` and else drawn from all of them.
 
-    Updates are shares of cells, in the unit ball of the L1 norm; the decoded mean is the share of clients in each.
+    Updates are shares of cells, in the unit ball of the L1 norm; the decoded mean is the share of clients per cell.
     """
 
     cells: int = field(converter=_cells)
@@ -67,7 +67,7 @@ class RandomisedResponse(Mechanism):
 
     @classmethod
     def within(cls, epsilon: float, cells: int, adjacency: Adjacency | str) -> RandomisedResponse:
-        """Return the most truthful one whose answer costs at most ``epsilon`` under this adjacency.
+        """Return the most truthful response that costs at most ``epsilon`` under this adjacency.
 
         >>> round(RandomisedResponse.within(2.0, 2, "replace-one").truth, 4)
         0.7616
@@ -79,22 +79,22 @@ class RandomisedResponse(Mechanism):
             truth = min(-math.expm1(-budget), odds / (many - 1))
         truth = min(truth, MOST_TRUTH)
         while (found := cls(many, truth)).epsilon_upper(which) > budget:
-            truth *= 1 - 1e-12  # what the roundings of prices take
+            truth *= 1 - 1e-12  # room for the rounding of costs
             require(truth >= LEAST_TRUTH, "epsilon", epsilon, "large enough that an answer says something")
         return found
 
     @property
     def domain(self) -> Ball:
-        """Shares of cells."""
+        """The unit L1 ball: shares of cells."""
         return Ball(Norm.L1, 1.0, self.cells)
 
     @property
     def layout(self) -> Layout:
-        """The cell, in one byte or two."""
+        """One or two bytes that hold the cell."""
         return Layout.opaque(self.cells, 1 if self.cells <= 256 else 2)
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Draw a cell by its share, and say it, or any other."""
+        """Draw a cell by its share, and answer with it or with a random one."""
         ends = cell_ends(update, kernel, self.domain)
         place, honest, other = (int(word) for word in rng.draw(3).uniform64(0, 0, 3))
         cell = drawn_cell(ends, place)
@@ -103,7 +103,7 @@ class RandomisedResponse(Mechanism):
         out[:] = np.frombuffer(cell.to_bytes(out.size, "little"), dtype=np.uint8)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Count the answers of every cell."""
+        """Return an accumulator that counts the answers per cell."""
         return _Tally(self, np.zeros(self.cells, dtype=np.int64))
 
     def cost(self, adjacency: Adjacency) -> Cost:
@@ -111,39 +111,39 @@ class RandomisedResponse(Mechanism):
         return Cost.pure(self.epsilon_upper(adjacency))
 
     def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
-        """Return the same of two cells: one sample of a client can change its cell as well as all of them can."""
+        """Return the max-divergence between two cells: one sample can change a client's cell as much as all can."""
         return self.cost(Adjacency.REPLACE_ONE)
 
     def epsilon_upper(self, adjacency: Adjacency) -> float:
-        """Return what an answer costs: exact fractions of what is sampled, their logarithm rounded up."""
+        """Return the cost of an answer: exact fractions of what is sampled, their logarithm rounded up."""
         truth, other = Fraction(self.threshold, WORDS), Fraction(WORDS // self.cells, WORDS)
         if adjacency is Adjacency.REPLACE_ONE:
             return round_up(math.log1p(truth / ((1 - truth) * other)), 1e-14)
         return round_up(max(math.log1p(truth / other - truth), math.log1p(truth / (1 - truth))), 1e-14)
 
     def error(self) -> Error:
-        """Where all cells have the same share; of no cell at all, the decoded mean is the same share of each."""
+        """Return the error where all cells have the same share; no cell at all decodes to the same share of each."""
         other = 1 / self.cells
         return Error(squared=other * (1 - other) / self.truth**2, bias=other)
 
     def frequency(self, share: float) -> float:
-        """Return the probability that an answer names a cell of this share; `share` is the way back."""
+        """Return the probability that an answer names a cell of this share; `share` is the inverse."""
         return self.truth * share + (1 - self.truth) / self.cells
 
     def share(self, frequency: float) -> float:
-        """Return the share of a cell that is named with this frequency, without bias: it may leave [0, 1]."""
+        """Return an unbiased estimate of the share of a cell named with this frequency; it may leave [0, 1]."""
         return (frequency - (1 - self.truth) / self.cells) / self.truth
 
 
 def cell_ends(update: Parts, kernel: Kernel, ball: Ball) -> FloatVector:
-    """Return where cells end on [0, 1], each as wide as its share; what is not finite is refused."""
+    """Return where cells end on [0, 1], each as wide as its share; values that are not finite are refused."""
     values = own_copy(update).astype(np.float64)
     size = kernel.norm([values], ball.norm.order)
     return np.cumsum(np.maximum(values, 0.0) / max(size, 1.0))
 
 
 def drawn_cell(ends: FloatVector, place: int) -> int | None:
-    """Return the cell that a random word of 64 bits draws; None where shares leave some for no cell."""
+    """Return the cell that a random 64-bit word draws; None where the shares add up to less and it draws none."""
     cell = int(np.searchsorted(ends, (place >> 11) * 2.0**-53, side="right"))
     return cell if cell < ends.size else None
 
@@ -151,13 +151,13 @@ def drawn_cell(ends: FloatVector, place: int) -> int | None:
 @final
 @define(eq=False)
 class _Tally(Accumulator):
-    """How often each cell was named."""
+    """Counts of the answers per cell."""
 
     mechanism: RandomisedResponse
     counts: NDArray[np.int64]
 
     def check(self, body: Body) -> None:
-        """Refuse a cell that there is not."""
+        """Refuse a cell that does not exist."""
         cell = int.from_bytes(body.tobytes(), "little")
         if cell >= self.mechanism.cells:
             refuse_payload("cell of the answer", f"below {self.mechanism.cells}", cell)

@@ -1,19 +1,19 @@
-"""Rotation in blocks: whatever an update looks like, no coordinate of it is large.
+"""Rotation in blocks, after which no coordinate of any update is likely to be large.
 
-Idea     real updates are concentrated: a few coordinates hold half of the squared length. A mechanism that looks at
-         one coordinate at a time cuts those, and bends them, so that a mean comes out too short however many clients
-         there are. Flip signs at random and mix blocks of coordinates by Hadamard matrices first, y = R x, and undo
-         it where the mean is read: no coordinate of y is large for more than a few choices of signs.
+Idea     real updates are concentrated: a few coordinates hold half of the squared length. A mechanism that acts on one
+         coordinate at a time clamps and bends these, so that a mean comes out too short however many clients there
+         are. So first flip signs at random and mix blocks of coordinates by Hadamard matrices, y = R x, and undo this
+         on the mean: a coordinate of y is large only for few choices of signs.
 Symbols  d = dimension; C = radius; b = `block`, a power of two; R = R_m ... R_1, each H_b D_j on b coordinates: blocks
          [0, b), [b, 2b), ... and, where b does not divide d, a last one on [d - b, d), applied after the others.
-         f(u): the mean of what a coordinate u decodes to, g = f'(0), r(u) = 1 - f(u) / (g u): what is missing of it.
+         f(u): the mean of what a coordinate u decodes to, g = f'(0), r(u) = 1 - f(u) / (g u): the share it lacks.
 Source   docs/theory/rotation.md; Ailon and Chazelle (2006); Khintchine's inequality with Haagerup's constants.
 
 Orthonormal. Each R_j is, so R is: no padding, exactly d codes, and lengths and distances stay. A rotation is public and
 comes before the last clip of the mechanism, so no account depends on it: not on its seed, not on its rounding.
 
-Seed. With one public seed an update can be *chosen* to be a single coordinate after the rotation, and is then cut:
-whoever fears that gives a run a seed of its own, drawn after the data exist. It has no price either way.
+Seed. With one public seed an update can be *chosen* to be a single coordinate after the rotation, and is then clamped.
+Against that, give a run a fresh seed, drawn after the data exist. The seed costs no privacy either way.
 
 Small. Every coordinate of y is last made by one R_j, as b^(-1/2) sum_i +-D_i z_i for some z with |z| <= |x| that
 these signs are independent of. So over signs it has the even moments of a normal number of variance at most
@@ -67,14 +67,14 @@ def _block(value: int) -> int:
 @final
 @frozen
 class Rotation:
-    """A public rotation in blocks; ``exact`` where it is made in double precision, for the privacy of samples."""
+    """A public rotation in blocks; ``exact``: in double precision, for the privacy of samples."""
 
     block: int = field(converter=_block)
     seed: int = field(default=0, converter=check_seed)
     exact: bool = False
 
     def fits(self, ball: Ball) -> None:
-        """Refuse a ball that it cannot rotate."""
+        """Refuse a ball that this cannot rotate."""
         check_int(self.block, "block of the rotation", 1, ball.dimension)
 
     def exactly(self, update: Parts, ball: Ball, kernel: Kernel) -> Any:
@@ -83,7 +83,7 @@ class Rotation:
         return kernel.rotate(update, self.seed, self.block, factor=factor, kind=np.float64)
 
     def back(self, values: FloatVector) -> FloatVector:
-        """Return values as they were before the rotation: what a server does once per mean."""
+        """Undo the rotation; a server does so once per mean."""
         turned = np.array(values, dtype=np.float64)
         usual_kernel().rotate_back(turned, self.seed, self.block)
         return turned / (1 - ROOM) if self.exact else turned
@@ -92,7 +92,7 @@ class Rotation:
 def rotation_for(dimension: int, *, whole: bool = False, exact: bool = False) -> Rotation:
     """Return the usual rotation of a dimension, with the public seed 0.
 
-    Blocks of 4,096, or all that the dimension allows; ``whole``: as large as it allows, for a cut that is closer.
+    Blocks have 4,096 entries, or as many as the dimension allows; ``whole``: as many as it allows, for a closer clamp.
 
     >>> rotation_for(10**6).block, rotation_for(10**6, whole=True).block, rotation_for(1000).block
     (4096, 524288, 512)
@@ -102,10 +102,10 @@ def rotation_for(dimension: int, *, whole: bool = False, exact: bool = False) ->
 
 
 def response_lower(missing: Callable[[FloatVector], FloatVector], radius: float, block: int | None) -> float:
-    """Return the least share of an update that comes back: one less what is missing of it, at most.
+    """Return a lower bound on the share of an update that is decoded: 1 minus an upper bound on what is missing.
 
-    ``missing`` is r(u) for positive coordinates and must not decrease. ``block`` says that coordinates are those of an
-    update rotated in blocks of that length; None that they may be anything in the ball.
+    ``missing`` is r(u) for positive coordinates and must not decrease. ``block``: coordinates are those of an update
+    rotated in blocks of that length; None: they may be anything in the ball.
     """
     if block is None:
         return 1.0 - float(missing(np.array([radius]))[0])

@@ -1,9 +1,8 @@
-"""Stochastic rounding to a grid: with the norm kept in bounds, or every coordinate on its own.
+"""Stochastic rounding to a grid: with a bound on the norm, or every coordinate independently.
 
-Idea     rounding a coordinate up or down at random keeps its mean but lengthens the vector; drawing again
-         until the length is acceptable makes the bound certain instead of probable. Privacy rests on that
-         bound alone, which is checked in whole numbers: how exact the rounding's probabilities are does not
-         matter to it.
+Idea     rounding a coordinate up or down at random keeps its mean but lengthens the vector; drawing again until the
+         length is acceptable makes the bound certain instead of probable. Privacy rests on that bound alone, which is
+         checked in integers, and not on how exact the probabilities of the rounding are.
 Symbols  y: the vector in units of the grid's spacing, ||y|| <= R; d its dimension; e = the distance of the
          centre from the nearest grid point (0 or 1/2). Tries succeed with probability at least 1 - beta.
 Source   Kairouz, Liu, Steinke (ICML 2021), conditional rounding; reproved here for any offset.
@@ -14,13 +13,13 @@ sum exceeds its mean by at most sqrt(log(1/beta)/2) times the root of the summed
 most 2R + sqrt(d). With beta = e^(-1/2): R^2 + d/4 + (R + sqrt(d)/2). Always: (R + sqrt(d))^2.
 L1. A magnitude's mean is |y|, or 1/2 inside the cell around the centre when e = 1/2; its range is at most
 1, so R + d e + sqrt(d)/2 does; always: R + d.
-Last resort. Rounding every coordinate towards the centre gives magnitudes of at most max(|y|, e), which
-meets both bounds: after 200 failed tries, a matter of probability 1e-43, that is what is used. So no update
-ever fails, and the bound never depends on luck.
+Last resort. Rounding every coordinate towards the centre gives magnitudes of at most max(|y|, e), which meets both
+bounds: it is used after 200 failed tries, which have probability 1e-43. So no update ever fails, and the bound always
+holds.
 
-On its own. Drawing again ties coordinates together; `independent_rounding` does not, and there the probabilities do
-matter: y is rounded up with the chance y - floor(y), rounded up to a multiple of 2^-53. So what is rounded is a vector
-whose coordinates are y's moved up by at most ROUNDING_SHIFT, exactly.
+Independent. Drawing again ties coordinates together; `independent_rounding` does not, and there the probabilities do
+matter: y is rounded up with probability y - floor(y), rounded up to a multiple of 2^-53. So what is rounded is
+exactly a vector whose coordinates are y's moved up by at most ROUNDING_SHIFT.
 """
 
 from __future__ import annotations
@@ -55,9 +54,9 @@ def length_upper(norm: Norm, reach: float, dimension: int, *, offset: bool = Fal
 def conditional_rounding(
     values: FloatVector, norm: Norm, bound: float, block: WordBlock, *, offset: bool = False
 ) -> NDArray[np.int64]:
-    """Twice the grid points chosen beside ``values``, whose length is within the bound.
+    """Return twice the grid points chosen beside ``values``, whose length is within the bound.
 
-    Grid points are whole numbers, or with ``offset`` halves of odd numbers; doubled, both are whole. Try k
+    Grid points are integers, or with ``offset`` halves of odd integers; doubled, both are integers. Try k
     reads stream k of the words.
     """
     shift = 0.5 if offset else 0.0
@@ -82,5 +81,5 @@ def independent_rounding(values: FloatVector, block: WordBlock) -> NDArray[np.in
 
 
 def _uniform(block: WordBlock, stream: int, count: int) -> FloatVector:
-    """Multiples of 2^-53 below 1, all equally likely."""
+    """Return uniform multiples of 2^-53 in [0, 1)."""
     return np.asarray((block.uniform64(stream, 0, count) >> np.uint64(11)) * 2.0**-53)

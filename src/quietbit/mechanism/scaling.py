@@ -1,8 +1,8 @@
 """Beta-scaling: from an update's coordinate to the interpolated mechanism's input, and how far it can reach.
 
-Idea     x = 1/2 + beta u/(2C). Unclamped (the paper's text) x ranges over [(1-beta)/2, (1+beta)/2]; clamped
-         (the published code) it is cut to [0, 1]. Each range has its own constants. What is certified is
-         what the sampler computes with, doubles and all.
+Idea     x = 1/2 + beta u/(2C). Unclamped (the paper's text) x ranges over [(1-beta)/2, (1+beta)/2]; clamped (the
+         published code) x is cut to [0, 1]. Each range has its own constants. The certificate covers the doubles that
+         the sampler computes with.
 Symbols  C = radius; scale = beta/(2C) as the double that is used; reach >= ||x - 1/2|| for every update.
 Source   Guo et al. (ICML 2023), section "Interpolated MVU mechanism", input scaling.
 
@@ -46,7 +46,7 @@ def _clamp(value: Any) -> bool:
 @final
 @frozen
 class Scaling:
-    """How an update in the ball of ``radius`` becomes inputs; ``beta`` is from just above 0 to 65,536."""
+    """The map from updates in the ball of ``radius`` to inputs; ``beta`` is from just above 0 to 65,536."""
 
     radius: float
     beta: float = field(default=1.0, converter=check_beta)
@@ -79,19 +79,19 @@ class Scaling:
         return self.low - margin, self.high + margin
 
     def distance(self, adjacency: Adjacency, ball: Ball) -> float:
-        """How far apart two neighbours' inputs can be, in the ball's norm: twice as far for replace-one.
+        """Return the largest distance of two neighbours' inputs, in the ball's norm: twice the reach for replace-one.
 
-        The reach, or the corner of the box that clamping cuts out where that is nearer.
+        The reach is replaced by the corner of the box that clamping leaves, where that is nearer.
         """
         corner = math.pow(ball.dimension, 1 / ball.norm.order) * (self.certified_range[1] - 0.5)
         return adjacency.radii * min(self.reach, corner * (1 + 1e-15))
 
     def sampler(self, design: Design) -> Sampler:
-        """Return what kernels sample with."""
+        """Return the sampler for the kernels."""
         return Sampler.from_design(design, self.scale, self.low, self.high)
 
     def slack_upper(self, design: Design, ball: Ball) -> float:
-        """Return one release's sampling slack: log of how far the sampled law is from the certified one."""
+        """Return one release's sampling slack: a bound on the log-ratio of the sampled law to the certified one."""
         low, high = self.certified_range
         worst = smallest_probability_lower(design, low, high)
         size = ball.dimension

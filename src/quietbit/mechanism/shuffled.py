@@ -1,7 +1,7 @@
-"""What a mechanism's release costs among many, against those who do not know whose it is.
+"""The cost of a release among many, against observers who do not know which client sent which.
 
-Idea     any mechanism that is private at delta = 0 has clones; one that knows more of itself says so by
-         `blanket`, and the better of both answers. Everybody else is refused, with the reason.
+Idea     every mechanism that is private at delta = 0 has clones; one with a sharper bound gives it by `blanket`. The
+         better of the two counts. Other mechanisms are refused, with the reason.
 Source   docs/theory/shuffling.md.
 """
 
@@ -16,9 +16,9 @@ __all__ = ["shuffled_privacy"]
 
 
 def shuffled_privacy(mechanism: Mechanism, adjacency: Adjacency, crowd: int) -> Cost:
-    """Return what one release costs a client against observers of a shuffle of ``crowd`` clients, one release each.
+    """Return the cost of one release to a client, for observers of a shuffle of ``crowd`` clients, one release each.
 
-    The head of `quietbit.privacy.shuffle` says what must hold. Mechanisms without a guarantee at delta = 0 are refused.
+    The header of `quietbit.privacy.shuffle` lists the assumptions. A mechanism without a pure guarantee is refused.
     """
     which = as_adjacency(adjacency)
     curve = shuffled_cost(

@@ -1,8 +1,7 @@
 """The Skellam mechanism: rotate, scale, round within bounds, add Skellam noise, wrap into b bits.
 
-Idea     a random rotation, known to all, spreads the update evenly over the coordinates; whole numbers with
-         discrete noise then wrap modulo 2^b with next to no harm, because values that large hardly ever
-         occur.
+Idea     a public random rotation spreads the update evenly over the coordinates; integers with discrete noise then
+         wrap modulo 2^b almost without harm, because values that large hardly ever occur.
 Symbols  C = radius; D = dimension padded to a power of two; s = `scale`; v = (noise_multiplier C s)^2 the
          noise's variance; D1, D2: largest L1 and L2 length of the rounded vector.
 Source   Agarwal, Kairouz, Liu (NeurIPS 2021), Algorithm 1 and Theorem 3.5; Kairouz, Liu, Steinke (ICML
@@ -58,9 +57,9 @@ Rounding: TypeAlias = Callable[[FloatVector, WordBlock], NDArray[np.int64]]
 
 SLACK = 2.0**-62  # what `words_needed` promises
 MIN_DEVIATION = 0.5  # of the noise, in units of the integers: below it the bound says nothing
-LEAST_ALONE = 1.3  # likewise for the other bound
-MOST_WORDS = 64  # of a draw: its table then takes about a second; little noise in many bits needs thousands
-LEAST_FOR_CLIENTS = 0.02  # of noise that is calibrated for whole clients: less protects nobody
+LEAST_ALONE = 1.3  # the same for independent rounding
+MOST_WORDS = 64  # per draw: a table then takes about a second; little noise in many bits needs thousands
+LEAST_FOR_CLIENTS = 0.02  # noise multiplier calibrated for whole clients; less protects nobody
 FLOATS = 2.0**-46  # of the radius: how far rotating and scaling in doubles can move two updates apart
 
 
@@ -77,7 +76,7 @@ def _wrap(value: float) -> float:
 class Skellam(Mechanism):
     """Skellam noise on an update in an L2 ball, in codes of 2 to 16 bits.
 
-    ``noise_multiplier`` is the noise's standard deviation in units of the radius, before rounding costs are
+    ``noise_multiplier`` is the noise's standard deviation in units of the radius, before the cost of rounding is
     added. ``rotation_seed`` is public and shared by clients and server. A release has ``code_count`` codes:
     the dimension padded to a power of two.
     """
@@ -90,7 +89,7 @@ class Skellam(Mechanism):
     NO_SAMPLE_COST = "Skellam draws its rounding again until it is within bounds; IndependentSkellam does not"
 
     def __attrs_post_init__(self) -> None:
-        """Refuse another norm, and bits too few for any noise."""
+        """Refuse any other norm, and too few bits for the noise."""
         require(self.ball.norm is Norm.L2, "norm of the ball", self.ball.norm.value, "l2 for Skellam noise")
         deviation = math.sqrt(self.noise_variance)
         rule = f"at least {MIN_DEVIATION:g} (more bits make room for it)"
@@ -122,17 +121,17 @@ class Skellam(Mechanism):
 
     @property
     def squared_length(self) -> float:
-        """What the sum of squares of a rounded vector never exceeds; at least 1, as for any but zero."""
+        """An upper bound on the sum of squares of a rounded vector; at least 1, as for any nonzero vector."""
         return max(1.0, length_upper(Norm.L2, self.scale * self.ball.radius, self.code_count))
 
     def sensitivities(self, adjacency: Adjacency) -> tuple[float, float]:
-        """(D1, D2): how far apart two neighbours' rounded vectors can be, in L1 and L2, rounded up."""
+        """Return (D1, D2), the largest L1 and L2 distance between two neighbours' rounded vectors, rounded up."""
         l2 = math.sqrt(self.squared_length)
         l1 = min(self.squared_length, math.sqrt(self.code_count) * l2)
         return round_up(adjacency.radii * l1, 1e-15), round_up(adjacency.radii * l2, 1e-15)
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """``code_count`` codes in a row: the noisy integers modulo 2^bits."""
+        """Write ``code_count`` codes: the noisy integers modulo 2^bits."""
 
         def within_bounds(values: FloatVector, block: WordBlock) -> NDArray[np.int64]:
             return conditional_rounding(values, Norm.L2, self.squared_length, block) // 2
@@ -140,7 +139,7 @@ class Skellam(Mechanism):
         _write(self, within_bounds, update, rng, kernel, out)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Return an accumulator of centred integers, scaled and rotated back at the end; padding is dropped."""
+        """Return an accumulator of centred integers; the mean is scaled, rotated back and stripped of padding."""
         half = 2 ** (self.bits - 1)
         centred = ((np.arange(2 * half) + half) % (2 * half) - half).astype(np.float64)
 
@@ -151,11 +150,11 @@ class Skellam(Mechanism):
         return code_accumulator(centred, self.bits, self.code_count, kernel, max_payloads, finish, honest)
 
     def cost(self, adjacency: Adjacency) -> Cost:
-        """Theorem 3.5 of Agarwal et al. for the integer sensitivities, sampling slack included."""
+        """Return the cost by Theorem 3.5 of Agarwal et al. for the integer sensitivities, sampling slack included."""
         return skellam_cost(*self.sensitivities(adjacency), self.noise_variance).with_slack(SLACK)
 
     def error(self) -> Error:
-        """Return (v + 1/6)/s^2, unbiased as far as rounding within bounds and wrapping leave it.
+        """Return (v + 1/6)/s^2; decoding is unbiased but for conditional rounding and wrapping.
 
         Rounding adds between 0 (zero vector) and 1/4, 1/6 on average over fractions.
         """
@@ -163,9 +162,9 @@ class Skellam(Mechanism):
 
     @property
     def honest_length(self) -> float:
-        """That of a vector rounded either way, and of noise that is nowhere beyond ``largest``; wrapping adds nothing.
+        """A bound for a vector rounded either way plus noise that never exceeds ``largest``; wrapping adds nothing.
 
-        Each of two events, noise so large somewhere and noise so long, has half of the chance.
+        The two events, a single noise too large and a noise vector too long, have half of the probability each.
         """
         size, variance, doubt = self.code_count, self.noise_variance, DOUBT + math.log(2)
         each = doubt + math.log(2 * size)
@@ -175,7 +174,7 @@ class Skellam(Mechanism):
 
     @property
     def moment_error(self) -> float:
-        """How far ``variance`` may be off, as a fraction: rounding adds 0 to 1/4, of which it assumes 1/6."""
+        """The largest relative error of ``variance``, which assumes that rounding adds 1/6; it adds 0 to 1/4."""
         return (1 / 6) / (self.noise_variance + 1 / 6)
 
     @property
@@ -186,7 +185,7 @@ class Skellam(Mechanism):
 @final
 @frozen
 class IndependentSkellam(Wrapper):
-    """The noise and codes of ``inner``, with every coordinate rounded on its own: for the privacy of samples."""
+    """The noise and codes of ``inner``, with every coordinate rounded independently: for the privacy of samples."""
 
     inner: Skellam = field(validator=only(Skellam, "a Skellam"))
 
@@ -197,11 +196,11 @@ class IndependentSkellam(Wrapper):
         require(deviation >= LEAST_ALONE, "standard deviation of the integer noise", deviation, rule)
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """``code_count`` codes in a row: the noisy integers modulo 2^bits."""
+        """Write ``code_count`` codes: the noisy integers modulo 2^bits."""
         _write(self.inner, independent_rounding, update, rng, kernel, out)
 
     def grid_steps(self, distance: float) -> float:
-        """Return how many steps of the grid two updates this many radii apart are before rounding, rounded up."""
+        """Return how many grid steps apart two updates at this many radii are before rounding, rounded up."""
         inner = self.inner
         steps = inner.scale * inner.ball.radius * (distance + FLOATS) + math.sqrt(inner.code_count) * ROUNDING_SHIFT
         return round_up(steps, 1e-14)
@@ -220,7 +219,7 @@ class IndependentSkellam(Wrapper):
 
 
 def _write(mechanism: Skellam, rounding: Rounding, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-    """Clip, rotate and scale, round one way or the other, add the noise and wrap."""
+    """Clip, rotate, scale, round with ``rounding``, add the noise and wrap."""
     inside = mechanism.ball.clip(own_copy(update))
     rotated = kernel.rotate(inside, mechanism.rotation_seed, kind=np.float64) * mechanism.scale
     block = rng.draw(rotated.size)
@@ -238,7 +237,7 @@ def _relative_scale(multiplier: float, bits: int, size: int, wrap: float) -> flo
 
 
 def _fits(reach: float, multiplier: float, bits: int, size: int, wrap: float) -> bool:
-    """Whether coordinates stay inside the modulus, at s C = ``reach``."""
+    """Return whether coordinates stay inside the modulus at s C = ``reach``."""
     # Two events per coordinate, two sides each: rotated value too large, noise too large.
     doubt = math.log(4 * size / wrap)
     signal = min(1.0, math.sqrt(2 * doubt / size)) * reach + 1
@@ -246,7 +245,7 @@ def _fits(reach: float, multiplier: float, bits: int, size: int, wrap: float) ->
 
 
 def stays_within(room: float, variance: float, doubt: float) -> bool:
-    """Whether Skellam noise exceeds ``room`` with probability at most e^-doubt, by Chernoff's bound.
+    """Return whether Skellam noise exceeds ``room`` with probability at most e^-doubt, by Chernoff's bound.
 
     P(noise >= t) <= exp(sqrt(v^2 + t^2) - v - t asinh(t/v)).
     """

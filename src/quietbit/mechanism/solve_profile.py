@@ -1,8 +1,8 @@
 """From a privacy target to a profile of the vector mechanism: the catalogue, the cache, or a search.
 
-Idea     Whatever path leads to a profile, it ends in the same step: the account is certified from the stored doubles,
-         with room for the sampler's rounding, and the profile is made flatter until that epsilon is the one asked for.
-Symbols  h: what the search proposed; x: how much of N(0, I) is mixed into it.
+Idea     every path to a profile ends in the same step: its cost is certified from the stored doubles, with room for the
+         sampler's rounding, and the profile is flattened until the certified epsilon is within the target.
+Symbols  h: the profile that the search proposed; x: the fraction of N(0, I) mixed into it.
 Source   docs/theory/vector-mechanism.md, "Design".
 """
 
@@ -24,14 +24,14 @@ __all__ = ["meets", "solve_profile", "solve_profile_anew"]
 
 ROOM = 1e-8  # relative: the certified epsilon stays this far below the one asked for
 TRIES = 60
-MOST_EPSILON = 60.0  # of one release: a step at e^epsilon then lies ten deviations out, and nothing is left to design
+MOST_EPSILON = 60.0  # of one release; beyond, a step at e^epsilon lies ten deviations out and nothing is left to design
 
 
 def solve_profile(epsilon: float, delta: float, releases: int, adjacency: Adjacency) -> Profile:
     """Return the profile of largest known gain whose releases together are certified (epsilon, delta)-private.
 
-    Shipped or cached if it was solved before, else solved now, in seconds, and cached. Deterministic: the same target
-    gives the same profile on the same kind of machine.
+    The profile is shipped, cached, or else solved now, in seconds, and cached. Deterministic: the same target gives the
+    same profile on the same kind of machine.
 
     >>> profile = solve_profile(1.0, 1e-5, 1, Adjacency.REPLACE_ONE)
     >>> round(profile.gain_lower**-2, 2)
@@ -57,22 +57,22 @@ def _solved(target: Target) -> Profile:
 
 
 def meets(profile: Profile, target: Target) -> bool:
-    """Whether the certified account of a profile is within a target."""
+    """Return whether the certified cost of a profile is within a target."""
     found = certify_profile(profile, target.adjacency, target.releases, target.delta)
     return found.epsilon_upper <= target.epsilon
 
 
 def solve_profile_anew(target: Target) -> Profile:
-    """Solve without looking at the catalogue or the cache."""
+    """Solve without the catalogue and the cache."""
     return _certified(propose(target), target)
 
 
 def _certified(proposal: Proposal, target: Target) -> Profile:
     """Mix the proposal with N(0, I) until its certified epsilon is within the target.
 
-    Mixing, h to h - x (h - 1), is what a slightly shorter update would get: more private whatever h is, at the price of
-    a fraction x of the gain. A step of x takes about x times the smaller of epsilon and the releases off epsilon,
-    mostly more; every step is measured, and none is believed.
+    Mixing, h to h - x (h - 1), gives the law of a slightly shorter update: more private whatever h is, at the cost of a
+    fraction x of the gain. A step of x lowers epsilon by about x times the smaller of epsilon and the releases, mostly
+    more; every step is certified rather than trusted.
     """
     profile = proposed = Profile.from_weights(proposal.edges, proposal.weights())
     wanted, mixed = target.epsilon * (1 - ROOM), 0.0

@@ -1,7 +1,7 @@
-"""What central privacy costs without secure one-bit sums: the alternatives at the same target.
+"""Alternatives to secure one-bit sums for central privacy, at the same target.
 
-Idea     every row is calibrated to the same epsilon and says what a client sends per parameter, masking modulus
-         included, and how far the decoded mean is off.
+Idea     every row is calibrated to the same epsilon and gives the bits that a client sends per parameter, masking
+         modulus included, and the error of the decoded mean.
 Symbols  error: expected squared error of a coordinate of the mean of n clients whose coordinate is 0.
 Source   docs/theory/secure-aggregation.md; Agarwal, Kairouz, Liu (NeurIPS 2021) for Skellam noise over clients.
 
@@ -41,7 +41,7 @@ WRAP = 1e-6
 @final
 @frozen
 class SumRow:
-    """One line of the comparison; an infinite error says that the target is out of reach."""
+    """One row of the comparison; its error is infinite where the target is out of reach."""
 
     name: str
     bits: int
@@ -53,7 +53,7 @@ class SumRow:
 def compare_sums(
     *, ball: Ball, target: Target, clients: int, min_honest_clients: int | None = None, bits: int = 1
 ) -> tuple[SumRow, ...]:
-    """Codes behind masks, the ideal Gaussian, Skellam with 16 bits, and one bit without masks, at the same target.
+    """Compare codes behind masks, the ideal Gaussian, 16-bit Skellam and one bit without masks, at the same target.
 
     The ball must be an L2 ball. See `compare_calibration` for the rows.
     """
@@ -69,7 +69,7 @@ def compare_calibration(found: SumCalibration, epsilon: float) -> tuple[SumRow, 
 
     Two rows need no secure aggregation: the same codes seen one by one, whose epsilon is the local one, and one bit
     calibrated to the target for a server that sees every payload. Where 16 bits are too few for Skellam noise, its
-    row has the least epsilon they reach and an infinite error. No row but the first knows of secret cohorts.
+    row has the smallest epsilon they reach and an infinite error. Only the first row uses a secret cohort.
     """
     mechanism, guarantee = found.codes, found.guarantee
     ball, adjacency, delta, releases = mechanism.ball, guarantee.adjacency, guarantee.delta, found.releases
@@ -100,9 +100,9 @@ def compare_calibration(found: SumCalibration, epsilon: float) -> tuple[SumRow, 
 
 
 def _first_within(account: Callable[[float], float], target: float) -> float:
-    """Find the largest loss on a fine ladder that meets the target, else the one that comes nearest.
+    """Return the largest loss on a fine ladder that meets the target, else the one that comes nearest.
 
-    With few bits more noise also means coarser integers, so the account need not be monotone.
+    With few bits, more noise also means coarser integers, so the account need not be monotone.
     """
     ladder = [10 ** (2 - step / 40) for step in range(201)]
     values = [account(loss) for loss in ladder]

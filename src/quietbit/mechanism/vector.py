@@ -1,16 +1,16 @@
 """The minimum-variance mechanism for vectors: the whole update in one seed of 16 bytes.
 
-Idea     rotate the update with public signs, keep k of its coordinates (every client its own), clip again; then draw z
-         from N(0, I_k) tilted towards the update by a profile h, and send not z but the seed it is expanded from. A
-         server expands, adds k numbers per payload, and rotates back once per mean.
+Idea     rotate the update with public signs, keep k of its coordinates (each client its own), clip again; then draw z
+         from N(0, I_k) tilted towards the update by a profile h, and send not z but the seed it is expanded from. The
+         server expands the seed, adds k numbers per payload, and rotates back once per mean.
 Symbols  d = dimension, p = d padded to a power of two; C = radius; y = sqrt(p/k) S H D x / C, clipped to norm 1;
          r = |y|, u = y/r, t = <u, z>; h: the profile, w = 1 - r + r h(t) the weight of a seed; m = gain = E[t h(t)].
          n = `largest`: the largest weight, and the expected number of seeds looked at.
 Source   docs/theory/vector-mechanism.md has law, proofs and account; Feldman and Talwar (2021) for sending seeds.
 
-A body is 24 bytes: 8 of a public nonce, which picks the rows, and the 16 of the seed. Where more than MOST_TRIES seeds
-would have to be looked at, z is drawn directly instead and its k coordinates are sent as QUANTISED bits each, which is
-post-processing; the seed's 16 bytes then give way to ceil(k b / 8).
+A body is 24 bytes: a public nonce of 8, which picks the rows, and the seed of 16. Where the search would take more than
+MOST_TRIES seeds, z is drawn directly instead and its k coordinates are sent in QUANTISED bits each, which is
+post-processing; ceil(k b / 8) bytes then replace the seed's 16.
 
 Decoding. E z = r m u to first order, so z C / m estimates sqrt(p/k) S H D x, and its transpose scattered into the rows
 and rotated back estimates x. Over rows and z this is unbiased but for the second clip, which shortens only those y
@@ -81,17 +81,17 @@ __all__ = ["FAMILIES", "VectorMVU", "fewest_coordinates"]
 
 SEED = 16
 MOST_TRIES = 100_000
-MOST_NORMALS = 2**28  # expected for one release: about a second of one core, whoever described the mechanism
-QUANTISED = 4  # bits of a coordinate where z itself is sent: costs 1 % of the error
+MOST_NORMALS = 2**28  # expected per release: about a second of one core, whoever described the mechanism
+QUANTISED = 4  # bits per coordinate where z itself is sent: costs 1 % of the error
 LEAST_KEPT = 1024
-MOST_KEPT = 65_536  # what the blur of the account has room for
+MOST_KEPT = 65_536  # largest k for which the blur of the account has room
 NONCE_STREAM = 2  # after the streams of candidates and acceptance
 DIRECT_STREAMS = (3, 4)
 PROJECTION_COST = 0.01
 SMALLEST_RATIO = 2.0**-52
-LEAST_EPSILON = 1e-4  # below, rounded accounts say more about delta than about a profile
+LEAST_EPSILON = 1e-4  # below, rounded accounts depend more on delta than on the profile
 MOST_EPSILON_EACH = 18.0  # zero-out: e^(2 epsilon) lies between the levels of a step, and 2^52 is as far as they may be
-SHORTER = 0.93  # of the epsilon aimed at, where the account of coded normals has lost more than delta
+SHORTER = 0.93  # factor on the epsilon aimed at, where the account of coded normals lost more than delta
 
 
 @final
@@ -113,7 +113,7 @@ class VectorMVU(Rowed):
     )
 
     def __attrs_post_init__(self) -> None:
-        """Refuse what is not a profile, and a number of rows that cannot be kept."""
+        """Refuse a profile of another type, and a number of rows that cannot be kept."""
         require(isinstance(self.profile, Profile), "profile", self.profile, "a Profile")
         check_int(self.keep, "keep", 1, min(MOST_KEPT, self.padded))
         require(self.profile.gain_lower > 0, "gain of the profile", self.profile.gain_lower, "positive")
@@ -122,7 +122,7 @@ class VectorMVU(Rowed):
             smallest >= ratio, "smallest level of the profile", smallest, f"at least {ratio:.3g}, 2^-52 of the largest"
         )
         if not self.seeded:
-            _cells(self.profile)  # refused now, if at all
+            _cells(self.profile)  # raises now, if at all
         work = self.keep * self.profile.largest if self.seeded else 0.0
         rule = f"small enough for {MOST_NORMALS:,} normals a release ({self.profile.largest:.0f} seeds are looked at)"
         require(work <= MOST_NORMALS, "keep", self.keep, rule)
@@ -131,22 +131,22 @@ class VectorMVU(Rowed):
 
     @property
     def seeded(self) -> bool:
-        """Whether a seed is sent; z itself where too many seeds would have to be looked at."""
+        """Whether a seed is sent; otherwise z is, because the search would take too many seeds."""
         return self.profile.largest <= MOST_TRIES
 
     @property
     def layout(self) -> Layout:
-        """A seed or k quantised numbers, after the nonce of rows that are the release's own."""
+        """A seed or k quantised numbers, after the nonce of the rows unless these are shared."""
         tail = SEED if self.seeded else -(-self.keep * QUANTISED // 8)
         return Layout.opaque(self.ball.dimension, self.nonce_size + tail)
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Rotate, keep k rows, clip again, and look for a seed."""
+        """Rotate, keep k rows, clip again, and search for a seed."""
         factor = clip_factor(kernel.norm(update, self.ball.norm.order), self.ball.radius)
         block = rng.draw(self.keep)
         nonce = self.nonce(block, NONCE_STREAM)
         kept = self.project(update, factor, nonce, kernel)
-        # Everything from here on works on numbers that nobody else can change, and clips them again.
+        # From here on, work on private memory and clip again.
         kept /= self.ball.radius
         direction, length = unit(kept)
         share = min(length, 1.0)
@@ -168,13 +168,13 @@ class VectorMVU(Rowed):
         tail[:] = np.frombuffer(kernel.pack(codes, QUANTISED), dtype=np.uint8)
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Sum k whole numbers per payload: in the places of their rows, or as they are where rows are shared."""
+        """Return an accumulator of k integers per payload: at their rows, or in order where rows are shared."""
         size = self.keep if self.shared_rows else self.padded
         honest = math.inf if self.seeded else self._honest_kept
         return _Normals(self, kernel, max_payloads, np.zeros(size, dtype=np.int64), honest)
 
     def cost(self, adjacency: Adjacency) -> Cost:
-        """Return the dominating pair of the profile, and what sampling adds to it (see the head of this file)."""
+        """Return the dominating pair of the profile, plus what sampling adds to it (see the module header)."""
         slack, lost = self._sampling()
         pair = profile_cost(self.profile, adjacency, BLUR)
         curve = pair.with_slack(slack)
@@ -182,7 +182,7 @@ class VectorMVU(Rowed):
         return curve.with_lost(lost, everywhere=everywhere)
 
     def blanket(self, adjacency: Adjacency) -> BlanketPair | None:
-        """Return what hides a release among others': every weight is at least the smallest, so N(0, I) is the blanket.
+        """Return the blanket that hides a release among others: N(0, I), as every weight is at least the smallest.
 
         None where z itself is sent. Densities are within e^s of the blurred profile's. A convex function of U - a V
         that does not decrease, with slope at most 1, is submodular in (t, t'), so summing by parts as in 4. its mean
@@ -196,13 +196,13 @@ class VectorMVU(Rowed):
         return profile_blanket(self.profile, adjacency, BLUR, slack, error)
 
     def error(self) -> Error:
-        """Noise and projection of an update on the sphere, relative to which shorter ones fare better."""
+        """Return the error from noise and projection for an update on the sphere; shorter updates have less."""
         return Error(self._noise() + self.projection_error(self.ball.radius), response=self.clip_response)
 
     def decoded(self, value: float) -> tuple[float, float]:
         """Return the value, and the variance of such a coordinate in an update that fills the ball.
 
-        Beside the noise: the rows spread what the other coordinates have, and along the update itself the variance of
+        Beyond the noise: the rows spread what the other coordinates have, and along the update itself the variance of
         t is E[t^2 h] - m^2 instead of 1.
         """
         along = (self.profile.second_moment - 1) / self.profile.gain_lower**2 - 1
@@ -211,7 +211,7 @@ class VectorMVU(Rowed):
 
     @property
     def moment_error(self) -> float:
-        """How far mean and variance may be from these, relatively: for an auditor, who sends updates of all kinds.
+        """A relative bound on the error of mean and variance, for an auditor who sends arbitrary updates.
 
         The second clip takes up to half of 1/sqrt(k), updates that do not fill the ball have no rows to spread, and
         rounding to codes bends the response by (m^2 / k) / 20 at most.
@@ -222,12 +222,12 @@ class VectorMVU(Rowed):
 
     @property
     def honest_length(self) -> float:
-        """Where z itself is sent, that of its numbers; no seed is longer than noise."""
+        """Where z itself is sent, a bound on its length; infinite for seeds, none of which is longer than noise."""
         return math.inf if self.seeded else self._honest_kept * math.sqrt(self.padded / self.keep)
 
     @property
     def _honest_kept(self) -> float:
-        """The same among the rows: a law whose density is at most n times that of rounded normals."""
+        """The same bound on the kept rows, for a density of at most n times that of rounded normals."""
         levels = normal_quantiser(QUANTISED)
         squares, chances = levels.levels**2, np.diff(ndtr([-math.inf, *levels.thresholds, math.inf]))
         moments = float(chances @ squares), float(chances @ squares**2), float(squares.max())
@@ -236,16 +236,16 @@ class VectorMVU(Rowed):
 
     @property
     def _missing(self) -> float:
-        """The share of rows that are not kept: without any the projection costs nothing."""
+        """The share of rows that are not kept; at 0 the projection costs nothing."""
         return 1.0 - self.keep / self.padded
 
     def _noise(self) -> float:
-        """C^2 / m^2, with what quantising adds where z is sent."""
+        """C^2 / m^2, plus what quantising adds where z is sent."""
         cost = 0.0 if self.seeded else normal_quantiser(QUANTISED).cost
         return (1 + cost) * (self.ball.radius / self.profile.gain_lower) ** 2
 
     def _everywhere(self, pair: Cost, slack: float, pure: float) -> Cost:
-        """Divergences of what a search really sends: those of the pair, sampling inside, and what ``pure`` implies.
+        """Return the divergences of a search's output: those of the pair, sampling included, and what ``pure`` implies.
 
         p^alpha q^(1 - alpha) is at most M = n R^(alpha - 1), convex, and submodular like (p - a q)_+: so the same sums
         by parts hold, the worst two updates are opposite again, and its mean moves by at most 4 M (e + c).
@@ -259,7 +259,7 @@ class VectorMVU(Rowed):
         return math.sqrt(23 * self.keep + 43) * 2.0**-64
 
     def _sampling(self) -> tuple[float, float]:
-        """Slack and lost mass, each rounded up."""
+        """Return slack and lost mass, each rounded up."""
         require(inner_error_upper(self.keep) <= BLUR, "keep", self.keep, "small enough for the account's blur")
         largest, smallest = self.profile.largest, float(self.profile.levels[0])
         if not self.seeded:
@@ -291,20 +291,20 @@ class _Normals(Accumulator):
     kernel: Kernel
     max_payloads: int
     total: NDArray[np.int64]
-    honest: float  # how long numbers that are sent may be
+    honest: float  # the largest honest length of numbers that are sent
 
     @property
     def group(self) -> int:
-        """Many small bodies at once."""
+        """The number of bodies to add at once: many, because they are small."""
         return 256
 
     @property
     def shift(self) -> int:
-        """Bits behind the point."""
+        """The number of bits after the binary point."""
         return finest_shift(self.max_payloads)
 
     def check(self, body: Body) -> None:
-        """Refuse a body of another length; every seed is one that a client could have sent."""
+        """Refuse a body of another length; every seed is one that an honest client could have sent."""
         size = self.mechanism.layout.size
         if body.size != size:
             refuse_payload("length of the body", f"{size} bytes", body.size)
@@ -332,18 +332,18 @@ class _Normals(Accumulator):
             self.kernel.scatter(body[:head].tobytes() or bytes(NONCE), numbers, self.total)
 
     def _numbers(self, body: Body) -> FloatVector:
-        """Return z where it is sent."""
+        """Return z from a body that carries it."""
         codes = self.kernel.unpack(body[self.mechanism.nonce_size :], QUANTISED, self.mechanism.keep)
         return normal_quantiser(QUANTISED).decode(codes)
 
     def kept(self, count: int) -> FloatVector:
-        """Return the mean among the shared rows, in units of the update."""
+        """Return the mean on the shared rows, in units of the update."""
         if not self.mechanism.shared_rows:
             return super().kept(count)
         return self._scaled(count)
 
     def reader(self, count: int) -> Reader:
-        """Rotate the mean back."""
+        """Return a reader of the mean, rotated back."""
         found = self.mechanism
         if found.shared_rows:
             mean = found.unproject(self._scaled(count))
@@ -370,7 +370,7 @@ def _cells(profile: Profile) -> tuple[int, ...]:
 def fewest_coordinates(squared_error: float, dimension: int, cost: float = PROJECTION_COST) -> int:
     """Return a power of two k whose projection adds at most ``cost`` of a noise of ``squared_error`` (radius 1).
 
-    At least 1,024, which take microseconds: with fewer, more of a long update is lost to the second clip.
+    At least 1,024, which take microseconds; with fewer, the second clip shortens long updates more.
 
     >>> fewest_coordinates(6.33, 10**6), fewest_coordinates(0.075, 10**6), fewest_coordinates(0.133, 100)
     (1024, 2048, 128)
@@ -395,10 +395,10 @@ class _Family(Family):
         return _with_rows(profile, ball, choices)
 
     def calibrated(self, ball: Ball, choices: Choices, target: Target, account: EpsilonOf) -> Mechanism:
-        """Design a profile for the target; for less of it where sampling, or a bit beside the release, has a cost.
+        """Design a profile for the target, or for less of it where sampling or a bit beside the release has a cost.
 
-        Where the target allows more than the sampler can be certified to reveal, it gets the most that it can: the
-        smallest of a profile's levels has to be told from nothing, and missing it must cost less than delta.
+        Where the target allows more than the sampler can be certified to reveal, use the largest certified epsilon: the
+        smallest of a profile's levels must be distinguishable from 0, and missing it must cost less than delta.
         """
         require(ball.norm is Norm.L2, "norm of the ball", ball.norm.value, "l2 for the vector mechanism")
         require(target.epsilon >= LEAST_EPSILON, "epsilon", target.epsilon, f"at least {LEAST_EPSILON:g} for vmvu")
