@@ -1,29 +1,29 @@
-"""A clip that may move: any mechanism, rescaled to the clip of a round, and scouts who say whether it is too short.
+"""A moving clip: any mechanism, rescaled to the clip of a round, and scouts who answer whether it is too short.
 
 Idea     nobody knows a good clip beforehand, and it changes as a model learns. So one client in twenty, drawn in
          public, scouts: it sends no update in that round, and answers by randomised response whether its update was
-         no longer than the round's clip. From the answers the server moves the clip of the next round towards the one
-         that leaves a wanted share of updates alone. The others send what they would send without scouts: all it costs
-         is the updates that are missing, 1 / (1 - 1/20) of squared error, 5.3 %. The clip of a round is public and
-         part of the mechanism's identity: a payload made for another clip is refused.
+         no longer than the round's clip. From the answers the server moves the next round's clip towards one that
+         leaves the wanted share of updates unchanged. The other clients send as they would without scouts, so the only
+         cost is the missing updates: 1 / (1 - 1/20) of squared error, 5.3 %. The clip of a round is public and part of
+         the mechanism's identity: a payload made for another clip is refused.
 Symbols  C = this round's clip; R = radius of the inner mechanism; t = T / 2^64: an answer is true with probability t,
          else a coin; one client in n scouts.
 Source   Andrew, Thakkar, McMahan, Ramaswamy (NeurIPS 2021), "Differentially private learning with adaptive clipping",
          whose clients all send a bit to a trusted server; Warner (1965) for the answer.
 
-Account. An update is clipped to C, multiplied by R / C, and handed to the inner mechanism, which clips it again: the
-inner account holds whatever C is, to the last digit, and so does that of a run whose clip moves. A release is an update
-or an answer, whichever the server asks for, and its cost is the larger of both, account by account (`Cost.either`): so
-a server gains nothing by choosing who scouts, and ledgers count releases of one mechanism. With p = (1 + t) / 2 answers
-of two updates have the laws (p, 1 - p) and (1 - p, p) at worst: what the sign of N(mu/2, 1) and N(-mu/2, 1) says, with
-Phi(mu/2) = p. The zero update has no length, and a scout says either answer alike: against (1/2, 1/2) an answer is the
-sign of N(mu, 1) against that of N(0, 1), Phi(mu) = p. So these Gaussian pairs dominate, besides the laws themselves.
+Account. An update is clipped to C, multiplied by R / C, and passed to the inner mechanism, which clips it again: the
+inner account holds exactly, whatever C is, and so does that of a run whose clip moves. A release is an update or an
+answer, whichever the server asks for, and its cost is the larger of both, account by account (`Cost.either`): so a
+server gains nothing by choosing who scouts, and ledgers count releases of one mechanism. With p = (1 + t) / 2 the
+answers of two updates have at worst the laws (p, 1 - p) and (1 - p, p): those of the sign of N(mu/2, 1) and N(-mu/2, 1)
+with Phi(mu/2) = p. The zero update has no length, and a scout gives either answer alike: against (1/2, 1/2) an answer
+is the sign of N(mu, 1) against that of N(0, 1), Phi(mu) = p. So these Gaussian pairs dominate, besides the laws.
 
-Turns. Who scouts is a function of run, round and the node's number, which a node computes for itself: in its turn it
+Turns. Who scouts is a function of run, round and the node's number, which every node computes: in its turn it
 answers and sends no update, and at no other time does it answer.
 
-Bits. Releases of earlier versions had a bit beside every update (``bit_epsilon``): such payloads are read, and ledgers
-that have them priced, and no new ones are made.
+Bits. Earlier versions sent a bit beside every update (``bit_epsilon``): such payloads are still read, and ledgers
+that contain them priced, but no new ones are made.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ MOST_BIT_EPSILON = 20.0
 
 
 def scout_rank(run: bytes, number: int, node: int) -> int:
-    """Return where a node stands in a round's public order, from 0 to 2^256 - 1: those of low rank scout."""
+    """Return a node's rank in a round's public order, from 0 to 2^256 - 1; low ranks scout."""
     said = b"quietbit/scouts/" + len(run).to_bytes(8, "little") + run
     return int.from_bytes(hashlib.sha256(said + number.to_bytes(8, "little") + node.to_bytes(8, "little")).digest())
 
@@ -90,9 +90,9 @@ def _every(value: int | None) -> int | None:
 @final
 @frozen
 class AdaptiveClip(Wrapper):
-    """Any mechanism on updates clipped to ``clip``, which may be another in every round.
+    """Any mechanism on updates clipped to ``clip``, which may differ from round to round.
 
-    One client in ``every`` answers instead (`Scout`), truly with probability ``truth``; without scouts both are None.
+    One client in ``every`` answers instead (`Scout`), truly with probability ``truth``; both are None without scouts.
     """
 
     inner: Mechanism = field(converter=check_mechanism)
@@ -100,17 +100,17 @@ class AdaptiveClip(Wrapper):
     every: int | None = field(default=None, converter=_every, metadata=LEFT_OUT)
     truth: float | None = field(default=None, metadata=LEFT_OUT)
     bit_epsilon: float | None = field(default=None, converter=_bit_epsilon, metadata=LEFT_OUT, kw_only=True)
-    domain: Ball = field(init=False, repr=False, eq=False)  # where updates are clipped to in this round
+    domain: Ball = field(init=False, repr=False, eq=False)  # the ball of this round's clip
     answer: RandomisedResponse | None = field(init=False, repr=False, eq=False)
 
     @inner.validator
     def _check_inner(self, attribute: object, value: Mechanism) -> None:
-        """Refuse a clip that moves twice."""
+        """Refuse a moving clip inside a moving clip."""
         require(not value.clip_moves, "inner", type(value).__name__, "a mechanism whose clip does not move")
 
     @truth.validator
     def _check_truth(self, attribute: object, value: float | None) -> None:
-        """Refuse scouts without answers, answers without scouts, and unpriced ones beside a bit."""
+        """Refuse scouts without answers, answers without scouts, and unpriced answers beside a bit."""
         require((value is None) == (self.every is None), "truth", value, "given where clients scout, and only there")
         scouts = value is None or self.bit_epsilon is None
         require(scouts, "truth", value, "left out beside the bit of an earlier version, whose price has no answer")
@@ -125,7 +125,7 @@ class AdaptiveClip(Wrapper):
 
     @property
     def layout(self) -> Layout:
-        """The inner mechanism's; of an earlier version's release one code more, or a byte where it has none."""
+        """The inner layout; in an earlier version's release one code more, or one byte where there are no codes."""
         within = self.inner.layout
         if self.bit_epsilon is None:
             return within
@@ -135,24 +135,24 @@ class AdaptiveClip(Wrapper):
 
     @property
     def priced_as(self) -> AdaptiveClip:
-        """The same at the inner mechanism's own radius: its price is that of every clip."""
+        """The same at the inner mechanism's radius, whose cost is that of every clip."""
         return evolve(self, inner=self.inner.priced_as, clip=self.inner.domain.radius)
 
     @property
     def clip_moves(self) -> bool:
-        """It does."""
+        """True."""
         return True
 
     def at_clip(self, clip: float) -> AdaptiveClip:
-        """Return the same mechanism in a round of another clip, at the same price."""
+        """Return the same mechanism for a round with another clip, at the same cost."""
         return evolve(self, clip=clip)
 
     def scout(self) -> Scout:
-        """Return the question that scouts of this round answer."""
+        """Return the mechanism that scouts of this round answer with."""
         return Scout(self)
 
     def is_turn_of(self, run: bytes, number: int, node: int) -> bool:
-        """Return whether a node sends an update in this round: it does not scout."""
+        """Return whether a node sends an update in this round, that is, does not scout."""
         return self.every is None or scout_rank(run, number, node) * self.every >= RANKS
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
@@ -168,28 +168,28 @@ class AdaptiveClip(Wrapper):
         return _Rescaled(self, self.inner.accumulator(kernel, max_payloads))
 
     def cost(self, adjacency: Adjacency) -> Cost:
-        """Return the cost of an update, or of the answer of a scout."""
+        """Return the cost of an update or of a scout's answer, whichever is larger."""
         return self._with_answer(self.inner.cost(adjacency), adjacency)
 
     def sample_cost(self, adjacency: Adjacency, samples: int) -> Cost:
-        """Return that of one sample, which can change an answer as well as all can."""
+        """Return the same for one sample, which can change an answer as much as all can."""
         return self._with_answer(self.inner.sample_cost(adjacency, samples), Adjacency.REPLACE_ONE)
 
     @property
     def summable(self) -> bool:
-        """Where there is no bit, which a sum would not hide, as the inner mechanism is."""
+        """Whether the inner mechanism is and there is no bit, which a sum would not hide."""
         return self.bit_epsilon is None and self.inner.summable
 
     def sum_cost(self, clients: int, adjacency: Adjacency) -> Cost:
-        """Return the cost of an update in a sum, or of an answer, which the server sees by itself."""
+        """Return the larger cost of an update in a sum and of an answer, which the server sees unmasked."""
         return self._with_answer(summable(self).inner.sum_cost(clients, adjacency), adjacency)  # type: ignore[attr-defined]
 
     def mean_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
-        """Return the inner mechanism's, in units of this clip."""
+        """Return the inner mechanism's mean, in units of this clip."""
         return self.inner.mean_from_sum(total, clients) / self._ratio
 
     def kept_from_sum(self, total: NDArray[Any], clients: int) -> FloatVector:
-        """Return the inner mechanism's, in units of this clip."""
+        """Return the inner mechanism's kept mean, in units of this clip."""
         return self.inner.kept_from_sum(total, clients) / self._ratio
 
     def _with_answer(self, cost: Cost, adjacency: Adjacency) -> Cost:
@@ -199,7 +199,7 @@ class AdaptiveClip(Wrapper):
 
     @property
     def _bit_epsilon_upper(self) -> float:
-        """log((1 - p) / p) of the p that the bit lied with, a multiple of 2^-64, rounded up."""
+        """log((1 - p) / p) of the probability p that the bit lies, a multiple of 2^-64, rounded up."""
         lies = math.ceil(WORDS / (1 + math.exp(self.bit_epsilon or 0.0)))
         return round_up(math.log1p(Fraction(WORDS - 2 * lies, lies)), 1e-14)
 
@@ -209,19 +209,19 @@ class AdaptiveClip(Wrapper):
         return evolve(found, squared=found.squared * ratio**2, bias=found.bias * ratio)
 
     def decoded(self, value: float) -> tuple[float, float]:
-        """Return the inner mechanism's, in units of this clip; rounding never pushes a value out of its ball."""
+        """Return the inner moments in units of this clip; rounding never pushes a value out of its ball."""
         radius = self.inner.domain.radius
         mean, variance = self.inner.decoded(max(-radius, min(radius, value * self._ratio)))
         return mean / self._ratio, variance / self._ratio**2
 
     @property
     def shared_error(self) -> float:
-        """The inner mechanism's, in units of this clip."""
+        """The inner mechanism's shared error, in units of this clip."""
         return self.inner.shared_error / self._ratio**2
 
     @property
     def honest_length(self) -> float:
-        """The inner mechanism's, in units of this clip."""
+        """The inner mechanism's bound, in units of this clip."""
         return self.inner.honest_length / self._ratio
 
     @property
@@ -233,44 +233,44 @@ class AdaptiveClip(Wrapper):
 @final
 @frozen
 class Scout(Mechanism):
-    """The answer of a scout: whether its update is no longer than the clip of ``moving``, by randomised response.
+    """The answer of a scout, by randomised response: whether its update is no longer than the clip of ``moving``.
 
-    It is priced as a release of ``moving``, which covers either, and stands in ledgers as one.
+    It is priced and recorded as a release of ``moving``, whose cost covers both.
     """
 
     moving: AdaptiveClip = field(validator=only(AdaptiveClip, "an AdaptiveClip"))
     domain = passed_on("moving.domain")
-    shared_rows = passed_on("moving.shared_rows")  # scouts replay rounds like all others
+    shared_rows = passed_on("moving.shared_rows")  # scouts replay rounds like other clients
     row_places = passed_on("moving.row_places")
     unproject = passed_on("moving.unproject")
     priced_as = passed_on("moving.priced_as")
     cost = passed_on("moving.cost")
 
     def __attrs_post_init__(self) -> None:
-        """Refuse a clip that nobody scouts for."""
+        """Refuse a clip without scouts."""
         require(self.moving.answer is not None, "moving", "without scouts", "an AdaptiveClip that clients scout for")
 
     @property
     def layout(self) -> Layout:
-        """One byte: 0 for an update no longer than the clip, or 1."""
+        """One byte: 0 for an update no longer than the clip, else 1."""
         return Layout.opaque(self.domain.dimension, 1)
 
     def for_round(self, run: bytes, number: int) -> Scout:
-        """Return the same beside the mechanism of a round."""
+        """Return the scout of the round's mechanism."""
         return evolve(self, moving=evolve(self.moving, inner=self.moving.inner.for_round(run, number)))
 
     @property
     def clip_moves(self) -> bool:
-        """It does."""
+        """True."""
         return True
 
     @property
     def unmasked(self) -> bool:
-        """It goes into no sum."""
+        """True: answers go into no sum."""
         return True
 
     def at_clip(self, clip: float) -> Scout:
-        """Return the same question about another clip, at the same price."""
+        """Return the same question about another clip, at the same cost."""
         return Scout(self.moving.at_clip(clip))
 
     def is_turn_of(self, run: bytes, number: int, node: int) -> bool:
@@ -278,28 +278,28 @@ class Scout(Mechanism):
         return not self.moving.is_turn_of(run, number, node)
 
     def write(self, update: Parts, rng: RandomBits, kernel: Kernel, out: Body) -> None:
-        """Write the answer, or a coin: always one of an update without a length."""
+        """Write the answer or a coin; always a coin for an update without a length."""
         length = kernel.norm(update, self.domain.norm.order)
         honest, coin = (int(word) for word in rng.draw(2).uniform64(0, 0, 2))
         out[0] = length > self.domain.radius if length > 0 and honest < self._response.threshold else coin >> 63
 
     def accumulator(self, kernel: Kernel, max_payloads: int) -> Accumulator:
-        """Return a count of the answers."""
+        """Return a counter of the answers."""
         return _Tally(self._response)
 
     def error(self) -> Error:
-        """Refuse: an answer says nothing of an update but its length."""
+        """Refuse: an answer reveals only the length of an update."""
         self._lacks("updates to decode")
 
     @property
     def _response(self) -> RandomisedResponse:
-        return self.moving.answer or RandomisedResponse(2, 0.5)  # there is one, as was checked
+        return self.moving.answer or RandomisedResponse(2, 0.5)  # checked to exist
 
 
 @final
 @define(eq=False)
 class _Tally(Accumulator):
-    """How many scouts there were, and how many say that the clip left them alone."""
+    """The number of scouts, and how many answer that the clip left their update unchanged."""
 
     response: RandomisedResponse
     short: int = 0
@@ -316,7 +316,7 @@ class _Tally(Accumulator):
         raise InvalidParameter("The answers of scouts have no mean of updates; `answers` says what they have.")
 
     def answers(self, count: int) -> Answers:
-        """Return the share that the clip leaves alone; its deviation is that of coins and of the draw of scouts."""
+        """Return the share that the clip leaves unchanged; its deviation includes the coins and the draw of scouts."""
         share, truth = self.response.share(self.short / count), self.response.truth
         return Answers(share, 0.5 / (truth * math.sqrt(count)))
 
@@ -324,7 +324,7 @@ class _Tally(Accumulator):
 @final
 @define(eq=False)
 class _Rescaled(Accumulator):
-    """The inner mechanism's accumulator, in units of the clip; the bit of an earlier version's release is left out."""
+    """The inner mechanism's accumulator, in units of the clip; drops the bit of an earlier version's release."""
 
     mechanism: AdaptiveClip
     sums: Accumulator
@@ -334,7 +334,7 @@ class _Rescaled(Accumulator):
         return self.sums.group
 
     def check(self, body: Body) -> None:
-        """Refuse a bit that is neither 0 nor 1, and what the inner mechanism refuses."""
+        """Refuse a bit that is neither 0 nor 1, and any body that the inner mechanism refuses."""
         self.sums.check(self._inner(body))
 
     def add(self, bodies: Sequence[Body]) -> None:
@@ -345,11 +345,11 @@ class _Rescaled(Accumulator):
         return lambda start, stop: read(start, stop) / ratio
 
     def kept(self, count: int) -> FloatVector:
-        """Return the inner mechanism's, in units of this clip: whoever replays them need not know the clip."""
+        """Return the inner mechanism's kept mean, in units of this clip, so that replaying needs no clip."""
         return self.sums.kept(count) / self.mechanism._ratio
 
     def _inner(self, body: Body) -> Body:
-        """Return the inner body, as its mechanism wrote it."""
+        """Return the inner body, as the inner mechanism wrote it."""
         if self.mechanism.bit_epsilon is None:
             return body
         within = self.mechanism.inner.layout
@@ -364,7 +364,7 @@ class _Rescaled(Accumulator):
 
 
 def _answer_cost(response: RandomisedResponse, adjacency: Adjacency) -> Cost:
-    """Return all that is known of an answer, bare: its laws, and the Gaussian pair whose sign has them."""
+    """Return the bare cost of an answer: its laws, and the Gaussian pair whose signs have these laws."""
     lie = (1 - Fraction(response.threshold, WORDS)) / 2
     truth, lies = float(1 - 2 * lie), float(lie)
     normal = math.sqrt(2) * float(erfinv(truth) if truth < 0.5 else erfcinv(2 * lies))

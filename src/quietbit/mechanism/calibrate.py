@@ -1,8 +1,8 @@
 """Calibration: the most accurate mechanism of a family that meets a target, or of all families.
 
-Idea     the family knows how to look; the account is that of the mechanism itself, so the guarantee never exceeds the
-         target, whatever the search did. Beside the error stands the Gaussian's at the same target.
-         ``auto`` asks every family there is and takes the one that sends least among those of nearly the least error.
+Idea     the family does the search; the account is that of the mechanism itself, so the guarantee never exceeds the
+         target, whatever the search did. The error is reported beside the Gaussian's at the same target.
+         ``auto`` asks every family and, of those with nearly the smallest error, takes the one that sends fewest bytes.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from quietbit.target import Target
 
 __all__ = ["AUTO", "AUTO_RULE", "Alternative", "Calibration", "alternatives", "calibrate", "smallest_of_the_best"]
 
-AUTO = "auto"  # in place of a family's word: whichever serves best
+AUTO = "auto"  # in place of a family's name: the best of all families
 AUTO_RULE = "of the mechanisms within 5 % of the least error, the one that sends the fewest bytes"
-NEARLY = 1.05  # how much more error is worth sending less
+NEARLY = 1.05  # factor of error that is acceptable for sending less
 
 Priced: TypeAlias = Callable[[Mechanism], Guarantee]
 
@@ -38,17 +38,17 @@ Priced: TypeAlias = Callable[[Mechanism], Guarantee]
 @final
 @frozen
 class Calibration:
-    """A mechanism that meets a target, what it guarantees, and what it costs in accuracy.
+    """A mechanism that meets a target, with its guarantee and its error.
 
     ``squared_error`` is the expected squared error of a decoded coordinate, the mean over coordinates of the worst
     update in the ball, after dividing by the slope of its mean at 0 (which is 1 but for `Sign`, whose +1 and -1 have no
-    unit, and for the decoder ``alphabet``); ``error.response`` is the share of that update which comes back;
+    unit, and for the decoder ``alphabet``); ``error.response`` is the decoded share of that update;
     ``gaussian_squared_error`` is the error of a Gaussian calibrated to the same target on the L2 ball of the same
-    radius. ``saturated`` says that the target allows more than this kind of mechanism can be made to reveal with a
-    certificate, so that the guarantee is more than 1e-4 below it: one release of I-MVU or MVU at an epsilon of 30 and
-    more, of the vector mechanism above 18 (zero-out) or 30 (replace-one), where probabilities meet the accuracy of the
-    sampler and of the doubles that hold them. Several releases of the same update spend more, and their mean is the
-    more accurate for it. ``reason`` says why ``auto`` took this mechanism.
+    radius. ``saturated``: the target allows more than a certified mechanism of this kind can reveal, so that the
+    guarantee is more than 1e-4 below it. This happens to one release of I-MVU or MVU at an epsilon of 30 and more, and
+    of the vector mechanism above 18 (zero-out) or 30 (replace-one), where probabilities meet the accuracy of the
+    sampler and of doubles. Several releases of the same update spend more, and their mean is more accurate.
+    ``reason`` says why ``auto`` chose this mechanism.
     """
 
     mechanism: Mechanism
@@ -61,22 +61,22 @@ class Calibration:
 
     @property
     def squared_error(self) -> float:
-        """Of a decoded coordinate, for the worst update in the ball."""
+        """The squared error per decoded coordinate, for the worst update in the ball."""
         return self.error.squared
 
     @property
     def relative_error(self) -> float:
-        """The squared error over the Gaussian's."""
+        """The squared error divided by the Gaussian's."""
         return self.error.squared / self.gaussian_squared_error
 
 
 @final
 @frozen
 class Alternative:
-    """One way to meet a target: a family's word, whether few coordinates are kept, and what came of it.
+    """One way to meet a target: a family's name, whether few coordinates are kept, and the result.
 
-    Where the target is out of reach there is no calibration, and ``refusal`` is the sentence that says why. A
-    ``baseline`` is there to be compared with, and never chosen.
+    Where the target is out of reach there is no calibration, and ``refusal`` is a sentence that says why. A
+    ``baseline`` is for comparison only and never chosen.
     """
 
     mechanism: str
@@ -113,38 +113,38 @@ def calibrate(
     """Return the most accurate mechanism of its kind whose releases together stay within (epsilon, delta).
 
     Args:
-        mechanism: the word of a family: ``imvu`` (solves for the design's epsilon, or for beta where a design is
+        mechanism: the name of a family: ``imvu`` (solves for the design's epsilon, or for beta where a design is
             given), ``vmvu`` (designs its profile), ``mvu``, ``gaussian``, ``laplace``, ``sign`` (of the noise that
-            fits the ball's norm), ``skellam``, or that of another package; ``auto`` for whichever serves best: of those
-            within 5 % of the least error, the one that sends the fewest bytes.
-        ball: where updates lie.
+            fits the ball's norm), ``skellam``, or another package's; ``auto`` for the best: of those within 5 % of
+            the smallest error, the one that sends the fewest bytes.
+        ball: the ball that updates are clipped to.
         epsilon: the target for all releases of one party together; met to a relative 1e-4 from below.
-        delta: in [0, 1); at 0 only pure mechanisms can answer.
-        adjacency: what the neighbouring world is.
-        releases: how often the same party takes part.
-        samples: how many samples a client has, where one of them is to be protected rather than the client. With
+        delta: in [0, 1); 0 needs a pure mechanism.
+        adjacency: which two data sets are neighbours.
+        releases: how many releases the same party makes.
+        samples: how many samples a client has, where the privacy unit is one sample rather than the client. With
             ``keep``, their gradients are then sent by `Uplink.send_samples`.
-        sampling_rate: where a site draws its batches in secret, each of about ``samples`` samples with this
-            probability: the mechanism returned is that of a batch (`quietbit.mechanism.batch`).
-        local_steps: private steps that a site takes on batches of its own before it sends the difference of models.
+        sampling_rate: the probability of each of a site's samples (about ``samples``) to be in a secret batch; the
+            mechanism returned is then that of a batch (`quietbit.mechanism.batch`).
+        local_steps: private steps that a site takes on its batches before it sends the difference of models.
         local_rate: the learning rate of such a step.
-        local_bits: of each coordinate of that difference, 1 to 8.
+        local_bits: bits per coordinate of that difference, 1 to 8.
         bits: per code; 1 by default, 16 for ``skellam``.
         levels: of the design; 2 for ``imvu``, and for ``mvu`` about the root of the dimension.
         beta: of ``imvu`` when its design is solved for.
         clamp: of ``imvu``.
         decoder: of ``imvu``: ``alphabet`` or ``unbiased-at-zero``.
         design: calibrate beta for this design (``imvu``).
-        rotate: whether coordinates are mixed by a public rotation first (``imvu`` on an L2 ball): they are unless this
-            is False, which is the paper's own way, and shortens updates of which a few coordinates hold much.
+        rotate: mix coordinates by a public rotation first (``imvu`` on an L2 ball), by default. False is the paper's
+            way, and shortens updates dominated by a few coordinates.
         keep: how many rotated coordinates a client keeps, a power of two, or ``auto``: as many as make the projection
-            cost at most 1 % of the error. By default ``vmvu`` keeps 1,024 or more, and the others all.
-        rows: whose rows are kept: ``own``, drawn by every release, or ``shared`` by all clients of a round, which
-            follow from run and round (`Mechanism.for_round`); ``own`` by default.
-        account: the guarantee of the most exposed party, where that is not ``releases`` times the mechanism's own
-            (samples of clients of several sizes, say).
+            cost at most 1 % of the error. By default ``vmvu`` keeps 1,024 or more, and the others keep all.
+        rows: who chooses the kept rows: ``own``, drawn by every release (default), or ``shared`` by all clients of a
+            round, derived from run and round (`Mechanism.for_round`).
+        account: the guarantee of the most exposed party, where that is not ``releases`` times the mechanism's cost
+            (for example samples of clients of several sizes).
 
-    A target too small for the mechanism is refused, and so is a choice that it makes no use of.
+    A target too small for the mechanism is refused, and so is a choice that it does not use.
     """
     target = Target(epsilon, delta, adjacency, releases=releases).limited()
     require(isinstance(ball, Ball), "ball", ball, "a Ball")
@@ -157,7 +157,7 @@ def calibrate(
         ways = alternatives(ball, target, samples=samples, keep=keep, account=account)
         return _chosen(ways, target)
     chosen = family(mechanism)
-    own = keep if "keep" in chosen.uses else None  # others keep coordinates by a wrapper
+    own = keep if "keep" in chosen.uses else None  # other families keep coordinates by a wrapper
     whose = rows if "rows" in chosen.uses else None
     require(
         rows is None or whose is not None or keep is not None, "rows", rows, "left out where all coordinates are kept"
@@ -218,17 +218,17 @@ def alternatives(
     baselines: bool = False,
     report: Callable[[float, str], None] | None = None,
 ) -> tuple[Alternative, ...]:
-    """Every family calibrated to the target; on an L2 ball also with as few coordinates kept as cost 1 % of the error.
+    """Calibrate every family to the target; on an L2 ball also with the fewest coordinates kept for 1 % more error.
 
-    With ``keep`` given, that many are kept by all. ``baselines``: those too that are there to be compared with alone.
-    ``report(fraction, message)`` is told what is looked at.
+    With ``keep`` given, all keep that many. ``baselines``: include mechanisms that are for comparison only.
+    ``report(fraction, message)`` is called with the progress.
     """
     ways: list[tuple[str, int | str | None]] = []
     broken = []
     for word in families():
         try:
             one = family(word)
-        except InvalidParameter as error:  # another package's, which cannot be imported
+        except InvalidParameter as error:  # another package's family that cannot be imported
             broken.append(Alternative(word, keep, None, str(error)))
             continue
         if not one.baseline or baselines:
@@ -239,7 +239,7 @@ def alternatives(
     for place, (word, kept) in enumerate(ways):
         if report is not None:
             report(place / len(ways), word)
-        look = _looked if account is None else _looked.__wrapped__  # an account of somebody's own is not remembered
+        look = _looked if account is None else _looked.__wrapped__  # a caller's account is not cached
         found.append(look(word, kept, ball, target, samples, account))
     return (*found, *broken)
 
@@ -262,7 +262,7 @@ def _looked(
 
 
 def smallest_of_the_best(errors: Sequence[float], sizes: Sequence[int]) -> int:
-    """Return the index of the smallest size whose error is within 5 % of the least; of equals the least error.
+    """Return the index of the smallest size whose error is within 5 % of the least; ties go to the smaller error.
 
     >>> smallest_of_the_best([1.0, 1.02, 1.2], [400, 13, 2])
     1
@@ -272,9 +272,9 @@ def smallest_of_the_best(errors: Sequence[float], sizes: Sequence[int]) -> int:
 
 
 def _chosen(ways: Sequence[Alternative], target: Target) -> Calibration:
-    """Return the calibration that ``auto`` stands for, with its reason; refuse where nothing reaches the target.
+    """Return the calibration that ``auto`` chooses, with its reason; refuse where nothing reaches the target.
 
-    Only among mechanisms whose decoded mean is the update: whoever asks for one by name knows what to divide by.
+    It chooses among mechanisms whose decoded mean is the update; others must be asked for by name.
     """
     reached = [(way.mechanism, way.calibration) for way in ways if way.calibration is not None and not way.baseline]
     known = [(word, found) for word, found in reached if not found.error.unitless]

@@ -1,1 +1,1 @@
-"""All choices of a private run in one place, fixed before data is seen: mechanism, budget, participation, trust."""
+"""All choices of a private run, fixed before data is seen: mechanism, budget, participation, trust."""

@@ -1,14 +1,14 @@
-"""Which mechanism, under which trust: every way to meet a target, with its bytes, its noise and a plain verdict.
+"""Which mechanism, under which trust: every way to meet a target, with its bytes, its noise and a verdict.
 
-Idea     the same question is put to every family of the registry, to sums behind masks, and to a trusted server as the
-         yardstick. Each answer is a mechanism calibrated to the target, so that its error is its own; a way that cannot
-         reach the target says so in one sentence. What a run would come to is `expectation`'s to say.
+Idea     every family of the registry, sums behind masks, and a trusted server as the yardstick are calibrated to the
+         same target, so that each error is that of a real mechanism. A way that cannot reach the target says so in one
+         sentence. `expectation` gives the verdict on a run.
 Symbols  d = dimension; m = cohort; T = rounds; N = clients; r = T m / N releases of a client.
          noise: length of the noise in the mean of a round, as a multiple of the clip.
 
-The clip. All noise is proportional to the clip and none depends on the updates. So a clip of c times the length that
-updates really have makes the noise c times as loud beside them where c > 1, while c < 1 shortens every update to c of
-its length: the noise falls as the signal does, nothing is won, and long updates lose weight against short ones.
+The clip. All noise is proportional to the clip and none depends on the updates. So a clip of c > 1 times the actual
+length of updates makes the noise c times as large relative to them. A clip of c < 1 shortens every update to c of its
+length: the noise falls as the signal does, nothing is gained, and long updates lose weight against short ones.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ Report = Callable[[float, str], None]
 FLOAT_BYTES = 4
 CLIPS = (0.25, 0.5, 1.0, 2.0, 4.0)
 CENTRAL, SUMMED = "gaussian", "imvu"
-LEAST_KEPT = 64  # with fewer the second clip takes too much of a long update
+LEAST_KEPT = 64  # with fewer, the second clip shortens long updates too much
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:
-    """One way to meet the target; where it does not, ``refusal`` says why and there are no numbers.
+    """One way to meet the target; where it cannot, ``refusal`` says why and there are no numbers.
 
-    ``keep`` is how many coordinates are sent where not all are. ``payload_bytes`` is what a client sends in a round,
-    ``downlink_bytes`` what it gets: the round's broadcast where few coordinates are kept and shared, else the model. A
-    ``baseline`` is there to be compared with, and never the best.
+    ``keep`` is the number of coordinates sent where not all are. ``payload_bytes`` is what a client sends per round,
+    ``downlink_bytes`` what it receives: the round's broadcast where few coordinates are kept and shared, else the
+    model. A ``baseline`` is for comparison only, and never the best.
     ``relative_error`` is the squared error of a round's mean over that of Gaussian noise added by every client; None
     at delta 0, where no Gaussian has an account. ``moved`` is how far malicious clients can move the mean of a round,
     in clips, where their share was given (`quietbit.plan.poison`).
@@ -73,19 +73,19 @@ class ComparisonRow:
 
     @property
     def noise(self) -> float:
-        """In the mean of a round, as a multiple of the clip; infinite where the target is out of reach."""
+        """The noise in the mean of a round, as a multiple of the clip; infinite where the target is out of reach."""
         return math.inf if self.expected is None else self.expected.noise
 
     @property
     def verdict(self) -> str:
-        """What a run would come to, or why there is none."""
+        """The verdict on a run, or why there is none."""
         return self.refusal if self.expected is None else self.expected.sentence()
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ClipPoint:
-    """A clip of ``clip`` times the updates' length: the noise beside what is left of them, and what is ``cut`` off."""
+    """A clip of ``clip`` times the updates' length: the noise relative to what is left, and the part ``cut`` off."""
 
     clip: float
     noise: float
@@ -95,7 +95,7 @@ class ClipPoint:
 @final
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The question as it was understood, and a row for every way."""
+    """The question as understood, and one row per way."""
 
     ball: Ball
     target: Target
@@ -105,12 +105,12 @@ class Comparison:
     min_honest_clients: int | None
     rows: tuple[ComparisonRow, ...]
     evaluation: Evaluation | None = None
-    summed_evaluation: Evaluation | None = None  # the same behind masks
+    summed_evaluation: Evaluation | None = None  # the same for sums behind masks
 
     def best(self, trust: Trust | str) -> ComparisonRow | None:
-        """Return the row ``auto`` would take: of those within 5 % of the least noise energy, the one that sends least.
+        """Return the row that ``auto`` chooses: within 5 % of the least noise energy, the one that sends least.
 
-        Only ways whose decoded mean is the update count (a sign's is not), and no baselines; None where nothing reaches
+        Only ways whose decoded mean is the update count (a sign's is not), and no baselines; None where no way reaches
         the target.
         """
         which = member(Trust, trust, "trust")
@@ -122,15 +122,15 @@ class Comparison:
         return known[smallest_of_the_best(errors, sizes)][0]
 
     def bytes_per_client(self, row: ComparisonRow) -> int:
-        """Return how many bytes a client sends in all its releases."""
+        """Return the bytes that a client sends in all its releases."""
         return row.payload_bytes * self.target.releases
 
     def bytes_in_all(self, row: ComparisonRow) -> int:
-        """Return how many bytes all clients send in all rounds."""
+        """Return the bytes that all clients send in all rounds."""
         return row.payload_bytes * self.cohort * self.rounds
 
     def clip_points(self, row: ComparisonRow) -> tuple[ClipPoint, ...]:
-        """How the noise of a round's mean depends on how well the clip fits the updates."""
+        """Return the noise of a round's mean for several ratios of clip to update length."""
         return tuple(ClipPoint(clip, row.noise * max(clip, 1.0), max(0.0, 1.0 - clip)) for clip in CLIPS)
 
 
@@ -153,27 +153,27 @@ def compare(
     malicious: float | None = None,
     report: Report | None = None,
 ) -> Comparison:
-    """Every mechanism and trust model that applies, calibrated to the same target.
+    """Calibrate every mechanism and trust model that applies to the same target.
 
     Args:
-        model: how many parameters an update has: a number, a `Ball` (which is the clip and the norm too), a torch
+        model: the number of parameters of an update: a number, a `Ball` (which sets the clip and norm too), a torch
             module (what it trains), or arrays in dicts, lists and tuples such as a ``state_dict``.
-        epsilon: what all releases of one client together may cost.
+        epsilon: the budget of all releases of one client together.
         delta: of that epsilon.
-        adjacency: what the neighbouring world is.
-        cohort: clients in a round.
-        clients: how many there are in all; the cohort unless given.
+        adjacency: which two data sets are neighbours.
+        cohort: clients per round.
+        clients: how many there are in all; the cohort by default.
         rounds: of the run; then a client sends ``ceil(rounds * cohort / clients)`` updates. Or
         releases: how often a client takes part; then there are ``clients * releases / cohort`` rounds. One of the two.
-        trust: local, central or secure-aggregation; all of them unless given.
-        clip: largest norm of an update; 1 unless given. No row depends on it but through the mechanisms themselves.
-        norm: l2 unless given; sums behind masks have an account for l2 alone.
-        min_honest_clients: of a cohort, for secure aggregation: how many answer and do not collude; all unless given.
-        baselines: rows also for mechanisms that are there to be compared with alone, and never the best.
-        evaluate: what one answer to a private evaluation costs, one per release; rows have what is left of epsilon,
+        trust: local, central or secure-aggregation; all of them by default.
+        clip: largest norm of an update; 1 by default. Rows depend on it only through the mechanisms.
+        norm: l2 by default; sums behind masks support l2 alone.
+        min_honest_clients: for secure aggregation, how many of a cohort answer and do not collude; all by default.
+        baselines: include mechanisms that are for comparison only.
+        evaluate: epsilon of one answer to a private evaluation, one per release. Rows have what is left of epsilon,
             those of sums what is left on the account that updates and summed answers share.
-        malicious: the share of clients that send payloads of their own choice; rows say how far they move a mean.
-        report: ``report(fraction, message)`` is told how far it is.
+        malicious: the share of clients that send arbitrary payloads; rows then show how far they move a mean.
+        report: ``report(fraction, message)`` is called with the progress.
 
     >>> found = compare(1_000, epsilon=4.0, delta=0.0, adjacency="replace-one", clients=10_000, cohort=1_000,
     ...                 releases=1, trust="local")
@@ -204,7 +204,7 @@ def compare(
 
 
 def dimension_of(model: Any) -> int:
-    """How many parameters an update of this model has: a number, what a torch module trains, or a tree of arrays.
+    """Return the number of parameters of an update: of a number, what a torch module trains, or a tree of arrays.
 
     >>> import numpy as np
     >>> dimension_of({"weight": np.zeros((3, 4)), "bias": np.zeros(3)}), dimension_of(10)
@@ -219,10 +219,10 @@ def dimension_of(model: Any) -> int:
 
 
 def bytes_sent(mechanism: Mechanism, trust: Trust, cohort: int) -> int:
-    """Bytes of one client's update under this trust, in a round of ``cohort`` clients.
+    """Return the bytes of one client's update under this trust, in a round of ``cohort`` clients.
 
-    A payload is a header and a body; behind masks a code is as wide as the largest sum, and keys and shares, which do
-    not grow with the update, come apart from it; a server that is trusted gets 32-bit floats.
+    A payload is a header and a body. Behind masks a code is as wide as the largest sum; keys and shares, which do not
+    grow with the update, are not counted. A trusted server gets 32-bit floats.
     """
     if trust is Trust.CENTRAL:
         return FLOAT_BYTES * mechanism.domain.dimension
@@ -244,10 +244,10 @@ class _Question:
     baselines: bool
     malicious: float | None
     report: Report | None
-    answers: Evaluation | None = None  # that share the account of updates, in sums
+    answers: Evaluation | None = None  # answers that share the account of updates, in sums
 
     def account(self) -> Callable[[Mechanism], Guarantee] | None:
-        """Return the account of all sums of a client, answers among them; None where there are no answers."""
+        """Return the account of all sums of a client, answers included; None without answers."""
         target, answers = self.target, self.answers
         if answers is None:
             return None
@@ -264,7 +264,7 @@ class _Question:
             self.report(fraction, message)
 
     def gaussian(self) -> float:
-        """Return the squared error of one client's Gaussian release at the target; infinite where it has none."""
+        """Return the squared error of one client's Gaussian release at the target; infinite where there is none."""
         try:
             return self.calibrated_gaussian().squared_error
         except QuietbitError:
@@ -278,7 +278,7 @@ class _Question:
         self, name: str, trust: Trust, mechanism: Mechanism, guarantee: Guarantee, gaussian: float
     ) -> ComparisonRow:
         expected = expectation(mechanism, cohort=self.cohort, rounds=self.rounds, clients=self.clients, trust=trust)
-        squared = (expected.noise * self.ball.radius) ** 2 / self.ball.dimension  # of a coordinate of the mean
+        squared = (expected.noise * self.ball.radius) ** 2 / self.ball.dimension  # per coordinate of the mean
         model = FLOAT_BYTES * self.ball.dimension
         kept = mechanism.kept if mechanism.kept < self.ball.dimension else None
         return ComparisonRow(
@@ -297,7 +297,7 @@ class _Question:
 
 
 def _local(asked: _Question) -> list[ComparisonRow]:
-    """Every family, and with few coordinates kept where that sends less."""
+    """Return a row per family, and one with few coordinates kept where that sends less."""
     rows, gaussian = [], asked.gaussian()
     ways = alternatives(
         asked.ball, asked.target, baselines=asked.baselines, report=lambda share, word: asked.tell(0.7 * share, word)
@@ -305,7 +305,7 @@ def _local(asked: _Question) -> list[ComparisonRow]:
     for way in ways:
         found = way.calibration
         if found is None:
-            if way.keep is None:  # said once
+            if way.keep is None:  # report a refusal once
                 rows.append(ComparisonRow(way.mechanism, Trust.LOCAL, refusal=way.refusal, baseline=way.baseline))
             continue
         row = asked.row(way.mechanism, Trust.LOCAL, found.mechanism, found.guarantee, gaussian)
@@ -315,7 +315,7 @@ def _local(asked: _Question) -> list[ComparisonRow]:
 
 
 def _summed(asked: _Question) -> list[ComparisonRow]:
-    """One-bit codes behind masks, and the same with few coordinates kept where that sends less."""
+    """Return the row of one-bit codes behind masks, and one with few coordinates kept where that sends less."""
     ball, target, secure = asked.ball, asked.target, Trust.SECURE_AGGREGATION
     asked.tell(0.7, "sums")
     common = {**target.keywords(), "clients": asked.cohort, "min_honest_clients": asked.honest}
@@ -335,7 +335,7 @@ def _summed(asked: _Question) -> list[ComparisonRow]:
 
 
 def _central(asked: _Question) -> list[ComparisonRow]:
-    """Return the yardstick: a server that is trusted with the updates adds noise once, to their sum."""
+    """Return the yardstick: a trusted server adds noise once, to the sum of the updates."""
     try:
         found = asked.calibrated_gaussian()
     except QuietbitError as error:
@@ -365,7 +365,7 @@ def _ball(model: Any, clip: float | None, norm: Norm | str | None) -> Ball:
 
 
 def _schedule(rounds: int | None, releases: int | None, clients: int, cohort: int) -> tuple[int, int]:
-    """Return the rounds, and the releases of the client that takes part most often when each has its turn."""
+    """Return the rounds, and the releases of the client that takes part most often when clients take turns."""
     if (rounds is None) == (releases is None):
         raise InvalidParameter("rounds or releases must be given, and not both: each follows from the other.")
     if rounds is not None:
@@ -376,7 +376,7 @@ def _schedule(rounds: int | None, releases: int | None, clients: int, cohort: in
 
 
 def _work(name: str, trust: Trust, mechanism: Mechanism) -> str:
-    """Describe what a client computes beside its update; families of other packages may say nothing."""
+    """Describe what a client computes beside its update; empty for a family that does not say."""
     if trust is Trust.CENTRAL:
         return "nothing, for the server adds the noise"
     own = family(name).work or "not said"

@@ -1,15 +1,15 @@
-"""The costs of a run: one per client, kept as counts, answered for the worst client and for either observer.
+"""The costs of a run: counted per client, and reported for the worst client and for either observer.
 
-Idea     what composes is a client's own releases. Clients of the same size with the same number of releases
-         have equal ledgers, so counts are enough to rebuild any of them; the guarantee of the run is the
-         largest over all clients, computed from their ledgers and from nothing else.
-         Those who see models alone learn less than the server: a model is computed from means, and a mean does not say
-         whose release was which. Within a round a release is one of the cohort's, whoever chose the cohort; where the
-         order of clients is drawn in secret, once per epoch, all rounds of the epoch together are one shuffle of all
-         clients. What is not random is not counted on.
-Symbols  crowd: clients of the shuffle; shuffles: of the worst client, each with an order of its own.
-Source   Guo et al. (ICML 2023), section "Rényi DP and composition"; docs/theory/shuffling.md. An epoch that was not
-         finished is a part of one that was, and costs no more.
+Idea     a client's own releases compose. Clients of the same size with the same number of releases have equal ledgers,
+         so counts are enough to rebuild any of them; the guarantee of the run is the largest over all clients,
+         computed from their ledgers alone.
+         An observer of models alone learns less than the server: a model is computed from means, and a mean does not
+         reveal whose release was which. Within a round a release is one of the cohort's, whoever chose the cohort;
+         where the order of clients is drawn in secret, once per epoch, all rounds of the epoch together are one
+         shuffle of all clients. No other randomness is counted on.
+Symbols  crowd: clients of the shuffle; shuffles: of the worst client, each with an independent order.
+Source   Guo et al. (ICML 2023), section "Rényi DP and composition"; docs/theory/shuffling.md. An unfinished epoch is
+         part of a finished one, and costs no more.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ __all__ = ["SCOUTS", "ClientCosts", "observers", "spread"]
 SCOUTS = "the answers of scouts"
 
 Pair = tuple[int, int]  # (kind of client, releases)
-_CostOf: TypeAlias = Callable[[int | None], Cost]  # one release of a client; of one of its samples, given their number
+_CostOf: TypeAlias = Callable[[int | None], Cost]  # of one release: to a client, or to one of this many samples
 
 
 @final
 @dataclass(slots=True, eq=False)
 class ClientCosts:
-    """Releases of every client so far; ``sizes`` are the samples of each. `Plan.account` opens one.
+    """The releases of every client so far; ``sizes`` are the samples of each. `Plan.account` opens one.
 
-    Where clients are protected, all are of one kind; where samples are (``by_size``), a client's size is its
-    kind, and the smallest clients are the most exposed. Adjacency, unit and trust are those of the price.
+    With clients as the privacy unit, all are of one kind; with samples (``by_size``), a client's size is its kind, and
+    the smallest clients are the most exposed. Adjacency, unit and trust are those of the cost.
     """
 
     price: _CostOf
@@ -56,25 +56,25 @@ class ClientCosts:
     _answers: dict[tuple[Pair, float], Guarantee] = field(init=False, default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        """Start with no releases; a mechanism that has no account is refused at once."""
+        """Start with no releases; refuse a mechanism without an account."""
         self.counts = np.zeros(self.sizes.size, dtype=np.int64)
         require(self.sizes.size > 0 and int(self.sizes.min()) > 0, "sizes of the clients", self.sizes, "all positive")
         self._release(int(self._kinds().min()))
 
     def record(self, clients: NDArray[np.int64]) -> None:
-        """Every one of these clients makes one more release."""
+        """Record one more release of each of these clients."""
         self.counts[clients] += 1
 
     def fresh(self) -> ClientCosts:
-        """Return the same account before any release."""
+        """Return the same account without releases."""
         return ClientCosts(self.price, self.sizes, self.by_size)
 
     def cost(self, client: int) -> Cost:
-        """Return what one client's releases cost."""
+        """Return the cost of one client's releases."""
         return self._cost((int(self._kinds()[client]), int(self.counts[client])))
 
     def spread(self, delta: float) -> str:
-        """Return how unequal participation was: the releases of some clients, and what theirs cost them."""
+        """Describe how unequal participation was: the releases and epsilons of some clients."""
         order = np.argsort(self.counts, kind="stable")
         return spread([(int(self.counts[one]), self.cost(int(one)).epsilon(delta)) for one in _places(order)])
 
@@ -106,7 +106,7 @@ class ClientCosts:
 
 
 def spread(clients: Sequence[tuple[int, float]]) -> str:
-    """Return in words the releases and the epsilon of the clients with the fewest, the median and the most releases.
+    """Describe the releases and epsilon of the clients with the fewest, the median and the most releases.
 
     >>> spread([(0, 0.0), (7, 3.5), (1, 1.25), (2, 1.5)])
     'fewest 0 (epsilon 0), median 2 (epsilon 1.5), most 7 (epsilon 3.5)'
@@ -120,7 +120,7 @@ def _places(ordered: Any) -> list[Any]:
 
 
 def _exposed(kinds: NDArray[np.int64], counts: NDArray[np.int64]) -> list[Pair]:
-    """For each number of releases the smallest kind: no other client of that number is worse off."""
+    """Return the smallest kind for each number of releases: no other client of that number is worse off."""
     found: list[Pair] = []
     for times in np.unique(counts).tolist():
         found.append((int(kinds[counts == times].min()), int(times)))
@@ -129,7 +129,7 @@ def _exposed(kinds: NDArray[np.int64], counts: NDArray[np.int64]) -> list[Pair]:
 
 
 def observers(plan: Plan, mechanism: Mechanism, account: ClientCosts) -> GuaranteePair:
-    """Both guarantees of a run that every client of the account takes part in as planned, nobody dropping out."""
+    """Return both guarantees of a run in which every client takes part as planned and none drops out."""
     server = account.worst(plan.delta)
     if plan.trust is not Trust.LOCAL:
         return GuaranteePair(server, None, reason=f"shuffling is accounted beside local trust, not {plan.trust.value}")

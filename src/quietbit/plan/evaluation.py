@@ -1,15 +1,15 @@
-"""Private evaluation: one priced answer of a client about a model, and what many of them say together.
+"""Private evaluation: one priced answer per client about a model, and the estimate from many answers.
 
-Idea     an app computes its metric as ever; what leaves the node is one cell of randomised response. A share (accuracy)
-         or a bounded number (a loss) becomes right or wrong on an example drawn at random; a list of counts (histogram,
-         confusion matrix) one of its cells. The budget of all evaluations is set aside from the run's, so that updates
-         and answers never compete for it (`Target.without`).
+Idea     an app computes its metric as usual; one cell of randomised response leaves the node. A share (accuracy) or a
+         bounded number (a loss) becomes right or wrong on an example drawn at random; a list of counts (histogram,
+         confusion matrix) becomes one of its cells. The budget of all evaluations is set aside from the run's, so
+         updates and answers never compete for it (`Target.without`).
 Symbols  n answers, h of them in a cell: h is binomial with the frequency f = t share + (1 - t)/k; t: truth, k: cells.
-Source   Clopper and Pearson (1934) for f; the interval of the share is that of f, through the line between them.
+Source   Clopper and Pearson (1934) for f; the interval of the share is that of f, mapped by the line between them.
 
-Interval. It covers chance of both kinds: the coins, and which clients were asked, if those who answered are a draw from
-those who might have. Clients that differ make h less spread than binomial (Hoeffding 1956), and so does a draw without
-replacement, so it holds with at least 95 %. Clients that choose not to answer, or that lie, are outside of it.
+Interval. It covers both kinds of chance: the coins, and which clients were asked, if those who answered are a random
+draw. Clients that differ make h less spread than binomial (Hoeffding 1956), and so does a draw without replacement, so
+it holds with at least 95 %. It does not cover clients that choose not to answer, or that lie.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _metric(value: str) -> str:
 @final
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A number that ``answers`` clients estimate, and the ends of its 95 % interval; the number itself has no bias."""
+    """An unbiased estimate from ``answers`` clients, and the ends of its 95 % interval."""
 
     value: float
     low: float
@@ -67,11 +67,11 @@ class Estimate:
 @final
 @frozen
 class Evaluation:
-    """What is asked about a model: ``metric`` of the app, at ``epsilon`` per answer, ``releases`` times of a client.
+    """A question about a model: the app's ``metric``, at ``epsilon`` per answer, ``releases`` times per client.
 
     The app's number lies between 0 and ``most``. With ``cells``, it is a list of that many counts. With ``honest``,
-    answers are summed behind masks, over that many clients at least that can be relied on: ``epsilon``, at ``delta``,
-    is then what one sum reveals.
+    answers are summed behind masks over at least that many honest clients: ``epsilon``, at ``delta``, is then the cost
+    of one sum.
 
     >>> asked = Evaluation(0.5, adjacency="replace-one")
     >>> asked.spends, round(asked.margin(10_000), 3)
@@ -102,7 +102,7 @@ class Evaluation:
 
     @property
     def spends(self) -> float:
-        """The pure epsilon of all answers of a client, which is set aside; sums share the account of updates."""
+        """The pure epsilon set aside for all answers of a client; summed answers share the account of updates."""
         return self.costs(self.releases)
 
     def costs(self, answers: int) -> float:
@@ -110,7 +110,7 @@ class Evaluation:
         return (Cost.pure(self.epsilon) * answers).pure_epsilon() if self.honest is None else 0.0
 
     def shared(self, answers: int | None = None) -> tuple[tuple[Cost, int], ...]:
-        """Return what answers (all of a client's unless given) add to the account of updates: those of sums."""
+        """Return what summed answers (all of a client's by default) add to the account of updates."""
         times = self.releases if answers is None else answers
         if self.honest is None or not times:
             return ()
@@ -127,7 +127,7 @@ class Evaluation:
         return number * self.releases // rounds > (number - 1) * self.releases // rounds
 
     def shares(self, value: Any) -> FloatVector:
-        """Return the update that stands for what the app computed: shares of cells; anything but numbers is refused."""
+        """Return the app's result as an update: shares of cells; anything but numbers is refused."""
         numbers = np.atleast_1d(np.asarray(value, dtype=np.float64))
         size = 1 if self.cells is None else self.cells
         require(numbers.shape == (size,), f"{self.metric} of the app", value, "a number" if size == 1 else f"{size}")
@@ -139,16 +139,16 @@ class Evaluation:
         return counts / max(math.fsum(counts), np.finfo(np.float64).tiny)
 
     def metric_of(self, mean: Sequence[float] | FloatVector) -> float | list[float]:
-        """Return the metric that decoded shares stand for, or the share of every cell."""
+        """Return the metric of decoded shares, or the share of every cell."""
         return self.most * float(mean[1]) if self.cells is None else [float(share) for share in mean]
 
     def estimates(self, mean: Sequence[float] | FloatVector, answers: int) -> tuple[Estimate, ...]:
-        """Return what the decoded mean of ``answers`` answers says: the metric, or the share of every cell."""
+        """Return the estimates from the decoded mean of ``answers`` answers: the metric, or the share of every cell."""
         cells = range(1, 2) if self.cells is None else range(self.cells)
         return tuple(self._estimate(float(mean[cell]), answers) for cell in cells)
 
     def margin(self, answers: int, share: float = 0.5) -> float:
-        """Half the length of the interval that ``answers`` answers will have, where a cell has this share."""
+        """Return half the length of the interval from ``answers`` answers, for a cell of this share."""
         found = self._estimate(share, check_int(answers, "answers", 1))
         return (found.high - found.low) / 2
 
@@ -162,5 +162,5 @@ class Evaluation:
 
 @lru_cache(maxsize=16)
 def _summed(epsilon: float, delta: float, cells: int, adjacency: Adjacency, honest: int) -> SummedResponse:
-    """Find it once: a plan is asked for its evaluation again and again."""
+    """Find the response once; a plan asks for it repeatedly."""
     return SummedResponse.within(epsilon, delta, cells, adjacency, honest)

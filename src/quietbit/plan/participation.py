@@ -1,14 +1,14 @@
-"""Who takes part in which round: fixed before data is seen, a function of a public seed or else secret.
+"""Who takes part in which round: fixed before data is seen, from a public seed or in secret.
 
 Idea     ``each-once`` shuffles the clients once per epoch and takes cohorts in order, so nobody takes part twice before
-         everybody has once; ``sampled`` draws a cohort afresh each round. Either way the number of releases of every
+         everybody has once; ``sampled`` draws a fresh cohort each round. Either way the number of releases of every
          client is counted, never estimated: no amplification by sampling is claimed. ``secret-order`` is ``each-once``
-         with an order that the operating system draws and nobody can repeat, as a shuffle of all clients needs it: then
-         everybody counts as having released as soon as an epoch begins, so that neither an account nor the moment to
+         in an order that the operating system draws and nobody can repeat, as a shuffle of all clients needs. All
+         clients then count as having released as soon as an epoch begins, so that neither an account nor the time to
          stop depends on the order. ``poisson`` lets a trusted server draw each client with probability m / N in every
-         round, in secret: everybody is charged, with what a secret draw costs (`quietbit.privacy.poisson`). ``zipf`` is
-         a federation as it is: client r comes with a frequency proportional to 1/(r+1), until it has released as often
-         as the plan allows; clients are drawn one after the other, and who has come, or may not, is drawn again.
+         round, in secret: all are charged, with the cost of a secret draw (`quietbit.privacy.poisson`). ``zipf`` is
+         realistic participation: client r comes with frequency proportional to 1/(r+1), until it has made all releases
+         that the plan allows; clients are drawn in turn, and one that has come, or may not, is redrawn.
 Symbols  N = clients; m = cohort, for ``poisson`` the expected one.
 Source   Guo et al. (ICML 2023): one pass over the clients per epoch of N / m rounds.
 """
@@ -30,14 +30,14 @@ from quietbit.mechanism.batch import draw_batch
 __all__ = ["KINDS", "POISSON", "SECRET", "ZIPF", "Schedule", "releases_per_client", "secret_order"]
 
 Clients = NDArray[np.int64]
-PATIENCE = 64  # draws as large as the cohort, before all who may come are looked at
+PATIENCE = 64  # draws as large as the cohort, before listing all who may come
 EACH_ONCE, SAMPLED, SECRET, POISSON, ZIPF = KINDS = ("each-once", "sampled", "secret-order", "poisson", "zipf")
 
 
 @final
 @frozen(eq=False)
 class Schedule:
-    """The cohort of every round, ``size`` among ``clients``; a secret order is kept for as long as this object.
+    """The cohort of every round, ``size`` among ``clients``; a secret order lives as long as this object.
 
     ``most`` bounds how often one client comes, where some come more often than others (``zipf``).
     """
@@ -45,13 +45,13 @@ class Schedule:
     kind: str
     clients: int
     size: int
-    seed: int = 0  # of no use to what is drawn in secret
+    seed: int = 0  # unused for secret draws
     most: int | None = None
     _secret: dict[int, Clients] = field(init=False, factory=dict, repr=False)
-    _came: list[NDArray[np.int32]] = field(init=False, factory=list, repr=False)  # how often each client has, so far
+    _came: list[NDArray[np.int32]] = field(init=False, factory=list, repr=False)  # how often each client came so far
 
     def __attrs_post_init__(self) -> None:
-        """Refuse a kind that is none, and a cohort larger than the federation."""
+        """Refuse an unknown kind, and a cohort larger than the federation."""
         require(self.kind in KINDS, "participation", self.kind, "one of " + ", ".join(KINDS))
         count = check_int(self.clients, "number of clients", 1)
         check_int(self.size, "cohort", 1)
@@ -60,13 +60,13 @@ class Schedule:
 
     @property
     def rate(self) -> float:
-        """The share of clients in a cohort: the probability of each where it is drawn in secret."""
+        """The share of clients in a cohort; where it is drawn in secret, the probability of each client."""
         return self.size / self.clients
 
     def cohort(self, number: int) -> Clients:
-        """Return the clients of round ``number``, from 0 on; no client twice.
+        """Return the clients of round ``number``, counted from 0; no client twice.
 
-        Where the cohort does not divide the clients, the rest of an epoch sits out.
+        Where the cohort does not divide the clients, the remaining clients of an epoch sit out.
         """
         if self.kind == SAMPLED:
             generator = np.random.default_rng([self.seed, number, 1])
@@ -85,9 +85,9 @@ class Schedule:
         return order[place * self.size : (place + 1) * self.size]
 
     def _uneven(self, number: int) -> Clients:
-        """Draw the rounds up to this one, in order: who has released as often as allowed does not come again."""
+        """Draw the rounds up to this one, in order; a client with all its allowed releases does not come again."""
         last = next(iter(self._secret), -1)
-        if number < last:  # again from the start
+        if number < last:  # start again
             self._secret.clear()
             last = -1
         if last < 0:
@@ -100,10 +100,10 @@ class Schedule:
         return self._secret[number]
 
     def _drawn(self, rng: np.random.Generator, number: int) -> Clients:
-        """Draw one after the other, client r with a chance of 1/(r+1) among those that may come, in little memory.
+        """Draw clients in turn, client r with weight 1/(r+1) among those that may come, in little memory.
 
-        Ranks come from a law of log(1 + 1/r), and are kept with a chance of log(2) / (r log(1 + 1/r)). Where that takes
-        too long, the rest follow from a race of waiting times, which is the same law.
+        Ranks are drawn from a law of log(1 + 1/r), and accepted with probability log(2) / (r log(1 + 1/r)). Where that
+        takes too long, the rest follow from a race of waiting times, which has the same law.
         """
         came, most, chosen = self._came[0], np.inf if self.most is None else self.most, dict[int, None]()
         for _ in range(PATIENCE):
@@ -121,9 +121,9 @@ class Schedule:
         return np.sort(np.concatenate([list(chosen), free[np.argsort(waits)[:missing]]]).astype(np.int64))
 
     def charged(self, number: int) -> Clients:
-        """For whom a release is counted in round ``number``: the cohort; all where it is secret who is in it.
+        """Return whom a release in round ``number`` is charged to: the cohort, or all clients where it is secret.
 
-        In a secret order that is when an epoch begins.
+        With a secret order, all are charged when an epoch begins.
         """
         if self.kind == POISSON:
             return np.arange(self.clients, dtype=np.int64)
@@ -146,7 +146,7 @@ def secret_order(count: int) -> Clients:
 
 
 def releases_per_client(schedule: Schedule, rounds: int) -> NDArray[np.int64]:
-    """How often each client is charged with a release in the first ``rounds`` rounds."""
+    """Return how often each client is charged with a release in the first ``rounds`` rounds."""
     counts = np.zeros(schedule.clients, dtype=np.int64)
     for number in range(check_int(rounds, "rounds", 0)):
         counts[schedule.charged(number)] += 1

@@ -1,12 +1,12 @@
-"""The plan of a private run: one frozen value that simulator, engines, nodes and reports each read their part of.
+"""The plan of a private run: one frozen value that simulator, engines, nodes and reports read.
 
-Idea     whoever starts a run says what may leave a client, what it may cost, who takes part and who may look. From
-         these choices alone follow the mechanism (built as told, or calibrated on the account that will be enforced)
-         and the price of one release, so that they cannot disagree. A choice that plays no part is refused: no record
-         claims a number that was not used. A plan is made in Python, or read from a table: TOML, or the config of
-         Flower or NVFlare, whose keys are these with - for _ and ``quietbit.`` before them.
-Symbols  the budget is ``epsilon`` at ``delta``, for all releases of one client together; a design's own epsilon is
-         ``design_epsilon``.
+Idea     whoever starts a run states what may leave a client, what it may cost, who takes part and who may see what.
+         The mechanism (with the strength given, or calibrated on the account that will be enforced) and the cost of
+         one release follow from these choices alone, so they cannot disagree. A choice without effect is refused, so
+         no record claims a number that was not used. A plan is made in Python, or read from a table: TOML, or the
+         config of Flower or NVFlare, whose keys are these with - for _ and ``quietbit.`` before them.
+Symbols  the budget is ``epsilon`` at ``delta``, for all releases of one client together; ``design_epsilon`` is the
+         epsilon of a design.
 Source   Guo et al. (ICML 2023), appendix "Choice of Hyperparameters", for the choices.
 
 | key | meaning | default |
@@ -52,10 +52,10 @@ Source   Guo et al. (ICML 2023), appendix "Choice of Hyperparameters", for the c
 | `neighbours`, `share-threshold` | engine: with how many a client deals, and who recovers its secrets | all |
 | `timeout` | engine: seconds that keys, shares and unmasking wait for nodes, each | 600 |
 
-Calibration. The releases of the most frequent client are known beforehand, because participation is; the budget is
-met for that client. At sample level a noise multiplier given by hand is in units of the largest sensitivity, clip /
-(samples of the smallest client), and a budget is met on the run's own account. Under secure aggregation it is met by
-the account of the sum; under central trust the mechanism's noise is that of the whole sum.
+Calibration. Participation is fixed beforehand, so the releases of the most frequent client are known; the budget is
+met for that client. At sample level a given noise multiplier is in units of the largest sensitivity, clip / (samples of
+the smallest client), and a budget is met on the account of the run. Under secure aggregation it is met by the account
+of the sum; under central trust the mechanism's noise is that of the whole sum.
 """
 
 from __future__ import annotations
@@ -124,10 +124,10 @@ __all__ = ["APP", "KEYS", "OF_ENGINE", "OF_STEP", "PREFIX", "PUBLIC", "Plan"]
 
 Priced = Callable[[Mechanism], Guarantee]
 
-PREFIX = "quietbit."  # of the keys in an engine's config
-ROOM = 1e-4  # of epsilon, that updates leave to the roundings of an account of answers, where there is none left
-LEAST_TRUTH, MOST_TRUTH = 1e-4, 1 - 1e-9  # of the answers of scouts
-# What the layers below call the value of a key.
+PREFIX = "quietbit."  # prefix of the keys in an engine's config
+ROOM = 1e-4  # share of epsilon that updates leave to the rounding of an account of answers that would have none left
+LEAST_TRUTH, MOST_TRUTH = 1e-4, 1 - 1e-9  # of scouts' answers
+# Names that the layers below use for a key's value.
 BELOW = {
     "radius": "clip", "norm of the ball": "norm", "output_bits": "bits", "input_levels": "levels",
     "rate": "server_rate", "momentum": "server_momentum",
@@ -147,15 +147,15 @@ def _names(value: str | list[str] | tuple[str, ...]) -> str:
 @final
 @frozen
 class Plan:
-    """Mechanism, budget, participation and trust of a run, as the table above has them.
+    """Mechanism, budget, participation and trust of a run; the table above lists the keys.
 
-    ``mechanism`` is the word of a family, ``auto`` for the one that serves the budget best under the plan's trust
-    (`mechanism_for` names it), or ``none`` for a run without privacy. Its strength is ``design_epsilon`` or
-    ``noise_multiplier``, as the family calls it. Left out, it is calibrated so that all releases of the most frequent
-    client together meet the budget; given, a budget stops a run before it would be exceeded.
+    ``mechanism`` is the name of a family, ``auto`` for the best one under the plan's budget and trust (`mechanism_for`
+    returns it), or ``none`` for a run without privacy. Its strength is ``design_epsilon`` or ``noise_multiplier``,
+    depending on the family. Without one, it is calibrated so that all releases of the most frequent client together
+    meet the budget; with one, a run stops before it exceeds the budget.
 
-    ``mode`` says which account is enforced, and so calibrated on: ``planned``, where all releases are of one mechanism
-    fixed beforehand, as in a simulation; or ``adaptive``, as nodes keep it, who do not believe a server that the next
+    ``mode`` is the account that is enforced and calibrated on: ``planned``, where all releases are of one mechanism
+    fixed beforehand, as in a simulation; or ``adaptive``, as nodes keep it, who do not trust a server that the next
     mechanism will be the same. A plan that is read from an engine's config is adaptive.
 
     >>> plan = Plan("gaussian", clip=1.0, adjacency="zero-out", epsilon=2.0, releases=7)
@@ -218,7 +218,7 @@ class Plan:
 
     @property
     def evaluation(self) -> Evaluation | None:
-        """What is asked about the model; None where nothing is."""
+        """The question asked about the model, or None."""
         if self.evaluate_epsilon is None:
             return None
         known = {name.removeprefix("evaluate_"): getattr(self, name) for name in OF_EVALUATION}
@@ -230,19 +230,19 @@ class Plan:
 
     @cached_property
     def update_target(self) -> Target:
-        """What all updates of a client may cost: the budget, less what is set aside for evaluations."""
+        """The budget of all updates of a client: the run's, less what is set aside for evaluations."""
         asked = self.evaluation
         return self.target if asked is None else self.target.without(asked.spends)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse words that are none of ours, numbers without a meaning, and choices that play no part."""
+        """Refuse unknown words, numbers out of range, and choices without effect."""
         check(self)
 
     @classmethod
     def read(cls, table: Mapping[str, Any], prefix: str = "", **fixed: Any) -> Plan:
         """Read a table of the keys above, each after ``prefix``; an unknown or a missing key is refused.
 
-        With a prefix, keys that do not begin like it are somebody else's. ``fixed`` is what the table does not say.
+        With a prefix, keys without it are ignored. ``fixed`` gives fields that the table does not contain.
         """
         known = {prefix + key: name for name, key in KEYS.items()}
         ours = {}
@@ -265,11 +265,11 @@ class Plan:
 
     @classmethod
     def from_run_config(cls, config: Mapping[str, Any]) -> Plan:
-        """Read what an engine's config says after ``quietbit.``: a plan that nodes enforce."""
+        """Read the keys of an engine's config that start with ``quietbit.``: a plan that nodes enforce."""
         return cls.read(config, PREFIX, mode="adaptive")
 
     def to_run_config(self) -> dict[str, bool | float | int | str]:
-        """Return the flat config that an engine reads this plan from; what is None is left out."""
+        """Return the flat config from which an engine reads this plan; fields that are None are left out."""
         values = attrs.asdict(self, filter=lambda one, value: value is not None and one.name not in OF_SIMULATION)
         return {
             PREFIX + KEYS[name]: value.value if isinstance(value, Enum) else value
@@ -279,7 +279,7 @@ class Plan:
 
     @property
     def target(self) -> Target:
-        """What may be lost in the run; without a budget, nothing limits it."""
+        """The target of the run; unlimited without a budget."""
         epsilon = float("inf") if self.epsilon is None else self.epsilon
         return Target(
             epsilon, self.delta, self.adjacency, unit=self.unit, trust=self.trust, releases=self.releases or 1
@@ -287,32 +287,32 @@ class Plan:
 
     @property
     def private(self) -> bool:
-        """Whether there is a mechanism at all."""
+        """Whether there is a mechanism."""
         return self.mechanism != PUBLIC
 
     @property
     def calibrated(self) -> bool:
-        """Whether the mechanism's strength is to be found from the budget."""
+        """Whether the mechanism's strength is derived from the budget."""
         return self.private and self.design_epsilon is None and self.noise_multiplier is None
 
     @property
     def secure(self) -> bool:
-        """Whether the server sees sums alone."""
+        """Whether the server sees only sums."""
         return self.trust is Trust.SECURE_AGGREGATION
 
     @property
     def active(self) -> bool:
-        """Whether sums are secret from a server that lies."""
+        """Whether sums are secret from a malicious server."""
         return self.server == ServerModel.ACTIVE.value
 
     @property
     def replayed(self) -> bool:
-        """Whether clients replay rounds from broadcasts instead of getting the model."""
+        """Whether clients replay rounds from broadcasts instead of downloading the model."""
         return self.downlink == REPLAY
 
     @property
     def server_step(self) -> ServerStep:
-        """How a round's mean changes the model that clients replay, where the engine's strategy does not say."""
+        """The server's step on the model that clients replay, unless the engine's strategy defines it."""
         return ServerStep(1.0 if self.server_rate is None else self.server_rate, self.server_momentum or 0.0)
 
     @property
@@ -322,27 +322,27 @@ class Plan:
 
     @property
     def knows_rows(self) -> bool:
-        """Whether the family keeps few coordinates by itself."""
+        """Whether the family itself, without a wrapper, keeps few coordinates."""
         return self.mechanism not in (AUTO, PUBLIC) and "rows" in family(self.mechanism).uses
 
     @property
     def secret_order(self) -> bool:
-        """Whether every client takes part once per epoch, in an order that nobody else knows."""
+        """Whether every client takes part once per epoch, in a secret order."""
         return self.participation == SECRET
 
     def stays_local(self, name: str) -> bool:
-        """Whether an array of this name is never sent."""
+        """Return whether an array of this name is never sent."""
         patterns = [pattern.strip() for pattern in self.local_arrays.split(",")]
         return any(fnmatchcase(name, pattern) for pattern in patterns if pattern)
 
     def moving_clip(self) -> MovingClip | None:
-        """Return the moving clip at the start of a run; None where the clip stays."""
+        """Return the moving clip at the start of a run; None where the clip is fixed."""
         if self.clip_quantile is None:
             return None
         return MovingClip.from_start(self.clip, quantile=self.clip_quantile, rate=cast(float, self.clip_rate))
 
     def schedule(self, clients: int) -> Schedule:
-        """Who takes part in which round, among ``clients``."""
+        """Return the participation of ``clients`` clients: who takes part in which round."""
         return Schedule(self.participation, clients, self.cohort, self.seed, self.releases)
 
     def mechanism_for(
@@ -351,9 +351,9 @@ class Plan:
         """Return the mechanism for updates of this dimension.
 
         Args:
-            dimension: entries of an update.
-            sizes: the samples of each client; needed where samples are protected.
-            releases: how often each client takes part, or all of them alike; the plan's own unless given.
+            dimension: the number of entries of an update.
+            sizes: the samples of each client; needed where the privacy unit is a sample.
+            releases: how often each client takes part, or one number for all; the plan's by default.
         """
         if self.mode == "adaptive":
             return _remembered(self, dimension)
@@ -395,7 +395,7 @@ class Plan:
         return moving
 
     def release(self, mechanism: Mechanism, samples: int | None = None) -> Cost:
-        """Return what one release costs under the plan's trust: of a client, or of one of its ``samples`` samples."""
+        """Return the cost of one release under the plan's trust, to a client or to one of its ``samples`` samples."""
         if self.samples is not None:
             samples = mechanism.batch
         if self.secure:
@@ -414,16 +414,16 @@ class Plan:
 
     @property
     def updates(self) -> int:
-        """The updates of a round of a simulation: those of the cohort, less those of scouts."""
+        """The number of updates per round of a simulation: the cohort without its scouts."""
         return self.cohort - (0 if self.clip_scouts is None else self.cohort // self.clip_scouts)
 
     @property
     def summed_clients(self) -> int:
-        """The clients of a sum: the fewest in an engine, where it says so."""
+        """The number of clients in a sum: the smallest possible in an engine, where one is given."""
         return self.updates if self.threshold is None else self.threshold
 
     def _enforced(self, releases: int) -> Priced | None:
-        """Return the account nodes keep of ``releases`` releases; None where the mechanism's own is what counts."""
+        """Return the account nodes keep of ``releases`` releases; None where the mechanism's own account applies."""
         if self.mode == "planned":
             return None
         account, asked = Account(self.update_target, "adaptive"), self.evaluation
@@ -438,7 +438,7 @@ class Plan:
         return enforced
 
     def _found(self, aim: Target, ball: Ball, sizes: NDArray[np.int64], counts: NDArray[np.int64]) -> Mechanism:
-        """Return the mechanism that is calibrated to a budget."""
+        """Return the mechanism calibrated to a budget."""
         busiest = max(1, int(counts.max()))
         if self.secure:
             return calibrate_sum(
@@ -450,7 +450,7 @@ class Plan:
         sample = self.unit is Unit.SAMPLE
 
         def worst(mechanism: Mechanism) -> Guarantee:
-            """Return what a sample of the most exposed client will have spent, by the account the run will keep."""
+            """Return the guarantee of a sample of the most exposed client, by the account the run will keep."""
             account = self.account(mechanism, sizes)
             account.counts = counts
             return account.worst(self.delta)
@@ -466,12 +466,12 @@ class Plan:
         return self._used_up(found, int(sizes.min())) if sample else found.mechanism
 
     def _site(self) -> dict[str, Any]:
-        """How a site draws batches, as `calibrate` has it; nothing where it draws none."""
+        """Return the batch options of a site for `calibrate`; empty where it draws no batches."""
         names = ("sampling_rate", "local_steps", "local_rate", "local_bits") if self.samples is not None else ()
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def _used_up(self, found: Calibration, samples: int) -> Mechanism:
-        """Return the mechanism; refuse it where it cannot make use of the budget."""
+        """Return the mechanism; refuse it where it cannot use the budget."""
         if found.saturated:
             raise InvalidParameter.of(
                 "beta",
@@ -481,9 +481,9 @@ class Plan:
         return found.mechanism
 
     def _scouted(self, found: Mechanism, releases: int) -> AdaptiveClip | None:
-        """Let the clip of a mechanism move, by scouts whose answers are as true as its budget allows; None for no room.
+        """Make the clip of a mechanism move, by scouts as truthful as its budget allows; return None without room.
 
-        A client's releases may be updates or answers, in any order: the account is that of the larger of both costs.
+        A client's releases may be updates or answers, in any order: the account is that of the larger of the two costs.
         """
         enforced = self._enforced(releases)
 
@@ -500,14 +500,14 @@ class Plan:
         return moving(bisect(within, LEAST_TRUTH, MOST_TRUTH, relative=1e-4))
 
     def _given(self, ball: Ball, samples: int) -> Mechanism:
-        """Built as told."""
+        """Build the mechanism with the strength that the plan gives."""
         chosen, given, sample = family(self.mechanism), self._choices(), self.unit is Unit.SAMPLE
         noise = chosen.strength == "noise_multiplier"
         strength = cast(float, self.noise_multiplier) / samples if noise else cast(float, self.design_epsilon)
         if self.secure and (self.bits or 1) > 1:
             # Sums of codes of several bits need evenly spaced values, which a solved design does not have.
             given["design"] = binomial_design(cast(int, self.bits), strength)
-        own = self.keep if "keep" in chosen.uses else None  # others keep coordinates by a wrapper
+        own = self.keep if "keep" in chosen.uses else None  # other families keep coordinates by a wrapper
 
         rows = (SHARED if self.shared else self.rows) if self.knows_rows else None
         keep = None if own is not None else self.keep
@@ -523,12 +523,12 @@ class Plan:
         return ProjectedSamples(found) if sample else found
 
     def _choices(self) -> dict[str, Any]:
-        """Return the choices that the mechanism's family uses; the plan's other defaults are nobody's choice."""
+        """Return the choices that the mechanism's family uses; the plan's other defaults were not chosen."""
         uses = () if self.mechanism == AUTO else family(self.mechanism).uses
         return {name: getattr(self, name) for name in uses if name in USUAL}
 
 
-# The one table of keys: a field's name in Python, and as it is written in a file or a config.
+# The one table of keys: a field's name in Python, and its spelling in a file or a config.
 KEYS = {
     one.name: one.name.replace("evaluate_", "evaluate.").replace("_", "-")
     for one in attrs.fields(Plan)
@@ -538,14 +538,14 @@ KEYS = {
 
 @lru_cache(maxsize=8)
 def _remembered(plan: Plan, dimension: int) -> Mechanism:
-    """Return the mechanism of an engine's plan, which server and tests ask for more than once."""
+    """Return the mechanism of an engine's plan, cached because callers ask for it repeatedly."""
     with _spelt(PREFIX):
         return plan._mechanism(dimension, None, None)
 
 
 @contextmanager
 def _spelt(prefix: str) -> Iterator[None]:
-    """Let a refusal name the key as whoever wrote the table knows it."""
+    """Make a refusal name the key as it is spelt in the table."""
     try:
         yield
     except InvalidParameter as error:

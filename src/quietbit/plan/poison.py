@@ -1,10 +1,10 @@
-"""Poisoned clients: how far a payload of an attacker's choice moves a mean, mechanism by mechanism.
+"""Poisoned clients: how far an attacker's payload moves a mean, per mechanism.
 
-Idea     an attacker is not bound to the clip: it sends whatever payload the server decodes. Where codes or floats are
-         sent, it writes the longest vector that the server takes (`mechanism/outliers.py`). Where a seed is sent, it
-         can only choose among seeds, each of which stands for pure noise: searching 2^b of them buys the largest of 2^b
-         normals along its direction, and no more. So a seed bounds the harm by the attacker's work, and more slowly
-         than the root of its logarithm.
+Idea     an attacker is not bound to the clip: it sends any payload that the server decodes. Where codes or floats are
+         sent, it writes the longest vector that the server accepts (`mechanism/outliers.py`). Where a seed is sent, it
+         can only choose among seeds, each of which stands for pure noise: searching 2^b of them buys the largest of
+         2^b normals along its direction. So a seed bounds the harm by the attacker's work: it grows more slowly than
+         the root of the work's logarithm.
 Symbols  b: work, 2^b seeds are looked at; m: gain of the profile, z/m is decoded; C: clip; k: coordinates kept of p.
 
 Seeds. The stream cipher is a random function, so 2^b seeds are 2^b draws of N(0, I_k). Along a unit vector v fixed
@@ -33,7 +33,7 @@ from quietbit.target import Trust
 
 __all__ = ["WORK", "moved", "reach", "seed_maximum"]
 
-WORK = 30  # bits: a billion seeds, a few hours of a core
+WORK = 30  # bits: a billion seeds, a few hours on one core
 MOST_WORK = 120
 FLOAT_BITS = 32
 
@@ -50,9 +50,9 @@ def seed_maximum(work: float, dimensions: int = 1) -> float:
 
 
 def reach(mechanism: Mechanism, work: float = WORK) -> float:
-    """Return how far one payload of an attacker's choice lies along its direction, in clips; at most, but for seeds.
+    """Return how far one payload of an attacker lies along its direction, in clips: an upper bound, except for seeds.
 
-    A seed's is what 2^``work`` of them are expected to reach. Of several steps, in the clips of all of them.
+    For seeds it is what 2^``work`` of them are expected to reach. For several steps, in the clips of all of them.
     """
     if isinstance(mechanism, Projected):
         return _rows(mechanism.keep, mechanism.padded, work) * reach(mechanism.inner, work)
@@ -70,8 +70,8 @@ def reach(mechanism: Mechanism, work: float = WORK) -> float:
 def moved(mechanism: Mechanism, share: float, trust: Trust, work: float = WORK) -> float:
     """Return how far a ``share`` of all clients moves the mean of a round along its direction, in clips.
 
-    A trusted server clips what it gets. Behind masks nobody sees that a code is none: one client can add what it likes,
-    and only the range of the decoded mean bounds it.
+    A trusted server clips what it receives. Behind masks nobody sees an invalid code: one client can add anything, and
+    only the range of the decoded mean bounds it.
     """
     part = check_real(share, "malicious", at_most=1.0)
     if trust is Trust.CENTRAL:
@@ -80,21 +80,21 @@ def moved(mechanism: Mechanism, share: float, trust: Trust, work: float = WORK) 
 
 
 def _rows(kept: int, padded: int, work: float) -> float:
-    """Return |w| at the luckiest of 2^work choices of rows."""
+    """Return |w| for the best of 2^work choices of rows."""
     if kept == padded:
         return 1.0
     return math.sqrt(min(float(chdtri(kept, 2.0**-work)) / kept, padded / kept))
 
 
 def _length(mechanism: Mechanism, body: Body) -> float:
-    """Return the length of what the server decodes from a body, in the ball's norm."""
+    """Return the norm of what the server decodes from a body, in the ball's norm."""
     accumulator, ball = mechanism.accumulator(default_kernel(), 1), mechanism.domain
     accumulator.add([body])
     return float(np.linalg.norm(accumulator.reader(1)(0, ball.dimension), ball.norm.order))
 
 
 def _extremes(mechanism: Mechanism) -> Iterator[Body]:
-    """Yield bodies of which one decodes to a vector as long as any: all coordinates alike, at an end of their codes."""
+    """Yield bodies of which one has the longest decoding: all coordinates alike, at an end of their codes."""
     layout, kernel = mechanism.layout, default_kernel()
     if layout.bits == FLOAT_BITS:
         largest = _largest_float(layout.count, mechanism.accumulator(kernel, 1))
@@ -103,13 +103,13 @@ def _extremes(mechanism: Mechanism) -> Iterator[Body]:
     bits, count, head = layout.bits, layout.count, 0
     if isinstance(mechanism, VectorMVU):  # quantised normals, after a nonce
         bits, count, head = QUANTISED, mechanism.keep, mechanism.nonce_size
-    for code in {0, 2**bits - 1, 2 ** (bits - 1), 2 ** (bits - 1) - 1}:  # the last two: of codes that wrap around
+    for code in {0, 2**bits - 1, 2 ** (bits - 1), 2 ** (bits - 1) - 1}:  # the last two: for codes that wrap around
         packed = kernel.pack(np.full(count, code, dtype=np.uint16), bits)
         yield np.frombuffer(bytes(head) + packed, dtype=np.uint8)
 
 
 def _largest_float(count: int, accumulator: Accumulator) -> float:
-    """Return the largest float that the server takes, to three digits."""
+    """Return the largest float that the server accepts, to three digits."""
     low, high = 0.0, 3e38
 
     def fine(value: float) -> bool:

@@ -1,7 +1,7 @@
-"""What a plan may say: which words are ours, which numbers have a meaning, and which choices play a part.
+"""The rules of a plan: known words, numbers in range, and no choice without effect.
 
-Idea     a choice that plays no part is refused, so that no record claims a number that was not used. Each function is
-         about one part of a plan; what it completes (a rate that was left out, a threshold) is put into the plan.
+Idea     a choice without effect is refused, so that no record claims a number that was not used. Each function checks
+         one part of a plan; values that it completes (an omitted rate, a threshold) are stored in the plan.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ __all__ = [
     "check",
 ]
 
-PUBLIC = "none"  # in place of a mechanism: clipped updates as they are, without privacy
-CENTRAL = "gaussian"  # whose noise a trusted server adds once, to the sum
-SOLVED_FOR_SUMS = "imvu"  # what `calibrate_sum` solves for
+PUBLIC = "none"  # in place of a mechanism: clipped updates without noise or privacy
+CENTRAL = "gaussian"  # its noise is added once, to the sum, by a trusted server
+SOLVED_FOR_SUMS = "imvu"  # the family that `calibrate_sum` solves for
 RNGS = ("secure", "seeded")
 FULL, REPLAY = DOWNLINKS = ("full", "replay")
-SERVER, APP = STARTS = ("server", "app")  # who has the model of round 0 for clients
+SERVER, APP = STARTS = ("server", "app")  # who provides the model of round 0 to clients
 TIMEOUT = 600.0
 MOST_LATE = 1000  # rounds, each of which keeps its sums until then
-START, MEDIAN = 1.0, 0.5  # of a clip that moves: where it begins, and the share that it leaves alone
+START, MEDIAN = 1.0, 0.5  # of a moving clip: its start, and the share of updates that it leaves unchanged
 EVERY, EVERY_OF_SUMS = 20, 40  # one client of these scouts: 5.3 % more squared error, or 5.2 % of a sum's, whose noise
 # is that of the whole sum, so that a client less costs twice
 STRENGTHS = ("design_epsilon", "noise_multiplier")
-# Choices of a mechanism, with what the paper takes: harmless where a mechanism makes no use of it.
+# Choices of a mechanism at the paper's values: harmless where a mechanism does not use them.
 USUAL = {"bits": None, "levels": None, "beta": 1.0, "clamp": False, "decoder": "alphabet", "rotate": False}
-# What only a simulation reads, and what only an engine does.
+# Fields that only a simulation reads, and fields that only an engine reads.
 OF_SIMULATION = ("cohort", "rng", "seed")
 OF_SUMS = ("server", "threshold", "neighbours", "share_threshold", "timeout")
 OF_STEP = ("server_rate", "server_momentum")
@@ -69,7 +69,7 @@ OF_ENGINE = ("arrivals", "local_arrays", "evaluate_epsilon", *OF_EVALUATION, *OF
 
 
 def check(plan: Plan) -> None:
-    """Refuse words that are none of ours, numbers without a meaning, and choices that play no part."""
+    """Refuse unknown words, numbers out of range, and choices without effect."""
     if cast(Any, plan.clip) == AUTO:
         _put(plan, "clip", START)
         _put(plan, "clip_quantile", MEDIAN if plan.clip_quantile is None else plan.clip_quantile)
@@ -84,7 +84,7 @@ def check(plan: Plan) -> None:
     _check_parts(plan)
     _check_mechanism(plan)
     _check_trust(plan)
-    _check_clip(plan)  # whose scouts are in no sum
+    _check_clip(plan)  # before sums, which scouts are not part of
     _check_sums(plan)
     _check_downlink(plan)
     _check_evaluation(plan)
@@ -97,7 +97,7 @@ def _put(plan: Plan, name: str, value: Any) -> None:
 
 
 def _unused(plan: Plan, names: tuple[str, ...], rule: str) -> None:
-    """Refuse these fields unless they are left as they are by default."""
+    """Refuse these fields unless they have their defaults."""
     for one in attrs.fields(type(plan)):
         if one.name in names:
             value = getattr(plan, one.name)
@@ -105,13 +105,13 @@ def _unused(plan: Plan, names: tuple[str, ...], rule: str) -> None:
 
 
 def _needs(plan: Plan, name: str, rule: str) -> None:
-    """Refuse a plan that leaves this field out."""
+    """Refuse a plan without this field."""
     if getattr(plan, name) is None:
         raise InvalidParameter.of(name, rule)
 
 
 def _check_parts(plan: Plan) -> None:
-    """Refuse what only the other kind of run reads; require a budget of an engine's run, and releases to meet it."""
+    """Refuse what only the other kind of run reads; an engine's run needs a budget, and releases to meet it."""
     if plan.mode == "planned":
         _unused(plan, OF_ENGINE, "of a simulation, which has no nodes")
         return
@@ -129,7 +129,7 @@ def _check_parts(plan: Plan) -> None:
 
 
 def _check_batches(plan: Plan) -> None:
-    """Where samples are protected: about how many a site has, and the probability of each to be in a batch."""
+    """Check a site's batches, where the privacy unit is a sample: its samples, and their sampling rate."""
     if plan.unit is Unit.CLIENT:
         _unused(plan, OF_BATCHES, "unless the unit is a sample")
         return
@@ -147,7 +147,7 @@ def _check_batches(plan: Plan) -> None:
 
 
 def _check_mechanism(plan: Plan) -> None:
-    """Require the mechanism's own strength, or a budget to find it for; refuse choices that it does not use."""
+    """Require a strength, or a budget to derive it from; refuse choices that the mechanism does not use."""
     if not plan.private:
         _unused(plan, ("epsilon", "releases", "keep", *STRENGTHS), "without privacy")
     known = [*families(), AUTO, PUBLIC]
@@ -178,7 +178,7 @@ def _check_mechanism(plan: Plan) -> None:
 
 
 def _check_trust(plan: Plan) -> None:
-    """Only what has an account under the trust model."""
+    """Refuse a mechanism without an account under the trust model."""
     rule = "secure where it is secret who takes part: nobody must be able to draw it again"
     require(plan.participation not in (SECRET, POISSON) or plan.rng == "secure", "rng", plan.rng, rule)
     rule = "another without central trust: a server that sees who answers is hidden nothing"
@@ -194,7 +194,7 @@ def _check_trust(plan: Plan) -> None:
 
 
 def _check_sums(plan: Plan) -> None:
-    """Whom sums count on: named where there are sums, and nowhere else."""
+    """Check the honest clients of sums: required with sums, refused without."""
     if not plan.secure:
         _unused(plan, ("min_honest_clients", *OF_SUMS), "unless trust is secure-aggregation")
         return
@@ -233,7 +233,7 @@ def _check_protocol(plan: Plan) -> None:
 
 
 def _check_clip(plan: Plan) -> None:
-    """Check a clip that moves by the answers of scouts, out of the budget that updates are calibrated to."""
+    """Check a clip that moves by scouts' answers, which share the budget of the updates."""
     if plan.clip_quantile is None and plan.clip_scouts is None:
         _unused(plan, ("clip_rate",), "unless the clip moves, by a clip quantile")
         return
@@ -257,7 +257,7 @@ def _check_clip(plan: Plan) -> None:
 
 
 def _check_downlink(plan: Plan) -> None:
-    """Require rounds of few numbers for a replay: rows that all clients share, of a mechanism that keeps few."""
+    """Require rows that all clients share, of a mechanism that keeps few, for a replay."""
     require(plan.downlink in DOWNLINKS, "downlink", plan.downlink, "one of " + ", ".join(DOWNLINKS))
     check_rows_word(plan.rows)
     if plan.replayed or plan.rows is not None:
@@ -273,11 +273,11 @@ def _check_downlink(plan: Plan) -> None:
     bits, start = plan.downlink_bits, plan.downlink_start
     require(bits is None or bits in BITS, "downlink_bits", bits, "32, 16 or 8")
     require(start is None or start in STARTS, "downlink_start", start, " or ".join(STARTS))
-    _ = plan.server_step  # which refuses a rate or momentum without a meaning
+    _ = plan.server_step  # refuses a bad rate or momentum
 
 
 def _check_weights(plan: Plan) -> None:
-    """Check weights by numbers of examples, which the server multiplies decoded releases with."""
+    """Check weights by public numbers of examples, by which the server multiplies decoded releases."""
     if plan.most_examples is None:
         return
     _put(plan, "most_examples", check_int(plan.most_examples, "most_examples", 1))
@@ -287,7 +287,7 @@ def _check_weights(plan: Plan) -> None:
 
 
 def _check_arrivals(plan: Plan) -> None:
-    """Check rounds that do not wait for everybody, whose releases are decoded one round's after the other's."""
+    """Check rounds that do not wait for everybody, whose releases are decoded round by round."""
     if plan.arrivals is None and plan.staleness is None:
         return
     if plan.mode == "adaptive":
@@ -303,7 +303,7 @@ def _check_arrivals(plan: Plan) -> None:
 
 
 def _check_evaluation(plan: Plan) -> None:
-    """Check the separate budget for answers about the model; without one, refuse their options."""
+    """Check the separate budget for answers about the model; without one, refuse its options."""
     if plan.evaluate_epsilon is None:
         _unused(plan, OF_EVALUATION, "unless evaluations are answered, by an evaluate.epsilon")
         return
