@@ -1,1 +1,1 @@
-"""Both ends of the wire: what a payload is, byte by byte, and how updates become payloads and payloads a mean."""
+"""Both ends of the wire: the payload byte by byte, updates to payloads, and payloads to a mean."""

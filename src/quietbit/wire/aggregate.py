@@ -1,7 +1,7 @@
-"""The streaming mean: payloads in, one at a time; one whole number per coordinate kept.
+"""A streaming mean of payloads that keeps one integer per coordinate.
 
-Idea     a payload is checked to its last bit before anything is added, and then counts as one, whatever it
-         says: nothing a client sends is a weight. One-bit payloads wait until fifteen can be added at once.
+Idea     a payload is checked completely before anything is added, and then counts as one: nothing a client sends is a
+         weight. One-bit payloads wait until fifteen can be added at once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_PAYLOADS = 2**24
 @final
 @frozen(eq=False)
 class Received:
-    """A mean, over how many payloads it was taken, and how many were refused."""
+    """A mean, the number of payloads in it, and the number refused."""
 
     mean: Any
     count: int
@@ -36,12 +36,12 @@ class Received:
 
 @final
 class Aggregator:
-    """A mean that grows: `add` payloads as they arrive, ask for `mean` when enough have.
+    """A streaming mean: `add` payloads as they arrive, and ask for `mean` when enough have.
 
-    ``max_payloads`` bounds how many payloads it will take, which fixes the resolution of sums of more than one bit.
-    Memory is one integer per coordinate (32 bits for one-bit mechanisms, else 64) and up to fifteen waiting
-    one-bit payloads. Payloads carry neither a client's name nor a round: keeping one payload per client is
-    the caller's task. Not for use from several threads at once.
+    ``max_payloads`` bounds the number of payloads, which fixes the resolution of sums of more than one bit. Memory is
+    one integer per coordinate (32 bits for one-bit mechanisms, else 64) and up to fifteen waiting one-bit payloads.
+    Payloads carry neither a client's name nor a round: keeping one payload per client is the caller's task. Not
+    thread-safe.
     """
 
     __slots__ = ("_accumulator", "_count", "_header", "_max_payloads", "_refused", "_structure", "_threads", "_waiting")
@@ -56,7 +56,7 @@ class Aggregator:
         max_payloads: int = MAX_PAYLOADS,
         header: Header | None = None,
     ) -> None:
-        """Start from nothing; `Uplink.aggregator` has the arguments ready, the mechanism's header among them."""
+        """Start empty; `Uplink.aggregator` passes the arguments, among them the mechanism's header."""
         self._header = Header.of(mechanism) if header is None else header
         self._structure, self._threads = structure, threads
         self._max_payloads = check_int(max_payloads, "max_payloads", 1, 2**31 - 1)
@@ -66,16 +66,16 @@ class Aggregator:
 
     @property
     def count(self) -> int:
-        """Payloads in the mean."""
+        """The number of payloads in the mean."""
         return self._count
 
     @property
     def refused(self) -> int:
-        """Payloads that were not valid."""
+        """The number of invalid payloads."""
         return self._refused
 
     def add(self, payload: Any) -> None:
-        """Check one payload and take it in; a bad one raises `InvalidPayload` and leaves the mean alone.
+        """Check one payload and add it; a bad one raises `InvalidPayload` and leaves the mean unchanged.
 
         ``payload`` is bytes, a buffer, a path, or a file open for reading bytes.
         """
@@ -94,7 +94,7 @@ class Aggregator:
             self._settle()
 
     def add_all(self, payloads: Iterable[Any], on_error: OnError = "raise") -> None:
-        """Take in a stream; a bad payload is skipped and counted, or ends it, as ``on_error`` says."""
+        """Add a stream of payloads; ``on_error`` decides whether a bad one is skipped and counted, or raises."""
         choices = get_args(OnError)
         require(on_error in choices, "on_error", on_error, "one of " + ", ".join(choices))
         if isinstance(payloads, bytes | bytearray | memoryview | str) or not isinstance(payloads, Iterable):
@@ -108,15 +108,15 @@ class Aggregator:
                     raise type(error)(f"Payload {place} of the stream is not valid: {error}") from error
 
     def mean(self) -> Any:
-        """Return the mean of the payloads so far, in the structure of the updates; without any it is refused."""
+        """Return the mean of the payloads so far, in the structure of the updates; refuse if there are none."""
         return restore(self._structure, self._settled().reader(self._count))
 
     def kept(self) -> FloatVector:
-        """Return the mean among the rows that all clients of the round keep: what a broadcast needs (`Downlink`)."""
+        """Return the mean on the rows that all clients of the round keep, for a broadcast (`Downlink`)."""
         return self._settled().kept(self._count)
 
     def answers(self) -> Answers | None:
-        """Return what scouts said of the clip; None where nobody has answered."""
+        """Return what scouts answered about the clip; None without answers."""
         return self._settled().answers(self._count) if self._count else None
 
     def received(self) -> Received:
@@ -124,7 +124,7 @@ class Aggregator:
         return Received(self.mean(), self._count, self._refused)
 
     def _settled(self) -> Accumulator:
-        """Return the sums of all payloads so far; without any they are refused."""
+        """Return the sums of all payloads so far; refuse if there are none."""
         if self._count == 0:
             raise InvalidPayload(f"A mean needs at least one valid payload, got none ({self._refused} were refused).")
         self._settle()

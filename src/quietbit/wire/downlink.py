@@ -1,20 +1,20 @@
-"""The downlink: a round's whole outcome as a few kilobytes, which everybody who has the last model replays.
+"""The downlink: a round's outcome in a few kilobytes, which every holder of the last model replays.
 
 Idea     where all clients of a round keep the same k rotated coordinates, the mean of their releases is k numbers. The
-         server broadcasts these instead of the model; whoever holds the model of the round before puts them back into
-         their rows, rotates, and takes the same step. The server steps from the very bytes that it broadcasts, so that
-         nobody can drift, and digests of the state before and after tell whoever did.
+         server broadcasts these instead of the model; a client with the model of the previous round puts them back
+         into their rows, rotates, and takes the same step. The server steps from the bytes that it broadcasts, so
+         nobody drifts; digests of the state before and after reveal any difference.
 Symbols  d parameters w, momentum buffer v; g: the mean of a round put back into d coordinates; a step is v <- mu v + g,
-         w <- w - eta v. r: what quantising has left over so far, among the p rotated coordinates.
-Source   docs/theory/shared-rows.md: why sharing rows leaves the account alone, and what it does to the error.
+         w <- w - eta v. r: the quantisation residual so far, on the p rotated coordinates.
+Source   docs/theory/shared-rows.md: why sharing rows does not change the account, and how it changes the error.
 
 Arithmetic. State is float32. A step is a fixed sequence of float32 multiplications and additions, one rounding each,
 element by element, so it has the same bits with any number of threads and any instruction set. So does the map from k
 numbers to d, `Mechanism.unproject`.
 
-Trust. A broadcast is computed from the mean alone, which the server may publish; no payload and no seed of a client is
-in it. A client treats it as input: its length follows from the mechanism and is checked before anything is read, and
-a state whose digest is not the one announced is not used but reported, so that the full model is sent.
+Trust. A broadcast is computed from the mean alone, which the server may publish; it contains no payload or seed of a
+client. A client does not trust it: its length follows from the mechanism and is checked before anything is read, and a
+state whose digest is not the one announced is reported instead of used, so that the full model is sent.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ __all__ = ["Broadcast", "Diverged", "Downlink", "OutOfStep", "Replica", "ServerS
 MAGIC, VERSION = b"qbdn", 1
 HEAD = struct.Struct("<4sBBHIIfff32s32s")  # magic, version, bits, zero, round, k, step size, momentum, scale, digests
 FILE_HEAD = struct.Struct("<4sBBHIQ32s")  # magic, version, has momentum, zero, round, d, digest
-KINDS = {32: "<f4", 16: "<i2", 8: "<i1"}  # dtypes of broadcast numbers by their bits
+KINDS = {32: "<f4", 16: "<i2", 8: "<i1"}  # dtypes of broadcast numbers by bits
 BITS = tuple(KINDS)
-PIECE = 1 << 16  # parameters that a step handles at once, so that they stay in the cache
-LARGEST = 2.0**64  # of a broadcast number: what is rotated back stays finite
+PIECE = 1 << 16  # parameters per step of the loop, so that they stay in the cache
+LARGEST = 2.0**64  # broadcast number, so that the rotated update stays finite
 LOG_BYTES = 1 << 26
 
 
 class OutOfStep(InvalidPayload):
-    """A broadcast for a state that is not this one: ask for the full model."""
+    """A broadcast for another state than this one: ask for the full model."""
 
 
 class Diverged(InvalidParameter):
-    """A step that would leave a model that is not finite."""
+    """A step that would make the model infinite or NaN."""
 
 
 def _single(value: Any) -> float:
@@ -62,13 +62,13 @@ def _single(value: Any) -> float:
 @final
 @attrs.frozen
 class ServerStep:
-    """How a round's mean changes the model: v <- momentum v + mean, w <- w - rate v; both are float32 numbers."""
+    """The server's step on the model: v <- momentum v + mean, w <- w - rate v; both are float32 numbers."""
 
     rate: float = attrs.field(default=1.0, converter=_single)
     momentum: float = attrs.field(default=0.0, converter=_single)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse a rate that is not positive, and a momentum that grows."""
+        """Refuse a rate that is not positive, and a momentum of 1 or more."""
         check_real(self.rate, "rate")
         require(0.0 <= self.momentum < 1.0, "momentum", self.momentum, "at least 0 and below 1")
 
@@ -87,7 +87,7 @@ class Broadcast:
     after: bytes
 
     def values(self) -> NDArray[np.float32]:
-        """Return the k numbers that everybody steps with."""
+        """Return the k numbers that server and clients step with."""
         if self.bits == 32:
             return np.asarray(self.codes, dtype=np.float32)
         return self.codes.astype(np.float32) * np.float32(self.scale)
@@ -120,10 +120,10 @@ class Broadcast:
 
 @final
 class Replica:
-    """The model and the state of the server's step, which server and clients hold alike."""
+    """The model and the state of the server's step, identical on server and clients."""
 
     def __init__(self, weights: Any, *, round: int = 0, speed: Any = None) -> None:
-        """Start from a flat float32 model, which is copied; ``round`` is the last one that changed it, 0 for none."""
+        """Start from a copy of a flat float32 model; ``round`` is the last round that changed it, 0 for none."""
         self.weights = _flat(weights, "weights")
         self.speed = None if speed is None else _flat(speed, "speed")
         if self.speed is not None:
@@ -132,11 +132,11 @@ class Replica:
         self.digest = self._digest()
 
     def replay(self, content: bytes, mechanism: Mechanism) -> None:
-        """Take the step of the next round; refused, and nothing changed, unless this is the state before it.
+        """Take the step of the next round; unless this is the state before it, refuse and change nothing.
 
         Args:
             content: the bytes of a broadcast.
-            mechanism: the round's, with the rows that all its clients kept (`Mechanism.for_round`).
+            mechanism: the round's, with its shared rows (`Mechanism.for_round`).
 
         Raises:
             OutOfStep: this is another state than the broadcast's, or the step led to another one. In the second case
@@ -151,14 +151,14 @@ class Replica:
             raise OutOfStep(f"The step of round {found.round} led to another model than the server's.")
 
     def take(self, broadcast: Broadcast, mechanism: Mechanism) -> None:
-        """Take a broadcast's step without comparing digests, as the server does for its own."""
+        """Take a broadcast's step without comparing digests, as the server does with its own."""
         mean = np.asarray(mechanism.unproject(broadcast.values().astype(np.float64)), dtype=np.float32)
         require(mean.size == self.weights.size, "size of the model", self.weights.size, f"{mean.size}, the mechanism's")
         rate, momentum = np.float32(broadcast.step.rate), np.float32(broadcast.step.momentum)
         if broadcast.step.momentum and self.speed is None:
             self.speed = np.zeros_like(self.weights)
         hashes = [hashlib.sha256() for _ in self._parts()]
-        for start in range(0, mean.size, PIECE):  # one visit: a piece is stepped and hashed while it is in the cache
+        for start in range(0, mean.size, PIECE):  # one pass: a piece is stepped and hashed while it is in the cache
             part = slice(start, start + PIECE)
             change = mean[part]
             if self.speed is not None:
@@ -173,7 +173,7 @@ class Replica:
         self.digest = self._digest(hashes)
 
     def copy(self) -> Replica:
-        """Return the same state in arrays of its own."""
+        """Return a copy of the state."""
         found = copy(self)
         found.weights, found.speed = self.weights.copy(), None if self.speed is None else self.speed.copy()
         return found
@@ -187,7 +187,7 @@ class Replica:
 
     @classmethod
     def read(cls, file: IO[bytes], size: int) -> Replica:
-        """Read a written state of ``size`` parameters; a damaged one is refused, and asks for the full model."""
+        """Read a written state of ``size`` parameters; refuse a damaged one, so that the full model is requested."""
         head = file.read(FILE_HEAD.size)
         if len(head) != FILE_HEAD.size:
             raise OutOfStep("The saved model is too short.")
@@ -207,7 +207,7 @@ class Replica:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole state: what the full model takes."""
+        """The size of the whole state, which is that of the full model."""
         return sum(part.nbytes for part in self._parts())
 
     def _parts(self) -> list[NDArray[Any]]:
@@ -222,15 +222,15 @@ class Replica:
 
 @final
 class Downlink:
-    """The server's half: its own replica, what quantising has left over, and the broadcasts of the last rounds.
+    """The server's half: its replica, the quantisation residual, and the broadcasts of the last rounds.
 
     Args:
         weights: the flat float32 model that the run starts from.
         step: how a mean changes the model.
-        bits: of a broadcast number: 32 for float32, or 16 or 8 with one scale per round. What rounding leaves over
-            waits in its rotated coordinate and is sent when that is kept again.
-        log_bytes: how much of the past is kept for clients that missed rounds.
-        round: the last one that changed the model.
+        bits: per broadcast number: 32 for float32, or 16 or 8 with one scale per round. The rounding residual waits
+            in its rotated coordinate and is sent when that is kept again.
+        log_bytes: how many bytes of broadcasts are kept for clients that missed rounds.
+        round: the last round that changed the model.
     """
 
     def __init__(
@@ -251,10 +251,10 @@ class Downlink:
         self._left: NDArray[np.float32] | None = None
 
     def advance(self, kept: Any, mechanism: Mechanism, number: int | None = None) -> bytes:
-        """Take one round's step from the mean of its kept coordinates, and return the broadcast of it.
+        """Take one round's step from the mean of its kept coordinates, and return its broadcast.
 
-        ``number`` is the round's, after that of the last step; the next one unless given. A step that would leave a
-        model that is not finite is refused and not taken.
+        ``number`` is the round's and exceeds that of the last step; by default the next one. A step that would make the
+        model infinite or NaN is refused and not taken.
         """
         mean = np.asarray(kept, dtype=np.float32)
         require(mean.shape == (mechanism.shared_rows,), "shape of the mean", mean.shape, f"({mechanism.shared_rows},)")
@@ -279,7 +279,7 @@ class Downlink:
         return content
 
     def since(self, round: int) -> list[bytes] | None:
-        """Return the broadcasts after ``round``, or None where the full model is smaller or the log has lost some."""
+        """Return the broadcasts after ``round``; None where the full model is smaller or the log is incomplete."""
         known = self._lost <= check_int(round, "round", 0) <= self.replica.round
         found = [content for number, content in self._log if number > round]
         return found if known and sum(map(len, found)) < self.replica.nbytes else None
@@ -300,7 +300,7 @@ class Downlink:
 
 
 def replay_all(replica: Replica, broadcasts: Iterable[bytes], mechanism: Mechanism, run: bytes) -> None:
-    """Bring a replica up to date from the broadcasts that it missed, in order; those that it has are left out."""
+    """Bring a replica up to date from the broadcasts that it missed, in order; skip those that it has."""
     for content in broadcasts:
         number = Broadcast.from_bytes(content, mechanism.shared_rows).round
         if number > replica.round:

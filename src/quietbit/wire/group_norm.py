@@ -1,8 +1,8 @@
-"""BatchNorm into GroupNorm: a torch model whose state is parameters alone, so that all of it can be learnt privately.
+"""BatchNorm to GroupNorm: a torch model whose state is parameters alone, so that all of it can be trained privately.
 
-Idea     BatchNorm notes means and variances of the data as it trains. They are not gradients: noise makes a variance
-         negative, and leaving them out leaves a model that nobody can evaluate. GroupNorm normalises every example by
-         itself, notes nothing, and takes over BatchNorm's weights.
+Idea     BatchNorm records means and variances of the data as it trains. They are not gradients: noise makes a variance
+         negative, and without them the model cannot be evaluated. GroupNorm normalises every example separately,
+         records nothing, and takes over BatchNorm's weights.
 Symbols  c = channels; g = groups, a divisor of c with at least `CHANNELS` channels in each where c allows.
 Source   Wu and He (ECCV 2018), Group Normalization. Instance normalisation is GroupNorm with g = c.
 """
@@ -17,18 +17,18 @@ from quietbit.errors import check_int, require, require_module
 __all__ = ["group_norm"]
 
 GROUPS = 32
-CHANNELS = 4  # with one channel in a group, a feature without pixels would be normalised to nothing
+CHANNELS = 4  # with one channel per group, a feature without pixels would be normalised to zero
 
 
 def group_norm(model: Any, groups: int = GROUPS) -> Any:
     """Copy a torch model with GroupNorm in place of every BatchNorm; weights, types and devices are kept.
 
-    Layers that note statistics of the data (BatchNorm of any kind, InstanceNorm that tracks them) are replaced, all
-    others copied as they are. Use it where the model is made, on the server and on clients alike.
+    Layers that record statistics of the data (any BatchNorm, InstanceNorm that tracks them) are replaced, all others
+    copied. Use it where the model is made, on the server and on clients alike.
 
     Args:
         model: a ``torch.nn.Module``.
-        groups: the most groups of channels that a layer is divided into.
+        groups: the largest number of groups of channels per layer.
     """
     torch: Any = require_module("torch", "torch")
     require(isinstance(model, torch.nn.Module), "model", type(model).__name__, "a torch.nn.Module")
@@ -36,7 +36,7 @@ def group_norm(model: Any, groups: int = GROUPS) -> Any:
     for name, module in model.named_modules():
         lazy = isinstance(module, torch.nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params()
         require(not lazy, f"layer {name!r}", "one without", "one with sizes: run a batch through the model first")
-    made: dict[int, Any] = {}  # a layer that is used in two places stays one layer
+    made: dict[int, Any] = {}  # a layer used in two places stays one layer
     return _converted(torch.nn, copy.deepcopy(model), most, "model", made)
 
 

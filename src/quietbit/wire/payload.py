@@ -1,21 +1,21 @@
-"""A payload: header, body and checksums; one way to write it, everything checked when it is read.
+"""A payload: header, body and checksums, with one canonical form and every field checked on reading.
 
-Idea     every field of the header is fixed before an update is seen, so a server compares it with its own and has
-         read nothing yet. Equal codes give equal bytes and no two byte strings mean the same codes: lengths are exact,
-         padding bits are zero, floats are finite. The body is written where it will stay, without a copy. Bytes,
-         buffers, paths and open files are read no further than they deserve: the server knows what size a payload must
-         have, and anything else is refused before memory is taken for it. What is kept is immutable or our own copy.
+Idea     every field of the header is fixed before an update is seen, so a server compares it with its own before it
+         reads anything else. Equal codes give equal bytes and different bytes mean different codes: lengths are exact,
+         padding bits are zero, floats are finite. The body is written in place, without a copy. The server knows the
+         size of a payload, and refuses bytes, buffers, paths and open files of another size before it allocates
+         memory for them. What is kept is immutable or a private copy.
 Symbols  b = bits per code; d = number of codes, the dimension of the update (Skellam pads it to a power of
          two); the body has ceil(b d / 8) bytes: version 1, 64 bytes of header. A body without codes has b = 0 and a
-         length of its own: version 2, in which every byte counts, and 24 of the identity's 32 bytes make a header of
+         length given by its mechanism: version 2, which saves bytes: 24 of the identity's 32 bytes make a header of
          56. All numbers are little-endian. P = the polynomial 0xEDB88320 (bit-reflected);
          crc(A B) = crc(A) x^(8 |B|) + crc(B) modulo P.
 Source   docs/reference/wire_format.md has every byte; ISO 3309 for the polynomial.
 
-The checksums are CRC-32, and are there for accidents: a flipped bit, a lost packet, a half-written file. CRC-32 is in
-every language's standard library, catches every error of one or two bits (in bodies up to 512 MB) and every burst of up
-to 32, and misses other errors once in 2^32 times. Anyone can compute it, so it proves nothing about who sent a payload;
-use an authenticated channel for that.
+The checksums are CRC-32 and detect accidents: a flipped bit, a lost packet, a half-written file. CRC-32 is in every
+language's standard library, catches every error of one or two bits (in bodies up to 512 MB) and every burst of up to
+32, and misses other errors once in 2^32 times. Anyone can compute it, so it does not prove who sent a payload; use an
+authenticated channel for that.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 ]  # fmt: skip
 
 MAGIC = b"QBIT"
-CODES, OPAQUE = 1, 2  # versions: a body of packed codes, a body that its mechanism reads
+CODES, OPAQUE = 1, 2  # versions: a body of packed codes, a body that only its mechanism reads
 VERSIONS = (CODES, OPAQUE)
 START = struct.Struct("<4sHHQQ")  # magic, version, bits, dimension, length; then the identity
 SEALS = struct.Struct("<II")  # checksum of the body, checksum of all header bytes before this one
@@ -55,7 +55,7 @@ LONGEST_OPAQUE = 2**40
 POLYNOMIAL = 0xEDB88320
 ONE = 1 << 31  # the polynomial 1: the highest bit is the constant term
 WORTHWHILE = 1 << 21  # bytes per thread below which starting a thread does not pay
-CHUNK = 1 << 18  # floats looked at together
+CHUNK = 1 << 18  # floats checked at once
 
 
 def _version(layout: Layout) -> int:
@@ -65,7 +65,7 @@ def _version(layout: Layout) -> int:
 @final
 @frozen
 class Header:
-    """What all payloads of one mechanism have in common; ``identity`` names the mechanism, in 32 bytes or in 24.
+    """The fields that all payloads of one mechanism share; ``identity`` names the mechanism, in 32 bytes or in 24.
 
     >>> Header(Layout.codes(3, 11), identity=bytes(32)).size
     69
@@ -137,13 +137,13 @@ class Header:
         return cls(layout, name), body_checksum
 
     def expect(self, head: bytes | memoryview) -> int:
-        """Return the body's checksum, after refusing everything that is not a header of this mechanism."""
+        """Return the body's checksum; refuse anything but a header of this mechanism."""
         end = len(self.fields)
         if len(head) >= end + SEALS.size and head[:end] == self.fields:
             body_checksum, header_checksum = SEALS.unpack_from(head, end)
             if zlib.crc32(head[: end + 4]) == header_checksum:
                 return int(body_checksum)
-        # Something is wrong with it: find out what.
+        # The header is wrong: find out why.
         found, body_checksum = Header.parse(head)
         mine, theirs = self.layout, found.layout
         other = " (it is a payload of another mechanism)" if found.identity != self.identity else ""
@@ -163,14 +163,14 @@ class Header:
 @final
 @frozen(eq=False)
 class Payload:
-    """A header with its packed codes; the body is read-only. Compare two by their bytes."""
+    """A header with its packed codes; the body is read-only. Compare two payloads by their bytes."""
 
     header: Header
     body: Body
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Payload:
-        """Read a payload of any mechanism; anything but exactly what `build` writes is refused."""
+        """Read a payload of any mechanism; refuse anything but exactly what `build` writes."""
         header, expected = Header.parse(memoryview(data))
         body = np.frombuffer(memoryview(data).toreadonly(), dtype=np.uint8, offset=header.head)
         check_body(header, body, expected)
@@ -189,8 +189,8 @@ class Payload:
 
 
 def build(header: Header, write: Callable[[Body], object], threads: int = 1) -> bytes:
-    """Return a payload whose body ``write`` fills in place; the body is handed to it full of zeros."""
-    # A BytesIO gives its buffer away as bytes without copying once nobody else holds it.
+    """Return a payload whose body, all zeros at first, ``write`` fills in place."""
+    # A BytesIO gives its buffer away as bytes without copying once nothing else refers to it.
     stream = BytesIO()
     stream.seek(header.size - 1)
     stream.write(b"\0")
@@ -204,7 +204,7 @@ def build(header: Header, write: Callable[[Body], object], threads: int = 1) -> 
 
 
 def check_body(header: Header, body: Body, expected: int, threads: int = 1) -> None:
-    """Refuse a body of another length or checksum, with padding bits set, or with a float not finite."""
+    """Refuse a body of another length or checksum, with padding bits set, or with a float that is not finite."""
     length = header.layout.size
     if body.size != length:
         what = "truncated" if body.size < length else "padded"
@@ -228,9 +228,8 @@ def _check_finite(values: NDArray[Any]) -> None:
 def read_body(source: Any, header: Header, threads: int = 1) -> Body:
     """Return the checked body of one payload of the mechanism that ``header`` names.
 
-    ``source`` is bytes, any buffer of bytes, a path, or a file open for reading bytes that holds one payload
-    and nothing else. A bad payload, and a file that cannot be read, raises `InvalidPayload`; something that
-    is none of these raises `InvalidParameter`.
+    ``source`` is bytes, any buffer of bytes, a path, or a file open for reading bytes that holds exactly one payload. A
+    bad payload, and a file that cannot be read, raises `InvalidPayload`; any other type raises `InvalidParameter`.
     """
     if isinstance(source, str | os.PathLike):
         try:
@@ -252,7 +251,7 @@ def read_body(source: Any, header: Header, threads: int = 1) -> Body:
 
 
 def _from_view(view: memoryview, header: Header, threads: int) -> Body:
-    expected = header.expect(view[:HEADER_SIZE])  # the longer of both, to name what another mechanism sent
+    expected = header.expect(view[:HEADER_SIZE])  # the longer of both versions, to name what another mechanism sent
     if view.nbytes != header.size:
         _refuse_size(view.nbytes, header)
     body = view[header.head :]
@@ -273,7 +272,7 @@ def _from_file(file: Any, header: Header, threads: int) -> Body:
 
 
 def _read(file: Any, size: int) -> bytes:
-    """Up to ``size`` bytes; a pipe or a socket may deliver them in pieces."""
+    """Read up to ``size`` bytes; a pipe or a socket may deliver them in pieces."""
     data: bytes | str | None = file.read(size)
     if isinstance(data, str):
         raise InvalidParameter("payload file must be open for reading bytes, got one open for text.")
@@ -291,7 +290,7 @@ def _refuse_size(found: int, header: Header) -> None:
 
 
 def checksum(data: memoryview | bytes, threads: int = 1) -> int:
-    """CRC-32 of the bytes.
+    """Return the CRC-32 of the bytes.
 
     >>> checksum(b"123456789") == 0xCBF43926
     True
@@ -310,7 +309,7 @@ def checksum(data: memoryview | bytes, threads: int = 1) -> int:
 
 
 def joined(first: int, second: int, length: int) -> int:
-    """Return the checksum of two pieces one after the other; ``length`` is that of the second, in bytes.
+    """Return the checksum of two consecutive pieces; ``length`` is that of the second, in bytes.
 
     >>> joined(zlib.crc32(b"quiet"), zlib.crc32(b"bit"), 3) == zlib.crc32(b"quietbit")
     True

@@ -1,8 +1,8 @@
-"""The uplink: a client's update becomes bytes, a server's pile of bytes becomes a mean.
+"""The uplink: a client turns an update into bytes, a server turns payloads into a mean.
 
-Idea     both ends are built from the same mechanism and meet only in the payload. Sending is one walk: the
-         structure is read as one vector, the mechanism writes its body from it, the header closes it. Receiving
-         never unpacks payloads into floats.
+Idea     both ends are built from the same mechanism and share only the payload. Sending is one pass: the structure is
+         read as one vector, the mechanism writes its body, the header completes it. Receiving never unpacks payloads
+         into floats.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ __all__ = ["Uplink"]
 @final
 @frozen(eq=False, init=False)
 class Uplink:
-    """Both halves of the way from clients to server, for one mechanism.
+    """Both halves of the path from clients to server, for one mechanism.
 
-    ``like`` is an update of the structure to expect and to rebuild (a dict, list or tuple of numpy or torch
-    arrays, nested as they may be; the model's parameters will do); only shapes and types are kept. Without
-    it any structure with the right number of entries is sent, and a flat float64 vector is received.
-    ``threads`` is how many threads may work and ``kernel`` names the code that does; neither changes a byte.
-    ``max_payloads`` bounds how many payloads one mean may have. ``unit`` says what is protected: where it is single
-    samples, updates in half precision are refused, because the price of a sample (`privacy/sensitivity.py`) counts
-    the roundings of float32, and two neighbouring means rounded to 11 or 8 bits can lie much further apart.
+    ``like`` is an update of the structure to expect and to rebuild (a dict, list or tuple of numpy or torch arrays,
+    nested at will; the model's parameters will do); only shapes and types are kept. Without it any structure with the
+    right number of entries is sent, and a flat float64 vector is received. ``threads`` is the number of threads and
+    ``kernel`` the name of the implementation; neither changes a byte. ``max_payloads`` bounds the payloads of one mean.
+    ``unit`` is the privacy unit: where it is a sample, updates in half precision are refused, because the cost to a
+    sample (`privacy/sensitivity.py`) counts the roundings of float32, and two neighbouring means rounded to 11 or 8
+    bits can lie much further apart.
     """
 
     mechanism: Mechanism
@@ -60,7 +60,7 @@ class Uplink:
         kernel: str | None = None,
         unit: Unit = Unit.CLIENT,
     ) -> None:
-        """Refuse what is not a mechanism, and a structure of another dimension."""
+        """Refuse anything but a mechanism, and a structure of another dimension."""
         dimension = check_mechanism(mechanism).domain.dimension
         given = None if like is None else Structure.of(like)
         structure = Structure.flat(dimension) if given is None else given
@@ -73,10 +73,10 @@ class Uplink:
     def send(self, update: Any, rng: RandomBits | None = None) -> bytes:
         """Clip, randomise, pack and frame an update.
 
-        The update's arrays are float16, bfloat16, float32 or float64 and are clipped together, under one
-        norm. ``rng`` is the operating system's unless given. Refused before a random bit is drawn: a NaN or infinite
-        entry, another number of entries, another structure than ``like``. Tensors on a GPU are clipped and
-        randomised there, with bits that the GPU makes from a key of the operating system's; only the payload leaves it.
+        The update's arrays are float16, bfloat16, float32 or float64 and are clipped together, under one norm. ``rng``
+        is the operating system's by default. Refused before a random bit is drawn: a NaN or infinite entry, a wrong
+        number of entries, a structure other than ``like``. Tensors on a GPU are clipped and randomised there, with bits
+        that the GPU expands from a key of the operating system's; only the payload leaves it.
         """
         parts, there = self._parts(update)
         kernel = _device_kernel() if there else self._kernel
@@ -85,10 +85,10 @@ class Uplink:
         return build(self.header, partial(self.mechanism.write, parts, chosen, kernel), self.threads)
 
     def send_samples(self, gradients: Iterable[Any], rng: RandomBits | None = None) -> bytes:
-        """Randomise, pack and frame the mean of per-sample gradients, where samples are protected and coordinates kept.
+        """Randomise, pack and frame the mean of per-sample gradients, for sample-level privacy with kept coordinates.
 
-        Every gradient has the structure of an update and is projected and clipped by itself; their number is the one to
-        price a release with. Refused for mechanisms that clip means.
+        Every gradient has the structure of an update and is projected and clipped separately; price the release with
+        their number. Refused for mechanisms that clip means.
         """
         found = [self._parts(one) for one in gradients]
         here = not any(there for _, there in found)
@@ -98,7 +98,7 @@ class Uplink:
         return build(self.header, partial(self.mechanism.write_samples, parts, chosen, self._kernel), self.threads)
 
     def batch(self, rng: RandomBits) -> Batch:
-        """Return an empty batch, whose gradients are clipped as they come; for a mechanism of batches."""
+        """Return an empty batch that clips gradients as they arrive; for a mechanism of batches."""
         return self.mechanism.begin(rng, self._kernel)
 
     def send_batch(self, total: Batch) -> bytes:
@@ -106,7 +106,7 @@ class Uplink:
         return build(self.header, total.write, self.threads)
 
     def _parts(self, update: Any) -> tuple[Parts, bool]:
-        """Return the arrays of an update, and whether they lie on a GPU; another structure or size is refused."""
+        """Return the arrays of an update, and whether they are on a GPU; refuse another structure or size."""
         parts, there = flatten(update, self._like)
         size = sum(math.prod(part.shape) for part in parts)
         if size != self.structure.size:
@@ -119,13 +119,13 @@ class Uplink:
     def receive(self, payloads: Iterable[Any], on_error: OnError = "raise") -> Any:
         """Return the mean of the updates in a stream of payloads, read once.
 
-        Each is bytes, a buffer, a path, or a file open for reading bytes. A bad one raises `InvalidPayload`,
-        or with ``on_error="skip"`` is left out; a stream without a valid payload is refused.
+        Each is bytes, a buffer, a path, or a file open for reading bytes. A bad one raises `InvalidPayload`, or is left
+        out with ``on_error="skip"``; a stream without a valid payload is refused.
         """
         return self.collect(payloads, on_error).mean
 
     def collect(self, payloads: Iterable[Any], on_error: OnError = "raise") -> Received:
-        """`receive`, with the number of payloads in the mean and of those refused."""
+        """Return the mean as `receive` does, with the numbers of payloads in it and of those refused."""
         aggregator = self.aggregator()
         aggregator.add_all(payloads, on_error)
         return aggregator.received()
@@ -144,5 +144,5 @@ class Uplink:
 
 @lru_cache(maxsize=1)
 def _device_kernel() -> Kernel:
-    """Return the kernel for updates that lie on a GPU."""
+    """Return the kernel for updates on a GPU."""
     return select("triton")

@@ -1,10 +1,10 @@
-"""Means in which some payloads weigh more than others, by public numbers of examples.
+"""Weighted means of payloads, by public numbers of examples.
 
-Idea     a client with ten times the examples shall move the mean ten times as far. A payload says nothing of this, and
-         must not: the number is public, named by the owner's policy, and the server multiplies what it has decoded.
-         That is post-processing, and costs no privacy beyond the number itself. Sums of whole numbers know no weights,
-         so payloads of one weight share a sum, and weights are rounded to quarters of a power of two.
-Symbols  n_c: examples of a client; N: ``most``, from which on weights grow no more, so that nobody's word moves a mean
+Idea     a client with ten times the examples should move the mean ten times as far. A payload must not say so: the
+         number is public, named by the owner's policy, and the server multiplies what it decodes. That is
+         post-processing, and costs no privacy beyond the number itself. Integer sums have no weights, so payloads of
+         equal weight share a sum, and weights are rounded to quarters of a power of two.
+Symbols  n_c: examples of a client; N: ``most``, beyond which weights do not grow, so that no claim moves a mean
          without bound; w_c = min(n_c, N) / N, rounded, from 2^-10 to 1; (sum w)^2 / sum w^2: the effective cohort.
 
 The noise in a weighted mean of equal noises is that of a plain mean over the effective cohort (Kish 1965).
@@ -26,12 +26,12 @@ from quietbit.wire.aggregate import Aggregator
 
 __all__ = ["EXAMPLES", "WeightedMean", "effective", "pooled", "weight_of"]
 
-EXAMPLES = "num-examples"  # the metric by which Flower's apps tell their number, and policies name it
+EXAMPLES = "num-examples"  # the metric by which Flower's apps report their number, and policies name it
 STEPS, SMALLEST = 4, -10  # weights per power of two, and the least power
 
 
 def weight_of(examples: Any, most: int | None) -> float:
-    """Return the weight of a client's release; 1 where all weigh alike. A number below 1, or none, is refused.
+    """Return the weight of a client's release; 1 where all weigh alike. A number below 1, or a missing one, is refused.
 
     >>> [round(weight_of(n, 1000), 3) for n in (1, 250, 900, 1000, 10**9)], weight_of(None, None)
     ([0.001, 0.25, 0.841, 1.0, 1.0], 1.0)
@@ -44,13 +44,13 @@ def weight_of(examples: Any, most: int | None) -> float:
 
 
 def effective(weights: Iterable[float]) -> float:
-    """Return the effective cohort: how many equal weights a mean with these is as noisy as."""
+    """Return the effective cohort: the number of equal weights whose mean is as noisy."""
     known = np.fromiter(weights, dtype=np.float64)
     return float(known.sum() ** 2 / np.square(known).sum()) if known.size else 0.0
 
 
 def pooled(means: Iterable[WeightedMean]) -> Any:
-    """Return the mean of all payloads of several means, of rounds with other rows say; None where there are none."""
+    """Return the mean over all payloads of several means, for example of rounds with other rows; None without any."""
     known = [mean for mean in means if mean.weight]
     total = sum(mean.weight for mean in known)
     if len(known) == 1:
@@ -61,13 +61,13 @@ def pooled(means: Iterable[WeightedMean]) -> Any:
 @final
 @define(eq=False)
 class WeightedMean:
-    """A mean that grows, of payloads with weights; ``make`` starts the sum of one weight, which takes its memory."""
+    """A streaming weighted mean; ``make`` starts the sum of one weight, which takes its memory."""
 
     make: Callable[[], Aggregator]
     _parts: dict[float, Aggregator] = field(factory=dict, init=False)
 
     def add(self, payload: Any, weight: float = 1.0) -> None:
-        """Check one payload and take it in, as `Aggregator.add`."""
+        """Check one payload and add it, as `Aggregator.add` does."""
         if weight not in self._parts:
             self._parts[weight] = self.make()
         self._parts[weight].add(payload)
@@ -78,15 +78,15 @@ class WeightedMean:
         return sum(weight * part.count for weight, part in self._parts.items())
 
     def mean(self) -> Any:
-        """Return the weighted mean of the payloads so far; without any it is refused."""
+        """Return the weighted mean of the payloads so far; refuse if there are none."""
         return self._pooled(Aggregator.mean)
 
     def kept(self) -> FloatVector:
-        """Return the same among the rows that all clients of the round keep."""
+        """Return the same mean on the rows that all clients of the round keep."""
         return np.asarray(self._pooled(Aggregator.kept))
 
     def answers(self) -> Answers | None:
-        """Return what scouts said of the clip, who all weigh alike; None where nobody has answered."""
+        """Return what scouts, who all weigh alike, answered about the clip; None without answers."""
         return next((part.answers() for part in self._parts.values()), None)
 
     def _pooled(self, read: Callable[[Aggregator], Any]) -> Any:
