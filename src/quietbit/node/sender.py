@@ -14,7 +14,7 @@ from quietbit.mechanism.registry import family_of
 from quietbit.node.ledger import AnsweredBefore, FileLedger
 from quietbit.node.policy import Policy
 from quietbit.node.pricing import description_of
-from quietbit.node.question import MOST_ID, Question, noted_run
+from quietbit.node.question import MOST_ID, Question, noted_run, run_name
 from quietbit.node.release import BudgetSpent, LocalGate, Unusable, reached
 from quietbit.privacy.guarantee import Guarantee
 from quietbit.target import Target
@@ -23,6 +23,7 @@ from quietbit.wire.uplink import Uplink
 __all__ = ["PrivateSender"]
 
 RACES = 64
+TURNS = 10_000  # numbers that are looked through for one
 
 
 @final
@@ -57,7 +58,10 @@ class PrivateSender:
     def _question(self) -> Question:
         policy = self._policy
         mechanism = self._uplink.mechanism
-        number = self._ledger.read().last_round(noted_run(self._run, family_of(mechanism))) + 1
+        first = self._ledger.read().last_round(noted_run(self._run, family_of(mechanism))) + 1
+        # Rounds are the sender's own numbers: where some clients scout, the next one of its turn.
+        turns = (one for one in range(first, first + TURNS) if mechanism.is_turn_of(run_name(self._run), one, 0))
+        number = next(turns, first)
         return Question(
             run=self._run, round=number, node=0, client=0, dimension=mechanism.domain.dimension,
             mechanism=description_of(mechanism), epsilon=policy.local_epsilon or policy.epsilon, delta=policy.delta,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from quietbit.errors import InvalidParameter
+from quietbit.mechanism.adaptive_clip import AdaptiveClip
 from quietbit.node.ledger import LedgerError
 from quietbit.node.policy import NotAllowed
 from quietbit.node.release import BudgetSpent
@@ -50,6 +51,15 @@ def test_what_cannot_be_sent_is_zero_and_counts(tmp_path):
     for wrong in ({"weight": np.full((6, 6), np.nan), "bias": np.zeros(6)}, {"weight": np.zeros((6, 6))}, None, 3):
         assert len(sender.send(wrong)) == len(good)
     assert books(tmp_path).releases == 5
+
+
+def test_a_sender_of_a_clip_that_clients_scout_for_is_not_stuck_where_it_would_scout(tmp_path):
+    path = write_policy(tmp_path, epsilon=50.0, mechanisms=("imvu", "scout"))
+    moving = AdaptiveClip(MECHANISM, 1.0, 2, 0.2)
+    for mechanism in (moving, moving.scout()):
+        sender = PrivateSender(Uplink(mechanism), path)
+        Uplink(mechanism).aggregator().add_all([sender.send(np.zeros(DIMENSION)) for _ in range(6)])
+    assert books(tmp_path).releases == 12
 
 
 def test_it_needs_a_ledger_and_an_uplink(tmp_path):
